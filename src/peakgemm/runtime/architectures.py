@@ -1,0 +1,97 @@
+"""What each architecture gives one SM, and the GPU it is best known by.
+
+Limits: CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability".
+The reference GPU (datasheet figures) serves the roofline where there is no device.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..errors import InvalidValue
+
+KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Limits of one SM (bytes, threads, registers) and a reference GPU (TFLOPS, GB/s)."""
+
+    number: int
+    shared_per_sm: int
+    shared_per_block: int
+    threads_per_sm: int
+    blocks_per_sm: int
+    shared_granularity: int
+    shared_reserved: int
+    fp32_lanes_per_sm: int
+    gpu: str
+    gpu_sms: int
+    gpu_mhz: int
+    gpu_bandwidth_gbs: float
+    registers_per_sm: int = 65536
+    registers_per_thread: int = 255
+    register_granularity: int = 256
+    threads_per_block: int = 1024
+    warp_size: int = 32
+    sub_partitions: int = 4
+    static_shared: int = 48 * KIB
+
+    @property
+    def name(self) -> str:
+        """``sm_NN``."""
+        return f"sm_{self.number}"
+
+    @property
+    def warps_per_sm(self) -> int:
+        """Resident warps, at most."""
+        return self.threads_per_sm // self.warp_size
+
+    @property
+    def has_cp_async(self) -> bool:
+        """Asynchronous copies from global to shared memory (sm_80 and later)."""
+        return self.number >= 80
+
+    @property
+    def compiles(self) -> bool:
+        """Whether NVRTC of CUDA 13 still targets it."""
+        return self.number >= 75
+
+    @property
+    def peak_tflops(self) -> float:
+        """FP32 peak of the reference GPU: SMs x lanes x 2 x clock."""
+        return self.gpu_sms * self.fp32_lanes_per_sm * 2 * self.gpu_mhz * 1e6 / 1e12
+
+
+def _row(number: int, sm_kib: int, block_kib: int, threads: int, blocks: int, granularity: int,
+         reserved: int, lanes: int, gpu: str, sms: int, mhz: int, gbs: float) -> Architecture:
+    return Architecture(number, sm_kib * KIB, block_kib * KIB, threads, blocks, granularity, reserved,
+                        lanes, gpu, sms, mhz, gbs)
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    row.name: row
+    for row in (
+        _row(70, 96, 96, 2048, 32, 256, 0, 64, "V100 SXM2", 80, 1530, 900),
+        _row(75, 64, 64, 1024, 16, 256, 0, 64, "T4", 40, 1590, 320),
+        _row(80, 164, 163, 2048, 32, 128, 1024, 64, "A100 SXM4 80GB", 108, 1410, 2039),
+        _row(86, 100, 99, 1536, 16, 128, 1024, 128, "RTX 3090", 82, 1695, 936),
+        _row(89, 100, 99, 1536, 24, 128, 1024, 128, "RTX 4090", 128, 2520, 1008),
+        _row(90, 228, 227, 2048, 32, 128, 1024, 128, "H100 SXM5 80GB", 132, 1980, 3352),
+        _row(100, 228, 227, 2048, 32, 128, 1024, 128, "B200", 148, 1965, 8000),
+        _row(120, 100, 99, 1536, 24, 128, 1024, 128, "RTX 5090", 170, 2407, 1792),
+    )
+}
+
+
+def architecture(name: str) -> Architecture:
+    """The limits of ``sm_NN``; a family suffix (``sm_90a``) is accepted and ignored.
+
+    Raises:
+        InvalidValue: an architecture that the table does not hold.
+    """
+    match = re.fullmatch(r"sm_(\d+)[af]?", name)
+    if match is None or f"sm_{match[1]}" not in ARCHITECTURES:
+        raise InvalidValue(f"unknown architecture {name!r}; valid ones: {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[f"sm_{match[1]}"]

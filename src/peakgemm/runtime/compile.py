@@ -1,0 +1,147 @@
+"""NVRTC to cubin and PTX, for any architecture, with no driver and no GPU present.
+
+Takes text and macros, no arrays, and launches nothing, so it runs in a thread pool.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import cpu_count
+from typing import Any, Literal, TypeVar
+
+from ..errors import CompileFailed, MissingComponent
+from . import cache
+from .architectures import architecture
+
+Kind = Literal["cubin", "ptx"]
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One compiled kernel and what ptxas said of it (None for PTX, which has no registers yet)."""
+
+    entry: str
+    arch: str
+    kind: Kind
+    code: bytes
+    registers: int | None = None
+    spill_bytes: int | None = None
+    stack_bytes: int | None = None
+    static_shared: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The PTX as text."""
+        return self.code.decode()
+
+
+def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] | None = None,
+                   kind: Kind = "cubin", name: str = "kernel.cu") -> Compiled:
+    """Compile joined CUDA C++ ``text`` for ``arch`` (``sm_NN``) with ``macros`` defined.
+
+    Line information is always kept: it costs no instruction and every tool shows it.
+
+    Raises:
+        InvalidValue: unknown architecture.
+        MissingComponent: NVRTC is not installed or has dropped the architecture.
+        CompileFailed: the source is refused, or exports no ``entry``; the message is the compiler's log.
+    """
+    limits = architecture(arch)
+    if not limits.compiles:
+        raise MissingComponent(f"{arch}: NVRTC 13 has dropped it (oldest: sm_75); install peakgemm[cu12]")
+    Program, ProgramOptions = _cuda_core()
+    from cuda.core.utils import make_program_cache_key
+
+    target = arch if kind == "cubin" else arch.replace("sm_", "compute_")
+    options = ProgramOptions(
+        name=name, arch=target, std="c++17", lineinfo=True,
+        define_macro=[(key, str(value)) for key, value in sorted((macros or {}).items())] or None,
+        ptxas_options=["-v"] if kind == "cubin" else None,
+    )
+    try:
+        key = make_program_cache_key(code=text, code_type="c++", options=options, target_type=kind)
+    except Exception as error:
+        raise MissingComponent(f"NVRTC cannot be loaded ({error}); run: pip install nvidia-cuda-nvrtc") from error
+    hit = cache.load(key)
+    if hit is not None:
+        return Compiled(entry, arch, kind, hit[0], **hit[1])
+    logs = io.StringIO()
+    try:
+        code = (_ptx(text, options, logs) if kind == "ptx"
+                else bytes(Program(text, "c++", options).compile(kind, logs=logs).code))
+    except Exception as error:
+        detail = logs.getvalue().strip() or str(error)
+        raise CompileFailed(f"{name} does not compile for {arch}:\n{detail}") from None
+    facts = _ptxas_facts(logs.getvalue(), entry) if kind == "cubin" else {}
+    if not facts if kind == "cubin" else f".entry {entry}(".encode() not in code:
+        raise CompileFailed(f"{name} holds no kernel {entry!r} for {arch}; compiler log:\n{logs.getvalue().strip()}")
+    cache.save(key, code, facts)
+    return Compiled(entry, arch, kind, code, **facts)
+
+
+def in_parallel(work: Callable[[T], R], items: Iterable[T], done: Callable[[], None] | None = None) -> list[R]:
+    """``[work(item) ...]`` on a thread pool (NVRTC releases the interpreter), in order.
+
+    ``done`` is called after each item, from the calling thread, for a progress bar.
+    """
+    with ThreadPoolExecutor(max_workers=cpu_count() or 1) as pool:
+        results = []
+        for result in pool.map(work, items):
+            results.append(result)
+            if done is not None:
+                done()
+        return results
+
+
+def _cuda_core() -> tuple[Any, Any]:
+    try:
+        from cuda.core import Program, ProgramOptions
+    except ImportError as error:
+        raise MissingComponent(f"cuda.core cannot be imported ({error}); run: pip install 'cuda-core[cu13]'") from None
+    return Program, ProgramOptions
+
+
+def _ptx(text: str, options: Any, logs: io.StringIO) -> bytes:
+    """PTX by NVRTC itself: cuda.core 1.2 asks the driver for its version before it returns PTX."""
+    from cuda.bindings import nvrtc
+
+    def checked(answer: tuple[Any, ...]) -> Any:
+        if answer[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise RuntimeError(nvrtc.nvrtcGetErrorString(answer[0])[1].decode())
+        return answer[1] if len(answer) > 1 else None
+
+    program = checked(nvrtc.nvrtcCreateProgram(text.encode(), options.name.encode(), 0, None, None))
+    try:
+        flags = options.as_bytes("nvrtc", "ptx")
+        status = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+        log = bytearray(checked(nvrtc.nvrtcGetProgramLogSize(program)))
+        checked(nvrtc.nvrtcGetProgramLog(program, log))
+        logs.write(log.rstrip(b"\0").decode())
+        checked(status)
+        code = bytearray(checked(nvrtc.nvrtcGetPTXSize(program)))
+        checked(nvrtc.nvrtcGetPTX(program, code))
+        return bytes(code).rstrip(b"\0")
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _ptxas_facts(log: str, entry: str) -> dict[str, int]:
+    """Registers, spills, stack and static shared memory of ``entry`` from ``ptxas -v``."""
+    block = re.search(rf"Compiling entry function '{re.escape(entry)}'(.*?)(?=Compiling entry function|\Z)", log, re.S)
+    if block is None:
+        return {}
+    def number(pattern: str) -> int:
+        found = re.search(pattern, block[1])
+        return int(found[1]) if found else 0
+    return {
+        "registers": number(r"Used (\d+) registers"),
+        "spill_bytes": number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads"),
+        "stack_bytes": number(r"(\d+) bytes stack frame"),
+        "static_shared": number(r"(\d+) bytes smem"),
+    }

@@ -1,0 +1,74 @@
+"""Source assembly: a kernel file joined with the ``.cuh`` files that it names.
+
+Sources need no system header and no include path: ``#include "common/x.cuh"`` is replaced
+by the file's text, once, between ``#line`` directives, so that every line of the PTX still
+names the file it came from, and the joined text alone is the cache key.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..errors import InvalidValue, MissingComponent
+
+KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$')
+_ENTRY = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\(')
+
+
+def assemble(path: Path) -> str:
+    """The text of ``path`` with its quoted includes joined in.
+
+    Includes are looked for beside the including file, then in the package's kernel folder.
+
+    Raises:
+        MissingComponent: a file that is not there.
+    """
+    seen: set[Path] = set()
+    return _join(path.resolve(), seen)
+
+
+def _join(path: Path, seen: set[Path]) -> str:
+    seen.add(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise MissingComponent(f"kernel source {path} cannot be read ({error.strerror}); reinstall peakgemm") from None
+    shown = _display(path)
+    out = [f'#line 1 "{shown}"']
+    for number, line in enumerate(lines, 1):
+        match = _INCLUDE.match(line)
+        if match is None:
+            out.append(line)
+            continue
+        target = next((p for p in (path.parent / match[1], KERNELS / match[1]) if p.is_file()), None)
+        if target is None:
+            raise MissingComponent(
+                f'{shown}:{number}: #include "{match[1]}" is neither beside the file nor in {KERNELS}'
+            )
+        if target.resolve() not in seen:
+            out.append(_join(target.resolve(), seen))
+        out.append(f'#line {number + 1} "{shown}"')
+    return "\n".join(out)
+
+
+def _display(path: Path) -> str:
+    return path.relative_to(KERNELS).as_posix() if path.is_relative_to(KERNELS) else path.as_posix()
+
+
+def entries(text: str) -> list[str]:
+    """Names of the ``extern "C"`` kernels in a source, in order."""
+    return _ENTRY.findall(text)
+
+
+def only_entry(text: str, name: str) -> str:
+    """The one kernel that a source exports.
+
+    Raises:
+        InvalidValue: none, or more than one.
+    """
+    found = entries(text)
+    if len(found) != 1:
+        raise InvalidValue(f'{name} exports {len(found)} extern "C" kernels ({", ".join(found) or "none"}); name one')
+    return found[0]

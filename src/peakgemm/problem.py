@@ -7,7 +7,8 @@ from typing import Any
 
 from .errors import InvalidValue
 
-INT32_MAX = 2**31 - 1
+# Kernels count rows, columns and k-steps in 32 bits and step past the end by at most one tile.
+MAX_SIZE = 2**31 - 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +17,11 @@ class Problem:
 
     ``A (M, K)`` has ``lda`` elements from row to row, ``B (K, N)`` has ``ldb``,
     ``C (M, N)`` has ``ldc``. Sizes and leading dimensions are counted in elements.
-    ``pointer_bytes`` is the largest power of two, up to 16, that divides all three
-    addresses: what the vector loads of a kernel may rely on.
+    ``alignment`` holds, for A, B and C, the largest power of two up to 16 that divides the
+    address in bytes: what the vector accesses of a kernel may rely on.
 
     Raises:
-        InvalidValue: a negative size, a size above 2**31 - 1, or a leading
+        InvalidValue: a negative size, a size above 2**31 - 1024, or a leading
             dimension shorter than its row.
     """
 
@@ -32,12 +33,12 @@ class Problem:
     ldc: int
     alpha: float = 1.0
     beta: float = 0.0
-    pointer_bytes: int = 16
+    alignment: tuple[int, int, int] = (16, 16, 16)
 
     def __post_init__(self) -> None:
         for name, size in (("M", self.m), ("N", self.n), ("K", self.k)):
-            if not 0 <= size <= INT32_MAX:
-                raise InvalidValue(f"{name} = {size} is outside 0..{INT32_MAX}; split the product along {name}")
+            if not 0 <= size <= MAX_SIZE:
+                raise InvalidValue(f"{name} = {size} is outside 0..{MAX_SIZE}; split the product along {name}")
         for name, ld, row in (("lda", self.lda, self.k), ("ldb", self.ldb, self.n), ("ldc", self.ldc, self.n)):
             if ld < row:
                 raise InvalidValue(

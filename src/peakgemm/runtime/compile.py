@@ -64,10 +64,8 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
         define_macro=[(key, str(value)) for key, value in sorted((macros or {}).items())] or None,
         ptxas_options=["-v"] if kind == "cubin" else None,
     )
-    try:
-        key = make_program_cache_key(code=text, code_type="c++", options=options, target_type=kind)
-    except Exception as error:
-        raise MissingComponent(f"NVRTC cannot be loaded ({error}); run: pip install nvidia-cuda-nvrtc") from error
+    nvrtc_version()  # the key names it: say that it is missing in our own words
+    key = make_program_cache_key(code=text, code_type="c++", options=options, target_type=kind)
     hit = cache.load(key)
     if hit is not None:
         return Compiled(entry, arch, kind, hit[0], **hit[1])
@@ -97,6 +95,22 @@ def in_parallel(work: Callable[[T], R], items: Iterable[T], done: Callable[[], N
             if done is not None:
                 done()
         return results
+
+
+def nvrtc_version() -> str:
+    """NVRTC's version, ``13.4``.
+
+    Raises:
+        MissingComponent: NVRTC cannot be loaded.
+    """
+    try:
+        from cuda.bindings import nvrtc
+
+        _, major, minor = nvrtc.nvrtcVersion()
+    except Exception as error:
+        raise MissingComponent(f"NVRTC cannot be loaded ({str(error).splitlines()[0]}); "
+                               "run: pip install nvidia-cuda-nvrtc, then see: peakgemm doctor") from None
+    return f"{major}.{minor}"
 
 
 def _cuda_core() -> tuple[Any, Any]:

@@ -1,0 +1,5 @@
+"""``python -m peakgemm``."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Measuring: the one timer, the peers to compare with, and the JSON records."""

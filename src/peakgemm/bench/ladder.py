@@ -1,0 +1,125 @@
+"""Facts and figures of kernels: static ones for any architecture, measured ones on the GPU at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..inspect.occupancy import occupancy
+from ..inspect.roofline import bound_tflops, bytes_per_flop
+from ..kernels import execute, validity
+from ..kernels.build import build
+from ..kernels.registry import Kernel
+from ..problem import Config, Problem
+from ..runtime.architectures import architecture
+from ..runtime.compile import in_parallel
+from ..runtime.device import Gpu
+from ..sass.facts import static_facts
+from .peers import Peer
+from .timer import Timer, Work
+
+MEASURED = ("max_error", "reference_error", "tflops", "ratio_to_cublas")
+
+
+def static_row(kernel: Kernel, config: Config, arch: str, gpu: Gpu | None = None) -> dict[str, Any]:
+    """Everything that the compiler and arithmetic tell: one row of a record, measured fields None.
+
+    ``roofline_tflops`` is the bound of the tiling if no cache helped, for ``gpu``, else for the
+    reference GPU of ``arch``.
+    """
+    limits = architecture(arch)
+    compiled = build(kernel, config, arch)
+    shared = kernel.shared_bytes(config)
+    fit = occupancy(limits, config.threads, int(compiled.registers or 0), shared)
+    asked = bytes_per_flop(config)
+    peak, bandwidth = (gpu.peak_tflops, gpu.bandwidth_gbs) if gpu else (limits.peak_tflops, limits.gpu_bandwidth_gbs)
+    return {
+        "number": kernel.number,
+        "name": kernel.name,
+        "idea": kernel.idea,
+        "file": kernel.file,
+        "config": config.to_json(),
+        "path": "aligned" if config.aligned else "guarded",
+        "registers": compiled.registers,
+        "spill_bytes": compiled.spill_bytes,
+        "shared_bytes": shared,
+        "threads": config.threads,
+        "blocks_per_sm": fit.blocks_per_sm,
+        "warps_per_sm": fit.warps_per_sm,
+        "occupancy": fit.fraction,
+        "limited_by": fit.limited_by,
+        "bytes_per_flop": asked,
+        "roofline_tflops": bound_tflops(peak, bandwidth, asked),
+        **static_facts(compiled.code, arch),
+        **dict.fromkeys(MEASURED),
+    }
+
+
+def path_for(kernel: Kernel, config: Config, arch: str, shape: tuple[int, int, int]) -> Config:
+    """The compilation that packed matrices of ``shape`` would run."""
+    return validity.choose(kernel, config, architecture(arch), Problem.contiguous(*shape))
+
+
+class Bench:
+    """One shape on one GPU: operands, reference and cuBLAS, shared by every kernel that is measured."""
+
+    def __init__(self, shape: tuple[int, int, int], gpu: Gpu, peer: Peer, timer: Timer) -> None:
+        m, n, k = shape
+        self._gpu, self._peer, self._timer = gpu, peer, timer
+        self._problem = Problem.contiguous(m, n, k)
+        footprint = 4 * (m * k + k * n + m * n)
+        self.sets = 1 if footprint > 2 * gpu.l2_bytes else -(-2 * gpu.l2_bytes // max(footprint, 1)) + 1
+        self._a = [peer.random(m, k, 2 * i) for i in range(self.sets)]
+        self._b = [peer.random(k, n, 2 * i + 1) for i in range(self.sets)]
+        self._c = [peer.full(m, n, float("nan")) for _ in range(self.sets)]
+        self._baseline: list[Work] = [
+            lambda a=a, b=b, c=c: peer.multiply(a, b, c)  # type: ignore[misc]
+            for a, b, c in zip(self._a, self._b, self._c, strict=True)
+        ]
+        self._product = peer.full(m, n, float("nan"))
+        peer.multiply(self._a[0], self._b[0], self._product)
+
+    def measure(self, kernel: Kernel, config: Config) -> dict[str, Any]:
+        """Error against FP64 beside cuBLAS's on the same input, then the interleaved timing."""
+        pointers = [tuple(execute.matrix(x, "operand") for x in each)
+                    for each in zip(self._a, self._b, self._c, strict=True)]
+        stream = self._peer.stream
+        works: list[Work] = []
+        for a, b, c in pointers:
+            run = execute.bind(kernel, replace(self._problem, alignment=(a.alignment, b.alignment, c.alignment)),
+                               a.pointer, b.pointer, c.pointer, self._gpu, config)
+            works.append(lambda run=run: run(stream))  # type: ignore[misc]
+        m, n = self._problem.m, self._problem.n
+        out = self._peer.full(m, n, float("nan"))
+        target = execute.matrix(out, "C")
+        execute.bind(kernel, self._problem, pointers[0][0].pointer, pointers[0][1].pointer, target.pointer,
+                     self._gpu, config)(stream)
+        error, reference = self._peer.errors(self._a[0], self._b[0], [out, self._product])
+        compared = self._timer.compare(works, self._baseline)
+        return {"max_error": error, "reference_error": reference, "operand_sets": self.sets,
+                **compared.to_json(self._problem.flops)}
+
+
+def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], arch: str, gpu: Gpu | None,
+           peer: Peer | None, done: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+    """One run per shape, each with a row per kernel; measured where ``gpu`` and ``peer`` are given."""
+    tell = done or (lambda what: None)
+    runs = []
+    timer = Timer(peer) if peer else None
+    for shape in shapes:
+        configs = [path_for(k, k.config_for(arch), arch, shape) for k in kernels]
+
+        def one(job: tuple[Kernel, Config]) -> dict[str, Any]:
+            row = static_row(*job, arch, gpu)
+            tell(f"{job[0].label} compiled")
+            return row
+
+        rows = in_parallel(one, list(zip(kernels, configs, strict=True)))
+        if gpu is not None and peer is not None and timer is not None:
+            bench = Bench(shape, gpu, peer, timer)
+            for row, kernel, config in zip(rows, kernels, configs, strict=True):
+                row.update(bench.measure(kernel, config))
+                tell(f"{kernel.label} measured")
+        runs.append({"shape": list(shape), "rungs": rows})
+    return runs

@@ -1,0 +1,147 @@
+"""The measuring protocol, and its only implementation.
+
+Ours and the baseline run interleaved, A B A B, in bursts of a few milliseconds, in one process on
+one stream; the figure is the median of the pairwise ratios. The clock is warmed up until it
+settles; small products are timed as CUDA-graph replays, with the eager time beside them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from .peers import Peer
+from .sensors import Reading, Sensors, summary
+
+Work = Callable[[], None]
+
+BURST_MS = 4.0        # long enough that an event's resolution (0.5 us) and a launch gap vanish
+GRAPH_BELOW_MS = 0.2  # a launch from Python costs up to 20 us of host time: above this it hides
+SETTLE_S = 1.5
+MIN_PAIRS, MAX_PAIRS = 5, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Times in milliseconds a call; ``ratios`` are baseline / ours, above 1 where ours is faster."""
+
+    mode: str
+    ours_ms: list[float]
+    baseline_ms: list[float]
+    eager_ms: float | None
+    state: dict[str, float | None]
+
+    @property
+    def ratios(self) -> list[float]:
+        """Baseline over ours, pair by pair."""
+        return [b / a for a, b in zip(self.ours_ms, self.baseline_ms, strict=True)]
+
+    def to_json(self, flops: int) -> dict[str, Any]:
+        """Medians, spread (10th to 90th percentile) and raw samples; TFLOPS from ``flops`` a call."""
+        ratios = sorted(self.ratios)
+        ours, base = median(self.ours_ms), median(self.baseline_ms)
+
+        def tflops(ms: float | None) -> float | None:
+            return None if ms is None else flops / ms / 1e9
+
+        return {
+            "mode": self.mode,
+            "tflops": tflops(ours),
+            "eager_tflops": tflops(self.eager_ms),
+            "cublas_tflops": tflops(base),
+            "ratio_to_cublas": median(ratios),
+            "ratio_spread": [ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]],
+            **self.state,
+            "samples_ms": {"ours": self.ours_ms, "cublas": self.baseline_ms},
+        }
+
+
+class Timer:
+    """Times pairs of work on one peer's stream."""
+
+    def __init__(self, peer: Peer, seconds: float = 0.6) -> None:
+        self._peer = peer
+        self._seconds = seconds
+        self._sensors = Sensors()
+        self._settled = False
+
+    def compare(self, ours: Sequence[Work], baseline: Sequence[Work]) -> Comparison:
+        """Interleave two kinds of work.
+
+        Args:
+            ours, baseline: what to enqueue; call ``i`` takes entry ``i`` modulo the length, so
+                that several operand sets, together larger than twice the L2, are used in rotation.
+        """
+        for work in (*ours, *baseline):
+            work()
+        estimates = [self._estimate(ours), self._estimate(baseline)]
+        eager = min(estimates) < GRAPH_BELOW_MS
+        bursts = []
+        for works, ms in zip((ours, baseline), estimates, strict=True):
+            calls = max(1, math.ceil(BURST_MS / ms))
+            calls = math.ceil(calls / len(works)) * len(works) if calls > 1 else calls
+            bursts.append((self._burst(works, calls, eager), calls))
+        if not self._settled:
+            self._settle(bursts[1][0])
+        pair_s = sum(ms * calls for ms, (_, calls) in zip(estimates, bursts, strict=True)) / 1e3
+        pairs = min(MAX_PAIRS, max(MIN_PAIRS, round(self._seconds / pair_s)))
+        times, state = self._interleave([b for b, _ in bursts], pairs)
+        per_call = [[t / calls for t in ts] for ts, (_, calls) in zip(times, bursts, strict=True)]
+        return Comparison("graph" if eager else "eager", per_call[0], per_call[1],
+                          estimates[0] if eager else None, state)
+
+    def _estimate(self, works: Sequence[Work]) -> float:
+        """Milliseconds of one eager call: the fastest of three short runs."""
+        best = math.inf
+        for _ in range(3):
+            calls = 1 if best > BURST_MS else 4
+            best = min(best, self._timed(self._burst(works, calls, graph=False)) / calls)
+            if best > 100:
+                break
+        return best
+
+    def _burst(self, works: Sequence[Work], calls: int, graph: bool) -> Work:
+        def run() -> None:
+            for i in range(calls):
+                works[i % len(works)]()
+        return self._peer.capture(run) if graph else run
+
+    def _timed(self, work: Work) -> float:
+        start = self._peer.record()
+        work()
+        end = self._peer.record()
+        end.sync()
+        return float(end - start)
+
+    def _settle(self, burst: Work) -> None:
+        """Keep the GPU busy until two clock readings a tenth of a second apart agree to 1 %."""
+        deadline, last = time.monotonic() + SETTLE_S, None
+        while time.monotonic() < deadline:
+            until = time.monotonic() + 0.1
+            while time.monotonic() < until:
+                self._timed(burst)
+            clock = self._sensors.read().sm_clock_mhz
+            if last is not None and clock is not None and abs(clock - last) <= 0.01 * last:
+                break
+            last = clock
+        self._settled = True
+
+    def _interleave(self, bursts: Sequence[Work], pairs: int) -> tuple[list[list[float]], dict[str, float | None]]:
+        for burst in bursts:
+            burst()
+        readings: list[Reading] = []
+        times: list[list[float]] = [[], []]
+        for _ in range(pairs):
+            marks = [self._peer.record()]
+            for burst in bursts:
+                burst()
+                marks.append(self._peer.record())
+            readings.append(self._sensors.read())  # while the GPU works on the pair
+            marks[-1].sync()
+            for i in (0, 1):
+                times[i].append(float(marks[i + 1] - marks[i]))
+        return times, summary(readings)

@@ -1,0 +1,27 @@
+"""The command line: one small file per command, no logic of its own."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from ..errors import PeakgemmError
+from . import cache, doctor, inspect, ladder, sweep
+
+app = typer.Typer(name="peakgemm", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+                  help="FP32 matrix multiplication on NVIDIA GPUs: kernels, timings, and the reasons behind them.")
+app.command("ladder")(ladder.command)
+app.command("sweep")(sweep.command)
+app.add_typer(inspect.app, name="inspect")
+app.command("doctor")(doctor.command)
+app.add_typer(cache.app, name="cache")
+
+
+def main() -> None:
+    """Run the command line; a `PeakgemmError` is one message on stderr and exit code 2."""
+    try:
+        app()
+    except PeakgemmError as error:
+        print(f"peakgemm: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

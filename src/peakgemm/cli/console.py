@@ -1,0 +1,42 @@
+"""Tables of 100 columns and progress bars, on rich."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+# A terminal says its own width; a pipe or a log gets the 100 columns that the tables are made for.
+out = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "100")), highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Any]:
+    """A progress bar on stderr; yields a function that takes the step's name and advances by one."""
+    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                  TimeRemainingColumn(), console=err, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda step: bar.update(task, advance=1, description=step)
+
+
+def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], caption: str = "") -> None:
+    """Print rows under ``(header, justification)`` columns."""
+    grid = Table(title=title, title_justify="left", caption=caption or None, caption_justify="left", box=None,
+                 pad_edge=False, padding=(0, 1), header_style="bold")
+    for header, justify in columns:
+        grid.add_column(header, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for row in rows:
+        grid.add_row(*row)
+    out.print(grid)
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A figure, or a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"

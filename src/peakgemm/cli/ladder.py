@@ -1,0 +1,109 @@
+"""``peakgemm ladder``: every rung compiled, checked, analysed; timed where there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from ..bench import records
+from ..bench.ladder import ladder
+from ..bench.peers import find_peer
+from ..errors import MissingComponent
+from ..inspect.header import header_comment
+from ..kernels.registry import rung, rungs
+from ..runtime import device
+from . import parse
+from .console import err, number, out, progress, table
+
+Row = Mapping[str, Any]
+
+
+def command(
+    size: Annotated[Optional[str], typer.Option(help="Squares: N or N,N,...  [4096 with a GPU, else 1024]")] = None,
+    shape: Annotated[Optional[str], typer.Option(help="MxNxK, or several: C is M x N, the inner length K.")] = None,
+    rungs_: Annotated[str, typer.Option("--rungs", help="Which: 00-14, 03,07-09, warp_tile.")] = "00-14",
+    arch: Annotated[Optional[str], typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
+    json: Annotated[Optional[Path], typer.Option(help="Write the record to this file.")] = None,
+    explain: Annotated[Optional[str], typer.Option(help="One rung in full: its idea, its facts.")] = None,
+) -> None:
+    """Every kernel from naive to multi-stage, compiled, checked, timed and explained."""
+    gpu = device.find()
+    target = parse.target(arch, gpu)
+    chosen = rungs(explain or rungs_)
+    wanted = parse.shapes(size, shape, 4096 if gpu else 1024)
+    records.check_writable(json)
+    measured_on = gpu if gpu is not None and gpu.arch == target else None
+    peer = None
+    if measured_on is not None:
+        try:
+            peer = find_peer()
+        except MissingComponent as error:
+            err.print(f"Not timed: {error}")
+    steps = len(wanted) * len(chosen) * (2 if peer else 1)
+    with progress("compiling", steps) as done:
+        runs = ladder(chosen, wanted, target, measured_on, peer, done)
+    for run in runs:
+        _show(run, target, gpu.name if measured_on and gpu else None)
+    if explain:
+        for kernel in chosen:
+            out.print(f"\n[bold]{kernel.label}[/bold]  {kernel.path}\n")
+            out.print(header_comment(rung(kernel.number).path), markup=False)
+    if peer is None:
+        reason = device.reason_without_gpu() or f"the GPU is {gpu.arch}, not {target}" if gpu is None or not measured_on \
+            else "no cuBLAS to compare with"
+        out.print(f"\nNot run, static facts only: {reason}.", markup=False)
+    if json is not None:
+        records.write(json, records.record(measured_on, target, runs, versions=peer.versions() if peer else None))
+        out.print(f"Record written to {json}", markup=False)
+
+
+def _show(run: Row, arch: str, gpu: str | None) -> None:
+    rows: Sequence[Row] = run["rungs"]
+    m, n, k = run["shape"]
+    table(f"Resources: M, N, K = {m}, {n}, {k}, {arch}", [
+        ("rung", "left"), ("block x BK / thread", "left"), ("path", "left"), ("registers", "right"), ("spill B", "right"),
+        ("shared B", "right"), ("threads", "right"), ("blocks/SM", "right"), ("limit", "left"),
+    ], [[_label(r), _tile(r["config"]), r["path"], str(r["registers"]), str(r["spill_bytes"]), str(r["shared_bytes"]),
+         str(r["threads"]), str(r["blocks_per_sm"]), r["limited_by"]] for r in rows])
+    out.print()
+    table("Main loop", [
+        ("rung", "left"), ("instr", "right"), ("FFMA %", "right"), ("bank ceiling %", "right"), ("loads, stores: width x count", "left"),
+        ("B/FLOP", "right"), ("roof TFLOPS", "right"),
+    ], [[_label(r), str(r["loop_instructions"] or "-"), number(_percent(r["ffma_fraction"])),
+         number(_percent(r["bank_ceiling"])), _widths(r["widths"]), number(r["bytes_per_flop"], 3),
+         number(r["roofline_tflops"])] for r in rows],
+        "bank ceiling: share of FP32 peak that register-bank conflicts leave. roof: bound of the tiling if no cache helped.")
+    if not any(r["tflops"] for r in rows):
+        return
+    out.print()
+    best = max(r["ratio_to_cublas"] for r in rows)
+    table(f"Measured on {gpu}, random data, cuBLAS FP32 at {number(rows[-1]['cublas_tflops'])} TFLOPS", [
+        ("rung", "left"), ("TFLOPS", "right"), ("of cuBLAS", "right"), ("", "left"), ("10-90 %", "left"),
+        ("error/eps", "right"), ("cuBLAS's", "right"), ("MHz", "right"), ("W", "right"), ("timed", "left"),
+    ], [[_label(r), number(r["tflops"], 2), number(r["ratio_to_cublas"], 3),
+         "█" * round(16 * r["ratio_to_cublas"] / max(best, 1)),
+         "-".join(number(x, 3) for x in r["ratio_spread"]), number(r["max_error"], 2), number(r["reference_error"], 2),
+         number(r["sm_clock_mhz"], 0), number(r["power_w"], 0), r["mode"]] for r in rows],
+        "error: largest |C - AB| / (eps |A||B|) against FP64, ours and cuBLAS's on the same operands.")
+
+
+def _label(row: Row) -> str:
+    return f"{row['number']:02} {row['name'].replace('_', ' ')}"
+
+
+def _tile(c: Row) -> str:
+    extras = f" {c['stages']}st" if c["stages"] > 1 else ""
+    return f"{c['bm']}x{c['bn']}x{c['bk']}/{c['tm']}x{c['tn']}{extras}"
+
+
+def _percent(fraction: float | None) -> float | None:
+    return None if fraction is None else 100 * fraction
+
+
+def _widths(widths: Mapping[str, Mapping[str, int]] | None) -> str:
+    """``LDS 128x32`` for each opcode of the loop."""
+    return ", ".join(f"{opcode} " + " ".join(f"{bits}x{count}" for bits, count in by_width.items())
+                     for opcode, by_width in (widths or {}).items())

@@ -1,0 +1,49 @@
+"""Words of the command line into values: shapes, tiles, architectures."""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import InvalidValue
+from ..problem import MAX_SIZE, Config
+from ..runtime.architectures import architecture
+from ..runtime.device import Gpu
+
+Shape = tuple[int, int, int]
+
+
+def shapes(size: str | None, shape: str | None, default: int) -> list[Shape]:
+    """``--size N[,N...]`` (squares) or ``--shape MxNxK[,...]``, or the default square."""
+    if size and shape:
+        raise InvalidValue(f"--size {size} and --shape {shape} exclude each other; give one")
+    found: list[Shape] = []
+    for part in (shape or size or str(default)).split(","):
+        match = re.fullmatch(r"(\d+)x(\d+)x(\d+)" if shape else r"(\d+)", part.strip())
+        if match is None:
+            wanted = "MxNxK such as 4096x4096x1024" if shape else "a number such as 4096"
+            raise InvalidValue(f"{part!r} is not {wanted}")
+        m, n, k = (int(x) for x in match.groups()) if shape else (int(part),) * 3
+        if not all(1 <= x <= MAX_SIZE for x in (m, n, k)):
+            raise InvalidValue(f"{part!r}: each size must lie in 1..{MAX_SIZE}")
+        found.append((m, n, k))
+    return found
+
+
+def tile(text: str) -> Config:
+    """``BM,BK,BN,RM,RN[,db]`` in the order of the published tile table."""
+    parts = text.split(",")
+    double = parts[-1] in ("db", "1", "on")
+    if double or parts[-1] in ("single", "off") or len(parts) == 6:
+        parts = parts[:-1]
+    if len(parts) != 5 or not all(p.strip().isdigit() for p in parts):
+        raise InvalidValue(f"{text!r} is not a tile; write bm,bk,bn,rm,rn and ',db' for double buffering: 128,8,128,8,8,db")
+    bm, bk, bn, rm, rn = (int(p) for p in parts)
+    buffers = 2 if double else 1
+    return Config(bm, bn, bk, rm, rn, stages=buffers, fragments=buffers)
+
+
+def target(arch: str | None, gpu: Gpu | None) -> str:
+    """The architecture asked for, else the GPU's, else Hopper's."""
+    chosen = arch or (gpu.arch if gpu else "sm_90")
+    architecture(chosen)
+    return chosen

@@ -1,0 +1,69 @@
+"""``peakgemm sweep``: rung 11 over its tile sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from ..bench import records
+from ..bench.peers import find_peer
+from ..bench.sweep import published, space, sweep
+from ..errors import InvalidValue, MissingComponent
+from ..runtime import device
+from ..runtime.architectures import architecture
+from . import parse
+from .console import err, number, out, progress, table
+
+
+def command(
+    size: Annotated[Optional[str], typer.Option(help="Square N.  [4096]")] = None,
+    shape: Annotated[Optional[str], typer.Option(help="MxNxK.")] = None,
+    tile: Annotated[Optional[list[str]], typer.Option(help="bm,bk,bn,rm,rn[,db]: only these tiles.")] = None,
+    more: Annotated[int, typer.Option(min=0, help="Further tiles beside the eight published ones.")] = 0,
+    arch: Annotated[Optional[str], typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
+    json: Annotated[Optional[Path], typer.Option(help="Write the record to this file.")] = None,
+) -> None:
+    """The published tile table on the GPU at hand, and any tiles beside it."""
+    gpu = device.find()
+    target = parse.target(arch, gpu)
+    shapes = parse.shapes(size, shape, 4096)
+    if len(shapes) > 1:
+        raise InvalidValue(f"sweep takes one shape, not {len(shapes)}")
+    configs = [parse.tile(t) for t in tile] if tile else published() + space(architecture(target), more)
+    records.check_writable(json)
+    measured_on = gpu if gpu is not None and gpu.arch == target else None
+    peer = None
+    if measured_on is not None:
+        try:
+            peer = find_peer()
+        except MissingComponent as error:
+            err.print(f"Not timed: {error}")
+    with progress("compiling", len(configs) * (2 if peer else 1)) as done:
+        rows = sweep(configs, shapes[0], target, measured_on, peer, done)
+    _show(rows, target, shapes[0])
+    if json is not None:
+        run = {"shape": list(shapes[0]), "rungs": rows}
+        records.write(json, records.record(measured_on, target, [run], versions=peer.versions() if peer else None))
+        out.print(f"Record written to {json}", markup=False)
+
+
+def _show(rows: list[dict[str, Any]], arch: str, shape: tuple[int, int, int]) -> None:
+    good = [r for r in rows if "refused" not in r]
+    lines = []
+    for r in good:
+        c = r["config"]
+        lines.append([str(c[f]) for f in ("bm", "bk", "bn", "tm", "tn")] + [
+            "on" if c["stages"] == 2 else "off", str(r["registers"]), str(r["spill_bytes"]), str(r["shared_bytes"]),
+            str(r["threads"]), f"{r['warps_per_sm']} warps", r["limited_by"], number(100 * (r["ffma_fraction"] or 0)),
+            number(100 * (r["bank_ceiling"] or 0)), number(r["tflops"]), number(r["ratio_to_cublas"], 3)])
+    table(f"Tiles of rung 11: M, N, K = {', '.join(map(str, shape))}, {arch}", [
+        (name, "right") for name in ("bm", "bk", "bn", "rm", "rn", "db", "regs", "spill", "shared", "thr", "per SM")
+    ] + [("limit", "left"), ("FFMA%", "right"), ("bank%", "right"), ("TFLOPS", "right"), ("cuBLAS", "right")], lines)
+    for r in rows:
+        if "refused" in r:
+            out.print(f"refused: {r['config']}: {r['refused'].splitlines()[-1]}", markup=False)
+    if good and good[0]["tflops"]:
+        best, worst = good[0], good[-1]
+        out.print(f"\nBest {number(best['ratio_to_cublas'], 3)} of cuBLAS, worst {number(worst['ratio_to_cublas'], 3)}.")

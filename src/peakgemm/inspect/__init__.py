@@ -1,0 +1,1 @@
+"""What can be read off a compiled kernel without running it: occupancy, SASS, main loop, roofline."""

@@ -1,0 +1,1 @@
+"""The CUDA sources and the table of them."""

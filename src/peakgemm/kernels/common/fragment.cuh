@@ -1,0 +1,4 @@
+// Fragments are made of float4: element i of a thread's fragment is element i % 4 of group i / 4,
+// and the groups of a thread lie `threads` float4 apart, so that neighbouring lanes read
+// neighbouring float4 whatever the thread tile.
+__host__ __device__ constexpr int quad(int i, int threads) { return i / 4 * threads * 4 + i % 4; }

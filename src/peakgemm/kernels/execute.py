@@ -1,0 +1,107 @@
+"""Run a kernel of the table: validate, choose the compilation, launch, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from ..errors import InvalidValue
+from ..problem import Config, Problem
+from ..runtime import arrays, device
+from ..runtime.arrays import DeviceCopy, Matrix, check_host, is_host, matrix, stream_of
+from ..runtime.device import Gpu
+from ..runtime.launch import MAX_BLOCKS, Loaded, float32, int32, int64, load
+from . import validity
+from .build import build
+from .registry import Kernel, rung
+
+
+@lru_cache(maxsize=512)
+def loaded(kernel: Kernel, config: Config, gpu: Gpu) -> Loaded:
+    """The kernel compiled for ``gpu`` and loaded on it."""
+    return load(build(kernel, config, gpu.arch), kernel.shared_bytes(config) if kernel.dynamic else 0, gpu)
+
+
+def bind(kernel: Kernel, problem: Problem, a: int, b: int, c: int, gpu: Gpu,
+         config: Config | None = None) -> Callable[[Any], None]:
+    """Everything decided: the result takes a ``cuda.core.Stream`` and enqueues the product on it.
+
+    ``a``, ``b``, ``c`` are device addresses of the matrices that ``problem`` describes.
+
+    Raises:
+        InvalidValue: a config that is not valid here, or more than 2**31 - 1 blocks.
+    """
+    chosen = validity.choose(kernel, config or kernel.config_for(gpu.arch), gpu.limits, problem)
+    blocks = -(-problem.m // chosen.bm) * -(-problem.n // chosen.bn)
+    if blocks == 0:
+        return lambda stream: None
+    if blocks > MAX_BLOCKS:
+        raise InvalidValue(f"{problem.m} x {problem.n} in tiles of {chosen.bm} x {chosen.bn} asks for {blocks} blocks, "
+                           f"the limit is {MAX_BLOCKS}; use a larger tile or split the product")
+    function = loaded(kernel, chosen, gpu)
+    # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
+    k = 0 if problem.alpha == 0 else problem.k
+    args = (int64(a), int64(b), int64(c), int32(problem.m), int32(problem.n), int32(k), int64(problem.lda),
+            int64(problem.ldb), int64(problem.ldc), float32(problem.alpha), float32(problem.beta))
+    threads = chosen.threads
+    return lambda stream: function.launch(stream, blocks, threads, *args)
+
+
+def problem_of(a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> Problem:
+    """The problem that three device matrices pose.
+
+    Raises:
+        InvalidValue: shapes that do not match; the message gives both.
+    """
+    if a.columns != b.rows:
+        raise InvalidValue(f"A is {a.rows} x {a.columns} and B is {b.rows} x {b.columns}: "
+                           f"the columns of A ({a.columns}) must be the rows of B ({b.rows})")
+    if (c.rows, c.columns) != (a.rows, b.columns):
+        raise InvalidValue(f"C is {c.rows} x {c.columns}; A B is {a.rows} x {b.columns}")
+    return Problem(a.rows, b.columns, a.columns, a.ld, b.ld, c.ld, float(alpha), float(beta),
+                   (a.alignment, b.alignment, c.alignment))
+
+
+def run_rung(number: int, a: Any, b: Any, c: Any, *, alpha: float = 1.0, beta: float = 0.0,
+             config: Config | None = None, stream: Any = None) -> Any:
+    """``C = alpha A B + beta C`` by one rung of the ladder, in place.
+
+    Args:
+        number: the rung, 0 to 14.
+        a, b, c: ``A (M, K)``, ``B (K, N)``, ``C (M, N)``: float32, row-major with any leading
+            dimension; torch CUDA tensors, CuPy or JAX arrays, or NumPy arrays (copied to the
+            device and back). For column-major data pass ``b.T, a.T, c.T``: C^T = B^T A^T.
+        alpha, beta: with ``beta = 0`` C is not read; with ``alpha = 0`` A and B are not.
+        config: another tile than the rung's own.
+        stream: a ``cuda.core.Stream``; by default the arrays' library's current stream.
+
+    Returns:
+        ``c``.
+
+    Raises:
+        InvalidValue: unknown rung, shapes or leading dimensions that do not fit, an invalid tile.
+        InvalidType: not float32.
+        MissingComponent: no GPU or driver.
+    """
+    kernel = rung(number)
+    host = [is_host(x) for x in (a, b, c)]
+    if all(host):
+        for x, name in ((a, "A"), (b, "B"), (c, "C")):
+            check_host(x, name)
+    elif any(host):
+        raise InvalidValue("A, B and C lie partly on the host and partly on the GPU; put all three in one place")
+    else:
+        views = matrix(a, "A"), matrix(b, "B"), matrix(c, "C")
+        problem = problem_of(*views, alpha, beta)
+        gpu = device.require()
+        bind(kernel, problem, *(v.pointer for v in views), gpu, config)(stream or stream_of(a))
+        return c
+    shapes = [Matrix(0, *x.shape, max(x.shape[1], 1), None) for x in (a, b, c)]
+    problem = problem_of(shapes[0], shapes[1], shapes[2], alpha, beta)
+    gpu = device.require()
+    stream = stream or arrays.stream_of(a)
+    copies = [DeviceCopy(x, stream) for x in (a, b, c)]
+    bind(kernel, problem, *(x.matrix.pointer for x in copies), gpu, config)(stream)
+    c[...] = copies[2].download()
+    return c

@@ -1,0 +1,17 @@
+#include "common/tile.cuh"
+#include "common/epilogue.cuh"
+
+extern "C" __global__ void __launch_bounds__(BM * BN)
+sgemm_00_naive(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N, int K,
+               long long lda, long long ldb, long long ldc, float alpha, float beta) {
+  const Tile tile = block_tile(N);
+  const int m = tile.m + threadIdx.x % BM;  // neighbouring lanes: neighbouring rows, ldc apart
+  const int n = tile.n + threadIdx.x / BM;
+  if (!ALIGNED && (m >= M || n >= N)) return;
+
+  const float* a = A + m * lda;
+  const float* b = B + n;
+  float acc = 0.f;
+  for (int k = 0; k < K; ++k) acc = fmaf(a[k], b[k * ldb], acc);
+  store(C + m * ldc + n, acc, alpha, beta);
+}

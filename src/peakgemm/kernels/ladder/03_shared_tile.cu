@@ -1,0 +1,27 @@
+#include "common/tile.cuh"
+#include "common/epilogue.cuh"
+
+extern "C" __global__ void __launch_bounds__(BM * BN)
+sgemm_03_shared_tile(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N,
+                     int K, long long lda, long long ldb, long long ldc, float alpha, float beta) {
+  __shared__ float As[BM][BK];  // row, k
+  __shared__ float Bs[BN][BK];  // column, k: lanes of a warp sit BK = 32 words apart, all in one bank
+  static_assert(BM == BK && BN == BK, "a thread copies one element of each tile");
+
+  const Tile tile = block_tile(N);
+  const int ty = threadIdx.x / BN;
+  const int tx = threadIdx.x % BN;
+  const int m = tile.m + ty;
+  const int n = tile.n + tx;
+
+  float acc = 0.f;
+  for (int k0 = 0; k0 < K; k0 += BK) {
+    As[ty][tx] = ALIGNED || (m < M && k0 + tx < K) ? A[m * lda + k0 + tx] : 0.f;
+    Bs[tx][ty] = ALIGNED || (n < N && k0 + ty < K) ? B[(k0 + ty) * ldb + n] : 0.f;
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < BK; ++k) acc = fmaf(As[ty][k], Bs[tx][k], acc);
+    __syncthreads();
+  }
+  if (ALIGNED || (m < M && n < N)) store(C + m * ldc + n, acc, alpha, beta);
+}

@@ -1,0 +1,169 @@
+"""The table of kernels: where each one lives, its default tile, and what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from ..errors import InvalidValue
+from ..problem import Config
+from ..runtime import source
+
+FLOAT = 4  # bytes
+
+
+def _none(config: Config) -> int:
+    return 0
+
+
+def _tiles(pad_a: int = 0, pad_b: int = 0, transposed: bool = True) -> Callable[[Config], int]:
+    """Bytes of ``stages`` buffers of both tiles, with the padding (in floats) of a row of each."""
+
+    def shared(c: Config) -> int:
+        a = c.bk * (c.bm + pad_a) if transposed else c.bm * (c.bk + pad_a)
+        b = c.bn * (c.bk + pad_b) if pad_b else c.bk * c.bn
+        return max(c.stages, 1) * (a + b) * FLOAT
+
+    return shared
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One ``.cu`` file.
+
+    ``shared_bytes`` gives the shared memory of a block for a config; ``dynamic`` says whether
+    it is passed at launch (and so may exceed 48 KB). ``tunes`` names the fields of `Config`,
+    beyond the tile, that the source uses. ``vectors`` names the matrices that the
+    aligned compilation accesses sixteen bytes at a time. ``shape`` names the family of
+    constraints on the tile in `validity`. ``overrides`` holds the default config of
+    architectures where the usual one spills.
+    """
+
+    number: int
+    name: str
+    idea: str
+    default: Config
+    shape: str
+    shared_bytes: Callable[[Config], int] = _none
+    dynamic: bool = False
+    tunes: frozenset[str] = frozenset()
+    vectors: str = ""
+    cp_async: bool = False
+    named: Mapping[str, Config] = field(default_factory=dict)
+    overrides: Mapping[str, Config] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """The source file."""
+        return source.KERNELS / "ladder" / f"{self.number:02}_{self.name}.cu"
+
+    @property
+    def file(self) -> str:
+        """The source file, relative to the kernel folder."""
+        return self.path.relative_to(source.KERNELS).as_posix()
+
+    @property
+    def entry(self) -> str:
+        """Name of the exported kernel."""
+        return f"sgemm_{self.number:02}_{self.name}"
+
+    @property
+    def label(self) -> str:
+        """``NN name``, with spaces."""
+        return f"{self.number:02} {self.name.replace('_', ' ')}"
+
+    @cached_property
+    def source(self) -> str:
+        """The joined source text."""
+        return source.assemble(self.path)
+
+    def config_for(self, arch: str) -> Config:
+        """The default config on ``arch`` (``sm_NN``)."""
+        return self.overrides.get(arch.rstrip("af"), self.default)
+
+
+_ONE = Config(32, 32, 1, 1, 1, stages=0)
+_8X8 = Config(128, 128, 8, 8, 8)
+_WARP = Config(128, 128, 8, 8, 8, stages=2, fragments=2, min_blocks=2)
+_DIRECT = Config(64, 64, 4, 4, 4, stages=0)
+
+LADDER: tuple[Kernel, ...] = (
+    Kernel(0, "naive", "one output a thread, lanes along the rows of C", _ONE, "one output"),
+    Kernel(1, "coalesced", "lanes along the columns of C", _ONE, "one output"),
+    Kernel(2, "register_tile", "4x4 outputs a thread, float4 straight from global memory", _DIRECT, "direct",
+           tunes=frozenset({"passes", "fragments"}), vectors="abc",
+           named={"4x4": _DIRECT, "8x8": Config(128, 128, 4, 8, 8, stages=0),
+                  "8x8 in four passes": Config(128, 128, 4, 8, 8, stages=0, passes=4),
+                  "8x8 double-buffered": Config(128, 128, 4, 8, 8, stages=0, fragments=2)}),
+    Kernel(3, "shared_tile", "32x32 tiles in shared memory, with bank conflicts", Config(32, 32, 32, 1, 1),
+           "square tile", _tiles(transposed=False)),
+    Kernel(4, "padded_tile", "a pad of one word ends the conflicts", Config(32, 32, 32, 1, 1),
+           "square tile", _tiles(1, 1, transposed=False)),
+    Kernel(5, "vectorised_tile", "float4 everywhere, next tile preloaded into registers", Config(32, 32, 32, 1, 4),
+           "one float4", _tiles(4, transposed=False), vectors="abc"),
+    Kernel(6, "block_tile_64", "64x64 block, 4x4 a thread", Config(64, 64, 16, 4, 4),
+           "one float4", _tiles(4, transposed=False), vectors="abc"),
+    Kernel(7, "thread_tile_8x8", "128x128 block, 8x8 a thread", _8X8,
+           "one float4", _tiles(transposed=False), vectors="abc"),
+    Kernel(8, "transposed_a", "A transposed in shared memory: fragments by LDS.128", _8X8,
+           "one float4", _tiles(), vectors="abc"),
+    Kernel(9, "quadrants", "fragments in 4x4 quadrants: no conflict on B", _8X8,
+           "one float4", _tiles(), vectors="abc"),
+    Kernel(10, "double_buffer", "two shared buffers, one barrier an iteration", replace(_8X8, stages=2),
+           "one float4", _tiles(), vectors="abc"),
+    Kernel(11, "double_fragments", "fragments double-buffered too: the template of the tile table",
+           replace(_8X8, stages=2, fragments=2), "template", _tiles(), dynamic=True,
+           tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="abc"),
+    Kernel(12, "warp_tile", "lanes in a compact warp tile: fragment reads multicast", _WARP, "warp tile",
+           _tiles(4), dynamic=True, tunes=frozenset({"fragments", "min_blocks"}), vectors="abc"),
+    Kernel(13, "cp_async", "cp.async in stages; four-byte copies transpose A",
+           Config(128, 128, 16, 8, 8, stages=3, fragments=2, min_blocks=2), "multistage",
+           _tiles(4), dynamic=True, tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="b",
+           cp_async=True),
+    Kernel(14, "large_tile", "8x16 a thread, 128x256 a block, rasterised for L2",
+           Config(128, 256, 16, 8, 16, stages=3, fragments=2, raster=8), "multistage",
+           _tiles(4), dynamic=True, tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b",
+           cp_async=True,
+           named={"128x256": Config(128, 256, 16, 8, 16, stages=3, fragments=2, raster=8),
+                  "256x128": Config(256, 128, 16, 16, 8, stages=3, fragments=2, raster=8)}),
+)
+
+
+def rung(number: int) -> Kernel:
+    """The ladder's kernel of that number.
+
+    Raises:
+        InvalidValue: no such rung; the message lists those there are.
+    """
+    for kernel in LADDER:
+        if kernel.number == number:
+            return kernel
+    known = ", ".join(f"{k.number:02} {k.name}" for k in LADDER)
+    raise InvalidValue(f"unknown rung {number!r}; valid ones: {known}")
+
+
+def rungs(selection: str) -> tuple[Kernel, ...]:
+    """Kernels named by ``"00-14"``, ``"3"``, ``"03,07-09"``; a name such as ``warp_tile`` serves too.
+
+    Raises:
+        InvalidValue: a part that names no rung, or a range that runs backwards.
+    """
+    chosen: dict[int, Kernel] = {}
+    for part in selection.split(","):
+        part = part.strip()
+        named = next((k for k in LADDER if k.name == part.replace("-", "_")), None)
+        low, dash, high = part.partition("-")
+        if named is not None:
+            found = [named]
+        elif low.isdigit() and (high.isdigit() if dash else True):
+            first, last = rung(int(low)).number, rung(int(high or low)).number
+            if first > last:
+                raise InvalidValue(f"rungs {part!r} run backwards; write {last:02}-{first:02}")
+            found = [k for k in LADDER if first <= k.number <= last]
+        else:
+            known = ", ".join(f"{k.number:02} {k.name}" for k in LADDER)
+            raise InvalidValue(f"unknown rung {part!r}; valid ones: {known}")
+        chosen.update((k.number, k) for k in found)
+    return tuple(chosen[n] for n in sorted(chosen))

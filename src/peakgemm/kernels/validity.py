@@ -1,0 +1,187 @@
+"""The one predicate: may this kernel run with this config, on this architecture, for this problem?
+
+The launcher, the sweep, the tests and the command line all ask here, so a constraint is
+written once and every refusal names the constraint, the value and the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from ..errors import InvalidValue
+from ..problem import Config, Problem
+from ..runtime.architectures import Architecture
+from .registry import Kernel
+
+_TILE = frozenset({"bm", "bn", "bk", "tm", "tn", "aligned"})
+
+
+def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Problem | None = None) -> list[str]:
+    """Every constraint that ``config`` breaks; an empty list means that it is valid.
+
+    With a ``problem``, an aligned config must also suit its sizes, leading dimensions and addresses.
+    """
+    broken = list(_tile(kernel, config))
+    if broken:  # the formulas below divide by what has just been found wrong
+        return broken
+    broken += _resources(kernel, config, arch)
+    if problem is not None and config.aligned:
+        broken += _alignment(kernel, config, problem)
+    return broken
+
+
+def is_valid(kernel: Kernel, config: Config, arch: Architecture, problem: Problem | None = None) -> bool:
+    """Whether `violations` finds none."""
+    return not violations(kernel, config, arch, problem)
+
+
+def require(kernel: Kernel, config: Config, arch: Architecture, problem: Problem | None = None) -> None:
+    """Raise `InvalidValue` naming every broken constraint."""
+    broken = violations(kernel, config, arch, problem)
+    if broken:
+        raise InvalidValue(f"rung {kernel.label} cannot use the tile {config.label()} on {arch.name}: "
+                           + "; ".join(broken))
+
+
+def _multiple(config: Config, name: str, of: int, why: str) -> Iterator[str]:
+    if getattr(config, name) % of:
+        yield f"{name.upper()} = {getattr(config, name)} must be a multiple of {of} ({why})"
+
+
+def _exactly(config: Config, **wanted: int) -> Iterator[str]:
+    for name, value in wanted.items():
+        if getattr(config, name) != value:
+            yield f"{name.upper()} = {getattr(config, name)} must be {value}"
+
+
+def _tile(kernel: Kernel, c: Config) -> Iterator[str]:
+    for f in fields(c):
+        if f.name not in _TILE and f.name not in kernel.tunes and getattr(c, f.name) != getattr(kernel.default, f.name):
+            yield f"{f.name} = {getattr(c, f.name)}: this kernel has it fixed at {getattr(kernel.default, f.name)}"
+    bad = [*_multiple(c, "bm", c.tm, "TM"), *_multiple(c, "bn", c.tn, "TN")]
+    if bad:
+        yield from bad
+        return
+    if c.threads % 32 or not 32 <= c.threads <= 1024:
+        yield f"(BM/TM)(BN/TN) = {c.threads} threads must be a multiple of 32, 1024 at most"
+        return
+    yield from _SHAPES[kernel.shape](c)
+
+
+def _one_output(c: Config) -> Iterator[str]:
+    yield from _exactly(c, bk=1, tm=1, tn=1)
+
+
+def _direct(c: Config) -> Iterator[str]:
+    yield from _exactly(c, bk=4)
+    if (c.passes, c.fragments) not in ((1, 1), (4, 1), (1, 2)):
+        yield f"passes = {c.passes}, fragments = {c.fragments} must be (1, 1), (4, 1) or (1, 2)"
+    width = 8 if c.passes == 4 else 4
+    yield from _multiple(c, "tn", width, "float4 columns")
+    yield from _multiple(c, "tm", width // 4, "passes")
+
+
+def _square_tile(c: Config) -> Iterator[str]:
+    yield from _exactly(c, bn=c.bm, bk=c.bm, tm=1, tn=1)
+
+
+def _one_float4(c: Config) -> Iterator[str]:
+    yield from _multiple(c, "bk", 4, "float4 of A")
+    yield from _multiple(c, "tn", 4, "float4 of B")
+    if c.tm not in (1, 4, 8) or c.tn not in (4, 8):
+        yield f"thread tile {c.tm}x{c.tn} must be 1x4, 4x4 or 8x8"
+    for name, elements in (("BM BK", c.bm * c.bk), ("BK BN", c.bk * c.bn)):
+        if elements != 4 * c.threads:
+            yield f"{name} = {elements} must be 4 x {c.threads} threads: each copies one float4 of each tile"
+
+
+def _staged(c: Config) -> Iterator[str]:
+    """Tiles copied in whole rounds of float4 by all threads."""
+    yield from _multiple(c, "tm", 4, "float4 fragments")
+    yield from _multiple(c, "tn", 4, "float4 fragments")
+    yield from _multiple(c, "bk", 4, "float4 of A")
+    yield from _multiple(c, "bn", 4, "float4 of B")
+    for name, floats, row in (("A", c.bm * c.bk, c.bk), ("B", c.bk * c.bn, c.bn)):
+        if floats % (4 * c.threads):
+            yield (f"tile of {name}: {floats} floats must be a multiple of 4 x {c.threads} threads, "
+                   "whole rounds of one float4 a thread")
+        elif row % 4 == 0 and c.threads % (row // 4):
+            yield f"{c.threads} threads must be a multiple of the {row // 4} float4 in a row of the tile of {name}"
+
+
+def _template(c: Config) -> Iterator[str]:
+    yield from _staged(c)
+    if (c.stages, c.fragments) not in ((1, 1), (2, 2)):
+        yield f"stages = {c.stages}, fragments = {c.fragments} must be (1, 1), or (2, 2) for double buffering"
+
+
+def _warp_tile(c: Config) -> Iterator[str]:
+    yield from _multiple(c, "bm", 8 * c.tm, "8 lanes of TM rows")
+    yield from _multiple(c, "bn", 4 * c.tn, "4 lanes of TN columns")
+
+
+def _warp_staged(c: Config) -> Iterator[str]:
+    yield from _staged(c)
+    yield from _exactly(c, fragments=2)
+    yield from _warp_tile(c)
+
+
+def _multistage(c: Config) -> Iterator[str]:
+    yield from _exactly(c, fragments=2)
+    yield from _multiple(c, "tm", 4, "float4 fragments")
+    yield from _multiple(c, "tn", 4, "float4 fragments")
+    yield from _warp_tile(c)
+    yield from _multiple(c, "bk", 8, "copies of A are 8 k-steps wide")
+    yield from _multiple(c, "bm", c.threads // 8, "rows of A that a round of copies covers")
+    if c.threads % c.bn:
+        yield f"{c.threads} threads must be a multiple of BN = {c.bn}: a round of four-byte copies covers whole rows of B"
+    elif c.bk % (4 * c.threads // c.bn):
+        yield f"BK = {c.bk} must be a multiple of the {4 * c.threads // c.bn} rows of B that a round of copies covers"
+    if c.stages < 2:
+        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+
+
+_SHAPES = {
+    "one output": _one_output, "direct": _direct, "square tile": _square_tile, "one float4": _one_float4,
+    "template": _template, "warp tile": _warp_staged, "multistage": _multistage,
+}
+
+
+def _resources(kernel: Kernel, c: Config, arch: Architecture) -> Iterator[str]:
+    if kernel.cp_async and not arch.has_cp_async:
+        yield f"cp.async needs sm_80 or later, not {arch.name}"
+    shared = kernel.shared_bytes(c)
+    room = arch.shared_per_block if kernel.dynamic else arch.static_shared
+    if shared > room:
+        yield f"shared memory: {shared} bytes asked, {room} there; make BM, BN, BK or the stages smaller"
+    # The least that the thread must hold: accumulators and fragments.
+    registers = c.tm * c.tn + c.fragments * (c.tm + c.tn)
+    if registers > arch.registers_per_thread:
+        yield (f"registers: {registers} a thread ({4 * registers} bytes) for accumulators and fragments, "
+               f"{arch.registers_per_thread} ({4 * arch.registers_per_thread} bytes) there; make TM x TN smaller")
+    elif registers * c.threads * c.min_blocks > arch.registers_per_sm:
+        yield (f"registers: {4 * registers * c.threads * c.min_blocks} bytes asked by {c.min_blocks} block(s) of "
+               f"{c.threads} threads, {4 * arch.registers_per_sm} there; make TM x TN or the block smaller")
+
+
+def _alignment(kernel: Kernel, c: Config, p: Problem) -> Iterator[str]:
+    for name, size, tile in (("M", p.m, c.bm), ("N", p.n, c.bn), ("K", p.k, c.bk)):
+        if size % tile:
+            yield f"{name} = {size} is not a multiple of the tile's {tile}"
+    for matrix, ld, address in zip("abc", (p.lda, p.ldb, p.ldc), p.alignment, strict=True):
+        if matrix in kernel.vectors and (ld % 4 or address < 16):
+            yield f"ld{matrix} = {ld} elements, address aligned to {address} bytes: float4 wants 4 and 16"
+
+
+def choose(kernel: Kernel, config: Config, arch: Architecture, problem: Problem) -> Config:
+    """The aligned compilation of ``config`` where the predicate allows it, else the guarded one.
+
+    Raises:
+        InvalidValue: a tile that is valid in neither.
+    """
+    fast = replace(config, aligned=True)
+    if is_valid(kernel, fast, arch, problem):
+        return fast
+    require(kernel, config.guarded(), arch, problem)
+    return config.guarded()

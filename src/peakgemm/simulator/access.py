@@ -1,0 +1,206 @@
+"""One memory instruction: where its lanes point, whether they may, and what it costs.
+
+An instruction in a loop shows the same address pattern again, moved by one amount for all
+lanes. Such a pattern is checked and counted once (`Pattern`); a repetition costs a comparison.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import counters
+from .lanes import LaneSet
+from .memory import GLOBAL, LOCAL, SHARED, WINDOW
+from .ptx import Instruction
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+KEEP = 4  # patterns remembered per instruction
+UNITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
+Array = NDArray[Any]
+
+
+class Pattern:
+    """Addresses of one execution, and what was found out about them and their translations."""
+
+    __slots__ = ("lanes", "ref", "first", "raw", "low", "high", "bits", "costs", "offsets", "proved")
+
+    def __init__(self, lanes: LaneSet, address: Array) -> None:
+        self.lanes = lanes
+        self.ref = address.copy()
+        self.first = int(address[0])
+        self.raw = address.tobytes()
+        self.low = int(address.min())
+        self.high = int(address.max())
+        self.bits = int(np.bitwise_or.reduce(address))
+        self.costs: dict[int, tuple[int, int]] = {}
+        self.offsets: Array | None = None
+        self.proved: set[tuple[int, int]] = set()
+
+
+class Site:
+    """The accesses of one instruction to one address space.
+
+    ``size`` is the bytes of one lane's access, ``load`` whether it reads; ``kind`` names the
+    counters it feeds (``ld``, ``st``, ``atom``, ``ldgsts``).
+    """
+
+    def __init__(self, machine: Machine, ins: Instruction, size: int, kind: str) -> None:
+        self.machine, self.ins, self.size, self.kind = machine, ins, size, kind
+        self.load = kind in ("ld", "ldsm")
+        self.patterns: dict[str, list[Pattern]] = {"shared": [], "global": []}
+        self.counts = machine.counts[ins.index]
+
+    def match(self, space: str, lanes: LaneSet, address: Array) -> tuple[Pattern, int]:
+        """The known pattern that ``address`` repeats and its translation in bytes, or a new one and 0."""
+        patterns = self.patterns[space]
+        first = int(address[0])
+        for pattern in patterns:
+            if pattern.lanes is lanes:
+                shift = first - pattern.first
+                if shift == 0:
+                    if address.tobytes() == pattern.raw:
+                        return pattern, 0
+                else:
+                    moved = address - pattern.ref
+                    if (moved == moved[0]).all():
+                        return pattern, shift
+        pattern = Pattern(lanes, address)
+        patterns.insert(0, pattern)
+        del patterns[KEEP:]
+        return pattern, 0
+
+    # ---- shared memory -------------------------------------------------------------------------
+
+    def shared(self, lanes: LaneSet, address: Array, event: str) -> tuple[Array, Array | None]:
+        """Check, count and log an access to shared memory.
+
+        ``address (n,)`` uint32 bytes within the block's shared memory; ``event`` is ``r``, ``w``,
+        ``a`` (atomic) or ``c`` (cp.async write). Returns byte offsets into the batch's shared
+        memory and, when some lanes were refused, the mask of those that were not.
+        """
+        batch, size = self.machine.batch, self.size
+        pattern, shift = self.match("shared", lanes, address)
+        counts = self.counts
+        if self.kind != "ldgsts":  # the global half of the copy counts the request
+            counts.requests += lanes.warps
+            counts.bytes += lanes.n * size
+        cost = pattern.costs.get(shift & 3)
+        if cost is None:
+            cost = counters.wavefronts(address, lanes, size, self.kind == "ld")
+            pattern.costs[shift & 3] = cost
+        counts.wavefronts += cost[0]
+        counts.wavefronts_ideal += cost[1]
+        if pattern.offsets is None or len(pattern.offsets) != lanes.n:
+            pattern.offsets = pattern.ref.astype(np.int64) + lanes.block_of * batch.shared_stride
+        offsets = pattern.offsets + shift if shift else pattern.offsets
+        valid = None
+        low, high = pattern.low + shift, pattern.high + shift + size
+        if low < 0 or high > batch.shared_size or ((pattern.bits | shift) & (size - 1)):
+            valid = self._refuse_shared(lanes, address)
+            if valid is not None:
+                offsets = offsets[valid]
+                lanes = batch.pool.get(lanes.lanes[valid])
+                pattern, shift = Pattern(lanes, address[valid]) if lanes.n else pattern, 0
+        if self.machine.checks and lanes.n:
+            if event in "ra" and not batch.all_written:
+                key = (batch.number, shift)
+                if key not in pattern.proved:
+                    self._written(lanes, offsets)
+                    pattern.proved.add(key)
+            if event in "wac":
+                batch.mark_written(offsets, size, (id(self), id(pattern), shift))
+            batch.races.access(event, self, pattern, shift)
+        return offsets, valid
+
+    def _refuse_shared(self, lanes: LaneSet, address: Array) -> Array | None:
+        machine, size = self.machine, self.size
+        limit = machine.batch.shared_size
+        wide = address.astype(np.int64)
+        outside = wide + size > limit
+        crooked = ~outside & (wide % size != 0)
+        kinds = (("shared_out_of_bounds", outside, f"past the block's {limit} bytes of shared memory"),
+                 ("misaligned", crooked, f"in shared memory, not a multiple of {size}"))
+        for kind, mask, why in kinds:
+            if mask.any():
+                at = int(wide[mask][0])
+                machine.fault(kind, self.ins, f"{size}-byte {self.verb} at shared address {at} is {why}",
+                              lanes.lanes[mask], at)
+        valid = ~(outside | crooked)
+        return None if valid.all() else valid
+
+    def _written(self, lanes: LaneSet, offsets: Array) -> None:
+        batch = self.machine.batch
+        unit = batch.unit
+        start = offsets >> batch.unit_shift
+        for step in range(max(1, self.size // unit)):
+            known = batch.written[start + step]
+            if not known.all():
+                missing = np.flatnonzero(~known)
+                at = int(offsets[missing[0]] % batch.shared_stride) + step * unit
+                self.machine.fault("shared_unwritten", self.ins,
+                                   f"{self.size}-byte read of shared memory that no thread has written, address {at}",
+                                   lanes.lanes[missing], at)
+                return
+
+    # ---- global memory -------------------------------------------------------------------------
+
+    def global_(self, lanes: LaneSet, address: Array, write: bool) -> tuple[Array, Array | None]:
+        """Check and count an access to global memory; ``address (n,)`` uint64.
+
+        Returns byte offsets into the arena and, when some lanes were refused, the mask of the others.
+        """
+        arena, size, counts = self.machine.arena, self.size, self.counts
+        pattern, shift = self.match("global", lanes, address)
+        counts.requests += lanes.warps
+        counts.bytes += lanes.n * size
+        cost = pattern.costs.get(shift & 31)
+        if cost is None:
+            cost = pattern.costs[shift & 31] = counters.sectors(address, lanes, size)
+        counts.sectors += cost[0]
+        counts.sectors_ideal += cost[1]
+        segment = arena.find(pattern.low + shift, pattern.high + shift + size)
+        if segment is None or ((pattern.bits | shift) & (size - 1)) or (write and not segment.writable):
+            valid = self._refuse_global(lanes, address, write)
+            if valid is not None:
+                return (address[valid] - np.uint64(GLOBAL)).astype(np.int64), valid
+        if pattern.offsets is None:
+            pattern.offsets = (pattern.ref - np.uint64(GLOBAL)).astype(np.int64)
+        return (pattern.offsets + shift if shift else pattern.offsets), None
+
+    @property
+    def verb(self) -> str:
+        """``read`` or ``write``, for messages."""
+        return "read" if self.load else "copy" if self.kind == "ldgsts" else "atomic" if self.kind == "atom" else "write"
+
+    def _refuse_global(self, lanes: LaneSet, address: Array, write: bool) -> Array | None:
+        machine, arena, size = self.machine, self.machine.arena, self.size
+        inside = arena.inside(address, size)
+        crooked = inside & (address % np.uint64(size) != 0)
+        frozen = np.zeros(lanes.n, bool)
+        if write:
+            for segment in arena.segments:
+                if not segment.writable:
+                    frozen |= (address >= np.uint64(segment.base)) & (address < np.uint64(segment.end))
+        frozen &= inside
+        for kind, mask, why in (("out_of_bounds", ~inside, "outside every array"),
+                                ("misaligned", crooked, f"not a multiple of {size}"),
+                                ("read_only", frozen, "to a read-only array")):
+            if mask.any():
+                at = int(address[mask][0])
+                machine.fault(kind, self.ins, f"{size}-byte {self.verb} {why}: {arena.describe(at, size)}",
+                              lanes.lanes[mask], at)
+        valid = inside & ~crooked & ~frozen
+        return None if valid.all() else valid
+
+
+def split_generic(address: Array) -> dict[str, Array]:
+    """Which lanes of a generic access point to which space."""
+    shared = (address >= np.uint64(SHARED)) & (address < np.uint64(SHARED + WINDOW))
+    local = (address >= np.uint64(LOCAL)) & (address < np.uint64(LOCAL + WINDOW))
+    return {name: mask for name, mask in (("shared", shared), ("local", local), ("global", ~shared & ~local))
+            if mask.any()}

@@ -1,0 +1,194 @@
+"""Sets of lanes, and the register rows of the lanes that run together.
+
+A lane's number in a batch is ``block slot * padded threads + thread``, where the padding
+rounds a block up to whole warps; a warp is thus 32 consecutive numbers. Sets are interned,
+so that what was counted once for a set is found again.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+VIEWS = {"h": ("u16", "s16", "f16"), "r": ("u32", "s32", "f32"), "d": ("u64", "s64", "f64"), "p": ("pred",)}
+DTYPES: dict[str, Any] = {
+    "pred": np.bool_, "u8": np.uint8, "s8": np.int8, "b8": np.uint8, "u16": np.uint16, "s16": np.int16,
+    "f16": np.float16, "u32": np.uint32, "s32": np.int32, "f32": np.float32, "u64": np.uint64, "s64": np.int64,
+    "f64": np.float64, "b16": np.uint16, "b32": np.uint32, "b64": np.uint64, "f16x2": np.uint32,
+    "bf16x2": np.uint32, "bf16": np.uint16, "tf32": np.uint32,
+}  # fmt: skip
+VIEW_OF = {"b8": "u16", "u8": "u16", "s8": "s16", "b16": "u16", "bf16": "u16", "b32": "u32", "f16x2": "u32",
+           "bf16x2": "u32", "tf32": "u32", "b64": "u64"}  # fmt: skip
+
+
+class LaneSet:
+    """A sorted set of lanes of a batch."""
+
+    def __init__(self, lanes: Ints, padded: int) -> None:
+        self.lanes = lanes
+        self.n = len(lanes)
+        self.padded = padded
+
+    @cached_property
+    def warp_of(self) -> Ints:
+        """The warp of each lane, counted over the batch."""
+        return self.lanes >> 5
+
+    @cached_property
+    def block_of(self) -> Ints:
+        """The block slot of each lane."""
+        return self.lanes // self.padded
+
+    @cached_property
+    def firsts(self) -> Ints:
+        """Where in the set each warp begins."""
+        if not self.n:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(np.concatenate(([True], self.warp_of[1:] != self.warp_of[:-1])))
+
+    @cached_property
+    def warps(self) -> int:
+        """Warps with at least one lane."""
+        return len(self.firsts)
+
+    @cached_property
+    def ordinal(self) -> Ints:
+        """For each lane the ordinal of its warp within the set."""
+        return np.cumsum(np.concatenate(([False], self.warp_of[1:] != self.warp_of[:-1])), dtype=np.int64)
+
+    @cached_property
+    def full(self) -> bool:
+        """Whether every warp has its 32 lanes."""
+        return self.n == 32 * self.warps
+
+    @cached_property
+    def place(self) -> Ints:
+        """Each lane's place in a table of ``warps`` rows of 32."""
+        return self.ordinal * 32 + (self.lanes & 31)
+
+    @cached_property
+    def blocks(self) -> Ints:
+        """The block slots that have a lane in the set."""
+        return np.unique(self.block_of)
+
+    @cached_property
+    def active(self) -> NDArray[np.bool_]:
+        """``(warps, 32)``: which lanes are in the set."""
+        table = np.zeros(self.warps * 32, bool)
+        table[self.place] = True
+        return table.reshape(-1, 32)
+
+    def table(self, values: NDArray[Any], fill: Any = 0) -> NDArray[Any]:
+        """``values`` of the lanes as ``(warps, 32)``, ``fill`` where there is no lane."""
+        if self.full:
+            return values.reshape(-1, 32)
+        out = np.full(self.warps * 32, fill, values.dtype)
+        out[self.place] = values
+        return out.reshape(-1, 32)
+
+
+class LanePool:
+    """Interns lane sets and their subsets, for batches of one shape."""
+
+    def __init__(self, padded: int) -> None:
+        self.padded = padded
+        self.known: dict[bytes, LaneSet] = {}
+        self.subsets: dict[tuple[int, bytes], tuple[LaneSet, Ints]] = {}
+
+    def get(self, lanes: Ints) -> LaneSet:
+        """The one set of these lanes (sorted)."""
+        key = lanes.tobytes()
+        found = self.known.get(key)
+        if found is None:
+            if len(self.known) > 4096:
+                self.known.clear()
+                self.subsets.clear()
+            found = self.known[key] = LaneSet(lanes, self.padded)
+        return found
+
+    def subset(self, of: LaneSet, mask: NDArray[np.bool_]) -> tuple[LaneSet, Ints]:
+        """The lanes of ``of`` where ``mask`` holds, and their places in ``of``."""
+        key = (id(of), mask.tobytes())
+        found = self.subsets.get(key)
+        if found is None or found[0].n != len(found[1]):
+            chosen = np.flatnonzero(mask)
+            found = self.subsets[key] = (self.get(of.lanes[chosen]), chosen)
+            self.known.setdefault(of.lanes.tobytes(), of)
+        return found
+
+
+class Group:
+    """Lanes at one program counter and their register rows.
+
+    ``rows[view][slot]`` is the row of one register as ``u32``, ``s32``, ``f32`` and so on;
+    the views of one slot share memory.
+    """
+
+    __slots__ = ("lanes", "rows", "base", "block", "polled", "turns")
+
+    def __init__(self, lanes: LaneSet, slots: dict[str, int]) -> None:
+        self.lanes = lanes
+        self.base: dict[str, NDArray[Any]] = {}
+        self.rows: dict[str, list[NDArray[Any]]] = {}
+        for kind, views in VIEWS.items():
+            base = np.empty((slots[kind], lanes.n), DTYPES[views[0]])
+            self.base[kind] = base
+            for view in views:
+                self.rows[view] = list(base.view(DTYPES[view]))
+        self.block = 0
+        self.polled = False
+        self.turns = 0
+
+    def zero(self) -> None:
+        """Set every register to 0, so that a read of an undefined one is at least repeatable."""
+        for base in self.base.values():
+            base.fill(0)
+
+    def take(self, chosen: Ints, lanes: LaneSet, slots: dict[str, int], live: dict[str, list[int]]) -> Group:
+        """A group of the lanes at the places ``chosen``, with the ``live`` slots copied."""
+        out = Group(lanes, slots)
+        for kind, indices in live.items():
+            mine, its = self.base[kind], out.base[kind]
+            for index in indices:
+                mine[index].take(chosen, out=its[index], mode="clip")
+        return out
+
+    def part(self, chosen: Ints, lanes: LaneSet, needed: dict[str, list[int]]) -> Group:
+        """Like `take`, with room for the ``needed`` slots only."""
+        out = Group.__new__(Group)
+        out.lanes, out.base, out.rows, out.block, out.polled, out.turns = lanes, {}, {}, self.block, False, 0
+        for kind, indices in needed.items():
+            if not indices:
+                continue
+            values = self.base[kind][np.array(indices)[:, None], chosen]
+            out.base[kind] = values
+            for view in VIEWS[kind]:
+                rows: list[Any] = [None] * (indices[-1] + 1)
+                for index, row in zip(indices, values.view(DTYPES[view])):
+                    rows[index] = row
+                out.rows[view] = rows
+        return out
+
+    def put_back(self, part: Group, chosen: Ints, needed: dict[str, list[int]], written: dict[str, list[int]]) -> None:
+        """Copy the ``written`` slots of a `part` back into this group."""
+        for kind, indices in written.items():
+            if indices:
+                where = [needed[kind].index(index) for index in indices]
+                self.base[kind][np.array(indices)[:, None], chosen] = part.base[kind][where]
+
+
+def merge(groups: list[Group], pool: LanePool, slots: dict[str, int], live: dict[str, list[int]]) -> Group:
+    """One group of all lanes of several groups at the same block."""
+    lanes = np.concatenate([group.lanes.lanes for group in groups])
+    order = np.argsort(lanes, kind="stable")
+    out = Group(pool.get(lanes[order]), slots)
+    for kind, indices in live.items():
+        for index in indices:
+            np.concatenate([group.base[kind][index] for group in groups]).take(order, out=out.base[kind][index],
+                                                                             mode="clip")
+    out.block = groups[0].block
+    return out

@@ -1,0 +1,205 @@
+"""Control flow, liveness and register slots of one kernel.
+
+A kernel of PTX names thousands of virtual registers and keeps few of them alive. Each
+is given a slot by linear scan over its live interval, so that the register file of a
+group of lanes stays small enough for the cache. Slots of one instruction never overlap
+between what it reads and what it writes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from .ptx import Instruction, Kernel, Mem, Operand, Pair, PtxError, Reg, Sym, Vec
+
+CLASS_OF = {"pred": "p", "b8": "h", "u8": "h", "s8": "h", "b16": "h", "u16": "h", "s16": "h", "f16": "h", "bf16": "h",
+            "b32": "r", "u32": "r", "s32": "r", "f32": "r", "f16x2": "r", "bf16x2": "r",
+            "b64": "d", "u64": "d", "s64": "d", "f64": "d"}  # fmt: skip
+NO_RESULT = {"st", "red", "bra", "ret", "exit", "trap", "brkpt", "bar", "barrier", "cp", "membar", "fence", "mbarrier",
+             "prefetch", "prefetchu", "brx", "nanosleep", "discard", "stmatrix", "griddepcontrol", "setmaxnreg",
+             "applypriority", "pmevent"}  # fmt: skip
+WARP_SYNC = {"shfl", "vote", "match", "redux", "mma", "ldmatrix", "stmatrix", "movmatrix", "elect", "activemask"}
+CARRY = "%cc"
+
+
+@dataclass(slots=True)
+class Block:
+    """A basic block: instructions ``start`` to ``end`` (exclusive), successors, slots alive at its start."""
+
+    number: int
+    start: int
+    end: int
+    successors: list[int] = field(default_factory=list)
+    live_in: set[str] = field(default_factory=set)
+    live_out: set[str] = field(default_factory=set)
+    uses: set[str] = field(default_factory=set)
+    defines: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Program:
+    """A kernel cut into blocks, with ``slot[register] = (class, index)`` and slots per class."""
+
+    kernel: Kernel
+    blocks: list[Block]
+    slot: dict[str, tuple[str, int]]
+    slots: dict[str, int]
+    block_of_label: dict[str, int]
+
+    def slots_of(self, names: set[str]) -> dict[str, list[int]]:
+        """The slots of ``names`` by class, sorted."""
+        out: dict[str, list[int]] = {"p": [], "h": [], "r": [], "d": []}
+        for name in names:
+            kind, index = self.slot[name]
+            out[kind].append(index)
+        return {kind: sorted(set(indices)) for kind, indices in out.items()}
+
+
+def has_no_result(ins: Instruction) -> bool:
+    """Whether no operand of the instruction is written."""
+    if ins.base == "mbarrier":
+        return not ins.has("arrive", "arrive_drop", "test_wait", "try_wait", "pending_count")
+    if ins.base in ("bar", "barrier"):
+        return not ins.has("red")
+    return ins.base in NO_RESULT
+
+
+def _registers(operand: Operand) -> list[str]:
+    if isinstance(operand, Reg):
+        return [] if operand.name == "_" else [operand.name]
+    if isinstance(operand, Mem):
+        return _registers(operand.base)
+    if isinstance(operand, Vec):
+        return [name for item in operand.items for name in _registers(item)]
+    if isinstance(operand, Pair):
+        return _registers(operand.first) + _registers(operand.second)
+    return []
+
+
+def uses_and_defines(ins: Instruction, known: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Virtual registers that the instruction reads, and those that it writes."""
+    operands = list(ins.operands)
+    defines: list[str] = []
+    if operands and not has_no_result(ins):
+        defines = [name for name in _registers(operands.pop(0)) if name in known]
+    uses = [name for operand in operands for name in _registers(operand) if name in known]
+    if ins.guard is not None:
+        uses.append(ins.guard.name)
+        uses += defines  # lanes whose guard is false keep the old value
+    if ins.base in ("addc", "subc", "madc"):
+        uses.append(CARRY)
+    if ins.has("cc"):
+        defines.append(CARRY)
+    return uses, defines
+
+
+def is_barrier(ins: Instruction) -> bool:
+    """``bar``/``barrier`` that may block or that other threads wait for."""
+    return ins.base in ("bar", "barrier") and "cluster" not in ins.parts
+
+
+def ends_block(ins: Instruction) -> bool:
+    """Whether control may leave the straight line after the instruction."""
+    return ins.base in ("bra", "ret", "exit", "trap", "brx") or is_barrier(ins)
+
+
+def build(kernel: Kernel) -> Program:
+    """Cut ``kernel`` into blocks and assign slots.
+
+    Raises:
+        PtxError: a register used in an instruction but not declared.
+    """
+    code = kernel.instructions
+    kernel.registers.setdefault(CARRY, "pred")
+    starts = {0} | {index for index in kernel.labels.values() if index < len(code)}
+    for ins in code:
+        if ends_block(ins) and ins.index + 1 < len(code):
+            starts.add(ins.index + 1)
+        if ins.base in WARP_SYNC:
+            starts.add(ins.index)
+    order = sorted(starts)
+    blocks = [Block(n, start, end) for n, (start, end) in enumerate(zip(order, [*order[1:], len(code)]))]
+    number = {block.start: block.number for block in blocks}
+    end_number = len(blocks)  # a label after the last instruction: the end of the kernel
+    labels = {name: number.get(index, end_number) for name, index in kernel.labels.items()}
+    for block in blocks:
+        last = code[block.end - 1] if block.end > block.start else None
+        falls = block.number + 1
+        if last is None:
+            block.successors = [falls]
+        elif last.base == "bra":
+            target = last.operands[0]
+            assert isinstance(target, Sym)
+            block.successors = [labels[target.name]] + ([falls] if last.guard is not None else [])
+        elif last.base == "brx":
+            table = last.operands[1]
+            assert isinstance(table, Sym)
+            block.successors = [labels[name] for name in kernel.tables.get(table.name, [])]
+        elif last.base in ("ret", "exit", "trap"):
+            block.successors = [falls] if last.guard is not None else []
+        else:
+            block.successors = [falls]
+        block.successors = [s for s in block.successors if s < len(blocks)]
+    _liveness(kernel, blocks)
+    slot, slots = _allocate(kernel, blocks)
+    return Program(kernel, blocks, slot, slots, labels)
+
+
+def _liveness(kernel: Kernel, blocks: list[Block]) -> None:
+    for block in blocks:
+        for ins in kernel.instructions[block.start:block.end]:
+            uses, defines = uses_and_defines(ins, kernel.registers)
+            block.uses.update(name for name in uses if name not in block.defines)
+            block.defines.update(defines)
+        block.live_in = set(block.uses)
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(blocks):
+            out: set[str] = set()
+            for successor in block.successors:
+                out |= blocks[successor].live_in
+            live_in = block.uses | (out - block.defines)
+            if out != block.live_out or live_in != block.live_in:
+                block.live_out, block.live_in, changed = out, live_in, True
+
+
+def _allocate(kernel: Kernel, blocks: list[Block]) -> tuple[dict[str, tuple[str, int]], dict[str, int]]:
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+
+    def touch(name: str, position: int) -> None:
+        first[name] = min(first.get(name, position), position)
+        last[name] = max(last.get(name, position), position)
+
+    for block in blocks:
+        for name in block.live_in:
+            touch(name, block.start)
+        for name in block.live_out:
+            touch(name, block.end)
+        for ins in kernel.instructions[block.start:block.end]:
+            uses, defines = uses_and_defines(ins, kernel.registers)
+            for name in (*uses, *defines):
+                touch(name, ins.index)
+    slot: dict[str, tuple[str, int]] = {}
+    slots = {"p": 0, "h": 0, "r": 0, "d": 0}
+    free: dict[str, list[int]] = {kind: [] for kind in slots}
+    busy: dict[str, list[tuple[int, int]]] = {kind: [] for kind in slots}
+    for name in sorted(first, key=lambda n: (first[n], n)):
+        declared = kernel.registers[name]
+        if declared not in CLASS_OF:
+            raise PtxError(f"kernel {kernel.name}: register {name} has type .{declared}, which the simulator lacks")
+        kind = CLASS_OF[declared]
+        while busy[kind] and busy[kind][0][0] < first[name]:
+            heapq.heappush(free[kind], heapq.heappop(busy[kind])[1])
+        if free[kind]:
+            index = heapq.heappop(free[kind])
+        else:
+            index, slots[kind] = slots[kind], slots[kind] + 1
+        slot[name] = (kind, index)
+        heapq.heappush(busy[kind], (last[name], index))
+    return slot, slots
+
+
+

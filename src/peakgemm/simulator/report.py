@@ -1,0 +1,156 @@
+"""What a run found: faults, counts per instruction and per source line, totals."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .counters import Counts
+
+
+@dataclass(slots=True)
+class Fault:
+    """One finding of the checks.
+
+    ``threads`` are the first few ``((block x, y, z), (thread x, y, z))`` concerned; ``count`` is
+    how many lane accesses of this instruction were found at fault in all; ``address`` is in bytes:
+    within the block for shared memory, a device address for global memory.
+    """
+
+    kind: str
+    message: str
+    kernel: str
+    file: str
+    line: int
+    ptx_line: int
+    instruction: str
+    threads: list[tuple[tuple[int, int, int], tuple[int, int, int]]]
+    address: int | None = None
+    count: int = 1
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.file else self.kernel
+        shown = ", ".join(f"block {block} thread {thread}" for block, thread in self.threads[:2])
+        more = f" ({self.count} times)" if self.count > 1 else ""
+        return (f"{where}: {self.kind}: {self.message}{more}\n"
+                f"    kernel {self.kernel}, PTX line {self.ptx_line}: {self.instruction}" + (f"\n    {shown}" if shown else ""))
+
+
+@dataclass(slots=True)
+class InstructionCounts:
+    """Counts of one PTX instruction (executions, requests, wavefronts: per warp; threads: per lane)."""
+
+    text: str
+    opcode: str
+    space: str
+    file: str
+    line: int
+    ptx_line: int
+    counts: Counts
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a flat JSON object."""
+        return {"text": self.text, "file": self.file, "line": self.line, "ptx_line": self.ptx_line,
+                "space": self.space, **asdict(self.counts)}
+
+
+@dataclass(slots=True)
+class Report:
+    """The outcome of a run.
+
+    ``counters`` maps names, the profiler's and short ones, to totals; ``stopped`` says why the run
+    ended early (empty: it ran to the end); ``steps`` are instructions executed by groups of lanes,
+    ``lane_instructions`` by lanes.
+    """
+
+    kernel: str
+    faults: list[Fault]
+    counters: dict[str, int]
+    instructions: list[InstructionCounts]
+    stopped: str = ""
+    steps: int = 0
+    seconds: float = 0.0
+    hot: list[tuple[str, int, int]] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Whether the run ended by itself and the checks found nothing."""
+        return not self.faults and not self.stopped
+
+    def by_line(self) -> dict[tuple[str, int], Counts]:
+        """Counts summed per source line, ``{(file, line): counts}``."""
+        out: dict[tuple[str, int], Counts] = {}
+        for item in self.instructions:
+            out.setdefault((item.file, item.line), Counts()).add(item.counts)
+        return dict(sorted(out.items()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as a JSON object."""
+        return {"kernel": self.kernel, "stopped": self.stopped, "faults": [asdict(fault) for fault in self.faults],
+                "counters": self.counters, "instructions": [item.to_json() for item in self.instructions],
+                "seconds": self.seconds}
+
+    def __str__(self) -> str:
+        lines = [f"{self.kernel}: {len(self.faults)} fault{'s' * (len(self.faults) != 1)}"
+                 + (f", stopped: {self.stopped}" if self.stopped else "")]
+        lines += [str(fault) for fault in self.faults]
+        lines += [f"  {name:<58}{value:>16,}" for name, value in self.counters.items() if value]
+        return "\n".join(lines)
+
+
+def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
+    """Counter totals under the profiler's metric names and under short ones."""
+    short = dict.fromkeys(
+        ("warp_instructions", "lane_instructions", "divergent_branches", "fma_lane_instructions",
+         "shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "shared_bytes",
+         "global_requests", "global_sectors", "global_sectors_ideal", "global_bytes", "barriers"), 0)
+    metric: dict[str, int] = {}
+
+    def add(name: str, value: int) -> None:
+        metric[name] = metric.get(name, 0) + value
+
+    for way in ("ld", "st"):
+        for name in (f"smsp__sass_inst_executed_op_shared_{way}.sum",
+                     f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{way}.sum",
+                     f"l1tex__t_requests_pipe_lsu_mem_global_op_{way}.sum",
+                     f"l1tex__t_sectors_pipe_lsu_mem_global_op_{way}.sum"):
+            metric[name] = 0
+    for item in instructions:
+        c, parts = item.counts, item.opcode.split(".")
+        short["warp_instructions"] += c.executions
+        short["lane_instructions"] += c.threads
+        short["divergent_branches"] += c.divergent
+        if parts[0] == "fma":
+            short["fma_lane_instructions"] += c.threads
+        if parts[0] in ("bar", "barrier"):
+            short["barriers"] += c.executions
+        if not c.requests:
+            continue
+        asynchronous = parts[0] == "cp"
+        way = "ld" if parts[0] in ("ld", "ldu", "ldmatrix") else "st" if parts[0] in ("st", "cp") else "atom"
+        if c.wavefronts:
+            short["shared_wavefronts"] += c.wavefronts
+            short["shared_wavefronts_ideal"] += c.wavefronts_ideal
+            short["shared_bytes"] += c.bytes
+            if way == "ld":
+                short["shared_loads"] += c.executions
+            elif way == "st":  # cp.async writes count as stores
+                short["shared_stores"] += c.executions
+            kind = "ldgsts" if asynchronous else way
+            name = "ldsm" if parts[0] == "ldmatrix" else f"shared_{kind}"
+            add(f"smsp__sass_inst_executed_op_{name}.sum", c.executions)
+            add(f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{way}.sum", c.wavefronts)
+        if c.sectors:
+            short["global_requests"] += c.requests
+            short["global_sectors"] += c.sectors
+            short["global_sectors_ideal"] += c.sectors_ideal
+            short["global_bytes"] += c.bytes
+            kind = "ldgsts" if asynchronous else way
+            add(f"smsp__sass_inst_executed_op_global_{kind}.sum", c.executions)
+            add(f"l1tex__t_requests_pipe_lsu_mem_global_op_{kind}.sum", c.requests)
+            add(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{kind}.sum", c.sectors)
+    metric["memory_l1_wavefronts_shared"] = short["shared_wavefronts"]
+    metric["memory_l1_wavefronts_shared_ideal"] = short["shared_wavefronts_ideal"]
+    metric["memory_l2_theoretical_sectors_global"] = short["global_sectors"]
+    metric["memory_l2_theoretical_sectors_global_ideal"] = short["global_sectors_ideal"]
+    return {**short, **metric}

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from peakgemm.kernels.execute import bind, matrix, problem_of
+from peakgemm.kernels.execute import bind, problem_of
 from peakgemm.runtime import device
-from peakgemm.runtime.arrays import stream_of
+from peakgemm.runtime.arrays import matrix, stream_of
 
 GUARD = 64  # floats before and after each matrix
 SENTINEL = -777.25
@@ -53,9 +52,8 @@ def check(kernel, shape, alpha, beta, pads=(0, 0, 0), offset=0, integers=False, 
         a.window.fill_(nan)
     before, outside = c.window.clone(), c.outside()
 
-    views = matrix(a.window, "A"), matrix(b.window, "B"), matrix(c.window, "C")
-    gpu = device.require()
-    bind(kernel, problem_of(*views, alpha, beta), *(v.pointer for v in views), gpu, config)(stream_of(c.window))
+    views = [matrix(x.window, "operand") for x in (a, b, c)]
+    bind(kernel, problem_of(views, alpha, beta), views, device.require(), config)(stream_of(c.window))
 
     label = f"{kernel.label} M,N,K={shape} alpha={alpha} beta={beta} pads={pads} offset={offset}"
     assert torch.equal(outside, c.outside()), f"{label}: wrote outside the window of C"
@@ -73,9 +71,3 @@ def check(kernel, shape, alpha, beta, pads=(0, 0, 0), offset=0, integers=False, 
     worst = (got - exact).abs() - bound
     assert not worst.numel() or float(worst.max()) <= 0, f"{label}: off the FP64 bound by {float(worst.max()):.3g}"
 
-
-def hashed(array):
-    """A short digest of an array's bits."""
-    import hashlib
-
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]

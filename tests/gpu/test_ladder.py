@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the GPU tests use torch as reference")
 
 from gpu.guarded import check  # noqa: E402
-
+from peakgemm.kernels.execute import run_rung  # noqa: E402
 from peakgemm.kernels.registry import LADDER  # noqa: E402
 from peakgemm.runtime import device  # noqa: E402
 
@@ -28,7 +28,8 @@ CASES = [(k, name) for k in LADDER for name in (configs(k) if k.named else {"def
 def problems(count, seed):
     """Each edge size in each place at least once, then mixed draws."""
     draw = random.Random(seed)
-    shapes = [tuple(size if i == place else draw.choice(SIZES) for i in range(3)) for size in SIZES for place in range(3)]
+    shapes = [tuple(size if i == place else draw.choice(SIZES) for i in range(3))
+              for size in SIZES for place in range(3)]
     shapes += [tuple(draw.choice(SIZES) for _ in range(3)) for _ in range(count - len(shapes))]
     for shape in shapes:
         pads = tuple(draw.choice([0, 0, 1, 3, 4, 64]) for _ in range(3))
@@ -70,8 +71,6 @@ def test_past_two_to_the_31_elements(kernel):
     view.copy_(torch.randn(rows, 130, device="cuda"))
     other = torch.randn(130, 130, device="cuda")
     out = torch.full((rows, 130), float("nan"), device="cuda")
-    from peakgemm.kernels.execute import run_rung
-
     run_rung(kernel.number, view, other, out)
     assert torch.allclose(out.double(), view.double() @ other.double(), rtol=1e-5, atol=1e-4)
     run_rung(kernel.number, other, view, out)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..inspect.occupancy import occupancy
 from ..inspect.roofline import bound_tflops, bytes_per_flop
-from ..kernels import execute, validity
+from ..kernels import validity
 from ..kernels.build import build
+from ..kernels.execute import bind, problem_of
 from ..kernels.registry import Kernel
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
+from ..runtime.arrays import Matrix, matrix
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
 from ..sass.facts import static_facts
@@ -67,7 +68,7 @@ class Bench:
     def __init__(self, shape: tuple[int, int, int], gpu: Gpu, peer: Peer, timer: Timer) -> None:
         m, n, k = shape
         self._gpu, self._peer, self._timer = gpu, peer, timer
-        self._problem = Problem.contiguous(m, n, k)
+        self._shape = shape
         footprint = 4 * (m * k + k * n + m * n)
         self.sets = 1 if footprint > 2 * gpu.l2_bytes else -(-2 * gpu.l2_bytes // max(footprint, 1)) + 1
         self._a = [peer.random(m, k, 2 * i) for i in range(self.sets)]
@@ -82,23 +83,20 @@ class Bench:
 
     def measure(self, kernel: Kernel, config: Config) -> dict[str, Any]:
         """Error against FP64 beside cuBLAS's on the same input, then the interleaved timing."""
-        pointers = [tuple(execute.matrix(x, "operand") for x in each)
-                    for each in zip(self._a, self._b, self._c, strict=True)]
+        sets = [[matrix(x, name) for x, name in zip(each, "ABC", strict=True)]
+                for each in zip(self._a, self._b, self._c, strict=True)]
         stream = self._peer.stream
-        works: list[Work] = []
-        for a, b, c in pointers:
-            run = execute.bind(kernel, replace(self._problem, alignment=(a.alignment, b.alignment, c.alignment)),
-                               a.pointer, b.pointer, c.pointer, self._gpu, config)
-            works.append(lambda run=run: run(stream))  # type: ignore[misc]
-        m, n = self._problem.m, self._problem.n
-        out = self._peer.full(m, n, float("nan"))
-        target = execute.matrix(out, "C")
-        execute.bind(kernel, self._problem, pointers[0][0].pointer, pointers[0][1].pointer, target.pointer,
-                     self._gpu, config)(stream)
+
+        def work(operands: list[Matrix]) -> Work:
+            run = bind(kernel, problem_of(operands, 1.0, 0.0), operands, self._gpu, config)
+            return lambda: run(stream)
+
+        out = self._peer.full(self._shape[0], self._shape[1], float("nan"))
+        work([*sets[0][:2], matrix(out, "C")])()
         error, reference = self._peer.errors(self._a[0], self._b[0], [out, self._product])
-        compared = self._timer.compare(works, self._baseline)
+        compared = self._timer.compare([work(operands) for operands in sets], self._baseline)
         return {"max_error": error, "reference_error": reference, "operand_sets": self.sets,
-                **compared.to_json(self._problem.flops)}
+                **compared.to_json(Problem.contiguous(*self._shape).flops)}
 
 
 def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], arch: str, gpu: Gpu | None,

@@ -82,8 +82,10 @@ def _dumps(data: Mapping[str, Any]) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Six significant digits: more is noise, and fewer bytes to read."""
+    """Six significant digits of what is no whole number: more is noise."""
     if isinstance(value, float):
+        if value.is_integer():
+            return int(value)
         return float(f"{value:.6g}")
     if isinstance(value, Mapping):
         return {key: _rounded(inner) for key, inner in value.items()}

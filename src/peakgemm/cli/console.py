@@ -27,14 +27,16 @@ def progress(what: str, total: int) -> Iterator[Any]:
 
 
 def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], caption: str = "") -> None:
-    """Print rows under ``(header, justification)`` columns."""
-    grid = Table(title=title, title_justify="left", caption=caption or None, caption_justify="left", box=None,
-                 pad_edge=False, padding=(0, 1), header_style="bold")
+    """Print rows under ``(header, justification)`` columns, and a caption below them."""
+    grid = Table(title=title, title_justify="left", title_style="italic", box=None, pad_edge=False,
+                 padding=(0, 2, 0, 0), header_style="bold")
     for header, justify in columns:
         grid.add_column(header, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for row in rows:
         grid.add_row(*row)
     out.print(grid)
+    if caption:
+        out.print(caption, style="dim", markup=False)
 
 
 def number(value: float | None, digits: int = 1) -> str:

@@ -7,7 +7,7 @@ from ..errors import PeakgemmError
 from ..inspect.sass import find_nvdisasm
 from ..runtime import cache, device
 from ..runtime.compile import nvrtc_version
-from .console import table
+from .console import out
 
 
 def command() -> None:
@@ -20,7 +20,8 @@ def command() -> None:
         except PeakgemmError as error:
             rows.append([what, "no", str(error)])
     rows.append(["compile cache", "yes", str(cache.folder())])
-    table("peakgemm doctor", [("", "left"), ("", "left"), ("", "left")], rows)
+    for what, here, detail in rows:
+        out.print(f"{what:22} {here:4} {detail}", markup=False)
 
 
 def _gpu() -> str:

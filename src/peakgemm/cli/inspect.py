@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -23,7 +23,7 @@ def occupancy_command(
     threads: Annotated[int, typer.Option(help="Threads per block.")],
     registers: Annotated[int, typer.Option(help="Registers per thread.")],
     shared: Annotated[int, typer.Option(help="Bytes of shared memory per block.")] = 0,
-    arch: Annotated[Optional[str], typer.Option(help="sm_NN.  [all]")] = None,
+    arch: Annotated[str | None, typer.Option(help="sm_NN.  [all]")] = None,
 ) -> None:
     """Blocks and warps that fit on one SM, and what limits them."""
     chosen = [architecture(arch)] if arch else list(ARCHITECTURES.values())

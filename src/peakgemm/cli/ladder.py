@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from ..errors import MissingComponent
 from ..inspect.header import header_comment
 from ..kernels.registry import rung, rungs
 from ..runtime import device
+from ..runtime.device import Gpu
 from . import parse
 from .console import err, number, out, progress, table
 
@@ -22,12 +23,12 @@ Row = Mapping[str, Any]
 
 
 def command(
-    size: Annotated[Optional[str], typer.Option(help="Squares: N or N,N,...  [4096 with a GPU, else 1024]")] = None,
-    shape: Annotated[Optional[str], typer.Option(help="MxNxK, or several: C is M x N, the inner length K.")] = None,
+    size: Annotated[str | None, typer.Option(help="Squares: N or N,N,...  [4096 with a GPU, else 1024]")] = None,
+    shape: Annotated[str | None, typer.Option(help="MxNxK, or several: C is M x N, the inner length K.")] = None,
     rungs_: Annotated[str, typer.Option("--rungs", help="Which: 00-14, 03,07-09, warp_tile.")] = "00-14",
-    arch: Annotated[Optional[str], typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
-    json: Annotated[Optional[Path], typer.Option(help="Write the record to this file.")] = None,
-    explain: Annotated[Optional[str], typer.Option(help="One rung in full: its idea, its facts.")] = None,
+    arch: Annotated[str | None, typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,
+    explain: Annotated[str | None, typer.Option(help="One rung in full: its idea, its facts.")] = None,
 ) -> None:
     """Every kernel from naive to multi-stage, compiled, checked, timed and explained."""
     gpu = device.find()
@@ -49,42 +50,47 @@ def command(
         _show(run, target, gpu.name if measured_on and gpu else None)
     if explain:
         for kernel in chosen:
-            out.print(f"\n[bold]{kernel.label}[/bold]  {kernel.path}\n")
+            out.print(f"\n{kernel.path}\n", markup=False)
             out.print(header_comment(rung(kernel.number).path), markup=False)
     if peer is None:
-        reason = device.reason_without_gpu() or f"the GPU is {gpu.arch}, not {target}" if gpu is None or not measured_on \
-            else "no cuBLAS to compare with"
-        out.print(f"\nNot run, static facts only: {reason}.", markup=False)
+        out.print(f"\nNot run, static facts only: {_why_not(gpu, target)}.", markup=False)
     if json is not None:
         records.write(json, records.record(measured_on, target, runs, versions=peer.versions() if peer else None))
         out.print(f"Record written to {json}", markup=False)
 
 
+def _why_not(gpu: Gpu | None, arch: str) -> str:
+    if gpu is None:
+        return str(device.reason_without_gpu())
+    return f"the GPU is {gpu.arch}, not {arch}" if gpu.arch != arch else "no cuBLAS to compare with"
+
+
 def _show(run: Row, arch: str, gpu: str | None) -> None:
     rows: Sequence[Row] = run["rungs"]
     m, n, k = run["shape"]
-    table(f"Resources: M, N, K = {m}, {n}, {k}, {arch}", [
-        ("rung", "left"), ("block x BK / thread", "left"), ("path", "left"), ("registers", "right"), ("spill B", "right"),
-        ("shared B", "right"), ("threads", "right"), ("blocks/SM", "right"), ("limit", "left"),
+    table(f"Resources: M, N, K = {m}, {n}, {k} on {arch}", [
+        ("rung", "left"), ("block x BK / thread", "left"), ("path", "left"), ("regs", "right"), ("spill", "right"),
+        ("shared", "right"), ("thr", "right"), ("blk/SM", "right"), ("limited by", "left"),
     ], [[_label(r), _tile(r["config"]), r["path"], str(r["registers"]), str(r["spill_bytes"]), str(r["shared_bytes"]),
          str(r["threads"]), str(r["blocks_per_sm"]), r["limited_by"]] for r in rows])
     out.print()
     table("Main loop", [
-        ("rung", "left"), ("instr", "right"), ("FFMA %", "right"), ("bank ceiling %", "right"), ("loads, stores: width x count", "left"),
-        ("B/FLOP", "right"), ("roof TFLOPS", "right"),
+        ("rung", "left"), ("instr", "right"), ("FFMA %", "right"), ("banks %", "right"), ("B/FLOP", "right"),
+        ("roof", "right"), ("bits x loads and stores", "left"),
     ], [[_label(r), str(r["loop_instructions"] or "-"), number(_percent(r["ffma_fraction"])),
-         number(_percent(r["bank_ceiling"])), _widths(r["widths"]), number(r["bytes_per_flop"], 3),
-         number(r["roofline_tflops"])] for r in rows],
-        "bank ceiling: share of FP32 peak that register-bank conflicts leave. roof: bound of the tiling if no cache helped.")
+         number(_percent(r["bank_ceiling"])), number(r["bytes_per_flop"], 3),
+         number(r["roofline_tflops"]), _widths(r["widths"])] for r in rows],
+        "banks: share of FP32 peak that register-bank conflicts leave. B/FLOP: bytes that the tiling asks\n"
+        "of global memory; roof: the TFLOPS that its bandwidth allows if no cache helps.")
     if not any(r["tflops"] for r in rows):
         return
     out.print()
-    best = max(r["ratio_to_cublas"] for r in rows)
-    table(f"Measured on {gpu}, random data, cuBLAS FP32 at {number(rows[-1]['cublas_tflops'])} TFLOPS", [
+    best = max(1.0, *(r["ratio_to_cublas"] for r in rows))
+    table(f"Measured on {gpu}, random data; cuBLAS FP32: {number(rows[-1]['cublas_tflops'])} TFLOPS", [
         ("rung", "left"), ("TFLOPS", "right"), ("of cuBLAS", "right"), ("", "left"), ("10-90 %", "left"),
-        ("error/eps", "right"), ("cuBLAS's", "right"), ("MHz", "right"), ("W", "right"), ("timed", "left"),
+        ("error", "right"), ("cuBLAS's", "right"), ("MHz", "right"), ("W", "right"), ("timed", "left"),
     ], [[_label(r), number(r["tflops"], 2), number(r["ratio_to_cublas"], 3),
-         "█" * round(16 * r["ratio_to_cublas"] / max(best, 1)),
+         "█" * round(12 * r["ratio_to_cublas"] / best),
          "-".join(number(x, 3) for x in r["ratio_spread"]), number(r["max_error"], 2), number(r["reference_error"], 2),
          number(r["sm_clock_mhz"], 0), number(r["power_w"], 0), r["mode"]] for r in rows],
         "error: largest |C - AB| / (eps |A||B|) against FP64, ours and cuBLAS's on the same operands.")
@@ -105,5 +111,5 @@ def _percent(fraction: float | None) -> float | None:
 
 def _widths(widths: Mapping[str, Mapping[str, int]] | None) -> str:
     """``LDS 128x32`` for each opcode of the loop."""
-    return ", ".join(f"{opcode} " + " ".join(f"{bits}x{count}" for bits, count in by_width.items())
-                     for opcode, by_width in (widths or {}).items())
+    return " ".join(f"{opcode} " + "+".join(f"{bits}x{count}" for bits, count in by_width.items())
+                    for opcode, by_width in (widths or {}).items())

@@ -32,11 +32,12 @@ def shapes(size: str | None, shape: str | None, default: int) -> list[Shape]:
 def tile(text: str) -> Config:
     """``BM,BK,BN,RM,RN[,db]`` in the order of the published tile table."""
     parts = text.split(",")
-    double = parts[-1] in ("db", "1", "on")
-    if double or parts[-1] in ("single", "off") or len(parts) == 6:
-        parts = parts[:-1]
+    double = len(parts) == 6 and parts[5] == "db"
+    if double:
+        parts = parts[:5]
     if len(parts) != 5 or not all(p.strip().isdigit() for p in parts):
-        raise InvalidValue(f"{text!r} is not a tile; write bm,bk,bn,rm,rn and ',db' for double buffering: 128,8,128,8,8,db")
+        raise InvalidValue(f"{text!r} is not a tile; write bm,bk,bn,rm,rn, and ',db' behind it for double buffering: "
+                           "128,8,128,8,8,db")
     bm, bk, bn, rm, rn = (int(p) for p in parts)
     buffers = 2 if double else 1
     return Config(bm, bn, bk, rm, rn, stages=buffers, fragments=buffers)

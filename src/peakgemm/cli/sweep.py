@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -18,12 +18,12 @@ from .console import err, number, out, progress, table
 
 
 def command(
-    size: Annotated[Optional[str], typer.Option(help="Square N.  [4096]")] = None,
-    shape: Annotated[Optional[str], typer.Option(help="MxNxK.")] = None,
-    tile: Annotated[Optional[list[str]], typer.Option(help="bm,bk,bn,rm,rn[,db]: only these tiles.")] = None,
+    size: Annotated[str | None, typer.Option(help="Square N.  [4096]")] = None,
+    shape: Annotated[str | None, typer.Option(help="MxNxK.")] = None,
+    tile: Annotated[list[str] | None, typer.Option(help="bm,bk,bn,rm,rn[,db]: only these tiles.")] = None,
     more: Annotated[int, typer.Option(min=0, help="Further tiles beside the eight published ones.")] = 0,
-    arch: Annotated[Optional[str], typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
-    json: Annotated[Optional[Path], typer.Option(help="Write the record to this file.")] = None,
+    arch: Annotated[str | None, typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,
 ) -> None:
     """The published tile table on the GPU at hand, and any tiles beside it."""
     gpu = device.find()
@@ -65,5 +65,5 @@ def _show(rows: list[dict[str, Any]], arch: str, shape: tuple[int, int, int]) ->
         if "refused" in r:
             out.print(f"refused: {r['config']}: {r['refused'].splitlines()[-1]}", markup=False)
     if good and good[0]["tflops"]:
-        best, worst = good[0], good[-1]
-        out.print(f"\nBest {number(best['ratio_to_cublas'], 3)} of cuBLAS, worst {number(worst['ratio_to_cublas'], 3)}.")
+        best, worst = (number(r["ratio_to_cublas"], 3) for r in (good[0], good[-1]))
+        out.print(f"\nBest {best} of cuBLAS, worst {worst}.")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from ..errors import InvalidValue
 from ..problem import Config, Problem
-from ..runtime import arrays, device
+from ..runtime import device
 from ..runtime.arrays import DeviceCopy, Matrix, check_host, is_host, matrix, stream_of
 from ..runtime.device import Gpu
 from ..runtime.launch import MAX_BLOCKS, Loaded, float32, int32, int64, load
@@ -23,11 +23,11 @@ def loaded(kernel: Kernel, config: Config, gpu: Gpu) -> Loaded:
     return load(build(kernel, config, gpu.arch), kernel.shared_bytes(config) if kernel.dynamic else 0, gpu)
 
 
-def bind(kernel: Kernel, problem: Problem, a: int, b: int, c: int, gpu: Gpu,
+def bind(kernel: Kernel, problem: Problem, operands: Sequence[Matrix], gpu: Gpu,
          config: Config | None = None) -> Callable[[Any], None]:
     """Everything decided: the result takes a ``cuda.core.Stream`` and enqueues the product on it.
 
-    ``a``, ``b``, ``c`` are device addresses of the matrices that ``problem`` describes.
+    ``operands`` are A, B and C as ``problem`` describes them; the caller keeps them alive.
 
     Raises:
         InvalidValue: a config that is not valid here, or more than 2**31 - 1 blocks.
@@ -42,18 +42,20 @@ def bind(kernel: Kernel, problem: Problem, a: int, b: int, c: int, gpu: Gpu,
     function = loaded(kernel, chosen, gpu)
     # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
     k = 0 if problem.alpha == 0 else problem.k
-    args = (int64(a), int64(b), int64(c), int32(problem.m), int32(problem.n), int32(k), int64(problem.lda),
+    a, b, c = (int64(x.pointer) for x in operands)
+    args = (a, b, c, int32(problem.m), int32(problem.n), int32(k), int64(problem.lda),
             int64(problem.ldb), int64(problem.ldc), float32(problem.alpha), float32(problem.beta))
     threads = chosen.threads
     return lambda stream: function.launch(stream, blocks, threads, *args)
 
 
-def problem_of(a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> Problem:
-    """The problem that three device matrices pose.
+def problem_of(operands: Sequence[Matrix], alpha: float, beta: float) -> Problem:
+    """The problem that A, B and C pose.
 
     Raises:
         InvalidValue: shapes that do not match; the message gives both.
     """
+    a, b, c = operands
     if a.columns != b.rows:
         raise InvalidValue(f"A is {a.rows} x {a.columns} and B is {b.rows} x {b.columns}: "
                            f"the columns of A ({a.columns}) must be the rows of B ({b.rows})")
@@ -92,16 +94,15 @@ def run_rung(number: int, a: Any, b: Any, c: Any, *, alpha: float = 1.0, beta: f
     elif any(host):
         raise InvalidValue("A, B and C lie partly on the host and partly on the GPU; put all three in one place")
     else:
-        views = matrix(a, "A"), matrix(b, "B"), matrix(c, "C")
-        problem = problem_of(*views, alpha, beta)
-        gpu = device.require()
-        bind(kernel, problem, *(v.pointer for v in views), gpu, config)(stream or stream_of(a))
+        views = [matrix(x, name) for x, name in ((a, "A"), (b, "B"), (c, "C"))]
+        problem = problem_of(views, alpha, beta)
+        bind(kernel, problem, views, device.require(), config)(stream or stream_of(a))
         return c
-    shapes = [Matrix(0, *x.shape, max(x.shape[1], 1), None) for x in (a, b, c)]
-    problem = problem_of(shapes[0], shapes[1], shapes[2], alpha, beta)
+    packed = [Matrix(0, x.shape[0], x.shape[1], max(x.shape[1], 1), x) for x in (a, b, c)]
+    problem = problem_of(packed, alpha, beta)  # refused before anything is copied
     gpu = device.require()
-    stream = stream or arrays.stream_of(a)
+    stream = stream or stream_of(a)
     copies = [DeviceCopy(x, stream) for x in (a, b, c)]
-    bind(kernel, problem, *(x.matrix.pointer for x in copies), gpu, config)(stream)
+    bind(kernel, problem, [x.matrix for x in copies], gpu, config)(stream)
     c[...] = copies[2].download()
     return c

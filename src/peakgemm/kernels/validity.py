@@ -135,7 +135,7 @@ def _multistage(c: Config) -> Iterator[str]:
     yield from _multiple(c, "bk", 8, "copies of A are 8 k-steps wide")
     yield from _multiple(c, "bm", c.threads // 8, "rows of A that a round of copies covers")
     if c.threads % c.bn:
-        yield f"{c.threads} threads must be a multiple of BN = {c.bn}: a round of four-byte copies covers whole rows of B"
+        yield f"{c.threads} threads must be a multiple of BN = {c.bn}: a round of copies covers whole rows of B"
     elif c.bk % (4 * c.threads // c.bn):
         yield f"BK = {c.bk} must be a multiple of the {4 * c.threads // c.bn} rows of B that a round of copies covers"
     if c.stages < 2:

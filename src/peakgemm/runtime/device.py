@@ -75,9 +75,8 @@ def _probe() -> tuple[Gpu | None, str | None]:
 
         version = driver.cuDriverGetVersion()[1]
     except Exception as error:
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return None, (f"no NVIDIA driver or GPU ({text}); install the NVIDIA driver, "
-                      "then see: peakgemm doctor")
+        text = str(error).partition(".")[0] or type(error).__name__
+        return None, f"no NVIDIA driver or GPU here ({text}); install the driver, then see: peakgemm doctor"
     arch = f"sm_{major}{minor}"
     try:
         architecture(arch)

@@ -27,7 +27,7 @@ Array = NDArray[Any]
 class Pattern:
     """Addresses of one execution, and what was found out about them and their translations."""
 
-    __slots__ = ("lanes", "ref", "first", "raw", "low", "high", "bits", "costs", "offsets", "proved")
+    __slots__ = ("lanes", "ref", "first", "raw", "low", "high", "bits", "costs", "offsets", "proved", "twice")
 
     def __init__(self, lanes: LaneSet, address: Array) -> None:
         self.lanes = lanes
@@ -40,6 +40,7 @@ class Pattern:
         self.costs: dict[int, tuple[int, int]] = {}
         self.offsets: Array | None = None
         self.proved: set[tuple[int, int]] = set()
+        self.twice: bool | None = None  # whether two lanes share an address
 
 
 class Site:
@@ -63,12 +64,15 @@ class Site:
             if pattern.lanes is lanes:
                 shift = first - pattern.first
                 if shift == 0:
-                    if address.tobytes() == pattern.raw:
-                        return pattern, 0
+                    same = address.tobytes() == pattern.raw
                 else:
                     moved = address - pattern.ref
-                    if (moved == moved[0]).all():
-                        return pattern, shift
+                    same = bool((moved == moved[0]).all())
+                if same:
+                    if patterns[0] is not pattern:
+                        patterns.remove(pattern)
+                        patterns.insert(0, pattern)
+                    return pattern, shift
         pattern = Pattern(lanes, address)
         patterns.insert(0, pattern)
         del patterns[KEEP:]

@@ -119,7 +119,7 @@ class Arena:
         for segment in self.segments:
             if segment.host is not None:
                 self.bytes[segment.base - GLOBAL:segment.end - GLOBAL] = segment.host
-        self.views = {size: self.bytes.view(f"u{size}") for size in (1, 2, 4, 8)}
+        self.views = {size: self.bytes.view(f"u{size}") for size in (1, 2, 4, 8)} | {16: self.bytes.view("c16")}
         self.segments.sort(key=lambda segment: segment.base)
         self.bases = np.array([segment.base for segment in self.segments], np.uint64)
         self.ends = np.array([segment.end for segment in self.segments], np.uint64)
@@ -127,7 +127,7 @@ class Arena:
     def copy_back(self) -> None:
         """Write device memory to the caller's writable arrays."""
         for segment in self.segments:
-            if segment.host is not None and segment.writable:
+            if segment.host is not None and segment.host.flags.writeable:
                 segment.host[...] = self.bytes[segment.base - GLOBAL:segment.end - GLOBAL]
 
     def find(self, low: int, high: int) -> Segment | None:

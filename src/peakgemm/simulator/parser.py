@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .ptx import BYTES, Imm, Instruction, Kernel, Mem, Module, Operand, Pair, Param, PtxError, Reg, Sym, Variable, Vec
@@ -48,17 +49,18 @@ def _tokens(text: str) -> list[_Token]:
     return out
 
 
-def parse(text: str) -> Module:
-    """Parse PTX text.
+def parse(text: str, display: Callable[[str], str] = str) -> Module:
+    """Parse PTX text; ``display`` turns the compiler's file names into those of messages.
 
     Raises:
         PtxError: malformed PTX; the message names the line and the token.
     """
-    return _Parser(text).module()
+    return _Parser(text, display).module()
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, display: Callable[[str], str]) -> None:
+        self.display = display
         self.tokens = _tokens(text)
         self.lines = text.split("\n")
         self.at = 0
@@ -155,7 +157,7 @@ class _Parser:
         items = self.rest_of_line()
         if len(items) < 2 or items[1].kind != "string":
             raise self.fail("a file number and name")
-        self.result.files[int(items[0].text)] = items[1].text[1:-1]
+        self.result.files[int(items[0].text)] = self.display(items[1].text[1:-1])
 
     def function(self) -> None:
         while self.peek() not in ("{", ";"):

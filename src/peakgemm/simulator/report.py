@@ -93,7 +93,11 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.kernel}: {len(self.faults)} fault{'s' * (len(self.faults) != 1)}"
                  + (f", stopped: {self.stopped}" if self.stopped else "")]
-        lines += [str(fault) for fault in self.faults]
+        shown: dict[tuple[str, str, int], list[Fault]] = {}
+        for fault in self.faults:
+            shown.setdefault((fault.kind, fault.file, fault.line), []).append(fault)
+        for first, *others in shown.values():
+            lines.append(str(first) + (f"\n    and {len(others)} more instructions of this line" if others else ""))
         lines += [f"  {name:<58}{value:>16,}" for name, value in self.counters.items() if value]
         return "\n".join(lines)
 

@@ -1,3 +1,15 @@
+// 02 register tile
+//
+// Idea: a thread computes a tile of outputs from float4 loads straight from global memory; no
+//   shared memory. Four steps of k at a time: TM float4 of A, four rows of B. Configurations:
+//   4x4, 8x8, 8x8 in four passes over K (each pass computes one 4x4 quadrant), 8x8 with the next
+//   fragments loaded ahead.
+// Removes: most loads: 8 LDG.128 for 64 FFMA in the 4x4 tile, where rung 01 has two loads an
+//   FFMA.
+// Leaves: every thread of a row loads the same A, every thread of a column the same B: the L1
+//   cache does what shared memory should. 1 byte per FLOP of the 4x4 tile.
+// Measured: not yet published.
+
 #include "common/tile.cuh"
 #include "common/global.cuh"
 #include "common/epilogue.cuh"

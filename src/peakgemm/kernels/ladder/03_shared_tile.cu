@@ -1,3 +1,14 @@
+// 03 shared tile, with bank conflicts
+//
+// Idea: the block copies a 32x32 tile of A and of B into shared memory and reads each element 32
+//   times. Both tiles lie with k innermost, as a dot product suggests.
+// Removes: reuse left to the cache: 0.125 bytes per FLOP asked of global memory, 32 times less
+//   than rung 01.
+// Leaves: lanes read Bs 32 words apart, all in one bank: 17 wavefronts per LDS on average
+//   (4,456,448 for 262,144 loads at 256x256x256), and the transposing store conflicts too. That
+//   makes it slower than rung 02.
+// Measured: not yet published.
+
 #include "common/tile.cuh"
 #include "common/epilogue.cuh"
 

@@ -1,3 +1,14 @@
+// 07 thread tile 8x8
+//
+// Idea: 128x128 outputs a block, 8x8 a thread; A lies in shared memory as it does in global
+//   memory.
+// Removes: half of the global traffic again, and twice the arithmetic per fragment.
+// Leaves: a fragment of A is a column of As: its rows are read four k-steps at a time and held,
+//   150 registers, so one block per SM instead of three; and B's fragments, eight floats a lane,
+//   conflict in pairs: 5.0 wavefronts per LDS where rung 06 has 3.0. That makes it slower than
+//   rung 06.
+// Measured: not yet published.
+
 #include "common/tile.cuh"
 #include "common/global.cuh"
 #include "common/epilogue.cuh"

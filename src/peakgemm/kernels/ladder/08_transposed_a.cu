@@ -1,3 +1,11 @@
+// 08 A transposed in shared memory
+//
+// Idea: As is stored k-major, so a fragment of A is two LDS.128, as B's is.
+// Removes: the columns of As: 125 registers instead of 150, two blocks per SM.
+// Leaves: lanes read B 32 bytes apart, two of the eight lanes of a phase in one bank: still 5.0
+//   wavefronts per LDS.
+// Measured: not yet published.
+
 #include "common/tile.cuh"
 #include "common/global.cuh"
 #include "common/epilogue.cuh"

@@ -1,3 +1,13 @@
+// 12 warp tile
+//
+// Idea: the 32 lanes of a warp cover a compact tile, 8 along the rows and 4 along the columns,
+//   in an order that lets each pair of lanes share A's float4 and each other pair B's: a
+//   fragment read multicasts and never conflicts.
+// Removes: a third of the LDS wavefronts: 2.0 a load instead of 3.0.
+// Leaves: global loads still pass through registers on their way to shared memory: LDG, four STS
+//   to transpose A, and the registers to hold them.
+// Measured: not yet published.
+
 #include "common/tile.cuh"
 #include "common/global.cuh"
 #include "common/epilogue.cuh"

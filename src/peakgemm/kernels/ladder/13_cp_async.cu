@@ -1,3 +1,14 @@
+// 13 cp.async, multi-stage
+//
+// Idea: copies go from global to shared memory without registers, several tiles ahead. Four-byte
+//   copies transpose A on the way in and need no alignment; the remainder of K is the first
+//   tile, so the steady loop tests nothing.
+// Removes: the staging registers and STS, and the wait for global memory: two to three tiles are
+//   always under way.
+// Leaves: 64 FFMA per four LDS.128: every instruction that is not an FFMA costs its cycle, 87 %
+//   FFMA in the loop.
+// Measured: not yet published.
+
 #include "common/tile.cuh"
 #include "common/epilogue.cuh"
 #include "common/fragment.cuh"

@@ -1,3 +1,16 @@
+// 14 large thread tile
+//
+// Idea: 8x16 outputs a thread, 128x256 (or 256x128) a block, blocks walked in groups of rows so
+//   that what runs at the same time shares its operands in L2. The epilogue stores scalars with
+//   alpha applied, which leaves ptxas free in where it puts the accumulators: float4 stores
+//   would force them into quads, and every FFMA of a quad would read two registers of one bank.
+// Removes: a quarter of the LDS per FFMA (128 FFMA per six LDS.128) and half of the global
+//   traffic.
+// Leaves: one block of eight warps per SM: two warps a scheduler hide little, and a 35 KB loop
+//   strains the instruction cache. cp.async's addresses still cost issue slots; TMA and warp
+//   specialisation come next.
+// Measured: not yet published.
+
 #include "common/tile.cuh"
 #include "common/epilogue.cuh"
 #include "common/fragment.cuh"

@@ -1,0 +1,41 @@
+# Two commands on a fresh machine with Python, make and a package index:
+#   make ladder    every rung compiled, checked, analysed; timed where there is a GPU
+#   make test      the tests (those that need a GPU skip themselves without one)
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The 4096 squares with a GPU, 1024 without; SIZE=8192 chooses.
+LADDER_ARGS := $(if $(SIZE),--size $(SIZE))
+
+.PHONY: ladder sweep test lint publish clean
+
+ladder: $(VENV)/.installed
+	$(BIN)/peakgemm ladder $(LADDER_ARGS)
+
+sweep: $(VENV)/.installed
+	$(BIN)/peakgemm sweep
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Tables, plots and the measured line of each kernel's header, from results/.
+publish: $(VENV)/.installed-dev
+	$(BIN)/python tools/publish.py
+
+# constraints.txt holds the versions that the figures and the no-spill tests were made with.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,229 @@
+"""From instructions to steps: one Python closure per instruction, working on whole rows of lanes.
+
+A step takes the `Group` it runs for. Operands become getters, results setters; the families
+of instructions register their builders in `BUILDERS`. Runs of ``fma.rn.f32`` are fused.
+GPU arithmetic gives one NaN, 0x7fffffff, the processor propagates payloads; arithmetic does
+not see the difference, so results are made canonical only where something else looks at
+their bits, or where they leave the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import fma
+from .floats import canonical
+from .lanes import DTYPES, VIEW_OF, Group
+from .program import Block, uses_and_defines
+from .ptx import BYTES, Imm, Instruction, Operand, Reg, Sym
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+Step = Callable[[Group], None]
+Getter = Callable[[Group], Any]
+Setter = Callable[[Group, Any], None]
+Builder = Callable[["Build", Instruction], Step]
+BUILDERS: dict[str, Builder] = {}
+WIDTH = {"p": 1, "h": 2, "r": 4, "d": 8}
+SIGNED = {"h": "s16", "r": "s32", "d": "s64"}
+UNSIGNED = {"h": "u16", "r": "u32", "d": "u64"}
+FLOAT32 = {"add", "sub", "mul", "fma", "mad", "div", "rcp", "sqrt", "rsqrt", "min", "max", "ex2", "lg2", "sin", "cos",
+           "tanh"}  # fmt: skip
+
+
+def builder(*names: str) -> Callable[[Builder], Builder]:
+    """Register a builder for opcodes."""
+
+    def register(function: Builder) -> Builder:
+        for name in names:
+            BUILDERS[name] = function
+        return function
+
+    return register
+
+
+def is_float32(ins: Instruction) -> bool:
+    """Whether the instruction is float32 arithmetic, whose NaN result is the canonical one."""
+    return ins.base in FLOAT32 and ins.types[-1:] == ("f32",)
+
+
+class Build:
+    """Builds the steps of a kernel for one machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.program = machine.program
+
+    def block(self, block: Block) -> list[Step]:
+        """The steps of a block, its closing branch or barrier excepted.
+
+        Raises:
+            UnknownInstruction: an opcode, modifier or special register that is not implemented.
+        """
+        code = self.program.kernel.instructions[block.start:block.end]
+        known = self.program.kernel.registers
+        steps: list[Step] = []
+        dirty: set[str] = set()
+        run: list[tuple[int, fma.Source, fma.Source, fma.Source]] = []
+
+        def close_run() -> None:
+            if run:
+                steps.append(fma.compile_run(run))
+                run.clear()
+
+        for ins in code:
+            uses, defines = uses_and_defines(ins, known)
+            looks = dirty.intersection(uses)
+            arithmetic = is_float32(ins)
+            if looks and not (arithmetic or (ins.base in ("setp", "set", "cvt") and ins.types[-1:] == ("f32",))):
+                close_run()
+                steps.append(self.canonical(looks))
+                dirty -= looks
+            if arithmetic:
+                dirty.update(defines)
+            else:
+                dirty.difference_update(defines)
+            if ins.opcode == "fma.rn.f32" and ins.guard is None:
+                d, *sources = ins.operands
+                run.append((self.slot(ins, d), *[self.fma_source(ins, s) for s in sources]))  # type: ignore[arg-type]
+                continue
+            close_run()
+            if ins.base in CONTROL or (ins.base in ("bar", "barrier") and "warp" not in ins.parts):
+                continue
+            build = BUILDERS.get(ins.base)
+            if build is None:
+                raise ins.unknown()
+            try:
+                steps.append(build(self, ins))
+            except (IndexError, KeyError, ValueError, AttributeError, AssertionError) as error:
+                if type(error) is type(ins.unknown()):
+                    raise
+                raise ins.unknown(f"its operands or modifiers are not understood ({error})") from error
+        close_run()
+        rest = dirty & block.live_out
+        if rest:
+            steps.append(self.canonical(rest))
+        return steps
+
+    def canonical(self, names: set[str]) -> Step:
+        """Make NaNs of float32 results the canonical one."""
+        slots = sorted(self.program.slot[name][1] for name in names)
+        largest = np.maximum.reduce
+
+        def step(group: Group) -> None:
+            rows = group.rows["f32"]
+            for slot in slots:
+                top = largest(rows[slot])
+                if top != top:
+                    canonical(rows[slot])
+
+        return step
+
+    def slot(self, ins: Instruction, operand: Operand) -> int:
+        """The slot of a register operand."""
+        if not isinstance(operand, Reg) or operand.name not in self.program.slot:
+            raise ins.unknown(f"operand {operand} is not a register")
+        return self.program.slot[operand.name][1]
+
+    def fma_source(self, ins: Instruction, operand: Operand) -> fma.Source:
+        """A slot, or a float32 constant."""
+        if isinstance(operand, Imm):
+            return np.float32(self.constant(ins, operand, "f32"))
+        return self.slot(ins, operand)
+
+    def constant(self, ins: Instruction, operand: Imm, kind: str) -> Any:
+        """A literal as a NumPy scalar of type ``kind``."""
+        dtype = DTYPES[kind]
+        if operand.kind == "int":
+            if kind in ("f16", "f32", "f64"):
+                raise ins.unknown(f"integer literal {operand.value} where .{kind} is expected")
+            if kind == "pred":
+                return np.bool_(operand.value != 0)
+            unsigned = np.dtype(f"u{BYTES[kind]}").type
+            return unsigned(operand.value & ((1 << 8 * BYTES[kind]) - 1)).view(dtype)
+        size = 4 if operand.kind == "f32" else 8
+        bits = np.dtype(f"u{size}").type(operand.value)
+        if BYTES[kind] == size:
+            return bits.view(dtype)
+        return dtype(bits.view(np.float32 if size == 4 else np.float64))
+
+    def src(self, ins: Instruction, operand: Operand, kind: str) -> Getter:
+        """A getter of an operand as type ``kind``: an array of all lanes, or a scalar."""
+        if isinstance(operand, Imm):
+            value = self.constant(ins, operand, kind)
+            return lambda group: value
+        if isinstance(operand, Sym):
+            address = np.uint64(self.machine.address_of(ins, operand.name) + operand.offset).astype(DTYPES[kind])
+            return lambda group: address
+        if not isinstance(operand, Reg):
+            raise ins.unknown(f"operand {operand} is not a value")
+        if operand.name not in self.program.slot:
+            return self.machine.special(ins, operand.name, DTYPES[kind])
+        cls, slot = self.program.slot[operand.name]
+        if cls == "p":
+            if operand.negated:
+                return lambda group: ~group.rows["pred"][slot]
+            return lambda group: group.rows["pred"][slot]
+        if BYTES[kind] == WIDTH[cls]:
+            view = VIEW_OF.get(kind, kind)
+            return lambda group: group.rows[view][slot]
+        if BYTES[kind] < WIDTH[cls]:
+            view, dtype = UNSIGNED[cls], DTYPES[kind]
+            unsigned = np.dtype(f"u{BYTES[kind]}")
+            return lambda group: group.rows[view][slot].astype(unsigned).view(dtype)
+        raise ins.unknown(f"register {operand.name} is narrower than .{kind}")
+
+    def dst(self, ins: Instruction, operand: Operand, kind: str) -> Setter:
+        """A setter of a result of type ``kind``, under the instruction's guard."""
+        if isinstance(operand, Reg) and operand.name == "_":
+            return lambda group, value: None
+        if not isinstance(operand, Reg) or operand.name not in self.program.slot:
+            raise ins.unknown(f"result {operand} is not a register")
+        cls, slot = self.program.slot[operand.name]
+        if cls == "p":
+            view = "pred"
+        elif BYTES[kind] == WIDTH[cls]:
+            view = VIEW_OF.get(kind, kind)
+        elif BYTES[kind] < WIDTH[cls]:
+            view = SIGNED[cls] if kind.startswith("s") else UNSIGNED[cls]
+        else:
+            raise ins.unknown(f"result register {operand.name} is narrower than .{kind}")
+        copy = np.copyto
+        guard = self.guard(ins)
+        if guard is None:
+            return lambda group, value: copy(group.rows[view][slot], value, casting="unsafe")
+        return lambda group, value: copy(group.rows[view][slot], value, casting="unsafe", where=guard(group))
+
+    def guard(self, ins: Instruction) -> Getter | None:
+        """A getter of the instruction's guard, None where it has none."""
+        return None if ins.guard is None else self.src(ins, ins.guard, "pred")
+
+    def simple(self, ins: Instruction, kind: str, compute: Callable[..., Any], result: str | None = None) -> Step:
+        """A step for ``d = compute(a, b, ...)`` with all sources of type ``kind``."""
+        put = self.dst(ins, ins.operands[0], result or kind)
+        get = [self.src(ins, operand, kind) for operand in ins.operands[1:]]
+        if len(get) == 1:
+            one = get[0]
+            return lambda group: put(group, compute(one(group)))
+        if len(get) == 2:
+            left, right = get
+            return lambda group: put(group, compute(left(group), right(group)))
+        return lambda group: put(group, compute(*[source(group) for source in get]))
+
+    def ufunc(self, ins: Instruction, kind: str, function: Any) -> Step:
+        """Like `simple` for a NumPy ufunc of two sources that may write into the result's row."""
+        d, a, b = ins.operands
+        if ins.guard is None and isinstance(d, Reg) and d.name in self.program.slot:
+            cls, slot = self.program.slot[d.name]
+            if WIDTH[cls] == BYTES[kind] and cls != "p":
+                view = VIEW_OF.get(kind, kind)
+                left, right = self.src(ins, a, kind), self.src(ins, b, kind)
+                return lambda group: function(left(group), right(group), group.rows[view][slot])
+        return self.simple(ins, kind, function)
+
+
+CONTROL = {"bra", "ret", "exit", "trap", "brx"}

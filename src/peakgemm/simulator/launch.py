@@ -1,0 +1,293 @@
+"""From a source and arguments to a run: find the PTX, convert the arguments, check the limits."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidType, InvalidValue
+from ..runtime.architectures import architecture
+from ..runtime.compile import Compiled, compile_source
+from ..runtime.source import KERNELS, assemble, entries
+from . import fma, ops_atomic, ops_float, ops_int, ops_mbarrier, ops_warp, tensor  # noqa: F401  (they register builders)
+from .build import Build
+from .global_writes import WriteLog
+from .machine import Machine
+from .memory import Arena
+from .ops_control import compile_kernel
+from .parser import parse
+from .program import Program, build
+from .ptx import Instruction, Kernel, Module, Param
+from .report import Fault, InstructionCounts, Report, totals
+
+CACHE = 1 << 20  # bytes of registers of one batch that stay in the cache
+LEAST, MOST = 1024, 16384  # lanes of a batch
+
+
+def run(source: Path | str | Compiled, *, entry: str | None = None, grid: int | Sequence[int],
+        block: int | Sequence[int], args: Sequence[Any], shared_bytes: int = 0, arch: str = "sm_90",
+        macros: Mapping[str, int] | None = None, max_steps: int = 50_000_000, max_memory: int = 4 << 30,
+        checks: bool = True) -> Report:
+    """Run one kernel on the CPU.
+
+    Args:
+        source: a ``.cu`` file (compiled for ``arch`` with ``macros``), a ``.ptx`` file, PTX text, or PTX
+            from `peakgemm.runtime.compile`.
+        entry: the kernel; may be left out where there is one.
+        grid: blocks along x, or (x, y, z).
+        block: threads along x, or (x, y, z); at most 1024 in all.
+        args: one per parameter. A NumPy array stands for its device memory and is updated in place (a strided view
+            passes the address of its first element); None is a null pointer; Python and NumPy
+            scalars are converted to the parameter's type; ``bytes`` or a structured scalar
+            serves a struct.
+        shared_bytes: dynamic shared memory per block, in bytes.
+        arch: the architecture compiled for, whose limits hold.
+        macros: ``#define`` of the compilation, by name.
+        max_steps: instructions, counted once per group of lanes, after which the run is stopped.
+        max_memory: bytes that the simulation may take, by estimate.
+        checks: look for races, unwritten reads and overlapping writes; without it the first refused access ends the
+            run. Accesses out of bounds are never carried out.
+
+    Returns:
+        The faults, the counts per instruction, and the totals.
+
+    Raises:
+        InvalidValue: malformed PTX, a missing entry, a wrong number of arguments, a value out of
+            range, a launch beyond the architecture's limits, or too much memory.
+        InvalidType: an argument that does not fit its parameter.
+        UnknownInstruction: PTX that cannot be simulated exactly.
+        CompileFailed: the source does not compile.
+    """
+    text = _text(source, entry, arch, macros)
+    module = parse(text, _display)
+    kernel = _kernel(module, entry)
+    launch = _Launch(module, kernel, _triple("grid", grid), _triple("block", block), arch, shared_bytes)
+    program = build(kernel)
+    arena, params, symbols = launch.memory(args)
+    lanes = launch.lanes_per_batch(program)
+    launch.check_memory(program, lanes, arena, checks, max_memory)
+    arena.allocate()
+    machine = Machine(program, launch.grid, launch.block, arena, params, symbols, launch.shared, launch.local, checks,
+                      max_steps)
+    if checks:
+        machine.write_log = WriteLog(machine, machine.smallest("shared", ("st",)))
+    compile_kernel(Build(machine))
+    started = time.perf_counter()
+    per_batch = max(1, lanes // machine.padded)
+    with fma.quiet():
+        stopped = machine.run(per_batch, at_once=launch.alive(program, lanes, max_memory))
+    arena.copy_back()
+    machine.finish_counts()
+    return _report(machine, stopped, time.perf_counter() - started)
+
+
+def _text(source: Path | str | Compiled, entry: str | None, arch: str, macros: Mapping[str, int] | None) -> str:
+    if isinstance(source, Compiled):
+        if source.kind != "ptx":
+            raise InvalidType(f"a compiled {source.kind} cannot be simulated; compile with kind='ptx'")
+        return source.text
+    if isinstance(source, Path):
+        if source.suffix == ".ptx":
+            return source.read_text(encoding="utf-8")
+        joined = assemble(source)
+        names = entries(joined)
+        if entry is None and len(names) != 1:
+            raise InvalidValue(f"{source.name} exports {len(names)} kernels ({', '.join(names) or 'none'}); "
+                               "pass entry=, and declare it extern \"C\" __global__")
+        return compile_source(joined, entry or names[0], arch, macros, kind="ptx", name=source.name).text
+    if isinstance(source, str):
+        if ".version" not in source and "\n" not in source:
+            raise InvalidType(f"source {source!r} is text, not PTX; pass pathlib.Path({source!r}) for a file")
+        return source
+    raise InvalidType(f"source is a {type(source).__name__}; pass a pathlib.Path, PTX text or a Compiled of kind 'ptx'")
+
+
+def _display(name: str) -> str:
+    """A file of the package by its name there: the compiler makes it relative to some folder."""
+    parts = Path(name).parts
+    for start in range(len(parts)):
+        suffix = Path(*parts[start:])
+        if not suffix.is_absolute() and (KERNELS / suffix).is_file():
+            return suffix.as_posix()
+    return name
+
+
+def _kernel(module: Module, entry: str | None) -> Kernel:
+    names = ", ".join(module.kernels) or "none"
+    if entry is None:
+        if len(module.kernels) != 1:
+            raise InvalidValue(f"the PTX holds {len(module.kernels)} kernels ({names}); pass entry=")
+        return next(iter(module.kernels.values()))
+    if entry not in module.kernels:
+        raise InvalidValue(f"the PTX holds no kernel {entry!r}; it has {names}")
+    return module.kernels[entry]
+
+
+def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
+    items = [int(value)] if np.ndim(value) == 0 else [int(v) for v in value]  # type: ignore[arg-type, union-attr]
+    if not 1 <= len(items) <= 3 or min(items) < 1:
+        raise InvalidValue(f"{name} = {value!r} must be one to three positive integers")
+    items += [1] * (3 - len(items))
+    return items[0], items[1], items[2]
+
+
+class _Launch:
+    """The shape of a launch and the memory that it needs."""
+
+    def __init__(self, module: Module, kernel: Kernel, grid: tuple[int, int, int], block: tuple[int, int, int],
+                 arch: str, shared_bytes: int) -> None:
+        self.module, self.kernel, self.grid, self.block = module, kernel, grid, block
+        limits = architecture(arch)
+        threads = block[0] * block[1] * block[2]
+        most = min(limits.threads_per_block, kernel.max_threads or limits.threads_per_block)
+        if threads > most:
+            why = "its __launch_bounds__" if most < limits.threads_per_block else arch
+            raise InvalidValue(f"block {block} has {threads} threads, {why} allows {most}; use a smaller block")
+        for axis, size, limit in zip("xyz", grid, (2**31 - 1, 65535, 65535)):
+            if size > limit:
+                raise InvalidValue(f"grid.{axis} = {size} exceeds {limit}; put the longer dimension on x")
+        if shared_bytes < 0:
+            raise InvalidValue(f"shared_bytes = {shared_bytes} is negative; pass the bytes of dynamic shared memory")
+        self.threads = threads
+        self.padded = -(-threads // 32) * 32
+        self.symbols: dict[str, int] = {"%dynamic": shared_bytes}
+        used = {name for ins in kernel.instructions for name in re.findall(r"[\w$]+", ins.text)}
+        variables = [*module.variables.values(), *kernel.variables]
+        self.shared = self._stack([v for v in variables if v.space == "shared" and not v.dynamic and
+                                   (v in kernel.variables or v.name in used)], 0)
+        if self.shared > limits.static_shared:
+            raise InvalidValue(f"kernel {kernel.name} declares {self.shared} bytes of static shared memory, the limit is "
+                               f"{limits.static_shared}; declare it extern and pass shared_bytes")
+        start = self.shared
+        for variable in variables:
+            if variable.space == "shared" and variable.dynamic:
+                start = -(-self.shared // max(variable.align, 1)) * max(variable.align, 1)
+                self.symbols[variable.name] = start
+        self.shared = start + shared_bytes if shared_bytes else self.shared
+        if self.shared > limits.shared_per_block:
+            raise InvalidValue(f"the launch asks for {self.shared} bytes of shared memory per block, {arch} has "
+                               f"{limits.shared_per_block}; use fewer stages or a smaller tile")
+        self.local = self._stack([v for v in variables if v.space == "local"], 0)
+
+    def _stack(self, variables: Sequence[Any], start: int) -> int:
+        for variable in variables:
+            start = -(-start // variable.align) * variable.align
+            self.symbols[variable.name] = start
+            start += variable.size
+        return start
+
+    def memory(self, args: Sequence[Any]) -> tuple[Arena, dict[str, bytes], dict[str, int]]:
+        """Reserve the arrays and variables; parameters as bytes, symbols as addresses."""
+        params = self.kernel.params
+        if len(args) != len(params):
+            shown = ", ".join(f"{p.name} .{p.type}" for p in params)
+            raise InvalidValue(f"kernel {self.kernel.name} takes {len(params)} arguments ({shown}), {len(args)} were given")
+        arena = Arena()
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for number, (arg, param) in enumerate(zip(args, params)):
+            if isinstance(arg, np.ndarray) and not (arg.ndim == 0 and param.type != "u64"):
+                if param.type not in ("u64", "b64", "s64"):
+                    raise InvalidType(f"argument {number} ({param.name}) is an array, its parameter is a .{param.type} scalar")
+                arrays[f"argument {number}"] = arg
+        addresses = arena.place(arrays)
+        for variable in (*self.module.variables.values(), *self.kernel.variables):
+            if variable.space in ("global", "const"):
+                host = np.frombuffer(variable.data, np.uint8) if variable.size else None
+                segment = arena.reserve(variable.size, f"variable {variable.name}", variable.align, 0,
+                                        variable.space == "global", None)
+                segment.host, self.symbols[variable.name] = host, segment.base
+        blobs = {}
+        for number, (arg, param) in enumerate(zip(args, params)):
+            address = addresses.get(f"argument {number}")
+            blobs[param.name] = _convert(number, arg, param) if address is None else address.to_bytes(8, "little")
+        return arena, blobs, self.symbols
+
+    def lanes_per_batch(self, program: Program) -> int:
+        """How many lanes run together: as many as keep the register rows in the cache."""
+        each = sum(program.slots[kind] * size for kind, size in (("p", 1), ("h", 2), ("r", 4), ("d", 8)))
+        lanes = min(max(CACHE // max(each, 1), LEAST), MOST)
+        blocks = max(1, lanes // self.padded)
+        if self.shared:
+            blocks = max(1, min(blocks, (64 << 20) // self.shared))
+        return blocks * self.padded
+
+    def _batch_bytes(self, program: Program, lanes: int) -> int:
+        each = sum(program.slots[kind] * size for kind, size in (("p", 1), ("h", 2), ("r", 4), ("d", 8)))
+        return lanes * (2 * each + self.local + 1024) + lanes // self.padded * self.shared * 12
+
+    def check_memory(self, program: Program, lanes: int, arena: Arena, checks: bool, limit: int) -> None:
+        """Refuse a run whose estimate exceeds the limit."""
+        estimate = arena.size * (4 if checks else 2) + self._batch_bytes(program, lanes)
+        if estimate > limit:
+            raise InvalidValue(f"the simulation needs about {estimate:,} bytes, max_memory allows {limit:,}; pass smaller "
+                               "arrays, or raise max_memory")
+        self.spare = limit - estimate
+
+    def alive(self, program: Program, lanes: int, limit: int) -> int:
+        """How many batches may be alive at once, for blocks that wait for other blocks."""
+        return 1 + max(0, min(63, self.spare // self._batch_bytes(program, lanes)))
+
+
+def _convert(number: int, arg: Any, param: Param) -> bytes:
+    """A scalar argument as the bytes of its parameter."""
+    what = f"argument {number} ({param.name}, .{param.type})"
+    if isinstance(arg, (bytes, np.void)):
+        blob = bytes(arg) if isinstance(arg, bytes) else arg.tobytes()
+        if len(blob) != param.size:
+            raise InvalidValue(f"{what} takes {param.size} bytes, {len(blob)} were given")
+        return blob
+    if arg is None:
+        if param.size != 8:
+            raise InvalidType(f"{what} is not a pointer, None was given; pass a number")
+        return bytes(8)
+    if isinstance(arg, np.ndarray) and arg.ndim == 0:
+        arg = arg[()]
+    if not isinstance(arg, (int, float, bool, np.number, np.bool_)) or isinstance(arg, np.complexfloating):
+        raise InvalidType(f"{what} got a {type(arg).__name__}; pass a number, a NumPy array, None or bytes")
+    if param.type in ("f32", "f64", "f16"):
+        return np.array(arg, {"f32": np.float32, "f64": np.float64, "f16": np.float16}[param.type]).tobytes()
+    if isinstance(arg, (float, np.floating)):
+        # newer compilers type float parameters as plain bits
+        if param.type == "b32":
+            return np.float32(arg).tobytes()
+        if param.type == "b64":
+            return np.float64(arg).tobytes()
+        raise InvalidType(f"{what} is an integer, {arg!r} was given; pass an int")
+    if param.size > 8 or param.type == "b8" and param.size != 1:
+        raise InvalidType(f"{what} is a struct of {param.size} bytes, {arg!r} was given; pass bytes")
+    value, bits = int(arg), 8 * param.size
+    if not -(1 << bits - 1) <= value < 1 << bits:
+        raise InvalidValue(f"{what} = {value} does not fit {bits} bits; pass a smaller number")
+    return (value & (1 << bits) - 1).to_bytes(param.size, "little")
+
+
+def _space(ins: Instruction) -> str:
+    if ins.base == "cp":
+        return "global to shared" if "global" in ins.parts else ""
+    if ins.base not in ("ld", "ldu", "st", "atom", "red", "ldmatrix"):
+        return ""
+    return next((part.split("::")[0] for part in ins.parts[1:] if part.split("::")[0] in
+                 ("shared", "global", "local", "param", "const")), "generic")
+
+
+def _report(machine: Machine, stopped: str, seconds: float) -> Report:
+    kernel = machine.program.kernel
+    items = [InstructionCounts(ins.text, ins.opcode, _space(ins), ins.file, ins.line, ins.ptx_line, counts)
+             for ins, counts in zip(kernel.instructions, machine.counts)]
+    hot = sorted(items, key=lambda item: -item.counts.threads)[:3]
+    faults = sorted(machine.faults.values(), key=lambda fault: fault.ptx_line)
+    if "max_steps" in stopped and items:
+        seen: dict[tuple[str, int], int] = {}
+        for item in items:
+            seen[item.file, item.line] = seen.get((item.file, item.line), 0) + item.counts.executions
+        ranking = sorted(seen.items(), key=lambda pair: -pair[1])[:3]
+        lines = ", ".join(f"{file}:{line} ({count:,})" for (file, line), count in ranking)
+        faults.append(Fault("never_ending", f"{stopped}; the lines executed most, with warp executions: {lines}",
+                            kernel.name, hot[0].file, hot[0].line, hot[0].ptx_line, hot[0].text, []))
+    return Report(kernel.name, faults, totals(items), items, stopped, machine.steps, seconds,
+                  [(item.file, item.line, item.counts.executions) for item in hot])

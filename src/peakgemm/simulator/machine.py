@@ -1,0 +1,391 @@
+"""The machine: blocks in batches, groups of lanes by program counter, lowest first.
+
+All lanes of a batch of blocks are NumPy rows. A group is the set of lanes at one block of
+code; the group furthest behind runs until it overtakes another, diverges or waits, which
+reconverges loops by itself. A group that polls a flag steps back behind the others at each turn
+of its loop, and a batch whose groups all poll lets other batches run, so that producers and
+consumers at different places make progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .barriers import Barriers
+from .build import Getter, Step
+from .counters import Counts
+from .global_writes import WriteLog
+from .lanes import Group, LanePool, merge
+from .memory import Arena
+from .program import Program
+from .ptx import BYTES, Instruction
+from .races import RaceLog
+from .report import Fault
+
+TURNS = 20000  # turns of a loop before a group lets the others run, whatever it does
+IDLE = 300  # rounds of polling in which no memory changed: a deadlock
+
+
+class Stop(Exception):
+    """The run cannot go on; the message says why."""
+
+
+class Code:
+    """A block made executable: steps, the closing branch, how often it ran."""
+
+    __slots__ = ("steps", "end", "length", "live", "warps", "lanes", "sync")
+
+    def __init__(self, steps: list[Step], end: Callable[[Group], int], length: int,
+                 live: dict[str, list[int]], sync: Instruction | None) -> None:
+        self.steps, self.end, self.length, self.live, self.sync = steps, end, length, live, sync
+        self.warps = self.lanes = 0
+
+
+class Machine:
+    """What is common to all batches of one run."""
+
+    def __init__(self, program: Program, grid: tuple[int, int, int], block: tuple[int, int, int], arena: Arena,
+                 params: dict[str, Any], symbols: dict[str, int], shared_size: int, local_size: int,
+                 checks: bool, max_steps: int) -> None:
+        self.program, self.grid, self.block_shape, self.arena = program, grid, block, arena
+        self.params, self.symbols = params, symbols
+        self.shared_size, self.local_size = shared_size, local_size
+        self.checks, self.max_steps = checks, max_steps
+        self.threads = block[0] * block[1] * block[2]
+        self.padded = -(-self.threads // 32) * 32
+        self.pool = LanePool(self.padded)
+        self.counts = [Counts() for _ in program.kernel.instructions]
+        self.faults: dict[tuple[str, int], Fault] = {}
+        self.clean_logs: dict[Any, Any] = {}
+        self.code: list[Code] = []
+        self.masks: dict[int, Getter] = {}
+        self.batch: Batch = None  # type: ignore[assignment]
+        self.steps = 0
+        self.writes = 0
+        self.write_log: WriteLog | None = None
+        self.unit = self._smallest_shared_access()
+        self.fences = any(ins.base in ("membar", "fence") or ins.has("acquire", "release", "acq_rel")
+                          for ins in program.kernel.instructions)
+
+    def _smallest_shared_access(self) -> int:
+        return self.smallest("global", ("ld", "st", "atom", "red"))
+
+    def smallest(self, other: str, bases: tuple[str, ...]) -> int:
+        """Bytes of the smallest element that ``bases`` access outside the space ``other``, at most 4."""
+        unit = 4
+        for ins in self.program.kernel.instructions:
+            if ins.base in bases and ins.types and not ins.has(other, "param", "local", "const"):
+                unit = min(unit, BYTES[ins.types[-1]])
+        return unit
+
+    def address_of(self, ins: Instruction, name: str) -> int:
+        """The address of a variable, as its own space counts it."""
+        if name not in self.symbols:
+            raise ins.unknown(f"{name} is not a variable of this kernel")
+        return self.symbols[name]
+
+    def thread(self, lane: int, batch: Batch | None = None) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Block and thread coordinates of a lane of a batch."""
+        number = int((batch or self.batch).numbers[lane // self.padded])
+        return self.block_index(number), self.thread_index(lane % self.padded)
+
+    def block_index(self, number: int) -> tuple[int, int, int]:
+        """Coordinates of a block."""
+        x, y, _ = self.grid
+        return number % x, number // x % y, number // (x * y)
+
+    def thread_index(self, number: int) -> tuple[int, int, int]:
+        """Coordinates of a thread in its block."""
+        x, y, _ = self.block_shape
+        return number % x, number // x % y, number // (x * y)
+
+    def fault(self, kind: str, ins: Instruction, message: str, lanes: NDArray[Any], address: int | None = None,
+              pair: bool = False, count: int | None = None, batch: Batch | None = None,
+              threads: list[Any] | None = None) -> None:
+        """Record a finding once per kind and instruction; later ones are counted.
+
+        Raises:
+            Stop: the checks are off, and an access was refused.
+        """
+        times = len(lanes) if count is None else count
+        known = self.faults.get((kind, ins.index))
+        if known is not None:
+            known.count += times
+            return
+        if threads is None:
+            threads = [self.thread(int(lane), batch) for lane in lanes[:4]]
+        if pair:
+            message = message.format(*[f"{thread} of block {block}" for block, thread in threads])
+        self.faults[kind, ins.index] = Fault(kind, message, self.program.kernel.name, ins.file, ins.line, ins.ptx_line,
+                                             ins.text, threads, address, times)
+        if not self.checks:
+            raise Stop(f"{kind} at {ins.where}; run with checks=True to go on past refused accesses")
+
+    def special(self, ins: Instruction, name: str, dtype: Any) -> Getter:
+        """A getter of a special register.
+
+        Raises:
+            UnknownInstruction: one that the simulator does not have.
+        """
+        root, _, axis = name[1:].partition(".")
+        which = {"x": 0, "y": 1, "z": 2}.get(axis, 0)
+        fixed = {"ntid": self.block_shape[which], "nctaid": self.grid[which], "nwarpid": self.padded // 32,
+                 "smid": 0, "nsmid": 1, "gridid": 0, "total_smem_size": self.shared_size,
+                 "dynamic_smem_size": self.symbols.get("%dynamic", 0), "clusterid": 0, "cluster_ctarank": 0,
+                 "cluster_nctarank": 1, "cluster_ctaid": 0, "cluster_nctaid": 1}
+        if root in fixed:
+            value = dtype(fixed[root])
+            return lambda group: value
+        if root in ("tid", "ctaid"):
+            return lambda group: self.batch.coordinates(root, which)[group.lanes.lanes].astype(dtype)
+        if root == "laneid":
+            return lambda group: (group.lanes.lanes & 31).astype(dtype)
+        if root == "warpid":
+            return lambda group: (group.lanes.lanes % self.padded >> 5).astype(dtype)
+        if root.startswith("lanemask_"):
+            one, ones = np.uint64(1), np.uint64(0xFFFFFFFF)
+            masks = {"eq": lambda n: one << n, "lt": lambda n: (one << n) - one, "le": lambda n: (one << n << one) - one,
+                     "gt": lambda n: ones << n << one, "ge": lambda n: ones << n}
+            mask = masks[root[9:]]
+            return lambda group: (mask((group.lanes.lanes & 31).astype(np.uint64)) & ones).astype(dtype)
+        if root in ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
+            return lambda group: dtype(0 if root.endswith("hi") else self.steps & 0xFFFFFFFF)
+        raise ins.unknown(f"special register {name} is not simulated")
+
+    def sync_mask(self, ins: Instruction, group: Group) -> NDArray[np.bool_] | None:
+        """``(warps, 32)``: the lanes that a warp-wide instruction names; None for all."""
+        if ins.base in ("mma", "ldmatrix", "stmatrix", "movmatrix", "activemask") or not ins.operands:
+            return None
+        get = self.masks.get(ins.index)
+        if get is None:
+            return None
+        masks = np.broadcast_to(np.asarray(get(group)), (group.lanes.n,))[group.lanes.firsts]
+        return np.asarray((masks[:, None] >> np.arange(32, dtype=np.uint32)) & np.uint32(1) != 0)
+
+    def run(self, per_batch: int, at_once: int) -> str:
+        """Run all blocks, ``per_batch`` at a time with at most ``at_once`` batches alive; why it stopped, or ""."""
+        total = self.grid[0] * self.grid[1] * self.grid[2]
+        waiting = [np.arange(start, min(start + per_batch, total)) for start in range(0, total, per_batch)]
+        waiting.reverse()
+        alive: list[Batch] = []
+        number = idle = 0
+        seen = -1
+        turn = 0
+        try:
+            while waiting or alive:
+                if waiting and (not alive or (turn >= len(alive) and len(alive) < at_once)):
+                    alive.append(Batch(self, waiting.pop(), number))
+                    number, turn = number + 1, len(alive) - 1
+                turn %= len(alive)
+                self.batch = alive[turn]
+                if self.batch.run():
+                    alive.pop(turn)
+                    idle = 0
+                    continue
+                turn += 1
+                if turn >= len(alive) and (not waiting or len(alive) >= at_once):
+                    idle = idle + 1 if self.writes == seen else 0
+                    seen = self.writes
+                    if idle > IDLE:
+                        for batch in alive:
+                            batch.report_spin()
+                        return "deadlock: every thread left waits for a flag that none of them sets"
+        except Stop as stop:
+            return str(stop)
+        return ""
+
+    def finish_counts(self) -> None:
+        """Give each instruction the executions of its block."""
+        for block, code in zip(self.program.blocks, self.code):
+            for index in range(block.start, block.end):
+                self.counts[index].executions += code.warps
+                self.counts[index].threads += code.lanes
+
+
+class Batch:
+    """Some blocks of the grid that run together, and their memory."""
+
+    def __init__(self, machine: Machine, numbers: NDArray[Any], serial: int) -> None:
+        self.machine, self.numbers, self.number = machine, numbers, serial
+        self.blocks, self.padded, self.pool = len(numbers), machine.padded, machine.pool
+        self.shared_size = machine.shared_size
+        self.shared_stride = -(-max(machine.shared_size, 16) // 16) * 16
+        self.unit = machine.unit
+        self.unit_shift = self.unit.bit_length() - 1
+        shared = np.zeros(self.blocks * self.shared_stride + 16, np.uint8)
+        self.shared_views = {size: shared.view(f"u{size}") for size in (1, 2, 4, 8)} | {16: shared.view("c16")}
+        self.written = np.zeros(self.blocks * self.shared_stride // self.unit, bool)
+        self.all_written = False
+        self._marked: set[Any] = set()
+        self.local_stride = -(-max(machine.local_size, 16) // 16) * 16
+        self._local: dict[int, NDArray[Any]] | None = None
+        self.live = np.zeros(self.blocks * self.padded, bool)
+        self.live.reshape(-1, self.padded)[:, :machine.threads] = True
+        self.live_total = int(self.live.sum())
+        self.epoch = np.zeros(self.blocks, np.int64)
+        self.barriers = Barriers(self)
+        self.races = RaceLog(machine, self)
+        self.ready: list[Group] = []
+        self.parked: list[Group] = []
+        self._coordinates: dict[tuple[str, int], NDArray[Any]] = {}
+        self.mailbox: dict[int, Any] = {}
+        everyone = self.pool.get(np.flatnonzero(self.live).astype(np.int64))
+        group = Group(everyone, machine.program.slots)
+        group.zero()
+        self.ready.append(group)
+
+    def coordinates(self, root: str, axis: int) -> NDArray[Any]:
+        """``tid`` or ``ctaid`` along an axis, for every lane of the batch (int64)."""
+        found = self._coordinates.get((root, axis))
+        if found is None:
+            m = self.machine
+            lane = np.arange(self.blocks * self.padded)
+            if root == "tid":
+                index, shape = lane % self.padded, m.block_shape
+            else:
+                index, shape = self.numbers[lane // self.padded], m.grid
+            found = (index % shape[0], index // shape[0] % shape[1], index // (shape[0] * shape[1]))[axis]
+            self._coordinates[root, axis] = found
+        return found
+
+    @property
+    def local_views(self) -> dict[int, NDArray[Any]]:
+        """Local memory of all lanes, by the size of its units in bytes."""
+        if self._local is None:
+            raw = np.zeros(self.blocks * self.padded * self.local_stride, np.uint8)
+            self._local = {n: raw.view(f"u{n}") for n in (1, 2, 4, 8)} | {16: raw.view("c16")}
+        return self._local
+
+    def mark_written(self, offsets: NDArray[Any], size: int, key: Any) -> None:
+        """Remember that shared memory at ``offsets`` holds something; ``key`` names the same offsets again."""
+        if self.all_written or key in self._marked:
+            return
+        start = offsets >> self.unit_shift
+        for step in range(max(1, size // self.unit)):
+            self.written[start + step] = True
+        if len(self._marked) < 4096:
+            self._marked.add(key)
+        self.all_written = bool(self.written.all())
+
+    def run(self) -> bool:
+        """Run until all lanes have ended (True), or every group only polls (False)."""
+        machine = self.machine
+        code = machine.code
+        while True:
+            if not self.ready:
+                if self.parked:
+                    self.ready, self.parked = self.parked, []
+                    for group in self.ready:
+                        group.turns = -1  # nothing else can run: go on without the missing lanes
+                elif self.barriers.waiting:
+                    self.barriers.deadlock()
+                    raise Stop("deadlock at a barrier")
+                else:
+                    self.races.finish()
+                    return True
+            fresh = [group for group in self.ready if not group.polled]
+            if not fresh:
+                for group in self.ready:
+                    group.polled = False
+                return False
+            group = self._next(fresh)
+            number = group.block
+            if number >= len(code):
+                self.exit(group)
+                continue
+            if code[number].sync is not None and not self._complete(group, code[number]):
+                continue
+            limit = min((other.block for other in self.ready if not other.polled), default=len(code))
+            self._advance(group, limit, code)
+
+    def _advance(self, group: Group, limit: int, code: list[Code]) -> None:
+        machine = self.machine
+        alone = not self.ready and not self.parked
+        first = True
+        while True:
+            number = group.block
+            block = code[number]
+            if block.sync is not None and not first and not group.lanes.full and not self._complete(group, block):
+                return
+            first = False
+            for step in block.steps:
+                step(group)
+            block.warps += group.lanes.warps
+            block.lanes += group.lanes.n
+            machine.steps += block.length
+            if machine.steps > machine.max_steps:
+                raise Stop(f"more than max_steps = {machine.max_steps} instructions were executed; "
+                           f"the kernel may never end, or max_steps is too small")
+            following = block.end(group)
+            if following < 0:
+                return
+            group.block = following
+            if following <= number:
+                group.turns += 1
+                if group.polled or (not alone and group.turns > TURNS):
+                    group.polled, group.turns = True, 0
+                    break
+            if following >= limit or following >= len(code):
+                break
+        self.ready.append(group)
+
+    def _next(self, fresh: list[Group]) -> Group:
+        number = min(group.block for group in fresh)
+        same = [group for group in fresh if group.block == number]
+        here = [group for group in self.parked if group.block == number]
+        for group in same:
+            self.ready.remove(group)
+        for group in here:
+            self.parked.remove(group)
+        same += here
+        if len(same) > 1:
+            code = self.machine.code
+            live = code[number].live if number < len(code) else {}
+            group = merge(same, self.pool, self.machine.program.slots, live)
+        else:
+            group = same[0]
+        group.polled = False
+        return group
+
+    def _complete(self, group: Group, code: Code) -> bool:
+        """Whether the lanes that a warp-wide instruction names are all here; the group is parked where not."""
+        if group.lanes.full:
+            return True
+        ins = code.sync
+        assert ins is not None
+        live = self.live.reshape(-1, 32)[group.lanes.warp_of[group.lanes.firsts]]
+        missing = live & ~group.lanes.active
+        named = self.machine.sync_mask(ins, group) if missing.any() else None
+        if named is not None:
+            missing &= named
+        if not missing.any():
+            return True
+        if group.turns >= 0:
+            self.parked.append(group)
+            return False
+        group.turns = 0
+        self.machine.fault("divergent_warp", ins, f"{ins.opcode} names lanes that are elsewhere; all lanes of its mask must "
+                           "execute it together", group.lanes.lanes)
+        return True
+
+    def exit(self, group: Group) -> None:
+        """The lanes of a group end."""
+        self.live[group.lanes.lanes] = False
+        self.live_total -= group.lanes.n
+        if self.barriers.waiting:
+            self.barriers.release_all()
+
+    def report_spin(self) -> None:
+        """Report the groups that poll without end."""
+        for group in self.ready:
+            block = self.machine.program.blocks[min(group.block, len(self.machine.program.blocks) - 1)]
+            ins = self.machine.program.kernel.instructions[block.start]
+            self.machine.fault("deadlock", ins, "threads poll here for a flag that no thread sets any more",
+                               group.lanes.lanes, batch=self)
+        if self.barriers.waiting:
+            self.barriers.deadlock()
+

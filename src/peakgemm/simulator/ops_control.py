@@ -1,0 +1,259 @@
+"""What ends a block: branches, exits, barriers.
+
+A branch that only some lanes take splits the group, except where it skips one short
+straight block: that is run by the lanes concerned on a copy of the registers it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .build import Build, Step, builder
+from .lanes import Group
+from .machine import Code, Stop
+from .program import WARP_SYNC, Block, is_barrier
+from .ptx import Imm, Instruction, Reg, Sym
+
+End = Callable[[Group], int]
+
+
+def compile_kernel(b: Build) -> list[Code]:
+    """All blocks of the program, executable."""
+    code: list[Code] = []
+    instructions = b.program.kernel.instructions
+    everything = [b.block(block) for block in b.program.blocks]
+    for block, steps in zip(b.program.blocks, everything):
+        first = instructions[block.start] if block.end > block.start else None
+        sync = first if first is not None and (first.base in WARP_SYNC or first.opcode.startswith("bar.warp")
+                                               or first.opcode.startswith("barrier.warp")) else None
+        if sync is not None and sync.base == "activemask":
+            sync = None
+        if sync is not None and sync.operands and isinstance(sync.operands[-1], (Imm, Reg)):
+            b.machine.masks[sync.index] = b.src(sync, sync.operands[-1], "u32")
+        code.append(Code(steps, lambda group: -1, block.end - block.start, b.program.slots_of(block.live_in), sync))
+    b.machine.code = code
+    for block in b.program.blocks:
+        code[block.number].end = _end(b, block, everything)
+    return code
+
+
+def _end(b: Build, block: Block, everything: list[list[Step]]) -> End:
+    following = block.number + 1
+    last = b.program.kernel.instructions[block.end - 1] if block.end > block.start else None
+    if last is None:
+        return lambda group: following
+    if last.base == "bra":
+        target = last.operands[0]
+        assert isinstance(target, Sym)
+        number = b.program.block_of_label[target.name]
+        if last.guard is None:
+            return lambda group: number
+        return _branch(b, block, last, number, following, everything)
+    if last.base in ("ret", "exit"):
+        end = len(b.program.blocks)
+        if last.guard is None:
+            return lambda group: end
+        return _branch(b, block, last, end, following, everything)
+    if last.base == "trap":
+        return _trap(b, last)
+    if last.base == "brx":
+        return _table(b, last)
+    if is_barrier(last) and "warp" not in last.parts:
+        return _barrier(b, last, following)
+    return lambda group: following
+
+
+def _trap(b: Build, ins: Instruction) -> End:
+    guard = b.guard(ins)
+
+    def end(group: Group) -> int:
+        hit = np.ones(group.lanes.n, bool) if guard is None else np.asarray(guard(group))
+        if hit.any():
+            b.machine.fault("trap", ins, "the kernel trapped (an assertion or __trap())", group.lanes.lanes[hit])
+            raise Stop(f"trap at {ins.where}")
+        return group.block + 1
+
+    return end
+
+
+def _split(b: Build, group: Group, mask: Any, number: int) -> None:
+    """Make the lanes of ``mask`` a group of their own at block ``number``."""
+    machine = b.machine
+    lanes, chosen = machine.pool.subset(group.lanes, mask)
+    live = machine.code[number].live if number < len(machine.code) else {}
+    part = group.take(chosen, lanes, b.program.slots, live)
+    part.block, part.polled, part.turns = number, group.polled, group.turns
+    machine.batch.ready.append(part)
+
+
+def _branch(b: Build, block: Block, ins: Instruction, target: int, following: int,
+            everything: list[list[Step]]) -> End:
+    guard = b.guard(ins)
+    assert guard is not None
+    counts = b.machine.counts[ins.index]
+    hammock = _hammock(b, following, target, everything)
+    count = np.count_nonzero
+
+    def end(group: Group) -> int:
+        taken = guard(group)
+        n = count(taken)
+        if n == group.lanes.n:
+            return target
+        if n == 0:
+            return following
+        lanes = group.lanes
+        per_warp = np.add.reduceat(taken.astype(np.int64), lanes.firsts)
+        size = np.diff(np.append(lanes.firsts, lanes.n))
+        counts.divergent += int(count((per_warp > 0) & (per_warp < size)))
+        if hammock is not None:
+            hammock(group, ~taken)
+            return target
+        ahead = target <= block.number
+        if group.polled and ahead:  # the lanes that go on polling step back
+            group.turns = 0
+        _split(b, group, taken, target)
+        if not (group.polled and ahead):
+            b.machine.batch.ready[-1].polled = False
+        _split(b, group, ~taken, following)
+        b.machine.batch.ready[-1].polled = False
+        return -1
+
+    return end
+
+
+def _hammock(b: Build, number: int, join: int, everything: list[list[Step]]) -> Callable[[Group, Any], None] | None:
+    """How to run the one block between a branch and its target for some lanes; None where there is more to it."""
+    if number >= len(b.program.blocks) or join != number + 1:
+        return None
+    block = b.program.blocks[number]
+    if block.successors != [join] or block.end == block.start:
+        return None
+    instructions = b.program.kernel.instructions[block.start:block.end]
+    if any(is_barrier(ins) or ins.base in WARP_SYNC or ins.base in ("bar", "trap", "exit", "ret") or
+           (ins.base == "bra" and ins.guard is not None) for ins in instructions):
+        return None
+    names = block.uses | block.defines
+    for ins in instructions:
+        if ins.guard is not None:
+            names = names | {ins.guard.name}
+    needed = b.program.slots_of(names)
+    written = b.program.slots_of(block.defines & block.live_out)
+    code = b.machine.code[number]
+    steps = everything[number]
+
+    def run(group: Group, mask: Any) -> None:
+        lanes, chosen = b.machine.pool.subset(group.lanes, mask)
+        part = group.part(chosen, lanes, needed)
+        for step in steps:
+            step(part)
+        code.warps += lanes.warps
+        code.lanes += lanes.n
+        b.machine.steps += code.length
+        group.put_back(part, chosen, needed, written)
+        group.polled |= part.polled
+
+    return run
+
+
+def _table(b: Build, ins: Instruction) -> End:
+    table = ins.operands[1]
+    assert isinstance(table, Sym)
+    numbers = [b.program.block_of_label[name] for name in b.program.kernel.tables[table.name]]
+    get = b.src(ins, ins.operands[0], "u32")
+    if ins.guard is not None:
+        raise ins.unknown("a predicated indexed branch")
+
+    def end(group: Group) -> int:
+        index = np.broadcast_to(np.asarray(get(group)), (group.lanes.n,))
+        values = np.unique(index)
+        if len(values) == 1:
+            return numbers[int(values[0])]
+        for value in values:
+            _split(b, group, index == value, numbers[int(value)])
+        return -1
+
+    return end
+
+
+def _barrier(b: Build, ins: Instruction, following: int) -> End:
+    operands = list(ins.operands)
+    reduce = ins.has("red")
+    answer = operands.pop(0) if reduce else None
+    negated = False
+    predicate = None
+    if reduce:
+        source = operands.pop()
+        assert isinstance(source, Reg)
+        predicate, negated = b.src(ins, Reg(source.name), "pred"), source.negated
+    get_id = b.src(ins, operands[0], "u32")
+    get_count = b.src(ins, operands[1], "u32") if len(operands) > 1 else None
+    guard = b.guard(ins)
+    put = None
+    if answer is not None:
+        kind = "pred" if ins.has("and", "or") else "u32"
+        put = b.dst(ins, answer, kind)
+
+    def tell(group: Group, yes: Any, total: Any) -> None:
+        assert put is not None
+        put(group, yes > 0 if ins.has("or") else yes == total if ins.has("and") else yes.astype(np.uint32))
+
+    def end(group: Group) -> int:
+        batch = b.machine.batch
+        if guard is not None:
+            mask = np.asarray(guard(group))
+            if not mask.any():
+                return following
+            if not mask.all():
+                _split(b, group, ~mask, following)
+                lanes, chosen = batch.pool.subset(group.lanes, mask)
+                every = {kind: list(range(n)) for kind, n in b.program.slots.items()}
+                group = group.take(chosen, lanes, b.program.slots, every)
+        ids = np.broadcast_to(np.asarray(get_id(group)), (group.lanes.n,))
+        counts = None if get_count is None else np.broadcast_to(np.asarray(get_count(group)), (group.lanes.n,))
+        if (ids != ids[0]).any() or (counts is not None and (counts != counts[0]).any()):
+            wide = ids.astype(np.int64) << 32 | (0 if counts is None else counts.astype(np.int64))
+            every = {kind: list(range(n)) for kind, n in b.program.slots.items()}
+            for value in np.unique(wide):
+                lanes, chosen = batch.pool.subset(group.lanes, wide == value)
+                part = group.take(chosen, lanes, b.program.slots, every)
+                part.block = group.block
+                after = end(part)
+                if after >= 0:
+                    part.block = after
+                    batch.ready.append(part)
+            return -1
+        count = None if counts is None else int(counts[0])
+        if ins.has("arrive"):
+            assert count is not None
+            return batch.barriers.arrive(group, ins, int(ids[0]), count, following)
+        if predicate is None:
+            return batch.barriers.wait(group, ins, int(ids[0]), count, following)
+        vote = np.asarray(predicate(group)) ^ negated
+        return batch.barriers.wait(group, ins, int(ids[0]), count, following, vote, tell)
+
+    return end
+
+
+@builder("bar", "barrier")
+def warp_barrier(b: Build, ins: Instruction) -> Step:
+    if "warp" not in ins.parts:
+        raise ins.unknown()
+
+    def step(group: Group) -> None:
+        if b.machine.checks:
+            b.machine.batch.races.event("warp", group.lanes)
+
+    return step
+
+
+@builder("membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard", "griddepcontrol", "setmaxnreg",
+         "applypriority", "pmevent")
+def nothing(b: Build, ins: Instruction) -> Step:
+    """Instructions that order or hint, and change no value here: memory is sequentially consistent."""
+    def step(group: Group) -> None:
+        return None
+
+    return step

@@ -1,0 +1,414 @@
+"""Loads, stores, address conversions, cp.async."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .access import UNITS, Site, split_generic
+from .build import SIGNED, UNSIGNED, WIDTH, Build, Getter, Step, builder
+from .lanes import DTYPES, Group, LaneSet
+from .memory import GLOBAL, LOCAL, SHARED, WINDOW
+from .ptx import BYTES, Imm, Instruction, Mem, Operand, Reg, Sym, Vec
+
+Array = NDArray[Any]
+STRONG = ("volatile", "acquire", "relaxed", "release", "acq_rel")
+Target = tuple[str, int, Any]
+
+
+def space_of(ins: Instruction) -> str:
+    """shared, global, local, param, const or generic."""
+    for part in ins.parts[1:]:
+        name = part.split("::")[0]
+        if name in ("shared", "global", "local", "param", "const"):
+            if part == "shared::cluster":
+                raise ins.unknown("distributed shared memory is not simulated")
+            return name
+    return "generic"
+
+
+def address(b: Build, ins: Instruction, operand: Operand, space: str) -> Getter:
+    """A getter of an address operand for every lane: uint32 in shared and local space, else uint64."""
+    if not isinstance(operand, Mem):
+        raise ins.unknown(f"operand {operand} is not an address")
+    kind = "u32" if space in ("shared", "local") else "u64"
+    dtype = DTYPES[kind]
+    base, offset = operand.base, operand.offset
+    if isinstance(base, Reg) and base.name in b.program.slot:
+        own = {"r": "u32", "d": "u64"}[b.program.slot[base.name][0]]
+        get = b.src(ins, base, own)
+        move = dtype(offset & ((1 << 8 * BYTES[kind]) - 1))
+        if own == kind:
+            return (lambda group: get(group) + move) if offset else get
+        return lambda group: get(group).astype(dtype) + move
+    if isinstance(base, Imm):
+        value = dtype(base.value + offset)
+    else:
+        assert isinstance(base, Sym)
+        value = dtype(b.machine.address_of(ins, base.name) + base.offset + offset)
+    return lambda group: np.full(group.lanes.n, value)
+
+
+def targets(b: Build, ins: Instruction, operand: Operand, kind: str) -> list[Target | None]:
+    """Where a loaded vector goes: row view, slot, and the type of the loaded elements."""
+    out: list[Target | None] = []
+    for item in operand.items if isinstance(operand, Vec) else (operand,):
+        assert isinstance(item, Reg)
+        if item.name == "_":
+            out.append(None)
+            continue
+        cls, slot = b.program.slot[item.name]
+        signed = kind.startswith("s")
+        view = (SIGNED if signed else UNSIGNED)[cls]
+        if BYTES[kind] > WIDTH[cls]:
+            raise ins.unknown(f"result register {item.name} is narrower than .{kind}")
+        out.append((view, slot, DTYPES[f"{'s' if signed else 'u'}{8 * BYTES[kind]}"]))
+    return out
+
+
+def chosen_lanes(b: Build, guard: Getter | None, group: Group) -> tuple[LaneSet, Array | None]:
+    """The lanes whose guard holds, and their places (None: all of them)."""
+    if guard is None:
+        return group.lanes, None
+    mask = guard(group)
+    n = np.count_nonzero(mask)
+    if n == group.lanes.n:
+        return group.lanes, None
+    return b.machine.pool.subset(group.lanes, mask)
+
+
+def by_space(b: Build, space: str, lanes: LaneSet, at: Array) -> list[tuple[str, LaneSet, Array, Array | None]]:
+    """Cut a generic access into ``(space, lanes, address in it, places)``."""
+    if space != "generic":
+        return [(space, lanes, at, None)]
+    parts = []
+    for name, mask in split_generic(at).items():
+        everyone = bool(mask.all())
+        some, places = (lanes, None) if everyone else b.machine.pool.subset(lanes, mask)
+        there = at if everyone else at[places]
+        if name != "global":
+            there = (there - np.uint64(SHARED if name == "shared" else LOCAL)).astype(np.uint32)
+        parts.append((name, some, there, places))
+    return parts
+
+
+def resolve(b: Build, site: Site, space: str, lanes: LaneSet, at: Array, event: str,
+            write: bool) -> tuple[Array, Array | None, dict[int, Array]]:
+    """Offsets, the mask of lanes allowed (None: all), and the memory that the offsets count in."""
+    machine = b.machine
+    if space == "shared":
+        offsets, valid = site.shared(lanes, at, event)
+        return offsets, valid, machine.batch.shared_views
+    if space == "global":
+        offsets, valid = site.global_(lanes, at, write)
+        return offsets, valid, machine.arena.views
+    wide = at.astype(np.int64)
+    inside = (wide + site.size <= machine.local_size) & (wide % site.size == 0)
+    offsets = lanes.lanes * machine.batch.local_stride + wide
+    valid = None
+    if not inside.all():
+        where = int(wide[~inside][0])
+        machine.fault("local_out_of_bounds", site.ins, f"{site.size}-byte access at local address {where}, outside the "
+                      f"thread's {machine.local_size} bytes or misaligned", lanes.lanes[~inside], where)
+        offsets, valid = offsets[inside], inside
+    return offsets, valid, machine.batch.local_views
+
+
+def gather(views: dict[int, Array], offsets: Array, each: int, count: int) -> Array:
+    """``(n, count)`` elements of ``each`` bytes from byte offsets aligned to the whole."""
+    size = each * count
+    data = views[size].take(offsets >> (size.bit_length() - 1), mode="clip")
+    return data.view(f"u{each}").reshape(-1, count)
+
+
+def scatter(views: dict[int, Array], offsets: Array, data: Array) -> None:
+    """Store ``data (n, count)``; of lanes with one offset the last wins."""
+    size = data.itemsize * data.shape[1]
+    views[size][offsets >> (size.bit_length() - 1)] = data.view(UNITS[size])[:, 0]
+
+
+def _vector(ins: Instruction) -> int:
+    return next((int(part[1]) for part in ins.parts if part in ("v2", "v4", "v8")), 1)
+
+
+@builder("ld", "ldu")
+def load(b: Build, ins: Instruction) -> Step:
+    kind, count, space = ins.types[-1], _vector(ins), space_of(ins)
+    if space == "param":
+        return _load_param(b, ins, kind, count)
+    if count * BYTES[kind] > 16:
+        raise ins.unknown("loads wider than 16 bytes")
+    get = address(b, ins, ins.operands[1], space)
+    into, guard = targets(b, ins, ins.operands[0], kind), b.guard(ins)
+    each = BYTES[kind]
+    if space == "const":
+        return _load_const(b, get, into, guard, each, count)
+    site = Site(b.machine, ins, each * count, "ld")
+    strong = ins.has(*STRONG)
+    event = "a" if strong else "r"
+
+    def step(group: Group) -> None:
+        lanes, places = chosen_lanes(b, guard, group)
+        if not lanes.n:
+            return
+        if strong:
+            group.polled = True
+        at = get(group)
+        if places is not None:
+            at = at[places]
+        for where, some, there, sub in by_space(b, space, lanes, at):
+            offsets, valid, views = resolve(b, site, where, some, there, event, False)
+            data = gather(views, offsets, each, count)
+            if valid is not None:
+                every = np.zeros((some.n, count), data.dtype)
+                every[valid] = data
+                data = every
+            _deliver(group, into, data, _compose(places, sub))
+
+    return step
+
+
+def _compose(outer: Array | None, inner: Array | None) -> Array | None:
+    if outer is None or inner is None:
+        return inner if outer is None else outer
+    return outer[inner]
+
+
+def _deliver(group: Group, into: list[Target | None], data: Array, places: Array | None) -> None:
+    for k, target in enumerate(into):
+        if target is not None:
+            view, slot, dtype = target
+            column = data[:, k].view(dtype)
+            if places is None:
+                np.copyto(group.rows[view][slot], column)
+            else:
+                group.rows[view][slot][places] = column
+
+
+def _load_param(b: Build, ins: Instruction, kind: str, count: int) -> Step:
+    operand = ins.operands[1]
+    if not isinstance(operand, Mem) or not isinstance(operand.base, Sym):
+        raise ins.unknown("a parameter addressed through a register")
+    if operand.base.name not in b.machine.params:
+        raise ins.unknown(f"{operand.base.name} is not a parameter of kernel {b.program.kernel.name}")
+    blob = b.machine.params[operand.base.name]
+    start, each = operand.base.offset + operand.offset, BYTES[kind]
+    values = np.frombuffer(blob[start:start + each * count], DTYPES[kind])
+    items = ins.operands[0].items if isinstance(ins.operands[0], Vec) else (ins.operands[0],)
+    puts = [b.dst(ins, item, kind) for item in items]
+
+    def step(group: Group) -> None:
+        for put, value in zip(puts, values, strict=True):
+            put(group, value)
+
+    return step
+
+
+def _load_const(b: Build, get: Getter, into: list[Target | None], guard: Getter | None, each: int,
+                count: int) -> Step:
+    def step(group: Group) -> None:
+        lanes, places = chosen_lanes(b, guard, group)
+        at = get(group) if places is None else get(group)[places]
+        offsets = np.clip((at - np.uint64(GLOBAL)).astype(np.int64), 0, b.machine.arena.size)
+        _deliver(group, into, gather(b.machine.arena.views, offsets, each, count), places)
+
+    return step
+
+
+@builder("st")
+def store(b: Build, ins: Instruction) -> Step:
+    kind, count, space = ins.types[-1], _vector(ins), space_of(ins)
+    each = BYTES[kind]
+    if each * count > 16 or space == "param":
+        raise ins.unknown()
+    get, guard = address(b, ins, ins.operands[0], space), b.guard(ins)
+    value = ins.operands[1]
+    raw = f"u{8 * each}"
+    items = value.items if isinstance(value, Vec) else (value,)
+    sources = [b.src(ins, item, kind if isinstance(item, Imm) else raw) for item in items]
+    site = Site(b.machine, ins, each * count, "st")
+    machine = b.machine
+    strong = ins.has(*STRONG)
+    event = "a" if strong else "w"
+
+    def step(group: Group) -> None:
+        lanes, places = chosen_lanes(b, guard, group)
+        if not lanes.n:
+            return
+        machine.writes += 1
+        at = get(group) if places is None else get(group)[places]
+        data = np.empty((lanes.n, count), f"u{each}")
+        for k, source in enumerate(sources):
+            given = np.asarray(source(group))
+            data[:, k] = given.view(f"u{each}") if given.ndim == 0 or places is None else given[places]
+        for where, some, there, sub in by_space(b, space, lanes, at):
+            part = data if sub is None else data[sub]
+            offsets, valid, views = resolve(b, site, where, some, there, event, True)
+            if valid is not None:
+                part = part[valid]
+                some = machine.pool.get(some.lanes[valid])
+                if not some.n:
+                    continue
+            scatter(views, offsets, part)
+            if machine.checks and not strong and where != "local":
+                _same_instruction(b, site, where, some, offsets, part, views)
+
+    return step
+
+
+def _same_instruction(b: Build, site: Site, where: str, lanes: LaneSet, offsets: Array, data: Array,
+                      views: dict[int, Array]) -> None:
+    each, count = data.itemsize, data.shape[1]
+
+    def again() -> Array:
+        return np.asarray((gather(views, offsets, each, count) == data).all(axis=1))
+
+    if where == "global":
+        assert b.machine.write_log is not None
+        b.machine.write_log.record(site, lanes, offsets, again)
+        return
+    pattern = site.patterns["shared"][0]
+    if pattern.lanes is lanes and pattern.twice is None:
+        pattern.twice = len(np.unique(offsets)) < len(offsets)
+    if pattern.lanes is lanes and not pattern.twice:
+        return
+    lost = ~again()
+    if lost.any():
+        first = int(np.flatnonzero(lost)[0])
+        winner = int(np.flatnonzero(offsets == offsets[first])[-1])
+        at = int(offsets[first] % b.machine.batch.shared_stride)
+        b.machine.fault("shared_race", site.ins, f"shared address {at} is written by thread {{0}} and by thread {{1}} with "
+                        "different values in one instruction; give each element to one thread",
+                        lanes.lanes[[first, winner]], at, pair=True, count=int(lost.sum()))
+
+
+@builder("cvta")
+def cvta(b: Build, ins: Instruction) -> Step:
+    space = next((part.split("::")[0] for part in ins.parts[1:] if part.split("::")[0] in
+                  ("global", "shared", "local", "const", "param")), "")
+    base = {"shared": SHARED, "local": LOCAL}.get(space, 0)
+    kind = ins.types[-1]
+    if kind != "u64":
+        raise ins.unknown("32-bit addressing")
+    move = np.uint64(base if not ins.has("to") else (1 << 64) - base if base else 0)
+    return b.simple(ins, kind, (lambda x: x + move) if base else (lambda x: x))
+
+
+@builder("isspacep")
+def isspacep(b: Build, ins: Instruction) -> Step:
+    space = ins.parts[1].split("::")[0]
+
+    def compute(x: Any) -> Any:
+        shared = (x >= np.uint64(SHARED)) & (x < np.uint64(SHARED + WINDOW))
+        local = (x >= np.uint64(LOCAL)) & (x < np.uint64(LOCAL + WINDOW))
+        return {"shared": shared, "local": local}.get(space, ~shared & ~local)
+
+    put = b.dst(ins, ins.operands[0], "pred")
+    get = b.src(ins, ins.operands[1], "u64")
+    return lambda group: put(group, compute(get(group)))
+
+
+# ---- cp.async ------------------------------------------------------------------------------------
+
+
+@builder("cp")
+def cp_async(b: Build, ins: Instruction) -> Step:
+    if ins.opcode.startswith("cp.async.commit_group"):
+        return _group_event(b, ins, "commit")
+    if ins.opcode.startswith("cp.async.wait_all"):
+        return _group_event(b, ins, "wait", -1)
+    if ins.opcode.startswith("cp.async.wait_group"):
+        keep = ins.operands[0]
+        assert isinstance(keep, Imm)
+        return _group_event(b, ins, "wait", keep.value)
+    if ins.opcode.startswith("cp.async.mbarrier.arrive"):
+        from .ops_mbarrier import arrive_after_copies
+
+        return arrive_after_copies(b, ins)
+    if not (ins.has("ca", "cg") and ins.has("global")):
+        raise ins.unknown()
+    size_operand = ins.operands[2]
+    assert isinstance(size_operand, Imm)
+    size = size_operand.value
+    to, source = address(b, ins, ins.operands[0], "shared"), address(b, ins, ins.operands[1], "global")
+    amount = _source_size(b, ins, size)
+    guard = b.guard(ins)
+    inside, outside = Site(b.machine, ins, size, "ldgsts"), Site(b.machine, ins, size, "ldgsts")
+
+    def step(group: Group) -> None:
+        lanes, places = chosen_lanes(b, guard, group)
+        if not lanes.n:
+            return
+        b.machine.writes += 1
+        at, origin = to(group), source(group)
+        if places is not None:
+            at, origin = at[places], origin[places]
+        data = np.zeros((lanes.n, 1), UNITS[size])
+        if amount is None:
+            _fetch(b, outside, lanes, origin, data, None)
+        else:
+            given = np.broadcast_to(np.asarray(amount(group)), (group.lanes.n,))
+            given = given if places is None else given[places]
+            for bytes_read in np.unique(given):
+                if bytes_read:
+                    some, where = b.machine.pool.subset(lanes, given == bytes_read)
+                    if bytes_read == size:
+                        _fetch(b, outside, some, origin[where], data, where)
+                    else:
+                        _fetch_bytes(b, outside, some, origin[where], data, where, int(bytes_read))
+        offsets, valid = inside.shared(lanes, at, "c")
+        b.machine.batch.shared_views[size][offsets >> (size.bit_length() - 1)] = data[:, 0] if valid is None \
+            else data[valid, 0]
+
+    return step
+
+
+def _source_size(b: Build, ins: Instruction, size: int) -> Getter | None:
+    if len(ins.operands) < 4 or ins.has("L2::cache_hint") and len(ins.operands) == 4:
+        return None
+    operand = ins.operands[3]
+    if isinstance(operand, Reg) and b.program.kernel.registers.get(operand.name) == "pred":
+        ignore = b.src(ins, operand, "pred")
+        return lambda group: np.where(ignore(group), 0, size)
+    return b.src(ins, operand, "u32")
+
+
+def _fetch(b: Build, site: Site, lanes: LaneSet, origin: Array, data: Array, where: Array | None) -> None:
+    offsets, valid = site.global_(lanes, origin, False)
+    if valid is not None:
+        where = np.flatnonzero(valid) if where is None else where[valid]
+    loaded = b.machine.arena.views[site.size].take(offsets >> (site.size.bit_length() - 1), mode="clip")
+    if where is None:
+        data[:, 0] = loaded
+    else:
+        data[where, 0] = loaded
+
+
+def _fetch_bytes(b: Build, site: Site, lanes: LaneSet, origin: Array, data: Array, where: Array, count: int) -> None:
+    """Lanes that copy only ``count`` bytes, the rest being zero: their reads end there."""
+    whole = site.size
+    try:
+        site.size = count & -count
+        tail = origin + np.uint64(count - site.size)
+        _, valid = site.global_(lanes, tail, False)
+    finally:
+        site.size = whole
+    table = data.view(np.uint8)
+    for k in range(count):
+        good = where if valid is None else where[valid]
+        start = origin if valid is None else origin[valid]
+        offsets = np.clip((start - np.uint64(GLOBAL)).astype(np.int64) + k, 0, b.machine.arena.size)
+        table[good, k] = b.machine.arena.views[1][offsets]
+
+
+def _group_event(b: Build, ins: Instruction, kind: str, *keep: int) -> Step:
+    if ins.guard is not None:
+        raise ins.unknown("a predicated commit or wait")
+
+    def step(group: Group) -> None:
+        if b.machine.checks:
+            b.machine.batch.races.event(kind, group.lanes, *keep)
+
+    return step

@@ -1,0 +1,40 @@
+"""Launch rungs once each on the GPU and check them: the program that profilers and sanitizers watch.
+
+    python tools/launch_rungs.py --rungs 00-14 256x256x256 257x129x65
+
+NumPy in, NumPy out: nothing but peakgemm's own kernels runs on the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from peakgemm import run_rung
+from peakgemm.kernels.registry import rungs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shapes", nargs="+", help="MxNxK")
+    parser.add_argument("--rungs", default="00-14")
+    parser.add_argument("--beta", type=float, default=0.0)
+    args = parser.parse_args()
+    draw = np.random.default_rng(0)
+    for text in args.shapes:
+        m, n, k = map(int, text.split("x"))
+        a = draw.standard_normal((m, k), dtype=np.float32)
+        b = draw.standard_normal((k, n), dtype=np.float32)
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        for kernel in rungs(args.rungs):
+            for name, config in (kernel.named or {"default": None}).items():
+                c = np.full((m, n), 1.0 if args.beta else np.nan, np.float32)
+                run_rung(kernel.number, a, b, c, beta=args.beta, config=config)
+                worst = float(np.abs(c - (exact + args.beta)).max()) if c.size else 0.0
+                assert worst < 1e-3, (kernel.label, name, text, worst)  # NaN fails too
+                print(f"{text} {kernel.label} {name}: {worst:.2e}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

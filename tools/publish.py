@@ -1,0 +1,208 @@
+"""Everything that a page says in figures, generated from results/<gpu>/*.json.
+
+    python tools/publish.py            write the README's table, docs/, plots, kernel headers
+    python tools/publish.py --check    say what is out of date and exit 1 (plots are not compared)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from peakgemm.bench.records import runs_of
+from peakgemm.inspect.header import header_comment
+from peakgemm.kernels.registry import LADDER
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results" / "h100"
+SIZE = 4096
+Row = dict[str, Any]
+
+
+def load(name: str) -> dict[str, Any]:
+    """A record of results/h100."""
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def rows_at(record: dict[str, Any], shape: tuple[int, int, int]) -> list[Row]:
+    """The rows of one shape."""
+    return next(list(run["rungs"]) for run in runs_of(record) if tuple(run["shape"]) == shape)
+
+
+def block(text: str, name: str, body: str) -> str:
+    """``text`` with what lies between the two markers of ``name`` replaced."""
+    pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.S)
+    if not pattern.search(text):
+        raise SystemExit(f"marker {name} is missing")
+    return pattern.sub(lambda m: m[1] + body + m[2], text)
+
+
+def ladder_table(ladder: dict[str, Any], links: str) -> str:
+    """The README's table: one row per rung at 4096, and the other squares."""
+    sizes = [run["shape"][0] for run in runs_of(ladder)]
+    by_size = {n: {r["number"]: r for r in rows_at(ladder, (n, n, n))} for n in sizes}
+    lines = ["| rung | idea | registers | blocks/SM | FFMA in loop | TFLOPS at 4096 | "
+             + " | ".join(f"of cuBLAS, {n}" for n in sizes) + " |",
+             "|---|---|---:|---:|---:|---:|" + "---:|" * len(sizes)]
+    for kernel in LADDER:
+        r = by_size[SIZE][kernel.number]
+        lines.append(f"| [{kernel.label}]({links}{kernel.path.stem}.md) | {kernel.idea} | {r['registers']} "
+                     f"| {r['blocks_per_sm']} | {100 * r['ffma_fraction']:.0f} % | {r['tflops']:.1f} | "
+                     + " | ".join(f"{by_size[n][kernel.number]['ratio_to_cublas']:.3f}" for n in sizes) + " |")
+    base = " | ".join(f"{by_size[n][LADDER[-1].number]['cublas_tflops']:.1f}" for n in sizes)
+    lines.append(f"| cuBLAS FP32, TFLOPS | | | | | {by_size[SIZE][LADDER[-1].number]['cublas_tflops']:.1f} | {base} |")
+    return "\n".join(lines) + "\n"
+
+
+def caption(record: dict[str, Any]) -> str:
+    """Where figures come from, in one line."""
+    gpu, env = record["device"], record["environment"]
+    return (f"{gpu['name']}, random normal data, ratios are medians of interleaved pairs against cuBLAS "
+            f"{env.get('cublas', '')} in plain FP32, NVRTC {env['nvrtc']}. Command: `{record['command']}`.\n")
+
+
+def sweep_table(record: dict[str, Any]) -> str:
+    """All tiles, best first."""
+    lines = ["| bm | bk | bn | rm | rn | double buffer | registers | spill B | warps/SM | limited by | FFMA | banks | TFLOPS "
+             "| of cuBLAS |", "|" + "---:|" * 14]
+    for r in runs_of(record)[0]["rungs"]:
+        if "refused" in r:
+            continue
+        c = r["config"]
+        lines.append(f"| {c['bm']} | {c['bk']} | {c['bn']} | {c['tm']} | {c['tn']} | {'on' if c['stages'] == 2 else 'off'} "
+                     f"| {r['registers']} | {r['spill_bytes']} | {r['warps_per_sm']} | {r['limited_by']} "
+                     f"| {100 * r['ffma_fraction']:.0f} % | {100 * r['bank_ceiling']:.0f} % | {r['tflops']:.1f} "
+                     f"| {r['ratio_to_cublas']:.3f} |")
+    return "\n".join(lines) + "\n"
+
+
+def measured_line(rows: dict[int, Row], number: int) -> str:
+    """The last line of a kernel's header."""
+    r = rows[number]
+    gain = f", {r['tflops'] / rows[number - 1]['tflops']:.2f} times rung {number - 1:02}" if number else ""
+    return f"// Measured: {r['tflops']:.2f} TFLOPS at 4096 on an H100, {r['ratio_to_cublas']:.3f} of cuBLAS{gain}."
+
+
+def rung_page(kernel: Any, rows: dict[int, Row], counters: dict[str, Row], all_sizes: list[tuple[str, Row]]) -> str:
+    """One page per rung: its idea, its facts, its figures, its counters."""
+    r = rows[kernel.number]
+    text = header_comment(kernel.path).split("\n", 2)
+    paragraphs = re.sub(r"\n(?=(Idea|Removes|Leaves|Measured):)", "\n\n", text[2].strip())
+    paragraphs = re.sub(r"^(Idea|Removes|Leaves|Measured):", r"**\1.**", paragraphs, flags=re.M)
+    lines = [f"# {text[0]}", "", paragraphs, "",
+             f"Source: `src/peakgemm/kernels/{kernel.file}`. Try: `peakgemm ladder --rungs {kernel.number:02} "
+             f"--explain {kernel.number:02}`.", "",
+             "## Facts (default configuration, sm_90)", "",
+             "| block x BK / thread | registers | spills | shared bytes | threads | blocks/SM | limited by | loop instructions "
+             "| FFMA | bank ceiling | bytes/FLOP |", "|---|" + "---:|" * 10,
+             f"| {kernel.default.label()} | {r['registers']} | {r['spill_bytes']} | {r['shared_bytes']} | {r['threads']} "
+             f"| {r['blocks_per_sm']} | {r['limited_by']} | {r['loop_instructions']} | {100 * r['ffma_fraction']:.1f} % "
+             f"| {100 * r['bank_ceiling']:.1f} % | {r['bytes_per_flop']:.3f} |", "",
+             "## Measured on an H100", "", "| M x N x K | TFLOPS | of cuBLAS | 10-90 % | error / eps | cuBLAS's |",
+             "|---|---:|---:|---|---:|---:|"]
+    lines += [f"| {shape} | {row['tflops']:.2f} | {row['ratio_to_cublas']:.3f} "
+              f"| {row['ratio_spread'][0]:.3f}-{row['ratio_spread'][1]:.3f} | {row['max_error']:.2f} "
+              f"| {row['reference_error']:.2f} |" for shape, row in all_sizes]
+    lines += ["", "## Nsight Compute", "", "| counter | " + " | ".join(counters) + " |",
+              "|---|" + "---:|" * len(counters)]
+    for name in next(iter(counters.values())):
+        values = [c[name] for c in counters.values()]
+        if name != "kernel" and any(v is not None for v in values):
+            lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(_figure(v) for v in values) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}"
+
+
+def outputs() -> Iterator[tuple[Path, str]]:
+    """Every generated text file with its content."""
+    ladder, k1024, sweep, counters = (load(n) for n in ("ladder.json", "ladder-k1024.json", "sweep.json",
+                                                         "counters.json"))
+    rows = {r["number"]: r for r in rows_at(ladder, (SIZE, SIZE, SIZE))}
+    for kernel in LADDER:
+        text = kernel.path.read_text(encoding="utf-8")
+        yield kernel.path, re.sub(r"^// Measured: .*$", measured_line(rows, kernel.number), text, count=1, flags=re.M)
+        counted = {"x".join(map(str, run["shape"])): next(r["ncu"] for r in run["rungs"] if r["number"] == kernel.number)
+                   for run in runs_of(counters)}
+        sizes = [("x".join(map(str, run["shape"])), next(r for r in run["rungs"] if r["number"] == kernel.number))
+                 for record in (ladder, k1024) for run in runs_of(record)]
+        yield ROOT / "docs" / "rungs" / f"{kernel.path.stem}.md", rung_page(kernel, rows, counted, sizes)
+    readme = ROOT / "README.md"
+    yield readme, block(readme.read_text(encoding="utf-8"), "ladder", ladder_table(ladder, "docs/rungs/")
+                        + "\n" + caption(ladder))
+    page = ROOT / "docs" / "sweep.md"
+    yield page, block(page.read_text(encoding="utf-8"), "sweep", sweep_table(sweep) + "\n" + caption(sweep))
+
+
+def plots() -> None:
+    """docs/ladder.svg: the rungs at 4096; docs/ladder-sizes.svg: the best ones over M = N with K = 1024."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "peakgemm", "svg.fonttype": "none", "font.size": 10})
+    from matplotlib import pyplot
+
+    ladder, k1024 = load("ladder.json"), load("ladder-k1024.json")
+    rows = rows_at(ladder, (SIZE, SIZE, SIZE))
+    cublas, peak = rows[-1]["cublas_tflops"], _peak(ladder)
+    figure, axes = pyplot.subplots(figsize=(9, 5))
+    names = [f"{r['number']:02} {r['name'].replace('_', ' ')}" for r in rows]
+    bars = axes.barh(names, [r["tflops"] for r in rows], color="#4878a8")
+    axes.bar_label(bars, [f"{r['tflops']:.1f}" for r in rows], padding=3)
+    axes.axvline(cublas, color="#c44e52", label=f"cuBLAS FP32, {cublas:.1f}")
+    axes.axvline(peak, color="#555555", linestyle="--", label=f"FP32 peak, {peak:.1f}")
+    axes.invert_yaxis()
+    axes.set(xlabel="TFLOPS", title=f"M = N = K = {SIZE}, {ladder['device']['name']}")
+    axes.legend(loc="lower right")
+    _save(figure, "ladder.svg")
+
+    figure, axes = pyplot.subplots(figsize=(9, 5))
+    runs = runs_of(k1024)
+    sizes = [run["shape"][0] for run in runs]
+    for number in (1, 6, 9, 10, 11, 12, 13, 14):
+        found = [next(r for r in run["rungs"] if r["number"] == number) for run in runs]
+        axes.plot(sizes, [r["tflops"] for r in found], marker="o", markersize=3,
+                  label=f"{number:02} {found[0]['name'].replace('_', ' ')}")
+    axes.plot(sizes, [run["rungs"][-1]["cublas_tflops"] for run in runs], color="black", linewidth=2, label="cuBLAS FP32")
+    axes.set(xlabel="M = N", ylabel="TFLOPS", title=f"K = 1024, {k1024['device']['name']}", ylim=(0, None))
+    axes.legend(loc="lower right", ncols=2)
+    _save(figure, "ladder-sizes.svg")
+
+
+def _peak(record: dict[str, Any]) -> float:
+    gpu = record["device"]
+    return float(gpu["sm_count"] * 128 * 2 * gpu["clock_mhz"] * 1e6 / 1e12)
+
+
+def _save(figure: Any, name: str) -> None:
+    figure.tight_layout()
+    figure.savefig(ROOT / "docs" / name, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    stale = [path for path, text in outputs() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if args.check:
+        if stale:
+            sys.exit("out of date; run: make publish\n" + "\n".join(str(p.relative_to(ROOT)) for p in stale))
+        return
+    # Headers first: a rung's page quotes its header.
+    for _ in range(2):
+        for path, text in outputs():
+            path.write_text(text, encoding="utf-8")
+    plots()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# compute-sanitizer's four tools over every rung: one aligned and several awkward shapes, beta 0 and 1.
+# Stops at the first tool that finds anything. API errors are off: cuda.core asks for a context
+# before it makes one, which memcheck would report.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH}
+for tool in memcheck racecheck initcheck synccheck; do
+  for beta in 0 1; do
+    echo "== $tool, beta $beta"
+    compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 --print-limit 5 \
+      python3 tools/launch_rungs.py --beta "$beta" 256x256x64 257x129x65 1x1x1 127x255x33 33x1000x7
+  done
+done

@@ -34,6 +34,12 @@ def rows_at(record: dict[str, Any], shape: tuple[int, int, int]) -> list[Row]:
     return next(list(run["rungs"]) for run in runs_of(record) if tuple(run["shape"]) == shape)
 
 
+def by_shape(record: dict[str, Any], number: int) -> list[tuple[str, Row]]:
+    """One rung's row for each shape of a record (the default config where there are several)."""
+    return [("x".join(map(str, run["shape"])), next(r for r in run["rungs"] if r["number"] == number))
+            for run in runs_of(record)]
+
+
 def block(text: str, name: str, body: str) -> str:
     """``text`` with what lies between the two markers of ``name`` replaced."""
     pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.S)
@@ -68,13 +74,14 @@ def caption(record: dict[str, Any]) -> str:
 
 def sweep_table(record: dict[str, Any]) -> str:
     """All tiles, best first."""
-    lines = ["| bm | bk | bn | rm | rn | double buffer | registers | spill B | warps/SM | limited by | FFMA | banks | TFLOPS "
-             "| of cuBLAS |", "|" + "---:|" * 14]
+    lines = ["| bm | bk | bn | rm | rn | double buffer | registers | spill B | warps/SM | limited by | FFMA | banks "
+             "| TFLOPS | of cuBLAS |", "|" + "---:|" * 14]
     for r in runs_of(record)[0]["rungs"]:
         if "refused" in r:
             continue
         c = r["config"]
-        lines.append(f"| {c['bm']} | {c['bk']} | {c['bn']} | {c['tm']} | {c['tn']} | {'on' if c['stages'] == 2 else 'off'} "
+        buffers = "on" if c["stages"] == 2 else "off"
+        lines.append(f"| {c['bm']} | {c['bk']} | {c['bn']} | {c['tm']} | {c['tn']} | {buffers} "
                      f"| {r['registers']} | {r['spill_bytes']} | {r['warps_per_sm']} | {r['limited_by']} "
                      f"| {100 * r['ffma_fraction']:.0f} % | {100 * r['bank_ceiling']:.0f} % | {r['tflops']:.1f} "
                      f"| {r['ratio_to_cublas']:.3f} |")
@@ -92,17 +99,20 @@ def rung_page(kernel: Any, rows: dict[int, Row], counters: dict[str, Row], all_s
     """One page per rung: its idea, its facts, its figures, its counters."""
     r = rows[kernel.number]
     text = header_comment(kernel.path).split("\n", 2)
-    paragraphs = re.sub(r"\n(?=(Idea|Removes|Leaves|Measured):)", "\n\n", text[2].strip())
-    paragraphs = re.sub(r"^(Idea|Removes|Leaves|Measured):", r"**\1.**", paragraphs, flags=re.M)
-    lines = [f"# {text[0]}", "", paragraphs, "",
+    parts = re.split(r"^(Idea|Removes|Leaves|Measured): ", text[2].strip(), flags=re.M)[1:]
+    lines = [f"# {text[0]}", ""]
+    for title, body in zip(parts[::2], parts[1::2], strict=True):
+        said = " ".join(body.split())
+        lines += [f"**{title}.** {said[0].upper()}{said[1:]}", ""]
+    lines += [
              f"Source: `src/peakgemm/kernels/{kernel.file}`. Try: `peakgemm ladder --rungs {kernel.number:02} "
              f"--explain {kernel.number:02}`.", "",
              "## Facts (default configuration, sm_90)", "",
-             "| block x BK / thread | registers | spills | shared bytes | threads | blocks/SM | limited by | loop instructions "
-             "| FFMA | bank ceiling | bytes/FLOP |", "|---|" + "---:|" * 10,
-             f"| {kernel.default.label()} | {r['registers']} | {r['spill_bytes']} | {r['shared_bytes']} | {r['threads']} "
-             f"| {r['blocks_per_sm']} | {r['limited_by']} | {r['loop_instructions']} | {100 * r['ffma_fraction']:.1f} % "
-             f"| {100 * r['bank_ceiling']:.1f} % | {r['bytes_per_flop']:.3f} |", "",
+             "| block x BK / thread | registers | spills | shared bytes | threads | blocks/SM | limited by "
+             "| loop instructions | FFMA | bank ceiling | bytes/FLOP |", "|---|" + "---:|" * 10,
+             f"| {kernel.default.label()} | {r['registers']} | {r['spill_bytes']} | {r['shared_bytes']} "
+             f"| {r['threads']} | {r['blocks_per_sm']} | {r['limited_by']} | {r['loop_instructions']} "
+             f"| {100 * r['ffma_fraction']:.1f} % | {100 * r['bank_ceiling']:.1f} % | {r['bytes_per_flop']:.3f} |", "",
              "## Measured on an H100", "", "| M x N x K | TFLOPS | of cuBLAS | 10-90 % | error / eps | cuBLAS's |",
              "|---|---:|---:|---|---:|---:|"]
     lines += [f"| {shape} | {row['tflops']:.2f} | {row['ratio_to_cublas']:.3f} "
@@ -131,10 +141,8 @@ def outputs() -> Iterator[tuple[Path, str]]:
     for kernel in LADDER:
         text = kernel.path.read_text(encoding="utf-8")
         yield kernel.path, re.sub(r"^// Measured: .*$", measured_line(rows, kernel.number), text, count=1, flags=re.M)
-        counted = {"x".join(map(str, run["shape"])): next(r["ncu"] for r in run["rungs"] if r["number"] == kernel.number)
-                   for run in runs_of(counters)}
-        sizes = [("x".join(map(str, run["shape"])), next(r for r in run["rungs"] if r["number"] == kernel.number))
-                 for record in (ladder, k1024) for run in runs_of(record)]
+        counted = {shape: row["ncu"] for shape, row in by_shape(counters, kernel.number)}
+        sizes = [*by_shape(ladder, kernel.number), *by_shape(k1024, kernel.number)]
         yield ROOT / "docs" / "rungs" / f"{kernel.path.stem}.md", rung_page(kernel, rows, counted, sizes)
     readme = ROOT / "README.md"
     yield readme, block(readme.read_text(encoding="utf-8"), "ladder", ladder_table(ladder, "docs/rungs/")
@@ -172,7 +180,8 @@ def plots() -> None:
         found = [next(r for r in run["rungs"] if r["number"] == number) for run in runs]
         axes.plot(sizes, [r["tflops"] for r in found], marker="o", markersize=3,
                   label=f"{number:02} {found[0]['name'].replace('_', ' ')}")
-    axes.plot(sizes, [run["rungs"][-1]["cublas_tflops"] for run in runs], color="black", linewidth=2, label="cuBLAS FP32")
+    cublas = [run["rungs"][-1]["cublas_tflops"] for run in runs]
+    axes.plot(sizes, cublas, color="black", linewidth=2, label="cuBLAS FP32")
     axes.set(xlabel="M = N", ylabel="TFLOPS", title=f"K = 1024, {k1024['device']['name']}", ylim=(0, None))
     axes.legend(loc="lower right", ncols=2)
     _save(figure, "ladder-sizes.svg")

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
+from operator import index
 from typing import Any
 
 from .errors import InvalidValue
 
 # Kernels count rows, columns and k-steps in 32 bits and step past the end by at most one tile.
 MAX_SIZE = 2**31 - 1024
+
+
+def _whole(name: str, value: Any) -> int:
+    """``value`` as an int, NumPy's integers included.
+
+    Raises:
+        InvalidValue: it is no integer.
+    """
+    try:
+        return index(value)
+    except TypeError:
+        raise InvalidValue(f"{name} = {value!r} must be an integer") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +34,8 @@ class Problem:
     address in bytes: what the vector accesses of a kernel may rely on.
 
     Raises:
-        InvalidValue: a negative size, a size above 2**31 - 1024, or a leading
-            dimension shorter than its row.
+        InvalidValue: a negative size, a size above 2**31 - 1024, a leading
+            dimension shorter than its row, or one of them no integer.
     """
 
     m: int
@@ -36,6 +49,9 @@ class Problem:
     alignment: tuple[int, int, int] = (16, 16, 16)
 
     def __post_init__(self) -> None:
+        for field in ("m", "n", "k", "lda", "ldb", "ldc"):
+            object.__setattr__(self, field, _whole(field if field.startswith("ld") else field.upper(),
+                                                   getattr(self, field)))
         for name, size in (("M", self.m), ("N", self.n), ("K", self.k)):
             if not 0 <= size <= MAX_SIZE:
                 raise InvalidValue(f"{name} = {size} is outside 0..{MAX_SIZE}; split the product along {name}")
@@ -83,10 +99,11 @@ class Config:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            value = getattr(self, f.name)
+            value = _whole(f.name, getattr(self, f.name))
             low = 0 if f.name in ("stages", "aligned") else 1
-            if int(value) != value or value < low:
-                raise InvalidValue(f"{f.name} = {value!r} must be an integer of at least {low}")
+            if value < low:
+                raise InvalidValue(f"{f.name} = {value} must be an integer of at least {low}")
+            object.__setattr__(self, f.name, bool(value) if f.name == "aligned" else value)
 
     @property
     def threads(self) -> int:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +79,15 @@ def check_writable(path: Path | None) -> None:
 
 
 def _dumps(data: Mapping[str, Any]) -> str:
-    return json.dumps(_rounded(data), indent=1) + "\n"
+    return json.dumps(_rounded(data), indent=1, allow_nan=False) + "\n"
 
 
 def _rounded(value: Any) -> Any:
-    """Six significant digits of what is no whole number: more is noise."""
+    """Six significant digits of what is no whole number: more is noise. JSON has no infinity and no NaN:
+    they become ``"inf"`` and ``"nan"``."""
     if isinstance(value, float):
+        if not isfinite(value):
+            return str(value)
         if value.is_integer():
             return int(value)
         return float(f"{value:.6g}")

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from statistics import median
 from typing import Any
 
@@ -73,7 +74,7 @@ class Timer:
         """Interleave two kinds of work.
 
         Args:
-            ours, baseline: what to enqueue; call ``i`` takes entry ``i`` modulo the length, so
+            ours, baseline: what to enqueue; the calls take them in turn, so
                 that several operand sets, together larger than twice the L2, are used in rotation.
         """
         for work in (*ours, *baseline):
@@ -105,9 +106,11 @@ class Timer:
         return best
 
     def _burst(self, works: Sequence[Work], calls: int, graph: bool) -> Work:
+        turn = cycle(works)  # goes on from burst to burst, so that a burst of one call rotates too
+
         def run() -> None:
-            for i in range(calls):
-                works[i % len(works)]()
+            for _ in range(calls):
+                next(turn)()
         return self._peer.capture(run) if graph else run
 
     def _timed(self, work: Work) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import typer
 
 from ..runtime import cache
@@ -24,5 +22,5 @@ def info() -> None:
 @app.command()
 def clear() -> None:
     """Remove every compiled kernel."""
-    shutil.rmtree(cache.folder(), ignore_errors=True)
+    cache.clear()
     out.print(f"{cache.folder()}: cleared", markup=False)

@@ -19,9 +19,10 @@ err = Console(stderr=True, highlight=False)
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Any]:
-    """A progress bar on stderr; yields a function that takes the step's name and advances by one."""
+    """A progress bar on stderr (none where that is no terminal); yields a function that takes the step's name
+    and advances by one."""
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                  TimeRemainingColumn(), console=err, transient=True) as bar:
+                  TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda step: bar.update(task, advance=1, description=step)
 

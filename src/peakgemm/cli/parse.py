@@ -35,7 +35,7 @@ def tile(text: str) -> Config:
     double = len(parts) == 6 and parts[5] == "db"
     if double:
         parts = parts[:5]
-    if len(parts) != 5 or not all(p.strip().isdigit() for p in parts):
+    if len(parts) != 5 or not all(p.strip().isdecimal() for p in parts):
         raise InvalidValue(f"{text!r} is not a tile; write bm,bk,bn,rm,rn, and ',db' behind it for double buffering: "
                            "128,8,128,8,8,db")
     bm, bk, bn, rm, rn = (int(p) for p in parts)

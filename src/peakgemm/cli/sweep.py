@@ -56,11 +56,12 @@ def _show(rows: list[dict[str, Any]], arch: str, shape: tuple[int, int, int]) ->
         c = r["config"]
         lines.append([str(c[f]) for f in ("bm", "bk", "bn", "tm", "tn")] + [
             "on" if c["stages"] == 2 else "off", str(r["registers"]), str(r["spill_bytes"]), str(r["shared_bytes"]),
-            str(r["threads"]), f"{r['warps_per_sm']} warps", r["limited_by"], number(100 * (r["ffma_fraction"] or 0)),
+            str(r["threads"]), str(r["warps_per_sm"]), r["limited_by"], number(100 * (r["ffma_fraction"] or 0)),
             number(100 * (r["bank_ceiling"] or 0)), number(r["tflops"]), number(r["ratio_to_cublas"], 3)])
     table(f"Tiles of rung 11: M, N, K = {', '.join(map(str, shape))}, {arch}", [
-        (name, "right") for name in ("bm", "bk", "bn", "rm", "rn", "db", "regs", "spill", "shared", "thr", "per SM")
-    ] + [("limit", "left"), ("FFMA%", "right"), ("bank%", "right"), ("TFLOPS", "right"), ("cuBLAS", "right")], lines)
+        (name, "right") for name in ("bm", "bk", "bn", "rm", "rn", "db", "regs", "spill", "shared", "thr", "warps")
+    ] + [("limited by", "left"), ("FFMA", "right"), ("bank", "right"), ("TFLOPS", "right"), ("ratio", "right")], lines,
+        "warps: per SM. FFMA, bank: % of the loop, % of peak that bank conflicts leave. ratio: to cuBLAS.")
     for r in rows:
         if "refused" in r:
             out.print(f"refused: {r['config']}: {r['refused'].splitlines()[-1]}", markup=False)

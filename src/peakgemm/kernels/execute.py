@@ -91,7 +91,12 @@ def run_rung(number: int, a: Any, b: Any, c: Any, *, alpha: float = 1.0, beta: f
     if all(host):
         for x, name in ((a, "A"), (b, "B"), (c, "C")):
             check_host(x, name)
+        if not c.flags.writeable:
+            raise InvalidValue("C is a read-only NumPy array; pass one that can be written")
     elif any(host):
+        for x, name, here in zip((a, b, c), "ABC", host, strict=True):
+            if not here:
+                matrix(x, name)  # what is no array at all is told first
         raise InvalidValue("A, B and C lie partly on the host and partly on the GPU; put all three in one place")
     else:
         views = [matrix(x, name) for x, name in ((a, "A"), (b, "B"), (c, "C"))]

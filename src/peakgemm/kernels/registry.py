@@ -160,7 +160,7 @@ def rungs(selection: str) -> tuple[Kernel, ...]:
         low, dash, high = part.partition("-")
         if named is not None:
             found = [named]
-        elif low.isdigit() and (high.isdigit() if dash else True):
+        elif low.isdecimal() and (high.isdecimal() if dash else True):
             first, last = rung(int(low)).number, rung(int(high or low)).number
             if first > last:
                 raise InvalidValue(f"rungs {part!r} run backwards; write {last:02}-{first:02}")

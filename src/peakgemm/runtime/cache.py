@@ -16,6 +16,8 @@ from typing import Any
 
 import platformdirs
 
+from ..errors import InvalidValue
+
 log = logging.getLogger("peakgemm")
 MAX_BYTES = 1 << 30
 
@@ -61,6 +63,20 @@ def save(key: bytes, code: bytes, facts: dict[str, Any]) -> None:
         store[_facts_key(key)] = json.dumps(facts).encode()
     except OSError as error:
         _warn_once(str(folder()), error.strerror or str(error))
+
+
+def clear() -> None:
+    """Remove every entry; whatever else lies in the folder stays.
+
+    Raises:
+        InvalidValue: an entry that cannot be removed.
+    """
+    store = _store(folder())
+    if store is not None:
+        try:
+            store.clear()
+        except OSError as error:
+            raise InvalidValue(f"cannot clear the compile cache in {folder()} ({error.strerror})") from None
 
 
 @cache

@@ -63,9 +63,11 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
         name=name, arch=target, std="c++17", lineinfo=True,
         define_macro=[(key, str(value)) for key, value in sorted((macros or {}).items())] or None,
         ptxas_options=["-v"] if kind == "cubin" else None,
+        no_cache=True,  # NVRTC's own cache, which works where there is a driver, gives back no ptxas log
     )
     nvrtc_version()  # the key names it: say that it is missing in our own words
-    key = make_program_cache_key(code=text, code_type="c++", options=options, target_type=kind)
+    key = make_program_cache_key(code=text, code_type="c++", options=options, target_type=kind,
+                                 extra_digest=entry.encode())  # the stored facts are of this entry
     hit = cache.load(key)
     if hit is not None:
         return Compiled(entry, arch, kind, hit[0], **hit[1])

@@ -27,7 +27,7 @@ Array = NDArray[Any]
 class Pattern:
     """Addresses of one execution, and what was found out about them and their translations."""
 
-    __slots__ = ("lanes", "ref", "first", "raw", "low", "high", "bits", "costs", "offsets", "proved", "twice")
+    __slots__ = ("bits", "costs", "first", "high", "lanes", "low", "offsets", "proved", "raw", "ref", "twice")
 
     def __init__(self, lanes: LaneSet, address: Array) -> None:
         self.lanes = lanes
@@ -179,7 +179,7 @@ class Site:
     @property
     def verb(self) -> str:
         """``read`` or ``write``, for messages."""
-        return "read" if self.load else "copy" if self.kind == "ldgsts" else "atomic" if self.kind == "atom" else "write"
+        return "read" if self.load else {"ldgsts": "copy", "atom": "atomic"}.get(self.kind, "write")
 
     def _refuse_global(self, lanes: LaneSet, address: Array, write: bool) -> Array | None:
         machine, arena, size = self.machine, self.machine.arena, self.size

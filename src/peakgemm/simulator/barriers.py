@@ -197,5 +197,5 @@ class Barriers:
                          if other is not waiter and block in other.group.lanes.blocks]
             others = f"; others of the block wait at {', '.join(sorted(set(elsewhere)))}" if elsewhere else ""
             batch.machine.fault("deadlock", waiter.ins,
-                                f"{here} threads of a block wait at barrier {waiter.barrier} for {expected}, and no more "
-                                f"will come{others}", lanes.lanes, batch=batch)
+                                f"{here} threads of a block wait at barrier {waiter.barrier} for {expected}, and no "
+                                f"more will come{others}", lanes.lanes, batch=batch)

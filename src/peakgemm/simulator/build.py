@@ -132,7 +132,8 @@ class Build:
     def fma_source(self, ins: Instruction, operand: Operand) -> fma.Source:
         """A slot, or a float32 constant."""
         if isinstance(operand, Imm):
-            return np.float32(self.constant(ins, operand, "f32"))
+            constant: np.float32 = self.constant(ins, operand, "f32")
+            return constant
         return self.slot(ins, operand)
 
     def constant(self, ins: Instruction, operand: Imm, kind: str) -> Any:
@@ -222,7 +223,7 @@ class Build:
             if WIDTH[cls] == BYTES[kind] and cls != "p":
                 view = VIEW_OF.get(kind, kind)
                 left, right = self.src(ins, a, kind), self.src(ins, b, kind)
-                return lambda group: function(left(group), right(group), group.rows[view][slot])
+                return lambda group: function(left(group), right(group), out=group.rows[view][slot])
         return self.simple(ins, kind, function)
 
 

@@ -162,7 +162,7 @@ def maximum32(a: Array, b: Array, nan: bool = False) -> Array:
 
 def bfloat_to_float(x: Array) -> Array:
     """Bits of bfloat16 (uint16) to float32."""
-    return (x.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return np.asarray((x.astype(np.uint32) << np.uint32(16)).view(np.float32))
 
 
 def float_to_bfloat(s: Array, mode: str = "rn") -> Array:
@@ -173,11 +173,11 @@ def float_to_bfloat(s: Array, mode: str = "rn") -> Array:
     out = bits >> np.uint32(16)
     if mode == "rn":
         out = (bits + np.uint32(0x7FFF) + (out & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(s), np.uint16(0x7FFF), out.astype(np.uint16))
+    return np.asarray(np.where(np.isnan(s), np.uint16(0x7FFF), out.astype(np.uint16)))
 
 
 def float_to_tf32(x: Array) -> Array:
     """``cvt.rna.tf32.f32``: 10 fraction bits, ties away from zero; the bits as uint32."""
     bits = x.view(np.uint32)
     out = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    return np.where(np.isnan(x), NAN32, np.where(np.isinf(x), bits, out))
+    return np.asarray(np.where(np.isnan(x), NAN32, np.where(np.isinf(x), bits, out)))

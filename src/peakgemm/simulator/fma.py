@@ -169,7 +169,7 @@ def compile_run(fmas: Sequence[tuple[int, Source, Source, Source]]) -> Callable[
 
 def _again(chunk: _Chunk, rows: list[NDArray[Any]], wide: list[Any], addends: list[NDArray[Any]],
            hit: NDArray[np.bool_]) -> None:
-    for (i, a, b, _), (_, d) in zip(chunk.products, chunk.results):
+    for (i, a, b, _), (_, d) in zip(chunk.products, chunk.results, strict=False):
         lanes = np.flatnonzero(hit[i])
         if len(lanes):
             x, y = (np.broadcast_to(wide[k], hit[i].shape)[lanes] for k in (a, b))

@@ -128,7 +128,7 @@ class Group:
     the views of one slot share memory.
     """
 
-    __slots__ = ("lanes", "rows", "base", "block", "polled", "turns")
+    __slots__ = ("base", "block", "lanes", "polled", "rows", "turns")
 
     def __init__(self, lanes: LaneSet, slots: dict[str, int]) -> None:
         self.lanes = lanes
@@ -168,7 +168,7 @@ class Group:
             out.base[kind] = values
             for view in VIEWS[kind]:
                 rows: list[Any] = [None] * (indices[-1] + 1)
-                for index, row in zip(indices, values.view(DTYPES[view])):
+                for index, row in zip(indices, values.view(DTYPES[view]), strict=False):
                     rows[index] = row
                 out.rows[view] = rows
         return out

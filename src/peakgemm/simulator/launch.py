@@ -14,7 +14,7 @@ from ..errors import InvalidType, InvalidValue
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, compile_source
 from ..runtime.source import KERNELS, assemble, entries
-from . import fma, ops_atomic, ops_float, ops_int, ops_mbarrier, ops_warp, tensor  # noqa: F401  (they register builders)
+from . import fma, ops_async, ops_atomic, ops_float, ops_int, ops_mbarrier, ops_select, ops_warp, tensor  # noqa: F401  (they register builders)
 from .build import Build
 from .global_writes import WriteLog
 from .machine import Machine
@@ -148,7 +148,7 @@ class _Launch:
         if threads > most:
             why = "its __launch_bounds__" if most < limits.threads_per_block else arch
             raise InvalidValue(f"block {block} has {threads} threads, {why} allows {most}; use a smaller block")
-        for axis, size, limit in zip("xyz", grid, (2**31 - 1, 65535, 65535)):
+        for axis, size, limit in zip("xyz", grid, (2**31 - 1, 65535, 65535), strict=False):
             if size > limit:
                 raise InvalidValue(f"grid.{axis} = {size} exceeds {limit}; put the longer dimension on x")
         if shared_bytes < 0:
@@ -161,8 +161,8 @@ class _Launch:
         self.shared = self._stack([v for v in variables if v.space == "shared" and not v.dynamic and
                                    (v in kernel.variables or v.name in used)], 0)
         if self.shared > limits.static_shared:
-            raise InvalidValue(f"kernel {kernel.name} declares {self.shared} bytes of static shared memory, the limit is "
-                               f"{limits.static_shared}; declare it extern and pass shared_bytes")
+            raise InvalidValue(f"kernel {kernel.name} declares {self.shared} bytes of static shared memory, the limit "
+                               f"is {limits.static_shared}; declare it extern and pass shared_bytes")
         start = self.shared
         for variable in variables:
             if variable.space == "shared" and variable.dynamic:
@@ -186,13 +186,15 @@ class _Launch:
         params = self.kernel.params
         if len(args) != len(params):
             shown = ", ".join(f"{p.name} .{p.type}" for p in params)
-            raise InvalidValue(f"kernel {self.kernel.name} takes {len(params)} arguments ({shown}), {len(args)} were given")
+            raise InvalidValue(f"kernel {self.kernel.name} takes {len(params)} arguments ({shown}), {len(args)} were "
+                               "given; pass one per parameter")
         arena = Arena()
         arrays: dict[str, np.ndarray[Any, Any]] = {}
-        for number, (arg, param) in enumerate(zip(args, params)):
+        for number, (arg, param) in enumerate(zip(args, params, strict=False)):
             if isinstance(arg, np.ndarray) and not (arg.ndim == 0 and param.type != "u64"):
                 if param.type not in ("u64", "b64", "s64"):
-                    raise InvalidType(f"argument {number} ({param.name}) is an array, its parameter is a .{param.type} scalar")
+                    raise InvalidType(f"argument {number} ({param.name}) is an array, its parameter is a .{param.type} "
+                                      "scalar; pass a number")
                 arrays[f"argument {number}"] = arg
         addresses = arena.place(arrays)
         for variable in (*self.module.variables.values(), *self.kernel.variables):
@@ -202,7 +204,7 @@ class _Launch:
                                         variable.space == "global", None)
                 segment.host, self.symbols[variable.name] = host, segment.base
         blobs = {}
-        for number, (arg, param) in enumerate(zip(args, params)):
+        for number, (arg, param) in enumerate(zip(args, params, strict=False)):
             address = addresses.get(f"argument {number}")
             blobs[param.name] = _convert(number, arg, param) if address is None else address.to_bytes(8, "little")
         return arena, blobs, self.symbols
@@ -224,8 +226,8 @@ class _Launch:
         """Refuse a run whose estimate exceeds the limit."""
         estimate = arena.size * (4 if checks else 2) + self._batch_bytes(program, lanes)
         if estimate > limit:
-            raise InvalidValue(f"the simulation needs about {estimate:,} bytes, max_memory allows {limit:,}; pass smaller "
-                               "arrays, or raise max_memory")
+            raise InvalidValue(f"the simulation needs about {estimate:,} bytes, max_memory allows {limit:,}; pass "
+                               "smaller arrays, or raise max_memory")
         self.spare = limit - estimate
 
     def alive(self, program: Program, lanes: int, limit: int) -> int:
@@ -250,15 +252,16 @@ def _convert(number: int, arg: Any, param: Param) -> bytes:
     if not isinstance(arg, (int, float, bool, np.number, np.bool_)) or isinstance(arg, np.complexfloating):
         raise InvalidType(f"{what} got a {type(arg).__name__}; pass a number, a NumPy array, None or bytes")
     if param.type in ("f32", "f64", "f16"):
-        return np.array(arg, {"f32": np.float32, "f64": np.float64, "f16": np.float16}[param.type]).tobytes()
+        dtype = np.dtype({"f32": "f4", "f64": "f8", "f16": "f2"}[param.type])
+        return bytes(np.array(arg, dtype).tobytes())
     if isinstance(arg, (float, np.floating)):
         # newer compilers type float parameters as plain bits
         if param.type == "b32":
-            return np.float32(arg).tobytes()
+            return bytes(np.float32(arg).tobytes())
         if param.type == "b64":
-            return np.float64(arg).tobytes()
+            return bytes(np.float64(arg).tobytes())
         raise InvalidType(f"{what} is an integer, {arg!r} was given; pass an int")
-    if param.size > 8 or param.type == "b8" and param.size != 1:
+    if param.size > 8 or (param.type == "b8" and param.size != 1):
         raise InvalidType(f"{what} is a struct of {param.size} bytes, {arg!r} was given; pass bytes")
     value, bits = int(arg), 8 * param.size
     if not -(1 << bits - 1) <= value < 1 << bits:
@@ -278,7 +281,7 @@ def _space(ins: Instruction) -> str:
 def _report(machine: Machine, stopped: str, seconds: float) -> Report:
     kernel = machine.program.kernel
     items = [InstructionCounts(ins.text, ins.opcode, _space(ins), ins.file, ins.line, ins.ptx_line, counts)
-             for ins, counts in zip(kernel.instructions, machine.counts)]
+             for ins, counts in zip(kernel.instructions, machine.counts, strict=False)]
     hot = sorted(items, key=lambda item: -item.counts.threads)[:3]
     faults = sorted(machine.faults.values(), key=lambda fault: fault.ptx_line)
     if "max_steps" in stopped and items:

@@ -37,7 +37,7 @@ class Stop(Exception):
 class Code:
     """A block made executable: steps, the closing branch, how often it ran."""
 
-    __slots__ = ("steps", "end", "length", "live", "warps", "lanes", "sync")
+    __slots__ = ("end", "lanes", "length", "live", "steps", "sync", "warps")
 
     def __init__(self, steps: list[Step], end: Callable[[Group], int], length: int,
                  live: dict[str, list[int]], sync: Instruction | None) -> None:
@@ -67,12 +67,9 @@ class Machine:
         self.steps = 0
         self.writes = 0
         self.write_log: WriteLog | None = None
-        self.unit = self._smallest_shared_access()
+        self.unit = self.smallest("global", ("ld", "st", "atom", "red"))
         self.fences = any(ins.base in ("membar", "fence") or ins.has("acquire", "release", "acq_rel")
                           for ins in program.kernel.instructions)
-
-    def _smallest_shared_access(self) -> int:
-        return self.smallest("global", ("ld", "st", "atom", "red"))
 
     def smallest(self, other: str, bases: tuple[str, ...]) -> int:
         """Bytes of the smallest element that ``bases`` access outside the space ``other``, at most 4."""
@@ -148,8 +145,10 @@ class Machine:
             return lambda group: (group.lanes.lanes % self.padded >> 5).astype(dtype)
         if root.startswith("lanemask_"):
             one, ones = np.uint64(1), np.uint64(0xFFFFFFFF)
-            masks = {"eq": lambda n: one << n, "lt": lambda n: (one << n) - one, "le": lambda n: (one << n << one) - one,
-                     "gt": lambda n: ones << n << one, "ge": lambda n: ones << n}
+            masks: dict[str, Callable[[Any], Any]] = {
+                "eq": lambda n: one << n, "lt": lambda n: (one << n) - one, "le": lambda n: (one << n << one) - one,
+                "gt": lambda n: ones << n << one, "ge": lambda n: ones << n,
+            }  # fmt: skip
             mask = masks[root[9:]]
             return lambda group: (mask((group.lanes.lanes & 31).astype(np.uint64)) & ones).astype(dtype)
         if root in ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
@@ -195,12 +194,15 @@ class Machine:
                             batch.report_spin()
                         return "deadlock: every thread left waits for a flag that none of them sets"
         except Stop as stop:
+            if self.checks:
+                for batch in alive:
+                    batch.races.finish()
             return str(stop)
         return ""
 
     def finish_counts(self) -> None:
         """Give each instruction the executions of its block."""
-        for block, code in zip(self.program.blocks, self.code):
+        for block, code in zip(self.program.blocks, self.code, strict=False):
             for index in range(block.start, block.end):
                 self.counts[index].executions += code.warps
                 self.counts[index].threads += code.lanes
@@ -368,8 +370,8 @@ class Batch:
             self.parked.append(group)
             return False
         group.turns = 0
-        self.machine.fault("divergent_warp", ins, f"{ins.opcode} names lanes that are elsewhere; all lanes of its mask must "
-                           "execute it together", group.lanes.lanes)
+        self.machine.fault("divergent_warp", ins, f"{ins.opcode} names lanes that are elsewhere; all lanes of its mask "
+                           "must execute it together", group.lanes.lanes)
         return True
 
     def exit(self, group: Group) -> None:

@@ -20,6 +20,7 @@ SHARED = 0x0100000000000
 LOCAL = 0x0200000000000
 WINDOW = 1 << 32
 ALIGN = 256
+GAP_LEAST, GAP_MOST = 4096, 1 << 20
 
 
 @dataclass(slots=True)
@@ -39,12 +40,14 @@ def _span(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
     if array.dtype.hasobject:
         raise InvalidType(f"{name} has dtype {array.dtype}, which no device memory can hold; pass a numeric array")
     if not array.dtype.isnative:
-        raise InvalidType(f"{name} has byte order {array.dtype.byteorder!r}; pass {name}.astype({array.dtype.newbyteorder('=')!s})")
-    if any(stride < 0 for stride, size in zip(array.strides, array.shape) if size > 1):
+        native = array.dtype.newbyteorder("=")
+        raise InvalidType(f"{name} has byte order {array.dtype.byteorder!r}; pass it as .astype('{native}')")
+    steps = [(stride, size) for stride, size in zip(array.strides, array.shape, strict=True) if size > 1]
+    if any(stride < 0 for stride, _ in steps):
         raise InvalidValue(f"{name} has negative strides {array.strides}; pass np.ascontiguousarray({name})")
-    if any(stride == 0 for stride, size in zip(array.strides, array.shape) if size > 1) and array.flags.writeable:
+    if any(stride == 0 for stride, _ in steps) and array.flags.writeable:
         raise InvalidValue(f"{name} is a writable broadcast view, strides {array.strides}; pass a copy")
-    size = 0 if array.size == 0 else array.itemsize + sum((n - 1) * s for n, s in zip(array.shape, array.strides))
+    size = 0 if array.size == 0 else array.itemsize + sum((n - 1) * stride for stride, n in steps)
     if array.flags.c_contiguous:
         return array.reshape(-1).view(np.uint8)
     return np.lib.stride_tricks.as_strided(array.reshape(-1)[:0].view(np.uint8) if size == 0 else _bytes_at(array),
@@ -73,7 +76,8 @@ class Arena:
                 host: NDArray[np.uint8] | None = None) -> Segment:
         """Room for ``size`` bytes, ``lead`` bytes past an aligned address."""
         start = -(-self.size // max(align, ALIGN)) * max(align, ALIGN) + lead
-        self.size = start + size + ALIGN  # the gap keeps an overrun out of the next array
+        # the gap keeps an overrun by a row or so out of the next array, where it would not be seen
+        self.size = start + size + min(max(size, GAP_LEAST), GAP_MOST)
         segment = Segment(GLOBAL + start, GLOBAL + start + size, name, writable, host, [(GLOBAL + start, size, name)])
         self.segments.append(segment)
         return segment
@@ -99,7 +103,7 @@ class Arena:
                     raise InvalidValue(f"{name} overlaps {last.name} partly; pass slices of one array, or copies")
                 last.writable = last.writable or bool(span.flags.writeable)
                 if last.host is not None and not last.host.flags.writeable and span.flags.writeable:
-                    raise InvalidValue(f"{name} is a writable view of the read-only {last.name}; pass one of them twice")
+                    raise InvalidValue(f"{name} is a writable view of the read-only {last.name}; pass one of them only")
                 address[name] = last.base + inside
                 last.names.append((address[name], span.size, name))
                 continue
@@ -143,7 +147,8 @@ class Arena:
             return np.zeros(len(address), bool)
         index = np.searchsorted(self.bases, address, "right").astype(np.int64) - 1
         room = self.ends[np.maximum(index, 0)]
-        return (index >= 0) & (address <= room) & (room - np.minimum(address, room) >= np.uint64(size))
+        inside = (index >= 0) & (address <= room) & (room - np.minimum(address, room) >= np.uint64(size))
+        return np.asarray(inside, bool)
 
     def describe(self, address: int, size: int) -> str:
         """Where an address lies, in words: the array and the byte offset from its start."""
@@ -155,7 +160,8 @@ class Arena:
         def distance(segment: Segment) -> int:
             return max(segment.base - address, address + size - segment.end, 0)
 
-        near = min(self.segments, key=distance)
+        arrays = [segment for segment in self.segments if not segment.name.startswith("variable ")]
+        near = min(arrays or self.segments, key=distance)
         base, length, name = near.names[-1] if len(near.names) == 1 else min(
             near.names, key=lambda item: max(item[0] - address, address + size - item[0] - item[1], 0))
         offset = address - base

@@ -29,11 +29,11 @@ def _apply(operation: str, old: Array, b: Array, c: Array | None) -> Array:
         return b
     if operation == "cas":
         assert c is not None
-        return np.where(old == b, c, old)
+        return np.asarray(np.where(old == b, c, old))
     one = old.dtype.type(1)
     if operation == "inc":
-        return np.where(old >= b, old.dtype.type(0), old + one)
-    return np.where((old == 0) | (old > b), b, old - one)
+        return np.asarray(np.where(old >= b, old.dtype.type(0), old + one))
+    return np.asarray(np.where((old == 0) | (old > b), b, old - one))
 
 
 def turns(memory: Array, index: Array, operation: str, b: Array, c: Array | None) -> Array:

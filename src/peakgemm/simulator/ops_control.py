@@ -25,7 +25,7 @@ def compile_kernel(b: Build) -> list[Code]:
     code: list[Code] = []
     instructions = b.program.kernel.instructions
     everything = [b.block(block) for block in b.program.blocks]
-    for block, steps in zip(b.program.blocks, everything):
+    for block, steps in zip(b.program.blocks, everything, strict=False):
         first = instructions[block.start] if block.end > block.start else None
         sync = first if first is not None and (first.base in WARP_SYNC or first.opcode.startswith("bar.warp")
                                                or first.opcode.startswith("barrier.warp")) else None

@@ -12,8 +12,22 @@ from typing import Any
 import numpy as np
 
 from .build import Build, Step, builder
-from .floats import (MODES, add32, bfloat_to_float, div32, float_to_bfloat, flush, fma32, fma64, maximum32, minimum32,
-                     mul32, narrow, odd_sum, sqrt32)
+from .floats import (
+    MODES,
+    add32,
+    bfloat_to_float,
+    div32,
+    float_to_bfloat,
+    flush,
+    fma32,
+    fma64,
+    maximum32,
+    minimum32,
+    mul32,
+    narrow,
+    odd_sum,
+    sqrt32,
+)
 from .ptx import Instruction
 
 
@@ -104,7 +118,7 @@ def fused(b: Build, ins: Instruction) -> Step:
     if kind == "f64" and mode == "rn":
         return b.simple(ins, kind, fma64)
     if kind != "f32":
-        raise ins.unknown("float64 arithmetic is simulated in round to nearest only" if kind == "f64" else "unknown type")
+        raise ins.unknown("fused arithmetic is simulated on float32 in every rounding mode, else to nearest")
     return b.simple(ins, kind, finish(ins, lambda x, y, z: fma32(x, y, z, mode)))
 
 
@@ -158,7 +172,7 @@ def copysign(b: Build, ins: Instruction) -> Step:
 def testp(b: Build, ins: Instruction) -> Step:
     name, kind = ins.parts[1], ins.types[-1]
     tiny = np.float32(2.0**-126) if kind == "f32" else np.float64(2.0**-1022)
-    tests = {
+    tests: dict[str, Any] = {
         "finite": np.isfinite, "infinite": np.isinf, "number": lambda x: ~np.isnan(x), "notanumber": np.isnan,
         "normal": lambda x: np.isfinite(x) & (np.abs(x) >= tiny),
         "subnormal": lambda x: (x != 0) & (np.abs(x) < tiny),

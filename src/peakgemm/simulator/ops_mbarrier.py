@@ -82,7 +82,7 @@ def mbarrier(b: Build, ins: Instruction) -> Step:
             lanes, places = chosen_lanes(b, guard, group)
             at = get(group) if places is None else get(group)[places]
             number = 0 if count is None else int(np.max(np.asarray(count(group))))
-            for block, where in zip(lanes.block_of, at):
+            for block, where in zip(lanes.block_of, at, strict=False):
                 b.machine.batch.mailbox[int(block) << 32 | int(where)] = Phase(number)
             if lanes.n and b.machine.checks:
                 _event(b, "arrive", lanes, at)

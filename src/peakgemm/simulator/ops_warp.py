@@ -154,7 +154,7 @@ def redux(b: Build, ins: Instruction) -> Step:
 
     def step(group: Group) -> None:
         row = np.ascontiguousarray(np.broadcast_to(np.asarray(value(group)), (group.lanes.n,)))
-        total = function.reduceat(row, group.lanes.firsts).astype(row.dtype)  # type: ignore[attr-defined]
+        total = function.reduceat(row, group.lanes.firsts).astype(row.dtype)
         put(group, total[group.lanes.ordinal])
 
     return step

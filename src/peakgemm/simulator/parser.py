@@ -9,44 +9,14 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from .ptx import BYTES, Imm, Instruction, Kernel, Mem, Module, Operand, Pair, Param, PtxError, Reg, Sym, Variable, Vec
+from .tokens import Token, tokens
 
-_TOKEN = re.compile(
-    r"""(?P<skip>[ \t\r\f\v]+|//[^\n]*|/\*.*?\*/)|(?P<newline>\n)
-    |(?P<string>"(?:[^"\\\n]|\\.)*")
-    |(?P<float>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|\d+\.\d*(?:[eE][+-]?\d+)?)
-    |(?P<number>0[xX][0-9a-fA-F]+U?|\d+U?)
-    |(?P<name>[%$_.A-Za-z][\w$.]*(?:::[\w.]+)*)
-    |(?P<punct>[{}()\[\]<>,;:@!|+\-=*~&^/?])""",
-    re.S | re.X,
-)
 _SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|clock\w*|globaltimer\w*|smid|nsmid|"
                       r"gridid|dynamic_smem_size|total_smem_size|cluster\w*|envreg\d+|is_explicit_cluster)(\.[xyz])?$")
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
 _SPACES = {".global": "global", ".const": "const", ".shared": "shared", ".local": "local"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    line: int
-
-
-def _tokens(text: str) -> list[_Token]:
-    out, position, line = [], 0, 1
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise PtxError(f"PTX line {line}: unexpected character {text[position]!r}; is this PTX text?")
-        kind = match.lastgroup or ""
-        if kind not in ("skip", "newline"):
-            out.append(_Token(kind, match[0], line))
-        line += match[0].count("\n")
-        position = match.end()
-    return out
 
 
 def parse(text: str, display: Callable[[str], str] = str) -> Module:
@@ -61,8 +31,8 @@ def parse(text: str, display: Callable[[str], str] = str) -> Module:
 class _Parser:
     def __init__(self, text: str, display: Callable[[str], str]) -> None:
         self.display = display
-        self.tokens = _tokens(text)
-        self.lines = text.split("\n")
+        self.tokens = tokens(text)
+        self.text = text
         self.at = 0
         self.result = Module({}, {}, {})
         self.scopes: list[dict[str, str]] = []
@@ -80,7 +50,7 @@ class _Parser:
         index = self.at + ahead
         return self.tokens[index].text if index < len(self.tokens) else ""
 
-    def take(self, expected: str = "more text") -> _Token:
+    def take(self, expected: str = "more text") -> Token:
         if self.at >= len(self.tokens):
             raise self.fail(expected)
         self.at += 1
@@ -97,7 +67,7 @@ class _Parser:
         self.at += 1
         return True
 
-    def rest_of_line(self) -> list[_Token]:
+    def rest_of_line(self) -> list[Token]:
         line, start = self.tokens[self.at - 1].line, self.at
         while self.at < len(self.tokens) and self.tokens[self.at].line == line:
             self.at += 1
@@ -337,8 +307,8 @@ class _Parser:
             if self.peek() not in (",", ";"):
                 raise self.fail("',' or ';'")
             self.accept(",")
-        last = self.tokens[self.at - 1].line
-        text = " ".join(" ".join(line.split("//")[0].split()) for line in self.lines[first.line - 1:last]).rstrip(";")
+        text = self.text[first.start:self.tokens[self.at - 1].start]
+        text = " ".join(" ".join(line.split("//")[0].split()) for line in text.split("\n"))
         kernel.instructions.append(Instruction(len(kernel.instructions), token.text, tuple(operands), guard,
                                                text.strip(), first.line, str(self.location[0]), self.location[1]))
 
@@ -376,16 +346,17 @@ class _Parser:
             self.accept(",")
         return items
 
-    def memory(self) -> Mem:
+    def memory(self) -> Operand:
         self.expect("[")
         base = self.scalar()
         if not isinstance(base, (Reg, Sym, Imm)):
             raise self.fail("an address")
         offset = 0
-        if self.accept("+"):
+        if self.accept("+") or self.peek() == "-":
             offset = self.integer()
-        elif self.peek() == "-":
-            offset = self.integer()
+        if self.peek() == ",":  # coordinates of a texture or tensor: no instruction that is simulated has them
+            self.skip_to("]")
+            return Vec(())
         self.expect("]")
         return Mem(base, offset)
 

@@ -119,7 +119,7 @@ def build(kernel: Kernel) -> Program:
         if ins.base in WARP_SYNC:
             starts.add(ins.index)
     order = sorted(starts)
-    blocks = [Block(n, start, end) for n, (start, end) in enumerate(zip(order, [*order[1:], len(code)]))]
+    blocks = [Block(n, start, end) for n, (start, end) in enumerate(zip(order, [*order[1:], len(code)], strict=False))]
     number = {block.start: block.number for block in blocks}
     end_number = len(blocks)  # a label after the last instruction: the end of the kernel
     labels = {name: number.get(index, end_number) for name, index in kernel.labels.items()}

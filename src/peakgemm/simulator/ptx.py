@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Union
 
 from ..errors import InvalidValue
 
@@ -43,7 +42,7 @@ class Sym:
 class Mem:
     """``[base + offset]``."""
 
-    base: Union[Reg, Sym, Imm]
+    base: Reg | Sym | Imm
     offset: int = 0
 
 
@@ -51,18 +50,18 @@ class Mem:
 class Vec:
     """``{a, b, ...}``."""
 
-    items: tuple["Operand", ...]
+    items: tuple[Operand, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
     """``d|p``: a result and a predicate."""
 
-    first: "Operand"
-    second: "Operand"
+    first: Operand
+    second: Operand
 
 
-Operand = Union[Reg, Imm, Sym, Mem, Vec, Pair]
+Operand = Reg | Imm | Sym | Mem | Vec | Pair
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +98,7 @@ class Instruction:
         source = f"{self.file}:{self.line} " if self.file else ""
         return f"{source}(PTX line {self.ptx_line})"
 
-    def unknown(self, why: str = "the simulator does not know it") -> "UnknownInstruction":
+    def unknown(self, why: str = "the simulator does not know it") -> UnknownInstruction:
         """The error for an instruction that cannot be run exactly."""
         return UnknownInstruction(
             f"{self.where}: {self.opcode}: {why}; instruction `{self.text}`; compile the kernel without it or report it"

@@ -139,7 +139,7 @@ class _Clocks:
         """Issue the writes that are in flight, and order them before everything else."""
         for token in prefix:
             if token[0] == "c":
-                self._access(*token, check=False)
+                self._access(token[0], token[1], token[2], token[3], check=False)
             else:
                 self.commits[token[1].lanes] += 1
         self.full_barrier()

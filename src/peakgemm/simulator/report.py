@@ -32,8 +32,9 @@ class Fault:
         where = f"{self.file}:{self.line}" if self.file else self.kernel
         shown = ", ".join(f"block {block} thread {thread}" for block, thread in self.threads[:2])
         more = f" ({self.count} times)" if self.count > 1 else ""
+        tail = f"\n    {shown}" if shown else ""
         return (f"{where}: {self.kind}: {self.message}{more}\n"
-                f"    kernel {self.kernel}, PTX line {self.ptx_line}: {self.instruction}" + (f"\n    {shown}" if shown else ""))
+                f"    kernel {self.kernel}, PTX line {self.ptx_line}: {self.instruction}{tail}")
 
 
 @dataclass(slots=True)

@@ -29,9 +29,9 @@ def _unpack(registers: list[Array], kind: str) -> Array:
     """``(warps, 32, elements)`` values of a fragment, in order of register and half."""
     stack = np.stack(registers, axis=2)
     if kind == "tf32":
-        return (stack & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+        return np.asarray((stack & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64))
     if kind in ("s8", "u8"):
-        return stack.view(np.int8 if kind == "s8" else np.uint8).astype(np.float64)
+        return np.asarray(stack.view(np.int8 if kind == "s8" else np.uint8).astype(np.float64))
     halves = np.ascontiguousarray(stack).view(np.uint16)
     values = bfloat_to_float(halves) if kind == "bf16" else halves.view(np.float16)
     return np.asarray(values.astype(np.float64))
@@ -81,7 +81,7 @@ def mma(b: Build, ins: Instruction) -> Step:
     k = int(shape[6:])
     d_kind, a_kind, b_kind, c_kind = kinds
     integer = a_kind in ("s8", "u8")
-    if not integer and a_kind not in STEP or a_kind != b_kind and not integer or ins.guard is not None:
+    if (not integer and a_kind not in STEP) or (a_kind != b_kind and not integer) or ins.guard is not None:
         raise ins.unknown()
     if (d_kind, c_kind) not in (("f32", "f32"), ("s32", "s32"), ("f16", "f16")) or ins.has("satfinite"):
         raise ins.unknown()

@@ -4,7 +4,7 @@
 // Removes: nothing: this is where everyone starts.
 // Leaves: every load of A touches 32 rows, so 32 sectors of 32 bytes for 128 useful bytes, and
 //   so does the store. 17.3 M sectors at 256x256x256, against 2.6 M in rung 01.
-// Measured: not yet published.
+// Measured: 0.50 TFLOPS at 4096 on an H100, 0.010 of cuBLAS.
 
 #include "common/tile.cuh"
 #include "common/epilogue.cuh"

@@ -4,12 +4,12 @@
 //   that what runs at the same time shares its operands in L2. The epilogue stores scalars with
 //   alpha applied, which leaves ptxas free in where it puts the accumulators: float4 stores
 //   would force them into quads, and every FFMA of a quad would read two registers of one bank.
-// Removes: a quarter of the LDS per FFMA (128 FFMA per six LDS.128) and half of the global
+// Removes: a quarter of the LDS per FFMA (128 FFMA per six LDS.128) and a quarter of the global
 //   traffic.
 // Leaves: one block of eight warps per SM: two warps a scheduler hide little, and a 35 KB loop
-//   strains the instruction cache. cp.async's addresses still cost issue slots; TMA and warp
-//   specialisation come next.
-// Measured: not yet published.
+//   strains the instruction cache (stall: no instruction, 0.09). And large tiles need large
+//   problems: at 1024 there are 32 blocks for 132 SMs, and rung 06 with its 256 is the fastest.
+// Measured: 50.19 TFLOPS at 4096 on an H100, 0.971 of cuBLAS, 1.02 times rung 13.
 
 #include "common/tile.cuh"
 #include "common/epilogue.cuh"

@@ -1,0 +1,122 @@
+"""cp.async: copies from global to shared memory, their groups and waits.
+
+The bytes arrive at once; that a thread must not look at them before it has waited is the
+business of `races`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .access import UNITS, Site
+from .build import Build, Getter, Step, builder
+from .lanes import Group, LaneSet
+from .memory import GLOBAL
+from .ops_memory import address, chosen_lanes
+from .ptx import Imm, Instruction, Reg
+
+Array = NDArray[Any]
+
+
+@builder("cp")
+def cp_async(b: Build, ins: Instruction) -> Step:
+    if ins.opcode.startswith("cp.async.commit_group"):
+        return _group_event(b, ins, "commit")
+    if ins.opcode.startswith("cp.async.wait_all"):
+        return _group_event(b, ins, "wait", -1)
+    if ins.opcode.startswith("cp.async.wait_group"):
+        keep = ins.operands[0]
+        assert isinstance(keep, Imm)
+        return _group_event(b, ins, "wait", keep.value)
+    if ins.opcode.startswith("cp.async.mbarrier.arrive"):
+        from .ops_mbarrier import arrive_after_copies
+
+        return arrive_after_copies(b, ins)
+    if not (ins.has("ca", "cg") and ins.has("global")):
+        raise ins.unknown()
+    size_operand = ins.operands[2]
+    assert isinstance(size_operand, Imm)
+    size = size_operand.value
+    to, source = address(b, ins, ins.operands[0], "shared"), address(b, ins, ins.operands[1], "global")
+    amount = _source_size(b, ins, size)
+    guard = b.guard(ins)
+    inside, outside = Site(b.machine, ins, size, "ldgsts"), Site(b.machine, ins, size, "ldgsts")
+
+    def step(group: Group) -> None:
+        lanes, places = chosen_lanes(b, guard, group)
+        if not lanes.n:
+            return
+        b.machine.writes += 1
+        at, origin = to(group), source(group)
+        if places is not None:
+            at, origin = at[places], origin[places]
+        data = np.zeros((lanes.n, 1), UNITS[size])
+        if amount is None:
+            _fetch(b, outside, lanes, origin, data, None)
+        else:
+            given = np.broadcast_to(np.asarray(amount(group)), (group.lanes.n,))
+            given = given if places is None else given[places]
+            for bytes_read in np.unique(given):
+                if bytes_read:
+                    some, where = b.machine.pool.subset(lanes, given == bytes_read)
+                    if bytes_read == size:
+                        _fetch(b, outside, some, origin[where], data, where)
+                    else:
+                        _fetch_bytes(b, outside, some, origin[where], data, where, int(bytes_read))
+        offsets, valid = inside.shared(lanes, at, "c")
+        b.machine.batch.shared_views[size][offsets >> (size.bit_length() - 1)] = data[:, 0] if valid is None \
+            else data[valid, 0]
+
+    return step
+
+
+def _source_size(b: Build, ins: Instruction, size: int) -> Getter | None:
+    if len(ins.operands) < 4 or (ins.has("L2::cache_hint") and len(ins.operands) == 4):
+        return None
+    operand = ins.operands[3]
+    if isinstance(operand, Reg) and b.program.kernel.registers.get(operand.name) == "pred":
+        ignore = b.src(ins, operand, "pred")
+        return lambda group: np.where(ignore(group), 0, size)
+    return b.src(ins, operand, "u32")
+
+
+def _fetch(b: Build, site: Site, lanes: LaneSet, origin: Array, data: Array, where: Array | None) -> None:
+    offsets, valid = site.global_(lanes, origin, False)
+    if valid is not None:
+        where = np.flatnonzero(valid) if where is None else where[valid]
+    loaded = b.machine.arena.views[site.size].take(offsets >> (site.size.bit_length() - 1), mode="clip")
+    if where is None:
+        data[:, 0] = loaded
+    else:
+        data[where, 0] = loaded
+
+
+def _fetch_bytes(b: Build, site: Site, lanes: LaneSet, origin: Array, data: Array, where: Array, count: int) -> None:
+    """Lanes that copy only ``count`` bytes, the rest being zero: their reads end there."""
+    whole = site.size
+    try:
+        site.size = count & -count
+        tail = origin + np.uint64(count - site.size)
+        _, valid = site.global_(lanes, tail, False)
+    finally:
+        site.size = whole
+    table = data.view(np.uint8)
+    for k in range(count):
+        good = where if valid is None else where[valid]
+        start = origin if valid is None else origin[valid]
+        offsets = np.clip((start - np.uint64(GLOBAL)).astype(np.int64) + k, 0, b.machine.arena.size)
+        table[good, k] = b.machine.arena.views[1][offsets]
+
+
+def _group_event(b: Build, ins: Instruction, kind: str, *keep: int) -> Step:
+    if ins.guard is not None:
+        raise ins.unknown("a predicated commit or wait")
+
+    def step(group: Group) -> None:
+        if b.machine.checks:
+            b.machine.batch.races.event(kind, group.lanes, *keep)
+
+    return step

@@ -1,0 +1,83 @@
+"""Helpers of the simulator's tests: one-instruction kernels, fixtures, planted lines."""
+
+import ctypes
+import ctypes.util
+import re
+from pathlib import Path
+
+import numpy as np
+
+from peakgemm.simulator import run
+
+FIXTURES = Path(__file__).parent / "fixtures"
+BITS = {"f32": "b32", "f64": "b64", "f16": "b16", "u32": "b32", "s32": "b32", "u64": "b64", "s64": "b64", "b32": "b32",
+        "b64": "b64", "b16": "b16", "u16": "b16", "s16": "b16"}
+NUMPY = {"f32": "f4", "f64": "f8", "f16": "f2", "u32": "u4", "s32": "i4", "u64": "u8", "s64": "i8", "b32": "u4",
+         "b64": "u8", "b16": "u2", "u16": "u2", "s16": "i2"}
+
+
+def ptx(body, params="", registers=""):
+    """A kernel ``k`` with the usual registers around ``body``."""
+    return f""".version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k({params})
+{{
+  .reg .pred %p<8>;
+  .reg .b16 %h<8>;
+  .reg .b32 %r<32>;
+  .reg .f32 %f<32>;
+  .reg .b64 %rd<32>;
+  .reg .f64 %d<8>;
+  {registers}
+{body}
+}}
+"""
+
+
+def apply(text, result, *inputs, block=None):
+    """Run PTX ``text`` on operands ``%i0``, ``%i1``... per thread; the values of ``%o``, an array of type ``result``.
+
+    ``inputs`` are ``(type, values)``; all of one length, at most 1024.
+    """
+    arrays = [np.ascontiguousarray(values, NUMPY[kind]) for kind, values in inputs]
+    n = len(arrays[0])
+    out = np.zeros(n, NUMPY[result])
+    names = [f"p{i}" for i in range(len(arrays) + 1)]
+    size = np.dtype(NUMPY[result]).itemsize
+    lines = ["mov.u32 %r0, %tid.x;"]
+    for i, ((kind, _), name) in enumerate(zip(inputs, names, strict=False)):
+        width = np.dtype(NUMPY[kind]).itemsize
+        lines += [f"ld.param.u64 %rd0, [{name}];", f"mad.wide.u32 %rd1, %r0, {width}, %rd0;",
+                  f"ld.global.{BITS[kind]} %i{i}, [%rd1];"]
+    lines += [text, f"ld.param.u64 %rd0, [{names[-1]}];", f"mad.wide.u32 %rd1, %r0, {size}, %rd0;",
+              f"st.global.{BITS[result]} [%rd1], %o;", "ret;"]
+    declared = [f".reg .{BITS[kind]} %i{i};" for i, (kind, _) in enumerate(inputs)]
+    registers = " ".join([*declared, f".reg .{BITS[result]} %o;"])
+    source = ptx("\n".join(lines), ", ".join(f".param .u64 {name}" for name in names), registers)
+    report = run(source, grid=1, block=block or n, args=[*arrays, out])
+    assert report.clean, report
+    return out
+
+
+def planted_line(number, file="planted.cu"):
+    """The line of the fixture that carries ``plant number``."""
+    lines = (FIXTURES / file).read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if re.search(rf"plant {number}\b", line))
+
+
+def libm(name, kind):
+    """A function of the C library, for single values."""
+    function = getattr(ctypes.CDLL(ctypes.util.find_library("m")), name)
+    function.restype, function.argtypes = kind, [kind] * 3
+    return function
+
+
+def random_floats(count, seed):
+    """Float32 of all magnitudes, special values among them."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 2**32, count, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    special = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942e-38, 1.17549435e-38,
+                        3.4028235e38, 0.5, 2.0**-24, 16777216.0], np.float32)
+    values[: len(special)] = rng.permutation(special)
+    return values

@@ -1,0 +1,125 @@
+"""Every rung compiles for every architecture without a spill, and its SASS is what its comment says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from peakgemm.inspect.header import header_comment
+from peakgemm.inspect.loops import main_loop
+from peakgemm.inspect.occupancy import occupancy
+from peakgemm.inspect.sass import disassemble, mix, parse
+from peakgemm.kernels.build import build
+from peakgemm.kernels.registry import LADDER, Kernel
+from peakgemm.problem import Config
+from peakgemm.runtime.architectures import architecture
+from peakgemm.runtime.compile import Compiled, in_parallel
+from peakgemm.runtime.source import KERNELS, entries
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+SOURCES = sorted(path for suffix in ("*.cu", "*.cuh") for path in KERNELS.rglob(suffix))
+
+# Bits of each access in the main loop of the aligned compilation on sm_90.
+DIRECT = {"LDG": {"32"}}
+STAGED = {"LDG": {"128"}, "LDS": {"128"}, "STS": {"128"}}
+TRANSPOSED = {"LDG": {"128"}, "LDS": {"128"}, "STS": {"32", "128"}}
+ASYNCHRONOUS = {"LDS": {"128"}, "LDGSTS": {"32", "128"}}
+WIDTHS = {
+    0: DIRECT, 1: DIRECT, 2: {"LDG": {"128"}},
+    3: {"LDG": {"32"}, "LDS": {"128"}, "STS": {"32"}},  # four k-steps of a row at once
+    4: {"LDG": {"32"}, "LDS": {"32"}, "STS": {"32"}},   # the pad forbids that
+    5: STAGED, 6: STAGED, 7: STAGED,
+    8: TRANSPOSED, 9: TRANSPOSED, 10: TRANSPOSED, 11: TRANSPOSED, 12: TRANSPOSED,
+    13: ASYNCHRONOUS, 14: ASYNCHRONOUS,
+}
+
+Job = tuple[str, Config]
+
+every_rung = pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+every_pair = pytest.mark.parametrize(
+    ("kernel", "arch"), [(k, arch) for k in LADDER for arch in ARCHITECTURES if arch != "sm_75" or not k.cp_async],
+    ids=lambda x: x if isinstance(x, str) else x.name)
+
+
+@cache
+def compiled(kernel: Kernel) -> dict[Job, Compiled]:
+    """Default and named configs, aligned and guarded, for every architecture that the rung runs on."""
+    jobs = [(arch, replace(config, aligned=aligned))
+            for arch in ARCHITECTURES if architecture(arch).has_cp_async or not kernel.cp_async
+            for config in dict.fromkeys((kernel.config_for(arch), *kernel.named.values()))
+            for aligned in (True, False)]
+    return dict(zip(jobs, in_parallel(lambda job: build(kernel, job[1], job[0]), jobs), strict=True))
+
+
+def of(kernel: Kernel, arch: str) -> dict[Config, Compiled]:
+    return {config: code for (where, config), code in compiled(kernel).items() if where == arch}
+
+
+@every_pair
+def test_compiles_without_spill(kernel: Kernel, arch: str) -> None:
+    found = of(kernel, arch)
+    assert {config.aligned for config in found} == {True, False}
+    assert len(found) >= 2 * max(1, len(kernel.named))
+    assert {(c.spill_bytes, c.stack_bytes) for c in found.values()} == {(0, 0)}
+    assert all(c.entry == kernel.entry and c.code.startswith(b"\x7fELF") for c in found.values())
+
+
+@every_pair
+def test_default_fits_the_blocks_that_it_promises(kernel: Kernel, arch: str) -> None:
+    limits = architecture(arch)
+    for aligned in (True, False):
+        config = replace(kernel.config_for(arch), aligned=aligned)
+        fit = occupancy(limits, config.threads, of(kernel, arch)[config].registers, kernel.shared_bytes(config))
+        assert fit.blocks_per_sm >= config.min_blocks, fit
+
+
+@every_rung
+def test_static_shared_memory_is_what_the_table_says(kernel: Kernel) -> None:
+    for (_, config), code in compiled(kernel).items():
+        assert code.static_shared == (0 if kernel.dynamic else kernel.shared_bytes(config)), config
+
+
+@every_rung
+def test_main_loop_accesses(kernel: Kernel) -> None:
+    config = replace(kernel.config_for("sm_90"), aligned=True)
+    loop = main_loop(parse(disassemble(compiled(kernel)["sm_90", config].code, "sm_90")))
+    assert loop is not None
+    found = mix(loop.instructions)
+    assert {opcode: set(by_width) for opcode, by_width in found.widths.items()} == WIDTHS[kernel.number]
+    # Whole k-tiles: neither a remainder loop nor half of one.
+    assert found.ffma % (config.tm * config.tn * config.bk) == 0
+
+
+def test_the_table_holds_every_file() -> None:
+    assert [k.number for k in LADDER] == list(range(15))
+    assert sorted(k.path for k in LADDER) == sorted((KERNELS / "ladder").glob("*.cu"))
+
+
+@every_rung
+def test_exports_one_entry(kernel: Kernel) -> None:
+    assert entries(kernel.source) == [kernel.entry]
+    assert kernel.source.count("__global__") == 1
+
+
+@every_rung
+def test_header_comment(kernel: Kernel) -> None:
+    header = header_comment(kernel.path)
+    assert header.startswith(f"{kernel.number:02} ")
+    assert re.findall(r"^(\w+): \S", header, re.M) == ["Idea", "Removes", "Leaves", "Measured"]
+
+
+@every_rung
+def test_parameters(kernel: Kernel) -> None:
+    listed = re.search(rf"{kernel.entry}\s*\((.*?)\)", kernel.source, re.S)
+    assert listed is not None
+    assert " ".join(listed[1].split()) == (
+        "const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N, int K, "
+        "long long lda, long long ldb, long long ldc, float alpha, float beta")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_no_system_header(path) -> None:
+    assert not re.search(r"#\s*include\s*<", path.read_text())

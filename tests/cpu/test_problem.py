@@ -1,0 +1,125 @@
+"""The nouns: what a Problem and a Config accept, and what they say of themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, fields
+
+import numpy as np
+import pytest
+
+from peakgemm.errors import InvalidValue, PeakgemmError
+from peakgemm.problem import MAX_SIZE, Config, Problem
+
+
+def test_contiguous() -> None:
+    p = Problem.contiguous(3, 5, 7, alpha=2.0, beta=-1.0)
+    assert (p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.alpha, p.beta) == (3, 5, 7, 7, 5, 5, 2.0, -1.0)
+    assert p.alignment == (16, 16, 16)
+    assert p.flops == 210
+
+
+def test_empty_sizes_keep_a_leading_dimension() -> None:
+    p = Problem.contiguous(0, 0, 0)
+    assert (p.lda, p.ldb, p.ldc, p.flops) == (1, 1, 1, 0)
+
+
+@pytest.mark.parametrize(("sizes", "says"), [
+    ((-1, 1, 1), "M = -1"), ((1, -2, 1), "N = -2"), ((1, 1, -3), "K = -3"),
+    ((MAX_SIZE + 1, 1, 1), f"M = {MAX_SIZE + 1} is outside 0..{MAX_SIZE}"),
+    ((2.5, 1, 1), "M = 2.5 must be an integer"), ((1, "7", 1), "N = '7' must be an integer"),
+])
+def test_sizes_refused(sizes: tuple, says: str) -> None:
+    with pytest.raises(InvalidValue) as error:
+        Problem(*sizes, 9, 9, 9)
+    assert says in str(error.value)
+
+
+def test_largest_size() -> None:
+    assert Problem.contiguous(MAX_SIZE, 1, 1).m == MAX_SIZE
+
+
+@pytest.mark.parametrize(("lds", "says"), [
+    ((6, 5, 5), "lda = 6 is shorter than its row of 7 elements"),
+    ((7, 4, 5), "ldb = 4 is shorter than its row of 5 elements"),
+    ((7, 5, 4), "ldc = 4 is shorter than its row of 5 elements"),
+    ((7, 5.5, 5), "ldb = 5.5 must be an integer"),
+])
+def test_leading_dimensions_refused(lds: tuple, says: str) -> None:
+    with pytest.raises(InvalidValue) as error:
+        Problem(3, 5, 7, *lds)
+    assert says in str(error.value)
+
+
+def test_padded_leading_dimensions() -> None:
+    p = Problem(3, 5, 7, 100, 200, 300)
+    assert (p.lda, p.ldb, p.ldc) == (100, 200, 300)
+
+
+def test_numpy_integers_become_python_ones() -> None:
+    p = Problem.contiguous(np.int64(3), np.int32(5), np.uint8(7))
+    assert [type(x) for x in (p.m, p.n, p.k, p.lda)] == [int] * 4
+    assert json.dumps(Config(np.int64(64), 64, 16, 4, 4).to_json())
+
+
+@pytest.mark.parametrize("noun", [Problem.contiguous(1, 1, 1), Config(8, 8, 8, 1, 1)])
+def test_frozen_and_hashable(noun: Problem | Config) -> None:
+    with pytest.raises(FrozenInstanceError):
+        setattr(noun, fields(noun)[0].name, 2)
+    assert hash(noun) == hash(type(noun)(*(getattr(noun, f.name) for f in fields(noun))))
+
+
+def test_config_threads() -> None:
+    assert Config(128, 256, 16, 8, 16).threads == 256
+    assert Config(32, 32, 32, 1, 4).threads == 256
+
+
+def test_config_macros() -> None:
+    macros = Config(128, 64, 16, 8, 4, stages=3, fragments=2, raster=8, min_blocks=2, aligned=True).macros()
+    assert macros == {"BM": 128, "BN": 64, "BK": 16, "TM": 8, "TN": 4, "STAGES": 3, "FRAGMENTS": 2, "RASTER": 8,
+                      "MIN_BLOCKS": 2, "PASSES": 1, "ALIGNED": 1}
+    assert {type(value) for value in macros.values()} == {int}
+
+
+@pytest.mark.parametrize(("config", "label"), [
+    (Config(64, 32, 16, 4, 2), "64x32x16/4x2"),
+    (Config(64, 32, 16, 4, 2, stages=0), "64x32x16/4x2"),
+    (Config(64, 32, 16, 4, 2, stages=3), "64x32x16/4x2 3st"),
+    (Config(64, 32, 16, 4, 2, stages=2, fragments=2), "64x32x16/4x2 2st db"),
+])
+def test_config_label(config: Config, label: str) -> None:
+    assert config.label() == label
+
+
+def test_config_guarded() -> None:
+    fast = Config(64, 64, 16, 4, 4, stages=2, aligned=True)
+    assert fast.guarded() == Config(64, 64, 16, 4, 4, stages=2)
+
+
+def test_config_round_trips_through_json() -> None:
+    config = Config(128, 256, 16, 8, 16, stages=3, fragments=2, raster=8, aligned=True)
+    assert Config(**json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Config) if f.name not in ("stages", "aligned")])
+def test_config_fields_are_positive(name: str) -> None:
+    whole = {"bm": 8, "bn": 8, "bk": 8, "tm": 1, "tn": 1}
+    with pytest.raises(InvalidValue, match=f"{name} = 0 must be an integer of at least 1"):
+        Config(**{**whole, name: 0})
+
+
+def test_no_stages_is_a_config() -> None:
+    assert Config(32, 32, 1, 1, 1, stages=0).stages == 0
+    with pytest.raises(InvalidValue, match="stages = -1"):
+        Config(32, 32, 1, 1, 1, stages=-1)
+
+
+@pytest.mark.parametrize("value", [8.0, 2.5, float("nan"), "8", None])
+def test_config_fields_are_integers(value: object) -> None:
+    with pytest.raises(InvalidValue, match=r"bk = .* must be an integer"):
+        Config(8, 8, value, 1, 1)
+
+
+def test_errors_are_the_builtin_ones_too() -> None:
+    assert issubclass(InvalidValue, ValueError)
+    assert issubclass(InvalidValue, PeakgemmError)

@@ -1,0 +1,106 @@
+"""Records: written whole or not at all, rounded, and refused before the work."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from peakgemm.bench import records
+from peakgemm.errors import InvalidValue
+from peakgemm.runtime.device import Gpu
+
+GPU = Gpu(0, "A GPU", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
+
+
+def test_write(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    records.write(path, {"a": [1, 2.5, None, "x"], "b": {"c": True}})
+    assert json.loads(path.read_text()) == {"a": [1, 2.5, None, "x"], "b": {"c": True}}
+    assert path.read_text().endswith("}\n")
+    assert os.listdir(tmp_path) == ["record.json"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_write_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text("old " * 1000)
+    records.write(path, {"new": 1})
+    assert json.loads(path.read_text()) == {"new": 1}
+
+
+def test_a_record_that_is_no_json_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        records.write(tmp_path / "record.json", {"a": object()})
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_failed_rename_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    path.write_text("old")
+
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        records.write(path, {"new": 1})
+    assert os.listdir(tmp_path) == ["record.json"]
+    assert path.read_text() == "old"
+
+
+def test_write_into_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match=r"cannot write .*record\.json \(No such file or directory\)"):
+        records.write(tmp_path / "gone" / "record.json", {})
+
+
+@pytest.mark.parametrize(("value", "written"), [
+    (0.123456789, 0.123457), (123456.789, 123457.0), (1e-9 / 3, 3.33333e-10), (2.0, 2),
+    (float("inf"), "inf"), (float("-inf"), "-inf"), (float("nan"), "nan"), (2**60 + 1, 2**60 + 1), (True, True),
+])
+def test_rounding(tmp_path: Path, value: object, written: object) -> None:
+    path = tmp_path / "record.json"
+    records.write(path, {"deep": [{"value": value}, (value,)]})
+    found = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert found == {"deep": [{"value": written}, [written]]}
+    assert type(found["deep"][0]["value"]) is type(written)
+
+
+def test_check_writable_before_the_work(tmp_path: Path) -> None:
+    records.check_writable(None)
+    records.check_writable(tmp_path / "record.json")
+    assert os.listdir(tmp_path) == []
+    for path in (tmp_path / "gone" / "record.json", tmp_path):
+        with pytest.raises(InvalidValue, match=r"cannot write .*name a file in a folder that exists"):
+            records.check_writable(path)
+
+
+def test_one_run_lies_at_the_top() -> None:
+    run = {"shape": [1, 2, 3], "rungs": []}
+    found = records.record(None, "sm_90", [run])
+    assert (found["schema"], found["device"], found["arch"]) == (1, None, "sm_90")
+    assert (found["shape"], found["rungs"]) == ([1, 2, 3], [])
+    assert "runs" not in found
+    assert records.runs_of(found) == [found]
+
+
+def test_several_runs_lie_under_runs() -> None:
+    runs = [{"shape": [1, 1, 1], "rungs": []}, {"shape": [2, 2, 2], "rungs": []}]
+    found = records.record(GPU, "sm_90", runs, versions={"cublas": "13.1.0"})
+    assert records.runs_of(found) == found["runs"] == runs
+    assert not {"shape", "rungs", "versions"} & set(found)
+    assert found["device"]["name"] == "A GPU"
+    assert found["environment"]["cublas"] == "13.1.0"
+
+
+def test_the_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/somewhere/peakgemm", "ladder", "--json", "my file.json"])
+    assert records.record(None, "sm_90", [])["command"] == "peakgemm ladder --json 'my file.json'"
+
+
+def test_environment_names_the_versions() -> None:
+    found = records.environment({"torch": "2.0"})
+    assert {"peakgemm", "python", "nvrtc", "numpy", "cuda-core", "torch"} <= set(found)
+    assert all(isinstance(value, str) and value for value in found.values())

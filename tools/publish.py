@@ -165,12 +165,14 @@ def plots() -> None:
     figure, axes = pyplot.subplots(figsize=(9, 5))
     names = [f"{r['number']:02} {r['name'].replace('_', ' ')}" for r in rows]
     bars = axes.barh(names, [r["tflops"] for r in rows], color="#4878a8")
-    axes.bar_label(bars, [f"{r['tflops']:.1f}" for r in rows], padding=3)
+    inside = [f"{r['tflops']:.1f}" if r["tflops"] > peak / 8 else "" for r in rows]
+    axes.bar_label(bars, inside, padding=-30, color="white")
+    axes.bar_label(bars, ["" if text else f"{r['tflops']:.1f}" for r, text in zip(rows, inside, strict=True)], padding=3)
     axes.axvline(cublas, color="#c44e52", label=f"cuBLAS FP32, {cublas:.1f}")
     axes.axvline(peak, color="#555555", linestyle="--", label=f"FP32 peak, {peak:.1f}")
     axes.invert_yaxis()
     axes.set(xlabel="TFLOPS", title=f"M = N = K = {SIZE}, {ladder['device']['name']}")
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper right", bbox_to_anchor=(1, 0.95))
     _save(figure, "ladder.svg")
 
     figure, axes = pyplot.subplots(figsize=(9, 5))
@@ -183,7 +185,7 @@ def plots() -> None:
     cublas = [run["rungs"][-1]["cublas_tflops"] for run in runs]
     axes.plot(sizes, cublas, color="black", linewidth=2, label="cuBLAS FP32")
     axes.set(xlabel="M = N", ylabel="TFLOPS", title=f"K = 1024, {k1024['device']['name']}", ylim=(0, None))
-    axes.legend(loc="lower right", ncols=2)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     _save(figure, "ladder-sizes.svg")
 
 

@@ -42,7 +42,7 @@ def record(gpu: Gpu | None, arch: str, runs: Sequence[Mapping[str, Any]], **more
     """A complete record. One run lies at the top level (``shape``, ``rungs``), several under ``runs``."""
     head: dict[str, Any] = {
         "schema": SCHEMA,
-        "command": shlex.join(["peakgemm", *sys.argv[1:]]),
+        "command": _command(),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": gpu.to_json() if gpu else None,
         "arch": arch,
@@ -50,6 +50,13 @@ def record(gpu: Gpu | None, arch: str, runs: Sequence[Mapping[str, Any]], **more
         **more,
     }
     return {**head, **runs[0]} if len(runs) == 1 else {**head, "runs": list(runs)}
+
+
+def _command() -> str:
+    """What was run, as one would type it elsewhere: absolute paths by their last part."""
+    program = Path(sys.argv[0])
+    name = f"python tools/{program.name}" if program.parent.name == "tools" else "peakgemm"
+    return shlex.join([*name.split(), *(Path(a).name if a.startswith("/") else a for a in sys.argv[1:])])
 
 
 def write(path: Path, data: Mapping[str, Any]) -> None:

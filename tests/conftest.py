@@ -1,4 +1,4 @@
-"""Shared by all tests: an own compile cache unless one is named, and the gpu marker's skip."""
+"""Shared by all tests: the gpu marker and its skip."""
 
 import os
 import sys

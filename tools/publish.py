@@ -167,7 +167,8 @@ def plots() -> None:
     bars = axes.barh(names, [r["tflops"] for r in rows], color="#4878a8")
     inside = [f"{r['tflops']:.1f}" if r["tflops"] > peak / 8 else "" for r in rows]
     axes.bar_label(bars, inside, padding=-30, color="white")
-    axes.bar_label(bars, ["" if text else f"{r['tflops']:.1f}" for r, text in zip(rows, inside, strict=True)], padding=3)
+    outside = ["" if text else f"{r['tflops']:.1f}" for r, text in zip(rows, inside, strict=True)]
+    axes.bar_label(bars, outside, padding=3)
     axes.axvline(cublas, color="#c44e52", label=f"cuBLAS FP32, {cublas:.1f}")
     axes.axvline(peak, color="#555555", linestyle="--", label=f"FP32 peak, {peak:.1f}")
     axes.invert_yaxis()

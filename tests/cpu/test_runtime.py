@@ -187,7 +187,8 @@ def test_family_suffix() -> None:
     assert scale("sm_90a").arch == "sm_90a"
 
 
-def test_volta_is_past() -> None:
+def test_volta_is_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peakgemm.runtime.compile.nvrtc_version", lambda: "13.1")
     with pytest.raises(MissingComponent, match=r"sm_70: NVRTC 13 has dropped it \(oldest: sm_75\).*peakgemm\[cu12\]"):
         scale("sm_70")
 

@@ -227,6 +227,6 @@ def test_nvdisasm_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 def test_nvdisasm_cannot_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sass, "_nvdisasm", lambda: str(tmp_path / "gone"))
+    monkeypatch.setattr(sass, "find_nvdisasm", lambda: str(tmp_path / "gone"))
     with pytest.raises(MissingComponent, match="cannot be run"):
         disassemble(b"\x7fELF", "sm_90")

@@ -8,7 +8,9 @@ torch = pytest.importorskip("torch", reason="the GPU tests use torch as referenc
 
 from gpu.guarded import check  # noqa: E402
 from peakgemm.kernels.execute import run_rung  # noqa: E402
-from peakgemm.kernels.registry import LADDER  # noqa: E402
+from peakgemm.kernels import validity  # noqa: E402
+from peakgemm.kernels.registry import LADDER, rung  # noqa: E402
+from peakgemm.problem import Config  # noqa: E402
 from peakgemm.runtime import device  # noqa: E402
 
 SIZES = [0, 1, 2, 3, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023]
@@ -80,3 +82,19 @@ def test_past_two_to_the_31_elements(kernel):
     assert torch.allclose(into.double(), other.double() @ other.double(), rtol=1e-5, atol=1e-4)
     del flat, view, into
     torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("tile", [
+    (11, (64, 64, 4, 8, 8, 2, 2)), (11, (32, 64, 16, 4, 8, 1, 1)), (11, (128, 64, 8, 16, 8, 2, 2)),
+    (11, (64, 128, 32, 4, 4, 2, 2)), (11, (96, 64, 8, 12, 8, 2, 2)), (12, (64, 64, 16, 8, 4, 2, 2)),
+    (12, (96, 64, 16, 12, 8, 2, 2)), (13, (64, 64, 8, 8, 8, 4, 2)), (13, (128, 64, 32, 8, 8, 2, 2)),
+    (14, (256, 64, 8, 16, 8, 5, 2)), (14, (128, 128, 8, 4, 16, 2, 2)),
+], ids=str)
+def test_other_tiles(tile):
+    number, (bm, bn, bk, tm, tn, stages, fragments) = tile
+    kernel = rung(number)
+    config = Config(bm, bn, bk, tm, tn, stages=stages, fragments=fragments)
+    assert not validity.violations(kernel, config, device.require().limits)
+    for shape, alpha, beta, pads, offset in problems(60, seed=bm * bn + bk):
+        check(kernel, shape, alpha, beta, pads, offset, config=config)
+    check(kernel, (2 * bm, 3 * bn, 5 * bk), 2.0, -0.5, config=config)

@@ -121,3 +121,13 @@ def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], ar
                 tell(f"{kernel.label} measured")
         runs.append({"shape": list(shape), "rungs": rows})
     return runs
+
+
+def wrong(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Kernels whose error exceeds the bound of a chain of FMAs, (K + 3) / 2 in units of eps |A||B|.
+
+    Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1.
+    """
+    return [f"{row['number']:02} {row['name']} at {run['shape']} ({row['max_error']:.3g})"
+            for run in runs for row in run["rungs"]
+            if row.get("max_error") is not None and not row["max_error"] <= (run["shape"][2] + 3) / 2]

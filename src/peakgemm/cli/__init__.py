@@ -10,6 +10,7 @@ from ..errors import PeakgemmError
 from . import cache, doctor, inspect, ladder, sweep
 
 app = typer.Typer(name="peakgemm", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+                  rich_markup_mode=None,
                   help="FP32 matrix multiplication on NVIDIA GPUs: kernels, timings, and the reasons behind them.")
 app.command("ladder")(ladder.command)
 app.command("sweep")(sweep.command)

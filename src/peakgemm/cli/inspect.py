@@ -27,17 +27,18 @@ def occupancy_command(
 ) -> None:
     """Blocks and warps that fit on one SM, and what limits them."""
     chosen = [architecture(arch)] if arch else list(ARCHITECTURES.values())
-    rows = []
+    rows, reasons = [], []
     for limits in chosen:
         try:
             fit = occupancy(limits, threads, registers, shared)
         except ValueError as error:
             if arch:
                 raise
-            rows.append([limits.name, "0", "0", "0", str(error).split(";")[0], ""])
+            rows.append([limits.name, "0", "0", "0", "no block fits", ""])
+            reasons.append(str(error).partition(";")[0])
             continue
         rows.append([limits.name, str(fit.blocks_per_sm), str(fit.warps_per_sm), f"{100 * fit.fraction:.0f}",
                      fit.limited_by, ", ".join(f"{name} {blocks}" for name, blocks in fit.limits.items())])
     table(f"{threads} threads, {registers} registers, {shared} bytes shared", [
         ("arch", "left"), ("blocks/SM", "right"), ("warps", "right"), ("%", "right"), ("limited by", "left"),
-        ("blocks that each allows", "left")], rows)
+        ("blocks that each allows", "left")], rows, "\n".join(reasons))

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from ..bench import records
-from ..bench.ladder import ladder
+from ..bench.ladder import ladder, wrong
 from ..bench.peers import find_peer
 from ..errors import MissingComponent
 from ..inspect.header import header_comment
-from ..kernels.registry import rung, rungs
+from ..kernels.registry import LADDER, rung, rungs, supported
 from ..runtime import device
+from ..runtime.architectures import architecture
 from ..runtime.device import Gpu
 from . import parse
 from .console import err, number, out, progress, table
@@ -25,7 +26,7 @@ Row = Mapping[str, Any]
 def command(
     size: Annotated[str | None, typer.Option(help="Squares: N or N,N,...  [4096 with a GPU, else 1024]")] = None,
     shape: Annotated[str | None, typer.Option(help="MxNxK, or several: C is M x N, the inner length K.")] = None,
-    rungs_: Annotated[str, typer.Option("--rungs", help="Which: 00-14, 03,07-09, warp_tile.")] = "00-14",
+    rungs_: Annotated[str | None, typer.Option("--rungs", help="Which: 00-14, 03,07-09, warp_tile.  [all]")] = None,
     arch: Annotated[str | None, typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,
     explain: Annotated[str | None, typer.Option(help="One rung in full: its idea, its facts.")] = None,
@@ -33,7 +34,8 @@ def command(
     """Every kernel from naive to multi-stage, compiled, checked, timed and explained."""
     gpu = device.find()
     target = parse.target(arch, gpu)
-    chosen = rungs(explain or rungs_)
+    selection = explain or rungs_
+    chosen = rungs(selection) if selection else supported(architecture(target))
     wanted = parse.shapes(size, shape, 4096 if gpu else 1024)
     records.check_writable(json)
     measured_on = gpu if gpu is not None and gpu.arch == target else None
@@ -46,17 +48,24 @@ def command(
     steps = len(wanted) * len(chosen) * (2 if peer else 1)
     with progress("compiling", steps) as done:
         runs = ladder(chosen, wanted, target, measured_on, peer, done)
+    left_out = [] if selection else [k.label for k in LADDER if k not in chosen]
     for run in runs:
         _show(run, target, gpu.name if measured_on and gpu else None)
     if explain:
         for kernel in chosen:
             out.print(f"\n{kernel.path}\n", markup=False)
             out.print(header_comment(rung(kernel.number).path), markup=False)
+    if left_out:
+        out.print(f"\nLeft out, they need cp.async (sm_80 or later): {', '.join(left_out)}.", markup=False)
     if peer is None:
         out.print(f"\nNot run, static facts only: {_why_not(gpu, target)}.", markup=False)
     if json is not None:
         records.write(json, records.record(measured_on, target, runs, versions=peer.versions() if peer else None))
         out.print(f"Record written to {json}", markup=False)
+    off = wrong(runs)
+    if off:
+        err.print(f"Wrong products, off the FP64 bound: {', '.join(off)}", markup=False)
+        raise typer.Exit(1)
 
 
 def _why_not(gpu: Gpu | None, arch: str) -> str:

@@ -18,7 +18,7 @@ def shapes(size: str | None, shape: str | None, default: int) -> list[Shape]:
         raise InvalidValue(f"--size {size} and --shape {shape} exclude each other; give one")
     found: list[Shape] = []
     for part in (shape or size or str(default)).split(","):
-        match = re.fullmatch(r"(\d+)x(\d+)x(\d+)" if shape else r"(\d+)", part.strip())
+        match = re.fullmatch(r"(\d{1,12})x(\d{1,12})x(\d{1,12})" if shape else r"(\d{1,12})", part.strip())
         if match is None:
             wanted = "MxNxK such as 4096x4096x1024" if shape else "a number such as 4096"
             raise InvalidValue(f"{part!r} is not {wanted}")

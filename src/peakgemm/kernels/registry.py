@@ -10,6 +10,7 @@ from pathlib import Path
 from ..errors import InvalidValue
 from ..problem import Config
 from ..runtime import source
+from ..runtime.architectures import Architecture
 
 FLOAT = 4  # bytes
 
@@ -39,7 +40,7 @@ class Kernel:
     aligned compilation accesses sixteen bytes at a time. ``shape`` names the family of
     constraints on the tile in `validity`. ``overrides`` holds the default config of
     architectures where another one is better: with room for two blocks per SM, rung 11 gains 3 % on
-    sm_90 and spills on others; rung 12 gains 8 % on sm_90 and spills on sm_100 and sm_120.
+    sm_90 and spills on others; rung 12 gains 8 % on sm_90 and spills on sm_70, sm_100 and sm_120.
     """
 
     number: int
@@ -120,7 +121,7 @@ LADDER: tuple[Kernel, ...] = (
            overrides={"sm_90": replace(_8X8, stages=2, fragments=2, min_blocks=2)}),
     Kernel(12, "warp_tile", "lanes in a compact warp tile: fragment reads multicast", _WARP, "warp tile",
            _tiles(4), dynamic=True, tunes=frozenset({"fragments", "min_blocks"}), vectors="abc",
-           overrides={arch: replace(_WARP, min_blocks=1) for arch in ("sm_100", "sm_120")}),
+           overrides={arch: replace(_WARP, min_blocks=1) for arch in ("sm_70", "sm_100", "sm_120")}),
     Kernel(13, "cp_async", "cp.async in stages; four-byte copies transpose A",
            Config(128, 128, 16, 8, 8, stages=3, fragments=2, min_blocks=2), "multistage",
            _tiles(4), dynamic=True, tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="b",
@@ -145,6 +146,11 @@ def rung(number: int) -> Kernel:
             return kernel
     known = ", ".join(f"{k.number:02} {k.name}" for k in LADDER)
     raise InvalidValue(f"unknown rung {number!r}; valid ones: {known}")
+
+
+def supported(arch: Architecture) -> tuple[Kernel, ...]:
+    """The rungs that ``arch`` has the instructions for."""
+    return tuple(k for k in LADDER if arch.has_cp_async or not k.cp_async)
 
 
 def rungs(selection: str) -> tuple[Kernel, ...]:

@@ -54,11 +54,6 @@ class Architecture:
         return self.number >= 80
 
     @property
-    def compiles(self) -> bool:
-        """Whether NVRTC of CUDA 13 still targets it."""
-        return self.number >= 75
-
-    @property
     def peak_tflops(self) -> float:
         """FP32 peak of the reference GPU: SMs x lanes x 2 x clock."""
         return self.gpu_sms * self.fp32_lanes_per_sm * 2 * self.gpu_mhz * 1e6 / 1e12

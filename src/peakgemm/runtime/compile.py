@@ -5,16 +5,19 @@ Takes text and macros, no arrays, and launches nothing, so it runs in a thread p
 
 from __future__ import annotations
 
+import ctypes
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, files, version
 from os import cpu_count
 from typing import Any, Literal, TypeVar
 
 from ..errors import CompileFailed, MissingComponent
-from . import cache
+from . import cache as disk_cache
 from .architectures import architecture
 
 Kind = Literal["cubin", "ptx"]
@@ -53,10 +56,12 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
         CompileFailed: the source is refused, or exports no ``entry``; the message is the compiler's log.
     """
     limits = architecture(arch)
-    if not limits.compiles:
-        raise MissingComponent(f"{arch}: NVRTC 13 has dropped it (oldest: sm_75); install peakgemm[cu12]")
     Program, ProgramOptions = _cuda_core()
     from cuda.core.utils import make_program_cache_key
+
+    nvrtc = nvrtc_version()  # before the key asks for it: if it is missing, say so in our own words
+    if limits.number < 75 and not nvrtc.startswith("12."):
+        raise MissingComponent(f"{arch}: NVRTC 13 has dropped it (oldest: sm_75); install peakgemm[cu12]")
 
     target = arch if kind == "cubin" else arch.replace("sm_", "compute_")
     options = ProgramOptions(
@@ -65,10 +70,9 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
         ptxas_options=["-v"] if kind == "cubin" else None,
         no_cache=True,  # NVRTC's own cache, which works where there is a driver, gives back no ptxas log
     )
-    nvrtc_version()  # the key names it: say that it is missing in our own words
     key = make_program_cache_key(code=text, code_type="c++", options=options, target_type=kind,
                                  extra_digest=entry.encode())  # the stored facts are of this entry
-    hit = cache.load(key)
+    hit = disk_cache.load(key)
     if hit is not None:
         return Compiled(entry, arch, kind, hit[0], **hit[1])
     logs = io.StringIO()
@@ -81,7 +85,7 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
     facts = _ptxas_facts(logs.getvalue(), entry) if kind == "cubin" else {}
     if not facts if kind == "cubin" else f".entry {entry}(".encode() not in code:
         raise CompileFailed(f"{name} holds no kernel {entry!r} for {arch}; compiler log:\n{logs.getvalue().strip()}")
-    cache.save(key, code, facts)
+    disk_cache.save(key, code, facts)
     return Compiled(entry, arch, kind, code, **facts)
 
 
@@ -105,6 +109,7 @@ def nvrtc_version() -> str:
     Raises:
         MissingComponent: NVRTC cannot be loaded.
     """
+    _prefer_nvrtc_of_the_bindings()
     try:
         from cuda.bindings import nvrtc
 
@@ -113,6 +118,21 @@ def nvrtc_version() -> str:
         raise MissingComponent(f"NVRTC cannot be loaded ({str(error).splitlines()[0]}); "
                                "run: pip install nvidia-cuda-nvrtc, then see: peakgemm doctor") from None
     return f"{major}.{minor}"
+
+
+@cache
+def _prefer_nvrtc_of_the_bindings() -> None:
+    """With the bindings of CUDA 12 (the cu12 extra), load NVRTC 12 although 13 is installed too.
+
+    The bindings would take the first NVRTC that they find, but take one that is loaded already.
+    """
+    try:
+        if version("cuda-bindings").startswith("12."):
+            for file in files("nvidia-cuda-nvrtc-cu12") or ():
+                if file.name.startswith(("libnvrtc.so", "nvrtc64")):
+                    ctypes.CDLL(str(file.locate()))
+    except (PackageNotFoundError, OSError):
+        return  # what the bindings find by themselves is then used, and named in every record
 
 
 def _cuda_core() -> tuple[Any, Any]:

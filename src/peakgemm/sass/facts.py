@@ -6,7 +6,11 @@ from typing import Any
 
 from ..inspect.loops import main_loop
 from ..inspect.sass import disassemble, mix, parse
+from ..runtime.architectures import architecture
 from .banks import bank_model
+
+FACTS = ("loop_instructions", "loop_ffma", "loop_bytes", "ffma_fraction", "widths", "classes",
+         "bank_cycles_per_ffma", "bank_ceiling", "accumulators_moved")
 
 
 def static_facts(cubin: bytes, arch: str) -> dict[str, Any]:
@@ -16,7 +20,8 @@ def static_facts(cubin: bytes, arch: str) -> dict[str, Any]:
     ``widths`` (accesses by opcode and bits a thread), ``classes`` (instructions by class),
     ``bank_cycles_per_ffma`` (issue cycles, register-bank conflicts included), ``bank_ceiling`` (share of
     FP32 peak that they leave) and ``accumulators_moved`` (0 to 1). A kernel without a loop around FFMA
-    has None for each; so have the last three where the bank model does not apply.
+    has None for each; so has one for sm_70, which nvdisasm 13 refuses, and so have the last three
+    where the bank model does not apply.
 
     One run of nvdisasm a call: keep the result.
 
@@ -24,10 +29,11 @@ def static_facts(cubin: bytes, arch: str) -> dict[str, Any]:
         InvalidValue: unknown architecture, or bytes that are not a cubin.
         MissingComponent: nvdisasm is not there, or refuses this architecture.
     """
+    if architecture(arch).number < 75:  # nvdisasm 13, the only one to install by itself, has dropped it
+        return dict.fromkeys(FACTS)
     loop = main_loop(parse(disassemble(cubin, arch)))
     if loop is None:
-        return dict.fromkeys(("loop_instructions", "loop_ffma", "loop_bytes", "ffma_fraction", "widths", "classes",
-                              "bank_cycles_per_ffma", "bank_ceiling", "accumulators_moved"))
+        return dict.fromkeys(FACTS)
     what = mix(loop.instructions)
     banks = bank_model(loop.instructions, arch)
     return {

@@ -4,6 +4,11 @@
 ``report.faults`` holds races, accesses out of bounds, misaligned ones, reads of unwritten shared
 memory, divergent barriers and deadlocks with their source lines, and ``report.counters``
 shared-memory wavefronts and global sectors as the profiler would count them.
+
+Float32 arithmetic is that of the GPU, bit for bit; ``.approx`` functions (``ex2``, ``lg2``, ``sin``, ``cos``,
+``tanh``, ``rsqrt``, ``rcp.approx``, ``div.full``) are rounded correctly instead and need not be. What the checks do not
+look for: a block that reads global memory while another writes it, and races across blocks in kernels with
+fences, which are taken to order their blocks.
 """
 
 from .launch import run

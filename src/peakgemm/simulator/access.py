@@ -27,19 +27,24 @@ Array = NDArray[Any]
 class Pattern:
     """Addresses of one execution, and what was found out about them and their translations."""
 
-    __slots__ = ("bits", "costs", "first", "high", "lanes", "low", "offsets", "proved", "raw", "ref", "twice")
+    __slots__ = (
+        "bits", "costs", "first", "high", "lanes", "logged", "low", "marked", "offsets", "proved", "raw", "ref",
+        "twice",
+    )  # fmt: skip
 
     def __init__(self, lanes: LaneSet, address: Array) -> None:
         self.lanes = lanes
-        self.ref = address.copy()
-        self.first = int(address[0])
         self.raw = address.tobytes()
+        self.ref = np.frombuffer(self.raw, address.dtype)
+        self.first = int(address[0])
         self.low = int(address.min())
         self.high = int(address.max())
         self.bits = int(np.bitwise_or.reduce(address))
         self.costs: dict[int, tuple[int, int]] = {}
         self.offsets: Array | None = None
         self.proved: set[tuple[int, int]] = set()
+        self.marked: set[tuple[int, int]] = set()
+        self.logged = False
         self.twice: bool | None = None  # whether two lanes share an address
 
 
@@ -116,8 +121,9 @@ class Site:
                 if key not in pattern.proved:
                     self._written(lanes, offsets)
                     pattern.proved.add(key)
-            if event in "wac":
-                batch.mark_written(offsets, size, (id(self), id(pattern), shift))
+            if event in "wac" and not batch.all_written and (batch.number, shift) not in pattern.marked:
+                batch.mark_written(offsets, size)
+                pattern.marked.add((batch.number, shift))
             batch.races.access(event, self, pattern, shift)
         return offsets, valid
 

@@ -49,6 +49,10 @@ class Barriers:
             batch.races.event("arrive", ("bar", barrier), group.lanes)
         self._known_count(barrier, count, ins)
         self.release(barrier)
+        if barrier in self.arrived:  # arrivals alone complete a barrier too
+            self.arrived[barrier][self.arrived[barrier] >= count] -= count
+            if not self.arrived[barrier].any():
+                del self.arrived[barrier]
         return following
 
     def _known_count(self, barrier: int, count: int, ins: Instruction) -> None:

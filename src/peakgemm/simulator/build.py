@@ -17,8 +17,8 @@ import numpy as np
 from . import fma
 from .floats import canonical
 from .lanes import DTYPES, VIEW_OF, Group
-from .program import Block, uses_and_defines
-from .ptx import BYTES, Imm, Instruction, Operand, Reg, Sym
+from .program import Block, is_barrier, uses_and_defines
+from .ptx import BYTES, Imm, Instruction, Operand, Reg, Sym, UnknownInstruction
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -59,11 +59,7 @@ class Build:
         self.program = machine.program
 
     def block(self, block: Block) -> list[Step]:
-        """The steps of a block, its closing branch or barrier excepted.
-
-        Raises:
-            UnknownInstruction: an opcode, modifier or special register that is not implemented.
-        """
+        """The steps of a block, its closing branch or barrier excepted."""
         code = self.program.kernel.instructions[block.start:block.end]
         known = self.program.kernel.registers
         steps: list[Step] = []
@@ -72,7 +68,7 @@ class Build:
 
         def close_run() -> None:
             if run:
-                steps.append(fma.compile_run(run))
+                steps.append(fma.compile_run(run, self.machine.scratch))
                 run.clear()
 
         for ins in code:
@@ -92,22 +88,35 @@ class Build:
                 run.append((self.slot(ins, d), *[self.fma_source(ins, s) for s in sources]))  # type: ignore[arg-type]
                 continue
             close_run()
-            if ins.base in CONTROL or (ins.base in ("bar", "barrier") and "warp" not in ins.parts):
+            if ins.base in CONTROL or is_barrier(ins):
                 continue
-            build = BUILDERS.get(ins.base)
-            if build is None:
-                raise ins.unknown()
-            try:
-                steps.append(build(self, ins))
-            except (IndexError, KeyError, ValueError, AttributeError, AssertionError) as error:
-                if type(error) is type(ins.unknown()):
-                    raise
-                raise ins.unknown(f"its operands or modifiers are not understood ({error})") from error
+            steps.append(self.instruction(ins))
         close_run()
         rest = dirty & block.live_out
         if rest:
             steps.append(self.canonical(rest))
         return steps
+
+    def instruction(self, ins: Instruction) -> Step:
+        """The step of one instruction; for one that is not implemented, a step that says so when it is reached."""
+        try:
+            if ins.base not in BUILDERS:
+                raise ins.unknown()
+            return BUILDERS[ins.base](self, ins)
+        except UnknownInstruction as error:
+            return self.refusal(ins, error)
+        except (IndexError, KeyError, ValueError, AttributeError, AssertionError, StopIteration) as error:
+            return self.refusal(ins, ins.unknown(f"its operands or modifiers are not understood ({error})"))
+
+    def refusal(self, ins: Instruction, error: UnknownInstruction) -> Step:
+        """A step that raises: an assertion that never fails does not keep a kernel from being simulated."""
+        guard = self.guard(ins)
+
+        def step(group: Group) -> None:
+            if guard is None or np.any(guard(group)):
+                raise error
+
+        return step
 
     def canonical(self, names: set[str]) -> Step:
         """Make NaNs of float32 results the canonical one."""

@@ -39,7 +39,7 @@ class Counts:
 
     def add(self, other: Counts) -> None:
         """Add another instruction's counts."""
-        for name in self.__slots__:
+        for name in Counts.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 

@@ -28,36 +28,7 @@ _HALF = np.uint64(0x10000000)
 Source = int | np.float32  # a slot, or a constant
 
 
-class _Underflow:
-    """Set by NumPy when an operation underflowed."""
-
-    def __init__(self) -> None:
-        self.seen = False
-
-    def __call__(self, error: str, flag: int) -> None:
-        self.seen = True
-
-
-UNDERFLOW = _Underflow()
-
-
-def quiet() -> Any:
-    """The floating-point error state in which kernels run."""
-    return np.errstate(divide="ignore", over="ignore", invalid="ignore", under="call", call=UNDERFLOW)
-
-
-def _flag_works() -> bool:
-    UNDERFLOW.seen = False
-    with quiet():
-        out = np.empty(64, np.float32)
-        np.copyto(out, np.full(64, 1.1e-40))
-    return UNDERFLOW.seen
-
-
-_FLAG_WORKS = _flag_works()
-
-
-class Scratch:
+class Rows:
     """Float64 rows for one number of lanes."""
 
     def __init__(self, n: int) -> None:
@@ -71,17 +42,39 @@ class Scratch:
         self.addend_rows = list(self.addends)
 
 
-_scratch: dict[int, Scratch] = {}
+class Scratch:
+    """The float64 rows of one machine, and whether an operation underflowed (NumPy calls the object then)."""
+
+    def __init__(self) -> None:
+        self.underflow = False
+        self.widths: dict[int, Rows] = {}
+
+    def __call__(self, error: str, flag: int) -> None:
+        self.underflow = True
+
+    def quiet(self) -> Any:
+        """The floating-point error state in which kernels run."""
+        return np.errstate(divide="ignore", over="ignore", invalid="ignore", under="call", call=self)
+
+    def rows(self, n: int) -> Rows:
+        """The rows for ``n`` lanes; a few widths are kept."""
+        found = self.widths.get(n)
+        if found is None:
+            if len(self.widths) >= 8:
+                self.widths.clear()
+            found = self.widths[n] = Rows(n)
+        return found
 
 
-def scratch(n: int) -> Scratch:
-    """The scratch rows for ``n`` lanes; a few widths are kept."""
-    found = _scratch.get(n)
-    if found is None:
-        if len(_scratch) >= 8:
-            _scratch.clear()
-        found = _scratch[n] = Scratch(n)
-    return found
+def _flag_works() -> bool:
+    scratch = Scratch()
+    with scratch.quiet():
+        out = np.empty(64, np.float32)
+        np.copyto(out, np.full(64, 1.1e-40))
+    return scratch.underflow
+
+
+_FLAG_WORKS = _flag_works()
 
 
 @dataclass(slots=True)
@@ -133,7 +126,7 @@ def plan(fmas: Sequence[tuple[int, Source, Source, Source]]) -> tuple[list[_Chun
     return chunks, constants
 
 
-def compile_run(fmas: Sequence[tuple[int, Source, Source, Source]]) -> Callable[[Group], None]:
+def compile_run(fmas: Sequence[tuple[int, Source, Source, Source]], scratch: Scratch) -> Callable[[Group], None]:
     """A step that executes the fused multiply-adds in order on every lane of a group."""
     chunks, constants = plan(fmas)
     multiply, add, copy = np.multiply, np.add, np.copyto
@@ -141,7 +134,7 @@ def compile_run(fmas: Sequence[tuple[int, Source, Source, Source]]) -> Callable[
 
     def step(group: Group) -> None:
         rows = group.rows["f32"]
-        s = scratch(group.lanes.n)
+        s = scratch.rows(group.lanes.n)
         wide = s.wide + constants if constants else s.wide
         sums, addends = s.sum_rows, s.addend_rows
         for chunk in chunks:
@@ -156,10 +149,10 @@ def compile_run(fmas: Sequence[tuple[int, Source, Source, Source]]) -> Callable[
             low, hit = s.low[:n], s.hit[:n]
             bit_and(s.bits[:n], _LOW, low)
             equal(low, _HALF, hit)
-            UNDERFLOW.seen = False
+            scratch.underflow = False
             for i, d in chunk.results:
                 copy(rows[d], sums[i])
-            if UNDERFLOW.seen or not _FLAG_WORKS:
+            if scratch.underflow or not _FLAG_WORKS:
                 hit |= np.abs(s.sums[:n]) < TINY32
             if count(hit):
                 _again(chunk, rows, wide, addends, hit)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+POOL = 64 << 20  # bytes of lane sets kept
 VIEWS = {"h": ("u16", "s16", "f16"), "r": ("u32", "s32", "f32"), "d": ("u64", "s64", "f64"), "p": ("pred",)}
 DTYPES: dict[str, Any] = {
     "pred": np.bool_, "u8": np.uint8, "s8": np.int8, "b8": np.uint8, "u16": np.uint16, "s16": np.int16,
@@ -98,15 +99,18 @@ class LanePool:
         self.padded = padded
         self.known: dict[bytes, LaneSet] = {}
         self.subsets: dict[tuple[int, bytes], tuple[LaneSet, Ints]] = {}
+        self.bytes = 0
 
     def get(self, lanes: Ints) -> LaneSet:
         """The one set of these lanes (sorted)."""
         key = lanes.tobytes()
         found = self.known.get(key)
         if found is None:
-            if len(self.known) > 4096:
+            if self.bytes > POOL:  # masks that depend on data never repeat
                 self.known.clear()
                 self.subsets.clear()
+                self.bytes = 0
+            self.bytes += 40 * len(lanes)
             found = self.known[key] = LaneSet(lanes, self.padded)
         return found
 
@@ -116,7 +120,9 @@ class LanePool:
         found = self.subsets.get(key)
         if found is None or found[0].n != len(found[1]):
             chosen = np.flatnonzero(mask)
-            found = self.subsets[key] = (self.get(of.lanes[chosen]), chosen)
+            some = self.get(of.lanes[chosen])
+            self.bytes += of.n + 8 * len(chosen)
+            found = self.subsets[key] = (some, chosen)
             self.known.setdefault(of.lanes.tobytes(), of)
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,21 @@ from ..errors import InvalidType, InvalidValue
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, compile_source
 from ..runtime.source import KERNELS, assemble, entries
-from . import fma, ops_async, ops_atomic, ops_float, ops_int, ops_mbarrier, ops_select, ops_warp, tensor  # noqa: F401  (they register builders)
+
+# imported for the builders that they register
+from . import ops_async, ops_atomic, ops_float, ops_int, ops_mbarrier, ops_select, ops_warp, tensor  # noqa: F401
 from .build import Build
 from .global_writes import WriteLog
 from .machine import Machine
 from .memory import Arena
 from .ops_control import compile_kernel
 from .parser import parse
-from .program import Program, build
+from .program import Program, build, smallest_access
 from .ptx import Instruction, Kernel, Module, Param
 from .report import Fault, InstructionCounts, Report, totals
 
 CACHE = 1 << 20  # bytes of registers of one batch that stay in the cache
+SHARED_CACHE = 4 << 20  # bytes of shared memory of one batch; the race check takes a multiple
 LEAST, MOST = 1024, 16384  # lanes of a batch
 
 
@@ -60,7 +64,7 @@ def run(source: Path | str | Compiled, *, entry: str | None = None, grid: int | 
         InvalidValue: malformed PTX, a missing entry, a wrong number of arguments, a value out of
             range, a launch beyond the architecture's limits, or too much memory.
         InvalidType: an argument that does not fit its parameter.
-        UnknownInstruction: PTX that cannot be simulated exactly.
+        UnknownInstruction: the kernel reached an instruction that cannot be simulated exactly; no array is changed.
         CompileFailed: the source does not compile.
     """
     text = _text(source, entry, arch, macros)
@@ -75,11 +79,11 @@ def run(source: Path | str | Compiled, *, entry: str | None = None, grid: int | 
     machine = Machine(program, launch.grid, launch.block, arena, params, symbols, launch.shared, launch.local, checks,
                       max_steps)
     if checks:
-        machine.write_log = WriteLog(machine, machine.smallest("shared", ("st",)))
+        machine.write_log = WriteLog(machine, smallest_access(kernel, "shared", ("st",)))
     compile_kernel(Build(machine))
     started = time.perf_counter()
     per_batch = max(1, lanes // machine.padded)
-    with fma.quiet():
+    with machine.scratch.quiet():
         stopped = machine.run(per_batch, at_once=launch.alive(program, lanes, max_memory))
     arena.copy_back()
     machine.finish_counts()
@@ -215,16 +219,18 @@ class _Launch:
         lanes = min(max(CACHE // max(each, 1), LEAST), MOST)
         blocks = max(1, lanes // self.padded)
         if self.shared:
-            blocks = max(1, min(blocks, (64 << 20) // self.shared))
+            blocks = max(1, min(blocks, SHARED_CACHE // self.shared))
         return blocks * self.padded
 
     def _batch_bytes(self, program: Program, lanes: int) -> int:
         each = sum(program.slots[kind] * size for kind, size in (("p", 1), ("h", 2), ("r", 4), ("d", 8)))
-        return lanes * (2 * each + self.local + 1024) + lanes // self.padded * self.shared * 12
+        unit = smallest_access(self.kernel, "global", ("ld", "st", "atom", "red"))
+        return lanes * (2 * each + self.local + 1024) + lanes // self.padded * self.shared * (2 + 72 // unit)
 
     def check_memory(self, program: Program, lanes: int, arena: Arena, checks: bool, limit: int) -> None:
         """Refuse a run whose estimate exceeds the limit."""
-        estimate = arena.size * (4 if checks else 2) + self._batch_bytes(program, lanes)
+        owners = 8 / smallest_access(self.kernel, "shared", ("st",)) if checks else 0
+        estimate = int(arena.size * (2 + owners)) + self._batch_bytes(program, lanes)
         if estimate > limit:
             raise InvalidValue(f"the simulation needs about {estimate:,} bytes, max_memory allows {limit:,}; pass "
                                "smaller arrays, or raise max_memory")
@@ -280,17 +286,18 @@ def _space(ins: Instruction) -> str:
 
 def _report(machine: Machine, stopped: str, seconds: float) -> Report:
     kernel = machine.program.kernel
-    items = [InstructionCounts(ins.text, ins.opcode, _space(ins), ins.file, ins.line, ins.ptx_line, counts)
-             for ins, counts in zip(kernel.instructions, machine.counts, strict=False)]
-    hot = sorted(items, key=lambda item: -item.counts.threads)[:3]
+    items = [InstructionCounts(**asdict(counts), text=ins.text, opcode=ins.opcode, space=_space(ins), file=ins.file,
+                               line=ins.line, ptx_line=ins.ptx_line)
+             for ins, counts in zip(kernel.instructions, machine.counts, strict=True)]
+    hot = sorted(items, key=lambda item: -item.threads)[:3]
     faults = sorted(machine.faults.values(), key=lambda fault: fault.ptx_line)
     if "max_steps" in stopped and items:
         seen: dict[tuple[str, int], int] = {}
         for item in items:
-            seen[item.file, item.line] = seen.get((item.file, item.line), 0) + item.counts.executions
+            seen[item.file, item.line] = seen.get((item.file, item.line), 0) + item.executions
         ranking = sorted(seen.items(), key=lambda pair: -pair[1])[:3]
         lines = ", ".join(f"{file}:{line} ({count:,})" for (file, line), count in ranking)
         faults.append(Fault("never_ending", f"{stopped}; the lines executed most, with warp executions: {lines}",
                             kernel.name, hot[0].file, hot[0].line, hot[0].ptx_line, hot[0].text, []))
     return Report(kernel.name, faults, totals(items), items, stopped, machine.steps, seconds,
-                  [(item.file, item.line, item.counts.executions) for item in hot])
+                  [(item.file, item.line, item.executions) for item in hot])

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from .barriers import Barriers
 from .build import Getter, Step
 from .counters import Counts
+from .fma import Scratch
 from .global_writes import WriteLog
 from .lanes import Group, LanePool, merge
 from .memory import Arena
-from .program import Program
-from .ptx import BYTES, Instruction
+from .program import Program, smallest_access
+from .ptx import Instruction
 from .races import RaceLog
 from .report import Fault
 
@@ -61,23 +62,17 @@ class Machine:
         self.counts = [Counts() for _ in program.kernel.instructions]
         self.faults: dict[tuple[str, int], Fault] = {}
         self.clean_logs: dict[Any, Any] = {}
+        self.logged_bytes = 0
         self.code: list[Code] = []
         self.masks: dict[int, Getter] = {}
         self.batch: Batch = None  # type: ignore[assignment]
         self.steps = 0
-        self.writes = 0
+        self.scratch = Scratch()
+        self.progress = 0  # grows when memory changes, or a loop is cut short: not a deadlock
         self.write_log: WriteLog | None = None
-        self.unit = self.smallest("global", ("ld", "st", "atom", "red"))
+        self.unit = smallest_access(program.kernel, "global", ("ld", "st", "atom", "red"))
         self.fences = any(ins.base in ("membar", "fence") or ins.has("acquire", "release", "acq_rel")
                           for ins in program.kernel.instructions)
-
-    def smallest(self, other: str, bases: tuple[str, ...]) -> int:
-        """Bytes of the smallest element that ``bases`` access outside the space ``other``, at most 4."""
-        unit = 4
-        for ins in self.program.kernel.instructions:
-            if ins.base in bases and ins.types and not ins.has(other, "param", "local", "const"):
-                unit = min(unit, BYTES[ins.types[-1]])
-        return unit
 
     def address_of(self, ins: Instruction, name: str) -> int:
         """The address of a variable, as its own space counts it."""
@@ -187,8 +182,8 @@ class Machine:
                     continue
                 turn += 1
                 if turn >= len(alive) and (not waiting or len(alive) >= at_once):
-                    idle = idle + 1 if self.writes == seen else 0
-                    seen = self.writes
+                    idle = idle + 1 if self.progress == seen else 0
+                    seen = self.progress
                     if idle > IDLE:
                         for batch in alive:
                             batch.report_spin()
@@ -222,7 +217,6 @@ class Batch:
         self.shared_views = {size: shared.view(f"u{size}") for size in (1, 2, 4, 8)} | {16: shared.view("c16")}
         self.written = np.zeros(self.blocks * self.shared_stride // self.unit, bool)
         self.all_written = False
-        self._marked: set[Any] = set()
         self.local_stride = -(-max(machine.local_size, 16) // 16) * 16
         self._local: dict[int, NDArray[Any]] | None = None
         self.live = np.zeros(self.blocks * self.padded, bool)
@@ -262,15 +256,11 @@ class Batch:
             self._local = {n: raw.view(f"u{n}") for n in (1, 2, 4, 8)} | {16: raw.view("c16")}
         return self._local
 
-    def mark_written(self, offsets: NDArray[Any], size: int, key: Any) -> None:
-        """Remember that shared memory at ``offsets`` holds something; ``key`` names the same offsets again."""
-        if self.all_written or key in self._marked:
-            return
+    def mark_written(self, offsets: NDArray[Any], size: int) -> None:
+        """Remember that shared memory at ``offsets`` holds something."""
         start = offsets >> self.unit_shift
         for step in range(max(1, size // self.unit)):
             self.written[start + step] = True
-        if len(self._marked) < 4096:
-            self._marked.add(key)
         self.all_written = bool(self.written.all())
 
     def run(self) -> bool:
@@ -306,7 +296,6 @@ class Batch:
 
     def _advance(self, group: Group, limit: int, code: list[Code]) -> None:
         machine = self.machine
-        alone = not self.ready and not self.parked
         first = True
         while True:
             number = group.block
@@ -328,7 +317,8 @@ class Batch:
             group.block = following
             if following <= number:
                 group.turns += 1
-                if group.polled or (not alone and group.turns > TURNS):
+                if group.polled or group.turns > TURNS:
+                    machine.progress += not group.polled
                     group.polled, group.turns = True, 0
                     break
             if following >= limit or following >= len(code):
@@ -350,7 +340,7 @@ class Batch:
             group = merge(same, self.pool, self.machine.program.slots, live)
         else:
             group = same[0]
-        group.polled = False
+        group.polled, group.turns = False, min(one.turns for one in same)
         return group
 
     def _complete(self, group: Group, code: Code) -> bool:

@@ -49,7 +49,7 @@ def cp_async(b: Build, ins: Instruction) -> Step:
         lanes, places = chosen_lanes(b, guard, group)
         if not lanes.n:
             return
-        b.machine.writes += 1
+        b.machine.progress += 1
         at, origin = to(group), source(group)
         if places is not None:
             at, origin = at[places], origin[places]

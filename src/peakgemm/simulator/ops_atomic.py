@@ -96,11 +96,11 @@ def atomic(b: Build, ins: Instruction) -> Step:
             second = mine[1] if len(mine) > 1 else None
             if into is None and operation in UNORDERED and not (kind.startswith("f") and operation != "add"):
                 UNORDERED[operation].at(memory, index, first)
-                b.machine.writes += 1
+                b.machine.progress += 1
             elif len(offsets):
                 old = turns(memory, index, operation, first, second)
                 if not polls or (memory[index] != old).any():
-                    b.machine.writes += 1
+                    b.machine.progress += 1
                 if into is not None:
                     whole = old
                     if valid is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from .build import Build, Step, builder
 from .lanes import Group
 from .machine import Code, Stop
-from .program import WARP_SYNC, Block, is_barrier
+from .program import WARP_SYNC, Block, is_barrier, is_warp_barrier
 from .ptx import Imm, Instruction, Reg, Sym
 
 End = Callable[[Group], int]
@@ -27,8 +27,7 @@ def compile_kernel(b: Build) -> list[Code]:
     everything = [b.block(block) for block in b.program.blocks]
     for block, steps in zip(b.program.blocks, everything, strict=False):
         first = instructions[block.start] if block.end > block.start else None
-        sync = first if first is not None and (first.base in WARP_SYNC or first.opcode.startswith("bar.warp")
-                                               or first.opcode.startswith("barrier.warp")) else None
+        sync = first if first is not None and (first.base in WARP_SYNC or is_warp_barrier(first)) else None
         if sync is not None and sync.base == "activemask":
             sync = None
         if sync is not None and sync.operands and isinstance(sync.operands[-1], (Imm, Reg)):
@@ -61,7 +60,7 @@ def _end(b: Build, block: Block, everything: list[list[Step]]) -> End:
         return _trap(b, last)
     if last.base == "brx":
         return _table(b, last)
-    if is_barrier(last) and "warp" not in last.parts:
+    if is_barrier(last):
         return _barrier(b, last, following)
     return lambda group: following
 

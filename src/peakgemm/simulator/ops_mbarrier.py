@@ -56,7 +56,7 @@ def _event(b: Build, kind: str, lanes: LaneSet, at: Array) -> None:
 
 def _arrive(b: Build, ins: Instruction, lanes: LaneSet, at: Array, count: Array) -> Array:
     """Count arrivals of all lanes; the phase that each arrived in."""
-    b.machine.writes += 1
+    b.machine.progress += 1
     objects, which = _objects(b, ins, lanes, at)
     _event(b, "arrive", lanes, at)
     phases = np.array([item.phase for item in objects], np.uint64)[which]

@@ -237,7 +237,7 @@ def store(b: Build, ins: Instruction) -> Step:
         lanes, places = chosen_lanes(b, guard, group)
         if not lanes.n:
             return
-        machine.writes += 1
+        machine.progress += 1
         at = get(group) if places is None else get(group)[places]
         data = np.empty((lanes.n, count), f"u{each}")
         for k, source in enumerate(sources):

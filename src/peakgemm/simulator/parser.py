@@ -249,6 +249,8 @@ class _Parser:
             self.register(kernel)
         elif text in _SPACES:
             self.variable(_SPACES[text], local, False)
+        elif text == ".param":  # of a call, which is refused where it is reached
+            self.skip_to(";")
         elif self.peek() == ":":
             self.take()
             if self.peek() in (".branchtargets", ".callprototype"):

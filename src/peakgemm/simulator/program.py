@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from .ptx import Instruction, Kernel, Mem, Operand, Pair, PtxError, Reg, Sym, Vec
+from .ptx import BYTES, Instruction, Kernel, Mem, Operand, Pair, PtxError, Reg, Sym, Vec
 
 CLASS_OF = {"pred": "p", "b8": "h", "u8": "h", "s8": "h", "b16": "h", "u16": "h", "s16": "h", "f16": "h", "bf16": "h",
             "b32": "r", "u32": "r", "s32": "r", "f32": "r", "f16x2": "r", "bf16x2": "r",
@@ -56,6 +56,15 @@ class Program:
         return {kind: sorted(set(indices)) for kind, indices in out.items()}
 
 
+def smallest_access(kernel: Kernel, other: str, bases: tuple[str, ...]) -> int:
+    """Bytes of the smallest element that ``bases`` access outside the space ``other``, at most 4."""
+    unit = 4
+    for ins in kernel.instructions:
+        if ins.base in bases and ins.types and not ins.has(other, "param", "local", "const"):
+            unit = min(unit, BYTES[ins.types[-1]])
+    return unit
+
+
 def has_no_result(ins: Instruction) -> bool:
     """Whether no operand of the instruction is written."""
     if ins.base == "mbarrier":
@@ -96,7 +105,12 @@ def uses_and_defines(ins: Instruction, known: dict[str, str]) -> tuple[list[str]
 
 def is_barrier(ins: Instruction) -> bool:
     """``bar``/``barrier`` that may block or that other threads wait for."""
-    return ins.base in ("bar", "barrier") and "cluster" not in ins.parts
+    return ins.base in ("bar", "barrier") and not ins.has("cluster", "warp")
+
+
+def is_warp_barrier(ins: Instruction) -> bool:
+    """``bar.warp.sync``."""
+    return ins.base in ("bar", "barrier") and "warp" in ins.parts
 
 
 def ends_block(ins: Instruction) -> bool:
@@ -116,7 +130,7 @@ def build(kernel: Kernel) -> Program:
     for ins in code:
         if ends_block(ins) and ins.index + 1 < len(code):
             starts.add(ins.index + 1)
-        if ins.base in WARP_SYNC:
+        if ins.base in WARP_SYNC or is_warp_barrier(ins):
             starts.add(ins.index)
     order = sorted(starts)
     blocks = [Block(n, start, end) for n, (start, end) in enumerate(zip(order, [*order[1:], len(code)], strict=False))]

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from .machine import Batch, Machine
 
 Token = tuple[Any, ...]
-LONG = 4096
+LONG = 4096  # tokens after which a log is examined even without a barrier
+HEAVY = 32 << 20  # bytes of new addresses, likewise
 
 
 class RaceLog:
@@ -31,13 +32,17 @@ class RaceLog:
     def __init__(self, machine: Machine, batch: Batch) -> None:
         self.machine, self.batch = machine, batch
         self.log: list[Token] = []
+        self.fresh = 0
         self.prefix: tuple[Token, ...] = ()  # cp.async writes in flight when the log began
         self.clocks: _Clocks | None = None  # set while a log is carried over without a full barrier
 
     def access(self, event: str, site: Site, pattern: Pattern, shift: int) -> None:
         """An access: ``r``, ``w``, ``a`` (atomic or volatile) or ``c`` (cp.async write)."""
         self.log.append((event, site, pattern, shift))
-        if len(self.log) > LONG:
+        if not pattern.logged:  # addresses that depend on data never repeat, and would fill the memory
+            pattern.logged = True
+            self.fresh += len(pattern.raw)
+        if len(self.log) > LONG or self.fresh > HEAVY:
             self._carry()
 
     def event(self, *token: Any) -> None:
@@ -61,8 +66,11 @@ class RaceLog:
                     self.clocks = clocks
                     clocks.full_barrier()
                     return
-                if len(self.machine.clean_logs) > 4096:
+                self.machine.logged_bytes += self.fresh
+                self.fresh = 0
+                if len(self.machine.clean_logs) > 4096 or self.machine.logged_bytes > 4 * HEAVY:
                     self.machine.clean_logs.clear()
+                    self.machine.logged_bytes = 0
                 known = self.machine.clean_logs[key] = following
             self.prefix = known
             return
@@ -74,14 +82,14 @@ class RaceLog:
     def finish(self) -> None:
         """The batch has ended."""
         if self.log:
-            key = (self.prefix, tuple(self.log))
+            key = ("end", self.prefix, tuple(self.log))
             if self.clocks is None and key in self.machine.clean_logs:
                 return
             self._carry()
             self.machine.clean_logs[key] = ()
 
     def _carry(self) -> None:
-        log, self.log = self.log, []
+        log, self.log, self.fresh = self.log, [], 0
         if self.clocks is None:
             self.clocks = _Clocks(self.machine, self.batch)
             self.clocks.start(self.prefix)

@@ -38,21 +38,15 @@ class Fault:
 
 
 @dataclass(slots=True)
-class InstructionCounts:
+class InstructionCounts(Counts):
     """Counts of one PTX instruction (executions, requests, wavefronts: per warp; threads: per lane)."""
 
-    text: str
-    opcode: str
-    space: str
-    file: str
-    line: int
-    ptx_line: int
-    counts: Counts
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a flat JSON object."""
-        return {"text": self.text, "file": self.file, "line": self.line, "ptx_line": self.ptx_line,
-                "space": self.space, **asdict(self.counts)}
+    text: str = ""
+    opcode: str = ""
+    space: str = ""
+    file: str = ""
+    line: int = 0
+    ptx_line: int = 0
 
 
 @dataclass(slots=True)
@@ -82,13 +76,13 @@ class Report:
         """Counts summed per source line, ``{(file, line): counts}``."""
         out: dict[tuple[str, int], Counts] = {}
         for item in self.instructions:
-            out.setdefault((item.file, item.line), Counts()).add(item.counts)
+            out.setdefault((item.file, item.line), Counts()).add(item)
         return dict(sorted(out.items()))
 
     def to_json(self) -> dict[str, Any]:
         """Everything as a JSON object."""
         return {"kernel": self.kernel, "stopped": self.stopped, "faults": [asdict(fault) for fault in self.faults],
-                "counters": self.counters, "instructions": [item.to_json() for item in self.instructions],
+                "counters": self.counters, "instructions": [asdict(item) for item in self.instructions],
                 "seconds": self.seconds}
 
     def __str__(self) -> str:
@@ -121,7 +115,7 @@ def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
                      f"l1tex__t_sectors_pipe_lsu_mem_global_op_{way}.sum"):
             metric[name] = 0
     for item in instructions:
-        c, parts = item.counts, item.opcode.split(".")
+        c, parts = item, item.opcode.split(".")
         short["warp_instructions"] += c.executions
         short["lane_instructions"] += c.threads
         short["divergent_branches"] += c.divergent
@@ -132,7 +126,8 @@ def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
         if not c.requests:
             continue
         asynchronous = parts[0] == "cp"
-        way = "ld" if parts[0] in ("ld", "ldu", "ldmatrix") else "st" if parts[0] in ("st", "cp") else "atom"
+        way = {"ld": "ld", "ldu": "ld", "ldmatrix": "ld", "st": "st", "cp": "st", "red": "red"}.get(parts[0], "atom")
+        ldgsts = "ldgsts_cache_access" if "ca" in parts else "ldgsts_cache_bypass"
         if c.wavefronts:
             short["shared_wavefronts"] += c.wavefronts
             short["shared_wavefronts_ideal"] += c.wavefronts_ideal
@@ -141,8 +136,7 @@ def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
                 short["shared_loads"] += c.executions
             elif way == "st":  # cp.async writes count as stores
                 short["shared_stores"] += c.executions
-            kind = "ldgsts" if asynchronous else way
-            name = "ldsm" if parts[0] == "ldmatrix" else f"shared_{kind}"
+            name = ldgsts if asynchronous else "ldsm" if parts[0] == "ldmatrix" else f"shared_{way}"
             add(f"smsp__sass_inst_executed_op_{name}.sum", c.executions)
             add(f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{way}.sum", c.wavefronts)
         if c.sectors:
@@ -150,8 +144,9 @@ def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
             short["global_sectors"] += c.sectors
             short["global_sectors_ideal"] += c.sectors_ideal
             short["global_bytes"] += c.bytes
-            kind = "ldgsts" if asynchronous else way
-            add(f"smsp__sass_inst_executed_op_global_{kind}.sum", c.executions)
+            kind = ldgsts if asynchronous else way
+            if not asynchronous:
+                add(f"smsp__sass_inst_executed_op_global_{kind}.sum", c.executions)
             add(f"l1tex__t_requests_pipe_lsu_mem_global_op_{kind}.sum", c.requests)
             add(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{kind}.sum", c.sectors)
     metric["memory_l1_wavefronts_shared"] = short["shared_wavefronts"]

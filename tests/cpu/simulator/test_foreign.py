@@ -64,7 +64,7 @@ def test_mma(rng):
     report = go("mma_gemm", (n // 8, m // 16), 32, [a, b, c, m, n, k])
     assert (c == a.astype("f4") @ b.T.astype("f4")).all()  # small integers: every sum is exact
     matrices = [item for item in report.instructions if item.opcode.startswith("ldmatrix")]
-    assert sum(item.counts.executions for item in matrices) == 2 * (n // 8) * (m // 16) * (k // 16)
+    assert sum(item.executions for item in matrices) == 2 * (n // 8) * (m // 16) * (k // 16)
 
 
 def test_mma_truncates_like_hopper(rng):

@@ -149,7 +149,7 @@ def test_json_and_text_of_a_report():
     report = copy(np.zeros(4, "f4"), np.zeros(4, "f4"), 5)
     assert json.dumps(report.to_json())
     assert "out_of_bounds" in str(report) and "global_sectors" in str(report)
-    assert report.instructions[0].counts.executions == 1 and report.instructions[0].text == "ld.param.u64 %rd0, [src]"
+    assert report.instructions[0].executions == 1 and report.instructions[0].text == "ld.param.u64 %rd0, [src]"
 
 
 def test_apply_helper_runs_partial_warps():

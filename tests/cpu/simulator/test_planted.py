@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 from simulator_cases import FIXTURES, planted_line
 
-from peakgemm.simulator import run
+from peakgemm.simulator import UnknownInstruction, run
 
 SOURCE = FIXTURES / "planted.cu"
 TILED = {0: "", 1: "shared_race", 2: "shared_race", 3: "out_of_bounds", 4: "out_of_bounds", 6: "shared_unwritten",
          10: "out_of_bounds", 11: "global_race", 12: "overlapping_blocks"}  # fmt: skip
-SMALL = {("vectors", 0): "", ("vectors", 5): "misaligned", ("staged", 0): "", ("staged", 7): "cp_async_race",
-         ("barriers", 0): "", ("barriers", 8): "divergent_barrier", ("barriers", 9): "deadlock"}  # fmt: skip
+SMALL = {("staged", 0): "", ("staged", 7): "cp_async_race", ("staged", 13): "shared_race",
+         ("staged", 14): "shared_race", ("vectors", 0): "", ("vectors", 5): "misaligned", ("warps", 0): "",
+         ("warps", 15): "shared_race", ("talks", 0): "", ("barriers", 0): "", ("barriers", 8): "divergent_barrier",
+         ("barriers", 9): "deadlock"}  # fmt: skip
 
 
 def check(report, kind, plant, kernel):
@@ -57,6 +59,13 @@ def test_without_checks_an_access_out_of_bounds_stops_the_run(plant):
     report = run(SOURCE, entry="tiled", grid=(3, 3), block=(16, 16), args=[a, b, c, 40, 36, 50, 50],
                  macros={"PLANT": plant}, checks=False)
     assert report.faults[0].kind == "out_of_bounds" and "checks=True" in report.stopped
+
+
+def test_a_call_is_refused_only_where_it_is_reached():
+    a, c = np.arange(128, dtype="f4"), np.zeros(128, "f4")
+    with pytest.raises(UnknownInstruction, match=r"planted.cu:\d+ \(PTX line \d+\)"):
+        run(SOURCE, entry="talks", grid=1, block=128, args=[a, c], macros={"PLANT": 16})
+    assert not c.any()
 
 
 def test_a_fault_is_counted_once_per_instruction():

@@ -144,15 +144,16 @@ def on_h100(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_measured_tables_fit_100_columns(on_h100: Path, run) -> None:
-    code, out, _ = run("ladder", "--rungs", "9-14")
-    assert code == 0
+    code, out, err = run("ladder", "--rungs", "9-14")
+    assert code == 1  # the fixture's infinite error: a wrong product fails the command, the table is still shown
+    assert "Wrong products" in err and "14 large_tile" in err
     assert "Measured on NVIDIA H100 80GB HBM3" in out
     assert "105.30" in out
     assert fits(out)
 
 
 def test_measured_record(on_h100: Path, run) -> None:
-    assert run("ladder", "--rungs", "0,14", "--size", "256,512", "--json", "measured.json")[0] == 0
+    assert run("ladder", "--rungs", "0,14", "--size", "256,512", "--json", "measured.json")[0] == 1
     data = valid(on_h100 / "measured.json")
     assert (data["device"]["name"], data["environment"]["cublas"]) == (H100.name, "13.1.0")
     row = data["runs"][1]["rungs"][1]

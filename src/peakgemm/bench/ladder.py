@@ -18,9 +18,11 @@ from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
 from ..sass.facts import static_facts
 from .peers import Peer
+from .simulated import COUNTERS, LARGEST, simulate
 from .timer import Timer, Work
 
-MEASURED = ("max_error", "reference_error", "tflops", "ratio_to_cublas")
+# Fields of a row that need a run, on the GPU or in the simulator: None where there was none.
+MEASURED = ("backend", "max_error", "reference_error", "tflops", "ratio_to_cublas", *COUNTERS)
 
 
 def static_row(kernel: Kernel, config: Config, arch: str, gpu: Gpu | None = None) -> dict[str, Any]:
@@ -95,13 +97,16 @@ class Bench:
         work([*sets[0][:2], matrix(out, "C")])()
         error, reference = self._peer.errors(self._a[0], self._b[0], [out, self._product])
         compared = self._timer.compare([work(operands) for operands in sets], self._baseline)
-        return {"max_error": error, "reference_error": reference, "operand_sets": self.sets,
+        return {"backend": "gpu", "max_error": error, "reference_error": reference, "operand_sets": self.sets,
                 **compared.to_json(Problem.contiguous(*self._shape).flops)}
 
 
 def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], arch: str, gpu: Gpu | None,
            peer: Peer | None, done: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """One run per shape, each with a row per kernel; measured where ``gpu`` and ``peer`` are given."""
+    """One run per shape, each with a row per kernel.
+
+    Measured where ``gpu`` and ``peer`` are given; simulated, where there is no GPU, up to `LARGEST` multiply-adds.
+    """
     tell = done or (lambda what: None)
     runs = []
     timer = Timer(peer) if peer else None
@@ -119,6 +124,10 @@ def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], ar
             for row, kernel, config in zip(rows, kernels, configs, strict=True):
                 row.update(bench.measure(kernel, config))
                 tell(f"{kernel.label} measured")
+        elif gpu is None and shape[0] * shape[1] * shape[2] <= LARGEST:
+            for row, kernel, config in zip(rows, kernels, configs, strict=True):
+                row.update(simulate(kernel, config, arch, shape))
+                tell(f"{kernel.label} simulated")
         runs.append({"shape": list(shape), "rungs": rows})
     return runs
 

@@ -11,9 +11,10 @@ from ..problem import Config, Problem
 from ..runtime import device
 from ..runtime.arrays import DeviceCopy, Matrix, check_host, is_host, matrix, stream_of
 from ..runtime.device import Gpu
-from ..runtime.launch import MAX_BLOCKS, Loaded, float32, int32, int64, load
+from ..runtime.launch import Loaded, float32, int32, int64, load
 from . import validity
 from .build import build
+from .launch_shape import launch_shape
 from .registry import Kernel, rung
 
 
@@ -21,6 +22,10 @@ from .registry import Kernel, rung
 def loaded(kernel: Kernel, config: Config, gpu: Gpu) -> Loaded:
     """The kernel compiled for ``gpu`` and loaded on it."""
     return load(build(kernel, config, gpu.arch), kernel.shared_bytes(config) if kernel.dynamic else 0, gpu)
+
+
+# M, N, K, lda, ldb, ldc, alpha, beta
+_ARGUMENTS: tuple[Callable[[Any], Any], ...] = (int32, int32, int32, int64, int64, int64, float32, float32)
 
 
 def bind(kernel: Kernel, problem: Problem, operands: Sequence[Matrix], gpu: Gpu,
@@ -33,20 +38,13 @@ def bind(kernel: Kernel, problem: Problem, operands: Sequence[Matrix], gpu: Gpu,
         InvalidValue: a config that is not valid here, or more than 2**31 - 1 blocks.
     """
     chosen = validity.choose(kernel, config or kernel.config_for(gpu.arch), gpu.limits, problem)
-    blocks = -(-problem.m // chosen.bm) * -(-problem.n // chosen.bn)
-    if blocks == 0:
+    shape = launch_shape(kernel, chosen, problem)
+    if shape.blocks == 0:
         return lambda stream: None
-    if blocks > MAX_BLOCKS:
-        raise InvalidValue(f"{problem.m} x {problem.n} in tiles of {chosen.bm} x {chosen.bn} asks for {blocks} blocks, "
-                           f"the limit is {MAX_BLOCKS}; use a larger tile or split the product")
     function = loaded(kernel, chosen, gpu)
-    # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
-    k = 0 if problem.alpha == 0 else problem.k
-    a, b, c = (int64(x.pointer) for x in operands)
-    args = (a, b, c, int32(problem.m), int32(problem.n), int32(k), int64(problem.lda),
-            int64(problem.ldb), int64(problem.ldc), float32(problem.alpha), float32(problem.beta))
-    threads = chosen.threads
-    return lambda stream: function.launch(stream, blocks, threads, *args)
+    pointers = [int64(x.pointer) for x in operands]
+    args = (*pointers, *(convert(x) for convert, x in zip(_ARGUMENTS, shape.args, strict=True)))
+    return lambda stream: function.launch(stream, shape.blocks, shape.threads, *args)
 
 
 def problem_of(operands: Sequence[Matrix], alpha: float, beta: float) -> Problem:

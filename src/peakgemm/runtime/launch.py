@@ -11,9 +11,6 @@ from ..errors import LaunchFailed, MissingComponent
 from .compile import Compiled
 from .device import Gpu
 
-MAX_BLOCKS = 2**31 - 1
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A kernel on the device, with the dynamic shared memory (bytes) that a block gets."""

@@ -5,7 +5,8 @@
 memory, divergent barriers and deadlocks with their source lines, and ``report.counters``
 shared-memory wavefronts and global sectors as the profiler would count them.
 
-Float32 arithmetic is that of the GPU, bit for bit; ``.approx`` functions (``ex2``, ``lg2``, ``sin``, ``cos``,
+Float32 arithmetic is that of the GPU, bit for bit, unless ptxas fuses a separate ``mul.f32`` and ``add.f32``, which it
+may do where PTX gives them no rounding mode; ``.approx`` functions (``ex2``, ``lg2``, ``sin``, ``cos``,
 ``tanh``, ``rsqrt``, ``rcp.approx``, ``div.full``) are rounded correctly instead and need not be. What the checks do not
 look for: a block that reads global memory while another writes it, and races across blocks in kernels with
 fences, which are taken to order their blocks.

@@ -84,7 +84,7 @@ def run(source: Path | str | Compiled, *, entry: str | None = None, grid: int | 
     started = time.perf_counter()
     per_batch = max(1, lanes // machine.padded)
     with machine.scratch.quiet():
-        stopped = machine.run(per_batch, at_once=launch.alive(program, lanes, max_memory))
+        stopped = machine.run(per_batch, at_once=launch.alive(program, lanes))
     arena.copy_back()
     machine.finish_counts()
     return _report(machine, stopped, time.perf_counter() - started)
@@ -236,7 +236,7 @@ class _Launch:
                                "smaller arrays, or raise max_memory")
         self.spare = limit - estimate
 
-    def alive(self, program: Program, lanes: int, limit: int) -> int:
+    def alive(self, program: Program, lanes: int) -> int:
         """How many batches may be alive at once, for blocks that wait for other blocks."""
         return 1 + max(0, min(63, self.spare // self._batch_bytes(program, lanes)))
 

@@ -284,6 +284,6 @@ class _Clocks:
         remedy = ("cp.async.wait_group and a barrier between them" if name == "c" or event == "c"
                   else "a barrier between them")
         message = (f"{did[event]} of shared address {at} by thread {{0}} races with the {earlier} at {code.where} "
-                   f"by thread {{1}}; no {remedy}")
+                   f"by thread {{1}}; put {remedy}")
         machine.fault(kind, site.ins, message, np.array([lanes.lanes[first], other]), at, pair=True,
                       count=int(np.count_nonzero(wrong)), batch=self.batch)

@@ -93,7 +93,7 @@ class Report:
             shown.setdefault((fault.kind, fault.file, fault.line), []).append(fault)
         for first, *others in shown.values():
             lines.append(str(first) + (f"\n    and {len(others)} more instructions of this line" if others else ""))
-        lines += [f"  {name:<58}{value:>16,}" for name, value in self.counters.items() if value]
+        lines += [f"  {name:<68}{value:>16,}" for name, value in self.counters.items() if value]
         return "\n".join(lines)
 
 

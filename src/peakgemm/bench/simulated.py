@@ -1,0 +1,50 @@
+"""The ladder without a GPU: results, errors and counters of the simulator, as rows of a record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.registry import Kernel
+from ..problem import Config
+from ..simulator import Report
+from ..simulator.rungs import run_rung
+from .peers import EPSILON
+
+Matrix = NDArray[np.float32]
+
+# Products up to this many multiply-adds are simulated by default: about ten seconds a rung.
+LARGEST = 512**3
+
+COUNTERS = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_requests",
+            "global_sectors", "global_sectors_ideal")
+
+
+def matrices(shape: tuple[int, int, int], beta: float = 0.0) -> tuple[Matrix, Matrix, Matrix]:
+    """Normal ``A (M, K)`` and ``B (K, N)``, the same for every NumPy; C is NaN where beta is 0, else normal."""
+    m, n, k = shape
+    draw = np.random.RandomState(m * 31 + n * 17 + k)
+    a, b, c = (draw.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n), (m, n)))
+    return a, b, c if beta else np.full((m, n), np.nan, np.float32)
+
+
+def simulated_row(report: Report, a: Matrix, b: Matrix, before: Matrix, after: Matrix, alpha: float = 1.0,
+                  beta: float = 0.0) -> dict[str, Any]:
+    """The measured fields of a row: largest componentwise error against FP64 in eps, counters, faults."""
+    a64, b64 = a.astype(np.float64), b.astype(np.float64)
+    exact, scale = alpha * (a64 @ b64), abs(alpha) * (abs(a64) @ abs(b64))
+    if beta:
+        exact, scale = exact + beta * before, scale + abs(beta) * abs(before.astype(np.float64))
+    error = abs(after - exact) / np.maximum(EPSILON * scale, 1e-300)
+    worst = float(np.where(np.isnan(error), np.inf, error).max(initial=0.0))
+    return {"backend": "simulator", "max_error": worst, "faults": len(report.faults),
+            "simulated_seconds": report.seconds, **{name: report.counters.get(name, 0) for name in COUNTERS}}
+
+
+def simulate(kernel: Kernel, config: Config, arch: str, shape: tuple[int, int, int]) -> dict[str, Any]:
+    """Run one rung on packed normal matrices."""
+    a, b, c = matrices(shape)
+    report = run_rung(kernel, a, b, c, config=config.guarded(), arch=arch)
+    return simulated_row(report, a, b, c, c)

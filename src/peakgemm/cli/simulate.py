@@ -1,0 +1,142 @@
+"""``peakgemm simulate``: a kernel's PTX on the CPU: result, counters, faults, annotated source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from ..bench import records
+from ..bench.simulated import matrices, simulated_row
+from ..errors import InvalidValue
+from ..kernels.registry import rungs
+from ..runtime.architectures import architecture
+from ..simulator import Report, run
+from ..simulator.arguments import FORMS, argument
+from ..simulator.listing import annotated
+from ..simulator.rungs import run_rung
+from . import parse
+from .console import err, out, table
+
+SHORT = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_requests",
+         "global_sectors", "global_sectors_ideal", "global_bytes", "barriers", "warp_instructions",
+         "divergent_branches")
+
+
+def command(
+    kernel: Annotated[str, typer.Argument(help="A rung (12, warp_tile), a .cu or a .ptx file.")],
+    size: Annotated[str | None, typer.Option(help="For a rung: square N.  [256]")] = None,
+    shape: Annotated[str | None, typer.Option(help="For a rung: MxNxK.")] = None,
+    alpha: Annotated[float, typer.Option(help="For a rung.")] = 1.0,
+    beta: Annotated[float, typer.Option(help="For a rung.")] = 0.0,
+    entry: Annotated[str | None, typer.Option(help="For a file: the kernel, where there are several.")] = None,
+    grid: Annotated[str | None, typer.Option(help="For a file: blocks, X or XxYxZ.")] = None,
+    block: Annotated[str | None, typer.Option(help="For a file: threads, X or XxYxZ.")] = None,
+    arg: Annotated[list[str] | None, typer.Option(help=f"For a file, one per parameter: {FORMS}.")] = None,
+    macro: Annotated[list[str] | None, typer.Option(help="For a .cu file: NAME=INTEGER.")] = None,
+    shared: Annotated[int, typer.Option(help="For a file: bytes of dynamic shared memory.")] = 0,
+    arch: Annotated[str, typer.Option(help="Architecture that the kernel is compiled for.")] = "sm_90",
+    source: Annotated[bool, typer.Option(help="Show the annotated source.")] = True,
+    max_steps: Annotated[int, typer.Option(min=1, help="Stop after this many instructions.")] = 50_000_000,
+    max_memory: Annotated[int, typer.Option(min=1, help="Bytes that the simulation may take.")] = 4 << 30,
+    json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+) -> None:
+    """Run a kernel's PTX on the CPU: result, wavefronts, sectors, races, out-of-bounds."""
+    architecture(arch)
+    records.check_writable(json)
+    limits = {"max_steps": max_steps, "max_memory": max_memory}
+    if kernel.endswith((".cu", ".ptx")):
+        report, args = _file(Path(kernel), entry, grid, block, arg or [], macro or [], shared, arch, limits)
+        _arrays(args)
+        main = Path(kernel)
+    else:
+        report, main = _rung(kernel, size, shape, alpha, beta, arch, limits)
+    table("Counters", [("", "left"), ("", "right")],
+          [[name.replace("_", " "), f"{report.counters.get(name, 0):,}"] for name in SHORT])
+    if source:
+        _source(report, main)
+    if report.clean:
+        out.print("\nNo fault found.")
+    if json is not None:
+        records.write(json, {**records.record(None, arch, [{"report": report.to_json()}])})
+        out.print(f"Report written to {json}", markup=False)
+    if not report.clean:
+        shown = [str(fault) for fault in report.faults] or [report.stopped]
+        err.print("\n" + "\n".join(shown), markup=False)
+        raise typer.Exit(1)
+
+
+def _rung(text: str, size: str | None, shape: str | None, alpha: float, beta: float, arch: str,
+          limits: dict[str, int]) -> tuple[Report, Path]:
+    chosen, wanted = rungs(text), parse.shapes(size, shape, 256)
+    if len(chosen) != 1 or len(wanted) != 1:
+        raise InvalidValue(f"simulate takes one rung and one shape, not {len(chosen)} and {len(wanted)}")
+    a, b, c = matrices(wanted[0], beta)
+    before = c.copy()
+    report = run_rung(chosen[0], a, b, c, alpha=alpha, beta=beta, arch=arch, **limits)  # type: ignore[arg-type]
+    row = simulated_row(report, a, b, before, c, alpha, beta)
+    m, n, k = wanted[0]
+    out.print(f"{chosen[0].label}, M, N, K = {m}, {n}, {k}: largest error {row['max_error']:.2f} eps |A||B| against "
+              f"FP64, {report.seconds:.2f} s simulated, {report.counters.get('lane_instructions', 0):,} "
+              "instructions of lanes\n", markup=False)
+    return report, chosen[0].path
+
+
+def _file(path: Path, entry: str | None, grid: str | None, block: str | None, words: list[str], macros: list[str],
+          shared: int, arch: str, limits: dict[str, int]) -> tuple[Report, list[Any]]:
+    if not path.is_file():
+        raise InvalidValue(f"{path} is not a file; name a .cu or .ptx file, or a rung such as 12")
+    if grid is None or block is None:
+        raise InvalidValue(f"{path} needs --grid and --block, such as --grid 4x4 --block 256")
+    args = [argument(word, number) for number, word in enumerate(words)]
+    defined = {}
+    for text in macros:
+        match = re.fullmatch(r"(\w+)=(-?\d+)", text)
+        if match is None:
+            raise InvalidValue(f"--macro {text!r} is not NAME=INTEGER")
+        defined[match[1]] = int(match[2])
+    report = run(path, entry=entry, grid=_triple("--grid", grid), block=_triple("--block", block), args=args,
+                 shared_bytes=shared, arch=arch, macros=defined, **limits)  # type: ignore[arg-type]
+    return report, args
+
+
+def _triple(name: str, text: str) -> list[int]:
+    if not re.fullmatch(r"\d{1,10}(x\d{1,10}){0,2}", text):
+        raise InvalidValue(f"{name} {text!r} is not X, XxY or XxYxZ")
+    return [int(x) for x in text.split("x")]
+
+
+def _arrays(args: list[Any]) -> None:
+    rows = []
+    for number, value in enumerate(args):
+        if isinstance(value, np.ndarray):
+            with np.errstate(all="ignore"):
+                floats = value.astype(np.float64)
+                finite = floats[np.isfinite(floats)]
+            low, mean, high = (f"{f(finite):.6g}" if finite.size else "-" for f in (np.min, np.mean, np.max))
+            rows.append([str(number), str(value.dtype), "x".join(map(str, value.shape)), low, mean, high,
+                         str(value.size - finite.size)])
+    table("Arrays after the run", [("argument", "right"), ("dtype", "left"), ("shape", "left"), ("least", "right"),
+                                   ("mean", "right"), ("most", "right"), ("inf, nan", "right")], rows)
+    out.print()
+
+
+def _source(report: Report, main: Path) -> None:
+    out.print()
+    file = None
+    for line in annotated(report, main):
+        if line.file != file:
+            file = line.file
+            out.print(f"{'executed':>10} {'wavefronts':>11} {'ideal':>10} {'sectors':>11} {'ideal':>10}  {file}",
+                      style="bold", markup=False, soft_wrap=True)
+        c = line.counts
+        cells = [c.executions, c.wavefronts, c.wavefronts_ideal, c.sectors, c.sectors_ideal] if c else [0] * 5
+        shown = " ".join(f"{value or '':>{width}}" for value, width in zip(cells, (10, 11, 10, 11, 10), strict=True))
+        costly = c is not None and (c.wavefronts > c.wavefronts_ideal or c.sectors > c.sectors_ideal)
+        out.print(f"{shown}  {line.number:4} {line.text}", markup=False, soft_wrap=True,
+                  style="red" if line.faults else "yellow" if costly else None)
+        for said in line.faults:
+            out.print(f"{'':57}     ^ {said}", markup=False, soft_wrap=True, style="red")

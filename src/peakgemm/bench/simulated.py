@@ -9,14 +9,13 @@ from numpy.typing import NDArray
 
 from ..kernels.registry import Kernel
 from ..problem import Config
-from ..simulator import Report
-from ..simulator.rungs import run_rung
+from ..simulator import Report, run_rung
 from .peers import EPSILON
 
 Matrix = NDArray[np.float32]
 
-# Products up to this many multiply-adds are simulated by default: about ten seconds a rung.
-LARGEST = 512**3
+# Products up to this many multiply-adds are simulated by default: up to twenty seconds a rung.
+LARGEST = 1024**3
 
 COUNTERS = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_requests",
             "global_sectors", "global_sectors_ideal")

@@ -11,6 +11,7 @@ import typer
 from ..bench import records
 from ..bench.ladder import ladder, wrong
 from ..bench.peers import find_peer
+from ..bench.simulated import LARGEST
 from ..errors import MissingComponent
 from ..inspect.header import header_comment
 from ..kernels.registry import LADDER, rung, rungs, supported
@@ -24,7 +25,7 @@ Row = Mapping[str, Any]
 
 
 def command(
-    size: Annotated[str | None, typer.Option(help="Squares: N or N,N,...  [4096 with a GPU, else 1024]")] = None,
+    size: Annotated[str | None, typer.Option(help="Squares: N or N,N,...  [4096 with a GPU, else 512]")] = None,
     shape: Annotated[str | None, typer.Option(help="MxNxK, or several: C is M x N, the inner length K.")] = None,
     rungs_: Annotated[str | None, typer.Option("--rungs", help="Which: 00-14, 03,07-09, warp_tile.  [all]")] = None,
     arch: Annotated[str | None, typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
@@ -36,7 +37,7 @@ def command(
     target = parse.target(arch, gpu)
     selection = explain or rungs_
     chosen = rungs(selection) if selection else supported(architecture(target))
-    wanted = parse.shapes(size, shape, 4096 if gpu else 1024)
+    wanted = parse.shapes(size, shape, 4096 if gpu else 512)
     records.check_writable(json)
     measured_on = gpu if gpu is not None and gpu.arch == target else None
     peer = None
@@ -45,7 +46,7 @@ def command(
             peer = find_peer()
         except MissingComponent as error:
             err.print(f"Not timed: {error}")
-    steps = len(wanted) * len(chosen) * (2 if peer else 1)
+    steps = len(wanted) * len(chosen) * 2
     with progress("compiling", steps) as done:
         runs = ladder(chosen, wanted, target, measured_on, peer, done)
     left_out = [] if selection else [k.label for k in LADDER if k not in chosen]
@@ -58,7 +59,9 @@ def command(
     if left_out:
         out.print(f"\nLeft out, they need cp.async (sm_80 or later): {', '.join(left_out)}.", markup=False)
     if peer is None:
-        out.print(f"\nNot run, static facts only: {_why_not(gpu, target)}.", markup=False)
+        out.print(f"\nNot timed: {_why_not(gpu, target)}.", markup=False)
+        if gpu is None and not all(r["backend"] for run in runs for r in run["rungs"]):
+            out.print(f"Not simulated: M N K is above {LARGEST:,}; one rung at a time: peakgemm simulate", markup=False)
     if json is not None:
         records.write(json, records.record(measured_on, target, runs, versions=peer.versions() if peer else None))
         out.print(f"Record written to {json}", markup=False)
@@ -91,6 +94,9 @@ def _show(run: Row, arch: str, gpu: str | None) -> None:
          number(r["roofline_tflops"]), _widths(r["widths"])] for r in rows],
         "banks: share of FP32 peak that register-bank conflicts leave. B/FLOP: bytes that the tiling asks\n"
         "of global memory; roof: the TFLOPS that its bandwidth allows if no cache helps.")
+    if any(r["backend"] == "simulator" for r in rows):
+        out.print()
+        _show_simulated(rows)
     if not any(r["tflops"] for r in rows):
         return
     out.print()
@@ -103,6 +109,22 @@ def _show(run: Row, arch: str, gpu: str | None) -> None:
          "-".join(number(x, 3) for x in r["ratio_spread"]), number(r["max_error"], 2), number(r["reference_error"], 2),
          number(r["sm_clock_mhz"], 0), number(r["power_w"], 0), r["mode"]] for r in rows],
         "error: largest |C - AB| / (eps |A||B|) against FP64, ours and cuBLAS's on the same operands.")
+
+
+def _show_simulated(rows: Sequence[Row]) -> None:
+    table("Simulated on the CPU, random data: shared-memory wavefronts, global sectors", [
+        ("rung", "left"), ("error", "right"), ("faults", "right"), ("wavefronts", "right"), ("ideal", "right"),
+        ("", "right"), ("sectors", "right"), ("ideal", "right"), ("", "right"),
+    ], [[_label(r), number(r["max_error"], 2), str(r["faults"]), f"{r['shared_wavefronts']:,}",
+         f"{r['shared_wavefronts_ideal']:,}", _times(r["shared_wavefronts"], r["shared_wavefronts_ideal"]),
+         f"{r['global_sectors']:,}", f"{r['global_sectors_ideal']:,}",
+         _times(r["global_sectors"], r["global_sectors_ideal"])] for r in rows],
+        "error: largest |C - AB| / (eps |A||B|) against FP64. Wavefronts and sectors as Nsight Compute\n"
+        "counts them; ideal: the same accesses without a bank conflict, perfectly coalesced.")
+
+
+def _times(count: int, ideal: int) -> str:
+    return "-" if not ideal else f"{count / ideal:.1f}x"
 
 
 def _label(row: Row) -> str:

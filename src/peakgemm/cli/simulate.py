@@ -14,10 +14,9 @@ from ..bench.simulated import matrices, simulated_row
 from ..errors import InvalidValue
 from ..kernels.registry import rungs
 from ..runtime.architectures import architecture
-from ..simulator import Report, run
+from ..simulator import Report, run, run_rung
 from ..simulator.arguments import FORMS, argument
 from ..simulator.listing import annotated
-from ..simulator.rungs import run_rung
 from . import parse
 from .console import err, out, table
 

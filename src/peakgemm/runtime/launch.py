@@ -11,6 +11,7 @@ from ..errors import LaunchFailed, MissingComponent
 from .compile import Compiled
 from .device import Gpu
 
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A kernel on the device, with the dynamic shared memory (bytes) that a block gets."""

@@ -15,5 +15,6 @@ fences, which are taken to order their blocks.
 from .launch import run
 from .ptx import PtxError, UnknownInstruction
 from .report import Fault, InstructionCounts, Report
+from .rungs import run_rung
 
-__all__ = ["Fault", "InstructionCounts", "PtxError", "Report", "UnknownInstruction", "run"]
+__all__ = ["Fault", "InstructionCounts", "PtxError", "Report", "UnknownInstruction", "run", "run_rung"]

@@ -95,7 +95,9 @@ class Site:
         batch, size = self.machine.batch, self.size
         pattern, shift = self.match("shared", lanes, address)
         counts = self.counts
-        if self.kind != "ldgsts":  # the global half of the copy counts the request
+        if self.kind == "ldgsts":  # the global half of the copy counts the request
+            counts.copies += lanes.warps
+        else:
             counts.requests += lanes.warps
             counts.bytes += lanes.n * size
         cost = pattern.costs.get(shift & 3)

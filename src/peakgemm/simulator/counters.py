@@ -36,6 +36,7 @@ class Counts:
     sectors_ideal: int = 0
     bytes: int = 0
     divergent: int = 0
+    copies: int = 0  # cp.async by warps with an active lane, those that only write zeros included
 
     def add(self, other: Counts) -> None:
         """Add another instruction's counts."""
@@ -71,6 +72,34 @@ def _distinct_per_bank(words: NDArray[Any], active: NDArray[np.bool_]) -> NDArra
 
 def wavefronts(address: NDArray[Any], lanes: LaneSet, size: int, load: bool) -> tuple[int, int]:
     """Wavefronts of one shared-memory request per warp and their ideal; ``address (lanes.n,)`` in bytes."""
+    total = _per_warp(address, lanes, size, load)
+    ideal = np.maximum(1, -(-lanes.active.sum(axis=1) * size // (4 * BANKS)))
+    return int(total.sum()), int(np.minimum(total, ideal).sum())
+
+
+def copy_wavefronts(to: NDArray[Any], source: NDArray[Any], reads: NDArray[np.bool_], lanes: LaneSet,
+                    size: int) -> int:
+    """Wavefronts of a cp.async through L1 (``.ca``): the banks of its source count as well as those of its target.
+
+    A line of L1 has a word in each bank, and here no two lanes share a word. Lanes that read nothing (zeros are
+    written) take part in the target only. Measured on an H100: 4 wavefronts where four lanes read from one bank, 32
+    where all lanes read one word, 1 where nothing is read.
+
+    ``to``, ``source (lanes.n,)`` in bytes; ``reads`` says which lanes read.
+    """
+    target = _per_warp(to, lanes, size, load=False)
+    per_phase = {8: 16, 16: 8}.get(size, 32)
+    words = lanes.table(source.astype(np.int64) >> 2, 0).reshape(-1, per_phase)
+    active = lanes.table(reads, False).reshape(-1, per_phase)
+    steps = np.arange(size // 4)
+    banks = ((words[:, :, None] + steps) & (BANKS - 1)).reshape(len(words), -1)
+    where = np.arange(len(words))[:, None] * BANKS + banks
+    counted = np.bincount(where[np.repeat(active, len(steps), axis=1)], minlength=len(words) * BANKS)
+    fullest = counted.reshape(-1, BANKS).max(axis=1).reshape(-1, 32 // per_phase).sum(axis=1)
+    return int(np.maximum(target, fullest).sum())
+
+
+def _per_warp(address: NDArray[Any], lanes: LaneSet, size: int, load: bool) -> NDArray[np.int64]:
     table = lanes.table(address.astype(np.int64), 0)
     active = lanes.active
     warps = len(table)
@@ -88,8 +117,7 @@ def wavefronts(address: NDArray[Any], lanes: LaneSet, size: int, load: bool) -> 
                 phases = (phases[:, :, None] + steps).reshape(len(phases), -1)
                 present = np.repeat(present, size // 4, axis=1)
             total[rows] = _distinct_per_bank(phases, present).reshape(-1, 32 // lanes_per_phase).sum(axis=1)
-    ideal = np.maximum(1, -(-active.sum(axis=1) * size // (4 * BANKS)))
-    return int(total.sum()), int(np.minimum(total, ideal).sum())
+    return total
 
 
 def _paired(table: NDArray[Any], active: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidType, InvalidValue
+from ..kernels import registry
+from ..kernels.build import build as kernel_build
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, compile_source
 from ..runtime.source import KERNELS, assemble, entries
@@ -33,15 +35,16 @@ SHARED_CACHE = 4 << 20  # bytes of shared memory of one batch; the race check ta
 LEAST, MOST = 1024, 16384  # lanes of a batch
 
 
-def run(source: Path | str | Compiled, *, entry: str | None = None, grid: int | Sequence[int],
+def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | None = None, grid: int | Sequence[int],
         block: int | Sequence[int], args: Sequence[Any], shared_bytes: int = 0, arch: str = "sm_90",
         macros: Mapping[str, int] | None = None, max_steps: int = 50_000_000, max_memory: int = 4 << 30,
         checks: bool = True) -> Report:
     """Run one kernel on the CPU.
 
     Args:
-        source: a ``.cu`` file (compiled for ``arch`` with ``macros``), a ``.ptx`` file, PTX text, or PTX
-            from `peakgemm.runtime.compile`.
+        source: a ``.cu`` file (compiled for ``arch`` with ``macros``), a ``.ptx`` file, PTX text, PTX from
+            `peakgemm.runtime.compile`, or a rung (its number or its entry in the table: the guarded
+            compilation of its default config; `run_rung` chooses grid, block and arguments too).
         entry: the kernel; may be left out where there is one.
         grid: blocks along x, or (x, y, z).
         block: threads along x, or (x, y, z); at most 1024 in all.
@@ -67,6 +70,11 @@ def run(source: Path | str | Compiled, *, entry: str | None = None, grid: int | 
         UnknownInstruction: the kernel reached an instruction that cannot be simulated exactly; no array is changed.
         CompileFailed: the source does not compile.
     """
+    if isinstance(source, (int, registry.Kernel)):
+        ladder = source if isinstance(source, registry.Kernel) else registry.rung(source)
+        config = ladder.config_for(arch)
+        source = kernel_build(ladder, config, arch, "ptx")
+        shared_bytes = shared_bytes or (ladder.shared_bytes(config) if ladder.dynamic else 0)
     text = _text(source, entry, arch, macros)
     module = parse(text, _display)
     kernel = _kernel(module, entry)

@@ -42,16 +42,17 @@ def _span(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
     if not array.dtype.isnative:
         native = array.dtype.newbyteorder("=")
         raise InvalidType(f"{name} has byte order {array.dtype.byteorder!r}; pass it as .astype('{native}')")
+    if array.size == 0:  # whatever its strides
+        return np.zeros(0, np.uint8)
     steps = [(stride, size) for stride, size in zip(array.strides, array.shape, strict=True) if size > 1]
     if any(stride < 0 for stride, _ in steps):
         raise InvalidValue(f"{name} has negative strides {array.strides}; pass np.ascontiguousarray({name})")
     if any(stride == 0 for stride, _ in steps) and array.flags.writeable:
         raise InvalidValue(f"{name} is a writable broadcast view, strides {array.strides}; pass a copy")
-    size = 0 if array.size == 0 else array.itemsize + sum((n - 1) * stride for stride, n in steps)
+    size = array.itemsize + sum((n - 1) * stride for stride, n in steps)
     if array.flags.c_contiguous:
         return array.reshape(-1).view(np.uint8)
-    return np.lib.stride_tricks.as_strided(array.reshape(-1)[:0].view(np.uint8) if size == 0 else _bytes_at(array),
-                                           (size,), (1,), writeable=array.flags.writeable)
+    return np.lib.stride_tricks.as_strided(_bytes_at(array), (size,), (1,), writeable=array.flags.writeable)
 
 
 def _bytes_at(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from .access import UNITS, Site
 from .build import Build, Getter, Step, builder
+from .counters import copy_wavefronts, wavefronts
 from .lanes import Group, LaneSet
 from .memory import GLOBAL
 from .ops_memory import address, chosen_lanes
@@ -44,6 +45,7 @@ def cp_async(b: Build, ins: Instruction) -> Step:
     amount = _source_size(b, ins, size)
     guard = b.guard(ins)
     inside, outside = Site(b.machine, ins, size, "ldgsts"), Site(b.machine, ins, size, "ldgsts")
+    excess = _SourceConflicts(inside) if ins.has("ca") else None
 
     def step(group: Group) -> None:
         lanes, places = chosen_lanes(b, guard, group)
@@ -54,11 +56,13 @@ def cp_async(b: Build, ins: Instruction) -> Step:
         if places is not None:
             at, origin = at[places], origin[places]
         data = np.zeros((lanes.n, 1), UNITS[size])
+        reads = np.ones(lanes.n, bool)
         if amount is None:
             _fetch(b, outside, lanes, origin, data, None)
         else:
             given = np.broadcast_to(np.asarray(amount(group)), (group.lanes.n,))
             given = given if places is None else given[places]
+            reads = given > 0
             for bytes_read in np.unique(given):
                 if bytes_read:
                     some, where = b.machine.pool.subset(lanes, given == bytes_read)
@@ -67,10 +71,37 @@ def cp_async(b: Build, ins: Instruction) -> Step:
                     else:
                         _fetch_bytes(b, outside, some, origin[where], data, where, int(bytes_read))
         offsets, valid = inside.shared(lanes, at, "c")
+        if excess is not None:
+            excess.count(lanes, at, origin, reads)
         b.machine.batch.shared_views[size][offsets >> (size.bit_length() - 1)] = data[:, 0] if valid is None \
             else data[valid, 0]
 
     return step
+
+
+class _SourceConflicts:
+    """Adds the wavefronts that the banks of a copy's source cost beyond those of its target.
+
+    The pattern of a copy in a loop moves as a whole, so each is counted once per bank that it starts in.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.known: dict[tuple[int, bytes, bytes, bytes], int] = {}
+
+    def count(self, lanes: LaneSet, to: Array, source: Array, reads: Array) -> None:
+        to, source = to.astype(np.int64), source.astype(np.int64)
+        # A bank repeats every 128 bytes; which lanes share a word of the target must be kept.
+        moved_to, moved_source = to - (int(to[0]) & ~127), source & 127
+        key = (id(lanes), moved_to.tobytes(), moved_source.tobytes(), reads.tobytes())
+        extra = self.known.get(key)
+        if extra is None:
+            size = self.site.size
+            extra = copy_wavefronts(to, source, reads, lanes, size) - wavefronts(to, lanes, size, load=False)[0]
+            if len(self.known) > 64:
+                self.known.clear()
+            self.known[key] = extra
+        self.site.counts.wavefronts += extra
 
 
 def _source_size(b: Build, ins: Instruction, size: int) -> Getter | None:

@@ -123,7 +123,7 @@ def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
             short["fma_lane_instructions"] += c.threads
         if parts[0] in ("bar", "barrier"):
             short["barriers"] += c.executions
-        if not c.requests:
+        if not (c.requests or c.copies):
             continue
         asynchronous = parts[0] == "cp"
         way = {"ld": "ld", "ldu": "ld", "ldmatrix": "ld", "st": "st", "cp": "st", "red": "red"}.get(parts[0], "atom")
@@ -135,18 +135,19 @@ def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
             if way == "ld":
                 short["shared_loads"] += c.executions
             elif way == "st":  # cp.async writes count as stores
-                short["shared_stores"] += c.executions
+                short["shared_stores"] += c.copies if asynchronous else c.executions
             name = ldgsts if asynchronous else "ldsm" if parts[0] == "ldmatrix" else f"shared_{way}"
-            add(f"smsp__sass_inst_executed_op_{name}.sum", c.executions)
-            add(f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{way}.sum", c.wavefronts)
+            add(f"smsp__sass_inst_executed_op_{name}.sum", c.copies if asynchronous else c.executions)
+            pipe = "smsp__sass_l1tex_data" if asynchronous else "l1tex__data"
+            add(f"{pipe}_pipe_lsu_wavefronts_mem_shared_op_{ldgsts if asynchronous else way}.sum", c.wavefronts)
         if c.sectors:
             short["global_requests"] += c.requests
             short["global_sectors"] += c.sectors
             short["global_sectors_ideal"] += c.sectors_ideal
             short["global_bytes"] += c.bytes
-            kind = ldgsts if asynchronous else way
             if not asynchronous:
-                add(f"smsp__sass_inst_executed_op_global_{kind}.sum", c.executions)
+                add(f"smsp__sass_inst_executed_op_global_{way}.sum", c.executions)
+            kind = "ld" if asynchronous else way  # the profiler counts the global half of a copy as a load
             add(f"l1tex__t_requests_pipe_lsu_mem_global_op_{kind}.sum", c.requests)
             add(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{kind}.sum", c.sectors)
     metric["memory_l1_wavefronts_shared"] = short["shared_wavefronts"]

@@ -127,11 +127,11 @@ LADDER: tuple[Kernel, ...] = (
            _tiles(4), dynamic=True, tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="b",
            cp_async=True),
     Kernel(14, "large_tile", "8x16 a thread, 128x256 a block, rasterised for L2",
-           Config(128, 256, 16, 8, 16, stages=3, fragments=2, raster=8), "multistage",
+           Config(128, 256, 16, 8, 16, stages=4, fragments=2, raster=8), "multistage",
            _tiles(4), dynamic=True, tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b",
            cp_async=True,
-           named={"128x256": Config(128, 256, 16, 8, 16, stages=3, fragments=2, raster=8),
-                  "256x128": Config(256, 128, 16, 16, 8, stages=3, fragments=2, raster=8)}),
+           named={"128x256": Config(128, 256, 16, 8, 16, stages=4, fragments=2, raster=8),
+                  "256x128": Config(256, 128, 16, 16, 8, stages=4, fragments=2, raster=8)}),
 )
 
 

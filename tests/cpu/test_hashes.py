@@ -1,0 +1,27 @@
+"""The simulator computes the bits that the H100 computed (results/h100/hashes.json)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from peakgemm.bench.bits import CASES, digests
+from peakgemm.kernels.registry import LADDER
+from peakgemm.simulator import run_rung
+
+RECORD = Path(__file__).parents[2] / "results" / "h100" / "hashes.json"
+RECORDED = {row["number"]: row["digests"] for row in json.loads(RECORD.read_text(encoding="utf-8"))["rungs"]}
+
+
+def test_the_record_holds_every_case():
+    assert set(RECORDED) == {k.number for k in LADDER}
+    assert all(set(digests) == {case.name for case in CASES} for digests in RECORDED.values())
+
+
+@pytest.mark.parametrize("kernel", LADDER, ids=lambda k: k.label)
+def test_bits_are_the_h100s(kernel):
+    def simulate(*args, **scalars):
+        report = run_rung(*args, **scalars)
+        assert report.clean, str(report)
+
+    assert dict(digests(kernel, simulate)) == RECORDED[kernel.number]

@@ -100,7 +100,7 @@ def explain(number: int, ncu: dict[str, Any], own: dict[str, int]) -> str | None
     if missing and set(differ) == {"shared_wavefronts_ldgsts_bypass", "shared_wavefronts", "shared_wavefronts_ideal"} \
             and len(set(differ.values())) == 1:
         return ("the profiler gives no wavefronts to LDGSTS.E.BYPASS.128 predicated by P0 (its source page shows their "
-                f"tag requests, and 0 wavefronts): {missing} wavefronts, 4 each, are theirs")
+                f"tag requests, and 0 wavefronts): {int(missing)} wavefronts, 4 each, are theirs")
     return None
 
 

@@ -95,7 +95,24 @@ def measured_line(rows: dict[int, Row], number: int) -> str:
     return f"// Measured: {r['tflops']:.2f} TFLOPS at 4096 on an H100, {r['ratio_to_cublas']:.3f} of cuBLAS{gain}."
 
 
-def rung_page(kernel: Any, rows: dict[int, Row], counters: dict[str, Row], all_sizes: list[tuple[str, Row]]) -> str:
+def counter_table(counters: list[tuple[str, Row]]) -> list[str]:
+    """The profiler's column for each shape, the simulator's beside it where there is one, and why they differ."""
+    columns: list[tuple[str, Row]] = []
+    for shape, row in counters:
+        columns.append((shape, row["ncu"]))
+        if "simulator" in row:
+            columns.append((f"{shape}, simulated", row["simulator"]))
+    lines = ["| counter | " + " | ".join(title for title, _ in columns) + " |", "|---|" + "---:|" * len(columns)]
+    for name in columns[0][1]:
+        values = [c.get(name) for _, c in columns]
+        if name != "kernel" and any(v is not None for v in values):
+            lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(_figure(v) for v in values) + " |")
+    reasons = {row["explained"] for _, row in counters if row.get("explained")}
+    return [*lines, *(f"\nWhere the columns differ: {reason}." for reason in sorted(reasons))]
+
+
+def rung_page(kernel: Any, rows: dict[int, Row], counters: list[tuple[str, Row]],
+              all_sizes: list[tuple[str, Row]]) -> str:
     """One page per rung: its idea, its facts, its figures, its counters."""
     r = rows[kernel.number]
     text = header_comment(kernel.path).split("\n", 2)
@@ -118,12 +135,7 @@ def rung_page(kernel: Any, rows: dict[int, Row], counters: dict[str, Row], all_s
     lines += [f"| {shape} | {row['tflops']:.2f} | {row['ratio_to_cublas']:.3f} "
               f"| {row['ratio_spread'][0]:.3f}-{row['ratio_spread'][1]:.3f} | {row['max_error']:.2f} "
               f"| {row['reference_error']:.2f} |" for shape, row in all_sizes]
-    lines += ["", "## Nsight Compute", "", "| counter | " + " | ".join(counters) + " |",
-              "|---|" + "---:|" * len(counters)]
-    for name in next(iter(counters.values())):
-        values = [c[name] for c in counters.values()]
-        if name != "kernel" and any(v is not None for v in values):
-            lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(_figure(v) for v in values) + " |")
+    lines += ["", "## Nsight Compute, and the simulator", "", *counter_table(counters)]
     return "\n".join(lines) + "\n"
 
 
@@ -141,7 +153,7 @@ def outputs() -> Iterator[tuple[Path, str]]:
     for kernel in LADDER:
         text = kernel.path.read_text(encoding="utf-8")
         yield kernel.path, re.sub(r"^// Measured: .*$", measured_line(rows, kernel.number), text, count=1, flags=re.M)
-        counted = {shape: row["ncu"] for shape, row in by_shape(counters, kernel.number)}
+        counted = by_shape(counters, kernel.number)
         sizes = [*by_shape(ladder, kernel.number), *by_shape(k1024, kernel.number)]
         yield ROOT / "docs" / "rungs" / f"{kernel.path.stem}.md", rung_page(kernel, rows, counted, sizes)
     readme = ROOT / "README.md"

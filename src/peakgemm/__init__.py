@@ -16,9 +16,10 @@ _PUBLIC = {
     "run_rung": "kernels.execute",
 }
 
-__all__ = ["Config", "PeakgemmError", "Problem", "__version__", "occupancy", "run_rung"]
+__all__ = ["Config", "PeakgemmError", "Problem", "__version__", "occupancy", "run_rung", "simulator"]
 
 if TYPE_CHECKING:
+    from . import simulator
     from .errors import PeakgemmError
     from .inspect.occupancy import occupancy
     from .kernels.execute import run_rung
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "simulator":
+        return import_module(".simulator", __name__)
     if name in _PUBLIC:
         return getattr(import_module(f".{_PUBLIC[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -47,7 +47,13 @@ def command(
     architecture(arch)
     records.check_writable(json)
     limits = {"max_steps": max_steps, "max_memory": max_memory}
-    if kernel.endswith((".cu", ".ptx")):
+    file = kernel.endswith((".cu", ".ptx"))
+    for_rung = {"--size": size, "--shape": shape, "--alpha": alpha != 1, "--beta": beta}
+    for_file = {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro, "--shared": shared}
+    unused = [name for name, value in (for_rung if file else for_file).items() if value]
+    if unused:
+        raise InvalidValue(f"{', '.join(unused)}: for a {'rung' if file else 'file'} only, not for {kernel}")
+    if file:
         report, args = _file(Path(kernel), entry, grid, block, arg or [], macro or [], shared, arch, limits)
         _arrays(args)
         main = Path(kernel)
@@ -73,11 +79,15 @@ def _rung(text: str, size: str | None, shape: str | None, alpha: float, beta: fl
     chosen, wanted = rungs(text), parse.shapes(size, shape, 256)
     if len(chosen) != 1 or len(wanted) != 1:
         raise InvalidValue(f"simulate takes one rung and one shape, not {len(chosen)} and {len(wanted)}")
+    m, n, k = wanted[0]
+    needed = 8 * (m * k + k * n + m * n)
+    if needed > limits["max_memory"]:
+        raise InvalidValue(f"the simulation needs over {needed:,} bytes, max_memory allows {limits['max_memory']:,}; "
+                           "pass a smaller shape, or raise max_memory")
     a, b, c = matrices(wanted[0], beta)
     before = c.copy()
     report = run_rung(chosen[0], a, b, c, alpha=alpha, beta=beta, arch=arch, **limits)  # type: ignore[arg-type]
     row = simulated_row(report, a, b, before, c, alpha, beta)
-    m, n, k = wanted[0]
     out.print(f"{chosen[0].label}, M, N, K = {m}, {n}, {k}: largest error {row['max_error']:.2f} eps |A||B| against "
               f"FP64, {report.seconds:.2f} s simulated, {report.counters.get('lane_instructions', 0):,} "
               "instructions of lanes\n", markup=False)
@@ -90,7 +100,9 @@ def _file(path: Path, entry: str | None, grid: str | None, block: str | None, wo
         raise InvalidValue(f"{path} is not a file; name a .cu or .ptx file, or a rung such as 12")
     if grid is None or block is None:
         raise InvalidValue(f"{path} needs --grid and --block, such as --grid 4x4 --block 256")
-    args = [argument(word, number) for number, word in enumerate(words)]
+    if macros and path.suffix == ".ptx":
+        raise InvalidValue(f"--macro: for a .cu file only, {path} is compiled already")
+    args = [argument(word, number, limits["max_memory"]) for number, word in enumerate(words)]
     defined = {}
     for text in macros:
         match = re.fullmatch(r"(\w+)=(-?\d+)", text)
@@ -112,12 +124,11 @@ def _arrays(args: list[Any]) -> None:
     rows = []
     for number, value in enumerate(args):
         if isinstance(value, np.ndarray):
-            with np.errstate(all="ignore"):
-                floats = value.astype(np.float64)
-                finite = floats[np.isfinite(floats)]
+            floats = value.astype(np.float64) if value.dtype.kind in "biuf" else np.zeros(0)
+            finite = floats[np.isfinite(floats)]
             low, mean, high = (f"{f(finite):.6g}" if finite.size else "-" for f in (np.min, np.mean, np.max))
             rows.append([str(number), str(value.dtype), "x".join(map(str, value.shape)), low, mean, high,
-                         str(value.size - finite.size)])
+                         str(floats.size - finite.size)])
     table("Arrays after the run", [("argument", "right"), ("dtype", "left"), ("shape", "left"), ("least", "right"),
                                    ("mean", "right"), ("most", "right"), ("inf, nan", "right")], rows)
     out.print()

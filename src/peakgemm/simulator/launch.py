@@ -105,9 +105,12 @@ def _text(source: Path | str | Compiled, entry: str | None, arch: str, macros: M
         return source.text
     if isinstance(source, Path):
         if source.suffix == ".ptx":
-            return source.read_text(encoding="utf-8")
+            return _read(source)
+        _read(source)
         joined = assemble(source)
         names = entries(joined)
+        if entry is not None and not re.search(rf"\b{re.escape(entry)}\b", joined):
+            raise InvalidValue(f"{source.name} exports no kernel {entry!r}; it has {', '.join(names) or 'none'}")
         if entry is None and len(names) != 1:
             raise InvalidValue(f"{source.name} exports {len(names)} kernels ({', '.join(names) or 'none'}); "
                                "pass entry=, and declare it extern \"C\" __global__")
@@ -117,6 +120,15 @@ def _text(source: Path | str | Compiled, entry: str | None, arch: str, macros: M
             raise InvalidType(f"source {source!r} is text, not PTX; pass pathlib.Path({source!r}) for a file")
         return source
     raise InvalidType(f"source is a {type(source).__name__}; pass a pathlib.Path, PTX text or a Compiled of kind 'ptx'")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidValue(f"{path} cannot be read ({error.strerror}); name a .cu or .ptx file") from None
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"{path} is not text (byte {error.start} is no UTF-8); name a .cu or .ptx file") from None
 
 
 def _display(name: str) -> str:
@@ -267,7 +279,11 @@ def _convert(number: int, arg: Any, param: Param) -> bytes:
         raise InvalidType(f"{what} got a {type(arg).__name__}; pass a number, a NumPy array, None or bytes")
     if param.type in ("f32", "f64", "f16"):
         dtype = np.dtype({"f32": "f4", "f64": "f8", "f16": "f2"}[param.type])
-        return bytes(np.array(arg, dtype).tobytes())
+        try:
+            with np.errstate(over="ignore"):  # to infinity, as in C++
+                return bytes(np.array(arg, dtype).tobytes())
+        except OverflowError:
+            raise InvalidValue(f"{what}: an integer of {int(arg).bit_length()} bits is no float; pass a float") from None
     if isinstance(arg, (float, np.floating)):
         # newer compilers type float parameters as plain bits
         if param.type == "b32":

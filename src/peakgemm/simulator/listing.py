@@ -24,12 +24,17 @@ class Line:
 
 def annotated(report: Report, main: Path | None = None) -> Iterator[Line]:
     """The lines of the kernel's file (``main``, else the first that the report names), then of other files those
-    that touch memory or are at fault."""
+    that touch memory or are at fault. PTX that names no file that is here is listed itself."""
     by_line = report.by_line()
+    files = list(dict.fromkeys(file for file, _ in (*by_line, *((f.file, f.line) for f in report.faults)) if file))
+    itself = str(main) if main is not None and main.suffix == ".ptx" and not any(map(_path, files)) else ""
+    if itself:
+        files = [itself]
+        by_line = {(itself, item.ptx_line): item for item in report.instructions}
     faults: dict[tuple[str, int], list[str]] = {}
     for fault in report.faults:
-        faults.setdefault((fault.file, fault.line), []).append(f"{fault.kind}: {fault.message}")
-    files = list(dict.fromkeys(file for file, _ in (*by_line, *faults) if file))
+        where = (itself, fault.ptx_line) if itself else (fault.file, fault.line)
+        faults.setdefault(where, []).append(f"{fault.kind}: {fault.message}")
     first = next((f for f in files if main is not None and _path(f) == main.resolve()), files[0] if files else "")
     for file in sorted(files, key=lambda name: (name != first, name)):
         path = _path(file)

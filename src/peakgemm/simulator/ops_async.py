@@ -87,21 +87,22 @@ class _SourceConflicts:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.known: dict[tuple[int, bytes, bytes, bytes], int] = {}
+        # With the lanes, so that no other set comes to bear their id.
+        self.known: dict[tuple[int, bytes, bytes, bytes], tuple[LaneSet, int]] = {}
 
     def count(self, lanes: LaneSet, to: Array, source: Array, reads: Array) -> None:
         to, source = to.astype(np.int64), source.astype(np.int64)
         # A bank repeats every 128 bytes; which lanes share a word of the target must be kept.
         moved_to, moved_source = to - (int(to[0]) & ~127), source & 127
         key = (id(lanes), moved_to.tobytes(), moved_source.tobytes(), reads.tobytes())
-        extra = self.known.get(key)
-        if extra is None:
+        found = self.known.get(key)
+        if found is None:
             size = self.site.size
             extra = copy_wavefronts(to, source, reads, lanes, size) - wavefronts(to, lanes, size, load=False)[0]
             if len(self.known) > 64:
                 self.known.clear()
-            self.known[key] = extra
-        self.site.counts.wavefronts += extra
+            found = self.known[key] = (lanes, extra)
+        self.site.counts.wavefronts += found[1]
 
 
 def _source_size(b: Build, ins: Instruction, size: int) -> Getter | None:

@@ -91,9 +91,14 @@ def simulated(number: int, config_name: str, shape: tuple[int, int, int], arch: 
 def explain(number: int, ncu: dict[str, Any], own: dict[str, int]) -> str | None:
     """Why a rung's columns differ, where the reason is known and accounts for the whole difference; else None."""
     differ = {name: own[name] - ncu[name] for name in COMPARED if own[name] != ncu[name]}
-    # Half of rung 03's merged loads read one float4 of As for all lanes (2 wavefronts), half of Bs, apart (32).
-    merged = 4 * ncu["shared_loads"] == own["shared_loads"] and "shared_wavefronts_st" not in differ
-    if number == 3 and merged and ncu["shared_wavefronts_ld"] == ncu["shared_loads"] // 2 * (2 + 32):
+    # Half of rung 03's loads read one word of As for all lanes (1 wavefront), half words of Bs, in one bank (32); half
+    # of the merged ones one float4 of As (2), half float4s of Bs (32; 4 without conflicts).
+    loads, pairs = own["shared_loads"], own["shared_loads"] // 8
+    merged = {**own, "shared_loads": loads // 4, "shared_wavefronts_ld": pairs * (2 + 32),
+              "shared_wavefronts": own["shared_wavefronts"] - loads // 2 * (1 + 32) + pairs * (2 + 32),
+              "shared_wavefronts_ideal": own["shared_wavefronts_ideal"] - loads + pairs * (2 + 4)}
+    if number == 3 and own["shared_wavefronts_ld"] == loads // 2 * (1 + 32) and all(
+            merged[name] == ncu[name] for name in COMPARED):
         return ("ptxas vectorises: each four consecutive ld.shared.f32 of the unrolled k loop become one LDS.128 "
                 "(16 in the SASS loop for 64 in the PTX)")
     missing = differ.get("shared_wavefronts_ldgsts_bypass", 0)

@@ -22,6 +22,7 @@ from peakgemm.runtime.device import Gpu
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "record.schema.json").read_text())
+KINDS = {"refused": "refused", "ncu": "profiled", "digests": "hashed", "variant": "variant"}
 COLUMNS = 100
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
 
@@ -33,7 +34,7 @@ def valid(path: Path) -> dict[str, Any]:
     assert set(data) <= set(SCHEMA["properties"])
     for run in data.get("runs", [data]):
         for row in run["rungs"]:
-            kind = "refused" if "refused" in row else "profiled" if "ncu" in row else "kernel"
+            kind = next((KINDS[mark] for mark in KINDS if mark in row), "kernel")
             assert set(row) <= set(SCHEMA["$defs"][kind]["properties"])
     return data
 
@@ -75,15 +76,15 @@ def outside(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
     """All rungs for sm_90, and the record of them."""
     path = tmp_path_factory.mktemp("record") / "ladder.json"
-    return outside("ladder", "--arch", "sm_90", "--json", str(path)), path
+    return outside("ladder", "--size", "64", "--arch", "sm_90", "--json", str(path)), path
 
 
 def test_ladder_shows_every_rung(whole) -> None:
     done, _ = whole
     assert (done.returncode, done.stderr) == (0, "")
     for kernel in LADDER:
-        assert done.stdout.count(kernel.label) == 2  # resources, main loop
-    assert "Not run, static facts only" in done.stdout
+        assert done.stdout.count(kernel.label) == 3  # resources, main loop, simulated
+    assert "Not timed: " in done.stdout
 
 
 def test_ladder_fits_100_columns(whole) -> None:
@@ -92,7 +93,7 @@ def test_ladder_fits_100_columns(whole) -> None:
 
 def test_ladder_record(whole) -> None:
     data = valid(whole[1])
-    assert (data["device"], data["arch"], data["shape"]) == (None, "sm_90", [1024, 1024, 1024])
+    assert (data["device"], data["arch"], data["shape"]) == (None, "sm_90", [64, 64, 64])
     assert [row["number"] for row in data["rungs"]] == list(range(15))
     assert {row["spill_bytes"] for row in data["rungs"]} == {0}
     assert {row["tflops"] for row in data["rungs"]} == {None}
@@ -100,12 +101,12 @@ def test_ladder_record(whole) -> None:
 
 def test_ladder_of_some_rungs(tmp_path: Path) -> None:
     path = tmp_path / "some.json"
-    done = outside("ladder", "--rungs", "00-02", "--arch", "sm_90", "--json", str(path))
+    done = outside("ladder", "--rungs", "00-02", "--size", "64", "--arch", "sm_90", "--json", str(path))
     assert (done.returncode, done.stderr) == (0, "")
     assert f"Record written to {path}" in "".join(done.stdout.splitlines())
     data = valid(path)
     assert [row["name"] for row in data["rungs"]] == ["naive", "coalesced", "register_tile"]
-    assert data["command"] == "peakgemm ladder --rungs 00-02 --arch sm_90 --json some.json"
+    assert data["command"] == "peakgemm ladder --rungs 00-02 --size 64 --arch sm_90 --json some.json"
     assert os.listdir(tmp_path) == ["some.json"]
 
 
@@ -138,7 +139,7 @@ def on_h100(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return [{"shape": list(shape), "rungs": [measured(k, shape) for k in kernels]} for shape in shapes]
 
     monkeypatch.setattr("peakgemm.runtime.device.find", lambda: H100)
-    monkeypatch.setattr("peakgemm.cli.ladder.find_peer", Peer)
+    monkeypatch.setattr("peakgemm.cli.measuring.find_peer", Peer)
     monkeypatch.setattr("peakgemm.cli.ladder.ladder", ladder)
     return here
 
@@ -169,6 +170,9 @@ def test_the_schema_refuses(whole) -> None:
     for broken in ({**data, "schema": 2}, {**data, "runs": []}, {**data, "shape": [1, 2]},
                    {k: v for k, v in data.items() if k != "device"},
                    {**data, "rungs": [{**row, "tflops": "fast"}]}, {**data, "rungs": [{**row, "mode": "eager"}]},
+                   {**data, "rungs": [{**row, "backend": "cpu"}]}, {**data, "report": {}},
+                   {**data, "rungs": [{**row, "global_sectors": None}]},
+                   {k: v for k, v in data.items() if k != "shape"},
                    {**data, "rungs": [{k: v for k, v in row.items() if k != "registers"}]}):
         assert not check.is_valid(broken)
 
@@ -180,7 +184,7 @@ def test_published_results_fit_the_schema() -> None:
 
 
 def test_explain(here: Path, run) -> None:
-    code, out, err = run("ladder", "--explain", "07")
+    code, out, err = run("ladder", "--explain", "07", "--size", "64")
     assert (code, err) == (0, "")
     assert "07 thread tile 8x8" in out
     assert "07_thread_tile_8x8.cu" in out
@@ -266,7 +270,7 @@ def test_ladder_for_volta(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_ladder_for_turing_leaves_out_what_needs_cp_async(here: Path, run) -> None:
-    code, out, err = run("ladder", "--arch", "sm_75", "--json", "turing.json")
+    code, out, err = run("ladder", "--arch", "sm_75", "--size", "64", "--json", "turing.json")
     assert (code, err) == (0, "")
     assert [row["number"] for row in valid(here / "turing.json")["rungs"]] == list(range(13))
     assert "13 cp async, 14 large tile" in out
@@ -322,8 +326,8 @@ def test_doctor_tells_how_to_mend(run, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cache(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(here / "cache"))
     assert "0 files" in run("cache", "info")[1]
-    assert run("ladder", "--rungs", "0", "--arch", "sm_90")[0] == 0
-    assert "2 files" in run("cache", "info")[1]
+    assert run("ladder", "--rungs", "0", "--size", "64", "--arch", "sm_90")[0] == 0
+    assert "4 files" in run("cache", "info")[1]  # the cubin, the PTX for the simulator, the facts of each
     code, out, err = run("cache", "clear")
     assert (code, err) == (0, "")
     assert "cleared" in out
@@ -333,5 +337,5 @@ def test_cache(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help(run) -> None:
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("ladder", "sweep", "doctor", "inspect", "cache"):
+    for command in ("ladder", "sweep", "simulate", "doctor", "inspect", "cache"):
         assert command in out

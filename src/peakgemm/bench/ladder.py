@@ -101,9 +101,16 @@ class Bench:
                 **compared.to_json(Problem.contiguous(*self._shape).flops)}
 
 
+def configurations(kernel: Kernel, arch: str, named: bool) -> dict[str | None, Config]:
+    """The named configurations of a kernel where they are asked for and there are any, else its default (None)."""
+    if named and kernel.named:
+        return dict(kernel.named.items())
+    return {None: kernel.config_for(arch)}
+
+
 def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], arch: str, gpu: Gpu | None,
-           peer: Peer | None, done: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """One run per shape, each with a row per kernel.
+           peer: Peer | None, done: Callable[[str], None] | None = None, named: bool = False) -> list[dict[str, Any]]:
+    """One run per shape, each with a row per kernel, or with ``named`` one per named configuration.
 
     Measured where ``gpu`` and ``peer`` are given; simulated, where there is no GPU, up to `LARGEST` multiply-adds.
     """
@@ -111,21 +118,23 @@ def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], ar
     runs = []
     timer = Timer(peer) if peer else None
     for shape in shapes:
-        configs = [path_for(k, k.config_for(arch), arch, shape) for k in kernels]
+        jobs = [(kernel, name, path_for(kernel, config, arch, shape)) for kernel in kernels
+                for name, config in configurations(kernel, arch, named).items()]
 
-        def one(job: tuple[Kernel, Config]) -> dict[str, Any]:
-            row = static_row(*job, arch, gpu)
-            tell(f"{job[0].label} compiled")
+        def one(job: tuple[Kernel, str | None, Config]) -> dict[str, Any]:
+            kernel, name, config = job
+            row = {**static_row(kernel, config, arch, gpu), "config_name": name}
+            tell(f"{kernel.label} compiled")
             return row
 
-        rows = in_parallel(one, list(zip(kernels, configs, strict=True)))
+        rows = in_parallel(one, jobs)
         if gpu is not None and peer is not None and timer is not None:
             bench = Bench(shape, gpu, peer, timer)
-            for row, kernel, config in zip(rows, kernels, configs, strict=True):
+            for row, (kernel, _, config) in zip(rows, jobs, strict=True):
                 row.update(bench.measure(kernel, config))
                 tell(f"{kernel.label} measured")
         elif gpu is None and shape[0] * shape[1] * shape[2] <= LARGEST:
-            for row, kernel, config in zip(rows, kernels, configs, strict=True):
+            for row, (kernel, _, config) in zip(rows, jobs, strict=True):
                 row.update(simulate(kernel, config, arch, shape))
                 tell(f"{kernel.label} simulated")
         runs.append({"shape": list(shape), "rungs": rows})
@@ -133,10 +142,12 @@ def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], ar
 
 
 def wrong(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """Kernels whose error exceeds the bound of a chain of FMAs, (K + 3) / 2 in units of eps |A||B|.
+    """Kernels in which the simulator found faults, or whose error exceeds the bound of a chain of FMAs.
 
-    Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1.
+    That is (K + 3) / 2 in units of eps |A||B|. Source: Higham, Accuracy and Stability of Numerical
+    Algorithms, 2nd edition, section 3.1.
     """
-    return [f"{row['number']:02} {row['name']} at {run['shape']} ({row['max_error']:.3g})"
-            for run in runs for row in run["rungs"]
-            if row.get("max_error") is not None and not row["max_error"] <= (run["shape"][2] + 3) / 2]
+    return [f"{row['number']:02} {row['name']} at {run['shape']} ({row['max_error']:.3g} eps, "
+            f"{row.get('faults', 0)} faults)"
+            for run in runs for row in run["rungs"] if row.get("max_error") is not None
+            and (row.get("faults") or not row["max_error"] <= (run["shape"][2] + 3) / 2)]

@@ -9,10 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ..bench import records
-from ..bench.ladder import ladder, wrong
-from ..bench.peers import find_peer
+from ..bench.ladder import configurations, ladder, wrong
 from ..bench.simulated import LARGEST
-from ..errors import MissingComponent
 from ..inspect.header import header_comment
 from ..kernels.registry import LADDER, rung, rungs, supported
 from ..runtime import device
@@ -20,6 +18,7 @@ from ..runtime.architectures import architecture
 from ..runtime.device import Gpu
 from . import parse
 from .console import err, number, out, progress, table
+from .measuring import measuring
 
 Row = Mapping[str, Any]
 
@@ -31,6 +30,7 @@ def command(
     arch: Annotated[str | None, typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,
     explain: Annotated[str | None, typer.Option(help="One rung in full: its idea, its facts.")] = None,
+    configs: Annotated[bool, typer.Option("--configs", help="Named configurations instead of defaults.")] = False,
 ) -> None:
     """Every kernel from naive to multi-stage, compiled, checked, timed and explained."""
     gpu = device.find()
@@ -39,16 +39,10 @@ def command(
     chosen = rungs(selection) if selection else supported(architecture(target))
     wanted = parse.shapes(size, shape, 4096 if gpu else 512)
     records.check_writable(json)
-    measured_on = gpu if gpu is not None and gpu.arch == target else None
-    peer = None
-    if measured_on is not None:
-        try:
-            peer = find_peer()
-        except MissingComponent as error:
-            err.print(f"Not timed: {error}")
-    steps = len(wanted) * len(chosen) * 2
+    measured_on, peer = measuring(gpu, target)
+    steps = len(wanted) * sum(len(configurations(k, target, configs)) for k in chosen) * 2
     with progress("compiling", steps) as done:
-        runs = ladder(chosen, wanted, target, measured_on, peer, done)
+        runs = ladder(chosen, wanted, target, measured_on, peer, done, configs)
     left_out = [] if selection else [k.label for k in LADDER if k not in chosen]
     for run in runs:
         _show(run, target, gpu.name if measured_on and gpu else None)
@@ -67,7 +61,7 @@ def command(
         out.print(f"Record written to {json}", markup=False)
     off = wrong(runs)
     if off:
-        err.print(f"Wrong products, off the FP64 bound: {', '.join(off)}", markup=False)
+        err.print(f"Wrong products (off the FP64 bound, or with faults): {', '.join(off)}", markup=False)
         raise typer.Exit(1)
 
 
@@ -105,7 +99,7 @@ def _show(run: Row, arch: str, gpu: str | None) -> None:
         ("rung", "left"), ("TFLOPS", "right"), ("of cuBLAS", "right"), ("", "left"), ("10-90 %", "left"),
         ("error", "right"), ("cuBLAS's", "right"), ("MHz", "right"), ("W", "right"), ("timed", "left"),
     ], [[_label(r), number(r["tflops"], 2), number(r["ratio_to_cublas"], 3),
-         "█" * round(12 * r["ratio_to_cublas"] / best),
+         "█" * round(8 * r["ratio_to_cublas"] / best),
          "-".join(number(x, 3) for x in r["ratio_spread"]), number(r["max_error"], 2), number(r["reference_error"], 2),
          number(r["sm_clock_mhz"], 0), number(r["power_w"], 0), r["mode"]] for r in rows],
         "error: largest |C - AB| / (eps |A||B|) against FP64, ours and cuBLAS's on the same operands.")
@@ -128,7 +122,7 @@ def _times(count: int, ideal: int) -> str:
 
 
 def _label(row: Row) -> str:
-    return f"{row['number']:02} {row['name'].replace('_', ' ')}"
+    return f"{row['number']:02} {row['config_name'] or row['name'].replace('_', ' ')}"
 
 
 def _tile(c: Row) -> str:

@@ -124,9 +124,10 @@ def _arrays(args: list[Any]) -> None:
     rows = []
     for number, value in enumerate(args):
         if isinstance(value, np.ndarray):
-            floats = value.astype(np.float64) if value.dtype.kind in "biuf" else np.zeros(0)
-            finite = floats[np.isfinite(floats)]
-            low, mean, high = (f"{f(finite):.6g}" if finite.size else "-" for f in (np.min, np.mean, np.max))
+            with np.errstate(all="ignore"):
+                floats = value.astype(np.float64) if value.dtype.kind in "biuf" else np.zeros(0)
+                finite = floats[np.isfinite(floats)]
+                low, mean, high = (f"{f(finite):.6g}" if finite.size else "-" for f in (np.min, np.mean, np.max))
             rows.append([str(number), str(value.dtype), "x".join(map(str, value.shape)), low, mean, high,
                          str(floats.size - finite.size)])
     table("Arrays after the run", [("argument", "right"), ("dtype", "left"), ("shape", "left"), ("least", "right"),

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from ..bench import records
-from ..bench.peers import find_peer
 from ..bench.sweep import published, space, sweep
-from ..errors import InvalidValue, MissingComponent
+from ..errors import InvalidValue
 from ..runtime import device
 from ..runtime.architectures import architecture
 from . import parse
-from .console import err, number, out, progress, table
+from .console import number, out, progress, table
+from .measuring import measuring
 
 
 def command(
@@ -33,13 +33,7 @@ def command(
         raise InvalidValue(f"sweep takes one shape, not {len(shapes)}")
     configs = [parse.tile(t) for t in tile] if tile else published() + space(architecture(target), more)
     records.check_writable(json)
-    measured_on = gpu if gpu is not None and gpu.arch == target else None
-    peer = None
-    if measured_on is not None:
-        try:
-            peer = find_peer()
-        except MissingComponent as error:
-            err.print(f"Not timed: {error}")
+    measured_on, peer = measuring(gpu, target)
     with progress("compiling", len(configs) * (2 if peer else 1)) as done:
         rows = sweep(configs, shapes[0], target, measured_on, peer, done)
     _show(rows, target, shapes[0])

@@ -17,11 +17,13 @@ def bytes_per_flop(config: Config) -> float:
         4 (rows + columns) / (2 rows columns)
 
     The tile is the block's (``bm x bn``) where a kernel stages in shared memory (``stages >= 1``) and the
-    thread's (``tm x tn``) where it does not. C is left out: its share vanishes as K grows.
+    thread's (``tm x tn``, of which a pass over K computes a quarter where ``passes`` is 4) where it does not.
+    C is left out: its share vanishes as K grows.
 
     Source: Williams, Waterman and Patterson, "Roofline" (2009), applied to the tile as the SGEMM tutorials do.
     """
-    rows, columns = (config.bm, config.bn) if config.stages >= 1 else (config.tm, config.tn)
+    half = 2 if config.passes == 4 else 1
+    rows, columns = (config.bm, config.bn) if config.stages >= 1 else (config.tm // half, config.tn // half)
     return FLOAT_BYTES * (rows + columns) / (2 * rows * columns)
 
 

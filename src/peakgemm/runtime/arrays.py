@@ -91,7 +91,7 @@ def _check_dtype(dtype: str, name: str) -> None:
 
 
 class DeviceCopy:
-    """A packed copy of a NumPy matrix on the device, freed with the object."""
+    """A packed copy of a NumPy array on the device, freed with the object."""
 
     def __init__(self, array: np.ndarray[Any, Any], stream: Any) -> None:
         from cuda.core import Device
@@ -99,18 +99,23 @@ class DeviceCopy:
         self._stream = stream
         self.host = np.ascontiguousarray(array)
         self.buffer = Device().allocate(max(self.host.nbytes, 16), stream=stream)
-        _copy("cuMemcpyHtoDAsync", int(self.buffer.handle), self.host.ctypes.data, self.host.nbytes, stream)
+        _copy("cuMemcpyHtoDAsync", self.pointer, self.host.ctypes.data, self.host.nbytes, stream)
+
+    @property
+    def pointer(self) -> int:
+        """The device address."""
+        return int(self.buffer.handle)
 
     @property
     def matrix(self) -> Matrix:
-        """The copy as a device matrix."""
+        """The copy of a matrix as a device matrix."""
         rows, columns = self.host.shape
-        return Matrix(int(self.buffer.handle), rows, columns, max(columns, 1), self)
+        return Matrix(self.pointer, rows, columns, max(columns, 1), self)
 
     def download(self) -> np.ndarray[Any, Any]:
         """The device's content as a NumPy array; waits for the stream."""
         out = np.empty_like(self.host)
-        _copy("cuMemcpyDtoHAsync", out.ctypes.data, int(self.buffer.handle), out.nbytes, self._stream)
+        _copy("cuMemcpyDtoHAsync", out.ctypes.data, self.pointer, out.nbytes, self._stream)
         self._stream.sync()
         return out
 

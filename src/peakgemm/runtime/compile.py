@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, files, version
 from os import cpu_count
+from threading import Lock
 from typing import Any, Literal, TypeVar
 
 from ..errors import CompileFailed, MissingComponent
@@ -23,6 +24,7 @@ from .architectures import architecture
 Kind = Literal["cubin", "ptx"]
 T = TypeVar("T")
 R = TypeVar("R")
+_IMPORTING = Lock()  # a second thread that imports cuda.core meanwhile finds it half made
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ def _prefer_nvrtc_of_the_bindings() -> None:
 
 def _cuda_core() -> tuple[Any, Any]:
     try:
-        from cuda.core import Program, ProgramOptions
+        with _IMPORTING:
+            from cuda.core import Program, ProgramOptions
     except ImportError as error:
         raise MissingComponent(f"cuda.core cannot be imported ({error}); run: pip install 'cuda-core[cu13]'") from None
     return Program, ProgramOptions

@@ -20,8 +20,8 @@ class Loaded:
     entry: str
     shared_bytes: int
 
-    def launch(self, stream: Any, blocks: int, threads: int, *args: Any) -> None:
-        """Enqueue ``blocks x threads`` on ``stream`` (a ``cuda.core.Stream``); returns at once.
+    def launch(self, stream: Any, blocks: int | tuple[int, ...], threads: int | tuple[int, ...], *args: Any) -> None:
+        """Enqueue ``blocks`` of ``threads`` (along x, or tuples) on ``stream``, a ``cuda.core.Stream``, and return.
 
         Raises:
             LaunchFailed: the driver's refusal, with kernel, grid and shared memory.

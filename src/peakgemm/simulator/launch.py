@@ -283,7 +283,7 @@ def _convert(number: int, arg: Any, param: Param) -> bytes:
             with np.errstate(over="ignore"):  # to infinity, as in C++
                 return bytes(np.array(arg, dtype).tobytes())
         except OverflowError:
-            raise InvalidValue(f"{what}: an integer of {int(arg).bit_length()} bits is no float; pass a float") from None
+            raise InvalidValue(f"{what} is too large for a float; pass a smaller number") from None
     if isinstance(arg, (float, np.floating)):
         # newer compilers type float parameters as plain bits
         if param.type == "b32":

@@ -30,7 +30,9 @@ def annotated(report: Report, main: Path | None = None) -> Iterator[Line]:
     itself = str(main) if main is not None and main.suffix == ".ptx" and not any(map(_path, files)) else ""
     if itself:
         files = [itself]
-        by_line = {(itself, item.ptx_line): item for item in report.instructions}
+        by_line = {}
+        for item in report.instructions:
+            by_line.setdefault((itself, item.ptx_line), Counts()).add(item)
     faults: dict[tuple[str, int], list[str]] = {}
     for fault in report.faults:
         where = (itself, fault.ptx_line) if itself else (fault.file, fault.line)

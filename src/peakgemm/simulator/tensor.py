@@ -1,9 +1,10 @@
 """mma.sync: D = A B + C of a warp, in fragments.
 
-The sum of products follows what is known of Hopper's tensor cores: the products of one step
-and the addend are aligned to the largest exponent, two bits beyond float32 are kept, the rest is cut
-off, and the result is rounded toward zero. Other generations keep other widths, so a result need
-not be bit-equal on them. Fragment layouts: PTX ISA, "Matrix Fragments for mma.m16n8k*".
+The sum of products is that of Hopper's tensor cores, bit-equal to an H100 on float16 (tests/gpu): the
+products of one step and the addend are aligned to the largest exponent, where a product has the sum of
+its factors' exponents, two bits beyond float32 are kept, the rest is cut off, and the result is rounded
+toward zero. Other generations keep other widths, so a result need not be bit-equal on them.
+Fragment layouts: PTX ISA, "Matrix Fragments for mma.m16n8k*".
 """
 
 from __future__ import annotations
@@ -60,10 +61,15 @@ def _matrix_b(values: Array, k: int, per: int) -> Array:
 def accumulate(a: Array, b: Array, c: Array, width: int) -> Array:
     """``c + a b`` as the tensor core sums it, ``width`` products a step; ``c`` float64 holding float32 values."""
     for start in range(0, a.shape[2], width):
-        products = a[:, :, None, start:start + width] * b[:, start:start + width, :].transpose(0, 2, 1)[:, None]
+        left, right = a[:, :, None, start:start + width], b[:, start:start + width, :].transpose(0, 2, 1)[:, None]
+        products = left * right
         terms = np.concatenate([products, c[..., None]], axis=3)
         finite = np.isfinite(terms).all(axis=3)
-        exponents = np.where(terms == 0, -10000, np.frexp(np.where(np.isfinite(terms), terms, 0))[1])
+        # A product counts by the exponents of its factors: 1.5 x 1.5 = 2.25 as if it were below 2.
+        factors = [np.frexp(np.where(np.isfinite(x), x, 0))[1] for x in (left, right)]
+        exponents = np.concatenate([factors[0] + factors[1] - 1,
+                                    np.frexp(np.where(np.isfinite(c), c, 0))[1][..., None]], axis=3)
+        exponents = np.where(terms == 0, -10000, exponents)
         top = np.maximum(exponents.max(axis=3), -125)
         quantum = np.ldexp(1.0, top - 24 - 2)[..., None]
         kept = np.where(np.isfinite(terms), np.trunc(np.where(np.isfinite(terms), terms, 0) / quantum) * quantum, 0)

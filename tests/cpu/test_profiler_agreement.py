@@ -1,0 +1,76 @@
+"""The simulator counts what Nsight Compute counted on the H100 (results/h100/counters.json)."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from peakgemm.kernels.registry import LADDER
+
+ROOT = Path(__file__).parents[2]
+RECORD = json.loads((ROOT / "results" / "h100" / "counters.json").read_text(encoding="utf-8"))
+SMALL = ((256, 256, 256), (257, 129, 65))
+ROWS = [(tuple(run["shape"]), row) for run in RECORD["runs"] if tuple(run["shape"]) in SMALL for row in run["rungs"]]
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("counters_tool", ROOT / "tools" / "counters.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tool = load()
+
+
+def without_strays(reports, counted):
+    """The counters without the loads of two floats that NVRTC adds to rungs 13 and 14 in some compilations.
+
+    The same source gives different PTX from one compilation to the next: before their main loop there are none, one
+    or two `ld.shared.v2` beside the `ld.shared.v4` that fetch the same fragment.
+    """
+    (report,) = reports
+    found = dict(counted)
+    for item in report.instructions:
+        if item.opcode.startswith("ld.shared.v2"):
+            for name, value in (("shared_loads", item.executions), ("shared_wavefronts_ld", item.wavefronts),
+                                ("shared_wavefronts", item.wavefronts),
+                                ("shared_wavefronts_ideal", item.wavefronts_ideal)):
+                found[name] -= value
+    return found
+
+
+def test_the_record_holds_every_rung_and_config():
+    wanted = [(k.number, k.name, name) for k in LADDER for name in (k.named or {"default": None})]
+    for shape in SMALL:
+        assert [(r["number"], r["name"], r["config_name"]) for s, r in ROWS if s == shape] == wanted
+
+
+@pytest.mark.parametrize(("shape", "row"), ROWS, ids=lambda x: "x".join(map(str, x)) if isinstance(x, tuple)
+                         else f"{x['number']:02} {x['config_name']}")
+def test_counters_are_the_profilers(shape, row, monkeypatch):
+    reports, run_rung = [], tool.run_rung
+    monkeypatch.setattr(tool, "run_rung", lambda *a, **k: reports.append(run_rung(*a, **k)) or reports[-1])
+    own = tool.simulated(row["number"], row["config_name"], shape, RECORD["arch"])
+    assert reports[0].clean
+    if row["number"] in (13, 14):
+        own = without_strays(reports, own)
+    assert set(own) == set(tool.COMPARED)
+    differs = [name for name in tool.COMPARED if own[name] != row["ncu"][name]]
+    assert not differs or (row["explained"] and tool.explain(row["number"], row["ncu"], own))
+    assert (row["simulator"], row["differs"]) == (own, differs)
+
+
+def test_an_explanation_accounts_for_the_whole_difference():
+    for _, row in ROWS:
+        own = row["simulator"]
+        if row["explained"]:
+            for name in row["differs"]:
+                assert tool.explain(row["number"], row["ncu"], {**own, name: own[name] + 4}) is None
+            other = next(name for name in tool.COMPARED if name not in row["differs"])
+            assert tool.explain(row["number"], row["ncu"], {**own, other: own[other] + 4}) is None
+        else:
+            assert row["differs"] == []

@@ -1,0 +1,260 @@
+"""The ladder without a GPU: rows from the simulator, in ``bench`` and on the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+from peakgemm import cli
+from peakgemm.bench import ladder as bench
+from peakgemm.bench import simulated
+from peakgemm.bench.bits import CASES, digest, digests, operands
+from peakgemm.bench.ladder import ladder, path_for, static_row, wrong
+from peakgemm.bench.simulated import COUNTERS, LARGEST, matrices, simulate, simulated_row
+from peakgemm.cli import console
+from peakgemm.kernels.registry import LADDER, rung
+from peakgemm.runtime.device import Gpu
+from peakgemm.simulator import Report, run_rung
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "record.schema.json").read_text())
+SHAPES = ((96, 80, 33), (128, 256, 32))
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Rows of every rung, without the facts of the SASS, which take long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench, "static_facts", lambda code, arch: {})
+        return ladder(LADDER, SHAPES, "sm_90", None, None)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run ``peakgemm ladder`` in this process, in an empty folder, as on a machine without a GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("peakgemm.runtime.device.find", lambda: None)
+    monkeypatch.setattr(console.out, "width", 100)
+    monkeypatch.setattr(console.err, "width", 1000)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["peakgemm", "ladder", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return end.value.code or 0, *capsys.readouterr()
+
+    return call
+
+
+def row(found, number):
+    return next(r for r in found["rungs"] if r["number"] == number)
+
+
+# ---- rows ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", range(len(SHAPES)))
+def test_every_rung_is_simulated(runs, place):
+    found = runs[place]
+    assert found["shape"] == list(SHAPES[place])
+    assert [r["number"] for r in found["rungs"]] == [k.number for k in LADDER]
+    for r in found["rungs"]:
+        assert (r["backend"], r["faults"], r["tflops"], r["reference_error"]) == ("simulator", 0, None, None)
+        assert 0 < r["max_error"] <= (SHAPES[place][2] + 3) / 2 and r["simulated_seconds"] > 0
+        assert r["global_sectors"] >= r["global_sectors_ideal"] > 0
+        assert r["shared_wavefronts"] >= r["shared_wavefronts_ideal"]
+        assert (r["shared_wavefronts"] > 0) == (r["number"] >= 3) == (r["shared_loads"] > 0)
+    assert wrong([found]) == []
+
+
+@pytest.mark.parametrize("kernel", LADDER, ids=lambda k: k.label)
+def test_counters_are_those_of_run_rung(runs, kernel):
+    for found, shape in zip(runs, SHAPES, strict=True):
+        a, b, c = matrices(shape)
+        counters = run_rung(kernel, a, b, c).counters
+        assert {name: row(found, kernel.number)[name] for name in COUNTERS} == {n: counters[n] for n in COUNTERS}
+
+
+def test_the_ideas_show_in_the_counters(runs):
+    at = {k.number: row(runs[1], k.number) for k in LADDER}
+    assert at[0]["global_sectors"] > 3 * at[1]["global_sectors"]  # coalescing
+    assert at[3]["shared_wavefronts"] > 10 * at[4]["shared_wavefronts"]  # the pad
+    assert at[4]["shared_wavefronts"] == at[4]["shared_wavefronts_ideal"]
+
+
+def test_the_path_of_a_row_is_the_one_simulated(runs):
+    assert row(runs[0], 12)["path"] == "guarded" and row(runs[1], 12)["path"] == "aligned"
+    config = path_for(rung(12), rung(12).default, "sm_90", SHAPES[1])
+    assert config.aligned and simulate(rung(12), config, "sm_90", SHAPES[1])["global_requests"] == \
+        row(runs[1], 12)["global_requests"]
+
+
+def test_nothing_above_the_largest_is_simulated(monkeypatch):
+    simulated_shapes = []
+    monkeypatch.setattr(bench, "simulate", lambda kernel, config, arch, shape: simulated_shapes.append(shape) or {})
+    shapes = [(1024, 1024, 1024), (1024, 1024, 1025), (1, 1, LARGEST), (4096, 4096, 4096)]
+    found = ladder([rung(0)], shapes, "sm_90", None, None)
+    assert simulated_shapes == [shapes[0], shapes[2]]
+    assert all(found[3]["rungs"][0][name] is None for name in bench.MEASURED)
+
+
+def test_a_gpu_without_cublas_simulates_nothing():
+    gpu = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
+    (found,) = ladder([rung(0)], [(32, 32, 32)], "sm_90", gpu, None)
+    assert found["rungs"][0]["backend"] is None
+
+
+def test_named_configurations():
+    (found,) = ladder([rung(2), rung(5)], [(64, 64, 32)], "sm_90", None, None, named=True)
+    assert [r["config_name"] for r in found["rungs"]] == [*rung(2).named, None]
+    assert len({str(r["config"]) for r in found["rungs"]}) == 5
+    assert [r["backend"] for r in found["rungs"]] == ["simulator"] * 5
+
+
+def test_progress_names_both_steps():
+    told = []
+    ladder([rung(1)], [(32, 32, 32)], "sm_90", None, None, told.append)
+    assert told == ["01 coalesced compiled", "01 coalesced simulated"]
+
+
+def test_static_rows_leave_the_simulated_fields_empty():
+    found = static_row(rung(0), rung(0).default, "sm_90")
+    assert all(found[name] is None for name in ("backend", "max_error", *COUNTERS))
+
+
+# ---- the error -------------------------------------------------------------------------------
+
+
+def empty():
+    return Report("k", [], {}, [])
+
+
+def test_the_error_is_componentwise_in_eps():
+    a, b, c = (np.array(x, np.float32) for x in ([[1, 2]], [[3, -1], [4, 5]], [[10, 20]]))
+    exact = (2 * a @ b - c).astype("f4")
+    assert simulated_row(empty(), a, b, c, exact, 2.0, -1.0)["max_error"] == 0
+    off = exact + np.array([[0, 1]], "f4")
+    assert simulated_row(empty(), a, b, c, off, 2.0, -1.0)["max_error"] == pytest.approx(2**23 / (2 * 11 + 20))
+
+
+def test_nan_never_passes():
+    a, b, c = matrices((4, 4, 4))
+    found = simulated_row(empty(), a, b, c, c)
+    assert found["max_error"] == float("inf") and not any(found[name] for name in COUNTERS)
+    bad = {"shape": [4, 4, 4], "rungs": [{"number": 3, "name": "x", **found}]}
+    assert wrong([bad]) == ["03 x at [4, 4, 4] (inf eps, 0 faults)"]
+
+
+def test_faults_never_pass():
+    found = {"number": 3, "name": "x", "max_error": 0.5, "faults": 2}
+    assert wrong([{"shape": [4, 4, 4], "rungs": [found]}]) == ["03 x at [4, 4, 4] (0.5 eps, 2 faults)"]
+    assert wrong([{"shape": [4, 4, 4], "rungs": [{**found, "faults": 0}]}]) == []
+
+
+def test_zeros_have_no_error():
+    a, b = np.zeros((3, 2), "f4"), np.zeros((2, 3), "f4")
+    assert simulated_row(empty(), a, b, np.zeros((3, 3)), np.zeros((3, 3)))["max_error"] == 0
+    assert simulated_row(empty(), a[:0], b, np.zeros((0, 3)), np.zeros((0, 3)))["max_error"] == 0
+
+
+def test_matrices():
+    a, b, c = matrices((5, 6, 7))
+    assert (a.shape, b.shape, c.shape) == ((5, 7), (7, 6), (5, 6)) and np.isnan(c).all()
+    assert {x.dtype for x in (a, b, c)} == {np.dtype("f4")}
+    again = matrices((5, 6, 7), beta=1.0)
+    assert (a == again[0]).all() and (b == again[1]).all() and np.isfinite(again[2]).all()
+
+
+def test_fixed_problems():
+    assert len({case.name for case in CASES}) == len(CASES)
+    for case in CASES:
+        a, b, c = operands(case)
+        assert (a.shape, b.shape, c.shape) == ((case.m, case.k), (case.k, case.n), (case.m, case.n))
+        assert [digest(x) for x in (a, b, c)] == [digest(x) for x in operands(case)]
+        finite = all(np.isfinite(x).all() for x in (a, b, c))
+        assert finite == (case.kind != "special")
+    assert digest(np.zeros((2, 2), "f4")) != digest(np.full((2, 2), -0.0, "f4"))
+    wide = operands(next(case for case in CASES if case.kind == "wide"))[0]
+    assert abs(wide).max() > 2.0**50 and abs(wide[wide != 0]).min() < 2.0**-50
+    assert digest(wide.T) == digest(np.ascontiguousarray(wide.T)) != digest(wide)
+
+
+def test_digests_are_of_the_product():
+    seen = []
+
+    def multiply(kernel, a, b, c, *, alpha, beta):
+        seen.append((kernel, alpha, beta))
+        c[:] = 1
+
+    found = dict(digests("kernel", multiply))
+    assert list(found) == [case.name for case in CASES]
+    assert seen == [("kernel", case.alpha, case.beta) for case in CASES]
+    assert found[CASES[0].name] == digest(np.ones((1, 1), "f4"))
+
+
+# ---- the command -----------------------------------------------------------------------------
+
+
+def test_the_command_shows_and_records_the_simulation(run):
+    code, out, err = run("--rungs", "3,4,12", "--size", "64", "--json", "ladder.json")
+    assert (code, err) == (0, "")
+    assert "Simulated on the CPU" in out and "Not timed: " in out and "Not simulated" not in out
+    data = json.loads(Path("ladder.json").read_text())
+    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    assert data["device"] is None
+    table = out[out.index("Simulated on the CPU"):]
+    for r in data["rungs"]:
+        assert set(r) <= set(SCHEMA["$defs"]["kernel"]["properties"])
+        assert r["backend"] == "simulator" and set(COUNTERS) <= set(r)
+        line = next(line for line in table.splitlines() if line.startswith(f"{r['number']:02} "))
+        assert f"{r['shared_wavefronts']:,}" in line and f"{r['global_sectors']:,}" in line
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
+
+
+def test_the_tables_fit_100_columns_at_the_largest(run, monkeypatch):
+    def large(kernel, config, arch, shape):
+        return {"backend": "simulator", "max_error": float("inf"), "faults": 123, "simulated_seconds": 1.0,
+                **dict.fromkeys(COUNTERS, 2**31), "global_sectors_ideal": 2**26, "shared_wavefronts_ideal": 0}
+
+    monkeypatch.setattr(bench, "simulate", large)
+    code, out, err = run("--size", "1024")
+    assert code == 1 and "Wrong products" in err
+    assert "2,147,483,648" in out and "32.0x" in out and "…" not in out
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
+
+
+def test_above_the_largest_the_command_says_so(run, monkeypatch):
+    monkeypatch.setattr(simulated, "run_rung", lambda *args, **options: pytest.fail("simulated"))
+    code, out, _ = run("--rungs", "1", "--size", "1025", "--json", "ladder.json")
+    assert code == 0 and "Not simulated: M N K is above 1,073,741,824" in out
+    assert "Simulated on the CPU" not in out
+    data = json.loads(Path("ladder.json").read_text())
+    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    assert data["rungs"][0]["backend"] is None and data["rungs"][0]["global_sectors"] is None
+
+
+def test_a_wrong_product_fails_the_command(run, monkeypatch):
+    def broken(kernel, a, b, c, **options):
+        report = run_rung(kernel, a, b, c, **options)
+        c[1, 2] += 1
+        return report
+
+    monkeypatch.setattr(simulated, "run_rung", broken)
+    code, out, err = run("--rungs", "1", "--size", "32")
+    assert code == 1 and "off the FP64 bound" in err and "01 coalesced at [32, 32, 32] (" in err
+    assert "Simulated on the CPU" in out
+
+
+@pytest.mark.parametrize(("gpu", "size"), [(None, 512), (Gpu(0, "GPU", "sm_90", 1, 1, 1.0, 1, "13.0"), 4096)])
+def test_the_default_size(run, monkeypatch, gpu, size):
+    asked = []
+    monkeypatch.setattr("peakgemm.runtime.device.find", lambda: gpu)
+    monkeypatch.setattr("peakgemm.cli.ladder.ladder",
+                        lambda kernels, shapes, *rest: asked.extend(shapes) or [{"shape": [1, 1, 1], "rungs": []}])
+    monkeypatch.setattr("peakgemm.cli.ladder._show", lambda *args: None)
+    assert run("--arch", "sm_90")[0] == 0
+    assert asked == [(size,) * 3]

@@ -1,0 +1,89 @@
+"""The GPU and the simulator, bit against bit: rungs on drawn problems, and kernels that are not ours."""
+
+import ctypes
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from peakgemm import simulator
+from peakgemm.kernels.execute import run_rung
+from peakgemm.kernels.registry import LADDER
+from peakgemm.runtime import device, source
+from peakgemm.runtime.arrays import DeviceCopy, stream_of
+from peakgemm.runtime.compile import compile_source
+from peakgemm.runtime.launch import load
+
+FIXTURES = Path(__file__).parents[1] / "cpu" / "simulator" / "fixtures"
+SIZES = [1, 2, 3, 7, 31, 33, 64, 65, 127, 129, 130]
+
+
+@pytest.mark.parametrize("kernel", LADDER, ids=lambda k: k.label)
+def test_rungs(kernel):
+    draw = random.Random(kernel.number)
+    for _ in range(4):
+        m, n, k = (draw.choice(SIZES) for _ in range(3))
+        alpha, beta = draw.choice([1.0, -0.5, 3.0]), draw.choice([0.0, 1.0, 0.3])
+        numbers = np.random.RandomState(m * n + k)
+        a, b, c = (numbers.standard_normal(s).astype("f4") * np.float32(2.0) ** numbers.randint(-40, 40, s)
+                   for s in ((m, k), (k, n), (m, n)))
+        a, b, c, twin = a.astype("f4"), b.astype("f4"), c.astype("f4"), c.astype("f4")
+        run_rung(kernel.number, a, b, c, alpha=alpha, beta=beta)
+        simulator.run_rung(kernel, a, b, twin, alpha=alpha, beta=beta)
+        assert (c.view("u4") == twin.view("u4")).all(), (kernel.label, m, n, k, alpha, beta)
+
+
+def on_gpu(entry, grid, block, args, shared_bytes=0):
+    """Launch a kernel of foreign.cu; arrays come back as the GPU left them."""
+    gpu = device.require()
+    text = source.assemble(FIXTURES / "foreign.cu")
+    kernel = load(compile_source(text, entry, gpu.arch, name="foreign.cu"), shared_bytes, gpu)
+    stream = stream_of(args[0])
+    copies = [DeviceCopy(x, stream) if isinstance(x, np.ndarray) else ctypes.c_int32(x) for x in args]
+    kernel.launch(stream, grid, block, *(ctypes.c_int64(x.pointer) if isinstance(x, DeviceCopy) else x
+                                         for x in copies))
+    return [x.download() for x in copies if isinstance(x, DeviceCopy)]
+
+
+def both(entry, grid, block, args, shared_bytes=0):
+    """What each of the two makes of the arrays among ``args``."""
+    real = on_gpu(entry, grid, block, args, shared_bytes)
+    report = simulator.run(FIXTURES / "foreign.cu", entry=entry, grid=grid, block=block, args=args,
+                           shared_bytes=shared_bytes)
+    assert report.clean, str(report)
+    return real, [x for x in args if isinstance(x, np.ndarray)]
+
+
+@pytest.fixture
+def numbers():
+    return np.random.RandomState(5)
+
+
+@pytest.mark.parametrize("entry", ["reduce", "transpose", "stencil", "histogram"])
+def test_foreign_kernels(numbers, entry):
+    x = numbers.standard_normal((70, 45)).astype("f4")
+    grid, block, args = {
+        "reduce": (1, 96, [x.reshape(-1), np.zeros(1, "f4"), x.size]),  # one block: the order of atomics is fixed
+        "transpose": ((2, 3), (32, 8), [x, np.zeros((45, 70), "f4"), 70, 45]),
+        "stencil": ((3, 5), (16, 16), [x, np.zeros_like(x), 45, 70]),
+        "histogram": (4, 128, [numbers.randint(0, 256, 5000).astype("u1"), 5000, np.zeros(256, "u4")]),
+    }[entry]
+    real, simulated = both(entry, grid, block, args)
+    for ours, theirs in zip(simulated, real, strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+
+
+def test_softmax_is_near(numbers):
+    x = numbers.standard_normal((9, 77)).astype("f4")
+    real, simulated = both("softmax", 9, 32, [x, np.zeros_like(x), 77], shared_bytes=77 * 4)
+    np.testing.assert_allclose(simulated[1], real[1], rtol=2e-6)  # ex2.approx is rounded correctly in the simulator
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-8, 2.0**6])
+@pytest.mark.parametrize("k", [16, 64, 256])
+def test_mma(numbers, k, scale):
+    m, n = 64, 64
+    a, b = (numbers.standard_normal((64, k)) * scale).astype("f2"), numbers.standard_normal((64, k)).astype("f2")
+    real, simulated = both("mma_gemm", (n // 8, m // 16), 32, [a, b, np.zeros((m, n), "f4"), m, n, k])
+    assert simulated[2].tobytes() == real[2].tobytes()

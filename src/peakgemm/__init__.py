@@ -14,6 +14,7 @@ _PUBLIC = {
     "Problem": "problem",
     "occupancy": "inspect.occupancy",
     "run_rung": "kernels.execute",
+    "simulator": "simulator",
 }
 
 __all__ = ["Config", "PeakgemmError", "Problem", "__version__", "occupancy", "run_rung", "simulator"]
@@ -27,10 +28,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "simulator":
-        return import_module(".simulator", __name__)
     if name in _PUBLIC:
-        return getattr(import_module(f".{_PUBLIC[name]}", __name__), name)
+        module = import_module(f".{_PUBLIC[name]}", __name__)
+        return getattr(module, name, module)  # `simulator` is the module itself
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

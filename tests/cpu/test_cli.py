@@ -125,7 +125,8 @@ def measured(kernel: Any, shape: tuple[int, int, int]) -> dict[str, Any]:
                           {"sm_clock_mhz": 1980, "power_w": 699.5, "temperature_c": 61})
     flops = round(1.3e13)
     return {**static_row(kernel, path_for(kernel, kernel.config_for("sm_90"), "sm_90", shape), "sm_90", H100),
-            "max_error": float("inf"), "reference_error": 101.25, "operand_sets": 12, **compared.to_json(flops)}
+            "config_name": None, "max_error": float("inf"), "reference_error": 101.25, "operand_sets": 12,
+            **compared.to_json(flops)}
 
 
 @pytest.fixture

@@ -195,6 +195,15 @@ def test_arrays_of_other_dtypes_are_shown(run):
     assert array(out, 0) == ["complex64", "32", "-", "-", "-", "0"]
 
 
+def test_the_json_of_a_rung_says_what_was_computed(run):
+    code, _, _ = run("12 --shape 33x20x9 --alpha 2 --json r.json")
+    assert code == 0
+    problem = json.loads(Path("r.json").read_text())["problem"]
+    error = problem.pop("max_error")
+    assert problem == {"number": 12, "name": "warp_tile", "shape": [33, 20, 9], "alpha": 2, "beta": 0}
+    assert 0 < error <= (9 + 3) / 2
+
+
 def test_the_json_report(run):
     code, out, _ = run("k.cu --entry turn --grid 1 --block 32 --arg f32:32x32:normal --arg f32:32x32 --json r.json")
     assert code == 0 and "Report written to r.json" in out

@@ -54,7 +54,7 @@ def command(
         out.print(f"\nLeft out, they need cp.async (sm_80 or later): {', '.join(left_out)}.", markup=False)
     if peer is None:
         out.print(f"\nNot timed: {_why_not(gpu, target)}.", markup=False)
-        if gpu is None and not all(r["backend"] for run in runs for r in run["rungs"]):
+        if measured_on is None and not all(r["backend"] for run in runs for r in run["rungs"]):
             out.print(f"Not simulated: M N K is above {LARGEST:,}; one rung at a time: peakgemm simulate", markup=False)
     if json is not None:
         records.write(json, records.record(measured_on, target, runs, versions=peer.versions() if peer else None))

@@ -53,12 +53,13 @@ def command(
     unused = [name for name, value in (for_rung if file else for_file).items() if value]
     if unused:
         raise InvalidValue(f"{', '.join(unused)}: for a {'rung' if file else 'file'} only, not for {kernel}")
+    problem: dict[str, Any] = {}
     if file:
         report, args = _file(Path(kernel), entry, grid, block, arg or [], macro or [], shared, arch, limits)
         _arrays(args)
         main = Path(kernel)
     else:
-        report, main = _rung(kernel, size, shape, alpha, beta, arch, limits)
+        report, main, problem = _rung(kernel, size, shape, alpha, beta, arch, limits)
     table("Counters", [("", "left"), ("", "right")],
           [[name.replace("_", " "), f"{report.counters.get(name, 0):,}"] for name in SHORT])
     if source:
@@ -66,7 +67,7 @@ def command(
     if report.clean:
         out.print("\nNo fault found.")
     if json is not None:
-        records.write(json, {**records.record(None, arch, [{"report": report.to_json()}])})
+        records.write(json, records.record(None, arch, [{**problem, "report": report.to_json()}]))
         out.print(f"Report written to {json}", markup=False)
     if not report.clean:
         shown = [str(fault) for fault in report.faults] or [report.stopped]
@@ -75,7 +76,7 @@ def command(
 
 
 def _rung(text: str, size: str | None, shape: str | None, alpha: float, beta: float, arch: str,
-          limits: dict[str, int]) -> tuple[Report, Path]:
+          limits: dict[str, int]) -> tuple[Report, Path, dict[str, Any]]:
     chosen, wanted = rungs(text), parse.shapes(size, shape, 256)
     if len(chosen) != 1 or len(wanted) != 1:
         raise InvalidValue(f"simulate takes one rung and one shape, not {len(chosen)} and {len(wanted)}")
@@ -91,7 +92,9 @@ def _rung(text: str, size: str | None, shape: str | None, alpha: float, beta: fl
     out.print(f"{chosen[0].label}, M, N, K = {m}, {n}, {k}: largest error {row['max_error']:.2f} eps |A||B| against "
               f"FP64, {report.seconds:.2f} s simulated, {report.counters.get('lane_instructions', 0):,} "
               "instructions of lanes\n", markup=False)
-    return report, chosen[0].path
+    problem = {"number": chosen[0].number, "name": chosen[0].name, "shape": [m, n, k], "alpha": alpha, "beta": beta,
+               "max_error": row["max_error"]}
+    return report, chosen[0].path, {"problem": problem}
 
 
 def _file(path: Path, entry: str | None, grid: str | None, block: str | None, words: list[str], macros: list[str],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..errors import CompileFailed
@@ -65,7 +64,7 @@ def sweep(configs: Sequence[Config], shape: tuple[int, int, int], arch: str, gpu
         try:
             row = static_row(TEMPLATE, chosen, arch, gpu)
         except CompileFailed as error:
-            row = {"config": replace(chosen).to_json(), "refused": str(error)}
+            row = {"config": chosen.to_json(), "refused": str(error)}
         done(f"{config.label()} compiled")
         return row
 

@@ -86,8 +86,8 @@ def _show(run: Row, arch: str, gpu: str | None) -> None:
     ], [[_label(r), str(r["loop_instructions"] or "-"), number(_percent(r["ffma_fraction"])),
          number(_percent(r["bank_ceiling"])), number(r["bytes_per_flop"], 3),
          number(r["roofline_tflops"]), _widths(r["widths"])] for r in rows],
-        "banks: share of FP32 peak that register-bank conflicts leave. B/FLOP: bytes that the tiling asks\n"
-        "of global memory; roof: the TFLOPS that its bandwidth allows if no cache helps.")
+        "banks: share of FP32 peak that register-bank conflicts leave, modelled. B/FLOP: bytes that the\n"
+        "tiling asks of global memory; roof: the TFLOPS that its bandwidth allows if no cache helps.")
     if any(r["backend"] == "simulator" for r in rows):
         out.print()
         _show_simulated(rows)

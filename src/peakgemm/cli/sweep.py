@@ -55,7 +55,7 @@ def _show(rows: list[dict[str, Any]], arch: str, shape: tuple[int, int, int]) ->
     table(f"Tiles of rung 11: M, N, K = {', '.join(map(str, shape))}, {arch}", [
         (name, "right") for name in ("bm", "bk", "bn", "rm", "rn", "db", "regs", "spill", "shared", "thr", "warps")
     ] + [("limited by", "left"), ("FFMA", "right"), ("bank", "right"), ("TFLOPS", "right"), ("ratio", "right")], lines,
-        "warps: per SM. FFMA, bank: % of the loop, % of peak that bank conflicts leave. ratio: to cuBLAS.")
+        "warps: per SM. FFMA, bank: % of the loop, modelled % of peak that banks leave. ratio: to cuBLAS.")
     for r in rows:
         if "refused" in r:
             out.print(f"refused: {r['config']}: {r['refused'].splitlines()[-1]}", markup=False)

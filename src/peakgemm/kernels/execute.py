@@ -70,8 +70,8 @@ def run_rung(number: int, a: Any, b: Any, c: Any, *, alpha: float = 1.0, beta: f
     Args:
         number: the rung, 0 to 14.
         a, b, c: ``A (M, K)``, ``B (K, N)``, ``C (M, N)``: float32, row-major with any leading
-            dimension; torch CUDA tensors, CuPy or JAX arrays, or NumPy arrays (copied to the
-            device and back). For column-major data pass ``b.T, a.T, c.T``: C^T = B^T A^T.
+            dimension; torch CUDA tensors, CuPy arrays, or NumPy arrays (copied to the device and
+            back). C is written in place. For column-major data pass ``b.T, a.T, c.T``: C^T = B^T A^T.
         alpha, beta: with ``beta = 0`` C is not read; with ``alpha = 0`` A and B are not.
         config: another tile than the rung's own.
         stream: a ``cuda.core.Stream``; by default the arrays' library's current stream.

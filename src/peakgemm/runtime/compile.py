@@ -91,18 +91,10 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
     return Compiled(entry, arch, kind, code, **facts)
 
 
-def in_parallel(work: Callable[[T], R], items: Iterable[T], done: Callable[[], None] | None = None) -> list[R]:
-    """``[work(item) ...]`` on a thread pool (NVRTC releases the interpreter), in order.
-
-    ``done`` is called after each item, from the calling thread, for a progress bar.
-    """
+def in_parallel(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """``[work(item) ...]`` on a thread pool (NVRTC releases the interpreter), in order."""
     with ThreadPoolExecutor(max_workers=cpu_count() or 1) as pool:
-        results = []
-        for result in pool.map(work, items):
-            results.append(result)
-            if done is not None:
-                done()
-        return results
+        return list(pool.map(work, items))
 
 
 def nvrtc_version() -> str:

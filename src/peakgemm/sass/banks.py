@@ -53,7 +53,7 @@ class BankModel:
 
     @property
     def ceiling(self) -> float:
-        """The share of FP32 peak that the register reads leave possible."""
+        """The share of FP32 peak that the register reads leave by this model; measured kernels can exceed it."""
         return self.issue_cycles * self.ffmas / self.cycles
 
     @property

@@ -19,7 +19,7 @@ def static_facts(cubin: bytes, arch: str) -> dict[str, Any]:
     ``loop_instructions``, ``loop_ffma``, ``loop_bytes`` (16 an instruction), ``ffma_fraction`` (0 to 1),
     ``widths`` (accesses by opcode and bits a thread), ``classes`` (instructions by class),
     ``bank_cycles_per_ffma`` (issue cycles, register-bank conflicts included), ``bank_ceiling`` (share of
-    FP32 peak that they leave) and ``accumulators_moved`` (0 to 1). A kernel without a loop around FFMA
+    FP32 peak that they leave, modelled) and ``accumulators_moved`` (0 to 1). A kernel without a loop around FFMA
     has None for each; so has one for sm_70, which nvdisasm 13 refuses, and so have the last three
     where the bank model does not apply.
 

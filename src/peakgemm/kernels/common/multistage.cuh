@@ -2,7 +2,7 @@
 //
 // A is transposed on the way in by four-byte copies, which need no alignment; eight lanes go along
 // k and four along the rows, and rows of As are padded by four words, so that the 32 words of a copy
-// fall into 32 banks (bank = 4 k + row). B comes in sixteen-byte copies in the aligned compilation
+// go to 32 banks (bank = 4 k + row; at their source four share one: 4 wavefronts a copy). B comes in sixteen-byte copies in the aligned compilation
 // and in four-byte copies in the guarded one.
 //
 // The guarded compilation takes the remainder of K as its *first* tile, filled with zeros, and

@@ -3,8 +3,8 @@
 // Idea: the fragments of the next k-step are loaded during the arithmetic of this one. This file
 //   is *the* template of the tile table: any BM, BN, BK, TM, TN, double buffering on or off.
 //   From here on the outer product is walked in snake order (common/outer_product.cuh).
-// Removes: the wait for LDS at the head of each k-step, and half of the register-bank conflicts
-//   of the row order.
+// Removes: the wait for LDS at the head of each k-step (stall short scoreboard: 1.30 in rung 10,
+//   0.31 here).
 // Leaves: LDS wavefronts: 3.0 a load, three quarters of what the path to the registers can
 //   carry.
 // Measured: 44.09 TFLOPS at 4096 on an H100, 0.852 of cuBLAS, 1.06 times rung 10.

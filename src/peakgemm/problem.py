@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
+from math import prod
 from operator import index
-from typing import Any
+from typing import Any, ClassVar
 
 from .errors import InvalidValue
 
@@ -25,13 +26,74 @@ def _whole(name: str, value: Any) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """The batch of a product: sizes, outermost first, and for each operand its strides in elements (0: broadcast).
+
+    At most `MAX_LEVELS` dimensions: what a kernel resolves from one launch. `merged` makes
+    fewer of many.
+
+    Raises:
+        InvalidValue: strides that do not match the sizes, a negative size, or too many dimensions.
+    """
+
+    sizes: tuple[int, ...] = ()
+    a: tuple[int, ...] = ()
+    b: tuple[int, ...] = ()
+    c: tuple[int, ...] = ()
+    c0: tuple[int, ...] = ()
+
+    MAX_LEVELS: ClassVar[int] = 3
+
+    def __post_init__(self) -> None:
+        for name in ("a", "b", "c", "c0"):
+            if len(getattr(self, name)) != len(self.sizes):
+                raise InvalidValue(f"batch strides {name} = {getattr(self, name)} do not match the "
+                                   f"{len(self.sizes)} batch sizes {self.sizes}; pass one stride for each")
+        if any(size < 0 for size in self.sizes):
+            raise InvalidValue(f"batch sizes {self.sizes} must not be negative")
+        if len(self.sizes) > self.MAX_LEVELS:
+            raise InvalidValue(f"{len(self.sizes)} batch dimensions, a kernel resolves {self.MAX_LEVELS}; "
+                               "merge them or make an operand contiguous")
+
+    @property
+    def count(self) -> int:
+        """Products in the batch; 1 without batch dimensions."""
+        return prod(self.sizes)
+
+    @staticmethod
+    def merged(sizes: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...],
+               c0: tuple[int, ...]) -> Batch:
+        """The same batch in the fewest dimensions: those of size 1 dropped, neighbours joined where every
+        operand steps from one to the next evenly.
+
+        Raises:
+            InvalidValue: more than `MAX_LEVELS` remain.
+        """
+        kept: list[tuple[int, list[int]]] = []
+        for size, *strides in zip(sizes, a, b, c, c0, strict=True):
+            if size == 1:
+                continue
+            if kept and all(outer == size * inner for outer, inner in zip(kept[-1][1], strides, strict=True)):
+                kept[-1] = (kept[-1][0] * size, strides)
+            else:
+                kept.append((size, strides))
+        columns = [tuple(strides[i] for _, strides in kept) for i in range(4)]
+        return Batch(tuple(size for size, _ in kept), *columns)
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
-    """One FP32 product ``C = alpha A B + beta C``, row-major.
+    """One FP32 product ``C = alpha op(A) op(B) + beta C0``, row-major.
 
     ``A (M, K)`` has ``lda`` elements from row to row, ``B (K, N)`` has ``ldb``,
     ``C (M, N)`` has ``ldc``. Sizes and leading dimensions are counted in elements.
     ``alignment`` holds, for A, B and C, the largest power of two up to 16 that divides the
     address in bytes: what the vector accesses of a kernel may rely on.
+
+    ``trans_a``: A is stored as ``(K, M)``, ``lda`` elements from k to k; ``trans_b``: B as ``(N, K)``.
+    ``c0`` gives the row and column strides of the matrix that beta scales (0 broadcasts);
+    None: it is C itself. ``batch`` repeats the product. The kernels of the ladder take
+    neither: see `is_plain`.
 
     Raises:
         InvalidValue: a negative size, a size above 2**31 - 1024, a leading
@@ -47,6 +109,10 @@ class Problem:
     alpha: float = 1.0
     beta: float = 0.0
     alignment: tuple[int, int, int] = (16, 16, 16)
+    trans_a: bool = False
+    trans_b: bool = False
+    c0: tuple[int, int] | None = None
+    batch: Batch = Batch()
 
     def __post_init__(self) -> None:
         for field in ("m", "n", "k", "lda", "ldb", "ldc"):
@@ -55,7 +121,8 @@ class Problem:
         for name, size in (("M", self.m), ("N", self.n), ("K", self.k)):
             if not 0 <= size <= MAX_SIZE:
                 raise InvalidValue(f"{name} = {size} is outside 0..{MAX_SIZE}; split the product along {name}")
-        for name, ld, row in (("lda", self.lda, self.k), ("ldb", self.ldb, self.n), ("ldc", self.ldc, self.n)):
+        for name, ld, row in (("lda", self.lda, self.m if self.trans_a else self.k),
+                              ("ldb", self.ldb, self.k if self.trans_b else self.n), ("ldc", self.ldc, self.n)):
             if ld < row:
                 raise InvalidValue(
                     f"{name} = {ld} is shorter than its row of {row} elements; pass {name} >= {row} (row-major)"
@@ -68,8 +135,18 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: one multiply and one add per (m, n, k)."""
-        return 2 * self.m * self.n * self.k
+        """Floating-point operations: one multiply and one add per (m, n, k) of every product of the batch."""
+        return 2 * self.m * self.n * self.k * self.batch.count
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one row-major product in place: what the kernels of the ladder take."""
+        return not (self.trans_a or self.trans_b or self.batch.sizes) and self.c0 in (None, (self.ldc, 1))
+
+    @property
+    def layout(self) -> str:
+        """``NN``, ``NT``, ``TN`` or ``TT``: A's letter, then B's."""
+        return "NT"[self.trans_a] + "NT"[self.trans_b]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +160,14 @@ class Config:
     ``min_blocks`` the blocks per SM that the register allocator must leave room for,
     ``passes`` into how many column slices a thread cuts its tile. ``aligned`` chooses
     the compilation with vector accesses and no bounds test.
+
+    Of the library's kernels alone: ``producers`` counts the threads that only copy,
+    ``registers`` what a computing thread gets when the register file is dealt anew (0: it is
+    not), ``slices`` the groups of threads that share a block's tile, each with its share of K,
+    ``variant`` the order of FFMAs, loads and unrolling, of which ptxas makes register
+    allocations with more or fewer bank conflicts, and ``split`` says how blocks share K: 1, a
+    block computes its tiles whole; s > 1, every tile's K is cut among s blocks; 0, stream-K: whole
+    tiles in full waves, and the k-steps of the rest dealt evenly to all blocks.
     """
 
     bm: int
@@ -96,23 +181,33 @@ class Config:
     min_blocks: int = 1
     passes: int = 1
     aligned: bool = False
+    producers: int = 0
+    registers: int = 0
+    slices: int = 1
+    variant: int = 0
+    split: int = 1
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value = _whole(f.name, getattr(self, f.name))
-            low = 0 if f.name in ("stages", "aligned") else 1
+            low = 0 if f.name in ("stages", "aligned", "producers", "registers", "variant", "split") else 1
             if value < low:
                 raise InvalidValue(f"{f.name} = {value} must be an integer of at least {low}")
             object.__setattr__(self, f.name, bool(value) if f.name == "aligned" else value)
 
     @property
     def threads(self) -> int:
-        """Threads per block: (bm / tm)(bn / tn)."""
+        """Threads that compute a tile, of one slice: (bm / tm)(bn / tn)."""
         return (self.bm // self.tm) * (self.bn // self.tn)
 
+    @property
+    def block_threads(self) -> int:
+        """All threads of a block: those of every slice, and those that only copy."""
+        return self.threads * self.slices + self.producers
+
     def macros(self) -> dict[str, int]:
-        """The ``#define`` that the compilation passes for each field."""
-        return {name.upper(): int(value) for name, value in asdict(self).items()}
+        """The ``#define`` that the compilation passes for each field; ``split`` is the launch's affair."""
+        return {name.upper(): int(value) for name, value in asdict(self).items() if name != "split"}
 
     def guarded(self) -> Config:
         """The compilation of the same tile that accepts every shape and alignment."""
@@ -125,8 +220,13 @@ class Config:
             extras += f" {self.stages}st"
         if self.fragments > 1:
             extras += " db"
+        if self.slices > 1:
+            extras += f" {self.slices}sl"
+        if self.split != 1:
+            extras += f" split-K {self.split}" if self.split else " stream-K"
         return f"{self.bm}x{self.bn}x{self.bk}/{self.tm}x{self.tn}{extras}"
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return asdict(self)
+        """The fields as a JSON object; those of the library's kernels only where they are set."""
+        library = {"producers": 0, "registers": 0, "slices": 1, "variant": 0, "split": 1}
+        return {name: value for name, value in asdict(self).items() if library.get(name) != value}

@@ -77,7 +77,8 @@ def test_config_threads() -> None:
 def test_config_macros() -> None:
     macros = Config(128, 64, 16, 8, 4, stages=3, fragments=2, raster=8, min_blocks=2, aligned=True).macros()
     assert macros == {"BM": 128, "BN": 64, "BK": 16, "TM": 8, "TN": 4, "STAGES": 3, "FRAGMENTS": 2, "RASTER": 8,
-                      "MIN_BLOCKS": 2, "PASSES": 1, "ALIGNED": 1}
+                      "MIN_BLOCKS": 2, "PASSES": 1, "ALIGNED": 1,
+                      "PRODUCERS": 0, "REGISTERS": 0, "SLICES": 1, "VARIANT": 0}
     assert {type(value) for value in macros.values()} == {int}
 
 
@@ -91,6 +92,13 @@ def test_config_label(config: Config, label: str) -> None:
     assert config.label() == label
 
 
+def test_config_json_of_library_fields() -> None:
+    plain, library = Config(8, 8, 8, 1, 1), Config(8, 8, 8, 1, 1, producers=128, slices=2, split=0)
+    assert not {"producers", "registers", "slices", "variant", "split"} & plain.to_json().keys()
+    assert Config(**library.to_json()) == library
+    assert library.to_json()["split"] == 0
+
+
 def test_config_guarded() -> None:
     fast = Config(64, 64, 16, 4, 4, stages=2, aligned=True)
     assert fast.guarded() == Config(64, 64, 16, 4, 4, stages=2)
@@ -101,7 +109,16 @@ def test_config_round_trips_through_json() -> None:
     assert Config(**json.loads(json.dumps(config.to_json()))) == config
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Config) if f.name not in ("stages", "aligned")])
+MAY_BE_ZERO = ("stages", "aligned", "producers", "registers", "variant", "split")
+
+
+@pytest.mark.parametrize("name", MAY_BE_ZERO)
+def test_config_fields_are_not_negative(name: str) -> None:
+    with pytest.raises(InvalidValue, match=f"{name} = -1 must be an integer of at least 0"):
+        Config(**{"bm": 8, "bn": 8, "bk": 8, "tm": 1, "tn": 1, name: -1})
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Config) if f.name not in MAY_BE_ZERO])
 def test_config_fields_are_positive(name: str) -> None:
     whole = {"bm": 8, "bn": 8, "bk": 8, "tm": 1, "tn": 1}
     with pytest.raises(InvalidValue, match=f"{name} = 0 must be an integer of at least 1"):

@@ -1,26 +1,83 @@
-"""``peakgemm cache``: the compile cache on disk."""
+"""``peakgemm cache``: compiled programs and tuning entries on disk."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
 import typer
 
-from ..runtime import cache
-from .console import out
+from ..errors import InvalidValue
+from ..problem import Problem
+from ..runtime import cache, device
+from ..runtime.architectures import architecture
+from ..runtime.compile import in_parallel
+from . import parse
+from .console import out, progress
 
-app = typer.Typer(no_args_is_help=True, help="The compile cache: info, clear.")
+app = typer.Typer(no_args_is_help=True, help="Compiled programs and tuning entries: info, clear, warm.")
 
 
 @app.command()
 def info() -> None:
     """Where the cache lies and how large it is."""
-    files = [f for f in cache.folder().rglob("*") if f.is_file()] if cache.folder().is_dir() else []
-    size = sum(f.stat().st_size for f in files)
-    out.print(f"{cache.folder()}: {len(files)} files, {size / 1e6:.1f} MB of at most {cache.MAX_BYTES / 1e6:.0f} MB",
-              markup=False)
+    for what, place, most in (("programs", cache.folder(), f" of at most {cache.MAX_BYTES / 1e6:.0f} MB"),
+                              ("tuning entries", cache.tuned_folder(), "")):
+        count, size = cache.usage(place)
+        out.print(f"{what}: {place}: {count} files, {size / 1e6:.1f} MB{most}", markup=False, soft_wrap=True)
+    problem = cache.trouble(cache.folder()) if cache.folder().exists() else None
+    if problem:
+        out.print(f"not used: {problem}", markup=False, soft_wrap=True)
 
 
 @app.command()
-def clear() -> None:
-    """Remove every compiled kernel."""
-    cache.clear()
-    out.print(f"{cache.folder()}: cleared", markup=False)
+def clear(tuned: Annotated[bool, typer.Option("--tuned", help="The tuning entries too.")] = False) -> None:
+    """Remove every compiled kernel, and with --tuned what was tuned."""
+    cache.clear(tuned)
+    places = [cache.folder(), *([cache.tuned_folder()] if tuned else [])]
+    out.print(f"{', '.join(map(str, places))}: cleared", markup=False, soft_wrap=True)
+
+
+@app.command()
+def warm(
+    arch: Annotated[str | None, typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
+    shape: Annotated[str | None, typer.Option(help="Only what MxNxK[,...] would run.  [what the library uses]")] = None,
+) -> None:
+    """Compile in parallel what the library would compile at its first calls. Needs no GPU."""
+    target = parse.target(arch, device.find())
+    problem = cache.trouble(cache.folder())
+    if problem:
+        raise InvalidValue(f"nothing would be kept: {problem}")
+    jobs = _jobs(target, shape)
+    with progress("compiling", len(jobs)) as done:
+        kept = in_parallel(_compiler(target, done), jobs)
+    fresh = sum(compiled.recipe is None for compiled in kept)
+    out.print(f"{cache.folder()}: {len(kept)} kernels for {target}, {fresh} of them new", markup=False, soft_wrap=True)
+
+
+def _jobs(arch: str, shape: str | None) -> Sequence[tuple[Any, Any, Problem]]:
+    """The kernels, configurations and problems to compile for."""
+    from .. import select
+
+    if shape is None:
+        jobs: Sequence[tuple[Any, Any, Problem]] = select.warm_set(arch)
+        return jobs
+    gpu = device.find()
+    sms, name = (gpu.sm_count, gpu.name) if gpu and gpu.arch == arch else (architecture(arch).gpu_sms, "")
+    found = []
+    for m, n, k in parse.shapes(None, shape, 0):
+        problem = Problem.contiguous(m, n, k)
+        choice = select.choose(problem, arch, sms, name)
+        found.append((choice.kernel, choice.config, problem))
+    return found
+
+
+def _compiler(arch: str, done: Callable[[str], None]) -> Callable[[tuple[Any, Any, Problem]], Any]:
+    from ..kernels.library import compile_for
+
+    def work(job: tuple[Any, Any, Problem]) -> Any:
+        kernel, config, problem = job
+        compiled = compile_for(kernel, config, problem, arch)
+        done(f"{kernel.name} {config.label()}")
+        return compiled
+    return work

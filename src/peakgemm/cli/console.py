@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..runtime.compile import quietly
+
 # A terminal says its own width; a pipe or a log gets the 100 columns that the tables are made for.
 out = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "100")), highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -20,9 +22,9 @@ err = Console(stderr=True, highlight=False)
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Any]:
     """A progress bar on stderr (none where that is no terminal); yields a function that takes the step's name
-    and advances by one."""
-    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                  TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal) as bar:
+    and advances by one. Compilations do not announce themselves meanwhile."""
+    with quietly(), Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                             TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda step: bar.update(task, advance=1, description=step)
 

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+from rich.table import Table
+
 from ..bench.peers import find_peer
 from ..errors import PeakgemmError
 from ..inspect.sass import find_nvdisasm
@@ -9,26 +18,105 @@ from ..runtime import cache, device
 from ..runtime.compile import nvrtc_version
 from .console import out
 
+Row = tuple[str, str, str]
+
 
 def command() -> None:
     """What is here, what is missing, and how to mend it."""
-    rows = []
-    for what, look in (("NVRTC (compile)", nvrtc_version), ("nvdisasm (SASS facts)", find_nvdisasm),
-                       ("GPU and driver (run)", _gpu), ("cuBLAS (compare)", _peer)):
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for row in (_row("NVRTC (compile)", _compiler), _row("nvdisasm (SASS facts)", find_nvdisasm), *_gpus(),
+                _row("cuBLAS (compare)", _peer), *_arrays(), *_caches()):
+        grid.add_row(*(cell.replace("[", r"\[") for cell in row))  # pip's extras are no markup
+    out.print(grid)
+
+
+def _row(what: str, look: Callable[[], str]) -> Row:
+    try:
+        return what, "yes", look()
+    except PeakgemmError as error:
+        return what, "no", str(error)
+
+
+def _compiler() -> str:
+    return f"{nvrtc_version()}, cuda.core {_version('cuda-core')}, cuda.bindings {_version('cuda-bindings')}"
+
+
+def _gpus() -> Iterator[Row]:
+    what = "GPU and driver (run)"
+    reason = device.reason_without_gpu()
+    if reason is not None:
+        yield what, "no", reason
+    for index in range(device.count()):
         try:
-            rows.append([what, "yes", look()])
+            gpu = device.require(index)
         except PeakgemmError as error:
-            rows.append([what, "no", str(error)])
-    rows.append(["compile cache", "yes", str(cache.folder())])
-    for what, here, detail in rows:
-        out.print(f"{what:22} {here:4} {detail}", markup=False)
+            yield what, "no", str(error)
+            continue
+        told = f"{index}: {gpu.name}, {gpu.arch}, {gpu.sm_count} SMs, driver for CUDA {gpu.driver}"
+        yield (what, "old", f"{told}; NVRTC is newer: update the driver, or run: pip install 'peakgemm[cu12]'"
+               ) if _driver_is_older(gpu.driver) else (what, "yes", told)
 
 
-def _gpu() -> str:
-    gpu = device.require()
-    return f"{gpu.name}, {gpu.arch}, {gpu.sm_count} SMs, driver for CUDA {gpu.driver}"
+def _driver_is_older(driver: str) -> bool:
+    """Whether the driver's major version of CUDA is below NVRTC's: it loads no cubin of a newer one."""
+    try:
+        return int(driver.partition(".")[0]) < int(nvrtc_version().partition(".")[0])
+    except PeakgemmError:
+        return False
 
 
 def _peer() -> str:
     device.require()
-    return ", ".join(f"{name} {version}" for name, version in find_peer().versions().items())
+    return ", ".join(f"{name} {number}" for name, number in find_peer().versions().items())
+
+
+def _arrays() -> Iterator[Row]:
+    yield "NumPy (arrays)", "yes", _numpy()
+    for module, told in (("torch", _torch), ("cupy", lambda m: m.__version__), ("jax", None)):
+        what = f"{module} (arrays)"
+        if find_spec(module) is None:
+            yield what, "-", "not installed; needed only for its arrays"
+        elif told is None:  # its import would claim most of the GPU's memory at the first look at a device
+            plugin = next((p for p in ("jax-cuda13-plugin", "jax-cuda12-plugin") if _version(p) != "?"), None)
+            yield what, "yes", f"{_version(module)}, " + (plugin or "CPU only; run: pip install 'jax[cuda13]'")
+        else:
+            try:
+                yield what, "yes", told(import_module(module))
+            except Exception as error:  # whatever a broken install raises
+                yield what, "no", f"its import fails ({str(error).splitlines()[0] if str(error) else error!r})"
+
+
+def _numpy() -> str:
+    import numpy
+
+    try:
+        blas = numpy.show_config(mode="dicts")["Build Dependencies"]["blas"]
+        return f"{numpy.__version__}, BLAS: {blas['name']} {blas['version']}"
+    except (TypeError, KeyError):
+        return str(numpy.__version__)
+
+
+def _torch(torch: Any) -> str:
+    cuda = torch.version.cuda
+    return f"{torch.__version__}, " + (f"CUDA {cuda}" if cuda else "CPU only; see: https://pytorch.org/get-started")
+
+
+def _caches() -> Iterator[Row]:
+    place = cache.folder()
+    problem = cache.trouble(place)
+    if problem is None and not os.access(place, os.W_OK):
+        problem = f"{place} is read-only: what is not in it is compiled anew by every process"
+    count, size = cache.usage(place)
+    yield "compile cache", "no" if problem else "yes", problem or f"{place}: {count} files, {size / 1e6:.1f} MB"
+    count, size = cache.usage(cache.tuned_folder())
+    yield "tuning entries", "yes" if count else "-", f"{cache.tuned_folder()}: {count} files"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "?"

@@ -32,7 +32,7 @@ def _tiles(pad_a: int = 0, pad_b: int = 0, transposed: bool = True) -> Callable[
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """One ``.cu`` file.
+    """One ``.cu`` file: a rung of the ladder, or of ``folder``, a kernel of the library (number -1).
 
     ``shared_bytes`` gives the shared memory of a block for a config; ``dynamic`` says whether
     it is passed at launch (and so may exceed 48 KB). ``tunes`` names the fields of `Config`,
@@ -53,13 +53,15 @@ class Kernel:
     tunes: frozenset[str] = frozenset()
     vectors: str = ""
     cp_async: bool = False
+    folder: str = "ladder"
     named: Mapping[str, Config] = field(default_factory=dict)
     overrides: Mapping[str, Config] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
         """The source file."""
-        return source.KERNELS / "ladder" / f"{self.number:02}_{self.name}.cu"
+        name = f"{self.number:02}_{self.name}" if self.folder == "ladder" else self.name
+        return source.KERNELS / self.folder / f"{name}.cu"
 
     @property
     def file(self) -> str:
@@ -69,12 +71,13 @@ class Kernel:
     @property
     def entry(self) -> str:
         """Name of the exported kernel."""
-        return f"sgemm_{self.number:02}_{self.name}"
+        return f"sgemm_{self.number:02}_{self.name}" if self.folder == "ladder" else f"{self.folder}_{self.name}"
 
     @property
     def label(self) -> str:
-        """``NN name``, with spaces."""
-        return f"{self.number:02} {self.name.replace('_', ' ')}"
+        """``NN name``, with spaces; ``folder name`` for a kernel of the library."""
+        number = f"{self.number:02}" if self.folder == "ladder" else self.folder
+        return f"{number} {self.name.replace('_', ' ')}"
 
     @cached_property
     def source(self) -> str:

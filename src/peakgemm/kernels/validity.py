@@ -15,6 +15,7 @@ from ..runtime.architectures import Architecture
 from .registry import Kernel
 
 _TILE = frozenset({"bm", "bn", "bk", "tm", "tn", "aligned"})
+PRODUCER_REGISTERS = 40
 
 
 def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Problem | None = None) -> list[str]:
@@ -40,7 +41,8 @@ def require(kernel: Kernel, config: Config, arch: Architecture, problem: Problem
     """Raise `InvalidValue` naming every broken constraint."""
     broken = violations(kernel, config, arch, problem)
     if broken:
-        raise InvalidValue(f"rung {kernel.label} cannot use the tile {config.label()} on {arch.name}: "
+        what = "rung" if kernel.folder == "ladder" else "kernel"
+        raise InvalidValue(f"{what} {kernel.label} cannot use the tile {config.label()} on {arch.name}: "
                            + "; ".join(broken))
 
 
@@ -142,7 +144,44 @@ def _multistage(c: Config) -> Iterator[str]:
         yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
 
 
+def _specialised(c: Config) -> Iterator[str]:
+    yield from _exactly(c, fragments=2, passes=1)
+    yield from _multiple(c, "tm", 4, "float4 fragments")
+    yield from _multiple(c, "tn", 4, "float4 fragments")
+    yield from _warp_tile(c)
+    if c.bk not in (8, 16, 32):
+        yield f"BK = {c.bk} must be 8, 16 or 32: copies of a K-contiguous operand are 8 k-steps wide"
+    if c.producers not in (32, 64, 128):
+        yield f"producers = {c.producers} must be 32, 64 or 128: they cover whole rows of both tiles"
+    else:
+        yield from _multiple(c, "bm", min(c.bm, c.producers // 8), "rows of A that a round of copies covers")
+        yield from _multiple(c, "bn", min(c.bn, c.producers // 8), "rows of B that a round of copies covers")
+    if c.stages % c.slices or c.stages < 2 * c.slices:
+        yield (f"stages = {c.stages} must be a multiple of slices = {c.slices}, twice as many at least: a slice reads "
+               "the same stages in turn, and one tile ahead")
+    if c.block_threads > 1024:
+        yield f"{c.block_threads} threads a block: 1024 at most; make slices = {c.slices} or the tile smaller"
+    elif c.registers:
+        compute = c.threads * c.slices
+        pool = 65536 // (c.block_threads * c.min_blocks) // 8 * 8 * c.block_threads
+        dealt = c.registers * compute + PRODUCER_REGISTERS * c.producers
+        if c.producers != 128 or compute % 128 or c.registers % 8 or not 24 <= c.registers <= 240 or dealt > pool:
+            yield (f"registers = {c.registers}: dealing them anew wants whole warpgroups ({compute} and {c.producers} "
+                   f"threads), a multiple of 8 up to 240, and {dealt} of at most {pool} in all")
+
+
+def _carried(c: Config) -> Iterator[str]:
+    """Tiles carried through registers in whole rounds of one word a thread."""
+    yield from _multiple(c, "tm", 4, "float4 fragments")
+    yield from _multiple(c, "tn", 4, "float4 fragments")
+    yield from _warp_tile(c)
+    for name, floats in (("BM BK", c.bm * c.bk), ("BN BK", c.bn * c.bk)):
+        if floats % c.threads:
+            yield f"{name} = {floats} must be a multiple of {c.threads} threads: each carries as many words"
+
+
 _SHAPES = {
+    "specialised": _specialised, "staged": _carried,
     "one output": _one_output, "direct": _direct, "square tile": _square_tile, "one float4": _one_float4,
     "template": _template, "warp tile": _warp_staged, "multistage": _multistage,
 }
@@ -151,6 +190,8 @@ _SHAPES = {
 def _resources(kernel: Kernel, c: Config, arch: Architecture) -> Iterator[str]:
     if kernel.cp_async and not arch.has_cp_async:
         yield f"cp.async needs sm_80 or later, not {arch.name}"
+    if c.registers and arch.number != 90:
+        yield f"registers = {c.registers}: setmaxnreg is for sm_90, not {arch.name}; use 0"
     shared = kernel.shared_bytes(c)
     room = arch.shared_per_block if kernel.dynamic else arch.static_shared
     if shared > room:
@@ -160,9 +201,10 @@ def _resources(kernel: Kernel, c: Config, arch: Architecture) -> Iterator[str]:
     if registers > arch.registers_per_thread:
         yield (f"registers: {registers} a thread ({4 * registers} bytes) for accumulators and fragments, "
                f"{arch.registers_per_thread} ({4 * arch.registers_per_thread} bytes) there; make TM x TN smaller")
-    elif registers * c.threads * c.min_blocks > arch.registers_per_sm:
-        yield (f"registers: {4 * registers * c.threads * c.min_blocks} bytes asked by {c.min_blocks} block(s) of "
-               f"{c.threads} threads, {4 * arch.registers_per_sm} there; make TM x TN or the block smaller")
+    elif registers * c.threads * c.slices * c.min_blocks > arch.registers_per_sm:
+        asked = 4 * registers * c.threads * c.slices * c.min_blocks
+        yield (f"registers: {asked} bytes asked by {c.min_blocks} block(s) of {c.threads * c.slices} threads, "
+               f"{4 * arch.registers_per_sm} there; make TM x TN or the block smaller")
 
 
 def _alignment(kernel: Kernel, c: Config, p: Problem) -> Iterator[str]:

@@ -1,20 +1,24 @@
 """NVRTC to cubin and PTX, for any architecture, with no driver and no GPU present.
 
-Takes text and macros, no arrays, and launches nothing, so it runs in a thread pool.
+Takes text and macros, no arrays, and launches nothing, so it runs in a thread pool. Threads
+that ask for the same compilation at the same time share one. A long one says on the logger
+``peakgemm`` that it is under way, once per process, unless a progress bar does (`quietly`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import io
+import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, files, version
 from os import cpu_count
-from threading import Lock
+from threading import Lock, Timer
 from typing import Any, Literal, TypeVar
 
 from ..errors import CompileFailed, MissingComponent
@@ -24,12 +28,30 @@ from .architectures import architecture
 Kind = Literal["cubin", "ptx"]
 T = TypeVar("T")
 R = TypeVar("R")
+log = logging.getLogger("peakgemm")
+ANNOUNCE_AFTER = 0.5  # seconds: what takes longer looks like a hang
 _IMPORTING = Lock()  # a second thread that imports cuda.core meanwhile finds it half made
+_LOCK = Lock()  # guards the two below
+_under_way: dict[bytes, Future[Compiled]] = {}
+_silence = {"bars": 0, "said": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a compilation was made from, to make it again, and its key in the disk cache."""
+
+    text: str
+    macros: tuple[tuple[str, int], ...]
+    name: str
+    key: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One compiled kernel and what ptxas said of it (None for PTX, which has no registers yet)."""
+    """One compiled kernel and what ptxas said of it (None for PTX, which has no registers yet).
+
+    ``recipe`` is there when it was read from the disk cache; see `anew`.
+    """
 
     entry: str
     arch: str
@@ -39,6 +61,7 @@ class Compiled:
     spill_bytes: int | None = None
     stack_bytes: int | None = None
     static_shared: int | None = None
+    recipe: Recipe | None = field(default=None, compare=False, repr=False)
 
     @property
     def text(self) -> str:
@@ -74,21 +97,99 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
     )
     key = make_program_cache_key(code=text, code_type="c++", options=options, target_type=kind,
                                  extra_digest=entry.encode())  # the stored facts are of this entry
-    hit = disk_cache.load(key)
-    if hit is not None:
-        return Compiled(entry, arch, kind, hit[0], **hit[1])
-    logs = io.StringIO()
+    def work() -> Compiled:
+        hit = disk_cache.load(key)
+        if hit is not None and hit[1].keys() == (set(_FACTS) if kind == "cubin" else set()):
+            recipe = Recipe(text, tuple((macros or {}).items()), name, key)
+            return Compiled(entry, arch, kind, hit[0], recipe=recipe, **hit[1])
+        logs, code, detail = io.StringIO(), b"", ""
+        try:
+            with _announced(name, arch):
+                code = (_ptx(text, options, logs) if kind == "ptx"
+                        else bytes(Program(text, "c++", options).compile(kind, logs=logs).code))
+        except Exception as error:
+            detail = logs.getvalue().strip() or str(error) or type(error).__name__
+        if detail:  # raised out here, it holds on to no Program: cuda.core 1.2 crashes on one in a cycle
+            raise CompileFailed(f"{name} does not compile for {arch}:\n{detail}")
+        facts = _ptxas_facts(logs.getvalue(), entry) if kind == "cubin" else {}
+        if not facts if kind == "cubin" else f".entry {entry}(".encode() not in code:
+            raise CompileFailed(
+                f"{name} holds no kernel {entry!r} for {arch}; compiler log:\n{logs.getvalue().strip()}")
+        disk_cache.save(key, code, facts)
+        return Compiled(entry, arch, kind, code, **facts)
+
+    return _once(key, work)
+
+
+def anew(compiled: Compiled) -> Compiled | None:
+    """A compilation that came from the disk cache and turned out to be of no use, made again.
+
+    Its entry is dropped. None where there is nothing to gain: this process compiled it, or the
+    compiler makes the same code again.
+
+    Raises:
+        CompileFailed, MissingComponent: see `compile_source`.
+    """
+    recipe = compiled.recipe
+    if recipe is None:
+        return None
+    disk_cache.drop(recipe.key)
+    fresh = compile_source(recipe.text, compiled.entry, compiled.arch, dict(recipe.macros), compiled.kind, recipe.name)
+    return fresh if fresh.code != compiled.code else None
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Within the block no compilation announces itself, in any thread: a progress bar shows it."""
+    with _LOCK:
+        _silence["bars"] += 1
     try:
-        code = (_ptx(text, options, logs) if kind == "ptx"
-                else bytes(Program(text, "c++", options).compile(kind, logs=logs).code))
-    except Exception as error:
-        detail = logs.getvalue().strip() or str(error)
-        raise CompileFailed(f"{name} does not compile for {arch}:\n{detail}") from None
-    facts = _ptxas_facts(logs.getvalue(), entry) if kind == "cubin" else {}
-    if not facts if kind == "cubin" else f".entry {entry}(".encode() not in code:
-        raise CompileFailed(f"{name} holds no kernel {entry!r} for {arch}; compiler log:\n{logs.getvalue().strip()}")
-    disk_cache.save(key, code, facts)
-    return Compiled(entry, arch, kind, code, **facts)
+        yield
+    finally:
+        with _LOCK:
+            _silence["bars"] -= 1
+
+
+@contextmanager
+def _announced(name: str, arch: str) -> Iterator[None]:
+    """Say, from a thread of its own so that it is read meanwhile, that the block takes long."""
+    timer = Timer(ANNOUNCE_AFTER, _announce, (name, arch))
+    timer.daemon = True
+    if not _silence["said"]:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _announce(name: str, arch: str) -> None:
+    with _LOCK:
+        if _silence["bars"] or _silence["said"]:
+            return
+        _silence["said"] = 1
+    place = f"cached in {disk_cache.folder()}" if disk_cache.usable() else "there is no cache to keep it"
+    log.warning("peakgemm: compiling %s for %s (first use; %s) ...", name, arch, place)
+
+
+def _once(key: bytes, work: Callable[[], Compiled]) -> Compiled:
+    """``work()``, or the result of the thread that is doing the same work."""
+    with _LOCK:
+        future = _under_way.get(key)
+        if mine := future is None:
+            future = _under_way[key] = Future()
+    try:
+        if mine:
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+            finally:
+                with _LOCK:
+                    del _under_way[key]
+        return future.result()
+    finally:
+        del future  # it holds the exception whose traceback holds this frame
 
 
 def in_parallel(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -162,7 +263,10 @@ def _ptx(text: str, options: Any, logs: io.StringIO) -> bytes:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def _ptxas_facts(log: str, entry: str) -> dict[str, int]:
+_FACTS = ("registers", "spill_bytes", "stack_bytes", "static_shared")
+
+
+def _ptxas_facts(log: str, entry: str) -> dict[str, Any]:
     """Registers, spills, stack and static shared memory of ``entry`` from ``ptxas -v``."""
     block = re.search(rf"Compiling entry function '{re.escape(entry)}'(.*?)(?=Compiling entry function|\Z)", log, re.S)
     if block is None:

@@ -89,8 +89,9 @@ class Site:
         """Check, count and log an access to shared memory.
 
         ``address (n,)`` uint32 bytes within the block's shared memory; ``event`` is ``r``, ``w``,
-        ``a`` (atomic) or ``c`` (cp.async write). Returns byte offsets into the batch's shared
-        memory and, when some lanes were refused, the mask of those that were not.
+        ``a`` (atomic, volatile and other strong accesses) or ``c`` (cp.async write). Returns byte
+        offsets into the batch's shared memory and, when some lanes were refused, the mask of those
+        that were not.
         """
         batch, size = self.machine.batch, self.size
         pattern, shift = self.match("shared", lanes, address)
@@ -118,12 +119,13 @@ class Site:
                 lanes = batch.pool.get(lanes.lanes[valid])
                 pattern, shift = Pattern(lanes, address[valid]) if lanes.n else pattern, 0
         if self.machine.checks and lanes.n:
-            if event in "ra" and not batch.all_written:
+            if self.kind != "st" and event in "ra" and not batch.all_written:
                 key = (batch.number, shift)
                 if key not in pattern.proved:
                     self._written(lanes, offsets)
                     pattern.proved.add(key)
-            if event in "wac" and not batch.all_written and (batch.number, shift) not in pattern.marked:
+            writes = not self.load and event in "wac"
+            if writes and not batch.all_written and (batch.number, shift) not in pattern.marked:
                 batch.mark_written(offsets, size)
                 pattern.marked.add((batch.number, shift))
             batch.races.access(event, self, pattern, shift)

@@ -36,7 +36,7 @@ class Counts:
     sectors_ideal: int = 0
     bytes: int = 0
     divergent: int = 0
-    copies: int = 0  # cp.async by warps with an active lane, those that only write zeros included
+    copies: int = 0  # cp.async by warps with an active lane, those that only write zeros included; bulk copies by lanes
 
     def add(self, other: Counts) -> None:
         """Add another instruction's counts."""

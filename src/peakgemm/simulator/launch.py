@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..runtime.source import KERNELS, assemble, entries
 # imported for the builders that they register
 from . import ops_async, ops_atomic, ops_float, ops_int, ops_mbarrier, ops_select, ops_warp, tensor  # noqa: F401
 from .build import Build
+from .counters import Counts
 from .global_writes import WriteLog
 from .machine import Machine
 from .memory import Arena
@@ -76,10 +77,9 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
         source = kernel_build(ladder, config, arch, "ptx")
         shared_bytes = shared_bytes or (ladder.shared_bytes(config) if ladder.dynamic else 0)
     text = _text(source, entry, arch, macros)
-    module = parse(text, _display)
-    kernel = _kernel(module, entry)
+    module, program = _program(text, entry)
+    kernel = program.kernel
     launch = _Launch(module, kernel, _triple("grid", grid), _triple("block", block), arch, shared_bytes)
-    program = build(kernel)
     arena, params, symbols = launch.memory(args)
     lanes = launch.lanes_per_batch(program)
     launch.check_memory(program, lanes, arena, checks, max_memory)
@@ -96,6 +96,13 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
     arena.copy_back()
     machine.finish_counts()
     return _report(machine, stopped, time.perf_counter() - started)
+
+
+@lru_cache(maxsize=8)
+def _program(text: str, entry: str | None) -> tuple[Module, Program]:
+    """Parsed once for the runs of one kernel on several inputs; a run changes neither."""
+    module = parse(text, _display)
+    return module, build(_kernel(module, entry))
 
 
 def _text(source: Path | str | Compiled, entry: str | None, arch: str, macros: Mapping[str, int] | None) -> str:
@@ -226,11 +233,15 @@ class _Launch:
                 host = np.frombuffer(variable.data, np.uint8) if variable.size else None
                 segment = arena.reserve(variable.size, f"variable {variable.name}", variable.align, 0,
                                         variable.space == "global", None)
-                segment.host, self.symbols[variable.name] = host, segment.base
+                segment.host, segment.space, self.symbols[variable.name] = host, variable.space, segment.base
         blobs = {}
         for number, (arg, param) in enumerate(zip(args, params, strict=False)):
             address = addresses.get(f"argument {number}")
             blobs[param.name] = _convert(number, arg, param) if address is None else address.to_bytes(8, "little")
+            if param.type == "b8" or param.size > 8:  # a struct by value: its address may be taken
+                segment = arena.reserve(param.size, f"parameter {param.name}", writable=False)
+                segment.host, segment.space = np.frombuffer(blobs[param.name], np.uint8), "param"
+                self.symbols[param.name] = segment.base
         return arena, blobs, self.symbols
 
     def lanes_per_batch(self, program: Program) -> int:
@@ -310,8 +321,9 @@ def _space(ins: Instruction) -> str:
 
 def _report(machine: Machine, stopped: str, seconds: float) -> Report:
     kernel = machine.program.kernel
-    items = [InstructionCounts(**asdict(counts), text=ins.text, opcode=ins.opcode, space=_space(ins), file=ins.file,
-                               line=ins.line, ptx_line=ins.ptx_line)
+    items = [InstructionCounts(**{name: getattr(counts, name) for name in Counts.__slots__}, text=ins.text,
+                               opcode=ins.opcode, space=_space(ins), file=ins.file, line=ins.line,
+                               ptx_line=ins.ptx_line)
              for ins, counts in zip(kernel.instructions, machine.counts, strict=True)]
     hot = sorted(items, key=lambda item: -item.threads)[:3]
     faults = sorted(machine.faults.values(), key=lambda fault: fault.ptx_line)

@@ -187,6 +187,7 @@ class Machine:
                     if idle > IDLE:
                         for batch in alive:
                             batch.report_spin()
+                            batch.races.finish()
                         return "deadlock: every thread left waits for a flag that none of them sets"
         except Stop as stop:
             if self.checks:

@@ -25,7 +25,7 @@ GAP_LEAST, GAP_MOST = 4096, 1 << 20
 
 @dataclass(slots=True)
 class Segment:
-    """A stretch of device memory: ``base`` to ``end`` (exclusive), and whose it is."""
+    """A stretch of device memory: ``base`` to ``end`` (exclusive), and whose it is; ``space`` as PTX has it."""
 
     base: int
     end: int
@@ -33,6 +33,7 @@ class Segment:
     writable: bool = True
     host: NDArray[np.uint8] | None = None
     names: list[tuple[int, int, str]] = field(default_factory=list)
+    space: str = "global"
 
 
 def _span(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
@@ -151,8 +152,8 @@ class Arena:
         inside = (index >= 0) & (address <= room) & (room - np.minimum(address, room) >= np.uint64(size))
         return np.asarray(inside, bool)
 
-    def describe(self, address: int, size: int) -> str:
-        """Where an address lies, in words: the array and the byte offset from its start."""
+    def describe(self, address: int, size: int, space: str = "") -> str:
+        """Where an address lies, in words: the array (or variable of ``space``) and the byte offset from its start."""
         if not self.segments:
             return f"address 0x{address:x}; the kernel was given no array"
         if address < ALIGN * 16:
@@ -161,7 +162,8 @@ class Arena:
         def distance(segment: Segment) -> int:
             return max(segment.base - address, address + size - segment.end, 0)
 
-        arrays = [segment for segment in self.segments if not segment.name.startswith("variable ")]
+        arrays = [segment for segment in self.segments if (segment.space == space if space else
+                  not segment.name.startswith(("variable ", "parameter ")))]
         near = min(arrays or self.segments, key=distance)
         base, length, name = near.names[-1] if len(near.names) == 1 else min(
             near.names, key=lambda item: max(item[0] - address, address + size - item[0] - item[1], 0))

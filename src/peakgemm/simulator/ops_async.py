@@ -1,4 +1,4 @@
-"""cp.async: copies from global to shared memory, their groups and waits.
+"""cp.async: copies of 4 to 16 bytes from global to shared memory, their groups and waits.
 
 The bytes arrive at once; that a thread must not look at them before it has waited is the
 business of `races`.
@@ -16,6 +16,7 @@ from .build import Build, Getter, Step, builder
 from .counters import copy_wavefronts, wavefronts
 from .lanes import Group, LaneSet
 from .memory import GLOBAL
+from .ops_bulk import bulk_copy
 from .ops_memory import address, chosen_lanes
 from .ptx import Imm, Instruction, Reg
 
@@ -24,6 +25,8 @@ Array = NDArray[Any]
 
 @builder("cp")
 def cp_async(b: Build, ins: Instruction) -> Step:
+    if ins.has("bulk"):
+        return bulk_copy(b, ins)
     if ins.opcode.startswith("cp.async.commit_group"):
         return _group_event(b, ins, "commit")
     if ins.opcode.startswith("cp.async.wait_all"):

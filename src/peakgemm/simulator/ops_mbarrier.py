@@ -1,4 +1,4 @@
-"""mbarrier objects: counted arrivals with phases, kept per block and address."""
+"""mbarrier objects: arrivals and bytes of bulk copies, counted in phases, kept per block and address."""
 
 from __future__ import annotations
 
@@ -7,32 +7,52 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .build import Build, Step, builder
+from .build import Build, Getter, Step, builder
 from .lanes import Group, LaneSet
 from .ops_memory import address, chosen_lanes
 from .ptx import Instruction, Mem, Reg
 
 Array = NDArray[Any]
+MOST = (1 << 20) - 1  # bytes that may be missing, or landed before they were announced
 
 
 class Phase:
-    """The state of one mbarrier: arrivals expected and still missing, and the number of the phase."""
+    """The state of one mbarrier: arrivals expected and still missing, bytes missing, and the number of the phase.
 
-    __slots__ = ("expected", "missing", "phase")
+    A copy's bytes land at once here, so ``bytes`` is negative while they have not been announced; ``copies``
+    says whether any has ever landed.
+    """
 
-    def __init__(self, expected: int) -> None:
+    __slots__ = ("bytes", "copies", "expected", "missing", "phase")
+
+    def __init__(self, expected: int, phase: int = 0) -> None:
         self.expected = self.missing = expected
-        self.phase = 0
+        self.phase, self.bytes, self.copies = phase, 0, False
 
-    def arrive(self, count: int) -> None:
-        """Count arrivals; the last one opens the next phase."""
+    def arrive(self, count: int) -> int:
+        """Count arrivals; how many bytes had landed unannounced when the last one came.
+
+        On a GPU their copies may still be under way at that moment, and the phase ends without them: so it does here.
+        """
         self.missing -= count
-        while self.missing <= 0 and self.expected > 0:
+        early = -self.bytes if self.missing <= 0 and self.bytes < 0 else 0
+        self.bytes += early
+        self._next()
+        return early
+
+    def transfer(self, amount: int) -> None:
+        """More bytes to wait for, or, with a negative ``amount``, bytes that have landed."""
+        self.bytes += amount
+        self.copies |= amount < 0
+        self._next()
+
+    def _next(self) -> None:
+        while self.missing <= 0 and self.expected > 0 and not self.bytes:
             self.phase += 1
             self.missing += self.expected
 
 
-def _objects(b: Build, ins: Instruction, lanes: LaneSet, at: Array) -> tuple[list[Any], Array]:
+def objects(b: Build, ins: Instruction, lanes: LaneSet, at: Array) -> tuple[list[Any], Array]:
     """The mbarrier of each lane: the distinct ones, and which lane has which."""
     keys = lanes.block_of << 32 | at.astype(np.int64)
     distinct, which = np.unique(keys, return_inverse=True)
@@ -47,6 +67,12 @@ def _objects(b: Build, ins: Instruction, lanes: LaneSet, at: Array) -> tuple[lis
     return found, which
 
 
+def per_lane(get: Getter, group: Group, places: Array | None) -> Array:
+    """The values of the lanes at ``places`` (None: all); numbers of bytes are int64, so that they can be negated."""
+    values = np.broadcast_to(np.asarray(get(group)), (group.lanes.n,)).astype(np.int64)
+    return values if places is None else values[places]
+
+
 def _event(b: Build, kind: str, lanes: LaneSet, at: Array) -> None:
     if b.machine.checks:
         for value in np.unique(at):
@@ -54,27 +80,51 @@ def _event(b: Build, kind: str, lanes: LaneSet, at: Array) -> None:
             b.machine.batch.races.event(kind, ("mbarrier", int(value)), some)
 
 
+def _landed(b: Build, lanes: LaneSet, at: Array, phase: Array) -> None:
+    """What was copied in ``phase`` and before is there, and these lanes know it."""
+    for where, number in sorted(set(zip(at.tolist(), phase.tolist(), strict=True))):
+        some, _ = b.machine.pool.subset(lanes, (at == where) & (phase == number))
+        b.machine.batch.races.event("landed", where, some, number)
+
+
 def _arrive(b: Build, ins: Instruction, lanes: LaneSet, at: Array, count: Array) -> Array:
     """Count arrivals of all lanes; the phase that each arrived in."""
     b.machine.progress += 1
-    objects, which = _objects(b, ins, lanes, at)
+    found, which = objects(b, ins, lanes, at)
     _event(b, "arrive", lanes, at)
-    phases = np.array([item.phase for item in objects], np.uint64)[which]
-    for number, item in enumerate(objects):
-        item.arrive(int(count[which == number].sum()))
+    phases = np.array([item.phase for item in found], np.uint64)[which]
+    for number, item in enumerate(found):
+        early = item.arrive(int(count[which == number].sum()))
+        if early:
+            mine = lanes.lanes[which == number]
+            b.machine.fault("mbarrier", ins, f"the last arrival comes while {early} bytes of bulk copies are not "
+                            "announced, so the phase may end before they land; expect_tx before the last arrival",
+                            mine, int(at[which == number][0]))
     return phases
+
+
+def transfer(b: Build, ins: Instruction, lanes: LaneSet, at: Array, amount: Array) -> None:
+    """Add ``amount`` bytes per lane, negative where they have landed, to those that each lane's mbarrier waits for."""
+    b.machine.progress += 1
+    found, which = objects(b, ins, lanes, at)
+    for number, item in enumerate(found):
+        mine = which == number
+        item.transfer(int(amount[mine].sum()))
+        if abs(item.bytes) > MOST:
+            b.machine.fault("mbarrier", ins, f"{abs(item.bytes)} bytes are under way on one mbarrier, it counts "
+                            f"{MOST}; use more mbarriers, or wait in between", lanes.lanes[mine], int(at[mine][0]))
 
 
 @builder("mbarrier")
 def mbarrier(b: Build, ins: Instruction) -> Step:
     what = ins.parts[1]
-    if any(part.startswith("shared::cluster") for part in ins.parts) or ins.has("expect_tx", "arrive_drop"):
-        raise ins.unknown("transactions and clusters are not simulated")
+    if any(part.startswith("shared::cluster") for part in ins.parts):
+        raise ins.unknown("clusters are not simulated")
     memory = next(operand for operand in ins.operands if isinstance(operand, Mem))
     place = ins.operands.index(memory)
     get = address(b, ins, memory, "shared")
     guard = b.guard(ins)
-    rest = ins.operands[place + 1:]
+    rest = list(ins.operands[place + 1:])
     if what in ("init", "inval"):
         count = b.src(ins, rest[0], "u32") if rest else None
 
@@ -83,12 +133,26 @@ def mbarrier(b: Build, ins: Instruction) -> Step:
             at = get(group) if places is None else get(group)[places]
             number = 0 if count is None else int(np.max(np.asarray(count(group))))
             for block, where in zip(lanes.block_of, at, strict=False):
-                b.machine.batch.mailbox[int(block) << 32 | int(where)] = Phase(number)
+                key = int(block) << 32 | int(where)
+                before = b.machine.batch.mailbox.get(key)
+                # Made anew, it counts on from an even phase: no wait is for a phase of the one before.
+                b.machine.batch.mailbox[key] = Phase(number, before.phase + 2 & ~1 if before else 0)
             if lanes.n and b.machine.checks:
                 _event(b, "arrive", lanes, at)
 
         return init
+    if what == "expect_tx":
+        amount = b.src(ins, rest[0], "u32")
+
+        def expect(group: Group) -> None:
+            lanes, places = chosen_lanes(b, guard, group)
+            if lanes.n:
+                at = get(group) if places is None else get(group)[places]
+                transfer(b, ins, lanes, at, per_lane(amount, group, places))
+
+        return expect
     if what == "arrive":
+        announced = b.src(ins, rest.pop(0), "u32") if ins.has("expect_tx") else None
         count = b.src(ins, rest[0], "u32") if rest else None
         target = ins.operands[0] if place else Reg("_")
         put = b.dst(ins, target, "b64")
@@ -98,9 +162,11 @@ def mbarrier(b: Build, ins: Instruction) -> Step:
             if not lanes.n:
                 return
             at = get(group) if places is None else get(group)[places]
-            many = np.broadcast_to(np.asarray(1 if count is None else count(group)), (group.lanes.n,))
+            if announced is not None:
+                transfer(b, ins, lanes, at, per_lane(announced, group, places))
+            many = np.ones(lanes.n, np.int64) if count is None else per_lane(count, group, places)
             state = np.zeros(group.lanes.n, np.uint64)
-            phases = _arrive(b, ins, lanes, at, many if places is None else many[places])
+            phases = _arrive(b, ins, lanes, at, many)
             state[slice(None) if places is None else places] = phases
             put(group, state)
 
@@ -116,14 +182,16 @@ def mbarrier(b: Build, ins: Instruction) -> Step:
                 return
             group.polled = True
             at = get(group) if places is None else get(group)[places]
-            objects, which = _objects(b, ins, lanes, at)
-            now = np.array([item.phase for item in objects], np.uint64)[which]
-            given = np.broadcast_to(np.asarray(state(group)), (group.lanes.n,))
-            given = (given if places is None else given[places]).astype(np.uint64)
+            found, which = objects(b, ins, lanes, at)
+            now = np.array([item.phase for item in found], np.uint64)[which]
+            given = per_lane(state, group, places).astype(np.uint64)
             done = (now & np.uint64(1)) != (given & np.uint64(1)) if parity else now != given
             if done.any():
                 some, chosen = b.machine.pool.subset(lanes, done)
                 _event(b, "join", some, at[chosen])
+                if b.machine.checks and any(item.copies for item in found):
+                    ended = now.astype(np.int64) - 1 if parity else given.astype(np.int64)
+                    _landed(b, some, at[chosen], ended[chosen])
             out = np.zeros(group.lanes.n, bool)
             out[slice(None) if places is None else places] = done
             put(group, out)
@@ -146,11 +214,9 @@ def arrive_after_copies(b: Build, ins: Instruction) -> Step:
         if b.machine.checks:
             b.machine.batch.races.event("wait", lanes, -1)
         if not counted:  # the pending count is raised first, so the phase does not end by this arrival alone
-            objects, which = _objects(b, ins, lanes, at)
-            for number, item in enumerate(objects):
+            found, which = objects(b, ins, lanes, at)
+            for number, item in enumerate(found):
                 item.missing += int((which == number).sum())
         _arrive(b, ins, lanes, at, np.ones(lanes.n, np.int64))
 
     return step
-
-

@@ -136,15 +136,15 @@ def _vector(ins: Instruction) -> int:
 @builder("ld", "ldu")
 def load(b: Build, ins: Instruction) -> Step:
     kind, count, space = ins.types[-1], _vector(ins), space_of(ins)
-    if space == "param":
+    if space == "param" and not (isinstance(ins.operands[1], Mem) and isinstance(ins.operands[1].base, Reg)):
         return _load_param(b, ins, kind, count)
     if count * BYTES[kind] > 16:
         raise ins.unknown("loads wider than 16 bytes")
     get = address(b, ins, ins.operands[1], space)
     into, guard = targets(b, ins, ins.operands[0], kind), b.guard(ins)
     each = BYTES[kind]
-    if space == "const":
-        return _load_const(b, get, into, guard, each, count)
+    if space in ("const", "param"):
+        return _load_constant(b, ins, space, get, into, guard, count)
     site = Site(b.machine, ins, each * count, "ld")
     strong = ins.has(*STRONG)
     event = "a" if strong else "r"
@@ -195,6 +195,8 @@ def _load_param(b: Build, ins: Instruction, kind: str, count: int) -> Step:
         raise ins.unknown(f"{operand.base.name} is not a parameter of kernel {b.program.kernel.name}")
     blob = b.machine.params[operand.base.name]
     start, each = operand.base.offset + operand.offset, BYTES[kind]
+    if not 0 <= start <= len(blob) - each * count:
+        raise ins.unknown(f"it reads {each * count} bytes at byte {start} of a parameter of {len(blob)} bytes")
     values = np.frombuffer(blob[start:start + each * count], DTYPES[kind])
     items = ins.operands[0].items if isinstance(ins.operands[0], Vec) else (ins.operands[0],)
     puts = [b.dst(ins, item, kind) for item in items]
@@ -206,15 +208,41 @@ def _load_param(b: Build, ins: Instruction, kind: str, count: int) -> Step:
     return step
 
 
-def _load_const(b: Build, get: Getter, into: list[Target | None], guard: Getter | None, each: int,
-                count: int) -> Step:
+def _load_constant(b: Build, ins: Instruction, space: str, get: Getter, into: list[Target | None],
+                   guard: Getter | None, count: int) -> Step:
+    """A load from constant memory, or from a parameter whose address was taken."""
+    each, arena = BYTES[ins.types[-1]], b.machine.arena
+    size = each * count
+
     def step(group: Group) -> None:
-        _lanes, places = chosen_lanes(b, guard, group)
+        lanes, places = chosen_lanes(b, guard, group)
+        if not lanes.n:
+            return
         at = get(group) if places is None else get(group)[places]
-        offsets = np.clip((at - np.uint64(GLOBAL)).astype(np.int64), 0, b.machine.arena.size)
-        _deliver(group, into, gather(b.machine.arena.views, offsets, each, count), places)
+        segment = arena.find(int(at.min()), int(at.max()) + size)
+        if segment is None or segment.space != space or (at % np.uint64(size)).any():
+            zeros = np.uint64(GLOBAL + arena.size)
+            at = np.where(_constant(b, ins, space, lanes, at, size), at, zeros)
+        _deliver(group, into, gather(arena.views, (at - np.uint64(GLOBAL)).astype(np.int64), each, count), places)
 
     return step
+
+
+def _constant(b: Build, ins: Instruction, space: str, lanes: LaneSet, at: Array, size: int) -> Array:
+    """Which lanes may read there; the others are reported."""
+    arena = b.machine.arena
+    inside = np.zeros(lanes.n, bool)
+    for segment in arena.segments:
+        if segment.space == space:
+            inside |= (at >= np.uint64(segment.base)) & (at <= np.uint64(segment.end - size))
+    crooked = inside & (at % np.uint64(size) != 0)
+    for kind, mask, why in (("out_of_bounds", ~inside, f"outside every .{space} variable"),
+                            ("misaligned", crooked, f"not a multiple of {size}")):
+        if mask.any():
+            where = int(at[mask][0])
+            b.machine.fault(kind, ins, f"{size}-byte read {why}: {arena.describe(where, size, space)}",
+                            lanes.lanes[mask], where)
+    return np.asarray(inside & ~crooked)
 
 
 @builder("st")

@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Callable
 
+from .labels import Labels
 from .ptx import BYTES, Imm, Instruction, Kernel, Mem, Module, Operand, Pair, Param, PtxError, Reg, Sym, Variable, Vec
 from .tokens import Token, tokens
 
@@ -35,7 +36,7 @@ class _Parser:
         self.text = text
         self.at = 0
         self.result = Module({}, {}, {})
-        self.scopes: list[dict[str, str]] = []
+        self.scopes: list[dict[str, str]] = []  # of registers
         self.location: tuple[int, int] = (0, 0)
         self.unique = 0
 
@@ -197,17 +198,12 @@ class _Parser:
                 kernel.max_threads = product
         self.take()
         self.location = (0, 0)
-        self.scopes = [{}]
+        self.scopes, self.labels = [{}], Labels(kernel)
         local: dict[str, Variable] = {}
         while self.scopes:
             self.statement(kernel, local)
         kernel.variables = list(local.values())
-        for instruction in kernel.instructions:
-            if instruction.base == "bra":
-                target = instruction.operands[0]
-                if not isinstance(target, Sym) or target.name not in kernel.labels:
-                    raise PtxError(f"PTX line {instruction.ptx_line}: `{instruction.text}` names a label that is not "
-                                   f"in kernel {kernel.name}")
+        self.labels.resolve()
         self.result.kernels[kernel.name] = kernel
 
     def parameter(self) -> Param:
@@ -234,8 +230,10 @@ class _Parser:
         text = token.text
         if text == "{":
             self.scopes.append({})
+            self.labels.open()
         elif text == "}":
             self.scopes.pop()
+            self.labels.close()
         elif text == ";":
             pass
         elif text == ".loc":
@@ -253,15 +251,15 @@ class _Parser:
             self.skip_to(";")
         elif self.peek() == ":":
             self.take()
-            if self.peek() in (".branchtargets", ".callprototype"):
-                self.take()
-                kernel.tables[text] = []
-                while not self.accept(";"):
-                    name = self.take("a label").text
-                    if name != ",":
-                        kernel.tables[text].append(name)
+            if self.accept(".branchtargets"):
+                targets = [self.take("a label").text]
+                while self.accept(","):
+                    targets.append(self.take("a label").text)
+                self.labels.table(text, token.line, targets)
+            elif self.peek() in (".callprototype", ".calltargets"):
+                self.skip_to(";")
             else:
-                kernel.labels[text] = len(kernel.instructions)
+                self.labels.place(text, token.line)
         else:
             self.at -= 1
             self.instruction(kernel)
@@ -313,6 +311,8 @@ class _Parser:
         text = " ".join(" ".join(line.split("//")[0].split()) for line in text.split("\n"))
         kernel.instructions.append(Instruction(len(kernel.instructions), token.text, tuple(operands), guard,
                                                text.strip(), first.line, str(self.location[0]), self.location[1]))
+        if kernel.instructions[-1].base in ("bra", "brx"):
+            self.labels.branch(kernel.instructions[-1])
 
     def resolve(self, name: str) -> str | None:
         for scope in reversed(self.scopes):

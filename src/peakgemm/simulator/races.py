@@ -2,10 +2,11 @@
 
 What orders accesses is a barrier that both threads take part in, a synchronisation of their
 warp, or a flag passed by atomic or volatile accesses; a ``cp.async`` write lasts from its issue
-until its thread waits for it. Accesses are logged, not examined: between two barriers
-of all threads a kernel in a loop leaves the same log again, and a log seen before is known to be
-clean. A new one is replayed on vector clocks, one entry per pair of warps of a block
-(Flanagan and Freund, "FastTrack", 2009, at the grain of a warp).
+until its thread waits for it, a bulk copy until its mbarrier's phase has been waited for. Accesses
+are logged, not examined: between two barriers of all threads a kernel in a loop leaves the same log
+again, and a log seen before is known to be clean. A new one is replayed on vector clocks, one entry
+per pair of warps of a block (Flanagan and Freund, "FastTrack", 2009, at the grain of a warp), and
+one per warp and mbarrier for bulk copies.
 """
 
 from __future__ import annotations
@@ -36,9 +37,12 @@ class RaceLog:
         self.prefix: tuple[Token, ...] = ()  # cp.async writes in flight when the log began
         self.clocks: _Clocks | None = None  # set while a log is carried over without a full barrier
 
-    def access(self, event: str, site: Site, pattern: Pattern, shift: int) -> None:
-        """An access: ``r``, ``w``, ``a`` (atomic or volatile) or ``c`` (cp.async write)."""
-        self.log.append((event, site, pattern, shift))
+    def access(self, event: str, site: Site, pattern: Pattern, shift: int, *mbarrier: int) -> None:
+        """An access: ``r``, ``w``, ``a`` (atomic or volatile), ``c`` (cp.async write) or ``t`` (bulk copy).
+
+        ``mbarrier``, of a bulk copy: the mbarrier's address and phase.
+        """
+        self.log.append((event, site, pattern, shift, *mbarrier))
         if not pattern.logged:  # addresses that depend on data never repeat, and would fill the memory
             pattern.logged = True
             self.fresh += len(pattern.raw)
@@ -46,7 +50,8 @@ class RaceLog:
             self._carry()
 
     def event(self, *token: Any) -> None:
-        """``bar`` lanes, ``arrive``/``join`` key lanes, ``warp`` lanes, ``commit`` lanes, ``wait`` lanes n."""
+        """``bar`` lanes, ``arrive``/``join`` key lanes, ``warp`` lanes, ``commit`` lanes, ``wait`` lanes n,
+        ``landed`` mbarrier lanes phase."""
         self.log.append(token)
 
     def full_barrier(self) -> None:
@@ -97,10 +102,13 @@ class RaceLog:
 
 
 def _in_flight(tokens: tuple[Token, ...]) -> tuple[Token, ...] | None:
-    """The cp.async tokens that are still in flight after ``tokens``; None where threads disagree about groups."""
+    """The cp.async tokens that are still in flight after ``tokens``; None where threads disagree about groups, or
+    there are bulk copies."""
     groups: list[list[Token]] = [[]]
     who: LaneSet | None = None
     for token in tokens:
+        if token[0] == "t":
+            return None
         if token[0] == "c":
             groups[-1].append(token)
         elif token[0] in ("commit", "wait"):
@@ -142,6 +150,9 @@ class _Clocks:
         self.group = np.zeros(units, np.int32)
         self.commits = np.zeros(batch.blocks * batch.padded, np.int32)
         self.released: dict[Any, NDArray[np.int64]] = {}
+        # An mbarrier of bulk copies has a column of the clocks: how many of its phases each warp knows to have ended.
+        self.columns: dict[int, int] = {}
+        self.column = self.group  # of each unit's bulk copy
 
     def start(self, prefix: tuple[Token, ...]) -> None:
         """Issue the writes that are in flight, and order them before everything else."""
@@ -153,8 +164,10 @@ class _Clocks:
         self.full_barrier()
 
     def in_flight(self) -> bool:
-        """Whether a cp.async write has not been waited for."""
-        return bool((self.lane["c"] >= 0).any())
+        """Whether a cp.async write, or after a full barrier a bulk copy, has not been waited for."""
+        return bool((self.lane["c"] >= 0).any()) or bool(self.columns and self._under_way(
+            np.arange(len(self.group)), np.arange(len(self.group)) * self.batch.unit // self.batch.shared_stride
+            * self.across).any())
 
     def full_barrier(self) -> None:
         """Order everything so far before everything to come."""
@@ -173,6 +186,12 @@ class _Clocks:
             kind = token[0]
             if kind in "rwac":
                 self._access(*token)
+            elif kind == "t":
+                self._bulk(*token[1:])
+            elif kind == "landed":
+                if token[1] in self.columns:
+                    known = self.clock[:, self.columns[token[1]]]
+                    known[token[2].warp_of] = np.maximum(known[token[2].warp_of], token[3] + 1)
             elif kind == "bar":
                 self._join(np.unique(token[1].warp_of))
             elif kind == "warp":
@@ -189,7 +208,7 @@ class _Clocks:
 
     def _release(self, key: Any, warps: NDArray[Any]) -> None:
         for warp in warps:
-            known = self.released.setdefault((key, int(warp) // self.across), np.zeros(self.across, np.int64))
+            known = self.released.setdefault((key, int(warp) // self.across), np.zeros(self.clock.shape[1], np.int64))
             np.maximum(known, self.clock[warp], out=known)
         self.clock[warps, self.own[warps]] += 1
 
@@ -225,7 +244,7 @@ class _Clocks:
         for step in range(max(1, site.size // self.batch.unit)):
             unit = start + step
             if check:
-                self._check(event, site, lanes, unit, offsets, now)
+                self._check(event, site, lanes, unit, now)
             if event == "r":
                 stale = self._ordered("q", unit, lanes, now)
                 self._record("q", unit[stale][::-1], lanes.lanes[stale][::-1], now[stale][::-1], site)
@@ -236,6 +255,32 @@ class _Clocks:
             else:
                 self._record("w", unit, lanes.lanes, now, site)
                 self.atomic[unit] = event == "a"
+
+    def _bulk(self, site: Site, pattern: Pattern, shift: int, mbarrier: int, phase: int) -> None:
+        if not self.columns:
+            self.lane["t"] = np.full_like(self.group, -1)
+            self.time["t"] = np.zeros(len(self.group), np.int64)
+            self.code["t"], self.column = np.zeros_like(self.group), np.zeros_like(self.group)
+        if mbarrier not in self.columns:
+            self.columns[mbarrier] = self.clock.shape[1]
+            self.clock = np.pad(self.clock, ((0, 0), (0, 1)))
+            self.released = {key: np.pad(known, (0, 1)) for key, known in self.released.items()}
+        offsets = pattern.ref.astype(np.int64) + pattern.lanes.block_of * self.batch.shared_stride + shift
+        each = site.size // self.batch.unit
+        unit = ((offsets >> self.batch.unit_shift)[:, None] + np.arange(each)).ravel()
+        lanes = LaneSet(np.repeat(pattern.lanes.lanes, each), pattern.lanes.padded)
+        self._check("t", site, lanes, unit, self.clock[lanes.warp_of, self.own[lanes.warp_of]])
+        self._record("t", unit, lanes.lanes, np.full(lanes.n, phase + 1), site)
+        self.column[unit] = self.columns[mbarrier]
+        for name in "wrq":  # ordered before this copy, so before what waits for it
+            self.lane[name][unit] = -1
+        lost = self.lane["t"][unit] != lanes.lanes
+        if lost.any():
+            self._report("t", lost, "t", site, lanes, unit)
+
+    def _under_way(self, unit: NDArray[Any], warp: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether a bulk copy to the unit is not known to have landed by the warp."""
+        return np.asarray((self.lane["t"][unit] >= 0) & (self.clock[warp, self.column[unit]] < self.time["t"][unit]))
 
     def _record(self, name: str, unit: NDArray[Any], lane: NDArray[Any], now: NDArray[Any], site: Site) -> None:
         self.lane[name][unit] = lane
@@ -250,17 +295,21 @@ class _Clocks:
         seen = self.clock[warp, np.maximum(other, 0) % self.across]
         return np.asarray((before < 0) | (before == lanes.lanes) | np.where(same, when < now, when <= seen))
 
-    def _check(self, event: str, site: Site, lanes: LaneSet, unit: NDArray[Any], offsets: NDArray[Any],
-               now: NDArray[Any]) -> None:
+    def _check(self, event: str, site: Site, lanes: LaneSet, unit: NDArray[Any], now: NDArray[Any]) -> None:
         flying = self.lane["c"][unit] >= 0
         if flying.any():
-            self._report("c", flying, event, site, lanes, unit, offsets)
+            self._report("c", flying, event, site, lanes, unit)
+        if self.columns:
+            late = self._under_way(unit, lanes.warp_of)
+            if late.any():
+                self._report("t", late, event, site, lanes, unit)
+            flying |= late
         for name in ("w",) if event == "r" else ("w", "r", "q"):
             wrong = ~self._ordered(name, unit, lanes, now) & ~flying
             if event == "a" and name == "w":
                 wrong &= ~self.atomic[unit]
             if wrong.any():
-                self._report(name, wrong, event, site, lanes, unit, offsets)
+                self._report(name, wrong, event, site, lanes, unit)
                 return
 
     def _flags(self, start: NDArray[Any], warp: NDArray[Any]) -> None:
@@ -272,16 +321,18 @@ class _Clocks:
             self._release(("flag", int(unit)), np.array([one]))
 
     def _report(self, name: str, wrong: NDArray[np.bool_], event: str, site: Site, lanes: LaneSet,
-                unit: NDArray[Any], offsets: NDArray[Any]) -> None:
+                unit: NDArray[Any]) -> None:
         machine = self.machine
         first = int(np.flatnonzero(wrong)[0])
         at = int(unit[first] * self.batch.unit % self.batch.shared_stride)
         other = int(self.lane[name][unit[first]])
         code = machine.program.kernel.instructions[int(self.code[name][unit[first]])]
-        did = {"r": "read", "w": "write", "a": "atomic or volatile access", "c": "cp.async write"}
-        earlier = {"w": "write", "r": "read", "q": "read", "c": "cp.async write, not waited for,"}[name]
-        kind = "cp_async_race" if name == "c" else "shared_race"
-        remedy = ("cp.async.wait_group and a barrier between them" if name == "c" or event == "c"
+        did = {"r": "read", "w": "write", "a": "atomic or volatile access", "c": "cp.async write", "t": "bulk copy"}
+        earlier = {"w": "write", "r": "read", "q": "read", "c": "cp.async write, not waited for,",
+                   "t": "bulk copy, not waited for,"}[name]
+        kind = "cp_async_race" if name in "ct" else "shared_race"
+        remedy = ("a wait for the phase of its mbarrier between them" if name == "t"
+                  else "cp.async.wait_group and a barrier between them" if name == "c" or event == "c"
                   else "a barrier between them")
         message = (f"{did[event]} of shared address {at} by thread {{0}} races with the {earlier} at {code.where} "
                    f"by thread {{1}}; put {remedy}")

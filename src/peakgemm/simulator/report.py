@@ -102,7 +102,8 @@ def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
     short = dict.fromkeys(
         ("warp_instructions", "lane_instructions", "divergent_branches", "fma_lane_instructions",
          "shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "shared_bytes",
-         "global_requests", "global_sectors", "global_sectors_ideal", "global_bytes", "barriers"), 0)
+         "global_requests", "global_sectors", "global_sectors_ideal", "global_bytes", "barriers", "bulk_copies",
+         "bulk_bytes"), 0)
     metric: dict[str, int] = {}
 
     def add(name: str, value: int) -> None:
@@ -124,6 +125,10 @@ def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
         if parts[0] in ("bar", "barrier"):
             short["barriers"] += c.executions
         if not (c.requests or c.copies):
+            continue
+        if "bulk" in parts:
+            short["bulk_copies"] += c.copies
+            short["bulk_bytes"] += c.bytes
             continue
         asynchronous = parts[0] == "cp"
         way = {"ld": "ld", "ldu": "ld", "ldmatrix": "ld", "st": "st", "cp": "st", "red": "red"}.get(parts[0], "atom")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from simulator_cases import FIXTURES
+from simulator_cases import FIXTURES, ptx
 
 from peakgemm.simulator import run
 
@@ -57,6 +57,26 @@ def test_spin_lock():
     mutex, counter = np.zeros(1, "i4"), np.zeros(1, "i4")
     go("lock", 2, 40, [mutex, counter])
     assert counter[0] == 80
+
+
+STRONG = """.shared .align 16 .b8 s[64]; ld.param.u64 %rd0, [out]; mov.u32 %r0, %tid.x; shl.b32 %r2, %r0, 2;
+  mov.u32 %r1, s; add.u32 %r1, %r1, %r2; mov.u32 %r9, 5; {} st.global.u32 [%rd0], %r9; ret;"""
+
+
+@pytest.mark.parametrize("store", ["st.volatile.shared.u32 [%r1], %r3;", "st.relaxed.cta.shared.u32 [%r1], %r3;",
+                                   "st.release.cta.shared::cta.u32 [%r1], %r3;"])
+@pytest.mark.parametrize("load", ["ld.shared.u32 %r9, [%r1];", "ld.volatile.shared.u32 %r9, [%r1];",
+                                  "ld.acquire.cta.shared.u32 %r9, [%r1];"])
+def test_what_a_strong_store_writes_is_written(store, load):
+    out = np.zeros(1, "u4")
+    report = run(ptx(STRONG.format(f"mov.u32 %r3, 9; {store} {load}"), ".param .u64 out"), grid=1, block=1, args=[out])
+    assert report.clean and out[0] == 9, str(report)
+
+
+def test_a_strong_load_reads_and_writes_nothing():
+    body = "ld.volatile.shared.u32 %r9, [%r1]; ld.shared.u32 %r8, [%r1];"
+    report = run(ptx(STRONG.format(body), ".param .u64 out"), grid=1, block=1, args=[np.zeros(1, "u4")])
+    assert [fault.kind for fault in report.faults] == ["shared_unwritten"] * 2, str(report)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5])

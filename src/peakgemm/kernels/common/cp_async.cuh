@@ -23,6 +23,12 @@ __device__ __forceinline__ void copy16_if(bool wanted, unsigned to, const float*
       "@p cp.async.cg.shared.global [%0], [%1], 16;}" ::"r"(to), "l"(from), "r"(static_cast<int>(wanted)) : "memory");
 }
 
+// Sixteen bytes, of which the first `valid` floats are read and the rest are zero.
+__device__ __forceinline__ void copy16_or_zero(unsigned to, const float* from, int valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(4 * max(0, min(valid, 4)))
+               : "memory");
+}
+
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Until at most N of the committed groups of this thread are still under way.
@@ -30,3 +36,6 @@ template <int N>
 __device__ __forceinline__ void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+
+// Until all copies of this thread have landed.
+__device__ __forceinline__ void copies_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -11,10 +11,12 @@ struct WarpTile {
   int m, n;  // first row and column of the thread's first float4, within the block
 };
 
-__device__ __forceinline__ WarpTile warp_tile() {
-  const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
+__device__ __forceinline__ WarpTile warp_tile(int thread) {
+  const int warp = thread / 32;
+  const int lane = thread % 32;
   const int lane_m = lane / 2 % 8;
   const int lane_n = lane % 2 + lane / 16 * 2;
   return {warp / (BN / WARP_N) * WARP_M + lane_m * 4, warp % (BN / WARP_N) * WARP_N + lane_n * 4};
 }
+
+__device__ __forceinline__ WarpTile warp_tile() { return warp_tile(threadIdx.x); }

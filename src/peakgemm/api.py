@@ -1,0 +1,294 @@
+"""The public calls. Each checks its own arguments, then goes the shortest way that its arrays allow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from .errors import InvalidValue
+from .plan import Explanation, Plan, set_searcher
+from .prepared import Prepared
+from .request import NO_STREAM, Request, check_precision, locate, scales
+from .runtime.adapters.base import HOST, Library, stream_handle
+
+
+def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
+    """``a b``, by the rules of the array API's ``matmul``, in IEEE float32.
+
+    Args:
+        a: float32, ``(..., M, K)`` or ``(K,)``.
+        b: float32, ``(..., K, N)`` or ``(K,)``, or what `prepare` made of it. Batch dimensions broadcast; a 1-D operand
+            is a row (a) or a column (b), and its dimension is dropped from the result.
+        out: written, where given: of the result's shape, any strides, no memory shared with an operand.
+        precision: ``"ieee"``: FFMA arithmetic, nothing else.
+        stream: a torch, CuPy or cuda.core stream, a ``CUstream`` as an integer, or anything with ``__cuda_stream__``;
+            None: the library's current stream of the arrays' device.
+
+    Returns:
+        ``out``, or a new packed array of the operands' library on their device. On the GPU the product is enqueued, not
+        waited for; NumPy's and CPU tensors' results are ready.
+
+    Raises:
+        InvalidType: not float32, no arrays, or arrays of different libraries.
+        InvalidValue: shapes that do not match, different devices, an ``out`` that overlaps an operand, is read-only or
+            has another shape, or a precision that this version does not have.
+        MissingComponent, CompileFailed, LaunchFailed: the GPU, its driver or the compiler.
+    """
+    if precision != "ieee":
+        check_precision(precision)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(a, torch.Tensor):
+        return _torch(torch, a, b, None, None, None, out, stream)
+    return _any(Request(a, b, out=out), stream)
+
+
+def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, trans_a: bool = False,
+         trans_b: bool = False, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
+    """``alpha op(a) op(b) + beta c``, ``op`` transposing the last two dimensions where asked.
+
+    Args:
+        a, b: as for `matmul`, of two dimensions or more.
+        c: float32, broadcastable to the result ``(..., M, N)``; not read where ``beta`` is 0.
+        alpha, beta: real numbers, rounded to float32. ``beta`` None: 1 where ``c`` is given, else 0. With ``alpha`` 0
+            neither ``a`` nor ``b`` is read, as in BLAS: a NaN there does not reach the result.
+        trans_a, trans_b: ``a`` is stored ``(..., K, M)``, ``b`` ``(..., N, K)``; no copy is made.
+        out: as for `matmul`; it may be ``c`` itself (update in place), and shares no other memory with it.
+        precision, stream: as for `matmul`.
+
+    Returns, raises:
+        As `matmul`; also InvalidValue where ``beta`` is not 0 and there is no ``c``.
+    """
+    if precision != "ieee":
+        check_precision(precision)
+    for name, x in (("a", a), ("b", b)):
+        if len(getattr(x, "shape", (1, 1))) < 2:
+            raise InvalidValue(f"{name} has shape {tuple(x.shape)}; gemm wants matrices: use matmul, or add a "
+                               "dimension")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(a, torch.Tensor):
+        return _torch(torch, a, b, c, alpha, beta, out, stream, trans_a, trans_b)
+    alpha, beta = scales(alpha, beta, c)
+    return _any(Request(a, b, c, out, alpha, beta, bool(trans_a), bool(trans_b)), stream)
+
+
+def sgemm(alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None, trans_a: int = 0, trans_b: int = 0,
+          overwrite_c: int = 0) -> Any:
+    """``alpha op(a) op(b) + beta c`` with the signature of ``scipy.linalg.blas.sgemm``, for arrays of any library.
+
+    Args:
+        alpha, beta: real numbers. ``beta`` is 0 by default, also with ``c``, as in SciPy.
+        a, b: float32 matrices, ``(M, K)`` and ``(K, N)`` after ``op``.
+        c: ``(M, N)``; without it a matrix of zeros is meant.
+        trans_a, trans_b: 0, or 1 or 2 to transpose (the conjugate of a real matrix is itself).
+        overwrite_c: the result goes into ``c``. In SciPy that is an allowance; here it is done, or refused with an
+            error where ``c`` cannot be written.
+
+    Returns:
+        ``c``, or a new matrix, row-major where SciPy's is column-major.
+
+    Raises:
+        As `gemm`; also InvalidValue for another ``trans`` or operands of other than two dimensions.
+    """
+    for name, trans in (("trans_a", trans_a), ("trans_b", trans_b)):
+        if trans not in (0, 1, 2):
+            raise InvalidValue(f"{name} = {trans!r} must be 0, 1 (transpose) or 2 (conjugate transpose)")
+    for name, x in (("a", a), ("b", b), ("c", c)):
+        if x is not None:
+            _want_rank(x, name, 2, "sgemm")
+    if c is None:
+        return gemm(a, b, alpha=alpha, trans_a=trans_a != 0, trans_b=trans_b != 0)
+    want = (a.shape[1] if trans_a else a.shape[0], b.shape[0] if trans_b else b.shape[1])
+    if tuple(c.shape) != want:
+        raise InvalidValue(f"c has shape {tuple(c.shape)}, the result has {want}; pass a c of that shape")
+    return gemm(a, b, c, alpha=alpha, beta=beta, trans_a=trans_a != 0, trans_b=trans_b != 0,
+                out=c if overwrite_c else None)
+
+
+def mm(a: Any, b: Any, out: Any = None) -> Any:
+    """``torch.mm``: the product of two matrices ``(M, K)`` and ``(K, N)``; no broadcast.
+
+    Raises:
+        As `matmul`; also InvalidValue for other than two dimensions.
+    """
+    _want_rank(a, "a", 2, "mm")
+    _want_rank(b, "b", 2, "mm")
+    return matmul(a, b, out=out)
+
+
+def addmm(input: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None) -> Any:
+    """``torch.addmm``: ``beta input + alpha a b``; ``input`` broadcasts to ``(M, N)``, not read where ``beta`` is 0.
+
+    Raises:
+        As `gemm`; also InvalidValue for other than two dimensions.
+    """
+    _want_rank(a, "a", 2, "addmm")
+    _want_rank(b, "b", 2, "addmm")
+    return gemm(a, b, input, alpha=alpha, beta=beta, out=out)
+
+
+def bmm(a: Any, b: Any, out: Any = None) -> Any:
+    """``torch.bmm``: products of matrices of two batches ``(B, M, K)`` and ``(B, K, N)``; no broadcast.
+
+    Raises:
+        As `matmul`; also InvalidValue for other than three dimensions or batches of different sizes.
+    """
+    _want_rank(a, "a", 3, "bmm")
+    _want_rank(b, "b", 3, "bmm")
+    if a.shape[0] != b.shape[0]:
+        raise InvalidValue(f"a {tuple(a.shape)} and b {tuple(b.shape)} have batches of {a.shape[0]} and {b.shape[0]}; "
+                           "bmm does not broadcast: use matmul")
+    return matmul(a, b, out=out)
+
+
+def plan(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, trans_a: bool = False,
+         trans_b: bool = False, out: Any = None, precision: str = "ieee") -> Plan:
+    """Decide a product once, compile its kernel, and run it many times with `Plan.execute`.
+
+    Args:
+        a, b, c, out: example operands, as for `gemm` (1-D ones too): their shapes, strides, device and alignment are
+            planned for, their values are not looked at. ``out`` None: a packed row-major one.
+        alpha, beta, trans_a, trans_b, precision: as for `gemm`.
+
+    Raises:
+        As `gemm`.
+    """
+    check_precision(precision)
+    request = _request(a, b, c, alpha, beta, trans_a, trans_b, out)
+    library, index = locate(request)
+    _register_searcher()
+    if library.name == "torch" and index != HOST:
+        from .eager_plan import TorchPlan
+
+        return TorchPlan(request)
+    return Plan(request)
+
+
+def explain(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, trans_a: bool = False,
+            trans_b: bool = False, out: Any = None, precision: str = "ieee") -> Explanation:
+    """Which kernel `gemm` or `matmul` would run on these operands, where, and why. Nothing is compiled or run.
+
+    Args and errors are those of `plan`. ``print`` it, or read its fields.
+    """
+    check_precision(precision)
+    return Plan(_request(a, b, c, alpha, beta, trans_a, trans_b, out), explain_only=True).explain()
+
+
+def prepare(b: Any, *, precision: str = "ieee") -> Prepared:
+    """Make a constant right operand ready once: pass the result as ``b`` to `matmul`, `gemm` or `plan`.
+
+    An array on the GPU whose strides no kernel takes is copied now, rather than in each product; one in the host's
+    memory is put on the current GPU, if there is one. ``b`` must not change afterwards.
+
+    Raises:
+        As `matmul`.
+    """
+    check_precision(precision)
+    return Prepared(b)
+
+
+def _want_rank(x: Any, name: str, rank: int, call: str) -> None:
+    shape = getattr(x, "shape", None)
+    if shape is not None and len(shape) != rank:
+        raise InvalidValue(f"{name} has shape {tuple(shape)}; {call} wants {rank} dimensions: use matmul or gemm")
+
+
+def _request(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any) -> Request:
+    alpha, beta = scales(alpha, beta, c)
+    return Request(a, b.array if isinstance(b, Prepared) else b, c, out, alpha, beta, bool(trans_a), bool(trans_b))
+
+
+def _any(request: Request, stream: Any) -> Any:
+    """Arrays of any library but torch."""
+    resident = None
+    if isinstance(request.b, Prepared):
+        prepared, request = request.b, request._replace(b=request.b.array)
+        resident = prepared.resident()
+    library, index = locate(request)
+    if index == HOST:
+        return _on_host(library, request, stream, resident)
+    from .dispatch import on_device
+
+    return on_device(library, index, request, None if stream is None else stream_handle(stream))
+
+
+def _on_host(library: Library, request: Request, stream: Any, resident: Any) -> Any:
+    if stream is not None:
+        raise InvalidValue(NO_STREAM)
+    from . import host
+
+    return host.multiply(library, request, resident)
+
+
+def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any,
+           trans_a: bool = False, trans_b: bool = False) -> Any:
+    """torch tensors: traced, with gradients, or straight to the kernel. ``alpha`` None: a plain product."""
+    if isinstance(b, Prepared):
+        b = b.array
+    if torch.compiler.is_compiling() or _is_special(torch, a) or _is_special(torch, b):
+        if stream is not None:
+            raise InvalidValue("stream cannot be traced by torch.compile; leave it out")
+        from .integrations.torch import traced_gemm
+
+        result = _as_matrices(traced_gemm, a, b, c, alpha, beta, trans_a, trans_b)
+        return result if out is None else out.copy_(result)
+    eager = _eager or _load_eager()
+    try:
+        wants_grad = (a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
+                      or (out is not None and out.requires_grad))
+    except AttributeError:  # not all are tensors: refused below
+        wants_grad = False
+    if wants_grad and torch.is_grad_enabled():
+        if out is not None:
+            eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
+        locate(Request(a, b, c))  # a's kind of array, all on one device
+        alpha, beta = scales(1.0 if alpha is None else alpha, beta, c)
+        from .integrations.torch import gemm_with_grad
+
+        with eager.on_stream(a, stream):
+            return _as_matrices(gemm_with_grad, a, b, c, alpha, beta, trans_a, trans_b)
+    if alpha is None and out is None and stream is None:
+        return eager.product(a, b)
+    if alpha is None:
+        alpha = 1.0
+    return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, stream=stream, trans_a=trans_a, trans_b=trans_b)
+
+
+def _is_special(torch: Any, x: Any) -> bool:
+    """A subclass, fake or distributed say, which torch's dispatcher has to see."""
+    return type(x) is not torch.Tensor and isinstance(x, torch.Tensor) and type(x) is not torch.nn.Parameter
+
+
+_eager: Any = None  # the module, once torch tensors have come: an import statement would cost each call 0.3 us
+
+
+def _load_eager() -> Any:
+    global _eager
+    from . import eager
+
+    _eager = eager
+    return eager
+
+
+def _as_matrices(call: Callable[..., Any], a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool,
+                 trans_b: bool) -> Any:
+    """``call`` with transposes as views and 1-D operands as matrices."""
+    alpha = 1.0 if alpha is None else alpha
+    if beta is None:
+        beta = 0.0 if c is None else 1.0
+    row, column = a.ndim == 1, b.ndim == 1
+    a, b = a[None, :] if row else a.mT if trans_a else a, b[:, None] if column else b.mT if trans_b else b
+    result = call(a, b, c, alpha, beta)
+    if row:
+        result = result.squeeze(-2)
+    return result.squeeze(-1) if column else result
+
+
+def _register_searcher() -> None:
+    """The tuner lies above the plan, which is given it here."""
+    try:
+        search = import_module("peakgemm.tune.search")
+    except ModuleNotFoundError:
+        return
+    set_searcher(search.best)

@@ -1,0 +1,132 @@
+"""A product on the GPU, for the arrays of any library: pose, copy what no kernel takes, launch."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .boundary import Posed, pose
+from .errors import InvalidType, InvalidValue
+from .request import Request, refuse_overlap
+from .runtime import device
+from .runtime.adapters.base import FLOAT, Library, View
+from .runtime.device import Gpu
+
+if TYPE_CHECKING:
+    from .kernels.bound import Bound
+    from .kernels.registry import Kernel
+    from .problem import Config, Problem
+
+
+class Decision(NamedTuple):
+    """Which kernel and configuration run a problem, where that comes from, and one sentence why."""
+
+    kernel: Kernel
+    config: Config
+    source: str
+    reason: str
+
+
+@lru_cache(maxsize=4096)
+def decide(problem: Problem, gpu: Gpu) -> Decision:
+    """What `select.choose` says for ``gpu``."""
+    from . import select
+
+    choice = select.choose(problem, gpu.arch, gpu.sm_count, gpu.name)
+    return Decision(choice.kernel, choice.config, choice.source, choice.reason)
+
+
+def bound_for(problem: Problem, gpu: Gpu, decision: Decision | None = None) -> Bound:
+    """The kernel for ``problem``, compiled and loaded."""
+    from .kernels.bound import bind
+
+    decision = decision or decide(problem, gpu)
+    return bind(decision.kernel, decision.config, problem, gpu)
+
+
+def views_of(library: Library, request: Request, stream: int) -> dict[str, View]:
+    """Where each array lies; ``out``'s overlap with an input is refused."""
+    views = {name: library.view(x, name, stream) for name, x in request.arrays().items()}
+    refuse_overlap(views, request.beta)
+    return views
+
+
+def pose_request(request: Request, views: dict[str, View]) -> Posed:
+    """`pose` for arrays seen as ``views``."""
+    return pose(views["a"], views["b"], views.get("c"), views.get("out"), alpha=request.alpha, beta=request.beta,
+                trans_a=request.trans_a, trans_b=request.trans_b)
+
+
+def on_device(library: Library, index: int, request: Request, stream: int | None = None,
+              decision: Decision | None = None, workspace: Any = None) -> Any:
+    """Enqueue ``request`` on device ``index`` and return the result.
+
+    Args:
+        library: that all arrays belong to.
+        stream: a ``CUstream`` handle; None: the library's current one.
+        decision: kernel and configuration; None: `decide`.
+        workspace: memory for partial sums, of the library; None: allocated.
+
+    Raises:
+        InvalidType, InvalidValue: see `pose` and `Library`; or the library's copies are not packed.
+        CompileFailed, LaunchFailed, MissingComponent: see `kernels.bound`.
+    """
+    gpu = device.require(index)
+    with library.scope(index, stream) as handle:
+        arrays = request.arrays()
+        views = views_of(library, request, handle)
+        rounds = 0
+        while (posed := pose_request(request, views)).problem is None:
+            rounds += 1
+            if rounds > 3:  # strides, then the merging of the batch
+                raise InvalidType(f"{library.name} copies of {', '.join(posed.copies)} are not packed; pass row-major "
+                                  "operands")
+            for name, shape in posed.copies.items():
+                if name == "out":
+                    del arrays["out"], views["out"]  # computed aside, then assigned
+                else:
+                    arrays[name] = library.copy(arrays[name], shape)
+                    views[name] = library.view(arrays[name], name, handle)
+        target = arrays.get("out")
+        if target is None:
+            target = library.empty(posed.shape, request.a, handle)
+            views["out"] = library.view(target, "out", handle)
+        scratch = None
+        if 0 not in posed.shape:
+            bound = bound_for(posed.problem, gpu, decision)
+            scratch = workspace
+            if bound.workspace_bytes and scratch is None:
+                scratch = library.empty((-(-bound.workspace_bytes // FLOAT),), request.a, handle)
+            enqueue(bound, posed, views, workspace_pointer(library, scratch, bound.workspace_bytes), handle)
+        result = library.deliver(target, request.a, handle, (*arrays.values(), scratch))
+        if request.out is None:
+            return result
+        if "out" not in arrays:
+            library.assign(request.out, result)
+        return request.out
+
+
+def workspace_pointer(library: Library, scratch: Any, wanted: int) -> int:
+    """The address of a workspace.
+
+    Raises:
+        InvalidValue: it is smaller than ``wanted`` bytes.
+    """
+    if not wanted:
+        return 0
+    view = library.view(scratch, "workspace")
+    size = FLOAT
+    for extent in view.shape:
+        size *= extent
+    if size < wanted or view.alignment < 16:
+        raise InvalidValue(f"workspace has {size:,} bytes at an address aligned to {view.alignment}; pass "
+                           f"{wanted:,} bytes (Plan.workspace_bytes), aligned to 16")
+    return view.pointer
+
+
+def enqueue(bound: Bound, posed: Posed, views: dict[str, View], workspace: int, stream: int) -> None:
+    """Launch: the operands in the problem's order."""
+    first, second = ("b", "a") if posed.swapped else ("a", "b")
+    out = views["out"].pointer
+    c0 = out if posed.in_place else views["c"].pointer
+    bound.launch(views[first].pointer, views[second].pointer, out, c0, workspace, stream)

@@ -1,0 +1,1 @@
+"""Thin, optional adapters to other libraries; importing them imports nothing heavy."""

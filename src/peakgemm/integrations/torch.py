@@ -1,0 +1,74 @@
+"""peakgemm in torch: gradients, the op for ``torch.compile``, and `use`, which reroutes torch's own products.
+
+torch is imported by the first call, so that this module can be named where torch is not installed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MissingComponent
+
+if TYPE_CHECKING:
+    from .torch_use import Use
+
+__all__ = ["gemm_with_grad", "traced_gemm", "use"]
+
+
+def gemm_with_grad(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
+    """``alpha a b + beta c`` with a gradient, past torch's dispatcher.
+
+    Args:
+        a, b: float32 tensors ``(..., M, K)`` and ``(..., K, N)`` of any strides; the batch dimensions broadcast.
+        c: float32, broadcastable to the result, or None. Not read where ``beta = 0``.
+        alpha, beta: numbers; no gradient goes to them.
+
+    Returns:
+        A new contiguous tensor ``(..., M, N)``. The backward pass multiplies with transposed views
+        of ``a`` and ``b`` (no copies) and can itself be differentiated.
+
+    Raises:
+        InvalidType: an operand that is not float32.
+        InvalidValue: shapes that do not match, or ``beta != 0`` without ``c``.
+    """
+    from . import torch_ops
+
+    return torch_ops.gemm_with_grad(a, b, c, alpha, beta)
+
+
+def traced_gemm(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
+    """The same product through the registered op ``torch.ops.peakgemm.gemm``, which ``torch.compile`` can trace.
+
+    Arguments, result and errors are those of `gemm_with_grad`.
+    """
+    from . import torch_ops
+
+    return torch_ops.traced_gemm(a, b, c, alpha, beta)
+
+
+def use(precision: str = "ieee") -> Use:
+    """Let peakgemm run torch's own FP32 products on CUDA: ``with peakgemm.torch.use(): model(x)``.
+
+    Reroutes ``mm``, ``addmm``, ``bmm`` and ``baddbmm``, with their ``out=`` and in-place forms, and so
+    ``matmul``, ``linear`` and ``einsum``. Everything else goes to torch's own kernels as before: other dtypes,
+    the CPU, tensor subclasses, shapes that torch itself refuses. It is in force for the whole process, other
+    threads and backward passes included, until the outermost ``with`` ends; it nests, and serves as a decorator.
+    Enter and leave it while no other thread multiplies.
+
+    Args:
+        precision: ``"ieee"``, whatever torch's TF32 switches say.
+
+    Returns:
+        A context manager; ``as`` gives counts of what ran where (`Rerouted.calls`, `Rerouted.fallbacks`).
+
+    Raises:
+        InvalidValue: a precision that there is not.
+        MissingComponent: torch is missing or older than 2.9.
+    """
+    try:
+        from .torch_use import Use
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingComponent("peakgemm.torch.use() needs torch 2.9 or newer; run: pip install torch") from None
+    return Use(precision)

@@ -1,0 +1,152 @@
+"""`use`: torch's own FP32 products rerouted to peakgemm, with torch's kernels as the fallback."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from functools import partial
+from threading import RLock
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidValue, MissingComponent
+from ..plan import run as multiply
+from ..request import check_precision
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_NUMBERS = (int, float)  # not bool, which torch refuses, nor complex
+
+
+class _Call(NamedTuple):
+    """``alpha a b + beta c``, into ``out`` where that is given; ``rank`` 2 or 3."""
+
+    rank: int
+    a: Tensor
+    b: Tensor
+    c: Tensor | None = None
+    alpha: Any = 1
+    beta: Any = 0
+    out: Tensor | None = None
+
+    def is_ours(self) -> bool:
+        """Whether peakgemm runs it. All else is torch's, its errors included."""
+        rank, a, b, c, alpha, beta, out = self
+        of_a, of_b, device = a.shape, b.shape, a.device
+        if len(of_a) != rank or len(of_b) != rank or of_a[-1] != of_b[-2] or (rank == 3 and of_a[0] != of_b[0]):
+            return False
+        if not (_is_plain(a, device) and _is_plain(b, device) and type(alpha) in _NUMBERS and type(beta) in _NUMBERS):
+            return False
+        if c is None and out is None:
+            return True
+        shape = (*of_a[:-1], of_b[-1])
+        if out is not None and not (_is_plain(out, device) and out.shape == shape):
+            return False
+        return c is None or (_is_plain(c, device) and c.dim() <= rank and all(
+            size in (1, whole) for size, whole in zip(reversed(c.shape), reversed(shape), strict=False)))
+
+
+def _is_plain(x: Tensor, device: torch.device) -> bool:
+    return type(x) in _PLAIN and x.dtype is torch.float32 and x.device == device
+
+
+def _product(rank: int, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> _Call:
+    return _Call(rank, a, b, out=out)
+
+
+def _sum(rank: int, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1,
+         out: Tensor | None = None) -> _Call:
+    return _Call(rank, a, b, c, alpha, beta, out)
+
+
+def _sum_into(rank: int, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> _Call:
+    return _Call(rank, a, b, c, alpha, beta, c)
+
+
+# torch's op -> how its arguments read.
+_OPS: dict[str, Callable[..., _Call]] = {
+    "mm": partial(_product, 2), "mm.out": partial(_product, 2),
+    "bmm": partial(_product, 3), "bmm.out": partial(_product, 3),
+    "addmm": partial(_sum, 2), "addmm.out": partial(_sum, 2), "addmm_": partial(_sum_into, 2),
+    "baddbmm": partial(_sum, 3), "baddbmm.out": partial(_sum, 3), "baddbmm_": partial(_sum_into, 3),
+}
+
+
+def _run(call: _Call) -> Tensor:
+    result: Tensor = multiply(call.a, call.b, call.c, alpha=float(call.alpha), beta=float(call.beta),
+                              out=call.out)
+    return result
+
+
+class Rerouted:
+    """The rerouting in force: how many calls of each op peakgemm ran, and how many went on to torch.
+
+    ``calls`` and ``fallbacks`` count by op, ``"mm"`` or ``"addmm.out"``; nested blocks share them.
+    """
+
+    def __init__(self, key: str, run: Callable[[_Call], Tensor]) -> None:
+        self.calls: Counter[str] = Counter()
+        self.fallbacks: Counter[str] = Counter()
+        self._run = run
+        self._library = torch.library.Library("aten", "IMPL")
+        try:
+            # torch warns of the first kernel that is overridden: here that is the purpose.
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*[Oo]verrid", category=UserWarning)
+                for op in _OPS if key != "CUDA" or torch.version.cuda else ():  # torch built without CUDA has none
+                    self._library.impl(op, self._kernel(op, torch.library.get_kernel(f"aten::{op}", key)), key,
+                                       with_keyset=True, allow_override=True)
+        except BaseException:
+            self.restore()
+            raise
+
+    def restore(self) -> None:
+        """Put torch's kernels back."""
+        self._library._destroy()
+
+    def _kernel(self, op: str, original: Any) -> Callable[..., Tensor]:
+        def rerouted(keys: Any, *args: Any, **kwargs: Any) -> Tensor:
+            call = _OPS[op](*args, **kwargs)
+            if call.is_ours():
+                try:
+                    result = self._run(call)
+                    self.calls[op] += 1
+                    return result
+                except InvalidValue:
+                    pass  # refused before anything ran (an overlap, a size): torch's own behaviour holds
+            self.fallbacks[op] += 1
+            result = original.call_boxed(keys, *args, **kwargs)
+            return result
+        return rerouted
+
+
+_lock = RLock()
+_active: dict[str, tuple[Rerouted, int]] = {}  # by dispatch key, with the depth of nesting
+
+
+class Use(ContextDecorator):
+    """What `peakgemm.torch.use` returns: a context manager and decorator that can be entered again and again."""
+
+    def __init__(self, precision: str, key: str = "CUDA", run: Callable[[_Call], Tensor] = _run) -> None:
+        check_precision(precision)
+        if not hasattr(torch.library, "get_kernel"):
+            raise MissingComponent(f"peakgemm.torch.use() needs torch 2.9 or newer, this is {torch.__version__}; "
+                                   "run: pip install -U torch")
+        self._key, self._make = key, partial(Rerouted, key, run)
+
+    def __enter__(self) -> Rerouted:
+        with _lock:
+            rerouted, depth = _active.get(self._key) or (self._make(), 0)
+            _active[self._key] = rerouted, depth + 1
+            return rerouted
+
+    def __exit__(self, *exc: object) -> None:
+        with _lock:
+            rerouted, depth = _active.pop(self._key)
+            if depth > 1:
+                _active[self._key] = rerouted, depth - 1
+            else:
+                rerouted.restore()

@@ -1,0 +1,70 @@
+"""A kernel of the library bound to a problem and a device: all that is left is addresses and a stream."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ..problem import Config, Problem
+from ..runtime.compile import in_parallel
+from ..runtime.device import Gpu
+from ..runtime.launch import Launcher, load
+from .library import compile_for, compile_reduce
+from .registry import Kernel
+from .schedule import schedule
+from .validity import require
+
+
+class Bound:
+    """One product, compiled, loaded and scheduled.
+
+    Attributes:
+        kernel, config, problem: what was bound.
+        workspace_bytes: device memory that `launch` needs for partial sums; 0 mostly.
+    """
+
+    __slots__ = ("_product", "_reduce", "config", "kernel", "problem", "workspace_bytes")
+
+    def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> None:
+        self.kernel, self.config, self.problem = kernel, config, problem
+        require(kernel, config, gpu.limits, problem)
+        plan = schedule(config, problem, gpu.sm_count)
+        self.workspace_bytes = plan.workspace_bytes
+        self._product: Launcher | None = None
+        self._reduce: Launcher | None = None
+        if plan.blocks == 0:
+            return
+        label = f"{kernel.name} {config.label()} {problem.layout}"
+        jobs = [lambda: compile_for(kernel, config, problem, gpu.arch)]
+        if plan.reduce_blocks:
+            jobs.append(lambda: compile_reduce(config, gpu.arch))
+        compiled = in_parallel(lambda job: job(), jobs) if len(jobs) > 1 else [jobs[0]()]
+        self._product = Launcher(load(compiled[0], kernel.shared_bytes(config), gpu), label, gpu, plan.blocks,
+                                 config.block_threads, plan.arguments)
+        if plan.reduce_blocks:
+            self._reduce = Launcher(load(compiled[1], 0, gpu), label, gpu, plan.reduce_blocks, config.threads,
+                                    plan.arguments)
+
+    def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
+        """Enqueue ``C = alpha op(A) op(B) + beta C0`` on ``stream`` (a ``CUstream`` as an integer) and return.
+
+        All others are device addresses; the caller keeps their memory, aligned as the problem says,
+        alive. Nothing is enqueued where C is empty.
+
+        Raises:
+            LaunchFailed: the driver's refusal, with kernel, configuration, grid and shared memory.
+        """
+        if self._product is not None:
+            self._product(a, b, c0, c, workspace, stream)
+            if self._reduce is not None:
+                self._reduce(a, b, c0, c, workspace, stream)
+
+
+@lru_cache(maxsize=1024)
+def bind(kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> Bound:
+    """Compile (or take from the cache), load and schedule ``kernel`` for ``problem`` on ``gpu``.
+
+    Raises:
+        InvalidValue: a config that is not valid here, or more than 2**31 - 1 tiles.
+        CompileFailed, MissingComponent, LaunchFailed: see `compile_for` and `load`.
+    """
+    return Bound(kernel, config, problem, gpu)

@@ -1,0 +1,30 @@
+// mbarriers (sm_80 and later): arrivals counted in shared memory, one phase after another.
+__device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
+  asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
+}
+
+// This thread arrives once its copies so far have landed.
+__device__ __forceinline__ void mbarrier_arrive_after_copies(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// How long (ns) the hardware may put a waiting warp aside before it looks again: polling takes issue slots.
+constexpr int SUSPEND = 10000000;
+
+// Wait until the phase of that parity is complete.
+__device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity) {
+  int done;
+  do {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2, %3; selp.b32 %0, 1, 0, p;}"
+                 : "=r"(done) : "r"(barrier), "r"(parity), "n"(SUSPEND) : "memory");
+#else
+    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;}"
+                 : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+#endif
+  } while (!done);
+}

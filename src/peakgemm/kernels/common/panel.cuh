@@ -1,0 +1,75 @@
+// Copies of one operand into shared memory, k outermost: element (k, row) of a stage lies at k * PITCH + row,
+// whichever way the operand is stored. An operand is ROWS (M or N) by K here.
+//
+// K_INNER: k is contiguous in memory (A as "N", B as "T"). Four-byte copies transpose on the way in: eight
+// lanes along k, four along the rows, and a pitch of 4 modulo 32 sends the 32 words to 32 banks.
+// Otherwise rows are contiguous: copies of WIDTH floats, 16 bytes where addresses allow.
+//
+// Where a tile passes the edge, zeros are written for what is outside and nothing is read there.
+template <bool K_INNER, int WIDTH, int ROWS>
+struct Panel {
+  static constexpr int PITCH = K_INNER ? ROWS + 4 : ROWS;
+  static constexpr int FLOATS = BK * PITCH;  // of one stage
+  // Straight copies: chunks of a row of shared memory, how many lie beside each other in one round of copies
+  // (the largest power of two that divides them), rounds beside each other.
+  static constexpr int CHUNKS = ROWS / WIDTH;
+  static constexpr int BESIDE =
+      K_INNER ? 8 : (CHUNKS & -CHUNKS) < PRODUCERS ? (CHUNKS & -CHUNKS) : PRODUCERS;
+  static constexpr int BELOW = PRODUCERS / BESIDE;  // rows (K_INNER) or k-steps that a round of copies covers
+  // Rounds along the strided dimension, and along the contiguous one, where the distance is an immediate operand.
+  static constexpr int FAR = ((K_INNER ? ROWS : BK) + BELOW - 1) / BELOW;
+  static constexpr int NEAR = K_INNER ? BK / 8 : CHUNKS / BESIDE;
+
+  const float* next;   // this thread's first element of the next tile
+  long long far, tile, back;  // bytes to the next round, to the next tile of BK k-steps, and less that once
+  unsigned to;        // its place in stage 0
+  int k, row, rows;   // this thread's first k-step and row; rows that the tile has from there on
+
+  __device__ __forceinline__ Panel(unsigned shared, int thread) {
+    const int x = thread % BESIDE, y = thread / BESIDE;
+    k = K_INNER ? x : y;
+    row = K_INNER ? y : x * WIDTH;
+    to = shared + 4 * (k * PITCH + row);
+  }
+
+  // The tile whose first row is `first`, from k-step `from` on.
+  __device__ __forceinline__ void start(const float* operand, long long ld, int first, int total, int from) {
+    far = 4 * BELOW * ld;
+    tile = K_INNER ? 4 * BK : 4 * BK * ld;
+    rows = total - first - row;
+    next = K_INNER ? operand + (first + row) * ld + from + k : operand + (from + k) * ld + first + row;
+  }
+
+  // The first tile has `steps` k-steps: the remainder of K.
+  __device__ __forceinline__ void skip(int steps) { back = steps == BK ? 0 : tile - tile / BK * steps; }
+
+  // To the next tile.
+  __device__ __forceinline__ void advance() {
+    next = reinterpret_cast<const float*>(reinterpret_cast<const char*>(next) + tile - back);
+    back = 0;
+  }
+
+  // Copy one tile of `steps` k-steps (BK unless it is the remainder) to the stage `at` (bytes).
+  __device__ __forceinline__ void copy(unsigned at, bool inside, int steps) {
+    const bool idle = BELOW > (K_INNER ? ROWS : BK) && (K_INNER ? row >= ROWS : k >= BK);
+    if (idle) return;
+    if (inside) rounds<true>(at, steps);
+    else rounds<false>(at, steps);
+  }
+
+  template <bool INSIDE>
+  __device__ __forceinline__ void rounds(unsigned at, int steps) {
+    const char* from = reinterpret_cast<const char*>(next);
+#pragma unroll
+    for (int f = 0; f < FAR; ++f, from += far)
+#pragma unroll
+      for (int n = 0; n < NEAR; ++n) {
+        const int dk = K_INNER ? n * 8 : f * BELOW, dr = K_INNER ? f * BELOW : n * BESIDE * WIDTH;
+        const float* const source = reinterpret_cast<const float*>(from) + (K_INNER ? dk : dr);
+        const unsigned place = to + at + 4 * (dk * PITCH + dr);
+        const int valid = INSIDE ? WIDTH : k + dk < steps ? rows - dr : 0;
+        if constexpr (WIDTH == 4) copy16_or_zero(place, source, valid);
+        else copy4_or_zero(place, source, valid > 0);
+      }
+  }
+};

@@ -1,0 +1,188 @@
+// Warp-specialised: the last PRODUCERS threads of a block only copy, the others only compute.
+//
+// Idea: a ring of stages on mbarriers and no block-wide barrier in the loop. Copies, their addresses and their
+//   predicates leave the computing warps, which issue LDS, FFMA and one wait a tile. Blocks are persistent:
+//   while one tile of C is stored, the copies of the next are under way.
+// Any layout and alignment without a copy of the operand: see panel.cuh. K's remainder is the first tile.
+// With SLICES, that many groups of warps share a tile of C: they take turns at the tiles of K and add up through
+//   shared memory. A small tile then has the warps to hide its latencies.
+// On sm_90a the register file is dealt anew: 40 registers for a copying thread, REGISTERS for a computing one.
+
+#include "common/gemm.cuh"
+#include "common/cp_async.cuh"
+#include "common/mbarrier.cuh"
+#include "common/fragment.cuh"
+#include "common/warp_tile.cuh"
+#include "common/outer_product.cuh"
+#include "common/outer_product_rows.cuh"
+#include "common/panel.cuh"
+#include "common/tile_store.cuh"
+
+using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM>;
+using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN>;
+constexpr int STAGE = PanelA::FLOATS + PanelB::FLOATS;
+constexpr int COMPUTE = THREADS * SLICES;
+// The k-steps that are unrolled: a loop of 20 or of 40 KB. A stage may hold more of them.
+__device__ constexpr int unrolled(int steps, int most) {
+  return steps > 2 && TM * TN * steps > most ? unrolled(steps / 2, most) : steps;
+}
+constexpr int UNROLL = unrolled(BK, VARIANT & 8 ? 1280 : 2560);
+static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the same stages, and one ahead");
+
+__device__ __forceinline__ void slices_meet() { asm volatile("bar.sync 1, %0;" ::"n"(COMPUTE) : "memory"); }
+
+extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, MIN_BLOCKS)
+ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
+                 float* __restrict__ partial, const __grid_constant__ Gemm g) {
+  extern __shared__ __align__(16) float shared[];
+  __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
+  const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
+  if (threadIdx.x < STAGES) {
+    mbarrier_init(full + 8 * threadIdx.x, PRODUCERS);
+    mbarrier_init(empty + 8 * threadIdx.x, THREADS / 32);
+  }
+  __syncthreads();
+
+  const int steps = (g.K + BK - 1) / BK;
+  const int items = g.whole + g.parts;
+  const int remainder = g.K - (steps - 1) * BK;  // k-steps of tile 0
+  unsigned at = 0, barrier = full, parity = 0;   // of the stage in turn
+  auto step = [&](int stages) {
+    at += stages * 4 * STAGE;
+    barrier += stages * 8;
+    if (barrier >= empty) at -= STAGES * 4 * STAGE, barrier -= STAGES * 8, parity ^= 1;
+  };
+
+  if (threadIdx.x >= COMPUTE) {
+#if REGISTERS
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+#endif
+    const int thread = threadIdx.x - COMPUTE;
+    PanelA a(shared_address(shared), thread);
+    PanelB b(shared_address(shared + PanelA::FLOATS), thread);
+    for (int item = blockIdx.x; item < items; item += gridDim.x)
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half) {
+        Segment s;
+        if (!segment_of(g, steps, item, half, s)) continue;
+        const Place place = place_of(g, s.tile);
+        const int from = s.begin ? remainder + (s.begin - 1) * BK : 0;
+        a.start(A + batch_offset(g, g.a_batch, place.batch), g.lda, place.m, g.M, from);
+        b.start(B + batch_offset(g, g.b_batch, place.batch), g.ldb, place.n, g.N, from);
+        const bool inside_a = place.m + BM <= g.M, inside_b = place.n + BN <= g.N;
+        int wide = s.begin ? BK : remainder;  // k-steps of the tile in turn
+        a.skip(wide);
+        b.skip(wide);
+#pragma unroll 1
+        for (int left = s.end - s.begin; left > 0; --left) {
+          mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
+          a.copy(at, inside_a && wide == BK, wide);
+          b.copy(at, inside_b && wide == BK, wide);
+          mbarrier_arrive_after_copies(barrier);
+          a.advance();
+          b.advance();
+          wide = BK;
+          step(1);
+        }
+      }
+    for (int slice = 0; slice < SLICES && steps; ++slice) {  // zeros for each slice's read ahead of its last tile
+      mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
+      a.copy(at, false, 0);
+      b.copy(at, false, 0);
+      mbarrier_arrive_after_copies(barrier);
+      step(1);
+    }
+    copies_wait_all();
+  } else {
+#if REGISTERS
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+#endif
+    const int slice = threadIdx.x / THREADS, thread = threadIdx.x % THREADS;
+    const WarpTile mine = warp_tile(thread);
+    const char* const first_a = reinterpret_cast<const char*>(shared + mine.m);
+    const char* const first_b = reinterpret_cast<const char*>(shared + PanelA::FLOATS + mine.n);
+    unsigned from_a, from_b;  // where the unrolled k-steps begin, in bytes
+    float* const staging = shared + STAGES * STAGE;
+    float* const exchange = staging + THREADS / 32 * STAGED + thread;
+    int turn = slice;  // tiles until this slice's next one
+    float af[2][TM], bf[2][TN];
+    auto load_a = [&](int slot, int k) {
+#pragma unroll
+      for (int i = 0; i < TM; i += 4)
+        *reinterpret_cast<float4*>(&af[slot][i]) =
+            *reinterpret_cast<const float4*>(first_a + from_a + 4 * (k * PanelA::PITCH + quad(i, 8)));
+    };
+    auto load_b = [&](int slot, int k) {
+#pragma unroll
+      for (int j = 0; j < TN; j += 4)
+        *reinterpret_cast<float4*>(&bf[slot][j]) =
+            *reinterpret_cast<const float4*>(first_b + from_b + 4 * (k * PanelB::PITCH + quad(j, 4)));
+    };
+    auto next_stage = [&] {
+      mbarrier_wait(barrier, parity);
+      from_a = from_b = at;
+    };
+    auto load = [&](int slot, int k) {
+      if (VARIANT & 2) load_a(slot, k);
+      load_b(slot, k);
+      if (!(VARIANT & 2)) load_a(slot, k);
+    };
+    if (steps) {
+      if (slice) step(slice);
+      next_stage();
+      load(0, 0);
+    }
+    for (int item = blockIdx.x; item < items; item += gridDim.x)
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half) {
+        Segment s;
+        if (!segment_of(g, steps, item, half, s)) continue;
+        float acc[TM][TN] = {};
+#pragma unroll 1
+        for (turn -= s.end - s.begin; turn < 0; turn += SLICES) {
+          const unsigned read = barrier + 8 * STAGES;
+#pragma unroll 1
+          for (int some = BK / UNROLL; some > 0; --some) {
+#pragma unroll
+            for (int k = 0; k < UNROLL; ++k) {
+              if (k + 1 < UNROLL) {
+                load((k + 1) % 2, k + 1);
+              } else {
+                if (some > 1) {
+                  from_a += 4 * UNROLL * PanelA::PITCH;
+                  from_b += 4 * UNROLL * PanelB::PITCH;
+                } else {  // the next tile, be it of another tile of C
+                  step(SLICES);
+                  next_stage();
+                }
+                load((k + 1) % 2, 0);
+              }
+              if constexpr (VARIANT & 1) outer_product(acc, af[k % 2], bf[k % 2]);
+              else outer_product_rows<(VARIANT & 4) != 0>(acc, af[k % 2], bf[k % 2]);
+            }
+          }
+          __syncwarp();
+          if (threadIdx.x % 32 == 0) mbarrier_arrive(read);
+        }
+        if constexpr (SLICES > 1) {
+          if (slice) {
+#pragma unroll
+            for (int i = 0; i < TM; ++i)
+#pragma unroll
+              for (int j = 0; j < TN; ++j) exchange[((slice - 1) * TM * TN + i * TN + j) * THREADS] = acc[i][j];
+          }
+          slices_meet();
+          if (slice == 0) {
+#pragma unroll
+            for (int other = 1; other < SLICES; ++other)
+#pragma unroll
+              for (int i = 0; i < TM; ++i)
+#pragma unroll
+                for (int j = 0; j < TN; ++j) acc[i][j] += exchange[((other - 1) * TM * TN + i * TN + j) * THREADS];
+          }
+          slices_meet();
+        }
+        if (slice == 0) store_tile(acc, C0, C, partial, g, s, thread, staging);
+      }
+  }
+}

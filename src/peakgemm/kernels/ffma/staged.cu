@@ -1,0 +1,93 @@
+// Staged through registers: for GPUs without cp.async (sm_70, sm_75).
+//
+// Idea: the next tile is read into registers while this one is computed, and stored to the other half of shared
+//   memory: one barrier a tile. Any layout, alignment and edge: one word an access, lanes along whichever
+//   dimension is contiguous, zeros for what is outside.
+
+#include "common/gemm.cuh"
+#include "common/cp_async.cuh"
+#include "common/fragment.cuh"
+#include "common/warp_tile.cuh"
+#include "common/outer_product.cuh"
+#include "common/tile_store.cuh"
+
+// One operand, ROWS (M or N) by K: THREADS threads carry a tile of it, element by element.
+template <bool K_INNER, int ROWS>
+struct Carrier {
+  static constexpr int PITCH = ROWS + 4;
+  static constexpr int COUNT = ROWS * BK / THREADS;
+  static_assert(ROWS * BK % THREADS == 0, "whole rounds");
+  float held[COUNT];
+
+  __device__ __forceinline__ void read(const float* operand, long long ld, int first, int total, int from, int K) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const int e = threadIdx.x + i * THREADS;
+      const int k = from + (K_INNER ? e % BK : e / ROWS), row = first + (K_INNER ? e / BK : e % ROWS);
+      held[i] = k < K && row < total ? operand[K_INNER ? row * ld + k : k * ld + row] : 0.f;
+    }
+  }
+
+  __device__ __forceinline__ void write(float* tile) const {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const int e = threadIdx.x + i * THREADS;
+      tile[(K_INNER ? e % BK : e / ROWS) * PITCH + (K_INNER ? e / BK : e % ROWS)] = held[i];
+    }
+  }
+};
+
+constexpr int A_FLOATS = BK * (BM + 4), STAGE = A_FLOATS + BK * (BN + 4);
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+ffma_staged(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
+            float* __restrict__ partial, const __grid_constant__ Gemm g) {
+  extern __shared__ __align__(16) float shared[];
+  const int steps = (g.K + BK - 1) / BK;
+  const WarpTile mine = warp_tile();
+#pragma unroll 1
+  for (int turn = 2 * blockIdx.x; turn < 2 * (g.whole + g.parts); turn += turn % 2 ? 2 * gridDim.x - 1 : 1) {
+    Segment s;
+    if (!segment_of(g, steps, turn / 2, turn % 2, s)) continue;
+    const Place place = place_of(g, s.tile);
+    const float* const a = A + batch_offset(g, g.a_batch, place.batch);
+    const float* const b = B + batch_offset(g, g.b_batch, place.batch);
+    Carrier<!TRANS_A, BM> carry_a;
+    Carrier<TRANS_B, BN> carry_b;
+    float acc[TM][TN] = {};
+    auto read = [&](int t) {
+      carry_a.read(a, g.lda, place.m, g.M, t * BK, g.K);
+      carry_b.read(b, g.ldb, place.n, g.N, t * BK, g.K);
+    };
+    auto write = [&](int t) {
+      carry_a.write(shared + t % 2 * STAGE);
+      carry_b.write(shared + t % 2 * STAGE + A_FLOATS);
+    };
+    if (s.begin < s.end) {
+      read(s.begin);
+      write(s.begin);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int t = s.begin; t < s.end; ++t) {
+      if (t + 1 < s.end) read(t + 1);
+      const float* const As = shared + t % 2 * STAGE + mine.m;
+      const float* const Bs = shared + t % 2 * STAGE + A_FLOATS + mine.n;
+#pragma unroll
+      for (int k = 0; k < BK; ++k) {
+        float af[TM], bf[TN];
+#pragma unroll
+        for (int i = 0; i < TM; i += 4)
+          *reinterpret_cast<float4*>(&af[i]) = *reinterpret_cast<const float4*>(As + k * (BM + 4) + quad(i, 8));
+#pragma unroll
+        for (int j = 0; j < TN; j += 4)
+          *reinterpret_cast<float4*>(&bf[j]) = *reinterpret_cast<const float4*>(Bs + k * (BN + 4) + quad(j, 4));
+        outer_product(acc, af, bf);
+      }
+      if (t + 1 < s.end) write(t + 1);
+      __syncthreads();
+    }
+    store_tile(acc, C0, C, partial, g, s, threadIdx.x, shared + 2 * STAGE);
+    __syncthreads();
+  }
+}

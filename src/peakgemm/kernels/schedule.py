@@ -1,0 +1,76 @@
+"""How a kernel of the library is launched for a problem: grid, arguments, workspace; on a GPU and in the simulator.
+
+The work of a product is its tiles over the whole batch, or, where they would not fill the GPU, ranges of
+their k-steps: split-K and stream-K (Osama et al., "Stream-K", 2023), with the partial sums added up
+in a fixed order by a second kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+
+from ..errors import InvalidValue
+from ..problem import Batch, Config, Problem
+from .launch_shape import MAX_BLOCKS
+from .registry import FLOAT
+
+# struct Gemm of common/gemm.cuh: 17 long long, 6 int, 2 float, 3 int, padded to 8.
+_GEMM = Struct("<17q6i2f3i4x")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One launch: ``blocks`` of the kernel and, where partial sums are left, ``reduce_blocks`` of the second one.
+
+    ``whole`` tiles are computed by one block each; the k-steps of ``shared`` tiles are dealt to
+    ``parts`` ranges. ``workspace_bytes`` holds their partial sums. ``arguments`` is the kernels' struct.
+    """
+
+    blocks: int
+    reduce_blocks: int
+    whole: int
+    shared: int
+    parts: int
+    workspace_bytes: int
+    arguments: bytes
+
+
+def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
+    """The launch of a tiled kernel; no blocks where C is empty.
+
+    Raises:
+        InvalidValue: more than 2**31 - 1 tiles.
+    """
+    p, slots = problem, sm_count * config.min_blocks
+    # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
+    steps = 0 if p.alpha == 0 else -(-p.k // config.bk)
+    tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * p.batch.count
+    parts = shared = 0
+    if config.split > 1 and steps > 1:
+        shared, parts = tiles, tiles * min(config.split, steps)
+    elif config.split == 0 and tiles % slots and steps > 1:
+        shared = tiles % slots
+        parts = min(slots, shared * steps)
+    if max(tiles, parts) > MAX_BLOCKS:
+        raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} asks for {max(tiles, parts)} tiles of {config.bm} x "
+                           f"{config.bn}, the limit is {MAX_BLOCKS}; use a larger tile or split the product")
+    whole = tiles - shared
+    # Ranges that end where tiles end leave the second half of the slots unused.
+    straddle = parts and (steps * shared % parts or steps % (steps * shared // parts))
+    return Schedule(
+        blocks=min(slots, whole + parts), reduce_blocks=shared * config.tm, whole=whole, shared=shared, parts=parts,
+        workspace_bytes=parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
+        arguments=arguments(p, whole, shared, parts),
+    )
+
+
+def arguments(p: Problem, whole: int = 0, shared: int = 0, parts: int = 0) -> bytes:
+    """``struct Gemm`` for a problem."""
+    row, column = p.c0 or (p.ldc, 1)
+    levels = (1,) * (Batch.MAX_LEVELS - len(p.batch.sizes)) + p.batch.sizes
+    strides = [s for x in (p.batch.a, p.batch.b, p.batch.c, p.batch.c0)
+               for s in (0,) * (Batch.MAX_LEVELS - len(x)) + x]
+    return _GEMM.pack(p.lda, p.ldb, p.ldc, row, column, *strides, *levels, p.m, p.n, 0 if p.alpha == 0 else p.k,
+                      p.alpha, p.beta, whole, shared, parts)
+

@@ -1,0 +1,254 @@
+"""A product decided once and run many times; and `run`, one product on torch CUDA tensors past all protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .boundary import Posed
+from .dispatch import Decision, bound_for, decide, on_device, pose_request, views_of
+from .errors import InvalidValue, MissingComponent
+from .request import Request, check_precision, locate
+from .runtime import device
+from .runtime.adapters.base import HOST, Library, View, stream_handle
+from .runtime.device import Gpu
+
+if TYPE_CHECKING:
+    from .kernels.registry import Kernel
+    from .problem import Config, Problem
+
+__all__ = ["Explanation", "Plan", "check_precision", "run", "set_searcher"]
+
+Searcher = Callable[["Problem", Gpu], "tuple[Kernel, Config]"]
+_searcher: Searcher | None = None
+
+
+def set_searcher(searcher: Searcher | None) -> None:
+    """Say what `Plan.autotune` asks for the best kernel and configuration of a problem on a device."""
+    global _searcher
+    _searcher = searcher
+
+
+def run(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+        stream: Any = None) -> Any:
+    """``alpha a b + beta c`` on torch CUDA tensors, without gradients.
+
+    Args:
+        a, b: float32 ``(..., M, K)`` and ``(..., K, N)`` of any strides; batches broadcast.
+        c: broadcastable to the result, or None; not read where ``beta`` is 0.
+        out: written, where given; it may be ``c`` itself and overlaps no other operand.
+        stream: None: torch's current stream of the tensors' device.
+
+    Returns:
+        ``out``, or a new contiguous tensor.
+
+    Raises:
+        InvalidType, InvalidValue: as `peakgemm.gemm`.
+    """
+    from . import eager
+
+    return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, stream=stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Which kernel runs a product, and why.
+
+    Attributes:
+        product: sizes, ``M x N x K``, with the batch's.
+        kernel, tile: names; the tile is empty where NumPy runs it.
+        layout: ``NN``, ``NT``, ``TN`` or ``TT``: how the kernel finds A and B, after an exchange for a column-major
+            ``out``.
+        source: where the choice comes from: ``tuned``, ``table``, ``heuristic`` or ``only``; ``host`` for NumPy.
+        reason: one sentence.
+        workspace_bytes: device memory for partial sums.
+        precision: the arithmetic.
+        where: the GPU's name, or ``CPU: NumPy``.
+        copied: operands that are copied first, since no kernel takes their strides.
+    """
+
+    product: str
+    kernel: str
+    tile: str
+    layout: str
+    source: str
+    reason: str
+    workspace_bytes: int
+    precision: str
+    where: str
+    copied: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.product}, {self.precision}, on {self.where}",
+                 f"kernel: {self.kernel}{' ' * bool(self.tile)}{self.tile}, layout {self.layout}",
+                 f"chosen by: {self.source}: {self.reason}"]
+        if self.workspace_bytes:
+            lines.append(f"workspace: {self.workspace_bytes:,} bytes")
+        if self.copied:
+            lines.append(f"copied first, for their strides: {', '.join(self.copied)}")
+        return "\n".join(lines)
+
+
+class Plan:
+    """A product decided once: `execute` runs it on operands of the planned layout. Made by `peakgemm.plan`.
+
+    It holds no operand and no buffer, and serves several threads at a time.
+    """
+
+    def __init__(self, request: Request, *, explain_only: bool = False) -> None:
+        self._library, self._index = locate(request)
+        self._request = request
+        self._gpu = device.find() if self._index == HOST else device.require(self._index)
+        self._decision: Decision | None = None
+        self._posed: Posed
+        self._expected: dict[str, View]
+        if self._index == HOST:
+            from . import host
+
+            self._expected, problem = host.survey(self._library, request, self._gpu is not None)
+            self._posed = Posed((), {}, problem)
+        else:
+            with self._library.scope(self._index, None):
+                self._expected = views_of(self._library, request, -1)
+                self._posed = pose_request(request, self._expected)
+            problem = self._posed.problem or self._packed_problem()
+        self._problem = problem
+        if self._gpu is not None:
+            self._decision = decide(problem, self._gpu)
+            if not explain_only and self._index != HOST and 0 not in self._posed.shape:
+                bound_for(problem, self._gpu, self._decision)
+        self._request = request._replace(a=None, b=None, c=None, out=None)  # holds no operand
+
+    def _packed_problem(self) -> Problem:
+        """The problem that is left when the copies have been made."""
+        views = dict(self._expected)
+        while (posed := pose_request(self._request, views)).problem is None:
+            for name, shape in posed.copies.items():
+                if name == "out":
+                    del views["out"]
+                else:
+                    views[name] = View.packed(shape)
+        return posed.problem
+
+    @property
+    def kernel(self) -> str:
+        """Name of the kernel."""
+        return self._decision.kernel.name if self._decision else "numpy.matmul"
+
+    @property
+    def config(self) -> Config | None:
+        """How the kernel is cut; None where NumPy runs the product."""
+        return self._decision.config if self._decision else None
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory that `execute` needs for partial sums: its ``workspace``, or allocated for each call."""
+        if self._decision is None or self._gpu is None or self._index == HOST:
+            return 0
+        from .kernels.schedule import schedule
+
+        return schedule(self._decision.config, self._problem, self._gpu.sm_count).workspace_bytes
+
+    def explain(self) -> Explanation:
+        """Which kernel runs, and why."""
+        p = self._problem
+        batch = " x ".join(str(size) for size in p.batch.sizes)
+        product = f"{p.m} x {p.n} x {p.k}" + (f", batch {batch}" if batch else "")
+        if self._decision is None or self._gpu is None:
+            import numpy as np
+
+            return Explanation(product, "numpy.matmul", "", p.layout, "host", "there is no GPU here: NumPy's BLAS runs "
+                               "it in float32", 0, "ieee", f"CPU: NumPy {np.__version__}")
+        where = self._gpu.name + (", copied there and back" if self._index == HOST else "")
+        d = self._decision
+        return Explanation(product, d.kernel.name, d.config.label(), p.layout, d.source, d.reason,
+                           self.workspace_bytes, "ieee", where, tuple(sorted(self._posed.copies)))
+
+    def __str__(self) -> str:
+        return str(self.explain())
+
+    def autotune(self) -> Plan:
+        """Search for the fastest kernel and configuration, on the device, and use it from now on.
+
+        Returns:
+            The plan itself.
+
+        Raises:
+            InvalidValue: operands in the host's memory: their copies decide the time.
+            MissingComponent: this installation has no searcher.
+        """
+        if self._index == HOST or self._gpu is None:
+            raise InvalidValue("a plan for host arrays is not tuned, its copies decide the time; plan with operands "
+                               "on the GPU")
+        if _searcher is None:
+            raise MissingComponent("autotune() needs peakgemm.tune, which this version does not have; plan without it")
+        kernel, config = _searcher(self._problem, self._gpu)
+        self._use(Decision(kernel, config, "tuned", "it was the fastest of those timed by autotune()"))
+        return self
+
+    def _use(self, decision: Decision) -> None:
+        assert self._gpu is not None
+        bound_for(self._problem, self._gpu, decision)
+        self._decision = decision
+
+    def execute(self, a: Any, b: Any, c: Any = None, out: Any = None, workspace: Any = None, stream: Any = None) -> Any:
+        """Run the product.
+
+        Args:
+            a, b, c, out: of the planned shapes, strides, device and alignment. ``out`` None: a new packed array.
+            workspace: `workspace_bytes` of the device's memory as an array of the operands' library; None:
+                allocated. A workspace serves one call at a time.
+            stream: as for `peakgemm.gemm`.
+
+        Returns:
+            ``out``, or the new array.
+
+        Raises:
+            InvalidValue, InvalidType: an operand that differs from the plan; the message says in what.
+        """
+        request = self._request._replace(a=a, b=b, c=c, out=out)
+        library, index = self._check(request)
+        if index == HOST:
+            from . import host
+
+            return host.multiply(library, request)
+        handle = None if stream is None else stream_handle(stream)
+        return on_device(library, index, request, handle, self._decision, workspace)
+
+    def _check(self, request: Request) -> tuple[Library, int]:
+        if self._request.beta != 0 and request.c is None:
+            raise InvalidValue(f"the plan has beta = {self._request.beta} and needs c; pass it")
+        library, index = locate(request)
+        if library is not self._library or index != self._index:
+            raise InvalidValue(f"the plan is for {self._library.name} arrays on {_place(self._index)}, these are "
+                               f"{library.name} arrays on {_place(index)}; make a plan for them")
+        for name, x in request.arrays().items():
+            view, planned = library.view(x, name), self._expected.get(name)
+            if planned is None and name == "out":
+                planned = View.packed(self._result_shape())
+            elif planned is None:
+                continue  # c, where beta is 0
+            for what, got, wanted in (("shape", view.shape, planned.shape), ("strides", _steps(view), _steps(planned))):
+                if got != wanted:
+                    raise InvalidValue(f"{name} has {what} {got}, the plan {wanted}; make a plan for these arrays")
+            if view.alignment < planned.alignment and 0 not in view.shape:
+                raise InvalidValue(f"{name} starts at an address aligned to {view.alignment} bytes, the plan relies on "
+                                   f"{planned.alignment}; make a plan for these arrays")
+        return library, index
+
+    def _result_shape(self) -> tuple[int, ...]:
+        return pose_request(self._request, {x: y for x, y in self._expected.items() if x in "ab"}
+                            | ({"c": self._expected["c"]} if "c" in self._expected else {})).shape
+
+
+def _steps(view: View) -> tuple[int, ...] | None:
+    """Strides (elements) with 0 where they mean nothing."""
+    if view.strides is None:
+        return None
+    return tuple(step if size > 1 and 0 not in view.shape else 0
+                 for step, size in zip(view.strides, view.shape, strict=True))
+
+
+def _place(index: int) -> str:
+    return "the host" if index == HOST else f"GPU {index}"

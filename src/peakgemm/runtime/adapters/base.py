@@ -1,0 +1,139 @@
+"""What the boundary asks of an array library, and how it sees an array: a `View`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InvalidType, InvalidValue
+
+FLOAT = 4  # bytes
+HOST = -1  # the device index of the host's memory
+
+
+class View(NamedTuple):
+    """Where a float32 array lies: address in bytes, shape, strides in elements.
+
+    ``strides`` None: they are no whole number of elements, or the memory does not hold the values
+    as they are (torch's lazy negation); only a copy helps.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+
+    @property
+    def alignment(self) -> int:
+        """Largest power of two up to 16 that divides the address."""
+        return 16 if self.pointer == 0 else min(16, self.pointer & -self.pointer)
+
+    @classmethod
+    def packed(cls, shape: tuple[int, ...]) -> View:
+        """A row-major array without gaps, at an aligned address."""
+        return cls(0, shape, packed(shape))
+
+    @property
+    def mT(self) -> View:
+        """The matrices transposed."""
+        def swapped(x: tuple[int, ...]) -> tuple[int, ...]:
+            return (*x[:-2], x[-1], x[-2])
+
+        return View(self.pointer, swapped(self.shape), self.strides and swapped(self.strides))
+
+
+class Library(Protocol):
+    """An array library. ``name`` is what errors call it; device indices are the driver's, `HOST` the host."""
+
+    name: str
+
+    def device(self, x: Any) -> int:
+        """Where ``x`` lies.
+
+        Raises:
+            InvalidValue: neither on the host nor on one CUDA device.
+        """
+
+    def view(self, x: Any, name: str, stream: int = -1) -> View:
+        """Describe ``x``; work enqueued on ``stream`` afterwards finds its values ready (-1: no care taken).
+
+        Raises:
+            InvalidType: not float32, or no strided array. ``name`` is what the message calls it.
+        """
+
+    def read_only(self, x: Any) -> bool:
+        """Whether ``x`` must not be written."""
+
+    def scope(self, device: int, stream: int | None) -> AbstractContextManager[int]:
+        """Within it, ``device`` is current and memory is allocated for ``stream`` (None: the library's own
+        current stream); gives that stream's handle."""
+
+    def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
+        """Packed memory for a result on the device of ``like``: an array, or what `deliver` makes one of."""
+
+    def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """``x`` broadcast to ``shape``, packed row-major."""
+
+    def assign(self, to: Any, source: Any) -> None:
+        """``to[...] = source``."""
+
+    def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
+        """The array that the caller gets for what `empty` made, once ``stream`` has work that writes it and
+        reads ``inputs``."""
+
+    def host(self, x: Any, name: str) -> NDArray[np.float32]:
+        """The NumPy view of an array in the host's memory, without a copy."""
+
+    def wrap(self, x: NDArray[np.float32], like: Any) -> Any:
+        """A result in the host's memory as the caller's kind of array."""
+
+
+def check_dtype(dtype: str, name: str) -> None:
+    """Refuse what is not float32, and say what to do.
+
+    Raises:
+        InvalidType: another dtype.
+    """
+    if dtype != "float32":
+        raise InvalidType(f"{name} is {dtype}; peakgemm multiplies float32: convert it with {name}.astype('float32') "
+                          f"({name}.float() in torch)")
+
+
+def in_elements(strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Strides in elements from strides in bytes."""
+    return None if any(step % FLOAT for step in strides) else tuple(step // FLOAT for step in strides)
+
+
+def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides, in elements."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def stream_handle(stream: Any) -> int:
+    """The ``CUstream`` of a torch, CuPy, cuda.core or other stream, as an integer.
+
+    Raises:
+        InvalidType: no stream.
+        InvalidValue: a negative handle.
+    """
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        handle = stream
+    elif hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        handle = int((protocol() if callable(protocol) else protocol)[1])
+    elif hasattr(stream, "cuda_stream"):  # torch before it had the protocol
+        handle = int(stream.cuda_stream)
+    elif hasattr(stream, "ptr"):  # CuPy
+        handle = int(stream.ptr)
+    else:
+        raise InvalidType(f"stream is a {type(stream).__name__}; pass a torch, CuPy or cuda.core stream, a CUstream as "
+                          "an integer, or anything with __cuda_stream__")
+    if handle < 0:
+        raise InvalidValue(f"stream = {handle} is no CUstream handle; leave stream out for the current one")
+    return handle

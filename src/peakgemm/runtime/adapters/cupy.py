@@ -1,0 +1,66 @@
+"""CuPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from .base import View, check_dtype, in_elements
+
+
+class Cupy:
+    """CuPy's arrays, through their own attributes."""
+
+    name = "CuPy"
+
+    def device(self, x: Any) -> int:
+        """See `Library.device`."""
+        return int(x.device.id)
+
+    def view(self, x: Any, name: str, stream: int = -1) -> View:
+        """See `Library.view`."""
+        check_dtype(str(x.dtype), name)
+        return View(int(x.data.ptr), tuple(x.shape), in_elements(x.strides))
+
+    def read_only(self, x: Any) -> bool:
+        """CuPy has no such arrays."""
+        return False
+
+    @contextmanager
+    def scope(self, device: int, stream: int | None) -> Iterator[int]:
+        """CuPy's own device and stream: its pool keeps memory by stream."""
+        with cupy.cuda.Device(device):
+            if stream is None:
+                yield int(cupy.cuda.get_current_stream().ptr)
+            else:
+                with cupy.cuda.ExternalStream(stream, device):
+                    yield stream
+
+    def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
+        """See `Library.empty`."""
+        return cupy.empty(shape, cupy.float32)
+
+    def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """See `Library.copy`."""
+        return cupy.broadcast_to(x, shape).copy(order="C")
+
+    def assign(self, to: Any, source: Any) -> None:
+        """See `Library.assign`."""
+        to[...] = source
+
+    def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
+        """``result`` itself; CuPy's pool frees by stream."""
+        return result
+
+    def host(self, x: Any, name: str) -> NDArray[np.float32]:
+        """Not for the device."""
+        raise NotImplementedError
+
+    def wrap(self, x: NDArray[np.float32], like: Any) -> Any:
+        """Not for the device."""
+        raise NotImplementedError

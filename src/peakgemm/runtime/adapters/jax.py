@@ -1,0 +1,60 @@
+"""JAX arrays, eagerly: in and out through DLPack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.dlpack
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InvalidType, InvalidValue
+from .base import HOST, check_dtype
+from .interop import Fresh, Interop
+
+
+class Jax(Interop):
+    """JAX's arrays: immutable, on one device."""
+
+    def __init__(self) -> None:
+        super().__init__("JAX")
+
+    def device(self, x: Any) -> int:
+        """See `Library.device`.
+
+        Raises:
+            InvalidType: a tracer.
+            InvalidValue: spread over several devices, or on another kind of them.
+        """
+        if isinstance(x, jax.core.Tracer):
+            raise InvalidType("a JAX array under jit, grad or vmap has no memory yet; call peakgemm outside of them")
+        if len(x.devices()) != 1:
+            raise InvalidValue(f"a JAX array is spread over {len(x.devices())} devices; gather it on one with "
+                               "jax.device_put")
+        (place,) = x.devices()
+        if place.platform == "cpu":
+            return HOST
+        if place.platform not in ("gpu", "cuda"):
+            raise InvalidValue(f"a JAX array is on {place}; move it to a CUDA device with jax.device_put")
+        return int(place.local_hardware_id)
+
+    def read_only(self, x: Any) -> bool:
+        """Always."""
+        return True
+
+    def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """See `Library.copy`."""
+        return jax.numpy.array(jax.numpy.broadcast_to(x, shape))
+
+    def host(self, x: Any, name: str) -> NDArray[np.float32]:
+        """The NumPy view of an array on the CPU."""
+        check_dtype(str(x.dtype), name)
+        return np.asarray(x)
+
+    def wrap(self, x: NDArray[np.float32], like: Any) -> Any:
+        """On the device of ``like``."""
+        return jax.device_put(x, next(iter(like.devices())))
+
+    def _adopt(self, fresh: Fresh, like: Any) -> Any:
+        return jax.dlpack.from_dlpack(fresh)

@@ -1,0 +1,147 @@
+"""Pinned memory and streams for products of host arrays: kept for the next call, bounded, one user at a time."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from math import prod
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import device
+from .memory import checked
+
+KEPT_BYTES = 512 << 20  # pinned memory is taken from the whole machine: no more than this is held between calls
+_SMALLEST = 1 << 20
+_PORTABLE, _NON_BLOCKING = 1, 1  # CU_MEMHOSTALLOC_PORTABLE, CU_STREAM_NON_BLOCKING
+
+
+class Pinned:
+    """``size`` bytes of page-locked memory: copies to and from the device run beside everything else.
+
+    Where the system locks no more pages it is ordinary memory, and copies wait.
+    """
+
+    def __init__(self, size: int) -> None:
+        from cuda.bindings import driver
+
+        self.size = size
+        status, address = driver.cuMemHostAlloc(size, _PORTABLE)
+        self._locked = int(status) == 0
+        if self._locked:
+            self.address = int(address)
+        else:
+            self._memory = ctypes.create_string_buffer(size)
+            self.address = ctypes.addressof(self._memory)
+
+    def array(self, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Its first bytes as a float32 array."""
+        flat = (ctypes.c_float * max(prod(shape), 1)).from_address(self.address)
+        return np.ctypeslib.as_array(flat)[:prod(shape)].reshape(shape)
+
+    def free(self) -> None:
+        """Give the pages back."""
+        if self._locked:
+            from cuda.bindings import driver
+
+            driver.cuMemFreeHost(self.address)
+
+
+class Lane:
+    """What one call uses: streams for copies in, computation and copies out, and pinned buffers."""
+
+    def __init__(self) -> None:
+        from cuda.bindings import driver
+
+        self.inward, self.compute, self.outward = (
+            int(checked(driver.cuStreamCreate(_NON_BLOCKING), "a stream")) for _ in range(3))
+        self._taken: list[Pinned] = []
+
+    def pinned(self, size: int) -> Pinned:
+        """A buffer of at least ``size`` bytes, until the call ends."""
+        buffer = _POOL.take(size)
+        self._taken.append(buffer)
+        return buffer
+
+    def wait(self) -> None:
+        """For everything enqueued on the three streams.
+
+        Raises:
+            LaunchFailed: something of it failed.
+        """
+        from cuda.bindings import driver
+
+        answers = [driver.cuStreamSynchronize(x) for x in (self.inward, self.compute, self.outward)]
+        for answer in answers:
+            checked(answer, "the product")
+
+    def put_back(self) -> None:
+        """The buffers are free for other calls."""
+        while self._taken:
+            _POOL.put(self._taken.pop())
+
+
+class _Pool:
+    def __init__(self) -> None:
+        self._free: list[Pinned] = []
+        self._lock = Lock()
+
+    def take(self, size: int) -> Pinned:
+        wanted = _SMALLEST
+        while wanted < size:
+            wanted *= 2
+        with self._lock:
+            for i, buffer in enumerate(self._free):
+                if buffer.size == wanted:
+                    return self._free.pop(i)
+        return Pinned(wanted)
+
+    def put(self, buffer: Pinned) -> None:
+        with self._lock:
+            self._free.append(buffer)
+            spilled = []
+            while sum(x.size for x in self._free) > KEPT_BYTES:
+                spilled.append(self._free.pop(0))  # the one unused for longest
+        for x in spilled:
+            x.free()
+
+
+_POOL = _Pool()
+_LANES: dict[int, list[Lane]] = {}
+_LANES_LOCK = Lock()
+
+
+@contextmanager
+def lane(index: int) -> Iterator[Lane]:
+    """A lane on device ``index``, made current; everything enqueued on it has ended when the block has."""
+    with ExitStack() as stack:
+        stack.enter_context(device.activated(index))
+        with _LANES_LOCK:
+            free = _LANES.setdefault(index, [])
+            mine = free.pop() if free else None
+        mine = mine or Lane()
+        try:
+            yield mine
+        finally:
+            try:
+                mine.wait()  # also after an error: nothing may still use what is given back
+            finally:
+                mine.put_back()
+                with _LANES_LOCK:
+                    free.append(mine)
+
+
+def copy(call: str, to: Any, source: Any, size: int, stream: int) -> None:
+    """``cuMemcpyHtoDAsync`` or ``cuMemcpyDtoHAsync`` between addresses.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    from cuda.bindings import driver
+
+    if size:
+        checked(getattr(driver, call)(to, source, size, stream), f"copy of {size:,} bytes between host and device")

@@ -1,0 +1,44 @@
+"""A kernel of the library on the simulator: the launches that the GPU would make, on NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.library import compile_for, compile_reduce
+from ..kernels.registry import Kernel
+from ..kernels.schedule import schedule
+from ..problem import Config, Problem
+from .launch import run
+from .report import Report, totals
+
+
+def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any],
+                c0: NDArray[Any] | None = None, *, arch: str = "sm_90", sm_count: int = 4, checks: bool = True,
+                max_steps: int = 50_000_000) -> list[Report]:
+    """``C = alpha op(A) op(B) + beta C0``, simulated; ``c`` is updated in place.
+
+    Args:
+        kernel, config: of `kernels.library`.
+        problem: how the arrays' memory is read; each array's first element is the operand's address.
+        a, b, c, c0: float32; views allowed. ``c0`` None: C itself.
+        arch, sm_count: what is compiled for, and how many SMs share the work.
+        checks, max_steps: as in `peakgemm.simulator.run`.
+
+    Returns:
+        One report a launch: the product, and the sum of its partial sums where there are any.
+    """
+    plan = schedule(config, problem, sm_count)
+    if plan.blocks == 0:
+        return [Report(kernel.entry, [], totals([]), [])]
+    partial = np.zeros(max(plan.workspace_bytes // 4, 1), np.float32)
+    args = [a, b, c if c0 is None else c0, c, partial, plan.arguments]
+    reports = [run(compile_for(kernel, config, problem, arch, "ptx"), grid=plan.blocks,
+                   block=config.block_threads, arch=arch, args=args,
+                   shared_bytes=kernel.shared_bytes(config), checks=checks, max_steps=max_steps)]
+    if plan.reduce_blocks:
+        reports.append(run(compile_reduce(config, arch, "ptx"), grid=plan.reduce_blocks, block=config.threads,
+                           arch=arch, args=args, checks=checks, max_steps=max_steps))
+    return reports

@@ -1,0 +1,98 @@
+"""cp.async.bulk: the copy engine moves multiples of 16 bytes from global to shared memory and tells an mbarrier.
+
+The bytes arrive at once; that a thread must not look at them before their phase has ended is the
+business of `races`. The profiler shows neither LSU requests nor wavefronts, so none are counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .access import Site
+from .build import Build, Step
+from .lanes import Group, LaneSet
+from .memory import GLOBAL
+from .ops_mbarrier import objects, per_lane, transfer
+from .ops_memory import address, chosen_lanes
+from .ptx import Instruction
+
+Array = NDArray[Any]
+UNIT = 16  # bytes: the grain of sizes and addresses
+
+
+def bulk_copy(b: Build, ins: Instruction) -> Step:
+    """``[to], [from], size, [mbarrier]``, each lane a copy of its own."""
+    to, *rest = ins.parts[3:]
+    if to not in ("shared::cluster", "shared::cta") or rest[:2] != ["global", "mbarrier::complete_tx::bytes"] or \
+            rest[2:] not in ([], ["L2::cache_hint"]):
+        raise ins.unknown("of the bulk copies only those from global to shared memory, without multicast, are "
+                          "simulated")
+    target, source = address(b, ins, ins.operands[0], "shared"), address(b, ins, ins.operands[1], "global")
+    amount, barrier = b.src(ins, ins.operands[2], "u32"), address(b, ins, ins.operands[3], "shared")
+    guard = b.guard(ins)
+    sites: dict[int, Site] = {}
+    counts = b.machine.counts[ins.index]
+
+    def step(group: Group) -> None:
+        lanes, places = chosen_lanes(b, guard, group)
+        if not lanes.n:
+            return
+        at, origin, bar = (values if places is None else values[places]
+                           for values in (target(group), source(group), barrier(group)))
+        size = per_lane(amount, group, places)
+        found, which = objects(b, ins, lanes, bar)
+        phase = np.array([item.phase for item in found])[which]
+        for each, where, number in sorted(set(zip(size.tolist(), bar.tolist(), phase.tolist(), strict=True))):
+            some, chosen = b.machine.pool.subset(lanes, (size == each) & (bar == where) & (phase == number))
+            site = sites.setdefault(each, Site(b.machine, ins, each, "bulk"))
+            _copy(b, site, some, at[chosen], origin[chosen], (where, number))
+        counts.copies += lanes.n
+        counts.bytes += int(size.sum())
+        transfer(b, ins, lanes, bar, -size)
+
+    return step
+
+
+def _copy(b: Build, site: Site, lanes: LaneSet, at: Array, origin: Array, mbarrier: tuple[int, int]) -> None:
+    machine, batch = b.machine, b.machine.batch
+    valid = _allowed(b, site, lanes, at, origin)
+    if not valid.all():
+        lanes, chosen = machine.pool.subset(lanes, valid)
+        at, origin = at[chosen], origin[chosen]
+    if not lanes.n or not site.size:
+        return
+    steps = np.arange(0, site.size, UNIT)
+    into = ((at + lanes.block_of * batch.shared_stride)[:, None] + steps).ravel()
+    out_of = ((origin - np.uint64(GLOBAL)).astype(np.int64)[:, None] + steps).ravel()
+    batch.shared_views[UNIT][into // UNIT] = machine.arena.views[UNIT][out_of // UNIT]
+    if machine.checks:
+        if not batch.all_written:
+            batch.mark_written(into, UNIT)
+        pattern, shift = site.match("shared", lanes, at)
+        batch.races.access("t", site, pattern, shift, *mbarrier)
+
+
+def _allowed(b: Build, site: Site, lanes: LaneSet, at: Array, origin: Array) -> Array:
+    """Which lanes' copies are in bounds and aligned; the others are reported."""
+    machine, size, limit = b.machine, site.size, b.machine.batch.shared_size
+    inside = machine.arena.inside(origin, size)
+    broken = (
+        ("misaligned", np.full(lanes.n, size % UNIT != 0), f"is not of a multiple of {UNIT} bytes"),
+        ("misaligned", at % UNIT != 0, f"to shared address {{0}}, which is not a multiple of {UNIT}"),
+        ("misaligned", origin % np.uint64(UNIT) != 0, f"from an address that is not a multiple of {UNIT}: {{1}}"),
+        ("shared_out_of_bounds", at.astype(np.int64) + size > limit,
+         f"to shared address {{0}}, past the block's {limit} bytes of shared memory"),
+        ("out_of_bounds", ~inside, "from outside every array: {1}"),
+    )
+    valid = np.ones(lanes.n, bool)
+    for kind, mask, why in broken:
+        if mask.any():
+            first = int(np.flatnonzero(mask)[0])
+            told = why.format(int(at[first]), machine.arena.describe(int(origin[first]), size))
+            machine.fault(kind, site.ins, f"bulk copy of {size} bytes {told}", lanes.lanes[mask],
+                          int(at[first] if "shared" in why else origin[first]))
+            valid &= ~mask
+    return valid

@@ -1,0 +1,455 @@
+"""The cache on disk under damage, strangers, full disks and many processes; compilations shared and announced."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from peakgemm import cli
+from peakgemm.cli.console import progress
+from peakgemm.errors import CompileFailed, InvalidValue
+from peakgemm.problem import Problem
+from peakgemm.runtime import cache
+from peakgemm.runtime import compile as compiler
+from peakgemm.runtime.compile import Compiled, compile_source
+
+SCALE = 'extern "C" __global__ void scale(float* x) { x[threadIdx.x] *= FACTOR; }\n'
+
+
+def scale(factor: int = 3) -> Compiled:
+    return compile_source(SCALE, "scale", "sm_90", {"FACTOR": factor}, name="scale.cu")
+
+
+@pytest.fixture
+def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty compile cache."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """What the logger is told from warnings up, in order."""
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                messages.append(record.getMessage())
+
+    messages: list[str] = []
+    handler = Collect()
+    cache.log.addHandler(handler)
+    yield messages
+    cache.log.removeHandler(handler)
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """NVRTC's compilations counted; ``meanwhile`` runs during each."""
+    import cuda.core
+
+    seen = SimpleNamespace(count=0, meanwhile=lambda: None)
+
+    class Program(cuda.core.Program):
+        def compile(self, *args, **kwargs):
+            seen.count += 1
+            seen.meanwhile()
+            return super().compile(*args, **kwargs)
+
+    monkeypatch.setattr(cuda.core, "Program", Program)
+    return seen
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has announced nothing yet, and finds a tenth of a second long."""
+    monkeypatch.setattr(compiler, "ANNOUNCE_AFTER", 0.1)
+    monkeypatch.setitem(compiler._silence, "said", 0)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(f for f in folder.rglob("*") if f.is_file())
+
+
+def halves(folder: Path) -> tuple[Path, Path]:
+    """Binary and facts of the one entry."""
+    first, second = sorted(files(folder), key=lambda f: f.read_bytes().startswith(b"{"))
+    return first, second
+
+
+# Damage
+
+
+def _wrong_number(code: Path, facts: Path) -> None:
+    record = json.loads(facts.read_text())
+    record["facts"]["registers"] += 1
+    facts.write_text(json.dumps(record))
+
+
+DAMAGE = {
+    "binary emptied": lambda code, facts: code.write_bytes(b""),
+    "binary cut off": lambda code, facts: code.write_bytes(code.read_bytes()[:-1]),
+    "binary altered": lambda code, facts: code.write_bytes(code.read_bytes()[:-1] + b"\x77"),
+    "binary of zeros": lambda code, facts: code.write_bytes(bytes(len(code.read_bytes()))),
+    "facts emptied": lambda code, facts: facts.write_bytes(b""),
+    "facts cut off": lambda code, facts: facts.write_bytes(facts.read_bytes()[:-1]),
+    "facts no text": lambda code, facts: facts.write_bytes(b"\xff\xfe\x00"),
+    "facts no object": lambda code, facts: facts.write_text("[1, 2]"),
+    "facts without digest": lambda code, facts: facts.write_text('{"registers": 1}'),
+    "facts no dictionary": lambda code, facts: facts.write_text('{"digest": "", "facts": 3}'),
+    "facts wrong": _wrong_number,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_entry_is_compiled_anew(cold: Path, programs: SimpleNamespace, said: list[str], damage) -> None:
+    first = scale()
+    damage(*halves(cold))
+    assert scale() == first
+    assert programs.count == 2
+    assert said == [f"peakgemm: a damaged entry in the compile cache {cold} is compiled anew."]
+    assert scale() == first  # mended
+    assert programs.count == 2
+
+
+def test_another_kernels_entry_is_damage(cold: Path, programs: SimpleNamespace) -> None:
+    first = scale(3)
+    code, facts = halves(cold)
+    kept = code.read_bytes(), facts.read_bytes()
+    shutil.rmtree(cold / "entries")
+    other = scale(4)
+    for path, content in zip(halves(cold), kept, strict=True):
+        path.write_bytes(content)  # a whole and undamaged entry, under the wrong name
+    assert scale(4) == other != first
+    assert programs.count == 3
+
+
+def test_facts_of_other_names_are_no_hit(cold: Path, programs: SimpleNamespace, monkeypatch) -> None:
+    first = scale()
+    monkeypatch.setattr(cache, "load", lambda key: (b"code", {"registers": 1, "colour": 2}))
+    assert scale() == first
+    assert programs.count == 2
+
+
+# Folders
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+class TestPrivacy:
+    def test_what_is_made_is_private(self, cold: Path) -> None:
+        before = os.umask(0)
+        try:
+            scale()
+        finally:
+            os.umask(before)
+        for folder in (cold, cold / "entries", cold / "tmp"):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+    @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777], ids=oct)
+    @pytest.mark.parametrize("part", [".", "entries"])
+    def test_a_folder_open_to_others_is_not_read(self, cold: Path, programs: SimpleNamespace, said: list[str],
+                                                 mode: int, part: str) -> None:
+        first = scale()
+        before = files(cold)
+        (cold / part).chmod(mode)
+        cache._store.cache_clear()
+        assert scale() == scale() == first
+        assert programs.count == 3
+        assert files(cold) == before
+        assert len(said) == 1
+        assert f"other users may write to {cold / part}. Run: chmod go-w {cold / part}" in said[0]
+
+    def test_readable_by_others_is_no_harm(self, cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
+        scale()
+        cold.chmod(0o755)
+        cache._store.cache_clear()
+        scale()
+        assert (programs.count, said) == (1, [])
+
+    def test_a_strangers_folder_is_not_read(self, cold: Path, programs: SimpleNamespace, said: list[str],
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+        scale()
+        me = os.geteuid()
+        if me == 0:
+            os.chown(cold, 12345, -1)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+        cache._store.cache_clear()
+        scale()
+        assert programs.count == 2
+        assert len(said) == 1
+        assert f"{cold} belongs to user {12345 if me == 0 else me}" in said[0]
+        assert "Set PEAKGEMM_CACHE_DIR" in said[0]
+        with pytest.raises(InvalidValue, match=f"cannot clear the compile cache in {cold}: .* belongs to user"):
+            cache.clear()
+
+
+def test_a_read_only_disk_is_read(cold: Path, programs: SimpleNamespace, said: list[str],
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    first = scale(3)
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    cache._store.cache_clear()
+    assert scale(3) == first
+    assert programs.count == 1
+    assert scale(4) == scale(4) != first
+    assert scale(5) != first
+    assert programs.count == 4
+    assert said == [f"peakgemm: cannot write the compile cache in {cold} (Read-only file system); "
+                    "going on without it."]
+
+
+def test_a_disk_that_cannot_be_read(cold: Path, programs: SimpleNamespace, said: list[str],
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.core.utils import FileStreamProgramCache
+
+    def fail(self, key, default=None):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    scale()
+    monkeypatch.setattr(FileStreamProgramCache, "get", fail)
+    assert scale() == scale()
+    assert programs.count == 3
+    assert said == [f"peakgemm: cannot read the compile cache in {cold} (Input/output error); going on without it."]
+
+
+SMALL_DISK = f"""
+import resource
+from pathlib import Path
+from peakgemm.runtime import cache
+from peakgemm.runtime.compile import compile_source
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))  # bytes: writes stop midway
+found = [compile_source({SCALE!r}, "scale", "sm_90", {{"FACTOR": f}}) for f in (3, 4, 3)]
+assert found[0] == found[2] != found[1]
+assert all(c.recipe is None and len(c.code) > 1000 for c in found)  # compiled, all three
+print(sum(f.is_file() for f in cache.folder().rglob("*")))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX limits")
+def test_writes_that_stop_midway_leave_nothing(cold: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", SMALL_DISK], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    assert done.stderr.splitlines() == [
+        f"peakgemm: cannot write the compile cache in {cold} (File too large); going on without it."]
+
+
+# Many processes
+
+
+WORKER = f"""
+import hashlib, sys
+from peakgemm.runtime.compile import compile_source
+sys.stdin.readline()  # all start together
+for factor in range(3):
+    c = compile_source({SCALE!r}, "scale", "sm_90", {{"FACTOR": factor + 2}})
+    print(hashlib.sha256(c.code).hexdigest(), c.registers)
+"""
+
+
+def test_eight_processes_on_a_cold_cache(cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
+    workers = [subprocess.Popen([sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True) for _ in range(8)]
+    for worker in workers:
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    told = [worker.communicate(timeout=300) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * 8, told
+    assert [err for _, err in told] == [""] * 8
+    assert len({out for out, _ in told}) == 1
+    assert len(files(cold)) == 6  # three binaries, three facts, nothing half-written
+    assert len({scale(factor).code for factor in (2, 3, 4)}) == 3
+    assert (programs.count, said) == (3, [])  # under the name scale.cu: entries of their own
+    assert len(files(cold)) == 12
+
+
+# Many threads
+
+
+def test_threads_share_a_compilation(cold: Path, programs: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = threading.Semaphore(0)
+    result = compiler.Future.result
+
+    def tell(future):
+        waiting.release()
+        return result(future)
+
+    def all_ask() -> None:
+        for _ in range(3):  # the compilation ends when the three others wait for it
+            assert waiting.acquire(timeout=60)
+
+    monkeypatch.setattr(compiler.Future, "result", tell)
+    programs.meanwhile = all_ask
+    found: list[Compiled] = []
+    threads = [threading.Thread(target=lambda: found.append(scale())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert programs.count == 1
+    assert len(found) == 4
+    assert all(c is found[0] for c in found)
+    assert not compiler._under_way
+
+
+def test_a_failure_is_not_kept(cold: Path, programs: SimpleNamespace) -> None:
+    def fail() -> None:
+        raise RuntimeError("out of luck")
+
+    programs.meanwhile = fail
+    with pytest.raises(CompileFailed, match="out of luck"):
+        scale()
+    programs.meanwhile = lambda: None
+    assert scale().entry == "scale"
+    assert programs.count == 2
+
+
+# Announcements
+
+
+def test_a_long_compilation_says_so_meanwhile(cold: Path, programs: SimpleNamespace, said: list[str],
+                                              impatient: None) -> None:
+    heard = []
+
+    def listen() -> None:
+        for _ in range(1000):
+            if said:
+                break
+            threading.Event().wait(0.01)
+        heard.extend(said)  # while the compilation is still under way
+
+    programs.meanwhile = listen
+    scale(3)
+    assert heard == [f"peakgemm: compiling scale.cu for sm_90 (first use; cached in {cold}) ..."]
+    programs.meanwhile = lambda: threading.Event().wait(0.3)
+    scale(4)
+    assert len(said) == 1  # once is enough
+
+
+def test_quick_ones_and_hits_are_silent(cold: Path, programs: SimpleNamespace, said: list[str], impatient: None,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "ANNOUNCE_AFTER", 30)
+    scale()
+    monkeypatch.setattr(compiler, "ANNOUNCE_AFTER", 0)
+    scale()
+    threading.Event().wait(0.05)
+    assert (programs.count, said) == (1, [])
+
+
+def test_a_progress_bar_silences_it(cold: Path, programs: SimpleNamespace, said: list[str], impatient: None) -> None:
+    programs.meanwhile = lambda: threading.Event().wait(0.3)
+    with progress("compiling", 1):
+        scale(3)
+    assert said == []
+    scale(4)
+    assert len(said) == 1
+
+
+# Entries of no use
+
+
+def test_an_entry_that_the_driver_refuses_is_made_again(cold: Path, programs: SimpleNamespace) -> None:
+    fresh = scale()
+    assert compiler.anew(fresh) is None  # this process compiled it
+    kept = scale()
+    assert kept.recipe is not None
+    assert compiler.anew(kept) is None  # the same code again
+    assert programs.count == 2
+    stale = Compiled(kept.entry, kept.arch, kept.kind, b"refused", 1, 0, 0, 0, kept.recipe)
+    assert compiler.anew(stale) == fresh
+    assert programs.count == 3
+    assert len(files(cold)) == 2
+
+
+# The command line
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Run a command line in this process: exit code, what it printed, what it complained of."""
+    monkeypatch.setattr("peakgemm.runtime.device.find", lambda: None)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["peakgemm", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return end.value.code or 0, *capsys.readouterr()
+    return call
+
+
+def test_info_counts_both_kinds(cold: Path, run) -> None:
+    scale()
+    (cold / "tuned").mkdir()
+    (cold / "tuned" / "one.json").write_text("{}")
+    lines = run("cache", "info")[1].splitlines()
+    assert lines[0].startswith(f"programs: {cold}: 2 files")
+    assert lines[1].startswith(f"tuning entries: {cold / 'tuned'}: 1 files")
+
+
+def test_clear_takes_tuning_entries_only_when_told(cold: Path, run) -> None:
+    scale()
+    (cold / "tuned").mkdir()
+    for name in ("one.json", "notes.txt"):
+        (cold / "tuned" / name).write_text("{}")
+    assert run("cache", "clear")[0] == 0
+    assert files(cold) == [cold / "tuned" / "notes.txt", cold / "tuned" / "one.json"]
+    assert run("cache", "clear", "--tuned")[0] == 0
+    assert files(cold) == [cold / "tuned" / "notes.txt"]
+
+
+@pytest.fixture
+def selection(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
+    """A dispatcher of three kernels; the problems that it was asked about."""
+    asked: list[Problem] = []
+    kernels = [SimpleNamespace(name=f"times{f}", factor=f) for f in (2, 3, 4)]
+    config = SimpleNamespace(label=lambda: "label")
+
+    def choose(problem, arch, sm_count, device_name=""):
+        asked.append(problem)
+        return SimpleNamespace(kernel=kernels[0], config=config)
+
+    module = SimpleNamespace(choose=choose, warm_set=lambda arch: [(k, config, None) for k in kernels])
+    monkeypatch.setitem(sys.modules, "peakgemm.select", module)
+    monkeypatch.setattr("peakgemm.select", module, raising=False)
+    monkeypatch.setattr("peakgemm.kernels.library.compile_for",
+                        lambda kernel, config, problem, arch: scale(kernel.factor))
+    return asked
+
+
+def test_warm(cold: Path, programs: SimpleNamespace, run, selection: list[Problem]) -> None:
+    code, out, err = run("cache", "warm", "--arch", "sm_90")
+    assert (code, err, selection) == (0, "", [])
+    assert out == f"{cold}: 3 kernels for sm_90, 3 of them new\n"
+    assert run("cache", "warm", "--arch", "sm_90")[1] == f"{cold}: 3 kernels for sm_90, 0 of them new\n"
+    assert programs.count == 3
+
+
+def test_warm_for_shapes(cold: Path, run, selection: list[Problem]) -> None:
+    code, out, _ = run("cache", "warm", "--shape", "64x32x16,8x8x8")
+    assert code == 0
+    assert [(p.m, p.n, p.k) for p in selection] == [(64, 32, 16), (8, 8, 8)]
+    assert "2 kernels for sm_90" in out
+
+
+def test_warm_without_a_cache_is_refused(cold: Path, run, selection: list[Problem]) -> None:
+    cold.write_text("in the way")
+    code, _, err = run("cache", "warm", "--arch", "sm_90")
+    assert code == 2
+    assert "nothing would be kept: " in err
+    assert "Set PEAKGEMM_CACHE_DIR" in err

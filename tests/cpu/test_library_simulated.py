@@ -1,0 +1,181 @@
+"""The library's kernel on the simulator: layouts, edges, scales, batches, ways to share K; results and faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peakgemm.kernels.library import SPECIALISED
+from peakgemm.problem import Batch, Config, Problem
+from peakgemm.simulator.library import run_library
+
+SMALL = Config(32, 32, 8, 4, 8, stages=4, fragments=2, raster=4, producers=32)
+UNIT = 2.0**-24
+LEVELS = (2, 3, 2)
+SENTINEL = -777.25
+LAYOUTS = ("NN", "NT", "TN", "TT")
+
+
+@dataclass
+class Case:
+    """One product. Operands lie in larger memory: ``pad`` floats of NaN after each row, ``shift`` before the first.
+
+    ``c0``: None, C itself; else which of rows and columns the matrix that beta scales has: "mn", "n" (row
+    stride 0), "m" (column stride 0) or "". ``batch`` gives the sizes and ``still`` the levels at which A, B
+    or C0 stay where they are. ``poison`` names the operands full of NaN.
+    """
+
+    m: int
+    n: int
+    k: int
+    layout: str = "NN"
+    alpha: float = 1.5
+    beta: float = 0.5
+    pad: int = 0
+    shift: int = 0
+    c0: str | None = None
+    batch: tuple[int, ...] = ()
+    still: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    integers: bool = False
+    config: Config = SMALL
+    arch: str = "sm_90"
+    poison: str = ""
+
+
+class Operand:
+    """A matrix for each of the batch, within memory whose other floats are ``around``."""
+
+    def __init__(self, case: Case, name: str, rows: int, columns: int, around: float = np.nan) -> None:
+        sizes = tuple(1 if level in case.still.get(name, ()) else size for level, size in enumerate(case.batch))
+        self.ld = columns + case.pad
+        step, steps = rows * self.ld + case.pad, list[int]()
+        for size in reversed(sizes):
+            steps.insert(0, 0 if size == 1 else step)
+            step *= size
+        self.batch = tuple(steps)
+        self.flat = np.full(case.shift + step, around, "f4")
+        self.memory = self.flat[case.shift:]
+        self.values: Any = np.lib.stride_tricks.as_strided(self.memory, (*sizes, rows, columns),
+                                                           [4 * s for s in (*steps, self.ld, 1)])
+        self.alignment = 4 if case.shift % 4 else 16
+
+
+def multiply(case: Case, seed: int = 0) -> tuple[Any, list[Any]]:
+    """Run a case and check it; C and the reports."""
+    rng = np.random.default_rng(seed)
+    ta, tb = (letter == "T" for letter in case.layout)
+    a = Operand(case, "a", *((case.k, case.m) if ta else (case.m, case.k)))
+    b = Operand(case, "b", *((case.n, case.k) if tb else (case.k, case.n)))
+    c = Operand(case, "c", case.m, case.n, SENTINEL)
+    has = case.c0 or ""
+    old = c if case.c0 is None else Operand(case, "c0", case.m if "m" in has else 1, case.n if "n" in has else 1)
+    for name, operand in (("a", a), ("b", b), ("c", old)):
+        shape = operand.values.shape
+        operand.values[...] = rng.integers(-8, 9, shape) if case.integers else rng.standard_normal(shape)
+        if name in case.poison:
+            operand.values[...] = np.nan
+    problem = Problem(case.m, case.n, case.k, a.ld, b.ld, c.ld, case.alpha, case.beta,
+                      (a.alignment, b.alignment, c.alignment), ta, tb,
+                      None if old is c else (old.ld if "m" in has else 0, int("n" in has)),
+                      Batch(case.batch, a.batch, b.batch, c.batch, old.batch))
+    want = scale = np.zeros((*case.batch, case.m, case.n))
+    if case.alpha:
+        left, right = (np.swapaxes(x.values, -1, -2) if turned else x.values for x, turned in ((a, ta), (b, tb)))
+        left, right = left.astype(float), right.astype(float)
+        want, scale = case.alpha * (left @ right), abs(case.alpha) * (abs(left) @ abs(right))
+    if case.beta:
+        addend = case.beta * old.values.astype(float)
+        want, scale = want + addend, scale + abs(addend)
+    others = [x for x in (a, b, old) if x is not c]
+    before = [x.flat.copy() for x in others]
+
+    reports = run_library(SPECIALISED, case.config, problem, a.memory, b.memory, c.memory,
+                          None if old is c else old.memory, arch=case.arch)
+
+    assert all(report.clean for report in reports), "\n".join(map(str, reports))
+    error, bound = abs(c.values - want), (0 if case.integers else (case.k + 3) * UNIT) * scale
+    assert (error <= bound).all(), f"off by {error.max()} where {bound.min()} to {bound.max()} is allowed"
+    for operand, flat in zip(others, before, strict=True):
+        np.testing.assert_array_equal(operand.flat, flat)
+    result = c.values.copy()
+    c.values[...] = SENTINEL
+    assert (c.flat == SENTINEL).all(), "floats beside C were written"
+    return result, reports
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_edges_in_any_layout(layout: str) -> None:
+    multiply(Case(45, 39, 21, layout, pad=3, shift=1))
+    multiply(Case(44, 36, 20, layout, pad=4, integers=True))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_whole_tiles_at_any_address(arch: str) -> None:
+    multiply(Case(64, 32, 24, "TN", arch=arch))
+    multiply(Case(64, 32, 24, "TN", shift=1, arch=arch))
+
+
+@pytest.mark.parametrize(("k", "alpha", "beta", "poison"), [
+    (1, 1.5, 0.5, ""), (1, 1.0, 0.0, "c"), (0, 1.5, 0.5, ""), (0, 1.5, 0.0, "c"), (21, 0.0, 0.5, "ab"),
+    (21, 0.0, 0.0, "abc"), (21, -2.0, 0.0, "c"), (9, 1.0, 1.0, ""),
+])
+def test_scales_and_short_k(k: int, alpha: float, beta: float, poison: str) -> None:
+    """With alpha = 0 or K = 0, A and B are not read; with beta = 0, C0 is not."""
+    multiply(Case(33, 34, k, alpha=alpha, beta=beta, poison=poison))
+
+
+@pytest.mark.parametrize("c0", ["mn", "n", "m", ""])
+@pytest.mark.parametrize("split", [1, 3])
+def test_a_matrix_row_column_or_number_is_added(c0: str, split: int) -> None:
+    multiply(Case(37, 41, 24, c0=c0, pad=1, beta=-0.75, config=replace(SMALL, split=split)))
+    multiply(Case(5, 6, 24, c0=c0, beta=0.0, poison="c", config=replace(SMALL, split=split)))
+
+
+@pytest.mark.parametrize("layout", ["NN", "TT"])
+@pytest.mark.parametrize(("batch", "still"), [
+    ((3,), {}), ((3,), {"b": (0,)}), ((3,), {"a": (0,)}), (LEVELS, {"a": (1,), "b": (0, 2), "c0": (2,)}),
+    (LEVELS, {"a": (0, 1, 2), "c0": (0, 1, 2)}),
+])
+def test_batches(layout: str, batch: tuple[int, ...], still: dict[str, tuple[int, ...]]) -> None:
+    multiply(Case(12, 36, 8, layout, batch=batch, still=still, pad=2, c0="mn" if "c0" in still else None))
+
+
+def test_three_levels_share_k() -> None:
+    multiply(Case(8, 20, 30, batch=LEVELS, still={"b": (1,)}, config=replace(SMALL, split=2)))
+
+
+def test_a_batch_whose_matrices_are_not_aligned() -> None:
+    """The first matrix and its rows are, the step to the next is a multiple of 16 bytes less one float."""
+    multiply(Case(32, 33, 8, "TN", pad=3, batch=(2, 2), still={"b": (0,)}))
+
+
+SHARED = [replace(SMALL, split=3), replace(SMALL, split=0), replace(SMALL, slices=2),
+          replace(SMALL, slices=2, split=0), replace(SMALL, slices=2, split=3)]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", SHARED, ids=Config.label)
+def test_ways_to_share_k(config: Config) -> None:
+    """Six tiles for four SMs; K that every range has a part of, and K of one step."""
+    for k in (5, 60):
+        multiply(Case(70, 40, k, integers=True, config=config, c0="n", alpha=2.0, beta=-1.0))
+
+
+@pytest.mark.parametrize("config", [SMALL, *SHARED], ids=Config.label)
+def test_the_same_bits_every_time(config: Config) -> None:
+    results = [multiply(Case(20, 70, 40, config=config), seed=7)[0] for _ in range(2)]
+    assert (results[0].view("u4") == results[1].view("u4")).all()
+
+
+@pytest.mark.parametrize(("m", "n", "batch"), [(0, 5, ()), (5, 0, ()), (4, 4, (0,))])
+def test_nothing_to_do(m: int, n: int, batch: tuple[int, ...]) -> None:
+    _, (report,) = multiply(Case(m, n, 3, batch=batch))
+    assert report.counters["warp_instructions"] == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_row_or_column(layout: str) -> None:
+    for m, n in ((1, 1), (1, 35), (35, 1)):
+        multiply(Case(m, n, 10, layout))

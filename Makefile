@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The 4096 squares with a GPU, 1024 without; SIZE=8192 chooses.
 LADDER_ARGS := $(if $(SIZE),--size $(SIZE))
 
-.PHONY: ladder sweep test lint publish clean
+.PHONY: ladder sweep test lint publish cubins clean
 
 ladder: $(VENV)/.installed
 	$(BIN)/peakgemm ladder $(LADDER_ARGS)
@@ -26,6 +26,10 @@ lint: $(VENV)/.installed-dev
 # Tables, plots and the measured line of each kernel's header, from results/.
 publish: $(VENV)/.installed-dev
 	$(BIN)/python tools/publish.py
+
+# The cubins that come with the package, with the NVRTC at hand.
+cubins: $(VENV)/.installed-dev
+	$(BIN)/python tools/cubins.py
 
 # constraints.txt holds the versions that the figures and the no-spill tests were made with.
 $(VENV)/.installed: pyproject.toml constraints.txt

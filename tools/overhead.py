@@ -5,6 +5,9 @@
 Calls are issued in bursts of 200 on 64 x 64 operands with nothing else queued: the window closes before the
 GPU is waited for. The bursts of all cases run in turn, round after round; a ratio is the median of
 the ratios within a round. Needs torch and a GPU.
+
+Imports and first calls are measured in fresh processes, which find bytecode as an installed package has it. Where
+one of them fails its case is left out, the others go on, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -55,14 +58,19 @@ torch.mm(a, b)
 torch.cuda.synchronize()
 IMPORTS
 start = time.perf_counter()
+import peakgemm
 c = peakgemm.matmul(a, b)
 torch.cuda.synchronize()
 taken = time.perf_counter() - start
 assert torch.allclose(c.double(), want, atol=1e-4), "wrong product"
 print(json.dumps(taken))
 """
-BARE = FIRST_CALL.replace("IMPORTS", "import peakgemm")
+BARE = FIRST_CALL.replace("IMPORTS", "")
 READY = FIRST_CALL.replace("IMPORTS", "import cuda.core, numpy, peakgemm")
+# As for a kernel that does not come with the package: the compiler's, or the cache's.
+UNSHIPPED = BARE.replace("c = peakgemm", "from peakgemm.kernels import shipped\nshipped.find = lambda *args: None\n"
+                         "c = peakgemm")
+LIMIT = 120  # seconds that a process may take
 
 
 @dataclass
@@ -138,36 +146,71 @@ def row(case: str, samples: list[float], baseline: str | None = None, ratio: flo
     return found
 
 
+class ProcessFailed(RuntimeError):
+    """A measured process failed; its error is on stderr."""
+
+
 def spawn(code: str, folder: str) -> subprocess.Popen[str]:
     """A fresh process with its compile cache in ``folder``."""
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
-                            env={**os.environ, "PEAKGEMM_CACHE_DIR": folder})
+    environment = {**os.environ, "PEAKGEMM_CACHE_DIR": folder}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def microseconds(process: subprocess.Popen[str]) -> float:
-    """What it measured."""
-    said, _ = process.communicate()
+    """What it measured.
+
+    Raises:
+        ProcessFailed: it took longer than `LIMIT`, or ended with an error.
+    """
+    try:
+        said, _ = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise ProcessFailed(f"it took more than {LIMIT} s") from None
     if process.returncode:
-        raise SystemExit(f"a measured process failed with exit code {process.returncode}; its error is above")
+        raise ProcessFailed(f"exit code {process.returncode}; its error is above")
     return float(json.loads(said)) * 1e6
 
 
-def process_rows(repeats: int) -> list[dict[str, Any]]:
-    """Imports and first calls, in processes of their own."""
+def together(code: str, count: int) -> list[float]:
+    """What ``count`` processes measure that start at once on an empty cache."""
+    with tempfile.TemporaryDirectory() as empty:
+        processes = [spawn(code, empty) for _ in range(count)]
+        try:
+            return [microseconds(x) for x in processes]
+        finally:
+            for x in processes:  # those that a failure left behind
+                if x.poll() is None:
+                    x.kill()
+                    x.communicate()
+
+
+def process_rows(repeats: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Imports and first calls, in processes of their own: the rows, and the cases that failed."""
+    rows, failed = [], []
     with tempfile.TemporaryDirectory() as folder:
-        rows = [row("import peakgemm", [microseconds(spawn(IMPORT, folder)) for _ in range(repeats)])]
-        microseconds(spawn(BARE, folder))  # fills the cache
-        for said, code in (("imports included", BARE), ("cuda.core and numpy imported before", READY)):
-            rows.append(row(f"first matmul, warm disk cache, {said}",
-                            [microseconds(spawn(code, folder)) for _ in range(repeats)]))
+        def warm(code: str) -> list[float]:
+            microseconds(spawn(code, folder))  # fills the cache, writes bytecode
+            return [microseconds(spawn(code, folder)) for _ in range(repeats)]
 
-    def cold(together: int) -> list[float]:
-        with tempfile.TemporaryDirectory() as empty:
-            return [microseconds(p) for p in [spawn(BARE, empty) for _ in range(together)]]
-
-    rows.append(row("first matmul, cold disk cache, imports included", [cold(1)[0] for _ in range(repeats)]))
-    rows.append(row(f"the same in each of {PROCESSES} processes at once", cold(PROCESSES)))
-    return rows
+        first = "first matmul, "
+        for case, measure in (
+            ("import peakgemm", lambda: warm(IMPORT)),
+            (f"{first}kernel of the package, imports included", lambda: warm(BARE)),
+            (f"{first}kernel of the package, cuda.core and numpy imported before", lambda: warm(READY)),
+            (f"{first}kernel from the warm disk cache, imports included", lambda: warm(UNSHIPPED)),
+            (f"{first}cold disk cache, imports included",
+             lambda: [x for _ in range(repeats) for x in together(UNSHIPPED, 1)]),
+            (f"the same in each of {PROCESSES} processes at once", lambda: together(UNSHIPPED, PROCESSES)),
+        ):
+            try:
+                rows.append(row(case, measure()))
+            except ProcessFailed as error:
+                failed.append(case)
+                print(f"{case:62} failed: {error}", flush=True)
+    return rows, failed
 
 
 def processor() -> str:
@@ -187,10 +230,14 @@ def main() -> None:
     args = parser.parse_args()
     records.check_writable(args.json)
     gpu = device.require()
-    rows = host_rows(args.rounds) + process_rows(args.repeats)
+    rows = host_rows(args.rounds)
+    more, failed = process_rows(args.repeats)
+    rows += more
     versions = {"torch": torch.__version__, "processor": processor()}
     run = {"shape": [SIZE, SIZE, SIZE], "rungs": rows}
     records.write(args.json, records.record(gpu, gpu.arch, [run], versions=versions))
+    if failed:
+        raise SystemExit(f"{len(failed)} case(s) failed and are not in {args.json}: {'; '.join(failed)}")
 
 
 if __name__ == "__main__":

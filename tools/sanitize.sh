@@ -12,3 +12,8 @@ for tool in memcheck racecheck initcheck synccheck; do
       python3 tools/launch_rungs.py --beta "$beta" 256x256x64 257x129x65 1x1x1 127x255x33 33x1000x7
   done
 done
+for tool in memcheck racecheck initcheck synccheck; do
+  echo "== $tool, library"
+  compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 --print-limit 5 \
+    python3 tools/launch_library.py
+done

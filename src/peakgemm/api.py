@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidValue
 from .plan import Explanation, Plan, set_searcher
 from .prepared import Prepared
 from .request import NO_STREAM, Request, check_precision, locate, scales
 from .runtime.adapters.base import HOST, Library, stream_handle
+
+if TYPE_CHECKING:
+    from .kernels.registry import Kernel
+    from .problem import Config, Problem
+    from .runtime.device import Gpu
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
@@ -157,7 +162,6 @@ def plan(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
     check_precision(precision)
     request = _request(a, b, c, alpha, beta, trans_a, trans_b, out)
     library, index = locate(request)
-    _register_searcher()
     if library.name == "torch" and index != HOST:
         from .eager_plan import TorchPlan
 
@@ -285,10 +289,10 @@ def _as_matrices(call: Callable[..., Any], a: Any, b: Any, c: Any, alpha: Any, b
     return result.squeeze(-1) if column else result
 
 
-def _register_searcher() -> None:
-    """The tuner lies above the plan, which is given it here."""
-    try:
-        search = import_module("peakgemm.tune.search")
-    except ModuleNotFoundError:
-        return
-    set_searcher(search.best)
+def _search(problem: Problem, gpu: Gpu) -> tuple[Kernel, Config]:
+    """The tuner lies above the plan, which is given it here; it is imported when it is asked."""
+    found: tuple[Kernel, Config] = import_module("peakgemm.tune.search").best(problem, gpu)
+    return found
+
+
+set_searcher(_search)

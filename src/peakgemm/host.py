@@ -27,7 +27,7 @@ def multiply(library: Library, request: Request, resident: View | None = None) -
         InvalidType, InvalidValue: see `pose` and `Library`.
     """
     work = prepare(library, request)
-    gpu = device.find()
+    gpu = device.here()
     if gpu is None or not work.out.size:
         _on_cpu(work)
     else:

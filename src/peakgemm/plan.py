@@ -99,7 +99,7 @@ class Plan:
     def __init__(self, request: Request, *, explain_only: bool = False) -> None:
         self._library, self._index = locate(request)
         self._request = request
-        self._gpu = device.find() if self._index == HOST else device.require(self._index)
+        self._gpu = device.here() if self._index == HOST else device.require(self._index)
         self._decision: Decision | None = None
         self._posed: Posed
         self._expected: dict[str, View]
@@ -146,9 +146,10 @@ class Plan:
         """Device memory that `execute` needs for partial sums: its ``workspace``, or allocated for each call."""
         if self._decision is None or self._gpu is None or self._index == HOST:
             return 0
-        from .kernels.schedule import schedule
+        from .kernels.library import schedule
 
-        return schedule(self._decision.config, self._problem, self._gpu.sm_count).workspace_bytes
+        kernel, config = self._decision.kernel, self._decision.config
+        return schedule(kernel, config, self._problem, self._gpu.sm_count).workspace_bytes
 
     def explain(self) -> Explanation:
         """Which kernel runs, and why."""

@@ -27,7 +27,7 @@ class Prepared:
             from .runtime.adapters.numpy import host_view
 
             host = library.host(b, "b")
-            self.array, view, gpu = b, host_view(host), device.find()
+            self.array, view, gpu = b, host_view(host), device.here()
             if gpu is not None and host.size:
                 from .staged import Resident
 
@@ -42,7 +42,7 @@ class Prepared:
 
     def resident(self) -> View | None:
         """Where a host array's copy lies on the current GPU, if there."""
-        gpu = device.find() if self._kept is not None else None
+        gpu = device.here() if self._kept is not None else None
         return self._kept.view if gpu is not None and gpu.index == self._kept.gpu.index else None
 
     def __repr__(self) -> str:

@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
-from .kernels.library import SPECIALISED, STAGED
-from .kernels.registry import Kernel
+from . import tuned
+from .kernels import skinny
+from .kernels.library import SPECIALISED, STAGED, kernel_named
+from .kernels.registry import FLOAT, Kernel
+from .kernels.skinny import SKINNY
 from .kernels.validity import is_valid
 from .problem import Config, Problem
 from .runtime.architectures import Architecture, architecture
@@ -20,7 +23,7 @@ from .runtime.architectures import Architecture, architecture
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What runs, where the decision comes from (``tuned``, ``table``, ``heuristic``, ``only``) and one sentence why."""
+    """What runs, where the decision comes from (``tuned``, ``table`` or ``heuristic``) and one sentence why."""
 
     kernel: Kernel
     config: Config
@@ -29,60 +32,79 @@ class Choice:
 
 
 def _ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: int = 0, min_blocks: int = 1,
-          slices: int = 1, variant: int = 0, raster: int = 8) -> Config:
-    return Config(bm, bn, bk, tm, tn, stages=stages, fragments=2, raster=raster, min_blocks=min_blocks, producers=128,
-                  registers=registers, slices=slices, variant=variant)
+          slices: int = 1, variant: int = 0, producers: int = 128) -> Config:
+    return Config(bm, bn, bk, tm, tn, stages=stages, fragments=2, raster=8, min_blocks=min_blocks,
+                  producers=producers, registers=registers, slices=slices, variant=variant)
 
 
-# Configuration -> share of the FP32 peak that its main loop reaches where it fills the GPU.
+# Configuration -> share of the FP32 peak that its main loop reaches, measured on an H100.
 _RATES: dict[Config, float] = {
-    _ring(128, 256, 16, 8, 16, 6, 232, variant=1): 0.80,
-    _ring(256, 128, 16, 16, 8, 6, 232, variant=2): 0.80,
-    _ring(192, 128, 16, 12, 8, 6, variant=2): 0.79,
-    _ring(128, 128, 16, 8, 8, 6, variant=0): 0.77,
-    _ring(128, 64, 16, 8, 8, 8, slices=2): 0.70,
-    _ring(64, 128, 16, 8, 8, 8, slices=2): 0.70,
-    _ring(64, 64, 16, 8, 8, 6, min_blocks=2): 0.66,
-    _ring(64, 32, 32, 8, 4, 8, slices=4): 0.5,
-    _ring(32, 64, 32, 4, 8, 8, slices=4): 0.5,
-    _ring(64, 32, 16, 4, 4, 6, slices=2, min_blocks=2): 0.48,
-    _ring(32, 32, 16, 4, 4, 8, slices=4, min_blocks=2): 0.42,
+    _ring(128, 256, 16, 8, 16, 8, 232, variant=1): 0.811,
+    _ring(128, 128, 16, 8, 8, 8): 0.77,
+    _ring(192, 128, 32, 12, 8, 4, variant=4): 0.77,
+    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=3): 0.77,
+    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): 0.76,
+    _ring(96, 128, 32, 12, 8, 4, slices=2, variant=4): 0.74,
+    _ring(64, 64, 32, 4, 8, 6, slices=2): 0.66,
+    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, producers=32): 0.66,
+    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, producers=32): 0.62,
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=3): 0.52,
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2): 0.50,
+    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2): 0.42,
 }
 _STAGED_RATES: dict[Config, float] = {STAGED.default: 0.45}
-_START_US = 3.2    # launch, first tiles on their way, last tile stored
-_REDUCE_US = 2.6   # a second kernel
-_SPLITS = (1, 0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_START_US = 3.0        # launch and first tiles
+_STORED_PER_US = 500, 4000  # results that leave an SM: for each of its warps that store, and at most
+_REDUCE_US = 2.6       # a second kernel
+_BANDWIDTH = 0.85      # of the nominal figure
+_SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: int) -> float:
-    """Modelled time of a launch in microseconds.
+    """Modelled time in microseconds of a tiled kernel.
 
     Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU.
     """
     p, slots = problem, sm_count * config.min_blocks
-    rate = _RATES.get(replace(config, split=1), 0.5)  # shared with the architectures where nobody has measured
-    tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * max(p.batch.count, 1)
+    rate = _rate(config)
+    count = max(p.batch.count, 1)
+    tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
     steps = max(-(-p.k // config.bk), 1)
-    # One SM, one step of one block: bm bn bk multiply-adds on 128 lanes.
-    step_us = config.bm * config.bn * config.bk / (arch.fp32_lanes_per_sm * rate) / arch.gpu_mhz
-    # A wave of min_blocks blocks on each SM shares its lanes; a last wave that is not full leaves lanes idle, but a
-    # block alone on its SM is at most so much faster than its share.
-    parts = shared = 0
+    # One SM, one step of one block: bm bn bk multiply-adds.
+    step_us = config.bm * config.bn * config.bk / (arch.fp32_lanes_per_sm * rate * arch.gpu_mhz)
+    parts = 0
     if config.split == 0:
         shared = tiles % slots
         parts = min(slots, shared * steps)
-        turns = (tiles // slots) * steps + shared * steps / slots
-    elif config.split > 1:
-        shared, parts = tiles, tiles * min(config.split, steps)
-        turns = -(-parts // slots) * -(-steps // min(config.split, steps))
+        turns = (tiles // slots * steps + shared * steps / slots) * config.min_blocks
+        stored = (tiles // slots + 1) * config.min_blocks
     else:
-        turns = -(-tiles // slots) * steps
-    compute = turns * config.min_blocks * step_us
-    bytes_moved = 4 * (p.m * p.k + p.k * p.n + p.m * p.n) * max(p.batch.count, 1)
-    partial = 8 * parts * config.bm * config.bn
-    memory = bytes_moved / (arch.gpu_bandwidth_gbs * 0.85 * 1e3)
-    reduce = (_REDUCE_US + partial / (arch.gpu_bandwidth_gbs * 1e3)) if parts else 0.0
-    return max(compute, memory) + _START_US + reduce
+        split = min(config.split, steps)
+        parts = tiles * split if split > 1 else 0
+        whole, rest = divmod(tiles * split, slots)
+        # Blocks share their SM's lanes; in the last wave there are fewer to share with.
+        stored = whole * config.min_blocks + -(-rest // sm_count)
+        turns = stored * -(-steps // split)
+    # A block stores or computes; beside others on its SM, these go on meanwhile.
+    each, most = _STORED_PER_US
+    together = min(config.min_blocks, -(-tiles // sm_count))
+    store = stored * config.bm * config.bn / min(most, each * config.threads // 32 * together) / together
+    bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
+    memory = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * count / bandwidth
+    reduce = _REDUCE_US + 2 * FLOAT * parts * config.bm * config.bn / bandwidth if parts else 0.0
+    return max(turns * step_us + store, memory) + _START_US + reduce
+
+
+@cache
+def _rate(config: Config) -> float:
+    """The measured share of peak; of a configuration fitted to another architecture, that of its tile."""
+    config = replace(config, split=1)
+    if config in _RATES:
+        return _RATES[config]
+    tile = (config.bm, config.bn, config.tm, config.tn)
+    same = [rate for known, rate in (_RATES | _STAGED_RATES).items()
+            if (known.bm, known.bn, known.tm, known.tn) == tile]
+    return same[0] if same else 0.5
 
 
 def _splits(config: Config, problem: Problem, slots: int) -> Iterator[int]:
@@ -91,7 +113,7 @@ def _splits(config: Config, problem: Problem, slots: int) -> Iterator[int]:
     yield 1
     if steps > 1 and tiles % slots:
         yield 0
-    for split in _SPLITS[2:]:
+    for split in _SPLITS:
         # More parts than twice the slots buy nothing and cost workspace; fewer than four steps a part, latency.
         if tiles * split > 2 * slots or 4 * split > steps:
             return
@@ -100,46 +122,56 @@ def _splits(config: Config, problem: Problem, slots: int) -> Iterator[int]:
 
 @cache
 def configurations(arch: str) -> tuple[tuple[Kernel, Config], ...]:
-    """The kernels and configurations that the model ranks on ``arch``, all valid there."""
+    """The tiled kernels and configurations that the model ranks on ``arch``, all valid there."""
     limits = architecture(arch)
     if not limits.has_cp_async:
         return tuple((STAGED, config) for config in _STAGED_RATES)
     found = []
     for config in _RATES:
+        if config.registers and limits.number != 90:
+            continue  # without setmaxnreg, 8 x 16 results a thread need more registers than 384 threads leave it
         fitted: Config | None = config
-        if limits.number != 90:
-            fitted = replace(config, registers=0)
         while fitted is not None and not is_valid(SPECIALISED, fitted, limits):
             stages = fitted.stages - fitted.slices
             fitted = replace(fitted, stages=stages) if stages >= 2 * fitted.slices else None
-        # Without setmaxnreg a thread tile of 8 x 16 needs more registers than 384 threads leave it.
-        if fitted is not None and not (config.registers and limits.number != 90):
+        if fitted is not None:
             found.append((SPECIALISED, fitted))
     return tuple(found)
+
+
+def candidates(problem: Problem, arch: str, sm_count: int) -> list[tuple[Kernel, Config, float]]:
+    """Every kernel and configuration considered for ``problem``, with its modelled microseconds, best first."""
+    limits = architecture(arch)
+    found = [(kernel, candidate, estimate_us(candidate, problem, limits, sm_count))
+             for kernel, config in configurations(arch)
+             for candidate in (replace(config, split=split)
+                               for split in _splits(config, problem, sm_count * config.min_blocks))]
+    if skinny.applies(problem):
+        found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count))
+                  for config in skinny.configurations(problem, sm_count) if is_valid(SKINNY, config, limits)]
+    return sorted(found, key=lambda candidate: candidate[2])  # stable: of equals, the first named
 
 
 @lru_cache(maxsize=4096)
 def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "") -> Choice:
     """The kernel and configuration for ``problem`` on a GPU of ``arch`` (``sm_NN``) with ``sm_count`` SMs.
 
-    Deterministic; ``device_name`` selects the committed table.
+    Deterministic; ``device_name`` says whose tuned entries and which committed table are asked first.
 
     Raises:
         InvalidValue: an architecture that the table does not hold.
     """
     limits = architecture(arch)
-    best: tuple[float, Kernel, Config] | None = None
-    for kernel, config in configurations(arch):
-        for split in _splits(config, problem, sm_count * config.min_blocks):
-            candidate = replace(config, split=split)
-            us = estimate_us(candidate, problem, limits, sm_count)
-            if best is None or us < best[0] * 0.999:
-                best = us, kernel, candidate
-    assert best is not None  # every architecture of the table has a configuration
-    us, kernel, config = best
-    reason = (f"the model's best of {len(configurations(arch))} configurations: {us:.0f} us for "
-              f"{problem.m} x {problem.n} x {problem.k} on {sm_count} SMs")
-    return Choice(kernel, config, "heuristic", reason)
+    known = tuned.lookup(problem, device_name)
+    if known is not None:
+        name, config, source = known
+        if is_valid(kernel_named(name), config, limits):
+            return Choice(kernel_named(name), config, source, f"measured on {device_name} for this very shape")
+    ranked = candidates(problem, arch, sm_count)
+    kernel, config, us = ranked[0]
+    return Choice(kernel, config, "heuristic",
+                  f"the model's best of {len(ranked)} candidates: {us:.0f} us for {problem.m} x {problem.n} x "
+                  f"{problem.k} on {sm_count} SMs")
 
 
 def warm_set(arch: str) -> list[tuple[Kernel, Config, Problem]]:

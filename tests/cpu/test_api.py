@@ -11,6 +11,7 @@ import pytest
 import peakgemm as pg
 from peakgemm.errors import InvalidType, InvalidValue
 from peakgemm.plan import set_searcher
+from peakgemm.runtime.adapters import interop
 from peakgemm.runtime.adapters.base import stream_handle
 from peakgemm.runtime.device import reason_without_gpu
 
@@ -179,3 +180,21 @@ def test_a_library_known_by_dlpack_alone() -> None:
     assert isinstance(got, Array) and np.allclose(got.x, a @ b, atol=1e-5)
     with pytest.raises(InvalidType, match=r"a is a .* array and b a NumPy array"):
         pg.matmul(Array(a), b)
+
+
+def test_an_older_cuda_array_interface() -> None:
+    """Version 2, as torch has it, is passed on as version 3: cuda.core takes no other."""
+
+    class Bare:
+        def __init__(self, **interface: Any) -> None:
+            self.__cuda_array_interface__ = interface
+
+    interface = {"shape": (3, 2), "typestr": "<f4", "data": (1 << 20, True), "strides": (40, 4), "version": 2}
+    old, new = Bare(**interface), Bare(**interface | {"version": 3, "stream": 7})
+    assert interop._at_version_3(old).__cuda_array_interface__ == interface | {"version": 3, "stream": None}
+    assert interop._at_version_3(new) is new
+    array = normal(2)
+    assert interop._at_version_3(array) is array
+    with pytest.raises(InvalidType, match="neither DLPack nor") as error:  # no such memory, with a GPU or without
+        interop.Interop("bare").view(old, "a")
+    assert "v3" not in str(error.value)

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
-from peakgemm.runtime import device, launch
+from peakgemm.runtime import device, driver, launch
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu
 
@@ -20,46 +21,68 @@ from peakgemm.runtime.device import Gpu
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """Two GPUs and a thread without a context; what was done to contexts is in ``log``."""
+    """Two GPUs and a thread without a context; ``log`` has what was done to contexts, ``calls`` the driver's calls."""
     import cuda.core
-    from cuda.bindings import driver
 
-    state = SimpleNamespace(stack=[], log=[])
-    ok, none = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
+    attributes = [{75: 9, 76: 0}, {75: 4, 76: 2}]  # compute capability; all others alike
+    common = {16: 132, 13: 1980000, 36: 2619000, 37: 5120, 38: 50 << 20}
+    state = SimpleNamespace(stack=[], log=[], version=13010, loaded={}, unloaded=[])
+
+    def put(place: Any, value: int) -> int:
+        place._obj.value = value  # what ctypes.byref points to
+        return 0
+
+    def push(context: Any) -> int:
+        state.log.append(("push", context.value - 100))
+        state.stack.append(context.value - 100)
+        return 0
+
+    def pop(place: Any) -> int:
+        state.log.append(("pop", state.stack.pop()))
+        return 0
+
+    def switch(context: Any) -> int:
+        state.log.append(("set", context.value - 100))
+        state.stack[-1:] = [context.value - 100]
+        return 0
+
+    def name(buffer: Any, size: int, index: int) -> int:
+        buffer.value = f"GPU {index}".encode()
+        return 0
+
+    def load(place: Any, code: bytes, *options: Any) -> int:
+        if code != b"good":
+            return 200
+        state.loaded[len(state.loaded) + 900] = code
+        return put(place, max(state.loaded))
 
     class Device:
         def __init__(self, index: int) -> None:
-            self.device_id, self.name = index, f"GPU {index}"
-            self.compute_capability = (9, 0) if index == 0 else (4, 2)
-            self.properties = SimpleNamespace(multiprocessor_count=132, clock_rate=1980000, memory_clock_rate=2619000,
-                                              global_memory_bus_width=5120, l2_cache_size=50 << 20)
+            self.index = index
 
         def set_current(self) -> None:
-            state.log.append(("set", self.device_id))
-            state.stack[-1:] = [self.device_id]
+            state.log.append(("introduced", self.index))
 
-    def push(context: int) -> tuple:
-        state.log.append(("push", context - 100))
-        state.stack.append(context - 100)
-        return (ok,)
-
-    def pop() -> tuple:
-        state.log.append(("pop", state.stack.pop()))
-        return ok, 0
-
-    fakes = {
-        "cuInit": lambda flags: (ok,), "cuDeviceGetCount": lambda: (ok, 2), "cuDriverGetVersion": lambda: (ok, 13010),
-        "cuCtxGetDevice": lambda: (ok, state.stack[-1]) if state.stack else (none, None),
-        "cuCtxGetCurrent": lambda: (ok, 100 + state.stack[-1]), "cuCtxPushCurrent": push, "cuCtxPopCurrent": pop,
-        "cuDevicePrimaryCtxRetain": lambda index: (ok, 100 + index),
-        "cuDevicePrimaryCtxGetState": lambda index: (ok, 0, 1),
-        "cuGetErrorString": lambda code: (ok, b"as told"),
-    }
-    for name, fake in fakes.items():
-        monkeypatch.setattr(driver, name, fake)
+    errors = {1: "CUDA_ERROR_INVALID_VALUE", 200: "CUDA_ERROR_INVALID_IMAGE", 500: "CUDA_ERROR_NOT_FOUND",
+              700: "CUDA_ERROR_ILLEGAL_ADDRESS"}
+    state.calls = SimpleNamespace(
+        cuInit=lambda flags: 0, cuDeviceGetCount=lambda place: put(place, 2),
+        cuDriverGetVersion=lambda place: put(place, state.version), cuDeviceGet=put, cuDeviceGetName=name,
+        cuDeviceGetAttribute=lambda place, kind, index: put(place, (attributes[index] | common)[kind]),
+        cuCtxGetDevice=lambda place: put(place, state.stack[-1]) if state.stack else 201,
+        cuCtxGetCurrent=lambda place: put(place, 100 + state.stack[-1]) if state.stack else put(place, None),
+        cuCtxSetCurrent=switch, cuCtxPushCurrent_v2=push, cuCtxPopCurrent_v2=pop,
+        cuDevicePrimaryCtxRetain=lambda place, index: put(place, 100 + index),
+        cuLibraryLoadData=load, cuLibraryUnload=lambda library: state.unloaded.append(library.value) or 0,
+        cuLibraryGetKernel=lambda place, library, entry: put(place, 12345) if entry == b"gemm" else 500,
+        cuKernelGetFunction=lambda place, kernel: put(place, kernel.value),
+        cuKernelSetAttribute=lambda kind, value, kernel, index: int(value > 232448),
+        cuGetErrorName=lambda status, place: put(place, errors[status].encode()) if status in errors else 1,
+        cuGetErrorString=lambda status, place: put(place, b"as told"))
+    monkeypatch.setattr(driver, "library", lambda: state.calls)
     monkeypatch.setattr(cuda.core, "Device", Device)
     monkeypatch.setattr(device, "_thread", threading.local())
-    caches = (device._count, device._probe, device._primary_context)
+    caches = (device._count, device._probe, device._primary_context, launch.load)
     for each in caches:
         each.cache_clear()
     yield state
@@ -69,10 +92,23 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 
 def test_a_thread_without_a_context_gets_device_0(machine: SimpleNamespace) -> None:
     gpu = device.require()
-    assert (gpu.index, gpu.name, gpu.arch, gpu.driver) == (0, "GPU 0", "sm_90", "13.1")
-    assert machine.log == [("set", 0)]
+    assert gpu == Gpu(0, "GPU 0", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.1")
+    assert machine.log == [("set", 0), ("introduced", 0)]  # cuda.core is told once
     assert device.find() is gpu
+    assert machine.log == [("set", 0), ("introduced", 0)]
+
+
+def test_here_tells_cuda_core_nothing(machine: SimpleNamespace) -> None:
+    assert device.here() is device.require(0)
     assert machine.log == [("set", 0)]
+
+
+def test_a_context_that_is_not_the_primary_one_is_the_callers(machine: SimpleNamespace,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.stack = [0]
+    machine.calls.cuCtxGetCurrent = lambda place: setattr(place._obj, "value", 77) or 0
+    assert device.find() is not None
+    assert machine.log == []
 
 
 def test_the_callers_context_is_respected(machine: SimpleNamespace) -> None:
@@ -110,6 +146,23 @@ def test_activated_gives_the_context_back(machine: SimpleNamespace) -> None:
     assert machine.log == []
 
 
+def test_a_driver_that_fails(machine: SimpleNamespace) -> None:
+    machine.calls.cuDeviceGetName = lambda *args: 700
+    with pytest.raises(MissingComponent, match=r"GPU 0 does not answer \(CUDA_ERROR_ILLEGAL_ADDRESS \(as told\)\)"):
+        device.require(0)
+    machine.calls.cuCtxPushCurrent_v2 = lambda context: 1
+    with pytest.raises(LaunchFailed, match=r"GPU 1: .* made current \(CUDA_ERROR_INVALID_VALUE"), \
+            device.activated(1):
+        pass
+    del machine.calls.cuCtxSetCurrent
+    with pytest.raises(LaunchFailed, match="the driver is older than CUDA 12: it has no cuCtxSetCurrent"):
+        device.make_current(0)
+    device._count.cache_clear()
+    machine.calls.cuInit = lambda flags: 999
+    assert device.reason_without_gpu() == ("no NVIDIA driver or GPU here (CUDA error 999); install the driver, then "
+                                           "see: peakgemm doctor")
+
+
 def test_no_driver() -> None:
     reason = device.reason_without_gpu()
     if reason is None:
@@ -128,17 +181,19 @@ H100 = Gpu(0, "H100", "sm_90", 132, 1980, 3352.0, 50 << 20, "13.0")
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch, machine: SimpleNamespace) -> SimpleNamespace:
     """What was launched, in order; ``answer()`` gives the status."""
-    from cuda.bindings import driver
+    from cuda.bindings import driver as bindings
 
     seen = SimpleNamespace(made=[], answer=lambda: 0, size=0)
 
     def read(config: int, kernel: int, parameters: int, extra: int | None) -> int:
         status = seen.answer()  # first: others may write meanwhile
-        c = driver.CUlaunchConfig(_ptr=config)
+        c = bindings.CUlaunchConfig(_ptr=config)
         places = (ctypes.c_uint64 * 6).from_address(parameters)
+        attribute = bindings.CUlaunchAttribute(_ptr=ctypes.c_uint64.from_address(config + 40).value)
         seen.made.append(SimpleNamespace(
             grid=(c.gridDimX, c.gridDimY, c.gridDimZ), block=(c.blockDimX, c.blockDimY, c.blockDimZ),
-            shared=c.sharedMemBytes, stream=int(c.hStream), attributes=c.numAttrs, kernel=kernel, extra=extra,
+            shared=c.sharedMemBytes, stream=int(c.hStream), kernel=kernel, extra=extra,
+            attributes=(c.numAttrs, int(attribute.id), attribute.value.programmaticStreamSerializationAllowed),
             addresses=[ctypes.c_uint64.from_address(p).value for p in places[:5]],
             argument=ctypes.string_at(places[5], seen.size), aligned=places[5] % 8 == 0))
         return status
@@ -165,7 +220,8 @@ def test_launch_layout(calls: SimpleNamespace, size: int) -> None:
     ready(11, 12, 13, 14, 0, 0)
     first, second = calls.made
     assert (first.grid, first.block, first.shared, first.stream) == ((7, 1, 1), (256, 1, 1), 70000, HIGH + 6)
-    assert (first.kernel, first.attributes, first.extra, first.aligned) == (12345, 0, None, True)
+    assert (first.kernel, first.extra, first.aligned) == (12345, None, True)
+    assert first.attributes == second.attributes == (1, 6, 1)  # one: ..._PROGRAMMATIC_STREAM_SERIALIZATION, allowed
     assert first.addresses == [HIGH + i for i in range(1, 6)]  # A, B, C0, C, partial sums
     assert (second.addresses, second.stream) == ([11, 12, 13, 14, 0], 0)
     assert first.argument == second.argument == argument
@@ -223,32 +279,66 @@ def test_grids_that_no_gpu_takes(calls: SimpleNamespace, wrong: dict, told: str)
         launcher(**wrong)
 
 
+def cubin(code: bytes, entry: str = "gemm") -> Compiled:
+    return Compiled(entry, "sm_90", "cubin", code)
+
+
 def test_a_refused_cubin_is_made_again_once(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[bytes] = []
-
-    def resident(compiled: Compiled) -> SimpleNamespace:
-        tried.append(compiled.code)
-        if compiled.code != b"good":
-            raise RuntimeError("CUDA_ERROR_INVALID_IMAGE")
-        return SimpleNamespace(handle=1)
-
-    def cubin(code: bytes) -> Compiled:
-        return Compiled("gemm", "sm_90", "cubin", code)
-
-    monkeypatch.setattr(launch, "_resident", resident)
-    for fresh, outcome in ((cubin(b"good"), 1), (cubin(b"worse"), None), (None, None)):
-        monkeypatch.setattr("peakgemm.runtime.compile.anew", lambda compiled, fresh=fresh: fresh)
+    tried: list[Compiled] = []
+    for fresh, outcome in ((cubin(b"good"), 12345), (cubin(b"worse"), None), (None, None)):
+        monkeypatch.setattr("peakgemm.runtime.compile.anew",
+                            lambda compiled, fresh=fresh: tried.append(compiled) or fresh)
         launch.load.cache_clear()
         tried.clear()
         if outcome:
-            assert launch.load(cubin(b"bad"), 0, H100).handle.handle == outcome
+            assert launch.load(cubin(b"bad"), 0, H100).kernel.handle == outcome
         else:
             with pytest.raises(MissingComponent, match=r"gemm: the driver \(13\.0\) cannot load a cubin for sm_90 on "
-                                                       r"H100 \(CUDA_ERROR_INVALID_IMAGE\); update"):
+                                                       r"H100 \(CUDA_ERROR_INVALID_IMAGE \(as told\)\); update"):
                 launch.load(cubin(b"bad"), 0, H100)
-        assert tried == [b"bad", *([fresh.code] if fresh else [])]
+        assert tried == [cubin(b"bad")]
         assert machine.stack == []  # the caller's context, which was none, is back
+
+
+def test_code_leaves_the_device_with_the_last_reference(machine: SimpleNamespace) -> None:
+    loaded = launch.load(cubin(b"good"), 70000, H100)
+    assert (loaded.kernel.handle, loaded.shared_bytes, machine.unloaded) == (12345, 70000, [])
     launch.load.cache_clear()
+    assert machine.unloaded == []
+    del loaded
+    assert machine.unloaded == [900]
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_NOT_FOUND"):
+        launch.Resident(cubin(b"good", "other"))
+    assert machine.unloaded == [900, 901]  # a library without the kernel does not stay
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_IMAGE"):
+        launch.Resident(cubin(b"bad"))
+    assert machine.unloaded == [900, 901]
+
+
+def test_more_shared_memory_than_a_block_may_have(machine: SimpleNamespace) -> None:
+    with pytest.raises(LaunchFailed, match="gemm: 300000 bytes of shared memory a block asked, 232448 there on H100"):
+        launch.load(cubin(b"good"), 300000, H100)
+
+
+def test_the_ladders_launch(machine: SimpleNamespace) -> None:
+    seen = []
+
+    def kernel(function: Any, *rest: Any) -> int:
+        *sizes, stream, places, extra = rest
+        read = ctypes.c_int32.from_address(places[0]).value, ctypes.c_float.from_address(places[1]).value
+        seen.append((function.value, tuple(sizes), stream.value, read, len(places), extra))
+        return 0 if sizes[0] < 9 else 1
+
+    machine.calls.cuLaunchKernel = kernel
+    loaded = launch.Loaded(launch.Resident(cubin(b"good")), "gemm", 70000)
+    arguments, stream = (launch.int32(-7), launch.float32(0.5)), SimpleNamespace(handle=HIGH)
+    loaded.launch(stream, 7, 256, *arguments)
+    loaded.launch(stream, (3, 4), (8, 8, 2), *arguments)
+    assert seen == [(12345, (7, 1, 1, 256, 1, 1, 70000), HIGH, (-7, 0.5), 2, None),
+                    (12345, (3, 4, 1, 8, 8, 2, 70000), HIGH, (-7, 0.5), 2, None)]
+    with pytest.raises(LaunchFailed, match=r"gemm: launch of 9 blocks of 256 threads with 70000 bytes of dynamic "
+                                           r"shared memory failed: CUDA_ERROR_INVALID_VALUE \(as told\); see"):
+        loaded.launch(stream, 9, 256, *arguments)
 
 
 # The doctor
@@ -257,14 +347,12 @@ def test_a_refused_cubin_is_made_again_once(machine: SimpleNamespace, monkeypatc
 @pytest.mark.parametrize(("version", "verdict"), [(99000, "yes"), (11080, "old")])
 def test_the_doctor_looks_at_every_gpu(machine: SimpleNamespace, capsys: pytest.CaptureFixture[str],
                                        monkeypatch: pytest.MonkeyPatch, version: int, verdict: str) -> None:
-    from cuda.bindings import driver
-
     from peakgemm.cli import doctor
 
     def no_peer() -> None:
         raise MissingComponent("no cuBLAS; run: pip install 'torch[cu13]'")
 
-    monkeypatch.setattr(driver, "cuDriverGetVersion", lambda: (driver.CUresult.CUDA_SUCCESS, version))
+    machine.version = version
     monkeypatch.setattr(doctor, "find_peer", no_peer)
     doctor.command()
     text = " ".join(capsys.readouterr().out.split())

@@ -76,7 +76,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     import peakgemm.prepared
 
     for module in (peakgemm.host, peakgemm.prepared):
-        monkeypatch.setattr(module.device, "find", lambda index=None: stand_in.GPU)
+        monkeypatch.setattr(module.device, "here", lambda: stand_in.GPU)
     return log
 
 

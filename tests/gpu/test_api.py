@@ -149,6 +149,27 @@ class TestProtocols:
 
 
 class TestTorch:
+    @pytest.mark.parametrize("size", [(64, 64), (300, 130), (1024, 1024), (2048, 16)])
+    def test_a_chain_of_products(self, torch: Any, size: tuple[int, int]) -> None:
+        """Each product reads what the one before it wrote, in place too: blocks start early and must wait."""
+        m, n = size
+        b = torch.randn(n, n, device="cuda") / n**0.5
+
+        def chain(wait: bool) -> Any:
+            torch.manual_seed(1)
+            x, y = torch.randn(m, n, device="cuda"), torch.zeros(m, n, device="cuda")
+            for _ in range(60):
+                pg.gemm(x, b, y, beta=0.25, out=y)
+                if wait:
+                    torch.cuda.synchronize()
+                x, y = y, x
+            return x
+
+        apart = chain(True)
+        assert torch.isfinite(apart).all()
+        for _ in range(5):
+            assert torch.equal(chain(False), apart)
+
     def test_streams(self, torch: Any) -> None:
         """On the caller's stream: work before is waited for and work after waits, without a synchronisation."""
         a, b = (torch.randn(2000, 2000, device="cuda") for _ in range(2))

@@ -6,7 +6,8 @@ stream that our kernels are launched on too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..errors import MissingComponent
@@ -19,6 +20,7 @@ class Peer(Protocol):
 
     name: str
     stream: Any
+    captures_cublas: bool  # whether CUDA graphs of `multiply` can be made
 
     def random(self, rows: int, columns: int, seed: int) -> Any:
         """Standard normal float32, rows x columns, on the GPU."""
@@ -26,8 +28,14 @@ class Peer(Protocol):
     def full(self, rows: int, columns: int, value: float) -> Any:
         """A constant float32 matrix on the GPU."""
 
+    def strided(self, flat: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        """An array over the memory of a flat one; ``strides`` in elements."""
+
+    def copy(self, source: Any, to: Any) -> None:
+        """Enqueue a copy on the device."""
+
     def multiply(self, a: Any, b: Any, out: Any) -> None:
-        """Enqueue cuBLAS's FP32 product on the stream."""
+        """Enqueue cuBLAS's FP32 product on the stream; with a batch dimension, or without."""
 
     def errors(self, a: Any, b: Any, products: list[Any]) -> list[float]:
         """Largest componentwise error of each product: max |C - AB| / (eps |A||B|), in FP64; NaN counts as inf."""
@@ -58,6 +66,37 @@ def find_peer() -> Peer:
                            f"({'; '.join(reasons)}); run: pip install cupy-cuda13x")
 
 
+@contextmanager
+def visiting() -> Iterator[Peer]:
+    """A peer in somebody else's process: the libraries' current streams and TF32 switch are as before afterwards.
+
+    Raises:
+        MissingComponent: see `find_peer`.
+    """
+    undo: list[Callable[[], Any]] = []
+    try:
+        import torch
+
+        if torch.cuda.is_available():
+            stream, tf32 = torch.cuda.current_stream(), torch.backends.cuda.matmul.allow_tf32
+            undo += [lambda: torch.cuda.set_stream(stream),
+                     lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)]
+    except ImportError:
+        pass
+    try:
+        import cupy
+
+        before = cupy.cuda.get_current_stream()
+        undo.append(before.use)
+    except Exception:  # not installed, or without a driver
+        pass
+    try:
+        yield find_peer()
+    finally:
+        for step in undo:
+            step()
+
+
 def _event(stream: Any) -> Any:
     from cuda.core import EventOptions
 
@@ -68,6 +107,7 @@ class TorchPeer:
     """cuBLAS as torch calls it: ``torch.mm`` with TF32 off and no reduced precision."""
 
     name = "torch"
+    captures_cublas = True
 
     def __init__(self) -> None:
         import torch
@@ -89,8 +129,14 @@ class TorchPeer:
     def full(self, rows: int, columns: int, value: float) -> Any:
         return self._torch.full((rows, columns), value, device="cuda", dtype=self._torch.float32)
 
+    def strided(self, flat: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        return flat.as_strided(shape, strides)
+
+    def copy(self, source: Any, to: Any) -> None:
+        to.copy_(source)
+
     def multiply(self, a: Any, b: Any, out: Any) -> None:
-        self._torch.mm(a, b, out=out)
+        (self._torch.bmm if a.ndim == 3 else self._torch.mm)(a, b, out=out)
 
     def errors(self, a: Any, b: Any, products: list[Any]) -> list[float]:
         a64, b64 = a.double(), b.double()
@@ -125,6 +171,7 @@ class CupyPeer:
     """cuBLAS as CuPy calls it, with CuPy's TF32 switch off (its default)."""
 
     name = "cupy"
+    captures_cublas = False  # CuPy refuses to call cuBLAS while a stream is captured
 
     def __init__(self) -> None:
         import cupy
@@ -141,6 +188,12 @@ class CupyPeer:
 
     def full(self, rows: int, columns: int, value: float) -> Any:
         return self._cupy.full((rows, columns), value, dtype=self._cupy.float32)
+
+    def strided(self, flat: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        return self._cupy.lib.stride_tricks.as_strided(flat, shape, [4 * step for step in strides])
+
+    def copy(self, source: Any, to: Any) -> None:
+        to[...] = source
 
     def multiply(self, a: Any, b: Any, out: Any) -> None:
         self._cupy.matmul(a, b, out=out)

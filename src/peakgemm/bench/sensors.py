@@ -1,4 +1,4 @@
-"""SM clock, power and temperature through NVML; only ever read, never set."""
+"""SM clock, power, temperature and energy through NVML; only ever read, never set."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ class Sensors:
         clock = self._try("device_get_clock_info", 1)  # NVML_CLOCK_SM
         power = self._try("device_get_power_usage")
         return Reading(clock, None if power is None else power / 1000, self._temperature())
+
+    def energy_j(self) -> float | None:
+        """Joules since the driver was loaded; None without such a counter."""
+        used = None if self._nvml is None else self._try("device_get_total_energy_consumption")
+        return None if used is None else float(used) / 1000
 
     def _temperature(self) -> int | None:
         found = self._try("device_get_temperature_v", 0)

@@ -70,30 +70,63 @@ class Timer:
         self._sensors = Sensors()
         self._settled = False
 
-    def compare(self, ours: Sequence[Work], baseline: Sequence[Work]) -> Comparison:
+    def compare(self, ours: Sequence[Work], baseline: Sequence[Work], *, capture: bool = True,
+                seconds: float | None = None) -> Comparison:
         """Interleave two kinds of work.
 
         Args:
             ours, baseline: what to enqueue; the calls take them in turn, so
                 that several operand sets, together larger than twice the L2, are used in rotation.
+            capture: False: never as a CUDA graph, for work that cannot be captured.
+            seconds: how long the pairs take together, about; None: as the timer was made.
         """
         for work in (*ours, *baseline):
             work()
         estimates = [self._estimate(ours), self._estimate(baseline)]
-        eager = min(estimates) < GRAPH_BELOW_MS
+        eager = capture and min(estimates) < GRAPH_BELOW_MS
         bursts = []
         for works, ms in zip((ours, baseline), estimates, strict=True):
-            calls = max(1, math.ceil(BURST_MS / ms))
-            calls = math.ceil(calls / len(works)) * len(works) if calls > 1 else calls
+            calls = _calls(works, ms)
             bursts.append((self._burst(works, calls, eager), calls))
         if not self._settled:
             self._settle(bursts[1][0])
         pair_s = sum(ms * calls for ms, (_, calls) in zip(estimates, bursts, strict=True)) / 1e3
-        pairs = min(MAX_PAIRS, max(MIN_PAIRS, round(self._seconds / pair_s)))
+        pairs = min(MAX_PAIRS, max(MIN_PAIRS, round((seconds or self._seconds) / pair_s)))
         times, state = self._interleave([b for b, _ in bursts], pairs)
         per_call = [[t / calls for t in ts] for ts, (_, calls) in zip(times, bursts, strict=True)]
         return Comparison("graph" if eager else "eager", per_call[0], per_call[1],
                           estimates[0] if eager else None, state)
+
+    def energy(self, works: Sequence[Work], seconds: float, *, capture: bool = True) -> float | None:
+        """Joules a call, by NVML's counter over at least ``seconds`` of nothing else; None without a counter.
+
+        The counter moves in steps of some milliseconds to a tenth of a second, so the window begins and ends
+        where it moves. One burst is always ahead of the one that is waited for: the GPU never idles.
+        """
+        last = self._sensors.energy_j()
+        if last is None:
+            return None
+        ms = self._estimate(works)
+        calls = _calls(works, ms)
+        burst = self._burst(works, calls, capture and ms < GRAPH_BELOW_MS)
+        begun: tuple[float, int, float] | None = None
+        done, deadline = 0, time.monotonic() + 3 * (seconds + calls * ms / 1e3) + 1
+        burst()
+        ahead = self._peer.record()
+        while time.monotonic() < deadline:
+            burst()
+            ended, ahead = ahead, self._peer.record()
+            ended.sync()
+            done += calls
+            joules = self._sensors.energy_j()
+            if joules is None or joules == last:
+                continue
+            last = joules
+            if begun is None:
+                begun = joules, done, time.monotonic()
+            elif time.monotonic() - begun[2] >= seconds:
+                return (joules - begun[0]) / (done - begun[1])
+        return None
 
     def _estimate(self, works: Sequence[Work]) -> float:
         """Milliseconds of one eager call: the fastest of three short runs."""
@@ -148,3 +181,9 @@ class Timer:
             for i in (0, 1):
                 times[i].append(float(marks[i + 1] - marks[i]))
         return times, summary(readings)
+
+
+def _calls(works: Sequence[Work], ms: float) -> int:
+    """Calls of a burst: `BURST_MS`, in whole rounds of the operand sets; or one call."""
+    calls = max(1, math.ceil(BURST_MS / ms))
+    return math.ceil(calls / len(works)) * len(works) if calls > 1 else calls

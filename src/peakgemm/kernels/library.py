@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime import source
-from ..runtime.architectures import Architecture, architecture
+from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, Kind, compile_source
-from . import shipped
+from . import shipped, skinny
 from .registry import FLOAT, Kernel
+from .schedule import Schedule
+from .schedule import schedule as tiled_schedule
+from .skinny import SKINNY
 from .validity import require
 
 
@@ -32,7 +36,7 @@ STAGED = Kernel(
     Config(64, 64, 16, 4, 4, stages=2, raster=8), "staged", _ring, dynamic=True,
     tunes=frozenset({"raster", "min_blocks", "split"}), folder="ffma",
 )
-LIBRARY: tuple[Kernel, ...] = (SPECIALISED, STAGED)
+LIBRARY: tuple[Kernel, ...] = (SPECIALISED, STAGED, SKINNY)
 _REDUCE = source.KERNELS / "ffma" / "reduce.cu"
 
 
@@ -57,11 +61,13 @@ def widths(problem: Problem) -> tuple[int, int]:
             width(problem.ldb, problem.alignment[1], problem.batch.b))
 
 
-def specialisation(problem: Problem) -> dict[str, int]:
+def specialisation(kernel: Kernel, problem: Problem) -> dict[str, int]:
     """The macros that a compilation takes from the problem: layouts, and the width of copies along rows.
 
     An operand with K contiguous is copied word by word whatever its alignment, so its width is not asked.
     """
+    if kernel is SKINNY:
+        return skinny.specialisation(problem)
     a, b = widths(problem)
     return {"TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b),
             "WIDTH_A": a if problem.trans_a else 1, "WIDTH_B": 1 if problem.trans_b else b}
@@ -72,35 +78,73 @@ def target(config: Config, arch: str) -> str:
     return f"{architecture(arch).name}a" if config.registers else architecture(arch).name
 
 
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that a compilation is made from."""
+
+    text: str
+    entry: str
+    arch: str
+    macros: dict[str, int]
+    file: str
+
+    @property
+    def name(self) -> str:
+        """What the shipped cubin of this very compilation is called."""
+        return shipped.digest(self.text, self.entry, self.arch, self.macros)
+
+    def make(self, kind: Kind) -> Compiled:
+        """The cubin that is shipped for this compilation, or the compiler's."""
+        found = shipped.find(self.name, self.entry, self.arch) if kind == "cubin" else None
+        return found or compile_source(self.text, self.entry, self.arch, self.macros, kind, name=self.file)
+
+
+def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
+    """What ``kernel`` is compiled from for ``config`` and what `specialisation` takes from ``problem``."""
+    return Recipe(kernel.source, kernel.entry, target(config, arch),
+                  config.macros() | specialisation(kernel, problem), kernel.path.name)
+
+
+def reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
+    """What the kernel that adds up partial sums of tiles cut as in ``config`` is compiled from."""
+    name = architecture(arch).name
+    if kernel is SKINNY:
+        return Recipe(_text(skinny.REDUCE), "ffma_skinny_reduce", name, skinny.reduce_macros(config, problem),
+                      skinny.REDUCE.name)
+    tile = replace(config, stages=2, registers=0, producers=0, min_blocks=1, slices=1, variant=0)
+    return Recipe(_text(_REDUCE), "ffma_reduce", name, tile.macros(), _REDUCE.name)
+
+
+@cache
+def _text(path: Path) -> str:
+    return source.assemble(path)
+
+
 def compile_for(kernel: Kernel, config: Config, problem: Problem, arch: str, kind: Kind = "cubin") -> Compiled:
-    """Compile ``kernel`` for ``config`` and what `specialisation` takes from ``problem``.
+    """Compile ``kernel`` for ``config`` and what `specialisation` takes from ``problem``, or take the shipped cubin.
 
     Raises:
         InvalidValue: a config that the kernel or the architecture does not allow.
         CompileFailed, MissingComponent: see `compile_source`.
     """
     require(kernel, config, architecture(arch))
-    return _compiled(kernel.source, kernel.entry, target(config, arch), config.macros() | specialisation(problem),
-                     kind, kernel.path.name)
+    return recipe(kernel, config, problem, arch).make(kind)
 
 
-def compile_reduce(config: Config, arch: str, kind: Kind = "cubin") -> Compiled:
-    """Compile the kernel that adds up partial sums of tiles cut as in ``config``."""
-    tile = replace(config, stages=2, registers=0, producers=0, min_blocks=1, slices=1, variant=0)
-    return _compiled(_reduce_source(), "ffma_reduce", architecture(arch).name, tile.macros(), kind, _REDUCE.name)
+def compile_reduce(kernel: Kernel, config: Config, problem: Problem, arch: str, kind: Kind = "cubin") -> Compiled:
+    """Compile the kernel that adds up partial sums of tiles cut as in ``config``, or take the shipped cubin."""
+    return reduce_recipe(kernel, config, problem, arch).make(kind)
 
 
-def _compiled(text: str, entry: str, arch: str, macros: dict[str, int], kind: Kind, name: str) -> Compiled:
-    """The cubin that is shipped for this compilation, or the compiler's."""
-    found = shipped.find(text, entry, arch, macros) if kind == "cubin" else None
-    return found or compile_source(text, entry, arch, macros, kind, name=name)
+def schedule(kernel: Kernel, config: Config, problem: Problem, sm_count: int) -> Schedule:
+    """How ``kernel`` is launched: see `schedule.schedule` and `skinny.schedule`.
+
+    Raises:
+        InvalidValue: more than 2**31 - 1 tiles.
+    """
+    return (skinny.schedule if kernel is SKINNY else tiled_schedule)(config, problem, sm_count)
 
 
-@cache
-def _reduce_source() -> str:
-    return source.assemble(_REDUCE)
-
-
-def candidates(arch: Architecture) -> tuple[Kernel, ...]:
-    """The library's kernels that ``arch`` has the instructions for."""
-    return tuple(k for k in LIBRARY if arch.has_cp_async or not k.cp_async)
+def reduce_threads(kernel: Kernel, config: Config) -> int:
+    """Threads a block of the kernel that adds up partial sums."""
+    return skinny.REDUCE_THREADS if kernel is SKINNY else config.threads

@@ -52,14 +52,15 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     elif config.split == 0 and tiles % slots and steps > 1:
         shared = tiles % slots
         parts = min(slots, shared * steps)
-    if max(tiles, parts) > MAX_BLOCKS:
+    if max(tiles, parts, shared * config.tm * config.tn) > MAX_BLOCKS:
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} asks for {max(tiles, parts)} tiles of {config.bm} x "
                            f"{config.bn}, the limit is {MAX_BLOCKS}; use a larger tile or split the product")
     whole = tiles - shared
     # Ranges that end where tiles end leave the second half of the slots unused.
     straddle = parts and (steps * shared % parts or steps % (steps * shared // parts))
     return Schedule(
-        blocks=min(slots, whole + parts), reduce_blocks=shared * config.tm, whole=whole, shared=shared, parts=parts,
+        blocks=min(slots, whole + parts), reduce_blocks=shared * config.tm * config.tn,
+        whole=whole, shared=shared, parts=parts,
         workspace_bytes=parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
         arguments=arguments(p, whole, shared, parts),
     )

@@ -4,7 +4,8 @@ ptxas allocates registers differently from release to release, and register bank
 third of a kernel's speed (docs/experiments.md). So the kernels of the committed table are shipped
 as they were compiled and measured, and a first call needs no compiler. An entry is named by the
 digest of everything that it was made from; one that no longer matches its source is not found,
-and the kernel is compiled as any other. ``make cubins`` makes them anew.
+and the kernel is compiled as any other; so is every kernel where ``PEAKGEMM_SHIPPED=0``. ``make cubins``
+makes them anew.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from ..runtime.compile import Compiled
 
 FOLDER = Path(__file__).parent / "prebuilt"
 _INDEX = FOLDER / "index.json"
+_FACTS = ("registers", "spill_bytes", "stack_bytes", "static_shared")
 
 
 def digest(text: str, entry: str, arch: str, macros: Mapping[str, int]) -> str:
@@ -32,6 +35,8 @@ def digest(text: str, entry: str, arch: str, macros: Mapping[str, int]) -> str:
 @cache
 def index() -> Mapping[str, Mapping[str, Any]]:
     """Name of each shipped cubin to its facts (registers, spills, shared memory, the compiler's version)."""
+    if os.environ.get("PEAKGEMM_SHIPPED") == "0":
+        return {}
     try:
         found: Mapping[str, Mapping[str, Any]] = json.loads(_INDEX.read_text(encoding="utf-8"))["cubins"]
         return found
@@ -39,11 +44,8 @@ def index() -> Mapping[str, Mapping[str, Any]]:
         return {}
 
 
-def find(text: str, entry: str, arch: str, macros: Mapping[str, int]) -> Compiled | None:
-    """The shipped cubin of exactly this compilation, or None."""
-    if not index():
-        return None
-    name = digest(text, entry, arch, macros)
+def find(name: str, entry: str, arch: str) -> Compiled | None:
+    """The shipped cubin of that `digest`, or None."""
     facts = index().get(name)
     if facts is None:
         return None
@@ -51,21 +53,17 @@ def find(text: str, entry: str, arch: str, macros: Mapping[str, int]) -> Compile
         code = lzma.decompress((FOLDER / f"{name}.xz").read_bytes())
     except (OSError, lzma.LZMAError):
         return None
-    return Compiled(entry, arch, "cubin", code, facts["registers"], facts["spill_bytes"], facts["stack_bytes"],
-                    facts["static_shared"])
+    return Compiled(entry, arch, "cubin", code, *(facts[fact] for fact in _FACTS))
 
 
-def write(entries: Mapping[str, tuple[Compiled, Mapping[str, Any]]]) -> None:
-    """Replace the folder's content: name to cubin and what the index shall say of it beyond ptxas's facts."""
-    for old in FOLDER.glob("*.xz"):
-        if old.stem not in entries:
-            old.unlink()
-    cubins = {}
-    for name, (compiled, facts) in sorted(entries.items()):
-        path = FOLDER / f"{name}.xz"
-        if not path.exists():
-            path.write_bytes(lzma.compress(compiled.code, preset=9 | lzma.PRESET_EXTREME))
-        cubins[name] = {**facts, "entry": compiled.entry, "arch": compiled.arch, "registers": compiled.registers,
-                        "spill_bytes": compiled.spill_bytes, "stack_bytes": compiled.stack_bytes,
-                        "static_shared": compiled.static_shared}
-    _INDEX.write_text(json.dumps({"cubins": cubins}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+def write(keep: Iterable[str], new: Mapping[str, tuple[Compiled, str]]) -> None:
+    """Bring the folder up to date: ``keep`` names what stays, ``new`` gives cubins and the compiler's version."""
+    kept = {name: dict(facts) for name, facts in index().items() if name in set(keep)}
+    for path in FOLDER.glob("*.xz"):
+        if path.stem not in kept:
+            path.unlink()
+    for name, (cubin, compiler) in new.items():
+        (FOLDER / f"{name}.xz").write_bytes(lzma.compress(cubin.code, preset=9 | lzma.PRESET_EXTREME))
+        kept[name] = {"nvrtc": compiler, "entry": cubin.entry, "arch": cubin.arch,
+                      **{fact: getattr(cubin, fact) for fact in _FACTS}}
+    _INDEX.write_text(json.dumps({"cubins": kept}, indent=1, sort_keys=True) + "\n", encoding="utf-8")

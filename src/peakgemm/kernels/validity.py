@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
+from . import skinny
 from .registry import Kernel
 
 _TILE = frozenset({"bm", "bn", "bk", "tm", "tn", "aligned"})
@@ -64,6 +65,9 @@ def _tile(kernel: Kernel, c: Config) -> Iterator[str]:
     bad = [*_multiple(c, "bm", c.tm, "TM"), *_multiple(c, "bn", c.tn, "TN")]
     if bad:
         yield from bad
+        return
+    if kernel.shape == "skinny":  # its threads along K count too
+        yield from skinny.constraints(c)
         return
     if c.threads % 32 or not 32 <= c.threads <= 1024:
         yield f"(BM/TM)(BN/TN) = {c.threads} threads must be a multiple of 32, 1024 at most"

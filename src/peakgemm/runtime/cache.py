@@ -20,8 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from ..errors import InvalidValue
 
 log = logging.getLogger("peakgemm")
@@ -32,13 +30,19 @@ _ELSEWHERE = "Set PEAKGEMM_CACHE_DIR to a folder that can be written."
 def folder() -> Path:
     """The folder of compiled programs: ``$PEAKGEMM_CACHE_DIR``, else ``programs`` in the user's cache folder."""
     chosen = os.environ.get("PEAKGEMM_CACHE_DIR")
-    return Path(chosen) if chosen else platformdirs.user_cache_path("peakgemm") / "programs"
+    return Path(chosen) if chosen else _users_folder() / "programs"
 
 
 def tuned_folder() -> Path:
     """The folder of tuning entries: ``tuned`` in ``$PEAKGEMM_CACHE_DIR`` or in the user's cache folder."""
     chosen = os.environ.get("PEAKGEMM_CACHE_DIR")
-    return (Path(chosen) if chosen else platformdirs.user_cache_path("peakgemm")) / "tuned"
+    return (Path(chosen) if chosen else _users_folder()) / "tuned"
+
+
+def _users_folder() -> Path:
+    import platformdirs
+
+    return platformdirs.user_cache_path("peakgemm")
 
 
 def usable() -> bool:

@@ -3,10 +3,14 @@
 A device's facts are read without making it current. `find` with no index is the exception: a
 thread that has no context yet gets device 0's primary context, the one that torch, CuPy and
 the CUDA runtime use; a context that is there already stays.
+
+What goes on with cuda.core calls `find` or `require` without an index, or `introduce`; a product does
+without it, for its import would take most of the first call.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,6 +19,7 @@ from threading import local
 from typing import Any
 
 from ..errors import LaunchFailed, MissingComponent
+from . import driver
 from .architectures import Architecture, architecture
 
 _thread = local()
@@ -56,9 +61,15 @@ def reason_without_gpu() -> str | None:
 def find(index: int | None = None) -> Gpu | None:
     """The facts of device ``index``, or None without it; ``index`` None: of the current device.
 
-    The current device is that of the calling thread's context, device 0 where it has none.
+    The current device is that of the calling thread's context, device 0 where it has none; cuda.core may be used
+    on it afterwards.
     """
     return (_current() if index is None else _probe(index))[0]
+
+
+def here() -> Gpu | None:
+    """The facts of the current device as of `find`, for what goes on without cuda.core."""
+    return _here()[0]
 
 
 def require(index: int | None = None) -> Gpu:
@@ -80,10 +91,8 @@ def count() -> int:
 
 def current() -> int | None:
     """The index of the device whose context is current in this thread, or None without a context."""
-    from cuda.bindings import driver
-
-    status, index = driver.cuCtxGetDevice()
-    return int(index) if status == driver.CUresult.CUDA_SUCCESS else None
+    index = ctypes.c_int()
+    return None if driver.library().cuCtxGetDevice(ctypes.byref(index)) else index.value
 
 
 def make_current(index: int) -> None:
@@ -92,13 +101,7 @@ def make_current(index: int) -> None:
     Raises:
         LaunchFailed: the driver cannot create the context.
     """
-    from cuda.core import Device
-
-    try:
-        Device(index).set_current()
-    except Exception as error:
-        raise LaunchFailed(f"GPU {index}: its context cannot be made current ({error}); see: nvidia-smi") from error
-    _known().add(index)
+    _switch("cuCtxSetCurrent", index)
 
 
 @contextmanager
@@ -108,56 +111,73 @@ def activated(index: int) -> Iterator[None]:
     Raises:
         LaunchFailed: the driver cannot create the context.
     """
-    from cuda.bindings import driver
-
     if current() == index:
         yield
         return
-    (status,) = driver.cuCtxPushCurrent(_primary_context(index))
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise LaunchFailed(f"GPU {index}: its context cannot be made current ({status.name}); see: nvidia-smi")
+    _switch("cuCtxPushCurrent_v2", index)
     try:
-        _introduce(index)
         yield
     finally:
-        driver.cuCtxPopCurrent()
+        driver.library().cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+
+def _switch(call: str, index: int) -> None:
+    context = _primary_context(index)
+    try:
+        driver.check(call, ctypes.c_void_p(context))
+    except RuntimeError as error:
+        raise LaunchFailed(f"GPU {index}: its context cannot be made current ({error}); see: nvidia-smi") from None
 
 
 @cache
-def _primary_context(index: int) -> Any:
+def _primary_context(index: int) -> int:
     """Retained once and never released: kernels stay loaded in it until the process ends."""
-    from cuda.bindings import driver
-
-    status, context = driver.cuDevicePrimaryCtxRetain(index)
-    if status != driver.CUresult.CUDA_SUCCESS:
-        _primary_context.cache_clear()
-        raise LaunchFailed(f"GPU {index}: the driver cannot create its context ({status.name}); see: nvidia-smi")
-    return context
-
-
-def _known() -> set[int]:
-    """The devices that cuda.core has been told of in this thread."""
-    if not hasattr(_thread, "known"):
-        _thread.known = set()
-    known: set[int] = _thread.known
-    return known
+    context = ctypes.c_void_p()
+    try:
+        driver.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), index)
+    except RuntimeError as error:
+        raise LaunchFailed(f"GPU {index}: the driver cannot create its context ({error}); see: nvidia-smi") from None
+    return context.value or 0
 
 
-def _introduce(index: int) -> None:
-    """Tell cuda.core of a primary context that somebody else made current in this thread.
+def introduce(index: int) -> None:
+    """Tell cuda.core of the primary context of device ``index`` that is current in this thread.
 
     Its ``Device`` objects belong to one thread each and allocate nothing until they have set
     the context themselves. A context that is not the primary one is the caller's business.
-    """
-    from cuda.bindings import driver
 
-    _known().add(index)
-    _, _, active = driver.cuDevicePrimaryCtxGetState(index)
-    if active and int(driver.cuCtxGetCurrent()[1]) == int(_primary_context(index)):
-        make_current(index)
+    Raises:
+        LaunchFailed: cuda.core cannot be imported, or cannot use the context.
+    """
+    if not hasattr(_thread, "known"):
+        _thread.known = set()
+    if index in _thread.known:
+        return
+    context = ctypes.c_void_p()
+    driver.library().cuCtxGetCurrent(ctypes.byref(context))
+    if context.value == _primary_context(index):
+        try:
+            from cuda.core import Device
+
+            Device(index).set_current()
+        except Exception as error:
+            raise LaunchFailed(f"GPU {index}: cuda.core cannot use its context ({error}); see: peakgemm doctor"
+                               ) from error
+    _thread.known.add(index)
 
 
 def _current() -> tuple[Gpu | None, str | None]:
+    """The current device, which cuda.core has been told of."""
+    gpu, reason = _here()
+    if gpu is not None:
+        try:
+            introduce(gpu.index)
+        except LaunchFailed as error:
+            return None, str(error)
+    return gpu, reason
+
+
+def _here() -> tuple[Gpu | None, str | None]:
     devices, reason = _count()
     if not devices:
         return None, reason
@@ -168,28 +188,22 @@ def _current() -> tuple[Gpu | None, str | None]:
             make_current(index)
         except LaunchFailed as error:
             return None, str(error)
-    elif index not in _known():
-        _introduce(index)
     return _probe(index)
 
 
 @cache
 def _count() -> tuple[int, str | None]:
+    devices = ctypes.c_int()
     try:
-        import cuda.core  # noqa: F401
-        from cuda.bindings import driver
-    except ImportError as error:
-        return 0, f"cuda.core cannot be imported ({error}); run: pip install 'cuda-core[cu13]'"
-    try:
-        (status,) = driver.cuInit(0)
-        devices = int(driver.cuDeviceGetCount()[1]) if status == driver.CUresult.CUDA_SUCCESS else 0
-        text = status.name if int(status) else "the driver shows no device"
-    except Exception as error:
-        devices, text = 0, str(error).partition(".")[0] or type(error).__name__
-        if type(error).__name__ == "DynamicLibNotFoundError":  # says no more than that in more words
-            text = "its library libcuda is not found"
-    if devices:
-        return devices, None
+        driver.check("cuInit", 0)
+        driver.check("cuDeviceGetCount", ctypes.byref(devices))
+        text = "the driver shows no device"
+    except OSError:
+        text = "its library libcuda is not found"
+    except RuntimeError as error:
+        text = str(error)
+    if devices.value:
+        return devices.value, None
     return 0, f"no NVIDIA driver or GPU here ({text}); install the driver, then see: peakgemm doctor"
 
 
@@ -200,25 +214,40 @@ def _probe(index: int) -> tuple[Gpu | None, str | None]:
         return None, reason
     if not 0 <= index < devices:
         return None, f"no GPU {index}: this process sees {devices} (0 to {devices - 1}); see CUDA_VISIBLE_DEVICES"
-    from cuda.bindings import driver
-    from cuda.core import Device
-
     try:
-        device = Device(index)
-        p = device.properties
-        major, minor = device.compute_capability
-        version = driver.cuDriverGetVersion()[1]
-    except Exception as error:
-        text = str(error).partition(".")[0] or type(error).__name__
-        return None, f"GPU {index} does not answer ({text}); see: nvidia-smi"
-    arch = f"sm_{major}{minor}"
+        name, facts, version = _facts(index)
+    except RuntimeError as error:
+        return None, f"GPU {index} does not answer ({error}); see: nvidia-smi"
+    arch = f"sm_{facts['COMPUTE_CAPABILITY_MAJOR']}{facts['COMPUTE_CAPABILITY_MINOR']}"
     try:
         architecture(arch)
     except ValueError as error:
-        return None, f"{device.name}: {error}"
+        return None, f"{name}: {error}"
+    bandwidth = facts["MEMORY_CLOCK_RATE"] * 1e3 * 2 * facts["GLOBAL_MEMORY_BUS_WIDTH"] / 8 / 1e9
     return Gpu(
-        index=index, name=device.name, arch=arch, sm_count=p.multiprocessor_count,
-        clock_mhz=p.clock_rate // 1000,
-        bandwidth_gbs=round(p.memory_clock_rate * 1e3 * 2 * p.global_memory_bus_width / 8 / 1e9, 1),
-        l2_bytes=p.l2_cache_size, driver=f"{version // 1000}.{version % 1000 // 10}",
+        index=index, name=name, arch=arch, sm_count=facts["MULTIPROCESSOR_COUNT"],
+        clock_mhz=facts["CLOCK_RATE"] // 1000, bandwidth_gbs=round(bandwidth, 1), l2_bytes=facts["L2_CACHE_SIZE"],
+        driver=f"{version // 1000}.{version % 1000 // 10}",
     ), None
+
+
+# CUdevice_attribute (cuda.h)
+_FACTS = {"COMPUTE_CAPABILITY_MAJOR": 75, "COMPUTE_CAPABILITY_MINOR": 76, "MULTIPROCESSOR_COUNT": 16, "CLOCK_RATE": 13,
+          "MEMORY_CLOCK_RATE": 36, "GLOBAL_MEMORY_BUS_WIDTH": 37, "L2_CACHE_SIZE": 38}
+
+
+def _facts(index: int) -> tuple[str, dict[str, int], int]:
+    """A device's name, its attributes (kHz, bits, bytes), and the CUDA version of the driver (1000 major + 10 minor).
+
+    Raises:
+        RuntimeError: the driver's refusal.
+    """
+    def asked(call: str, *args: Any) -> int:
+        found = ctypes.c_int()
+        driver.check(call, ctypes.byref(found), *args)
+        return found.value
+
+    device, name = asked("cuDeviceGet", index), ctypes.create_string_buffer(128)
+    driver.check("cuDeviceGetName", name, len(name), device)
+    facts = {what: asked("cuDeviceGetAttribute", number, device) for what, number in _FACTS.items()}
+    return name.value.decode(), facts, asked("cuDriverGetVersion")

@@ -3,40 +3,78 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
 from ..errors import InvalidValue, LaunchFailed, MissingComponent
 from . import compile as compiler
-from . import device
+from . import device, driver
 from .compile import Compiled
 from .device import Gpu
+
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class Resident:
+    """A kernel whose code is on a device, until the last reference to it goes: ``handle`` is its ``CUkernel``.
+
+    Args:
+        compiled: a cubin, loaded into the current context.
+
+    Raises:
+        RuntimeError: the driver's refusal.
+    """
+
+    __slots__ = ("_check", "_library", "handle")
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._library, self._check = ctypes.c_void_p(), driver.check
+        kernel = ctypes.c_void_p()
+        driver.check("cuLibraryLoadData", ctypes.byref(self._library), compiled.code, None, None, 0, None, None, 0)
+        driver.check("cuLibraryGetKernel", ctypes.byref(kernel), self._library, compiled.entry.encode())
+        # A library by itself loads at the first launch.
+        driver.check("cuKernelGetFunction", ctypes.byref(ctypes.c_void_p()), kernel)
+        self.handle = kernel.value or 0
+
+    def __del__(self) -> None:
+        if self._library:
+            with suppress(Exception):  # at the interpreter's end there may be no driver left to tell
+                self._check("cuLibraryUnload", self._library)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A kernel on the device, with the dynamic shared memory (bytes) that a block gets."""
 
-    handle: Any
+    kernel: Resident
     entry: str
     shared_bytes: int
 
     def launch(self, stream: Any, blocks: int | tuple[int, ...], threads: int | tuple[int, ...], *args: Any) -> None:
         """Enqueue ``blocks`` of ``threads`` (along x, or tuples) on ``stream``, a ``cuda.core.Stream``, and return.
 
+        ``args`` are ctypes numbers: `int32`, `int64`, `float32`.
+
         Raises:
             LaunchFailed: the driver's refusal, with kernel, grid and shared memory.
         """
-        from cuda.core import LaunchConfig, launch
-
-        try:
-            launch(stream, LaunchConfig(grid=blocks, block=threads, shmem_size=self.shared_bytes), self.handle, *args)
-        except Exception as error:
+        places = (ctypes.c_void_p * len(args))(*map(ctypes.addressof, args))
+        status = driver.library().cuLaunchKernel(
+            ctypes.c_void_p(self.kernel.handle), *_three(blocks), *_three(threads), self.shared_bytes,
+            ctypes.c_void_p(int(stream.handle)), places, None)
+        if status:
             raise LaunchFailed(f"{self.entry}: launch of {blocks} blocks of {threads} threads with "
-                               f"{self.shared_bytes} bytes of dynamic shared memory failed: {error}") from error
+                               f"{self.shared_bytes} bytes of dynamic shared memory failed: {driver.text(status)}; "
+                               f"{_remedy(status)}")
+
+
+def _three(size: int | tuple[int, ...]) -> tuple[int, ...]:
+    """A size along x, y and z."""
+    sizes = (size,) if isinstance(size, int) else tuple(size)
+    return sizes + (1,) * (3 - len(sizes))
 
 
 @lru_cache(maxsize=512)
@@ -51,38 +89,26 @@ def load(compiled: Compiled, shared_bytes: int, gpu: Gpu) -> Loaded:
         MissingComponent: the driver is older than the cubin, or the cubin is for another architecture.
         LaunchFailed: the driver refuses the shared memory.
     """
-    from cuda.bindings import driver
-
     with device.activated(gpu.index):
         try:
-            handle = _resident(compiled)
+            kernel = Resident(compiled)
         except Exception as error:
             fresh = compiler.anew(compiled)
             if fresh is None:
                 raise _refused(compiled, gpu, error) from error
             try:
-                handle = _resident(fresh)
+                kernel = Resident(fresh)
             except Exception as again:
                 raise _refused(compiled, gpu, again) from again
     if shared_bytes > gpu.limits.static_shared:
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (status,) = driver.cuKernelSetAttribute(attribute, shared_bytes, handle.handle, gpu.index)
-        if status != driver.CUresult.CUDA_SUCCESS:
+        try:
+            driver.check("cuKernelSetAttribute", _MAX_DYNAMIC_SHARED, shared_bytes, ctypes.c_void_p(kernel.handle),
+                         gpu.index)
+        except RuntimeError as error:
             raise LaunchFailed(f"{compiled.entry}: {shared_bytes} bytes of shared memory a block asked, "
-                               f"{gpu.limits.shared_per_block} there on {gpu.name}: {status.name}; use a smaller tile")
-    return Loaded(handle, compiled.entry, shared_bytes)
-
-
-def _resident(compiled: Compiled) -> Any:
-    """The kernel, its code in the current context: a library by itself loads at the first launch."""
-    from cuda.bindings import driver
-    from cuda.core import ObjectCode
-
-    handle = ObjectCode.from_cubin(compiled.code).get_kernel(compiled.entry)
-    status, _ = driver.cuKernelGetFunction(handle.handle)
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(_text(int(status)))
-    return handle
+                               f"{gpu.limits.shared_per_block} there on {gpu.name}: {error}; use a smaller tile"
+                               ) from None
+    return Loaded(kernel, compiled.entry, shared_bytes)
 
 
 def _refused(compiled: Compiled, gpu: Gpu, error: Exception) -> MissingComponent:
@@ -116,7 +142,8 @@ class Launcher:
         MissingComponent: the driver's library cannot be opened.
     """
 
-    __slots__ = ("_argument", "_free", "_kernel", "_launch", "_several", "blocks", "gpu", "label", "loaded", "threads")
+    __slots__ = ("_argument", "_attributes", "_free", "_kernel", "_launch", "_several", "blocks", "gpu", "label",
+                 "loaded", "threads")
 
     def __init__(self, loaded: Loaded, label: str, gpu: Gpu, blocks: int, threads: int, argument: bytes) -> None:
         if not 1 <= blocks <= 2**31 - 1:
@@ -127,8 +154,9 @@ class Launcher:
                                f"{gpu.limits.threads_per_block}; use a smaller tile")
         self.loaded, self.label, self.gpu, self.blocks, self.threads = loaded, label, gpu, blocks, threads
         self._argument = argument
-        self._kernel = ctypes.c_void_p(int(loaded.handle.handle))
+        self._kernel = ctypes.c_void_p(loaded.kernel.handle)
         self._launch = _driver_launch()
+        self._attributes = int(gpu.limits.number >= 90)
         self._several = device.count() > 1
         self._free = [self._arguments()]
 
@@ -149,8 +177,8 @@ class Launcher:
             block = self._free.pop()
         except IndexError:  # as many calls under way as there are blocks
             block = self._arguments()
-        buffer, config, pointers = block
-        _pack(buffer, _STREAM, stream, a, b, c0, c, partial)
+        buffer, config, pointers, attributes = block
+        _pack(buffer, _STREAM, stream, attributes, self._attributes, a, b, c0, c, partial)
         status = self._launch(config, self._kernel, pointers, None)
         if status and device.current() is None:  # a thread's first call to CUDA
             device.make_current(self.gpu.index)
@@ -161,28 +189,33 @@ class Launcher:
 
     __call__ = enqueue
 
-    def _arguments(self) -> tuple[Any, ctypes.c_void_p, ctypes.c_void_p]:
-        """One block of arguments: the buffer, and pointers to its launch configuration and parameter array."""
-        buffer = ctypes.create_string_buffer(_STRUCT + max(len(self._argument), 1))
+    def _arguments(self) -> tuple[Any, ctypes.c_void_p, ctypes.c_void_p, int]:
+        """One block of arguments: the buffer, pointers to configuration and parameters, address of the attribute."""
+        attribute = _STRUCT + -(-len(self._argument) // 8) * 8
+        buffer = ctypes.create_string_buffer(attribute + _ATTRIBUTE_BYTES)
         start = ctypes.addressof(buffer)
+        struct.pack_into("=QI", buffer, attribute, _PROGRAMMATIC, 1)
         struct.pack_into("=7I", buffer, 0, self.blocks, 1, 1, self.threads, 1, 1, self.loaded.shared_bytes)
         places = [start + _ADDRESSES + 8 * i for i in range(5)] + [start + _STRUCT]
         struct.pack_into("=6Q", buffer, _POINTERS, *places)
         ctypes.memmove(start + _STRUCT, self._argument, len(self._argument))
-        return buffer, ctypes.c_void_p(start), ctypes.c_void_p(start + _POINTERS)
+        return buffer, ctypes.c_void_p(start), ctypes.c_void_p(start + _POINTERS), start + attribute
 
     def _failed(self, status: int) -> LaunchFailed:
         return LaunchFailed(
             f"{self.loaded.entry} ({self.label}): launch of {self.blocks} blocks of {self.threads} threads with "
-            f"{self.loaded.shared_bytes} bytes of dynamic shared memory on {self.gpu.name} failed: {_text(status)}; "
-            f"{_REMEDIES.get(status, 'see: peakgemm doctor')}")
+            f"{self.loaded.shared_bytes} bytes of dynamic shared memory on {self.gpu.name} failed: "
+            f"{driver.text(status)}; {_remedy(status)}")
 
 
 # CUlaunchConfig (cuda.h): 7 x uint32 for grid, block and shared memory, 4 bytes of padding, the stream at 32,
-# the attributes and their count (none: zeros). The addresses follow it, so that one `pack` writes stream, zeros
-# and addresses; then the array of pointers to the kernel's parameters; then the struct, on a multiple of 16.
+# the attributes' address and their count. The addresses follow it, so that one `pack` writes all that changes;
+# then the array of pointers to the kernel's parameters; then the struct, on a multiple of 16.
 _STREAM, _ADDRESSES, _POINTERS, _STRUCT = 32, 56, 96, 144
-_pack = struct.Struct("=Q16x5Q").pack_into
+_pack = struct.Struct("=QQQ5Q").pack_into
+# CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, of sm_90 and later: the blocks of a kernel may start before
+# the kernel ahead in its stream has ended, and wait for that themselves (common/dependents.cuh).
+_PROGRAMMATIC, _ATTRIBUTE_BYTES = 6, 72
 _LAST_DEFAULT_STREAM = 2  # 0 and CU_STREAM_LEGACY (1), CU_STREAM_PER_THREAD (2)
 
 _FAULTED = ("an earlier kernel of this process faulted and its context is lost: restart the process; "
@@ -194,27 +227,18 @@ _REMEDIES = {
 }
 
 
+def _remedy(status: int) -> str:
+    return _REMEDIES.get(status, "see: peakgemm doctor")
+
+
 @cache
 def _driver_launch() -> Any:
     """``cuLaunchKernelEx`` of the driver's library, called without conversions: all arguments are ready pointers."""
-    name = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
     try:
-        return ctypes.CDLL(name).cuLaunchKernelEx  # not PyDLL: a full queue blocks, and others must run meanwhile
+        return driver.library()["cuLaunchKernelEx"]  # found by index it is this caller's own: no conversions are set
     except (OSError, AttributeError) as error:
-        raise MissingComponent(f"{name} cannot be used ({error}); "
+        raise MissingComponent(f"the NVIDIA driver's library cannot be used ({error}); "
                                "install an NVIDIA driver for CUDA 12 or later, then see: peakgemm doctor") from None
-
-
-def _text(status: int) -> str:
-    """A CUDA error's name and description."""
-    from cuda.bindings import driver
-
-    try:
-        code = driver.CUresult(status)
-    except ValueError:  # newer than the bindings
-        return f"CUDA error {status}"
-    found, text = driver.cuGetErrorString(code)
-    return f"{code.name} ({text.decode()})" if found == driver.CUresult.CUDA_SUCCESS else str(code.name)
 
 
 def int32(value: int) -> ctypes.c_int32:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.library import compile_for, compile_reduce
+from ..kernels.library import compile_for, compile_reduce, reduce_threads, schedule
 from ..kernels.registry import Kernel
-from ..kernels.schedule import schedule
 from ..problem import Config, Problem
 from .launch import run
 from .report import Report, totals
@@ -30,7 +29,7 @@ def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any
     Returns:
         One report a launch: the product, and the sum of its partial sums where there are any.
     """
-    plan = schedule(config, problem, sm_count)
+    plan = schedule(kernel, config, problem, sm_count)
     if plan.blocks == 0:
         return [Report(kernel.entry, [], totals([]), [])]
     partial = np.zeros(max(plan.workspace_bytes // 4, 1), np.float32)
@@ -39,6 +38,7 @@ def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any
                    block=config.block_threads, arch=arch, args=args,
                    shared_bytes=kernel.shared_bytes(config), checks=checks, max_steps=max_steps)]
     if plan.reduce_blocks:
-        reports.append(run(compile_reduce(config, arch, "ptx"), grid=plan.reduce_blocks, block=config.threads,
-                           arch=arch, args=args, checks=checks, max_steps=max_steps))
+        reports.append(run(compile_reduce(kernel, config, problem, arch, "ptx"), grid=plan.reduce_blocks,
+                           block=reduce_threads(kernel, config), arch=arch, args=args, checks=checks,
+                           max_steps=max_steps))
     return reports

@@ -35,20 +35,34 @@ __device__ __forceinline__ void store_tile(const float (&acc)[TM][TN], const flo
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch);
   float* const rows = staging + warp * STAGED;
   const unsigned to = shared_address(rows + lane_m * STAGED_PITCH + lane_n * STAGED_LANE);
+  const bool simple = g.beta == 0.f && place.m + BM <= g.M && place.n + BN <= g.N;
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < TN; ++j) store_shared(to + 4 * j, acc[i][j]);
     __syncwarp();
+    // A lane's words of eight rows: all read before the first is stored, so that their latencies overlap.
+    float v[TN];
+    int row[TN], column[TN];
 #pragma unroll
-    for (int e = lane; e < 8 * STAGED_COLUMNS; e += 32) {
-      const int row = e / STAGED_COLUMNS, column = e % STAGED_COLUMNS;
-      const int m = first_m + row * 4 + quad(i, 8), n = first_n + column;
-      if (m < g.M && n < g.N) {
-        float v = g.alpha * rows[row * STAGED_PITCH + column / 4 % 4 * STAGED_LANE + column / 16 * 4 + column % 4];
-        if (g.beta != 0.f) v = fmaf(g.beta, c0[m * g.c0_row + n * g.c0_col], v);
-        c[m * g.ldc + n] = v;
+    for (int t = 0; t < TN; ++t) {
+      row[t] = (lane + 32 * t) / STAGED_COLUMNS;
+      column[t] = (lane + 32 * t) % STAGED_COLUMNS;
+      v[t] = g.alpha * rows[row[t] * STAGED_PITCH + column[t] / 4 % 4 * STAGED_LANE + column[t] / 16 * 4 + column[t] % 4];
+    }
+    float* const first = c + (first_m + quad(i, 8)) * g.ldc + first_n;
+    if (simple) {
+#pragma unroll
+      for (int t = 0; t < TN; ++t) first[4 * row[t] * g.ldc + column[t]] = v[t];
+    } else {
+#pragma unroll
+      for (int t = 0; t < TN; ++t) {
+        const int m = first_m + 4 * row[t] + quad(i, 8), n = first_n + column[t];
+        if (m < g.M && n < g.N) {
+          if (g.beta != 0.f) v[t] = fmaf(g.beta, c0[m * g.c0_row + n * g.c0_col], v[t]);
+          c[m * g.ldc + n] = v[t];
+        }
       }
     }
   }

@@ -10,6 +10,7 @@
 
 #include "common/gemm.cuh"
 #include "common/cp_async.cuh"
+#include "common/dependents.cuh"
 #include "common/mbarrier.cuh"
 #include "common/fragment.cuh"
 #include "common/warp_tile.cuh"
@@ -42,6 +43,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
     mbarrier_init(empty + 8 * threadIdx.x, THREADS / 32);
   }
   __syncthreads();
+  previous_kernel_has_ended();
 
   const int steps = (g.K + BK - 1) / BK;
   const int items = g.whole + g.parts;

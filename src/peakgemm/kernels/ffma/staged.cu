@@ -6,6 +6,7 @@
 
 #include "common/gemm.cuh"
 #include "common/cp_async.cuh"
+#include "common/dependents.cuh"
 #include "common/fragment.cuh"
 #include "common/warp_tile.cuh"
 #include "common/outer_product.cuh"
@@ -43,6 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 ffma_staged(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
             float* __restrict__ partial, const __grid_constant__ Gemm g) {
   extern __shared__ __align__(16) float shared[];
+  previous_kernel_has_ended();
   const int steps = (g.K + BK - 1) / BK;
   const WarpTile mine = warp_tile();
 #pragma unroll 1

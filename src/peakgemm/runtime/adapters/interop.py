@@ -115,6 +115,7 @@ class Fresh:
 
         if stream != -1:
             order(self._stream, stream or LEGACY)
+        device.introduce(self._device)
         buffer = Buffer.from_handle(self._memory.pointer, self._memory.size, owner=self._memory)
         seen = StridedMemoryView.from_buffer(buffer, self._shape, dtype=np.dtype(np.float32))
         return seen.__dlpack__(stream=-1, **kwargs)
@@ -124,7 +125,26 @@ def _seen(x: Any, name: str, stream: int) -> Any:
     from cuda.core.utils import StridedMemoryView
 
     try:
-        return StridedMemoryView.from_any_interface(x, stream_ptr=stream)
+        return StridedMemoryView.from_any_interface(_at_version_3(x), stream_ptr=stream)
     except Exception as error:
         raise InvalidType(f"{name} is a {type(x).__name__}, which offers neither DLPack nor the CUDA array "
                           f"interface ({error}); pass a torch, CuPy, JAX or NumPy array") from None
+
+
+class _AtVersion3:
+    """An array's CUDA array interface under version 3, which differs from 2 by the ``stream`` alone."""
+
+    def __init__(self, interface: dict[str, Any], owner: Any) -> None:
+        self.__cuda_array_interface__ = {**interface, "version": 3, "stream": None}
+        self._owner = owner
+
+
+def _at_version_3(x: Any) -> Any:
+    """``x``, or a stand-in where all it offers is an interface older than cuda.core takes: torch's is of version 2.
+
+    No stream to wait for is named: with versions before 3 the caller sees to that.
+    """
+    if hasattr(x, "__dlpack__"):
+        return x
+    interface = getattr(x, "__cuda_array_interface__", None)
+    return _AtVersion3(interface, x) if interface is not None and interface["version"] < 3 else x

@@ -1,0 +1,45 @@
+"""What a suite comes to: geometric mean, worst row, share of wins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import exp, log
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def geomean(values: Sequence[float]) -> float | None:
+    """Geometric mean; None of nothing."""
+    return exp(sum(map(log, values)) / len(values)) if values else None
+
+
+def summarise(name: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """Of the ratios of time to cuBLAS, above 1 where ours is faster: one entry of a record's ``suites``.
+
+    ``wins`` is the share of measured rows above 1; ``failed`` counts rows that have none; ``peers`` holds each
+    contender's geometric mean, and the share of its rows in which ours is no slower than it.
+    """
+    measured = [row for row in rows if row.get("ratio_to_cublas")]
+    ratios = [row["ratio_to_cublas"] for row in measured]
+    worst = min(measured, key=lambda row: float(row["ratio_to_cublas"]), default=None)
+    peers: dict[str, list[tuple[float, float]]] = {}
+    for row in measured:
+        for peer, found in row.get("peers", {}).items():
+            if "ratio_to_cublas" in found:
+                peers.setdefault(peer, []).append((row["ratio_to_cublas"], found["ratio_to_cublas"]))
+    return {
+        "suite": name, "rows": len(rows), "failed": sum("error" in row for row in rows),
+        "geomean": geomean(ratios), "worst": worst and worst["ratio_to_cublas"], "worst_name": worst and worst["name"],
+        "wins": sum(ratio > 1 for ratio in ratios) / len(ratios) if ratios else None,
+        "peers": {peer: {"geomean": geomean([theirs for _, theirs in pairs]),
+                         "not_slower": sum(ours >= theirs for ours, theirs in pairs) / len(pairs)}
+                  for peer, pairs in peers.items()},
+    }
+
+
+def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """One for each suite, in the rows' order; of several, one for ``all`` behind them."""
+    names = list(dict.fromkeys(row["suite"] for row in rows))
+    found = [summarise(name, [row for row in rows if row["suite"] == name]) for name in names]
+    return [*found, summarise("all", rows)] if len(names) > 1 else found

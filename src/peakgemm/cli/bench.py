@@ -1,0 +1,148 @@
+"""``peakgemm bench``: the library's choices against cuBLAS and others, over suites of shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..bench import bench, contenders, plot, records
+from ..bench.contenders import CONTENDERS, Contender
+from ..bench.peers import Peer
+from ..bench.roofs import copy_gbs
+from ..bench.suites import SUITES, groups
+from ..bench.summary import summaries
+from ..bench.timer import Timer
+from ..errors import InvalidValue, MissingComponent
+from ..problem import Config
+from ..runtime import device
+from ..runtime.architectures import architecture
+from . import parse
+from .console import err, number, out, progress, table
+from .measuring import measuring
+
+Row = Mapping[str, Any]
+
+
+def command(
+    suite: Annotated[str | None, typer.Option(help=f"all, or some of {', '.join(SUITES)}.  [square]")] = None,
+    shape: Annotated[str | None, typer.Option(help="MxNxK[:layout][*batch], or several.")] = None,
+    peers: Annotated[str, typer.Option(help=f"Beside cublas: {', '.join(CONTENDERS)}.")] = "cublas",
+    seconds: Annotated[float, typer.Option(min=0.01, max=60, help="Of interleaved pairs, a row and peer.")] = 0.6,
+    arch: Annotated[str | None, typer.Option(help="Choose for sm_NN.  [the GPU's, else sm_90]")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the record to this file, row by row.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write a plot of the ratios to this file.")] = None,
+) -> None:
+    """Time what matmul runs against cuBLAS FP32, and others, over suites of shapes."""
+    chosen = groups(suite or (None if shape else "square"), shape)
+    others = contenders.names(peers)
+    gpu = device.find()
+    target = parse.target(arch, gpu)
+    records.check_writable(json)
+    records.check_writable(svg)
+    if svg:
+        plot.require_matplotlib()
+    measured_on, peer = measuring(gpu, target)
+    if svg and peer is None:
+        raise InvalidValue("--svg plots measurements, and nothing is timed here; leave it out")
+    versions = peer.versions() if peer else {}
+    rivals = _rivals(others, peer) if peer else []
+    for rival in rivals:
+        versions |= rival.versions()
+    sms, name = ((measured_on.sm_count, measured_on.name) if measured_on else (architecture(target).gpu_sms, ""))
+    found: list[dict[str, Any]] = []
+    more: dict[str, Any] = {}
+    count = sum(map(len, chosen.values()))
+    with progress("measuring", count * (1 + len(rivals))) as done:
+        measurer = None
+        if measured_on is not None and peer is not None:
+            timer = Timer(peer, seconds)
+            more["copy_gbs"] = copy_gbs(peer, timer)
+            measurer = bench.Bench(measured_on, peer, timer, rivals, more["copy_gbs"], seconds)
+        for row in bench.rows(chosen, target, sms, name, measurer, done):
+            found.append(row)
+            if json is not None and measurer is not None:
+                _write(json, measured_on, target, found, more, versions)
+    for group in chosen:
+        _show(group, [row for row in found if row["suite"] == group], [rival.name for rival in rivals])
+    if peer is None:
+        out.print(f"Not timed: {_why_not(gpu, target)}.", markup=False)
+    else:
+        _sum_up(summaries(found), more["copy_gbs"])
+    if json is not None:
+        _write(json, measured_on if peer else None, target, found, more, versions)
+        out.print(f"Record written to {json}", markup=False)
+    if svg is not None:
+        svg.write_text(plot.svg(found, f"{name}, FP32, random data"), encoding="utf-8")
+        out.print(f"Plot written to {svg}", markup=False)
+    failed = [f"{row['name']}: {row['error']}" for row in found if "error" in row]
+    if failed:
+        for line in failed:
+            err.print(f"Failed: {line}", markup=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+def _rivals(names: Sequence[str], peer: Peer) -> list[Contender]:
+    """Those of the contenders that are installed; the others are told and done without."""
+    found = []
+    for name in names:
+        try:
+            found.append(CONTENDERS[name](peer))
+        except MissingComponent as error:
+            err.print(f"Left out: {name}: {error}", markup=False)
+    return found
+
+
+def _write(path: Path, gpu: Any, arch: str, rows: list[dict[str, Any]], more: Row, versions: Mapping[str, str]) -> None:
+    run = {"rungs": rows, "suites": summaries(rows), **more}
+    records.write(path, records.record(gpu, arch, [run], versions=versions))
+
+
+def _why_not(gpu: Any, arch: str) -> str:
+    if gpu is None:
+        return str(device.reason_without_gpu())
+    return f"the GPU is {gpu.arch}, not {arch}" if gpu.arch != arch else "no cuBLAS to compare with"
+
+
+def _show(suite: str, rows: Sequence[Row], rivals: Sequence[str]) -> None:
+    measured = [row for row in rows if "mode" in row]
+    if measured:
+        table(f"{suite}: measured, random data", [
+            ("case", "left"), ("TFLOPS", "right"), ("cuBLAS", "right"), ("ratio", "right"), ("10-90 %", "left"),
+            ("timed", "left"), ("GB/s", "right"), ("copy", "right"), ("pJ/FLOP", "right"), ("cuBLAS", "right"),
+        ], [[r["name"], number(r["tflops"], 2), number(r["cublas_tflops"], 2), number(r["ratio_to_cublas"], 3),
+             "-".join(number(x, 3) for x in r["ratio_spread"]), r["mode"], number(r["gbs"], 0),
+             _percent(r["share_of_copy"]), number(r["pj_per_flop"]), number(r["cublas_pj_per_flop"])]
+            for r in measured], "GB/s where the memory bounds the product, and the share of what a copy reaches.")
+        out.print()
+    if measured and rivals:
+        table(f"{suite}: ratio of time to cuBLAS, each in the same run", [
+            ("case", "left"), ("ours", "right"), *((name, "right") for name in rivals), ("error", "left"),
+        ], [[r["name"], number(r["ratio_to_cublas"], 3),
+             *(number(r["peers"][name].get("ratio_to_cublas"), 3) for name in rivals),
+             "; ".join(f"{name}: {r['peers'][name]['error']}" for name in rivals if "error" in r["peers"][name])[:30]]
+            for r in measured])
+        out.print()
+    table(f"{suite}: what ran" if measured else f"{suite}: what runs", [
+        ("case", "left"), ("kernel", "left"), ("configuration", "left"), ("chosen by", "left"), ("error", "right"),
+    ], [[r["name"], r["kernel"], Config(**r["config"]).label(), r["source"],
+         "failed" if "error" in r else number(r.get("max_error"), 2)] for r in rows],
+        "error: largest |C - AB| / (eps |A||B|) against FP64." if measured else "")
+    out.print()
+
+
+def _sum_up(entries: Sequence[Row], copy: float) -> None:
+    peers = list(dict.fromkeys(name for entry in entries for name in entry["peers"]))
+    table("Ratio of time to cuBLAS FP32", [
+        ("suite", "left"), ("rows", "right"), ("geomean", "right"), ("wins", "right"), ("worst", "right"),
+        ("", "left"), *((name, "right") for name in peers),
+    ], [[e["suite"], str(e["rows"]), number(e["geomean"], 3), _percent(e["wins"]), number(e["worst"], 3),
+         e["worst_name"] or "", *(number(e["peers"].get(name, {}).get("geomean"), 3) for name in peers)]
+        for e in entries],
+        f"Geometric means; wins: rows above 1. A copy on this device moves {copy:.0f} GB/s, read and written.")
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"

@@ -1,0 +1,123 @@
+"""``peakgemm tune``: the fastest configuration of each shape, kept where it beats the default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import tuned
+from ..bench.peers import find_peer
+from ..bench.suites import SUITES, Case, distinct, groups
+from ..bench.timer import Timer
+from ..errors import InvalidValue
+from ..runtime import device
+from ..runtime.architectures import architecture
+from ..runtime.device import Gpu
+from ..tune import search, store
+from ..tune.halving import Outcome, estimate_s, rounds
+from ..tune.space import KEEP, Candidate, candidates, compilations
+from . import parse
+from .console import err, number, out, progress, table
+
+COMPILE_S = 2.0  # a kernel, on one core: for the estimate alone
+
+
+def command(
+    suite: Annotated[str | None, typer.Option(help=f"all, or some of {', '.join(SUITES)}.")] = None,
+    shape: Annotated[str | None, typer.Option(help="MxNxK[:layout][*batch], or several.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; needs no GPU.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.05, max=60, help="Of timing, for each finalist.")] = search.SECONDS,
+    keep: Annotated[int, typer.Option(min=1, max=1000, help="Candidates a shape, the model's best.")] = KEEP,
+    again: Annotated[bool, typer.Option("--again", help="Shapes that are tuned already, too.")] = False,
+    arch: Annotated[str | None, typer.Option(help="With --dry-run: for sm_NN.  [the GPU's, else sm_90]")] = None,
+    export: Annotated[Path | None, typer.Option(help="Write this GPU's entries as a table, into one if there.")] = None,
+) -> None:
+    """Search the tile space for each shape; keep what beats the default."""
+    cases = distinct(groups(suite, shape))
+    if not cases and export is None:
+        raise InvalidValue(f"nothing to tune: give --suite (all, {', '.join(SUITES)}) or --shape MxNxK[:layout]")
+    if arch and not dry_run:
+        raise InvalidValue("--arch goes with --dry-run: a search times on the GPU at hand; leave it out")
+    gpu = device.find()
+    if dry_run:
+        target = parse.target(arch, gpu)
+        _plan(cases, target, gpu if gpu and gpu.arch == target else None, seconds, keep, again)
+        return
+    gpu = device.require()
+    left = [case for case in cases if again or tuned.entry(gpu.name, tuned.key(case.problem()[0])) is None]
+    if len(left) < len(cases):
+        out.print(f"{len(cases) - len(left)} of {len(cases)} shapes are tuned already; --again does them anew.")
+    failed = _tune(left, gpu, seconds, keep) if left else 0
+    if export is not None:
+        own, entries = store.export(gpu, export)
+        out.print(f"{export}: {entries} entries, {own} of them from here", markup=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _tune(cases: Sequence[Case], gpu: Gpu, seconds: float, keep: int) -> int:
+    """Tune each; how many failed. A line a shape as it is decided, since a search is often cut short."""
+    store.folder(gpu.name)  # refused before the work, not after it
+    peer = find_peer()
+    timer = Timer(peer, seconds)
+    steps = [_comparisons(_candidates(case, gpu.arch, gpu, keep), seconds) for case in cases]
+    failed = 0
+    with progress("tuning", sum(steps)) as done:
+        for case, count in zip(cases, steps, strict=True):
+            told = 0
+
+            def tell(what: str, name: str = case.name) -> None:
+                nonlocal told
+                told += 1
+                done(f"{name}: {what}")
+
+            try:
+                found = search.tune(case.problem()[0], gpu, peer, timer, seconds=seconds, keep=keep, done=tell)
+                out.print(_line(case, found), markup=False, soft_wrap=True)
+            except Exception as error:  # out of memory, or a launch refused: the other shapes still can
+                failed += 1
+                err.print(f"Failed: {case.name}: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
+            for _ in range(count - told):  # what refusals spared
+                done(case.name)
+    return failed
+
+
+def _line(case: Case, found: Outcome) -> str:
+    what = case.name if case.name == case.size else f"{case.name} ({case.size})"
+    if found.best is None:
+        return f"{what}: {found.winner.label} stays; no other ran"
+    ratio = f"{found.ratio:.3f} ({found.spread[0]:.3f}-{found.spread[1]:.3f})"
+    return (f"{what}: {found.winner.label}, {ratio} of the default's speed" if found.replaced else
+            f"{what}: {found.winner.label} stays; best of {found.timed} others {ratio}")
+
+
+def _candidates(case: Case, arch: str, gpu: Gpu | None, keep: int) -> list[Candidate]:
+    sms, name = (gpu.sm_count, gpu.name) if gpu else (architecture(arch).gpu_sms, "")
+    return candidates(case.problem()[0], arch, sms, name, keep)
+
+
+def _comparisons(found: Sequence[Candidate], seconds: float) -> int:
+    return sum(size for size, _ in rounds(len(found) - 1, seconds))
+
+
+def _plan(cases: Sequence[Case], arch: str, gpu: Gpu | None, seconds: float, keep: int, again: bool) -> None:
+    lines, total, programs = [], 0.0, set()
+    for case in cases:
+        found = _candidates(case, arch, gpu, keep)
+        takes = estimate_s(found, seconds)
+        there = gpu is not None and not again and tuned.entry(gpu.name, tuned.key(case.problem()[0])) is not None
+        if not there:
+            total += takes
+            programs |= compilations(case.problem()[0], found)
+        lines.append([case.name, str(len(found) - 1), found[0].label, number(found[0].us, 0),
+                      "tuned" if there else number(takes, 0)])
+    table(f"What tune would time on {gpu.name if gpu else architecture(arch).gpu} ({arch})", [
+        ("case", "left"), ("others", "right"), ("default", "left"), ("model us", "right"), ("s", "right"),
+    ], lines, "others: candidates beside the default, the model's best. s: of timing, estimated.")
+    compiling = COMPILE_S * len(programs) / (os.cpu_count() or 1)
+    out.print(f"{len(cases)} shapes: {total / 60:.1f} minutes of timing, estimated; {len(programs)} kernels to compile "
+              f"where they are not cached, {compiling / 60:.1f} minutes here.", markup=False)

@@ -1,0 +1,38 @@
+// Adds up the partial sums that `skinny` leaves where several blocks have shared K.
+//
+// In a fixed order: the same bits every time, and no float atomics. `shared` threads a sum, each takes every
+// `shared`-th part; neighbouring threads read neighbouring sums.
+
+#include "common/dependents.cuh"
+#include "common/gemm.cuh"
+
+constexpr int BLOCK = 256;
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+ffma_skinny_reduce(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
+                   const float* __restrict__ partial, const __grid_constant__ Gemm g) {
+  __shared__ float sums[BLOCK];
+  previous_kernel_has_ended();
+  const int outputs = BLOCK / g.shared, turn = threadIdx.x / outputs;
+  const long long total = static_cast<long long>(g.whole) * (BM * BN);
+  const long long output = static_cast<long long>(blockIdx.x) * outputs + threadIdx.x % outputs;
+  float sum = 0.f;
+  if (output < total)
+#pragma unroll 8
+    for (int part = turn; part < g.parts; part += g.shared) sum += partial[part * total + output];
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  if (turn || output >= total) return;
+  for (int other = 1; other < g.shared; ++other) sum += sums[other * outputs + threadIdx.x];
+
+  const int rows = SWAPPED ? g.N : g.M, columns = SWAPPED ? g.M : g.N;
+  const int tile = static_cast<int>(output / (BM * BN)), e = static_cast<int>(output % (BM * BN));
+  const int down = (rows + BM - 1) / BM, batch = tile / down;
+  const int row = tile % down * BM + (SWAPPED ? e % BM : e / BN), s = SWAPPED ? e / BM : e % BN;
+  if (row >= rows || s >= columns) return;
+  const long long m = SWAPPED ? s : row, n = SWAPPED ? row : s;
+  float v = g.alpha * sum;
+  if (g.beta != 0.f)
+    v = fmaf(g.beta, C0[batch_offset(g, g.c0_batch, batch) + m * g.c0_row + n * g.c0_col], v);
+  C[batch_offset(g, g.c_batch, batch) + m * g.ldc + n] = v;
+}

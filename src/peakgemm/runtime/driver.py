@@ -1,0 +1,52 @@
+"""The driver's library itself: the calls that a first product makes, without an import that it would wait for.
+
+To import ``cuda.bindings.driver`` takes 30 ms, cuda.core another 60, and in a process with a heap like torch's
+the objects that they make set off a garbage collection of 60 ms more. What a library has done before, such as
+allocate and copy, goes through the bindings as elsewhere in the package.
+
+Arguments are passed as ctypes passes them: an ``int`` has 32 bits, so addresses come as ``c_void_p``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from typing import Any
+
+
+@cache
+def library() -> Any:
+    """The library; its calls release the interpreter, for a full queue blocks and others must run meanwhile.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+
+
+def check(call: str, *args: Any) -> None:
+    """Make a call by the name that the library exports, with its version: ``cuCtxPushCurrent_v2``.
+
+    Raises:
+        RuntimeError: the driver's refusal, or a driver too old to have the call.
+        OSError: see `library`.
+    """
+    try:
+        function = getattr(library(), call)
+    except AttributeError:
+        raise RuntimeError(f"the driver is older than CUDA 12: it has no {call}") from None
+    status = function(*args)
+    if status:
+        raise RuntimeError(text(status))
+
+
+def text(status: int) -> str:
+    """A CUDA error's name and description."""
+    parts = []
+    for call in ("cuGetErrorName", "cuGetErrorString"):
+        found = ctypes.c_char_p()
+        if getattr(library(), call)(status, ctypes.byref(found)) or not found.value:
+            return f"CUDA error {status}"
+        parts.append(found.value.decode())
+    return f"{parts[0]} ({parts[1]})"

@@ -1,0 +1,104 @@
+"""The search on the GPU: candidates compiled, checked against FP64 and timed; the outcome kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..bench.operands import Flat, launches
+from ..bench.peers import Peer, visiting
+from ..bench.timer import Comparison, Timer
+from ..errors import InvalidValue
+from ..kernels.bound import bind
+from ..kernels.registry import Kernel
+from ..problem import Config, Problem
+from ..runtime import device
+from ..runtime.compile import in_parallel
+from ..runtime.device import Gpu
+from ..select import choose
+from . import store
+from .halving import Outcome, halve
+from .space import KEEP, Candidate, candidates
+
+log = logging.getLogger("peakgemm")
+SECONDS = 0.6
+
+
+def plain(problem: Problem) -> Problem:
+    """The problem with alpha 1 and beta 0: what is timed in its place, and what its entry holds for."""
+    return replace(problem, alpha=1.0, beta=0.0, c0=None)
+
+
+def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP,
+           done: Callable[[str], None] | None = None) -> Outcome:
+    """Time candidates for a problem on ``gpu``, in the current context; nothing is kept.
+
+    Raises:
+        CompileFailed, LaunchFailed, MissingComponent: the default itself cannot run.
+    """
+    problem = plain(problem)
+    found = candidates(problem, gpu.arch, gpu.sm_count, gpu.name, keep)
+    if problem.flops == 0:
+        return Outcome(found[0], 1.0, (1.0, 1.0), None, False, 0)
+    _compile(found, problem, gpu)
+    memory = Flat(problem, gpu, peer)
+    baseline = launches(bind(found[0].kernel, found[0].config, problem, gpu), memory.addresses, peer)
+
+    def compare(candidate: Candidate, budget: float) -> Comparison:
+        ours = launches(bind(candidate.kernel, candidate.config, problem, gpu), memory.addresses, peer)
+        return timer.compare(ours, baseline, seconds=budget)
+
+    def wrong(candidate: Candidate) -> str | None:
+        error = memory.error(bind(candidate.kernel, candidate.config, problem, gpu))
+        # No order of K multiply-adds errs by more: Higham, Accuracy and Stability, section 3.1.
+        return None if error <= (problem.k + 3) / 2 else f"wrong product, {error:.3g} eps |A||B|"
+
+    return halve(found, compare, wrong, seconds, done)
+
+
+def tune(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP,
+         done: Callable[[str], None] | None = None) -> Outcome:
+    """`search`, and keep the outcome.
+
+    Raises:
+        InvalidValue: the entry cannot be written.
+        CompileFailed, LaunchFailed, MissingComponent: the default itself cannot run.
+    """
+    outcome = search(problem, gpu, peer, timer, seconds=seconds, keep=keep, done=done)
+    store.save(gpu.name, problem, outcome, choose(plain(problem), gpu.arch, gpu.sm_count, gpu.name).source)
+    return outcome
+
+
+def best(problem: Problem, gpu: Gpu) -> tuple[Kernel, Config]:
+    """The fastest kernel and configuration for ``problem`` on ``gpu``: what `Plan.autotune` asks.
+
+    The outcome is kept for later processes where that is possible. The caller's streams and
+    switches stay as they are; memory for operands, beyond twice the L2, is used meanwhile.
+
+    Raises:
+        MissingComponent: neither torch nor CuPy is installed with a GPU build.
+        CompileFailed, LaunchFailed: the default itself cannot run.
+    """
+    with device.activated(gpu.index), visiting() as peer:
+        device.introduce(gpu.index)
+        outcome = search(problem, gpu, peer, Timer(peer, SECONDS))
+    source = choose(plain(problem), gpu.arch, gpu.sm_count, gpu.name).source
+    try:
+        store.save(gpu.name, problem, outcome, source)
+    except (InvalidValue, OSError) as error:
+        log.warning("peakgemm: the outcome of autotune() holds for this plan only: %s", error)
+    return outcome.winner.kernel, outcome.winner.config
+
+
+def _compile(found: list[Candidate], problem: Problem, gpu: Gpu) -> None:
+    """Compile in parallel, once for all splits of a configuration; a refusal is met again when it is timed."""
+    each = {(c.kernel.name, replace(c.config, split=1)): c for c in found}
+
+    def one(candidate: Candidate) -> None:
+        try:
+            bind(candidate.kernel, candidate.config, problem, gpu)
+        except Exception:
+            log.debug("%s cannot run", candidate.label, exc_info=True)
+
+    in_parallel(one, list(each.values()))

@@ -1,0 +1,99 @@
+"""Tuning entries on disk: one JSON for each GPU and key, written aside and renamed in; and tables of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from .. import __version__, tuned
+from ..bench import records
+from ..errors import InvalidValue
+from ..problem import Problem
+from ..runtime import cache
+from ..runtime.device import Gpu
+from .halving import Outcome
+
+
+def save(device_name: str, problem: Problem, outcome: Outcome, default_source: str) -> Path:
+    """Keep what a search decided.
+
+    A default that stays is kept as such, so that a later version may choose a better one; where it is
+    the user's own entry from an earlier search (``default_source`` is ``tuned``) that entry stays.
+
+    Raises:
+        InvalidValue: the folder cannot be written, or others may write to it.
+    """
+    kernel, config = outcome.winner.kernel, outcome.winner.config
+    path = folder(device_name) / f"{tuned.key(problem)}.json"
+    if not outcome.replaced and default_source == "tuned":
+        return path
+    records.write(path, {
+        "schema": tuned.SCHEMA, "device": device_name, "key": tuned.key(problem), "kernel": kernel.name,
+        "config": config.to_json(), "default": not outcome.replaced, "ratio": outcome.ratio,
+        "spread": list(outcome.spread), "timed": outcome.timed,
+        "digest": tuned.digest(kernel.name), "peakgemm": __version__,
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    })
+    tuned.forget()
+    return path
+
+
+def folder(device_name: str) -> Path:
+    """The folder of a device's entries, made if need be.
+
+    Raises:
+        InvalidValue: it cannot be made or written, or others may write to it.
+    """
+    place = tuned.folder(device_name)
+    for path in (place.parent, place):
+        trouble = cache.trouble(path)
+        if trouble:
+            raise InvalidValue(f"no tuning entry can be kept in {path}: {trouble}")
+    if not os.access(place, os.W_OK):
+        raise InvalidValue(f"no tuning entry can be kept in {place}: it cannot be written. Set PEAKGEMM_CACHE_DIR to "
+                           "a folder that can")
+    return place
+
+
+def export(gpu: Gpu, path: Path) -> tuple[int, int]:
+    """Write the entries in which another than the default won as a table, over those of a table that is there.
+
+    Returns:
+        How many entries were taken, and how many the table has.
+
+    Raises:
+        InvalidValue: ``path`` holds something else or another device's table, or cannot be written.
+    """
+    records.check_writable(path)
+    entries = dict(_existing(gpu.name, path))
+    own = 0
+    for file in sorted(tuned.folder(gpu.name).glob("*.json")):
+        found = tuned.entry(gpu.name, file.stem)
+        if found is None or found["default"]:
+            continue
+        own += 1
+        entries[file.stem] = {"kernel": found["kernel"], "config": found["config"].to_json(),
+                              "ratio": found["ratio"], "spread": found["spread"]}
+    records.write(path, {"schema": tuned.SCHEMA, "device": gpu.name, "arch": gpu.arch, "peakgemm": __version__,
+                         "entries": dict(sorted(entries.items()))})
+    return own, len(entries)
+
+
+def _existing(device_name: str, path: Path) -> Mapping[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        entries: Mapping[str, Any] = data["entries"]
+        for found in entries.values():
+            tuned.checked(found)
+        if data["device"] == device_name and data["schema"] == tuned.SCHEMA:
+            return entries
+        what = f"the table of {data['device']}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        what = "no table of tuning entries"
+    raise InvalidValue(f"{path} is {what}, not one of {device_name}; name another file, or remove it")

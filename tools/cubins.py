@@ -1,0 +1,70 @@
+"""Make the cubins that come with the package: every tiled configuration of the committed table and model.
+
+One for each layout and copy width on sm_90, and the kernels that add up their partial sums. They are made
+with the NVRTC at hand, which the index records; ``--check`` compares names alone and compiles nothing.
+
+    python tools/cubins.py [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from itertools import product
+
+from rich.progress import Progress
+
+from peakgemm import tuned
+from peakgemm.kernels import shipped
+from peakgemm.kernels.library import SPECIALISED, Recipe, recipe, reduce_recipe, specialisation
+from peakgemm.problem import Problem
+from peakgemm.runtime.compile import Compiled, compile_source, in_parallel, nvrtc_version
+from peakgemm.select import configurations
+
+ARCH = "sm_90"
+
+
+def problems() -> list[Problem]:
+    """One of every specialisation: layouts, and copies of one or four floats along rows."""
+    found: dict[tuple[tuple[str, int], ...], Problem] = {}
+    for ta, tb, a, b in product((False, True), (False, True), (64, 63), (64, 63)):
+        p = Problem(32, 32, 32, a, b, 32, trans_a=ta, trans_b=tb)
+        found.setdefault(tuple(sorted(specialisation(SPECIALISED, p).items())), p)
+    return list(found.values())
+
+
+def wanted() -> dict[str, Recipe]:
+    """Every recipe, by the name of its cubin."""
+    configs = {config for kernel, config in configurations(ARCH) if kernel is SPECIALISED}
+    configs |= {replace(config, split=1) for kernel, config in tuned.table_configurations()
+                if kernel == SPECIALISED.name}
+    recipes = [make(SPECIALISED, config, problem, ARCH) for config in configs for problem in problems()
+               for make in (recipe, reduce_recipe)]
+    return {made.name: made for made in recipes}
+
+
+def main() -> None:
+    """Compile what is missing, drop what is no longer wanted."""
+    jobs = wanted()
+    missing = sorted(jobs.keys() - shipped.index().keys())
+    if "--check" in sys.argv:
+        stale = sorted(shipped.index().keys() - jobs.keys())
+        if missing or stale:
+            sys.exit(f"{len(missing)} cubins missing, {len(stale)} stale; run: make cubins")
+        return
+    with Progress() as progress:
+        task = progress.add_task("compiling", total=len(missing))
+
+        def make(name: str) -> Compiled:
+            job = jobs[name]
+            made = compile_source(job.text, job.entry, job.arch, job.macros, name=job.file)
+            progress.advance(task)
+            return made
+
+        made = dict(zip(missing, in_parallel(make, missing), strict=True))
+    shipped.write(jobs.keys(), {name: (cubin, nvrtc_version()) for name, cubin in made.items()})
+    print(f"{len(jobs)} cubins, {len(made)} of them new")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Launch every kernel and configuration of the library on awkward shapes, for compute-sanitizer; results are checked.
+
+    python tools/launch_library.py
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from itertools import cycle, product
+
+import torch
+
+from peakgemm.kernels import skinny
+from peakgemm.kernels.bound import bind
+from peakgemm.kernels.registry import Kernel
+from peakgemm.kernels.skinny import SKINNY
+from peakgemm.problem import Batch, Config, Problem
+from peakgemm.runtime import device
+from peakgemm.select import configurations
+
+TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1))
+SKINNY_SHAPES = ((1, 300, 257, 1), (300, 5, 130, 2), (16, 129, 64, 1), (7, 3, 40, 3))
+
+
+def launch(kernel: Kernel, config: Config, shape: tuple[int, int, int, int], ta: bool, tb: bool, beta: float) -> bool:
+    """One product on small integers, which must come out exactly; the output is NaN before it where beta is 0."""
+    gpu = device.require()
+    m, n, k, count = shape
+    draw = torch.Generator(device="cuda").manual_seed(m + n + k)
+    a, b, c = (torch.randint(-3, 4, (count, *s), generator=draw, device="cuda").float()
+               for s in (((k, m) if ta else (m, k)), ((n, k) if tb else (k, n)), (m, n)))
+    exact = (a.mT if ta else a) @ (b.mT if tb else b) + beta * c
+    out = c if beta else torch.full_like(c, float("nan"))
+    batch = Batch.merged((count,), (m * k,), (k * n,), (m * n,), (m * n,))
+    address = [min(16, x.data_ptr() & -x.data_ptr()) for x in (a, b, out)]
+    problem = Problem(m, n, k, a.shape[-1], b.shape[-1], n, 1.0, beta, (address[0], address[1], address[2]), ta, tb,
+                      batch=batch)
+    bound = bind(kernel, config, problem, gpu)
+    partial = torch.empty(max(bound.workspace_bytes // 4, 1), device="cuda")
+    bound.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), out.data_ptr(), partial.data_ptr(),
+                 torch.cuda.current_stream().cuda_stream)
+    torch.cuda.synchronize()
+    return torch.equal(out, exact)
+
+
+def main() -> None:
+    """Every configuration on every layout; shapes, splits and beta take turns."""
+    wrong = launched = 0
+    arch = device.require().arch
+    turns = cycle(product((1, 0, 3), (0.0, 1.0)))
+    jobs = [(kernel, config, shape) for kernel, config in configurations(arch) for shape in TILED]
+    for shape in SKINNY_SHAPES:
+        problem = Problem.contiguous(*shape[:3])
+        jobs += [(SKINNY, config, shape) for config in list(skinny.configurations(problem, 8))[:4]]
+    for kernel, config, shape in jobs:
+        for ta, tb in product((False, True), (False, True)):
+            split, beta = next(turns)
+            cut = config if kernel is SKINNY else replace(config, split=split)
+            launched += 1
+            if not launch(kernel, cut, shape, ta, tb, beta):
+                wrong += 1
+                print(f"wrong: {kernel.name} {cut.label()} {shape} {ta} {tb} beta {beta}")
+    print(f"{launched} launches, {wrong} wrong")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,8 +156,9 @@ class TestPrivacy:
             scale()
         finally:
             os.umask(before)
-        for folder in (cold, cold / "entries", cold / "tmp"):
+        for folder in (cold, cold / "entries"):
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert [stat.S_IMODE(file.stat().st_mode) for file in files(cold)] == [0o600, 0o600]
 
     @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777], ids=oct)
     @pytest.mark.parametrize("part", [".", "entries"])
@@ -165,7 +167,6 @@ class TestPrivacy:
         first = scale()
         before = files(cold)
         (cold / part).chmod(mode)
-        cache._store.cache_clear()
         assert scale() == scale() == first
         assert programs.count == 3
         assert files(cold) == before
@@ -175,7 +176,6 @@ class TestPrivacy:
     def test_readable_by_others_is_no_harm(self, cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
         scale()
         cold.chmod(0o755)
-        cache._store.cache_clear()
         scale()
         assert (programs.count, said) == (1, [])
 
@@ -187,7 +187,6 @@ class TestPrivacy:
             os.chown(cold, 12345, -1)
         else:
             monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-        cache._store.cache_clear()
         scale()
         assert programs.count == 2
         assert len(said) == 1
@@ -205,7 +204,6 @@ def test_a_read_only_disk_is_read(cold: Path, programs: SimpleNamespace, said: l
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
-    cache._store.cache_clear()
     assert scale(3) == first
     assert programs.count == 1
     assert scale(4) == scale(4) != first
@@ -217,13 +215,15 @@ def test_a_read_only_disk_is_read(cold: Path, programs: SimpleNamespace, said: l
 
 def test_a_disk_that_cannot_be_read(cold: Path, programs: SimpleNamespace, said: list[str],
                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.core.utils import FileStreamProgramCache
+    read = Path.read_bytes
 
-    def fail(self, key, default=None):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    def fail(self):
+        if cold in self.parents:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(self)
 
     scale()
-    monkeypatch.setattr(FileStreamProgramCache, "get", fail)
+    monkeypatch.setattr(Path, "read_bytes", fail)
     assert scale() == scale()
     assert programs.count == 3
     assert said == [f"peakgemm: cannot read the compile cache in {cold} (Input/output error); going on without it."]
@@ -248,6 +248,92 @@ def test_writes_that_stop_midway_leave_nothing(cold: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
     assert done.stderr.splitlines() == [
         f"peakgemm: cannot write the compile cache in {cold} (File too large); going on without it."]
+
+
+def test_a_folder_removed_meanwhile_is_made_again(cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
+    scale()
+    shutil.rmtree(cold)
+    assert scale() == scale()
+    assert (programs.count, said) == (2, [])
+
+
+# Size
+
+
+def test_what_was_used_least_recently_goes(cold: Path, programs: SimpleNamespace,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    for factor, age in ((3, 9000), (4, 6000)):
+        scale(factor)
+        for file in files(cold):
+            if file.stat().st_mtime > time.time() - 3000:
+                os.utime(file, (time.time() - age,) * 2)
+    (cold / "entries" / "0a").mkdir()
+    left = [cold / "entries" / ".aside", cold / "entries" / "0a" / "earlier"]  # a killed process, an earlier layout
+    for file in left:
+        file.write_bytes(bytes(100))
+        os.utime(file, (time.time() - 8000,) * 2)
+    scale(3)  # read: now the one used last
+    assert programs.count == 2
+    monkeypatch.setattr(cache, "MAX_BYTES", cache.usage(cold)[1])
+    scale(5)
+    assert cache.usage(cold)[1] <= cache.MAX_BYTES
+    assert not any(file.exists() for file in left)
+    assert [scale(factor).recipe is not None for factor in (3, 5, 4)] == [True, True, False]
+
+
+def test_clear_takes_what_earlier_versions_left(cold: Path) -> None:
+    scale()
+    for name in ("entries/4b/0c66", "tmp/half", "entries/.aside"):
+        (cold / name).parent.mkdir(exist_ok=True)
+        (cold / name).write_bytes(b"x")
+    cache.clear()
+    assert files(cold) == []
+
+
+# Keys
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What `_compiler` says where these distributions are installed, in two folders."""
+    def call(*names: str) -> str:
+        places = [tmp_path / "one", tmp_path / "two"]
+        shutil.rmtree(places[0], ignore_errors=True)
+        for place in places:
+            place.mkdir(exist_ok=True)
+        for name in names:
+            (places[0] / f"{name}.dist-info").mkdir()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "path", ["gone", *map(str, places)])
+            patch.setattr(compiler, "nvrtc_version", lambda: "loaded")
+            return compiler._compiler.__wrapped__()
+    return call
+
+
+def test_the_key_names_the_compiler(installed) -> None:
+    core, bindings = "cuda_core-1.2.2", "cuda_bindings-13.5.0"
+    found = [installed(core, bindings, f"nvidia_cuda_nvrtc-{v}", "numpy-2.4.6") for v in ("13.4.92", "13.5.1")]
+    assert "nvidia_cuda_nvrtc-13.4.92" in found[0]
+    assert len(set(found)) == 2
+    assert not any("loaded" in x or "numpy" in x for x in found)
+
+
+@pytest.mark.parametrize("names", [
+    ["cuda_bindings-13.5.0"], ["cuda_bindings-12.9.4", "nvidia_cuda_nvrtc-13.4.92"],
+    ["cuda_bindings-13.5.0", "nvidia_cuda_nvrtc_cu12-12.9.86"]], ids=["none", "13 for 12", "12 for 13"])
+def test_a_compiler_of_no_distribution_is_asked(installed, names: list[str]) -> None:
+    assert "NVRTC loaded" in installed(*names)
+
+
+def test_cuda_12_takes_its_own(installed) -> None:
+    assert "loaded" not in installed("cuda_bindings-12.9.4", "nvidia_cuda_nvrtc_cu12-12.9.86")
+
+
+def test_another_compiler_is_no_hit(cold: Path, programs: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale()
+    monkeypatch.setattr(compiler, "_compiler", lambda: "another")
+    scale()
+    assert programs.count == 2
 
 
 # Many processes

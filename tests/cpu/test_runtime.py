@@ -193,7 +193,7 @@ def test_volta_is_past(monkeypatch: pytest.MonkeyPatch) -> None:
         scale("sm_70")
 
 
-def test_nvrtc_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvrtc_missing(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> None:
         raise RuntimeError("libnvrtc.so.13 not found\nsearched everywhere")
 
@@ -261,16 +261,15 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_folder_that_cannot_be_written(cold: Path, monkeypatch: pytest.MonkeyPatch,
                                          caplog: pytest.LogCaptureFixture) -> None:
-    from cuda.core.utils import FileStreamProgramCache
-
-    def full(self, key, value):
+    def full(source, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(FileStreamProgramCache, "__setitem__", full)
+    monkeypatch.setattr(os, "replace", full)
     with caplog.at_level(logging.WARNING, "peakgemm"):
         assert scale() == scale()
     assert [r.getMessage() for r in caplog.records] == [
         f"peakgemm: cannot write the compile cache in {cold} (No space left on device); going on without it."]
+    assert files(cold) == []  # nor what was written aside
 
 
 def test_clear_leaves_what_is_not_ours(cold: Path, compilations: list[str]) -> None:

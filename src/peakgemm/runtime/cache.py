@@ -1,8 +1,9 @@
-"""Disk cache of compiled kernels, on cuda.core's atomic, least-recently-used file cache.
+"""Disk cache of compiled kernels, read without an import that a first call would wait for.
 
-An entry is two files: the binary as NVRTC made it, and a small JSON of what ptxas reported
-about it (a cache hit writes no compiler log) with a digest of both. What does not match its
-digest is a miss. Nothing in the folder is unpickled or executed on the host; what a stranger
+An entry is two files in ``entries``: the binary as NVRTC made it, and a small JSON of what ptxas
+reported about it (a cache hit writes no compiler log) with a digest of both. What does not match
+its digest is a miss. A file is written aside and renamed in, and its time is that of its last
+use; over ``MAX_BYTES`` the oldest go. Nothing in the folder is unpickled or executed on the host; what a stranger
 may write to would run on the GPU, so such a folder is not used. Whatever is wrong with the
 folder is said once, and the process goes on from memory.
 """
@@ -14,7 +15,6 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -47,26 +47,30 @@ def _users_folder() -> Path:
 
 def usable() -> bool:
     """Whether compiled programs outlive this process."""
-    return _store(folder()) is not None
+    return _entries() is not None
 
 
 def load(key: bytes) -> tuple[bytes, dict[str, Any]] | None:
     """Binary and facts stored under ``key``; None without an entry, or with one that is damaged."""
-    store = _store(folder())
-    if store is None:
+    place = _entries()
+    if place is None:
         return None
+    halves = _halves(place, key)
     try:
-        code, record = store.get(key), store.get(_facts_key(key))
+        code, record = (half.read_bytes() for half in halves)
+    except FileNotFoundError:  # or half of it evicted, or not yet written by another process
+        return None
     except OSError as error:
         _say_once(f"cannot read the compile cache in {folder()} ({_reason(error)}); going on without it.")
-        return None
-    if code is None or record is None:  # half of it evicted, or not yet written by another process
         return None
     try:
         read = json.loads(record)
         facts, digest = read["facts"], read["digest"]
-        if isinstance(facts, dict) and digest == _digest(key, bytes(code), facts):
-            return bytes(code), facts
+        if isinstance(facts, dict) and digest == _digest(key, code, facts):
+            for half in halves:
+                with suppress(OSError):  # a read-only disk
+                    os.utime(half)
+            return code, facts
     except (ValueError, KeyError, TypeError):
         pass
     _say_once(f"a damaged entry in the compile cache {folder()} is compiled anew.")
@@ -75,24 +79,27 @@ def load(key: bytes) -> tuple[bytes, dict[str, Any]] | None:
 
 def save(key: bytes, code: bytes, facts: dict[str, Any]) -> None:
     """Store binary and facts (JSON) under ``key``; a full or read-only disk is not an error."""
-    store = _store(folder())
-    if store is None:
+    place = _entries()
+    if place is None:
         return
+    record = json.dumps({"digest": _digest(key, code, facts), "facts": facts}).encode()
     try:
-        store[key] = code
-        store[_facts_key(key)] = json.dumps({"digest": _digest(key, code, facts), "facts": facts}).encode()
+        for half, content in zip(_halves(place, key), (code, record), strict=True):
+            _write(half, content)
     except OSError as error:
         drop(key)  # half an entry helps nobody, least of all on a full disk
         _say_once(f"cannot write the compile cache in {folder()} ({_reason(error)}); going on without it.")
+    else:
+        _trim(place)
 
 
 def drop(key: bytes) -> None:
     """Forget the entry under ``key``, if there is one."""
-    store = _store(folder())
-    if store is not None:
-        for half in (key, _facts_key(key)):
-            with suppress(KeyError, OSError):
-                del store[half]
+    place = _entries()
+    if place is not None:
+        for half in _halves(place, key):
+            with suppress(OSError):
+                half.unlink()
 
 
 def clear(tuned: bool = False) -> None:
@@ -102,9 +109,11 @@ def clear(tuned: bool = False) -> None:
         InvalidValue: an entry that cannot be removed, or a folder that is not private to its user.
     """
     try:
-        store = _store(folder())
-        if store is not None:
-            store.clear()
+        place = _entries()
+        if place is not None:
+            for part in (place, folder() / "tmp"):  # where earlier versions wrote aside
+                for _, _, path in _files(part):
+                    Path(path).unlink(missing_ok=True)
         elif (problem := trouble(folder())) is not None and folder().exists():
             raise InvalidValue(f"cannot clear the compile cache in {folder()}: {problem}")
         if tuned:
@@ -116,8 +125,8 @@ def clear(tuned: bool = False) -> None:
 
 def usage(place: Path) -> tuple[int, int]:
     """Files below ``place`` and their bytes, tuning entries in a folder of programs left out."""
-    sizes = list(_sizes(place, tuned_folder() if place != tuned_folder() else None))
-    return len(sizes), sum(sizes)
+    found = _files(place, tuned_folder() if place != tuned_folder() else None)
+    return len(found), sum(size for _, size, _ in found)
 
 
 def trouble(place: Path) -> str | None:
@@ -140,28 +149,59 @@ def trouble(place: Path) -> str | None:
     return None
 
 
-@cache
-def _store(path: Path) -> Any | None:
-    from cuda.core.utils import FileStreamProgramCache
-
-    # The store's own folders are made here first, since it leaves their mode to the umask.
-    problem = next(filter(None, map(trouble, (path, path / "entries", path / "tmp"))), None)
+def _entries() -> Path | None:
+    """The folder of the entries; None, which is said, where it or the one around it cannot be used."""
+    place = folder()
+    problem = trouble(place) or trouble(place / "entries")
     if problem is None:
-        try:
-            return FileStreamProgramCache(path, max_size_bytes=MAX_BYTES)
-        except OSError as error:
-            problem = f"{_reason(error)}. {_ELSEWHERE}"
-    _say_once(f"no compile cache in {path}; every process compiles anew: {problem}")
+        return place / "entries"
+    _say_once(f"no compile cache in {place}; every process compiles anew: {problem}")
     return None
 
 
-def _sizes(place: Path, without: Path | None) -> Iterator[int]:
+def _halves(place: Path, key: bytes) -> tuple[Path, Path]:
+    return place / key.hex(), place / f"{key.hex()}.json"
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write aside, in the same folder, and rename in: no reader sees half a file."""
+    import tempfile
+
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".")
+    try:
+        with open(handle, "wb") as file:
+            file.write(content)
+        os.replace(aside, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(aside)
+        raise
+
+
+def _trim(place: Path) -> None:
+    """Remove the files used least recently, those that a killed process left aside among them, down to the limit."""
+    found = sorted(_files(place))
+    excess = sum(size for _, size, _ in found) - MAX_BYTES
+    for _, size, path in found:
+        if excess <= 0:
+            return
+        with suppress(OSError):
+            os.unlink(path)
+        excess -= size
+
+
+def _files(place: Path, without: Path | None = None) -> list[tuple[int, int, str]]:
+    """Time of last use, bytes and path of each file below ``place``, except below ``without``."""
+    found = []
     for parent, folders, names in os.walk(place):
         if without is not None:
             folders[:] = [name for name in folders if Path(parent, name) != without]
         for name in names:
             with suppress(OSError):  # evicted meanwhile
-                yield os.path.getsize(os.path.join(parent, name))
+                path = os.path.join(parent, name)
+                facts = os.stat(path)
+                found.append((facts.st_mtime_ns, facts.st_size, path))
+    return found
 
 
 @cache
@@ -179,7 +219,3 @@ def _digest(key: bytes, code: bytes, facts: dict[str, Any]) -> str:
     whole.update(hashlib.sha256(code).digest())
     whole.update(json.dumps(facts, sort_keys=True).encode())
     return whole.hexdigest()
-
-
-def _facts_key(key: bytes) -> bytes:
-    return key + b":facts"

@@ -8,16 +8,18 @@ that ask for the same compilation at the same time share one. A long one says on
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import io
+import json
 import logging
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import PackageNotFoundError, files, version
-from os import cpu_count
 from threading import Lock, Timer
 from typing import Any, Literal, TypeVar
 
@@ -81,32 +83,31 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
         CompileFailed: the source is refused, or exports no ``entry``; the message is the compiler's log.
     """
     limits = architecture(arch)
-    Program, ProgramOptions = _cuda_core()
-    from cuda.core.utils import make_program_cache_key
+    options = {
+        "name": name, "arch": arch if kind == "cubin" else arch.replace("sm_", "compute_"),
+        "std": "c++17", "lineinfo": True,
+        "define_macro": [(key, str(value)) for key, value in sorted((macros or {}).items())] or None,
+        "ptxas_options": ["-v"] if kind == "cubin" else None,
+        "no_cache": True,  # NVRTC's own cache, which works where there is a driver, gives back no ptxas log
+    }
+    made_from = [text, entry, kind, options, _compiler()]  # the entry, for the stored facts are of it
+    key = hashlib.sha256(json.dumps(made_from).encode()).digest()
 
-    nvrtc = nvrtc_version()  # before the key asks for it: if it is missing, say so in our own words
-    if limits.number < 75 and not nvrtc.startswith("12."):
-        raise MissingComponent(f"{arch}: NVRTC 13 has dropped it (oldest: sm_75); install peakgemm[cu12]")
-
-    target = arch if kind == "cubin" else arch.replace("sm_", "compute_")
-    options = ProgramOptions(
-        name=name, arch=target, std="c++17", lineinfo=True,
-        define_macro=[(key, str(value)) for key, value in sorted((macros or {}).items())] or None,
-        ptxas_options=["-v"] if kind == "cubin" else None,
-        no_cache=True,  # NVRTC's own cache, which works where there is a driver, gives back no ptxas log
-    )
-    key = make_program_cache_key(code=text, code_type="c++", options=options, target_type=kind,
-                                 extra_digest=entry.encode())  # the stored facts are of this entry
     def work() -> Compiled:
         hit = disk_cache.load(key)
         if hit is not None and hit[1].keys() == (set(_FACTS) if kind == "cubin" else set()):
             recipe = Recipe(text, tuple((macros or {}).items()), name, key)
             return Compiled(entry, arch, kind, hit[0], recipe=recipe, **hit[1])
+        Program, ProgramOptions = _cuda_core()
+        nvrtc = nvrtc_version()  # if it is missing, say so in our own words
+        if limits.number < 75 and not nvrtc.startswith("12."):
+            raise MissingComponent(f"{arch}: NVRTC 13 has dropped it (oldest: sm_75); install peakgemm[cu12]")
         logs, code, detail = io.StringIO(), b"", ""
         try:
             with _announced(name, arch):
-                code = (_ptx(text, options, logs) if kind == "ptx"
-                        else bytes(Program(text, "c++", options).compile(kind, logs=logs).code))
+                chosen = ProgramOptions(**options)
+                code = (_ptx(text, chosen, logs) if kind == "ptx"
+                        else bytes(Program(text, "c++", chosen).compile(kind, logs=logs).code))
         except Exception as error:
             detail = logs.getvalue().strip() or str(error) or type(error).__name__
         if detail:  # raised out here, it holds on to no Program: cuda.core 1.2 crashes on one in a cycle
@@ -194,8 +195,26 @@ def _once(key: bytes, work: Callable[[], Compiled]) -> Compiled:
 
 def in_parallel(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """``[work(item) ...]`` on a thread pool (NVRTC releases the interpreter), in order."""
-    with ThreadPoolExecutor(max_workers=cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         return list(pool.map(work, items))
+
+
+@cache
+def _compiler() -> str:
+    """The compiler as it enters the key, by its distributions: to load it for its version takes longer than a hit.
+
+    They are told by the names of their folders: ``importlib.metadata`` alone takes 25 ms to import.
+    """
+    parts = ("cuda_core-", "cuda_bindings-", "nvidia_cuda_nvrtc-", "nvidia_cuda_nvrtc_cu12-")
+    found: set[str] = set()
+    for place in sys.path:
+        with suppress(OSError):
+            found.update(x for x in os.listdir(place or ".") if x.startswith(parts) and x.endswith(".dist-info"))
+    used = parts[3] if any(x.startswith("cuda_bindings-12.") for x in found) else parts[2]
+    if any(x.startswith(used) for x in found):
+        return " ".join(sorted(found))
+    _cuda_core()  # under the lock, before the bindings are imported below
+    return " ".join([f"NVRTC {nvrtc_version()}", *sorted(found)])
 
 
 def nvrtc_version() -> str:
@@ -221,6 +240,8 @@ def _prefer_nvrtc_of_the_bindings() -> None:
 
     The bindings would take the first NVRTC that they find, but take one that is loaded already.
     """
+    from importlib.metadata import PackageNotFoundError, files, version
+
     try:
         if version("cuda-bindings").startswith("12."):
             for file in files("nvidia-cuda-nvrtc-cu12") or ():

@@ -53,21 +53,28 @@ struct Panel {
   __device__ __forceinline__ void copy(unsigned at, bool inside, int steps) {
     const bool idle = BELOW > (K_INNER ? ROWS : BK) && (K_INNER ? row >= ROWS : k >= BK);
     if (idle) return;
-    if (inside) rounds<true>(at, steps);
-    else rounds<false>(at, steps);
+    if (inside) rounds<INSIDE>(at, steps);
+    else if (steps == BK) rounds<EDGE>(at, steps);
+    else rounds<REMAINDER>(at, steps);
   }
 
-  template <bool INSIDE>
+  // INSIDE tests nothing, EDGE the rows alone: once for all k-steps, as cheap as nothing. The remainder of K comes once
+  // a tile and stays a loop: unrolled, its predicates crowd the register allocation of the whole kernel (1.06
+  // modelled cycles an FFMA became 1.42 where copies are one word wide).
+  enum Where { INSIDE, EDGE, REMAINDER };
+
+  template <Where WHERE>
   __device__ __forceinline__ void rounds(unsigned at, int steps) {
     const char* from = reinterpret_cast<const char*>(next);
-#pragma unroll
+#pragma unroll(WHERE == INSIDE || (WHERE == EDGE && !K_INNER) ? FAR : 1)
     for (int f = 0; f < FAR; ++f, from += far)
 #pragma unroll
       for (int n = 0; n < NEAR; ++n) {
         const int dk = K_INNER ? n * 8 : f * BELOW, dr = K_INNER ? f * BELOW : n * BESIDE * WIDTH;
         const float* const source = reinterpret_cast<const float*>(from) + (K_INNER ? dk : dr);
         const unsigned place = to + at + 4 * (dk * PITCH + dr);
-        const int valid = INSIDE ? WIDTH : k + dk < steps ? rows - dr : 0;
+        const int there = WHERE == INSIDE ? WIDTH : rows - dr;
+        const int valid = WHERE == REMAINDER && k + dk >= steps ? 0 : there;
         if constexpr (WIDTH == 4) copy16_or_zero(place, source, valid);
         else copy4_or_zero(place, source, valid > 0);
       }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -41,8 +40,10 @@ class Resident:
 
     def __del__(self) -> None:
         if self._library:
-            with suppress(Exception):  # at the interpreter's end there may be no driver left to tell
+            try:  # noqa: SIM105  no name of the module: at the interpreter's end they are gone, and maybe the driver
                 self._check("cuLibraryUnload", self._library)
+            except Exception:
+                pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import fma
+from .accumulators import watch, watch_guarded
 from .floats import canonical
 from .lanes import DTYPES, VIEW_OF, Group
 from .program import Block, is_barrier, uses_and_defines
@@ -62,7 +63,7 @@ class Build:
         """The steps of a block, its closing branch or barrier excepted."""
         code = self.program.kernel.instructions[block.start:block.end]
         known = self.program.kernel.registers
-        steps: list[Step] = []
+        steps: list[Step] = watch(self, code) if code and code[0].base != "wgmma" else []
         dirty: set[str] = set()
         run: list[tuple[int, fma.Source, fma.Source, fma.Source]] = []
 
@@ -90,7 +91,11 @@ class Build:
             close_run()
             if ins.base in CONTROL or is_barrier(ins):
                 continue
+            if ins.guard is not None:
+                steps += watch_guarded(self, ins)
             steps.append(self.instruction(ins))
+            if ins.base == "wgmma":  # the first of its block
+                steps += watch(self, code[1:])
         close_run()
         rest = dirty & block.live_out
         if rest:

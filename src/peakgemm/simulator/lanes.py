@@ -67,6 +67,16 @@ class LaneSet:
         return self.n == 32 * self.warps
 
     @cached_property
+    def warpgroup_of(self) -> Ints:
+        """The warpgroup (four warps of a block) of each lane, counted over the batch."""
+        return self.block_of * -(-self.padded // 128) + self.lanes % self.padded // 128
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether every warpgroup with a lane here has its 128 lanes."""
+        return self.n == 128 * len(np.unique(self.warpgroup_of))
+
+    @cached_property
     def place(self) -> Ints:
         """Each lane's place in a table of ``warps`` rows of 32."""
         return self.ordinal * 32 + (self.lanes & 31)

@@ -19,7 +19,17 @@ from ..runtime.compile import Compiled, compile_source
 from ..runtime.source import KERNELS, assemble, entries
 
 # imported for the builders that they register
-from . import ops_async, ops_atomic, ops_float, ops_int, ops_mbarrier, ops_select, ops_warp, tensor  # noqa: F401
+from . import (  # noqa: F401
+    ops_async,
+    ops_atomic,
+    ops_float,
+    ops_int,
+    ops_mbarrier,
+    ops_select,
+    ops_warp,
+    ops_wgmma,
+    tensor,
+)
 from .build import Build
 from .counters import Counts
 from .global_writes import WriteLog
@@ -30,6 +40,8 @@ from .parser import parse
 from .program import Program, build, smallest_access
 from .ptx import Instruction, Kernel, Module, Param
 from .report import Fault, InstructionCounts, Report, totals
+from .tensor_map import BYTES as TENSOR_MAP
+from .tensor_map import TensorMap
 
 CACHE = 1 << 20  # bytes of registers of one batch that stay in the cache
 SHARED_CACHE = 4 << 20  # bytes of shared memory of one batch; the race check takes a multiple
@@ -52,7 +64,7 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
         args: one per parameter. A NumPy array stands for its device memory and is updated in place (a strided view
             passes the address of its first element); None is a null pointer; Python and NumPy
             scalars are converted to the parameter's type; ``bytes`` or a structured scalar
-            serves a struct.
+            serves a struct, a `TensorMap` a ``CUtensorMap``.
         shared_bytes: dynamic shared memory per block, in bytes.
         arch: the architecture compiled for, whose limits hold.
         macros: ``#define`` of the compilation, by name.
@@ -85,9 +97,10 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
     launch.check_memory(program, lanes, arena, checks, max_memory)
     arena.allocate()
     machine = Machine(program, launch.grid, launch.block, arena, params, symbols, launch.shared, launch.local, checks,
-                      max_steps)
+                      max_steps, architecture(arch).number, launch.maps)
     if checks:
-        machine.write_log = WriteLog(machine, smallest_access(kernel, "shared", ("st",)))
+        sizes = [smallest_access(kernel, "shared", ("st",)), *(tensor.size for tensor, _ in launch.maps)]
+        machine.write_log = WriteLog(machine, min(sizes))
     compile_kernel(Build(machine))
     started = time.perf_counter()
     per_batch = max(1, lanes // machine.padded)
@@ -174,6 +187,9 @@ class _Launch:
                  arch: str, shared_bytes: int) -> None:
         self.module, self.kernel, self.grid, self.block = module, kernel, grid, block
         limits = architecture(arch)
+        if kernel.cluster > 1:
+            raise InvalidValue(f"kernel {kernel.name} asks for clusters of {kernel.cluster} blocks, which are not "
+                               "simulated; compile it without __cluster_dims__")
         threads = block[0] * block[1] * block[2]
         most = min(limits.threads_per_block, kernel.max_threads or limits.threads_per_block)
         if threads > most:
@@ -221,8 +237,11 @@ class _Launch:
                                "given; pass one per parameter")
         arena = Arena()
         arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self.maps: list[tuple[TensorMap, int]] = []
         for number, (arg, param) in enumerate(zip(args, params, strict=False)):
-            if isinstance(arg, np.ndarray) and not (arg.ndim == 0 and param.type != "u64"):
+            if isinstance(arg, TensorMap):
+                arrays[f"argument {number}"] = arg.array
+            elif isinstance(arg, np.ndarray) and not (arg.ndim == 0 and param.type != "u64"):
                 if param.type not in ("u64", "b64", "s64"):
                     raise InvalidType(f"argument {number} ({param.name}) is an array, its parameter is a .{param.type} "
                                       "scalar; pass a number")
@@ -237,12 +256,26 @@ class _Launch:
         blobs = {}
         for number, (arg, param) in enumerate(zip(args, params, strict=False)):
             address = addresses.get(f"argument {number}")
-            blobs[param.name] = _convert(number, arg, param) if address is None else address.to_bytes(8, "little")
+            if isinstance(arg, TensorMap) and address is not None:
+                blobs[param.name] = self._map(number, arg, param, address)
+            else:
+                blobs[param.name] = _convert(number, arg, param) if address is None else address.to_bytes(8, "little")
             if param.type == "b8" or param.size > 8:  # a struct by value: its address may be taken
                 segment = arena.reserve(param.size, f"parameter {param.name}", writable=False)
                 segment.host, segment.space = np.frombuffer(blobs[param.name], np.uint8), "param"
                 self.symbols[param.name] = segment.base
         return arena, blobs, self.symbols
+
+    def _map(self, number: int, arg: TensorMap, param: Param, address: int) -> bytes:
+        """The bytes of a tensor map, which the run will know by them."""
+        what = f"argument {number} ({param.name}, .{param.type})"
+        if param.size != TENSOR_MAP:
+            raise InvalidType(f"{what} takes {param.size} bytes, a TensorMap {TENSOR_MAP}; declare the parameter const "
+                              "__grid_constant__ CUtensorMap")
+        if address % 16:
+            raise InvalidValue(f"{what}: the tensor begins {address % 16} bytes past a multiple of 16; move its start")
+        self.maps.append((arg, address))
+        return arg.encode(len(self.maps) - 1)
 
     def lanes_per_batch(self, program: Program) -> int:
         """How many lanes run together: as many as keep the register rows in the cache."""
@@ -256,7 +289,9 @@ class _Launch:
     def _batch_bytes(self, program: Program, lanes: int) -> int:
         each = sum(program.slots[kind] * size for kind, size in (("p", 1), ("h", 2), ("r", 4), ("d", 8)))
         unit = smallest_access(self.kernel, "global", ("ld", "st", "atom", "red"))
-        return lanes * (2 * each + self.local + 1024) + lanes // self.padded * self.shared * (2 + 72 // unit)
+        asynchronous = any(ins.has("mma_async", "bulk_group") for ins in self.kernel.instructions)
+        logged = 72 + 8 * (self.threads // 128 + 1) * asynchronous
+        return lanes * (2 * each + self.local + 1024) + lanes // self.padded * self.shared * (2 + logged // unit)
 
     def check_memory(self, program: Program, lanes: int, arena: Arena, checks: bool, limit: int) -> None:
         """Refuse a run whose estimate exceeds the limit."""
@@ -313,7 +348,7 @@ def _convert(number: int, arg: Any, param: Param) -> bytes:
 def _space(ins: Instruction) -> str:
     if ins.base == "cp":
         return "global to shared" if "global" in ins.parts else ""
-    if ins.base not in ("ld", "ldu", "st", "atom", "red", "ldmatrix"):
+    if ins.base not in ("ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix"):
         return ""
     return next((part.split("::")[0] for part in ins.parts[1:] if part.split("::")[0] in
                  ("shared", "global", "local", "param", "const")), "generic")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.library import compile_for, compile_reduce, reduce_threads, schedule
+from ..kernels.library import FAMILIES, compile_for, compile_reduce
 from ..kernels.registry import Kernel
 from ..problem import Config, Problem
 from .launch import run
@@ -29,7 +29,8 @@ def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any
     Returns:
         One report a launch: the product, and the sum of its partial sums where there are any.
     """
-    plan = schedule(kernel, config, problem, sm_count)
+    family = FAMILIES[kernel]
+    plan = family.schedule(config, problem, sm_count)
     if plan.blocks == 0:
         return [Report(kernel.entry, [], totals([]), [])]
     partial = np.zeros(max(plan.workspace_bytes // 4, 1), np.float32)
@@ -39,6 +40,6 @@ def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any
                    shared_bytes=kernel.shared_bytes(config), checks=checks, max_steps=max_steps)]
     if plan.reduce_blocks:
         reports.append(run(compile_reduce(kernel, config, problem, arch, "ptx"), grid=plan.reduce_blocks,
-                           block=reduce_threads(kernel, config), arch=arch, args=args, checks=checks,
+                           block=family.reduce_threads(config), arch=arch, args=args, checks=checks,
                            max_steps=max_steps))
     return reports

@@ -9,23 +9,25 @@ consumers at different places make progress.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .accumulators import Accumulators, tracked
 from .barriers import Barriers
 from .build import Getter, Step
 from .counters import Counts
 from .fma import Scratch
 from .global_writes import WriteLog
-from .lanes import Group, LanePool, merge
+from .lanes import Group, LanePool, LaneSet, merge
 from .memory import Arena
 from .program import Program, smallest_access
 from .ptx import Instruction
 from .races import RaceLog
 from .report import Fault
+from .tensor_map import TensorMap
 
 TURNS = 20000  # turns of a loop before a group lets the others run, whatever it does
 IDLE = 300  # rounds of polling in which no memory changed: a deadlock
@@ -51,11 +53,11 @@ class Machine:
 
     def __init__(self, program: Program, grid: tuple[int, int, int], block: tuple[int, int, int], arena: Arena,
                  params: dict[str, Any], symbols: dict[str, int], shared_size: int, local_size: int,
-                 checks: bool, max_steps: int) -> None:
+                 checks: bool, max_steps: int, arch: int = 90, maps: Sequence[tuple[TensorMap, int]] = ()) -> None:
         self.program, self.grid, self.block_shape, self.arena = program, grid, block, arena
         self.params, self.symbols = params, symbols
         self.shared_size, self.local_size = shared_size, local_size
-        self.checks, self.max_steps = checks, max_steps
+        self.checks, self.max_steps, self.arch, self.maps = checks, max_steps, arch, maps
         self.threads = block[0] * block[1] * block[2]
         self.padded = -(-self.threads // 32) * 32
         self.pool = LanePool(self.padded)
@@ -71,8 +73,11 @@ class Machine:
         self.progress = 0  # grows when memory changes, or a loop is cut short: not a deadlock
         self.write_log: WriteLog | None = None
         self.unit = smallest_access(program.kernel, "global", ("ld", "st", "atom", "red"))
-        self.fences = any(ins.base in ("membar", "fence") or ins.has("acquire", "release", "acq_rel")
-                          for ins in program.kernel.instructions)
+        code = program.kernel.instructions
+        self.fences = any(ins.base == "membar" or (ins.base == "fence" and not ins.has("proxy", "mbarrier_init")) or
+                          (ins.base != "fence" and ins.has("acquire", "release", "acq_rel")) for ins in code)
+        self.async_reads = any(ins.has("mma_async", "bulk_group") for ins in code)
+        self.tracked = tracked(program.kernel)
 
     def address_of(self, ins: Instruction, name: str) -> int:
         """The address of a variable, as its own space counts it."""
@@ -152,7 +157,7 @@ class Machine:
 
     def sync_mask(self, ins: Instruction, group: Group) -> NDArray[np.bool_] | None:
         """``(warps, 32)``: the lanes that a warp-wide instruction names; None for all."""
-        if ins.base in ("mma", "ldmatrix", "stmatrix", "movmatrix", "activemask") or not ins.operands:
+        if ins.base in ("mma", "wgmma", "ldmatrix", "stmatrix", "movmatrix", "activemask") or not ins.operands:
             return None
         get = self.masks.get(ins.index)
         if get is None:
@@ -226,6 +231,7 @@ class Batch:
         self.epoch = np.zeros(self.blocks, np.int64)
         self.barriers = Barriers(self)
         self.races = RaceLog(machine, self)
+        self.accumulators = Accumulators(machine, self.blocks * self.padded // 32)
         self.ready: list[Group] = []
         self.parked: list[Group] = []
         self._coordinates: dict[tuple[str, int], NDArray[Any]] = {}
@@ -301,7 +307,7 @@ class Batch:
         while True:
             number = group.block
             block = code[number]
-            if block.sync is not None and not first and not group.lanes.full and not self._complete(group, block):
+            if block.sync is not None and not first and not self._complete(group, block):
                 return
             first = False
             for step in block.steps:
@@ -346,12 +352,17 @@ class Batch:
 
     def _complete(self, group: Group, code: Code) -> bool:
         """Whether the lanes that a warp-wide instruction names are all here; the group is parked where not."""
-        if group.lanes.full:
-            return True
         ins = code.sync
         assert ins is not None
-        live = self.live.reshape(-1, 32)[group.lanes.warp_of[group.lanes.firsts]]
-        missing = live & ~group.lanes.active
+        if ins.has("mma_async"):
+            if group.lanes.whole:
+                return True
+            live = LaneSet(np.flatnonzero(self.live), self.padded)
+            missing = np.isin(live.warpgroup_of, group.lanes.warpgroup_of) & ~np.isin(live.lanes, group.lanes.lanes)
+        elif group.lanes.full:
+            return True
+        else:
+            missing = self.live.reshape(-1, 32)[group.lanes.warp_of[group.lanes.firsts]] & ~group.lanes.active
         named = self.machine.sync_mask(ins, group) if missing.any() else None
         if named is not None:
             missing &= named

@@ -17,7 +17,9 @@ from .counters import copy_wavefronts, wavefronts
 from .lanes import Group, LaneSet
 from .memory import GLOBAL
 from .ops_bulk import bulk_copy
+from .ops_bulk_group import bulk_group, bulk_store
 from .ops_memory import address, chosen_lanes
+from .ops_tensor_copy import tensor_copy
 from .ptx import Imm, Instruction, Reg
 
 Array = NDArray[Any]
@@ -26,7 +28,13 @@ Array = NDArray[Any]
 @builder("cp")
 def cp_async(b: Build, ins: Instruction) -> Step:
     if ins.has("bulk"):
-        return bulk_copy(b, ins)
+        if ins.has("commit_group", "wait_group"):
+            return bulk_group(b, ins)
+        if ins.has("prefetch"):
+            return lambda group: None
+        if ins.has("tensor"):
+            return tensor_copy(b, ins)
+        return bulk_store(b, ins) if ins.has("bulk_group") else bulk_copy(b, ins)
     if ins.opcode.startswith("cp.async.commit_group"):
         return _group_event(b, ins, "commit")
     if ins.opcode.startswith("cp.async.wait_all"):

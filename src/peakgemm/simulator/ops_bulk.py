@@ -58,7 +58,7 @@ def bulk_copy(b: Build, ins: Instruction) -> Step:
 
 def _copy(b: Build, site: Site, lanes: LaneSet, at: Array, origin: Array, mbarrier: tuple[int, int]) -> None:
     machine, batch = b.machine, b.machine.batch
-    valid = _allowed(b, site, lanes, at, origin)
+    valid = allowed(b, site, lanes, at, origin)
     if not valid.all():
         lanes, chosen = machine.pool.subset(lanes, valid)
         at, origin = at[chosen], origin[chosen]
@@ -75,17 +75,24 @@ def _copy(b: Build, site: Site, lanes: LaneSet, at: Array, origin: Array, mbarri
         batch.races.access("t", site, pattern, shift, *mbarrier)
 
 
-def _allowed(b: Build, site: Site, lanes: LaneSet, at: Array, origin: Array) -> Array:
-    """Which lanes' copies are in bounds and aligned; the others are reported."""
+def allowed(b: Build, site: Site, lanes: LaneSet, at: Array, origin: Array, write: bool = False) -> Array:
+    """Which lanes' copies between shared ``at`` and global ``origin`` are in bounds and aligned; the others are
+    reported."""
     machine, size, limit = b.machine, site.size, b.machine.batch.shared_size
     inside = machine.arena.inside(origin, size)
+    to, from_ = ("from", "to") if write else ("to", "from")
+    frozen = np.zeros(lanes.n, bool)
+    for segment in machine.arena.segments if write else ():
+        if not segment.writable:
+            frozen |= (origin >= np.uint64(segment.base)) & (origin < np.uint64(segment.end))
     broken = (
         ("misaligned", np.full(lanes.n, size % UNIT != 0), f"is not of a multiple of {UNIT} bytes"),
-        ("misaligned", at % UNIT != 0, f"to shared address {{0}}, which is not a multiple of {UNIT}"),
-        ("misaligned", origin % np.uint64(UNIT) != 0, f"from an address that is not a multiple of {UNIT}: {{1}}"),
+        ("misaligned", at % UNIT != 0, f"{to} shared address {{0}}, which is not a multiple of {UNIT}"),
+        ("misaligned", origin % np.uint64(UNIT) != 0, f"{from_} an address that is not a multiple of {UNIT}: {{1}}"),
         ("shared_out_of_bounds", at.astype(np.int64) + size > limit,
-         f"to shared address {{0}}, past the block's {limit} bytes of shared memory"),
-        ("out_of_bounds", ~inside, "from outside every array: {1}"),
+         f"{to} shared address {{0}}, past the block's {limit} bytes of shared memory"),
+        ("out_of_bounds", ~inside, "that reaches outside every array: {1}"),
+        ("read_only", frozen & inside, "to a read-only array: {1}"),
     )
     valid = np.ones(lanes.n, bool)
     for kind, mask, why in broken:

@@ -14,6 +14,7 @@ import numpy as np
 from .build import Build, Step, builder
 from .lanes import Group
 from .machine import Code, Stop
+from .ops_memory import chosen_lanes
 from .program import WARP_SYNC, Block, is_barrier, is_warp_barrier
 from .ptx import Imm, Instruction, Reg, Sym
 
@@ -248,7 +249,29 @@ def warp_barrier(b: Build, ins: Instruction) -> Step:
     return step
 
 
-@builder("membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard", "griddepcontrol", "setmaxnreg",
+@builder("fence")
+def fence(b: Build, ins: Instruction) -> Step:
+    """Memory is sequentially consistent here: what matters is a fence between a thread's writes and the async proxy."""
+    guard = b.guard(ins)
+    if not b.machine.checks or not (ins.has("proxy") and any(part.startswith("async") for part in ins.parts)):
+        return lambda group: None
+
+    def step(group: Group) -> None:
+        lanes, _ = chosen_lanes(b, guard, group)
+        if lanes.n:
+            b.machine.batch.races.event("proxy", lanes)
+
+    return step
+
+
+@builder("createpolicy")
+def create_policy(b: Build, ins: Instruction) -> Step:
+    """A cache hint: any number will do."""
+    put = b.dst(ins, ins.operands[0], "b64")
+    return lambda group: put(group, np.uint64(0))
+
+
+@builder("membar", "prefetch", "prefetchu", "nanosleep", "discard", "griddepcontrol", "setmaxnreg",
          "applypriority", "pmevent")
 def nothing(b: Build, ins: Instruction) -> Step:
     """Instructions that order or hint, and change no value here: memory is sequentially consistent."""

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from .access import Site
 from .build import Build, Getter, Step, builder
-from .lanes import Group
+from .lanes import Group, LaneSet
+from .memory import SHARED
 from .ops_memory import address, chosen_lanes, space_of
-from .ptx import Instruction, Pair, Vec
+from .ptx import Instruction, Operand, Pair, Vec
 
 Array = NDArray[Any]
 
@@ -160,44 +161,76 @@ def redux(b: Build, ins: Instruction) -> Step:
     return step
 
 
+class _Matrices:
+    """What ldmatrix and stmatrix have in common: 8 x 8 matrices of 16-bit elements, a row's address from a lane."""
+
+    def __init__(self, b: Build, ins: Instruction, memory: Operand, kind: str) -> None:
+        self.count = next((int(part[1]) for part in ins.parts if part in ("x1", "x2", "x4")), 0)
+        self.space = space_of(ins)
+        if not self.count or not ins.has("m8n8") or not ins.has("b16") or self.space not in ("shared", "generic"):
+            raise ins.unknown()
+        self.b, self.transposed, self.guard = b, ins.has("trans"), b.guard(ins)
+        self.get = address(b, ins, memory, self.space)
+        self.site = Site(b.machine, ins, 16, kind)
+
+    def rows(self, group: Group, event: str) -> tuple[LaneSet, Array, Array | None] | None:
+        """The lanes that give addresses, the rows' places in shared memory over 16, and which of them are allowed."""
+        lanes, _ = chosen_lanes(self.b, self.guard, group)
+        if not lanes.n:
+            return None
+        at = self.get(group)
+        if self.space == "generic":
+            at = (at - np.uint64(SHARED)).astype(np.uint32)
+        some, places = self.b.machine.pool.subset(group.lanes, (group.lanes.lanes & 31) < 8 * self.count)
+        offsets, valid = self.site.shared(some, at[places], event)
+        return some, offsets >> 4, valid
+
+
 @builder("ldmatrix")
 def ldmatrix(b: Build, ins: Instruction) -> Step:
-    count = next((int(part[1]) for part in ins.parts if part in ("x1", "x2", "x4")), 0)
-    if not count or not ins.has("m8n8") or not ins.has("b16"):
-        raise ins.unknown()
-    space = space_of(ins)
-    if space not in ("shared", "generic"):
-        raise ins.unknown()
-    get = address(b, ins, ins.operands[1], space)
+    matrices = _Matrices(b, ins, ins.operands[1], "ldsm")
     into = ins.operands[0]
     puts = [b.dst(ins, item, "b32") for item in (into.items if isinstance(into, Vec) else (into,))]
-    site = Site(b.machine, ins, 16, "ldsm")
-    transposed = ins.has("trans")
-    guard = b.guard(ins)
 
     def step(group: Group) -> None:
-        lanes, _ = chosen_lanes(b, guard, group)
-        if not lanes.n:
+        found = matrices.rows(group, "r")
+        if found is None:
             return
-        at = get(group)
-        if space == "generic":
-            from .memory import SHARED
-
-            at = (at - np.uint64(SHARED)).astype(np.uint32)
-        givers = (group.lanes.lanes & 31) < 8 * count
-        some, places = b.machine.pool.subset(group.lanes, givers)
-        offsets, valid = site.shared(some, at[places], "r")
+        some, places, valid = found
         rows = np.zeros((some.n, 16), np.uint8)
-        fetched = b.machine.batch.shared_views[16].take(offsets >> 4, mode="clip").view(np.uint8).reshape(-1, 16)
+        fetched = b.machine.batch.shared_views[16].take(places, mode="clip").view(np.uint8).reshape(-1, 16)
         rows[slice(None) if valid is None else valid] = fetched
         table = np.zeros((group.lanes.warps, 32, 8), np.uint16)
         table[some.ordinal, some.lanes & 31] = rows.view(np.uint16)
         lane = np.arange(32)
         for k, put in enumerate(puts):
             matrix = table[:, 8 * k:8 * k + 8]
-            if transposed:
+            if matrices.transposed:
                 matrix = matrix.transpose(0, 2, 1)
             pair = np.ascontiguousarray(matrix).view(np.uint32)  # (warps, 8 rows, 4 pairs)
             put(group, _back(group, pair[:, lane >> 2, lane & 3]))
+
+    return step
+
+
+@builder("stmatrix")
+def stmatrix(b: Build, ins: Instruction) -> Step:
+    matrices = _Matrices(b, ins, ins.operands[0], "st")
+    source = ins.operands[1]
+    gets = [b.src(ins, item, "u32") for item in (source.items if isinstance(source, Vec) else (source,))]
+
+    def step(group: Group) -> None:
+        found = matrices.rows(group, "w")
+        if found is None:
+            return
+        b.machine.progress += 1
+        some, places, valid = found
+        pairs = np.stack([_spread(group, get(group), np.uint32) for get in gets], axis=1)  # (warps, matrices, 32)
+        table = pairs.reshape(-1, 8, 4).view(np.uint16)
+        if matrices.transposed:
+            table = np.ascontiguousarray(table.transpose(0, 2, 1))
+        rows = table.reshape(-1, 8 * matrices.count, 8)[some.ordinal, some.lanes & 31]
+        rows = rows if valid is None else rows[valid]
+        b.machine.batch.shared_views[16][places] = np.ascontiguousarray(rows).view(np.complex128)[:, 0]
 
     return step

@@ -188,14 +188,14 @@ class _Parser:
             word = self.take("a kernel body").text
             if word == ";":
                 return
-            if word in (".maxntid", ".reqntid"):
-                sizes = [self.integer()]
+            if word in (".maxntid", ".reqntid", ".reqnctapercluster"):
+                product = self.integer()
                 while self.accept(","):
-                    sizes.append(self.integer())
-                product = 1
-                for size in sizes:
-                    product *= size
-                kernel.max_threads = product
+                    product *= self.integer()
+                if word == ".reqnctapercluster":
+                    kernel.cluster = product
+                else:
+                    kernel.max_threads = product
         self.take()
         self.location = (0, 0)
         self.scopes, self.labels = [{}], Labels(kernel)
@@ -356,11 +356,11 @@ class _Parser:
         offset = 0
         if self.accept("+") or self.peek() == "-":
             offset = self.integer()
-        if self.peek() == ",":  # coordinates of a texture or tensor: no instruction that is simulated has them
-            self.skip_to("]")
-            return Vec(())
+        index: tuple[Operand, ...] = ()
+        if self.accept(","):  # coordinates of a tensor or texture
+            index = item.items if isinstance(item := self.operand(), Vec) else (item,)
         self.expect("]")
-        return Mem(base, offset)
+        return Mem(base, offset, index)
 
     def scalar(self) -> Operand:
         token = self.take("an operand")

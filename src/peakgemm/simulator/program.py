@@ -19,7 +19,8 @@ CLASS_OF = {"pred": "p", "b8": "h", "u8": "h", "s8": "h", "b16": "h", "u16": "h"
 NO_RESULT = {"st", "red", "bra", "ret", "exit", "trap", "brkpt", "bar", "barrier", "cp", "membar", "fence", "mbarrier",
              "prefetch", "prefetchu", "brx", "nanosleep", "discard", "stmatrix", "griddepcontrol", "setmaxnreg",
              "applypriority", "pmevent"}  # fmt: skip
-WARP_SYNC = {"shfl", "vote", "match", "redux", "mma", "ldmatrix", "stmatrix", "movmatrix", "elect", "activemask"}
+WARP_SYNC = {"shfl", "vote", "match", "redux", "mma", "wgmma", "ldmatrix", "stmatrix", "movmatrix", "elect",
+             "activemask"}  # fmt: skip
 CARRY = "%cc"
 
 
@@ -71,6 +72,8 @@ def has_no_result(ins: Instruction) -> bool:
         return not ins.has("arrive", "arrive_drop", "test_wait", "try_wait", "pending_count")
     if ins.base in ("bar", "barrier"):
         return not ins.has("red")
+    if ins.base == "wgmma":
+        return not ins.has("mma_async")
     return ins.base in NO_RESULT
 
 
@@ -78,7 +81,7 @@ def _registers(operand: Operand) -> list[str]:
     if isinstance(operand, Reg):
         return [] if operand.name == "_" else [operand.name]
     if isinstance(operand, Mem):
-        return _registers(operand.base)
+        return [name for item in (operand.base, *operand.index) for name in _registers(item)]
     if isinstance(operand, Vec):
         return [name for item in operand.items for name in _registers(item)]
     if isinstance(operand, Pair):
@@ -93,6 +96,8 @@ def uses_and_defines(ins: Instruction, known: dict[str, str]) -> tuple[list[str]
     if operands and not has_no_result(ins):
         defines = [name for name in _registers(operands.pop(0)) if name in known]
     uses = [name for operand in operands for name in _registers(operand) if name in known]
+    if ins.base == "wgmma":
+        uses += defines  # the accumulators
     if ins.guard is not None:
         uses.append(ins.guard.name)
         uses += defines  # lanes whose guard is false keep the old value

@@ -40,10 +40,11 @@ class Sym:
 
 @dataclass(frozen=True, slots=True)
 class Mem:
-    """``[base + offset]``."""
+    """``[base + offset]``, or ``[base, {index}]`` of a tensor: ``index`` holds its coordinates, innermost first."""
 
     base: Reg | Sym | Imm
     offset: int = 0
+    index: tuple[Operand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ class Kernel:
     tables: dict[str, list[str]] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
     max_threads: int | None = None
+    cluster: int = 1
 
 
 @dataclass(slots=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .counters import Counts
+
+WAY = {"ld": "ld", "ldu": "ld", "ldmatrix": "ld", "st": "st", "stmatrix": "st", "cp": "st", "red": "red"}
 
 
 @dataclass(slots=True)
@@ -103,7 +106,7 @@ def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
         ("warp_instructions", "lane_instructions", "divergent_branches", "fma_lane_instructions",
          "shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "shared_bytes",
          "global_requests", "global_sectors", "global_sectors_ideal", "global_bytes", "barriers", "bulk_copies",
-         "bulk_bytes"), 0)
+         "bulk_bytes", "wgmma_instructions", "wgmma_flops", "wgmma_shared_bytes"), 0)
     metric: dict[str, int] = {}
 
     def add(name: str, value: int) -> None:
@@ -124,6 +127,11 @@ def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
             short["fma_lane_instructions"] += c.threads
         if parts[0] in ("bar", "barrier"):
             short["barriers"] += c.executions
+        if "mma_async" in parts:  # of a warpgroup: four warps
+            m, n, k = map(int, re.findall(r"\d+", next(part for part in parts if re.fullmatch(r"m\d+n\d+k\d+", part))))
+            short["wgmma_instructions"] += c.executions // 4
+            short["wgmma_flops"] += c.executions // 4 * 2 * m * n * k
+            short["wgmma_shared_bytes"] += c.bytes
         if not (c.requests or c.copies):
             continue
         if "bulk" in parts:
@@ -131,7 +139,7 @@ def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
             short["bulk_bytes"] += c.bytes
             continue
         asynchronous = parts[0] == "cp"
-        way = {"ld": "ld", "ldu": "ld", "ldmatrix": "ld", "st": "st", "cp": "st", "red": "red"}.get(parts[0], "atom")
+        way = WAY.get(parts[0], "atom")
         ldgsts = "ldgsts_cache_access" if "ca" in parts else "ldgsts_cache_bypass"
         if c.wavefronts:
             short["shared_wavefronts"] += c.wavefronts

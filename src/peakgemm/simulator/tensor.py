@@ -1,10 +1,6 @@
 """mma.sync: D = A B + C of a warp, in fragments.
 
-The sum of products is that of Hopper's tensor cores, bit-equal to an H100 on float16 (tests/gpu): the
-products of one step and the addend are aligned to the largest exponent, where a product has the sum of
-its factors' exponents, two bits beyond float32 are kept, the rest is cut off, and the result is rounded
-toward zero. Other generations keep other widths, so a result need not be bit-equal on them.
-Fragment layouts: PTX ISA, "Matrix Fragments for mma.m16n8k*".
+Sums of products: `accumulation`. Fragment layouts: PTX ISA, "Matrix Fragments for mma.m16n8k*".
 """
 
 from __future__ import annotations
@@ -14,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .accumulation import accumulate, to_bits, widths
 from .build import Build, Step, builder
-from .floats import NAN32, bfloat_to_float, narrow
+from .floats import bfloat_to_float, narrow
 from .lanes import Group
 from .ops_warp import _back, _spread
 from .ptx import Instruction, Vec
@@ -23,10 +20,10 @@ from .ptx import Instruction, Vec
 Array = NDArray[Any]
 LANE = np.arange(32)
 ROW, COLUMN = LANE >> 2, LANE & 3
-STEP = {"f16": 16, "bf16": 16, "tf32": 8}  # products that one hardware step adds
+FLOATS = ("f16", "bf16", "tf32")
 
 
-def _unpack(registers: list[Array], kind: str) -> Array:
+def unpack(registers: list[Array], kind: str) -> Array:
     """``(warps, 32, elements)`` values of a fragment, in order of register and half."""
     stack = np.stack(registers, axis=2)
     if kind == "tf32":
@@ -38,7 +35,7 @@ def _unpack(registers: list[Array], kind: str) -> Array:
     return np.asarray(values.astype(np.float64))
 
 
-def _matrix_a(values: Array, k: int, per: int) -> Array:
+def matrix_a(values: Array, k: int, per: int) -> Array:
     """Fragment of A to ``(warps, 16, k)``; ``per`` elements lie in one register."""
     out = np.zeros((len(values), 16, k))
     for element in range(values.shape[2]):
@@ -58,26 +55,6 @@ def _matrix_b(values: Array, k: int, per: int) -> Array:
     return out
 
 
-def accumulate(a: Array, b: Array, c: Array, width: int) -> Array:
-    """``c + a b`` as the tensor core sums it, ``width`` products a step; ``c`` float64 holding float32 values."""
-    for start in range(0, a.shape[2], width):
-        left, right = a[:, :, None, start:start + width], b[:, start:start + width, :].transpose(0, 2, 1)[:, None]
-        products = left * right
-        terms = np.concatenate([products, c[..., None]], axis=3)
-        finite = np.isfinite(terms).all(axis=3)
-        # A product counts by the exponents of its factors: 1.5 x 1.5 = 2.25 as if it were below 2.
-        factors = [np.frexp(np.where(np.isfinite(x), x, 0))[1] for x in (left, right)]
-        exponents = np.concatenate([factors[0] + factors[1] - 1,
-                                    np.frexp(np.where(np.isfinite(c), c, 0))[1][..., None]], axis=3)
-        exponents = np.where(terms == 0, -10000, exponents)
-        top = np.maximum(exponents.max(axis=3), -125)
-        quantum = np.ldexp(1.0, top - 24 - 2)[..., None]
-        kept = np.where(np.isfinite(terms), np.trunc(np.where(np.isfinite(terms), terms, 0) / quantum) * quantum, 0)
-        total = kept.sum(axis=3)
-        c = np.where(finite, narrow(total, np.float32, "rz").astype(np.float64), terms.sum(axis=3))
-    return c
-
-
 @builder("mma")
 def mma(b: Build, ins: Instruction) -> Step:
     shape = ins.parts[3] if len(ins.parts) > 3 else ""
@@ -87,7 +64,7 @@ def mma(b: Build, ins: Instruction) -> Step:
     k = int(shape[6:])
     d_kind, a_kind, b_kind, c_kind = kinds
     integer = a_kind in ("s8", "u8")
-    if (not integer and a_kind not in STEP) or (a_kind != b_kind and not integer) or ins.guard is not None:
+    if (not integer and a_kind not in FLOATS) or (a_kind != b_kind and not integer) or ins.guard is not None:
         raise ins.unknown()
     if (d_kind, c_kind) not in (("f32", "f32"), ("s32", "s32"), ("f16", "f16")) or ins.has("satfinite"):
         raise ins.unknown()
@@ -97,28 +74,28 @@ def mma(b: Build, ins: Instruction) -> Step:
     if len(fa) != 16 * k // 32 // per or len(fb) != 8 * k // 32 // per:
         raise ins.unknown("fragments of the wrong size")
     puts = [b.dst(ins, item, "b32") for item in groups[0]]
+    width = None if integer else widths(ins, b.machine.arch, "mma", a_kind)
 
     def step(group: Group) -> None:
         if not group.lanes.full:
             b.machine.fault("divergent_warp", ins, "mma.sync by a warp without its 32 lanes", group.lanes.lanes)
-        va = _matrix_a(_unpack([_spread(group, get(group), np.uint32) for get in fa], a_kind), k, per)
-        vb = _matrix_b(_unpack([_spread(group, get(group), np.uint32) for get in fb], b_kind), k, per)
+        va = matrix_a(unpack([_spread(group, get(group), np.uint32) for get in fa], a_kind), k, per)
+        vb = _matrix_b(unpack([_spread(group, get(group), np.uint32) for get in fb], b_kind), k, per)
         raw = np.stack([_spread(group, get(group), np.uint32) for get in fc], axis=2)
         vc = (raw.view(np.uint16).view(np.float16) if c_kind == "f16"
               else raw.view(np.int32 if integer else np.float32)).astype(np.float64)
         c = np.zeros((len(va), 16, 8))
         for element in range(4):
             c[:, ROW + 8 * (element >> 1), COLUMN * 2 + (element & 1)] = vc[:, :, element]
-        if integer:
+        if width is None:
             exact = np.rint(va @ vb + c).astype(np.int64)  # below 2**53, so exact
             out = exact.astype(np.uint32)
         else:
-            with np.errstate(invalid="ignore", over="ignore"):
-                total = accumulate(va, vb, c, STEP[a_kind])
+            total = accumulate(va, vb.transpose(0, 2, 1), c, width)
             if d_kind == "f16":
                 out16 = narrow(total, np.float16, "rn").view(np.uint16)
             else:
-                out = np.where(np.isnan(total), NAN32, total.astype(np.float32).view(np.uint32))
+                out = to_bits(total)
         for element, put in enumerate(puts):
             if d_kind == "f16":
                 pair = [out16[:, ROW + 8 * element, COLUMN * 2 + half].astype(np.uint32) for half in (0, 1)]

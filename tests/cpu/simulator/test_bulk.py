@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from simulator_cases import FIXTURES, planted_line, ptx
 
+from peakgemm.errors import InvalidValue
 from peakgemm.simulator import UnknownInstruction, run
 
 SOURCE = FIXTURES / "bulk.cu"
@@ -185,14 +186,34 @@ def test_a_wait_on_an_mbarrier_made_anew_is_for_its_own_copies():
 
 
 @pytest.mark.parametrize("text", [
-    "cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1], 16;", "cp.async.bulk.commit_group;",
-    "cp.async.bulk.wait_group 0;", "cp.async.bulk.prefetch.L2.global [%rd0], 16;",
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r1], [%rd0], 16, [%r0], 1;",
+    "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r1], [%r1], 16, [%r0];",
     "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd0], [%r1], 16;",
-    "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd0, {%r2}], [%r0];",
+    "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%r1], "
+    "[%rd0, {%r2, %r2, %r2}], [%r0], {%h1};",
+    "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%r1], "
+    "[%rd0, {%r2}], [%r0], %h1;",
+    "cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.tile.bulk_group [%rd0, {%r2}], [%r1];",
     "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r0], 16;", "mbarrier.arrive_drop.shared::cta.b64 %rd1, [%r0];",
-    "mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%r0], 16;",
+    "mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%r0], 16;", "barrier.cluster.arrive.aligned;",
+    "mapa.shared::cluster.u32 %r2, %r1, 1;",
 ])
 def test_what_is_not_simulated_is_refused_by_name(text):
     with pytest.raises(UnknownInstruction, match=text.split()[0].rstrip(";")):
         steps(f"{INIT} {text}")
+
+
+@pytest.mark.parametrize("text", [
+    "cp.async.bulk.prefetch.L2.global [%rd0], 16;", "prefetch.tensormap [%rd0];",
+    "createpolicy.fractional.L2::evict_first.b64 %rd1, 1.0;", "fence.mbarrier_init.release.cluster;",
+    "griddepcontrol.wait;", "cp.async.bulk.commit_group;", "cp.async.bulk.wait_group.read 0;",
+])
+def test_what_changes_nothing_here(text):
+    assert steps(f"mov.u32 %r9, 5; {text}") == 5
+
+
+def test_clusters_are_refused_before_the_run():
+    text = ptx("ret;").replace("()\n{", "()\n.reqnctapercluster 2, 1, 1\n{")
+    with pytest.raises(InvalidValue, match="clusters of 2 blocks"):
+        run(text, grid=2, block=1, args=[])
+    assert run(text.replace(" 2,", " 1,"), grid=2, block=1, args=[]).clean

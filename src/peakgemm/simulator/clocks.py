@@ -1,0 +1,260 @@
+"""Vector clocks: which accesses to shared memory are ordered, found by replaying a log.
+
+One entry per pair of warps of a block (Flanagan and Freund, "FastTrack", 2009, at the grain of a warp); as many
+again for what of the other's writes has passed a ``fence.proxy.async``; and one per warp and mbarrier of bulk copies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .access import Pattern, Site
+from .async_reads import AsyncReads
+from .lanes import LaneSet
+
+if TYPE_CHECKING:
+    from .machine import Batch, Machine
+
+Token = tuple[Any, ...]
+DID = {"r": "read", "w": "write", "a": "atomic or volatile access", "c": "cp.async write", "t": "bulk copy",
+       "g": "read by wgmma", "s": "read by a bulk store"}  # fmt: skip
+EARLIER = {"w": "write", "r": "read", "q": "read", "c": "cp.async write, not waited for,",
+           "t": "bulk copy, not waited for,", "g": "read by wgmma, not waited for,",
+           "s": "read by a bulk store, not waited for,"}  # fmt: skip
+REMEDY = {"t": "a wait for the phase of its mbarrier between them",
+          "c": "cp.async.wait_group and a barrier between them",
+          "g": "wgmma.wait_group, and an mbarrier or barrier, between them",
+          "s": "cp.async.bulk.wait_group.read, and a barrier, between them"}  # fmt: skip
+
+
+class Clocks:
+    """Vector clocks of the warps of a batch, and the last accesses to each unit of shared memory."""
+
+    def __init__(self, machine: Machine, batch: Batch) -> None:
+        self.machine, self.batch = machine, batch
+        units = batch.blocks * batch.shared_stride // batch.unit
+        self.across = batch.padded // 32
+        self.clock = np.zeros((batch.blocks * self.across, 2 * self.across), np.int64)
+        self.own = np.arange(len(self.clock)) % self.across
+        self.clock[np.arange(len(self.clock)), self.own] = 1
+        # who wrote last, read last (and another reader), and has a cp.async write in flight
+        self.lane = {name: np.full(units, -1, np.int32) for name in ("w", "r", "q", "c")}
+        self.time = {name: np.zeros(units, np.int64) for name in ("w", "r", "q", "c")}
+        self.code = {name: np.zeros(units, np.int32) for name in ("w", "r", "q", "c")}
+        self.atomic = np.zeros(units, bool)
+        self.group = np.zeros(units, np.int32)
+        self.commits = np.zeros(batch.blocks * batch.padded, np.int32)
+        self.released: dict[Any, NDArray[np.int64]] = {}
+        # An mbarrier of bulk copies has a column of the clocks: how many of its phases each warp knows to have ended.
+        # So has who reads asynchronously: how many of its groups of reads.
+        self.columns: dict[Any, int] = {}
+        self.column = self.group  # of each unit's bulk copy
+        self.reads = AsyncReads(self)
+
+    def start(self, prefix: tuple[Token, ...]) -> None:
+        """Issue the writes that are in flight, and order them before everything else."""
+        for token in prefix:
+            if token[0] == "c":
+                self._access(token[0], token[1], token[2], token[3], check=False)
+            else:
+                self.commits[token[1].lanes] += 1
+        self.full_barrier()
+
+    def in_flight(self) -> bool:
+        """Whether a cp.async write, or after a full barrier a bulk copy, has not been waited for."""
+        return bool((self.lane["c"] >= 0).any()) or bool("t" in self.lane and self.under_way(
+            np.arange(len(self.group)), np.arange(len(self.group)) * self.batch.unit // self.batch.shared_stride
+            * self.across).any())
+
+    def full_barrier(self) -> None:
+        """Order everything so far before everything to come."""
+        self._join(np.arange(len(self.clock)))
+
+    def _join(self, warps: NDArray[Any]) -> None:
+        blocks = warps // self.across
+        for block in np.unique(blocks):
+            mine = warps[blocks == block]
+            self.clock[mine] = self.clock[mine].max(axis=0)
+        self.clock[warps, self.own[warps]] += 1
+
+    def replay(self, log: list[Token]) -> None:
+        """Apply a log, reporting what it finds."""
+        for token in log:
+            kind = token[0]
+            if kind in "rwac":
+                self._access(*token)
+            elif kind == "t":
+                self._bulk(*token[1:])
+            elif kind in "gs":
+                self.reads.record(kind, *token[1:3])
+            elif kind == "commit_reads":
+                self.reads.commit(*token[1:])
+            elif kind == "wait_reads":
+                self.reads.wait(*token[1:])
+            elif kind == "proxy":
+                self._fence(np.unique(token[1].warp_of))
+            elif kind == "landed":
+                if token[1] in self.columns:
+                    known = self.clock[:, self.columns[token[1]]]
+                    known[token[2].warp_of] = np.maximum(known[token[2].warp_of], token[3] + 1)
+            elif kind == "bar":
+                self._join(np.unique(token[1].warp_of))
+            elif kind == "warp":
+                warps = np.unique(token[1].warp_of)
+                self.clock[warps, self.own[warps]] += 1
+            elif kind == "commit":
+                self.commits[token[1].lanes] += 1
+            elif kind == "wait":
+                self._wait(token[1], token[2])
+            elif kind == "arrive":
+                self._release(token[1], np.unique(token[2].warp_of))
+            elif kind == "join":
+                self._acquire(token[1], np.unique(token[2].warp_of))
+
+    def new_column(self, key: Any) -> int:
+        """A column more, of which no warp knows anything yet."""
+        self.columns[key] = self.clock.shape[1]
+        self.clock = np.pad(self.clock, ((0, 0), (0, 1)))
+        self.released = {known: np.pad(clock, (0, 1)) for known, clock in self.released.items()}
+        return self.columns[key]
+
+    def _fence(self, warps: NDArray[Any]) -> None:
+        """What these warps know of now may be read by the async proxy, wherever this is known."""
+        fenced = slice(self.across, 2 * self.across)
+        self.clock[warps, fenced] = np.maximum(self.clock[warps, fenced], self.clock[warps, :self.across])
+        self.clock[warps, self.own[warps]] += 1
+
+    def _release(self, key: Any, warps: NDArray[Any]) -> None:
+        for warp in warps:
+            known = self.released.setdefault((key, int(warp) // self.across), np.zeros(self.clock.shape[1], np.int64))
+            np.maximum(known, self.clock[warp], out=known)
+        self.clock[warps, self.own[warps]] += 1
+
+    def _acquire(self, key: Any, warps: NDArray[Any]) -> None:
+        for warp in warps:
+            known = self.released.get((key, int(warp) // self.across))
+            if known is not None:
+                np.maximum(self.clock[warp], known, out=self.clock[warp])
+
+    def _wait(self, lanes: LaneSet, keep: int) -> None:
+        flying = np.flatnonzero(self.lane["c"] >= 0)
+        owner = self.lane["c"][flying]
+        mine = np.zeros(len(self.commits), bool)
+        mine[lanes.lanes] = True
+        done = mine[owner]
+        if keep >= 0:
+            done &= self.group[flying] < self.commits[owner] - keep
+        flying, owner = flying[done], owner[done]
+        warp = owner >> 5
+        self.lane["w"][flying], self.time["w"][flying] = owner, self.clock[warp, self.own[warp]]
+        self.code["w"][flying] = self.code["c"][flying]
+        self.atomic[flying] = False
+        self.lane["c"][flying] = -1
+
+    def _access(self, event: str, site: Site, pattern: Pattern, shift: int, check: bool = True) -> None:
+        lanes = pattern.lanes
+        offsets = pattern.ref.astype(np.int64) + lanes.block_of * self.batch.shared_stride + shift
+        start = offsets >> self.batch.unit_shift
+        warp = lanes.warp_of
+        now = self.clock[warp, self.own[warp]]
+        if event == "a":
+            self._flags(start, warp)
+        for step in range(max(1, site.size // self.batch.unit)):
+            unit = start + step
+            if check:
+                self._check(event, site, lanes, unit, now)
+            if event == "r":
+                stale = self._ordered("q", unit, lanes, now)
+                self._record("q", unit[stale][::-1], lanes.lanes[stale][::-1], now[stale][::-1], site)
+                self._record("r", unit, lanes.lanes, now, site)
+            elif event == "c":
+                self._record("c", unit, lanes.lanes, now, site)
+                self.group[unit] = self.commits[lanes.lanes]
+            else:
+                self._record("w", unit, lanes.lanes, now, site)
+                self.atomic[unit] = event == "a"
+
+    def _bulk(self, site: Site, pattern: Pattern, shift: int, mbarrier: int, phase: int) -> None:
+        if "t" not in self.lane:
+            self.lane["t"] = np.full_like(self.group, -1)
+            self.time["t"] = np.zeros(len(self.group), np.int64)
+            self.code["t"], self.column = np.zeros_like(self.group), np.zeros_like(self.group)
+        if mbarrier not in self.columns:
+            self.new_column(mbarrier)
+        offsets = pattern.ref.astype(np.int64) + pattern.lanes.block_of * self.batch.shared_stride + shift
+        each = site.size // self.batch.unit
+        unit = ((offsets >> self.batch.unit_shift)[:, None] + np.arange(each)).ravel()
+        lanes = LaneSet(np.repeat(pattern.lanes.lanes, each), pattern.lanes.padded)
+        self._check("t", site, lanes, unit, self.clock[lanes.warp_of, self.own[lanes.warp_of]])
+        self._record("t", unit, lanes.lanes, np.full(lanes.n, phase + 1), site)
+        self.column[unit] = self.columns[mbarrier]
+        for name in "wrq":  # ordered before this copy, so before what waits for it
+            self.lane[name][unit] = -1
+        lost = self.lane["t"][unit] != lanes.lanes
+        if lost.any():
+            self._report("t", lost, "t", site, lanes, unit)
+
+    def under_way(self, unit: NDArray[Any], warp: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether a bulk copy to the unit is not known to have landed by the warp."""
+        return np.asarray((self.lane["t"][unit] >= 0) & (self.clock[warp, self.column[unit]] < self.time["t"][unit]))
+
+    def _record(self, name: str, unit: NDArray[Any], lane: NDArray[Any], now: NDArray[Any], site: Site) -> None:
+        self.lane[name][unit] = lane
+        self.time[name][unit] = now
+        self.code[name][unit] = site.ins.index
+
+    def _ordered(self, name: str, unit: NDArray[Any], lanes: LaneSet, now: NDArray[Any]) -> NDArray[np.bool_]:
+        before = self.lane[name][unit]
+        when = self.time[name][unit]
+        warp, other = lanes.warp_of, before >> 5
+        same = other == warp
+        seen = self.clock[warp, np.maximum(other, 0) % self.across]
+        return np.asarray((before < 0) | (before == lanes.lanes) | np.where(same, when < now, when <= seen))
+
+    def _check(self, event: str, site: Site, lanes: LaneSet, unit: NDArray[Any], now: NDArray[Any]) -> None:
+        flying = self.lane["c"][unit] >= 0
+        if flying.any():
+            self._report("c", flying, event, site, lanes, unit)
+        if "t" in self.lane:
+            late = self.under_way(unit, lanes.warp_of)
+            if late.any():
+                self._report("t", late, event, site, lanes, unit)
+            flying |= late
+        if event != "r":
+            self.reads.check(event, site, lanes, unit)
+        for name in ("w",) if event == "r" else ("w", "r", "q"):
+            wrong = ~self._ordered(name, unit, lanes, now) & ~flying
+            if event == "a" and name == "w":
+                wrong &= ~self.atomic[unit]
+            if wrong.any():
+                self._report(name, wrong, event, site, lanes, unit)
+                return
+
+    def _flags(self, start: NDArray[Any], warp: NDArray[Any]) -> None:
+        pairs = np.unique(np.stack([start, warp], axis=1), axis=0)
+        if len(pairs) > 64:  # a histogram, not a flag
+            return
+        for unit, one in pairs:
+            self._acquire(("flag", int(unit)), np.array([one]))
+            self._release(("flag", int(unit)), np.array([one]))
+
+    def _report(self, name: str, wrong: NDArray[np.bool_], event: str, site: Any, lanes: LaneSet,
+                unit: NDArray[Any]) -> None:
+        first = int(np.flatnonzero(wrong)[0])
+        other, code = int(self.lane[name][unit[first]]), int(self.code[name][unit[first]])
+        self.report(name, int(np.count_nonzero(wrong)), event, site, (int(lanes.lanes[first]), other), int(unit[first]),
+                    code)
+
+    def report(self, name: str, count: int, event: str, site: Any, pair: tuple[int, int], unit: int,
+               code: int) -> None:
+        """A race of ``event`` at ``site`` with an earlier access ``name`` of the instruction ``code``."""
+        at = unit * self.batch.unit % self.batch.shared_stride
+        earlier = self.machine.program.kernel.instructions[code]
+        kind = "cp_async_race" if name in "ct" else "shared_race"
+        remedy = REMEDY.get(name) or (REMEDY["c"] if event == "c" else "a barrier between them")
+        message = (f"{DID[event]} of shared address {at} by thread {{0}} races with the {EARLIER[name]} at "
+                   f"{earlier.where} by thread {{1}}; put {remedy}")
+        self.machine.fault(kind, site.ins, message, np.array(pair), at, pair=True, count=count, batch=self.batch)

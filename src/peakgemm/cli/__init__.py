@@ -7,7 +7,7 @@ import sys
 import typer
 
 from ..errors import PeakgemmError
-from . import bench, cache, doctor, inspect, ladder, simulate, sweep, tune
+from . import accuracy, bench, cache, doctor, inspect, ladder, simulate, sweep, tune
 
 app = typer.Typer(name="peakgemm", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   rich_markup_mode=None,
@@ -16,6 +16,7 @@ app.command("ladder")(ladder.command)
 app.command("sweep")(sweep.command)
 app.command("bench")(bench.command)
 app.command("tune")(tune.command)
+app.command("accuracy")(accuracy.command)
 app.command("simulate")(simulate.command)
 app.add_typer(inspect.app, name="inspect")
 app.command("doctor")(doctor.command)

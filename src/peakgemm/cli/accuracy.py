@@ -1,0 +1,139 @@
+"""``peakgemm accuracy``: how accurate GEMMs are, on the same data as a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..accuracy import judge, plot, table
+from ..accuracy.contenders import NAMES
+from ..accuracy.families import FAMILIES
+from ..accuracy.suite import TESTS, Report
+from ..bench import records
+from ..bench.peers import visiting
+from ..bench.plot import require_matplotlib
+from ..errors import InvalidValue, PeakgemmError
+from ..runtime import device
+from . import console, parse
+from .console import err, out
+
+COLOURS = {"pass": "green", "worse": "yellow", "fail": "red", "skipped": "dim"}
+MARKS = {"pass": "ok", "worse": "worse", "fail": "FAIL", "skipped": "-"}
+ACROSS = 4  # contenders in a table of 100 columns
+WIDEST = 18
+CAPTION = ("Errors: largest/mean of |C - AB| / (eps |A||B|) at the largest size, else the worst figure; the verdict is "
+           "the worst of all sizes. Special values: passed of tried.")
+
+
+def command(
+    of: Annotated[list[str] | None, typer.Option(
+        help=f"{', '.join(NAMES)}, or package.module:function; repeat for more.  [peakgemm:ieee]")] = None,
+    against: Annotated[str | None, typer.Option(help="The reference.  [cublas; numpy without a GPU]")] = None,
+    sizes: Annotated[str | None, typer.Option(help="N[,N...] of the squares.  [16,32,...,4096; host: 512]")] = None,
+    ks: Annotated[str | None, typer.Option(help="K[,K...] of 256x256xK.  [64,256,...,65536; host: 16384]")] = None,
+    families: Annotated[str | None, typer.Option(help=f"Some of {', '.join(FAMILIES)}.  [all]")] = None,
+    tests: Annotated[str | None, typer.Option(help=f"Some of {', '.join(TESTS)}.  [all]")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of all data.")] = 0,
+    host: Annotated[bool, typer.Option("--host", help="NumPy arrays, also where there is a GPU.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if anything did not pass.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,
+    svg: Annotated[Path | None, typer.Option("--plot", help="Plot errors against K to this SVG file.")] = None,
+) -> None:
+    """Judge GEMMs: errors against FP64 beside a reference's, structure, exactness, special values."""
+    records.check_writable(json)
+    records.check_writable(svg)
+    if svg:
+        require_matplotlib()
+        if tests is not None and not {"random", "long-k"} & set(_words(tests) or ()):
+            raise InvalidValue(f"--plot shows errors against K, --tests {tests} has none; add random or long-k")
+    gpu = None if host else device.find()
+    with _bar() as bar:
+        report = judge(*(of or ["peakgemm:ieee"]), reference=against, sizes=_numbers(sizes), ks=_numbers(ks),
+                       families=_words(families), tests=_words(tests), seed=seed, host=host, progress=bar)
+    for name, why in report.unavailable.items():
+        err.print(f"Left out: {name}: {why}", markup=False, soft_wrap=True)
+    _show(report)
+    measured_on = gpu if report.place == "torch" else None
+    if json is not None:
+        records.write(json, records.record(
+            measured_on, parse.target(None, gpu), [{"rungs": report.rows}], versions=_versions(report),
+            against=report.reference, seed=report.seed, arrays=report.place, unavailable=report.unavailable))
+        out.print(f"Record written to {json}", markup=False)
+    if svg is not None:
+        svg.write_text(plot.svg(report.rows, f"{measured_on.name if measured_on else 'host'}: error against FP64"),
+                       encoding="utf-8")
+        out.print(f"Plot written to {svg}", markup=False)
+    if strict and report.failures:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int], Callable[[str], None]]]:
+    """A progress bar that is told its length when the plan is made."""
+    entered: list[Any] = []
+
+    def start(total: int) -> Callable[[str], None]:
+        entered.append(console.progress("judging", total))
+        return entered[0].__enter__()  # type: ignore[no-any-return]
+    try:
+        yield start
+    finally:
+        for bar in entered:
+            bar.__exit__(None, None, None)
+
+
+def _words(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",")]
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    found = _words(text)
+    if found is None:
+        return None
+    for part in found:
+        if not (part.isascii() and part.isdecimal()):
+            raise InvalidValue(f"{part!r} is not a size; write numbers such as 64,256,1024")
+    return [int(part) for part in found]
+
+
+def _versions(report: Report) -> dict[str, str]:
+    if report.place != "torch":
+        return {}
+    try:
+        with visiting() as peer:
+            return peer.versions()
+    except PeakgemmError:
+        return {}
+
+
+def _show(report: Report) -> None:
+    names = [report.reference, *(name for name in report.contenders if name != report.reference)]
+    present = [test for test in (*TESTS, "slope") if any(row["test"] == test for row in report.rows)]
+    for start in range(0, len(names), ACROSS):
+        part = names[start:start + ACROSS]
+        rows = [[f"{test}: {family}" if test != family and test != "special" else family, *map(_cell, cells)]
+                for test in present for family, cells in table.lines(report, test, part)]
+        console.table(f"Accuracy, reference {report.reference}", [
+            ("test", "left"), *((_header(name), "left") for name in part)], rows,
+            CAPTION if start + ACROSS >= len(names) else "")
+        out.print()
+    for line in table.failures(report):
+        out.print(line, markup=False, soft_wrap=True)
+    failed, judged = len(report.failures), len(report.judged)
+    out.print(f"{failed} of {judged} verdicts are no pass." if failed else f"All {judged} verdicts: pass.")
+
+
+def _header(name: str) -> str:
+    """A name that fits: of somebody's function the end."""
+    return name if len(name) <= WIDEST else f"~{name[1 - WIDEST:]}"
+
+
+def _cell(cell: tuple[str, str]) -> str:
+    verdict, text = cell
+    return f"[{COLOURS[verdict]}]{MARKS[verdict]}[/] {text}".rstrip()
+
+

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+import peakgemm as pg
+
 UNIT = 2.0**-24
 SENTINEL = -777.25
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40)
@@ -191,3 +193,19 @@ def make(case: Case) -> Arrays:
     if case.c is not None and not case.in_place:
         c = array("c", case.c, case.beta != 0, nan)
     return Arrays(case, a, b, c, out, flats)
+
+
+def call(case: Case, a: Any, b: Any, c: Any, out: Any) -> Any:
+    """The public call for a case."""
+    if 1 in (len(case.a), len(case.b)):
+        return pg.matmul(a, b, out=out)
+    return pg.gemm(a, b, c, alpha=case.alpha, beta=case.beta, trans_a=case.trans_a, trans_b=case.trans_b, out=out)
+
+
+def check_call(pick: Pick) -> None:
+    """Draw a case and make the public call on its NumPy arrays."""
+    case = draw(pick, layouts=(*LAYOUTS, "flipped"))
+    arrays = make(case)
+    got = call(case, arrays.a, arrays.b, arrays.c, arrays.out)
+    assert arrays.out is None or got is arrays.out
+    arrays.check(got)

@@ -51,7 +51,7 @@ class Memory:
 
 
 class StandIn:
-    """`Library` over `Memory`."""
+    """`DeviceLibrary` over `Memory`."""
 
     name = "stand-in"
 
@@ -86,12 +86,6 @@ class StandIn:
 
     def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
         return result
-
-    def host(self, x: Any, name: str) -> Any:
-        raise NotImplementedError
-
-    def wrap(self, x: Any, like: Any) -> Any:
-        raise NotImplementedError
 
 
 class Interpreted:

@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from peakgemm import tuned
 from peakgemm.kernels import shipped
-from peakgemm.kernels.library import SPECIALISED, Recipe, recipe, reduce_recipe, specialisation
+from peakgemm.kernels.library import FAMILIES, SPECIALISED, Recipe, recipe, reduce_recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel, nvrtc_version
 from peakgemm.select import configurations
@@ -29,7 +29,7 @@ def problems() -> list[Problem]:
     found: dict[tuple[tuple[str, int], ...], Problem] = {}
     for ta, tb, a, b in product((False, True), (False, True), (64, 63), (64, 63)):
         p = Problem(32, 32, 32, a, b, 32, trans_a=ta, trans_b=tb)
-        found.setdefault(tuple(sorted(specialisation(SPECIALISED, p).items())), p)
+        found.setdefault(tuple(sorted(FAMILIES[SPECIALISED].specialisation(p).items())), p)
     return list(found.values())
 
 

@@ -11,7 +11,7 @@ from .errors import InvalidValue
 from .plan import Explanation, Plan, set_searcher
 from .prepared import Prepared
 from .request import NO_STREAM, Request, check_precision, locate, scales
-from .runtime.adapters.base import HOST, Library, stream_handle
+from .runtime.adapters.base import HOST, HostLibrary, stream_handle
 
 if TYPE_CHECKING:
     from .kernels.registry import Kernel
@@ -217,7 +217,7 @@ def _any(request: Request, stream: Any) -> Any:
     return on_device(library, index, request, None if stream is None else stream_handle(stream))
 
 
-def _on_host(library: Library, request: Request, stream: Any, resident: Any) -> Any:
+def _on_host(library: HostLibrary, request: Request, stream: Any, resident: Any) -> Any:
     if stream is not None:
         raise InvalidValue(NO_STREAM)
     from . import host

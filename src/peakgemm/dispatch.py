@@ -2,46 +2,34 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .boundary import Posed, pose
 from .errors import InvalidType, InvalidValue
 from .request import Request, refuse_overlap
 from .runtime import device
-from .runtime.adapters.base import FLOAT, Library, View
+from .runtime.adapters.base import FLOAT, DeviceLibrary, Library, View
 from .runtime.device import Gpu
 
 if TYPE_CHECKING:
     from .kernels.bound import Bound
-    from .kernels.registry import Kernel
-    from .problem import Config, Problem
+    from .problem import Problem
+    from .select import Choice
 
 
-class Decision(NamedTuple):
-    """Which kernel and configuration run a problem, where that comes from, and one sentence why."""
-
-    kernel: Kernel
-    config: Config
-    source: str
-    reason: str
-
-
-@lru_cache(maxsize=4096)
-def decide(problem: Problem, gpu: Gpu) -> Decision:
+def choice_for(problem: Problem, gpu: Gpu) -> Choice:
     """What `select.choose` says for ``gpu``."""
-    from . import select
+    from .select import choose  # no product of host arrays waits for it
 
-    choice = select.choose(problem, gpu.arch, gpu.sm_count, gpu.name)
-    return Decision(choice.kernel, choice.config, choice.source, choice.reason)
+    return choose(problem, gpu.arch, gpu.sm_count, gpu.name)
 
 
-def bound_for(problem: Problem, gpu: Gpu, decision: Decision | None = None) -> Bound:
-    """The kernel for ``problem``, compiled and loaded."""
+def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound:
+    """The kernel for ``problem``, compiled and loaded; ``choice`` None: `choice_for`'s."""
     from .kernels.bound import bind
 
-    decision = decision or decide(problem, gpu)
-    return bind(decision.kernel, decision.config, problem, gpu)
+    choice = choice or choice_for(problem, gpu)
+    return bind(choice.kernel, choice.config, problem, gpu)
 
 
 def views_of(library: Library, request: Request, stream: int) -> dict[str, View]:
@@ -57,18 +45,18 @@ def pose_request(request: Request, views: dict[str, View]) -> Posed:
                 trans_a=request.trans_a, trans_b=request.trans_b)
 
 
-def on_device(library: Library, index: int, request: Request, stream: int | None = None,
-              decision: Decision | None = None, workspace: Any = None) -> Any:
+def on_device(library: DeviceLibrary, index: int, request: Request, stream: int | None = None,
+              choice: Choice | None = None, workspace: Any = None) -> Any:
     """Enqueue ``request`` on device ``index`` and return the result.
 
     Args:
         library: that all arrays belong to.
         stream: a ``CUstream`` handle; None: the library's current one.
-        decision: kernel and configuration; None: `decide`.
+        choice: kernel and configuration; None: `choice_for`.
         workspace: memory for partial sums, of the library; None: allocated.
 
     Raises:
-        InvalidType, InvalidValue: see `pose` and `Library`; or the library's copies are not packed.
+        InvalidType, InvalidValue: see `pose` and `DeviceLibrary`; or the library's copies are not packed.
         CompileFailed, LaunchFailed, MissingComponent: see `kernels.bound`.
     """
     gpu = device.require(index)
@@ -93,7 +81,7 @@ def on_device(library: Library, index: int, request: Request, stream: int | None
             views["out"] = library.view(target, "out", handle)
         scratch = None
         if 0 not in posed.shape:
-            bound = bound_for(posed.problem, gpu, decision)
+            bound = bound_for(posed.problem, gpu, choice)
             scratch = workspace
             if bound.workspace_bytes and scratch is None:
                 scratch = library.empty((-(-bound.workspace_bytes // FLOAT),), request.a, handle)

@@ -61,6 +61,11 @@ class Warm:
 _warm: dict[tuple[Any, ...], Warm] = {}
 
 
+def forget() -> None:
+    """Pose and bind every call anew."""
+    _warm.clear()
+
+
 def product(a: Any, b: Any) -> Any:
     """``a b`` for two CUDA tensors as `run` takes them: the shortest way."""
     try:
@@ -169,8 +174,11 @@ def _cold(request: Request, key: tuple[Any, ...] | None) -> Any:
     if key is not None:
         warm = warm_entry(request)
         if warm is not None:
+            from . import tuned  # here, where it is there already: a product of host arrays does not wait for it
+
+            tuned.remembering.add(forget)
             if len(_warm) >= LIMIT:
-                _warm.clear()
+                forget()
             _warm[key] = warm
     if request.out is not None:
         touched(request.out)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .dispatch import Decision, bound_for
-from .eager import Warm, current_stream, touched
+from .dispatch import bound_for
+from .eager import Warm, current_stream, refuse_gradients, touched
 from .overlap import span
 from .plan import Plan
 from .request import Request
+
+if TYPE_CHECKING:
+    from .select import Choice
 
 _FLOAT32 = torch.float32
 _empty = torch.empty
@@ -26,7 +29,6 @@ class TorchPlan(Plan):
         self._shape_a, self._shape_b = request.a.shape, request.b.shape
         self._steps_a, self._steps_b = request.a.stride(), request.b.stride()
         self._mask_a, self._mask_b = expected["a"].alignment - 1, expected["b"].alignment - 1
-        self._index_is = self._index
         if posed.problem is None or "c" in expected or request.beta != 0:
             return
         spans = tuple(span(expected[x])[1] if x in expected else 0 for x in ("out", "a", "b", "c"))
@@ -37,14 +39,14 @@ class TorchPlan(Plan):
         reach = 0 if 0 in posed.shape else 4 * (1 + sum(
             step * (size - 1) for step, size in zip(self._steps_out, self._shape_out, strict=True)))
         self._warm = Warm(None, posed.shape, posed.swapped, posed.in_place, request.a.device, (reach, *spans[1:]))
-        if self._decision is not None and 0 not in posed.shape:
-            self._use(self._decision)
+        if self._choice is not None and 0 not in posed.shape:
+            self._use(self._choice)
 
-    def _use(self, decision: Decision) -> None:
-        super()._use(decision)
+    def _use(self, choice: Choice) -> None:
+        super()._use(choice)
         if self._warm is not None and self._gpu is not None:
             w = self._warm
-            self._warm = Warm(bound_for(self._problem, self._gpu, decision), w.shape, w.swapped, w.in_place, w.place,
+            self._warm = Warm(bound_for(self._problem, self._gpu, choice), w.shape, w.swapped, w.in_place, w.place,
                               w.spans)
 
     def execute(self, a: Any, b: Any, c: Any = None, out: Any = None, workspace: Any = None, stream: Any = None) -> Any:
@@ -56,7 +58,7 @@ class TorchPlan(Plan):
             first, second = a.data_ptr(), b.data_ptr()
             if (a.shape != self._shape_a or b.shape != self._shape_b or a.stride() != self._steps_a
                     or b.stride() != self._steps_b or a.dtype is not _FLOAT32 or b.dtype is not _FLOAT32
-                    or a.get_device() != self._index_is or b.get_device() != self._index_is
+                    or a.get_device() != self._index or b.get_device() != self._index
                     or first & self._mask_a or second & self._mask_b or a.is_neg() or b.is_neg()
                     or a.requires_grad or b.requires_grad):
                 return self._slowly(a, b, c, out, workspace, stream)
@@ -66,7 +68,7 @@ class TorchPlan(Plan):
                 target = out.data_ptr()
                 reach, for_a, for_b, _ = warm.spans
                 if (out.shape != self._shape_out or out.stride() != self._steps_out or out.dtype is not _FLOAT32
-                        or out.get_device() != self._index_is or target & self._mask_out or out.is_neg()
+                        or out.get_device() != self._index or target & self._mask_out or out.is_neg()
                         or out.requires_grad or (first < target + reach and target < first + for_a)
                         or (second < target + reach and target < second + for_b)):
                     return self._slowly(a, b, c, out, workspace, stream)
@@ -77,8 +79,6 @@ class TorchPlan(Plan):
         return out
 
     def _slowly(self, a: Any, b: Any, c: Any, out: Any, workspace: Any, stream: Any) -> Any:
-        from .eager import refuse_gradients
-
         refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "Plan.execute")
         result = super().execute(a, b, c, out, workspace, stream)
         if out is not None:

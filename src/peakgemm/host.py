@@ -12,19 +12,19 @@ from .boundary import pose, result_shape
 from .problem import Batch, Problem
 from .request import Request, refuse_overlap
 from .runtime import device
-from .runtime.adapters.base import Library, View, packed
+from .runtime.adapters.base import HostLibrary, View, packed
 from .runtime.adapters.numpy import host_view
 
 Array = NDArray[np.float32]
 
 
-def multiply(library: Library, request: Request, resident: View | None = None) -> Any:
+def multiply(library: HostLibrary, request: Request, resident: View | None = None) -> Any:
     """``request`` for arrays in the host's memory; the result is ready on return.
 
     ``resident``: where ``b`` lies on the current GPU already.
 
     Raises:
-        InvalidType, InvalidValue: see `pose` and `Library`.
+        InvalidType, InvalidValue: see `pose` and `HostLibrary`.
     """
     work = prepare(library, request)
     gpu = device.here()
@@ -43,7 +43,7 @@ def multiply(library: Library, request: Request, resident: View | None = None) -
     return library.wrap(work.out.reshape(result_shape(*_shapes(request))[1]), request.a)
 
 
-def prepare(library: Library, request: Request) -> Request:
+def prepare(library: HostLibrary, request: Request) -> Request:
     """``request`` checked, as NumPy matrices: transposes, 1-D operands and the broadcast of ``c`` made views."""
     arrays = {name: library.host(x, name) for name, x in request.arrays().items()}
     views = {name: host_view(x) for name, x in arrays.items()}
@@ -56,7 +56,7 @@ def prepare(library: Library, request: Request) -> Request:
         c=arrays.get("c") if request.beta != 0 else None, trans_a=False, trans_b=False))
 
 
-def survey(library: Library, request: Request, gpu: bool) -> tuple[dict[str, View], Problem]:
+def survey(library: HostLibrary, request: Request, gpu: bool) -> tuple[dict[str, View], Problem]:
     """Where the arrays lie, and the problem that they pose; ``gpu``: as they are laid out there."""
     views = {name: host_view(library.host(x, name)) for name, x in request.arrays().items()}
     work = prepare(library, request)

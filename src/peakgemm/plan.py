@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .boundary import Posed
-from .dispatch import Decision, bound_for, decide, on_device, pose_request, views_of
+from .dispatch import bound_for, choice_for, on_device, pose_request, views_of
 from .errors import InvalidValue, MissingComponent
 from .request import Request, check_precision, locate
 from .runtime import device
-from .runtime.adapters.base import HOST, Library, View, stream_handle
+from .runtime.adapters.base import HOST, View, place, stream_handle
 from .runtime.device import Gpu
 
 if TYPE_CHECKING:
     from .kernels.registry import Kernel
     from .problem import Config, Problem
+    from .select import Choice
 
 __all__ = ["Explanation", "Plan", "check_precision", "run", "set_searcher"]
 
@@ -100,7 +101,7 @@ class Plan:
         self._library, self._index = locate(request)
         self._request = request
         self._gpu = device.here() if self._index == HOST else device.require(self._index)
-        self._decision: Decision | None = None
+        self._choice: Choice | None = None
         self._posed: Posed
         self._expected: dict[str, View]
         if self._index == HOST:
@@ -115,9 +116,9 @@ class Plan:
             problem = self._posed.problem or self._packed_problem()
         self._problem = problem
         if self._gpu is not None:
-            self._decision = decide(problem, self._gpu)
+            self._choice = choice_for(problem, self._gpu)
             if not explain_only and self._index != HOST and 0 not in self._posed.shape:
-                bound_for(problem, self._gpu, self._decision)
+                bound_for(problem, self._gpu, self._choice)
         self._request = request._replace(a=None, b=None, c=None, out=None)  # holds no operand
 
     def _packed_problem(self) -> Problem:
@@ -134,36 +135,36 @@ class Plan:
     @property
     def kernel(self) -> str:
         """Name of the kernel."""
-        return self._decision.kernel.name if self._decision else "numpy.matmul"
+        return self._choice.kernel.name if self._choice else "numpy.matmul"
 
     @property
     def config(self) -> Config | None:
         """How the kernel is cut; None where NumPy runs the product."""
-        return self._decision.config if self._decision else None
+        return self._choice.config if self._choice else None
 
     @property
     def workspace_bytes(self) -> int:
         """Device memory that `execute` needs for partial sums: its ``workspace``, or allocated for each call."""
-        if self._decision is None or self._gpu is None or self._index == HOST:
+        if self._choice is None or self._gpu is None or self._index == HOST:
             return 0
-        from .kernels.library import schedule
+        from .kernels.library import FAMILIES
 
-        kernel, config = self._decision.kernel, self._decision.config
-        return schedule(kernel, config, self._problem, self._gpu.sm_count).workspace_bytes
+        family = FAMILIES[self._choice.kernel]
+        return family.schedule(self._choice.config, self._problem, self._gpu.sm_count).workspace_bytes
 
     def explain(self) -> Explanation:
         """Which kernel runs, and why."""
         p = self._problem
         batch = " x ".join(str(size) for size in p.batch.sizes)
         product = f"{p.m} x {p.n} x {p.k}" + (f", batch {batch}" if batch else "")
-        if self._decision is None or self._gpu is None:
+        if self._choice is None or self._gpu is None:
             import numpy as np
 
             return Explanation(product, "numpy.matmul", "", p.layout, "host", "there is no GPU here: NumPy's BLAS runs "
                                "it in float32", 0, "ieee", f"CPU: NumPy {np.__version__}")
         where = self._gpu.name + (", copied there and back" if self._index == HOST else "")
-        d = self._decision
-        return Explanation(product, d.kernel.name, d.config.label(), p.layout, d.source, d.reason,
+        chosen = self._choice
+        return Explanation(product, chosen.kernel.name, chosen.config.label(), p.layout, chosen.source, chosen.reason,
                            self.workspace_bytes, "ieee", where, tuple(sorted(self._posed.copies)))
 
     def __str__(self) -> str:
@@ -184,14 +185,16 @@ class Plan:
                                "on the GPU")
         if _searcher is None:
             raise MissingComponent("autotune() needs peakgemm.tune, which this version does not have; plan without it")
+        from .select import Choice
+
         kernel, config = _searcher(self._problem, self._gpu)
-        self._use(Decision(kernel, config, "tuned", "it was the fastest of those timed by autotune()"))
+        self._use(Choice(kernel, config, "tuned", "it was the fastest of those timed by autotune()"))
         return self
 
-    def _use(self, decision: Decision) -> None:
+    def _use(self, choice: Choice) -> None:
         assert self._gpu is not None
-        bound_for(self._problem, self._gpu, decision)
-        self._decision = decision
+        bound_for(self._problem, self._gpu, choice)
+        self._choice = choice
 
     def execute(self, a: Any, b: Any, c: Any = None, out: Any = None, workspace: Any = None, stream: Any = None) -> Any:
         """Run the product.
@@ -215,15 +218,15 @@ class Plan:
 
             return host.multiply(library, request)
         handle = None if stream is None else stream_handle(stream)
-        return on_device(library, index, request, handle, self._decision, workspace)
+        return on_device(library, index, request, handle, self._choice, workspace)
 
-    def _check(self, request: Request) -> tuple[Library, int]:
+    def _check(self, request: Request) -> tuple[Any, int]:
         if self._request.beta != 0 and request.c is None:
             raise InvalidValue(f"the plan has beta = {self._request.beta} and needs c; pass it")
         library, index = locate(request)
         if library is not self._library or index != self._index:
-            raise InvalidValue(f"the plan is for {self._library.name} arrays on {_place(self._index)}, these are "
-                               f"{library.name} arrays on {_place(index)}; make a plan for them")
+            raise InvalidValue(f"the plan is for {self._library.name} arrays on {place(self._index)}, these are "
+                               f"{library.name} arrays on {place(index)}; make a plan for them")
         for name, x in request.arrays().items():
             view, planned = library.view(x, name), self._expected.get(name)
             if planned is None and name == "out":
@@ -249,7 +252,3 @@ def _steps(view: View) -> tuple[int, ...] | None:
         return None
     return tuple(step if size > 1 and 0 not in view.shape else 0
                  for step, size in zip(view.strides, view.shape, strict=True))
-
-
-def _place(index: int) -> str:
-    return "the host" if index == HOST else f"GPU {index}"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .errors import InvalidType, InvalidValue
 from .overlap import overlaps
 from .runtime.adapters import library_of
-from .runtime.adapters.base import HOST, Library, View
+from .runtime.adapters.base import View, place
 
 NO_STREAM = ("stream is for arrays on the GPU; a product of arrays in the host's memory is done when the call returns: "
              "leave stream out")
@@ -34,8 +34,8 @@ class Request(NamedTuple):
                 if x is not None or name in ("a", "b")}
 
 
-def locate(request: Request) -> tuple[Library, int]:
-    """The library and the device that all arrays share.
+def locate(request: Request) -> tuple[Any, int]:
+    """The library and the device that all arrays share: a `HostLibrary` where that is `HOST`, else a `DeviceLibrary`.
 
     Raises:
         InvalidType: no array, or arrays of several libraries.
@@ -49,17 +49,13 @@ def locate(request: Request) -> tuple[Library, int]:
             raise InvalidType(f"a is a {library.name} array and {name} a {other.name} array; convert one, so that all "
                               "are of one library")
     places = {name: library.device(x) for name, x in arrays.items()}
-    for name, place in places.items():
-        if place != places["a"]:
-            raise InvalidValue(f"a is on {_place(places['a'])} and {name} on {_place(place)}; move one, so that all "
+    for name, index in places.items():
+        if index != places["a"]:
+            raise InvalidValue(f"a is on {place(places['a'])} and {name} on {place(index)}; move one, so that all "
                                "are in one place")
     if request.out is not None and library.read_only(request.out):
         raise InvalidValue(f"out is a read-only {library.name} array; pass one that can be written, or leave it out")
     return library, places["a"]
-
-
-def _place(index: int) -> str:
-    return "the host" if index == HOST else f"GPU {index}"
 
 
 def refuse_overlap(views: dict[str, View], beta: float) -> None:

@@ -174,6 +174,9 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "") ->
                   f"{problem.k} on {sm_count} SMs")
 
 
+tuned.remembering.add(choose.cache_clear)
+
+
 def warm_set(arch: str) -> list[tuple[Kernel, Config, Problem]]:
     """What `cache warm` compiles: every configuration of ``arch`` for aligned operands of each layout."""
     problems = [Problem(1024, 1024, 1024, 1024, 1024, 1024, trans_a=ta, trans_b=tb)

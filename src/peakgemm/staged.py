@@ -102,7 +102,7 @@ class _Slot:
         workspace = self._workspace.pointer if self._workspace and bound.workspace_bytes else 0
         enqueue(bound, posed, views, workspace, self._way.compute)
         order(self._way.compute, self._way.outward)
-        copy("cuMemcpyDtoHAsync", pinned.address, memory.pointer, FLOAT * target.size, self._way.outward)
+        copy("cuMemcpyDtoHAsync_v2", pinned.address, memory.pointer, FLOAT * target.size, self._way.outward)
         self._result = target, pinned.array(target.shape)
         self._done = event(self._way.outward)
 
@@ -118,7 +118,7 @@ class _Slot:
         size = FLOAT * dense.size
         _, memory, pinned = self._room(name, size)
         np.copyto(pinned.array(dense.shape), dense)
-        copy("cuMemcpyHtoDAsync", memory.pointer, pinned.address, size, self._way.inward)
+        copy("cuMemcpyHtoDAsync_v2", memory.pointer, pinned.address, size, self._way.inward)
         return view._replace(pointer=memory.pointer)
 
     def _room(self, name: str, size: int) -> tuple[int, DeviceMemory, Pinned]:
@@ -169,7 +169,7 @@ def _upload(x: Array, way: Lane, squeeze: bool) -> tuple[DeviceMemory, View]:
             pinned, done = buffers[i - 2]
             wait(done)
         np.copyto(pinned.array(part.shape), part)
-        copy("cuMemcpyHtoDAsync", memory.pointer + low * row, pinned.address, FLOAT * part.size, way.inward)
+        copy("cuMemcpyHtoDAsync_v2", memory.pointer + low * row, pinned.address, FLOAT * part.size, way.inward)
         buffers.append((pinned, event(way.inward)))
     return memory, view._replace(pointer=memory.pointer)
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from .runtime.cache import tuned_folder
 log = logging.getLogger("peakgemm")
 TABLES = Path(__file__).parent / "tables"
 SCHEMA = 1
+remembering: set[Callable[[], None]] = set()  # what modules above have remembered of answers; `forget` calls each
 
 
 def key(problem: Problem) -> str:
@@ -65,9 +66,11 @@ def entry(device_name: str, name: str) -> dict[str, Any] | None:
 
 
 def forget() -> None:
-    """Read folders and tables anew, as after an entry has been written."""
+    """Read folders and tables anew, as after an entry has been written, and decide anew."""
     for cached in (_listed, _entry, _table):
         cached.cache_clear()
+    for also in tuple(remembering):
+        also()
 
 
 @cache

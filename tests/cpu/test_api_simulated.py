@@ -27,7 +27,7 @@ def run(case: api_cases.Case, bound: Any) -> tuple[api_cases.Arrays, Any, stand_
     arrays, library = api_cases.make(case), stand_in.StandIn()
     posed: list[Problem] = []
 
-    def bound_for(problem: Problem, gpu: Any, decision: Any = None) -> Any:
+    def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
         posed.append(problem)
         return bound(problem, library.memory)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import random
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,15 @@ from hypothesis import strategies as st
 import peakgemm as pg
 import stand_in
 from peakgemm.errors import InvalidType, InvalidValue
-from peakgemm.problem import Config, Problem
+from peakgemm.kernels.library import STAGED
+from peakgemm.problem import Problem
 
 torch = pytest.importorskip("torch")
 
 import api_cases  # noqa: E402
-from peakgemm import dispatch, eager, eager_plan  # noqa: E402
+from peakgemm import dispatch, eager, eager_plan, tuned  # noqa: E402
 from peakgemm.runtime.adapters.torch import Torch  # noqa: E402
+from peakgemm.select import Choice  # noqa: E402
 
 
 class Addresses:
@@ -37,7 +38,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     """CPU tensors pass for tensors of GPU 0; the problems that were bound are listed."""
     posed: list[Problem] = []
 
-    def bound_for(problem: Problem, gpu: Any, decision: Any = None) -> Any:
+    def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
         posed.append(problem)
         return stand_in.Interpreted(problem, Addresses())
 
@@ -45,11 +46,12 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     for module in (dispatch, eager, eager_plan, plan):
         monkeypatch.setattr(module, "bound_for", bound_for, raising=False)
     monkeypatch.setattr(dispatch.device, "require", lambda index: stand_in.GPU)
-    monkeypatch.setattr(plan, "decide", lambda problem, gpu: dispatch.Decision(
-        SimpleNamespace(name="stand-in"), Config(32, 16, 8, 4, 4), "only", "there is no other"))
+    monkeypatch.setattr(plan, "choice_for", lambda problem, gpu: Choice(
+        STAGED, STAGED.default, "only", "there is no other"))
     monkeypatch.setattr(eager, "current_stream", lambda index: stand_in.STREAM)
     monkeypatch.setattr(eager_plan, "current_stream", lambda index: stand_in.STREAM)
     monkeypatch.setattr(Torch, "device", lambda self, x: 0)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda self: 0)
     monkeypatch.setattr(Torch, "scope", lambda self, index, stream: stand_in.StandIn().scope(index, stream))
     monkeypatch.setattr(eager, "_warm", {})
     return posed
@@ -67,20 +69,13 @@ def tensors(arrays: api_cases.Arrays) -> list[Any]:
     return [tensor("a", case.a), tensor("b", case.b), c, out]
 
 
-def call(case: api_cases.Case, a: Any, b: Any, c: Any, out: Any) -> Any:
-    """The public call for a case."""
-    if 1 in (len(case.a), len(case.b)):
-        return pg.matmul(a, b, out=out)
-    return pg.gemm(a, b, c, alpha=case.alpha, beta=case.beta, trans_a=case.trans_a, trans_b=case.trans_b, out=out)
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_products_on_the_cpu(data: st.DataObject) -> None:
     case = api_cases.draw(lambda options: data.draw(st.sampled_from(options)))
     arrays = api_cases.make(case)
     a, b, c, out = tensors(arrays)
-    got = call(case, a, b, c, out)
+    got = api_cases.call(case, a, b, c, out)
     assert out is None or got is out
     assert isinstance(got, torch.Tensor)
     arrays.check(got.numpy())
@@ -97,7 +92,7 @@ def test_products_by_the_warm_path(cuda: list[Problem]) -> None:
             arrays = api_cases.make(case)
             a, b, c, out = tensors(arrays)
             bound = len(cuda)
-            got = call(case, a, b, c, out)
+            got = api_cases.call(case, a, b, c, out)
             assert out is None or got is out
             assert got.is_contiguous() or out is not None
             arrays.check(got.numpy())
@@ -106,11 +101,25 @@ def test_products_by_the_warm_path(cuda: list[Problem]) -> None:
     assert len(eager._warm) > 100
 
 
+def test_what_is_warm_is_decided_anew_after_tuning(cuda: list[Problem]) -> None:
+    a, b = torch.randn(20, 8), torch.randn(8, 12)
+    calls = (lambda: pg.matmul(a, b), lambda: pg.gemm(a, b, alpha=2.0))
+    for call in (*calls, *calls):
+        call()
+    warm = len(cuda)
+    tuned.forget()
+    for call in calls:
+        call()
+    assert len(cuda) - warm == warm > 0
+    for call in calls:
+        call()
+    assert len(cuda) == 2 * warm
+
+
 def test_plan_runs_what_it_was_made_for(cuda: list[Problem]) -> None:
     a, b = torch.randn(20, 8), torch.randn(8, 12)
     planned = pg.plan(a, b)
     assert isinstance(planned, eager_plan.TorchPlan) and len(cuda) >= 1
-    planned._index_is = -1  # what these tensors say
     known = len(cuda)
     out = torch.full((20, 12), float("nan"))
     version = out._version

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from peakgemm import run_rung
 from peakgemm.errors import InvalidType, InvalidValue, MissingComponent
-from peakgemm.runtime.arrays import Matrix
+from peakgemm.runtime import arrays
+from peakgemm.runtime.adapters.base import View
+from peakgemm.runtime.arrays import Matrix, matrix
 from peakgemm.runtime.device import reason_without_gpu
 
 
@@ -85,3 +90,38 @@ def test_no_gpu_names_the_remedy() -> None:
 @pytest.mark.parametrize(("pointer", "alignment"), [(0x7000, 16), (0x7008, 8), (0x7004, 4), (0x7001, 1), (0, 16)])
 def test_alignment(pointer: int, alignment: int) -> None:
     assert Matrix(pointer, 1, 1, 1, None).alignment == alignment
+
+
+class OnDevice:
+    """A library of arrays that say where they lie."""
+
+    name = "stand-in"
+
+    def device(self, x: Any) -> int:
+        return x.place
+
+    def view(self, x: Any, name: str, stream: int = -1) -> Any:
+        return x.lies
+
+
+@pytest.mark.parametrize(("shape", "strides", "place", "says"), [
+    ((2, 3), (3, 1), -1, "A (SimpleNamespace) is not on a GPU; move it there first"),
+    ((3,), (1,), 0, "A has shape (3,); a matrix (2-D) is wanted"),
+    ((2, 3), (1, 2), 0, "A has strides (1, 2) (elements); its rows must be contiguous: pass a row-major copy, or swap"),
+    ((2, 3), None, 0, "A has no strides in whole elements; its rows must be contiguous"),
+    ((2, 3), (2, 1), 0, "ld of A = 2 is shorter than its row of 3 elements; pass a copy"),
+])
+def test_what_is_no_matrix(monkeypatch: pytest.MonkeyPatch, shape: Any, strides: Any, place: int, says: str) -> None:
+    monkeypatch.setattr(arrays, "library_of", lambda x, name: OnDevice())
+    with pytest.raises(InvalidValue) as error:
+        matrix(SimpleNamespace(place=place, lies=View(64, shape, strides)), "A")
+    assert str(error.value).startswith(says)
+
+
+@pytest.mark.parametrize(("shape", "strides", "ld"), [
+    ((2, 3), (5, 1), 5), ((1, 3), (99, 1), 3), ((2, 1), (4, 7), 4), ((0, 3), (3, 1), 3), ((3, 0), (1, 1), 1)])
+def test_leading_dimensions(monkeypatch: pytest.MonkeyPatch, shape: Any, strides: Any, ld: int) -> None:
+    monkeypatch.setattr(arrays, "library_of", lambda x, name: OnDevice())
+    array = SimpleNamespace(place=0, lies=View(72, shape, strides))
+    found = matrix(array, "A")
+    assert (found, found.alignment) == (Matrix(72, *shape, ld, array), 8)

@@ -25,21 +25,8 @@ from peakgemm.errors import CompileFailed, InvalidValue
 from peakgemm.problem import Problem
 from peakgemm.runtime import cache
 from peakgemm.runtime import compile as compiler
-from peakgemm.runtime.compile import Compiled, compile_source
-
-SCALE = 'extern "C" __global__ void scale(float* x) { x[threadIdx.x] *= FACTOR; }\n'
-
-
-def scale(factor: int = 3) -> Compiled:
-    return compile_source(SCALE, "scale", "sm_90", {"FACTOR": factor}, name="scale.cu")
-
-
-@pytest.fixture
-def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty compile cache."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(folder))
-    return folder
+from peakgemm.runtime.compile import Compiled
+from scale import SCALE, files, scale
 
 
 @pytest.fixture
@@ -58,31 +45,10 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """NVRTC's compilations counted; ``meanwhile`` runs during each."""
-    import cuda.core
-
-    seen = SimpleNamespace(count=0, meanwhile=lambda: None)
-
-    class Program(cuda.core.Program):
-        def compile(self, *args, **kwargs):
-            seen.count += 1
-            seen.meanwhile()
-            return super().compile(*args, **kwargs)
-
-    monkeypatch.setattr(cuda.core, "Program", Program)
-    return seen
-
-
-@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has announced nothing yet, and finds a tenth of a second long."""
     monkeypatch.setattr(compiler, "ANNOUNCE_AFTER", 0.1)
     monkeypatch.setitem(compiler._silence, "said", 0)
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted(f for f in folder.rglob("*") if f.is_file())
 
 
 def halves(folder: Path) -> tuple[Path, Path]:
@@ -341,10 +307,11 @@ def test_another_compiler_is_no_hit(cold: Path, programs: SimpleNamespace, monke
 
 WORKER = f"""
 import hashlib, sys
-from peakgemm.runtime.compile import compile_source
+from peakgemm.runtime import compile as compiler
+compiler.ANNOUNCE_AFTER = 300  # many on few cores take long
 sys.stdin.readline()  # all start together
 for factor in range(3):
-    c = compile_source({SCALE!r}, "scale", "sm_90", {{"FACTOR": factor + 2}})
+    c = compiler.compile_source({SCALE!r}, "scale", "sm_90", {{"FACTOR": factor + 2}})
     print(hashlib.sha256(c.code).hexdigest(), c.registers)
 """
 

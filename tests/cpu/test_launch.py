@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
+from peakgemm.kernels.bound import shared_bytes
+from peakgemm.kernels.library import STAGED
 from peakgemm.runtime import device, driver, launch
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu
@@ -204,9 +207,10 @@ def calls(monkeypatch: pytest.MonkeyPatch, machine: SimpleNamespace) -> SimpleNa
     return seen
 
 
-def launcher(argument: bytes = b"", blocks: int = 7, threads: int = 256) -> launch.Launcher:
+def launcher(argument: bytes = b"", blocks: int = 7, threads: int = 256) -> Any:
+    """Its `enqueue`."""
     loaded = launch.Loaded(SimpleNamespace(handle=12345), "gemm", 70000)
-    return launch.Launcher(loaded, "128x128x8", H100, blocks, threads, argument)
+    return launch.Launcher(loaded, "128x128x8", H100, blocks, threads, argument).enqueue
 
 
 HIGH = 1 << 47
@@ -225,6 +229,20 @@ def test_launch_layout(calls: SimpleNamespace, size: int) -> None:
     assert first.addresses == [HIGH + i for i in range(1, 6)]  # A, B, C0, C, partial sums
     assert (second.addresses, second.stream) == ([11, 12, 13, 14, 0], 0)
     assert first.argument == second.argument == argument
+
+
+@pytest.mark.parametrize(("arch", "early"), [("sm_80", False), ("sm_89", False), ("sm_90", True), ("sm_120", True)])
+def test_a_kernel_starts_early_where_it_can(calls: SimpleNamespace, arch: str, early: bool) -> None:
+    gpu = replace(H100, arch=arch)
+    loaded = launch.Loaded(SimpleNamespace(handle=12345), "gemm", 0)
+    launch.Launcher(loaded, "128x128x8", gpu, 7, 256, b"").enqueue(1, 2, 3, 4, 5, 600)
+    assert calls.made[0].attributes[0] == early
+    # Blocks of the next one beside this one's would share its SMs unevenly: it takes over half of each, or all it may.
+    config, limits = replace(STAGED.default, min_blocks=2), gpu.limits
+    wanted = STAGED.shared_bytes(config)
+    assert wanted < limits.shared_per_sm // 2
+    assert shared_bytes(STAGED, config, 132, gpu) == (limits.shared_per_sm // 2 if early else wanted)
+    assert shared_bytes(STAGED, config, 133, gpu) == shared_bytes(STAGED, STAGED.default, 132, gpu) == wanted
 
 
 def test_threads_launch_with_their_own_arguments(calls: SimpleNamespace) -> None:

@@ -6,16 +6,17 @@ import logging
 import multiprocessing
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.runtime import cache
 from peakgemm.runtime.architectures import ARCHITECTURES, architecture
-from peakgemm.runtime.compile import Compiled, compile_source, in_parallel, nvrtc_version
+from peakgemm.runtime.compile import compile_source, in_parallel, nvrtc_version
 from peakgemm.runtime.source import KERNELS, assemble, entries, only_entry
+from scale import SCALE, files, scale
 
-SCALE = 'extern "C" __global__ void scale(float* x) { x[threadIdx.x] *= FACTOR; }\n'
 TWO = """
 extern "C" __global__ void one(int* p) { *p = 1; }
 extern "C" __global__ void two(float* p) {
@@ -25,38 +26,6 @@ extern "C" __global__ void two(float* p) {
   p[threadIdx.x] = s[threadIdx.x ^ 1];
 }
 """
-
-
-@pytest.fixture
-def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty compile cache."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(folder))
-    return folder
-
-
-@pytest.fixture
-def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kinds compiled by NVRTC from here on; a cache hit adds none."""
-    import cuda.core
-
-    seen: list[str] = []
-
-    class Program(cuda.core.Program):
-        def compile(self, kind, *args, **kwargs):
-            seen.append(kind)
-            return super().compile(kind, *args, **kwargs)
-
-    monkeypatch.setattr(cuda.core, "Program", Program)
-    return seen
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted(f for f in folder.rglob("*") if f.is_file())
-
-
-def scale(arch: str = "sm_90", factor: int = 3, **more) -> Compiled:
-    return compile_source(SCALE, "scale", arch, {"FACTOR": factor}, **more)
 
 
 # Source assembly
@@ -171,7 +140,7 @@ def test_facts_are_of_the_entry_asked_for(cold: Path) -> None:
 
 def test_unknown_architecture_lists_valid_ones() -> None:
     with pytest.raises(InvalidValue) as error:
-        scale("sm_42")
+        scale(arch="sm_42")
     assert str(error.value) == f"unknown architecture 'sm_42'; valid ones: {', '.join(ARCHITECTURES)}"
     assert "sm_75, sm_80, sm_86, sm_89, sm_90, sm_100, sm_120" in str(error.value)
 
@@ -184,13 +153,13 @@ def test_what_is_no_architecture(name: str) -> None:
 
 def test_family_suffix() -> None:
     assert architecture("sm_90a") is architecture("sm_90")
-    assert scale("sm_90a").arch == "sm_90a"
+    assert scale(arch="sm_90a").arch == "sm_90a"
 
 
 def test_volta_is_past(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peakgemm.runtime.compile.nvrtc_version", lambda: "13.1")
     with pytest.raises(MissingComponent, match=r"sm_70: NVRTC 13 has dropped it \(oldest: sm_75\).*peakgemm\[cu12\]"):
-        scale("sm_70")
+        scale(arch="sm_70")
 
 
 def test_nvrtc_missing(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,38 +191,38 @@ def test_in_parallel_raises_what_the_work_raises() -> None:
 # The cache
 
 
-def test_a_hit_gives_the_same(cold: Path, compilations: list[str]) -> None:
+def test_a_hit_gives_the_same(cold: Path, programs: SimpleNamespace) -> None:
     first, second = scale(), scale()
     assert first == second
-    assert compilations == ["cubin"]
+    assert programs.count == 1
     assert len(files(cold)) == 2
 
 
 @pytest.mark.parametrize("other", [{"factor": 4}, {"arch": "sm_80"}], ids=["macro", "architecture"])
-def test_another_compilation_is_no_hit(cold: Path, compilations: list[str], other: dict) -> None:
+def test_another_compilation_is_no_hit(cold: Path, programs: SimpleNamespace, other: dict) -> None:
     assert scale().code != scale(**other).code
-    assert compilations == ["cubin", "cubin"]
+    assert programs.count == 2
 
 
 @pytest.mark.parametrize("content", [b"", b'{"registers": 1'], ids=["emptied", "cut off"])
-def test_corrupted_facts_recompile(cold: Path, compilations: list[str], content: bytes) -> None:
+def test_corrupted_facts_recompile(cold: Path, programs: SimpleNamespace, content: bytes) -> None:
     first = scale()
     facts = [f for f in files(cold) if f.read_bytes().startswith(b"{")]
     assert len(facts) == 1
     facts[0].write_bytes(content)
     assert scale() == first
-    assert compilations == ["cubin", "cubin"]
+    assert programs.count == 2
     assert scale() == first  # mended
-    assert compilations == ["cubin", "cubin"]
+    assert programs.count == 2
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: list[str],
+def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: SimpleNamespace,
                                       caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(tmp_path / "file" / "cache"))
     with caplog.at_level(logging.WARNING, "peakgemm"):
         assert scale() == scale()
-    assert compilations == ["cubin", "cubin"]
+    assert programs.count == 2
     assert len(caplog.records) == 1
     assert f"no compile cache in {tmp_path / 'file' / 'cache'}" in caplog.text
     assert "Set PEAKGEMM_CACHE_DIR" in caplog.text
@@ -272,13 +241,13 @@ def test_a_folder_that_cannot_be_written(cold: Path, monkeypatch: pytest.MonkeyP
     assert files(cold) == []  # nor what was written aside
 
 
-def test_clear_leaves_what_is_not_ours(cold: Path, compilations: list[str]) -> None:
+def test_clear_leaves_what_is_not_ours(cold: Path, programs: SimpleNamespace) -> None:
     scale()
     (cold / "notes.txt").write_text("mine")
     cache.clear()
     assert files(cold) == [cold / "notes.txt"]
     scale()
-    assert compilations == ["cubin", "cubin"]
+    assert programs.count == 2
 
 
 def _share(barrier) -> None:

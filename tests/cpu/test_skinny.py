@@ -21,6 +21,7 @@ from peakgemm.inspect.sass import disassemble, mix, parse
 from peakgemm.kernels import skinny
 from peakgemm.kernels.library import compile_reduce
 from peakgemm.kernels.skinny import SKINNY
+from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
@@ -269,12 +270,14 @@ def test_every_configuration_is_valid() -> None:
 
 @pytest.mark.parametrize(("change", "words"), [
     ({"tm": 8}, "TM = 8"), ({"bn": 3, "tn": 3}, "BN = 3"), ({"bm": 48}, "powers of two"),
-    ({"slices": 512}, "64 to 1024"), ({"bm": 256, "slices": 4, "bk": 16}, "slices = 4"), ({"bk": 384}, "BK = 384"),
+    ({"slices": 512}, "slices = 4096 threads must be a multiple of 32, 1024 at most"), ({"slices": 4}, "64 to 1024"),
+    ({"bm": 4, "slices": 16}, "slices = 16 threads must be a multiple of 32"),
+    ({"bm": 256, "slices": 4, "bk": 16}, "slices = 4"), ({"bk": 384}, "BK = 384"),
     ({"bk": 2048}, "1024 at most"), ({"split": 0}, "split = 0")])
 def test_constraints(change: dict[str, int], words: str) -> None:
     good = Config(32, 4, 128, 4, 4, slices=32)
-    assert list(skinny.constraints(good)) == []
-    assert any(words in said for said in skinny.constraints(replace(good, **change)))
+    assert violations(SKINNY, good, H100) == []
+    assert any(words in said for said in violations(SKINNY, replace(good, **change), H100))
 
 
 def test_refusals() -> None:

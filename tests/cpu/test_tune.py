@@ -16,7 +16,7 @@ import pytest
 from test_cli import fits, here, run
 
 from host_peer import GPU, HostBound, HostPeer, HostTimer
-from peakgemm import select, tuned
+from peakgemm import dispatch, select, tuned
 from peakgemm.bench.suites import SUITES, cases
 from peakgemm.bench.timer import Comparison
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
@@ -155,14 +155,9 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tuned, "TABLES", tmp_path / "tables")
     (tmp_path / "tables").mkdir()
     monkeypatch.setattr(tuned, "_said", set())
-    forget()
-    yield tmp_path
-    forget()
-
-
-def forget() -> None:
     tuned.forget()
-    select.choose.cache_clear()
+    yield tmp_path
+    tuned.forget()
 
 
 def outcome(replaced: bool, config: Config | None = None, ratio: float = 1.25) -> Outcome:
@@ -190,6 +185,7 @@ def test_slug() -> None:
 
 def test_an_entry_goes_round(kept: Path) -> None:
     assert tuned.lookup(PROBLEM, GPU.name) is None
+    assert select.choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
     path = store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
     assert path == kept / "cache" / "tuned" / "nvidia-h100-80gb-hbm3" / "NN-96x80x64-b1-v44.json"
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -197,8 +193,9 @@ def test_an_entry_goes_round(kept: Path) -> None:
     assert tuned.lookup(PROBLEM, GPU.name) == ("specialised", OTHER, "tuned")
     assert tuned.lookup(PROBLEM, "another GPU") is tuned.lookup(PROBLEM, "") is None
     assert tuned.lookup(replace(PROBLEM, k=65, lda=65), GPU.name) is None
-    choice = select.choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name)
+    choice = select.choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name)  # no longer what it said before
     assert (choice.kernel, choice.config, choice.source) == (SPECIALISED, OTHER, "tuned")
+    assert dispatch.choice_for(PROBLEM, GPU) is choice
 
 
 def test_a_default_that_stays_is_remembered_and_not_imposed(kept: Path) -> None:
@@ -404,7 +401,6 @@ def test_the_command_tunes_and_resumes(gpu: Path, run: Any) -> None:
     assert len(list((gpu / "cache" / "tuned").rglob("*.json"))) == 2
     code, out, _ = run("tune", "--shape", "64x64x64,16x16x16")
     assert "1 of 2 shapes are tuned already; --again" in out and "16x16x16: " in out and "\n64x64x64" not in out
-    forget()
     code, out, _ = run("tune", "--shape", "64x64x64", "--again")  # now the tuned entry is the default
     assert code == 0 and "64x64x64: specialised" in out
 

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime import device
-from ..runtime.arrays import DeviceCopy, Matrix, check_host, is_host, matrix, stream_of
+from ..runtime.arrays import DeviceCopy, Matrix, check_host, matrix, stream_of
 from ..runtime.device import Gpu
 from ..runtime.launch import Loaded, float32, int32, int64, load
 from . import validity
@@ -85,7 +87,7 @@ def run_rung(number: int, a: Any, b: Any, c: Any, *, alpha: float = 1.0, beta: f
         MissingComponent: no GPU or driver.
     """
     kernel = rung(number)
-    host = [is_host(x) for x in (a, b, c)]
+    host = [isinstance(x, np.ndarray) for x in (a, b, c)]
     if all(host):
         for x, name in ((a, "A"), (b, "B"), (c, "C")):
             check_host(x, name)

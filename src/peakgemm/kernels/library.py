@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -36,8 +37,6 @@ STAGED = Kernel(
     Config(64, 64, 16, 4, 4, stages=2, raster=8), "staged", _ring, dynamic=True,
     tunes=frozenset({"raster", "min_blocks", "split"}), folder="ffma",
 )
-LIBRARY: tuple[Kernel, ...] = (SPECIALISED, STAGED, SKINNY)
-_REDUCE = source.KERNELS / "ffma" / "reduce.cu"
 
 
 def kernel_named(name: str) -> Kernel:
@@ -46,10 +45,10 @@ def kernel_named(name: str) -> Kernel:
     Raises:
         InvalidValue: no such kernel; the message lists those there are.
     """
-    for kernel in LIBRARY:
+    for kernel in FAMILIES:
         if kernel.name == name:
             return kernel
-    raise InvalidValue(f"unknown kernel {name!r}; valid ones: {', '.join(k.name for k in LIBRARY)}")
+    raise InvalidValue(f"unknown kernel {name!r}; valid ones: {', '.join(k.name for k in FAMILIES)}")
 
 
 def widths(problem: Problem) -> tuple[int, int]:
@@ -61,16 +60,47 @@ def widths(problem: Problem) -> tuple[int, int]:
             width(problem.ldb, problem.alignment[1], problem.batch.b))
 
 
-def specialisation(kernel: Kernel, problem: Problem) -> dict[str, int]:
-    """The macros that a compilation takes from the problem: layouts, and the width of copies along rows.
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What kernels that cut a product alike have in common: how one is compiled, launched and its parts added up.
+
+    Attributes:
+        specialisation: the macros that a compilation takes from the problem.
+        schedule: the launch of a config for a problem on so many SMs.
+        reduce: source of the second kernel, which adds up partial sums; it takes the first one's arguments.
+        reduce_entry: its name.
+        reduce_macros: what it is compiled with.
+        reduce_threads: in a block of it.
+    """
+
+    specialisation: Callable[[Problem], dict[str, int]]
+    schedule: Callable[[Config, Problem, int], Schedule]
+    reduce: Path
+    reduce_entry: str
+    reduce_macros: Callable[[Config, Problem], dict[str, int]]
+    reduce_threads: Callable[[Config], int]
+
+
+def _layouts_and_widths(problem: Problem) -> dict[str, int]:
+    """Layouts, and the width of copies along rows.
 
     An operand with K contiguous is copied word by word whatever its alignment, so its width is not asked.
     """
-    if kernel is SKINNY:
-        return skinny.specialisation(problem)
     a, b = widths(problem)
     return {"TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b),
             "WIDTH_A": a if problem.trans_a else 1, "WIDTH_B": 1 if problem.trans_b else b}
+
+
+def _bare_tile(config: Config, problem: Problem) -> dict[str, int]:
+    """Of the config only how C is cut."""
+    return replace(config, stages=2, registers=0, producers=0, min_blocks=1, slices=1, variant=0).macros()
+
+
+_TILED = Family(_layouts_and_widths, tiled_schedule, source.KERNELS / "ffma" / "reduce.cu", "ffma_reduce",
+                _bare_tile, lambda config: config.threads)
+_SKINNY = Family(skinny.specialisation, skinny.schedule, skinny.REDUCE, "ffma_skinny_reduce", skinny.reduce_macros,
+                 lambda config: skinny.REDUCE_THREADS)
+FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, STAGED: _TILED, SKINNY: _SKINNY}
 
 
 def target(config: Config, arch: str) -> str:
@@ -100,19 +130,16 @@ class Recipe:
 
 
 def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
-    """What ``kernel`` is compiled from for ``config`` and what `specialisation` takes from ``problem``."""
+    """What ``kernel`` is compiled from for ``config`` and what its family's specialisation takes from ``problem``."""
     return Recipe(kernel.source, kernel.entry, target(config, arch),
-                  config.macros() | specialisation(kernel, problem), kernel.path.name)
+                  config.macros() | FAMILIES[kernel].specialisation(problem), kernel.path.name)
 
 
 def reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
     """What the kernel that adds up partial sums of tiles cut as in ``config`` is compiled from."""
-    name = architecture(arch).name
-    if kernel is SKINNY:
-        return Recipe(_text(skinny.REDUCE), "ffma_skinny_reduce", name, skinny.reduce_macros(config, problem),
-                      skinny.REDUCE.name)
-    tile = replace(config, stages=2, registers=0, producers=0, min_blocks=1, slices=1, variant=0)
-    return Recipe(_text(_REDUCE), "ffma_reduce", name, tile.macros(), _REDUCE.name)
+    family = FAMILIES[kernel]
+    return Recipe(_text(family.reduce), family.reduce_entry, architecture(arch).name,
+                  family.reduce_macros(config, problem), family.reduce.name)
 
 
 @cache
@@ -121,7 +148,7 @@ def _text(path: Path) -> str:
 
 
 def compile_for(kernel: Kernel, config: Config, problem: Problem, arch: str, kind: Kind = "cubin") -> Compiled:
-    """Compile ``kernel`` for ``config`` and what `specialisation` takes from ``problem``, or take the shipped cubin.
+    """Compile ``kernel`` for ``config`` and ``problem``'s specialisation, or take the shipped cubin.
 
     Raises:
         InvalidValue: a config that the kernel or the architecture does not allow.
@@ -134,17 +161,3 @@ def compile_for(kernel: Kernel, config: Config, problem: Problem, arch: str, kin
 def compile_reduce(kernel: Kernel, config: Config, problem: Problem, arch: str, kind: Kind = "cubin") -> Compiled:
     """Compile the kernel that adds up partial sums of tiles cut as in ``config``, or take the shipped cubin."""
     return reduce_recipe(kernel, config, problem, arch).make(kind)
-
-
-def schedule(kernel: Kernel, config: Config, problem: Problem, sm_count: int) -> Schedule:
-    """How ``kernel`` is launched: see `schedule.schedule` and `skinny.schedule`.
-
-    Raises:
-        InvalidValue: more than 2**31 - 1 tiles.
-    """
-    return (skinny.schedule if kernel is SKINNY else tiled_schedule)(config, problem, sm_count)
-
-
-def reduce_threads(kernel: Kernel, config: Config) -> int:
-    """Threads a block of the kernel that adds up partial sums."""
-    return skinny.REDUCE_THREADS if kernel is SKINNY else config.threads

@@ -66,7 +66,7 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     )
 
 
-def arguments(p: Problem, whole: int = 0, shared: int = 0, parts: int = 0) -> bytes:
+def arguments(p: Problem, whole: int, shared: int, parts: int) -> bytes:
     """``struct Gemm`` for a problem."""
     row, column = p.c0 or (p.ldc, 1)
     levels = (1,) * (Batch.MAX_LEVELS - len(p.batch.sizes)) + p.batch.sizes

@@ -66,11 +66,10 @@ def _tile(kernel: Kernel, c: Config) -> Iterator[str]:
     if bad:
         yield from bad
         return
-    if kernel.shape == "skinny":  # its threads along K count too
-        yield from skinny.constraints(c)
-        return
-    if c.threads % 32 or not 32 <= c.threads <= 1024:
-        yield f"(BM/TM)(BN/TN) = {c.threads} threads must be a multiple of 32, 1024 at most"
+    threads = c.threads * c.slices
+    if threads % 32 or not 32 <= threads <= 1024:
+        yield (f"(BM/TM)(BN/TN){' slices' * (c.slices > 1)} = {threads} threads must be a multiple of 32, "
+               "1024 at most")
         return
     yield from _SHAPES[kernel.shape](c)
 
@@ -185,7 +184,7 @@ def _carried(c: Config) -> Iterator[str]:
 
 
 _SHAPES = {
-    "specialised": _specialised, "staged": _carried,
+    "specialised": _specialised, "staged": _carried, "skinny": skinny.constraints,
     "one output": _one_output, "direct": _direct, "square tile": _square_tile, "one float4": _one_float4,
     "template": _template, "warp tile": _warp_staged, "multistage": _multistage,
 }

@@ -54,6 +54,11 @@ class Architecture:
         return self.number >= 80
 
     @property
+    def has_dependent_launch(self) -> bool:
+        """Whether a kernel's blocks may start before the kernel ahead of it has ended (sm_90 and later)."""
+        return self.number >= 90
+
+    @property
     def peak_tflops(self) -> float:
         """FP32 peak of the reference GPU: SMs x lanes x 2 x clock."""
         return self.gpu_sms * self.fp32_lanes_per_sm * 2 * self.gpu_mhz * 1e6 / 1e12

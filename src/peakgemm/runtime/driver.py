@@ -1,10 +1,10 @@
 """The driver's library itself: the calls that a first product makes, without an import that it would wait for.
 
 To import ``cuda.bindings.driver`` takes 30 ms, cuda.core another 60, and in a process with a heap like torch's
-the objects that they make set off a garbage collection of 60 ms more. What a library has done before, such as
-allocate and copy, goes through the bindings as elsewhere in the package.
+the objects that they make set off a garbage collection of 60 ms more.
 
-Arguments are passed as ctypes passes them: an ``int`` has 32 bits, so addresses come as ``c_void_p``.
+Arguments are passed as ctypes passes them: an ``int`` has 32 bits, so addresses, streams and events come as
+``c_void_p``, sizes as ``c_size_t``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import ctypes
 import os
 from functools import cache
 from typing import Any
+
+from ..errors import LaunchFailed
 
 
 @cache
@@ -39,6 +41,18 @@ def check(call: str, *args: Any) -> None:
     status = function(*args)
     if status:
         raise RuntimeError(text(status))
+
+
+def demand(what: str, call: str, *args: Any) -> None:
+    """`check` where there is no more to say than ``what`` was asked.
+
+    Raises:
+        LaunchFailed: the driver's refusal.
+    """
+    try:
+        check(call, *args)
+    except RuntimeError as error:
+        raise LaunchFailed(f"{what}: {error}; see: peakgemm doctor") from None
 
 
 def text(status: int) -> str:

@@ -119,12 +119,12 @@ def _refused(compiled: Compiled, gpu: Gpu, error: Exception) -> MissingComponent
 
 
 class Launcher:
-    """One kernel, grid and by-value argument, ready to be enqueued: ``launcher(a, b, c0, c, partial, stream)``.
+    """One kernel, grid and by-value argument, ready to be enqueued.
 
     The kernel takes five addresses and one struct by value. Everything but the addresses and
     the stream is laid out beforehand as the driver's ``cuLaunchKernelEx`` wants it, so a call
     writes six words and makes one foreign call. Against a driver that does nothing that is
-    0.65 us through `enqueue` held as a bound method and 0.78 through the object itself;
+    0.65 us through `enqueue` held as a bound method, and 0.78 where it is looked up for each call;
     ``cuda.bindings`` takes 0.12 more (CPython 3.11).
 
     Safe in several threads: a call takes a block of arguments for itself from a free list,
@@ -157,7 +157,7 @@ class Launcher:
         self._argument = argument
         self._kernel = ctypes.c_void_p(loaded.kernel.handle)
         self._launch = _driver_launch()
-        self._attributes = int(gpu.limits.number >= 90)
+        self._attributes = int(gpu.limits.has_dependent_launch)
         self._several = device.count() > 1
         self._free = [self._arguments()]
 
@@ -187,8 +187,6 @@ class Launcher:
         self._free.append(block)
         if status:
             raise self._failed(status)
-
-    __call__ = enqueue
 
     def _arguments(self) -> tuple[Any, ctypes.c_void_p, ctypes.c_void_p, int]:
         """One block of arguments: the buffer, pointers to configuration and parameters, address of the attribute."""

@@ -7,93 +7,90 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from ctypes import byref, c_size_t, c_void_p
 from threading import Lock
 from typing import Any
 
-from ..errors import LaunchFailed
-from . import device
+from . import device, driver
 
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
 
-def checked(answer: tuple[Any, ...], what: str) -> Any:
-    """The value of a driver call.
+class DeviceMemory:
+    """``size`` bytes of the current device, allocated in the order of ``stream`` and freed so with the object.
 
     Raises:
-        LaunchFailed: the driver refused; the message says what.
+        LaunchFailed: the driver refused.
     """
-    if int(answer[0]) != 0:
-        raise LaunchFailed(f"{what}: {answer[0].name}; see: peakgemm doctor")
-    return answer[1] if len(answer) > 1 else None
-
-
-class DeviceMemory:
-    """``size`` bytes of the current device, allocated in the order of ``stream`` and freed so with the object."""
 
     def __init__(self, size: int, stream: int) -> None:
-        from cuda.bindings import driver
+        self.size, self._stream, self._index = max(size, 16), c_void_p(stream), device.current() or 0
+        self._place, self._free = c_void_p(), driver.library().cuMemFreeAsync
+        driver.demand(f"{self.size:,} bytes of device memory", "cuMemAllocAsync", byref(self._place),
+                      c_size_t(self.size), self._stream)
 
-        self.size, self._stream, self._index = max(size, 16), stream, device.current() or 0
-        self._free = driver.cuMemFreeAsync
-        self.pointer = 0
-        self.pointer = int(checked(driver.cuMemAllocAsync(self.size, stream), f"{size:,} bytes of device memory"))
+    @property
+    def pointer(self) -> int:
+        """The device address."""
+        return self._place.value or 0
 
     def __del__(self) -> None:
-        if getattr(self, "pointer", 0):
+        if getattr(self, "_place", None):
             # In whatever thread lets go of it last; at the interpreter's end there may be no driver left to tell.
             with suppress(Exception), device.activated(self._index):
-                self._free(self.pointer, self._stream)
+                self._free(self._place, self._stream)
 
 
 class _Pending:
     """Arrays that a stream still reads, let go when later calls find it done."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Any, Any]] = deque()
+        self._waiting: deque[tuple[c_void_p, Any]] = deque()
         self._lock = Lock()
 
     def keep(self, arrays: Any, stream: int) -> None:
         """Hold ``arrays`` until what is enqueued on ``stream`` by now has run."""
-        from cuda.bindings import driver
-
-        mark = event(stream)
+        mark, calls = event(stream), driver.library()
         with self._lock:
             self._waiting.append((mark, arrays))
             done = []
-            while self._waiting and int(driver.cuEventQuery(self._waiting[0][0])[0]) == 0:
+            while self._waiting and calls.cuEventQuery(self._waiting[0][0]) == 0:
                 done.append(self._waiting.popleft())
         for mark, _ in done:
-            driver.cuEventDestroy(mark)
+            calls.cuEventDestroy_v2(mark)
 
 
 PENDING = _Pending()
 
 
 def order(first: int, second: int) -> None:
-    """What is enqueued on ``second`` from now on waits for what ``first`` holds by now."""
-    from cuda.bindings import driver
+    """What is enqueued on ``second`` from now on waits for what ``first`` holds by now.
 
+    Raises:
+        LaunchFailed: the driver refused.
+    """
     mark = event(first)
-    checked(driver.cuStreamWaitEvent(second, mark, 0), "one stream waiting for another")
-    driver.cuEventDestroy(mark)  # the driver frees it once the wait is over
+    driver.demand("one stream waiting for another", "cuStreamWaitEvent", c_void_p(second), mark, 0)
+    driver.library().cuEventDestroy_v2(mark)  # the driver frees it once the wait is over
 
 
-def event(stream: int) -> Any:
-    """An event after what is enqueued on ``stream`` by now."""
-    from cuda.bindings import driver
+def event(stream: int) -> c_void_p:
+    """An event after what is enqueued on ``stream`` by now.
 
-    mark = checked(driver.cuEventCreate(_NO_TIMING), "an event")
-    checked(driver.cuEventRecord(mark, stream), "recording an event")
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    mark = c_void_p()
+    driver.demand("an event", "cuEventCreate", byref(mark), _NO_TIMING)
+    driver.demand("recording an event", "cuEventRecord", mark, c_void_p(stream))
     return mark
 
 
-def wait(mark: Any) -> None:
+def wait(mark: c_void_p) -> None:
     """Until the device has come to an event, which is then destroyed.
 
     Raises:
         LaunchFailed: something before it failed.
     """
-    from cuda.bindings import driver
-
-    checked(driver.cuEventSynchronize(mark), "the product")
-    driver.cuEventDestroy(mark)
+    driver.demand("the product", "cuEventSynchronize", mark)
+    driver.library().cuEventDestroy_v2(mark)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from ctypes import byref, c_size_t, c_void_p
 from math import prod
 from threading import Lock
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import device
-from .memory import checked
+from . import device, driver
 
 KEPT_BYTES = 512 << 20  # pinned memory is taken from the whole machine: no more than this is held between calls
 _SMALLEST = 1 << 20
@@ -27,13 +26,10 @@ class Pinned:
     """
 
     def __init__(self, size: int) -> None:
-        from cuda.bindings import driver
-
-        self.size = size
-        status, address = driver.cuMemHostAlloc(size, _PORTABLE)
-        self._locked = int(status) == 0
+        self.size, place = size, c_void_p()
+        self._locked = driver.library().cuMemHostAlloc(byref(place), c_size_t(size), _PORTABLE) == 0
         if self._locked:
-            self.address = int(address)
+            self.address = place.value or 0
         else:
             self._memory = ctypes.create_string_buffer(size)
             self.address = ctypes.addressof(self._memory)
@@ -46,19 +42,14 @@ class Pinned:
     def free(self) -> None:
         """Give the pages back."""
         if self._locked:
-            from cuda.bindings import driver
-
-            driver.cuMemFreeHost(self.address)
+            driver.library().cuMemFreeHost(c_void_p(self.address))
 
 
 class Lane:
     """What one call uses: streams for copies in, computation and copies out, and pinned buffers."""
 
     def __init__(self) -> None:
-        from cuda.bindings import driver
-
-        self.inward, self.compute, self.outward = (
-            int(checked(driver.cuStreamCreate(_NON_BLOCKING), "a stream")) for _ in range(3))
+        self.inward, self.compute, self.outward = (_stream() for _ in range(3))
         self._taken: list[Pinned] = []
 
     def pinned(self, size: int) -> Pinned:
@@ -73,16 +64,20 @@ class Lane:
         Raises:
             LaunchFailed: something of it failed.
         """
-        from cuda.bindings import driver
-
-        answers = [driver.cuStreamSynchronize(x) for x in (self.inward, self.compute, self.outward)]
-        for answer in answers:
-            checked(answer, "the product")
+        with ExitStack() as all_three:  # whatever one of them says
+            for stream in (self.inward, self.compute, self.outward):
+                all_three.callback(driver.demand, "the product", "cuStreamSynchronize", c_void_p(stream))
 
     def put_back(self) -> None:
         """The buffers are free for other calls."""
         while self._taken:
             _POOL.put(self._taken.pop())
+
+
+def _stream() -> int:
+    place = c_void_p()
+    driver.demand("a stream", "cuStreamCreate", byref(place), _NON_BLOCKING)
+    return place.value or 0
 
 
 class _Pool:
@@ -135,13 +130,12 @@ def lane(index: int) -> Iterator[Lane]:
                     free.append(mine)
 
 
-def copy(call: str, to: Any, source: Any, size: int, stream: int) -> None:
-    """``cuMemcpyHtoDAsync`` or ``cuMemcpyDtoHAsync`` between addresses.
+def copy(call: str, to: int, source: int, size: int, stream: int) -> None:
+    """``cuMemcpyHtoDAsync_v2`` or ``cuMemcpyDtoHAsync_v2`` of ``size`` bytes between addresses.
 
     Raises:
         LaunchFailed: the driver refused.
     """
-    from cuda.bindings import driver
-
     if size:
-        checked(getattr(driver, call)(to, source, size, stream), f"copy of {size:,} bytes between host and device")
+        driver.demand(f"copy of {size:,} bytes between host and device", call, c_void_p(to), c_void_p(source),
+                      c_size_t(size), c_void_p(stream))

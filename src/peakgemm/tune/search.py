@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..bench.operands import Flat, launches
 from ..bench.peers import Peer, visiting
 from ..bench.timer import Comparison, Timer
-from ..errors import InvalidValue
+from ..errors import InvalidValue, PeakgemmError
 from ..kernels.bound import bind
 from ..kernels.registry import Kernel
 from ..problem import Config, Problem
@@ -73,7 +73,7 @@ def tune(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float
 def best(problem: Problem, gpu: Gpu) -> tuple[Kernel, Config]:
     """The fastest kernel and configuration for ``problem`` on ``gpu``: what `Plan.autotune` asks.
 
-    The outcome is kept for later processes where that is possible. The caller's streams and
+    The outcome is kept, for later calls and processes, where that is possible. The caller's streams and
     switches stay as they are; memory for operands, beyond twice the L2, is used meanwhile.
 
     Raises:
@@ -98,7 +98,7 @@ def _compile(found: list[Candidate], problem: Problem, gpu: Gpu) -> None:
     def one(candidate: Candidate) -> None:
         try:
             bind(candidate.kernel, candidate.config, problem, gpu)
-        except Exception:
+        except PeakgemmError:
             log.debug("%s cannot run", candidate.label, exc_info=True)
 
     in_parallel(one, list(each.values()))

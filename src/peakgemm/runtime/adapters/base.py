@@ -14,6 +14,11 @@ FLOAT = 4  # bytes
 HOST = -1  # the device index of the host's memory
 
 
+def place(index: int) -> str:
+    """A device index in words."""
+    return "the host" if index == HOST else f"GPU {index}"
+
+
 class View(NamedTuple):
     """Where a float32 array lies: address in bytes, shape, strides in elements.
 
@@ -66,6 +71,24 @@ class Library(Protocol):
     def read_only(self, x: Any) -> bool:
         """Whether ``x`` must not be written."""
 
+
+class HostLibrary(Library, Protocol):
+    """A library with arrays in the host's memory."""
+
+    def host(self, x: Any, name: str) -> NDArray[np.float32]:
+        """The NumPy view of such an array, without a copy.
+
+        Raises:
+            InvalidType: not float32. ``name`` is what the message calls it.
+        """
+
+    def wrap(self, x: NDArray[np.float32], like: Any) -> Any:
+        """A result as the caller's kind of array."""
+
+
+class DeviceLibrary(Library, Protocol):
+    """A library with arrays on CUDA devices."""
+
     def scope(self, device: int, stream: int | None) -> AbstractContextManager[int]:
         """Within it, ``device`` is current and memory is allocated for ``stream`` (None: the library's own
         current stream); gives that stream's handle."""
@@ -82,12 +105,6 @@ class Library(Protocol):
     def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
         """The array that the caller gets for what `empty` made, once ``stream`` has work that writes it and
         reads ``inputs``."""
-
-    def host(self, x: Any, name: str) -> NDArray[np.float32]:
-        """The NumPy view of an array in the host's memory, without a copy."""
-
-    def wrap(self, x: NDArray[np.float32], like: Any) -> Any:
-        """A result in the host's memory as the caller's kind of array."""
 
 
 def check_dtype(dtype: str, name: str) -> None:

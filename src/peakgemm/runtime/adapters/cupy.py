@@ -7,14 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import cupy
-import numpy as np
-from numpy.typing import NDArray
 
 from .base import View, check_dtype, in_elements
 
 
 class Cupy:
-    """CuPy's arrays, through their own attributes."""
+    """CuPy's arrays, through their own attributes: always on a device."""
 
     name = "CuPy"
 
@@ -42,25 +40,17 @@ class Cupy:
                     yield stream
 
     def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
-        """See `Library.empty`."""
+        """See `DeviceLibrary.empty`."""
         return cupy.empty(shape, cupy.float32)
 
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """See `Library.copy`."""
+        """See `DeviceLibrary.copy`."""
         return cupy.broadcast_to(x, shape).copy(order="C")
 
     def assign(self, to: Any, source: Any) -> None:
-        """See `Library.assign`."""
+        """See `DeviceLibrary.assign`."""
         to[...] = source
 
     def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
         """``result`` itself; CuPy's pool frees by stream."""
         return result
-
-    def host(self, x: Any, name: str) -> NDArray[np.float32]:
-        """Not for the device."""
-        raise NotImplementedError
-
-    def wrap(self, x: NDArray[np.float32], like: Any) -> Any:
-        """Not for the device."""
-        raise NotImplementedError

@@ -48,11 +48,11 @@ class Interop:
             yield LEGACY if stream is None else stream
 
     def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
-        """See `Library.empty`."""
+        """See `DeviceLibrary.empty`."""
         return Fresh(shape, stream)
 
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """See `Library.copy`.
+        """See `DeviceLibrary.copy`.
 
         Raises:
             InvalidType: the library does not follow the array API.
@@ -61,11 +61,11 @@ class Interop:
         return xp.asarray(xp.broadcast_to(x, shape), copy=True)
 
     def assign(self, to: Any, source: Any) -> None:
-        """See `Library.assign`; ``source`` is a `Fresh`."""
+        """See `DeviceLibrary.assign`; ``source`` is a `Fresh`."""
         raise InvalidType(f"out is a {self.name} array with no unit stride; pass a row-major or column-major out")
 
     def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
-        """See `Library.deliver`. Inputs are kept until they are read: the library may not free by stream."""
+        """See `DeviceLibrary.deliver`. Inputs are kept until they are read: the library may not free by stream."""
         PENDING.keep((inputs, result), stream)
         return self._adopt(result, like) if isinstance(result, Fresh) else result
 

@@ -44,7 +44,7 @@ class Jax(Interop):
         return True
 
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """See `Library.copy`."""
+        """See `DeviceLibrary.copy`."""
         return jax.numpy.array(jax.numpy.broadcast_to(x, shape))
 
     def host(self, x: Any, name: str) -> NDArray[np.float32]:

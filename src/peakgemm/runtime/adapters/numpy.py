@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -28,26 +27,6 @@ class Numpy:
     def read_only(self, x: Any) -> bool:
         """NumPy's own flag."""
         return not x.flags.writeable
-
-    def scope(self, device: int, stream: int | None) -> AbstractContextManager[int]:
-        """Not for the host: `host.multiply` runs these arrays."""
-        raise NotImplementedError
-
-    def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
-        """See `Library.empty`."""
-        return np.empty(shape, np.float32)
-
-    def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """See `Library.copy`."""
-        return np.ascontiguousarray(np.broadcast_to(x, shape))
-
-    def assign(self, to: Any, source: Any) -> None:
-        """See `Library.assign`."""
-        np.copyto(to, source)
-
-    def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
-        """``result`` itself."""
-        return result
 
     def host(self, x: Any, name: str) -> NDArray[np.float32]:
         """The array, without a subclass's own idea of ``*``.

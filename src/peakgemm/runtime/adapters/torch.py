@@ -51,15 +51,15 @@ class Torch:
                 yield stream
 
     def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
-        """See `Library.empty`."""
+        """See `DeviceLibrary.empty`."""
         return torch.empty(shape, dtype=torch.float32, device=like.device)
 
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """See `Library.copy`."""
+        """See `DeviceLibrary.copy`."""
         return x.detach().resolve_neg().expand(shape).clone(memory_format=torch.contiguous_format)
 
     def assign(self, to: Any, source: Any) -> None:
-        """See `Library.assign`."""
+        """See `DeviceLibrary.assign`."""
         with torch.no_grad():
             to.copy_(source)
 

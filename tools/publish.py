@@ -1,22 +1,33 @@
 """Everything that a page says in figures, generated from results/<gpu>/*.json.
 
-    python tools/publish.py            write the README's table, docs/, plots, kernel headers
-    python tools/publish.py --check    say what is out of date and exit 1 (plots are not compared)
+    python tools/publish.py            write the README's tables, docs/, plots, kernel headers
+    python tools/publish.py --check    say what is out of date and exit 1
+
+A plot ends with a digest of the records that it shows: it is drawn anew where they have changed, not where another
+matplotlib would draw it differently. Rungs that the records do not hold yet are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import io
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import publish_library as library
+
+from peakgemm.accuracy import plot as accuracy_plot
+from peakgemm.bench import plot as bench_plot
 from peakgemm.bench.records import runs_of
+from peakgemm.bench.variants import Variant
 from peakgemm.inspect.header import header_comment
-from peakgemm.kernels.registry import LADDER
+from peakgemm.kernels.registry import LADDER, Kernel
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "h100"
@@ -29,6 +40,11 @@ def load(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / name).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
+def load_any(*names: str) -> list[dict[str, Any]]:
+    """Those of the records that are there."""
+    return [load(name) for name in names if (RESULTS / name).exists()]
+
+
 def rows_at(record: dict[str, Any], shape: tuple[int, int, int]) -> list[Row]:
     """The rows of one shape."""
     return next(list(run["rungs"]) for run in runs_of(record) if tuple(run["shape"]) == shape)
@@ -37,12 +53,17 @@ def rows_at(record: dict[str, Any], shape: tuple[int, int, int]) -> list[Row]:
 def by_shape(record: dict[str, Any], number: int) -> list[tuple[str, Row]]:
     """One rung's row for each shape of a record (the default config where there are several)."""
     return [("x".join(map(str, run["shape"])), next(r for r in run["rungs"] if r["number"] == number))
-            for run in runs_of(record)]
+            for run in runs_of(record) if any(r["number"] == number for r in run["rungs"])]
+
+
+def measured_rungs(rows: dict[int, Row]) -> list[Kernel]:
+    """The rungs that a record holds."""
+    return [kernel for kernel in LADDER if kernel.number in rows]
 
 
 def block(text: str, name: str, body: str) -> str:
     """``text`` with what lies between the two markers of ``name`` replaced."""
-    pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.S)
+    pattern = re.compile(rf"(<!-- {name}(?::begin)? -->\n).*?(<!-- (?:{name}:end|/{name}) -->)", re.S)
     if not pattern.search(text):
         raise SystemExit(f"marker {name} is missing")
     return pattern.sub(lambda m: m[1] + body + m[2], text)
@@ -55,13 +76,14 @@ def ladder_table(ladder: dict[str, Any], links: str) -> str:
     lines = ["| rung | idea | registers | blocks/SM | FFMA in loop | TFLOPS at 4096 | "
              + " | ".join(f"of cuBLAS, {n}" for n in sizes) + " |",
              "|---|---|---:|---:|---:|---:|" + "---:|" * len(sizes)]
-    for kernel in LADDER:
+    shown = measured_rungs(by_size[SIZE])
+    for kernel in shown:
         r = by_size[SIZE][kernel.number]
         lines.append(f"| [{kernel.label}]({links}{kernel.path.stem}.md) | {kernel.idea} | {r['registers']} "
                      f"| {r['blocks_per_sm']} | {100 * r['ffma_fraction']:.0f} % | {r['tflops']:.1f} | "
                      + " | ".join(f"{by_size[n][kernel.number]['ratio_to_cublas']:.3f}" for n in sizes) + " |")
-    base = " | ".join(f"{by_size[n][LADDER[-1].number]['cublas_tflops']:.1f}" for n in sizes)
-    lines.append(f"| cuBLAS FP32, TFLOPS | | | | | {by_size[SIZE][LADDER[-1].number]['cublas_tflops']:.1f} | {base} |")
+    base = " | ".join(f"{by_size[n][shown[-1].number]['cublas_tflops']:.1f}" for n in sizes)
+    lines.append(f"| cuBLAS FP32, TFLOPS | | | | | {by_size[SIZE][shown[-1].number]['cublas_tflops']:.1f} | {base} |")
     return "\n".join(lines) + "\n"
 
 
@@ -91,7 +113,8 @@ def sweep_table(record: dict[str, Any]) -> str:
 def measured_line(rows: dict[int, Row], number: int) -> str:
     """The last line of a kernel's header."""
     r = rows[number]
-    gain = f", {r['tflops'] / rows[number - 1]['tflops']:.2f} times rung {number - 1:02}" if number else ""
+    before = max((other for other in rows if other < number), default=None)
+    gain = "" if before is None else f", {r['tflops'] / rows[before]['tflops']:.2f} times rung {before:02}"
     return f"// Measured: {r['tflops']:.2f} TFLOPS at 4096 on an H100, {r['ratio_to_cublas']:.3f} of cuBLAS{gain}."
 
 
@@ -111,7 +134,7 @@ def counter_table(counters: list[tuple[str, Row]]) -> list[str]:
     return [*lines, *(f"\nWhere the columns differ: {reason}." for reason in sorted(reasons))]
 
 
-def rung_page(kernel: Any, rows: dict[int, Row], counters: list[tuple[str, Row]],
+def rung_page(kernel: Kernel, rows: dict[int, Row], counters: list[tuple[str, Row]],
               all_sizes: list[tuple[str, Row]]) -> str:
     """One page per rung: its idea, its facts, its figures, its counters."""
     r = rows[kernel.number]
@@ -135,7 +158,8 @@ def rung_page(kernel: Any, rows: dict[int, Row], counters: list[tuple[str, Row]]
     lines += [f"| {shape} | {row['tflops']:.2f} | {row['ratio_to_cublas']:.3f} "
               f"| {row['ratio_spread'][0]:.3f}-{row['ratio_spread'][1]:.3f} | {row['max_error']:.2f} "
               f"| {row['reference_error']:.2f} |" for shape, row in all_sizes]
-    lines += ["", "## Nsight Compute, and the simulator", "", *counter_table(counters)]
+    if counters:
+        lines += ["", "## Nsight Compute, and the simulator", "", *counter_table(counters)]
     return "\n".join(lines) + "\n"
 
 
@@ -145,33 +169,99 @@ def _figure(value: float | None) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}"
 
 
+def bench_block(records: list[dict[str, Any]]) -> str:
+    """docs/bench.md: every figure of the library against cuBLAS, and others' beside it."""
+    plots = [f"![Ratio of time to cuBLAS, {path.stem.removeprefix('bench')[1:] or 'IEEE'}]({path.name})\n"
+             for path, _, _ in plots_of() if path.stem.startswith("bench")]
+    others = library.others_table(records)
+    return "\n".join([library.suite_table(records), library.square_table(records), *([others] if others else []),
+                      *map(caption, records), *plots])
+
+
+def blocks() -> Iterator[tuple[str, str, str]]:
+    """(page, marker, text) of the library's figures; a record that is not there yet leaves no figure."""
+    records = load_any("bench-ieee.json", "bench-emulated.json", "bench-schemes.json")
+    yield "README.md", "library", library.overview(records) + "\n" + "\n".join(map(caption, records))
+    yield "docs/bench.md", "bench", bench_block(records)
+    yield "docs/bench.md", "workload", "\n".join(
+        library.workload_table(record) + f"\n{record['device']['name']}. Command: `{record['command']}`.\n"
+        for record in load_any("workload.json"))
+    accuracy = "\n".join(
+        library.accuracy_table(record)
+        + "\nLargest / mean componentwise error, in eps |A||B| against FP64, at the largest size. "
+        + f"{record['device']['name']}, seed {record['seed']}. Command: `{record['command']}`.\n"
+        + "\n![Error against K](accuracy.svg)\n" for record in load_any("accuracy.json"))
+    for page in ("docs/accuracy.md", "docs/emulation.md"):
+        if accuracy or (ROOT / page).exists():
+            yield page, "accuracy", accuracy
+
+
 def outputs() -> Iterator[tuple[Path, str]]:
     """Every generated text file with its content."""
     ladder, k1024, sweep, counters = (load(n) for n in ("ladder.json", "ladder-k1024.json", "sweep.json",
                                                          "counters.json"))
     rows = {r["number"]: r for r in rows_at(ladder, (SIZE, SIZE, SIZE))}
-    for kernel in LADDER:
+    for kernel in measured_rungs(rows):
         text = kernel.path.read_text(encoding="utf-8")
         yield kernel.path, re.sub(r"^// Measured: .*$", measured_line(rows, kernel.number), text, count=1, flags=re.M)
         counted = by_shape(counters, kernel.number)
         sizes = [*by_shape(ladder, kernel.number), *by_shape(k1024, kernel.number)]
         yield ROOT / "docs" / "rungs" / f"{kernel.path.stem}.md", rung_page(kernel, rows, counted, sizes)
-    readme = ROOT / "README.md"
-    yield readme, block(readme.read_text(encoding="utf-8"), "ladder", ladder_table(ladder, "docs/rungs/")
-                        + "\n" + caption(ladder))
-    page = ROOT / "docs" / "sweep.md"
-    yield page, block(page.read_text(encoding="utf-8"), "sweep", sweep_table(sweep) + "\n" + caption(sweep))
+    pages: dict[str, str] = {}
+    for page, name, body in (("README.md", "ladder", ladder_table(ladder, "docs/rungs/") + "\n" + caption(ladder)),
+                             ("docs/sweep.md", "sweep", sweep_table(sweep) + "\n" + caption(sweep)), *blocks()):
+        pages[page] = block(pages.get(page) or (ROOT / page).read_text(encoding="utf-8"), name, body)
+    for page, text in pages.items():
+        yield ROOT / page, text
 
 
-def plots() -> None:
-    """docs/ladder.svg: the rungs at 4096; docs/ladder-sizes.svg: the best ones over M = N with K = 1024."""
-    import matplotlib
+def plots_of() -> Iterator[tuple[Path, tuple[str, ...], Callable[[], str]]]:
+    """Every plot: its file, the records that it shows, and what draws it."""
+    docs = ROOT / "docs"
+    yield docs / "ladder.svg", ("ladder.json",), ladder_plot
+    yield docs / "ladder-sizes.svg", ("ladder-k1024.json",), sizes_plot
+    for name, precision in (("bench", "ieee"), ("bench-emulated", "emulated")):
+        record = f"bench-{precision}.json"
+        if (RESULTS / record).exists():
+            yield docs / f"{name}.svg", (record,), partial(bench_svg, record, precision)
+    if (RESULTS / "accuracy.json").exists():
+        yield docs / "accuracy.svg", ("accuracy.json",), accuracy_svg
 
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "peakgemm", "svg.fonttype": "none", "font.size": 10})
+
+def stamp(records: tuple[str, ...]) -> str:
+    """The last line of a plot: what it shows."""
+    digest = hashlib.sha256(b"".join((RESULTS / name).read_bytes() for name in records)).hexdigest()
+    return f"<!-- {', '.join(records)}: {digest} -->\n"
+
+
+def stale_plots() -> list[tuple[Path, str, Callable[[], str]]]:
+    """Plots that do not end with their records' stamp."""
+    found = []
+    for path, records, draw in plots_of():
+        mark = stamp(records)
+        if not path.exists() or not path.read_text(encoding="utf-8").endswith(mark):
+            found.append((path, mark, draw))
+    return found
+
+
+def bench_svg(name: str, precision: str) -> str:
+    """Ratios to cuBLAS of one precision, operands split in the time measured."""
+    record = load(name)
+    rows = [row for row in record["rungs"] if Variant.of(row) == Variant(precision)]
+    return bench_plot.svg(rows, f"{record['device']['name']}, {precision}, random data")
+
+
+def accuracy_svg() -> str:
+    """Error against K of all contenders."""
+    record = load("accuracy.json")
+    return accuracy_plot.svg(library.finite(record["rungs"]), f"{record['device']['name']}: error against FP64")
+
+
+def ladder_plot() -> str:
+    """The rungs at 4096."""
     from matplotlib import pyplot
 
-    ladder, k1024 = load("ladder.json"), load("ladder-k1024.json")
+    ladder = load("ladder.json")
     rows = rows_at(ladder, (SIZE, SIZE, SIZE))
     cublas, peak = rows[-1]["cublas_tflops"], _peak(ladder)
     figure, axes = pyplot.subplots(figsize=(9, 5))
@@ -186,8 +276,14 @@ def plots() -> None:
     axes.invert_yaxis()
     axes.set(xlabel="TFLOPS", title=f"M = N = K = {SIZE}, {ladder['device']['name']}")
     axes.legend(loc="upper right", bbox_to_anchor=(1, 0.95))
-    _save(figure, "ladder.svg")
+    return _svg(figure)
 
+
+def sizes_plot() -> str:
+    """The best rungs over M = N with K = 1024."""
+    from matplotlib import pyplot
+
+    k1024 = load("ladder-k1024.json")
     figure, axes = pyplot.subplots(figsize=(9, 5))
     runs = runs_of(k1024)
     sizes = [run["shape"][0] for run in runs]
@@ -199,7 +295,7 @@ def plots() -> None:
     axes.plot(sizes, cublas, color="black", linewidth=2, label="cuBLAS FP32")
     axes.set(xlabel="M = N", ylabel="TFLOPS", title=f"K = 1024, {k1024['device']['name']}", ylim=(0, None))
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    _save(figure, "ladder-sizes.svg")
+    return _svg(figure)
 
 
 def _peak(record: dict[str, Any]) -> float:
@@ -207,25 +303,42 @@ def _peak(record: dict[str, Any]) -> float:
     return float(gpu["sm_count"] * 128 * 2 * gpu["clock_mhz"] * 1e6 / 1e12)
 
 
-def _save(figure: Any, name: str) -> None:
+def _svg(figure: Any) -> str:
     figure.tight_layout()
-    figure.savefig(ROOT / "docs" / name, metadata={"Date": None})
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    stale = [path for path, text in outputs() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if args.check:
+        stale = [path for path, text in outputs() if not path.exists() or path.read_text(encoding="utf-8") != text]
+        stale += [path for path, _, _ in stale_plots()]
         if stale:
             sys.exit("out of date; run: make publish\n" + "\n".join(str(p.relative_to(ROOT)) for p in stale))
         return
     # Headers first: a rung's page quotes its header.
     for _ in range(2):
         for path, text in outputs():
-            path.write_text(text, encoding="utf-8")
-    plots()
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                path.write_text(text, encoding="utf-8")
+    redraw()
+
+
+def redraw() -> None:
+    """Draw the plots whose records have changed."""
+    stale = stale_plots()
+    if not stale:
+        return
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "peakgemm", "svg.fonttype": "none", "font.size": 10})
+    for path, mark, draw in stale:
+        path.write_text(draw() + mark, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from test_cli import fits, here, run, valid
 from test_timer import FakePeer, peer
 
 from host_peer import GPU, HostBound, HostPeer, HostTimer
-from peakgemm.bench import bench, contenders, operands, plot, roofs, suites, summary
+from peakgemm.bench import bench, contenders, operands, ours, plot, roofs, suites, summary
 from peakgemm.bench.suites import SUITES, Case
 from peakgemm.bench.timer import Timer
+from peakgemm.bench.variants import IEEE, Variant, named
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
 
 
@@ -145,15 +146,43 @@ def broken(a: Any, b: Any, out: Any) -> None:
 def bound(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """What is added to every product; 0 at first."""
     say = {"off": 0.0}
-    monkeypatch.setattr(bench, "bind", lambda *args: HostBound(*args, off=say["off"]))
+    monkeypatch.setattr(ours, "bound_for", lambda problem, gpu, choice: HostBound(
+        choice.kernel, choice.config, problem, gpu, off=say["off"]))
+    monkeypatch.setattr(ours, "api", Calls(say))
     return say
 
 
-def measured(case: Case, rivals: list[Rival], peer: HostPeer | None = None) -> tuple[dict[str, Any], HostTimer, list]:
+class Calls:
+    """The public calls, by NumPy: B prepared is a tuple, and every product is off as the test says."""
+
+    def __init__(self, say: dict[str, float]) -> None:
+        self.say, self.seen = say, []
+
+    def prepare(self, b: Any, *, precision: str) -> Any:
+        self.seen.append(("prepare", precision))
+        return precision, b
+
+    def matmul(self, a: Any, b: Any, *, out: Any, precision: str) -> Any:
+        self.seen.append(("matmul", precision))
+        assert b[0] == precision
+        np.matmul(a, b[1], out=out)
+        out += np.float32(self.say["off"])
+        return out
+
+    def plan(self, a: Any, b: Any, *, out: Any, precision: str) -> Any:
+        def execute(first: Any, second: Any, out: Any) -> None:
+            self.seen.append(("execute", precision))
+            assert first is a and second is b
+
+        return SimpleNamespace(execute=execute, last_path=lambda: f"{precision}, 1 of 2 half tiles by ieee")
+
+
+def measured(case: Case, rivals: list[Rival], peer: HostPeer | None = None,
+             variant: Variant = IEEE) -> tuple[dict[str, Any], HostTimer, list]:
     timer, steps = HostTimer(), []
     found = bench.Bench(GPU, peer or HostPeer(), timer, rivals, 2500.0, 0.6)
-    choice = bench.choice_for(case, "sm_90", 132, "")
-    row = {**bench.static_row("suite", case, choice), **found.measure(case, choice, steps.append)}
+    choice = bench.choice_for(case, "sm_90", 132, "", variant.precision)
+    row = {**bench.static_row("suite", case, choice, variant), **found.measure(case, choice, steps.append, variant)}
     return row, timer, steps
 
 
@@ -169,6 +198,53 @@ def test_a_row(bound: dict[str, float]) -> None:
     assert {name: peer["mode"] for name, peer in row["peers"].items()} == {"torch": "graph", "cupy": "eager"}
     assert set(row["peers"]["torch"]["samples_ms"]) == {"theirs", "cublas"}
     assert steps == ["x: measured", "x: torch", "x: cupy"]
+
+
+@pytest.mark.parametrize("precision", ["emulated", "fp16x3", "tf32x3", "bf16x9"])
+def test_a_row_in_another_precision(bound: dict[str, float], precision: str) -> None:
+    row, _, _ = measured(Case("x", 64, 32, 48), [], variant=Variant(precision))
+    assert (row["precision"], row["prepared"], row["ratio_to_cublas"]) == (precision, False, 1.0)
+    assert row["kernel"] == precision or precision == "emulated"  # emulated: so small a product is IEEE's
+    assert (row["path"], row["workspace_bytes"]) == (f"{precision}, 1 of 2 half tiles by ieee", 0)
+    assert ours.api.seen == [("execute", precision)]  # the timed work is the kernels': only the path was asked for
+    row, _, _ = measured(Case("x", 64, 32, 48), [])
+    assert (row["precision"], row["prepared"]) == ("ieee", False) and "path" not in row
+    assert ours.api.seen == [("execute", precision)]
+
+
+def test_a_prepared_operand_is_made_before_the_clock_runs(bound: dict[str, float]) -> None:
+    row, timer, _ = measured(Case("x", 64, 32, 48, True), [], variant=Variant("fp16x3", prepared=True))
+    sets = row["operand_sets"]
+    assert (row["precision"], row["prepared"], sets) == ("fp16x3", True, timer.compared[0]["sets"])
+    # B of every set, the path, the product that is checked, and the timed ones.
+    calls = ["prepare"] * sets + ["execute"] + ["matmul"] * (1 + sets)
+    assert ours.api.seen == [(call, "fp16x3") for call in calls]
+    assert "workspace_bytes" not in row and row["max_error"] < 10
+
+
+@pytest.mark.parametrize("variant", [IEEE, Variant("fp16x3"), Variant("emulated", True)], ids=lambda v: v.label)
+def test_how_far_a_product_may_be_off(bound: dict[str, float], variant: Variant) -> None:
+    case = Case("x", 1, 1, 1)
+    limit = 2.0 if variant == IEEE else 6.0
+    assert bench.bound_of(case, variant) == limit
+    for eps, wrong in ((limit - 1, False), (limit + 1, True)):
+        peer = HostPeer()
+        a, b = (peer.random(1, 1, seed)[0, 0] for seed in (0, 1))
+        bound["off"] = eps * 2.0**-23 * abs(float(a) * float(b))
+        row, _, _ = measured(case, [], variant=variant)
+        assert ("error" in row) == wrong, row["max_error"]
+
+
+def test_variants_by_name() -> None:
+    assert named(["ieee"], False) == [IEEE]
+    assert named(["emulated, tf32x3", "ieee", "emulated"], False) == [Variant("emulated"), Variant("tf32x3"), IEEE]
+    assert named(["ieee", "emulated"], True) == [IEEE, Variant("emulated"), Variant("emulated", prepared=True)]
+    assert (IEEE.name("odd"), Variant("emulated", True).name("odd")) == ("odd", "odd, emulated, B prepared")
+    assert Variant.of({}) == IEEE and Variant.of(Variant("fp16x3", True).fields()) == Variant("fp16x3", True)
+    with pytest.raises(InvalidValue, match="precision = 'double' is unknown; valid ones: 'ieee'"):
+        named(["ieee,double"], False)
+    with pytest.raises(InvalidValue, match="add --precision with one of emulated, fp16x3, tf32x3, bf16x9"):
+        named(["ieee"], True)
 
 
 def test_bandwidth_where_the_memory_bounds(bound: dict[str, float]) -> None:
@@ -203,7 +279,7 @@ def test_a_failure_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any) -> None:
         raise LaunchFailed("specialised: 300000 bytes\nsecond line")
 
-    monkeypatch.setattr(bench, "bind", refuse)
+    monkeypatch.setattr(ours, "bound_for", refuse)
     row, _, steps = measured(Case("x", 16, 16, 16), [])
     assert row["error"] == "LaunchFailed: specialised: 300000 bytes"
     assert len(steps) == 1
@@ -311,7 +387,17 @@ def test_summaries() -> None:
     assert odd["peers"]["triton"] == {"geomean": 1.0, "not_slower": 1.0}
     assert both["suite"] == "all" and both["geomean"] == pytest.approx(sqrt(sqrt(1.21)))
     assert [s["suite"] for s in summary.summaries(rows[:2])] == ["square"]
-    assert summary.summarise("x", rows[2:3])["worst"] is None
+    assert summary.summarise("x", IEEE, rows[2:3])["worst"] is None
+
+
+def test_every_precision_is_summed_up_by_itself() -> None:
+    emulated, prepared = Variant("emulated").fields(), Variant("emulated", True).fields()
+    rows = [entry("square", "a", 1.0), {**entry("square", "a", 4.0), **emulated},
+            {**entry("square", "a", 5.0), **prepared}, {**entry("odd", "b", 1.0), **emulated}]
+    found = {(e["suite"], e["precision"], e["prepared"]): e for e in summary.summaries(rows)}
+    assert {key: e["geomean"] for key, e in found.items()} == pytest.approx({
+        ("square", "ieee", False): 1.0, ("square", "emulated", False): 4.0, ("odd", "emulated", False): 1.0,
+        ("all", "emulated", False): 2.0, ("square", "emulated", True): 5.0})
 
 
 def test_the_plot_shows_every_measured_row() -> None:
@@ -321,6 +407,8 @@ def test_the_plot_shows_every_measured_row() -> None:
     for shown in ("first", "third", "square", "odd", "a title", "triton"):
         assert f"<!-- {shown} -->" in text
     assert "<!-- second -->" not in text
+    text = plot.svg([*rows, {**rows[0], **Variant("emulated", True).fields()}], "")
+    assert text.count("<!-- first -->") == 2 and "<!-- square, emulated, B prepared -->" in text
 
 
 @pytest.fixture
@@ -350,6 +438,31 @@ def test_command(on_host: Path, run: Any) -> None:
     assert data["suites"][0]["geomean"] == pytest.approx(1.25, rel=1e-4)
     assert len(data["rungs"][0]["samples_ms"]["ours"]) == 5
     assert (on_host / "bench.svg").read_text().startswith("<?xml")
+
+
+def test_command_in_several_precisions(on_host: Path, run: Any) -> None:
+    code, out, err = run("bench", "--shape", "64x64x64,300x300x300", "--precision", "ieee,fp16x3", "--precision",
+                         "emulated", "--prepared", "--json", "bench.json", "--svg", "bench.svg")
+    assert (code, err) == (0, "")
+    assert fits(out)
+    for text in ("shapes, fp16x3: measured", "shapes, fp16x3, B prepared: measured", "shapes, emulated: what ran",
+                 "1 of 2 half tiles by ieee", "Ratio of time to cuBLAS FP32, emulated, B prepared"):
+        assert text in " ".join(out.split()), text
+    data = valid(on_host / "bench.json")
+    variants = [("ieee", False), ("fp16x3", False), ("fp16x3", True), ("emulated", False), ("emulated", True)]
+    assert [(row["precision"], row["prepared"]) for row in data["rungs"]] == variants * 2
+    assert [row["shape"][0] for row in data["rungs"]] == [64] * 5 + [300] * 5
+    assert [(e["precision"], e["prepared"]) for e in data["suites"]] == variants
+    # What the clock of this test says of a prepared call is what it says of our kernels.
+    assert {round(e["geomean"], 3) for e in data["suites"]} == {1.25}
+
+
+def test_a_failed_row_says_in_which_precision(on_host: Path, bound: dict[str, float], run: Any) -> None:
+    bound["off"] = float("nan")
+    code, _, err = run("bench", "--shape", "16x16x16", "--precision", "ieee,tf32x3", "--prepared")
+    assert code == 1
+    for name in ("16x16x16", "16x16x16, tf32x3", "16x16x16, tf32x3, B prepared"):
+        assert f"Failed: {name}: wrong product" in err
 
 
 def test_a_wrong_row_fails_the_command_and_is_recorded(on_host: Path, bound: dict[str, float], run: Any) -> None:
@@ -385,9 +498,22 @@ def test_command_without_a_gpu(here: Path, run: Any) -> None:
     assert {row["suite"] for row in data["rungs"]} == set(SUITES)
 
 
+def test_other_precisions_without_a_gpu(here: Path, run: Any) -> None:
+    code, out, err = run("bench", "--precision", "emulated,bf16x9", "--prepared", "--arch", "sm_90", "--json", "b.json")
+    assert (code, err) == (0, "")
+    assert fits(out) and "prepared" not in out  # the choice is the same
+    rows = valid(here / "b.json")["rungs"]
+    assert {row["kernel"] for row in rows if row["precision"] == "bf16x9"} == {"bf16x9"}
+    chosen = {row["shape"][0]: row["kernel"] for row in rows if row["precision"] == "emulated"}
+    assert chosen[128] == "specialised" and chosen[8192] == "fp16x3"
+
+
 @pytest.mark.parametrize(("words", "says"), [
     ("--suite nosuch", ["unknown suite 'nosuch'", "square, odd, k1024"]),
     ("--peers nosuch", ["unknown peer 'nosuch'", "cublas, torch, cupy, triton"]),
+    ("--precision nosuch", ["precision = 'nosuch' is unknown", "'ieee', 'emulated'"]),
+    ("--prepared", ["--prepared splits B beforehand", "add --precision"]),
+    ("--precision tf32x3 --arch sm_75", ["no such kernel for sm_75", "use 'emulated'"]),
     ("--shape 5x5", ["'5x5' is not MxNxK[:layout][*batch]", "NN, NT, TN, TT"]),
     ("--arch sm_42", ["unknown architecture 'sm_42'"]),
     ("--json gone/bench.json", ["cannot write gone/bench.json"]),
@@ -411,7 +537,7 @@ def test_svg_without_matplotlib(here: Path, run: Any, monkeypatch: pytest.Monkey
 def test_help(run: Any) -> None:
     code, out, _ = run("bench", "--help")
     assert code == 0
-    for option in ("--suite", "--shape", "--peers", "--seconds", "--json", "--svg"):
+    for option in ("--suite", "--shape", "--precision", "--prepared", "--peers", "--seconds", "--json", "--svg"):
         assert option in out
 
 

@@ -23,7 +23,7 @@ from peakgemm.runtime.device import Gpu
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "record.schema.json").read_text())
 KINDS = {"suite": "bench", "case": "overhead", "refused": "refused", "ncu": "profiled", "digests": "hashed",
-         "variant": "variant"}
+         "variant": "variant", "contender": "accuracy", "workload": "workload"}
 COLUMNS = 100
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
 
@@ -95,7 +95,7 @@ def test_ladder_fits_100_columns(whole) -> None:
 def test_ladder_record(whole) -> None:
     data = valid(whole[1])
     assert (data["device"], data["arch"], data["shape"]) == (None, "sm_90", [64, 64, 64])
-    assert [row["number"] for row in data["rungs"]] == list(range(15))
+    assert [row["number"] for row in data["rungs"]] == [*range(15), 18]
     assert {row["spill_bytes"] for row in data["rungs"]} == {0}
     assert {row["tflops"] for row in data["rungs"]} == {None}
 
@@ -271,11 +271,12 @@ def test_ladder_for_volta(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> N
     assert err == "peakgemm: sm_70: NVRTC 13 has dropped it (oldest: sm_75); install peakgemm[cu12]\n"
 
 
-def test_ladder_for_turing_leaves_out_what_needs_cp_async(here: Path, run) -> None:
+def test_ladder_for_turing_leaves_out_what_it_has_no_instructions_for(here: Path, run) -> None:
     code, out, err = run("ladder", "--arch", "sm_75", "--size", "64", "--json", "turing.json")
     assert (code, err) == (0, "")
     assert [row["number"] for row in valid(here / "turing.json")["rungs"]] == list(range(13))
-    assert "13 cp async, 14 large tile" in out
+    assert "Left out on sm_75, cp.async needs sm_80 or later: 13 cp async, 14 large tile." in out
+    assert "Left out on sm_75, wgmma needs sm_90: 18 tensor cores." in out
 
 
 def test_a_mistake_is_no_traceback(tmp_path: Path) -> None:

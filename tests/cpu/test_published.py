@@ -1,13 +1,194 @@
 """What the pages say in figures is what results/ holds."""
 
+from __future__ import annotations
+
+import importlib
+import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peakgemm.bench.summary import summaries
 
 ROOT = Path(__file__).parents[2]
+HEAD = {"command": "peakgemm bench --tested", "device": {"name": "Test GPU"},
+        "environment": {"nvrtc": "13", "cublas": "9"}}
 
 
-def test_pages_are_up_to_date():
+def test_pages_are_up_to_date() -> None:
     done = subprocess.run([sys.executable, "tools/publish.py", "--check"], cwd=ROOT, capture_output=True, text=True,
                           check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_plot_is_on_a_page() -> None:
+    pages = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    for path in (ROOT / "docs").glob("*.svg"):
+        assert re.search(rf"!\[[^]]+\]\((docs/|\.\./)?{re.escape(path.name)}\)", pages), path.name
+
+
+def test_every_picture_of_a_page_is_there() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for link in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text()):
+            assert (page.parent / link).is_file(), f"{page.name}: {link}"
+
+
+@pytest.fixture
+def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The tool at work on copies of the pages and of the records that are always there."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    for name in ("publish", "publish_library"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    found = importlib.import_module("publish")
+    for name in ("README.md", "docs/bench.md", "docs/accuracy.md", "docs/sweep.md", "docs/rungs/00_naive.md"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text((ROOT / name).read_text())
+    (tmp_path / "docs" / "emulation.md").write_text("Why.\n<!-- accuracy -->\nold\n<!-- /accuracy -->\nMore.\n")
+    (tmp_path / "results").mkdir()
+    for name in ("ladder.json", "ladder-k1024.json", "sweep.json", "counters.json"):
+        (tmp_path / "results" / name).write_text((ROOT / "results" / "h100" / name).read_text())
+    monkeypatch.setattr(found, "ROOT", tmp_path)
+    monkeypatch.setattr(found, "RESULTS", tmp_path / "results")
+    rows = [bench_row(512, 1.2), bench_row(2048, 1.02), bench_row(8192, 1.08), bench_row(511, 0.96, "odd")]
+    keep(found, "bench-ieee.json", {"rungs": rows, "suites": summaries(rows)})
+    yield found
+    for name in ("publish", "publish_library"):
+        sys.modules.pop(name, None)
+
+
+def bench_row(size: int, ratio: float, suite: str = "square", **variant: Any) -> dict[str, Any]:
+    return {"suite": suite, "name": f"{size}x{size}x{size}", "shape": [size] * 3, "tflops": 50 * ratio,
+            "cublas_tflops": 50.0, "ratio_to_cublas": ratio, "ratio_spread": [ratio, ratio], "peers": {}, **variant}
+
+
+def keep(publish: Any, name: str, record: dict[str, Any]) -> None:
+    (publish.RESULTS / name).write_text(json.dumps({**HEAD, **record}))
+
+
+def published(publish: Any, page: str) -> str:
+    return next(text for path, text in publish.outputs() if path == publish.ROOT / page)
+
+
+def emulated(publish: Any, ratio: float = 4.25) -> None:
+    own = {"precision": "emulated", "prepared": False}
+    rows = [bench_row(1024, 1.75, **own), bench_row(8192, ratio, **own), bench_row(511, 1.5, "odd", **own),
+            bench_row(8192, 4.75, precision="emulated", prepared=True), bench_row(1024, 9.87),
+            {"suite": "square", "name": "failed", "shape": [4096] * 3, "error": "no", **own}]
+    keep(publish, "bench-emulated.json", {"rungs": rows, "suites": summaries(rows)})
+
+
+def test_emulated_products_are_published(publish: Any) -> None:
+    before = published(publish, "README.md")
+    assert "emulated: geometric mean" not in before and "| 8192 | 50.0 | 54.0 | 1.08 |" in before
+    assert "| 512 |" not in before and "| 512 | 50.0 | 60.0 | 1.20 |" in published(publish, "docs/bench.md")
+    assert "GEMMul8" not in published(publish, "docs/bench.md")
+    emulated(publish)
+    readme, page = published(publish, "README.md"), published(publish, "docs/bench.md")
+    assert "| M = N = K | cuBLAS FP32 | IEEE | ratio | emulated | ratio |" in readme
+    assert "| 8192 | 50.0 | 54.0 | 1.08 | 212.5 | 4.25 |" in readme
+    assert "| 2048 | 50.0 | 51.0 | 1.02 |  |  |" in readme  # not measured
+    assert "| odd | 0.96 | 0.96 | 0 % | 1.50 | 1.50 | 100 % |" in readme
+    assert "| emulated | square | 3 | 2.727 | 100 % | 1.750 | 1024x1024x1024 |" in page
+    assert "| emulated, B prepared | square | 1 | 4.750 | 100 % | 4.750 | 8192x8192x8192 |" in page
+    assert "| 8192 | 130 | 51 | 2.55 | 212.5 | 50.0 | 4.25 |" in page
+    assert "https://github.com/RIKEN-RCCS/GEMMul8" in page
+    assert "![Ratio of time to cuBLAS, emulated](bench-emulated.svg)" in page
+    assert "9.87" not in page + readme  # IEEE figures come from the record of IEEE arithmetic
+    assert readme.count("peakgemm bench --tested") == 2
+
+
+def test_schemes_may_have_a_record_of_their_own(publish: Any) -> None:
+    emulated(publish)
+    own = {"precision": "tf32x3", "prepared": False}
+    rows = [bench_row(8192, 2.25, **own), bench_row(8192, 9.87, precision="emulated", prepared=False)]
+    keep(publish, "bench-schemes.json", {"rungs": rows, "suites": summaries(rows)})
+    page = published(publish, "docs/bench.md")
+    assert "| 8192 | 50.0 | 54.0 | 1.08 | 212.5 | 4.25 | 237.5 | 4.75 | 112.5 | 2.25 |" in page
+    assert "| tf32x3 | square | 1 | 2.250 |" in page and "9.87" not in page
+
+
+def test_accuracy_is_published(publish: Any) -> None:
+    def row(family: str, size: int, contender: str, largest: Any, mean: Any, test: str = "random") -> dict[str, Any]:
+        return {"test": test, "family": family, "shape": [size] * 3, "contender": contender, "verdict": "pass",
+                "note": None, "max_error": largest, "mean_error": mean, "rounding_max": 0.25}
+
+    keep(publish, "accuracy.json", {"against": "cublas", "seed": 3, "rungs": [
+        row("normal", 64, "peakgemm:emulated", 9.9, 9.9), row("normal", 4096, "peakgemm:emulated", 0.428, 0.0271),
+        row("normal", 4096, "cublas", 3.36, 0.2), row("huge", 64, "cublas", "inf", 0.5),
+        row("normal", 8192, "cublas", 7.7, 7.7, "long-k"),
+        {"test": "random", "family": "normal", "shape": [4096] * 3, "contender": "gone", "verdict": "skipped"}]})
+    for page in ("docs/emulation.md", "docs/accuracy.md"):
+        text = published(publish, page)
+        assert "| data | M = N = K | cublas | peakgemm:emulated |" in text
+        assert "| normal | 4096 | 3.4 / 0.2 | 0.43 / 0.027 |" in text
+        assert "| huge | 64 | inf / 0.5 |  |" in text
+        assert "seed 3" in text and "![Error against K](accuracy.svg)" in text
+        assert "7.7" not in text and "9.9" not in text
+    assert published(publish, "docs/emulation.md").startswith("Why.\n<!-- accuracy -->\n| data")
+    assert "old" not in published(publish, "docs/emulation.md")
+
+
+def test_workloads_are_published(publish: Any) -> None:
+    rows = [{"workload": "cholesky", "unit": "solve", "products": products, "ms": 21.5, "speedup": speedup,
+             "from_fp64": 1.2e-5, "from_fp32": 2e-6} for products, speedup in (("torch", 1.0), ("emulated", 1.75))]
+    keep(publish, "workload.json", {"rungs": rows})
+    page = published(publish, "docs/bench.md")
+    assert "| cholesky | solve | emulated | 21.50 | 1.75 | 1.2e-05 | 2e-06 |" in page
+    assert "| cholesky | solve | torch | 21.50 | 1.00 | 1.2e-05 |  |" in page
+
+
+def test_publishing_again_changes_nothing_until_a_record_does(publish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    # The rungs' headers and plots are the repository's own.
+    monkeypatch.setattr(publish, "LADDER", ())
+    monkeypatch.setattr(publish, "ladder_table", lambda ladder, links: "")
+    monkeypatch.setattr(publish, "ladder_plot", lambda: "ladder\n")
+    monkeypatch.setattr(publish, "sizes_plot", lambda: "sizes\n")
+    emulated(publish)
+
+    def run(*words: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["publish.py", *words])
+        publish.main()
+
+    def stale() -> list[str]:
+        with pytest.raises(SystemExit) as end:
+            run("--check")
+        return str(end.value).splitlines()[1:]
+
+    assert {"README.md", "docs/bench.md", "docs/bench-emulated.svg"} <= set(stale())
+    run()
+    files = {path: path.read_bytes() for path in publish.ROOT.rglob("*.*")}
+    run("--check")
+    run()
+    assert {path: path.read_bytes() for path in publish.ROOT.rglob("*.*")} == files
+    drawn = (publish.ROOT / "docs" / "bench-emulated.svg").read_text()
+    assert ">1024x1024x1024<" in drawn and "B prepared" not in drawn
+    emulated(publish, ratio=4.5)
+    assert stale() == ["README.md", "docs/bench.md", "docs/bench-emulated.svg"]
+    run()
+    run("--check")
+    page = publish.ROOT / "docs" / "bench.md"
+    page.write_text(page.read_text().replace("4.50", "4.60"))  # typed by hand
+    assert stale() == ["docs/bench.md"]
+
+
+def test_a_page_without_its_marker_is_told(publish: Any) -> None:
+    (publish.ROOT / "docs" / "emulation.md").write_text("no marker\n")
+    with pytest.raises(SystemExit, match="marker accuracy is missing"):
+        list(publish.outputs())
+
+
+def test_rungs_without_results_are_left_out(publish: Any) -> None:
+    record = publish.load("ladder.json")
+    for one in publish.runs_of(record):
+        one["rungs"][:] = [row for row in one["rungs"] if row["number"] != 9]
+    (publish.RESULTS / "ladder.json").write_text(json.dumps(record))
+    texts = {path.name: text for path, text in publish.outputs()}
+    assert "09_quadrants.cu" not in texts and "| [09" not in texts["README.md"] and "| [10" in texts["README.md"]
+    assert "times rung 08." in texts["10_double_buffer.cu"]

@@ -1,4 +1,4 @@
-"""The rows of `peakgemm bench` as an SVG: a panel a suite, each case's ratio of time to cuBLAS."""
+"""The rows of `peakgemm bench` as an SVG: a panel a suite and precision, each case's ratio of time to cuBLAS."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import MissingComponent
+from .variants import Variant
 
 Row = Mapping[str, Any]
 
@@ -34,21 +35,23 @@ def svg(rows: Sequence[Row], title: str) -> str:
     from matplotlib.figure import Figure
 
     measured = [row for row in rows if row.get("ratio_to_cublas")]
-    suites = list(dict.fromkeys(row["suite"] for row in measured))
-    heights = [1.2 + sum(row["suite"] == suite for row in measured) for suite in suites] or [1.0]
+    panels: dict[tuple[str, Variant], list[Row]] = {}
+    for row in measured:
+        panels.setdefault((row["suite"], Variant.of(row)), []).append(row)
+    heights = [1.2 + len(panel) for panel in panels.values()] or [1.0]
     figure = Figure(figsize=(9, 0.6 + 0.22 * sum(heights)), layout="constrained")
     FigureCanvasSVG(figure)
     figure.suptitle(title, fontsize=10)
     grid = figure.subplots(len(heights), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights})
-    for axes, suite in zip(grid[:, 0], suites, strict=False):
-        _panel(axes, suite, [row for row in measured if row["suite"] == suite])
+    for axes, ((suite, variant), panel) in zip(grid[:, 0], panels.items(), strict=False):
+        _panel(axes, variant.name(suite), panel)
     grid[-1, 0].set_xlabel("time of cuBLAS FP32 over ours", fontsize=8)
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()
 
 
-def _panel(axes: Any, suite: str, rows: Sequence[Row]) -> None:
+def _panel(axes: Any, title: str, rows: Sequence[Row]) -> None:
     at = range(len(rows))
     ratios = [row["ratio_to_cublas"] for row in rows]
     spread = [[r - row["ratio_spread"][0] for r, row in zip(ratios, rows, strict=True)],
@@ -65,4 +68,4 @@ def _panel(axes: Any, suite: str, rows: Sequence[Row]) -> None:
     axes.set_yticks(list(at), [row["name"] for row in rows], fontsize=6)
     axes.tick_params(axis="x", labelsize=7)
     axes.invert_yaxis()
-    axes.set_title(suite, fontsize=8, loc="left")
+    axes.set_title(title, fontsize=8, loc="left")

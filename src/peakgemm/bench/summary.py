@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import exp, log
 from typing import Any
 
+from .variants import Variant
+
 Row = Mapping[str, Any]
 
 
@@ -14,7 +16,7 @@ def geomean(values: Sequence[float]) -> float | None:
     return exp(sum(map(log, values)) / len(values)) if values else None
 
 
-def summarise(name: str, rows: Sequence[Row]) -> dict[str, Any]:
+def summarise(name: str, variant: Variant, rows: Sequence[Row]) -> dict[str, Any]:
     """Of the ratios of time to cuBLAS, above 1 where ours is faster: one entry of a record's ``suites``.
 
     ``wins`` is the share of measured rows above 1; ``failed`` counts rows that have none; ``peers`` holds each
@@ -29,7 +31,7 @@ def summarise(name: str, rows: Sequence[Row]) -> dict[str, Any]:
             if "ratio_to_cublas" in found:
                 peers.setdefault(peer, []).append((row["ratio_to_cublas"], found["ratio_to_cublas"]))
     return {
-        "suite": name, "rows": len(rows), "failed": sum("error" in row for row in rows),
+        "suite": name, **variant.fields(), "rows": len(rows), "failed": sum("error" in row for row in rows),
         "geomean": geomean(ratios), "worst": worst and worst["ratio_to_cublas"], "worst_name": worst and worst["name"],
         "wins": sum(ratio > 1 for ratio in ratios) / len(ratios) if ratios else None,
         "peers": {peer: {"geomean": geomean([theirs for _, theirs in pairs]),
@@ -39,7 +41,12 @@ def summarise(name: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """One for each suite, in the rows' order; of several, one for ``all`` behind them."""
-    names = list(dict.fromkeys(row["suite"] for row in rows))
-    found = [summarise(name, [row for row in rows if row["suite"] == name]) for name in names]
-    return [*found, summarise("all", rows)] if len(names) > 1 else found
+    """One for each precision and suite, in the rows' order; of several suites, one for ``all`` behind them."""
+    found = []
+    for variant in dict.fromkeys(map(Variant.of, rows)):
+        own = [row for row in rows if Variant.of(row) == variant]
+        names = list(dict.fromkeys(row["suite"] for row in own))
+        found += [summarise(name, variant, [row for row in own if row["suite"] == name]) for name in names]
+        if len(names) > 1:
+            found.append(summarise("all", variant, own))
+    return found

@@ -15,8 +15,10 @@ from ..bench.roofs import copy_gbs
 from ..bench.suites import SUITES, groups
 from ..bench.summary import summaries
 from ..bench.timer import Timer
+from ..bench.variants import IEEE, Variant, named
 from ..errors import InvalidValue, MissingComponent
 from ..problem import Config
+from ..request import PRECISIONS
 from ..runtime import device
 from ..runtime.architectures import architecture
 from . import parse
@@ -29,6 +31,9 @@ Row = Mapping[str, Any]
 def command(
     suite: Annotated[str | None, typer.Option(help=f"all, or some of {', '.join(SUITES)}.  [square]")] = None,
     shape: Annotated[str | None, typer.Option(help="MxNxK[:layout][*batch], or several.")] = None,
+    precision: Annotated[list[str] | None, typer.Option(
+        help=f"{', '.join(PRECISIONS)}: one or several, a row each.  [ieee]")] = None,
+    prepared: Annotated[bool, typer.Option("--prepared", help="A second row each with B split beforehand.")] = False,
     peers: Annotated[str, typer.Option(help=f"Beside cublas: {', '.join(CONTENDERS)}.")] = "cublas",
     seconds: Annotated[float, typer.Option(min=0.01, max=60, help="Of interleaved pairs, a row and peer.")] = 0.6,
     arch: Annotated[str | None, typer.Option(help="Choose for sm_NN.  [the GPU's, else sm_90]")] = None,
@@ -37,6 +42,7 @@ def command(
 ) -> None:
     """Time what matmul runs against cuBLAS FP32, and others, over suites of shapes."""
     chosen = groups(suite or (None if shape else "square"), shape)
+    variants = named(precision or [IEEE.precision], prepared)
     others = contenders.names(peers)
     gpu = device.find()
     target = parse.target(arch, gpu)
@@ -47,6 +53,8 @@ def command(
     measured_on, peer = measuring(gpu, target)
     if svg and peer is None:
         raise InvalidValue("--svg plots measurements, and nothing is timed here; leave it out")
+    if peer is None:  # what runs is the same
+        variants = [variant for variant in variants if not variant.prepared]
     versions = peer.versions() if peer else {}
     rivals = _rivals(others, peer) if peer else []
     for rival in rivals:
@@ -54,19 +62,22 @@ def command(
     sms, name = ((measured_on.sm_count, measured_on.name) if measured_on else (architecture(target).gpu_sms, ""))
     found: list[dict[str, Any]] = []
     more: dict[str, Any] = {}
-    count = sum(map(len, chosen.values()))
+    count = sum(map(len, chosen.values())) * len(variants)
     with progress("measuring", count * (1 + len(rivals))) as done:
         measurer = None
         if measured_on is not None and peer is not None:
             timer = Timer(peer, seconds)
             more["copy_gbs"] = copy_gbs(peer, timer)
             measurer = bench.Bench(measured_on, peer, timer, rivals, more["copy_gbs"], seconds)
-        for row in bench.rows(chosen, target, sms, name, measurer, done):
+        for row in bench.rows(chosen, variants, target, sms, name, measurer, done):
             found.append(row)
             if json is not None and measurer is not None:
                 _write(json, measured_on, target, found, more, versions)
     for group in chosen:
-        _show(group, [row for row in found if row["suite"] == group], [rival.name for rival in rivals])
+        for variant in variants:
+            _show(variant.name(group),
+                  [row for row in found if row["suite"] == group and Variant.of(row) == variant],
+                  [rival.name for rival in rivals])
     if peer is None:
         out.print(f"Not timed: {_why_not(gpu, target)}.", markup=False)
     else:
@@ -77,7 +88,7 @@ def command(
     if svg is not None:
         svg.write_text(plot.svg(found, f"{name}, FP32, random data"), encoding="utf-8")
         out.print(f"Plot written to {svg}", markup=False)
-    failed = [f"{row['name']}: {row['error']}" for row in found if "error" in row]
+    failed = [f"{Variant.of(row).name(row['name'])}: {row['error']}" for row in found if "error" in row]
     if failed:
         for line in failed:
             err.print(f"Failed: {line}", markup=False, soft_wrap=True)
@@ -106,10 +117,10 @@ def _why_not(gpu: Any, arch: str) -> str:
     return f"the GPU is {gpu.arch}, not {arch}" if gpu.arch != arch else "no cuBLAS to compare with"
 
 
-def _show(suite: str, rows: Sequence[Row], rivals: Sequence[str]) -> None:
+def _show(title: str, rows: Sequence[Row], rivals: Sequence[str]) -> None:
     measured = [row for row in rows if "mode" in row]
     if measured:
-        table(f"{suite}: measured, random data", [
+        table(f"{title}: measured, random data", [
             ("case", "left"), ("TFLOPS", "right"), ("cuBLAS", "right"), ("ratio", "right"), ("10-90 %", "left"),
             ("timed", "left"), ("GB/s", "right"), ("copy", "right"), ("pJ/FLOP", "right"), ("cuBLAS", "right"),
         ], [[r["name"], number(r["tflops"], 2), number(r["cublas_tflops"], 2), number(r["ratio_to_cublas"], 3),
@@ -118,30 +129,39 @@ def _show(suite: str, rows: Sequence[Row], rivals: Sequence[str]) -> None:
             for r in measured], "GB/s where the memory bounds the product, and the share of what a copy reaches.")
         out.print()
     if measured and rivals:
-        table(f"{suite}: ratio of time to cuBLAS, each in the same run", [
+        table(f"{title}: ratio of time to cuBLAS, each in the same run", [
             ("case", "left"), ("ours", "right"), *((name, "right") for name in rivals), ("error", "left"),
         ], [[r["name"], number(r["ratio_to_cublas"], 3),
              *(number(r["peers"][name].get("ratio_to_cublas"), 3) for name in rivals),
              "; ".join(f"{name}: {r['peers'][name]['error']}" for name in rivals if "error" in r["peers"][name])[:30]]
             for r in measured])
         out.print()
-    table(f"{suite}: what ran" if measured else f"{suite}: what runs", [
-        ("case", "left"), ("kernel", "left"), ("configuration", "left"), ("chosen by", "left"), ("error", "right"),
-    ], [[r["name"], r["kernel"], Config(**r["config"]).label(), r["source"],
+    table(f"{title}: what ran" if measured else f"{title}: what runs", [
+        ("case", "left"), ("kernel", "left"), ("configuration", "left"),
+        ("path" if any("path" in r for r in rows) else "chosen by", "left"), ("error", "right"),
+    ], [[r["name"], r["kernel"], Config(**r["config"]).label(), _path(r),
          "failed" if "error" in r else number(r.get("max_error"), 2)] for r in rows],
         "error: largest |C - AB| / (eps |A||B|) against FP64." if measured else "")
     out.print()
 
 
+def _path(row: Row) -> str:
+    """How the device went: how much was rerouted, the kernel's own name being in the table; or who chose the kernel."""
+    path = str(row.get("path", row["source"]))
+    return path.partition(", ")[2] or path
+
+
 def _sum_up(entries: Sequence[Row], copy: float) -> None:
     peers = list(dict.fromkeys(name for entry in entries for name in entry["peers"]))
-    table("Ratio of time to cuBLAS FP32", [
-        ("suite", "left"), ("rows", "right"), ("geomean", "right"), ("wins", "right"), ("worst", "right"),
-        ("", "left"), *((name, "right") for name in peers),
-    ], [[e["suite"], str(e["rows"]), number(e["geomean"], 3), _percent(e["wins"]), number(e["worst"], 3),
-         e["worst_name"] or "", *(number(e["peers"].get(name, {}).get("geomean"), 3) for name in peers)]
-        for e in entries],
-        f"Geometric means; wins: rows above 1. A copy on this device moves {copy:.0f} GB/s, read and written.")
+    for variant in dict.fromkeys(map(Variant.of, entries)):
+        table(variant.name("Ratio of time to cuBLAS FP32"), [
+            ("suite", "left"), ("rows", "right"), ("geomean", "right"), ("wins", "right"), ("worst", "right"),
+            ("", "left"), *((name, "right") for name in peers),
+        ], [[e["suite"], str(e["rows"]), number(e["geomean"], 3), _percent(e["wins"]), number(e["worst"], 3),
+             e["worst_name"] or "", *(number(e["peers"].get(name, {}).get("geomean"), 3) for name in peers)]
+            for e in entries if Variant.of(e) == variant])
+    out.print("Geometric means; wins: rows above 1. "
+              f"A copy on this device moves {copy:.0f} GB/s, read and written.", style="dim")
 
 
 def _percent(share: float | None) -> str:

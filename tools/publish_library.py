@@ -1,0 +1,135 @@
+"""What pages say of the library in figures: tables of bench, accuracy and workload records, for tools/publish.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from peakgemm.bench.variants import IEEE, Variant
+
+Row = dict[str, Any]
+EMULATED = Variant("emulated")
+
+# By M = N = K: FP32 products by GEMMul8 in TFLOPS, and cuBLAS SGEMM beside it on the same GPU, as published.
+GEMMUL8 = {1024: (8.7, 34), 2048: (32, 49), 4096: (86, 51), 8192: (130, 51), 16384: (164, 54)}
+GEMMUL8_SOURCE = ("GEMMul8 (Ozaki scheme II on INT8 tensor cores) on a GH200: as published by RIKEN-RCCS, "
+                  "<https://github.com/RIKEN-RCCS/GEMMul8>, method in "
+                  "[arXiv:2508.03984](https://arxiv.org/abs/2508.03984); not measured here.")
+
+
+def grid(header: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """A table, those columns aligned to the left, figures to the right."""
+    lines = [f"| {' | '.join(header)} |", "|" + "".join("---|" if i in left else "---:|" for i in range(len(header)))]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+def rows_of(records: Sequence[Row]) -> list[Row]:
+    """Measured rows of bench records; a variant that several of them have comes from the first."""
+    return _first(records, "rungs", lambda row: bool(row.get("ratio_to_cublas")))
+
+
+def suites_of(records: Sequence[Row]) -> list[Row]:
+    """The summaries, likewise."""
+    return _first(records, "suites", lambda entry: entry["geomean"] is not None)
+
+
+def _first(records: Sequence[Row], key: str, wanted: Any) -> list[Row]:
+    found: list[Row] = []
+    taken: set[Variant] = set()
+    for record in records:
+        own = [row for row in record[key] if wanted(row) and Variant.of(row) not in taken]
+        taken |= {Variant.of(row) for row in own}
+        found += own
+    return found
+
+
+def _label(variant: Variant) -> str:
+    return "IEEE" if variant == IEEE else variant.label
+
+
+def suite_table(records: Sequence[Row]) -> str:
+    """Every variant and suite: geometric mean, worst row, share of wins."""
+    return grid(("precision", "suite", "rows", "geometric mean", "wins", "worst", "at"), (
+        (_label(Variant.of(e)), e["suite"], str(e["rows"]), f"{e['geomean']:.3f}", f"{100 * e['wins']:.0f} %",
+         f"{e['worst']:.3f}", e["worst_name"]) for e in suites_of(records)), left=(0, 1, 6))
+
+
+def square_table(records: Sequence[Row], variants: Sequence[Variant] | None = None, least: int = 0) -> str:
+    """TFLOPS of the squares, and the ratio to cuBLAS in the same run, for each variant."""
+    rows = [row for row in rows_of(records) if row["suite"] == "square" and row["shape"][0] >= least]
+    shown = [v for v in dict.fromkeys(map(Variant.of, rows)) if variants is None or v in variants]
+    lines = []
+    for size in sorted({row["shape"][0] for row in rows}):
+        at = {Variant.of(row): row for row in rows if row["shape"][0] == size}
+        cells = [str(size), f"{next(iter(at.values()))['cublas_tflops']:.1f}"]
+        for variant in shown:
+            row = at.get(variant)
+            cells += ["", ""] if row is None else [f"{row['tflops']:.1f}", f"{row['ratio_to_cublas']:.2f}"]
+        lines.append(cells)
+    header = ["M = N = K", "cuBLAS FP32"]
+    for variant in shown:
+        header += [_label(variant), "ratio"]
+    return grid(header, lines)
+
+
+def overview(records: Sequence[Row]) -> str:
+    """The README's: squares from 1024, then each suite in IEEE and emulated arithmetic."""
+    entries = {(e["suite"], Variant.of(e)): e for e in suites_of(records)}
+    shown = [v for v in (IEEE, EMULATED) if any(v == variant for _, variant in entries)]
+    header = ["suite, ratio of time to cuBLAS FP32"]
+    for variant in shown:
+        header += [f"{_label(variant)}: geometric mean", "worst", "wins"]
+    lines = []
+    for suite in dict.fromkeys(suite for suite, _ in entries):
+        cells = [suite]
+        for variant in shown:
+            e = entries.get((suite, variant))
+            cells += [""] * 3 if e is None else [f"{e['geomean']:.2f}", f"{e['worst']:.2f}", f"{100 * e['wins']:.0f} %"]
+        lines.append(cells)
+    squares = square_table(records, shown, 1024)
+    return f"TFLOPS, and how many times as fast as cuBLAS:\n\n{squares}\n{grid(header, lines)}"
+
+
+def others_table(records: Sequence[Row]) -> str:
+    """Our emulated products beside what others have published; empty without ours."""
+    ours = {row["shape"][0]: row for row in rows_of(records)
+            if row["suite"] == "square" and Variant.of(row) == EMULATED}
+    rows = [(str(size), f"{theirs:g}", f"{base:g}", f"{theirs / base:.2f}", f"{ours[size]['tflops']:.1f}",
+             f"{ours[size]['cublas_tflops']:.1f}", f"{ours[size]['ratio_to_cublas']:.2f}")
+            for size, (theirs, base) in GEMMUL8.items() if size in ours]
+    if not rows:
+        return ""
+    return grid(("M = N = K", "GEMMul8, GH200", "cuBLAS there", "ratio", "emulated, here", "cuBLAS here", "ratio"), rows
+                ) + f"\nTFLOPS. {GEMMUL8_SOURCE}\n"
+
+
+def accuracy_table(record: Row) -> str:
+    """Largest and mean error of every kind of random data at the largest size, a column each contender."""
+    rows = [row for row in record["rungs"] if row["test"] == "random" and "max_error" in row]
+    names = sorted(dict.fromkeys(row["contender"] for row in rows), key=lambda name: name != record["against"])
+    lines = []
+    for family in dict.fromkeys(row["family"] for row in rows):
+        own = [row for row in rows if row["family"] == family]
+        size = max(row["shape"][2] for row in own)
+        at = {row["contender"]: row for row in own if row["shape"][2] == size}
+        cells = [" / ".join(_error(at[name][key]) for key in ("max_error", "mean_error")) if name in at else ""
+                 for name in names]
+        lines.append([family, str(size), *cells])
+    return grid(("data", "M = N = K", *names), lines)
+
+
+def _error(value: float | str) -> str:
+    return f"{value:.2g}" if isinstance(value, (int, float)) else value
+
+
+def finite(rows: Sequence[Row]) -> list[Row]:
+    """Rows of a record with JSON's ``"inf"`` and ``"nan"`` as numbers again."""
+    return [{key: float(value) if value in ("inf", "nan") else value for key, value in row.items()} for row in rows]
+
+
+def workload_table(record: Row) -> str:
+    """Time, speed-up and agreement of each workload."""
+    return grid(("workload", "timed", "products", "ms", "speed-up", "from FP64", "from torch's FP32"), (
+        (row["workload"], row["unit"], row["products"], f"{row['ms']:.2f}", f"{row['speedup']:.2f}",
+         f"{row['from_fp64']:.2g}", "" if row["products"] == "torch" else f"{row['from_fp32']:.2g}")
+        for row in record["rungs"]), left=(0, 1, 2))

@@ -1,6 +1,6 @@
 """Make the cubins that come with the package: every tiled configuration of the committed table and model.
 
-One for each layout and copy width on sm_90, and the kernels that add up their partial sums. They are made
+One for each layout and copy width on sm_90, the kernels that add up their partial sums, and fp16x3. They are made
 with the NVRTC at hand, which the index records; ``--check`` compares names alone and compiles nothing.
 
     python tools/cubins.py [--check]
@@ -17,7 +17,9 @@ from rich.progress import Progress
 from peakgemm import tuned
 from peakgemm.kernels import shipped
 from peakgemm.kernels.library import FAMILIES, SPECIALISED, Recipe, recipe, reduce_recipe
+from peakgemm.kernels.schemes import SCHEMES, product_on, product_recipe, split_recipe
 from peakgemm.problem import Problem
+from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel, nvrtc_version
 from peakgemm.select import configurations
 
@@ -40,7 +42,17 @@ def wanted() -> dict[str, Recipe]:
                 if kernel == SPECIALISED.name}
     recipes = [make(SPECIALISED, config, problem, ARCH) for config in configs for problem in problems()
                for make in (recipe, reduce_recipe)]
-    return {made.name: made for made in recipes}
+    return {made.name: made for made in recipes + emulated()}
+
+
+def emulated() -> list[Recipe]:
+    """What ``precision="emulated"`` runs: fp16x3's product in each variant, and its split pass for each layout."""
+    scheme = SCHEMES["fp16x3"]
+    kernel, config = product_on(scheme, architecture(ARCH))
+    return [product_recipe(kernel, replace(config, variant=variant, cluster=cluster), ARCH)
+            for variant in (0, 1) for cluster in (1, 2)] + [
+        split_recipe(scheme, Problem(32, 32, 32, a, b, 32, trans_a=ta, trans_b=tb), ARCH)
+        for ta, tb, a, b in product((False, True), (False, True), (64, 63), (64, 63))]
 
 
 def main() -> None:

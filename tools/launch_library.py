@@ -1,6 +1,6 @@
 """Launch every kernel and configuration of the library on awkward shapes, for compute-sanitizer; results are checked.
 
-    python tools/launch_library.py
+    python tools/launch_library.py [tensor]     "tensor": only the tensor-core kernels
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from itertools import cycle, product
 
 import torch
 
+from peakgemm.emulate.bound import bind as bind_emulated
 from peakgemm.kernels import skinny
 from peakgemm.kernels.bound import bind
 from peakgemm.kernels.registry import Kernel
+from peakgemm.kernels.schemes import SCHEMES, product_on
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
+from peakgemm.runtime.architectures import architecture
 from peakgemm.select import configurations
 
-TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1))
+TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
 SKINNY_SHAPES = ((1, 300, 257, 1), (300, 5, 130, 2), (16, 129, 64, 1), (7, 3, 40, 3))
 
 
@@ -36,7 +39,7 @@ def launch(kernel: Kernel, config: Config, shape: tuple[int, int, int, int], ta:
     address = [min(16, x.data_ptr() & -x.data_ptr()) for x in (a, b, out)]
     problem = Problem(m, n, k, a.shape[-1], b.shape[-1], n, 1.0, beta, (address[0], address[1], address[2]), ta, tb,
                       batch=batch)
-    bound = bind(kernel, config, problem, gpu)
+    bound = (bind_emulated if kernel.folder == "tensor" else bind)(kernel, config, problem, gpu)
     partial = torch.empty(max(bound.workspace_bytes // 4, 1), device="cuda")
     bound.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), out.data_ptr(), partial.data_ptr(),
                  torch.cuda.current_stream().cuda_stream)
@@ -49,14 +52,17 @@ def main() -> None:
     wrong = launched = 0
     arch = device.require().arch
     turns = cycle(product((1, 0, 3), (0.0, 1.0)))
-    jobs = [(kernel, config, shape) for kernel, config in configurations(arch) for shape in TILED]
+    tiled = [(kernel, config, shape) for kernel, config in configurations(arch) for shape in TILED]
+    jobs = list(tiled)
     for shape in SKINNY_SHAPES:
         problem = Problem.contiguous(*shape[:3])
         jobs += [(SKINNY, config, shape) for config in list(skinny.configurations(problem, 8))[:4]]
-    for kernel, config, shape in jobs:
+    emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
+    emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
+    for kernel, config, shape in (jobs if "tensor" not in sys.argv[1:] else []) + emulated:
         for ta, tb in product((False, True), (False, True)):
             split, beta = next(turns)
-            cut = config if kernel is SKINNY else replace(config, split=split)
+            cut = replace(config, split=split) if (kernel, config, shape) in tiled else config
             launched += 1
             if not launch(kernel, cut, shape, ta, tb, beta):
                 wrong += 1

@@ -27,7 +27,10 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: 
         b: float32, ``(..., K, N)`` or ``(K,)``, or what `prepare` made of it. Batch dimensions broadcast; a 1-D operand
             is a row (a) or a column (b), and its dimension is dropped from the result.
         out: written, where given: of the result's shape, any strides, no memory shared with an operand.
-        precision: ``"ieee"``: FFMA arithmetic, nothing else.
+        precision: ``"ieee"``: FFMA arithmetic, nothing else. ``"emulated"``: no less accurate than cuBLAS in FP32 on
+            the same operands, on tensor cores where that is faster and the operands allow it, which is decided on the
+            device. ``"fp16x3"``, ``"tf32x3"``, ``"bf16x9"``: that scheme on tensor cores, with the same guard.
+            `explain` says what runs.
         stream: a torch, CuPy or cuda.core stream, a ``CUstream`` as an integer, or anything with ``__cuda_stream__``;
             None: the library's current stream of the arrays' device.
 
@@ -38,15 +41,15 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: 
     Raises:
         InvalidType: not float32, no arrays, or arrays of different libraries.
         InvalidValue: shapes that do not match, different devices, an ``out`` that overlaps an operand, is read-only or
-            has another shape, or a precision that this version does not have.
+            has another shape, a precision that there is not, or a scheme that the GPU has no kernels for.
         MissingComponent, CompileFailed, LaunchFailed: the GPU, its driver or the compiler.
     """
     if precision != "ieee":
         check_precision(precision)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(a, torch.Tensor):
-        return _torch(torch, a, b, None, None, None, out, stream)
-    return _any(Request(a, b, out=out), stream)
+        return _torch(torch, a, b, None, None, None, out, stream, precision=precision)
+    return _any(Request(a, b, out=out, precision=precision), stream)
 
 
 def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, trans_a: bool = False,
@@ -73,9 +76,9 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
                                "dimension")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(a, torch.Tensor):
-        return _torch(torch, a, b, c, alpha, beta, out, stream, trans_a, trans_b)
+        return _torch(torch, a, b, c, alpha, beta, out, stream, trans_a, trans_b, precision)
     alpha, beta = scales(alpha, beta, c)
-    return _any(Request(a, b, c, out, alpha, beta, bool(trans_a), bool(trans_b)), stream)
+    return _any(Request(a, b, c, out, alpha, beta, bool(trans_a), bool(trans_b), precision), stream)
 
 
 def sgemm(alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None, trans_a: int = 0, trans_b: int = 0,
@@ -160,7 +163,7 @@ def plan(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
         As `gemm`.
     """
     check_precision(precision)
-    request = _request(a, b, c, alpha, beta, trans_a, trans_b, out)
+    request = _request(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
     library, index = locate(request)
     if library.name == "torch" and index != HOST:
         from .eager_plan import TorchPlan
@@ -176,20 +179,21 @@ def explain(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None
     Args and errors are those of `plan`. ``print`` it, or read its fields.
     """
     check_precision(precision)
-    return Plan(_request(a, b, c, alpha, beta, trans_a, trans_b, out), explain_only=True).explain()
+    return Plan(_request(a, b, c, alpha, beta, trans_a, trans_b, out, precision), explain_only=True).explain()
 
 
-def prepare(b: Any, *, precision: str = "ieee") -> Prepared:
+def prepare(b: Any, *, precision: str = "ieee", trans_b: bool = False) -> Prepared:
     """Make a constant right operand ready once: pass the result as ``b`` to `matmul`, `gemm` or `plan`.
 
     An array on the GPU whose strides no kernel takes is copied now, rather than in each product; one in the host's
-    memory is put on the current GPU, if there is one. ``b`` must not change afterwards.
+    memory is put on the current GPU, if there is one. With another ``precision`` than ``"ieee"`` a matrix on the GPU is
+    split now: calls with that precision and ``trans_b`` no longer split it. ``b`` must not change afterwards.
 
     Raises:
         As `matmul`.
     """
     check_precision(precision)
-    return Prepared(b)
+    return Prepared(b, precision, trans_b)
 
 
 def _want_rank(x: Any, name: str, rank: int, call: str) -> None:
@@ -198,16 +202,19 @@ def _want_rank(x: Any, name: str, rank: int, call: str) -> None:
         raise InvalidValue(f"{name} has shape {tuple(shape)}; {call} wants {rank} dimensions: use matmul or gemm")
 
 
-def _request(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any) -> Request:
+def _request(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
+             precision: str) -> Request:
     alpha, beta = scales(alpha, beta, c)
-    return Request(a, b.array if isinstance(b, Prepared) else b, c, out, alpha, beta, bool(trans_a), bool(trans_b))
+    return Request(a, b.array if isinstance(b, Prepared) else b, c, out, alpha, beta, bool(trans_a), bool(trans_b),
+                   precision)
 
 
 def _any(request: Request, stream: Any) -> Any:
     """Arrays of any library but torch."""
     resident = None
     if isinstance(request.b, Prepared):
-        prepared, request = request.b, request._replace(b=request.b.array)
+        prepared = request.b
+        request = request._replace(b=prepared.array, ready=prepared.split_for(request.precision, request.trans_b))
         resident = prepared.resident()
     library, index = locate(request)
     if index == HOST:
@@ -226,16 +233,17 @@ def _on_host(library: HostLibrary, request: Request, stream: Any, resident: Any)
 
 
 def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any,
-           trans_a: bool = False, trans_b: bool = False) -> Any:
+           trans_a: bool = False, trans_b: bool = False, precision: str = "ieee") -> Any:
     """torch tensors: traced, with gradients, or straight to the kernel. ``alpha`` None: a plain product."""
+    ready = None
     if isinstance(b, Prepared):
-        b = b.array
+        ready, b = b.split_for(precision, trans_b), b.array
     if torch.compiler.is_compiling() or _is_special(torch, a) or _is_special(torch, b):
         if stream is not None:
             raise InvalidValue("stream cannot be traced by torch.compile; leave it out")
         from .integrations.torch import traced_gemm
 
-        result = _as_matrices(traced_gemm, a, b, c, alpha, beta, trans_a, trans_b)
+        result = _as_matrices(traced_gemm, a, b, c, alpha, beta, trans_a, trans_b, precision)
         return result if out is None else out.copy_(result)
     eager = _eager or _load_eager()
     try:
@@ -251,12 +259,13 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
         from .integrations.torch import gemm_with_grad
 
         with eager.on_stream(a, stream):
-            return _as_matrices(gemm_with_grad, a, b, c, alpha, beta, trans_a, trans_b)
-    if alpha is None and out is None and stream is None:
+            return _as_matrices(gemm_with_grad, a, b, c, alpha, beta, trans_a, trans_b, precision)
+    if alpha is None and out is None and stream is None and precision == "ieee":
         return eager.product(a, b)
     if alpha is None:
         alpha = 1.0
-    return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, stream=stream, trans_a=trans_a, trans_b=trans_b)
+    return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, stream=stream, trans_a=trans_a, trans_b=trans_b,
+                     precision=precision, ready=ready)
 
 
 def _is_special(torch: Any, x: Any) -> bool:
@@ -276,22 +285,22 @@ def _load_eager() -> Any:
 
 
 def _as_matrices(call: Callable[..., Any], a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool,
-                 trans_b: bool) -> Any:
+                 trans_b: bool, precision: str) -> Any:
     """``call`` with transposes as views and 1-D operands as matrices."""
     alpha = 1.0 if alpha is None else alpha
     if beta is None:
         beta = 0.0 if c is None else 1.0
     row, column = a.ndim == 1, b.ndim == 1
     a, b = a[None, :] if row else a.mT if trans_a else a, b[:, None] if column else b.mT if trans_b else b
-    result = call(a, b, c, alpha, beta)
+    result = call(a, b, c, alpha, beta, precision)
     if row:
         result = result.squeeze(-2)
     return result.squeeze(-1) if column else result
 
 
-def _search(problem: Problem, gpu: Gpu) -> tuple[Kernel, Config]:
+def _search(problem: Problem, gpu: Gpu, precision: str) -> tuple[Kernel, Config]:
     """The tuner lies above the plan, which is given it here; it is imported when it is asked."""
-    found: tuple[Kernel, Config] = import_module("peakgemm.tune.search").best(problem, gpu)
+    found: tuple[Kernel, Config] = import_module("peakgemm.tune.search").best(problem, gpu, precision)
     return found
 
 

@@ -12,24 +12,42 @@ from .runtime.adapters.base import FLOAT, DeviceLibrary, Library, View
 from .runtime.device import Gpu
 
 if TYPE_CHECKING:
+    from .emulate.bound import Emulated
     from .kernels.bound import Bound
     from .problem import Problem
     from .select import Choice
 
 
-def choice_for(problem: Problem, gpu: Gpu) -> Choice:
+def choice_for(problem: Problem, gpu: Gpu, precision: str = "ieee") -> Choice:
     """What `select.choose` says for ``gpu``."""
     from .select import choose  # no product of host arrays waits for it
 
-    return choose(problem, gpu.arch, gpu.sm_count, gpu.name)
+    if precision == "ieee":  # called as everywhere else, so that it is remembered once
+        return choose(problem, gpu.arch, gpu.sm_count, gpu.name)
+    return choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision)
 
 
-def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound:
-    """The kernel for ``problem``, compiled and loaded; ``choice`` None: `choice_for`'s."""
+def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound | Emulated:
+    """The kernel for ``problem``, compiled and loaded; ``choice`` None: `choice_for`'s in IEEE arithmetic."""
+    choice = choice or choice_for(problem, gpu)
+    if choice.kernel.folder == "tensor":
+        from .emulate.bound import bind as bind_emulated
+
+        return bind_emulated(choice.kernel, choice.config, problem, gpu)
     from .kernels.bound import bind
 
-    choice = choice or choice_for(problem, gpu)
     return bind(choice.kernel, choice.config, problem, gpu)
+
+
+def workspace_bytes(choice: Choice, problem: Problem, gpu: Gpu) -> int:
+    """Device memory that a product needs beside its arrays; nothing is compiled."""
+    from .kernels.library import FAMILIES
+    from .kernels.schemes import emulation, scheme_of
+
+    scheme = scheme_of(choice.kernel)
+    if scheme is not None:
+        return emulation(scheme, choice.config, problem, gpu.sm_count).workspace_bytes
+    return FAMILIES[choice.kernel].schedule(choice.config, problem, gpu.sm_count).workspace_bytes
 
 
 def views_of(library: Library, request: Request, stream: int) -> dict[str, View]:
@@ -81,7 +99,10 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
             views["out"] = library.view(target, "out", handle)
         scratch = None
         if 0 not in posed.shape:
-            bound = bound_for(posed.problem, gpu, choice)
+            if choice is None and request.precision != "ieee":
+                choice = choice_for(posed.problem, gpu, request.precision)
+            bound = None if request.ready is None else request.ready.bound(choice, posed, gpu)
+            bound = bound or bound_for(posed.problem, gpu, choice)
             scratch = workspace
             if bound.workspace_bytes and scratch is None:
                 scratch = library.empty((-(-bound.workspace_bytes // FLOAT),), request.a, handle)
@@ -112,7 +133,7 @@ def workspace_pointer(library: Library, scratch: Any, wanted: int) -> int:
     return view.pointer
 
 
-def enqueue(bound: Bound, posed: Posed, views: dict[str, View], workspace: int, stream: int) -> None:
+def enqueue(bound: Bound | Emulated, posed: Posed, views: dict[str, View], workspace: int, stream: int) -> None:
     """Launch: the operands in the problem's order."""
     first, second = ("b", "a") if posed.swapped else ("a", "b")
     out = views["out"].pointer

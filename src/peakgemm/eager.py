@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .dispatch import bound_for, on_device, pose_request, views_of
+from .dispatch import bound_for, choice_for, on_device, pose_request, views_of
 from .errors import InvalidValue
 from .overlap import span
 from .request import NO_STREAM, Request, locate, scales
@@ -21,6 +21,7 @@ from .runtime.adapters.base import FLOAT, HOST, stream_handle
 from .runtime.adapters.torch import Torch
 
 if TYPE_CHECKING:
+    from .emulate.bound import Emulated
     from .kernels.bound import Bound
 
 LIMIT = 4096  # remembered calls; then all are forgotten
@@ -36,19 +37,19 @@ class Warm:
 
     __slots__ = ("bound", "in_place", "index", "launch", "place", "shape", "spans", "swapped", "workspace_floats")
 
-    def __init__(self, bound: Bound | None, shape: tuple[int, ...], swapped: bool, in_place: bool, place: Any,
-                 spans: tuple[int, ...]) -> None:
+    def __init__(self, bound: Bound | Emulated | None, shape: tuple[int, ...], swapped: bool, in_place: bool,
+                 place: Any, spans: tuple[int, ...]) -> None:
         self.bound, self.shape, self.swapped, self.in_place, self.place, self.spans = (
             bound, shape, swapped, in_place, place, spans)
         self.index = place.index
         self.launch = None if bound is None else bound.launch
         self.workspace_floats = 0 if bound is None else -(-bound.workspace_bytes // FLOAT)
 
-    def run(self, a: int, b: int, c: int, out: Any, stream: int, workspace: int = 0) -> None:
-        """Enqueue: operands by address, ``out`` as a tensor."""
-        if self.launch is None:
-            return  # nothing to compute
+    def run(self, a: int, b: int, c: int, out: Any, stream: int, workspace: int = 0) -> Any:
+        """Enqueue: operands by address, ``out`` as a tensor. Returns the workspace that it made, or None."""
         kept = None
+        if self.launch is None:
+            return kept  # nothing to compute
         if self.workspace_floats and not workspace:
             kept = _empty((self.workspace_floats,), dtype=_FLOAT32, device=self.place)
             workspace = kept.data_ptr()
@@ -56,6 +57,7 @@ class Warm:
         if self.swapped:
             a, b = b, a
         self.launch(a, b, target, target if self.in_place else c, workspace, stream)
+        return kept
 
 
 _warm: dict[tuple[Any, ...], Warm] = {}
@@ -83,12 +85,17 @@ def product(a: Any, b: Any) -> Any:
 
 
 def run(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, out: Any = None, stream: Any = None,
-        trans_a: bool = False, trans_b: bool = False) -> Any:
-    """``alpha op(a) op(b) + beta c`` for CUDA tensors, without gradients; see `plan.run`."""
+        trans_a: bool = False, trans_b: bool = False, precision: str = "ieee", ready: Any = None) -> Any:
+    """``alpha op(a) op(b) + beta c`` for CUDA tensors, without gradients; see `plan.run`.
+
+    ``ready``: what `prepare` made of ``b``; such calls are not remembered, for that would keep its memory.
+    """
     alpha, beta = scales(alpha, beta, c)
-    request = Request(a, b, c, out, alpha, beta, bool(trans_a), bool(trans_b))
+    request = Request(a, b, c, out, alpha, beta, bool(trans_a), bool(trans_b), precision, ready)
     if stream is not None:
         return _on_stream(request, stream_handle(stream))
+    if ready is not None:
+        return _cold(request, None)
     try:
         first, second = a.data_ptr(), b.data_ptr()
         third = target = 0
@@ -157,7 +164,10 @@ def warm_entry(request: Request) -> Warm | None:
     posed = pose_request(request, views)
     if posed.problem is None:
         return None
-    bound = None if 0 in posed.shape else bound_for(posed.problem, device.require(index))
+    bound = None
+    if 0 not in posed.shape:
+        gpu = device.require(index)
+        bound = bound_for(posed.problem, gpu, choice_for(posed.problem, gpu, request.precision))
     reach = {name: span(view)[1] for name, view in views.items()}
     spans = tuple(reach.get(name, 0) for name in ("out", "a", "b", "c"))
     return Warm(bound, posed.shape, posed.swapped, posed.in_place, request.a.device, spans)

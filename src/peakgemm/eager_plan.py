@@ -75,7 +75,10 @@ class TorchPlan(Plan):
                 touched(out)
         except (RuntimeError, AttributeError):  # no tensors, or tensors without memory
             return self._slowly(a, b, c, out, workspace, stream)
-        warm.run(first, second, 0, out, current_stream(warm.index))
+        stream = current_stream(warm.index)
+        kept = warm.run(first, second, 0, out, stream)
+        if kept is not None:
+            self._last = kept, stream
         return out
 
     def _slowly(self, a: Any, b: Any, c: Any, out: Any, workspace: Any, stream: Any) -> Any:

@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .boundary import pose, result_shape
+from .errors import InvalidValue
 from .problem import Batch, Problem
 from .request import Request, refuse_overlap
 from .runtime import device
 from .runtime.adapters.base import HostLibrary, View, packed
 from .runtime.adapters.numpy import host_view
+from .runtime.device import Gpu
 
 Array = NDArray[np.float32]
 
@@ -26,8 +28,9 @@ def multiply(library: HostLibrary, request: Request, resident: View | None = Non
     Raises:
         InvalidType, InvalidValue: see `pose` and `HostLibrary`.
     """
-    work = prepare(library, request)
     gpu = device.here()
+    _refuse_scheme(request, gpu)
+    work = prepare(library, request)
     if gpu is None or not work.out.size:
         _on_cpu(work)
     else:
@@ -58,6 +61,8 @@ def prepare(library: HostLibrary, request: Request) -> Request:
 
 def survey(library: HostLibrary, request: Request, gpu: bool) -> tuple[dict[str, View], Problem]:
     """Where the arrays lie, and the problem that they pose; ``gpu``: as they are laid out there."""
+    if not gpu:
+        _refuse_scheme(request, None)
     views = {name: host_view(library.host(x, name)) for name, x in request.arrays().items()}
     work = prepare(library, request)
     if gpu:
@@ -68,6 +73,17 @@ def survey(library: HostLibrary, request: Request, gpu: bool) -> tuple[dict[str,
     problem = Problem.contiguous(m, n, work.a.shape[-1], request.alpha, request.beta)
     steps = packed(tuple(batch))
     return views, replace(problem, batch=Batch.merged(tuple(batch), steps, steps, steps, steps))
+
+
+def _refuse_scheme(request: Request, gpu: Gpu | None) -> None:
+    """NumPy has no tensor cores: it runs ``"emulated"`` in float32, but no scheme that is asked for by name.
+
+    Raises:
+        InvalidValue: a scheme, and no GPU.
+    """
+    if gpu is None and request.precision not in ("ieee", "emulated"):
+        raise InvalidValue(f"precision = {request.precision!r} needs a GPU, and there is none here; use 'emulated' or "
+                           "'ieee', which NumPy runs in float32, or see: peakgemm doctor")
 
 
 def _shapes(request: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .boundary import Posed
-from .dispatch import bound_for, choice_for, on_device, pose_request, views_of
+from .dispatch import bound_for, choice_for, on_device, pose_request, views_of, workspace_bytes
 from .errors import InvalidValue, MissingComponent
 from .request import Request, check_precision, locate
 from .runtime import device
-from .runtime.adapters.base import HOST, View, place, stream_handle
+from .runtime.adapters.base import FLOAT, HOST, View, place, stream_handle
 from .runtime.device import Gpu
 
 if TYPE_CHECKING:
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Explanation", "Plan", "check_precision", "run", "set_searcher"]
 
-Searcher = Callable[["Problem", Gpu], "tuple[Kernel, Config]"]
+Searcher = Callable[["Problem", Gpu, str], "tuple[Kernel, Config]"]
 _searcher: Searcher | None = None
 
 
 def set_searcher(searcher: Searcher | None) -> None:
-    """Say what `Plan.autotune` asks for the best kernel and configuration of a problem on a device."""
+    """Say what `Plan.autotune` asks for the best kernel and configuration of a problem, device and precision."""
     global _searcher
     _searcher = searcher
 
 
 def run(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
-        stream: Any = None) -> Any:
+        stream: Any = None, precision: str = "ieee") -> Any:
     """``alpha a b + beta c`` on torch CUDA tensors, without gradients.
 
     Args:
@@ -40,6 +40,7 @@ def run(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0,
         c: broadcastable to the result, or None; not read where ``beta`` is 0.
         out: written, where given; it may be ``c`` itself and overlaps no other operand.
         stream: None: torch's current stream of the tensors' device.
+        precision: as for `peakgemm.matmul`.
 
     Returns:
         ``out``, or a new contiguous tensor.
@@ -49,7 +50,7 @@ def run(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0,
     """
     from . import eager
 
-    return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, stream=stream)
+    return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, stream=stream, precision=precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,8 @@ class Explanation:
             ``out``.
         source: where the choice comes from: ``tuned``, ``table``, ``heuristic`` or ``only``; ``host`` for NumPy.
         reason: one sentence.
-        workspace_bytes: device memory for partial sums.
-        precision: the arithmetic.
+        workspace_bytes: device memory for partial sums or split operands.
+        precision: as asked for; ``kernel`` and ``reason`` say what runs it.
         where: the GPU's name, or ``CPU: NumPy``.
         copied: operands that are copied first, since no kernel takes their strides.
     """
@@ -116,10 +117,11 @@ class Plan:
             problem = self._posed.problem or self._packed_problem()
         self._problem = problem
         if self._gpu is not None:
-            self._choice = choice_for(problem, self._gpu)
+            self._choice = choice_for(problem, self._gpu, request.precision)
             if not explain_only and self._index != HOST and 0 not in self._posed.shape:
                 bound_for(problem, self._gpu, self._choice)
         self._request = request._replace(a=None, b=None, c=None, out=None)  # holds no operand
+        self._last: tuple[Any, int] | None = None  # workspace and stream of the last emulated product
 
     def _packed_problem(self) -> Problem:
         """The problem that is left when the copies have been made."""
@@ -144,13 +146,11 @@ class Plan:
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory that `execute` needs for partial sums: its ``workspace``, or allocated for each call."""
+        """Device memory that `execute` needs, for partial sums or split operands: its ``workspace``, or allocated for
+        each call."""
         if self._choice is None or self._gpu is None or self._index == HOST:
             return 0
-        from .kernels.library import FAMILIES
-
-        family = FAMILIES[self._choice.kernel]
-        return family.schedule(self._choice.config, self._problem, self._gpu.sm_count).workspace_bytes
+        return workspace_bytes(self._choice, self._problem, self._gpu)
 
     def explain(self) -> Explanation:
         """Which kernel runs, and why."""
@@ -161,11 +161,11 @@ class Plan:
             import numpy as np
 
             return Explanation(product, "numpy.matmul", "", p.layout, "host", "there is no GPU here: NumPy's BLAS runs "
-                               "it in float32", 0, "ieee", f"CPU: NumPy {np.__version__}")
+                               "it in float32", 0, self._request.precision, f"CPU: NumPy {np.__version__}")
         where = self._gpu.name + (", copied there and back" if self._index == HOST else "")
         chosen = self._choice
         return Explanation(product, chosen.kernel.name, chosen.config.label(), p.layout, chosen.source, chosen.reason,
-                           self.workspace_bytes, "ieee", where, tuple(sorted(self._posed.copies)))
+                           self.workspace_bytes, self._request.precision, where, tuple(sorted(self._posed.copies)))
 
     def __str__(self) -> str:
         return str(self.explain())
@@ -187,7 +187,7 @@ class Plan:
             raise MissingComponent("autotune() needs peakgemm.tune, which this version does not have; plan without it")
         from .select import Choice
 
-        kernel, config = _searcher(self._problem, self._gpu)
+        kernel, config = _searcher(self._problem, self._gpu, self._request.precision)
         self._use(Choice(kernel, config, "tuned", "it was the fastest of those timed by autotune()"))
         return self
 
@@ -218,7 +218,40 @@ class Plan:
 
             return host.multiply(library, request)
         handle = None if stream is None else stream_handle(stream)
+        if not self._is_emulated or request.ready is not None:
+            return on_device(library, index, request, handle, self._choice, workspace)
+        with library.scope(index, handle) as used:
+            if workspace is None:
+                workspace = library.empty((-(-self.workspace_bytes // FLOAT),), a, used)
+            self._last = workspace, used
         return on_device(library, index, request, handle, self._choice, workspace)
+
+    @property
+    def _is_emulated(self) -> bool:
+        return self._choice is not None and self._choice.kernel.folder == "tensor" and self._index != HOST
+
+    def last_path(self) -> str:
+        """What ran the last `execute`: a scheme and how much of the result its guard rerouted to IEEE FFMA, or
+        ``"ieee"``, or ``"numpy"``. Waits for that product.
+
+        Raises:
+            InvalidValue: an emulated plan that has not been executed, or only with a prepared operand.
+        """
+        if not self._is_emulated:
+            return "numpy" if self._choice is None else "ieee"
+        if self._last is None:
+            raise InvalidValue("last_path() tells of the last execute() with operands split in the call, and there was "
+                               "none; call execute() first")
+        from .emulate.bound import Emulated
+
+        assert self._choice is not None and self._gpu is not None
+        bound = bound_for(self._problem, self._gpu, self._choice)
+        assert isinstance(bound, Emulated)
+        scratch, stream = self._last
+        rerouted = bound.rerouted(self._library.view(scratch, "workspace").pointer, stream)
+        if not rerouted:
+            return bound.scheme.name
+        return f"{bound.scheme.name}, {rerouted} of {bound.half_tiles} half tiles by ieee"
 
     def _check(self, request: Request) -> tuple[Any, int]:
         if self._request.beta != 0 and request.c is None:

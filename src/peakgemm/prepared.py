@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .boundary import pose
+from .boundary import Posed, pose
+from .dispatch import choice_for
+from .problem import Problem
 from .request import Request, locate
 from .runtime import device
-from .runtime.adapters.base import HOST, View
+from .runtime.adapters.base import FLOAT, HOST, DeviceLibrary, View
+from .runtime.device import Gpu
+
+if TYPE_CHECKING:
+    from .emulate.bound import Emulated
+    from .kernels.schemes import Scheme
+    from .select import Choice
+
+_ROWS = 1 << 13  # of the left operand that a scheme is chosen for
 
 
 class Prepared:
@@ -18,11 +28,13 @@ class Prepared:
         shape: its shape.
     """
 
-    __slots__ = ("_kept", "array", "shape")
+    __slots__ = ("_for", "_kept", "_split", "array", "shape")
 
-    def __init__(self, b: Any) -> None:
+    def __init__(self, b: Any, precision: str = "ieee", trans_b: bool = False) -> None:
         library, index = locate(Request(b, b))
         self._kept: Any = None
+        self._split: Split | None = None
+        self._for = precision, bool(trans_b)
         if index == HOST:
             from .runtime.adapters.numpy import host_view
 
@@ -33,11 +45,13 @@ class Prepared:
 
                 self._kept = Resident(host, gpu)
         else:
-            with library.scope(index, None):
+            with library.scope(index, None) as stream:
                 view = library.view(b, "b")
-                rows = (1, view.shape[-2]) if len(view.shape) > 1 else (1, *view.shape)
-                copied = "b" in pose(View.packed(rows), view).copies
-                self.array = library.copy(b, view.shape) if copied else b
+                inner = view.shape[-1] if trans_b or len(view.shape) == 1 else view.shape[-2]
+                posed = pose(View.packed((1, inner)), view, trans_b=trans_b)
+                self.array = library.copy(b, view.shape) if "b" in posed.copies else b
+                if precision != "ieee" and len(view.shape) == 2 and 0 not in view.shape:
+                    self._split = _split(library, self.array, index, precision, bool(trans_b), stream)
         self.shape = view.shape
 
     def resident(self) -> View | None:
@@ -45,5 +59,53 @@ class Prepared:
         gpu = device.here() if self._kept is not None else None
         return self._kept.view if gpu is not None and gpu.index == self._kept.gpu.index else None
 
+    def split_for(self, precision: str, trans_b: bool) -> Split | None:
+        """The operand split for calls of that precision and layout, if it was."""
+        return self._split if self._for == (precision, bool(trans_b)) else None
+
     def __repr__(self) -> str:
         return f"Prepared({type(self.array).__name__} of shape {self.shape})"
+
+
+class Split:
+    """A right operand in panels on its device; see kernels/schemes.py."""
+
+    def __init__(self, scheme: Scheme, memory: Any, panels: int, n: int, k: int) -> None:
+        self._scheme, self._memory, self._panels, self._n, self._k = scheme, memory, panels, n, k
+        self._bound: dict[tuple[Problem, Gpu], Emulated] = {}
+
+    def bound(self, choice: Choice | None, posed: Posed, gpu: Gpu) -> Emulated | None:
+        """The product with these panels; None where another kernel was chosen, or a batch has several of them."""
+        from .emulate.bound import Emulated
+        from .kernels.schemes import operand, scheme_of
+
+        p = posed.problem
+        if choice is None or p is None or scheme_of(choice.kernel) is not self._scheme:
+            return None
+        rows, strides = (p.m, p.batch.a) if posed.swapped else (p.n, p.batch.b)
+        if (rows, p.k) != (self._n, self._k) or operand(self._scheme, rows, p.k, p.batch.sizes, strides).matrices != 1:
+            return None
+        found = self._bound.get((p, gpu))
+        if found is None:
+            ready = {"ready_a" if posed.swapped else "ready_b": self._panels}
+            found = self._bound[p, gpu] = Emulated(choice.kernel, choice.config, p, gpu, **ready)
+        return found
+
+
+def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: bool, stream: int) -> Split | None:
+    """Split ``b``; None where ``precision`` runs IEEE kernels for it."""
+    from .emulate.bound import SplitB
+    from .kernels.schemes import scheme_of
+
+    gpu, view = device.require(index), library.view(b, "b", stream)
+    inner, columns = view.shape[::-1] if trans_b else view.shape
+    posed = pose(View.packed((_ROWS, inner)), view, trans_b=trans_b)
+    assert posed.problem is not None and not posed.swapped
+    scheme = scheme_of(choice_for(posed.problem, gpu, precision).kernel)
+    if scheme is None:
+        return None
+    split = SplitB(scheme, posed.problem, gpu)
+    memory = library.empty((-(-split.bytes // FLOAT),), b, stream)
+    start = library.view(memory, "workspace").pointer
+    split.launch(view.pointer, start, stream)
+    return Split(scheme, memory, start + SplitB.PANELS, columns, inner)

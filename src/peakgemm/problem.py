@@ -167,7 +167,8 @@ class Config:
     ``variant`` the order of FFMAs, loads and unrolling, of which ptxas makes register
     allocations with more or fewer bank conflicts, and ``split`` says how blocks share K: 1, a
     block computes its tiles whole; s > 1, every tile's K is cut among s blocks; 0, stream-K: whole
-    tiles in full waves, and the k-steps of the rest dealt evenly to all blocks.
+    tiles in full waves, and the k-steps of the rest dealt evenly to all blocks. ``cluster`` blocks,
+    one below the other, share what they copy of B.
     """
 
     bm: int
@@ -186,6 +187,7 @@ class Config:
     slices: int = 1
     variant: int = 0
     split: int = 1
+    cluster: int = 1
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -228,5 +230,5 @@ class Config:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object; those of the library's kernels only where they are set."""
-        library = {"producers": 0, "registers": 0, "slices": 1, "variant": 0, "split": 1}
+        library = {"producers": 0, "registers": 0, "slices": 1, "variant": 0, "split": 1, "cluster": 1}
         return {name: value for name, value in asdict(self).items() if library.get(name) != value}

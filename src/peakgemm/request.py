@@ -27,6 +27,8 @@ class Request(NamedTuple):
     beta: float = 0.0
     trans_a: bool = False
     trans_b: bool = False
+    precision: str = "ieee"
+    ready: Any = None  # what `prepare` made of ``b`` for this precision
 
     def arrays(self) -> dict[str, Any]:
         """The arrays that are there, by name."""
@@ -99,14 +101,11 @@ def scales(alpha: Any, beta: Any, c: Any) -> tuple[float, float]:
 
 
 def check_precision(precision: Any) -> None:
-    """Refuse what this version cannot compute.
+    """Refuse what is no precision. Whether a GPU has a scheme is found when a kernel is chosen for it.
 
     Raises:
-        InvalidValue: anything but ``"ieee"``.
+        InvalidValue: none of `PRECISIONS`.
     """
-    if precision == "ieee":
-        return
-    if precision in PRECISIONS:
-        raise InvalidValue(f"precision = {precision!r}: this version has only 'ieee'; leave precision out")
-    raise InvalidValue(f"precision = {precision!r} is unknown; valid ones: "
-                       + ", ".join(repr(x) for x in PRECISIONS) + " (this version has only 'ieee')")
+    if precision not in PRECISIONS:
+        raise InvalidValue(f"precision = {precision!r} is unknown; valid ones: "
+                           + ", ".join(repr(x) for x in PRECISIONS))

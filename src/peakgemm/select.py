@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from . import tuned
+from .emulate.estimate import estimate_us as estimate_emulated_us
+from .errors import InvalidValue
 from .kernels import skinny
 from .kernels.library import SPECIALISED, STAGED, kernel_named
 from .kernels.registry import FLOAT, Kernel
+from .kernels.schemes import SCHEMES, product_on, schemes_on
 from .kernels.skinny import SKINNY
 from .kernels.validity import is_valid
 from .problem import Config, Problem
@@ -23,7 +26,8 @@ from .runtime.architectures import Architecture, architecture
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What runs, where the decision comes from (``tuned``, ``table`` or ``heuristic``) and one sentence why."""
+    """What runs, where the decision comes from (``tuned``, ``table``, ``heuristic``, or ``named`` by the caller) and
+    one sentence why."""
 
     kernel: Kernel
     config: Config
@@ -153,14 +157,17 @@ def candidates(problem: Problem, arch: str, sm_count: int) -> list[tuple[Kernel,
 
 
 @lru_cache(maxsize=4096)
-def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "") -> Choice:
+def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", precision: str = "ieee") -> Choice:
     """The kernel and configuration for ``problem`` on a GPU of ``arch`` (``sm_NN``) with ``sm_count`` SMs.
 
     Deterministic; ``device_name`` says whose tuned entries and which committed table are asked first.
+    ``precision``: see `peakgemm.matmul`; ``"emulated"`` takes tensor cores where the models say that they win.
 
     Raises:
-        InvalidValue: an architecture that the table does not hold.
+        InvalidValue: an architecture that the table does not hold, or a scheme that it has no kernel for.
     """
+    if precision != "ieee":
+        return _emulated(problem, arch, sm_count, device_name, precision)
     limits = architecture(arch)
     known = tuned.lookup(problem, device_name)
     if known is not None:
@@ -175,6 +182,64 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "") ->
 
 
 tuned.remembering.add(choose.cache_clear)
+
+
+# Sums over fewer k-steps are so nearly exact in FP32 that 22 bits are not better.
+_EMULATED_K = 128
+# Where "emulated" takes tensor cores: a scheme that is named runs wherever there is a kernel.
+_MEASURED = (90,)
+# With more rows of tiles, pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
+_CLUSTER_TILES = 32
+# Below, the tensor cores' truncation shows beside FP32's rounding: their sums are carried over twice as often.
+_TWICE_K = 768
+
+
+def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, precision: str) -> Choice:
+    """A scheme that was named, or for ``"emulated"`` the faster of fp16x3 and IEEE FFMA."""
+    limits, p = architecture(arch), problem
+    there = schemes_on(limits)
+    if precision != "emulated" and precision not in there:
+        raise InvalidValue(f"precision = {precision!r}: there is no such kernel for {arch}, which has "
+                           f"{', '.join(there) or 'none of the schemes'}; use 'emulated', which runs IEEE FFMA there, "
+                           "or 'ieee'")
+    ieee = _accurate(problem, arch, sm_count, device_name)
+    nothing = p.alpha == 0 or 0 in (p.m, p.n, p.k, p.batch.count)
+    if nothing or not there or (precision == "emulated" and limits.number not in _MEASURED):
+        why = "nothing to multiply" if nothing else f"tensor cores were not measured to win on {arch}"
+        return replace(ieee, reason=f"IEEE FFMA, {why}: {ieee.reason}")
+    scheme = SCHEMES["fp16x3" if precision == "emulated" else precision]
+    kernel, config = product_on(scheme, limits)
+    if kernel.wgmma:
+        config = replace(config, variant=int(p.k < _TWICE_K), cluster=2 if p.m > 128 * _CLUSTER_TILES else 1)
+    if precision != "emulated":
+        return Choice(kernel, config, "named", "asked for by name")
+    ours, theirs = estimate_emulated_us(scheme, p, limits, sm_count), candidates(p, arch, sm_count)[0][2]
+    if ours < theirs and p.k >= _EMULATED_K:
+        return Choice(kernel, config, "heuristic", f"{scheme.name} on tensor cores: {ours:.0f} us with the split, by "
+                      f"the model, IEEE FFMA {theirs:.0f}")
+    return replace(ieee, reason=f"IEEE FFMA: {theirs:.0f} us by the model, {scheme.name} on tensor cores "
+                                f"{ours:.0f} with the split; {ieee.reason}")
+
+
+_CARRIED = 32  # results a thread, at most
+_CARRY = 16  # bit of a configuration's variant: sums are carried over every tile of K (ffma/specialised.cu)
+
+
+def _accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Choice:
+    """The IEEE kernel in the place of an emulated one.
+
+    cuBLAS cuts K of small products into many short sums; so that its errors are not smaller, ours are carried over
+    every tile of K, for which small thread tiles have the registers.
+    """
+    chosen = choose(problem, arch, sm_count, device_name)
+    if chosen.kernel is not SPECIALISED:
+        return chosen
+    config, reason = chosen.config, chosen.reason
+    if config.tm * config.tn > _CARRIED:
+        ranked = [(kernel, one) for kernel, one, _ in candidates(problem, arch, sm_count)
+                  if kernel is SPECIALISED and one.tm * one.tn <= _CARRIED]
+        config, reason = ranked[0][1], "the model's best of those that carry their sums over"
+    return Choice(SPECIALISED, replace(config, variant=config.variant | _CARRY), chosen.source, reason)
 
 
 def warm_set(arch: str) -> list[tuple[Kernel, Config, Problem]]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .boundary import Posed, pose
-from .dispatch import bound_for, enqueue
+from .dispatch import bound_for, choice_for, enqueue
 from .errors import InvalidValue
 from .problem import Problem
 from .request import Request
@@ -96,7 +96,7 @@ class _Slot:
         order(self._way.inward, self._way.compute)
         posed = _pose(r, views)
         assert posed.problem is not None  # `_mergeable` saw to it
-        bound = bound_for(posed.problem, gpu)
+        bound = bound_for(posed.problem, gpu, choice_for(posed.problem, gpu, r.precision))
         if bound.workspace_bytes and (self._workspace is None or self._workspace.size < bound.workspace_bytes):
             self._workspace = DeviceMemory(bound.workspace_bytes, self._way.compute)
         workspace = self._workspace.pointer if self._workspace and bound.workspace_bytes else 0

@@ -78,7 +78,7 @@ def test_config_macros() -> None:
     macros = Config(128, 64, 16, 8, 4, stages=3, fragments=2, raster=8, min_blocks=2, aligned=True).macros()
     assert macros == {"BM": 128, "BN": 64, "BK": 16, "TM": 8, "TN": 4, "STAGES": 3, "FRAGMENTS": 2, "RASTER": 8,
                       "MIN_BLOCKS": 2, "PASSES": 1, "ALIGNED": 1,
-                      "PRODUCERS": 0, "REGISTERS": 0, "SLICES": 1, "VARIANT": 0}
+                      "PRODUCERS": 0, "REGISTERS": 0, "SLICES": 1, "VARIANT": 0, "CLUSTER": 1}
     assert {type(value) for value in macros.values()} == {int}
 
 

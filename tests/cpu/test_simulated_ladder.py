@@ -155,6 +155,19 @@ def test_faults_never_pass():
     assert wrong([{"shape": [4, 4, 4], "rungs": [{**found, "faults": 0}]}]) == []
 
 
+def test_a_split_may_be_off_by_what_the_table_says():
+    for number, limit in ((3, 2.0), (18, 6.0)):  # K = 1: a product, and alpha
+        rows = [{"number": number, "name": "x", "max_error": error, "faults": 0} for error in (limit, limit + 0.1)]
+        off = f"{number:02} x at [4, 4, 1] ({limit + 0.1:.3g} eps, 0 faults)"
+        assert wrong([{"shape": [4, 4, 1], "rungs": rows}]) == [off]
+
+
+def test_loaders_count_as_threads_and_tensor_cores_raise_the_roof():
+    found = static_row(rung(18), rung(18).default, "sm_90")
+    assert (found["threads"], found["blocks_per_sm"], found["warps_per_sm"]) == (384, 1, 12)
+    assert found["roofline_tflops"] > 100 > static_row(rung(13), rung(13).default, "sm_90")["roofline_tflops"]
+
+
 def test_zeros_have_no_error():
     a, b = np.zeros((3, 2), "f4"), np.zeros((2, 3), "f4")
     assert simulated_row(empty(), a, b, np.zeros((3, 3)), np.zeros((3, 3)))["max_error"] == 0

@@ -32,7 +32,7 @@ def test_there_are_eight_published_tiles() -> None:
 
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda k: k.name)
 def test_defaults_are_valid(kernel: Kernel) -> None:
-    arch = architecture("sm_80")
+    arch = HOPPER if kernel.wgmma else architecture("sm_80")
     for config in (kernel.default, *kernel.named.values()):
         for aligned in (True, False):
             assert violations(kernel, replace(config, aligned=aligned), arch) == []
@@ -74,6 +74,13 @@ def large(**changes: int) -> Config:
     (11, replace(TILE, bm=256, bn=256, bk=16), "sm_90", ["393216 bytes asked", "1024 threads", "262144 there"]),
     (11, replace(TILE, min_blocks=3), "sm_90", ["294912 bytes asked by 3 block(s)", "262144 there"]),
     (13, rung(13).default, "sm_75", ["cp.async needs sm_80 or later, not sm_75"]),
+    (18, rung(18).default, "sm_80", ["wgmma needs sm_90, not sm_80"]),
+    (18, rung(18).default, "sm_100", ["wgmma needs sm_90, not sm_100"]),
+    (18, replace(rung(18).default, bk=32), "sm_90", ["BK = 32 must be 64"]),
+    (18, replace(rung(18).default, bm=64), "sm_90", ["BM = 64 must be 128"]),
+    (18, replace(rung(18).default, stages=1), "sm_90", ["stages = 1", "at least 2"]),
+    (18, replace(rung(18).default, stages=4), "sm_90", ["266304 bytes asked", "232448 there"]),
+    (18, replace(rung(18).default, registers=208), "sm_90", ["registers = 208", "fixed at 200"]),
 ])
 def test_refused(number: int, config: Config, arch: str, says: list[str]) -> None:
     kernel = rung(number)
@@ -142,7 +149,7 @@ def test_choose_refuses_what_neither_path_can_run() -> None:
 
 @pytest.mark.parametrize(("text", "numbers"), [
     ("00-14", list(range(15))), ("3", [3]), ("03,07-09", [3, 7, 8, 9]), ("warp_tile", [12]), ("cp-async, 1", [1, 13]),
-    ("9,9,8-9", [8, 9]),
+    ("13-18", [13, 14, 18]), ("tensor-cores", [18]), ("9,9,8-9", [8, 9]),
 ])
 def test_rungs_by_word(text: str, numbers: list[int]) -> None:
     assert [k.number for k in rungs(text)] == numbers

@@ -2,18 +2,24 @@
 
 import ctypes
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import peakgemm
 from peakgemm import simulator
 from peakgemm.kernels.execute import run_rung
 from peakgemm.kernels.registry import LADDER
+from peakgemm.kernels.schemes import SCHEMES
+from peakgemm.problem import Problem
 from peakgemm.runtime import device, source
 from peakgemm.runtime.arrays import DeviceCopy, stream_of
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.launch import load
+from peakgemm.select import choose
+from peakgemm.simulator.emulated import run_emulated
 
 FIXTURES = Path(__file__).parents[1] / "cpu" / "simulator" / "fixtures"
 SIZES = [1, 2, 3, 7, 31, 33, 64, 65, 127, 129, 130]
@@ -32,6 +38,22 @@ def test_rungs(kernel):
         run_rung(kernel.number, a, b, c, alpha=alpha, beta=beta)
         simulator.run_rung(kernel, a, b, twin, alpha=alpha, beta=beta)
         assert (c.view("u4") == twin.view("u4")).all(), (kernel.label, m, n, k, alpha, beta)
+
+
+@pytest.mark.skipif(device.here() is None or device.here().arch != "sm_90", reason="tensor-core kernels are for sm_90")
+@pytest.mark.parametrize("precision", SCHEMES)
+def test_emulated(precision):
+    """Tensor cores add as the simulator says, to the last bit."""
+    numbers = np.random.default_rng(5)
+    for m, n, k in ((130, 131, 200), (64, 40, 800)):
+        for draw in (numbers.standard_normal, numbers.random):
+            a, b = draw((m, k), dtype=np.float32), draw((k, n), dtype=np.float32)
+            chosen = choose(Problem.contiguous(m, n, k), "sm_90", 132, "", precision)
+            twin = np.full((m, n), np.nan, np.float32)
+            _, rerouted = run_emulated(chosen.kernel, replace(chosen.config, cluster=1),
+                                       Problem.contiguous(m, n, k), a, b, twin, checks=False)
+            got = peakgemm.matmul(a, b, precision=precision)
+            assert rerouted == 0 and (got.view("u4") == twin.view("u4")).all(), (m, n, k, (got != twin).mean())
 
 
 def on_gpu(entry, grid, block, args, shared_bytes=0):

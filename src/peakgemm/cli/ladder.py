@@ -43,15 +43,18 @@ def command(
     steps = len(wanted) * sum(len(configurations(k, target, configs)) for k in chosen) * 2
     with progress("compiling", steps) as done:
         runs = ladder(chosen, wanted, target, measured_on, peer, done, configs)
-    left_out = [] if selection else [k.label for k in LADDER if k not in chosen]
+    left_out: dict[str, list[str]] = {}
+    for kernel in LADDER:
+        if not selection and (lacking := kernel.lacks(architecture(target))):
+            left_out.setdefault(lacking, []).append(kernel.label)
     for run in runs:
         _show(run, target, gpu.name if measured_on and gpu else None)
     if explain:
         for kernel in chosen:
             out.print(f"\n{kernel.path}\n", markup=False)
             out.print(header_comment(rung(kernel.number).path), markup=False)
-    if left_out:
-        out.print(f"\nLeft out, they need cp.async (sm_80 or later): {', '.join(left_out)}.", markup=False)
+    for lacking, labels in left_out.items():
+        out.print(f"\nLeft out on {target}, {lacking}: {', '.join(labels)}.", markup=False)
     if peer is None:
         out.print(f"\nNot timed: {_why_not(gpu, target)}.", markup=False)
         if measured_on is None and not all(r["backend"] for run in runs for r in run["rungs"]):

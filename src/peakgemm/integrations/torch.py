@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["gemm_with_grad", "traced_gemm", "use"]
 
 
-def gemm_with_grad(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
+def gemm_with_grad(a: Any, b: Any, c: Any, alpha: float, beta: float, precision: str = "ieee") -> Any:
     """``alpha a b + beta c`` with a gradient, past torch's dispatcher.
 
     Args:
         a, b: float32 tensors ``(..., M, K)`` and ``(..., K, N)`` of any strides; the batch dimensions broadcast.
         c: float32, broadcastable to the result, or None. Not read where ``beta = 0``.
         alpha, beta: numbers; no gradient goes to them.
+        precision: of this product and those of its backward pass; see `peakgemm.matmul`.
 
     Returns:
         A new contiguous tensor ``(..., M, N)``. The backward pass multiplies with transposed views
@@ -33,17 +34,17 @@ def gemm_with_grad(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
     """
     from . import torch_ops
 
-    return torch_ops.gemm_with_grad(a, b, c, alpha, beta)
+    return torch_ops.gemm_with_grad(a, b, c, alpha, beta, precision)
 
 
-def traced_gemm(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
+def traced_gemm(a: Any, b: Any, c: Any, alpha: float, beta: float, precision: str = "ieee") -> Any:
     """The same product through the registered op ``torch.ops.peakgemm.gemm``, which ``torch.compile`` can trace.
 
     Arguments, result and errors are those of `gemm_with_grad`.
     """
     from . import torch_ops
 
-    return torch_ops.traced_gemm(a, b, c, alpha, beta)
+    return torch_ops.traced_gemm(a, b, c, alpha, beta, precision)
 
 
 def use(precision: str = "ieee") -> Use:
@@ -56,7 +57,7 @@ def use(precision: str = "ieee") -> Use:
     Enter and leave it while no other thread multiplies.
 
     Args:
-        precision: ``"ieee"``, whatever torch's TF32 switches say.
+        precision: ``"ieee"``, whatever torch's TF32 switches say, or another one of `peakgemm.matmul`.
 
     Returns:
         A context manager; ``as`` gives counts of what ran where (`Rerouted.calls`, `Rerouted.fallbacks`).

@@ -15,32 +15,34 @@ from torch import Tensor
 from ..boundary import result_shape
 from ..errors import InvalidValue
 from ..plan import run as multiply
-from ..request import scales
+from ..request import check_precision, scales
 from ..runtime.adapters.base import check_dtype
 
-Gemm = Callable[[Tensor, Tensor, "Tensor | None", float, float], Tensor]
+Gemm = Callable[[Tensor, Tensor, "Tensor | None", float, float, str], Tensor]
 
 
-def gemm_with_grad(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
+def gemm_with_grad(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str) -> Tensor:
     """See `peakgemm.integrations.torch.gemm_with_grad`."""
-    result: Tensor = _Gemm.apply(a, b, c, float(alpha), float(beta))
+    result: Tensor = _Gemm.apply(a, b, c, float(alpha), float(beta), precision)
     return result
 
 
-def traced_gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
+def traced_gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str) -> Tensor:
     """See `peakgemm.integrations.torch.traced_gemm`."""
-    result: Tensor = torch.ops.peakgemm.gemm.default(a, b, c, float(alpha), float(beta))
+    result: Tensor = torch.ops.peakgemm.gemm.default(a, b, c, float(alpha), float(beta), precision)
     return result
 
 
-def _run(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
+def _run(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str) -> Tensor:
     _check_ranks(a, b)
-    result: Tensor = multiply(a, b, c, alpha=alpha, beta=beta)
+    check_precision(precision)
+    result: Tensor = multiply(a, b, c, alpha=alpha, beta=beta, precision=precision)
     return result
 
 
-def _shape_only(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
+def _shape_only(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str) -> Tensor:
     """What the tracer runs: the checks of `plan.run`, for sizes that may be symbols."""
+    check_precision(precision)
     for name, x in (("a", a), ("b", b), ("c", c)):
         if x is not None:
             check_dtype(str(x.dtype).removeprefix("torch."), name)
@@ -62,9 +64,9 @@ def _check_ranks(a: Tensor, b: Tensor) -> None:
                            "add one with unsqueeze()")
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float, float], output: Any = None) -> None:
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float, float, str], output: Any = None) -> None:
     """Save for the backward pass only what it will read."""
-    a, b, c, ctx.alpha, ctx.beta = inputs
+    a, b, c, ctx.alpha, ctx.beta, ctx.precision = inputs
     ctx.shapes = a.shape, b.shape, None if c is None else c.shape
     ctx.save_for_backward(a if ctx.needs_input_grad[1] else None, b if ctx.needs_input_grad[0] else None)
 
@@ -77,7 +79,7 @@ def _gradients(gemm: Gemm, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (a, b), (a_shape, b_shape, c_shape) = ctx.saved_tensors, ctx.shapes
     grad_a = grad_b = grad_c = None
     if ctx.needs_input_grad[0]:
-        grad_a = gemm(grad, b.mT, None, ctx.alpha, 0.0).sum_to_size(a_shape)
+        grad_a = gemm(grad, b.mT, None, ctx.alpha, 0.0, ctx.precision).sum_to_size(a_shape)
     if ctx.needs_input_grad[1]:
         batch = grad.shape[:-2]
         if len(batch) > 0 and all(size == 1 for size in b_shape[:-2]):
@@ -85,13 +87,14 @@ def _gradients(gemm: Gemm, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             # dimension, and the gradients of the single products are never stored.
             rows = prod(batch) * grad.shape[-2]
             tall = a.expand(*batch, *a_shape[-2:]).reshape(rows, a_shape[-1])
-            grad_b = gemm(tall.mT, grad.reshape(rows, grad.shape[-1]), None, ctx.alpha, 0.0).reshape(b_shape)
+            wide = grad.reshape(rows, grad.shape[-1])
+            grad_b = gemm(tall.mT, wide, None, ctx.alpha, 0.0, ctx.precision).reshape(b_shape)
         else:
-            grad_b = gemm(a.mT, grad, None, ctx.alpha, 0.0).sum_to_size(b_shape)
+            grad_b = gemm(a.mT, grad, None, ctx.alpha, 0.0, ctx.precision).sum_to_size(b_shape)
     if ctx.needs_input_grad[2]:
         # beta = 0 does not read c: no infinity in the gradient may reach it as 0 x inf.
         grad_c = ctx.beta * grad.sum_to_size(c_shape) if ctx.beta != 0 else grad.new_zeros(c_shape)
-    return grad_a, grad_b, grad_c, None, None
+    return grad_a, grad_b, grad_c, None, None, None
 
 
 class _Gemm(torch.autograd.Function):  # type: ignore[misc]
@@ -115,7 +118,7 @@ def _traced_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 # compiler need not copy operands into the strides that it traced. No defaults: torch drops arguments that equal
 # theirs before the gradient is asked for, whose inputs would then be fewer.
 _LIBRARY = torch.library.Library("peakgemm", "FRAGMENT")
-_LIBRARY.define("gemm(Tensor a, Tensor b, Tensor? c, float alpha, float beta) -> Tensor",
+_LIBRARY.define("gemm(Tensor a, Tensor b, Tensor? c, float alpha, float beta, str precision) -> Tensor",
                 tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout))
 for _key in ("CUDA", "CPU"):
     _LIBRARY.impl("gemm", _run, _key)

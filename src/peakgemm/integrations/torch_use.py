@@ -75,19 +75,21 @@ _OPS: dict[str, Callable[..., _Call]] = {
 }
 
 
-def _run(call: _Call) -> Tensor:
-    result: Tensor = multiply(call.a, call.b, call.c, alpha=float(call.alpha), beta=float(call.beta),
-                              out=call.out)
+def _run(call: _Call, precision: str) -> Tensor:
+    result: Tensor = multiply(call.a, call.b, call.c, alpha=float(call.alpha), beta=float(call.beta), out=call.out,
+                              precision=precision)
     return result
 
 
 class Rerouted:
     """The rerouting in force: how many calls of each op peakgemm ran, and how many went on to torch.
 
-    ``calls`` and ``fallbacks`` count by op, ``"mm"`` or ``"addmm.out"``; nested blocks share them.
+    ``calls`` and ``fallbacks`` count by op, ``"mm"`` or ``"addmm.out"``; nested blocks share them. ``precisions``
+    are those of the blocks, the innermost last, which holds.
     """
 
-    def __init__(self, key: str, run: Callable[[_Call], Tensor]) -> None:
+    def __init__(self, key: str, run: Callable[[_Call, str], Tensor]) -> None:
+        self.precisions: list[str] = []
         self.calls: Counter[str] = Counter()
         self.fallbacks: Counter[str] = Counter()
         self._run = run
@@ -112,7 +114,7 @@ class Rerouted:
             call = _OPS[op](*args, **kwargs)
             if call.is_ours():
                 try:
-                    result = self._run(call)
+                    result = self._run(call, self.precisions[-1])
                     self.calls[op] += 1
                     return result
                 except InvalidValue:
@@ -130,8 +132,9 @@ _active: dict[str, tuple[Rerouted, int]] = {}  # by dispatch key, with the depth
 class Use(ContextDecorator):
     """What `peakgemm.torch.use` returns: a context manager and decorator that can be entered again and again."""
 
-    def __init__(self, precision: str, key: str = "CUDA", run: Callable[[_Call], Tensor] = _run) -> None:
+    def __init__(self, precision: str, key: str = "CUDA", run: Callable[[_Call, str], Tensor] = _run) -> None:
         check_precision(precision)
+        self._precision = precision
         if not hasattr(torch.library, "get_kernel"):
             raise MissingComponent(f"peakgemm.torch.use() needs torch 2.9 or newer, this is {torch.__version__}; "
                                    "run: pip install -U torch")
@@ -140,6 +143,7 @@ class Use(ContextDecorator):
     def __enter__(self) -> Rerouted:
         with _lock:
             rerouted, depth = _active.get(self._key) or (self._make(), 0)
+            rerouted.precisions.append(self._precision)
             _active[self._key] = rerouted, depth + 1
             return rerouted
 
@@ -147,6 +151,7 @@ class Use(ContextDecorator):
         with _lock:
             rerouted, depth = _active.pop(self._key)
             if depth > 1:
+                rerouted.precisions.pop()
                 _active[self._key] = rerouted, depth - 1
             else:
                 rerouted.restore()

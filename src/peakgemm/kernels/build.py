@@ -16,5 +16,8 @@ def build(kernel: Kernel, config: Config, arch: str, kind: Kind = "cubin") -> Co
         InvalidValue: a config that the kernel or the architecture does not allow.
         CompileFailed, MissingComponent: see `compile_source`.
     """
-    require(kernel, config, architecture(arch))
-    return compile_source(kernel.source, kernel.entry, arch, config.macros(), kind, name=kernel.path.name)
+    limits = architecture(arch)
+    require(kernel, config, limits)
+    # wgmma and setmaxnreg are in the instruction set of this one architecture, which only the suffix names.
+    name = f"{limits.name}a" if kernel.wgmma else arch
+    return compile_source(kernel.source, kernel.entry, name, config.macros(), kind, name=kernel.path.name)

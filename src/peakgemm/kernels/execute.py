@@ -70,7 +70,7 @@ def run_rung(number: int, a: Any, b: Any, c: Any, *, alpha: float = 1.0, beta: f
     """``C = alpha A B + beta C`` by one rung of the ladder, in place.
 
     Args:
-        number: the rung, 0 to 14.
+        number: the rung: see `peakgemm ladder`.
         a, b, c: ``A (M, K)``, ``B (K, N)``, ``C (M, N)``: float32, row-major with any leading
             dimension; torch CUDA tensors, CuPy arrays, or NumPy arrays (copied to the device and
             back). C is written in place. For column-major data pass ``b.T, a.T, c.T``: C^T = B^T A^T.

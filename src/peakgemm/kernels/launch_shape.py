@@ -34,5 +34,5 @@ def launch_shape(kernel: Kernel, config: Config, problem: Problem) -> LaunchShap
                            f"the limit is {MAX_BLOCKS}; use a larger tile or split the product")
     # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
     k = 0 if p.alpha == 0 else p.k
-    return LaunchShape(blocks, config.threads, kernel.shared_bytes(config) if kernel.dynamic else 0,
+    return LaunchShape(blocks, config.block_threads, kernel.shared_bytes(config) if kernel.dynamic else 0,
                        (p.m, p.n, k, p.lda, p.ldb, p.ldc, p.alpha, p.beta))

@@ -30,6 +30,11 @@ def _tiles(pad_a: int = 0, pad_b: int = 0, transposed: bool = True) -> Callable[
     return shared
 
 
+def _split_tiles(c: Config) -> int:
+    """Bytes of ``stages`` pairs of tiles as two FP16 halves, the scale of every row and column, two mbarriers."""
+    return c.stages * ((c.bm + c.bn) * (c.bk * 2 * 2 + FLOAT) + 2 * 8)
+
+
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """One ``.cu`` file: a rung of the ladder, or of ``folder``, a kernel of the library (number -1).
@@ -38,9 +43,12 @@ class Kernel:
     it is passed at launch (and so may exceed 48 KB). ``tunes`` names the fields of `Config`,
     beyond the tile, that the source uses. ``vectors`` names the matrices that the
     aligned compilation accesses sixteen bytes at a time. ``shape`` names the family of
-    constraints on the tile in `validity`. ``overrides`` holds the default config of
+    constraints on the tile in `validity`. Several kernels of the library may share the source
+    ``source_name`` and differ by ``defines``. ``overrides`` holds the default config of
     architectures where another one is better: with room for two blocks per SM, rung 11 gains 3 % on
     sm_90 and spills on others; rung 12 gains 8 % on sm_90 and spills on sm_70, sm_100 and sm_120.
+    ``peak`` is the ceiling of its arithmetic in multiples of the FP32 peak, ``rounding`` what it may be
+    off, in eps |A||B|, beyond a chain of FMAs.
     """
 
     number: int
@@ -53,14 +61,18 @@ class Kernel:
     tunes: frozenset[str] = frozenset()
     vectors: str = ""
     cp_async: bool = False
+    peak: float = 1.0
+    rounding: float = 0.0
     folder: str = "ladder"
+    source_name: str = ""
+    defines: Mapping[str, int] = field(default_factory=dict)
     named: Mapping[str, Config] = field(default_factory=dict)
     overrides: Mapping[str, Config] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
         """The source file."""
-        name = f"{self.number:02}_{self.name}" if self.folder == "ladder" else self.name
+        name = f"{self.number:02}_{self.name}" if self.folder == "ladder" else self.source_name or self.name
         return source.KERNELS / self.folder / f"{name}.cu"
 
     @property
@@ -69,9 +81,24 @@ class Kernel:
         return self.path.relative_to(source.KERNELS).as_posix()
 
     @property
+    def wgmma(self) -> bool:
+        """Whether it multiplies on the tensor cores of sm_90."""
+        return self.shape in ("wgmma", "split tile")
+
+    def lacks(self, arch: Architecture) -> str | None:
+        """The instructions that the kernel needs and ``arch`` has not, with who has them; None: it has all."""
+        if self.cp_async and not arch.has_cp_async:
+            return "cp.async needs sm_80 or later"
+        if self.wgmma and arch.number != 90:
+            return "wgmma needs sm_90"
+        return None
+
+    @property
     def entry(self) -> str:
         """Name of the exported kernel."""
-        return f"sgemm_{self.number:02}_{self.name}" if self.folder == "ladder" else f"{self.folder}_{self.name}"
+        if self.folder == "ladder":
+            return f"sgemm_{self.number:02}_{self.name}"
+        return f"{self.folder}_{self.source_name or self.name}"
 
     @property
     def label(self) -> str:
@@ -135,6 +162,13 @@ LADDER: tuple[Kernel, ...] = (
            cp_async=True,
            named={"128x256": Config(128, 256, 16, 8, 16, stages=4, fragments=2, raster=8),
                   "256x128": Config(256, 128, 16, 16, 8, stages=4, fragments=2, raster=8)}),
+    Kernel(18, "tensor_cores", "FP32 accuracy from FP16 tensor cores: split on the way in, three products",
+           Config(128, 128, 64, 8, 8, stages=3, raster=8, producers=128, registers=200), "split tile", _split_tiles,
+           dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ac",
+           # Three products at 2048 FP16 multiply-adds a clock and SM (Hopper's white paper), beside 128 FFMA.
+           peak=16 / 3,
+           # Two elements rounded to 2^-23 of themselves, and the product of their second halves, 2^-22, left out.
+           rounding=4.0),
 )
 
 
@@ -153,7 +187,7 @@ def rung(number: int) -> Kernel:
 
 def supported(arch: Architecture) -> tuple[Kernel, ...]:
     """The rungs that ``arch`` has the instructions for."""
-    return tuple(k for k in LADDER if arch.has_cp_async or not k.cp_async)
+    return tuple(k for k in LADDER if k.lacks(arch) is None)
 
 
 def rungs(selection: str) -> tuple[Kernel, ...]:

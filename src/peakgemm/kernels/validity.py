@@ -183,7 +183,33 @@ def _carried(c: Config) -> Iterator[str]:
             yield f"{name} = {floats} must be a multiple of {c.threads} threads: each carries as many words"
 
 
+def _wgmma(c: Config) -> Iterator[str]:
+    """Two warpgroups of 64 rows, and a chunk of K in two stages of 64 bytes a row."""
+    yield from _exactly(c, bm=128, bn=128, tm=8, tn=8, min_blocks=1, slices=1, split=1)
+    yield from _multiple(c, "stages", 2, "a chunk of K is two")
+    yield from _multiple(c, "producers", 128, "a warpgroup copies")
+    if c.cluster not in (1, 2):
+        yield f"cluster = {c.cluster} must be 1 or 2"
+    if c.stages < 4:
+        yield f"stages = {c.stages} must be 4 or more: one chunk is read while the next comes"
+
+
+def _mma(c: Config) -> Iterator[str]:
+    """Eight warps of 64 x 32, a stage of 64 bytes a row."""
+    yield from _exactly(c, bm=128, bn=128, tm=8, tn=8)
+    if c.stages < 2:
+        yield f"stages = {c.stages} must be 2 or more: one is read while the next comes"
+
+
+def _split_tile(c: Config) -> Iterator[str]:
+    yield from _exactly(c, bm=128, bn=128, bk=64, tm=8, tn=8)
+    if c.stages < 2:
+        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+
+
 _SHAPES = {
+    "split tile": _split_tile,
+    "wgmma": _wgmma, "mma": _mma,
     "specialised": _specialised, "staged": _carried, "skinny": skinny.constraints,
     "one output": _one_output, "direct": _direct, "square tile": _square_tile, "one float4": _one_float4,
     "template": _template, "warp tile": _warp_staged, "multistage": _multistage,
@@ -191,9 +217,9 @@ _SHAPES = {
 
 
 def _resources(kernel: Kernel, c: Config, arch: Architecture) -> Iterator[str]:
-    if kernel.cp_async and not arch.has_cp_async:
-        yield f"cp.async needs sm_80 or later, not {arch.name}"
-    if c.registers and arch.number != 90:
+    if lacking := kernel.lacks(arch):
+        yield f"{lacking}, not {arch.name}"
+    elif c.registers and arch.number != 90:
         yield f"registers = {c.registers}: setmaxnreg is for sm_90, not {arch.name}; use 0"
     shared = kernel.shared_bytes(c)
     room = arch.shared_per_block if kernel.dynamic else arch.static_shared

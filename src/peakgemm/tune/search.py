@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import median
 
 from ..bench.operands import Flat, launches
 from ..bench.peers import Peer, visiting
 from ..bench.timer import Comparison, Timer
+from ..emulate.bound import bind as bind_emulated
 from ..errors import InvalidValue, PeakgemmError
 from ..kernels.bound import bind
 from ..kernels.registry import Kernel
@@ -70,8 +72,11 @@ def tune(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float
     return outcome
 
 
-def best(problem: Problem, gpu: Gpu) -> tuple[Kernel, Config]:
+def best(problem: Problem, gpu: Gpu, precision: str = "ieee") -> tuple[Kernel, Config]:
     """The fastest kernel and configuration for ``problem`` on ``gpu``: what `Plan.autotune` asks.
+
+    A scheme that is named has nothing to choose between. For ``"emulated"`` the fastest IEEE kernel is timed
+    against tensor cores.
 
     The outcome is kept, for later calls and processes, where that is possible. The caller's streams and
     switches stay as they are; memory for operands, beyond twice the L2, is used meanwhile.
@@ -80,15 +85,26 @@ def best(problem: Problem, gpu: Gpu) -> tuple[Kernel, Config]:
         MissingComponent: neither torch nor CuPy is installed with a GPU build.
         CompileFailed, LaunchFailed: the default itself cannot run.
     """
+    rival = choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision)
+    if rival.source == "named":
+        return rival.kernel, rival.config
     with device.activated(gpu.index), visiting() as peer:
         device.introduce(gpu.index)
-        outcome = search(problem, gpu, peer, Timer(peer, SECONDS))
+        timer = Timer(peer, SECONDS)
+        outcome = search(problem, gpu, peer, timer)
+        if rival.kernel.folder == "tensor":
+            memory = Flat(problem, gpu, peer)
+            winner = launches(bind(outcome.winner.kernel, outcome.winner.config, problem, gpu), memory.addresses, peer)
+            tensor = launches(bind_emulated(rival.kernel, rival.config, problem, gpu), memory.addresses, peer)
+            emulated = median(timer.compare(tensor, winner).ratios) > 1
+        else:
+            emulated = False
     source = choose(plain(problem), gpu.arch, gpu.sm_count, gpu.name).source
     try:
         store.save(gpu.name, problem, outcome, source)
     except (InvalidValue, OSError) as error:
         log.warning("peakgemm: the outcome of autotune() holds for this plan only: %s", error)
-    return outcome.winner.kernel, outcome.winner.config
+    return (rival.kernel, rival.config) if emulated else (outcome.winner.kernel, outcome.winner.config)
 
 
 def _compile(found: list[Candidate], problem: Problem, gpu: Gpu) -> None:

@@ -28,6 +28,8 @@ __device__ constexpr int unrolled(int steps, int most) {
   return steps > 2 && TM * TN * steps > most ? unrolled(steps / 2, most) : steps;
 }
 constexpr int UNROLL = unrolled(BK, VARIANT & 8 ? 1280 : 2560);
+// Sums over a tile of K are added up among themselves: rounding errors grow with K / BK instead of K.
+constexpr bool CARRY = VARIANT & 16;
 static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the same stages, and one ahead");
 
 __device__ __forceinline__ void slices_meet() { asm volatile("bar.sync 1, %0;" ::"n"(COMPUTE) : "memory"); }
@@ -140,6 +142,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
         Segment s;
         if (!segment_of(g, steps, item, half, s)) continue;
         float acc[TM][TN] = {};
+        float sum[CARRY ? TM : 1][CARRY ? TN : 1] = {};
 #pragma unroll 1
         for (turn -= s.end - s.begin; turn < 0; turn += SLICES) {
           const unsigned read = barrier + 8 * STAGES;
@@ -165,6 +168,18 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
           }
           __syncwarp();
           if (threadIdx.x % 32 == 0) mbarrier_arrive(read);
+          if constexpr (CARRY) {
+#pragma unroll
+            for (int i = 0; i < TM; ++i)
+#pragma unroll
+              for (int j = 0; j < TN; ++j) sum[i][j] += acc[i][j], acc[i][j] = 0.f;
+          }
+        }
+        if constexpr (CARRY) {
+#pragma unroll
+          for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) acc[i][j] = sum[i][j];
         }
         if constexpr (SLICES > 1) {
           if (slice) {

@@ -1,0 +1,106 @@
+"""An emulated product bound to a problem and a device: a split pass and the product, in one stream."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+
+from ..errors import InvalidValue
+from ..kernels.registry import Kernel
+from ..kernels.schemes import (
+    HEAD,
+    SPLIT_THREADS,
+    Scheme,
+    emulation,
+    product_on,
+    product_recipe,
+    scheme_of,
+    split_recipe,
+)
+from ..kernels.validity import require
+from ..problem import Config, Problem
+from ..runtime import driver
+from ..runtime.compile import in_parallel
+from ..runtime.device import Gpu, activated
+from ..runtime.launch import Launcher, load
+
+_REROUTED = 4  # bytes into a workspace: struct Progress of common/split_panel.cuh
+
+
+class Emulated:
+    """One product by a scheme, compiled, loaded and scheduled; `launch` is that of `kernels.bound.Bound`.
+
+    Attributes:
+        kernel, config, problem, scheme: what was bound.
+        workspace_bytes: device memory for the split operands; its head tells afterwards what was rerouted.
+        half_tiles: parts of 64 x 128 of the result, each of which the guard may reroute to IEEE FFMA.
+    """
+
+    __slots__ = ("_product", "_split", "config", "gpu", "half_tiles", "kernel", "problem", "scheme", "workspace_bytes")
+
+    def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu, ready_a: int = 0,
+                 ready_b: int = 0) -> None:
+        scheme = scheme_of(kernel)
+        if scheme is None:
+            raise InvalidValue(f"{kernel.name} is no tensor-core kernel; use kernels.bound.bind")
+        require(kernel, config, gpu.limits, problem)
+        self.kernel, self.config, self.problem, self.scheme, self.gpu = kernel, config, problem, scheme, gpu
+        plan = emulation(scheme, config, problem, gpu.sm_count, ready_a, ready_b)
+        self.workspace_bytes = plan.workspace_bytes
+        self.half_tiles = -(-problem.m // 64) * -(-problem.n // 128) * problem.batch.count
+        recipes = split_recipe(scheme, problem, gpu.arch), product_recipe(kernel, config, gpu.arch)
+        split, product = in_parallel(lambda recipe: recipe.make("cubin"), recipes)
+        label = f"{kernel.name} {config.label()} {problem.layout}"
+        self._split = Launcher(load(split, scheme.panel, gpu), label, gpu, plan.split_blocks, SPLIT_THREADS,
+                               plan.arguments).enqueue
+        self._product = Launcher(load(product, kernel.shared_bytes(config), gpu), label, gpu, plan.blocks,
+                                 config.block_threads, plan.arguments).enqueue
+
+    def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
+        """Enqueue ``C = alpha op(A) op(B) + beta C0``; see `kernels.bound.Bound.launch`."""
+        self._split(a, b, c0, c, workspace, stream)
+        self._product(a, b, c0, c, workspace, stream)
+
+    def rerouted(self, workspace: int, stream: int) -> int:
+        """How many half tiles the guard rerouted in the last launch with ``workspace``; waits for ``stream``.
+
+        Raises:
+            LaunchFailed: the device's error.
+        """
+        found = ctypes.c_int()
+        with activated(self.gpu.index):
+            driver.demand("waiting for a stream", "cuStreamSynchronize", ctypes.c_void_p(stream))
+            driver.demand("a copy between host and device", "cuMemcpyDtoH_v2", ctypes.byref(found),
+                          ctypes.c_uint64(workspace + _REROUTED), ctypes.c_size_t(ctypes.sizeof(found)))
+        return found.value
+
+
+@lru_cache(maxsize=1024)
+def bind(kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> Emulated:
+    """Compile (or take from the cache), load and schedule; see `kernels.bound.bind`."""
+    return Emulated(kernel, config, problem, gpu)
+
+
+class SplitB:
+    """The split of a right operand by itself, once for many products.
+
+    Attributes:
+        bytes: device memory for it, `PANELS` of them before the panels.
+    """
+
+    PANELS = HEAD
+
+    def __init__(self, scheme: Scheme, problem: Problem, gpu: Gpu) -> None:
+        plan = emulation(scheme, product_on(scheme, gpu.limits)[1], problem, gpu.sm_count, ready_a=1)
+        self.bytes = plan.workspace_bytes
+        split = split_recipe(scheme, problem, gpu.arch).make("cubin")
+        self._split = Launcher(load(split, scheme.panel, gpu), f"{scheme.name} {problem.layout}", gpu,
+                               plan.split_blocks, SPLIT_THREADS, plan.arguments).enqueue
+
+    def launch(self, b: int, memory: int, stream: int) -> None:
+        """Enqueue the split of the operand at ``b`` into ``memory``.
+
+        Raises:
+            LaunchFailed: the driver's refusal.
+        """
+        self._split(b, b, memory, memory, memory, stream)

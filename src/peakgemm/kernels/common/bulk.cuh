@@ -1,0 +1,14 @@
+// Bulk copies between global and shared memory (sm_90): one thread asks, a whole block of bytes moves.
+// Addresses and sizes are multiples of 16.
+
+// To shared memory; the barrier counts the bytes.
+__device__ __forceinline__ void bulk_load(unsigned to, const void* from, int bytes, unsigned barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+
+// Arrive at a barrier, whose phase then also waits for that many bytes of bulk copies.
+__device__ __forceinline__ void bulk_expect(unsigned barrier, int bytes) {
+  asm volatile("{.reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;}" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}

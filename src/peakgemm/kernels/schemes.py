@@ -1,0 +1,189 @@
+"""The kernels that compute FP32 products on tensor cores: schemes, split operands in memory, launches.
+
+An operand is split into planes of narrower floats whose sum it is (tensor/split.cu); another kernel multiplies
+the planes and adds up in FP32 (tensor/product.cu).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from struct import Struct
+
+from ..errors import InvalidValue
+from ..problem import Config, Problem
+from ..runtime.architectures import Architecture, architecture
+from .launch_shape import MAX_BLOCKS
+from .library import Recipe, widths
+from .registry import Kernel
+from .schedule import arguments
+
+ROWS = 128          # of a panel
+HEAD = 256          # bytes at the start of a workspace: struct Progress
+SPLIT_THREADS = 256
+_TAIL = ROWS * 4 + 32 + ROWS  # bytes beside a panel's planes: scales, summary, counts
+# What struct Emulated of common/split_panel.cuh holds after struct Gemm: 7 long long, 10 int.
+_TRAILER = Struct("<7q10i")
+_L2_BYTES = 32 << 20  # panels that all blocks find in L2 even where they drift apart
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How an FP32 value is split: into ``planes`` floats of ``element`` bytes; ``products`` of planes are added."""
+
+    name: str
+    code: int
+    planes: int
+    element: int
+    products: int
+
+    @property
+    def chunk(self) -> int:
+        """K-steps of a panel, which share a scale: 128 bytes of each plane's row."""
+        return 128 // self.element
+
+    @property
+    def panel(self) -> int:
+        """Bytes from one panel to the next."""
+        return -(-(self.planes * ROWS * 128 + _TAIL) // 128) * 128  # the split pass builds one in shared memory
+
+
+SCHEMES: Mapping[str, Scheme] = {scheme.name: scheme for scheme in (
+    Scheme("fp16x3", 0, 2, 2, 3), Scheme("tf32x3", 1, 2, 4, 3), Scheme("bf16x9", 2, 3, 2, 9))}
+
+
+def _ring(c: Config, scheme: Scheme) -> int:
+    """Bytes of the stages (half a panel of each operand), the scales, and what an IEEE half tile needs."""
+    stages = c.stages * scheme.planes * 2 * ROWS * 64
+    scales = (c.stages // 2 + 1) * 2 * ROWS * 4
+    return stages + scales + 2 * 16 * (ROWS // 2 + 1 + ROWS + 1) * 4
+
+
+def _product(scheme: Scheme) -> Kernel:
+    return Kernel(
+        -1, scheme.name, f"{scheme.products} tensor-core products of {scheme.planes} planes, added up in FP32",
+        Config(128, 128, scheme.chunk, 8, 8, stages=4 if scheme.planes == 3 else 6, raster=16, producers=128,
+               registers=232),
+        "wgmma", lambda config: _ring(config, scheme), dynamic=True, folder="tensor", source_name="product",
+        defines={"SCHEME": scheme.code},
+        tunes=frozenset({"stages", "raster", "producers", "registers", "variant", "cluster"}))
+
+
+def _older(scheme: Scheme) -> Kernel:
+    """For GPUs without wgmma; half tiles are rerouted in the place of the stages."""
+    return Kernel(
+        -1, scheme.name, f"{scheme.products} tensor-core products of {scheme.planes} planes by mma.sync",
+        Config(128, 128, scheme.chunk, 8, 8, stages=3 if scheme.planes == 3 else 4, raster=8), "mma",
+        lambda c: c.stages * scheme.planes * 2 * ROWS * 64 + (c.stages // 2 + 1) * 2 * _TAIL, dynamic=True,
+        cp_async=True, folder="tensor", source_name="product_mma", defines={"SCHEME": scheme.code},
+        tunes=frozenset({"stages", "raster"}))
+
+
+PRODUCTS: Mapping[str, Kernel] = {name: _product(scheme) for name, scheme in SCHEMES.items()}
+OLDER: Mapping[str, Kernel] = {name: _older(scheme) for name, scheme in SCHEMES.items()}
+
+
+def scheme_of(kernel: Kernel) -> Scheme | None:
+    """The scheme of a tensor-core kernel; None: it is an FFMA kernel."""
+    return SCHEMES[kernel.name] if kernel in (PRODUCTS.get(kernel.name), OLDER.get(kernel.name)) else None
+
+
+def schemes_on(arch: Architecture) -> tuple[str, ...]:
+    """The schemes that there are kernels for."""
+    return tuple(SCHEMES) if arch.has_cp_async else ()
+
+
+def product_on(scheme: Scheme, arch: Architecture) -> tuple[Kernel, Config]:
+    """The kernel for a scheme on ``arch``, with as many stages as fit."""
+    if arch.number == 90:
+        return PRODUCTS[scheme.name], PRODUCTS[scheme.name].default
+    kernel = OLDER[scheme.name]
+    config = kernel.default
+    while kernel.shared_bytes(config) > arch.shared_per_block and config.stages > 2:
+        config = replace(config, stages=config.stages - 1)
+    return kernel, config
+
+
+def target(arch: str) -> str:
+    """What to compile for: wgmma and setmaxnreg are in ``sm_90a`` alone."""
+    name = architecture(arch).name
+    return f"{name}a" if architecture(arch).number == 90 else name
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One operand split: how many panels, and where the matrix of each product of the batch lies."""
+
+    matrices: int
+    panels: int
+    steps: tuple[int, int, int]  # split matrices from one to the next along each level; 0: broadcast
+    bytes: int
+
+
+def operand(scheme: Scheme, rows: int, k: int, sizes: tuple[int, ...], strides: tuple[int, ...]) -> Operand:
+    """The panels of an operand of ``rows`` x ``k`` (op(A), or op(B) transposed); broadcast levels are split once."""
+    kept = tuple(size if stride else 1 for size, stride in zip(sizes, strides, strict=True))
+    steps = tuple(prod(kept[i + 1:]) if stride and size > 1 else 0
+                  for i, (size, stride) in enumerate(zip(sizes, strides, strict=True)))
+    matrices = prod(kept)
+    panels = matrices * -(-rows // ROWS) * -(-k // scheme.chunk)
+    padded = (0,) * (3 - len(steps)) + steps
+    return Operand(matrices, panels, (padded[0], padded[1], padded[2]), panels * scheme.panel)
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """The launches of one emulated product: a split pass of ``split_blocks``, then the product.
+
+    ``ready_a`` and ``ready_b`` are addresses of panels split beforehand (0: split in each call, into the workspace).
+    """
+
+    split_blocks: int
+    blocks: int
+    workspace_bytes: int
+    arguments: bytes
+
+
+def emulation(scheme: Scheme, config: Config, problem: Problem, sm_count: int, ready_a: int = 0,
+              ready_b: int = 0) -> Emulation:
+    """How a product is launched; K and the result are not empty.
+
+    Raises:
+        InvalidValue: more than 2**31 - 1 tiles or panels.
+    """
+    p = problem
+    a = operand(scheme, p.m, p.k, p.batch.sizes, p.batch.a)
+    b = operand(scheme, p.n, p.k, p.batch.sizes, p.batch.b)
+    down = -(-p.m // (config.bm * config.cluster))
+    tiles = down * -(-p.n // config.bn) * p.batch.count  # of a cluster
+    if max(tiles, a.panels + b.panels) > MAX_BLOCKS:
+        raise InvalidValue(f"{p.m} x {p.n} x {p.k} x {p.batch.count} asks for {max(tiles, a.panels + b.panels)} tiles "
+                           f"or panels, the limit is {MAX_BLOCKS}; split the product")
+    in_a, in_b = (0 if ready_a else a.bytes), (0 if ready_b else b.bytes)
+    clusters = sm_count // config.cluster
+    meet = a.bytes + b.bytes > _L2_BYTES and tiles >= 2 * clusters
+    a_row, a_col = (1, p.lda) if p.trans_a else (p.lda, 1)
+    b_row, b_col = (p.ldb, 1) if p.trans_b else (1, p.ldb)
+    trailer = _TRAILER.pack(a_row, a_col, b_row, b_col, ready_a, ready_b, HEAD + in_a, *a.steps, *b.steps,
+                            0 if ready_a else a.matrices, 0 if ready_b else b.matrices, int(meet), 0)
+    return Emulation((0 if ready_a else a.panels) + (0 if ready_b else b.panels), min(tiles, clusters) * config.cluster,
+                     HEAD + in_a + in_b, arguments(p, tiles, 0, 0) + trailer)
+
+
+def split_recipe(scheme: Scheme, problem: Problem, arch: str) -> Recipe:
+    """What the split pass is compiled from. A row's width matters where K is contiguous alone."""
+    a, b = widths(problem)
+    macros = replace(PRODUCTS[scheme.name].default, raster=1).macros() | {
+        "SCHEME": scheme.code, "TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b),
+        "WIDTH_A": 1 if problem.trans_a else a, "WIDTH_B": b if problem.trans_b else 1}
+    return Recipe(_SPLIT.source, _SPLIT.entry, target(arch), macros, _SPLIT.path.name)
+
+
+def product_recipe(kernel: Kernel, config: Config, arch: str) -> Recipe:
+    """What a product kernel is compiled from."""
+    return Recipe(kernel.source, kernel.entry, target(arch), config.macros() | dict(kernel.defines), kernel.path.name)
+
+
+_SPLIT = Kernel(-1, "split", "FP32 operands to planes of narrower floats", PRODUCTS["fp16x3"].default, "wgmma",
+                folder="tensor")

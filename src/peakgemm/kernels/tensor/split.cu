@@ -1,0 +1,152 @@
+// Split: FP32 operands to planes of narrower floats, for the tensor cores.
+//
+// Idea: one read of each operand. A power of two per row and chunk of K scales, so a block needs no more than its own
+//   panel; the panel is built in shared memory as the product will want it and leaves in whole lines.
+// Any layout: where K is contiguous eight threads share a row, else the lanes of a warp read neighbouring rows.
+// The guard's facts (exponents, infinities, elements too small to split) are counted on the way.
+
+#include "common/gemm.cuh"
+#include "common/dependents.cuh"
+#include "common/narrow.cuh"
+#include "common/split_panel.cuh"
+
+constexpr int SPLITTERS = 256;
+constexpr int EACH = ROWS * 8 / SPLITTERS;  // pieces a thread makes
+
+// Elements `k`.. of a row, as many as a piece has; zeros past the end.
+template <bool K_INNER, int WIDTH>
+__device__ __forceinline__ void read_piece(float (&v)[PIECE], const float* from, long long col, int left) {
+  if (K_INNER && WIDTH == 4 && left >= PIECE) {
+#pragma unroll
+    for (int i = 0; i < PIECE; i += 4)
+      *reinterpret_cast<float4*>(&v[i]) = __ldg(reinterpret_cast<const float4*>(from + i));
+  } else {
+#pragma unroll
+    for (int i = 0; i < PIECE; ++i) v[i] = i < left ? __ldg(from + (K_INNER ? i : i * col)) : 0.f;
+  }
+}
+
+template <bool K_INNER, int WIDTH>
+__device__ __forceinline__ void split_panel(const float* operand, long long row_step, long long col_step, int first,
+                                            int rows, int k, int depth, char* image, uint2* halves, char* to) {
+  const int thread = threadIdx.x;
+  float v[EACH][PIECE];
+  int row[EACH], piece[EACH];
+#pragma unroll
+  for (int e = 0; e < EACH; ++e) {
+    // Eight lanes that store at a time are two rows by four pieces, or eight rows: eight different bank groups.
+    row[e] = K_INNER ? thread / 16 * 2 + thread / 4 % 2 + e * (SPLITTERS / 8) : thread % ROWS;
+    piece[e] = K_INNER ? thread % 4 + thread / 8 % 2 * 4 : thread / ROWS + e * (SPLITTERS / ROWS);
+    const int at = k + piece[e] * PIECE;
+    read_piece<K_INNER, WIDTH>(v[e], operand + (first + row[e]) * row_step + at * col_step, col_step,
+                               first + row[e] < rows ? depth - at : 0);
+  }
+  // Of each row the largest magnitude, as an integer (NaN and infinity are above all numbers), and how many
+  // elements are not zero.
+  unsigned top[EACH], count[EACH];
+#pragma unroll
+  for (int e = 0; e < EACH; ++e) {
+    top[e] = count[e] = 0;
+#pragma unroll
+    for (int i = 0; i < PIECE; ++i) {
+      top[e] = max(top[e], __float_as_uint(v[e][i]) & 0x7fffffffu);
+      count[e] += v[e][i] != 0.f;
+    }
+  }
+  if (K_INNER) {  // a row's eight lanes
+#pragma unroll
+    for (int e = 0; e < EACH; ++e)
+#pragma unroll
+      for (int lane = 1; lane <= 8; lane *= lane == 2 ? 4 : 2) {
+        top[e] = max(top[e], __shfl_xor_sync(~0u, top[e], lane));
+        count[e] += __shfl_xor_sync(~0u, count[e], lane);
+      }
+  } else {  // a row's two threads
+    uint2 mine = {0, 0};
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) mine = {max(mine.x, top[e]), mine.y + count[e]};
+    halves[thread] = mine;
+    __syncthreads();
+    const uint2 other = halves[(thread + ROWS) % SPLITTERS];
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) top[e] = max(mine.x, other.x), count[e] = mine.y + other.y;
+  }
+  Summary* const summary = reinterpret_cast<Summary*>(image + SCALES + SUMMARY);
+  int high = NO_ROW, low = -NO_ROW, fewest = CHUNK;
+#pragma unroll
+  for (int e = 0; e < EACH; ++e) {
+    const bool finite = top[e] < 0x7f800000u;
+    const int exponent = max(static_cast<int>(top[e] >> 23), 1) - 127;
+    const int shift = finite ? max(min(TOP - exponent, 126), -126) : 0;
+    const float up = __uint_as_float((127 + shift) << 23), down = __uint_as_float((127 - shift) << 23);
+    bool lossy = false;
+    Planes planes;
+#pragma unroll
+    for (int i = 0; i < PIECE; ++i) {
+      const float x = v[e][i] * up;
+      lossy |= v[e][i] != 0.f && fabsf(x) < LOSSY;
+      planes.set(i, x);
+    }
+#pragma unroll
+    for (int p = 0; p < PLANES; ++p)
+      *reinterpret_cast<uint4*>(image + p * PLANE + piece_at(row[e], piece[e])) = planes.piece(p);
+    if (piece[e] == 0) {
+      reinterpret_cast<float*>(image + SCALES)[row[e]] = top[e] ? down : 0.f;
+      image[SCALES + COUNTS + row[e]] = count[e];
+    }
+    if (lossy) {
+      atomicOr(&summary->lossy[row[e] / 32], 1u << row[e] % 32);
+      atomicOr(&summary->any_lossy, 1);  // many threads at once
+    }
+    fewest = min(fewest, static_cast<int>(count[e]));
+    if (top[e]) {
+      high = max(high, finite ? exponent : NOT_FINITE);
+      low = min(low, exponent);
+    }
+  }
+  high = __reduce_max_sync(~0u, high);
+  low = __reduce_min_sync(~0u, low);
+  fewest = __reduce_min_sync(~0u, fewest);
+  if (thread % 32 == 0) {
+    atomicMax(&summary->high, high);
+    atomicMin(&summary->low, low);
+    atomicMin(&summary->fewest, fewest);
+  }
+  __syncthreads();
+  for (int i = thread; i < PANEL / 16; i += SPLITTERS)
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(image)[i];
+}
+
+extern "C" __global__ void __launch_bounds__(SPLITTERS)
+tensor_split(const float* __restrict__ A, const float* __restrict__ B, const float*, float*, char* workspace,
+             const __grid_constant__ Emulated e) {
+  extern __shared__ __align__(128) char image[];  // a panel: 48 KB and more with three planes
+  __shared__ uint2 halves[SPLITTERS];
+  const Gemm& g = e.g;
+  if (threadIdx.x == 0) *reinterpret_cast<Summary*>(image + SCALES + SUMMARY) = {NO_ROW, -NO_ROW, CHUNK, 0, {0, 0, 0, 0}};
+  __syncthreads();
+  previous_kernel_has_ended();
+  if (blockIdx.x == 0 && threadIdx.x == 0) *reinterpret_cast<Progress*>(workspace) = {0, 0};
+
+  const int chunks = chunks_of(g);
+  const int down_a = (g.M + ROWS - 1) / ROWS, down_b = (g.N + ROWS - 1) / ROWS;
+  const int all_a = e.a_matrices * down_a * chunks;
+  const bool is_a = blockIdx.x < all_a;
+  const int panel = is_a ? blockIdx.x : blockIdx.x - all_a;
+  const int chunk = panel % chunks, down = is_a ? down_a : down_b;
+  const int first = panel / chunks % down * ROWS, matrix = panel / chunks / down;
+  char* const panels = is_a ? panels_a(e, workspace) : panels_b(e, workspace);
+  char* const to = panels + static_cast<long long>(panel) * PANEL_PITCH;
+  const int k = chunk * CHUNK;
+  // The matrix's place: its index counts the levels of the batch that do not broadcast.
+  long long offset = 0;
+  int rest = matrix;
+#pragma unroll
+  for (int level = 2; level >= 0; --level)
+    if (is_a ? e.a_step[level] : e.b_step[level]) {
+      offset += rest % g.batch[level] * (is_a ? g.a_batch[level] : g.b_batch[level]);
+      rest /= g.batch[level];
+    }
+  if (is_a) split_panel<!TRANS_A, WIDTH_A>(A + offset, e.a_row, e.a_col, first, g.M, k, g.K, image, halves, to);
+  else split_panel<TRANS_B, WIDTH_B>(B + offset, e.b_row, e.b_col, first, g.N, k, g.K, image, halves, to);
+}

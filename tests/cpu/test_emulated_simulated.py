@@ -1,0 +1,110 @@
+"""The tensor-core kernels on the simulator: results, races, rerouted tiles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peakgemm.kernels.schemes import PRODUCTS, SCHEMES
+from peakgemm.problem import Batch, Problem
+from peakgemm.simulator.emulated import run_emulated
+
+SEED = 7
+
+
+def normal(*shape: int, seed: int = SEED) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def product(name: str, problem: Problem, a: Any, b: Any, c: Any, c0: Any = None, **kw: Any) -> int:
+    """Run it; every check of the simulator has to be silent. How many half tiles were rerouted."""
+    kernel = PRODUCTS[name]
+    reports, rerouted = run_emulated(kernel, replace(kernel.default, **kw), problem, a, b, c, c0)
+    for report in reports:
+        assert not report.faults, report.faults[:3]
+    return rerouted
+
+
+def within(got: Any, a: Any, b: Any, units: float = 3.0) -> None:
+    """|C - AB| <= units 2^-24 |A||B|: two splits of 22 bits, what is left out, truncation inside a chunk."""
+    exact, scale = a.astype(np.float64) @ b, abs(a).astype(np.float64) @ abs(b)
+    assert (abs(got - exact) <= units * 2.0**-24 * scale).all(), (abs(got - exact) / scale).max() * 2**24
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_layouts(name: str, layout: str) -> None:
+    """More than one tile, chunk and stage, with ragged edges; each operand stored either way, rows padded."""
+    m, n, k = 130, 131, 70
+    a, b, c = normal(m, k), normal(k, n, seed=1), np.full((m, n + 3), np.nan, np.float32)
+    stored_a = np.pad(np.ascontiguousarray(a.T if layout[0] == "T" else a), ((0, 0), (0, 3)))
+    stored_b = np.pad(np.ascontiguousarray(b.T if layout[1] == "T" else b), ((0, 0), (0, 2)))
+    problem = Problem(m, n, k, stored_a.shape[1], stored_b.shape[1], n + 3, trans_a=layout[0] == "T",
+                      trans_b=layout[1] == "T", alignment=(4, 4, 4))
+    assert product(name, problem, stored_a, stored_b, c) == 0
+    within(c[:, :n], a, b)
+    assert np.isnan(c[:, n:]).all()
+
+
+@pytest.mark.parametrize("variant", [0, 1])
+def test_scales_and_persistence(variant: int) -> None:
+    """Several tiles a block, alpha, beta and another C0; a chunk's sums carried over once or twice."""
+    m, n, k = 300, 260, 130
+    a, b, c0 = normal(m, k), normal(k, n, seed=1), normal(m, n, seed=2)
+    c = np.full((m, n), np.nan, np.float32)
+    problem = Problem(m, n, k, k, n, n, alpha=-1.5, beta=0.5, c0=(n, 1))
+    assert product("fp16x3", problem, a, b, c, c0, variant=variant) == 0
+    exact = -1.5 * (a.astype(np.float64) @ b) + 0.5 * c0
+    scale = 1.5 * (abs(a).astype(np.float64) @ abs(b)) + 0.5 * abs(c0)
+    assert (abs(c - exact) <= 4 * 2.0**-24 * scale).all()
+
+
+def test_batch() -> None:
+    """Two products that share B: it is split once."""
+    a, b, c = normal(2, 70, 40), normal(40, 50, seed=1), np.full((2, 70, 50), np.nan, np.float32)
+    problem = Problem(70, 50, 40, 40, 50, 50, batch=Batch((2,), (70 * 40,), (0,), (70 * 50,), (70 * 50,)))
+    assert product("fp16x3", problem, a, b, c) == 0
+    for i in range(2):
+        within(c[i], a[i], b)
+
+
+def test_what_the_guard_reroutes() -> None:
+    """Infinities, few terms and spans beyond the split's reach: those half tiles come out as IEEE's."""
+    m = n = 130
+    k = 64
+    b = normal(k, n, seed=1)
+    for planted, rerouted in (("infinity", 4), ("identity", 2), ("span", 4), ("huge", 6)):
+        a = normal(m, k)
+        if planted == "infinity":
+            a[3, 5] = np.inf
+        elif planted == "identity":
+            a = np.eye(m, k, dtype=np.float32)
+        elif planted == "span":  # the only large element of the row meets a zero
+            a[3] *= 2.0**-30
+            a[3, 5], b[5] = 1.0, 0.0
+        else:
+            a *= np.float32(2.0**99)
+            b = normal(k, n, seed=1) * np.float32(2.0**20)
+        c = np.full((m, n), np.nan, np.float32)
+        assert product("fp16x3", Problem.contiguous(m, n, k), a, b, c) == rerouted, planted
+        with np.errstate(all="ignore"):
+            want = a.astype(np.float64) @ b
+        if planted == "infinity":
+            assert np.isinf(c[3]).all() and (c[3] == want[3]).all()
+            within(np.delete(c, 3, 0), np.delete(a, 3, 0), b, 8)
+        elif planted == "identity":
+            assert (c[:k] == b).all() and (c[k:] == 0).all()
+        else:
+            within(c, a, b, 16)
+
+
+def test_integers_are_exact() -> None:
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-64, 65, shape).astype(np.float32) for shape in ((64, 200), (200, 64)))
+    for name in SCHEMES:
+        c = np.full((64, 64), np.nan, np.float32)
+        assert product(name, Problem.contiguous(64, 64, 200), a, b, c) == 0
+        assert (c == a @ b).all()

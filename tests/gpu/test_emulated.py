@@ -1,0 +1,218 @@
+"""FP32 products on tensor cores through the public calls, against FP64 on the GPU.
+
+PEAKGEMM_FUZZ_CASES sets how many are drawn (1,000); PEAKGEMM_FUZZ_SEED where the drawing starts.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pytest
+
+import peakgemm as pg
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+    pytest.skip("tensor-core kernels are for sm_90", allow_module_level=True)
+
+CASES = int(os.environ.get("PEAKGEMM_FUZZ_CASES", "1000"))
+SEED = int(os.environ.get("PEAKGEMM_FUZZ_SEED", "1"))
+SCHEMES = ("fp16x3", "tf32x3", "bf16x9")
+UNIT = 2.0**-24
+FAMILIES = ("normal", "uniform", "wide", "wider", "tiny", "huge", "integers", "relu", "sparse", "mixed")
+
+
+def draw(family: str, shape: tuple[int, ...]) -> Any:
+    """Data of a family, on the GPU."""
+    normal = torch.randn(shape, device="cuda")
+    if family == "uniform":
+        return torch.rand(shape, device="cuda")
+    if family in ("wide", "wider"):
+        return (torch.rand(shape, device="cuda") - 0.5) * torch.exp((1 if family == "wide" else 4) * normal)
+    if family == "tiny":
+        return normal * 2.0**-140
+    if family == "huge":
+        return normal * 2.0**60
+    if family == "integers":
+        return torch.randint(-8, 9, shape, device="cuda").float()
+    if family == "relu":
+        return torch.relu(normal)
+    if family == "sparse":
+        return normal * (torch.rand(shape, device="cuda") < 0.03)
+    if family == "mixed":  # rows of every size
+        return normal * torch.exp2(torch.randint(-40, 41, (*shape[:-1], 1), device="cuda").float())
+    return normal
+
+
+def check(got: Any, a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, exact: bool = False) -> None:
+    """Within the scheme's bound where the result is finite, and of IEEE's class where it is not."""
+    k = a.shape[-1]
+    wide_a, wide_b = a.double(), b.double()
+    want = alpha * (wide_a @ wide_b)
+    scale = abs(alpha) * (wide_a.abs() @ wide_b.abs())
+    if beta:
+        want, scale = want + beta * c.double(), scale + abs(beta) * c.double().abs()
+    finite = scale < 2.0**127  # beyond, the order of FP32's sums decides what overflows
+    # Two splits and the product that is left out, at most 8 units; one rounding for each chunk of K, and the
+    # truncation within; rerouted tiles carry their sums over every 128. Near the subnormals IEEE rounds each step.
+    bound = (8 + k / 16 if k > 128 else 8 + k / 2) * UNIT * scale + (2 + k * max(1.0, abs(alpha))) * 2.0**-149
+    assert bool((((got.double() - want).abs() <= bound) | ~finite).all()), float(
+        (((got.double() - want).abs() - bound) / scale.clamp_min(1e-300))[finite].max()) / UNIT
+    assert torch.equal(torch.isnan(got), torch.isnan(want)) or not bool(torch.isfinite(scale).all())
+    special = ~torch.isfinite(want)
+    assert bool((torch.isnan(want[special]) == torch.isnan(got[special])).all())
+    assert bool((want[special].nan_to_num() == got[special].double().nan_to_num()).all() or got.numel() == 0)
+    if exact:
+        assert torch.equal(got.double(), want)
+
+
+def cut(shape: tuple[int, int], family: str, how: str) -> Any:
+    """A matrix stored as ``how`` says: packed, transposed, or in wider rows, from an odd address."""
+    if how == "transposed":
+        return draw(family, shape[::-1]).T
+    if how == "padded":
+        return draw(family, (shape[0], shape[1] + 5))[:, 3:3 + shape[1]]
+    return draw(family, shape)
+
+
+@pytest.mark.parametrize("precision", SCHEMES)
+@pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 64), (1, 1, 1), (300, 333, 517), (129, 127, 65),
+                                             (64, 1000, 2048)])
+def test_layouts(precision: str, m: int, n: int, k: int) -> None:
+    for how_a in ("packed", "transposed", "padded"):
+        for how_b in ("packed", "transposed", "padded"):
+            a, b = cut((m, k), "normal", how_a), cut((k, n), "normal", how_b)
+            check(pg.matmul(a, b, precision=precision), a, b)
+    c = draw("normal", (m, n))
+    a, b = draw("normal", (m, k)), draw("normal", (k, n))
+    check(pg.gemm(a, b, c, alpha=-1.5, beta=0.5, precision=precision), a, b, c, -1.5, 0.5)
+    kept = c.clone()
+    pg.gemm(a, b, c, beta=2.0, out=c, precision=precision)
+    check(c, a, b, kept, 1.0, 2.0)
+    out = torch.full((n, m), float("nan"), device="cuda").T
+    check(pg.matmul(a, b, out=out, precision=precision), a, b)
+    nothing = torch.full((m, n), float("nan"), device="cuda")
+    check(pg.gemm(a, b, nothing, beta=0.0, precision=precision), a, b)
+
+
+@pytest.mark.parametrize("precision", SCHEMES)
+def test_batches(precision: str) -> None:
+    a, b = draw("normal", (3, 2, 100, 70)), draw("normal", (3, 2, 70, 90))
+    for x, y in ((a, b), (a, b[0, 0]), (a[:, :1], b), (a[0, 0], b), (a.transpose(0, 1), b.transpose(0, 1))):
+        check(pg.matmul(x, y, precision=precision), x.expand(*torch.broadcast_shapes(x.shape[:-2], y.shape[:-2]),
+                                                             *x.shape[-2:]), y)
+
+
+def test_what_is_small_is_ieee() -> None:
+    a = draw("normal", (64, 64))
+    assert pg.explain(a, a, precision="emulated").kernel not in SCHEMES
+    large = draw("normal", (4096, 4096))
+    assert pg.explain(large, large, precision="emulated").kernel == "fp16x3"
+    assert torch.equal(pg.matmul(a, a, precision="emulated"), pg.matmul(a, a))
+
+
+def test_paths() -> None:
+    a, b = draw("normal", (2048, 2048)), draw("normal", (2048, 2048))
+    plan = pg.plan(a, b, precision="emulated")
+    with pytest.raises(ValueError, match="execute"):
+        plan.last_path()
+    plan.execute(a, b)
+    assert plan.last_path() == "fp16x3"
+    a[5, 7] = float("inf")
+    got = plan.execute(a, b)
+    assert plan.last_path() == "fp16x3, 32 of 512 half tiles by ieee"
+    check(got, a, b)
+    assert plan.workspace_bytes > 4 * 2 * 2048 * 2048
+    assert pg.plan(a, b).last_path() == "ieee"
+
+
+def test_identity_is_exact() -> None:
+    b = draw("wide", (2048, 2048))
+    eye = torch.eye(2048, device="cuda")
+    for precision in ("emulated", *SCHEMES):
+        assert torch.equal(pg.matmul(eye, b, precision=precision), b)
+        assert torch.equal(pg.matmul(b, eye, precision=precision), b)
+
+
+def test_prepared() -> None:
+    a, b = draw("normal", (2048, 1024)), draw("normal", (1024, 2048))
+    for precision in ("emulated", *SCHEMES):
+        want = pg.matmul(a, b, precision=precision)
+        ready = pg.prepare(b, precision=precision)
+        assert torch.equal(pg.matmul(a, ready, precision=precision), want)
+        assert torch.equal(pg.gemm(a, pg.prepare(b.T, precision=precision, trans_b=True), trans_b=True,
+                                   precision=precision), want)
+        out = torch.empty(2048, 2048, device="cuda").T  # the operands change places
+        check(pg.matmul(a, ready, out=out, precision=precision), a, b)
+        check(pg.matmul(a.reshape(2, 1024, 1024), ready, precision=precision), a.reshape(2, 1024, 1024), b)
+        check(pg.matmul(a, ready), a, b)
+
+
+def test_captured_and_repeated() -> None:
+    a, b = draw("normal", (1024, 1024)), draw("normal", (1024, 1024))
+    want = pg.matmul(a, b, precision="fp16x3")
+    a[3] = float("nan")
+    with_nan = pg.matmul(a, b, precision="fp16x3")
+    a[3] = 0.5
+    out = torch.empty_like(want)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        pg.matmul(a, b, out=out, precision="fp16x3")
+    for value in (0.5, float("nan"), 0.5):
+        a[3] = value
+        graph.replay()
+        again = pg.matmul(a, b, precision="fp16x3")
+        assert torch.equal(out.view(torch.int32), again.view(torch.int32))
+    assert bool(torch.isnan(with_nan[3]).all()) and torch.equal(with_nan[128:], want[128:])
+
+
+def test_gradients_and_rerouting() -> None:
+    x, w = draw("normal", (512, 1024)).requires_grad_(), draw("normal", (1024, 768)).requires_grad_()
+    pg.matmul(x, w, precision="fp16x3").square().sum().backward()
+    grad = 2 * (x.detach().double() @ w.detach().double())
+    assert torch.allclose(x.grad.double(), grad @ w.detach().double().T, rtol=1e-4, atol=1e-1)
+    assert torch.allclose(w.grad.double(), x.detach().double().T @ grad, rtol=1e-4, atol=1e-1)
+    a = draw("normal", (2048, 2048))
+    with pg.torch.use(precision="emulated") as ran:
+        got = a @ a
+        with pg.torch.use():
+            inner = a @ a
+    assert ran.calls["mm"] == 2
+    assert torch.equal(got, pg.matmul(a, a, precision="emulated")) and torch.equal(inner, pg.matmul(a, a))
+    compiled = torch.compile(lambda p, q: pg.matmul(p, q, precision="fp16x3"), fullgraph=True)
+    assert torch.equal(compiled(a, a), pg.matmul(a, a, precision="fp16x3"))
+
+
+def test_drawn_products() -> None:
+    """Shapes, layouts, scale factors, families, planted infinities and NaN; twice, with the same bits."""
+    rng = random.Random(SEED)
+    torch.manual_seed(SEED)
+    sizes = (1, 3, 31, 64, 65, 127, 128, 129, 200, 256, 257, 384, 517, 700)
+    failures = []
+    for i in range(CASES):
+        m, n, k = (rng.choice(sizes) for _ in range(3))
+        family, precision = rng.choice(FAMILIES), rng.choice(("emulated", *SCHEMES))
+        if i % 50 == 0:
+            m, n, k = rng.choice((1024, 1500)), rng.choice((1024, 1111)), rng.choice((1000, 2048))
+            precision = "emulated"
+        a = cut((m, k), family, rng.choice(("packed", "transposed", "padded")))
+        b = cut((k, n), rng.choice((family, "normal")), rng.choice(("packed", "transposed", "padded")))
+        for x in (a, b):
+            if rng.random() < 0.15:
+                x[rng.randrange(x.shape[0]), rng.randrange(x.shape[1])] = rng.choice(
+                    (float("inf"), -float("inf"), float("nan")))
+        c = draw("normal", (m, n))
+        alpha, beta = rng.choice((1.0, 1.0, -1.5, 0.5)), rng.choice((0.0, 0.0, 1.0, -0.5))
+        case = f"{m} x {n} x {k}, {family}, {precision}, alpha {alpha}, beta {beta}, case {i}"
+        try:
+            one, two = (pg.gemm(a, b, c, alpha=alpha, beta=beta, precision=precision) for _ in range(2))
+            assert torch.equal(one.view(torch.int32), two.view(torch.int32)), "other bits the second time"
+            check(one, a, b, c, alpha, beta)
+        except (AssertionError, pg.PeakgemmError) as error:
+            failures.append(f"{type(error).__name__}: {error}: {case}")
+            if len(failures) == 10:
+                break
+    print(f"\n{CASES} drawn products, {len(failures)} failures")
+    assert not failures, "\n".join(failures)

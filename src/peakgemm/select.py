@@ -221,7 +221,9 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
                                 f"{ours:.0f} with the split; {ieee.reason}")
 
 
-_CARRIED = 32  # results a thread, at most
+_CARRIED = 64  # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
+_SLICED = 1 << 19  # results: with more of them cuBLAS no longer cuts K
+_SHORT = 64        # k-steps, of which it makes one sum
 _CARRY = 16  # bit of a configuration's variant: sums are carried over every tile of K (ffma/specialised.cu)
 
 
@@ -232,12 +234,13 @@ def _accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> C
     every tile of K, for which small thread tiles have the registers.
     """
     chosen = choose(problem, arch, sm_count, device_name)
-    if chosen.kernel is not SPECIALISED:
+    large = problem.m * problem.n * problem.batch.count > _SLICED
+    if chosen.kernel is not SPECIALISED or large or problem.k <= _SHORT:
         return chosen
     config, reason = chosen.config, chosen.reason
-    if config.tm * config.tn > _CARRIED:
+    if config.tm * config.tn > _CARRIED or config.min_blocks > 2:
         ranked = [(kernel, one) for kernel, one, _ in candidates(problem, arch, sm_count)
-                  if kernel is SPECIALISED and one.tm * one.tn <= _CARRIED]
+                  if kernel is SPECIALISED and one.tm * one.tn <= _CARRIED and one.min_blocks <= 2]
         config, reason = ranked[0][1], "the model's best of those that carry their sums over"
     return Choice(SPECIALISED, replace(config, variant=config.variant | _CARRY), chosen.source, reason)
 

@@ -8,8 +8,8 @@ from ..runtime.architectures import Architecture
 
 # Measured on an H100 (results/h100/bench-emulated.json): a tile's chunk of K, and what a launch costs beside.
 _CHUNK_US = {"fp16x3": 1.28, "tf32x3": 1.36, "bf16x9": 3.2}
-_SPLIT_US, _PRODUCT_US, _TILE_US = 2.5, 3.0, 1.5
-_BANDWIDTH = 0.85  # of the nominal figure
+_SPLIT_US, _PRODUCT_US, _TILE_US = 3.0, 3.0, 4.0
+_BANDWIDTH = 0.8  # of the nominal figure
 
 
 def estimate_us(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int, ready: bool = False) -> float:

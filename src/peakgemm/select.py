@@ -221,7 +221,7 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
                                 f"{ours:.0f} with the split; {ieee.reason}")
 
 
-_CARRIED = 64  # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
+_CARRIED = 32  # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
 _SLICED = 1 << 19  # results: with more of them cuBLAS no longer cuts K
 _SHORT = 64        # k-steps, of which it makes one sum
 _CARRY = 16  # bit of a configuration's variant: sums are carried over every tile of K (ffma/specialised.cu)

@@ -2,9 +2,7 @@
 //
 // Idea: one read of each operand. A power of two per row and chunk of K scales, so a block needs no more than its own
 //   panel; the panel is built in shared memory as the product will want it and leaves in whole lines.
-// Any layout: where K is contiguous eight threads share a row, else the lanes of a warp read neighbouring rows. Rows
-//   that start anywhere are read word by word, a warp beside itself, and dealt out through shared memory: eight words
-//   a thread from each row would take 70 us more for two operands of 2047 x 2047.
+// Any layout: where K is contiguous eight threads share a row, else the lanes of a warp read neighbouring rows.
 // The guard's facts (exponents, infinities, elements too small to split) are counted on the way.
 
 #include "common/gemm.cuh"
@@ -40,27 +38,8 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
     row[e] = K_INNER ? thread / 16 * 2 + thread / 4 % 2 + e * (SPLITTERS / 8) : thread % ROWS;
     piece[e] = K_INNER ? thread % 4 + thread / 8 % 2 * 4 : thread / ROWS + e * (SPLITTERS / ROWS);
     const int at = k + piece[e] * PIECE;
-    if (!K_INNER || WIDTH == 4)
-      read_piece<K_INNER, WIDTH>(v[e], operand + (first + row[e]) * row_step + at * col_step, col_step,
-                                 first + row[e] < rows ? depth - at : 0);
-  }
-  if (K_INNER && WIDTH == 1) {
-    float* const staged = reinterpret_cast<float*>(image);
-    static_assert(ROWS * CHUNK * 4 <= SCALES, "the summary after the planes is there already");
-#pragma unroll
-    for (int i = 0; i < EACH * PIECE; ++i) {
-      const int at = thread + i * SPLITTERS, there = at / CHUNK, step = at % CHUNK;
-      const bool inside = first + there < rows && k + step < depth;
-      staged[at] = inside ? __ldg(operand + (first + there) * row_step + k + step) : 0.f;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int e = 0; e < EACH; ++e)
-#pragma unroll
-      for (int i = 0; i < PIECE; i += 4)
-        *reinterpret_cast<float4*>(&v[e][i]) =
-            *reinterpret_cast<const float4*>(staged + row[e] * CHUNK + piece[e] * PIECE + i);
-    __syncthreads();
+    read_piece<K_INNER, WIDTH>(v[e], operand + (first + row[e]) * row_step + at * col_step, col_step,
+                               first + row[e] < rows ? depth - at : 0);
   }
   // Of each row the largest magnitude, as an integer (NaN and infinity are above all numbers), and how many
   // elements are not zero.

@@ -1,0 +1,137 @@
+"""Emulated products without a GPU: what is chosen, how much memory it takes, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from struct import unpack_from
+
+import numpy as np
+import pytest
+
+import peakgemm as pg
+from peakgemm.emulate.estimate import estimate_us
+from peakgemm.errors import InvalidValue
+from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.schemes import HEAD, OLDER, PRODUCTS, SCHEMES, emulation, operand, product_on, scheme_of
+from peakgemm.kernels.validity import violations
+from peakgemm.problem import Batch, Problem
+from peakgemm.runtime.architectures import architecture
+from peakgemm.select import choose
+
+SQUARE = Problem.contiguous(4096, 4096, 4096)
+SMS = 132
+
+
+class TestChoice:
+    def test_large_products_on_tensor_cores(self) -> None:
+        chosen = choose(SQUARE, "sm_90", SMS, "", "emulated")
+        assert chosen.kernel is PRODUCTS["fp16x3"] and "fp16x3" in chosen.reason
+
+    @pytest.mark.parametrize("problem", [
+        Problem.contiguous(64, 64, 64), Problem.contiguous(1, 4096, 4096), Problem.contiguous(4096, 4096, 64),
+        Problem.contiguous(4096, 4096, 4096, alpha=0.0), Problem.contiguous(4096, 4096, 0)])
+    def test_what_cannot_win_is_ieee(self, problem: Problem) -> None:
+        chosen = choose(problem, "sm_90", SMS, "", "emulated")
+        assert scheme_of(chosen.kernel) is None and "IEEE FFMA" in chosen.reason
+
+    @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_120"])
+    def test_emulated_is_ieee_where_nothing_was_measured(self, arch: str) -> None:
+        chosen = choose(SQUARE, arch, 100, "", "emulated")
+        assert scheme_of(chosen.kernel) is None and f"not measured to win on {arch}" in chosen.reason
+
+    def test_a_scheme_by_name(self) -> None:
+        for name, scheme in SCHEMES.items():
+            for arch, kernels in (("sm_90", PRODUCTS), ("sm_80", OLDER), ("sm_89", OLDER)):
+                chosen = choose(Problem.contiguous(7, 5, 3), arch, SMS, "", name)
+                assert (chosen.kernel, chosen.source) == (kernels[name], "named")
+                assert scheme_of(chosen.kernel) is scheme
+                assert not violations(chosen.kernel, chosen.config, architecture(arch))
+        with pytest.raises(InvalidValue, match=r"no such kernel for sm_75, which has none .* use 'emulated'"):
+            choose(SQUARE, "sm_75", 40, "", "fp16x3")
+
+    def test_short_sums_are_carried_over_more_often(self) -> None:
+        def config(m: int, n: int, k: int) -> tuple[int, int]:
+            chosen = choose(Problem.contiguous(m, n, k), "sm_90", SMS, "", "emulated").config
+            return chosen.variant, chosen.cluster
+
+        assert config(4096, 4096, 512) == (1, 1) and config(4096, 4096, 4096) == (0, 1)
+        assert config(16384, 16384, 4096) == (0, 2)
+        small = choose(Problem.contiguous(512, 512, 512), "sm_90", SMS, "", "emulated")
+        assert small.kernel is SPECIALISED and small.config.variant & 16  # as cuBLAS, which cuts K there
+        plain = choose(Problem.contiguous(512, 512, 512), "sm_90", SMS)
+        assert not plain.config.variant & 16
+        wide = Problem.contiguous(4096, 4096, 32)  # where it does not
+        assert choose(wide, "sm_90", SMS, "", "emulated").config == choose(wide, "sm_90", SMS).config
+
+    def test_prepared_costs_less(self) -> None:
+        limits, scheme = architecture("sm_90"), SCHEMES["fp16x3"]
+        assert estimate_us(scheme, SQUARE, limits, SMS, ready=True) < estimate_us(scheme, SQUARE, limits, SMS)
+
+
+class TestMemory:
+    def test_workspace(self) -> None:
+        """Head, and 4 bytes (6 for bf16x9) an element with the panels' tails."""
+        for name, width in (("fp16x3", 4), ("tf32x3", 8), ("bf16x9", 6)):
+            plan = emulation(SCHEMES[name], PRODUCTS[name].default, SQUARE, SMS)
+            elements = 2 * 4096 * 4096
+            assert HEAD + width * elements < plan.workspace_bytes < HEAD + 1.05 * width * elements
+
+    def test_broadcast_operands_are_split_once(self) -> None:
+        scheme = SCHEMES["fp16x3"]
+        assert operand(scheme, 200, 130, (3, 5), (1000, 50)).matrices == 15
+        shared = operand(scheme, 200, 130, (3, 5), (0, 50))
+        assert (shared.matrices, shared.panels, shared.steps) == (5, 5 * 2 * 3, (0, 0, 1))
+        assert operand(scheme, 1, 1, (), ()).panels == 1
+
+    def test_prepared_operands_take_no_workspace(self) -> None:
+        scheme, config = SCHEMES["fp16x3"], PRODUCTS["fp16x3"].default
+        whole, ready = (emulation(scheme, config, SQUARE, SMS, ready_b=address) for address in (0, 0x1000))
+        assert ready.workspace_bytes == HEAD + (whole.workspace_bytes - HEAD) // 2
+        assert ready.split_blocks * 2 == whole.split_blocks and ready.blocks == whole.blocks == SMS
+        # struct Emulated after struct Gemm: four steps, then the panels' addresses.
+        assert unpack_from("<2q", ready.arguments, 184 + 32) == (0, 0x1000)
+
+    def test_clusters_come_in_pairs(self) -> None:
+        config = replace(PRODUCTS["fp16x3"].default, cluster=2)
+        plan = emulation(SCHEMES["fp16x3"], config, Problem.contiguous(129, 128, 64), SMS)
+        assert plan.blocks == 2  # one pair has both rows of tiles
+        assert emulation(SCHEMES["fp16x3"], config, SQUARE, 131).blocks == 130
+
+    def test_as_many_stages_as_fit(self) -> None:
+        for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_120"):
+            for scheme in SCHEMES.values():
+                kernel, config = product_on(scheme, architecture(arch))
+                assert kernel.shared_bytes(config) <= architecture(arch).shared_per_block
+                assert not violations(kernel, config, architecture(arch))
+
+    def test_too_many_tiles(self) -> None:
+        huge = Problem(2**30, 2**30, 64, 64, 2**30, 2**30, batch=Batch((9,), (0,), (0,), (2**60,), (2**60,)))
+        with pytest.raises(InvalidValue, match="the limit is"):
+            emulation(SCHEMES["fp16x3"], PRODUCTS["fp16x3"].default, huge, SMS)
+
+
+class TestHost:
+    """NumPy without a GPU; with one these calls run there (tests/gpu)."""
+
+    @pytest.fixture(autouse=True)
+    def no_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("peakgemm.runtime.device.here", lambda: None)
+
+    def test_emulated_runs_in_float32(self) -> None:
+        a = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
+        assert (pg.matmul(a, a.T, precision="emulated") == pg.matmul(a, a.T)).all()
+        plan = pg.plan(a, a.T, precision="emulated")
+        plan.execute(a, a.T)
+        assert plan.last_path() == "numpy" and plan.workspace_bytes == 0
+        said = pg.explain(a, a.T, precision="emulated")
+        assert said.precision == "emulated" and "NumPy" in str(said)
+        ready = pg.prepare(a.T.copy(), precision="emulated")
+        assert np.allclose(pg.matmul(a, ready, precision="emulated"), a @ a.T, atol=1e-4)
+
+    @pytest.mark.parametrize("call", [pg.matmul, pg.gemm, pg.plan, pg.explain])
+    def test_a_scheme_is_refused(self, call: object) -> None:
+        a = np.ones((4, 4), np.float32)
+        with pytest.raises(InvalidValue, match=r"'fp16x3' needs a GPU.*'emulated'"):
+            call(a, a, precision="fp16x3")  # type: ignore[operator]
+        with pytest.raises(InvalidValue, match="'fp32' is unknown; valid ones: 'ieee', 'emulated'"):
+            call(a, a, precision="fp32")  # type: ignore[operator]

@@ -106,7 +106,7 @@ def cases() -> list[Case]:
     return [
         Case(mm, lambda: torch.mm(a, b)),
         Case("peakgemm.matmul(a, b)", lambda: peakgemm.matmul(a, b), mm),
-        Case("torch.ops.peakgemm.gemm(a, b, None, 1.0, 0.0)", lambda: op(a, b, None, 1.0, 0.0), mm),
+        Case("torch.ops.peakgemm.gemm(a, b, None, 1.0, 0.0, 'ieee')", lambda: op(a, b, None, 1.0, 0.0, "ieee"), mm),
         Case("torch.mm(a, b) within peakgemm.torch.use()", lambda: torch.mm(a, b), mm, peakgemm.torch.use),
         Case(mm_out, lambda: torch.mm(a, b, out=out)),
         Case("peakgemm.matmul(a, b, out=c)", lambda: peakgemm.matmul(a, b, out=out), mm_out),

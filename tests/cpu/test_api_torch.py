@@ -46,7 +46,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     for module in (dispatch, eager, eager_plan, plan):
         monkeypatch.setattr(module, "bound_for", bound_for, raising=False)
     monkeypatch.setattr(dispatch.device, "require", lambda index: stand_in.GPU)
-    monkeypatch.setattr(plan, "choice_for", lambda problem, gpu: Choice(
+    monkeypatch.setattr(plan, "choice_for", lambda problem, gpu, precision: Choice(
         STAGED, STAGED.default, "only", "there is no other"))
     monkeypatch.setattr(eager, "current_stream", lambda index: stand_in.STREAM)
     monkeypatch.setattr(eager_plan, "current_stream", lambda index: stand_in.STREAM)

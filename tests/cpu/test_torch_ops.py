@@ -132,7 +132,7 @@ def test_only_what_is_asked_is_computed(monkeypatch):
 def test_what_is_not_read_does_not_leak(gemm):
     a, b, c = operands(((3, 4), (4, 2), (3, 2)))
     nan, inf = torch.full((3, 2), float("nan")), float("inf")
-    assert torch.equal(gemm(a, b, nan, 1.0, 0.0), gemm(a, b, None, 1.0, 0.0))
+    assert torch.equal(gemm(a, b, nan, 1.0, 0.0), gemm(a, b, None, 1.0, 0.0, "ieee"))
     assert torch.equal(gemm(a * float("nan"), b, c, 0.0, 1.0), c)
     c.requires_grad_()
     gemm(a, b, c, 1.0, 0.0).backward(torch.full((3, 2), inf))
@@ -158,9 +158,9 @@ def test_bad_input(gemm):
 def test_opcheck(shapes):
     for grad in (False, True):
         inputs = [None if x is None else x.requires_grad_(grad) for x in operands(shapes)]
-        torch.library.opcheck(torch.ops.peakgemm.gemm.default, (*inputs, 2.0, beta_for(inputs[2])))
+        torch.library.opcheck(torch.ops.peakgemm.gemm.default, (*inputs, 2.0, beta_for(inputs[2]), "ieee"))
     a, b, _ = operands(shapes, transposed=True)
-    torch.library.opcheck(torch.ops.peakgemm.gemm.default, (a, b, None, 1.0, 0.0))
+    torch.library.opcheck(torch.ops.peakgemm.gemm.default, (a, b, None, 1.0, 0.0, "ieee"))
 
 
 def test_autocast_leaves_it_alone():
@@ -253,7 +253,7 @@ def test_use_leaves_the_rest_to_torch():
 
 
 def test_use_falls_back_where_peakgemm_refuses():
-    def refuses(call):
+    def refuses(call, precision):
         raise InvalidValue("too large")
 
     x = draw((5, 5))
@@ -269,7 +269,7 @@ def test_use_falls_back_where_peakgemm_refuses():
 
 
 def test_use_passes_other_errors_on_and_restores():
-    def breaks(call):
+    def breaks(call, precision):
         raise RuntimeError("launch failed")
 
     x = draw((5, 5))
@@ -277,6 +277,24 @@ def test_use_passes_other_errors_on_and_restores():
         x @ x
     assert not torch_use._active
     assert torch.allclose(x @ x, torch.from_numpy(x.numpy() @ x.numpy()), atol=1e-5)
+
+
+def test_the_innermost_precision_holds():
+    seen = []
+
+    def notes(call, precision):
+        seen.append(precision)
+        return torch.empty(call.a.shape[0], call.b.shape[1])
+
+    x = draw((5, 5))
+    with torch_use.Use("emulated", key="CPU", run=notes) as ran:
+        x @ x
+        with torch_use.Use("ieee", key="CPU", run=notes):
+            x @ x
+        x @ x
+    assert seen == ["emulated", "ieee", "emulated"] and ran.calls == {"mm": 3}
+    with pytest.raises(InvalidValue, match="'fp8' is unknown"):
+        torch_use.Use("fp8")
 
 
 def test_use_restores_exactly():

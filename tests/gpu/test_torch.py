@@ -39,9 +39,9 @@ IDS = [f"{a}-{b}-{c}".replace(" ", "") for a, b, c in SHAPES]
 def test_opcheck(shapes):
     for grad in (False, True):
         a, b, c = operands(shapes, grad)
-        torch.library.opcheck(torch.ops.peakgemm.gemm.default, (a, b, c, 2.0, 0.0 if c is None else -0.5))
+        torch.library.opcheck(torch.ops.peakgemm.gemm.default, (a, b, c, 2.0, 0.0 if c is None else -0.5, "ieee"))
     a, b, _ = operands(shapes)
-    views = a.mT.contiguous().mT, b.mT.contiguous().mT, None, 1.0, 0.0
+    views = a.mT.contiguous().mT, b.mT.contiguous().mT, None, 1.0, 0.0, "ieee"
     torch.library.opcheck(torch.ops.peakgemm.gemm.default, views)
 
 

@@ -21,13 +21,14 @@ from ..runtime.adapters.base import check_dtype
 Gemm = Callable[[Tensor, Tensor, "Tensor | None", float, float, str], Tensor]
 
 
-def gemm_with_grad(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str) -> Tensor:
+def gemm_with_grad(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float,
+                   precision: str = "ieee") -> Tensor:
     """See `peakgemm.integrations.torch.gemm_with_grad`."""
     result: Tensor = _Gemm.apply(a, b, c, float(alpha), float(beta), precision)
     return result
 
 
-def traced_gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str) -> Tensor:
+def traced_gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str = "ieee") -> Tensor:
     """See `peakgemm.integrations.torch.traced_gemm`."""
     result: Tensor = torch.ops.peakgemm.gemm.default(a, b, c, float(alpha), float(beta), precision)
     return result

@@ -241,4 +241,4 @@ class Build:
         return self.simple(ins, kind, function)
 
 
-CONTROL = {"bra", "ret", "exit", "trap", "brx"}
+CONTROL = {"bra", "ret", "exit", "trap", "brx", "setmaxnreg"}

@@ -26,6 +26,7 @@ from .memory import Arena
 from .program import Program, smallest_access
 from .ptx import Instruction
 from .races import RaceLog
+from .register_pool import RegisterPool
 from .report import Fault
 from .tensor_map import TensorMap
 
@@ -230,6 +231,7 @@ class Batch:
         self.live_total = int(self.live.sum())
         self.epoch = np.zeros(self.blocks, np.int64)
         self.barriers = Barriers(self)
+        self.registers = RegisterPool(self)
         self.races = RaceLog(machine, self)
         self.accumulators = Accumulators(machine, self.blocks * self.padded // 32)
         self.ready: list[Group] = []
@@ -280,9 +282,10 @@ class Batch:
                     self.ready, self.parked = self.parked, []
                     for group in self.ready:
                         group.turns = -1  # nothing else can run: go on without the missing lanes
-                elif self.barriers.waiting:
+                elif self.barriers.waiting or self.registers.waiting:
+                    self.registers.deadlock()
                     self.barriers.deadlock()
-                    raise Stop("deadlock at a barrier")
+                    raise Stop(f"deadlock at {'setmaxnreg' if self.registers.waiting else 'a barrier'}")
                 else:
                     self.races.finish()
                     return True
@@ -380,8 +383,8 @@ class Batch:
         """The lanes of a group end."""
         self.live[group.lanes.lanes] = False
         self.live_total -= group.lanes.n
-        if self.barriers.waiting:
-            self.barriers.release_all()
+        self.barriers.release_all()
+        self.registers.grant()
 
     def report_spin(self) -> None:
         """Report the groups that poll without end."""
@@ -390,6 +393,5 @@ class Batch:
             ins = self.machine.program.kernel.instructions[block.start]
             self.machine.fault("deadlock", ins, "threads poll here for a flag that no thread sets any more",
                                group.lanes.lanes, batch=self)
-        if self.barriers.waiting:
-            self.barriers.deadlock()
-
+        self.registers.deadlock()
+        self.barriers.deadlock()

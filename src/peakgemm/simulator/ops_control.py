@@ -17,6 +17,7 @@ from .machine import Code, Stop
 from .ops_memory import chosen_lanes
 from .program import WARP_SYNC, Block, is_barrier, is_warp_barrier
 from .ptx import Imm, Instruction, Reg, Sym
+from .register_pool import compile_setmaxnreg
 
 End = Callable[[Group], int]
 
@@ -61,6 +62,8 @@ def _end(b: Build, block: Block, everything: list[list[Step]]) -> End:
         return _trap(b, last)
     if last.base == "brx":
         return _table(b, last)
+    if last.base == "setmaxnreg":
+        return compile_setmaxnreg(b.machine, last, following)
     if is_barrier(last):
         return _barrier(b, last, following)
     return lambda group: following
@@ -132,7 +135,7 @@ def _hammock(b: Build, number: int, join: int, everything: list[list[Step]]) -> 
     if block.successors != [join] or block.end == block.start:
         return None
     instructions = b.program.kernel.instructions[block.start:block.end]
-    if any(is_barrier(ins) or ins.base in WARP_SYNC or ins.base in ("bar", "trap", "exit", "ret") or
+    if any(is_barrier(ins) or ins.base in WARP_SYNC or ins.base in ("bar", "trap", "exit", "ret", "setmaxnreg") or
            (ins.base == "bra" and ins.guard is not None) for ins in instructions):
         return None
     names = block.uses | block.defines
@@ -271,7 +274,7 @@ def create_policy(b: Build, ins: Instruction) -> Step:
     return lambda group: put(group, np.uint64(0))
 
 
-@builder("membar", "prefetch", "prefetchu", "nanosleep", "discard", "griddepcontrol", "setmaxnreg",
+@builder("membar", "prefetch", "prefetchu", "nanosleep", "discard", "griddepcontrol",
          "applypriority", "pmevent")
 def nothing(b: Build, ins: Instruction) -> Step:
     """Instructions that order or hint, and change no value here: memory is sequentially consistent."""

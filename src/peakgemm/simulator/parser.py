@@ -17,6 +17,8 @@ from .tokens import Token, tokens
 _SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|clock\w*|globaltimer\w*|smid|nsmid|"
                       r"gridid|dynamic_smem_size|total_smem_size|cluster\w*|envreg\d+|is_explicit_cluster)(\.[xyz])?$")
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
+_BOUNDS = {".maxntid": "max_threads", ".reqntid": "max_threads", ".minnctapersm": "min_blocks",
+           ".maxnreg": "max_registers", ".reqnctapercluster": "cluster"}
 _SPACES = {".global": "global", ".const": "const", ".shared": "shared", ".local": "local"}
 
 
@@ -188,14 +190,11 @@ class _Parser:
             word = self.take("a kernel body").text
             if word == ";":
                 return
-            if word in (".maxntid", ".reqntid", ".reqnctapercluster"):
+            if word in _BOUNDS:
                 product = self.integer()
                 while self.accept(","):
                     product *= self.integer()
-                if word == ".reqnctapercluster":
-                    kernel.cluster = product
-                else:
-                    kernel.max_threads = product
+                setattr(kernel, _BOUNDS[word], product)
         self.take()
         self.location = (0, 0)
         self.scopes, self.labels = [{}], Labels(kernel)

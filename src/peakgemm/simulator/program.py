@@ -120,7 +120,7 @@ def is_warp_barrier(ins: Instruction) -> bool:
 
 def ends_block(ins: Instruction) -> bool:
     """Whether control may leave the straight line after the instruction."""
-    return ins.base in ("bra", "ret", "exit", "trap", "brx") or is_barrier(ins)
+    return ins.base in ("bra", "ret", "exit", "trap", "brx", "setmaxnreg") or is_barrier(ins)
 
 
 def build(kernel: Kernel) -> Program:

@@ -148,6 +148,8 @@ class Kernel:
     tables: dict[str, list[str]] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
     max_threads: int | None = None
+    min_blocks: int | None = None
+    max_registers: int | None = None
     cluster: int = 1
 
 

@@ -26,6 +26,7 @@ lint: $(VENV)/.installed-dev
 # Tables, plots and the measured line of each kernel's header, from results/.
 publish: $(VENV)/.installed-dev
 	$(BIN)/python tools/publish.py
+	$(BIN)/python tools/screening.py --write
 
 # The cubins that come with the package, with the NVRTC at hand.
 cubins: $(VENV)/.installed-dev

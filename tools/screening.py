@@ -1,0 +1,333 @@
+"""How well static figures rank configurations: from the screenings of the FFMA kernel and the tuned table; no GPU.
+
+    python tools/screening.py [--write | --check | --compile COUNT]
+
+Prints what stands between the markers of docs/experiments.md; ``--write`` puts it there. ``--check`` compares, and asks
+for each figure that the section takes from a record. ``--compile`` compiles the first so many configurations of 4096
+anew, from today's text with the NVRTC at hand, and ranks by the facts of these cubins: minutes of all processors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from peakgemm import select, tuned
+from peakgemm.kernels.library import SPECIALISED, recipe
+from peakgemm.problem import Batch, Config, Problem
+from peakgemm.runtime.architectures import architecture
+from peakgemm.sass.facts import static_facts
+from peakgemm.tune.space import KEEP
+
+Row = dict[str, Any]
+ROOT = Path(__file__).parents[1]
+RECORD, BENCH, RUNGS = (ROOT / "results" / "h100" / f"{name}.json" for name in (
+    "screening-ffma", "bench-ieee", "experiments-rungs"))
+PAGE = ROOT / "docs" / "experiments.md"
+MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
+ARCH, SMS = "sm_90", 132
+LEAST = 8  # rows of a tile, for a rank correlation to say anything
+
+
+def rows_of(record: Row) -> list[Row]:
+    """The rows of a screening, each with its ``shape``."""
+    return [{**row, "shape": run["shape"]} for run in record["runs"] for row in run["rungs"]]
+
+
+def spearman(xs: Sequence[float], ys: Sequence[float]) -> float | None:
+    """Rank correlation, equal values sharing their mean rank; None where either is constant."""
+    a, b = _ranks(xs), _ranks(ys)
+    mean = (len(a) - 1) / 2
+    cov, va, vb = (sum((x - mean) * (y - mean) for x, y in zip(p, q, strict=True)) for p, q in ((a, b), (a, a), (b, b)))
+    return cov / (va * vb) ** 0.5 if va and vb else None
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(values)
+    return [order.index(v) + (order.count(v) - 1) / 2 for v in values]
+
+
+def cycles(row: Row) -> float:
+    """Modelled issue cycles an FFMA, register-bank conflicts included."""
+    return float(row["bank_cycles_per_ffma"])
+
+
+def registers(row: Row) -> float:
+    """What a computing thread has: ptxas's figure, or what the file dealt anew gives it."""
+    return float(row["config"].get("registers") or row["registers"])
+
+
+def combined(row: Row) -> float:
+    """Issue cycles of a scheduler's main loops, for each FFMA that the product asks: those of its FFMAs, one for each
+    other instruction, for the work with what tiles reach past the edges and, where K is not shared, with idle SMs."""
+    config, (m, n, _) = Config(**row["config"]), row["shape"]
+    tiles, slots = -(-m // config.bm) * -(-n // config.bn), SMS * config.min_blocks
+    turns = tiles if config.split == 0 else -(-tiles * config.split // slots) * slots / config.split
+    return float((cycles(row) + 1 / row["ffma_fraction"] - 1) * turns * config.bm * config.bn / (m * n))
+
+
+PREDICTORS: dict[str, Callable[[Row], float]] = {
+    "cycles an FFMA": cycles, "registers": registers, "combined": combined,
+}
+
+
+def with_facts(rows: Iterable[Row], size: int = 4096) -> list[Row]:
+    """Rows of a square that hold the facts of the cubin that was timed."""
+    return [row for row in rows if row["shape"] == [size] * 3 and row.get("bank_cycles_per_ffma")]
+
+
+def correlations(rows: Sequence[Row]) -> list[tuple[str, int, list[float | None]]]:
+    """Group, rows, and the correlation of each predictor with the measured time: all, without spills, each tile.
+
+    Every row of a size has the same baseline, so that times are ranked as 1 / ratio.
+    """
+    groups = {"all": list(rows), "no spills": [row for row in rows if not row["spill_bytes"]]}
+    for row in rows:
+        groups.setdefault(f"screening: {row['screening']}", []).append(row)
+        groups.setdefault(f"layout {row['layout']}", []).append(row)
+    for row in rows:
+        groups.setdefault("{bm}x{bn}x{bk} / {tm}x{tn}".format(**row["config"]), []).append(row)
+    return [(name, len(own), [_rho(own, predict) for predict in PREDICTORS.values()])
+            for name, own in groups.items() if len(own) >= LEAST]
+
+
+def _rho(rows: Sequence[Row], predict: Callable[[Row], float]) -> float | None:
+    return spearman([predict(row) for row in rows], [1 / row["ratio_to_cublas"] for row in rows])
+
+
+def picked(rows: Sequence[Row], predict: Callable[[Row], float], keep: int = 1) -> float:
+    """Speed of the best of the ``keep`` that a model names first, over the fastest of ``rows``; of equals, the
+    slowest come first."""
+    first = sorted(rows, key=lambda row: (predict(row), row["ratio_to_cublas"]))[:keep]
+    return float(max(row["ratio_to_cublas"] for row in first) / max(row["ratio_to_cublas"] for row in rows))
+
+
+def problem(shape: Sequence[int], layout: str = "NN", batch: int = 1) -> Problem:
+    """The aligned, packed product of a row."""
+    (m, n, k), (ta, tb) = shape, (letter == "T" for letter in layout)
+    repeat = Batch((batch,), (m * k,), (k * n,), (m * n,), (m * n,)) if batch > 1 else Batch()
+    return Problem(m, n, k, m if ta else k, k if tb else n, n, trans_a=ta, trans_b=tb, batch=repeat)
+
+
+def estimate(row: Row) -> float:
+    """`select.estimate_us` of a row's configuration."""
+    return select.estimate_us(Config(**row["config"]), problem(row["shape"], row["layout"], row.get("batch", 1)),
+                              architecture(ARCH), SMS)
+
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The correlations, and the speed of what each predictor names first, over the fastest."""
+    lines = [f"| configurations | number | {' | '.join(PREDICTORS)} |", "|---|---:|" + "---:|" * len(PREDICTORS)]
+    for name, count, found in correlations(rows):
+        lines.append(f"| {name} | {count} | {' | '.join('' if rho is None else f'{rho:.2f}' for rho in found)} |")
+    for keep, words in ((1, "first"), (KEEP, f"best of the first {KEEP}")):
+        named = (f"{picked(rows, predict, keep):.3f}" for predict in PREDICTORS.values())
+        lines.append(f"| speed of the model's {words}, over the fastest | | {' | '.join(named)} |")
+    return "\n".join(lines) + "\n"
+
+
+def others(rows: Sequence[Row]) -> str:
+    """The combined figure at sizes with few rows."""
+    found = ((size, with_facts(rows, size)) for size in sorted({row["shape"][0] for row in rows} - {4096}))
+    return "Combined, at sizes with few configurations, which were taken for being fast at 4096 or small: " + "; ".join(
+        f"{size}: {_figure(_rho(own, combined))} ({len(own)})" for size, own in found if own) + ".\n"
+
+
+def entries(device: str) -> list[tuple[Row, float, int, int]]:
+    """Of the committed table: entry, modelled time of its configuration over the model's least, its place in the
+    model's ranking (from 0), candidates."""
+    found = []
+    for key, entry in json.loads((tuned.TABLES / f"{tuned.slug(device)}.json").read_text())["entries"].items():
+        layout, shape, batch, _ = key.split("-")
+        asked = problem([int(size) for size in shape.split("x")], layout, int(batch[1:]))
+        assert tuned.key(asked) == key, key
+        ranked = select.candidates(asked, ARCH, SMS)
+        wanted = entry["kernel"], Config(**entry["config"])
+        place = next(i for i, (kernel, config, _) in enumerate(ranked) if (kernel.name, config) == wanted)
+        found.append((entry, ranked[place][2] / ranked[0][2], place, len(ranked)))
+    return found
+
+
+def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
+    """What can be told of `select.estimate_us` without a GPU."""
+    known = entries(device)
+    gains = sorted(entry["ratio"] for entry, *_ in known)
+    untuned = [row for row in bench if row["source"] == "heuristic"]
+    now = [select.candidates(problem(row["shape"], row["layout"], row["batch"]), ARCH, SMS)[0] for row in untuned]
+    same = sum((kernel.name, config) == (row["kernel"], Config(**row["config"]))
+               for row, (kernel, config, _) in zip(untuned, now, strict=True))
+    tiled = [row for row in bench if row["kernel"] == SPECIALISED.name]
+    off = sorted(estimate(row) / microseconds(row) for row in tiled)
+    tenth = len(off) // 10
+    lines = [
+        f"- The committed table has {len(known)} shapes on which the tuner's best beat the default of its day, by "
+        f"{median(gains):.3f} in the median, {gains[-1]:.3f} at most; {sum(g <= 1.05 for g in gains)} of them by at "
+        f"most 5 %. Today's model names the tuned configuration itself for {sum(not p for _, _, p, _ in known)}, has "
+        f"it among its first two for {sum(p < 2 for _, _, p, _ in known)} and among its first seven for "
+        f"{sum(p < 7 for _, _, p, _ in known)}; it gives it at most {max(over for _, over, *_ in known):.2f} times "
+        f"its least time.",
+        f"- Of {len(bench)} measured shapes {len(untuned)} ran what the model named, and today's model names the same "
+        f"for {same}. How far these are from their best is not recorded.",
+        f"- Modelled over measured time of {len(tiled)} tiled products: {median(off):.2f} in the median, "
+        f"{off[tenth]:.2f} to {off[-1 - tenth]:.2f} from the 10th to the 90th percentile; rank correlation "
+        f"{_figure(spearman([estimate(row) for row in tiled], [microseconds(row) for row in tiled]))}, over shapes "
+        f"whose times span {min(map(microseconds, tiled)):.0f} to {max(map(microseconds, tiled)):.0f} us, which any "
+        f"count of operations would nearly reach. The model's rates were measured on the same GPU: this is a fit, no "
+        f"prediction.",
+        "- Modelled against measured time of tiles and splits of an earlier text, one size each, with rates of "
+        "the same tiles today or 0.5: " + "; ".join(
+            f"{size}: {_figure(spearman([estimate(r) for r in own], [microseconds(r) for r in own]))} "
+            f"({len(own)} configurations, named first {picked(own, estimate):.2f} of the fastest)"
+            for size, own in _earlier(rows)) + ".",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def microseconds(row: Row) -> float:
+    """The measured time of a row."""
+    m, n, k = row["shape"]
+    return float(2e-6 * m * n * k * row.get("batch", 1) / row["tflops"])
+
+
+def _figure(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}".rstrip("0")
+
+
+def _earlier(rows: Sequence[Row]) -> list[tuple[int, list[Row]]]:
+    old = [row for row in rows if "walk" in row]
+    return [(size, [row for row in old if row["shape"][0] == size]) for size in sorted({r["shape"][0] for r in old})]
+
+
+def block() -> str:
+    """What stands between the markers."""
+    record, bench = json.loads(RECORD.read_text()), json.loads(BENCH.read_text())
+    rows = rows_of(record)
+    parts = table(with_facts(rows)), others(rows), choices(rows, record["device"]["name"], bench["rungs"])
+    return "\n".join(parts)
+
+
+def pairs(rows: Sequence[Row], key: Callable[[Row], Any], first: Callable[[Row], bool],
+          second: Callable[[Row], bool]) -> list[float]:
+    """Speed of the second over the first, of rows alike under ``key``; sorted."""
+    found = {key(row): row["ratio_to_cublas"] for row in rows if first(row)}
+    return sorted(row["ratio_to_cublas"] / found[key(row)] for row in rows if second(row) and key(row) in found)
+
+
+def quoted() -> list[str]:
+    """Phrases of docs/experiments.md, section "The library's kernels", whose figures come from records."""
+    rows = rows_of(json.loads(RECORD.read_text()))
+    bench = {row["name"]: row for row in json.loads(BENCH.read_text())["rungs"] if row["layout"] == "NN"}
+    rungs = json.loads(RUNGS.read_text())["rungs"]
+
+    def best(**wanted: Any) -> float:
+        return max(float(row["ratio_to_cublas"]) for row in rows if all(
+            row.get(name, row["config"].get(name)) == value for name, value in wanted.items()))
+
+    def ratio(name: str) -> str:
+        return f"{bench[name]['ratio_to_cublas']:.3f}"
+
+    def without(*names: str) -> Callable[[Row], Any]:
+        return lambda r: (r["layout"], r["nvrtc"], *sorted((k, v) for k, v in r["config"].items() if k not in names))
+
+    def bits(row: Row) -> int:
+        return int(row["config"].get("variant", 0))
+
+    size = [4096] * 3
+    big = [row for row in with_facts(rows) if (row["config"]["bm"], row["config"]["bn"]) == (128, 256)]
+    six = [row for row in big if (row["config"]["bk"], row["config"]["stages"]) == (16, 6)]
+    old = {"shape": size, "bm": 128, "bn": 256, "screening": "tiles and splits"}
+    plain = max(r["ratio_to_cublas"] for r in rows if "walk" in r and r["shape"] == size
+                and r["config"]["bn"] == 256 and r["config"].get("split", 1) == 1)
+    out = [f"{len(rows)} comparisons",
+           f"rung 14 {max(r['ratio_to_cublas'] for r in rungs if r['number'] == 14):.3f}; the first text {plain:.3f}, "
+           f"{best(**old, split=0):.3f} with stream-K, {best(shape=size, layout='NN', nvrtc='13.4'):.3f} at the best "
+           f"register allocation, {ratio('4096x4096x4096')} in the library"]
+    walks = [(walk, pairs([r for r in six if bits(r) & 5 in (1, bit)],
+                          lambda r: (r["layout"], r["config"]["registers"], bits(r) & 10),
+                          lambda r: bits(r) & 5 != 1, lambda r: bits(r) & 5 == 1))
+             for walk, bit in (("rows", 0), ("rows in snake", 4))]
+    out += [f"{sum(q > 1 for q in found)} of {len(found)} pairs with {walk}, {median(found):.3f} in the median"
+            for walk, found in walks]
+    columns, snake = (max((r for r in six if bits(r) & 5 == bit and r["layout"] == "NN"),
+                          key=lambda r: r["ratio_to_cublas"]) for bit in (1, 4))
+    out.append(f"{columns['ratio_to_cublas']:.3f} at {cycles(columns):.2f} modelled cycles by columns, "
+               f"{snake['ratio_to_cublas']:.3f} at {cycles(snake):.2f} by rows")
+    wide = [row for row in with_facts(rows) if row["config"]["tm"] == row["config"]["tn"] == 12]
+    out.append(f"{best(**{**old, 'bm': 192, 'bn': 192}):.3f} at BK = 16, {best(bm=192, bn=192, bk=8, layout='NN'):.3f} "
+               f"(NN) and {best(bm=192, bn=192, bk=8, layout='TN'):.3f} (TN) at BK = 8 at most; "
+               f"{sum(row['spill_bytes'] > 0 for row in wide)} of {len(wide)} variants spill, and the model has "
+               f"{min(map(cycles, wide)):.2f} to {max(map(cycles, wide)):.2f} cycles an FFMA")
+    for long, kib in ((0, 35), (8, 18)):
+        found = pairs([r for r in big if r["config"]["bk"] == 8 or (r in six and bits(r) & 8 == long)],
+                      lambda r: (r["layout"], r["config"]["registers"], bits(r) & 7),
+                      lambda r: r["config"]["bk"] == 16, lambda r: r["config"]["bk"] == 8)
+        out.append(f"{median(found):.3f} of BK = 16 in a loop of {kib} KB")
+    found = pairs(six, lambda r: (r["layout"], r["config"]["registers"], bits(r) & 7), lambda r: bool(bits(r) & 8),
+                  lambda r: not bits(r) & 8)
+    out.append(f"{median(found):.3f} of the shorter one's speed in the median of {len(found)} pairs, "
+               f"{found[0]:.3f} to {found[-1]:.3f}")
+    deep = [pairs([r for r in big if r["config"]["bk"] == 16 and r["config"]["stages"] in (few, 8)], without("stages"),
+                  lambda r: r["config"]["stages"] != 8, lambda r: r["config"]["stages"] == 8) for few in (6, 7)]
+    out.append(f"{median(deep[0]):.3f} of six stages' speed in {len(deep[0])} pairs of two runs, {median(deep[1]):.3f} "
+               f"of seven's in {len(deep[1])} of one run")
+    out.append(f"{ratio('511x511x511')} at 511 against {ratio('512x512x512')} at 512")
+    sliced = best(shape=[1024] * 3, slices=2)
+    out.append(f"{best(shape=[1024] * 3, screening='tiles and splits'):.3f} without slices, {sliced:.3f} with two")
+    out.append(f"{sliced:.3f} to {ratio('1024x1024x1024')} there, {ratio('4096x4096x16')} at 4096x4096x16")
+    out.append(f"{ratio('128x128x128')} at 128, {ratio('256x256x256')} at 256, {ratio('512x512x512')} at 512")
+    both = pairs(rows, lambda r: (r["layout"], sorted(r["config"].items()), r["screening"], r["shape"]).__repr__(),
+                 lambda r: r["nvrtc"] == "13.4", lambda r: r["nvrtc"] == "13.0")
+    out.append(f"{sum(abs(q - 1) > 0.02 for q in both)} of {len(both)} configurations differ by more than 2 %, from "
+               f"{both[0]:.3f} to {both[-1]:.3f} (13.0 over 13.4), {median(both):.3f} in the median")
+    vector = bench["1x8192x8192"]
+    out.append(f"{vector['gbs']:.0f} GB/s at 1x8192x8192, {vector['share_of_copy']:.2f} of a copy")
+    return out
+
+
+def fresh(row: Row) -> Row:
+    """A row with the facts of a cubin compiled now."""
+    made = recipe(SPECIALISED, Config(**row["config"]), problem(row["shape"], row["layout"]), ARCH).make("cubin")
+    return {**row, **static_facts(made.code, ARCH), "registers": made.registers, "spill_bytes": made.spill_bytes}
+
+
+def main() -> None:
+    """Print, write, or compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    does = parser.add_mutually_exclusive_group()
+    does.add_argument("--write", action="store_true")
+    does.add_argument("--check", action="store_true")
+    does.add_argument("--compile", type=int, metavar="COUNT")
+    args = parser.parse_args()
+    if args.compile:
+        before = with_facts(rows_of(json.loads(RECORD.read_text())))[:args.compile]
+        with ProcessPoolExecutor() as pool:
+            after = list(pool.map(fresh, before))
+        print(table(after))
+        print(f"{sum(round(cycles(a), 4) == round(cycles(b), 4) for a, b in zip(before, after, strict=True))} of "
+              f"{len(after)} with the modelled cycles of the cubin that was timed")
+        return
+    page = PAGE.read_text(encoding="utf-8")
+    above, rest = page.split(MARKS[0])
+    made = above + MARKS[0] + block() + MARKS[1] + rest.split(MARKS[1])[1]
+    if args.write:
+        PAGE.write_text(made, encoding="utf-8")
+    elif args.check:
+        # Not as a part of a longer figure.
+        absent = [phrase for phrase in quoted() if not re.search(rf"(?<![\d.]){re.escape(phrase)}(?!\.?\d)", page)]
+        if made != page or absent:
+            sys.exit("\n".join(["docs/experiments.md differs from the records; run: python tools/screening.py --write",
+                                *(f"and quote: {phrase}" for phrase in absent)]))
+    else:
+        print(block(), *quoted(), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -60,7 +60,7 @@ def main() -> None:
     jobs = wanted()
     missing = sorted(jobs.keys() - shipped.index().keys())
     if "--check" in sys.argv:
-        stale = sorted(shipped.index().keys() - jobs.keys())
+        stale = sorted((shipped.index().keys() | {path.stem for path in shipped.FOLDER.glob("*.xz")}) - jobs.keys())
         if missing or stale:
             sys.exit(f"{len(missing)} cubins missing, {len(stale)} stale; run: make cubins")
         return

@@ -95,7 +95,8 @@ class Explanation:
 class Plan:
     """A product decided once: `execute` runs it on operands of the planned layout. Made by `peakgemm.plan`.
 
-    It holds no operand and no buffer, and serves several threads at a time.
+    It holds no operand, and of emulated products the last workspace, for `last_path`. It serves several threads at a
+    time.
     """
 
     def __init__(self, request: Request, *, explain_only: bool = False) -> None:
@@ -218,7 +219,7 @@ class Plan:
 
             return host.multiply(library, request)
         handle = None if stream is None else stream_handle(stream)
-        if not self._is_emulated or request.ready is not None:
+        if not self._is_emulated:
             return on_device(library, index, request, handle, self._choice, workspace)
         with library.scope(index, handle) as used:
             if workspace is None:
@@ -235,13 +236,12 @@ class Plan:
         ``"ieee"``, or ``"numpy"``. Waits for that product.
 
         Raises:
-            InvalidValue: an emulated plan that has not been executed, or only with a prepared operand.
+            InvalidValue: an emulated plan that has not been executed.
         """
         if not self._is_emulated:
             return "numpy" if self._choice is None else "ieee"
         if self._last is None:
-            raise InvalidValue("last_path() tells of the last execute() with operands split in the call, and there was "
-                               "none; call execute() first")
+            raise InvalidValue("last_path() tells of the last execute(), and there was none; call execute() first")
         from .emulate.bound import Emulated
 
         assert self._choice is not None and self._gpu is not None

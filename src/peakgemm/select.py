@@ -17,7 +17,7 @@ from .errors import InvalidValue
 from .kernels import skinny
 from .kernels.library import SPECIALISED, STAGED, kernel_named
 from .kernels.registry import FLOAT, Kernel
-from .kernels.schemes import SCHEMES, product_on, schemes_on
+from .kernels.schemes import SCHEMES, Scheme, product_on, schemes_on
 from .kernels.skinny import SKINNY
 from .kernels.validity import is_valid
 from .problem import Config, Problem
@@ -202,32 +202,37 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
         raise InvalidValue(f"precision = {precision!r}: there is no such kernel for {arch}, which has "
                            f"{', '.join(there) or 'none of the schemes'}; use 'emulated', which runs IEEE FFMA there, "
                            "or 'ieee'")
-    ieee = _accurate(problem, arch, sm_count, device_name)
     nothing = p.alpha == 0 or 0 in (p.m, p.n, p.k, p.batch.count)
-    if nothing or not there or (precision == "emulated" and limits.number not in _MEASURED):
+    if precision != "emulated" and not nothing:
+        return _tensor(SCHEMES[precision], p, limits, "named", "asked for by name")
+    ieee = accurate(problem, arch, sm_count, device_name)
+    if nothing or limits.number not in _MEASURED:
         why = "nothing to multiply" if nothing else f"tensor cores were not measured to win on {arch}"
         return replace(ieee, reason=f"IEEE FFMA, {why}: {ieee.reason}")
-    scheme = SCHEMES["fp16x3" if precision == "emulated" else precision]
-    kernel, config = product_on(scheme, limits)
-    if kernel.wgmma:
-        config = replace(config, variant=int(p.k < _TWICE_K), cluster=2 if p.m > 128 * _CLUSTER_TILES else 1)
-    if precision != "emulated":
-        return Choice(kernel, config, "named", "asked for by name")
+    scheme = SCHEMES["fp16x3"]
     ours, theirs = estimate_emulated_us(scheme, p, limits, sm_count), candidates(p, arch, sm_count)[0][2]
     if ours < theirs and p.k >= _EMULATED_K:
-        return Choice(kernel, config, "heuristic", f"{scheme.name} on tensor cores: {ours:.0f} us with the split, by "
-                      f"the model, IEEE FFMA {theirs:.0f}")
+        return _tensor(scheme, p, limits, "heuristic", f"{scheme.name} on tensor cores: {ours:.0f} us with the split, "
+                       f"by the model, IEEE FFMA {theirs:.0f}")
     return replace(ieee, reason=f"IEEE FFMA: {theirs:.0f} us by the model, {scheme.name} on tensor cores "
                                 f"{ours:.0f} with the split; {ieee.reason}")
 
 
+def _tensor(scheme: Scheme, problem: Problem, limits: Architecture, source: str, reason: str) -> Choice:
+    kernel, config = product_on(scheme, limits)
+    if kernel.wgmma:
+        config = replace(config, variant=int(problem.k < _TWICE_K),
+                         cluster=2 if problem.m > 128 * _CLUSTER_TILES else 1)
+    return Choice(kernel, config, source, reason)
+
+
 _CARRIED = 32  # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
-_SLICED = 1 << 19  # results: with more of them cuBLAS no longer cuts K
+_SLICED = 1 << 19  # results: cuBLAS's errors are small up to 512 x 512, and five times those at 1024 (uniform data)
 _SHORT = 64        # k-steps, of which it makes one sum
 _CARRY = 16  # bit of a configuration's variant: sums are carried over every tile of K (ffma/specialised.cu)
 
 
-def _accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Choice:
+def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Choice:
     """The IEEE kernel in the place of an emulated one.
 
     cuBLAS cuts K of small products into many short sums; so that its errors are not smaller, ours are carried over

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from peakgemm.inspect.sass import disassemble
-from peakgemm.kernels.schemes import OLDER, SCHEMES, emulation, product_on, split_recipe
+from peakgemm.kernels.schemes import OLDER, REROUTED, SCHEMES, emulation, product_on, split_recipe
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
@@ -28,7 +28,6 @@ from peakgemm.simulator import Report, run
 SPLIT, PRODUCT = KERNELS / "tensor" / "split.cu", KERNELS / "tensor" / "product_mma.cu"
 THREADS = 256
 SENTINEL = -777.25
-REROUTED = 4  # bytes into the workspace
 
 
 def config_of(name: str, arch: str) -> Config:

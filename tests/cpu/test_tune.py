@@ -21,9 +21,11 @@ from peakgemm.bench.suites import SUITES, cases
 from peakgemm.bench.timer import Comparison
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.schemes import PRODUCTS
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
+from peakgemm.select import Choice
 from peakgemm.tune import search, space, store
 from peakgemm.tune.halving import FINALISTS, Outcome, estimate_s, halve, rounds
 from peakgemm.tune.space import Candidate
@@ -365,6 +367,28 @@ def test_best(gpu: Path, problem: Problem) -> None:
     kernel, config = search.best(problem, GPU)
     assert (kernel, config.raster) == (SPECIALISED, 4)
     assert tuned.lookup(problem, GPU.name) == ("specialised", config, "tuned")
+
+
+@pytest.mark.parametrize(("tensor", "ieee", "wins"), [(4, 8, "fp16x3"), (8, 4, "specialised")])
+def test_best_emulated(gpu: Path, monkeypatch: pytest.MonkeyPatch, tensor: int, ieee: int, wins: str) -> None:
+    """The faster of two that keep the promise; nothing is searched or kept. Raster 4 is fast: see `times`."""
+    kernel, accurate = PRODUCTS["fp16x3"], Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128, variant=16)
+    chosen = Choice(kernel, replace(kernel.default, raster=tensor), "heuristic", "")
+    monkeypatch.setattr(search, "choose", lambda *args: chosen)
+    monkeypatch.setattr(search, "accurate", lambda *args: Choice(SPECIALISED, replace(accurate, raster=ieee), "", ""))
+    monkeypatch.setattr(search, "bound_for", lambda problem, gpu, each: search.bind(each.kernel, each.config,
+                                                                                             problem, gpu))
+    found, config = search.best(PROBLEM, GPU, "emulated")
+    assert (found.name, config.raster) == (wins, 4)
+    assert tuned.lookup(PROBLEM, GPU.name) is None
+
+
+def test_best_of_what_leaves_no_choice(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "bound_for", None)  # nothing is timed
+    assert search.best(PROBLEM, GPU, "bf16x9")[0] is PRODUCTS["bf16x9"]
+    ieee = Choice(SPECIALISED, Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128), "heuristic", "")
+    monkeypatch.setattr(search, "choose", lambda *args: ieee)
+    assert search.best(PROBLEM, GPU, "emulated") == (SPECIALISED, ieee.config)
 
 
 def test_best_without_a_folder_still_answers(gpu: Path, caplog: pytest.LogCaptureFixture) -> None:

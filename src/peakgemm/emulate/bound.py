@@ -9,6 +9,7 @@ from ..errors import InvalidValue
 from ..kernels.registry import Kernel
 from ..kernels.schemes import (
     HEAD,
+    REROUTED,
     SPLIT_THREADS,
     Scheme,
     emulation,
@@ -23,8 +24,6 @@ from ..runtime import driver
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu, activated
 from ..runtime.launch import Launcher, load
-
-_REROUTED = 4  # bytes into a workspace: struct Progress of common/split_panel.cuh
 
 
 class Emulated:
@@ -71,7 +70,7 @@ class Emulated:
         with activated(self.gpu.index):
             driver.demand("waiting for a stream", "cuStreamSynchronize", ctypes.c_void_p(stream))
             driver.demand("a copy between host and device", "cuMemcpyDtoH_v2", ctypes.byref(found),
-                          ctypes.c_uint64(workspace + _REROUTED), ctypes.c_size_t(ctypes.sizeof(found)))
+                          ctypes.c_uint64(workspace + REROUTED), ctypes.c_size_t(ctypes.sizeof(found)))
         return found.value
 
 

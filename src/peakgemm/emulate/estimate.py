@@ -6,7 +6,8 @@ from ..kernels.schemes import Scheme, operand
 from ..problem import Problem
 from ..runtime.architectures import Architecture
 
-# Measured on an H100 (results/h100/bench-emulated.json): a tile's chunk of K, and what a launch costs beside.
+# A tile's chunk of K, from an H100's times at 4096 (results/h100/experiments-emulated.json); what launches and tiles
+# cost beside, set so that small products in results/h100/bench-emulated.json are not thought faster than they were.
 _CHUNK_US = {"fp16x3": 1.28, "tf32x3": 1.36, "bf16x9": 3.2}
 _SPLIT_US, _PRODUCT_US, _TILE_US = 3.0, 3.0, 4.0
 _BANDWIDTH = 0.8  # of the nominal figure

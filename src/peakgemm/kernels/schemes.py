@@ -20,7 +20,8 @@ from .registry import Kernel
 from .schedule import arguments
 
 ROWS = 128          # of a panel
-HEAD = 256          # bytes at the start of a workspace: struct Progress
+HEAD = 256          # bytes at the start of a workspace: struct Progress,
+REROUTED = 4        # in which, this many bytes on, the rerouted half tiles are counted
 SPLIT_THREADS = 256
 _TAIL = ROWS * 4 + 32 + ROWS  # bytes beside a panel's planes: scales, summary, counts
 # What struct Emulated of common/split_panel.cuh holds after struct Gemm: 7 long long, 10 int.

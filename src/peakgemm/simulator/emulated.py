@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidValue
 from ..kernels.registry import Kernel
-from ..kernels.schemes import SPLIT_THREADS, emulation, product_recipe, scheme_of, split_recipe, target
+from ..kernels.schemes import REROUTED, SPLIT_THREADS, emulation, product_recipe, scheme_of, split_recipe, target
 from ..kernels.validity import require
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
@@ -47,4 +47,4 @@ def run_emulated(kernel: Kernel, config: Config, problem: Problem, a: NDArray[An
             arch=target(arch), args=args, shared_bytes=scheme.panel, checks=checks, max_steps=max_steps),
         run(product_recipe(kernel, config, arch).make("ptx"), grid=plan.blocks, block=config.block_threads,
             arch=target(arch), args=args, shared_bytes=kernel.shared_bytes(config), checks=checks, max_steps=max_steps)]
-    return reports, int(workspace[1:2].view(np.int32)[0])
+    return reports, int(workspace.view(np.int32)[REROUTED // 4])

@@ -10,7 +10,7 @@ from statistics import median
 from ..bench.operands import Flat, launches
 from ..bench.peers import Peer, visiting
 from ..bench.timer import Comparison, Timer
-from ..emulate.bound import bind as bind_emulated
+from ..dispatch import bound_for
 from ..errors import InvalidValue, PeakgemmError
 from ..kernels.bound import bind
 from ..kernels.registry import Kernel
@@ -18,7 +18,7 @@ from ..problem import Config, Problem
 from ..runtime import device
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
-from ..select import choose
+from ..select import accurate, choose
 from . import store
 from .halving import Outcome, halve
 from .space import KEEP, Candidate, candidates
@@ -75,36 +75,38 @@ def tune(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float
 def best(problem: Problem, gpu: Gpu, precision: str = "ieee") -> tuple[Kernel, Config]:
     """The fastest kernel and configuration for ``problem`` on ``gpu``: what `Plan.autotune` asks.
 
-    A scheme that is named has nothing to choose between. For ``"emulated"`` the fastest IEEE kernel is timed
-    against tensor cores.
-
-    The outcome is kept, for later calls and processes, where that is possible. The caller's streams and
-    switches stay as they are; memory for operands, beyond twice the L2, is used meanwhile.
+    For ``"ieee"`` the outcome is kept, for later calls and processes, where that is possible. A scheme that is named
+    has nothing to choose between; for ``"emulated"``, which promises accuracy, fp16x3 is timed against the IEEE kernel
+    that is accurate enough, where the model takes tensor cores at all. The caller's streams and switches stay as they
+    are; memory for operands, beyond twice the L2, is used meanwhile.
 
     Raises:
         MissingComponent: neither torch nor CuPy is installed with a GPU build.
         CompileFailed, LaunchFailed: the default itself cannot run.
     """
-    rival = choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision)
-    if rival.source == "named":
-        return rival.kernel, rival.config
     with device.activated(gpu.index), visiting() as peer:
         device.introduce(gpu.index)
         timer = Timer(peer, SECONDS)
+        if precision != "ieee":
+            return _best_emulated(problem, gpu, precision, peer, timer)
         outcome = search(problem, gpu, peer, timer)
-        if rival.kernel.folder == "tensor":
-            memory = Flat(problem, gpu, peer)
-            winner = launches(bind(outcome.winner.kernel, outcome.winner.config, problem, gpu), memory.addresses, peer)
-            tensor = launches(bind_emulated(rival.kernel, rival.config, problem, gpu), memory.addresses, peer)
-            emulated = median(timer.compare(tensor, winner).ratios) > 1
-        else:
-            emulated = False
     source = choose(plain(problem), gpu.arch, gpu.sm_count, gpu.name).source
     try:
         store.save(gpu.name, problem, outcome, source)
     except (InvalidValue, OSError) as error:
         log.warning("peakgemm: the outcome of autotune() holds for this plan only: %s", error)
-    return (rival.kernel, rival.config) if emulated else (outcome.winner.kernel, outcome.winner.config)
+    return outcome.winner.kernel, outcome.winner.config
+
+
+def _best_emulated(problem: Problem, gpu: Gpu, precision: str, peer: Peer, timer: Timer) -> tuple[Kernel, Config]:
+    chosen = choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision)
+    if chosen.kernel.folder == "tensor" and chosen.source != "named":
+        ieee = accurate(problem, gpu.arch, gpu.sm_count, gpu.name)
+        memory = Flat(problem, gpu, peer)
+        works = [launches(bound_for(problem, gpu, each), memory.addresses, peer) for each in (chosen, ieee)]
+        if median(timer.compare(*works).ratios) < 1:
+            chosen = ieee
+    return chosen.kernel, chosen.config
 
 
 def _compile(found: list[Candidate], problem: Problem, gpu: Gpu) -> None:

@@ -3,10 +3,7 @@
 // A panel holds ROWS rows (of M or of N) by one CHUNK of K, as PLANES matrices of narrower floats that add up to
 // the FP32 values, scaled by a power of two per row and chunk. It lies in memory as it will lie in shared
 // memory, 16-byte pieces swizzled as wgmma reads them, in two HALVES of 64 bytes of K a row: a stage is one bulk copy.
-#define FP16X3 0
-#define TF32X3 1
-#define BF16X9 2
-
+// SCHEME's names are those of narrow.cuh.
 constexpr int ROWS = 128;
 constexpr int PLANES = SCHEME == BF16X9 ? 3 : 2;
 constexpr int ELEMENT = SCHEME == TF32X3 ? 4 : 2;  // bytes

@@ -333,7 +333,7 @@ class TestTorch:
             (lambda: pg.matmul(x, x, out=x.new_empty(4, 4).double()), InvalidType, "out is float64"),
             (lambda: pg.gemm(x, x, beta=1), InvalidValue, "beta = 1 without c"),
             (lambda: pg.matmul(x, x, stream="main"), InvalidType, "stream is a str"),
-            (lambda: pg.matmul(x, x, precision="emulated"), InvalidValue, "only 'ieee'"),
+            (lambda: pg.matmul(x, x, precision="tf32"), InvalidValue, "precision = .tf32."),
         ):
             with pytest.raises(error, match=match):
                 bad()

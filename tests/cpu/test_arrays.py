@@ -77,8 +77,8 @@ def test_no_array(thing: object, all_three: bool) -> None:
 
 
 def test_unknown_rung_before_anything_else() -> None:
-    with pytest.raises(InvalidValue, match="unknown rung 15; valid ones: 00 naive"):
-        run_rung(15, None, None, None)
+    with pytest.raises(InvalidValue, match="unknown rung 16; valid ones: 00 naive"):
+        run_rung(16, None, None, None)
 
 
 @pytest.mark.skipif(reason_without_gpu() is None, reason="there is a GPU")

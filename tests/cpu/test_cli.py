@@ -95,7 +95,7 @@ def test_ladder_fits_100_columns(whole) -> None:
 def test_ladder_record(whole) -> None:
     data = valid(whole[1])
     assert (data["device"], data["arch"], data["shape"]) == (None, "sm_90", [64, 64, 64])
-    assert [row["number"] for row in data["rungs"]] == [*range(15), 18]
+    assert [row["number"] for row in data["rungs"]] == [*range(16), 18]
     assert {row["spill_bytes"] for row in data["rungs"]} == {0}
     assert {row["tflops"] for row in data["rungs"]} == {None}
 
@@ -229,7 +229,7 @@ def test_a_tile_that_the_compiler_refuses_is_a_row(here: Path, run, monkeypatch:
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    ("ladder --rungs 15", ["unknown rung 15", "00 naive", "14 large_tile"]),
+    ("ladder --rungs 16", ["unknown rung 16", "00 naive", "14 large_tile"]),
     ("ladder --rungs ²", ["unknown rung '²'", "14 large_tile"]),
     ("ladder --rungs 07-03", ["run backwards; write 03-07"]),
     ("ladder --explain nosuch", ["unknown rung 'nosuch'", "14 large_tile"]),
@@ -276,6 +276,7 @@ def test_ladder_for_turing_leaves_out_what_it_has_no_instructions_for(here: Path
     assert (code, err) == (0, "")
     assert [row["number"] for row in valid(here / "turing.json")["rungs"]] == list(range(13))
     assert "Left out on sm_75, cp.async needs sm_80 or later: 13 cp async, 14 large tile." in out
+    assert "Left out on sm_75, setmaxnreg needs sm_90: 15 warp specialised." in out
     assert "Left out on sm_75, wgmma needs sm_90: 18 tensor cores." in out
 
 

@@ -44,10 +44,12 @@ def without_strays(reports, counted):
 
 
 def test_the_record_holds_every_rung_and_config():
-    wanted = [(k.number, k.name, name) for k in LADDER if not k.wgmma for name in (k.named or {"default": None})]
+    later = {k.number for k in LADDER if k.sm_90a}  # those of Hopper alone may be recorded later
+    wanted = [(k.number, k.name, name) for k in LADDER if k.number not in later
+              for name in (k.named or {"default": None})]
     for shape in SMALL:
         found = [(r["number"], r["name"], r["config_name"]) for s, r in ROWS if s == shape]
-        assert [row for row in found if row[0] != 18] == wanted
+        assert [row for row in found if row[0] not in later] == wanted
 
 
 @pytest.mark.parametrize(("shape", "row"), ROWS, ids=lambda x: "x".join(map(str, x)) if isinstance(x, tuple)

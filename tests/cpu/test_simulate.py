@@ -122,8 +122,8 @@ def test_run_rung_takes_numpy_matrices_only():
         run_rung(0, a, b.astype("f8"), c)
     with pytest.raises(InvalidValue, match="row-major copy"):
         run_rung(0, a.T, b, c)
-    with pytest.raises(InvalidValue, match="unknown rung 15"):
-        run_rung(15, a, b, c)
+    with pytest.raises(InvalidValue, match="unknown rung 16"):
+        run_rung(16, a, b, c)
 
 
 def test_run_rung_of_views_and_of_nothing():
@@ -369,7 +369,7 @@ FOUR = "--arg f32:32 --arg f32:32 --arg 1 --arg 32"
     (f"{SCALE} {FOUR} --arch sm_42", ["unknown architecture 'sm_42'"]),
     (f"{SCALE} {FOUR} --json gone/r.json", ["cannot write gone/r.json"]),
     ("nosuch", ["unknown rung 'nosuch'", "14 large_tile"]),
-    ("15", ["unknown rung 15"]),
+    ("16", ["unknown rung 16"]),
     ("3,4", ["one rung and one shape, not 2 and 1"]),
     ("3 --size 8,16", ["one rung and one shape, not 1 and 2"]),
     ("3 --size 0", ["'0': each size must lie in"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +33,7 @@ def test_there_are_eight_published_tiles() -> None:
 
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda k: k.name)
 def test_defaults_are_valid(kernel: Kernel) -> None:
-    arch = HOPPER if kernel.wgmma else architecture("sm_80")
+    arch = HOPPER if kernel.sm_90a else architecture("sm_80")
     for config in (kernel.default, *kernel.named.values()):
         for aligned in (True, False):
             assert violations(kernel, replace(config, aligned=aligned), arch) == []
@@ -74,6 +75,15 @@ def large(**changes: int) -> Config:
     (11, replace(TILE, bm=256, bn=256, bk=16), "sm_90", ["393216 bytes asked", "1024 threads", "262144 there"]),
     (11, replace(TILE, min_blocks=3), "sm_90", ["294912 bytes asked by 3 block(s)", "262144 there"]),
     (13, rung(13).default, "sm_75", ["cp.async needs sm_80 or later, not sm_75"]),
+    (15, rung(15).default, "sm_80", ["setmaxnreg needs sm_90, not sm_80"]),
+    (15, rung(15).default, "sm_100", ["setmaxnreg needs sm_90, not sm_100"]),
+    (15, replace(rung(15).default, tm=4), "sm_90", ["512 threads must be 256"]),
+    (15, replace(rung(15).default, bk=64), "sm_90", ["BK = 64 must be 8, 16 or 32"]),
+    (15, replace(rung(15).default, bn=512, bm=64), "sm_90", ["BN = 512 must be at most 256"]),
+    (15, replace(rung(15).default, bm=256, bn=192, tm=16, tn=12), "sm_90", ["248 for accumulators", "232 dealt"]),
+    (15, replace(rung(15).default, stages=1), "sm_90", ["stages = 1", "at least 2"]),
+    (15, replace(rung(15).default, stages=7), "sm_90", ["236712 bytes asked", "232448 there"]),
+    (15, replace(rung(15).default, registers=224), "sm_90", ["registers = 224", "fixed at 232"]),
     (18, rung(18).default, "sm_80", ["wgmma needs sm_90, not sm_80"]),
     (18, rung(18).default, "sm_100", ["wgmma needs sm_90, not sm_100"]),
     (18, replace(rung(18).default, bk=32), "sm_90", ["BK = 32 must be 64"]),
@@ -130,6 +140,17 @@ def test_four_byte_copies_of_a_need_no_alignment() -> None:
     assert not choose(rung(13), config, HOPPER, replace(ALIGNED, ldb=385)).aligned
 
 
+@pytest.mark.parametrize(("changes", "mapped"), [
+    ({}, True), ({"m": 1, "n": 5, "k": 7}, True), ({"ldc": 385}, True), ({"alignment": (16, 16, 4)}, True),
+    ({"lda": 514}, False), ({"ldb": 385}, False), ({"alignment": (8, 16, 16)}, False), ({"k": 0}, False),
+    ({"ldb": 2**38 - 4}, True), ({"ldb": 2**38}, False),
+], ids=str)
+def test_tensor_maps_need_aligned_rows_and_no_multiples(changes: dict[str, Any], mapped: bool) -> None:
+    """The address of C does not matter, nor do sizes; a map has elements and a pitch below 2**40 bytes."""
+    kernel = rung(15)
+    assert choose(kernel, kernel.default, HOPPER, replace(ALIGNED, **changes)).aligned == mapped
+
+
 def test_scalar_rungs_need_no_alignment() -> None:
     odd = replace(ALIGNED, lda=513, ldb=385, ldc=385, alignment=(4, 4, 4))
     assert choose(rung(1), rung(1).default, HOPPER, odd).aligned
@@ -149,13 +170,13 @@ def test_choose_refuses_what_neither_path_can_run() -> None:
 
 @pytest.mark.parametrize(("text", "numbers"), [
     ("00-14", list(range(15))), ("3", [3]), ("03,07-09", [3, 7, 8, 9]), ("warp_tile", [12]), ("cp-async, 1", [1, 13]),
-    ("13-18", [13, 14, 18]), ("tensor-cores", [18]), ("9,9,8-9", [8, 9]),
+    ("13-18", [13, 14, 15, 18]), ("tensor-cores", [18]), ("9,9,8-9", [8, 9]),
 ])
 def test_rungs_by_word(text: str, numbers: list[int]) -> None:
     assert [k.number for k in rungs(text)] == numbers
 
 
-@pytest.mark.parametrize("text", ["15", "-1", "", "3-", "00-15", "nosuch", "1;2", "²", "3.0"])
+@pytest.mark.parametrize("text", ["16", "-1", "", "3-", "00-16", "nosuch", "1;2", "²", "3.0"])
 def test_unknown_rungs_list_those_there_are(text: str) -> None:
     with pytest.raises(InvalidValue, match=r"unknown rung .*; valid ones: 00 naive, .* 14 large_tile"):
         rungs(text)

@@ -61,6 +61,14 @@ def test_aligned_path(kernel, name, beta):
             check(kernel, shape, alpha, beta, (4, 8, 12), 0, config=config)
 
 
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k.tensor_copies], ids=lambda k: k.label)
+def test_boxes_past_the_edges(kernel):
+    """Sizes that are no multiples of the tile, pitches that a tensor map can have."""
+    for m, n, k in ((1, 1, 1), (127, 255, 15), (129, 257, 17), (300, 1, 95), (1000, 1023, 1001), (2, 515, 4096)):
+        for alpha, beta in ((1.0, 0.0), (-0.5, 2.0)):
+            check(kernel, (m, n, k), alpha, beta, (-k % 4 + 4, -n % 4 + 8, 3))
+
+
 @pytest.mark.parametrize(("kernel", "name"), CASES, ids=lambda x: getattr(x, "label", x))
 def test_integers_come_out_exactly(kernel, name):
     for shape in ((129, 65, 257), (256, 256, 256), (1, 1000, 33)):

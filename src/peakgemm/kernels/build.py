@@ -18,6 +18,6 @@ def build(kernel: Kernel, config: Config, arch: str, kind: Kind = "cubin") -> Co
     """
     limits = architecture(arch)
     require(kernel, config, limits)
-    # wgmma and setmaxnreg are in the instruction set of this one architecture, which only the suffix names.
-    name = f"{limits.name}a" if kernel.wgmma else arch
+    # Which has instructions of its own, only the suffix says.
+    name = f"{limits.name}a" if kernel.sm_90a else arch
     return compile_source(kernel.source, kernel.entry, name, config.macros(), kind, name=kernel.path.name)

@@ -14,6 +14,7 @@ from ..runtime import device
 from ..runtime.arrays import DeviceCopy, Matrix, check_host, matrix, stream_of
 from ..runtime.device import Gpu
 from ..runtime.launch import Loaded, float32, int32, int64, load
+from ..runtime.tensor_map import encode
 from . import validity
 from .build import build
 from .launch_shape import launch_shape
@@ -38,6 +39,7 @@ def bind(kernel: Kernel, problem: Problem, operands: Sequence[Matrix], gpu: Gpu,
 
     Raises:
         InvalidValue: a config that is not valid here, or more than 2**31 - 1 blocks.
+        LaunchFailed: the driver cannot encode a tensor map.
     """
     chosen = validity.choose(kernel, config or kernel.config_for(gpu.arch), gpu.limits, problem)
     shape = launch_shape(kernel, chosen, problem)
@@ -45,7 +47,8 @@ def bind(kernel: Kernel, problem: Problem, operands: Sequence[Matrix], gpu: Gpu,
         return lambda stream: None
     function = loaded(kernel, chosen, gpu)
     pointers = [int64(x.pointer) for x in operands]
-    args = (*pointers, *(convert(x) for convert, x in zip(_ARGUMENTS, shape.args, strict=True)))
+    args = (*pointers, *(convert(x) for convert, x in zip(_ARGUMENTS, shape.args, strict=True)),
+            *(encode(box, operands[box.operand].pointer) for box in shape.boxes))
     return lambda stream: function.launch(stream, shape.blocks, shape.threads, *args)
 
 

@@ -30,6 +30,12 @@ def _tiles(pad_a: int = 0, pad_b: int = 0, transposed: bool = True) -> Callable[
     return shared
 
 
+def _boxes(c: Config) -> int:
+    """Bytes of ``stages`` times A as it arrives, B, and A transposed with padding; of three mbarriers each."""
+    stage = FLOAT * c.bk * (c.bm + c.bn + c.bm + 4)
+    return c.stages * (-(-stage // 1024) * 1024 + 3 * 8)
+
+
 def _split_tiles(c: Config) -> int:
     """Bytes of ``stages`` pairs of tiles as two FP16 halves, the scale of every row and column, two mbarriers."""
     return c.stages * ((c.bm + c.bn) * (c.bk * 2 * 2 + FLOAT) + 2 * 8)
@@ -83,7 +89,17 @@ class Kernel:
     @property
     def wgmma(self) -> bool:
         """Whether it multiplies on the tensor cores of sm_90."""
-        return self.shape in ("wgmma", "split tile")
+        return self.shape in ("wgmma", "split tile", "fused")
+
+    @property
+    def tensor_copies(self) -> bool:
+        """Whether its aligned compilation takes tensor maps of A and B after the other arguments."""
+        return self.shape == "warp specialised"
+
+    @property
+    def sm_90a(self) -> bool:
+        """Whether it uses wgmma or setmaxnreg, which are in the instruction set of this one architecture."""
+        return self.wgmma or self.tensor_copies
 
     def lacks(self, arch: Architecture) -> str | None:
         """The instructions that the kernel needs and ``arch`` has not, with who has them; None: it has all."""
@@ -91,6 +107,8 @@ class Kernel:
             return "cp.async needs sm_80 or later"
         if self.wgmma and arch.number != 90:
             return "wgmma needs sm_90"
+        if self.tensor_copies and arch.number != 90:
+            return "setmaxnreg needs sm_90"
         return None
 
     @property
@@ -162,6 +180,9 @@ LADDER: tuple[Kernel, ...] = (
            cp_async=True,
            named={"128x256": Config(128, 256, 16, 8, 16, stages=4, fragments=2, raster=8),
                   "256x128": Config(256, 128, 16, 16, 8, stages=4, fragments=2, raster=8)}),
+    Kernel(15, "warp_specialised", "warps that copy (TMA) beside warps that compute, on a ring of mbarriers",
+           Config(128, 256, 16, 8, 16, stages=6, fragments=2, raster=8, producers=128, registers=232),
+           "warp specialised", _boxes, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ab"),
     Kernel(18, "tensor_cores", "FP32 accuracy from FP16 tensor cores: split on the way in, three products",
            Config(128, 128, 64, 8, 8, stages=3, raster=8, producers=128, registers=200), "split tile", _split_tiles,
            dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ac",

@@ -57,7 +57,7 @@ class Loaded:
     def launch(self, stream: Any, blocks: int | tuple[int, ...], threads: int | tuple[int, ...], *args: Any) -> None:
         """Enqueue ``blocks`` of ``threads`` (along x, or tuples) on ``stream``, a ``cuda.core.Stream``, and return.
 
-        ``args`` are ctypes numbers: `int32`, `int64`, `float32`.
+        ``args`` are ctypes numbers, `int32`, `int64`, `float32`, or tensor maps.
 
         Raises:
             LaunchFailed: the driver's refusal, with kernel, grid and shared memory.

@@ -16,8 +16,10 @@ from ..kernels.registry import Kernel, rung
 from ..problem import Config
 from ..runtime.architectures import architecture
 from ..runtime.arrays import Matrix, check_host
+from ..runtime.tensor_map import Box
 from .launch import run
 from .report import Report, totals
+from .tensor_map import TensorMap
 
 
 def run_rung(number: int | Kernel, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], *, alpha: float = 1.0,
@@ -43,8 +45,14 @@ def run_rung(number: int | Kernel, a: NDArray[Any], b: NDArray[Any], c: NDArray[
     if shape.blocks == 0:
         return Report(kernel.entry, [], totals([]), [])
     return run(build(kernel, chosen, arch, "ptx"), grid=shape.blocks, block=shape.threads, arch=arch,
-               args=[a, b, c, *shape.args], shared_bytes=shape.shared_bytes, checks=checks, max_steps=max_steps,
+               args=[a, b, c, *shape.args, *(tensor_map(box, (a, b)[box.operand]) for box in shape.boxes)],
+               shared_bytes=shape.shared_bytes, checks=checks, max_steps=max_steps,
                max_memory=max_memory)
+
+
+def tensor_map(box: Box, x: NDArray[Any]) -> TensorMap:
+    """The map that the driver would encode, of a NumPy matrix ``(rows, columns)``."""
+    return TensorMap(x, (box.box_columns, box.box_rows), (box.columns, box.rows), (4 * box.ld,), swizzle=box.swizzle)
 
 
 def _matrix(x: NDArray[Any], name: str) -> Matrix:

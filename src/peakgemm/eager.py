@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .dispatch import bound_for, choice_for, on_device, pose_request, views_of
+from .dispatch import bound_for, choice_for, on_device, pose_request, views_of, workspace_refused
 from .errors import InvalidValue
 from .overlap import span
 from .request import NO_STREAM, Request, locate, scales
@@ -46,12 +46,20 @@ class Warm:
         self.workspace_floats = 0 if bound is None else -(-bound.workspace_bytes // FLOAT)
 
     def run(self, a: int, b: int, c: int, out: Any, stream: int, workspace: int = 0) -> Any:
-        """Enqueue: operands by address, ``out`` as a tensor. Returns the workspace that it made, or None."""
+        """Enqueue: operands by address, ``out`` as a tensor. Returns the workspace that it made, or None.
+
+        Raises:
+            OutOfMemory: the workspace does not fit.
+        """
         kept = None
         if self.launch is None:
             return kept  # nothing to compute
         if self.workspace_floats and not workspace:
-            kept = _empty((self.workspace_floats,), dtype=_FLOAT32, device=self.place)
+            try:
+                kept = _empty((self.workspace_floats,), dtype=_FLOAT32, device=self.place)
+            except torch.cuda.OutOfMemoryError as error:
+                assert self.bound is not None
+                raise workspace_refused(error, self.bound, device.require(self.index), "torch") from error
             workspace = kept.data_ptr()
         target = out.data_ptr()
         if self.swapped:

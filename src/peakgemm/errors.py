@@ -28,3 +28,15 @@ class CompileFailed(PeakgemmError, RuntimeError):
 
 class LaunchFailed(PeakgemmError, RuntimeError):
     """The driver refused to load or to launch a kernel."""
+
+
+class OutOfMemory(PeakgemmError, RuntimeError, MemoryError):
+    """The device has no room for what a product needs beside its arrays; the message says how many bytes.
+
+    See `out_of_memory_as`: what catches the array library's own error catches it too.
+    """
+
+
+def out_of_memory_as(kind: type[Exception]) -> type[OutOfMemory]:
+    """`OutOfMemory` that is a ``kind`` as well: a caller's ``except torch.OutOfMemoryError`` goes on to hold."""
+    return type("OutOfMemory", (OutOfMemory, kind), {})

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .boundary import Posed
-from .dispatch import bound_for, choice_for, on_device, pose_request, views_of, workspace_bytes
+from .dispatch import bound_for, choice_for, on_device, pose_request, views_of, workspace_bytes, workspace_for
 from .errors import InvalidValue, MissingComponent
 from .request import Request, check_precision, locate
 from .runtime import device
-from .runtime.adapters.base import FLOAT, HOST, View, place, stream_handle
+from .runtime.adapters.base import HOST, View, place, stream_handle
 from .runtime.device import Gpu
 
 if TYPE_CHECKING:
@@ -211,6 +211,7 @@ class Plan:
 
         Raises:
             InvalidValue, InvalidType: an operand that differs from the plan; the message says in what.
+            OutOfMemory: the workspace does not fit on the device; the library's own error is its cause.
         """
         request = self._request._replace(a=a, b=b, c=c, out=out)
         library, index = self._check(request)
@@ -223,7 +224,9 @@ class Plan:
             return on_device(library, index, request, handle, self._choice, workspace)
         with library.scope(index, handle) as used:
             if workspace is None:
-                workspace = library.empty((-(-self.workspace_bytes // FLOAT),), a, used)
+                assert self._choice is not None and self._gpu is not None
+                bound = bound_for(self._problem, self._gpu, self._choice)
+                workspace = workspace_for(library, bound, self._gpu, a, used)
             self._last = workspace, used
         return on_device(library, index, request, handle, self._choice, workspace)
 

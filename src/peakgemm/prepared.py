@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .boundary import Posed, pose
-from .dispatch import choice_for
+from .dispatch import choice_for, no_room
 from .problem import Problem
 from .request import Request, locate
 from .runtime import device
@@ -77,10 +77,10 @@ class Split:
     def bound(self, choice: Choice | None, posed: Posed, gpu: Gpu) -> Emulated | None:
         """The product with these panels; None where another kernel was chosen, or a batch has several of them."""
         from .emulate.bound import Emulated
-        from .kernels.schemes import operand, scheme_of
+        from .kernels.schemes import FUSED, operand, scheme_of
 
         p = posed.problem
-        if choice is None or p is None or scheme_of(choice.kernel) is not self._scheme:
+        if choice is None or p is None or choice.kernel == FUSED or scheme_of(choice.kernel) is not self._scheme:
             return None
         rows, strides = (p.m, p.batch.a) if posed.swapped else (p.n, p.batch.b)
         if (rows, p.k) != (self._n, self._k) or operand(self._scheme, rows, p.k, p.batch.sizes, strides).matrices != 1:
@@ -93,7 +93,11 @@ class Split:
 
 
 def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: bool, stream: int) -> Split | None:
-    """Split ``b``; None where ``precision`` runs IEEE kernels for it."""
+    """Split ``b``; None where ``precision`` runs IEEE kernels for it.
+
+    Raises:
+        OutOfMemory: its panels do not fit.
+    """
     from .emulate.bound import SplitB
     from .kernels.schemes import scheme_of
 
@@ -105,7 +109,14 @@ def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: 
     if scheme is None:
         return None
     split = SplitB(scheme, posed.problem, gpu)
-    memory = library.empty((-(-split.bytes // FLOAT),), b, stream)
+    try:
+        memory = library.empty((-(-split.bytes // FLOAT),), b, stream)
+    except Exception as error:
+        if not library.out_of_memory(error):
+            raise
+        what = f"b, {inner} x {columns}, split for {scheme.name} in {split.bytes:,} bytes,"
+        raise no_room(error, what, gpu, library.name,
+                      ["prepare it with precision='ieee', which splits nothing (0 bytes)"]) from error
     start = library.view(memory, "workspace").pointer
     split.launch(view.pointer, start, stream)
     return Split(scheme, memory, start + SplitB.PANELS, columns, inner)

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .boundary import Posed, pose
-from .dispatch import bound_for, choice_for, enqueue
+from .dispatch import bound_for, choice_for, enqueue, workspace_refused
 from .errors import InvalidValue
 from .problem import Problem
 from .request import Request
-from .runtime.adapters.base import FLOAT, View, packed
+from .runtime.adapters.base import FLOAT, View, driver_out_of_memory, packed
 from .runtime.device import Gpu
 from .runtime.memory import DeviceMemory, event, order, wait
 from .runtime.staging import Lane, Pinned, copy, lane
@@ -42,6 +42,10 @@ def run(r: Request, gpu: Gpu, resident: View | None = None) -> None:
     """``alpha a b + beta c`` into ``out``, all NumPy arrays of at least two dimensions, ``c`` of out's shape.
 
     ``resident``: ``b`` as it lies on the device already. Returns when ``out`` holds the result.
+
+    Raises:
+        OutOfMemory: a panel's workspace does not fit on the device.
+        LaunchFailed: the driver refused something else, memory for the operands among it.
     """
     r = _mergeable(r, resident)
     axis = _axis(r)
@@ -98,7 +102,12 @@ class _Slot:
         assert posed.problem is not None  # `_mergeable` saw to it
         bound = bound_for(posed.problem, gpu, choice_for(posed.problem, gpu, r.precision))
         if bound.workspace_bytes and (self._workspace is None or self._workspace.size < bound.workspace_bytes):
-            self._workspace = DeviceMemory(bound.workspace_bytes, self._way.compute)
+            try:
+                self._workspace = DeviceMemory(bound.workspace_bytes, self._way.compute)
+            except Exception as error:
+                if not driver_out_of_memory(error):
+                    raise
+                raise workspace_refused(error, bound, gpu) from error
         workspace = self._workspace.pointer if self._workspace and bound.workspace_bytes else 0
         enqueue(bound, posed, views, workspace, self._way.compute)
         order(self._way.compute, self._way.outward)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InvalidType, InvalidValue
+from ...errors import InvalidType, InvalidValue, LaunchFailed
 
 FLOAT = 4  # bytes
 HOST = -1  # the device index of the host's memory
@@ -105,6 +105,14 @@ class DeviceLibrary(Library, Protocol):
     def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
         """The array that the caller gets for what `empty` made, once ``stream`` has work that writes it and
         reads ``inputs``."""
+
+    def out_of_memory(self, error: Exception) -> bool:
+        """Whether ``error``, which `empty` raised, says that the device's memory is used up."""
+
+
+def driver_out_of_memory(error: Exception) -> bool:
+    """`DeviceLibrary.out_of_memory` for memory that comes from the driver."""
+    return isinstance(error, LaunchFailed) and "CUDA_ERROR_OUT_OF_MEMORY" in str(error)
 
 
 def check_dtype(dtype: str, name: str) -> None:

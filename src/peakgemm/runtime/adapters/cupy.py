@@ -54,3 +54,7 @@ class Cupy:
     def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
         """``result`` itself; CuPy's pool frees by stream."""
         return result
+
+    def out_of_memory(self, error: Exception) -> bool:
+        """See `DeviceLibrary.out_of_memory`."""
+        return isinstance(error, cupy.cuda.memory.OutOfMemoryError)

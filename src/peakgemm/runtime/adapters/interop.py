@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...errors import InvalidType
 from .. import device
 from ..memory import PENDING, DeviceMemory, order
-from .base import FLOAT, HOST, View, check_dtype, packed
+from .base import FLOAT, HOST, View, check_dtype, driver_out_of_memory, packed
 
 LEGACY = 1  # CU_STREAM_LEGACY: the default stream, under the name that DLPack has for it
 
@@ -68,6 +68,10 @@ class Interop:
         """See `DeviceLibrary.deliver`. Inputs are kept until they are read: the library may not free by stream."""
         PENDING.keep((inputs, result), stream)
         return self._adopt(result, like) if isinstance(result, Fresh) else result
+
+    def out_of_memory(self, error: Exception) -> bool:
+        """See `DeviceLibrary.out_of_memory`: `Fresh` is the driver's."""
+        return driver_out_of_memory(error)
 
     def host(self, x: Any, name: str) -> NDArray[np.float32]:
         """The NumPy view of the memory that DLPack describes."""

@@ -47,6 +47,11 @@ class Jax(Interop):
         """See `DeviceLibrary.copy`."""
         return jax.numpy.array(jax.numpy.broadcast_to(x, shape))
 
+    def out_of_memory(self, error: Exception) -> bool:
+        """The driver's error or XLA's, whose class has had several names: its text begins with the status."""
+        return super().out_of_memory(error) or (
+            isinstance(error, RuntimeError) and str(error).startswith("RESOURCE_EXHAUSTED"))
+
     def host(self, x: Any, name: str) -> NDArray[np.float32]:
         """The NumPy view of an array on the CPU."""
         check_dtype(str(x.dtype), name)

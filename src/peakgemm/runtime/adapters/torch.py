@@ -67,6 +67,10 @@ class Torch:
         """``result`` itself; torch's allocator frees by stream."""
         return result
 
+    def out_of_memory(self, error: Exception) -> bool:
+        """See `DeviceLibrary.out_of_memory`."""
+        return isinstance(error, torch.cuda.OutOfMemoryError)
+
     def host(self, x: Any, name: str) -> NDArray[np.float32]:
         """The NumPy view of a CPU tensor's memory."""
         _check(x, name)

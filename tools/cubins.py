@@ -17,7 +17,8 @@ from rich.progress import Progress
 from peakgemm import tuned
 from peakgemm.kernels import shipped
 from peakgemm.kernels.library import FAMILIES, SPECIALISED, Recipe, recipe, reduce_recipe
-from peakgemm.kernels.schemes import SCHEMES, product_on, product_recipe, split_recipe
+from peakgemm.kernels.schemes import FUSED, SCHEMES, product_on, product_recipe, split_recipe
+from peakgemm.kernels.schemes import reduce_recipe as tensor_reduce_recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel, nvrtc_version
@@ -46,13 +47,18 @@ def wanted() -> dict[str, Recipe]:
 
 
 def emulated() -> list[Recipe]:
-    """What ``precision="emulated"`` runs: fp16x3's product in each variant, and its split pass for each layout."""
+    """What ``precision="emulated"`` runs: fp16x3's products in each variant, their split pass and the fused kernel for
+    each layout, and what adds up parts."""
     scheme = SCHEMES["fp16x3"]
     kernel, config = product_on(scheme, architecture(ARCH))
-    return [product_recipe(kernel, replace(config, variant=variant, cluster=cluster), ARCH)
-            for variant in (0, 1) for cluster in (1, 2)] + [
-        split_recipe(scheme, Problem(32, 32, 32, a, b, 32, trans_a=ta, trans_b=tb), ARCH)
-        for ta, tb, a, b in product((False, True), (False, True), (64, 63), (64, 63))]
+    read = [Problem(32, 32, 32, a, b, 32, trans_a=ta, trans_b=tb)
+            for ta, tb, a, b in product((False, True), (False, True), (64, 63), (64, 63))]
+    return ([product_recipe(kernel, replace(config, variant=variant, cluster=cluster), read[0], ARCH)
+             for variant in (0, 1) for cluster in (1, 2)]
+            + [split_recipe(scheme, problem, ARCH) for problem in read]
+            + [product_recipe(FUSED, replace(FUSED.default, variant=variant), problem, ARCH)
+               for variant in (0, 1) for problem in read]
+            + [tensor_reduce_recipe(scheme, each.default, ARCH) for each in (kernel, FUSED)])
 
 
 def main() -> None:

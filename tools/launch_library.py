@@ -15,7 +15,7 @@ from peakgemm.emulate.bound import bind as bind_emulated
 from peakgemm.kernels import skinny
 from peakgemm.kernels.bound import bind
 from peakgemm.kernels.registry import Kernel
-from peakgemm.kernels.schemes import SCHEMES, product_on
+from peakgemm.kernels.schemes import FUSED, SCHEMES, product_on
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
@@ -52,17 +52,17 @@ def main() -> None:
     wrong = launched = 0
     arch = device.require().arch
     turns = cycle(product((1, 0, 3), (0.0, 1.0)))
-    tiled = [(kernel, config, shape) for kernel, config in configurations(arch) for shape in TILED]
-    jobs = list(tiled)
+    jobs = [(kernel, config, shape) for kernel, config in configurations(arch) for shape in TILED]
     for shape in SKINNY_SHAPES:
         problem = Problem.contiguous(*shape[:3])
         jobs += [(SKINNY, config, shape) for config in list(skinny.configurations(problem, 8))[:4]]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
+    emulated += [(FUSED, FUSED.default, shape) for shape in TILED]
     for kernel, config, shape in (jobs if "tensor" not in sys.argv[1:] else []) + emulated:
         for ta, tb in product((False, True), (False, True)):
             split, beta = next(turns)
-            cut = replace(config, split=split) if (kernel, config, shape) in tiled else config
+            cut = replace(config, split=split) if "split" in kernel.tunes and config.cluster == 1 else config
             launched += 1
             if not launch(kernel, cut, shape, ta, tb, beta):
                 wrong += 1

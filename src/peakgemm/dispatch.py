@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+from ctypes import byref, c_size_t
 from typing import TYPE_CHECKING, Any
 
 from .boundary import Posed, pose
-from .errors import InvalidType, InvalidValue
+from .errors import InvalidType, InvalidValue, OutOfMemory, out_of_memory_as
 from .request import Request, refuse_overlap
-from .runtime import device
+from .runtime import device, driver
 from .runtime.adapters.base import FLOAT, DeviceLibrary, Library, View
 from .runtime.device import Gpu
 
@@ -18,13 +21,13 @@ if TYPE_CHECKING:
     from .select import Choice
 
 
-def choice_for(problem: Problem, gpu: Gpu, precision: str = "ieee") -> Choice:
+def choice_for(problem: Problem, gpu: Gpu, precision: str = "ieee", ready: str = "") -> Choice:
     """What `select.choose` says for ``gpu``."""
     from .select import choose  # no product of host arrays waits for it
 
     if precision == "ieee":  # called as everywhere else, so that it is remembered once
         return choose(problem, gpu.arch, gpu.sm_count, gpu.name)
-    return choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision)
+    return choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision, ready)
 
 
 def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound | Emulated:
@@ -39,14 +42,14 @@ def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound
     return bind(choice.kernel, choice.config, problem, gpu)
 
 
-def workspace_bytes(choice: Choice, problem: Problem, gpu: Gpu) -> int:
+def workspace_bytes(choice: Choice | Bound | Emulated, problem: Problem, gpu: Gpu) -> int:
     """Device memory that a product needs beside its arrays; nothing is compiled."""
     from .kernels.library import FAMILIES
-    from .kernels.schemes import emulation, scheme_of
+    from .kernels.schemes import FUSED, emulation, scheme_of
 
     scheme = scheme_of(choice.kernel)
     if scheme is not None:
-        return emulation(scheme, choice.config, problem, gpu.sm_count).workspace_bytes
+        return emulation(scheme, choice.config, problem, gpu.sm_count, fused=choice.kernel == FUSED).workspace_bytes
     return FAMILIES[choice.kernel].schedule(choice.config, problem, gpu.sm_count).workspace_bytes
 
 
@@ -76,6 +79,7 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
     Raises:
         InvalidType, InvalidValue: see `pose` and `DeviceLibrary`; or the library's copies are not packed.
         CompileFailed, LaunchFailed, MissingComponent: see `kernels.bound`.
+        OutOfMemory: see `workspace_for`.
     """
     gpu = device.require(index)
     with library.scope(index, stream) as handle:
@@ -100,12 +104,13 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
         scratch = None
         if 0 not in posed.shape:
             if choice is None and request.precision != "ieee":
-                choice = choice_for(posed.problem, gpu, request.precision)
+                ready = "" if request.ready is None else "a" if posed.swapped else "b"
+                choice = choice_for(posed.problem, gpu, request.precision, ready)
             bound = None if request.ready is None else request.ready.bound(choice, posed, gpu)
             bound = bound or bound_for(posed.problem, gpu, choice)
             scratch = workspace
             if bound.workspace_bytes and scratch is None:
-                scratch = library.empty((-(-bound.workspace_bytes // FLOAT),), request.a, handle)
+                scratch = workspace_for(library, bound, gpu, request.a, handle)
             enqueue(bound, posed, views, workspace_pointer(library, scratch, bound.workspace_bytes), handle)
         result = library.deliver(target, request.a, handle, (*arrays.values(), scratch))
         if request.out is None:
@@ -113,6 +118,44 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
         if "out" not in arrays:
             library.assign(request.out, result)
         return request.out
+
+
+def workspace_for(library: DeviceLibrary, bound: Bound | Emulated, gpu: Gpu, like: Any, stream: int) -> Any:
+    """The library's memory for the workspace of ``bound``.
+
+    Raises:
+        OutOfMemory: it does not fit.
+    """
+    try:
+        return library.empty((-(-bound.workspace_bytes // FLOAT),), like, stream)
+    except Exception as error:
+        if not library.out_of_memory(error):
+            raise
+        raise workspace_refused(error, bound, gpu, library.name) from error
+
+
+def workspace_refused(error: Exception, bound: Bound | Emulated, gpu: Gpu, holder: str = "") -> OutOfMemory:
+    """`no_room` for a workspace, with what takes less; ``holder`` "": of a product of host arrays."""
+    p, instead = bound.problem, []
+    batch = f", batch {p.batch.count}" if p.batch.sizes else ""
+    if bound.kernel.folder == "tensor":
+        ieee = workspace_bytes(choice_for(p, gpu), p, gpu)
+        instead.append(f"use precision='ieee', which needs {ieee:,} bytes")
+        if holder and bound.workspace_bytes == workspace_bytes(bound, p, gpu):
+            instead.append("split a constant b once, with peakgemm.prepare")
+    if holder:
+        instead.append("pass memory that you have as Plan.execute's workspace=")
+    return no_room(error, f"a workspace of {bound.workspace_bytes:,} bytes for {p.m} x {p.n} x {p.k}{batch} by "
+                   f"{bound.kernel.name}", gpu, holder, instead or ["free some"])
+
+
+def no_room(error: Exception, what: str, gpu: Gpu, holder: str, instead: Sequence[str]) -> OutOfMemory:
+    """What is raised in the place of ``error``, a library's or the driver's; ``holder`` keeps memory of its own."""
+    free, total, has = c_size_t(), c_size_t(), "has no room for it"
+    with suppress(Exception), device.activated(gpu.index):  # the driver may be in no state to tell
+        driver.check("cuMemGetInfo_v2", byref(free), byref(total))
+        has = f"has {free.value:,} of {total.value:,} bytes free" + f" beside what {holder} holds" * bool(holder)
+    return out_of_memory_as(type(error))(f"{what} does not fit: GPU {gpu.index} {has}; {', or '.join(instead)}")
 
 
 def workspace_pointer(library: Library, scratch: Any, wanted: int) -> int:

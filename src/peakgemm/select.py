@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from . import tuned
-from .emulate.estimate import estimate_us as estimate_emulated_us
+from .emulate.estimate import best as best_emulated
 from .errors import InvalidValue
 from .kernels import skinny
 from .kernels.library import SPECIALISED, STAGED, kernel_named
 from .kernels.registry import FLOAT, Kernel
-from .kernels.schemes import SCHEMES, Scheme, product_on, schemes_on
+from .kernels.schemes import SCHEMES, schemes_on
 from .kernels.skinny import SKINNY
 from .kernels.validity import is_valid
 from .problem import Config, Problem
@@ -157,17 +157,19 @@ def candidates(problem: Problem, arch: str, sm_count: int) -> list[tuple[Kernel,
 
 
 @lru_cache(maxsize=4096)
-def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", precision: str = "ieee") -> Choice:
+def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", precision: str = "ieee",
+           ready: str = "") -> Choice:
     """The kernel and configuration for ``problem`` on a GPU of ``arch`` (``sm_NN``) with ``sm_count`` SMs.
 
     Deterministic; ``device_name`` says whose tuned entries and which committed table are asked first.
     ``precision``: see `peakgemm.matmul`; ``"emulated"`` takes tensor cores where the models say that they win.
+    ``ready``: which operand of the problem, ``"a"`` or ``"b"``, has been split for tensor cores before.
 
     Raises:
         InvalidValue: an architecture that the table does not hold, or a scheme that it has no kernel for.
     """
     if precision != "ieee":
-        return _emulated(problem, arch, sm_count, device_name, precision)
+        return _emulated(problem, arch, sm_count, device_name, precision, ready)
     limits = architecture(arch)
     known = tuned.lookup(problem, device_name)
     if known is not None:
@@ -185,16 +187,12 @@ tuned.remembering.add(choose.cache_clear)
 
 
 # Sums over fewer k-steps are so nearly exact in FP32 that 22 bits are not better.
-_EMULATED_K = 128
+_EMULATED_K = 64
 # Where "emulated" takes tensor cores: a scheme that is named runs wherever there is a kernel.
 _MEASURED = (90,)
-# With more rows of tiles, pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
-_CLUSTER_TILES = 32
-# Below, the tensor cores' truncation shows beside FP32's rounding: their sums are carried over twice as often.
-_TWICE_K = 768
 
 
-def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, precision: str) -> Choice:
+def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, precision: str, ready: str) -> Choice:
     """A scheme that was named, or for ``"emulated"`` the faster of fp16x3 and IEEE FFMA."""
     limits, p = architecture(arch), problem
     there = schemes_on(limits)
@@ -204,26 +202,20 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
                            "or 'ieee'")
     nothing = p.alpha == 0 or 0 in (p.m, p.n, p.k, p.batch.count)
     if precision != "emulated" and not nothing:
-        return _tensor(SCHEMES[precision], p, limits, "named", "asked for by name")
+        kernel, config, us = best_emulated(SCHEMES[precision], p, limits, sm_count, ready)
+        return Choice(kernel, config, "named", f"asked for by name; {kernel.idea}: {us:.0f} us by the model")
     ieee = accurate(problem, arch, sm_count, device_name)
     if nothing or limits.number not in _MEASURED:
         why = "nothing to multiply" if nothing else f"tensor cores were not measured to win on {arch}"
         return replace(ieee, reason=f"IEEE FFMA, {why}: {ieee.reason}")
     scheme = SCHEMES["fp16x3"]
-    ours, theirs = estimate_emulated_us(scheme, p, limits, sm_count), candidates(p, arch, sm_count)[0][2]
+    kernel, config, ours = best_emulated(scheme, p, limits, sm_count, ready)
+    theirs = candidates(p, arch, sm_count)[0][2]
     if ours < theirs and p.k >= _EMULATED_K:
-        return _tensor(scheme, p, limits, "heuristic", f"{scheme.name} on tensor cores: {ours:.0f} us with the split, "
-                       f"by the model, IEEE FFMA {theirs:.0f}")
+        return Choice(kernel, config, "heuristic", f"{scheme.name} on tensor cores, {kernel.idea}: {ours:.0f} us by "
+                                                   f"the model, IEEE FFMA {theirs:.0f}")
     return replace(ieee, reason=f"IEEE FFMA: {theirs:.0f} us by the model, {scheme.name} on tensor cores "
-                                f"{ours:.0f} with the split; {ieee.reason}")
-
-
-def _tensor(scheme: Scheme, problem: Problem, limits: Architecture, source: str, reason: str) -> Choice:
-    kernel, config = product_on(scheme, limits)
-    if kernel.wgmma:
-        config = replace(config, variant=int(problem.k < _TWICE_K),
-                         cluster=2 if problem.m > 128 * _CLUSTER_TILES else 1)
-    return Choice(kernel, config, source, reason)
+                                f"{ours:.0f}; {ieee.reason}")
 
 
 _CARRIED = 32  # results a thread, at most: with more, or more blocks an SM, a second set of sums spills

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.kernels.schemes import PRODUCTS, SCHEMES
+from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES
 from peakgemm.problem import Batch, Problem
 from peakgemm.simulator.emulated import run_emulated
 
@@ -21,7 +21,7 @@ def normal(*shape: int, seed: int = SEED) -> Any:
 
 def product(name: str, problem: Problem, a: Any, b: Any, c: Any, c0: Any = None, **kw: Any) -> int:
     """Run it; every check of the simulator has to be silent. How many half tiles were rerouted."""
-    kernel = PRODUCTS[name]
+    kernel = FUSED if name == "fused" else PRODUCTS[name]
     reports, rerouted = run_emulated(kernel, replace(kernel.default, **kw), problem, a, b, c, c0)
     for report in reports:
         assert not report.faults, report.faults[:3]
@@ -34,7 +34,7 @@ def within(got: Any, a: Any, b: Any, units: float = 3.0) -> None:
     assert (abs(got - exact) <= units * 2.0**-24 * scale).all(), (abs(got - exact) / scale).max() * 2**24
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", [*SCHEMES, "fused"])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_layouts(name: str, layout: str) -> None:
     """More than one tile, chunk and stage, with ragged edges; each operand stored either way, rows padded."""
@@ -49,34 +49,43 @@ def test_layouts(name: str, layout: str) -> None:
     assert np.isnan(c[:, n:]).all()
 
 
-@pytest.mark.parametrize("variant", [0, 1])
-def test_scales_and_persistence(variant: int) -> None:
-    """Several tiles a block, alpha, beta and another C0; a chunk's sums carried over once or twice."""
+@pytest.mark.parametrize(("name", "split", "variant"), [
+    ("fp16x3", 1, 0), ("fp16x3", 1, 1), ("fp16x3", 0, 0), ("fp16x3", 3, 0), ("tf32x3", 2, 0),
+    ("fused", 1, 1), ("fused", 0, 0), ("fused", 3, 1)])
+def test_scales_and_persistence(name: str, split: int, variant: int) -> None:
+    """Several tiles a block, K shared or not, alpha, beta and another C0; sums carried over once or twice a chunk."""
     m, n, k = 300, 260, 130
     a, b, c0 = normal(m, k), normal(k, n, seed=1), normal(m, n, seed=2)
     c = np.full((m, n), np.nan, np.float32)
     problem = Problem(m, n, k, k, n, n, alpha=-1.5, beta=0.5, c0=(n, 1))
-    assert product("fp16x3", problem, a, b, c, c0, variant=variant) == 0
+    assert product(name, problem, a, b, c, c0, variant=variant, split=split) == 0
     exact = -1.5 * (a.astype(np.float64) @ b) + 0.5 * c0
     scale = 1.5 * (abs(a).astype(np.float64) @ abs(b)) + 0.5 * abs(c0)
     assert (abs(c - exact) <= 4 * 2.0**-24 * scale).all()
 
 
-def test_batch() -> None:
-    """Two products that share B: it is split once."""
+@pytest.mark.parametrize("name", ["fp16x3", "fused"])
+def test_batch(name: str) -> None:
+    """Two products that share B: a split pass takes it once."""
     a, b, c = normal(2, 70, 40), normal(40, 50, seed=1), np.full((2, 70, 50), np.nan, np.float32)
     problem = Problem(70, 50, 40, 40, 50, 50, batch=Batch((2,), (70 * 40,), (0,), (70 * 50,), (70 * 50,)))
-    assert product("fp16x3", problem, a, b, c) == 0
+    assert product(name, problem, a, b, c) == 0
     for i in range(2):
         within(c[i], a[i], b)
 
 
-def test_what_the_guard_reroutes() -> None:
+@pytest.mark.parametrize("name", ["fp16x3", "fused"])
+def test_what_the_guard_reroutes(name: str) -> None:
     """Infinities, few terms and spans beyond the split's reach: those half tiles come out as IEEE's."""
     m = n = 130
     k = 64
     b = normal(k, n, seed=1)
-    for planted, rerouted in (("infinity", 4), ("identity", 2), ("span", 4), ("huge", 6)):
+    columns = FUSED.default.bn if name == "fused" else PRODUCTS[name].default.bn
+    across = -(-n // columns)
+    # A row with few terms is refused in its half tile; the guard, which looks at panels or at warps' findings, refuses
+    # both halves of a tile for a span or an infinity in one.
+    first = 2 * across
+    for planted, rerouted in (("infinity", first), ("identity", across), ("span", first), ("huge", 3 * across)):
         a = normal(m, k)
         if planted == "infinity":
             a[3, 5] = np.inf
@@ -89,7 +98,7 @@ def test_what_the_guard_reroutes() -> None:
             a *= np.float32(2.0**99)
             b = normal(k, n, seed=1) * np.float32(2.0**20)
         c = np.full((m, n), np.nan, np.float32)
-        assert product("fp16x3", Problem.contiguous(m, n, k), a, b, c) == rerouted, planted
+        assert product(name, Problem.contiguous(m, n, k), a, b, c) == rerouted, planted
         with np.errstate(all="ignore"):
             want = a.astype(np.float64) @ b
         if planted == "infinity":
@@ -104,7 +113,7 @@ def test_what_the_guard_reroutes() -> None:
 def test_integers_are_exact() -> None:
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-64, 65, shape).astype(np.float32) for shape in ((64, 200), (200, 64)))
-    for name in SCHEMES:
+    for name in (*SCHEMES, "fused"):
         c = np.full((64, 64), np.nan, np.float32)
         assert product(name, Problem.contiguous(64, 64, 200), a, b, c) == 0
         assert (c == a @ b).all()

@@ -12,7 +12,7 @@ import peakgemm as pg
 from peakgemm.emulate.estimate import estimate_us
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.library import SPECIALISED
-from peakgemm.kernels.schemes import HEAD, OLDER, PRODUCTS, SCHEMES, emulation, operand, product_on, scheme_of
+from peakgemm.kernels.schemes import FUSED, HEAD, OLDER, PRODUCTS, SCHEMES, emulation, operand, product_on, scheme_of
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Problem
 from peakgemm.runtime.architectures import architecture
@@ -28,7 +28,7 @@ class TestChoice:
         assert chosen.kernel is PRODUCTS["fp16x3"] and "fp16x3" in chosen.reason
 
     @pytest.mark.parametrize("problem", [
-        Problem.contiguous(64, 64, 64), Problem.contiguous(1, 4096, 4096), Problem.contiguous(4096, 4096, 64),
+        Problem.contiguous(64, 64, 64), Problem.contiguous(1, 4096, 4096), Problem.contiguous(4096, 4096, 63),
         Problem.contiguous(4096, 4096, 4096, alpha=0.0), Problem.contiguous(4096, 4096, 0)])
     def test_what_cannot_win_is_ieee(self, problem: Problem) -> None:
         chosen = choose(problem, "sm_90", SMS, "", "emulated")
@@ -43,7 +43,7 @@ class TestChoice:
         for name, scheme in SCHEMES.items():
             for arch, kernels in (("sm_90", PRODUCTS), ("sm_80", OLDER), ("sm_89", OLDER)):
                 chosen = choose(Problem.contiguous(7, 5, 3), arch, SMS, "", name)
-                assert (chosen.kernel, chosen.source) == (kernels[name], "named")
+                assert chosen.kernel in (kernels[name], FUSED) and chosen.source == "named"
                 assert scheme_of(chosen.kernel) is scheme
                 assert not violations(chosen.kernel, chosen.config, architecture(arch))
         with pytest.raises(InvalidValue, match=r"no such kernel for sm_75, which has none .* use 'emulated'"):
@@ -64,8 +64,19 @@ class TestChoice:
         assert choose(wide, "sm_90", SMS, "", "emulated").config == choose(wide, "sm_90", SMS).config
 
     def test_prepared_costs_less(self) -> None:
-        limits, scheme = architecture("sm_90"), SCHEMES["fp16x3"]
-        assert estimate_us(scheme, SQUARE, limits, SMS, ready=True) < estimate_us(scheme, SQUARE, limits, SMS)
+        limits, (kernel, config) = architecture("sm_90"), product_on(SCHEMES["fp16x3"], architecture("sm_90"))
+        first, second = (estimate_us(kernel, config, SQUARE, limits, SMS, ready) for ready in ("b", ""))
+        assert first < second
+        narrow = Problem.contiguous(128, 4096, 4096)
+        assert choose(narrow, "sm_90", SMS, "", "emulated").kernel is FUSED
+        assert choose(narrow, "sm_90", SMS, "", "emulated", "b").kernel is PRODUCTS["fp16x3"]
+
+    def test_blocks_share_k_where_tiles_are_few(self) -> None:
+        deep = choose(Problem.contiguous(1024, 1024, 16384), "sm_90", SMS, "", "emulated")
+        assert deep.kernel is PRODUCTS["fp16x3"] and deep.config.split != 1
+        assert choose(Problem.contiguous(2048, 2048, 2048), "sm_90", SMS, "", "emulated").config.split == 1
+        named = choose(Problem.contiguous(256, 256, 8192), "sm_90", SMS, "", "tf32x3")
+        assert named.kernel is PRODUCTS["tf32x3"] and named.config.split != 1
 
 
 class TestMemory:

@@ -1,4 +1,4 @@
-"""An emulated product bound to a problem and a device: a split pass and the product, in one stream."""
+"""An emulated product bound to a problem and a device: up to three kernels, in one stream."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from functools import lru_cache
 from ..errors import InvalidValue
 from ..kernels.registry import Kernel
 from ..kernels.schemes import (
+    FUSED,
     HEAD,
-    REROUTED,
+    REDUCE_THREADS,
     SPLIT_THREADS,
     Scheme,
     emulation,
     product_on,
     product_recipe,
+    reduce_recipe,
     scheme_of,
     split_recipe,
 )
@@ -31,11 +33,12 @@ class Emulated:
 
     Attributes:
         kernel, config, problem, scheme: what was bound.
-        workspace_bytes: device memory for the split operands; its head tells afterwards what was rerouted.
-        half_tiles: parts of 64 x 128 of the result, each of which the guard may reroute to IEEE FFMA.
+        workspace_bytes: device memory for split operands and partial sums; its head tells afterwards what was rerouted.
+        half_tiles: parts of 64 rows by a tile's columns of the result, each of which the guard may reroute to FFMA.
     """
 
-    __slots__ = ("_product", "_split", "config", "gpu", "half_tiles", "kernel", "problem", "scheme", "workspace_bytes")
+    __slots__ = ("_counters", "_passes", "config", "gpu", "half_tiles", "kernel", "problem", "scheme",
+                 "workspace_bytes")
 
     def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu, ready_a: int = 0,
                  ready_b: int = 0) -> None:
@@ -44,21 +47,25 @@ class Emulated:
             raise InvalidValue(f"{kernel.name} is no tensor-core kernel; use kernels.bound.bind")
         require(kernel, config, gpu.limits, problem)
         self.kernel, self.config, self.problem, self.scheme, self.gpu = kernel, config, problem, scheme, gpu
-        plan = emulation(scheme, config, problem, gpu.sm_count, ready_a, ready_b)
-        self.workspace_bytes = plan.workspace_bytes
-        self.half_tiles = -(-problem.m // 64) * -(-problem.n // 128) * problem.batch.count
-        recipes = split_recipe(scheme, problem, gpu.arch), product_recipe(kernel, config, gpu.arch)
-        split, product = in_parallel(lambda recipe: recipe.make("cubin"), recipes)
+        plan = emulation(scheme, config, problem, gpu.sm_count, ready_a, ready_b, kernel == FUSED)
+        self.workspace_bytes, self._counters = plan.workspace_bytes, plan.counters
+        self.half_tiles = -(-problem.m // 64) * -(-problem.n // config.bn) * problem.batch.count
         label = f"{kernel.name} {config.label()} {problem.layout}"
-        self._split = Launcher(load(split, scheme.panel, gpu), label, gpu, plan.split_blocks, SPLIT_THREADS,
-                               plan.arguments).enqueue
-        self._product = Launcher(load(product, kernel.shared_bytes(config), gpu), label, gpu, plan.blocks,
-                                 config.block_threads, plan.arguments).enqueue
+        passes = [(product_recipe(kernel, config, problem, gpu.arch), kernel.shared_bytes(config), plan.blocks,
+                   config.block_threads)]
+        if plan.split_blocks:
+            passes.insert(0, (split_recipe(scheme, problem, gpu.arch), scheme.panel, plan.split_blocks, SPLIT_THREADS))
+        if plan.reduce_blocks:
+            passes.append((reduce_recipe(scheme, config, gpu.arch), 0, plan.reduce_blocks, REDUCE_THREADS))
+        compiled = in_parallel(lambda each: each[0].make("cubin"), passes)
+        self._passes = tuple(
+            Launcher(load(cubin, shared, gpu), label, gpu, blocks, threads, plan.arguments).enqueue
+            for cubin, (_, shared, blocks, threads) in zip(compiled, passes, strict=True))
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         """Enqueue ``C = alpha op(A) op(B) + beta C0``; see `kernels.bound.Bound.launch`."""
-        self._split(a, b, c0, c, workspace, stream)
-        self._product(a, b, c0, c, workspace, stream)
+        for enqueue in self._passes:
+            enqueue(a, b, c0, c, workspace, stream)
 
     def rerouted(self, workspace: int, stream: int) -> int:
         """How many half tiles the guard rerouted in the last launch with ``workspace``; waits for ``stream``.
@@ -66,12 +73,13 @@ class Emulated:
         Raises:
             LaunchFailed: the device's error.
         """
-        found = ctypes.c_int()
+        offset, count = self._counters
+        found = (ctypes.c_int * count)()
         with activated(self.gpu.index):
             driver.demand("waiting for a stream", "cuStreamSynchronize", ctypes.c_void_p(stream))
             driver.demand("a copy between host and device", "cuMemcpyDtoH_v2", ctypes.byref(found),
-                          ctypes.c_uint64(workspace + REROUTED), ctypes.c_size_t(ctypes.sizeof(found)))
-        return found.value
+                          ctypes.c_uint64(workspace + offset), ctypes.c_size_t(ctypes.sizeof(found)))
+        return sum(found)
 
 
 @lru_cache(maxsize=1024)

@@ -1,27 +1,94 @@
-"""Modelled time of an emulated product: the split pass at the memory's pace, waves of tiles at a measured rate."""
+"""Modelled time of an emulated product, and by it the kernel that computes it and how blocks share K."""
 
 from __future__ import annotations
 
-from ..kernels.schemes import Scheme, operand
-from ..problem import Problem
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..kernels.library import widths
+from ..kernels.registry import Kernel
+from ..kernels.schemes import FUSED, Scheme, operand, product_on, scheme_of
+from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 
-# A tile's chunk of K, from an H100's times at 4096 (results/h100/experiments-emulated.json); what launches and tiles
-# cost beside, set so that small products in results/h100/bench-emulated.json are not thought faster than they were.
-_CHUNK_US = {"fp16x3": 1.28, "tf32x3": 1.36, "bf16x9": 3.2}
-_SPLIT_US, _PRODUCT_US, _TILE_US = 3.0, 3.0, 4.0
-_BANDWIDTH = 0.8  # of the nominal figure
+# Fitted to 150 times of 30 shapes on an H100 (results/h100/tensor-kernels.json), root mean square error 8 %: a tile's
+# chunk of K, the rest of a tile, what launches cost, what moves through memory (of its nominal bandwidth).
+_CHUNK_US = {"fp16x3": 1.18, "tf32x3": 1.25, "bf16x9": 2.95}
+_FUSED_CHUNK_US, _TILE_US = 2.16, 3.3
+_START_US, _FUSED_START_US, _REDUCE_US = 5.3, 0.8, 3.0
+_BANDWIDTH = 0.7
+# Rows that do not start at 16 bytes are read word by word.
+_UNALIGNED = 1.4
+_SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_FLOAT = 4
+# With more rows of tiles, pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
+_CLUSTER_TILES = 32
+# Below, the tensor cores' truncation shows beside FP32's rounding: their sums are carried over twice as often.
+_TWICE_K = 768
 
 
-def estimate_us(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int, ready: bool = False) -> float:
-    """Microseconds; only the comparison with `select.estimate_us` is meant. ``ready``: B has been split before."""
-    p = problem
-    operands = [operand(scheme, p.m, p.k, p.batch.sizes, p.batch.a)]
-    if not ready:
-        operands.append(operand(scheme, p.n, p.k, p.batch.sizes, p.batch.b))
-    moved = sum(x.bytes * (1 + 4 / (scheme.planes * scheme.element)) for x in operands)
-    split = _SPLIT_US + moved / (arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
-    tiles = -(-p.m // 128) * -(-p.n // 128) * max(p.batch.count, 1)
-    waves = -(-tiles // sm_count)
-    chunks = -(-p.k // scheme.chunk)
-    return split + _PRODUCT_US + waves * (chunks * _CHUNK_US[scheme.name] + _TILE_US)
+def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architecture, sm_count: int,
+                ready: str = "") -> float:
+    """Microseconds of a tensor-core kernel with what goes before and after it.
+
+    ``ready``: ``"a"`` or ``"b"``, the problem's operand that has been split before.
+    """
+    p, scheme = problem, scheme_of(kernel)
+    assert scheme is not None
+    bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
+    slow = _UNALIGNED if min(widths(p)) < 4 else 1.0
+    chunks, tiles = -(-p.k // scheme.chunk), _tiles(config, p)
+    count = max(p.batch.count, 1)
+    if kernel == FUSED:
+        chunk, begin = _FUSED_CHUNK_US * slow, _FUSED_START_US
+        least = _FLOAT * count * (p.m * p.k + p.k * p.n + p.m * p.n) / bandwidth
+    else:
+        chunk, least = _CHUNK_US[scheme.name], 0.0
+        moved = sum(operand(scheme, rows, p.k, p.batch.sizes, strides).bytes
+                    for name, rows, strides in (("a", p.m, p.batch.a), ("b", p.n, p.batch.b)) if name != ready)
+        begin = _START_US + moved * (1 + _FLOAT / (scheme.planes * scheme.element)) * slow / bandwidth
+    if config.split == 0:
+        shared = tiles % sm_count
+        parts = min(sm_count, shared * chunks)
+        # A range mostly touches two tiles.
+        turns = tiles // sm_count * (chunks * chunk + _TILE_US) + -(-shared * chunks // parts) * chunk + 2 * _TILE_US
+    else:
+        parts = tiles * config.split if config.split > 1 else 0
+        turns = -(-tiles * config.split // sm_count) * (-(-chunks // config.split) * chunk + _TILE_US)
+    reduce = _REDUCE_US + 2 * parts * config.bm * config.bn * _FLOAT / bandwidth if parts else 0.0
+    return max(begin + turns + reduce, least)
+
+
+def best(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int,
+         ready: str = "") -> tuple[Kernel, Config, float]:
+    """The kernel and configuration that the model thinks fastest, and its microseconds; of near equals the simplest."""
+    return min(_candidates(scheme, problem, arch, sm_count, ready),
+               key=lambda candidate: candidate[2] * (1.0 if candidate[1].split == 1 else 1.02))
+
+
+def _candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int,
+                ready: str) -> Iterator[tuple[Kernel, Config, float]]:
+    kernel, config = product_on(scheme, arch)
+    found = [(kernel, config)]
+    if kernel.wgmma:
+        twice = int(problem.k < _TWICE_K)
+        wide = min(problem.m, problem.n) > 128 * _CLUSTER_TILES
+        found = [(kernel, replace(config, variant=twice, cluster=2 if wide else 1))]
+        if scheme_of(FUSED) is scheme and not ready:
+            found.append((FUSED, replace(FUSED.default, variant=twice)))
+    for kernel, config in found:
+        for split in _ways(scheme, config, problem, sm_count) if kernel.wgmma and config.cluster == 1 else [1]:
+            one = replace(config, split=split)
+            yield kernel, one, estimate_us(kernel, one, problem, arch, sm_count, ready)
+
+
+def _ways(scheme: Scheme, config: Config, problem: Problem, sm_count: int) -> list[int]:
+    chunks, tiles = -(-problem.k // scheme.chunk), _tiles(config, problem)
+    ways = [1]
+    if chunks > 1 and tiles % sm_count:
+        ways.append(0)
+    return ways + [split for split in _SPLITS if tiles * split <= 2 * sm_count and 2 * split <= chunks]
+
+
+def _tiles(config: Config, p: Problem) -> int:
+    return -(-p.m // config.bm) * -(-p.n // config.bn) * max(p.batch.count, 1)

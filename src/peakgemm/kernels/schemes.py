@@ -17,15 +17,16 @@ from ..runtime.architectures import Architecture, architecture
 from .launch_shape import MAX_BLOCKS
 from .library import Recipe, widths
 from .registry import Kernel
-from .schedule import arguments
+from .schedule import arguments, schedule
 
 ROWS = 128          # of a panel
 HEAD = 256          # bytes at the start of a workspace: struct Progress,
 REROUTED = 4        # in which, this many bytes on, the rerouted half tiles are counted
 SPLIT_THREADS = 256
+REDUCE_THREADS = 256
 _TAIL = ROWS * 4 + 32 + ROWS  # bytes beside a panel's planes: scales, summary, counts
-# What struct Emulated of common/split_panel.cuh holds after struct Gemm: 7 long long, 10 int.
-_TRAILER = Struct("<7q10i")
+# What struct Emulated of common/split_panel.cuh holds after struct Gemm: 8 long long, 10 int.
+_TRAILER = Struct("<8q10i")
 _L2_BYTES = 32 << 20  # panels that all blocks find in L2 even where they drift apart
 
 
@@ -58,7 +59,12 @@ def _ring(c: Config, scheme: Scheme) -> int:
     """Bytes of the stages (half a panel of each operand), the scales, and what an IEEE half tile needs."""
     stages = c.stages * scheme.planes * 2 * ROWS * 64
     scales = (c.stages // 2 + 1) * 2 * ROWS * 4
-    return stages + scales + 2 * 16 * (ROWS // 2 + 1 + ROWS + 1) * 4
+    return stages + scales + _ieee_bytes()
+
+
+def _ieee_bytes() -> int:
+    """What two warpgroups stage of an IEEE half tile, or of results."""
+    return 2 * 16 * (ROWS // 2 + 1 + ROWS + 1) * 4
 
 
 def _product(scheme: Scheme) -> Kernel:
@@ -68,7 +74,7 @@ def _product(scheme: Scheme) -> Kernel:
                registers=232),
         "wgmma", lambda config: _ring(config, scheme), dynamic=True, folder="tensor", source_name="product",
         defines={"SCHEME": scheme.code},
-        tunes=frozenset({"stages", "raster", "producers", "registers", "variant", "cluster"}))
+        tunes=frozenset({"stages", "raster", "producers", "registers", "variant", "cluster", "split"}))
 
 
 def _older(scheme: Scheme) -> Kernel:
@@ -85,8 +91,19 @@ PRODUCTS: Mapping[str, Kernel] = {name: _product(scheme) for name, scheme in SCH
 OLDER: Mapping[str, Kernel] = {name: _older(scheme) for name, scheme in SCHEMES.items()}
 
 
+# Splits on the way: for products that a split pass of their own would hold up.
+FUSED = Kernel(
+    -1, "fp16x3", "split on the way to the tensor cores, in one kernel",
+    Config(128, 64, SCHEMES["fp16x3"].chunk, 8, 4, stages=3, raster=16, producers=256, registers=136), "fused",
+    lambda c: c.stages * (4 * 2 * ROWS * 64 + 2 * ROWS * 4) + _ieee_bytes(), dynamic=True, folder="tensor",
+    source_name="fused", defines={"SCHEME": SCHEMES["fp16x3"].code},
+    tunes=frozenset({"stages", "raster", "variant", "split"}))
+
+
 def scheme_of(kernel: Kernel) -> Scheme | None:
     """The scheme of a tensor-core kernel; None: it is an FFMA kernel."""
+    if kernel == FUSED:
+        return SCHEMES[kernel.name]
     return SCHEMES[kernel.name] if kernel in (PRODUCTS.get(kernel.name), OLDER.get(kernel.name)) else None
 
 
@@ -135,20 +152,24 @@ def operand(scheme: Scheme, rows: int, k: int, sizes: tuple[int, ...], strides: 
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """The launches of one emulated product: a split pass of ``split_blocks``, then the product.
+    """The launches of one emulated product: a split pass of ``split_blocks``, the product, and where blocks share the K
+    of tiles ``reduce_blocks`` that add up what they have left.
 
+    ``counters``: where the workspace tells what was rerouted, (bytes from its start, how many int32 to add up).
     ``ready_a`` and ``ready_b`` are addresses of panels split beforehand (0: split in each call, into the workspace).
     """
 
     split_blocks: int
     blocks: int
+    reduce_blocks: int
     workspace_bytes: int
+    counters: tuple[int, int]
     arguments: bytes
 
 
 def emulation(scheme: Scheme, config: Config, problem: Problem, sm_count: int, ready_a: int = 0,
-              ready_b: int = 0) -> Emulation:
-    """How a product is launched; K and the result are not empty.
+              ready_b: int = 0, fused: bool = False) -> Emulation:
+    """How a product is launched; K and the result are not empty. ``fused``: by `FUSED`, which has no split pass.
 
     Raises:
         InvalidValue: more than 2**31 - 1 tiles or panels.
@@ -161,30 +182,49 @@ def emulation(scheme: Scheme, config: Config, problem: Problem, sm_count: int, r
     if max(tiles, a.panels + b.panels) > MAX_BLOCKS:
         raise InvalidValue(f"{p.m} x {p.n} x {p.k} x {p.batch.count} asks for {max(tiles, a.panels + b.panels)} tiles "
                            f"or panels, the limit is {MAX_BLOCKS}; split the product")
-    in_a, in_b = (0 if ready_a else a.bytes), (0 if ready_b else b.bytes)
+    split_a, split_b = not (ready_a or fused), not (ready_b or fused)
+    in_a, in_b = a.bytes * split_a, b.bytes * split_b
+    marks = 2 * tiles if fused else 0  # of each half tile, whether it was rerouted
+    ahead = HEAD + in_a + in_b + -(-4 * marks // 256) * 256
     clusters = sm_count // config.cluster
+    blocks, work, partial, reduce_blocks = min(tiles, clusters) * config.cluster, (tiles, 0, 0), 0, 0
+    if config.split != 1:
+        shared = schedule(config, p, sm_count)
+        blocks, work, partial = shared.blocks, (shared.whole, shared.shared, shared.parts), shared.workspace_bytes
+        reduce_blocks = shared.shared * (config.bm * config.bn // (4 * REDUCE_THREADS))
     meet = a.bytes + b.bytes > _L2_BYTES and tiles >= 2 * clusters
     a_row, a_col = (1, p.lda) if p.trans_a else (p.lda, 1)
     b_row, b_col = (p.ldb, 1) if p.trans_b else (1, p.ldb)
-    trailer = _TRAILER.pack(a_row, a_col, b_row, b_col, ready_a, ready_b, HEAD + in_a, *a.steps, *b.steps,
-                            0 if ready_a else a.matrices, 0 if ready_b else b.matrices, int(meet), 0)
-    return Emulation((0 if ready_a else a.panels) + (0 if ready_b else b.panels), min(tiles, clusters) * config.cluster,
-                     HEAD + in_a + in_b, arguments(p, tiles, 0, 0) + trailer)
+    trailer = _TRAILER.pack(a_row, a_col, b_row, b_col, ready_a, ready_b, HEAD + in_a,
+                            ahead, *a.steps, *b.steps, a.matrices * split_a, b.matrices * split_b, int(meet), 0)
+    return Emulation(a.panels * split_a + b.panels * split_b, blocks, reduce_blocks, ahead + partial,
+                     (HEAD, marks) if fused else (REROUTED, 1), arguments(p, *work) + trailer)
+
+
+def _reading(problem: Problem) -> dict[str, int]:
+    a, b = widths(problem)
+    return {"TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b),
+            "WIDTH_A": 1 if problem.trans_a else a, "WIDTH_B": b if problem.trans_b else 1}
 
 
 def split_recipe(scheme: Scheme, problem: Problem, arch: str) -> Recipe:
     """What the split pass is compiled from. A row's width matters where K is contiguous alone."""
-    a, b = widths(problem)
-    macros = replace(PRODUCTS[scheme.name].default, raster=1).macros() | {
-        "SCHEME": scheme.code, "TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b),
-        "WIDTH_A": 1 if problem.trans_a else a, "WIDTH_B": b if problem.trans_b else 1}
+    macros = replace(PRODUCTS[scheme.name].default, raster=1).macros() | {"SCHEME": scheme.code} | _reading(problem)
     return Recipe(_SPLIT.source, _SPLIT.entry, target(arch), macros, _SPLIT.path.name)
 
 
-def product_recipe(kernel: Kernel, config: Config, arch: str) -> Recipe:
-    """What a product kernel is compiled from."""
-    return Recipe(kernel.source, kernel.entry, target(arch), config.macros() | dict(kernel.defines), kernel.path.name)
+def product_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
+    """What a product kernel is compiled from; of the problem `FUSED` takes how its operands are read."""
+    macros = config.macros() | dict(kernel.defines) | (_reading(problem) if kernel == FUSED else {})
+    return Recipe(kernel.source, kernel.entry, target(arch), macros, kernel.path.name)
+
+
+def reduce_recipe(scheme: Scheme, config: Config, arch: str) -> Recipe:
+    """What the kernel is compiled from that adds up what blocks have left of tiles whose K they shared."""
+    macros = replace(config, stages=2, registers=0, producers=0, variant=0).macros()
+    return Recipe(_REDUCE.source, _REDUCE.entry, target(arch), macros | {"SCHEME": scheme.code}, _REDUCE.path.name)
 
 
 _SPLIT = Kernel(-1, "split", "FP32 operands to planes of narrower floats", PRODUCTS["fp16x3"].default, "wgmma",
                 folder="tensor")
+_REDUCE = Kernel(-1, "reduce", "partial sums of tiles added up", PRODUCTS["fp16x3"].default, "wgmma", folder="tensor")

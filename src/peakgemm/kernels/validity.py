@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
+from ..runtime.tensor_map import MAX_LD, MAX_SIDE
 from . import skinny
 from .registry import Kernel
 
@@ -173,6 +174,26 @@ def _specialised(c: Config) -> Iterator[str]:
                    f"threads), a multiple of 8 up to 240, and {dealt} of at most {pool} in all")
 
 
+def _boxes(c: Config) -> Iterator[str]:
+    """Two warpgroups that compute, and boxes that tensor maps can describe."""
+    yield from _exactly(c, fragments=2)
+    yield from _multiple(c, "tm", 4, "float4 fragments")
+    yield from _multiple(c, "tn", 4, "float4 fragments")
+    yield from _warp_tile(c)
+    if c.threads != 256:
+        yield f"(BM/TM)(BN/TN) = {c.threads} threads must be 256: registers are dealt to two warpgroups that compute"
+    if c.bk not in (8, 16, 32):
+        yield f"BK = {c.bk} must be 8, 16 or 32: a row of A's box is the span of a swizzle"
+    held = c.tm * c.tn + c.fragments * (c.tm + c.tn)
+    if held > c.registers:
+        yield f"registers: {held} for accumulators and fragments, {c.registers} dealt; make TM x TN smaller"
+    for name, side in (("BM", c.bm), ("BN", c.bn)):
+        if side > MAX_SIDE:
+            yield f"{name} = {side} must be at most {MAX_SIDE}: the side of a box that a tensor map describes"
+    if c.stages < 2:
+        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+
+
 def _carried(c: Config) -> Iterator[str]:
     """Tiles carried through registers in whole rounds of one word a thread."""
     yield from _multiple(c, "tm", 4, "float4 fragments")
@@ -185,13 +206,22 @@ def _carried(c: Config) -> Iterator[str]:
 
 def _wgmma(c: Config) -> Iterator[str]:
     """Two warpgroups of 64 rows, and a chunk of K in two stages of 64 bytes a row."""
-    yield from _exactly(c, bm=128, bn=128, tm=8, tn=8, min_blocks=1, slices=1, split=1)
+    yield from _exactly(c, bm=128, bn=128, tm=8, tn=8, min_blocks=1, slices=1)
+    if c.cluster > 1:
+        yield from _exactly(c, split=1)
     yield from _multiple(c, "stages", 2, "a chunk of K is two")
     yield from _multiple(c, "producers", 128, "a warpgroup copies")
     if c.cluster not in (1, 2):
         yield f"cluster = {c.cluster} must be 1 or 2"
     if c.stages < 4:
         yield f"stages = {c.stages} must be 4 or more: one chunk is read while the next comes"
+
+
+def _fused(c: Config) -> Iterator[str]:
+    """Two warpgroups of 64 rows, and eight warps that split 16 rows of A and 8 columns of B each."""
+    yield from _exactly(c, bm=128, bn=64, bk=64, tm=8, tn=4, min_blocks=1, slices=1, producers=256, registers=136)
+    if c.stages < 2:
+        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
 
 
 def _mma(c: Config) -> Iterator[str]:
@@ -209,10 +239,10 @@ def _split_tile(c: Config) -> Iterator[str]:
 
 _SHAPES = {
     "split tile": _split_tile,
-    "wgmma": _wgmma, "mma": _mma,
+    "wgmma": _wgmma, "fused": _fused, "mma": _mma,
     "specialised": _specialised, "staged": _carried, "skinny": skinny.constraints,
     "one output": _one_output, "direct": _direct, "square tile": _square_tile, "one float4": _one_float4,
-    "template": _template, "warp tile": _warp_staged, "multistage": _multistage,
+    "template": _template, "warp tile": _warp_staged, "multistage": _multistage, "warp specialised": _boxes,
 }
 
 
@@ -237,12 +267,20 @@ def _resources(kernel: Kernel, c: Config, arch: Architecture) -> Iterator[str]:
 
 
 def _alignment(kernel: Kernel, c: Config, p: Problem) -> Iterator[str]:
-    for name, size, tile in (("M", p.m, c.bm), ("N", p.n, c.bn), ("K", p.k, c.bk)):
-        if size % tile:
-            yield f"{name} = {size} is not a multiple of the tile's {tile}"
+    if kernel.tensor_copies:  # zeros arrive where a box passes the edge, so any size will do that a map can describe
+        if p.k == 0:
+            yield "K = 0: a tensor map describes one element at least"
+        for name, ld in (("lda", p.lda), ("ldb", p.ldb)):
+            if ld > MAX_LD:
+                yield f"{name} = {ld} elements: a tensor map describes {MAX_LD} at most"
+    else:
+        for name, size, tile in (("M", p.m, c.bm), ("N", p.n, c.bn), ("K", p.k, c.bk)):
+            if size % tile:
+                yield f"{name} = {size} is not a multiple of the tile's {tile}"
+    what = "a tensor map" if kernel.tensor_copies else "float4"
     for matrix, ld, address in zip("abc", (p.lda, p.ldb, p.ldc), p.alignment, strict=True):
         if matrix in kernel.vectors and (ld % 4 or address < 16):
-            yield f"ld{matrix} = {ld} elements, address aligned to {address} bytes: float4 wants 4 and 16"
+            yield f"ld{matrix} = {ld} elements, address aligned to {address} bytes: {what} wants 4 and 16"
 
 
 def choose(kernel: Kernel, config: Config, arch: Architecture, problem: Problem) -> Config:

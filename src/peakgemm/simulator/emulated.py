@@ -9,7 +9,17 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidValue
 from ..kernels.registry import Kernel
-from ..kernels.schemes import REROUTED, SPLIT_THREADS, emulation, product_recipe, scheme_of, split_recipe, target
+from ..kernels.schemes import (
+    FUSED,
+    REDUCE_THREADS,
+    SPLIT_THREADS,
+    emulation,
+    product_recipe,
+    reduce_recipe,
+    scheme_of,
+    split_recipe,
+    target,
+)
 from ..kernels.validity import require
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
@@ -30,7 +40,7 @@ def run_emulated(kernel: Kernel, config: Config, problem: Problem, a: NDArray[An
         checks, max_steps: as in `peakgemm.simulator.run`.
 
     Returns:
-        The reports of both launches, and how many half tiles the guard rerouted to FFMA.
+        The reports of the launches, and how many half tiles the guard rerouted to FFMA.
 
     Raises:
         InvalidValue: no tensor-core kernel, or a config that is not valid.
@@ -39,12 +49,16 @@ def run_emulated(kernel: Kernel, config: Config, problem: Problem, a: NDArray[An
     if scheme is None:
         raise InvalidValue(f"{kernel.name} is no tensor-core kernel; use run_library")
     require(kernel, config, architecture(arch), problem)
-    plan = emulation(scheme, config, problem, sm_count)
+    plan = emulation(scheme, config, problem, sm_count, fused=kernel == FUSED)
     workspace = np.zeros(-(-plan.workspace_bytes // 4), np.float32)
     args = [a, b, c if c0 is None else c0, c, workspace, plan.arguments]
-    reports = [
-        run(split_recipe(scheme, problem, arch).make("ptx"), grid=plan.split_blocks, block=SPLIT_THREADS,
-            arch=target(arch), args=args, shared_bytes=scheme.panel, checks=checks, max_steps=max_steps),
-        run(product_recipe(kernel, config, arch).make("ptx"), grid=plan.blocks, block=config.block_threads,
-            arch=target(arch), args=args, shared_bytes=kernel.shared_bytes(config), checks=checks, max_steps=max_steps)]
-    return reports, int(workspace.view(np.int32)[REROUTED // 4])
+    passes = [(product_recipe(kernel, config, problem, arch), plan.blocks, config.block_threads,
+               kernel.shared_bytes(config))]
+    if plan.split_blocks:
+        passes.insert(0, (split_recipe(scheme, problem, arch), plan.split_blocks, SPLIT_THREADS, scheme.panel))
+    if plan.reduce_blocks:
+        passes.append((reduce_recipe(scheme, config, arch), plan.reduce_blocks, REDUCE_THREADS, 0))
+    reports = [run(recipe.make("ptx"), grid=blocks, block=threads, arch=target(arch), args=args, shared_bytes=shared,
+                   checks=checks, max_steps=max_steps) for recipe, blocks, threads, shared in passes]
+    offset, count = plan.counters
+    return reports, int(workspace.view(np.int32)[offset // 4:offset // 4 + count].sum())

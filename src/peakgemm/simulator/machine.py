@@ -372,7 +372,9 @@ class Batch:
         if not missing.any():
             return True
         if group.turns >= 0:
-            self.parked.append(group)
+            # Others of the warp that wait here already are joined in `_next`.
+            here = any(other.block == group.block for other in self.parked)
+            (self.ready if here else self.parked).append(group)
             return False
         group.turns = 0
         self.machine.fault("divergent_warp", ins, f"{ins.opcode} names lanes that are elsewhere; all lanes of its mask "

@@ -12,3 +12,8 @@ __device__ __forceinline__ void bulk_expect(unsigned barrier, int bytes) {
   asm volatile("{.reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;}" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
+
+// Ordinary stores to shared memory before it are seen by the tensor cores after it.
+__device__ __forceinline__ void fence_for_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}

@@ -44,7 +44,7 @@ __device__ __forceinline__ bool too_sparse(int count, int depth) { return count 
 // Of one row of panels, elements that are not zero in row `row`.
 __device__ __forceinline__ int count_of(const char* panels, int row, int chunks) {
   int count = 0;
-#pragma unroll 1
+#pragma unroll 8
   for (int chunk = 0; chunk < chunks; ++chunk)
     count += panels[chunk * static_cast<long long>(PANEL_PITCH) + SCALES + COUNTS + row];
   return count;

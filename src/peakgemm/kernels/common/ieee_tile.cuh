@@ -49,24 +49,24 @@ struct IeeePanel {
   }
 };
 
-__device__ __forceinline__ void ieee_tile(const float* a, const float* b, const float* c0, float* c, const Emulated& e,
-                                          int m, int n, float* staging, int group, int thread) {
-  const Gemm& g = e.g;
+// `a` and `b`: the first rows of op(A) and op(B)^T, from where on `depth` of K are summed; `top`: that row of the tile.
+__device__ __forceinline__ void ieee_tile(const float* a, const float* b, const Output& out, const Emulated& e, int top,
+                                          int depth, float* staging, int group, int thread) {
   const int row = thread / 16, column = thread % 16;
   float sum[8][8] = {}, part[8][8] = {};
   float* const staged_b = staging + IEEE_K * IeeePanel<IEEE_ROWS>::PITCH;
-  IeeePanel<IEEE_ROWS> panel_a(a + m * e.a_row, e.a_row, e.a_col, g.M - m, thread);
-  IeeePanel<IEEE_COLUMNS> panel_b(b + n * e.b_row, e.b_row, e.b_col, g.N - n, thread);
-  panel_a.load(g.K);
-  panel_b.load(g.K);
+  IeeePanel<IEEE_ROWS> panel_a(a, e.a_row, e.a_col, out.rows - top, thread);
+  IeeePanel<IEEE_COLUMNS> panel_b(b, e.b_row, e.b_col, out.columns, thread);
+  panel_a.load(depth);
+  panel_b.load(depth);
 #pragma unroll 1
-  for (int k = 0; k < g.K; k += IEEE_K) {
+  for (int k = 0; k < depth; k += IEEE_K) {
     warpgroup_meets(group);
     panel_a.store(staging);
     panel_b.store(staged_b);
     warpgroup_meets(group);
-    panel_a.load(g.K - k - IEEE_K);
-    panel_b.load(g.K - k - IEEE_K);
+    panel_a.load(depth - k - IEEE_K);
+    panel_b.load(depth - k - IEEE_K);
 #pragma unroll 2
     for (int dk = 0; dk < IEEE_K; ++dk) {
       float x[8], y[8];
@@ -88,12 +88,5 @@ __device__ __forceinline__ void ieee_tile(const float* a, const float* b, const 
 #pragma unroll
   for (int i = 0; i < 8; ++i)
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const long long y = m + row + 8 * i, x = n + column + 16 * j;
-      if (y < g.M && x < g.N) {
-        float v = g.alpha * sum[i][j];
-        if (g.beta != 0.f) v = fmaf(g.beta, c0[y * g.c0_row + x * g.c0_col], v);
-        c[y * g.ldc + x] = v;
-      }
-    }
+    for (int j = 0; j < 8; ++j) out.store(top + row + 8 * i, column + 16 * j, sum[i][j]);
 }

@@ -15,6 +15,13 @@ __device__ __forceinline__ float of_half(unsigned bits) {
   return x;
 }
 
+// Two at once, the first in the lower half.
+__device__ __forceinline__ unsigned halves_of(float x, float y) {
+  unsigned both;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+  return both;
+}
+
 __device__ __forceinline__ unsigned bf16_of(float x) {
   unsigned short h;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));

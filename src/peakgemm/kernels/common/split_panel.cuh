@@ -56,7 +56,7 @@ struct Emulated {
   long long a_row, a_col, b_row, b_col;  // elements from row to row of op(A), and along K; of op(B)^T
   char* panels_a;  // split beforehand; null: in the workspace
   char* panels_b;
-  long long b_offset;        // of B's panels in the workspace
+  long long b_offset, partial_offset;  // of B's panels and of partial sums in the workspace
   int a_step[3], b_step[3];  // from one split matrix to the next, for each level of the batch; 0: broadcast
   int a_matrices, b_matrices;  // to be split; 0: they are already
   int meet;  // whether all blocks' copying threads meet at the start of their tiles
@@ -77,8 +77,9 @@ __device__ __forceinline__ int split_matrix(const Gemm& g, const int (&step)[3],
   int found = 0;
 #pragma unroll
   for (int level = 2; level >= 0; --level) {
-    found += index % g.batch[level] * step[level];
-    index /= g.batch[level];
+    const int outer = quotient(index, g.batch[level]);
+    found += (index - outer * g.batch[level]) * step[level];
+    index = outer;
   }
   return found;
 }

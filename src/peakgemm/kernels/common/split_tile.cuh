@@ -14,11 +14,6 @@ constexpr int SCALES = (BM + BN) * 4;       // of a chunk: what a row of A and a
 constexpr int TOP = 14;                     // the largest element of a row becomes 2^TOP to 2^(TOP+1), below 65504
 constexpr float LOW_SCALE = 2048.f;         // the second half is kept this much larger: clear of FP16's subnormals
 
-// Ordinary stores to shared memory before it are seen by the tensor cores after it.
-__device__ __forceinline__ void fence_for_async_proxy() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // Byte of piece `piece` of row `row` in the first halves of an operand: swizzled, as the descriptors say.
 __device__ __forceinline__ int piece_at(int row, int piece) {
   return piece / 4 * 2 * PLANE + row * ROW + ((piece % 4 ^ (row / 2 & 3)) << 4);
@@ -39,13 +34,6 @@ struct Scale {
     down = __uint_as_float((127 - shift) << 23);
   }
 };
-
-// Two values rounded to FP16, the first in the lower half.
-__device__ __forceinline__ unsigned halves_of(float x, float y) {
-  unsigned both;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
-  return both;
-}
 
 __device__ __forceinline__ float largest(const float (&v)[PIECE]) {
   float top = 0.f;

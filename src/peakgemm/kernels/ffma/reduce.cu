@@ -6,6 +6,7 @@
 
 #include "common/gemm.cuh"
 #include "common/dependents.cuh"
+#include "common/shares.cuh"
 #include "common/fragment.cuh"
 #include "common/warp_tile.cuh"
 
@@ -15,19 +16,12 @@ ffma_reduce(const float* __restrict__ A, const float* __restrict__ B, const floa
   previous_kernel_has_ended();
   const int steps = (g.K + BK - 1) / BK;
   const int tile = blockIdx.x / (TM * TN), element = blockIdx.x % (TM * TN);
-  const long long begin = static_cast<long long>(tile) * steps, total = static_cast<long long>(g.shared) * steps;
-  // Range p holds k-step x where p total / parts <= x: the largest such p.
-  const int first = static_cast<int>(((begin + 1) * g.parts - 1) / total);
-  const int last = static_cast<int>(((begin + steps) * g.parts - 1) / total);
-  if (first == last && part_begin(g, steps, first) == begin && part_begin(g, steps, first + 1) == begin + steps)
-    return;  // computed whole, and stored
-
-  // The first range may begin in the tile before: then its second half is what belongs here.
+  const Shares shares(g, steps, tile);
+  if (shares.whole) return;
   const float* const from = partial + element * THREADS + threadIdx.x;
-  const long long first_slot = part_begin(g, steps, first) < begin ? first + g.parts : first;
-  float sum = from[first_slot * BM * BN];
+  float sum = from[shares.first_slot * BM * BN];
 #pragma unroll 8
-  for (long long part = first + 1; part <= last; ++part) sum += from[part * BM * BN];
+  for (long long part = shares.first + 1; part <= shares.last; ++part) sum += from[part * BM * BN];
 
   const Place place = place_of(g, g.whole + tile);
   const WarpTile mine = warp_tile();

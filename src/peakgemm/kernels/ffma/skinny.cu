@@ -190,12 +190,12 @@ ffma_skinny(const float* __restrict__ A, const float* __restrict__ B, const floa
   const int group = thread / (THREADS * K_LANES);
 
   const int rows = SWAPPED ? g.N : g.M, columns = SWAPPED ? g.M : g.N;
-  const int tile = blockIdx.x % g.whole, part = blockIdx.x / g.whole;
+  const int part = quotient(blockIdx.x, g.whole), tile = blockIdx.x - part * g.whole;
   const int down = (rows + BM - 1) / BM;
-  const int batch = tile / down, first = tile % down * BM;
+  const int batch = quotient(tile, down), first = (tile - batch * down) * BM;
   const int steps = (g.K + BK - 1) / BK;
-  const int begin = static_cast<long long>(steps) * part / g.parts;
-  const int last = static_cast<int>(static_cast<long long>(steps) * (part + 1) / g.parts) - 1;
+  const int begin = wide_quotient(static_cast<long long>(steps) * part, g.parts);
+  const int last = static_cast<int>(wide_quotient(static_cast<long long>(steps) * (part + 1), g.parts)) - 1;
 
   float acc[4][S] = {};
   if (begin <= last) {

@@ -13,9 +13,9 @@ ffma_skinny_reduce(const float* __restrict__ A, const float* __restrict__ B, con
                    const float* __restrict__ partial, const __grid_constant__ Gemm g) {
   __shared__ float sums[BLOCK];
   previous_kernel_has_ended();
-  const int outputs = BLOCK / g.shared, turn = threadIdx.x / outputs;
+  const int outputs = quotient(BLOCK, g.shared), turn = quotient(threadIdx.x, outputs);
   const long long total = static_cast<long long>(g.whole) * (BM * BN);
-  const long long output = static_cast<long long>(blockIdx.x) * outputs + threadIdx.x % outputs;
+  const long long output = static_cast<long long>(blockIdx.x) * outputs + threadIdx.x - turn * outputs;
   float sum = 0.f;
   if (output < total)
 #pragma unroll 8
@@ -27,8 +27,8 @@ ffma_skinny_reduce(const float* __restrict__ A, const float* __restrict__ B, con
 
   const int rows = SWAPPED ? g.N : g.M, columns = SWAPPED ? g.M : g.N;
   const int tile = static_cast<int>(output / (BM * BN)), e = static_cast<int>(output % (BM * BN));
-  const int down = (rows + BM - 1) / BM, batch = tile / down;
-  const int row = tile % down * BM + (SWAPPED ? e % BM : e / BN), s = SWAPPED ? e / BM : e % BN;
+  const int down = (rows + BM - 1) / BM, batch = quotient(tile, down);
+  const int row = (tile - batch * down) * BM + (SWAPPED ? e % BM : e / BN), s = SWAPPED ? e / BM : e % BN;
   if (row >= rows || s >= columns) return;
   const long long m = SWAPPED ? s : row, n = SWAPPED ? row : s;
   float v = g.alpha * sum;

@@ -5,9 +5,11 @@
 //   plane have accumulators of their own, added first.
 // One thread copies panels of split operands (split.cu) into a ring of stages, a bulk copy each; two warpgroups
 //   multiply, 64 x 128 each, and take turns at the tensor cores while the other one adds up.
-// A half tile for whose data the split is too coarse (guard.cuh) is computed with FFMAs instead.
+// A half tile for whose data the split is too coarse (guard.cuh) is computed with FFMAs instead. Tiles that would not
+//   fill the GPU's SMs are shared along K: see segment_of, and reduce.cu.
 
 #include "common/gemm.cuh"
+#include "common/anew.cuh"
 #include "common/cp_async.cuh"
 #include "common/bulk.cuh"
 #include "common/dependents.cuh"
@@ -17,88 +19,27 @@
 #include "common/split_panel.cuh"
 #include "common/wgmma.cuh"
 #include "common/guard.cuh"
+#include "common/output.cuh"
 #include "common/ieee_tile.cuh"
+#include "common/tensor_tile.cuh"
 
 constexpr int STAGE = 2 * HALF;        // half a chunk of A, then of B
 constexpr int SLOTS = STAGES / 2 + 1;  // for a chunk's scales, read until the products of the next one have begun
 constexpr int SCALE_BYTES = ROWS * 4;  // of one operand's chunk
-constexpr int GROUPS = BM / 64;        // warpgroups that multiply
-constexpr int COMPUTE = GROUPS * 128;
-constexpr bool TWICE = VARIANT & 1;    // products of first planes are added up twice a chunk
 constexpr int PATIENCE = 20000;        // cycles that a copying thread waits for the others
-static_assert(GROUPS == 2 && STAGES % 2 == 0, "a chunk is two stages");
-static_assert(BM == ROWS && BN == ROWS && BM == 2 * IEEE_ROWS && BN == IEEE_COLUMNS, "one panel of each operand");
+static_assert(STAGES % 2 == 0, "a chunk is two stages");
 
 // The blocks of a cluster lie one below the other: see place_of.
 __device__ __forceinline__ Place cluster_place(const Gemm& g, int tile) {
   const int across = (g.N + BN - 1) / BN, down = (g.M + CLUSTER * BM - 1) / (CLUSTER * BM);
-  const int batch = tile / (across * down);
+  const int batch = quotient(tile, across * down);
   tile -= batch * across * down;
-  const int group = tile / (RASTER * across);
+  const int group = quotient(tile, RASTER * across);
   const int inside = tile - group * RASTER * across;
   const int height = min(RASTER, down - group * RASTER);
-  return {batch, ((group * RASTER + inside % height) * CLUSTER + cluster_rank()) * BM, inside / height * BN};
-}
-
-// Planes p of A and q of B, the k-th 32 bytes of their rows (descriptors count 16 bytes).
-template <bool ADD>
-__device__ __forceinline__ void multiply(float (&d)[ACCUMULATORS], unsigned long long a, int p, unsigned long long b,
-                                         int q, int k) {
-  wgmma<ADD>(d, a + (p * PLANE >> 4) + 2 * k, b + (q * PLANE >> 4) + 2 * k);
-}
-
-// A stage's products of first planes, added to `d` or, without ADD, by themselves.
-template <bool ADD>
-__device__ __forceinline__ void multiply_high(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) {
-  multiply<ADD>(d, a, 0, b, 0, 0);
-  multiply<true>(d, a, 0, b, 0, 1);
-}
-
-// And all others, the smallest first.
-template <bool ADD>
-__device__ __forceinline__ void multiply_low(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) {
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    if (PLANES == 3) {
-      if (k) multiply<true>(d, a, 2, b, 2, k);
-      else multiply<ADD>(d, a, 2, b, 2, k);
-      multiply<true>(d, a, 1, b, 2, k);
-      multiply<true>(d, a, 2, b, 1, k);
-      multiply<true>(d, a, 0, b, 2, k);
-      multiply<true>(d, a, 2, b, 0, k);
-      multiply<true>(d, a, 1, b, 1, k);
-      multiply<true>(d, a, 0, b, 1, k);
-    } else {
-      if (k) multiply<true>(d, a, 0, b, 1, k);
-      else multiply<ADD>(d, a, 0, b, 1, k);
-    }
-    multiply<true>(d, a, 1, b, 0, k);
-  }
-}
-
-// sum += scale_i scale_j part, with the scales of a chunk.
-__device__ __forceinline__ void promote(float (&sum)[ACCUMULATORS], const float (&part)[ACCUMULATORS],
-                                        const char* scales, int row, int column) {
-  const float* const rows = reinterpret_cast<const float*>(scales) + row;
-  const float* const columns = reinterpret_cast<const float*>(scales) + ROWS + column;
-  const float top = rows[0], bottom = rows[8];
-#pragma unroll
-  for (int i = 0; i < ACCUMULATORS / 4; ++i) {
-    const float2 scale = *reinterpret_cast<const float2*>(columns + 8 * i);
-    sum[4 * i] = fmaf(part[4 * i], top * scale.x, sum[4 * i]);
-    sum[4 * i + 1] = fmaf(part[4 * i + 1], top * scale.y, sum[4 * i + 1]);
-    sum[4 * i + 2] = fmaf(part[4 * i + 2], bottom * scale.x, sum[4 * i + 2]);
-    sum[4 * i + 3] = fmaf(part[4 * i + 3], bottom * scale.y, sum[4 * i + 3]);
-  }
-}
-
-// The warpgroups take turns at the tensor cores. Without, the hardware deals instructions evenly, both end at the
-// same time and the tensor cores wait while both add up.
-__device__ __forceinline__ void take_turn(int group) {
-  asm volatile("bar.sync %0, %1;" ::"r"(2 + group), "n"(COMPUTE) : "memory");
-}
-__device__ __forceinline__ void pass_turn(int group) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(3 - group), "n"(COMPUTE) : "memory");
+  const int column = height == RASTER ? inside / RASTER : quotient(inside, height);
+  const int row = (group * RASTER + inside - column * height) * CLUSTER + cluster_rank();
+  return {batch, row * BM, column * BN};
 }
 
 // All blocks' copying threads: where blocks drift apart along K they no longer find each other's panels in L2
@@ -135,7 +76,7 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
   cluster_meets();
   previous_kernel_has_ended();
 
-  const int chunks = chunks_of(g);
+  const int chunks = chunks_of(g), items = g.whole + g.parts;
   int stage = 0;
   unsigned parity = 0;
   auto step = [&] {
@@ -147,15 +88,17 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
     if (threadIdx.x == COMPUTE) {
       int slot = 0;
       unsigned meetings = 0;
-      for (int item = blockIdx.x / CLUSTER; item < g.whole; item += gridDim.x / CLUSTER) {
-        const Place place = cluster_place(g, item);
-        const char* a = panel_of(all_a, split_matrix(g, e.a_step, place.batch), place.m, g.M, chunks, 0);
-        const char* b = panel_of(all_b, split_matrix(g, e.b_step, place.batch), place.n, g.N, chunks, 0);
+      for (int work = first_work(); work < 2 * items; work = next_work(work)) {
+        Segment s;
+        if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
+        const Place place = cluster_place(g, s.tile);
+        const char* a = panel_of(all_a, split_matrix(g, e.a_step, place.batch), place.m, g.M, chunks, s.begin);
+        const char* b = panel_of(all_b, split_matrix(g, e.b_step, place.batch), place.n, g.N, chunks, s.begin);
         // A meeting is for as long as all blocks have a tile.
-        if (e.meet && item + (gridDim.x - blockIdx.x + CLUSTER - 1) / CLUSTER <= g.whole)
+        if (e.meet && work / 2 + (gridDim.x - blockIdx.x + CLUSTER - 1) / CLUSTER <= g.whole)
           meet(&progress->met, ++meetings * gridDim.x);
 #pragma unroll 1
-        for (int chunk = 0; chunk < chunks; ++chunk) {
+        for (int left = s.end - s.begin; left > 0; --left) {
 #pragma unroll 1
           for (int half = 0; half < 2; ++half) {
             mbarrier_wait(empty + 8 * stage, parity ^ 1);
@@ -183,8 +126,11 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
     }
     if (threadIdx.x / 32 == COMPUTE / 32 + 1) {  // another warp is the guard, a tile ahead at most
       int turn = 0;
-      for (int item = blockIdx.x / CLUSTER; item < g.whole; item += gridDim.x / CLUSTER, ++turn) {
-        const Place place = cluster_place(g, item);
+      for (int work = first_work(); work < 2 * items; work = next_work(work)) {
+        Segment s;
+        if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
+        // Of the whole tile, whatever part of K this block has: all that share it must come to the same verdict.
+        const Place place = cluster_place(g, s.tile);
         const char* a = panel_of(all_a, split_matrix(g, e.a_step, place.batch), place.m, g.M, chunks, 0);
         const char* b = panel_of(all_b, split_matrix(g, e.b_step, place.batch), place.n, g.N, chunks, 0);
         const int broken = broken_halves(a, b, chunks, g.K);
@@ -193,21 +139,26 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
           verdicts[turn % 2] = broken;
           mbarrier_arrive(told + 8 * (turn % 2));
         }
+        ++turn;
       }
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-    const int lane = threadIdx.x % 32, group = threadIdx.x / 128;
+    const int lane = threadIdx.x % 32, group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     const int row = threadIdx.x / 32 * 16 + lane / 4, column = lane % 4 * 2;
-    float sum[ACCUMULATORS], high[ACCUMULATORS], low[ACCUMULATORS];
-    int slot = 0, turn = 0;
+    float sum[ACCUMULATORS];
+    int slot = 0, turn = 0, left = 0;  // chunks that this block still has
+    for (int item = blockIdx.x / CLUSTER; item < items; item += gridDim.x / CLUSTER)
+      left += item < g.whole ? chunks : static_cast<int>(part_begin(g, chunks, item - g.whole + 1) -
+                                                         part_begin(g, chunks, item - g.whole));
     if (group == 1) pass_turn(1);
-    for (int item = blockIdx.x / CLUSTER; item < g.whole; item += gridDim.x / CLUSTER, ++turn) {
-      const Place place = cluster_place(g, item);
+    for (int work = first_work(); work < 2 * items; work = next_work(work)) {
+      Segment s;
+      if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
 #pragma unroll
       for (int i = 0; i < ACCUMULATORS; ++i) sum[i] = 0.f;
 #pragma unroll 1
-      for (int chunk = 0; chunk < chunks; ++chunk) {
+      for (int then = left - (s.end - s.begin); left > then;) {
         const char* const scales = all_scales + slot * 2 * SCALE_BYTES;
         if (++slot == SLOTS) slot = 0;
         unsigned long long a[2], b[2];
@@ -221,68 +172,32 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
           step();
         }
         take_turn(group);
-        wgmma_fence();
-        if (TWICE) {  // the first time under way
-          multiply_high<false>(high, a[0], b[0]);
-          wgmma_commit();
-          multiply_low<false>(low, a[0], b[0]);
-          multiply_low<true>(low, a[1], b[1]);
-          wgmma_commit();
-          wgmma_wait<1>();
-          promote(sum, high, scales, row, column);
-          wgmma_fence();
-          multiply_high<false>(high, a[1], b[1]);
-        } else {
-          multiply_low<false>(low, a[0], b[0]);
-          multiply_low<true>(low, a[1], b[1]);
-          multiply_high<false>(high, a[0], b[0]);
-          multiply_high<true>(high, a[1], b[1]);
-        }
-        wgmma_commit();
-        if (group == 0 || chunk + 1 < chunks || item + gridDim.x / CLUSTER < g.whole) pass_turn(group);
-        wgmma_wait<0>();
-        __syncwarp();
-        if (lane < 2 * CLUSTER) cluster_arrive(read + 8 * (lane % 2), lane / 2);
-#pragma unroll
-        for (int i = 0; i < ACCUMULATORS; ++i) high[i] = fmaf(low[i], 1.f / LOW_SCALE, high[i]);
-        promote(sum, high, scales, row, column);
+        const bool more = --left > 0;
+        add_chunk(
+            sum, a, b, reinterpret_cast<const float*>(scales), row, column,
+            [=] {
+              if (more || group == 0) pass_turn(group);
+            },
+            [=] {
+              __syncwarp();
+              if (lane < 2 * CLUSTER) cluster_arrive(read + 8 * (lane % 2), lane / 2);
+            });
       }
-      float* const c = C + batch_offset(g, g.c_batch, place.batch);
-      const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch);
       mbarrier_wait(told + 8 * (turn % 2), turn / 2 % 2);
       const bool broken = verdicts[turn % 2] >> group & 1;
       __syncwarp();
       if (lane == 0) mbarrier_arrive(heard + 8 * (turn % 2));
+      ++turn;
+      segment_of(g, chunks, anew(work) / 2, anew(work) % 2, s);  // again, for want of registers
+      const Place place = cluster_place(g, s.tile);
+      const Output out(g, place, C0, C, reinterpret_cast<float*>(workspace + e.partial_offset), s.slot);
+      float* const staging = reinterpret_cast<float*>(all_scales + SLOTS * 2 * SCALE_BYTES) + group * IEEE_FLOATS;
       if (broken) {
-        if (place.m + 64 * group >= g.M) continue;
-        float* const staging = reinterpret_cast<float*>(all_scales + SLOTS * 2 * SCALE_BYTES) + group * IEEE_FLOATS;
-        ieee_tile(A + batch_offset(g, g.a_batch, place.batch), B + batch_offset(g, g.b_batch, place.batch), c0, c, e,
-                  place.m + 64 * group, place.n, staging, group, threadIdx.x % 128);
-        if (threadIdx.x % 128 == 0) atomicAdd(&progress->rerouted, 1);
+        reroute(A, B, out, e, place, s, staging, group);
+        if (threadIdx.x % 128 == 0 && s.begin == 0 && 64 * group < out.rows) atomicAdd(&progress->rerouted, 1);
         continue;
       }
-      const bool pairs = g.ldc % 2 == 0 && reinterpret_cast<unsigned long long>(c) % 8 == 0;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const long long y = place.m + row + 8 * r;
-        if (y >= g.M) continue;
-#pragma unroll
-        for (int i = 0; i < ACCUMULATORS / 4; ++i) {
-          const long long x = place.n + column + 8 * i;
-          float2 v = make_float2(g.alpha * sum[4 * i + 2 * r], g.alpha * sum[4 * i + 2 * r + 1]);
-          if (g.beta != 0.f) {
-            if (x < g.N) v.x = fmaf(g.beta, c0[y * g.c0_row + x * g.c0_col], v.x);
-            if (x + 1 < g.N) v.y = fmaf(g.beta, c0[y * g.c0_row + (x + 1) * g.c0_col], v.y);
-          }
-          float* const to = c + y * g.ldc + x;
-          if (pairs && x + 1 < g.N) {
-            *reinterpret_cast<float2*>(to) = v;
-          } else {
-            if (x < g.N) to[0] = v.x;
-            if (x + 1 < g.N) to[1] = v.y;
-          }
-        }
-      }
+      store_sums(sum, out, staging + threadIdx.x / 32 % 4 * (IEEE_FLOATS / 4), threadIdx.x / 32 * 16, lane);
     }
   }
   cluster_meets();  // no block leaves while another may still arrive at its barriers

@@ -9,12 +9,14 @@
 // A half tile for whose data the split is too coarse (guard.cuh) is computed with FFMAs instead.
 
 #include "common/gemm.cuh"
+#include "common/anew.cuh"
 #include "common/cp_async.cuh"
 #include "common/dependents.cuh"
 #include "common/narrow.cuh"
 #include "common/split_panel.cuh"
 #include "common/mma.cuh"
 #include "common/guard.cuh"
+#include "common/output.cuh"
 #include "common/ieee_tile.cuh"
 
 constexpr int WARP_M = 64, WARP_N = 32;
@@ -94,37 +96,15 @@ __device__ __forceinline__ void promote(Accumulators& sum, const Accumulators& p
     }
 }
 
-// C = alpha sum + beta C0; `y` and `x`: this lane's first row and column.
-__device__ __forceinline__ void store(const Accumulators& sum, const Gemm& g, const float* c0, float* c, long long y,
-                                      long long x) {
-  const bool pairs = g.ldc % 2 == 0 && reinterpret_cast<unsigned long long>(c) % 8 == 0;
+// `row` and `column`: of this lane's first sum.
+__device__ __forceinline__ void store(const Accumulators& sum, const Output& out, int row, int column) {
 #pragma unroll
-  for (int i = 0; i < 2 * ROW_TILES; ++i, y += 8) {
-    if (y >= g.M) return;
+  for (int i = 0; i < 2 * ROW_TILES; ++i)
 #pragma unroll
     for (int j = 0; j < COLUMN_TILES; ++j) {
-      const long long at = x + 8 * j;
       const float* const from = sum[i / 2][j] + i % 2 * 2;
-      float2 v = make_float2(g.alpha * from[0], g.alpha * from[1]);
-      if (g.beta != 0.f) {
-        if (at < g.N) v.x = fmaf(g.beta, c0[y * g.c0_row + at * g.c0_col], v.x);
-        if (at + 1 < g.N) v.y = fmaf(g.beta, c0[y * g.c0_row + (at + 1) * g.c0_col], v.y);
-      }
-      float* const to = c + y * g.ldc + at;
-      if (pairs && at + 1 < g.N) {
-        *reinterpret_cast<float2*>(to) = v;
-      } else {
-        if (at < g.N) to[0] = v.x;
-        if (at + 1 < g.N) to[1] = v.y;
-      }
+      out.store(row + 8 * i, column + 8 * j, from[0], from[1]);
     }
-  }
-}
-
-// `x`, of which the compiler then knows nothing: what follows from it is computed again instead of kept in registers.
-__device__ __forceinline__ int anew(int x) {
-  asm volatile("" : "+r"(x));
-  return x;
 }
 
 // Where the panels of this tile begin in A, or in B.
@@ -216,18 +196,18 @@ tensor_product_mma(const float* __restrict__ A, const float* __restrict__ B, con
               reinterpret_cast<const float*>(tail + TAIL) + column_of(thread));
     }
     const Place place = place_of(g, anew(item));
-    const int thread = anew(threadIdx.x), group = thread / 128, m = group * WARP_M;
-    float* const c = C + batch_offset(g, g.c_batch, place.batch);
-    const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch);
+    const int thread = anew(threadIdx.x), group = thread / 128, top = group * WARP_M;
     const int broken = verdicts[item / gridDim.x % 2];
     if (broken) __syncthreads();  // FFMAs take the ring's place
-    if (place.m + m >= g.M) continue;
+    if (place.m + top >= g.M) continue;
+    const Output out(g, place, C0, C, nullptr, -1);
     if (broken >> group & 1) {
-      ieee_tile(A + batch_offset(g, g.a_batch, place.batch), B + batch_offset(g, g.b_batch, place.batch), c0, c, e,
-                place.m + m, place.n, reinterpret_cast<float*>(ring) + group * IEEE_FLOATS, group, thread % 128);
+      ieee_tile(A + batch_offset(g, g.a_batch, place.batch) + (place.m + top) * e.a_row,
+                B + batch_offset(g, g.b_batch, place.batch) + place.n * e.b_row, out, e, top, g.K,
+                reinterpret_cast<float*>(ring) + group * IEEE_FLOATS, group, thread % 128);
       if (thread % 128 == 0) atomicAdd(&reinterpret_cast<Progress*>(workspace)->rerouted, 1);
     } else {
-      store(sum, g, c0, c, place.m + row_of(thread), place.n + column_of(thread));
+      store(sum, out, row_of(thread), column_of(thread));
     }
   }
 }

@@ -2,29 +2,18 @@
 //
 // Idea: one read of each operand. A power of two per row and chunk of K scales, so a block needs no more than its own
 //   panel; the panel is built in shared memory as the product will want it and leaves in whole lines.
-// Any layout: where K is contiguous eight threads share a row, else the lanes of a warp read neighbouring rows.
+// Any layout: where K is contiguous eight threads share a row, else the lanes of a warp read neighbouring rows. Rows
+//   that start anywhere are read word by word, a warp beside itself, and dealt out through shared memory.
 // The guard's facts (exponents, infinities, elements too small to split) are counted on the way.
 
 #include "common/gemm.cuh"
 #include "common/dependents.cuh"
 #include "common/narrow.cuh"
 #include "common/split_panel.cuh"
+#include "common/read_piece.cuh"
 
 constexpr int SPLITTERS = 256;
 constexpr int EACH = ROWS * 8 / SPLITTERS;  // pieces a thread makes
-
-// Elements `k`.. of a row, as many as a piece has; zeros past the end.
-template <bool K_INNER, int WIDTH>
-__device__ __forceinline__ void read_piece(float (&v)[PIECE], const float* from, long long col, int left) {
-  if (K_INNER && WIDTH == 4 && left >= PIECE) {
-#pragma unroll
-    for (int i = 0; i < PIECE; i += 4)
-      *reinterpret_cast<float4*>(&v[i]) = __ldg(reinterpret_cast<const float4*>(from + i));
-  } else {
-#pragma unroll
-    for (int i = 0; i < PIECE; ++i) v[i] = i < left ? __ldg(from + (K_INNER ? i : i * col)) : 0.f;
-  }
-}
 
 template <bool K_INNER, int WIDTH>
 __device__ __forceinline__ void split_panel(const float* operand, long long row_step, long long col_step, int first,
@@ -32,21 +21,42 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
   const int thread = threadIdx.x;
   float v[EACH][PIECE];
   int row[EACH], piece[EACH];
+  unsigned top[EACH], count[EACH];
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
     // Eight lanes that store at a time are two rows by four pieces, or eight rows: eight different bank groups.
     row[e] = K_INNER ? thread / 16 * 2 + thread / 4 % 2 + e * (SPLITTERS / 8) : thread % ROWS;
     piece[e] = K_INNER ? thread % 4 + thread / 8 % 2 * 4 : thread / ROWS + e * (SPLITTERS / ROWS);
     const int at = k + piece[e] * PIECE;
-    read_piece<K_INNER, WIDTH>(v[e], operand + (first + row[e]) * row_step + at * col_step, col_step,
-                               first + row[e] < rows ? depth - at : 0);
+    const bool inside = first + row[e] < rows;
+    count[e] = inside || piece[e] ? 0 : CHUNK;  // rows past the edge pass for full ones
+    if (!K_INNER || WIDTH == 4)
+      read_piece<K_INNER, WIDTH>(v[e], operand + (first + row[e]) * row_step + at * col_step, col_step,
+                                 inside ? depth - at : 0);
+  }
+  if (K_INNER && WIDTH == 1) {
+    float* const staged = reinterpret_cast<float*>(image);
+    static_assert(ROWS * CHUNK * 4 <= SCALES, "the summary after the planes is there already");
+#pragma unroll
+    for (int i = 0; i < EACH * PIECE; ++i) {
+      const int at = thread + i * SPLITTERS, there = at / CHUNK, step = at % CHUNK;
+      const bool inside = first + there < rows && k + step < depth;
+      staged[at] = inside ? __ldg(operand + (first + there) * row_step + k + step) : 0.f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < EACH; ++e)
+#pragma unroll
+      for (int i = 0; i < PIECE; i += 4)
+        *reinterpret_cast<float4*>(&v[e][i]) =
+            *reinterpret_cast<const float4*>(staged + row[e] * CHUNK + piece[e] * PIECE + i);
+    __syncthreads();
   }
   // Of each row the largest magnitude, as an integer (NaN and infinity are above all numbers), and how many
   // elements are not zero.
-  unsigned top[EACH], count[EACH];
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
-    top[e] = count[e] = 0;
+    top[e] = 0;
 #pragma unroll
     for (int i = 0; i < PIECE; ++i) {
       top[e] = max(top[e], __float_as_uint(v[e][i]) & 0x7fffffffu);
@@ -133,8 +143,8 @@ tensor_split(const float* __restrict__ A, const float* __restrict__ B, const flo
   const int all_a = e.a_matrices * down_a * chunks;
   const bool is_a = blockIdx.x < all_a;
   const int panel = is_a ? blockIdx.x : blockIdx.x - all_a;
-  const int chunk = panel % chunks, down = is_a ? down_a : down_b;
-  const int first = panel / chunks % down * ROWS, matrix = panel / chunks / down;
+  const int line = quotient(panel, chunks), chunk = panel - line * chunks, down = is_a ? down_a : down_b;
+  const int matrix = quotient(line, down), first = (line - matrix * down) * ROWS;
   char* const panels = is_a ? panels_a(e, workspace) : panels_b(e, workspace);
   char* const to = panels + static_cast<long long>(panel) * PANEL_PITCH;
   const int k = chunk * CHUNK;
@@ -144,8 +154,9 @@ tensor_split(const float* __restrict__ A, const float* __restrict__ B, const flo
 #pragma unroll
   for (int level = 2; level >= 0; --level)
     if (is_a ? e.a_step[level] : e.b_step[level]) {
-      offset += rest % g.batch[level] * (is_a ? g.a_batch[level] : g.b_batch[level]);
-      rest /= g.batch[level];
+      const int outer = quotient(rest, g.batch[level]);
+      offset += (rest - outer * g.batch[level]) * (is_a ? g.a_batch[level] : g.b_batch[level]);
+      rest = outer;
     }
   if (is_a) split_panel<!TRANS_A, WIDTH_A>(A + offset, e.a_row, e.a_col, first, g.M, k, g.K, image, halves, to);
   else split_panel<TRANS_B, WIDTH_B>(B + offset, e.b_row, e.b_col, first, g.N, k, g.K, image, halves, to);

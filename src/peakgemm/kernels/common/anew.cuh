@@ -1,0 +1,5 @@
+// `x`, of which the compiler then knows nothing: what follows from it is computed again instead of kept in registers.
+__device__ __forceinline__ int anew(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}

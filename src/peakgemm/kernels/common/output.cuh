@@ -1,0 +1,87 @@
+// Eight rows of 64 results in shared memory, rows so far apart that four of them have banks of their own.
+constexpr int STAGED_PITCH = 72;
+
+// Where the sums of a tile go: to C, as alpha sum + beta C0; or, where other blocks have the rest of K, as they
+// are to a slot of partial sums, row beside row.
+struct Output {
+  float* c;         // at the tile's first element
+  const float* c0;
+  long long ldc, c0_row, c0_col;
+  float alpha, beta;
+  int rows, columns;  // from there to the edge
+  bool pairs;         // two neighbours may be stored at once,
+  bool plain;         // and four anywhere in the tile, all of which is inside, with nothing to be added
+
+  __device__ __forceinline__ Output(const Gemm& g, Place place, const float* C0, float* C, float* partial, int slot) {
+    rows = g.M - place.m;
+    columns = min(g.N - place.n, BN);
+    if (slot >= 0) {
+      c = partial + static_cast<long long>(slot) * BM * BN;
+      c0 = nullptr;
+      ldc = BN;
+      c0_row = c0_col = 0;
+      alpha = 1.f;
+      beta = 0.f;
+    } else {
+      c = C + batch_offset(g, g.c_batch, place.batch) + place.m * g.ldc + place.n;
+      c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + place.m * g.c0_row + place.n * g.c0_col;
+      ldc = g.ldc;
+      c0_row = g.c0_row;
+      c0_col = g.c0_col;
+      alpha = g.alpha;
+      beta = g.beta;
+    }
+    pairs = ldc % 2 == 0 && reinterpret_cast<unsigned long long>(c) % 8 == 0;
+    plain = ldc % 4 == 0 && reinterpret_cast<unsigned long long>(c) % 16 == 0 && beta == 0.f && rows >= BM &&
+            columns >= BN;
+  }
+
+  __device__ __forceinline__ float scaled(int row, int column, float sum) const {
+    const float v = alpha * sum;
+    return beta != 0.f ? fmaf(beta, c0[row * c0_row + column * c0_col], v) : v;
+  }
+
+  __device__ __forceinline__ void store(int row, int column, float sum) const {
+    if (row < rows && column < columns) c[row * ldc + column] = scaled(row, column, sum);
+  }
+
+  // And its right neighbour; `column` is even.
+  __device__ __forceinline__ void store(int row, int column, float sum, float right) const {
+    if (pairs && row < rows && column + 1 < columns) {
+      *reinterpret_cast<float2*>(c + row * ldc + column) =
+          make_float2(scaled(row, column, sum), scaled(row, column + 1, right));
+    } else {
+      store(row, column, sum);
+      store(row, column + 1, right);
+    }
+  }
+
+  // What a warp has staged: from there on, whole lines. Little code, on purpose: with a store for each of a thread's
+  // 64 sums, where jumps past its tests each missed the instruction cache, a tile took 10 us more.
+  __device__ __forceinline__ void store_rows(const float* staged, int row, int column, int lane) const {
+    if (plain) {
+#pragma unroll
+      for (int y = 0; y < 8; y += 2) {
+        const float4 v = *reinterpret_cast<const float4*>(staged + (y + lane / 16) * STAGED_PITCH + lane % 16 * 4);
+        *reinterpret_cast<float4*>(c + (row + y + lane / 16) * ldc + column + lane % 16 * 4) =
+            make_float4(alpha * v.x, alpha * v.y, alpha * v.z, alpha * v.w);
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int y = 0; y < 8; y += 4) {
+      float v[8];  // all are read before the first is stored: C0 may be C
+#pragma unroll
+      for (int t = 0; t < 8; ++t) {
+        const int down = row + y + t / 2, right = column + t % 2 * 32 + lane;
+        v[t] = staged[(y + t / 2) * STAGED_PITCH + t % 2 * 32 + lane];
+        v[t] = down < rows && right < columns ? scaled(down, right, v[t]) : 0.f;
+      }
+#pragma unroll
+      for (int t = 0; t < 8; ++t) {
+        const int down = row + y + t / 2, right = column + t % 2 * 32 + lane;
+        if (down < rows && right < columns) c[down * ldc + right] = v[t];
+      }
+    }
+  }
+};

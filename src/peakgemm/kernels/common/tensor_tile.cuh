@@ -1,0 +1,136 @@
+// 64 x BN of a tile by one of two warpgroups: products of a chunk's planes on the tensor cores, sums in FP32.
+constexpr int GROUPS = BM / 64;        // warpgroups that multiply
+constexpr int COMPUTE = GROUPS * 128;
+constexpr bool TWICE = VARIANT & 1;    // products of first planes are added up twice a chunk
+static_assert(GROUPS == 2 && BM == ROWS && BN <= ROWS, "one panel of each operand");
+static_assert(BM == 2 * IEEE_ROWS && BN <= IEEE_COLUMNS, "a warpgroup has half a tile");
+static_assert(8 * STAGED_PITCH <= IEEE_FLOATS / 4, "FFMAs and results are staged in the same place");
+
+// A block's items of work, each of which touches two tiles at most: twice the item, and which of the two.
+__device__ __forceinline__ int first_work() { return blockIdx.x / CLUSTER * 2; }
+__device__ __forceinline__ int next_work(int work) { return work + (work % 2 ? gridDim.x / CLUSTER * 2 - 1 : 1); }
+
+// Planes p of A and q of B, the k-th 32 bytes of their rows (descriptors count 16 bytes).
+template <bool ADD>
+__device__ __forceinline__ void multiply(float (&d)[ACCUMULATORS], unsigned long long a, int p, unsigned long long b,
+                                         int q, int k) {
+  wgmma<ADD>(d, a + (p * PLANE >> 4) + 2 * k, b + (q * PLANE >> 4) + 2 * k);
+}
+
+// A stage's products of first planes, added to `d` or, without ADD, by themselves.
+template <bool ADD>
+__device__ __forceinline__ void multiply_high(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) {
+  multiply<ADD>(d, a, 0, b, 0, 0);
+  multiply<true>(d, a, 0, b, 0, 1);
+}
+
+// And all others, the smallest first.
+template <bool ADD>
+__device__ __forceinline__ void multiply_low(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) {
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    if (PLANES == 3) {
+      if (k) multiply<true>(d, a, 2, b, 2, k);
+      else multiply<ADD>(d, a, 2, b, 2, k);
+      multiply<true>(d, a, 1, b, 2, k);
+      multiply<true>(d, a, 2, b, 1, k);
+      multiply<true>(d, a, 0, b, 2, k);
+      multiply<true>(d, a, 2, b, 0, k);
+      multiply<true>(d, a, 1, b, 1, k);
+      multiply<true>(d, a, 0, b, 1, k);
+    } else {
+      if (k) multiply<true>(d, a, 0, b, 1, k);
+      else multiply<ADD>(d, a, 0, b, 1, k);
+    }
+    multiply<true>(d, a, 1, b, 0, k);
+  }
+}
+
+// sum += scale_i scale_j part, with the scales of a chunk: those of rows, then those of columns.
+__device__ __forceinline__ void promote(float (&sum)[ACCUMULATORS], const float (&part)[ACCUMULATORS],
+                                        const float* scales, int row, int column) {
+  const float* const rows = scales + row;
+  const float* const columns = scales + ROWS + column;
+  const float top = rows[0], bottom = rows[8];
+#pragma unroll
+  for (int i = 0; i < ACCUMULATORS / 4; ++i) {
+    const float2 scale = *reinterpret_cast<const float2*>(columns + 8 * i);
+    sum[4 * i] = fmaf(part[4 * i], top * scale.x, sum[4 * i]);
+    sum[4 * i + 1] = fmaf(part[4 * i + 1], top * scale.y, sum[4 * i + 1]);
+    sum[4 * i + 2] = fmaf(part[4 * i + 2], bottom * scale.x, sum[4 * i + 2]);
+    sum[4 * i + 3] = fmaf(part[4 * i + 3], bottom * scale.y, sum[4 * i + 3]);
+  }
+}
+
+// The warpgroups take turns at the tensor cores. Without, the hardware deals instructions evenly, both end at the
+// same time and the tensor cores wait while both add up.
+__device__ __forceinline__ void take_turn(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(2 + group), "n"(COMPUTE) : "memory");
+}
+__device__ __forceinline__ void pass_turn(int group) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(3 - group), "n"(COMPUTE) : "memory");
+}
+
+// A chunk: sum += its products, with its two halves' descriptors and its scales. `pass` is called when all is issued,
+// `read` when the operands have been.
+template <class Pass, class Read>
+__device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], const unsigned long long (&a)[2],
+                                          const unsigned long long (&b)[2], const float* scales, int row, int column,
+                                          Pass pass, Read read) {
+  float high[ACCUMULATORS], low[ACCUMULATORS];
+  wgmma_fence();
+  if (TWICE) {  // the first time under way
+    multiply_high<false>(high, a[0], b[0]);
+    wgmma_commit();
+    multiply_low<false>(low, a[0], b[0]);
+    multiply_low<true>(low, a[1], b[1]);
+    wgmma_commit();
+    wgmma_wait<1>();
+    promote(sum, high, scales, row, column);
+    wgmma_fence();
+    multiply_high<false>(high, a[1], b[1]);
+  } else {
+    multiply_low<false>(low, a[0], b[0]);
+    multiply_low<true>(low, a[1], b[1]);
+    multiply_high<false>(high, a[0], b[0]);
+    multiply_high<true>(high, a[1], b[1]);
+  }
+  wgmma_commit();
+  pass();
+  wgmma_wait<0>();
+  read();
+#pragma unroll
+  for (int i = 0; i < ACCUMULATORS; ++i) high[i] = fmaf(low[i], 1.f / LOW_SCALE, high[i]);
+  promote(sum, high, scales, row, column);
+}
+
+// The results of a warp, 8 x 64 of its 16 x BN sums at a time, by way of `staged`; `row`: its first.
+__device__ __forceinline__ void store_sums(const float (&sum)[ACCUMULATORS], const Output& out, float* staged, int row,
+                                           int lane) {
+  constexpr int ACROSS = BN / 64;
+#pragma unroll 1
+  for (int part = 0; part < 2 * ACROSS; ++part) {
+    __syncwarp();
+#pragma unroll
+    for (int p = 0; p < 2 * ACROSS; ++p)
+      if (p == part)
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          *reinterpret_cast<float2*>(staged + lane / 4 * STAGED_PITCH + lane % 4 * 2 + 8 * i) = make_float2(
+              sum[p % ACROSS * 32 + 4 * i + p / ACROSS * 2], sum[p % ACROSS * 32 + 4 * i + p / ACROSS * 2 + 1]);
+    __syncwarp();
+    out.store_rows(staged, row + part / ACROSS * 8, part % ACROSS * 64, lane);
+  }
+}
+
+// A segment of K of half a tile by FFMAs, where the split would not do.
+__device__ __forceinline__ void reroute(const float* A, const float* B, const Output& out, const Emulated& e,
+                                        Place place, const Segment& s, float* staging, int group) {
+  const Gemm& g = e.g;
+  const int top = IEEE_ROWS * group;
+  if (top >= out.rows) return;
+  const long long begin = static_cast<long long>(s.begin) * CHUNK, most = (s.end - s.begin) * CHUNK;
+  ieee_tile(A + batch_offset(g, g.a_batch, place.batch) + (place.m + top) * e.a_row + begin * e.a_col,
+            B + batch_offset(g, g.b_batch, place.batch) + place.n * e.b_row + begin * e.b_col, out, e, top,
+            static_cast<int>(min(g.K - begin, most)), staging, group, threadIdx.x % 128);
+}

@@ -1,0 +1,33 @@
+// Adds up the partial sums of the tiles whose K several blocks have shared (product.cu), in the order of K: the same
+// bits whichever block was first. A thread has four neighbours in a row.
+
+#include "common/gemm.cuh"
+#include "common/dependents.cuh"
+#include "common/narrow.cuh"
+#include "common/split_panel.cuh"
+#include "common/shares.cuh"
+#include "common/output.cuh"
+
+constexpr int ADDERS = 256;
+constexpr int BLOCKS = BM * BN / (4 * ADDERS);  // of a tile
+
+extern "C" __global__ void __launch_bounds__(ADDERS)
+tensor_reduce(const float* A, const float* B, const float* C0, float* C, char* workspace,
+              const __grid_constant__ Emulated e) {
+  previous_kernel_has_ended();
+  const Gemm& g = e.g;
+  const int tile = blockIdx.x / BLOCKS;
+  const Shares shares(g, chunks_of(g), tile);
+  if (shares.whole) return;
+  const int at = (blockIdx.x % BLOCKS * ADDERS + threadIdx.x) * 4;
+  const float* const from = reinterpret_cast<const float*>(workspace + e.partial_offset) + at;
+  float4 sum = *reinterpret_cast<const float4*>(from + shares.first_slot * BM * BN);
+#pragma unroll 8
+  for (long long part = shares.first + 1; part <= shares.last; ++part) {
+    const float4 more = *reinterpret_cast<const float4*>(from + part * BM * BN);
+    sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+  }
+  const Output out(g, place_of(g, g.whole + tile), C0, C, nullptr, -1);
+  out.store(at / BN, at % BN, sum.x, sum.y);
+  out.store(at / BN, at % BN + 2, sum.z, sum.w);
+}

@@ -62,7 +62,8 @@ def main() -> None:
     for kernel, config, shape in (jobs if "tensor" not in sys.argv[1:] else []) + emulated:
         for ta, tb in product((False, True), (False, True)):
             split, beta = next(turns)
-            cut = replace(config, split=split) if "split" in kernel.tunes and config.cluster == 1 else config
+            shares = kernel is not SKINNY and "split" in kernel.tunes and config.cluster == 1
+            cut = replace(config, split=split) if shares else config
             launched += 1
             if not launch(kernel, cut, shape, ta, tb, beta):
                 wrong += 1

@@ -110,6 +110,25 @@ def test_what_the_guard_reroutes(name: str) -> None:
             within(c, a, b, 16)
 
 
+@pytest.mark.parametrize("name", ["fp16x3", "fused"])
+def test_the_guard_where_blocks_share_k(name: str) -> None:
+    """A part of K by FFMAs and the others not; a row with few terms in each part is judged by all of K."""
+    m, n, k = 64, 64, 200
+    b = normal(k, n, seed=1)
+    for planted in ("infinity", "few", "enough"):
+        a, rerouted = normal(m, k), int(planted != "enough")  # of the lower half tile there are no rows
+        if planted == "infinity":
+            a[3, 5] = np.inf
+        else:  # fewer than 32 in each of four parts, 20 or 100 in all
+            a[3, np.arange(k) % (10 if planted == "few" else 2) > 0] = 0
+        c = np.full((m, n), np.nan, np.float32)
+        assert product(name, Problem.contiguous(m, n, k), a, b, c, split=4) == rerouted, planted
+        if planted == "infinity":
+            assert (c[3] == np.copysign(np.inf, b[5])).all()
+            a, c = np.delete(a, 3, 0), np.delete(c, 3, 0)
+        within(c, a, b, 8)
+
+
 def test_integers_are_exact() -> None:
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-64, 65, shape).astype(np.float32) for shape in ((64, 200), (200, 64)))

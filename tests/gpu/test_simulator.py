@@ -57,7 +57,7 @@ def test_emulated(precision):
             chosen = choose(Problem.contiguous(m, n, k), "sm_90", 132, "", precision)
             twin = np.full((m, n), np.nan, np.float32)
             _, rerouted = run_emulated(chosen.kernel, replace(chosen.config, cluster=1),
-                                       Problem.contiguous(m, n, k), a, b, twin, checks=False)
+                                       Problem.contiguous(m, n, k), a, b, twin, sm_count=132, checks=False)
             got = peakgemm.matmul(a, b, precision=precision)
             assert rerouted == 0 and (got.view("u4") == twin.view("u4")).all(), (m, n, k, (got != twin).mean())
 

@@ -49,14 +49,16 @@ struct IeeePanel {
   }
 };
 
-// `a` and `b`: the first rows of op(A) and op(B)^T, from where on `depth` of K are summed; `top`: that row of the tile.
-__device__ __forceinline__ void ieee_tile(const float* a, const float* b, const Output& out, const Emulated& e, int top,
-                                          int depth, float* staging, int group, int thread) {
+// `a` and `b`: the first rows of op(A) and op(B)^T, `rows` and `columns` to the edge, from where on `depth` of K are
+// summed; `top`: that row of the tile.
+__device__ __forceinline__ void ieee_tile(const float* a, const float* b, int rows, int columns, const Output& out,
+                                          const Emulated& e, int top, int depth, float* staging, int group,
+                                          int thread) {
   const int row = thread / 16, column = thread % 16;
   float sum[8][8] = {}, part[8][8] = {};
   float* const staged_b = staging + IEEE_K * IeeePanel<IEEE_ROWS>::PITCH;
-  IeeePanel<IEEE_ROWS> panel_a(a, e.a_row, e.a_col, out.rows - top, thread);
-  IeeePanel<IEEE_COLUMNS> panel_b(b, e.b_row, e.b_col, out.columns, thread);
+  IeeePanel<IEEE_ROWS> panel_a(a, e.a_row, e.a_col, rows, thread);
+  IeeePanel<IEEE_COLUMNS> panel_b(b, e.b_row, e.b_col, columns, thread);
   panel_a.load(depth);
   panel_b.load(depth);
 #pragma unroll 1

@@ -8,13 +8,13 @@ struct Output {
   const float* c0;
   long long ldc, c0_row, c0_col;
   float alpha, beta;
-  int rows, columns;  // from there to the edge
+  int rows, columns;  // from there to the edge; of a slot all columns are written
   bool pairs;         // two neighbours may be stored at once,
   bool plain;         // and four anywhere in the tile, all of which is inside, with nothing to be added
 
   __device__ __forceinline__ Output(const Gemm& g, Place place, const float* C0, float* C, float* partial, int slot) {
     rows = g.M - place.m;
-    columns = min(g.N - place.n, BN);
+    columns = slot >= 0 ? BN : min(g.N - place.n, BN);
     if (slot >= 0) {
       c = partial + static_cast<long long>(slot) * BM * BN;
       c0 = nullptr;

@@ -131,6 +131,7 @@ __device__ __forceinline__ void reroute(const float* A, const float* B, const Ou
   if (top >= out.rows) return;
   const long long begin = static_cast<long long>(s.begin) * CHUNK, most = (s.end - s.begin) * CHUNK;
   ieee_tile(A + batch_offset(g, g.a_batch, place.batch) + (place.m + top) * e.a_row + begin * e.a_col,
-            B + batch_offset(g, g.b_batch, place.batch) + place.n * e.b_row + begin * e.b_col, out, e, top,
-            static_cast<int>(min(g.K - begin, most)), staging, group, threadIdx.x % 128);
+            B + batch_offset(g, g.b_batch, place.batch) + place.n * e.b_row + begin * e.b_col, out.rows - top,
+            min(g.N - place.n, BN), out, e, top, static_cast<int>(min(g.K - begin, most)), staging, group,
+            threadIdx.x % 128);
 }

@@ -203,8 +203,8 @@ tensor_product_mma(const float* __restrict__ A, const float* __restrict__ B, con
     const Output out(g, place, C0, C, nullptr, -1);
     if (broken >> group & 1) {
       ieee_tile(A + batch_offset(g, g.a_batch, place.batch) + (place.m + top) * e.a_row,
-                B + batch_offset(g, g.b_batch, place.batch) + place.n * e.b_row, out, e, top, g.K,
-                reinterpret_cast<float*>(ring) + group * IEEE_FLOATS, group, thread % 128);
+                B + batch_offset(g, g.b_batch, place.batch) + place.n * e.b_row, out.rows - top, out.columns, out, e,
+                top, g.K, reinterpret_cast<float*>(ring) + group * IEEE_FLOATS, group, thread % 128);
       if (thread % 128 == 0) atomicAdd(&reinterpret_cast<Progress*>(workspace)->rerouted, 1);
     } else {
       store(sum, out, row_of(thread), column_of(thread));

@@ -19,7 +19,9 @@ tensor_reduce(const float* A, const float* B, const float* C0, float* C, char* w
   const int tile = blockIdx.x / BLOCKS;
   const Shares shares(g, chunks_of(g), tile);
   if (shares.whole) return;
+  const Output out(g, place_of(g, g.whole + tile), C0, C, nullptr, -1);
   const int at = (blockIdx.x % BLOCKS * ADDERS + threadIdx.x) * 4;
+  if (at / BN >= out.rows) return;
   const float* const from = reinterpret_cast<const float*>(workspace + e.partial_offset) + at;
   float4 sum = *reinterpret_cast<const float4*>(from + shares.first_slot * BM * BN);
 #pragma unroll 8
@@ -27,7 +29,6 @@ tensor_reduce(const float* A, const float* B, const float* C0, float* C, char* w
     const float4 more = *reinterpret_cast<const float4*>(from + part * BM * BN);
     sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
   }
-  const Output out(g, place_of(g, g.whole + tile), C0, C, nullptr, -1);
   out.store(at / BN, at % BN, sum.x, sum.y);
   out.store(at / BN, at % BN + 2, sum.z, sum.w);
 }

@@ -82,15 +82,18 @@ def test_what_the_guard_reroutes(name: str) -> None:
     b = normal(k, n, seed=1)
     columns = FUSED.default.bn if name == "fused" else PRODUCTS[name].default.bn
     across = -(-n // columns)
-    # A row with few terms is refused in its half tile; the guard, which looks at panels or at warps' findings, refuses
-    # both halves of a tile for a span or an infinity in one.
+    # A row with few terms is refused in its half tile; both halves are for an infinity in one, and where a guard of its
+    # own looks at panels for a span, too. A tiny element does no harm where the others make the sums.
     first = 2 * across
-    for planted, rerouted in (("infinity", first), ("identity", across), ("span", first), ("huge", 3 * across)):
+    for planted, rerouted in (("infinity", first), ("identity", across), ("huge", 3 * across), ("tiny", 0),
+                              ("span", across if name == "fused" else first)):
         a = normal(m, k)
         if planted == "infinity":
             a[3, 5] = np.inf
         elif planted == "identity":
             a = np.eye(m, k, dtype=np.float32)
+        elif planted == "tiny":
+            a[3, 5] = 1e-12
         elif planted == "span":  # the only large element of the row meets a zero
             a[3] *= 2.0**-30
             a[3, 5], b[5] = 1.0, 0.0

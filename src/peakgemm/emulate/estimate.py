@@ -62,12 +62,13 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
 def best(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int,
          ready: str = "") -> tuple[Kernel, Config, float]:
     """The kernel and configuration that the model thinks fastest, and its microseconds; of near equals the simplest."""
-    return min(_candidates(scheme, problem, arch, sm_count, ready),
+    return min(candidates(scheme, problem, arch, sm_count, ready),
                key=lambda candidate: candidate[2] * (1.0 if candidate[1].split == 1 else 1.02))
 
 
-def _candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int,
-                ready: str) -> Iterator[tuple[Kernel, Config, float]]:
+def candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int,
+               ready: str = "") -> Iterator[tuple[Kernel, Config, float]]:
+    """Every kernel of ``scheme`` in every way to share K that is considered, with its modelled microseconds."""
     kernel, config = product_on(scheme, arch)
     found = [(kernel, config)]
     if kernel.wgmma:

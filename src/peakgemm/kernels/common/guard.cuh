@@ -17,24 +17,31 @@ __device__ __forceinline__ float magnitude(const char* panel, int row, int k) {
   return SCHEME == FP16X3 ? of_half(bits) : __uint_as_float(bits << 16);
 }
 
-// Whether every lossy row of `panel` meets rows of the other panel with large enough sums; all lanes of a warp call.
+// Whether row `row` of `panel`, which has lost bits, meets rows `begin`.. of the other panel with large enough sums: of
+// those that this lane looks at. `scales` are the other's.
+__device__ __forceinline__ bool lossy_row_holds(const char* panel, int row, const char* other, const float* scales,
+                                                int begin, int end) {
+  bool hold = true;
+#pragma unroll 1
+  for (int j = begin + threadIdx.x % 32; j < end; j += 32) {
+    float sum = 0.f;
+#pragma unroll 1
+    for (int k = 0; k < CHUNK; ++k) sum = fmaf(magnitude(panel, row, k), magnitude(other, j, k), sum);
+    hold = hold && (sum >= LOSSY * 0x1p23f || scales[j] == 0.f);
+  }
+  return hold;
+}
+
+// The same for every lossy row of a panel; all lanes of a warp call.
 __device__ __forceinline__ bool lossy_rows_hold(const char* panel, const char* other) {
   const Summary* const summary = reinterpret_cast<const Summary*>(panel + SCALES + SUMMARY);
   if (!summary->any_lossy) return true;
   const unsigned* const lossy = summary->lossy;
-  const float* const scales = reinterpret_cast<const float*>(other + SCALES);
   bool hold = true;
 #pragma unroll 1
-  for (int row = 0; row < ROWS; ++row) {
-    if (!(lossy[row / 32] >> row % 32 & 1)) continue;
-#pragma unroll 1
-    for (int j = threadIdx.x % 32; j < ROWS; j += 32) {
-      float sum = 0.f;
-#pragma unroll 1
-      for (int k = 0; k < CHUNK; ++k) sum = fmaf(magnitude(panel, row, k), magnitude(other, j, k), sum);
-      hold = hold && (sum >= LOSSY * 0x1p23f || scales[j] == 0.f);
-    }
-  }
+  for (int row = 0; row < ROWS; ++row)
+    if (lossy[row / 32] >> row % 32 & 1)
+      hold = lossy_row_holds(panel, row, other, reinterpret_cast<const float*>(other + SCALES), 0, ROWS) && hold;
   return __all_sync(~0u, hold);
 }
 

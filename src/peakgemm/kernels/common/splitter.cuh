@@ -13,18 +13,16 @@ static_assert(SCHEME == FP16X3, "what is looked for in elements");
 // What a lane has found. Magnitudes are integers: the bits of a float shifted left, which drops the sign.
 struct Findings {
   unsigned high = 0, low = ~0u;  // of rows' largest elements: the largest; the smallest that is not zero, minus 1
-  unsigned span = 0;             // from a row's largest element to its smallest
 
-  __device__ __forceinline__ void row(unsigned top, unsigned least) {
+  __device__ __forceinline__ void row(unsigned top) {
     high = max(high, top);
     low = min(low, top - 1);
-    span = max(span, top - min(top, least));
   }
 
-  // An infinity, a NaN, exponents too large or too small, an element that lost bits.
+  // An infinity, a NaN, exponents too large or too small.
   __device__ __forceinline__ bool broken() const {
     return static_cast<int>(high >> 24) - 127 > FUSED_HIGHEST ||
-           (low != ~0u && static_cast<int>((low + 1) >> 24) - 127 < FUSED_LOWEST) || span > unsigned(SPAN) << 24;
+           (low != ~0u && static_cast<int>((low + 1) >> 24) - 127 < FUSED_LOWEST);
   }
 };
 
@@ -161,12 +159,28 @@ struct Part {
     return x;
   }
 
+  // Whether a row has elements that lose bits, among this lane's; a bit for each of the rows held.
+  __device__ __forceinline__ unsigned lossy() const {
+    unsigned rows = 0;
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; ++r) rows |= (top[r] - min(top[r], least[r]) > unsigned(SPAN) << 24) << r;
+    return rows;
+  }
+
+  // Those bits of all lanes, where the rows are in the warp's part.
+  __device__ __forceinline__ unsigned lossy_rows(unsigned mine) const {
+    unsigned rows = 0;
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; ++r) rows |= (mine >> r & 1) << row % PART_ROWS + 4 * r;
+    return __reduce_or_sync(~0u, rows);
+  }
+
   // The planes of what is held, scaled by a power of two that brings each row to where FP16 has all its bits.
   __device__ __forceinline__ void split(unsigned operand, unsigned scales, Findings& found) const {
     float up[LANE_ROWS];
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; ++r) {
-      found.row(top[r], least[r]);
+      found.row(top[r]);
       const int shift = max(min(TOP + 127 - static_cast<int>(top[r] >> 24), 126), -126);
       up[r] = __uint_as_float((127 + shift) << 23);
       if (piece == 0) store_shared(scales + 4 * (row + 4 * r), top[r] ? (127 - shift) << 23 : 0);
@@ -188,9 +202,10 @@ struct Part {
 };
 
 // Splits what is held of both operands into a stage and fetches the next chunk, of which K has `left` elements.
+// `lossy` gets a bit for each row of A and, further up, of B that has elements that lose bits.
 template <class PartA, class PartB>
-__device__ __forceinline__ void split_chunk(PartA& a, PartB& b, unsigned stage, unsigned scales, Findings& found,
-                                            int left) {
+__device__ __forceinline__ void split_chunk(PartA& a, PartB& b, unsigned stage, unsigned scales, unsigned lossy,
+                                            Findings& found, int left) {
   unsigned count_a = (PartA::LANE_ROWS > 1 ? 0x01010101u * PIECE : PartA::HELD * PIECE);
   unsigned count_b = (PartB::LANE_ROWS > 1 ? 0x01010101u * PIECE : PartB::HELD * PIECE);
   const bool zeros_a = a.look(), zeros_b = b.look();
@@ -205,10 +220,37 @@ __device__ __forceinline__ void split_chunk(PartA& a, PartB& b, unsigned stage, 
     a.share(lane);
     b.share(lane);
   }
+  const unsigned lossy_a = a.lossy(), lossy_b = b.lossy();
+  unsigned rows = 0;
+  if (__builtin_expect(__any_sync(~0u, lossy_a | lossy_b), 0)) {
+    rows = a.lossy_rows(lossy_a) | b.lossy_rows(lossy_b) << ROWS / SPLIT_WARPS;
+    if (__popc(rows) > MOST_LOSSY) found.high = ~0u;
+  }
+  if (threadIdx.x % 32 == 0) store_shared(lossy, rows);
   a.split(stage, scales, found);
   a.fetch(left);
   b.split(stage + 2 * HALF, scales + 4 * ROWS, found);
   b.fetch(left);
+}
+
+// Whether rows that have lost bits in a chunk meet large enough sums, in `group`'s half of the tile; `lossy` is what the
+// splitting warps have told. All warps of the group come to the same result.
+__device__ __forceinline__ bool lossy_chunk_holds(const char* stage, const float* scales, const unsigned* lossy,
+                                                  int group) {
+  const char* const other = stage + 2 * HALF;
+  bool hold = true;
+#pragma unroll 1
+  for (int warp = 0; warp < SPLIT_WARPS; ++warp)
+#pragma unroll 1
+    for (unsigned rows = lossy[warp]; rows; rows &= rows - 1) {
+      const int bit = __ffs(rows) - 1, column = bit - ROWS / SPLIT_WARPS;
+      if (column >= 0)
+        hold = lossy_row_holds(other, warp * (BN / SPLIT_WARPS) + column, stage, scales, 64 * group, 64 * group + 64) &&
+               hold;
+      else if (warp / (SPLIT_WARPS / 2) == group)
+        hold = lossy_row_holds(stage, warp * (ROWS / SPLIT_WARPS) + bit, other, scales + ROWS, 0, BN) && hold;
+    }
+  return __all_sync(~0u, hold);
 }
 
 // Whether a row of this warp's part has fewer elements that are not zero than a split is good for, along all of K. Where

@@ -35,6 +35,7 @@ tensor_fused(const float* __restrict__ A, const float* __restrict__ B, const flo
   extern __shared__ __align__(1024) char ring[];
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
   __shared__ int verdicts[VERDICTS][SPLIT_WARPS];  // halves of a tile that are to be rerouted
+  __shared__ __align__(16) unsigned lossy[STAGES][SPLIT_WARPS];  // see split_chunk
   const Gemm& g = e.g;
   float* const all_scales = reinterpret_cast<float*>(ring + STAGES * STAGE);
   const unsigned first_stage = shared_address(ring), first_scales = first_stage + STAGES * STAGE;
@@ -77,8 +78,8 @@ tensor_fused(const float* __restrict__ A, const float* __restrict__ B, const flo
 #pragma unroll 1
       for (int k = s.begin * CHUNK + CHUNK;; k += CHUNK) {
         mbarrier_wait(empty + 8 * stage, parity ^ 1);
-        split_chunk(a, b, first_stage + stage * STAGE, first_scales + stage * SCALE_FLOATS * 4, found,
-                    k < end ? g.K - k : 0);
+        split_chunk(a, b, first_stage + stage * STAGE, first_scales + stage * SCALE_FLOATS * 4,
+                    shared_address(&lossy[stage][warp]), found, k < end ? g.K - k : 0);
         if (k >= end) break;
         stored();
       }
@@ -110,6 +111,7 @@ tensor_fused(const float* __restrict__ A, const float* __restrict__ B, const flo
     Segment s;
     if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
     float sum[ACCUMULATORS];
+    int broken = 0;
 #pragma unroll
     for (int i = 0; i < ACCUMULATORS; ++i) sum[i] = 0.f;
 #pragma unroll 1
@@ -130,11 +132,16 @@ tensor_fused(const float* __restrict__ A, const float* __restrict__ B, const flo
             if (more || group == 0) pass_turn(group);
           },
           [] {});
+      unsigned any = 0;
+#pragma unroll
+      for (int warp = 0; warp < SPLIT_WARPS; ++warp) any |= lossy[stage][warp];
+      if (__builtin_expect(any != 0, 0))
+        broken |= !lossy_chunk_holds(ring + stage * STAGE, all_scales + stage * SCALE_FLOATS, lossy[stage], group)
+                  << group;
       __syncwarp();
       if (lane == 0) mbarrier_arrive(empty + 8 * stage);
       step();
     }
-    int broken = 0;
 #pragma unroll
     for (int warp = 0; warp < SPLIT_WARPS; ++warp) broken |= verdicts[turn % VERDICTS][warp];
     ++turn;

@@ -1,0 +1,108 @@
+"""Time the tensor-core kernels of fp16x3 in every way to share K, and compare the model with the times.
+
+    python tools/tensor_kernels.py --json results/h100/tensor-kernels.json [--shapes MxNxK[:layout][*batch],...]
+    python tools/tensor_kernels.py --model results/h100/tensor-kernels.json      (no GPU)
+
+What `peakgemm.emulate.estimate` was fitted to: its constants are to be fitted anew where a kernel has changed. Prints
+the root mean square error of the model and what its choice costs against the fastest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from peakgemm.bench import records
+from peakgemm.bench.operands import Arrays, launches
+from peakgemm.bench.peers import find_peer
+from peakgemm.bench.suites import cases
+from peakgemm.bench.timer import Timer
+from peakgemm.cli.console import out, progress
+from peakgemm.emulate.bound import bind
+from peakgemm.emulate.estimate import best, candidates, estimate_us
+from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES
+from peakgemm.problem import Config
+from peakgemm.runtime import device
+from peakgemm.runtime.architectures import architecture
+
+Row = dict[str, Any]
+SCHEME = SCHEMES["fp16x3"]
+SHAPES = (
+    "256x256x256,384x384x384,512x512x512,640x640x640,768x768x768,1024x1024x1024,1023x1023x1023,1280x1280x1280,"
+    "1536x1536x1536,2048x2048x2048,2047x2047x2047,4096x4096x4096,512x512x1024,512x512x32768,256x256x65536,"
+    "64x4096x4096,128x4096x4096,4096x64x4096,4096x128x4096,100352x64x576:NT,25088x128x1152:NT,6272x256x2304:NT,"
+    "1568x512x4608:NT,128x2304x768:NT,64x4096x1024:NT,512x512x64:NT*96,512x64x512*96,256x256x256*64,128x128x262144:TN,"
+    "4096x4096x64,4096x4096x128,401408x64x147:NT")
+_SLOWEST = 5  # what the model thinks so many times slower than its best is not timed
+
+
+def measure(shapes: str, seconds: float, path: Path) -> list[Row]:
+    """A row each for kernel and split, written as they come."""
+    gpu, peer = device.require(), find_peer()
+    timer, rows = Timer(peer, seconds), []
+    chosen = cases(shapes)
+    with progress("timing", len(chosen)) as done:
+        for case in chosen:
+            arrays = Arrays(case, gpu, peer)
+            works = [lambda each=each: peer.multiply(*each) for each in zip(arrays.a, arrays.b, arrays.c, strict=True)]
+            found = list(candidates(SCHEME, arrays.problem, gpu.limits, gpu.sm_count))
+            least = min(us for _, _, us in found)
+            for kernel, config, us in found:
+                if us <= _SLOWEST * least:
+                    ours = launches(bind(kernel, config, arrays.problem, gpu), arrays.addresses(), peer)
+                    rows.append({"suite": "tensor-kernels", "name": case.name, "shape": [case.m, case.n, case.k],
+                                 "layout": case.layout, "batch": case.batch, "precision": SCHEME.name,
+                                 "kernel": kernel.name, "config": config.to_json(), "source": "named",
+                                 "operand_sets": len(works), **timer.compare(ours, works).to_json(case.flops)})
+            records.write(path, records.record(gpu, gpu.arch, [{"rungs": rows}], versions=peer.versions()))
+            done(case.name)
+    return rows
+
+
+def microseconds(row: Row) -> float:
+    """A call's."""
+    return 2 * math.prod(row["shape"]) * row["batch"] / row["tflops"] / 1e6
+
+
+def judge(rows: Sequence[Row], sm_count: int) -> str:
+    """How far the model is from the times."""
+    limits, errors, costs = architecture("sm_90"), [], {}
+    for name in dict.fromkeys(row["name"] for row in rows):
+        problem = cases(name)[0].problem()[0]
+        own = {Config(**row["config"]): microseconds(row) for row in rows if row["name"] == name}
+        for config, us in own.items():
+            kernel = FUSED if config.bn == FUSED.default.bn else PRODUCTS[SCHEME.name]
+            errors.append(math.log(estimate_us(kernel, config, problem, limits, sm_count) / us))
+        _, config, _ = best(SCHEME, problem, limits, sm_count)
+        costs[name] = own[config] / min(own.values())
+    worst = max(costs, key=lambda name: costs[name])
+    return (f"{len(errors)} times of {len(costs)} shapes: the model's root mean square error is "
+            f"{math.sqrt(sum(e * e for e in errors) / len(errors)):.1%}; its choice takes "
+            f"{math.exp(sum(map(math.log, costs.values())) / len(costs)) - 1:.1%} more than the fastest in the geometric "
+            f"mean, {costs[worst] - 1:.1%} at worst ({worst})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--model", type=Path, help="a record to compare the model with")
+    parser.add_argument("--shapes", default=SHAPES)
+    parser.add_argument("--seconds", type=float, default=0.03, help="of timing, for each row (0.03)")
+    args = parser.parse_args()
+    if (args.json is None) == (args.model is None):
+        parser.error("either --json or --model")
+    if args.model is not None:
+        record = json.loads(args.model.read_text())
+        rows, sms = record["rungs"], record["device"]["sm_count"]
+    else:
+        records.check_writable(args.json)
+        rows, sms = measure(args.shapes, args.seconds, args.json), device.require().sm_count
+    out.print(judge(rows, sms), markup=False)
+
+
+if __name__ == "__main__":
+    main()

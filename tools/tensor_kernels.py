@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from peakgemm.bench import records
@@ -65,7 +66,7 @@ def measure(shapes: str, seconds: float, path: Path) -> list[Row]:
 
 def microseconds(row: Row) -> float:
     """A call's."""
-    return 2 * math.prod(row["shape"]) * row["batch"] / row["tflops"] / 1e6
+    return float(2 * math.prod(row["shape"]) * row["batch"] / row["tflops"] / 1e6)
 
 
 def judge(rows: Sequence[Row], sm_count: int) -> str:
@@ -80,10 +81,9 @@ def judge(rows: Sequence[Row], sm_count: int) -> str:
         _, config, _ = best(SCHEME, problem, limits, sm_count)
         costs[name] = own[config] / min(own.values())
     worst = max(costs, key=lambda name: costs[name])
-    return (f"{len(errors)} times of {len(costs)} shapes: the model's root mean square error is "
-            f"{math.sqrt(sum(e * e for e in errors) / len(errors)):.1%}; its choice takes "
-            f"{math.exp(sum(map(math.log, costs.values())) / len(costs)) - 1:.1%} more than the fastest in the geometric "
-            f"mean, {costs[worst] - 1:.1%} at worst ({worst})")
+    off, more = math.sqrt(fmean(e * e for e in errors)), geometric_mean(costs.values()) - 1
+    return (f"{len(errors)} times of {len(costs)} shapes: the model's root mean square error is {off:.1%}; its choice "
+            f"takes {more:.1%} more than the fastest in the geometric mean, {costs[worst] - 1:.1%} at worst ({worst})")
 
 
 def main() -> None:

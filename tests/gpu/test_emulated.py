@@ -55,9 +55,10 @@ def check(got: Any, a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: flo
     if beta:
         want, scale = want + beta * c.double(), scale + abs(beta) * c.double().abs()
     finite = scale < 2.0**127  # beyond, the order of FP32's sums decides what overflows
-    # Two splits and the product that is left out, at most 8 units; one rounding for each chunk of K, and the
-    # truncation within; rerouted tiles carry their sums over every 128. Near the subnormals IEEE rounds each step.
-    bound = (8 + k / 16 if k > 128 else 8 + k / 2) * UNIT * scale + (2 + k * max(1.0, abs(alpha))) * 2.0**-149
+    # Two splits and the product that is left out, at most 8 units; a chunk's sum, cut off to 24 bits, 2, and rounded
+    # where it is added to those of second planes, 1; alignment within it, half a unit a product at most, and one
+    # rounding for each chunk of K. Near the subnormals IEEE rounds each step.
+    bound = (11 + k / 16 if k > 128 else 11 + k / 2) * UNIT * scale + (2 + k * max(1.0, abs(alpha))) * 2.0**-149
     assert bool((((got.double() - want).abs() <= bound) | ~finite).all()), float(
         (((got.double() - want).abs() - bound) / scale.clamp_min(1e-300))[finite].max()) / UNIT
     assert torch.equal(torch.isnan(got), torch.isnan(want)) or not bool(torch.isfinite(scale).all())

@@ -54,10 +54,10 @@ def emulated() -> list[Recipe]:
     read = [Problem(32, 32, 32, a, b, 32, trans_a=ta, trans_b=tb)
             for ta, tb, a, b in product((False, True), (False, True), (64, 63), (64, 63))]
     return ([product_recipe(kernel, replace(config, variant=variant, cluster=cluster), read[0], ARCH)
-             for variant in (0, 1) for cluster in (1, 2)]
+             for variant, cluster in ((0, 1), (1, 1), (2, 1), (0, 2), (1, 2))]
             + [split_recipe(scheme, problem, ARCH) for problem in read]
             + [product_recipe(FUSED, replace(FUSED.default, variant=variant), problem, ARCH)
-               for variant in (0, 1) for problem in read]
+               for variant in (0, 1, 2) for problem in read]
             + [tensor_reduce_recipe(scheme, each.default, ARCH) for each in (kernel, FUSED)])
 
 

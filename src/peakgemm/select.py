@@ -209,7 +209,7 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
         why = "nothing to multiply" if nothing else f"tensor cores were not measured to win on {arch}"
         return replace(ieee, reason=f"IEEE FFMA, {why}: {ieee.reason}")
     scheme = SCHEMES["fp16x3"]
-    kernel, config, ours = best_emulated(scheme, p, limits, sm_count, ready)
+    kernel, config, ours = best_emulated(scheme, p, limits, sm_count, ready, _sliced(p))
     theirs = candidates(p, arch, sm_count)[0][2]
     if ours < theirs and p.k >= _EMULATED_K:
         return Choice(kernel, config, "heuristic", f"{scheme.name} on tensor cores, {kernel.idea}: {ours:.0f} us by "
@@ -224,6 +224,10 @@ _SHORT = 64        # k-steps, of which it makes one sum
 _CARRY = 16  # bit of a configuration's variant: sums are carried over every tile of K (ffma/specialised.cu)
 
 
+def _sliced(p: Problem) -> bool:
+    return p.m * p.n * p.batch.count <= _SLICED and p.k > _SHORT
+
+
 def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Choice:
     """The IEEE kernel in the place of an emulated one.
 
@@ -231,8 +235,7 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
     every tile of K, for which small thread tiles have the registers.
     """
     chosen = choose(problem, arch, sm_count, device_name)
-    large = problem.m * problem.n * problem.batch.count > _SLICED
-    if chosen.kernel is not SPECIALISED or large or problem.k <= _SHORT:
+    if chosen.kernel is not SPECIALISED or not _sliced(problem):
         return chosen
     config, reason = chosen.config, chosen.reason
     if config.tm * config.tn > _CARRIED or config.min_blocks > 2:

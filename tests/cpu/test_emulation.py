@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import peakgemm as pg
-from peakgemm.emulate.estimate import estimate_us
+from peakgemm.emulate.estimate import FOUR_TIMES, estimate_us
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.library import SPECIALISED
 from peakgemm.kernels.schemes import FUSED, HEAD, OLDER, PRODUCTS, SCHEMES, emulation, operand, product_on, scheme_of
@@ -70,6 +70,12 @@ class TestChoice:
         narrow = Problem.contiguous(128, 4096, 4096)
         assert choose(narrow, "sm_90", SMS, "", "emulated").kernel is FUSED
         assert choose(narrow, "sm_90", SMS, "", "emulated", "b").kernel is PRODUCTS["fp16x3"]
+
+    def test_every_sum_is_carried_over_where_cublas_slices_k(self) -> None:
+        for ready in ("", "b"):
+            deep = choose(Problem.contiguous(256, 256, 65536), "sm_90", SMS, "", "emulated", ready)
+            assert scheme_of(deep.kernel) is SCHEMES["fp16x3"] and deep.config.variant == FOUR_TIMES
+        assert choose(Problem.contiguous(256, 256, 65536), "sm_90", SMS, "", "fp16x3").config.variant == 0
 
     def test_blocks_share_k_where_tiles_are_few(self) -> None:
         deep = choose(Problem.contiguous(1024, 1024, 16384), "sm_90", SMS, "", "emulated")

@@ -15,6 +15,7 @@ from ..runtime.architectures import Architecture
 # chunk of K, the rest of a tile, what launches cost, what moves through memory (of its nominal bandwidth).
 _CHUNK_US = {"fp16x3": 1.18, "tf32x3": 1.25, "bf16x9": 2.95}
 _FUSED_CHUNK_US, _TILE_US = 2.16, 3.3
+_FOUR_TIMES_US = 0.6, 0.25  # a chunk whose sums are carried over four times; of the fused kernel
 _START_US, _FUSED_START_US, _REDUCE_US = 5.3, 0.8, 3.0
 _BANDWIDTH = 0.7
 # Rows that do not start at 16 bytes are read word by word.
@@ -25,6 +26,8 @@ _FLOAT = 4
 _CLUSTER_TILES = 32
 # Below, the tensor cores' truncation shows beside FP32's rounding: their sums are carried over twice as often.
 _TWICE_K = 768
+# Variants of the kernels: how often a chunk's products of first planes are added up.
+TWICE, FOUR_TIMES = 1, 2
 
 
 def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architecture, sm_count: int,
@@ -41,9 +44,13 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
     count = max(p.batch.count, 1)
     if kernel == FUSED:
         chunk, begin = _FUSED_CHUNK_US * slow, _FUSED_START_US
+        if config.variant == FOUR_TIMES:
+            chunk += _FOUR_TIMES_US[1]
         least = _FLOAT * count * (p.m * p.k + p.k * p.n + p.m * p.n) / bandwidth
     else:
         chunk, least = _CHUNK_US[scheme.name], 0.0
+        if config.variant == FOUR_TIMES:
+            chunk += _FOUR_TIMES_US[0]
         moved = sum(operand(scheme, rows, p.k, p.batch.sizes, strides).bytes
                     for name, rows, strides in (("a", p.m, p.batch.a), ("b", p.n, p.batch.b)) if name != ready)
         begin = _START_US + moved * (1 + _FLOAT / (scheme.planes * scheme.element)) * slow / bandwidth
@@ -59,24 +66,29 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
     return max(begin + turns + reduce, least)
 
 
-def best(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int,
-         ready: str = "") -> tuple[Kernel, Config, float]:
-    """The kernel and configuration that the model thinks fastest, and its microseconds; of near equals the simplest."""
-    return min(candidates(scheme, problem, arch, sm_count, ready),
+def best(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int, ready: str = "",
+         sliced: bool = False) -> tuple[Kernel, Config, float]:
+    """The kernel and configuration that the model thinks fastest, and its microseconds; of near equals the simplest.
+
+    ``sliced``: cuBLAS, whose errors are the measure, cuts K of such products into many short sums. Of positive numbers
+    the tensor cores' truncation is then more than cuBLAS's rounding (256 x 256 x 4096, uniform: 1.5 eps in the mean
+    against 0.5), unless every wgmma's sum is carried over.
+    """
+    return min(candidates(scheme, problem, arch, sm_count, ready, sliced),
                key=lambda candidate: candidate[2] * (1.0 if candidate[1].split == 1 else 1.02))
 
 
 def candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int,
-               ready: str = "") -> Iterator[tuple[Kernel, Config, float]]:
+               ready: str = "", sliced: bool = False) -> Iterator[tuple[Kernel, Config, float]]:
     """Every kernel of ``scheme`` in every way to share K that is considered, with its modelled microseconds."""
     kernel, config = product_on(scheme, arch)
     found = [(kernel, config)]
     if kernel.wgmma:
-        twice = int(problem.k < _TWICE_K)
+        variant = FOUR_TIMES if sliced else TWICE if problem.k < _TWICE_K else 0
         wide = min(problem.m, problem.n) > 128 * _CLUSTER_TILES
-        found = [(kernel, replace(config, variant=twice, cluster=2 if wide else 1))]
+        found = [(kernel, replace(config, variant=variant, cluster=2 if wide else 1))]
         if scheme_of(FUSED) is scheme and not ready:
-            found.append((FUSED, replace(FUSED.default, variant=twice)))
+            found.append((FUSED, replace(FUSED.default, variant=variant)))
     for kernel, config in found:
         for split in _ways(scheme, config, problem, sm_count) if kernel.wgmma and config.cluster == 1 else [1]:
             one = replace(config, split=split)

@@ -1,13 +1,14 @@
 """Sums of products as tensor cores form them.
 
-The products of one hardware step and the addend are aligned to the largest exponent among them, where a
-product has the sum of its factors' exponents (1.5 x 1.5 counts as below 2); a few bits beyond float32's last
-place at that exponent are kept, the rest of each term is cut off toward zero; the terms are added exactly and the
-sum is rounded toward zero to float32. An instruction of more products than a step has is several steps.
+The products of one hardware step and the addend are aligned to the largest exponent among them, where a product has
+the sum of its factors' exponents (1.5 x 1.5 counts as below 2, and a subnormal as if it were none); a few bits beyond
+float32's last place at that exponent are kept, the rest of each term is cut off toward zero; the terms are added
+exactly and the sum is rounded toward zero to float32. An instruction of more products than a step has is several steps.
 
-`WIDTHS` is the one table of what differs between generations. Hopper's mma.sync on float16 is bit-equal to an H100
-(tests/gpu). The other rows are from Xie et al., "MMA-Sim: Bit-Accurate Reference Model of Tensor Cores and Matrix
-Cores", 2025, and Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores", 2025, and were not measured here.
+`WIDTHS` is the one table of what differs between generations. Hopper's instructions on float16 are bit-equal to an H100
+(tests/gpu, results/h100/hashes.json). The other rows are from Xie et al., "MMA-Sim: Bit-Accurate Reference Model of
+Tensor Cores and Matrix Cores", 2025, and Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores", 2025, and were
+not measured here.
 """
 
 from __future__ import annotations
@@ -24,26 +25,29 @@ from .ptx import Instruction
 Array = NDArray[Any]
 NONE = -(1 << 20)  # the exponent of a zero: below all others
 LEAST = -126  # the smallest exponent of alignment
+HALF = -14  # and of a float16 that is not subnormal
 
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """``step``: products added at once; ``extra``: bits kept below float32's last place at the largest exponent."""
+    """``step``: products added at once; ``extra``: bits kept below float32's last place at the largest exponent;
+    ``least``: the smallest exponent that a factor counts with."""
 
     step: int
     extra: int
+    least: int = LEAST
 
 
 # By the generation's first architecture, the instruction, and the type of A and B.
 WIDTHS = {
-    (70, "mma", "f16"): Widths(4, 0),
-    (80, "mma", "f16"): Widths(8, 1),
+    (70, "mma", "f16"): Widths(4, 0, HALF),
+    (80, "mma", "f16"): Widths(8, 1, HALF),
     (80, "mma", "bf16"): Widths(8, 1),
     (80, "mma", "tf32"): Widths(4, 1),
-    (90, "mma", "f16"): Widths(16, 2),
+    (90, "mma", "f16"): Widths(16, 2, HALF),
     (90, "mma", "bf16"): Widths(16, 2),
     (90, "mma", "tf32"): Widths(8, 2),
-    (90, "wgmma", "f16"): Widths(16, 2),
+    (90, "wgmma", "f16"): Widths(16, 2, HALF),
     (90, "wgmma", "bf16"): Widths(16, 2),
     (90, "wgmma", "tf32"): Widths(8, 2),
 }
@@ -61,17 +65,17 @@ def widths(ins: Instruction, number: int, instruction: str, kind: str) -> Widths
     return WIDTHS[first, instruction, kind]
 
 
-def exponents(x: Array) -> Array:
-    """Of finite ``x`` the exponents as int32, `NONE` for zeros; of others 0."""
+def exponents(x: Array, least: int = NONE) -> Array:
+    """Of finite ``x`` the exponents as int32, ``least`` at the least, `NONE` for zeros; of others 0."""
     finite = np.isfinite(x)
-    out = np.frexp(np.where(finite, x, 0))[1].astype(np.int32) - 1
+    out = np.maximum(np.frexp(np.where(finite, x, 0))[1].astype(np.int32) - 1, least)
     out[x == 0] = NONE
     return np.asarray(np.where(finite, out, 0))
 
 
 def accumulate(a: Array, b: Array, c: Array, width: Widths) -> Array:
     """``c + a b^T``; ``a (g, m, k)``, ``b (g, n, k)``, ``c (g, m, n)`` and the result: float64 holding float32."""
-    ea, eb = exponents(a), exponents(b)
+    ea, eb = exponents(a, width.least), exponents(b, width.least)
     special = not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all())
     with np.errstate(invalid="ignore", over="ignore"):
         for start in range(0, a.shape[2], width.step):

@@ -9,7 +9,7 @@ from simulator_cases import FIXTURES
 from peakgemm.simulator import run
 from peakgemm.simulator.accumulation import WIDTHS, Widths, accumulate
 
-HOPPER, AMPERE = WIDTHS[90, "wgmma", "f16"], WIDTHS[80, "mma", "f16"]
+HOPPER, HALVES, AMPERE = WIDTHS[90, "wgmma", "bf16"], WIDTHS[90, "wgmma", "f16"], WIDTHS[80, "mma", "f16"]
 P = 2.0
 
 
@@ -19,6 +19,12 @@ def total(products, c, width=HOPPER):
     pairs += [(0.0, 0.0)] * (16 - len(pairs))
     a, b = (np.array([[[pair[i] for pair in pairs]]], "f8") for i in (0, 1))
     return float(accumulate(a, b, np.array([[[c]]], "f8"), width)[0, 0, 0])
+
+
+def test_a_subnormal_half_counts_as_if_it_were_none():
+    products = [P**-24, (P**-24, P**-16)]
+    assert total(products, 0.0, HALVES) == P**-24  # aligned to 2^-14: 2^-39 is the last bit kept
+    assert total(products, 0.0, HOPPER) == P**-24 + P**-40
 
 
 @pytest.mark.parametrize(("products", "c", "want"), [

@@ -1,7 +1,8 @@
 // 64 x BN of a tile by one of two warpgroups: products of a chunk's planes on the tensor cores, sums in FP32.
 constexpr int GROUPS = BM / 64;        // warpgroups that multiply
 constexpr int COMPUTE = GROUPS * 128;
-constexpr bool TWICE = VARIANT & 1;    // products of first planes are added up twice a chunk
+constexpr bool TWICE = VARIANT == 1;   // products of first planes are added up twice a chunk,
+constexpr bool FOUR_TIMES = VARIANT == 2;  // or four times, each wgmma by itself
 static_assert(GROUPS == 2 && BM == ROWS && BN <= ROWS, "one panel of each operand");
 static_assert(BM == 2 * IEEE_ROWS && BN <= IEEE_COLUMNS, "a warpgroup has half a tile");
 static_assert(8 * STAGED_PITCH <= IEEE_FLOATS / 4, "FFMAs and results are staged in the same place");
@@ -89,6 +90,18 @@ __device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], const unsi
     promote(sum, high, scales, row, column);
     wgmma_fence();
     multiply_high<false>(high, a[1], b[1]);
+  } else if (FOUR_TIMES) {
+    multiply_low<false>(low, a[0], b[0]);
+    multiply_low<true>(low, a[1], b[1]);
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      multiply<false>(high, a[step / 2], 0, b[step / 2], 0, step % 2);
+      if (step == 3) break;
+      wgmma_commit();
+      wgmma_wait<0>();
+      promote(sum, high, scales, row, column);
+      wgmma_fence();
+    }
   } else {
     multiply_low<false>(low, a[0], b[0]);
     multiply_low<true>(low, a[1], b[1]);

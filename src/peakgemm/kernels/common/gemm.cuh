@@ -14,14 +14,26 @@ struct Gemm {
 
 constexpr int THREADS = (BM / TM) * (BN / TN);  // of one slice
 
-// x / y. Mostly 0, which costs no division: a dozen of those take a microsecond, a tenth of a small product.
+// Kernels that are over in microseconds define QUICK_DIVISION: a quotient is then mostly known to be 0, or to have 32
+// bits, without a division. The large FFMA kernels do not: the tests move the registers of their main loops, which took
+// 7 to 15 % longer.
+#ifdef QUICK_DIVISION
+constexpr bool QUICK = true;
+#else
+constexpr bool QUICK = false;
+#endif
+
 __device__ __forceinline__ int quotient(int x, int y) {
-  return x < y ? 0 : static_cast<unsigned>(x) / static_cast<unsigned>(y);
+  return QUICK && x < y ? 0 : QUICK ? static_cast<unsigned>(x) / static_cast<unsigned>(y) : x / y;
 }
 
-// The same for what rarely has more than 32 bits.
 __device__ __forceinline__ long long wide_quotient(long long x, long long y) {
-  return (x | y) >> 32 ? x / y : static_cast<unsigned>(x) / static_cast<unsigned>(y);
+  return QUICK && !((x | y) >> 32) ? static_cast<unsigned>(x) / static_cast<unsigned>(y) : x / y;
+}
+
+// By a number that is RASTER but at the edge.
+__device__ __forceinline__ int raster_quotient(int x, int y) {
+  return QUICK && y == RASTER ? x / RASTER : quotient(x, y);
 }
 
 // Element offset of matrix `index` of the batch.
@@ -29,9 +41,14 @@ __device__ __forceinline__ long long batch_offset(const Gemm& g, const long long
   long long offset = 0;
 #pragma unroll
   for (int level = 2; level >= 0; --level) {
-    const int outer = quotient(index, g.batch[level]);
-    offset += (index - outer * g.batch[level]) * strides[level];
-    index = outer;
+    if (QUICK) {
+      const int outer = quotient(index, g.batch[level]);
+      offset += (index - outer * g.batch[level]) * strides[level];
+      index = outer;
+    } else {
+      offset += index % g.batch[level] * strides[level];
+      index /= g.batch[level];
+    }
   }
   return offset;
 }
@@ -50,7 +67,8 @@ __device__ __forceinline__ Place place_of(const Gemm& g, int tile) {
   const int group = quotient(tile, RASTER * across);
   const int inside = tile - group * RASTER * across;
   const int height = min(RASTER, down - group * RASTER);
-  const int column = height == RASTER ? inside / RASTER : quotient(inside, height);
+  if (!QUICK) return {batch, (group * RASTER + inside % height) * BM, inside / height * BN};
+  const int column = raster_quotient(inside, height);
   return {batch, (group * RASTER + inside - column * height) * BM, column * BN};
 }
 

@@ -4,6 +4,7 @@
 // element of the thread tiles, as the kernel that wrote them held them: with few tiles and many parts, as a
 // deep K makes them, there are still hundreds of blocks.
 
+#define QUICK_DIVISION
 #include "common/gemm.cuh"
 #include "common/dependents.cuh"
 #include "common/shares.cuh"

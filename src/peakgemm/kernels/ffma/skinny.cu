@@ -10,6 +10,7 @@
 // SWAPPED: X is op(B) transposed, rows of X are columns of C. Otherwise X is op(A).
 
 #include "common/dependents.cuh"
+#define QUICK_DIVISION
 #include "common/gemm.cuh"
 
 constexpr int S = BN;

@@ -4,6 +4,7 @@
 // `shared`-th part; neighbouring threads read neighbouring sums.
 
 #include "common/dependents.cuh"
+#define QUICK_DIVISION
 #include "common/gemm.cuh"
 
 constexpr int BLOCK = 256;

@@ -7,6 +7,7 @@
 // The splitting warps are the guard, too; a half tile for whose data the split is too coarse is computed with FFMAs
 //   instead. Tiles are shared along K as in product.cu; reduce.cu adds up.
 
+#define QUICK_DIVISION
 #include "common/gemm.cuh"
 #include "common/anew.cuh"
 #include "common/cp_async.cuh"

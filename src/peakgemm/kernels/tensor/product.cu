@@ -8,6 +8,7 @@
 // A half tile for whose data the split is too coarse (guard.cuh) is computed with FFMAs instead. Tiles that would not
 //   fill the GPU's SMs are shared along K: see segment_of, and reduce.cu.
 
+#define QUICK_DIVISION
 #include "common/gemm.cuh"
 #include "common/anew.cuh"
 #include "common/cp_async.cuh"
@@ -37,7 +38,7 @@ __device__ __forceinline__ Place cluster_place(const Gemm& g, int tile) {
   const int group = quotient(tile, RASTER * across);
   const int inside = tile - group * RASTER * across;
   const int height = min(RASTER, down - group * RASTER);
-  const int column = height == RASTER ? inside / RASTER : quotient(inside, height);
+  const int column = raster_quotient(inside, height);
   const int row = (group * RASTER + inside - column * height) * CLUSTER + cluster_rank();
   return {batch, row * BM, column * BN};
 }

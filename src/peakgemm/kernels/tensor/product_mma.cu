@@ -8,6 +8,7 @@
 //   swizzle, made for wgmma, also spreads the rows that ldmatrix reads over all banks.
 // A half tile for whose data the split is too coarse (guard.cuh) is computed with FFMAs instead.
 
+#define QUICK_DIVISION
 #include "common/gemm.cuh"
 #include "common/anew.cuh"
 #include "common/cp_async.cuh"

@@ -6,6 +6,7 @@
 //   that start anywhere are read word by word, a warp beside itself, and dealt out through shared memory.
 // The guard's facts (exponents, infinities, elements too small to split) are counted on the way.
 
+#define QUICK_DIVISION
 #include "common/gemm.cuh"
 #include "common/dependents.cuh"
 #include "common/narrow.cuh"

@@ -6,7 +6,6 @@ The context of the device must be current: see `device.activated`.
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
 from ctypes import byref, c_size_t, c_void_p
 from threading import Lock
 from typing import Any
@@ -36,9 +35,13 @@ class DeviceMemory:
 
     def __del__(self) -> None:
         if getattr(self, "_place", None):
-            # In whatever thread lets go of it last; at the interpreter's end there may be no driver left to tell.
-            with suppress(Exception), device.activated(self._index):
-                self._free(self._place, self._stream)
+            # In whatever thread lets go of it last; at the interpreter's end there may be no driver left to tell, nor
+            # what this module has imported.
+            try:
+                with device.activated(self._index):
+                    self._free(self._place, self._stream)
+            except Exception:
+                pass
 
 
 class _Pending:

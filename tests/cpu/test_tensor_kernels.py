@@ -1,0 +1,26 @@
+"""The model of the tensor-core kernels against the times that it was fitted to."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_model_is_near_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    tool = importlib.import_module("tensor_kernels")
+    rows = json.loads((ROOT / "results" / "h100" / "tensor-kernels.json").read_text())["rungs"]
+    said = tool.judge(rows, 132)
+    error, cost, worst = (float(figure) for figure in re.findall(r"([\d.]+)%", said))
+    assert said.startswith(f"{len(rows)} times of 32 shapes")
+    assert error < 11 and cost < 2 and worst < 16
+    # Times that are all twice as long are off by ln 2 more, and the choice costs as much as before.
+    slower = [{**row, "tflops": row["tflops"] / 2} for row in rows]
+    doubled = [float(figure) for figure in re.findall(r"([\d.]+)%", tool.judge(slower, 132))]
+    assert doubled[0] > 60 and doubled[1:] == [cost, worst]

@@ -21,7 +21,7 @@ from peakgemm.bench import records
 from peakgemm.bench.operands import Arrays, launches
 from peakgemm.bench.peers import find_peer
 from peakgemm.bench.suites import cases
-from peakgemm.bench.timer import Timer
+from peakgemm.bench.timer import Comparison, Timer
 from peakgemm.cli.console import out, progress
 from peakgemm.emulate.bound import bind
 from peakgemm.emulate.estimate import best, candidates, estimate_us
@@ -58,10 +58,15 @@ def measure(shapes: str, seconds: float, path: Path) -> list[Row]:
                     rows.append({"suite": "tensor-kernels", "name": case.name, "shape": [case.m, case.n, case.k],
                                  "layout": case.layout, "batch": case.batch, "precision": SCHEME.name,
                                  "kernel": kernel.name, "config": config.to_json(), "source": "named",
-                                 "operand_sets": len(works), **timer.compare(ours, works).to_json(case.flops)})
+                                 "operand_sets": len(works), **timed(timer.compare(ours, works), case.flops)})
             records.write(path, records.record(gpu, gpu.arch, [{"rungs": rows}], versions=peer.versions()))
             done(case.name)
     return rows
+
+
+def timed(comparison: Comparison, flops: int) -> Row:
+    """What the comparison says, without what `peakgemm bench` alone has a use for."""
+    return {key: value for key, value in comparison.to_json(flops).items() if key not in ("mode", "eager_tflops")}
 
 
 def microseconds(row: Row) -> float:

@@ -16,7 +16,6 @@
 #include "common/mbarrier.cuh"
 #include "common/narrow.cuh"
 #include "common/split_panel.cuh"
-#include "common/read_piece.cuh"
 #include "common/wgmma.cuh"
 #include "common/guard.cuh"
 #include "common/splitter.cuh"

@@ -59,11 +59,13 @@ def test_edges(m, n, k, alpha, beta, pad):
     assert outside.tobytes() == whole.tobytes()
 
 
-@pytest.mark.parametrize(("alpha", "k"), [(0.0, 70), (1.0, 0)])
-def test_nothing_to_multiply(alpha, k):
-    a, b = np.full((130, k), np.nan, np.float32), np.full((k, 3), np.nan, np.float32)
-    c = np.ones((130, 3), np.float32)
-    assert run_rung(RUNG, a, b, c, alpha=alpha, beta=0.5).clean
+@pytest.mark.parametrize("number", [15, 18])
+@pytest.mark.parametrize(("alpha", "k", "n"), [(0.0, 70, 3), (0.0, 64, 4), (1.0, 0, 4)])
+def test_nothing_to_multiply(number, alpha, k, n):
+    """Of rungs whose own warps copy: none waits for what never comes."""
+    a, b = np.full((130, k), np.nan, np.float32), np.full((k, n), np.nan, np.float32)
+    c = np.ones((130, n), np.float32)
+    assert run_rung(number, a, b, c, alpha=alpha, beta=0.5).clean
     assert (c == 0.5).all()
 
 

@@ -63,14 +63,6 @@ def test_the_bits_are_those_of_the_plainest_rung(shape, alpha, beta, mapped):
     assert outside.tobytes() == whole.tobytes()
 
 
-@pytest.mark.parametrize(("alpha", "k"), [(0.0, 64), (1.0, 0)])
-def test_nothing_to_multiply(alpha, k):
-    a, b = np.full((130, k), np.nan, np.float32), np.full((k, 4), np.nan, np.float32)
-    c = np.ones((130, 4), np.float32)
-    assert run_rung(RUNG, a, b, c, alpha=alpha, beta=0.5).clean
-    assert (c == 0.5).all()
-
-
 def test_bits_of_infinities_nan_and_subnormals():
     def simulate(*args, **scalars):
         assert run_rung(*args, **scalars).clean

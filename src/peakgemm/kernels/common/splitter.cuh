@@ -1,7 +1,7 @@
 // A warp that splits its part of both operands' chunks on their way from memory to the tensor cores. Registers hold
 // all of it: as soon as an operand's is stored, they are the target of loads of the next chunk, so that some 48 KB an
-// SM are on the way. Everything is done for all rows side by side: a warp has its scheduler nearly to itself, and one
-// row after another spent half of the time waiting for shuffles.
+// SM are on the way. Everything is done for all rows side by side: a warp has its scheduler nearly to itself, and with
+// one row after another, waiting for each one's shuffles, 1024 took 42.9 us instead of 34.6.
 //
 // Where K is contiguous eight lanes share a row and a lane has a piece of every fourth row; else a lane has neighbouring
 // pieces of one row.
@@ -126,7 +126,7 @@ struct Part {
   // How many elements are not zero, a byte for each row, and the smallest of those: where there are zeros. Not by the
   // words that `look` has made, or all of those would be kept for it.
   __device__ __forceinline__ unsigned look_closer() {
-    unsigned counts = 0;
+    unsigned nonzeros = 0;
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; ++r) {
       least[r] = ~0u;
@@ -136,15 +136,17 @@ struct Part {
         for (int i = 0; i < PIECE; ++i) {
           const unsigned magnitude = __float_as_uint(held[s][i]) & 0x7fffffffu;
           least[r] = min(least[r], magnitude - 1);  // a zero wraps around
-          counts += (magnitude != 0) << 8 * r;
+          nonzeros += (magnitude != 0) << 8 * r;
         }
       least[r] = least[r] == ~0u ? ~0u : (least[r] + 1) << 1;
     }
-    return counts;
+    return nonzeros;
   }
 
   // Whether lanes `lane` apart share a row.
-  __device__ static constexpr bool shared(int lane) { return K_INNER ? lane == 1 || lane == 2 || lane == 8 : lane >= PART_ROWS; }
+  __device__ static constexpr bool shared(int lane) {
+    return K_INNER ? lane == 1 || lane == 2 || lane == 8 : lane >= PART_ROWS;
+  }
 
   __device__ __forceinline__ void share(int lane) {
     if (shared(lane))

@@ -1,9 +1,12 @@
 """Make the cubins that come with the package: every tiled configuration of the committed table and model.
 
-One for each layout and copy width on sm_90, the kernels that add up their partial sums, and fp16x3. They are made
-with the NVRTC at hand, which the index records; ``--check`` compares names alone and compiles nothing.
+One for each layout and copy width on sm_90, those that carry their sums over, the kernels that add up their partial
+sums, and fp16x3. They are made with the NVRTC at hand, which the index records; ``--check`` compares names alone and
+compiles nothing. ``--again`` makes the FFMA kernels of some tiles anew: ptxas of another release allocates registers
+otherwise, for better or worse, so each tile is shipped from the release that was measured to be the faster one
+(docs/experiments.md). Another NVRTC wants a cache folder of its own, ``PEAKGEMM_CACHE_DIR``.
 
-    python tools/cubins.py [--check]
+    python tools/cubins.py [--check | --again BMxBNxBK,...]
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from peakgemm.kernels.schemes import reduce_recipe as tensor_reduce_recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel, nvrtc_version
-from peakgemm.select import configurations
+from peakgemm.select import carrying, configurations, may_carry
 
 ARCH = "sm_90"
 
@@ -41,6 +44,7 @@ def wanted() -> dict[str, Recipe]:
     configs = {config for kernel, config in configurations(ARCH) if kernel is SPECIALISED}
     configs |= {replace(config, split=1) for kernel, config in tuned.table_configurations()
                 if kernel == SPECIALISED.name}
+    configs |= {carrying(config) for config in configs if may_carry(config)}
     recipes = [make(SPECIALISED, config, problem, ARCH) for config in configs for problem in problems()
                for make in (recipe, reduce_recipe)]
     return {made.name: made for made in recipes + emulated()}
@@ -64,7 +68,9 @@ def emulated() -> list[Recipe]:
 def main() -> None:
     """Compile what is missing, drop what is no longer wanted."""
     jobs = wanted()
-    missing = sorted(jobs.keys() - shipped.index().keys())
+    again = set(sys.argv[2].split(",")) if sys.argv[1:2] == ["--again"] else set()
+    missing = sorted(name for name, job in jobs.items() if name not in shipped.index()
+                     or (job.entry == SPECIALISED.entry and "{BM}x{BN}x{BK}".format(**job.macros) in again))
     if "--check" in sys.argv:
         stale = sorted((shipped.index().keys() | {path.stem for path in shipped.FOLDER.glob("*.xz")}) - jobs.keys())
         if missing or stale:

@@ -15,7 +15,7 @@ from . import tuned
 from .emulate.estimate import best as best_emulated
 from .errors import InvalidValue
 from .kernels import skinny
-from .kernels.library import SPECIALISED, STAGED, kernel_named
+from .kernels.library import SPECIALISED, STAGED, copied_by_words, kernel_named
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schemes import SCHEMES, schemes_on
 from .kernels.skinny import SKINNY
@@ -41,22 +41,26 @@ def _ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: i
                   producers=producers, registers=registers, slices=slices, variant=variant)
 
 
-# Configuration -> share of the FP32 peak that its main loop reaches, measured on an H100.
-_RATES: dict[Config, float] = {
-    _ring(128, 256, 16, 8, 16, 8, 232, variant=1): 0.811,
-    _ring(128, 128, 16, 8, 8, 8): 0.77,
-    _ring(192, 128, 32, 12, 8, 4, variant=4): 0.77,
-    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=3): 0.77,
-    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): 0.76,
-    _ring(96, 128, 32, 12, 8, 4, slices=2, variant=4): 0.74,
-    _ring(64, 64, 32, 4, 8, 6, slices=2): 0.66,
-    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, producers=32): 0.66,
-    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, producers=32): 0.62,
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=3): 0.52,
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2): 0.50,
-    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2): 0.42,
+# Configuration -> share of the FP32 peak that its main loop reaches, measured on an H100: where rows of B are copied by
+# 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that are no multiple of 16).
+_RATES: dict[Config, tuple[float, float]] = {
+    _ring(128, 256, 16, 8, 16, 8, 232, variant=4): (0.822, 0.762),
+    _ring(128, 256, 16, 8, 16, 8, 232): (0.805, 0.772),
+    _ring(128, 128, 16, 8, 8, 8, variant=4): (0.768, 0.73),
+    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.786, 0.771),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.755, 0.705),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=4): (0.74, 0.71),
+    _ring(96, 128, 32, 12, 8, 4, slices=2, variant=4): (0.78, 0.75),
+    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=1): (0.70, 0.66),
+    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.62, 0.60),
+    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.52, 0.48),
+    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.62, 0.58),
+    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.58, 0.50),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.62, 0.53),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2): (0.57, 0.53),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.46, 0.43),
 }
-_STAGED_RATES: dict[Config, float] = {STAGED.default: 0.45}
+_STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
 _START_US = 3.0        # launch and first tiles
 _STORED_PER_US = 500, 4000  # results that leave an SM: for each of its warps that store, and at most
 _REDUCE_US = 2.6       # a second kernel
@@ -70,21 +74,22 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU.
     """
     p, slots = problem, sm_count * config.min_blocks
-    rate = _rate(config)
+    rate = _rate(config)[copied_by_words(p)]
     count = max(p.batch.count, 1)
     tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
     steps = max(-(-p.k // config.bk), 1)
     # One SM, one step of one block: bm bn bk multiply-adds.
     step_us = config.bm * config.bn * config.bk / (arch.fp32_lanes_per_sm * rate * arch.gpu_mhz)
-    parts = 0
+    pieces: float = 0  # partial sums of a tile
     if config.split == 0:
         shared = tiles % slots
-        parts = min(slots, shared * steps)
+        # A range of k-steps mostly ends inside of a tile.
+        pieces = min(slots, shared * steps) + shared
         turns = (tiles // slots * steps + shared * steps / slots) * config.min_blocks
-        stored = (tiles // slots + 1) * config.min_blocks
+        stored = (tiles // slots + pieces / slots) * config.min_blocks
     else:
         split = min(config.split, steps)
-        parts = tiles * split if split > 1 else 0
+        pieces = tiles * split if split > 1 else 0
         whole, rest = divmod(tiles * split, slots)
         # Blocks share their SM's lanes; in the last wave there are fewer to share with.
         stored = whole * config.min_blocks + -(-rest // sm_count)
@@ -95,20 +100,20 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     store = stored * config.bm * config.bn / min(most, each * config.threads // 32 * together) / together
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     memory = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * count / bandwidth
-    reduce = _REDUCE_US + 2 * FLOAT * parts * config.bm * config.bn / bandwidth if parts else 0.0
+    reduce = _REDUCE_US + 2 * FLOAT * pieces * config.bm * config.bn / bandwidth if pieces else 0.0
     return max(turns * step_us + store, memory) + _START_US + reduce
 
 
 @cache
-def _rate(config: Config) -> float:
-    """The measured share of peak; of a configuration fitted to another architecture, that of its tile."""
+def _rate(config: Config) -> tuple[float, float]:
+    """The measured shares of peak; of a configuration fitted to another architecture, that of its tile."""
     config = replace(config, split=1)
     if config in _RATES:
         return _RATES[config]
     tile = (config.bm, config.bn, config.tm, config.tn)
     same = [rate for known, rate in (_RATES | _STAGED_RATES).items()
             if (known.bm, known.bn, known.tm, known.tn) == tile]
-    return same[0] if same else 0.5
+    return same[0] if same else (0.5, 0.5)
 
 
 def _splits(config: Config, problem: Problem, slots: int) -> Iterator[int]:
@@ -238,11 +243,21 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
     if chosen.kernel is not SPECIALISED or not _sliced(problem):
         return chosen
     config, reason = chosen.config, chosen.reason
-    if config.tm * config.tn > _CARRIED or config.min_blocks > 2:
-        ranked = [(kernel, one) for kernel, one, _ in candidates(problem, arch, sm_count)
-                  if kernel is SPECIALISED and one.tm * one.tn <= _CARRIED and one.min_blocks <= 2]
-        config, reason = ranked[0][1], "the model's best of those that carry their sums over"
-    return Choice(SPECIALISED, replace(config, variant=config.variant | _CARRY), chosen.source, reason)
+    if not may_carry(config):
+        config = next(one for kernel, one, _ in candidates(problem, arch, sm_count)
+                      if kernel is SPECIALISED and may_carry(one))
+        reason = "the model's best of those that carry their sums over"
+    return Choice(SPECIALISED, carrying(config), chosen.source, reason)
+
+
+def may_carry(config: Config) -> bool:
+    """Whether the threads of ``config`` have the registers for a second set of sums."""
+    return config.tm * config.tn <= _CARRIED and config.min_blocks <= 2
+
+
+def carrying(config: Config) -> Config:
+    """``config`` with its sums carried over every tile of K."""
+    return replace(config, variant=config.variant | _CARRY)
 
 
 def warm_set(arch: str) -> list[tuple[Kernel, Config, Problem]]:

@@ -358,15 +358,16 @@ def permute(b: Build, ins: Instruction) -> Step:
 @builder("dp4a", "dp2a")
 def dot(b: Build, ins: Instruction) -> Step:
     first, second = ins.types
-    if ins.base == "dp2a":
-        raise ins.unknown()
+    # dp4a: bytes times bytes; dp2a: halves of the first operand times the lower or upper two bytes of the second.
+    wide, terms, skipped = (8, 4, 0) if ins.base == "dp4a" else (16, 2, 2 if ins.has("hi") else 0)
 
-    def part(x: Any, k: int, kind: str) -> Any:
-        byte = (np.asarray(x) >> np.uint32(8 * k)) & np.uint32(255)
-        return byte.astype(np.uint8).view(np.int8 if kind.startswith("s") else np.uint8).astype(np.int64)
+    def part(x: Any, k: int, bits: int, kind: str) -> Any:
+        field = (np.asarray(x) >> np.uint32(bits * k)) & np.uint32((1 << bits) - 1)
+        unsigned = field.astype(f"u{bits // 8}")
+        return unsigned.view(f"{'i' if kind.startswith('s') else 'u'}{bits // 8}").astype(np.int64)
 
     def compute(x: Any, y: Any, z: Any) -> Any:
-        total = sum(part(x, k, first) * part(y, k, second) for k in range(4))
+        total = sum(part(x, k, wide, first) * part(y, k + skipped, 8, second) for k in range(terms))
         return (total + np.asarray(z).astype(np.int64)).astype(np.uint32)
 
     return b.simple(ins, "b32", compute)

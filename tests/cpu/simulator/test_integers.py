@@ -53,6 +53,8 @@ THREE = {
     "shf.l.wrap.b32": lambda a, b, c: ((b << 32 | a) << (c & 31)) >> 32,
     "shf.r.clamp.b32": lambda a, b, c: (b << 32 | a) >> min(c, 32),
     "dp4a.s32.s32": lambda a, b, c: c + sum(signed(a >> 8 * k, 8) * signed(b >> 8 * k, 8) for k in range(4)),
+    "dp2a.lo.u32.u32": lambda a, b, c: c + sum((a >> 16 * k & 0xFFFF) * (b >> 8 * k & 255) for k in range(2)),
+    "dp2a.hi.s32.s32": lambda a, b, c: c + sum(signed(a >> 16 * k, 16) * signed(b >> 8 * k + 16, 8) for k in range(2)),
     "lop3.b32": lambda a, b, c: (a & b) ^ c,
 }  # fmt: skip
 

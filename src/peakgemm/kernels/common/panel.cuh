@@ -3,7 +3,7 @@
 //
 // K_INNER: k is contiguous in memory (A as "N", B as "T"). Four-byte copies transpose on the way in: eight
 // lanes along k, four along the rows, and a pitch of 4 modulo 32 sends the 32 words to 32 banks.
-// Otherwise rows are contiguous: copies of WIDTH floats, 16 bytes where addresses allow.
+// Otherwise rows are contiguous: copies of WIDTH floats, 16 bytes where addresses and the number of rows allow.
 //
 // Where a tile passes the edge, zeros are written for what is outside and nothing is read there.
 template <bool K_INNER, int WIDTH, int ROWS>
@@ -53,30 +53,30 @@ struct Panel {
   __device__ __forceinline__ void copy(unsigned at, bool inside, int steps) {
     const bool idle = BELOW > (K_INNER ? ROWS : BK) && (K_INNER ? row >= ROWS : k >= BK);
     if (idle) return;
-    if (inside) rounds<INSIDE>(at, steps);
-    else if (steps == BK) rounds<EDGE>(at, steps);
-    else rounds<REMAINDER>(at, steps);
+    if (steps < BK) rounds<REMAINDER>(at, steps);
+    else if (inside) rounds<INSIDE>(at, steps);
+    else rounds<EDGE>(at, steps);
   }
 
-  // INSIDE tests nothing, EDGE the rows alone: once for all k-steps, as cheap as nothing. The remainder of K comes once
-  // a tile and stays a loop: unrolled, its predicates crowd the register allocation of the whole kernel (1.06
-  // modelled cycles an FFMA became 1.42 where copies are one word wide).
+  // INSIDE tests nothing, EDGE the rows alone. As a loop of single rounds EDGE took 10 % longer at a size of 2047; wholly
+  // unrolled it crowds the registers of the whole kernel (1.07 modelled cycles an FFMA become 1.58), as do chunks of
+  // one to three floats and an unrolled remainder of K, which comes once a tile. One path for all, with the tests,
+  // slows copies of single words: 5 % at 4096 where both operands have K contiguous.
   enum Where { INSIDE, EDGE, REMAINDER };
 
   template <Where WHERE>
   __device__ __forceinline__ void rounds(unsigned at, int steps) {
     const char* from = reinterpret_cast<const char*>(next);
-#pragma unroll(WHERE == INSIDE || (WHERE == EDGE && !K_INNER) ? FAR : 1)
+#pragma unroll(WHERE == INSIDE ? FAR : WHERE == EDGE ? 4 : 1)
     for (int f = 0; f < FAR; ++f, from += far)
 #pragma unroll
       for (int n = 0; n < NEAR; ++n) {
         const int dk = K_INNER ? n * 8 : f * BELOW, dr = K_INNER ? f * BELOW : n * BESIDE * WIDTH;
         const float* const source = reinterpret_cast<const float*>(from) + (K_INNER ? dk : dr);
         const unsigned place = to + at + 4 * (dk * PITCH + dr);
-        const int there = WHERE == INSIDE ? WIDTH : rows - dr;
-        const int valid = WHERE == REMAINDER && k + dk >= steps ? 0 : there;
-        if constexpr (WIDTH == 4) copy16_or_zero(place, source, valid);
-        else copy4_or_zero(place, source, valid > 0);
+        const bool valid = WHERE == INSIDE || (rows > dr && (WHERE == EDGE || k + dk < steps));
+        if constexpr (WIDTH == 4) copy16_or_zero(place, source, valid ? 4 : 0);
+        else copy4_or_zero(place, source, valid);
       }
   }
 };

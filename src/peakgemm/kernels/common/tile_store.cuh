@@ -5,7 +5,10 @@
 // for a tile of 128 x 256. The accumulators leave one word at a time, by an instruction that the compiler cannot
 // merge with its neighbours: pairs and quads would pin the parity of their registers, and with it the
 // register banks of every FFMA (1.06 modelled cycles an FFMA against 1.07 to 1.5 with pairs).
-constexpr int THREADS_N = BN / TN;
+//
+// What is live here beside the accumulators decides how the whole kernel's registers are allocated: with 16 words and
+// their addresses under way at once the main loop has 1.4 to 1.7 modelled cycles an FFMA, with four 1.07. And what
+// is unrolled here is executed once a tile, and missing from the instruction cache then. Hence a loop with few words.
 constexpr int STAGED_COLUMNS = 4 * TN;
 constexpr int STAGED_LANE = TN + 1;  // words of one lane: its columns
 constexpr int STAGED_PITCH = 4 * STAGED_LANE;
@@ -13,6 +16,19 @@ constexpr int STAGED = 8 * STAGED_PITCH;  // floats of one warp
 
 __device__ __forceinline__ void store_shared(unsigned to, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+}
+
+// Row i of a thread's results to shared memory, by branches: predicated stores of every row would take issue slots.
+template <int FIRST, int COUNT>
+__device__ __forceinline__ void stage_row(const float (&acc)[TM][TN], int i, unsigned to) {
+  if constexpr (COUNT > 1) {
+    if (i < FIRST + COUNT / 2) stage_row<FIRST, COUNT / 2>(acc, i, to);
+    else stage_row<FIRST + COUNT / 2, COUNT - COUNT / 2>(acc, i, to);
+  } else {
+    __syncwarp();  // the row before has been read
+#pragma unroll
+    for (int j = 0; j < TN; ++j) store_shared(to + 4 * j, acc[FIRST][j]);
+  }
 }
 
 // Partial sums lie as the threads hold them, one thread beside the other: element e of thread t at e * THREADS + t.
@@ -30,40 +46,49 @@ __device__ __forceinline__ void store_tile(const float (&acc)[TM][TN], const flo
   const WarpTile mine = warp_tile(thread);
   const int warp = thread / 32, lane = thread % 32;
   const int lane_m = lane / 2 % 8, lane_n = lane % 2 + lane / 16 * 2;
-  const int first_m = place.m + mine.m - lane_m * 4, first_n = place.n + mine.n - lane_n * 4;
-  float* const c = C + batch_offset(g, g.c_batch, place.batch);
-  const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch);
   float* const rows = staging + warp * STAGED;
   const unsigned to = shared_address(rows + lane_m * STAGED_PITCH + lane_n * STAGED_LANE);
-  const bool simple = g.beta == 0.f && place.m + BM <= g.M && place.n + BN <= g.N;
-#pragma unroll
+  // Of eight rows, four apart, a lane stores TN words: ACROSS beside each other, then DOWN rows further.
+  constexpr int ACROSS = STAGED_COLUMNS > 32 ? STAGED_COLUMNS / 32 : 1;
+  constexpr int DOWN = STAGED_COLUMNS < 32 ? 32 / STAGED_COLUMNS : 1;
+  static_assert(STAGED_COLUMNS * DOWN == 32 * ACROSS, "a round of lanes covers whole rows, or rows whole rounds");
+  constexpr int WORDS = 4;  // at once: their latencies overlap
+  const int row = lane / STAGED_COLUMNS, column = lane % STAGED_COLUMNS;
+  const float* const from = rows + row * STAGED_PITCH + column / 4 % 4 * STAGED_LANE + column / 16 * 4 + column % 4;
+  int m = place.m + mine.m - lane_m * 4 + 4 * row;
+  const int n = place.n + mine.n - lane_n * 4 + column;
+  const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch);
+  float* c = C + batch_offset(g, g.c_batch, place.batch) + m * g.ldc + n;
+#pragma unroll 1
   for (int i = 0; i < TM; ++i) {
+    stage_row<0, TM>(acc, i, to);
     __syncwarp();
+    float* at = c;
 #pragma unroll
-    for (int j = 0; j < TN; ++j) store_shared(to + 4 * j, acc[i][j]);
-    __syncwarp();
-    // A lane's words of eight rows: all read before the first is stored, so that their latencies overlap.
-    float v[TN];
-    int row[TN], column[TN];
+    for (int begin = 0; begin < TN; begin += WORDS) {
+      float v[WORDS];
+      bool inside[WORDS];
 #pragma unroll
-    for (int t = 0; t < TN; ++t) {
-      row[t] = (lane + 32 * t) / STAGED_COLUMNS;
-      column[t] = (lane + 32 * t) % STAGED_COLUMNS;
-      v[t] = g.alpha * rows[row[t] * STAGED_PITCH + column[t] / 4 % 4 * STAGED_LANE + column[t] / 16 * 4 + column[t] % 4];
-    }
-    float* const first = c + (first_m + quad(i, 8)) * g.ldc + first_n;
-    if (simple) {
+      for (int w = 0; w < WORDS; ++w) {
+        const int down = (begin + w) / ACROSS * DOWN, right = (begin + w) % ACROSS * 32;
+        v[w] = g.alpha * from[down * STAGED_PITCH + right / 4];
+        inside[w] = 4 * down < g.M - m && right < g.N - n;
+      }
+      if (g.beta != 0.f) {
 #pragma unroll
-      for (int t = 0; t < TN; ++t) first[4 * row[t] * g.ldc + column[t]] = v[t];
-    } else {
-#pragma unroll
-      for (int t = 0; t < TN; ++t) {
-        const int m = first_m + 4 * row[t] + quad(i, 8), n = first_n + column[t];
-        if (m < g.M && n < g.N) {
-          if (g.beta != 0.f) v[t] = fmaf(g.beta, c0[m * g.c0_row + n * g.c0_col], v[t]);
-          c[m * g.ldc + n] = v[t];
+        for (int w = 0; w < WORDS; ++w) {
+          const int down = (begin + w) / ACROSS * DOWN, right = (begin + w) % ACROSS * 32;
+          if (inside[w]) v[w] = fmaf(g.beta, c0[(m + 4 * down) * g.c0_row + (n + right) * g.c0_col], v[w]);
         }
       }
+#pragma unroll
+      for (int w = 0; w < WORDS; ++w) {
+        if (inside[w]) at[(begin + w) % ACROSS * 32] = v[w];
+        if ((begin + w) % ACROSS == ACROSS - 1) at += 4 * DOWN * g.ldc;
+      }
     }
+    const int next = i % 4 == 3 ? 29 : 1;  // quad(i + 1, 8) - quad(i, 8)
+    m += next;
+    c += next * g.ldc;
   }
 }

@@ -80,8 +80,8 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
 #pragma unroll 1
         for (int left = s.end - s.begin; left > 0; --left) {
           mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
-          a.copy(at, inside_a && wide == BK, wide);
-          b.copy(at, inside_b && wide == BK, wide);
+          a.copy(at, inside_a, wide);
+          b.copy(at, inside_b, wide);
           mbarrier_arrive_after_copies(barrier);
           a.advance();
           b.advance();

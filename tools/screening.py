@@ -28,8 +28,8 @@ from peakgemm.tune.space import KEEP
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-RECORD, BENCH, RUNGS = (ROOT / "results" / "h100" / f"{name}.json" for name in (
-    "screening-ffma", "bench-ieee", "experiments-rungs"))
+RECORD, BENCH, RUNGS, TILES = (ROOT / "results" / "h100" / f"{name}.json" for name in (
+    "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles"))
 PAGE = ROOT / "docs" / "experiments.md"
 MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
 ARCH, SMS = "sm_90", 132
@@ -289,7 +289,60 @@ def quoted() -> list[str]:
                f"{both[0]:.3f} to {both[-1]:.3f} (13.0 over 13.4), {median(both):.3f} in the median")
     vector = bench["1x8192x8192"]
     out.append(f"{vector['gbs']:.0f} GB/s at 1x8192x8192, {vector['share_of_copy']:.2f} of a copy")
-    return out
+    return out + quoted_tiles()
+
+
+def quoted_tiles() -> list[str]:
+    """Phrases of the section "The end of a tile, and its edges"."""
+    rows = rows_of(json.loads(TILES.read_text()))
+
+    def best(shape: Sequence[int], layout: str = "NN", **wanted: Any) -> float:
+        def value(row: Row, name: str) -> Any:
+            return row.get(name, row["config"].get(name, 0 if name == "variant" else 1))
+
+        return max(float(row["ratio_to_cublas"]) for row in rows if (row["shape"], row["layout"]) == (shape, layout)
+                   and all(value(row, name) == one for name, one in wanted.items()))
+
+    def after(run: str, size: int, **wanted: Any) -> str:
+        return f"{best([size] * 3, screening=run, **wanted):.2f}"
+
+    odd = [f"{microseconds(row):.1f}" for row in rows if row["screening"] == "what makes a size odd"
+           and (row["shape"] == [2048] * 3 or (row["ld"] == [2048] * 3 and row["shape"].count(2047) == 1))]
+    as_is, longer_a, longer_b, longer_c, _, fewer_m, fewer_n, fewer_k = odd
+    loop, predicated = "one path for copies, results leave by a loop with branches", "stores predicated"
+    four, branches = "four words at a time", "branches to the row, two paths for copies"
+    shallow, big = [4096, 4096, 8], {"shape": [4096] * 3, "bm": 128, "bn": 256}
+    last = {"screening": "texts and compilers"}
+    new = {**last, "text": "new"}
+
+    def releases(**wanted: Any) -> str:
+        return " against ".join(f"{best(**new, **wanted, nvrtc=nvrtc):.3f}" for nvrtc in ("13.0", "13.4"))
+
+    def walks(layout: str, *variants: int) -> str:
+        return " and ".join(f"{best(**big, **new, layout=layout, nvrtc='13.4', variant=v):.3f}" for v in variants)
+
+    first, behind = (best(**big, screening=four, variant=v) for v in (1, 65))
+    single = best(**big, layout="NT", screening=four)
+    return [
+        f"{as_is} us as it is; a row of A less {fewer_m}, a column of B less {fewer_n}, a k-step less {fewer_k}; rows "
+        f"of A, B or C one element longer {longer_a}, {longer_b} and {longer_c}",
+        f"127 from {after('candidates', 127, bm=32, bn=32, split=1)} to {after(four, 127)}, "
+        f"255 from {after('candidates', 255)} to {after(four, 255)}",
+        f"4096 x 4096 x 8 at {best(shallow, screening=loop):.2f}. Predicated stores instead "
+        f"{best(shallow, screening=predicated):.2f}",
+        f"take an issue slot for each store, {best(shallow, screening=branches):.2f}",
+        " against ".join(f"{best([1024] * 3, **last, text=text, nvrtc='13.4'):.3f}"
+                         for text in ("eight words", "new")) + " at 1024",
+        f"{single:.3f} of cuBLAS at 4096 NT, {best(**big, layout='NT', screening=branches):.3f} with two paths",
+        f"{first:.3f} against {behind:.3f} at 4096",
+        f"{walks('NN', 0, 4)} at 4096, {walks('NT', 0, 4)} at 4096 NT. Columns, at 1.118, have {walks('NN', 1)} and "
+        f"{walks('NT', 1)}",
+        f"32 x 64 a block {releases(shape=[512] * 3, bm=32, bn=64)} at 512, "
+        f"32 x 32 {releases(shape=[256] * 3, bm=32)} at 256",
+        f"64 x 128 {releases(shape=[1024] * 3, layout='NT', bm=64, bn=128)} at 1024 NT and "
+        f"{releases(shape=[64, 4096, 4096], bm=64, bn=128)} at 64 x 4096 x 4096; but "
+        f"128 x 256 {releases(**big)} at 4096",
+    ]
 
 
 def fresh(row: Row) -> Row:

@@ -84,7 +84,7 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
     steps = max(-(-p.k // config.bk), 1)
     # One SM, one step of one block: bm bn bk multiply-adds.
     step_us = config.bm * config.bn * config.bk / (arch.fp32_lanes_per_sm * rate * arch.gpu_mhz)
-    pieces: float = 0  # partial sums of a tile
+    pieces = 0  # partial sums of tiles
     if config.split == 0:
         shared = tiles % slots
         # A range of k-steps mostly ends inside of a tile.

@@ -10,6 +10,7 @@ import pytest
 
 from peakgemm.kernels.library import SPECIALISED
 from peakgemm.problem import Batch, Config, Problem
+from peakgemm.select import configurations
 from peakgemm.simulator.library import run_library
 
 SMALL = Config(32, 32, 8, 4, 8, stages=4, fragments=2, raster=4, producers=32)
@@ -179,3 +180,11 @@ def test_nothing_to_do(m: int, n: int, batch: tuple[int, ...]) -> None:
 def test_one_row_or_column(layout: str) -> None:
     for m, n in ((1, 1), (1, 35), (35, 1)):
         multiply(Case(m, n, 10, layout))
+
+
+@pytest.mark.parametrize("config", [config for kernel, config in configurations("sm_90") if kernel is SPECIALISED],
+                         ids=lambda config: f"{config.label()} v{config.variant}".replace(" ", "-"))
+def test_each_configuration_of_the_model_past_its_edges(config: Config) -> None:
+    # Inner and edge tiles, a remainder of K, rows that are copied by words and by sixteen bytes.
+    for layout, columns in (("NN", config.bn + 5), ("TN", config.bn + 4), ("NT", 7)):
+        multiply(Case(config.bm + 3, columns, config.bk + 1, layout=layout, pad=-columns % 4, config=config))

@@ -11,6 +11,7 @@ otherwise, for better or worse, so each tile is shipped from the release that wa
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import replace
 from itertools import product
@@ -67,11 +68,20 @@ def emulated() -> list[Recipe]:
 
 def main() -> None:
     """Compile what is missing, drop what is no longer wanted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    does = parser.add_mutually_exclusive_group()
+    does.add_argument("--check", action="store_true")
+    does.add_argument("--again", default="", metavar="BMxBNxBK,...")
+    args = parser.parse_args()
     jobs = wanted()
-    again = set(sys.argv[2].split(",")) if sys.argv[1:2] == ["--again"] else set()
-    missing = sorted(name for name, job in jobs.items() if name not in shipped.index()
-                     or (job.entry == SPECIALISED.entry and "{BM}x{BN}x{BK}".format(**job.macros) in again))
-    if "--check" in sys.argv:
+    tiles = {name: "{BM}x{BN}x{BK}".format(**job.macros) for name, job in jobs.items()
+             if job.entry == SPECIALISED.entry}
+    again = set(args.again.split(",")) - {""}
+    if unknown := again - set(tiles.values()):
+        parser.error(f"--again: no tile {', '.join(sorted(unknown))}; there are "
+                     f"{', '.join(sorted(set(tiles.values())))}")
+    missing = sorted(name for name in jobs if name not in shipped.index() or tiles.get(name) in again)
+    if args.check:
         stale = sorted((shipped.index().keys() | {path.stem for path in shipped.FOLDER.glob("*.xz")}) - jobs.keys())
         if missing or stale:
             sys.exit(f"{len(missing)} cubins missing, {len(stale)} stale; run: make cubins")

@@ -21,6 +21,7 @@ from typing import Any
 
 from peakgemm import select, tuned
 from peakgemm.kernels.library import SPECIALISED, recipe
+from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.sass.facts import static_facts
@@ -303,9 +304,8 @@ def quoted_tiles() -> list[str]:
         return max(float(row["ratio_to_cublas"]) for row in rows if (row["shape"], row["layout"]) == (shape, layout)
                    and all(value(row, name) == one for name, one in wanted.items()))
 
-    def after(run: str, size: int, **wanted: Any) -> str:
-        return f"{best([size] * 3, screening=run, **wanted):.2f}"
-
+    bench = {row["shape"][0]: row["ratio_to_cublas"] for row in json.loads(BENCH.read_text())["rungs"]
+             if row["suite"] == "odd"}
     odd = [f"{microseconds(row):.1f}" for row in rows if row["screening"] == "what makes a size odd"
            and (row["shape"] == [2048] * 3 or (row["ld"] == [2048] * 3 and row["shape"].count(2047) == 1))]
     as_is, longer_a, longer_b, longer_c, _, fewer_m, fewer_n, fewer_k = odd
@@ -326,8 +326,8 @@ def quoted_tiles() -> list[str]:
     return [
         f"{as_is} us as it is; a row of A less {fewer_m}, a column of B less {fewer_n}, a k-step less {fewer_k}; rows "
         f"of A, B or C one element longer {longer_a}, {longer_b} and {longer_c}",
-        f"127 from {after('candidates', 127, bm=32, bn=32, split=1)} to {after(four, 127)}, "
-        f"255 from {after('candidates', 255)} to {after(four, 255)}",
+        ", ".join(f"{size} from {best([size] * 3, screening='candidates', bm=32, bn=32, split=1):.2f} "
+                  f"to {bench[size]:.2f}" for size in (127, 255)) + " in the library",
         f"4096 x 4096 x 8 at {best(shallow, screening=loop):.2f}. Predicated stores instead "
         f"{best(shallow, screening=predicated):.2f}",
         f"take an issue slot for each store, {best(shallow, screening=branches):.2f}",
@@ -360,7 +360,8 @@ def main() -> None:
     does.add_argument("--compile", type=int, metavar="COUNT")
     args = parser.parse_args()
     if args.compile:
-        before = with_facts(rows_of(json.loads(RECORD.read_text())))[:args.compile]
+        before = [row for row in with_facts(rows_of(json.loads(RECORD.read_text())))
+                  if is_valid(SPECIALISED, Config(**row["config"]), architecture(ARCH))][:args.compile]
         with ProcessPoolExecutor() as pool:
             after = list(pool.map(fresh, before))
         print(table(after))

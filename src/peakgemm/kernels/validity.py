@@ -148,11 +148,17 @@ def _multistage(c: Config) -> Iterator[str]:
         yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
 
 
+def _stored(c: Config) -> Iterator[str]:
+    """Thread tiles that common/tile_store.cuh stores."""
+    yield from _multiple(c, "tm", 4, "float4 fragments")
+    if c.tn != 4:
+        yield from _multiple(c, "tn", 8, "a round of 32 lanes stores whole rows of a warp's 4 TN columns (or 4)")
+    yield from _warp_tile(c)
+
+
 def _specialised(c: Config) -> Iterator[str]:
     yield from _exactly(c, fragments=2, passes=1)
-    yield from _multiple(c, "tm", 4, "float4 fragments")
-    yield from _multiple(c, "tn", 4, "float4 fragments")
-    yield from _warp_tile(c)
+    yield from _stored(c)
     if c.bk not in (8, 16, 32):
         yield f"BK = {c.bk} must be 8, 16 or 32: copies of a K-contiguous operand are 8 k-steps wide"
     if c.producers not in (32, 64, 128):
@@ -196,9 +202,7 @@ def _boxes(c: Config) -> Iterator[str]:
 
 def _carried(c: Config) -> Iterator[str]:
     """Tiles carried through registers in whole rounds of one word a thread."""
-    yield from _multiple(c, "tm", 4, "float4 fragments")
-    yield from _multiple(c, "tn", 4, "float4 fragments")
-    yield from _warp_tile(c)
+    yield from _stored(c)
     for name, floats in (("BM BK", c.bm * c.bk), ("BN BK", c.bn * c.bk)):
         if floats % c.threads:
             yield f"{name} = {floats} must be a multiple of {c.threads} threads: each carries as many words"

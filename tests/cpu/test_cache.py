@@ -262,6 +262,8 @@ def test_clear_takes_what_earlier_versions_left(cold: Path) -> None:
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """What `_compiler` says where these distributions are installed, in two folders."""
+    compiler._cuda_core()  # while it can still be found: it is asked for again below
+
     def call(*names: str) -> str:
         places = [tmp_path / "one", tmp_path / "two"]
         shutil.rmtree(places[0], ignore_errors=True)

@@ -1,12 +1,13 @@
 """Make the cubins that come with the package: every tiled configuration of the committed table and model.
 
 One for each layout and copy width on sm_90, those that carry their sums over, the kernels that add up their partial
-sums, and fp16x3. They are made with the NVRTC at hand, which the index records; ``--check`` compares names alone and
-compiles nothing. ``--again`` makes the FFMA kernels of some tiles anew: ptxas of another release allocates registers
-otherwise, for better or worse, so each tile is shipped from the release that was measured to be the faster one
-(docs/experiments.md). Another NVRTC wants a cache folder of its own, ``PEAKGEMM_CACHE_DIR``.
+sums or lay B out anew, and fp16x3. They are made with the NVRTC at hand, which the index records; ``--check`` compares
+names alone and compiles nothing. ``--again`` makes the FFMA kernels of some tiles (or of one variant of a tile) anew:
+ptxas of another release allocates registers otherwise, for better or worse, so each is shipped from the release that
+was measured to be the faster one (docs/experiments.md). Another NVRTC wants a cache folder of its own,
+``PEAKGEMM_CACHE_DIR``.
 
-    python tools/cubins.py [--check | --again BMxBNxBK,...]
+    python tools/cubins.py [--check | --again BMxBNxBK[vV],...]
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rich.progress import Progress
 
 from peakgemm import tuned
 from peakgemm.kernels import shipped
-from peakgemm.kernels.library import FAMILIES, SPECIALISED, Recipe, recipe, reduce_recipe
+from peakgemm.kernels.library import FAMILIES, SPECIALISED, Recipe, recipe, reduce_recipe, relay_recipe
 from peakgemm.kernels.schemes import FUSED, SCHEMES, product_on, product_recipe, split_recipe
 from peakgemm.kernels.schemes import reduce_recipe as tensor_reduce_recipe
 from peakgemm.problem import Problem
@@ -48,6 +49,7 @@ def wanted() -> dict[str, Recipe]:
     configs |= {carrying(config) for config in configs if may_carry(config)}
     recipes = [make(SPECIALISED, config, problem, ARCH) for config in configs for problem in problems()
                for make in (recipe, reduce_recipe)]
+    recipes += [relay_recipe(problem, ARCH) for problem in problems()]
     return {made.name: made for made in recipes + emulated()}
 
 
@@ -71,16 +73,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     does = parser.add_mutually_exclusive_group()
     does.add_argument("--check", action="store_true")
-    does.add_argument("--again", default="", metavar="BMxBNxBK,...")
+    does.add_argument("--again", default="", metavar="BMxBNxBK[vV],...")
     args = parser.parse_args()
     jobs = wanted()
-    tiles = {name: "{BM}x{BN}x{BK}".format(**job.macros) for name, job in jobs.items()
-             if job.entry == SPECIALISED.entry}
-    again = set(args.again.split(",")) - {""}
-    if unknown := again - set(tiles.values()):
-        parser.error(f"--again: no tile {', '.join(sorted(unknown))}; there are "
-                     f"{', '.join(sorted(set(tiles.values())))}")
-    missing = sorted(name for name in jobs if name not in shipped.index() or tiles.get(name) in again)
+    tiles = {name: {"{BM}x{BN}x{BK}".format(**job.macros), "{BM}x{BN}x{BK}v{VARIANT}".format(**job.macros)}
+             for name, job in jobs.items() if job.entry == SPECIALISED.entry}
+    again, known = set(args.again.split(",")) - {""}, set[str]().union(*tiles.values())
+    if unknown := again - known:
+        parser.error(f"--again: no tile {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    missing = sorted(name for name in jobs if name not in shipped.index() or tiles.get(name, set()) & again)
     if args.check:
         stale = sorted((shipped.index().keys() | {path.stem for path in shipped.FOLDER.glob("*.xz")}) - jobs.keys())
         if missing or stale:

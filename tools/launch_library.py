@@ -14,6 +14,7 @@ import torch
 from peakgemm.emulate.bound import bind as bind_emulated
 from peakgemm.kernels import skinny
 from peakgemm.kernels.bound import bind
+from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schemes import FUSED, SCHEMES, product_on
 from peakgemm.kernels.skinny import SKINNY
@@ -53,6 +54,8 @@ def main() -> None:
     arch = device.require().arch
     turns = cycle(product((1, 0, 3), (0.0, 1.0)))
     jobs = [(kernel, config, shape) for kernel, config in configurations(arch) for shape in TILED]
+    relaid = next(config for kernel, config in configurations(arch) if kernel is SPECIALISED)
+    jobs += [(RELAID, relaid, (m, n, k, 1)) for m, n, k, _ in TILED]  # one B for all
     for shape in SKINNY_SHAPES:
         problem = Problem.contiguous(*shape[:3])
         jobs += [(SKINNY, config, shape) for config in list(skinny.configurations(problem, 8))[:4]]

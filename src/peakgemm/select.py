@@ -14,8 +14,8 @@ from functools import cache, lru_cache
 from . import tuned
 from .emulate.estimate import best as best_emulated
 from .errors import InvalidValue
-from .kernels import skinny
-from .kernels.library import SPECIALISED, STAGED, copied_by_words, kernel_named
+from .kernels import relay, skinny
+from .kernels.library import RELAID, SPECIALISED, STAGED, copied_by_words, kernel_named
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schemes import SCHEMES, schemes_on
 from .kernels.skinny import SKINNY
@@ -44,18 +44,18 @@ def _ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: i
 # Configuration -> share of the FP32 peak that its main loop reaches, measured on an H100: where rows of B are copied by
 # 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that are no multiple of 16).
 _RATES: dict[Config, tuple[float, float]] = {
-    _ring(128, 256, 16, 8, 16, 8, 232, variant=4): (0.822, 0.762),
-    _ring(128, 256, 16, 8, 16, 8, 232): (0.805, 0.772),
+    _ring(128, 256, 16, 8, 16, 8, 232, variant=4): (0.832, 0.785),
+    _ring(128, 256, 16, 8, 16, 8, 232): (0.815, 0.795),
     _ring(128, 128, 16, 8, 8, 8, variant=4): (0.768, 0.73),
-    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.786, 0.771),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.755, 0.705),
-    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=4): (0.74, 0.71),
-    _ring(96, 128, 32, 12, 8, 4, slices=2, variant=4): (0.78, 0.75),
+    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.795, 0.792),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.768, 0.73),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=4): (0.755, 0.725),
+    _ring(96, 128, 32, 12, 8, 4, slices=2, variant=4): (0.79, 0.765),
     _ring(64, 64, 32, 4, 8, 6, slices=2, variant=1): (0.70, 0.66),
     _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.62, 0.60),
     _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.52, 0.48),
-    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.62, 0.58),
-    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.58, 0.50),
+    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.57, 0.55),
+    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.50, 0.45),
     _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.62, 0.53),
     _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2): (0.57, 0.53),
     _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.46, 0.43),
@@ -63,8 +63,14 @@ _RATES: dict[Config, tuple[float, float]] = {
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
 _START_US = 3.0        # launch and first tiles
 _STORED_PER_US = 500, 4000  # results that leave an SM: for each of its warps that store, and at most
+_SLICE_US = 0.2        # of the end of a tile, for each slice whose sums are added to the first one's
+_CROWDS, _CROWDED = 16, 0.8  # results a thread: with as few, blocks that share an SM wait for copies; share of the rate
 _REDUCE_US = 2.6       # a second kernel
+_RELAY_US = 3.0        # a kernel that lays B out anew, beside reading and writing it
 _BANDWIDTH = 0.85      # of the nominal figure
+_RELAY_MARGIN = 1.01   # between equals, the one without the memory
+_RELAY_TILE = 128 * 128  # results: with smaller tiles nothing was gained
+_RELAY_BYTES = 1 << 29   # of B, at most
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -82,6 +88,8 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
     count = max(p.batch.count, 1)
     tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
     steps = max(-(-p.k // config.bk), 1)
+    if config.tm * config.tn <= _CROWDS and tiles * max(config.split, 1) > sm_count and config.min_blocks > 1:
+        rate *= _CROWDED
     # One SM, one step of one block: bm bn bk multiply-adds.
     step_us = config.bm * config.bn * config.bk / (arch.fp32_lanes_per_sm * rate * arch.gpu_mhz)
     pieces = 0  # partial sums of tiles
@@ -89,8 +97,9 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
         shared = tiles % slots
         # A range of k-steps mostly ends inside of a tile.
         pieces = min(slots, shared * steps) + shared
-        turns = (tiles // slots * steps + shared * steps / slots) * config.min_blocks
-        stored = (tiles // slots + pieces / slots) * config.min_blocks
+        # Some block has a k-step and a piece at least, alone on its SM where there are few.
+        turns = tiles // slots * steps * config.min_blocks + max(shared * steps / sm_count, 1.0)
+        stored = tiles // slots * config.min_blocks + max(pieces / sm_count, 1.0)
     else:
         split = min(config.split, steps)
         pieces = tiles * split if split > 1 else 0
@@ -102,6 +111,7 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
     each, most = _STORED_PER_US
     together = min(config.min_blocks, -(-tiles // sm_count))
     store = stored * config.bm * config.bn / min(most, each * config.threads // 32 * together) / together
+    store += stored / together * _SLICE_US * (config.slices - 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     memory = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * count / bandwidth
     reduce = _REDUCE_US + 2 * FLOAT * pieces * config.bm * config.bn / bandwidth if pieces else 0.0
@@ -159,6 +169,12 @@ def candidates(problem: Problem, arch: str, sm_count: int) -> list[tuple[Kernel,
              for kernel, config in configurations(arch)
              for candidate in (replace(config, split=split)
                                for split in _splits(config, problem, sm_count * config.min_blocks))]
+    size = FLOAT * problem.n * problem.k
+    if limits.has_cp_async and by_words and relay.applies(problem) and size <= _RELAY_BYTES:
+        inner = relay.relaid(problem)
+        before = _RELAY_US + 2 * size / (limits.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
+        found += [(RELAID, config, before + _RELAY_MARGIN * _modelled_us(config, inner, limits, sm_count, False))
+                  for kernel, config, _ in found if config.bm * config.bn >= _RELAY_TILE]
     if skinny.applies(problem):
         found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count))
                   for config in skinny.configurations(problem, sm_count) if is_valid(SKINNY, config, limits)]
@@ -246,10 +262,10 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
     every tile of K, for which small thread tiles have the registers.
     """
     chosen = choose(problem, arch, sm_count, device_name)
-    if chosen.kernel is not SPECIALISED or not _sliced(problem):
+    if chosen.kernel not in (SPECIALISED, RELAID) or not _sliced(problem):
         return chosen
     config, reason = chosen.config, chosen.reason
-    if not may_carry(config):
+    if chosen.kernel is RELAID or not may_carry(config):
         config = next(one for kernel, one, _ in candidates(problem, arch, sm_count)
                       if kernel is SPECIALISED and may_carry(one))
         reason = "the model's best of those that carry their sums over"

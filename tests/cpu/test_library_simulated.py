@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.kernels.library import SPECIALISED
+from peakgemm.errors import InvalidValue
+from peakgemm.kernels.library import RELAID, SPECIALISED, copied_by_words
+from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Batch, Config, Problem
-from peakgemm.select import configurations
+from peakgemm.select import candidates, configurations
 from peakgemm.simulator.library import run_library
 
 SMALL = Config(32, 32, 8, 4, 8, stages=4, fragments=2, raster=4, producers=32)
@@ -42,6 +44,7 @@ class Case:
     still: dict[str, tuple[int, ...]] = field(default_factory=dict)
     integers: bool = False
     config: Config = SMALL
+    kernel: Kernel = SPECIALISED
     arch: str = "sm_90"
     poison: str = ""
 
@@ -93,7 +96,7 @@ def multiply(case: Case, seed: int = 0) -> tuple[Any, list[Any]]:
     others = [x for x in (a, b, old) if x is not c]
     before = [x.flat.copy() for x in others]
 
-    reports = run_library(SPECIALISED, case.config, problem, a.memory, b.memory, c.memory,
+    reports = run_library(case.kernel, case.config, problem, a.memory, b.memory, c.memory,
                           None if old is c else old.memory, arch=case.arch)
 
     assert all(report.clean for report in reports), "\n".join(map(str, reports))
@@ -185,6 +188,30 @@ def test_one_row_or_column(layout: str) -> None:
 @pytest.mark.parametrize("config", [config for kernel, config in configurations("sm_90") if kernel is SPECIALISED],
                          ids=lambda config: f"{config.label()} v{config.variant}".replace(" ", "-"))
 def test_each_configuration_of_the_model_past_its_edges(config: Config) -> None:
-    # Inner and edge tiles, a remainder of K, rows that are copied by words and by sixteen bytes.
-    for layout, columns in (("NN", config.bn + 5), ("TN", config.bn + 4), ("NT", 7)):
-        multiply(Case(config.bm + 3, columns, config.bk + 1, layout=layout, pad=-columns % 4, config=config))
+    # Inner and edge tiles, a remainder of K, each way of copying: word by word, by sixteen bytes, transposed.
+    for layout, m, n, k, pad in (("NN", 3, config.bn + 4, 4, 0), ("NN", 3, config.bn + 5, 1, 3),
+                                 ("TN", 4, config.bn + 4, 1, 0), ("NT", 3, 7, 4, 0)):
+        multiply(Case(config.bm + m, n, config.bk + k, layout=layout, config=config, pad=pad))
+
+
+@pytest.mark.parametrize(("layout", "n"), [("NT", 66), ("NN", 66), ("TT", 68), ("TN", 3)])
+def test_a_b_that_is_laid_out_anew(layout: str, n: int) -> None:
+    """Tiles of 64 x 64 of it at their edges, rows that end with zeros; shared K behind it in the workspace."""
+    for split, k in ((1, 70), (3, 65), (0, 1)):
+        case = Case(70, n, k, layout, pad=3, shift=1, c0="n", config=replace(SMALL, split=split), kernel=RELAID)
+        assert len(multiply(case)[1]) == 2 + (split != 1 and k > 1)
+
+
+def test_one_b_for_the_batch_is_laid_out_anew() -> None:
+    multiply(Case(12, 36, 8, "NT", batch=(3,), still={"b": (0,)}, pad=2, kernel=RELAID))
+    with pytest.raises(InvalidValue, match=r"one B that serves the whole batch .* 'specialised'"):
+        multiply(Case(12, 36, 8, "NT", batch=(3,), kernel=RELAID))
+    multiply(Case(12, 36, 8, "NT", alpha=0.0, poison="ab", kernel=RELAID))
+
+
+def test_b_is_laid_out_anew_only_where_words_would_be_copied() -> None:
+    large, small = (Problem(s, s, s, s, s, s, trans_b=True) for s in (8192, 256))
+    assert candidates(large, "sm_90", 132)[0][0] is RELAID
+    assert RELAID not in {kernel for kernel, *_ in candidates(replace(large, trans_b=False), "sm_90", 132)}
+    assert candidates(small, "sm_90", 132)[0][0] is SPECIALISED
+    assert copied_by_words(large)

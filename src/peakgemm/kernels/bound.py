@@ -9,7 +9,8 @@ from ..problem import Config, Problem
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
 from ..runtime.launch import Launcher, load
-from .library import FAMILIES, compile_for, compile_reduce
+from . import relay
+from .library import FAMILIES, compile_for, compile_reduce, compile_relay
 from .registry import Kernel
 from .validity import require
 
@@ -36,10 +37,10 @@ class Bound:
 
     Attributes:
         kernel, config, problem: what was bound.
-        workspace_bytes: device memory that `launch` needs for partial sums; 0 mostly.
+        workspace_bytes: device memory that `launch` needs for partial sums and a B laid out anew; 0 mostly.
     """
 
-    __slots__ = ("_product", "_reduce", "config", "kernel", "problem", "workspace_bytes")
+    __slots__ = ("_product", "_reduce", "_relaid_bytes", "_relay", "config", "kernel", "problem", "workspace_bytes")
 
     def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> None:
         self.kernel, self.config, self.problem = kernel, config, problem
@@ -50,18 +51,28 @@ class Bound:
         # Of the launchers the bound methods: through the objects each call would take 0.13 us more.
         self._product: _Enqueue | None = None
         self._reduce: _Enqueue | None = None
+        self._relay: _Enqueue | None = None
+        self._relaid_bytes = 0
         if plan.blocks == 0:
             return
         label = f"{kernel.name} {config.label()} {problem.layout}"
         jobs = [lambda: compile_for(kernel, config, problem, gpu.arch)]
         if plan.reduce_blocks:
             jobs.append(lambda: compile_reduce(kernel, config, problem, gpu.arch))
+        first = relay.relay(problem) if family.relays else None
+        if first is not None and first.blocks:
+            jobs.append(lambda: compile_relay(problem, gpu.arch))
         compiled = in_parallel(lambda job: job(), jobs) if len(jobs) > 1 else [jobs[0]()]
         loaded = load(compiled[0], shared_bytes(kernel, config, plan.blocks, gpu), gpu)
         self._product = Launcher(loaded, label, gpu, plan.blocks, config.block_threads, plan.arguments).enqueue
         if plan.reduce_blocks:
             self._reduce = Launcher(load(compiled[1], 0, gpu), label, gpu, plan.reduce_blocks,
                                     family.reduce_threads(config), plan.arguments).enqueue
+        if first is not None:
+            self._relaid_bytes = first.size
+            if first.blocks:
+                self._relay = Launcher(load(compiled[-1], 0, gpu), label, gpu, first.blocks, relay.THREADS,
+                                       first.arguments).enqueue
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         """Enqueue ``C = alpha op(A) op(B) + beta C0`` on ``stream`` (a ``CUstream`` as an integer) and return.
@@ -73,6 +84,10 @@ class Bound:
             LaunchFailed: the driver's refusal, with kernel, configuration, grid and shared memory.
         """
         if self._product is not None:
+            if self._relaid_bytes:
+                if self._relay is not None:
+                    self._relay(a, b, c0, c, workspace, stream)
+                b, workspace = workspace, workspace + self._relaid_bytes
             self._product(a, b, c0, c, workspace, stream)
             if self._reduce is not None:
                 self._reduce(a, b, c0, c, workspace, stream)

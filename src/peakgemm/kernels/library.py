@@ -12,7 +12,7 @@ from ..problem import Config, Problem
 from ..runtime import source
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, Kind, compile_source
-from . import shipped, skinny
+from . import relay, shipped, skinny
 from .registry import FLOAT, Kernel
 from .schedule import Schedule
 from .schedule import schedule as tiled_schedule
@@ -23,7 +23,7 @@ from .validity import require
 def _ring(c: Config) -> int:
     """Bytes of the stages (rows padded by four words, as K-contiguous operands have them), epilogue, slices' sums."""
     stages = c.stages * c.bk * (c.bm + 4 + c.bn + 4)
-    return (stages + c.threads * (c.tn + 1) + (c.slices - 1) * c.bm * c.bn) * FLOAT
+    return (stages + c.threads * c.slices * (c.tn + 1) + (c.slices - 1) * c.bm * c.bn) * FLOAT
 
 
 SPECIALISED = Kernel(
@@ -31,6 +31,11 @@ SPECIALISED = Kernel(
     Config(128, 256, 16, 8, 16, stages=6, fragments=2, raster=8, producers=128, registers=232), "specialised",
     _ring, dynamic=True, cp_async=True, folder="ffma",
     tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "variant", "split"}),
+)
+RELAID = Kernel(
+    -1, "relaid", "as specialised, after a pass that lays B out anew, so that it is copied sixteen bytes at a time",
+    SPECIALISED.default, SPECIALISED.shape, _ring, dynamic=True, cp_async=True, folder="ffma",
+    source_name=SPECIALISED.name, tunes=SPECIALISED.tunes,
 )
 STAGED = Kernel(
     -1, "staged", "the next tile waits in registers; for GPUs without cp.async",
@@ -71,6 +76,7 @@ class Family:
         reduce_entry: its name.
         reduce_macros: what it is compiled with.
         reduce_threads: in a block of it.
+        relays: whether B is laid out anew first, at the start of the workspace (kernels/relay.py).
     """
 
     specialisation: Callable[[Problem], dict[str, int]]
@@ -79,6 +85,7 @@ class Family:
     reduce_entry: str
     reduce_macros: Callable[[Config, Problem], dict[str, int]]
     reduce_threads: Callable[[Config], int]
+    relays: bool = False
 
 
 def _layouts_and_widths(problem: Problem) -> dict[str, int]:
@@ -102,11 +109,21 @@ def _bare_tile(config: Config, problem: Problem) -> dict[str, int]:
     return replace(config, stages=2, registers=0, producers=0, min_blocks=1, slices=1, variant=0).macros()
 
 
+def _relaid_schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
+    plan = tiled_schedule(config, relay.relaid(problem), sm_count)
+    return replace(plan, workspace_bytes=relay.relay(problem).size + plan.workspace_bytes)
+
+
 _TILED = Family(_layouts_and_widths, tiled_schedule, source.KERNELS / "ffma" / "reduce.cu", "ffma_reduce",
                 _bare_tile, lambda config: config.threads)
 _SKINNY = Family(skinny.specialisation, skinny.schedule, skinny.REDUCE, "ffma_skinny_reduce", skinny.reduce_macros,
                  lambda config: skinny.REDUCE_THREADS)
-FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, STAGED: _TILED, SKINNY: _SKINNY}
+def _relaid_layouts_and_widths(problem: Problem) -> dict[str, int]:
+    return _layouts_and_widths(relay.relaid(problem)) | {"WIDTH_B": 4}  # whatever N: rows end with zeros
+
+
+_RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=_relaid_schedule, relays=True)
+FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, RELAID: _RELAID, STAGED: _TILED, SKINNY: _SKINNY}
 
 
 def target(config: Config, arch: str) -> str:
@@ -148,6 +165,11 @@ def reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -
                   family.reduce_macros(config, problem), family.reduce.name)
 
 
+def relay_recipe(problem: Problem, arch: str) -> Recipe:
+    """What the kernel that lays B of ``problem`` out anew is compiled from."""
+    return Recipe(_text(relay.SOURCE), relay.ENTRY, architecture(arch).name, relay.macros(problem), relay.SOURCE.name)
+
+
 @cache
 def _text(path: Path) -> str:
     return source.assemble(path)
@@ -167,3 +189,8 @@ def compile_for(kernel: Kernel, config: Config, problem: Problem, arch: str, kin
 def compile_reduce(kernel: Kernel, config: Config, problem: Problem, arch: str, kind: Kind = "cubin") -> Compiled:
     """Compile the kernel that adds up partial sums of tiles cut as in ``config``, or take the shipped cubin."""
     return reduce_recipe(kernel, config, problem, arch).make(kind)
+
+
+def compile_relay(problem: Problem, arch: str, kind: Kind = "cubin") -> Compiled:
+    """Compile the kernel that lays B of ``problem`` out anew, or take the shipped cubin."""
+    return relay_recipe(problem, arch).make(kind)

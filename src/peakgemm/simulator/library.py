@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.library import FAMILIES, compile_for, compile_reduce
+from ..kernels import relay
+from ..kernels.library import FAMILIES, compile_for, compile_reduce, compile_relay
 from ..kernels.registry import Kernel
 from ..problem import Config, Problem
 from .launch import run
@@ -27,15 +28,23 @@ def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any
         checks, max_steps: as in `peakgemm.simulator.run`.
 
     Returns:
-        One report a launch: the product, and the sum of its partial sums where there are any.
+        One report a launch: B laid out anew where the kernel asks for that, the product, and the sum of its partial
+        sums where there are any.
     """
     family = FAMILIES[kernel]
     plan = family.schedule(config, problem, sm_count)
     if plan.blocks == 0:
         return [Report(kernel.entry, [], totals([]), [])]
     partial = np.zeros(max(plan.workspace_bytes // 4, 1), np.float32)
+    reports = []
+    if family.relays:
+        first = relay.relay(problem)
+        if first.blocks:
+            reports.append(run(compile_relay(problem, arch, "ptx"), grid=first.blocks, block=relay.THREADS, arch=arch,
+                               args=[a, b, c, c, partial, first.arguments], checks=checks, max_steps=max_steps))
+        b, partial = partial, partial[first.size // 4:]
     args = [a, b, c if c0 is None else c0, c, partial, plan.arguments]
-    reports = [run(compile_for(kernel, config, problem, arch, "ptx"), grid=plan.blocks,
+    reports += [run(compile_for(kernel, config, problem, arch, "ptx"), grid=plan.blocks,
                    block=config.block_threads, arch=arch, args=args,
                    shared_bytes=kernel.shared_bytes(config), checks=checks, max_steps=max_steps)]
     if plan.reduce_blocks:

@@ -34,6 +34,32 @@ static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the s
 
 __device__ __forceinline__ void slices_meet() { asm volatile("bar.sync 1, %0;" ::"n"(COMPUTE) : "memory"); }
 
+// Each slice gives the others their rows (owner_of) and adds up its own, in a fixed order.
+__device__ __forceinline__ void slices_add_up(float (&acc)[TM][TN], float* exchange, int slice) {
+  // Where row i of slice `from` lies: without gaps, as its owner gives nothing.
+  auto place = [&](int from, int i) {
+    return exchange + ((from - (from > owner_of(i))) * TM + i) * TN * THREADS;
+  };
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+    if (slice != owner_of(i)) {
+      float* const to = place(slice, i);
+#pragma unroll
+      for (int j = 0; j < TN; ++j) to[j * THREADS] = acc[i][j];
+    }
+  slices_meet();
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+    if (slice == owner_of(i)) {
+#pragma unroll
+      for (int from = 0; from < SLICES; ++from)
+        if (from != owner_of(i)) {
+#pragma unroll
+          for (int j = 0; j < TN; ++j) acc[i][j] += place(from, i)[j * THREADS];
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, MIN_BLOCKS)
 ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
                  float* __restrict__ partial, const __grid_constant__ Gemm g) {
@@ -107,7 +133,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
     const char* const first_b = reinterpret_cast<const char*>(shared + PanelA::FLOATS + mine.n);
     unsigned from_a, from_b;  // where the unrolled k-steps begin, in bytes
     float* const staging = shared + STAGES * STAGE;
-    float* const exchange = staging + THREADS / 32 * STAGED + thread;
+    float* const exchange = staging + COMPUTE / 32 * STAGED + thread;
     int turn = slice;  // tiles until this slice's next one
     float af[2][TM], bf[2][TN];
     auto load_a = [&](int slot, int k) {
@@ -182,24 +208,10 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
             for (int j = 0; j < TN; ++j) acc[i][j] = sum[i][j];
         }
         if constexpr (SLICES > 1) {
-          if (slice) {
-#pragma unroll
-            for (int i = 0; i < TM; ++i)
-#pragma unroll
-              for (int j = 0; j < TN; ++j) exchange[((slice - 1) * TM * TN + i * TN + j) * THREADS] = acc[i][j];
-          }
-          slices_meet();
-          if (slice == 0) {
-#pragma unroll
-            for (int other = 1; other < SLICES; ++other)
-#pragma unroll
-              for (int i = 0; i < TM; ++i)
-#pragma unroll
-                for (int j = 0; j < TN; ++j) acc[i][j] += exchange[((other - 1) * TM * TN + i * TN + j) * THREADS];
-          }
+          slices_add_up(acc, exchange, slice);
           slices_meet();
         }
-        if (slice == 0) store_tile(acc, C0, C, partial, g, s, thread, staging);
+        if (slice * OWNED < TM) store_tile(acc, C0, C, partial, g, s, thread, slice, staging);
       }
   }
 }

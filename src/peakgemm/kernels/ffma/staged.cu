@@ -89,7 +89,7 @@ ffma_staged(const float* __restrict__ A, const float* __restrict__ B, const floa
       if (t + 1 < s.end) write(t + 1);
       __syncthreads();
     }
-    store_tile(acc, C0, C, partial, g, s, threadIdx.x, shared + 2 * STAGE);
+    store_tile(acc, C0, C, partial, g, s, threadIdx.x, 0, shared + 2 * STAGE);
     __syncthreads();
   }
 }

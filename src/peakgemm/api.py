@@ -43,8 +43,9 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: 
         InvalidValue: shapes that do not match, different devices, an ``out`` that overlaps an operand, is read-only or
             has another shape, a precision that there is not, or a scheme that the GPU has no kernels for.
         MissingComponent, CompileFailed, LaunchFailed: the GPU, its driver or the compiler.
-        OutOfMemory: the GPU has no room for the partial sums or split operands that the kernel needs; the message says
-            how many bytes. It is the array library's own out-of-memory error, too.
+        OutOfMemory: the GPU has no room for the operands that tensor cores need split; the message says how many bytes.
+            It is the array library's own out-of-memory error, too. An IEEE product that finds no room for partial sums
+            does without, slower.
     """
     if precision != "ieee":
         check_precision(precision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import byref, c_size_t
@@ -110,7 +111,13 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
             bound = bound or bound_for(posed.problem, gpu, choice)
             scratch = workspace
             if bound.workspace_bytes and scratch is None:
-                scratch = workspace_for(library, bound, gpu, request.a, handle)
+                try:
+                    scratch = workspace_for(library, bound, gpu, request.a, handle)
+                except OutOfMemory:
+                    lean = leaner(bound, gpu)
+                    if lean is None:
+                        raise
+                    bound = lean
             enqueue(bound, posed, views, workspace_pointer(library, scratch, bound.workspace_bytes), handle)
         result = library.deliver(target, request.a, handle, (*arrays.values(), scratch))
         if request.out is None:
@@ -132,6 +139,18 @@ def workspace_for(library: DeviceLibrary, bound: Bound | Emulated, gpu: Gpu, lik
         if not library.out_of_memory(error):
             raise
         raise workspace_refused(error, bound, gpu, library.name) from error
+
+
+def leaner(bound: Bound | Emulated, gpu: Gpu) -> Bound | Emulated | None:
+    """The same product, slower, by a kernel that needs no workspace; None: of split operands, or this is the one."""
+    from .kernels.library import RELAID, SPECIALISED
+    from .select import Choice
+
+    kernel = SPECIALISED if bound.kernel is RELAID else bound.kernel
+    if kernel.folder == "tensor" or (kernel is bound.kernel and bound.config.split == 1):
+        return None
+    config = dataclasses.replace(bound.config, split=1)
+    return bound_for(bound.problem, gpu, Choice(kernel, config, "heuristic", "there is no room for a workspace"))
 
 
 def workspace_refused(error: Exception, bound: Bound | Emulated, gpu: Gpu, holder: str = "") -> OutOfMemory:

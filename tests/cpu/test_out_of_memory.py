@@ -8,6 +8,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ import peakgemm as pg
 import stand_in
 from peakgemm import dispatch, prepared, staged
 from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory, PeakgemmError, out_of_memory_as
-from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.schemes import PRODUCTS
 from peakgemm.problem import Problem
 from peakgemm.request import Request
@@ -136,6 +137,23 @@ def test_only_what_helps_is_proposed(gpu: None, monkeypatch: pytest.MonkeyPatch)
         product(FullLibrary(1024), monkeypatch, partial)
     assert "'ieee'" not in str(caught.value) and "prepare" not in str(caught.value)
     assert str(caught.value).endswith("; pass memory that you have as Plan.execute's workspace=")
+
+
+@pytest.mark.parametrize(("kernel", "split"), [(SPECIALISED, 3), (RELAID, 1), (RELAID, 0)])
+def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, kernel: Any, split: int) -> None:
+    """Partial sums and a B laid out anew: the same tile without them, when no room is found."""
+    library, asked = FullLibrary(1024), list[Any]()
+    hungry = Choice(kernel, replace(SPECIALISED.default, split=split), "", "")
+
+    def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
+        asked.append(choice)
+        return (stand_in.Interpreted(problem, library.memory) if len(asked) > 1 else
+                Hungry(problem, library.memory, hungry, 4096))
+
+    monkeypatch.setattr(dispatch, "bound_for", bound_for)
+    a, b = operands()
+    assert np.allclose(dispatch.on_device(library, 0, Request(a, b)), a @ b, atol=1e-3)
+    assert (asked[1].kernel, asked[1].config) == (SPECIALISED, SPECIALISED.default)
 
 
 def test_without_the_drivers_word_the_rest_is_told(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from peakgemm import select, tuned
+from peakgemm.bench.suites import SUITES
 from peakgemm.kernels.library import SPECIALISED, recipe
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
@@ -351,12 +352,14 @@ def quoted_tiles() -> list[str]:
 
 def quoted_copies() -> list[str]:
     """Phrases of the section "Copies, and who ends a tile"."""
-    record = json.loads(COPIES.read_text())
+    rows = rows_of(json.loads(COPIES.read_text()))
 
     def us(name: str, text: str, kernel: str = SPECIALISED.name, tile: str = "", nvrtc: str = "") -> str:
-        found = [row["microseconds"] for run in record["runs"] for row in run["rungs"]
-                 if (run["name"], row["text"], row["kernel"]) == (name, text, kernel) and row["tile"].startswith(tile)
-                 and nvrtc in row.get("nvrtc", "")]
+        case = next(case for group in SUITES.values() for case in group if case.name == name)
+        asked = [case.m, case.n, case.k], case.layout, case.batch
+        found = [row["microseconds"] for row in rows if (row["shape"], row["layout"], row.get("batch", 1)) == asked
+                 and (row["screening"], row.get("kernel", SPECIALISED.name)) == (text, kernel)
+                 and Config(**row["config"]).label().startswith(tile) and row["nvrtc"].startswith(nvrtc)]
         return f"{min(found):.1f}"
 
     words, one, along = "words by warps beside themselves", ", one slice ends a tile", "16 lanes along k"
@@ -367,7 +370,7 @@ def quoted_copies() -> list[str]:
     turned, less = "4096x4096x4096:NT", "1024x1024x1024:TN"
     down = "BERT MLP down, 8 x 512"
     return [
-        f"{sum(len(run['rungs']) for run in record['runs']):,} comparisons".replace(",", " "),
+        f"{len(rows):,} comparisons".replace(",", " "),
         f"512 takes {us(five, group)} us instead of {us(five, 'before')}, 4096 NT {us(turned, group)} instead of "
         f"{us(turned, 'before')}",
         f"512 takes {us(five, tile)}, 1024 NT {us('1024x1024x1024:NT', tile)} instead of "

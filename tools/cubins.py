@@ -21,7 +21,7 @@ from rich.progress import Progress
 
 from peakgemm import tuned
 from peakgemm.kernels import shipped
-from peakgemm.kernels.library import FAMILIES, SPECIALISED, Recipe, recipe, reduce_recipe, relay_recipe
+from peakgemm.kernels.library import FAMILIES, RELAID, SPECIALISED, Recipe, recipe, reduce_recipe, relay_recipe
 from peakgemm.kernels.schemes import FUSED, SCHEMES, product_on, product_recipe, split_recipe
 from peakgemm.kernels.schemes import reduce_recipe as tensor_reduce_recipe
 from peakgemm.problem import Problem
@@ -45,7 +45,7 @@ def wanted() -> dict[str, Recipe]:
     """Every recipe, by the name of its cubin."""
     configs = {config for kernel, config in configurations(ARCH) if kernel is SPECIALISED}
     configs |= {replace(config, split=1) for kernel, config in tuned.table_configurations()
-                if kernel == SPECIALISED.name}
+                if kernel in (SPECIALISED.name, RELAID.name)}
     configs |= {carrying(config) for config in configs if may_carry(config)}
     recipes = [make(SPECIALISED, config, problem, ARCH) for config in configs for problem in problems()
                for make in (recipe, reduce_recipe)]

@@ -75,12 +75,12 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
         library: that all arrays belong to.
         stream: a ``CUstream`` handle; None: the library's current one.
         choice: kernel and configuration; None: `choice_for`.
-        workspace: memory for partial sums, of the library; None: allocated.
+        workspace: memory for partial sums, split operands or a B laid out anew, of the library; None: allocated.
 
     Raises:
         InvalidType, InvalidValue: see `pose` and `DeviceLibrary`; or the library's copies are not packed.
         CompileFailed, LaunchFailed, MissingComponent: see `kernels.bound`.
-        OutOfMemory: see `workspace_for`.
+        OutOfMemory: split operands do not fit; partial sums that do not are done without, by `leaner`.
     """
     gpu = device.require(index)
     with library.scope(index, stream) as handle:
@@ -158,8 +158,7 @@ def workspace_refused(error: Exception, bound: Bound | Emulated, gpu: Gpu, holde
     p, instead = bound.problem, []
     batch = f", batch {p.batch.count}" if p.batch.sizes else ""
     if bound.kernel.folder == "tensor":
-        ieee = workspace_bytes(choice_for(p, gpu), p, gpu)
-        instead.append(f"use precision='ieee', which needs {ieee:,} bytes")
+        instead.append("use precision='ieee', which does without")
         if holder and bound.workspace_bytes == workspace_bytes(bound, p, gpu):
             instead.append("split a constant b once, with peakgemm.prepare")
     if holder:

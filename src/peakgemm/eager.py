@@ -49,7 +49,7 @@ class Warm:
         """Enqueue: operands by address, ``out`` as a tensor. Returns the workspace that it made, or None.
 
         Raises:
-            OutOfMemory: the workspace does not fit.
+            OutOfMemory: split operands do not fit.
         """
         kept, launch = None, self.launch
         if launch is None:
@@ -63,7 +63,9 @@ class Warm:
                 lean = leaner(self.bound, gpu)
                 if lean is None:
                     raise workspace_refused(error, self.bound, gpu, "torch") from error
-                launch = lean.launch
+                # Remembered: torch empties its cache and waits before it refuses.
+                launch = self.launch = lean.launch
+                self.workspace_floats = 0
             else:
                 workspace = kept.data_ptr()
         target = out.data_ptr()

@@ -63,7 +63,7 @@ _RATES: dict[Config, tuple[float, float]] = {
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
 _START_US = 3.0        # launch and first tiles
 _STORED_PER_US = 500, 4000  # results that leave an SM: for each of its warps that store, and at most
-_SLICE_US = 0.2        # of the end of a tile, for each slice whose sums are added to the first one's
+_SLICE_US = 0.2        # of the end of a tile, for each slice whose sums are added to another's
 _CROWDS, _CROWDED = 16, 0.8  # results a thread: with as few, blocks that share an SM wait for copies; share of the rate
 _REDUCE_US = 2.6       # a second kernel
 _RELAY_US = 3.0        # a kernel that lays B out anew, beside reading and writing it
@@ -98,8 +98,9 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
         # A range of k-steps mostly ends inside of a tile.
         pieces = min(slots, shared * steps) + shared
         # Some block has a k-step and a piece at least, alone on its SM where there are few.
-        turns = tiles // slots * steps * config.min_blocks + max(shared * steps / sm_count, 1.0)
-        stored = tiles // slots * config.min_blocks + max(pieces / sm_count, 1.0)
+        least = 1.0 if shared else 0.0
+        turns = tiles // slots * steps * config.min_blocks + max(shared * steps / sm_count, least)
+        stored = tiles // slots * config.min_blocks + max(pieces / sm_count, least)
     else:
         split = min(config.split, steps)
         pieces = tiles * split if split > 1 else 0
@@ -109,7 +110,7 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
         turns = stored * -(-steps // split)
     # A block stores or computes; beside others on its SM, these go on meanwhile.
     each, most = _STORED_PER_US
-    together = min(config.min_blocks, -(-tiles // sm_count))
+    together = max(1, min(config.min_blocks, -(-tiles // sm_count)))
     store = stored * config.bm * config.bn / min(most, each * config.threads // 32 * together) / together
     store += stored / together * _SLICE_US * (config.slices - 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
@@ -170,7 +171,7 @@ def candidates(problem: Problem, arch: str, sm_count: int) -> list[tuple[Kernel,
              for candidate in (replace(config, split=split)
                                for split in _splits(config, problem, sm_count * config.min_blocks))]
     size = FLOAT * problem.n * problem.k
-    if limits.has_cp_async and by_words and relay.applies(problem) and size <= _RELAY_BYTES:
+    if limits.has_cp_async and by_words and size <= _RELAY_BYTES and not relay.constraints(problem):
         inner = relay.relaid(problem)
         before = _RELAY_US + 2 * size / (limits.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
         found += [(RELAID, config, before + _RELAY_MARGIN * _modelled_us(config, inner, limits, sm_count, False))
@@ -199,7 +200,7 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", pr
     known = tuned.lookup(problem, device_name)
     if known is not None:
         name, config, source = known
-        if is_valid(kernel_named(name), config, limits):
+        if is_valid(kernel_named(name), config, limits, problem):
             return Choice(kernel_named(name), config, source, f"measured on {device_name} for this very shape")
     ranked = candidates(problem, arch, sm_count)
     kernel, config, us = ranked[0]

@@ -44,7 +44,7 @@ def run(r: Request, gpu: Gpu, resident: View | None = None) -> None:
     ``resident``: ``b`` as it lies on the device already. Returns when ``out`` holds the result.
 
     Raises:
-        OutOfMemory: a panel's workspace does not fit on the device.
+        OutOfMemory: a panel's split operands do not fit on the device.
         LaunchFailed: the driver refused something else, memory for the operands among it.
     """
     r = _mergeable(r, resident)

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InvalidValue
-from .kernels.library import kernel_named, widths
+from .kernels import relay
+from .kernels.library import FAMILIES, kernel_named, widths
 from .problem import Config, Problem
 from .runtime.cache import tuned_folder
 
@@ -80,7 +81,9 @@ def digest(kernel: str) -> str:
     Raises:
         InvalidValue: no such kernel.
     """
-    return hashlib.sha256(kernel_named(kernel).source.encode()).hexdigest()[:16]
+    found = kernel_named(kernel)
+    before = relay.SOURCE.read_text(encoding="utf-8") if FAMILIES[found].relays else ""
+    return hashlib.sha256((found.source + before).encode()).hexdigest()[:16]
 
 
 def checked(found: Any) -> dict[str, Any]:

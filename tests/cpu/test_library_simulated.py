@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import stand_in
 from peakgemm.errors import InvalidValue
+from peakgemm.kernels import bound
 from peakgemm.kernels.library import RELAID, SPECIALISED, copied_by_words
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Batch, Config, Problem
@@ -157,7 +160,9 @@ def test_a_batch_whose_matrices_are_not_aligned() -> None:
 
 
 SHARED = [replace(SMALL, split=3), replace(SMALL, split=0), replace(SMALL, slices=2),
-          replace(SMALL, slices=2, split=0), replace(SMALL, slices=2, split=3)]  # fmt: skip
+          replace(SMALL, slices=2, split=0), replace(SMALL, slices=2, split=3),
+          # Slices that end tiles together.
+          *(replace(SMALL, bm=64, tm=8, slices=2, split=split) for split in (0, 1, 3))]
 
 
 @pytest.mark.parametrize("config", SHARED, ids=Config.label)
@@ -215,3 +220,29 @@ def test_b_is_laid_out_anew_only_where_words_would_be_copied() -> None:
     assert RELAID not in {kernel for kernel, *_ in candidates(replace(large, trans_b=False), "sm_90", 132)}
     assert candidates(small, "sm_90", 132)[0][0] is SPECIALISED
     assert copied_by_words(large)
+
+
+def test_a_b_laid_out_anew_is_what_the_product_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launches on a GPU, by their addresses: partial sums lie behind B."""
+    launched: list[tuple[str, tuple[int, ...]]] = []
+
+    def launcher(entry: str, *rest: Any) -> Any:
+        return SimpleNamespace(enqueue=lambda *addresses: launched.append((entry, addresses)))
+
+    monkeypatch.setattr(bound, "load", lambda compiled, shared, gpu: compiled.entry)
+    monkeypatch.setattr(bound, "Launcher", launcher)
+    config = next(config for kernel, config in configurations("sm_90") if kernel is SPECIALISED)
+    p = Problem(512, 510, 4096, 4096, 4096, 510, trans_b=True)
+    made = bound.Bound(RELAID, replace(config, split=0), p, stand_in.GPU)
+    made.launch(1, 2, 3, 3, 1000, 0)
+    size = 4096 * 512 * 4
+    assert launched == [("ffma_relay", (1, 2, 3, 3, 1000, 0)), ("ffma_specialised", (1, 1000, 3, 3, 1000 + size, 0)),
+                        ("ffma_reduce", (1, 1000, 3, 3, 1000 + size, 0))]
+    assert made.workspace_bytes > size
+    launched.clear()
+    nothing = bound.Bound(RELAID, config, replace(p, alpha=0.0), stand_in.GPU)
+    nothing.launch(1, 2, 3, 3, 1000, 0)
+    assert [entry for entry, _ in launched] == ["ffma_specialised"] and nothing.workspace_bytes == 0
+    with pytest.raises(InvalidValue, match="one B that serves"):
+        bound.Bound(RELAID, config, replace(p, batch=Batch((2,), (1 << 21,), (1 << 21,), (1 << 20,), (1 << 20,))),
+                    stand_in.GPU)

@@ -94,12 +94,10 @@ def test_the_error_tells_sizes_and_remedies(gpu: None, monkeypatch: pytest.Monke
     library = FullLibrary(-(-WANTED // 4))
     with pytest.raises(OutOfMemory) as caught:
         product(library, monkeypatch)
-    ieee = dispatch.workspace_bytes(dispatch.choice_for(PROBLEM, stand_in.GPU), PROBLEM, stand_in.GPU)
-    assert ieee < WANTED
     assert str(caught.value) == (
         f"a workspace of {WANTED:,} bytes for 300 x 200 x 500 by fp16x3 does not fit: GPU 0 has 12,345,678 of "
-        f"85,899,345,920 bytes free beside what stand-in holds; use precision='ieee', which needs {ieee:,} bytes, or "
-        "split a constant b once, with peakgemm.prepare, or pass memory that you have as Plan.execute's workspace=")
+        f"85,899,345,920 bytes free beside what stand-in holds; use precision='ieee', which does without, or split "
+        "a constant b once, with peakgemm.prepare, or pass memory that you have as Plan.execute's workspace=")
     assert caught.value.__cause__ is library.error
 
 
@@ -225,8 +223,31 @@ def test_host_arrays(device: list[Any], monkeypatch: pytest.MonkeyPatch) -> None
         if expected is OutOfMemory:
             assert isinstance(caught.value, LaunchFailed)  # as before
             said = str(caught.value)
-            assert said.startswith("a workspace of 777,777 bytes for ") and "use precision='ieee', which needs" in said
+            assert said.startswith("a workspace of 777,777 bytes for ") and "use precision='ieee', which does" in said
             assert "Plan.execute" not in said and "holds" not in said and "prepare" not in said
+
+
+def test_host_arrays_do_without(device: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refused_by_the_driver(monkeypatch, "CUDA_ERROR_OUT_OF_MEMORY (out of memory)")
+    asked: list[Any] = []
+
+    def memory(size: int, stream: int = 0) -> Any:
+        if size == 777_777:
+            raise error
+        return Memory(size, stream)
+
+    def bound_for(problem: Problem, gpu: Any, choice: Any) -> Any:
+        asked.append(choice)
+        return usual(problem, gpu, choice)
+
+    usual = staged.bound_for
+    hungry = Choice(RELAID, replace(SPECIALISED.default, split=0), "", "")
+    monkeypatch.setattr(staged, "DeviceMemory", memory)
+    monkeypatch.setattr(staged, "bound_for", lambda problem, gpu, choice: Hungry(problem, None, hungry, 777_777))
+    monkeypatch.setattr(dispatch, "bound_for", bound_for)
+    a, b = operands()
+    assert np.allclose(pg.matmul(a, b), a @ b, atol=1e-3)
+    assert {(choice.kernel, choice.config.split) for choice in asked} == {(SPECIALISED, 1)}
 
 
 def test_the_drivers_own_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +305,30 @@ def test_torchs_warm_path(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError) as caught:
         warm.run(256, 512, 0, out, stand_in.STREAM)
     assert caught.value is error
+
+
+def test_torchs_warm_path_does_without(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And asks torch once."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    from peakgemm import eager
+
+    refused, launched = list[Any](), list[int]()
+
+    def empty(shape: Any, **where: Any) -> Any:
+        refused.append(shape)
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    def bound_for(problem: Problem, gpu: Any, choice: Any) -> Any:
+        assert (choice.kernel, choice.config.split) == (SPECIALISED, 1)
+        return SimpleNamespace(launch=lambda a, b, c, c0, workspace, stream: launched.append(workspace))
+
+    monkeypatch.setattr(eager, "_empty", empty)
+    monkeypatch.setattr(dispatch, "bound_for", bound_for)
+    hungry = Hungry(PROBLEM, stand_in.Memory(), Choice(RELAID, replace(SPECIALISED.default, split=0), "", ""), 4096)
+    warm = eager.Warm(hungry, (300, 200), False, True, SimpleNamespace(index=0), (0, 0, 0, 0))
+    for _ in range(2):
+        assert warm.run(256, 512, 0, torch.empty(300, 200), stand_in.STREAM) is None
+    assert (len(refused), launched) == (1, [0, 0])
 
 
 def test_torchs() -> None:

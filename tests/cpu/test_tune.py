@@ -20,7 +20,7 @@ from peakgemm import dispatch, select, tuned
 from peakgemm.bench.suites import SUITES, cases
 from peakgemm.bench.timer import Comparison
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
-from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.schemes import PRODUCTS
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
@@ -198,6 +198,17 @@ def test_an_entry_goes_round(kept: Path) -> None:
     choice = select.choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name)  # no longer what it said before
     assert (choice.kernel, choice.config, choice.source) == (SPECIALISED, OTHER, "tuned")
     assert dispatch.choice_for(PROBLEM, GPU) is choice
+
+
+def test_one_b_for_the_batch_is_not_taken_for_many(kept: Path) -> None:
+    """Both have the same key, but only one B can be laid out anew."""
+    one = Problem(2048, 4096, 4096, 4096, 4096, 4096, trans_b=True,
+                  batch=Batch((3,), (2049 * 4096,), (0,), (1 << 23,), (1 << 23,)))
+    many = replace(one, batch=replace(one.batch, b=(1 << 24,)))
+    assert tuned.key(one) == tuned.key(many)
+    store.save(GPU.name, one, replace(outcome(True), winner=Candidate(RELAID, OTHER, 1.0)), "heuristic")
+    choices = [select.choose(p, GPU.arch, GPU.sm_count, GPU.name) for p in (one, many)]
+    assert [(choice.kernel, choice.source) for choice in choices] == [(RELAID, "tuned"), (SPECIALISED, "heuristic")]
 
 
 def test_a_default_that_stays_is_remembered_and_not_imposed(kept: Path) -> None:

@@ -1,4 +1,4 @@
-"""The kernels behind `peakgemm.matmul`: any layout, alignment, batch, alpha and beta, without a copy of an operand."""
+"""The kernels behind `peakgemm.matmul`: any layout, alignment, batch, alpha and beta; at most B is laid out anew."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPECIALISED = Kernel(
     tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "variant", "split"}),
 )
 RELAID = Kernel(
-    -1, "relaid", "as specialised, after a pass that lays B out anew, so that it is copied sixteen bytes at a time",
+    -1, relay.KERNEL, "as specialised, after a pass that lays B out anew, so that it is copied sixteen bytes at a time",
     SPECIALISED.default, SPECIALISED.shape, _ring, dynamic=True, cp_async=True, folder="ffma",
     source_name=SPECIALISED.name, tunes=SPECIALISED.tunes,
 )

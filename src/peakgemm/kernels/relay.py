@@ -13,6 +13,7 @@ from .schedule import arguments
 
 SOURCE = source.KERNELS / "ffma" / "relay.cu"
 ENTRY = "ffma_relay"
+KERNEL = "relaid"  # of the library, that begins with it
 _TILE = Config(64, 64, 64, 4, 4)  # of B: 64 x 64 by 256 threads
 THREADS = _TILE.threads
 
@@ -26,28 +27,30 @@ class Relay:
     arguments: bytes
 
 
-def applies(problem: Problem) -> bool:
-    """Whether one B serves the whole batch."""
-    return not any(problem.batch.b)
+def constraints(problem: Problem) -> list[str]:
+    """Why B of ``problem`` cannot be laid out anew: what `validity` says of the kernel that does."""
+    p, broken = problem, list[str]()
+    if any(p.batch.b):
+        broken.append(f"batch strides {p.batch.b} of B must be 0: one B that serves the whole batch can be laid out "
+                      "anew; use the kernel 'specialised'")
+    if _blocks(p) > MAX_BLOCKS:
+        broken.append(f"B of {p.k} x {p.n} has {_blocks(p)} tiles of 64 x 64, the limit is {MAX_BLOCKS}; use the "
+                      "kernel 'specialised'")
+    return broken
 
 
 def relay(problem: Problem) -> Relay:
     """The launch for ``problem``.
 
     Raises:
-        InvalidValue: a B for each product of the batch, or one of more than 2**31 - 1 tiles of 64 x 64.
+        InvalidValue: its `constraints`.
     """
     p = problem
-    if not applies(p):
-        raise InvalidValue(f"batch strides {p.batch.b} of B: one B that serves the whole batch can be laid out anew; "
-                           "use the kernel 'specialised'")
-    blocks = -(-p.n // _TILE.bn) * -(-p.k // _TILE.bk)
-    if blocks > MAX_BLOCKS:
-        raise InvalidValue(f"B of {p.k} x {p.n} has {blocks} tiles of 64 x 64, the limit is {MAX_BLOCKS}; use the "
-                           "kernel 'specialised'")
+    if broken := constraints(p):
+        raise InvalidValue("; ".join(broken))
     # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
-    return Relay(blocks if p.alpha and p.m and p.batch.count else 0, p.k * _pitch(p) * FLOAT,
-                 arguments(p, 0, 0, 0))
+    reads = p.alpha and p.m and p.batch.count
+    return Relay(_blocks(p) if reads else 0, p.k * _pitch(p) * FLOAT if reads else 0, arguments(p, 0, 0, 0))
 
 
 def relaid(problem: Problem) -> Problem:
@@ -60,6 +63,10 @@ def relaid(problem: Problem) -> Problem:
 def macros(problem: Problem) -> dict[str, int]:
     """What the kernel is compiled with."""
     return _TILE.macros() | {"TRANS_B": int(problem.trans_b)}
+
+
+def _blocks(p: Problem) -> int:
+    return -(-p.n // _TILE.bn) * -(-p.k // _TILE.bk)
 
 
 def _pitch(p: Problem) -> int:

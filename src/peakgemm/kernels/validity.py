@@ -13,7 +13,7 @@ from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 from ..runtime.tensor_map import MAX_LD, MAX_SIDE
-from . import skinny
+from . import relay, skinny
 from .registry import Kernel
 
 _TILE = frozenset({"bm", "bn", "bk", "tm", "tn", "aligned"})
@@ -23,7 +23,8 @@ PRODUCER_REGISTERS = 40
 def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Problem | None = None) -> list[str]:
     """Every constraint that ``config`` breaks; an empty list means that it is valid.
 
-    With a ``problem``, an aligned config must also suit its sizes, leading dimensions and addresses.
+    With a ``problem``, an aligned config must also suit its sizes, leading dimensions and addresses, and a kernel that
+    lays B out anew its batch.
     """
     broken = list(_tile(kernel, config))
     if broken:  # the formulas below divide by what has just been found wrong
@@ -31,6 +32,8 @@ def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Prob
     broken += _resources(kernel, config, arch)
     if problem is not None and config.aligned:
         broken += _alignment(kernel, config, problem)
+    if problem is not None and kernel.name == relay.KERNEL:
+        broken += relay.constraints(problem)
     return broken
 
 

@@ -12,7 +12,7 @@ struct Panel {
   static constexpr int FLOATS = BK * PITCH;  // of one stage
   // Straight copies: chunks of a row of shared memory, how many lie beside each other in one round of copies
   // (the largest power of two that divides them), rounds beside each other, whose addresses are free: of words, a warp
-  // copies whole rows (2.5 % at 2047); of 16 bytes the warps share a row (with one each, 2048 takes 3 % longer).
+  // copies whole rows (0.5 % at 2047); of 16 bytes the warps share a row (with one each, 2048 takes 5 % longer).
   static constexpr int CHUNKS = ROWS / WIDTH, EVEN = CHUNKS & -CHUNKS, MOST = WIDTH == 1 ? 32 : PRODUCERS;
   static constexpr int BESIDE = K_INNER ? 8 : EVEN < MOST ? EVEN : MOST;
   static constexpr int BELOW = PRODUCERS / BESIDE;  // rows (K_INNER) or k-steps that a round of copies covers

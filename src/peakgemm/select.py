@@ -7,21 +7,31 @@ is deterministic: equal estimates go to the configuration that is named first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 
 from . import tuned
 from .emulate.estimate import best as best_emulated
 from .errors import InvalidValue
 from .kernels import relay, skinny
-from .kernels.library import RELAID, SPECIALISED, STAGED, copied_by_words, kernel_named
+from .kernels.library import (
+    RELAID,
+    SPECIALISED,
+    STAGED,
+    compile_for,
+    compile_reduce,
+    compile_relay,
+    copied_by_words,
+    kernel_named,
+)
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schemes import SCHEMES, schemes_on
 from .kernels.skinny import SKINNY
 from .kernels.validity import is_valid
 from .problem import Config, Problem
 from .runtime.architectures import Architecture, architecture
+from .runtime.compile import Compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +293,18 @@ def carrying(config: Config) -> Config:
     return replace(config, variant=config.variant | _CARRY)
 
 
-def warm_set(arch: str) -> list[tuple[Kernel, Config, Problem]]:
-    """What `cache warm` compiles: every configuration of ``arch`` for aligned operands of each layout."""
+def warm_set(arch: str) -> list[tuple[str, Callable[[], Compiled]]]:
+    """What `cache warm` compiles, with a label each: every configuration of ``arch`` for aligned operands of each
+    layout, and what adds up partial sums or lays B out anew."""
     problems = [Problem(1024, 1024, 1024, 1024, 1024, 1024, trans_a=ta, trans_b=tb)
                 for ta in (False, True) for tb in (False, True)]
-    return [(kernel, config, problem) for kernel, config in configurations(arch) for problem in problems]
+    known = configurations(arch)
+    found: list[tuple[str, Callable[[], Compiled]]] = [
+        (f"{kernel.name} {config.label()}", partial(compile_for, kernel, config, problem, arch))
+        for kernel, config in known for problem in problems]
+    found += [(f"sums of {config.label()}", partial(compile_reduce, kernel, config, problems[0], arch))
+              for kernel, config in known]
+    if architecture(arch).has_cp_async:
+        found += [(f"B of {problem.layout} laid out anew", partial(compile_relay, problem, arch))
+                  for problem in problems[:2]]
+    return found

@@ -13,9 +13,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
@@ -468,22 +471,31 @@ def test_clear_takes_tuning_entries_only_when_told(cold: Path, run) -> None:
     assert files(cold) == [cold / "tuned" / "notes.txt"]
 
 
+class Times(NamedTuple):
+    """Stands for a kernel."""
+
+    name: str
+    factor: int
+
+
 @pytest.fixture
 def selection(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     """A dispatcher of three kernels; the problems that it was asked about."""
     asked: list[Problem] = []
-    kernels = [SimpleNamespace(name=f"times{f}", factor=f) for f in (2, 3, 4)]
+    kernels = [Times(f"times{f}", f) for f in (2, 3, 4)]
     config = SimpleNamespace(label=lambda: "label")
 
     def choose(problem, arch, sm_count, device_name=""):
         asked.append(problem)
         return SimpleNamespace(kernel=kernels[0], config=config)
 
-    module = SimpleNamespace(choose=choose, warm_set=lambda arch: [(k, config, None) for k in kernels])
+    module = SimpleNamespace(choose=choose, warm_set=lambda arch: [(k.name, partial(scale, k.factor)) for k in kernels])
     monkeypatch.setitem(sys.modules, "peakgemm.select", module)
     monkeypatch.setattr("peakgemm.select", module, raising=False)
-    monkeypatch.setattr("peakgemm.kernels.library.compile_for",
-                        lambda kernel, config, problem, arch: scale(kernel.factor))
+    family = SimpleNamespace(schedule=lambda config, problem, sms: None)
+    monkeypatch.setattr("peakgemm.kernels.library.FAMILIES", defaultdict(lambda: family))
+    monkeypatch.setattr("peakgemm.kernels.library.compilations", lambda kernel, config, problem, arch, plan: {
+        "product": partial(scale, kernel.factor), "reduce": partial(scale, 7)})
     return asked
 
 
@@ -499,7 +511,21 @@ def test_warm_for_shapes(cold: Path, run, selection: list[Problem]) -> None:
     code, out, _ = run("cache", "warm", "--shape", "64x32x16,8x8x8")
     assert code == 0
     assert [(p.m, p.n, p.k) for p in selection] == [(64, 32, 16), (8, 8, 8)]
-    assert "2 kernels for sm_90" in out
+    assert "4 kernels for sm_90" in out
+
+
+def test_what_is_warmed_is_all_that_a_first_call_compiles() -> None:
+    """A product with partial sums and a B that is laid out anew; of the set, the kernels of every launch."""
+    from peakgemm.kernels.library import FAMILIES, compilations
+    from peakgemm.select import choose, warm_set
+
+    problem = Problem.contiguous(4095, 4095, 4095)
+    choice = choose(problem, "sm_90", 132)
+    plan = FAMILIES[choice.kernel].schedule(choice.config, problem, 132)
+    assert set(compilations(choice.kernel, choice.config, problem, "sm_90", plan)) == {"product", "reduce", "relay"}
+    labels = [label for label, _ in warm_set("sm_90")]
+    assert {"sums of 128x256x16/8x16 8st db", "B of NT laid out anew", "B of NN laid out anew"} <= set(labels)
+    assert not any("anew" in label for label, _ in warm_set("sm_75"))
 
 
 def test_warm_without_a_cache_is_refused(cold: Path, run, selection: list[Problem]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ from ..errors import InvalidValue
 from ..problem import Problem
 from ..runtime import cache, device
 from ..runtime.architectures import architecture
-from ..runtime.compile import in_parallel
+from ..runtime.compile import Compiled, in_parallel
 from . import parse
 from .console import out, progress
 
@@ -50,34 +50,33 @@ def warm(
         raise InvalidValue(f"nothing would be kept: {problem}")
     jobs = _jobs(target, shape)
     with progress("compiling", len(jobs)) as done:
-        kept = in_parallel(_compiler(target, done), jobs)
+        kept = in_parallel(_compiler(done), jobs)
     fresh = sum(compiled.recipe is None for compiled in kept)
     out.print(f"{cache.folder()}: {len(kept)} kernels for {target}, {fresh} of them new", markup=False, soft_wrap=True)
 
 
-def _jobs(arch: str, shape: str | None) -> Sequence[tuple[Any, Any, Problem]]:
-    """The kernels, configurations and problems to compile for."""
+def _jobs(arch: str, shape: str | None) -> Sequence[tuple[str, Callable[[], Compiled]]]:
+    """What to compile, with a label each."""
     from .. import select
+    from ..kernels.library import FAMILIES, compilations
 
     if shape is None:
-        jobs: Sequence[tuple[Any, Any, Problem]] = select.warm_set(arch)
-        return jobs
+        return select.warm_set(arch)
     gpu = device.find()
     sms, name = (gpu.sm_count, gpu.name) if gpu and gpu.arch == arch else (architecture(arch).gpu_sms, "")
-    found = []
+    found = list[tuple[str, Callable[[], Compiled]]]()
     for m, n, k in parse.shapes(None, shape, 0):
         problem = Problem.contiguous(m, n, k)
         choice = select.choose(problem, arch, sms, name)
-        found.append((choice.kernel, choice.config, problem))
+        plan = FAMILIES[choice.kernel].schedule(choice.config, problem, sms)
+        found += [(f"{choice.kernel.name} {choice.config.label()}: {what}", job) for what, job in compilations(
+            choice.kernel, choice.config, problem, arch, plan).items()]
     return found
 
 
-def _compiler(arch: str, done: Callable[[str], None]) -> Callable[[tuple[Any, Any, Problem]], Any]:
-    from ..kernels.library import compile_for
-
-    def work(job: tuple[Any, Any, Problem]) -> Any:
-        kernel, config, problem = job
-        compiled = compile_for(kernel, config, problem, arch)
-        done(f"{kernel.name} {config.label()}")
+def _compiler(done: Callable[[str], None]) -> Callable[[tuple[str, Callable[[], Compiled]]], Compiled]:
+    def work(job: tuple[str, Callable[[], Compiled]]) -> Compiled:
+        compiled = job[1]()
+        done(job[0])
         return compiled
     return work

@@ -10,7 +10,7 @@ from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
 from ..runtime.launch import Launcher, load
 from . import relay
-from .library import FAMILIES, compile_for, compile_reduce, compile_relay
+from .library import FAMILIES, compilations
 from .registry import Kernel
 from .validity import require
 
@@ -56,23 +56,19 @@ class Bound:
         if plan.blocks == 0:
             return
         label = f"{kernel.name} {config.label()} {problem.layout}"
-        jobs = [lambda: compile_for(kernel, config, problem, gpu.arch)]
-        if plan.reduce_blocks:
-            jobs.append(lambda: compile_reduce(kernel, config, problem, gpu.arch))
-        first = relay.relay(problem) if family.relays else None
-        if first is not None and first.blocks:
-            jobs.append(lambda: compile_relay(problem, gpu.arch))
-        compiled = in_parallel(lambda job: job(), jobs) if len(jobs) > 1 else [jobs[0]()]
-        loaded = load(compiled[0], shared_bytes(kernel, config, plan.blocks, gpu), gpu)
+        jobs = compilations(kernel, config, problem, gpu.arch, plan)
+        made = in_parallel(lambda job: job(), jobs.values()) if len(jobs) > 1 else [jobs["product"]()]
+        compiled = dict(zip(jobs, made, strict=True))
+        loaded = load(compiled["product"], shared_bytes(kernel, config, plan.blocks, gpu), gpu)
         self._product = Launcher(loaded, label, gpu, plan.blocks, config.block_threads, plan.arguments).enqueue
-        if plan.reduce_blocks:
-            self._reduce = Launcher(load(compiled[1], 0, gpu), label, gpu, plan.reduce_blocks,
+        if "reduce" in compiled:
+            self._reduce = Launcher(load(compiled["reduce"], 0, gpu), label, gpu, plan.reduce_blocks,
                                     family.reduce_threads(config), plan.arguments).enqueue
-        if first is not None:
+        if "relay" in compiled:
+            first = relay.relay(problem)
             self._relaid_bytes = first.size
-            if first.blocks:
-                self._relay = Launcher(load(compiled[-1], 0, gpu), label, gpu, first.blocks, relay.THREADS,
-                                       first.arguments).enqueue
+            self._relay = Launcher(load(compiled["relay"], 0, gpu), label, gpu, first.blocks, relay.THREADS,
+                                   first.arguments).enqueue
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         """Enqueue ``C = alpha op(A) op(B) + beta C0`` on ``stream`` (a ``CUstream`` as an integer) and return.
@@ -84,9 +80,8 @@ class Bound:
             LaunchFailed: the driver's refusal, with kernel, configuration, grid and shared memory.
         """
         if self._product is not None:
-            if self._relaid_bytes:
-                if self._relay is not None:
-                    self._relay(a, b, c0, c, workspace, stream)
+            if self._relay is not None:
+                self._relay(a, b, c0, c, workspace, stream)
                 b, workspace = workspace, workspace + self._relaid_bytes
             self._product(a, b, c0, c, workspace, stream)
             if self._reduce is not None:

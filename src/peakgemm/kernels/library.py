@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from ..errors import InvalidValue
@@ -194,3 +194,16 @@ def compile_reduce(kernel: Kernel, config: Config, problem: Problem, arch: str, 
 def compile_relay(problem: Problem, arch: str, kind: Kind = "cubin") -> Compiled:
     """Compile the kernel that lays B of ``problem`` out anew, or take the shipped cubin."""
     return relay_recipe(problem, arch).make(kind)
+
+
+def compilations(kernel: Kernel, config: Config, problem: Problem, arch: str,
+                 plan: Schedule) -> dict[str, Callable[[], Compiled]]:
+    """What compiles the kernels of the launch ``plan``: ``product``, and as it needs them ``reduce`` and ``relay``."""
+    found: dict[str, Callable[[], Compiled]] = {}
+    if plan.blocks:
+        found["product"] = partial(compile_for, kernel, config, problem, arch)
+    if plan.reduce_blocks:
+        found["reduce"] = partial(compile_reduce, kernel, config, problem, arch)
+    if plan.blocks and FAMILIES[kernel].relays and relay.relay(problem).blocks:
+        found["relay"] = partial(compile_relay, problem, arch)
+    return found

@@ -30,8 +30,9 @@ from peakgemm.tune.space import KEEP
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-RECORD, BENCH, RUNGS, TILES, COPIES, UNSEEN = (ROOT / "results" / "h100" / f"{name}.json" for name in (
-    "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies", "unseen"))
+RECORD, BENCH, RUNGS, TILES, COPIES, UNSEEN, UNSEEN_BEFORE = (ROOT / "results" / "h100" / f"{name}.json" for name in (
+    "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies", "unseen",
+    "unseen-before"))
 PAGE = ROOT / "docs" / "experiments.md"
 MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
 ARCH, SMS = "sm_90", 132
@@ -292,10 +293,11 @@ def quoted() -> list[str]:
     out.append(f"{sum(abs(q - 1) > 0.02 for q in both)} of {len(both)} configurations differ by more than 2 %, from "
                f"{both[0]:.3f} to {both[-1]:.3f} (13.0 over 13.4), {median(both):.3f} in the median")
     vector = bench["1x8192x8192"]
-    unseen = json.loads(UNSEEN.read_text())["unseen"]
+    unseen, before = (json.loads(path.read_text())["unseen"] for path in (UNSEEN, UNSEEN_BEFORE))
     out.append(f"{unseen['rows']} drawn shapes that no table holds, the choice took {unseen['median']:.3f} times the "
                f"best time found in the median, {unseen['p90']:.2f} at the 90th percentile, "
                f"{unseen['worst']:.2f} at most ({unseen['worst_name']})")
+    out.append(f"{before['median']:.3f}, {before['p90']:.2f} and {before['worst']:.2f} on {before['rows']}")
     out.append(f"{vector['gbs']:.0f} GB/s at 1x8192x8192, {vector['share_of_copy']:.2f} of a copy")
     return out + quoted_tiles() + quoted_copies()
 

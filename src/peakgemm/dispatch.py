@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import byref, c_size_t
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .boundary import Posed, pose
@@ -80,7 +80,7 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
     Raises:
         InvalidType, InvalidValue: see `pose` and `DeviceLibrary`; or the library's copies are not packed.
         CompileFailed, LaunchFailed, MissingComponent: see `kernels.bound`.
-        OutOfMemory: split operands do not fit; partial sums that do not are done without, by `leaner`.
+        OutOfMemory: see `without_workspace`.
     """
     gpu = device.require(index)
     with library.scope(index, stream) as handle:
@@ -111,13 +111,7 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
             bound = bound or bound_for(posed.problem, gpu, choice)
             scratch = workspace
             if bound.workspace_bytes and scratch is None:
-                try:
-                    scratch = workspace_for(library, bound, gpu, request.a, handle)
-                except OutOfMemory:
-                    lean = leaner(bound, gpu)
-                    if lean is None:
-                        raise
-                    bound = lean
+                bound, scratch = workspace_for(library, bound, gpu, request.a, handle)
             enqueue(bound, posed, views, workspace_pointer(library, scratch, bound.workspace_bytes), handle)
         result = library.deliver(target, request.a, handle, (*arrays.values(), scratch))
         if request.out is None:
@@ -127,44 +121,45 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
         return request.out
 
 
-def workspace_for(library: DeviceLibrary, bound: Bound | Emulated, gpu: Gpu, like: Any, stream: int) -> Any:
-    """The library's memory for the workspace of ``bound``.
+def workspace_for(library: DeviceLibrary, bound: Bound | Emulated, gpu: Gpu, like: Any,
+                  stream: int) -> tuple[Bound | Emulated, Any]:
+    """What runs, ``bound`` or where there is no room what does without, and the library's memory for its workspace.
 
     Raises:
-        OutOfMemory: it does not fit.
+        OutOfMemory: see `without_workspace`.
     """
     try:
-        return library.empty((-(-bound.workspace_bytes // FLOAT),), like, stream)
+        return bound, library.empty((-(-bound.workspace_bytes // FLOAT),), like, stream)
     except Exception as error:
         if not library.out_of_memory(error):
             raise
-        raise workspace_refused(error, bound, gpu, library.name) from error
+        return without_workspace(error, bound, gpu, library.name), None
 
 
-def leaner(bound: Bound | Emulated, gpu: Gpu) -> Bound | Emulated | None:
-    """The same product, slower, by a kernel that needs no workspace; None: of split operands, or this is the one."""
+def without_workspace(error: Exception, bound: Bound | Emulated, gpu: Gpu, holder: str = "") -> Bound | Emulated:
+    """The product of ``bound``, whose workspace was refused with ``error``, by a kernel that needs none, slower.
+
+    ``holder``: who refused; "": the driver, of a product of host arrays.
+
+    Raises:
+        OutOfMemory: there is no such kernel, as of operands that tensor cores need split; with what takes less.
+    """
     from .kernels.library import RELAID, SPECIALISED
     from .select import Choice
 
+    p, config = bound.problem, replace(bound.config, split=1)
     kernel = SPECIALISED if bound.kernel is RELAID else bound.kernel
-    if kernel.folder == "tensor" or (kernel is bound.kernel and bound.config.split == 1):
-        return None
-    config = dataclasses.replace(bound.config, split=1)
-    return bound_for(bound.problem, gpu, Choice(kernel, config, "heuristic", "there is no room for a workspace"))
-
-
-def workspace_refused(error: Exception, bound: Bound | Emulated, gpu: Gpu, holder: str = "") -> OutOfMemory:
-    """`no_room` for a workspace, with what takes less; ``holder`` "": of a product of host arrays."""
-    p, instead = bound.problem, []
-    batch = f", batch {p.batch.count}" if p.batch.sizes else ""
-    if bound.kernel.folder == "tensor":
+    if kernel.folder != "tensor" and (kernel, config) != (bound.kernel, bound.config):
+        return bound_for(p, gpu, Choice(kernel, config, "heuristic", "there is no room for a workspace"))
+    instead, batch = [], f", batch {p.batch.count}" if p.batch.sizes else ""
+    if kernel.folder == "tensor":
         instead.append("use precision='ieee', which does without")
         if holder and bound.workspace_bytes == workspace_bytes(bound, p, gpu):
             instead.append("split a constant b once, with peakgemm.prepare")
     if holder:
         instead.append("pass memory that you have as Plan.execute's workspace=")
-    return no_room(error, f"a workspace of {bound.workspace_bytes:,} bytes for {p.m} x {p.n} x {p.k}{batch} by "
-                   f"{bound.kernel.name}", gpu, holder, instead or ["free some"])
+    raise no_room(error, f"a workspace of {bound.workspace_bytes:,} bytes for {p.m} x {p.n} x {p.k}{batch} by "
+                  f"{kernel.name}", gpu, holder, instead or ["free some"]) from error
 
 
 def no_room(error: Exception, what: str, gpu: Gpu, holder: str, instead: Sequence[str]) -> OutOfMemory:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .dispatch import bound_for, choice_for, leaner, on_device, pose_request, views_of, workspace_refused
+from .dispatch import bound_for, choice_for, on_device, pose_request, views_of, without_workspace
 from .errors import InvalidValue
 from .overlap import span
 from .request import NO_STREAM, Request, locate, scales
@@ -51,27 +51,23 @@ class Warm:
         Raises:
             OutOfMemory: split operands do not fit.
         """
-        kept, launch = None, self.launch
-        if launch is None:
+        kept = None
+        if self.launch is None:
             return kept  # nothing to compute
         if self.workspace_floats and not workspace:
             try:
                 kept = _empty((self.workspace_floats,), dtype=_FLOAT32, device=self.place)
             except torch.cuda.OutOfMemoryError as error:
                 assert self.bound is not None
-                gpu = device.require(self.index)
-                lean = leaner(self.bound, gpu)
-                if lean is None:
-                    raise workspace_refused(error, self.bound, gpu, "torch") from error
                 # Remembered: torch empties its cache and waits before it refuses.
-                launch = self.launch = lean.launch
-                self.workspace_floats = 0
+                self.bound = without_workspace(error, self.bound, device.require(self.index), "torch")
+                self.launch, self.workspace_floats = self.bound.launch, 0
             else:
                 workspace = kept.data_ptr()
         target = out.data_ptr()
         if self.swapped:
             a, b = b, a
-        launch(a, b, target, target if self.in_place else c, workspace, stream)
+        self.launch(a, b, target, target if self.in_place else c, workspace, stream)
         return kept
 
 

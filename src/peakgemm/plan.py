@@ -226,7 +226,7 @@ class Plan:
             if workspace is None:
                 assert self._choice is not None and self._gpu is not None
                 bound = bound_for(self._problem, self._gpu, self._choice)
-                workspace = workspace_for(library, bound, self._gpu, a, used)
+                _, workspace = workspace_for(library, bound, self._gpu, a, used)  # none does without
             self._last = workspace, used
         return on_device(library, index, request, handle, self._choice, workspace)
 

@@ -276,7 +276,7 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
     if chosen.kernel not in (SPECIALISED, RELAID) or not _sliced(problem):
         return chosen
     config, reason = chosen.config, chosen.reason
-    if chosen.kernel is RELAID or not may_carry(config):
+    if not may_carry(config):
         config = next(one for kernel, one, _ in candidates(problem, arch, sm_count)
                       if kernel is SPECIALISED and may_carry(one))
         reason = "the model's best of those that carry their sums over"

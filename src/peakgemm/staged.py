@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .boundary import Posed, pose
-from .dispatch import bound_for, choice_for, enqueue, leaner, workspace_refused
+from .dispatch import bound_for, choice_for, enqueue, without_workspace
 from .errors import InvalidValue
 from .problem import Problem
 from .request import Request
@@ -107,10 +107,7 @@ class _Slot:
             except Exception as error:
                 if not driver_out_of_memory(error):
                     raise
-                lean = leaner(bound, gpu)
-                if lean is None:
-                    raise workspace_refused(error, bound, gpu) from error
-                bound = lean
+                bound = without_workspace(error, bound, gpu)
         workspace = self._workspace.pointer if self._workspace and bound.workspace_bytes else 0
         enqueue(bound, posed, views, workspace, self._way.compute)
         order(self._way.compute, self._way.outward)

@@ -109,6 +109,10 @@ def _bare_tile(config: Config, problem: Problem) -> dict[str, int]:
     return replace(config, stages=2, registers=0, producers=0, min_blocks=1, slices=1, variant=0).macros()
 
 
+def _relaid_layouts_and_widths(problem: Problem) -> dict[str, int]:
+    return _layouts_and_widths(relay.relaid(problem)) | {"WIDTH_B": 4}  # whatever N: rows end with zeros
+
+
 def _relaid_schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     plan = tiled_schedule(config, relay.relaid(problem), sm_count)
     return replace(plan, workspace_bytes=relay.relay(problem).size + plan.workspace_bytes)
@@ -118,10 +122,6 @@ _TILED = Family(_layouts_and_widths, tiled_schedule, source.KERNELS / "ffma" / "
                 _bare_tile, lambda config: config.threads)
 _SKINNY = Family(skinny.specialisation, skinny.schedule, skinny.REDUCE, "ffma_skinny_reduce", skinny.reduce_macros,
                  lambda config: skinny.REDUCE_THREADS)
-def _relaid_layouts_and_widths(problem: Problem) -> dict[str, int]:
-    return _layouts_and_widths(relay.relaid(problem)) | {"WIDTH_B": 4}  # whatever N: rows end with zeros
-
-
 _RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=_relaid_schedule, relays=True)
 FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, RELAID: _RELAID, STAGED: _TILED, SKINNY: _SKINNY}
 

@@ -44,9 +44,9 @@ def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any
                                args=[a, b, c, c, partial, first.arguments], checks=checks, max_steps=max_steps))
         b, partial = partial, partial[first.size // 4:]
     args = [a, b, c if c0 is None else c0, c, partial, plan.arguments]
-    reports += [run(compile_for(kernel, config, problem, arch, "ptx"), grid=plan.blocks,
-                   block=config.block_threads, arch=arch, args=args,
-                   shared_bytes=kernel.shared_bytes(config), checks=checks, max_steps=max_steps)]
+    reports.append(run(compile_for(kernel, config, problem, arch, "ptx"), grid=plan.blocks,
+                       block=config.block_threads, arch=arch, args=args, shared_bytes=kernel.shared_bytes(config),
+                       checks=checks, max_steps=max_steps))
     if plan.reduce_blocks:
         reports.append(run(compile_reduce(kernel, config, problem, arch, "ptx"), grid=plan.reduce_blocks,
                            block=family.reduce_threads(config), arch=arch, args=args, checks=checks,

@@ -31,8 +31,8 @@ __device__ __forceinline__ void stage_row(const float (&acc)[TM][TN], int i, uns
   }
 }
 
-// Groups of warps that share a tile (SLICES) end it together, each with whole quads of rows of every thread tile: 1.5 %
-// at 1024. Where there are not as many, the first ends it alone: with two rows each 512 took 7 % longer.
+// Groups of warps that share a tile (SLICES) end it together, each with whole quads of rows of every thread tile: 1 %
+// at 1023. Where there are not as many, the first ends it alone: with two rows each 512 took 7 % longer.
 #ifndef SLICES
 #define SLICES 1
 #endif

@@ -54,31 +54,33 @@ def _ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: i
 # Configuration -> share of the FP32 peak that its main loop reaches, measured on an H100: where rows of B are copied by
 # 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that are no multiple of 16).
 _RATES: dict[Config, tuple[float, float]] = {
-    _ring(128, 256, 16, 8, 16, 8, 232, variant=4): (0.832, 0.785),
-    _ring(128, 256, 16, 8, 16, 8, 232): (0.815, 0.795),
-    _ring(128, 128, 16, 8, 8, 8, variant=4): (0.768, 0.73),
-    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.795, 0.792),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.768, 0.73),
-    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=4): (0.755, 0.725),
-    _ring(96, 128, 32, 12, 8, 4, slices=2, variant=4): (0.79, 0.765),
-    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=1): (0.70, 0.66),
-    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.62, 0.60),
-    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.52, 0.48),
-    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.57, 0.55),
-    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.50, 0.45),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.62, 0.53),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2): (0.57, 0.53),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.46, 0.43),
+    _ring(128, 256, 16, 8, 16, 8, 232, variant=4): (0.832, 0.766),
+    _ring(128, 256, 16, 8, 16, 8, 232): (0.798, 0.789),
+    _ring(128, 128, 16, 8, 8, 8, variant=4): (0.789, 0.739),
+    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.802, 0.786),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.765, 0.716),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): (0.744, 0.758),
+    _ring(96, 128, 32, 12, 8, 4, slices=2, variant=4): (0.772, 0.758),
+    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.669, 0.637),
+    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.619, 0.644),
+    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.478, 0.557),
+    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.477, 0.402),
+    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.5, 0.461),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.538, 0.523),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.499, 0.489),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.45, 0.334),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.367, 0.25),
 }
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
-_START_US = 3.0        # launch and first tiles
-_STORED_PER_US = 500, 4000  # results that leave an SM: for each of its warps that store, and at most
-_SLICE_US = 0.2        # of the end of a tile, for each slice whose sums are added to another's
-_CROWDS, _CROWDED = 16, 0.8  # results a thread: with as few, blocks that share an SM wait for copies; share of the rate
-_REDUCE_US = 2.6       # a second kernel
-_RELAY_US = 3.0        # a kernel that lays B out anew, beside reading and writing it
-_BANDWIDTH = 0.85      # of the nominal figure
-_RELAY_MARGIN = 1.01   # between equals, the one without the memory
+_START_US = 1.5         # launch and first tiles
+_STORED_PER_US = 750, 5350  # results that leave an SM: for each of its warps that store, and at most
+_SLICE_US = 0.07        # of the end of a tile, for each slice whose sums are added to another's
+_CROWDS, _CROWDED = 16, 0.74  # results a thread: with as few, blocks that share an SM wait for copies; share of rate
+_REDUCE_US = 1.4        # a second kernel
+_PART_US = 0.012        # of it, for each partial sum that one result is made of
+_RELAY_US = 5.4         # a kernel that lays B out anew, beside reading and writing it
+_BANDWIDTH = 0.89       # of the nominal figure
+_RELAY_MARGIN = 1.01    # between equals, the one without the memory
 _RELAY_TILE = 128 * 128  # results: with smaller tiles nothing was gained
 _RELAY_BYTES = 1 << 29   # of B, at most
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -119,13 +121,16 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
         stored = whole * config.min_blocks + -(-rest // sm_count)
         turns = stored * -(-steps // split)
     # A block stores or computes; beside others on its SM, these go on meanwhile.
-    each, most = _STORED_PER_US
+    stores, most = _STORED_PER_US
     together = max(1, min(config.min_blocks, -(-tiles // sm_count)))
-    store = stored * config.bm * config.bn / min(most, each * config.threads // 32 * together) / together
+    store = stored * config.bm * config.bn / min(most, stores * config.threads // 32 * together) / together
     store += stored / together * _SLICE_US * (config.slices - 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     memory = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * count / bandwidth
-    reduce = _REDUCE_US + 2 * FLOAT * pieces * config.bm * config.bn / bandwidth if pieces else 0.0
+    reduce = 0.0
+    if pieces:
+        each = pieces / (tiles % slots if config.split == 0 else tiles)  # partial sums of one result
+        reduce = _REDUCE_US + _PART_US * each + 2 * FLOAT * pieces * config.bm * config.bn / bandwidth
     return max(turns * step_us + store, memory) + _START_US + reduce
 
 

@@ -106,7 +106,7 @@ class TestMemory:
         assert ready.workspace_bytes == HEAD + (whole.workspace_bytes - HEAD) // 2
         assert ready.split_blocks * 2 == whole.split_blocks and ready.blocks == whole.blocks == SMS
         # struct Emulated after struct Gemm: four steps, then the panels' addresses.
-        assert unpack_from("<2q", ready.arguments, 184 + 32) == (0, 0x1000)
+        assert unpack_from("<2q", ready.arguments, 248 + 32) == (0, 0x1000)
 
     def test_clusters_come_in_pairs(self) -> None:
         config = replace(PRODUCTS["fp16x3"].default, cluster=2)

@@ -50,7 +50,8 @@ def relay(problem: Problem) -> Relay:
         raise InvalidValue("; ".join(broken))
     # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
     reads = p.alpha and p.m and p.batch.count
-    return Relay(_blocks(p) if reads else 0, p.k * _pitch(p) * FLOAT if reads else 0, arguments(p, 0, 0, 0))
+    return Relay(_blocks(p) if reads else 0, p.k * _pitch(p) * FLOAT if reads else 0,
+                 arguments(p, 0, 0, 0, 0, (_across(p), 1, 1)))
 
 
 def relaid(problem: Problem) -> Problem:
@@ -66,7 +67,11 @@ def macros(problem: Problem) -> dict[str, int]:
 
 
 def _blocks(p: Problem) -> int:
-    return -(-p.n // _TILE.bn) * -(-p.k // _TILE.bk)
+    return _across(p) * -(-p.k // _TILE.bk)
+
+
+def _across(p: Problem) -> int:
+    return -(-p.n // _TILE.bn)
 
 
 def _pitch(p: Problem) -> int:

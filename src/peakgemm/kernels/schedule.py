@@ -12,11 +12,12 @@ from struct import Struct
 
 from ..errors import InvalidValue
 from ..problem import Batch, Config, Problem
+from .divide import MOST_PARTS, divisor
 from .launch_shape import MAX_BLOCKS
 from .registry import FLOAT
 
-# struct Gemm of common/gemm.cuh: 17 long long, 6 int, 2 float, 3 int, padded to 8.
-_GEMM = Struct("<17q6i2f3i4x")
+# struct Gemm of common/gemm.cuh: 17 long long, 6 int, 2 float, 5 int, 7 pairs of unsigned.
+_GEMM = Struct("<17q6i2f5i14I4x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,13 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     """The launch of a tiled kernel; no blocks where C is empty.
 
     Raises:
-        InvalidValue: more than 2**31 - 1 tiles.
+        InvalidValue: more than 2**31 - 1 tiles, or more ranges of k-steps than `MOST_PARTS`.
     """
     p, slots = problem, sm_count * config.min_blocks
     # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
     steps = 0 if p.alpha == 0 else -(-p.k // config.bk)
-    tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * p.batch.count
+    down, across = -(-p.m // config.bm), -(-p.n // config.bn)
+    tiles = down * across * p.batch.count
     parts = shared = 0
     if config.split > 1 and steps > 1:
         shared, parts = tiles, tiles * min(config.split, steps)
@@ -55,6 +57,9 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     if max(tiles, parts, shared * config.tm * config.tn) > MAX_BLOCKS:
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} asks for {max(tiles, parts)} tiles of {config.bm} x "
                            f"{config.bn}, the limit is {MAX_BLOCKS}; use a larger tile or split the product")
+    if parts > MOST_PARTS:
+        raise InvalidValue(f"split = {config.split} makes {parts} ranges of k-steps of {tiles} tiles, the limit is "
+                           f"{MOST_PARTS}; use split = 1, the tiles fill any GPU")
     whole = tiles - shared
     # Ranges that end where tiles end leave the second half of the slots unused.
     straddle = parts and (steps * shared % parts or steps % (steps * shared // parts))
@@ -62,16 +67,22 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         blocks=min(slots, whole + parts), reduce_blocks=shared * config.tm * config.tn,
         whole=whole, shared=shared, parts=parts,
         workspace_bytes=parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
-        arguments=arguments(p, whole, shared, parts),
+        arguments=arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster)),
     )
 
 
-def arguments(p: Problem, whole: int, shared: int, parts: int) -> bytes:
-    """``struct Gemm`` for a problem."""
+def cut(down: int, across: int, raster: int) -> tuple[int, int, int]:
+    """What a kernel divides by to place a tile of matrices of ``down`` x ``across``: tiles of a matrix, of ``raster``
+    rows of them, and rows in the last group."""
+    return down * across, raster * across, down % raster
+
+
+def arguments(p: Problem, whole: int, shared: int, parts: int, total: int, divisors: tuple[int, int, int]) -> bytes:
+    """``struct Gemm`` for a problem, with ``total`` k-steps in ``parts`` ranges; ``divisors``: see `cut`."""
     row, column = p.c0 or (p.ldc, 1)
     levels = (1,) * (Batch.MAX_LEVELS - len(p.batch.sizes)) + p.batch.sizes
     strides = [s for x in (p.batch.a, p.batch.b, p.batch.c, p.batch.c0)
                for s in (0,) * (Batch.MAX_LEVELS - len(x)) + x]
+    pairs = [x for d in (*divisors, parts, shared, *levels[1:]) for x in divisor(d)]
     return _GEMM.pack(p.lda, p.ldb, p.ldc, row, column, *strides, *levels, p.m, p.n, 0 if p.alpha == 0 else p.k,
-                      p.alpha, p.beta, whole, shared, parts)
-
+                      p.alpha, p.beta, whole, shared, parts, *divmod(total, max(parts, 1)), *pairs)

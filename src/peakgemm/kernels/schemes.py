@@ -17,7 +17,7 @@ from ..runtime.architectures import Architecture, architecture
 from .launch_shape import MAX_BLOCKS
 from .library import Recipe, widths
 from .registry import Kernel
-from .schedule import arguments, schedule
+from .schedule import arguments, cut, schedule
 
 ROWS = 128          # of a panel
 HEAD = 256          # bytes at the start of a workspace: struct Progress,
@@ -27,6 +27,7 @@ REDUCE_THREADS = 256
 _TAIL = ROWS * 4 + 32 + ROWS  # bytes beside a panel's planes: scales, summary, counts
 # What struct Emulated of common/split_panel.cuh holds after struct Gemm: 8 long long, 10 int.
 _TRAILER = Struct("<8q10i")
+_STAGED_PITCH = 72  # of common/output.cuh
 _L2_BYTES = 32 << 20  # panels that all blocks find in L2 even where they drift apart
 
 
@@ -63,8 +64,8 @@ def _ring(c: Config, scheme: Scheme) -> int:
 
 
 def _ieee_bytes() -> int:
-    """What two warpgroups stage of an IEEE half tile, or of results."""
-    return 2 * 16 * (ROWS // 2 + 1 + ROWS + 1) * 4
+    """What two warpgroups stage of an IEEE half tile, or of results: the larger, eight rows of a warp's at a time."""
+    return 2 * 4 * 8 * _STAGED_PITCH * 4
 
 
 def _product(scheme: Scheme) -> Kernel:
@@ -178,7 +179,8 @@ def emulation(scheme: Scheme, config: Config, problem: Problem, sm_count: int, r
     a = operand(scheme, p.m, p.k, p.batch.sizes, p.batch.a)
     b = operand(scheme, p.n, p.k, p.batch.sizes, p.batch.b)
     down = -(-p.m // (config.bm * config.cluster))
-    tiles = down * -(-p.n // config.bn) * p.batch.count  # of a cluster
+    across = -(-p.n // config.bn)
+    tiles = down * across * p.batch.count  # of a cluster
     if max(tiles, a.panels + b.panels) > MAX_BLOCKS:
         raise InvalidValue(f"{p.m} x {p.n} x {p.k} x {p.batch.count} asks for {max(tiles, a.panels + b.panels)} tiles "
                            f"or panels, the limit is {MAX_BLOCKS}; split the product")
@@ -187,10 +189,11 @@ def emulation(scheme: Scheme, config: Config, problem: Problem, sm_count: int, r
     marks = 2 * tiles if fused else 0  # of each half tile, whether it was rerouted
     ahead = HEAD + in_a + in_b + -(-4 * marks // 256) * 256
     clusters = sm_count // config.cluster
-    blocks, work, partial, reduce_blocks = min(tiles, clusters) * config.cluster, (tiles, 0, 0), 0, 0
+    blocks, partial, reduce_blocks = min(tiles, clusters) * config.cluster, 0, 0
+    gemm = arguments(p, tiles, 0, 0, 0, cut(down, across, config.raster))
     if config.split != 1:
         shared = schedule(config, p, sm_count)
-        blocks, work, partial = shared.blocks, (shared.whole, shared.shared, shared.parts), shared.workspace_bytes
+        blocks, gemm, partial = shared.blocks, shared.arguments, shared.workspace_bytes
         reduce_blocks = shared.shared * (config.bm * config.bn // (4 * REDUCE_THREADS))
     meet = a.bytes + b.bytes > _L2_BYTES and tiles >= 2 * clusters
     a_row, a_col = (1, p.lda) if p.trans_a else (p.lda, 1)
@@ -198,7 +201,7 @@ def emulation(scheme: Scheme, config: Config, problem: Problem, sm_count: int, r
     trailer = _TRAILER.pack(a_row, a_col, b_row, b_col, ready_a, ready_b, HEAD + in_a,
                             ahead, *a.steps, *b.steps, a.matrices * split_a, b.matrices * split_b, int(meet), 0)
     return Emulation(a.panels * split_a + b.panels * split_b, blocks, reduce_blocks, ahead + partial,
-                     (HEAD, marks) if fused else (REROUTED, 1), arguments(p, *work) + trailer)
+                     (HEAD, marks) if fused else (REROUTED, 1), gemm + trailer)
 
 
 def _reading(problem: Problem) -> dict[str, int]:

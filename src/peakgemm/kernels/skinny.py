@@ -49,8 +49,9 @@ _DEPTH = {1: (2, 768), 2: (2, 768), 4: (2, 512), 8: (2, 512), 16: (1, 512)}
 _BANDWIDTH = 0.92       # of the nominal figure, that reading reaches
 _L2_BANDWIDTH = 1.8     # in units of that
 _ROUND_US = 0.9         # from a load to the next into the same register
-_START_US = 2.5         # launch, first loads, sums
+_START_US = 1.8         # launch, first loads, sums
 _REDUCE_US = 2.6        # a second kernel
+_RAGGED_US = 1.3        # a first round that is not whole, for each further 256 threads of a block
 _EXPOSED = 0.03         # of each of these, that nothing hides
 _OVERHEAD = 1.4         # instructions an FFMA
 
@@ -121,7 +122,8 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
                            "use a larger BN, or another kernel above 16")
     # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
     steps = 0 if p.alpha == 0 else -(-p.k // config.bk)
-    tiles = -(-rows // config.bm) * p.batch.count if columns else 0
+    down = -(-rows // config.bm)
+    tiles = down * p.batch.count if columns else 0
     parts = max(1, min(config.split, steps))
     team = _REDUCE_TEAM if parts > _REDUCE_TEAM else 1
     sums = tiles * config.bm * config.bn if parts > 1 else 0
@@ -130,7 +132,8 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} rows asks for "
                            f"{max(tiles * parts, reduce_blocks)} blocks, the limit is {MAX_BLOCKS}; split the product")
     return Schedule(blocks=tiles * parts, reduce_blocks=reduce_blocks, whole=tiles, shared=team, parts=parts,
-                    workspace_bytes=sums * parts * FLOAT, arguments=arguments(p, tiles, team, parts))
+                    workspace_bytes=sums * parts * FLOAT,
+                    arguments=arguments(p, tiles, team, parts, steps, (down, tiles, 1)))
 
 
 def reduce_macros(config: Config, problem: Problem) -> dict[str, int]:
@@ -152,8 +155,9 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     l2 = matrix * (1 + config.bn / config.bm) / (bandwidth * _L2_BANDWIDTH)
     compute = matrix * config.bn * _OVERHEAD / (arch.fp32_lanes_per_sm * sm_count * arch.gpu_mhz)
     rounds = -(-plan.blocks // (sm_count * config.min_blocks)) * -(-p.k // (config.bk * plan.parts))
+    ragged = _RAGGED_US * (config.block_threads // 256 - 1) if p.k % config.bk else 0.0
     terms = memory, l2, compute, rounds * _ROUND_US
-    return max(terms) + _EXPOSED * sum(terms) + _START_US + (_REDUCE_US if plan.parts > 1 else 0)
+    return max(terms) + _EXPOSED * sum(terms) + _START_US + ragged + (_REDUCE_US if plan.parts > 1 else 0)
 
 
 def configurations(problem: Problem, sm_count: int) -> Iterator[Config]:

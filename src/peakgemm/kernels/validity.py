@@ -164,8 +164,8 @@ def _specialised(c: Config) -> Iterator[str]:
     yield from _stored(c)
     if c.bk not in (8, 16, 32):
         yield f"BK = {c.bk} must be 8, 16 or 32: copies of a K-contiguous operand are 8 k-steps wide"
-    if c.producers not in (32, 64, 128):
-        yield f"producers = {c.producers} must be 32, 64 or 128: they cover whole rows of both tiles"
+    if c.producers not in (32, 64, 128, 256):
+        yield f"producers = {c.producers} must be 32, 64, 128 or 256: they cover whole rows of both tiles"
     else:
         yield from _multiple(c, "bm", min(c.bm, c.producers // 8), "rows of A that a round of copies covers")
         yield from _multiple(c, "bn", min(c.bn, c.producers // 8), "rows of B that a round of copies covers")

@@ -1,3 +1,11 @@
+// Division by a number that the host knew, without dividing: exact for 0 <= x < 2^31 (kernels/divide.py). A launch begins
+// with several, one after the other, and a tile ends with some: as real divisions, in code that no instruction cache
+// holds yet, they took most of the 1150 cycles until the first copy at a size of 128, of 3400 where blocks share K.
+struct Divisor {
+  unsigned multiplier, shift;
+};
+__device__ __forceinline__ int over(int x, Divisor d) { return __umulhi(2u * x, d.multiplier) >> d.shift; }
+
 // What a kernel of the library is asked: C = alpha op(A) op(B) + beta C0, batched. One struct by value,
 // so that a launch has the same six parameters whatever the problem.
 struct Gemm {
@@ -10,47 +18,17 @@ struct Gemm {
   // Tiles, counted over the whole batch: the first `whole` are computed by one block each; the k-steps of the
   // next `shared` are dealt evenly to `parts` ranges, whose partial sums another kernel adds up.
   int whole, shared, parts;
+  int each, rest;             // k-steps of a range: all of them over `parts`, and what is left over
+  // Tiles of one matrix; of RASTER rows of them, and rows in the last group; ranges and tiles that share.
+  Divisor matrix, group, last, by_parts, by_shared, inner[2];  // batch[1] and batch[2]
 };
 
 constexpr int THREADS = (BM / TM) * (BN / TN);  // of one slice
 
-// Kernels that are over in microseconds define QUICK_DIVISION: a quotient is then mostly known to be 0, or to have 32
-// bits, without a division. The large FFMA kernels do not: the tests move the registers of their main loops, which took
-// 7 to 15 % longer.
-#ifdef QUICK_DIVISION
-constexpr bool QUICK = true;
-#else
-constexpr bool QUICK = false;
-#endif
-
-__device__ __forceinline__ int quotient(int x, int y) {
-  return QUICK && x < y ? 0 : QUICK ? static_cast<unsigned>(x) / static_cast<unsigned>(y) : x / y;
-}
-
-__device__ __forceinline__ long long wide_quotient(long long x, long long y) {
-  return QUICK && !((x | y) >> 32) ? static_cast<unsigned>(x) / static_cast<unsigned>(y) : x / y;
-}
-
-// By a number that is RASTER but at the edge.
-__device__ __forceinline__ int raster_quotient(int x, int y) {
-  return QUICK && y == RASTER ? x / RASTER : quotient(x, y);
-}
-
 // Element offset of matrix `index` of the batch.
 __device__ __forceinline__ long long batch_offset(const Gemm& g, const long long (&strides)[3], int index) {
-  long long offset = 0;
-#pragma unroll
-  for (int level = 2; level >= 0; --level) {
-    if (QUICK) {
-      const int outer = quotient(index, g.batch[level]);
-      offset += (index - outer * g.batch[level]) * strides[level];
-      index = outer;
-    } else {
-      offset += index % g.batch[level] * strides[level];
-      index /= g.batch[level];
-    }
-  }
-  return offset;
+  const int middle = over(index, g.inner[1]), outer = over(middle, g.inner[0]);
+  return (index - middle * g.batch[2]) * strides[2] + (middle - outer * g.batch[1]) * strides[1] + outer * strides[0];
 }
 
 // A tile of C: which matrix of the batch, first row, first column.
@@ -59,17 +37,17 @@ struct Place {
 };
 
 // Tiles in groups of RASTER rows, column by column within a group: what runs at the same time then reads few
-// distinct rows of A and columns of B, which stay in L2.
+// distinct rows of A and columns of B, which stay in L2. Rows may be those of a cluster's blocks together.
+template <int ROWS_OF_C = BM>
 __device__ __forceinline__ Place place_of(const Gemm& g, int tile) {
-  const int across = (g.N + BN - 1) / BN, down = (g.M + BM - 1) / BM;
-  const int batch = quotient(tile, across * down);
+  const int across = (g.N + BN - 1) / BN, down = (g.M + ROWS_OF_C - 1) / ROWS_OF_C;
+  const int batch = over(tile, g.matrix);
   tile -= batch * across * down;
-  const int group = quotient(tile, RASTER * across);
+  const int group = over(tile, g.group);
   const int inside = tile - group * RASTER * across;
   const int height = min(RASTER, down - group * RASTER);
-  if (!QUICK) return {batch, (group * RASTER + inside % height) * BM, inside / height * BN};
-  const int column = raster_quotient(inside, height);
-  return {batch, (group * RASTER + inside - column * height) * BM, column * BN};
+  const int column = height == RASTER ? inside / RASTER : over(inside, g.last);
+  return {batch, (group * RASTER + inside - column * height) * ROWS_OF_C, column * BN};
 }
 
 // K-tiles begin..end of one tile of C; `slot` of the partial sums, or -1 where the tile is computed whole.
@@ -77,9 +55,9 @@ struct Segment {
   int tile, begin, end, slot;
 };
 
-// First of the k-tiles (counted through all shared tiles) in range `part`.
-__device__ __forceinline__ long long part_begin(const Gemm& g, int steps, int part) {
-  return wide_quotient(static_cast<long long>(g.shared) * steps * part, g.parts);
+// First of the k-tiles (counted through all shared tiles) in range `part`: part shared steps / parts.
+__device__ __forceinline__ long long part_begin(const Gemm& g, int part) {
+  return static_cast<long long>(part) * g.each + over(part * g.rest, g.by_parts);
 }
 
 // Segment `half` of work item `item`: a whole tile is one segment, a range of shared k-tiles touches two
@@ -90,8 +68,8 @@ __device__ __forceinline__ bool segment_of(const Gemm& g, int steps, int item, i
     return half == 0;
   }
   const int part = item - g.whole;
-  const long long begin = part_begin(g, steps, part), end = part_begin(g, steps, part + 1);
-  const int first = static_cast<int>(wide_quotient(begin, steps));
+  const long long begin = part_begin(g, part), end = part_begin(g, part + 1);
+  const int first = over(part * g.shared, g.by_parts);  // begin / steps
   const long long border = static_cast<long long>(first + 1) * steps;
   const long long from = half ? border : begin, to = half ? end : min(end, border);
   if (from >= to) return false;

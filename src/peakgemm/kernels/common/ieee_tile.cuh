@@ -1,9 +1,12 @@
-// Half a tile of C, 64 x 128, by FFMAs from the operands themselves: where the guard found that the split would not do.
-// A warpgroup, 8 x 8 results a thread, 8 rows and 16 columns apart. Sums are carried over every IEEE_K k-steps, so
-// that rounding errors grow with the number of those and not with K.
-constexpr int IEEE_ROWS = 64, IEEE_COLUMNS = 128;
-constexpr int IEEE_K = 16;
-constexpr int IEEE_FLOATS = IEEE_K * (IEEE_ROWS + 1 + IEEE_COLUMNS + 1);  // of one warpgroup
+// Half a tile of C by FFMAs from the operands themselves: where the guard found that the split would not do.
+// A warpgroup, 64 columns at a time, 8 x 4 results a thread, 8 rows and 16 columns apart. Sums of IEEE_SHORT k-steps are
+// added up with compensation (Kahan, "Further remarks on reducing truncation errors", 1965): data that the split cannot
+// hold have few products that count, each rounded as often as others follow it. Of log-uniform data with K = 1024 the mean
+// error is 0.25 eps, 0.39 with plain sums of sums of 16, 0.38 with one chain.
+constexpr int IEEE_ROWS = 64, IEEE_COLUMNS = 64;
+constexpr int IEEE_K = 16, IEEE_SHORT = 32;
+constexpr int IEEE_OPERANDS = IEEE_K * (IEEE_ROWS + 1 + IEEE_COLUMNS + 1), IEEE_RESULTS = 4 * 8 * STAGED_PITCH;
+constexpr int IEEE_FLOATS = IEEE_OPERANDS > IEEE_RESULTS ? IEEE_OPERANDS : IEEE_RESULTS;  // of one warpgroup
 
 __device__ __forceinline__ void warpgroup_meets(int group) {
   asm volatile("bar.sync %0, 128;" ::"r"(4 + group) : "memory");
@@ -55,40 +58,47 @@ __device__ __forceinline__ void ieee_tile(const float* a, const float* b, int ro
                                           const Emulated& e, int top, int depth, float* staging, int group,
                                           int thread) {
   const int row = thread / 16, column = thread % 16;
-  float sum[8][8] = {}, part[8][8] = {};
   float* const staged_b = staging + IEEE_K * IeeePanel<IEEE_ROWS>::PITCH;
-  IeeePanel<IEEE_ROWS> panel_a(a, e.a_row, e.a_col, rows, thread);
-  IeeePanel<IEEE_COLUMNS> panel_b(b, e.b_row, e.b_col, columns, thread);
-  panel_a.load(depth);
-  panel_b.load(depth);
 #pragma unroll 1
-  for (int k = 0; k < depth; k += IEEE_K) {
-    warpgroup_meets(group);
-    panel_a.store(staging);
-    panel_b.store(staged_b);
-    warpgroup_meets(group);
-    panel_a.load(depth - k - IEEE_K);
-    panel_b.load(depth - k - IEEE_K);
-#pragma unroll 2
-    for (int dk = 0; dk < IEEE_K; ++dk) {
-      float x[8], y[8];
+  for (int first = 0; first < BN; first += IEEE_COLUMNS) {
+    float sum[8][4] = {}, part[8][4] = {}, excess[8][4] = {};
+    IeeePanel<IEEE_ROWS> panel_a(a, e.a_row, e.a_col, rows, thread);
+    IeeePanel<IEEE_COLUMNS> panel_b(b + first * e.b_row, e.b_row, e.b_col, columns - first, thread);
+    panel_a.load(depth);
+    panel_b.load(depth);
+#pragma unroll 1
+    for (int k = 0; k < depth; k += IEEE_K) {
+      warpgroup_meets(group);
+      panel_a.store(staging);
+      panel_b.store(staged_b);
+      warpgroup_meets(group);
+      panel_a.load(depth - k - IEEE_K);
+      panel_b.load(depth - k - IEEE_K);
+#pragma unroll 4
+      for (int dk = 0; dk < IEEE_K; ++dk) {
+        float x[8], y[4];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        x[i] = staging[dk * IeeePanel<IEEE_ROWS>::PITCH + row + 8 * i];
-        y[i] = staged_b[dk * IeeePanel<IEEE_COLUMNS>::PITCH + column + 16 * i];
+        for (int i = 0; i < 8; ++i) x[i] = staging[dk * IeeePanel<IEEE_ROWS>::PITCH + row + 8 * i];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) y[j] = staged_b[dk * IeeePanel<IEEE_COLUMNS>::PITCH + column + 16 * j];
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) part[i][j] = fmaf(x[i], y[j], part[i][j]);
       }
+      if ((k + IEEE_K) % IEEE_SHORT && k + IEEE_K < depth) continue;
 #pragma unroll
       for (int i = 0; i < 8; ++i)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) part[i][j] = fmaf(x[i], y[j], part[i][j]);
+        for (int j = 0; j < 4; ++j) {
+          const float next = part[i][j] - excess[i][j], total = sum[i][j] + next;
+          excess[i][j] = isfinite(total) ? total - sum[i][j] - next : 0.f;
+          sum[i][j] = total, part[i][j] = 0.f;
+        }
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i)
 #pragma unroll
-      for (int j = 0; j < 8; ++j) sum[i][j] += part[i][j], part[i][j] = 0.f;
+      for (int j = 0; j < 4; ++j) out.store(top + row + 8 * i, first + column + 16 * j, sum[i][j]);
   }
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-#pragma unroll
-    for (int j = 0; j < 8; ++j) out.store(top + row + 8 * i, column + 16 * j, sum[i][j]);
 }

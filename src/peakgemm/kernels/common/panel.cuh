@@ -6,7 +6,7 @@
 // Otherwise rows are contiguous: copies of WIDTH floats, 16 bytes where addresses and the number of rows allow.
 //
 // Where a tile passes the edge, zeros are written for what is outside and nothing is read there.
-template <bool K_INNER, int WIDTH, int ROWS>
+template <bool K_INNER, int WIDTH, int ROWS, int EDGE_ROUNDS = 4>
 struct Panel {
   static constexpr int PITCH = K_INNER ? ROWS + 4 : ROWS;
   static constexpr int FLOATS = BK * PITCH;  // of one stage
@@ -58,16 +58,16 @@ struct Panel {
     else rounds<EDGE>(at, steps);
   }
 
-  // INSIDE tests nothing, EDGE the rows alone. As a loop of single rounds EDGE took 10 % longer at a size of 2047; wholly
-  // unrolled it crowds the registers of the whole kernel (1.07 modelled cycles an FFMA become 1.58), as do chunks of
-  // one to three floats and an unrolled remainder of K, which comes once a tile. One path for all, with the tests,
-  // slows copies of single words: 5 % at 4096 where both operands have K contiguous.
+  // INSIDE tests nothing, EDGE the rows alone. As a loop of single rounds EDGE took 10 % longer at a size of 2047, hence
+  // EDGE_ROUNDS; wholly unrolled it crowds the registers of the whole kernel (1.07 modelled cycles an FFMA become
+  // 1.58), as do chunks of one to three floats and an unrolled remainder of K, which comes once a tile. One path for
+  // all, with the tests, slows copies of single words: 5 % at 4096 where both operands have K contiguous.
   enum Where { INSIDE, EDGE, REMAINDER };
 
   template <Where WHERE>
   __device__ __forceinline__ void rounds(unsigned at, int steps) {
     const char* from = reinterpret_cast<const char*>(next);
-#pragma unroll(WHERE == INSIDE ? FAR : WHERE == EDGE ? 4 : 1)
+#pragma unroll(WHERE == INSIDE ? FAR : WHERE == EDGE ? EDGE_ROUNDS : 1)
     for (int f = 0; f < FAR; ++f, from += far)
 #pragma unroll
       for (int n = 0; n < NEAR; ++n) {

@@ -6,11 +6,13 @@ struct Shares {
   bool whole;  // one block had all of the tile, and stored it
 
   __device__ __forceinline__ Shares(const Gemm& g, int steps, int tile) {
-    const long long begin = static_cast<long long>(tile) * steps, total = static_cast<long long>(g.shared) * steps;
-    // Range p holds k-step x where p total / parts <= x: the largest such p.
-    first = static_cast<int>(wide_quotient((begin + 1) * g.parts - 1, total));
-    last = static_cast<int>(wide_quotient((begin + steps) * g.parts - 1, total));
-    whole = first == last && part_begin(g, steps, first) == begin && part_begin(g, steps, first + 1) == begin + steps;
-    first_slot = part_begin(g, steps, first) < begin ? first + g.parts : first;
+    const long long begin = static_cast<long long>(tile) * steps;
+    // Range p begins at p total / parts, rounded down: the last one that begins at `begin` or before, by its rounded
+    // beginning, is the last by the true one or the next; and the last that begins before the tile's end.
+    first = over(tile * g.parts, g.by_shared);
+    first += first + 1 < g.parts && part_begin(g, first + 1) <= begin;
+    last = over((tile + 1) * g.parts - 1, g.by_shared);
+    whole = first == last && part_begin(g, first) == begin && part_begin(g, first + 1) == begin + steps;
+    first_slot = part_begin(g, first) < begin ? first + g.parts : first;
   }
 };

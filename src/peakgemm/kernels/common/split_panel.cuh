@@ -74,14 +74,8 @@ __device__ __forceinline__ int chunks_of(const Gemm& g) { return (g.K + CHUNK - 
 
 // Which split matrix product `index` of the batch reads.
 __device__ __forceinline__ int split_matrix(const Gemm& g, const int (&step)[3], int index) {
-  int found = 0;
-#pragma unroll
-  for (int level = 2; level >= 0; --level) {
-    const int outer = quotient(index, g.batch[level]);
-    found += (index - outer * g.batch[level]) * step[level];
-    index = outer;
-  }
-  return found;
+  const int middle = over(index, g.inner[1]), outer = over(middle, g.inner[0]);
+  return (index - middle * g.batch[2]) * step[2] + (middle - outer * g.batch[1]) * step[1] + outer * step[0];
 }
 
 // The panel of rows `row`.. and one chunk of a split matrix; the others along K follow.

@@ -4,8 +4,7 @@ constexpr int COMPUTE = GROUPS * 128;
 constexpr bool TWICE = VARIANT == 1;   // products of first planes are added up twice a chunk,
 constexpr bool FOUR_TIMES = VARIANT == 2;  // or four times, each wgmma by itself
 static_assert(GROUPS == 2 && BM == ROWS && BN <= ROWS, "one panel of each operand");
-static_assert(BM == 2 * IEEE_ROWS && BN <= IEEE_COLUMNS, "a warpgroup has half a tile");
-static_assert(8 * STAGED_PITCH <= IEEE_FLOATS / 4, "FFMAs and results are staged in the same place");
+static_assert(BM == 2 * IEEE_ROWS, "a warpgroup has half a tile");
 
 // A block's items of work, each of which touches two tiles at most: twice the item, and which of the two.
 __device__ __forceinline__ int first_work() { return blockIdx.x / CLUSTER * 2; }

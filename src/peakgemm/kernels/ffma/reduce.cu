@@ -4,7 +4,6 @@
 // element of the thread tiles, as the kernel that wrote them held them: with few tiles and many parts, as a
 // deep K makes them, there are still hundreds of blocks.
 
-#define QUICK_DIVISION
 #include "common/gemm.cuh"
 #include "common/dependents.cuh"
 #include "common/shares.cuh"
@@ -14,10 +13,11 @@
 extern "C" __global__ void __launch_bounds__(THREADS)
 ffma_reduce(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
             const float* __restrict__ partial, const __grid_constant__ Gemm g) {
-  previous_kernel_has_ended();
+  next_kernel_may_start();
   const int steps = (g.K + BK - 1) / BK;
   const int tile = blockIdx.x / (TM * TN), element = blockIdx.x % (TM * TN);
   const Shares shares(g, steps, tile);
+  previous_kernel_has_ended();
   if (shares.whole) return;
   const float* const from = partial + element * THREADS + threadIdx.x;
   float sum = from[shares.first_slot * BM * BN];

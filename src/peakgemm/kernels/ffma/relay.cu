@@ -3,7 +3,6 @@
 // Of a B with K contiguous, or with rows that start anywhere, the kernels copy single words, four times as many
 // instructions as sixteen bytes at a time: 4 to 5 % of a large product, of which this pass takes back 1 to 2.
 
-#define QUICK_DIVISION
 #include "common/gemm.cuh"
 #include "common/dependents.cuh"
 
@@ -12,10 +11,11 @@ ffma_relay(const float* __restrict__ A, const float* __restrict__ B, const float
            const __grid_constant__ Gemm g) {
   constexpr int BELOW = THREADS / BN;  // rows that the lanes read, or write, at once
   __shared__ float tile[BK][BN + 1];
-  previous_kernel_has_ended();
+  next_kernel_may_start();
   const int across = (g.N + BN - 1) / BN;
-  const int k = quotient(blockIdx.x, across) * BK, n = (blockIdx.x - quotient(blockIdx.x, across) * across) * BN;
+  const int down = over(blockIdx.x, g.matrix), k = down * BK, n = (blockIdx.x - down * across) * BN;
   const int x = threadIdx.x % BN, y = threadIdx.x / BN;
+  previous_kernel_has_ended();
 #pragma unroll
   for (int round = 0; round < BK / BELOW; ++round) {
     const int i = y + round * BELOW;  // row of what is read, along which lanes lie

@@ -10,7 +10,6 @@
 // SWAPPED: X is op(B) transposed, rows of X are columns of C. Otherwise X is op(A).
 
 #include "common/dependents.cuh"
-#define QUICK_DIVISION
 #include "common/gemm.cuh"
 
 constexpr int S = BN;
@@ -184,19 +183,17 @@ extern "C" __global__ void __launch_bounds__(THREADS * SLICES, MIN_BLOCKS)
 ffma_skinny(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
             float* __restrict__ partial, const __grid_constant__ Gemm g) {
   extern __shared__ __align__(16) float shared[];
-  previous_kernel_has_ended();
+  next_kernel_may_start();
   const int thread = threadIdx.x, lane = thread % 32;
   const int across = X_ALONG_K ? thread / K_LANES % THREADS : thread % THREADS;
   const int along = X_ALONG_K ? thread % K_LANES : thread / THREADS % K_LANES;
   const int group = thread / (THREADS * K_LANES);
 
   const int rows = SWAPPED ? g.N : g.M, columns = SWAPPED ? g.M : g.N;
-  const int part = quotient(blockIdx.x, g.whole), tile = blockIdx.x - part * g.whole;
+  const int part = over(blockIdx.x, g.group), tile = blockIdx.x - part * g.whole;
   const int down = (rows + BM - 1) / BM;
-  const int batch = quotient(tile, down), first = (tile - batch * down) * BM;
-  const int steps = (g.K + BK - 1) / BK;
-  const int begin = wide_quotient(static_cast<long long>(steps) * part, g.parts);
-  const int last = static_cast<int>(wide_quotient(static_cast<long long>(steps) * (part + 1), g.parts)) - 1;
+  const int batch = over(tile, g.matrix), first = (tile - batch * down) * BM;
+  const int begin = static_cast<int>(part_begin(g, part)), last = static_cast<int>(part_begin(g, part + 1)) - 1;
 
   float acc[4][S] = {};
   if (begin <= last) {
@@ -207,6 +204,7 @@ ffma_skinny(const float* __restrict__ A, const float* __restrict__ B, const floa
     Rows x(SWAPPED ? b : a, SWAPPED ? g.ldb : g.lda, across, along, first, rows, k);
     Columns y(SWAPPED ? a : b, SWAPPED ? g.lda : g.ldb, lane, k, own);
     float patch[QUADS][4][4], small[Columns::FETCHES];
+    previous_kernel_has_ended();
 #pragma unroll
     for (int q = 0; q < QUADS; ++q)
       if (g.K - last * BK >= BK) x.load(patch[q], q);
@@ -255,6 +253,7 @@ ffma_skinny(const float* __restrict__ A, const float* __restrict__ B, const floa
     for (int n = 0; n < SHARE; ++n) mine[place(n)] = v[n];
   __syncthreads();
 
+  previous_kernel_has_ended();  // where there was nothing to add up, too
   float* const c = C + batch_offset(g, g.c_batch, batch);
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, batch);
   for (int e = thread; e < BM * S; e += THREADS * SLICES) {

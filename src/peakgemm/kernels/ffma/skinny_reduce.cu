@@ -4,7 +4,6 @@
 // `shared`-th part; neighbouring threads read neighbouring sums.
 
 #include "common/dependents.cuh"
-#define QUICK_DIVISION
 #include "common/gemm.cuh"
 
 constexpr int BLOCK = 256;
@@ -13,11 +12,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 ffma_skinny_reduce(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
                    const float* __restrict__ partial, const __grid_constant__ Gemm g) {
   __shared__ float sums[BLOCK];
-  previous_kernel_has_ended();
-  const int outputs = quotient(BLOCK, g.shared), turn = quotient(threadIdx.x, outputs);
+  next_kernel_may_start();
+  const int outputs = over(BLOCK, g.by_shared), turn = static_cast<int>(threadIdx.x) * g.shared / BLOCK;
   const long long total = static_cast<long long>(g.whole) * (BM * BN);
   const long long output = static_cast<long long>(blockIdx.x) * outputs + threadIdx.x - turn * outputs;
   float sum = 0.f;
+  previous_kernel_has_ended();
   if (output < total)
 #pragma unroll 8
     for (int part = turn; part < g.parts; part += g.shared) sum += partial[part * total + output];
@@ -28,7 +28,7 @@ ffma_skinny_reduce(const float* __restrict__ A, const float* __restrict__ B, con
 
   const int rows = SWAPPED ? g.N : g.M, columns = SWAPPED ? g.M : g.N;
   const int tile = static_cast<int>(output / (BM * BN)), e = static_cast<int>(output % (BM * BN));
-  const int down = (rows + BM - 1) / BM, batch = quotient(tile, down);
+  const int down = (rows + BM - 1) / BM, batch = over(tile, g.matrix);
   const int row = (tile - batch * down) * BM + (SWAPPED ? e % BM : e / BN), s = SWAPPED ? e / BM : e % BN;
   if (row >= rows || s >= columns) return;
   const long long m = SWAPPED ? s : row, n = SWAPPED ? row : s;

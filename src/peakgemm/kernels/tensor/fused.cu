@@ -7,7 +7,6 @@
 // The splitting warps are the guard, too; a half tile for whose data the split is too coarse is computed with FFMAs
 //   instead. Tiles are shared along K as in product.cu; reduce.cu adds up.
 
-#define QUICK_DIVISION
 #include "common/gemm.cuh"
 #include "common/anew.cuh"
 #include "common/cp_async.cuh"
@@ -58,7 +57,7 @@ tensor_fused(const float* __restrict__ A, const float* __restrict__ B, const flo
     const int warp = (threadIdx.x - COMPUTE) / 32;
     Part<!TRANS_A, WIDTH_A, ROWS / SPLIT_WARPS> a(warp, lane);
     Part<TRANS_B, WIDTH_B, BN / SPLIT_WARPS> b(warp, lane);
-    previous_kernel_has_ended();
+    next_kernel_may_start();
     for (int work = first_work(); work < 2 * items; work = next_work(work)) {
       Segment s;
       if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
@@ -66,6 +65,7 @@ tensor_fused(const float* __restrict__ A, const float* __restrict__ B, const flo
       a.start(A + batch_offset(g, g.a_batch, place.batch), e.a_row, e.a_col, place.m, g.M, s.begin * CHUNK);
       b.start(B + batch_offset(g, g.b_batch, place.batch), e.b_row, e.b_col, place.n, g.N, s.begin * CHUNK);
       Findings found;
+      previous_kernel_has_ended();
       a.fetch(g.K - s.begin * CHUNK);
       b.fetch(g.K - s.begin * CHUNK);
       const int end = min(g.K, s.end * CHUNK);
@@ -103,8 +103,9 @@ tensor_fused(const float* __restrict__ A, const float* __restrict__ B, const flo
   float* const staging = all_scales + STAGES * SCALE_FLOATS + group * IEEE_FLOATS;
   int left = 0;  // chunks that this block still has
   for (int item = blockIdx.x; item < items; item += gridDim.x)
-    left += item < g.whole ? chunks : static_cast<int>(part_begin(g, chunks, item - g.whole + 1) -
-                                                       part_begin(g, chunks, item - g.whole));
+    left += item < g.whole ? chunks : static_cast<int>(part_begin(g, item - g.whole + 1) -
+                                                       part_begin(g, item - g.whole));
+  next_kernel_may_start();
   previous_kernel_has_ended();
   if (group == 1) pass_turn(1);
   for (int work = first_work(); work < 2 * items; work = next_work(work)) {

@@ -8,7 +8,6 @@
 // A half tile for whose data the split is too coarse (guard.cuh) is computed with FFMAs instead. Tiles that would not
 //   fill the GPU's SMs are shared along K: see segment_of, and reduce.cu.
 
-#define QUICK_DIVISION
 #include "common/gemm.cuh"
 #include "common/anew.cuh"
 #include "common/cp_async.cuh"
@@ -30,17 +29,10 @@ constexpr int SCALE_BYTES = ROWS * 4;  // of one operand's chunk
 constexpr int PATIENCE = 20000;        // cycles that a copying thread waits for the others
 static_assert(STAGES % 2 == 0, "a chunk is two stages");
 
-// The blocks of a cluster lie one below the other: see place_of.
+// The blocks of a cluster lie one below the other.
 __device__ __forceinline__ Place cluster_place(const Gemm& g, int tile) {
-  const int across = (g.N + BN - 1) / BN, down = (g.M + CLUSTER * BM - 1) / (CLUSTER * BM);
-  const int batch = quotient(tile, across * down);
-  tile -= batch * across * down;
-  const int group = quotient(tile, RASTER * across);
-  const int inside = tile - group * RASTER * across;
-  const int height = min(RASTER, down - group * RASTER);
-  const int column = raster_quotient(inside, height);
-  const int row = (group * RASTER + inside - column * height) * CLUSTER + cluster_rank();
-  return {batch, row * BM, column * BN};
+  const Place first = place_of<CLUSTER * BM>(g, tile);
+  return {first.batch, first.m + cluster_rank() * BM, first.n};
 }
 
 // All blocks' copying threads: where blocks drift apart along K they no longer find each other's panels in L2
@@ -150,8 +142,8 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
     float sum[ACCUMULATORS];
     int slot = 0, turn = 0, left = 0;  // chunks that this block still has
     for (int item = blockIdx.x / CLUSTER; item < items; item += gridDim.x / CLUSTER)
-      left += item < g.whole ? chunks : static_cast<int>(part_begin(g, chunks, item - g.whole + 1) -
-                                                         part_begin(g, chunks, item - g.whole));
+      left += item < g.whole ? chunks : static_cast<int>(part_begin(g, item - g.whole + 1) -
+                                                         part_begin(g, item - g.whole));
     if (group == 1) pass_turn(1);
     for (int work = first_work(); work < 2 * items; work = next_work(work)) {
       Segment s;

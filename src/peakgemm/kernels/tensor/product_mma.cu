@@ -8,7 +8,6 @@
 //   swizzle, made for wgmma, also spreads the rows that ldmatrix reads over all banks.
 // A half tile for whose data the split is too coarse (guard.cuh) is computed with FFMAs instead.
 
-#define QUICK_DIVISION
 #include "common/gemm.cuh"
 #include "common/anew.cuh"
 #include "common/cp_async.cuh"
@@ -26,7 +25,7 @@ constexpr int COMPUTE = BM / WARP_M * (BN / WARP_N) * 32;
 constexpr int STAGE = 2 * HALF;        // half a chunk of A, then of B
 constexpr int TAILS = STAGES / 2 + 1;  // chunks that STAGES halves in a row touch
 static_assert(BM == ROWS && BN == ROWS, "one panel of each operand a chunk");
-static_assert(BM == 2 * WARP_M && WARP_M == IEEE_ROWS && BN == IEEE_COLUMNS, "a group of four warps has half a tile");
+static_assert(BM == 2 * WARP_M && WARP_M == IEEE_ROWS, "a group of four warps has half a tile");
 static_assert(HALF % (16 * COMPUTE) == 0 && TAIL % 16 == 0 && TAIL <= 16 * COMPUTE, "whole rounds of copies");
 static_assert(STAGES >= 2 && STAGES * STAGE >= 2 * 4 * IEEE_FLOATS, "the ring is empty by then, so FFMAs use its place");
 

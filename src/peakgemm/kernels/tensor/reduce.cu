@@ -1,7 +1,6 @@
 // Adds up the partial sums of the tiles whose K several blocks have shared (product.cu), in the order of K: the same
 // bits whichever block was first. A thread has four neighbours in a row.
 
-#define QUICK_DIVISION
 #include "common/gemm.cuh"
 #include "common/dependents.cuh"
 #include "common/narrow.cuh"

@@ -6,7 +6,6 @@
 //   that start anywhere are read word by word, a warp beside itself, and dealt out through shared memory.
 // The guard's facts (exponents, infinities, elements too small to split) are counted on the way.
 
-#define QUICK_DIVISION
 #include "common/gemm.cuh"
 #include "common/dependents.cuh"
 #include "common/narrow.cuh"
@@ -141,6 +140,11 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
   __syncthreads();
   for (int i = thread; i < PANEL / 16; i += SPLITTERS)
     reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(image)[i];
+}
+
+// The pass ends with the memory, not with its divisions; most are of small numbers.
+__device__ __forceinline__ int quotient(int x, int y) {
+  return x < y ? 0 : static_cast<unsigned>(x) / static_cast<unsigned>(y);
 }
 
 extern "C" __global__ void __launch_bounds__(SPLITTERS)

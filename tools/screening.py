@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,9 +31,10 @@ from peakgemm.tune.space import KEEP
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-RECORD, BENCH, RUNGS, TILES, COPIES, UNSEEN, UNSEEN_BEFORE = (ROOT / "results" / "h100" / f"{name}.json" for name in (
-    "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies", "unseen",
-    "unseen-before"))
+RECORD, BENCH, RUNGS, TILES, COPIES, START, TIMES, UNSEEN, UNSEEN_BEFORE = (
+    ROOT / "results" / "h100" / f"{name}.json" for name in (
+        "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies",
+        "experiments-start", "model-times", "unseen", "unseen-before"))
 PAGE = ROOT / "docs" / "experiments.md"
 MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
 ARCH, SMS = "sm_90", 132
@@ -187,6 +189,7 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
         f"whose times span {min(map(microseconds, tiled)):.0f} to {max(map(microseconds, tiled)):.0f} us, which any "
         f"count of operations would nearly reach. The model's rates were measured on the same GPU: this is a fit, no "
         f"prediction.",
+        fitted(),
         "- Modelled against measured time of tiles and splits of an earlier text, one size each, with rates of "
         "the same tiles today or 0.5: " + "; ".join(
             f"{size}: {_figure(spearman([estimate(r) for r in own], [microseconds(r) for r in own]))} "
@@ -194,6 +197,28 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
             for size, own in _earlier(rows)) + ".",
     ]
     return "\n".join(lines) + "\n"
+
+
+def fitted() -> str:
+    """What the model makes of the times that its constants were fitted to: the choice among what was timed."""
+    over, xs, ys = list[float](), list[float](), list[float]()
+    for run in json.loads(TIMES.read_text())["runs"]:
+        first = run["rungs"][0]
+        asked = problem(run["shape"], first["layout"], first.get("batch", 1))
+        modelled = {(kernel.name, config): us for kernel, config, us in select.candidates(asked, ARCH, SMS)}
+        timed = [(modelled[row["kernel"], Config(**row["config"])], row["microseconds"]) for row in run["rungs"]
+                 if (row["kernel"], Config(**row["config"])) in modelled]
+        least, fastest = min(us for us, _ in timed), min(us for _, us in timed)
+        over.append(min(timed)[1] / fastest)
+        xs += [us / least for us, _ in timed]
+        ys += [us / fastest for _, us in timed]
+    over.sort()
+    rank = _figure(spearman(xs, ys))
+    return (f"- Its constants were fitted to {len(xs)} times of {len(over)} shapes, drawn and of the suites, each with "
+            f"up to twelve candidates (`results/h100/model-times.json`): there its choice takes "
+            f"{sum(over) / len(over):.3f} times the least in the mean, {over[int(0.9 * (len(over) - 1))]:.2f} at the "
+            f"90th percentile, and is within 5 % of it for {sum(x <= 1.05 for x in over) / len(over):.0%}. Rank "
+            f"correlation of modelled and measured times, each over the least of its shape: {rank}.")
 
 
 def microseconds(row: Row) -> float:
@@ -299,7 +324,7 @@ def quoted() -> list[str]:
                f"{unseen['worst']:.2f} at most ({unseen['worst_name']})")
     out.append(f"{before['median']:.3f}, {before['p90']:.2f} and {before['worst']:.2f} on {before['rows']}")
     out.append(f"{vector['gbs']:.0f} GB/s at 1x8192x8192, {vector['share_of_copy']:.2f} of a copy")
-    return out + quoted_tiles() + quoted_copies()
+    return out + quoted_tiles() + quoted_copies() + quoted_start()
 
 
 def quoted_tiles() -> list[str]:
@@ -354,17 +379,64 @@ def quoted_tiles() -> list[str]:
     ]
 
 
+def shortest(rows: Sequence[Row], name: str, text: str, kernel: str = SPECIALISED.name, tile: str = "",
+             nvrtc: str = "") -> float:
+    """The least microseconds that a case of the suites took in the screening ``text``."""
+    case = next(case for group in SUITES.values() for case in group if case.name == name)
+    asked = [case.m, case.n, case.k], case.layout, case.batch
+    return min(row["microseconds"] for row in rows if (row["shape"], row["layout"], row.get("batch", 1)) == asked
+               and (row["screening"], row.get("kernel", SPECIALISED.name)) == (text, kernel)
+               and Config(**row["config"]).label().startswith(tile) and row["nvrtc"].startswith(nvrtc))
+
+
+def quoted_start() -> list[str]:
+    """Phrases of the section "The start of a kernel, and its divisions"."""
+    record = json.loads(START.read_text())
+    rows = rows_of(record)
+    bench = {row["name"]: row["ratio_to_cublas"] for row in json.loads(BENCH.read_text())["rungs"]}
+    stamps = record["stamps"]["before"]
+    small, shared = stamps["128x128x128"], stamps["128x2304x768:NT"]
+    parts = [small[name] for name in ("waited", "addresses", "tile", "loop", "slices", "stored")]
+    copy, tile, loop, slices, stored = (later - earlier for earlier, later in pairwise(parts))
+
+    def us(name: str, text: str = "before") -> str:
+        cube = "x".join([name] * 3) if name.isdigit() else name
+        return f"{shortest(rows, cube, text):.{1 if name == '4096' else 2}f}"
+
+    tests, divisors = "a test before each division", "divisors from the host"
+    late, along = "addresses before the wait, each tile", "A by 16 bytes along k"
+    pairs_, spread = f"{along}, two k-steps a read", f"{along}, reads spread"
+    first, thin = "addresses before the wait, first tile", "4096x32x4096"
+    return [
+        f"What takes {us('128')} us at a size of 128",
+        f"{copy} cycles to the first copy, {tile} until its tile is there, {loop} for the first slice's part",
+        f"{slices} until the sums of all slices are added up, {stored} until results are stored",
+        f"768, {shared['addresses'] - shared['waited']} to the first copy",
+        f"{len(rows):,} comparisons".replace(",", " "),
+        "refuted: " + ", ".join(f"{n} from {us(n)}{' us' if n == '128' else ''} to {us(n, tests)}"
+                                for n in ("128", "512", "1024")),
+        f"128 from {us('128')} us to {us('128', divisors)}, 512 to {us('512', divisors)}, 1024 to "
+        f"{us('1024', divisors)}, 1000 products of 64 from {us('1000 blocks of 64')} to "
+        f"{us('1000 blocks of 64', divisors)}, 4096 x 4096 x 16 from {us('4096x4096x16')} to "
+        f"{us('4096x4096x16', divisors)}, 4096 from {us('4096')} to {us('4096', divisors)}",
+        f"128 from {us('128', divisors)} us to {us('128', late)}, 64 x 4096 x 4096 from "
+        f"{us('64x4096x4096', divisors)} to {us('64x4096x4096', late)}, 1024 from {us('1024', divisors)} to "
+        f"{us('1024', late)}; but 4096 from {us('4096', divisors)} to {us('4096', late)}, and {us('4096', first)} "
+        "where only",
+        f"128 in the library {bench['128x128x128']:.2f} of cuBLAS and 127 {bench['127x127x127']:.2f}",
+        f"128 from {us('128')} us to {us('128', pairs_)} and 256 from {us('256')} to {us('256', pairs_)}, 512 "
+        f"{us('512', along)} instead of {us('512')}, 1024 {us('1024', spread)} instead of {us('1024')}, "
+        f"4096 x 32 x 4096 {us(thin, along)} instead of {us(thin)}",
+        f"refuted: 512 in {us('512', spread + ', two k-steps a read')} us",
+    ]
+
+
 def quoted_copies() -> list[str]:
     """Phrases of the section "Copies, and who ends a tile"."""
     rows = rows_of(json.loads(COPIES.read_text()))
 
     def us(name: str, text: str, kernel: str = SPECIALISED.name, tile: str = "", nvrtc: str = "") -> str:
-        case = next(case for group in SUITES.values() for case in group if case.name == name)
-        asked = [case.m, case.n, case.k], case.layout, case.batch
-        found = [row["microseconds"] for row in rows if (row["shape"], row["layout"], row.get("batch", 1)) == asked
-                 and (row["screening"], row.get("kernel", SPECIALISED.name)) == (text, kernel)
-                 and Config(**row["config"]).label().startswith(tile) and row["nvrtc"].startswith(nvrtc)]
-        return f"{min(found):.1f}"
+        return f"{shortest(rows, name, text, kernel, tile, nvrtc):.1f}"
 
     words, one, along = "words by warps beside themselves", ", one slice ends a tile", "16 lanes along k"
     group, tile = "through registers, one round at a time", "through registers, a tile at a time"

@@ -206,8 +206,9 @@ def fitted() -> str:
         first = run["rungs"][0]
         asked = problem(run["shape"], first["layout"], first.get("batch", 1))
         modelled = {(kernel.name, config): us for kernel, config, us in select.candidates(asked, ARCH, SMS)}
-        timed = [(modelled[row["kernel"], Config(**row["config"])], row["microseconds"]) for row in run["rungs"]
-                 if (row["kernel"], Config(**row["config"])) in modelled]
+        ran = [((row.get("kernel", SPECIALISED.name), Config(**row["config"])), row["microseconds"])
+               for row in run["rungs"]]
+        timed = [(modelled[which], us) for which, us in ran if which in modelled]
         least, fastest = min(us for us, _ in timed), min(us for _, us in timed)
         over.append(min(timed)[1] / fastest)
         xs += [us / least for us, _ in timed]

@@ -11,7 +11,7 @@ from ..kernels.schemes import FUSED, Scheme, operand, product_on, scheme_of
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 
-# Fitted to times on an H100; root mean square error against the 258 of results/h100/tensor-kernels.json 9 %. A tile's
+# Fitted to times on an H100; root mean square error against the 258 of results/h100/tensor-kernels.json 8 %. A tile's
 # chunk of K, the rest of a tile, what launches cost, what moves through memory (of its nominal bandwidth).
 _CHUNK_US = {"fp16x3": 1.14, "tf32x3": 1.25, "bf16x9": 2.95}
 _FUSED_CHUNK_US, _TILE_US = 2.16, 3.0
@@ -57,8 +57,10 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
     if config.split == 0:
         shared = tiles % sm_count
         parts = min(sm_count, shared * chunks)
-        # A range mostly touches two tiles.
-        turns = tiles // sm_count * (chunks * chunk + _TILE_US) + -(-shared * chunks // parts) * chunk + 2 * _TILE_US
+        length = -(-shared * chunks // parts)
+        # A range touches two tiles, unless ranges end where tiles do.
+        touched = 1 if length * parts == shared * chunks and chunks % length == 0 else 2
+        turns = tiles // sm_count * (chunks * chunk + _TILE_US) + length * chunk + touched * _TILE_US
     else:
         parts = tiles * config.split if config.split > 1 else 0
         turns = -(-tiles * config.split // sm_count) * (-(-chunks // config.split) * chunk + _TILE_US)

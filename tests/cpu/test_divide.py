@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from random import Random
 from struct import unpack_from
@@ -9,8 +10,10 @@ from struct import unpack_from
 import pytest
 
 from peakgemm.errors import InvalidValue
+from peakgemm.kernels import skinny
 from peakgemm.kernels.divide import MOST_PARTS, divisor, over
 from peakgemm.kernels.schedule import schedule
+from peakgemm.kernels.schemes import PRODUCTS, SCHEMES, emulation
 from peakgemm.problem import Batch, Config, Problem
 
 LARGEST = 2**31 - 1
@@ -55,6 +58,8 @@ def test_the_arguments_hold_the_divisors() -> None:
 
 @pytest.mark.parametrize(("shared", "steps", "parts"), [
     (1, 60, 60), (1, 60, 7), (3, 19, 5), (16, 256, 132), (130, 2, 132), (5, 4, 20), (7, 3, 21), (40, 37, 131),
+    (1, MOST_PARTS + 5, MOST_PARTS), (2, MOST_PARTS - 1, MOST_PARTS), (MOST_PARTS // 2, 3, MOST_PARTS),
+    (MOST_PARTS - 1, 2, MOST_PARTS), (1, 2**26, MOST_PARTS),
 ])
 def test_ranges_and_the_tiles_that_they_touch(shared: int, steps: int, parts: int) -> None:
     """What gemm.cuh and shares.cuh compute without a division, against the definition."""
@@ -65,18 +70,52 @@ def test_ranges_and_the_tiles_that_they_touch(shared: int, steps: int, parts: in
     def begin(part: int) -> int:
         return part * each + over(part * rest, by_parts)
 
-    assert [begin(p) for p in range(parts + 1)] == [p * total // parts for p in range(parts + 1)]
+    begins = [begin(part) for part in range(parts + 1)]
+    assert begins == [part * total // parts for part in range(parts + 1)]
     for part in range(parts):
-        assert over(part * shared, by_parts) == begin(part) // steps
+        assert over(part * shared, by_parts) == begins[part] // steps
     for tile in range(shared):
         first = over(tile * parts, by_shared)
-        first += first + 1 < parts and begin(first + 1) <= tile * steps
+        first += first + 1 < parts and begins[first + 1] <= tile * steps
         last = over((tile + 1) * parts - 1, by_shared)
-        held = [p for p in range(parts) if begin(p) < (tile + 1) * steps and begin(p + 1) > tile * steps]
-        assert (first, last) == (held[0], held[-1])
+        # The first range that ends within the tile or later, the last one that begins in it.
+        assert (first, last) == (bisect_right(begins, tile * steps) - 1, bisect_left(begins, (tile + 1) * steps) - 1)
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_every_tile_is_placed_once(cluster: int) -> None:
+    """place_of of gemm.cuh with the divisors of a launch on tensor cores, whose clusters are two tiles high."""
+    config = replace(PRODUCTS["fp16x3"].default, cluster=cluster, raster=4)
+    for m, n, count in ((129, 128, 1), (1280, 500, 3), (1300, 129, 2), (4000, 1000, 1)):
+        problem = Problem(m, n, 64, 64, n, n, batch=Batch((count,), (0,), (0,), (m * n,), (m * n,)))
+        pairs = unpack_from("<14I", emulation(SCHEMES["fp16x3"], config, problem, 132).arguments, 188)
+        matrix, group, last = pairs[0:2], pairs[2:4], pairs[4:6]
+        rows = config.bm * cluster
+        across, down = -(-n // config.bn), -(-m // rows)
+        found = set()
+        for tile in range(across * down * count):
+            batch = over(tile, matrix)
+            inside = tile - batch * across * down
+            above = over(inside, group)
+            inside -= above * 4 * across
+            height = min(4, down - above * 4)
+            column = inside // 4 if height == 4 else over(inside, last)
+            found.add((batch, (above * 4 + inside - column * height) * rows, column * config.bn))
+        assert found == {(i, y * rows, x * config.bn) for i in range(count) for y in range(down) for x in range(across)}
+
+
+def test_a_skinny_product_is_not_cut_too_often() -> None:
+    deep = Problem.contiguous(64, 1, 2**24 + 999)
+    config = Config(32, 1, 64, 4, 1, slices=8, split=100_000)
+    plan = skinny.schedule(config, deep, 132)
+    assert plan.parts == MOST_PARTS and plan.blocks == 2 * MOST_PARTS
+    steps = -(-deep.k // config.bk)
+    assert unpack_from("<2i", plan.arguments, 180) == divmod(steps, MOST_PARTS)
 
 
 def test_more_ranges_than_can_be_counted() -> None:
     p = Problem(64 * 220, 64 * 220, 64, 64, 64 * 220, 64 * 220)
-    with pytest.raises(InvalidValue, match=f"split = 2 makes 96800 ranges .* the limit is {MOST_PARTS}; use split = 1"):
+    with pytest.raises(InvalidValue, match=f"split = 2 makes 96800 .* is {MOST_PARTS}; use split = 1, the tiles"):
         schedule(replace(TILE, split=2), p, 132)
+    with pytest.raises(InvalidValue, match=f"split = 50000 makes 50000 .* use split = {MOST_PARTS} or less"):
+        schedule(replace(TILE, split=50_000), Problem.contiguous(64, 64, 2**21), 132)

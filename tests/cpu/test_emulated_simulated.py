@@ -114,6 +114,21 @@ def test_what_the_guard_reroutes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fp16x3", "fused"])
+def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
+    """Thirty-two products that make 2^110, then sums of 32 of which none changes that by itself: in all 5.6 of its last
+    places."""
+    m, n, k = 64, 64, 512
+    a, b = np.full((m, k), 2.0**105, np.float32), np.ones((k, n), np.float32)
+    b[32:] = 0.375 * 2.0**-23
+    c = np.full((m, n), np.nan, np.float32)
+    assert product(name, Problem.contiguous(m, n, k), a, b, c) > 0
+    last_place = 2.0 ** (110 - 23)
+    exact = 2.0**110 + 15 * 0.375 * last_place
+    assert (a.astype(np.float64) @ b == exact).all()
+    assert (abs(c - exact) <= last_place).all()
+
+
+@pytest.mark.parametrize("name", ["fp16x3", "fused"])
 def test_the_guard_where_blocks_share_k(name: str) -> None:
     """A part of K by FFMAs and the others not; a row with few terms in each part is judged by all of K."""
     m, n, k = 64, 64, 200

@@ -93,7 +93,8 @@ def bind(kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> Bound:
     """Compile (or take from the cache), load and schedule ``kernel`` for ``problem`` on ``gpu``.
 
     Raises:
-        InvalidValue: a config that is not valid here, or more than 2**31 - 1 tiles.
+        InvalidValue: a config that is not valid here, more than 2**31 - 1 tiles, or more ranges of k-steps than
+            `divide.MOST_PARTS`.
         CompileFailed, MissingComponent, LaunchFailed: see `compile_for` and `load`.
     """
     return Bound(kernel, config, problem, gpu)

@@ -18,6 +18,7 @@ def divisor(d: int) -> tuple[int, int]:
 
 
 def over(x: int, d: tuple[int, int]) -> int:
-    """What the kernels compute: ``x`` over what ``d`` stands for."""
+    """What the kernels compute: ``x`` over what ``d`` stands for, for 0 <= ``x`` < 2**31."""
+    assert 0 <= x < 2**31, x
     multiplier, shift = d
     return (2 * x * multiplier >> 32) >> shift

@@ -58,8 +58,9 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} asks for {max(tiles, parts)} tiles of {config.bm} x "
                            f"{config.bn}, the limit is {MAX_BLOCKS}; use a larger tile or split the product")
     if parts > MOST_PARTS:
+        most = max(1, MOST_PARTS // tiles)
         raise InvalidValue(f"split = {config.split} makes {parts} ranges of k-steps of {tiles} tiles, the limit is "
-                           f"{MOST_PARTS}; use split = 1, the tiles fill any GPU")
+                           f"{MOST_PARTS}; use split = {most}{' or less' if most > 1 else ', the tiles fill any GPU'}")
     whole = tiles - shared
     # Ranges that end where tiles end leave the second half of the slots unused.
     straddle = parts and (steps * shared % parts or steps % (steps * shared // parts))
@@ -78,7 +79,8 @@ def cut(down: int, across: int, raster: int) -> tuple[int, int, int]:
 
 
 def arguments(p: Problem, whole: int, shared: int, parts: int, total: int, divisors: tuple[int, int, int]) -> bytes:
-    """``struct Gemm`` for a problem, with ``total`` k-steps in ``parts`` ranges; ``divisors``: see `cut`."""
+    """``struct Gemm`` for a problem, with ``total`` k-steps in ``parts`` ranges; ``divisors``: see `cut`, or whatever a
+    kernel that cuts C otherwise divides by."""
     row, column = p.c0 or (p.ldc, 1)
     levels = (1,) * (Batch.MAX_LEVELS - len(p.batch.sizes)) + p.batch.sizes
     strides = [s for x in (p.batch.a, p.batch.b, p.batch.c, p.batch.c0)

@@ -64,8 +64,8 @@ def _ring(c: Config, scheme: Scheme) -> int:
 
 
 def _ieee_bytes() -> int:
-    """What two warpgroups stage of an IEEE half tile, or of results: the larger, eight rows of a warp's at a time."""
-    return 2 * 4 * 8 * _STAGED_PITCH * 4
+    """What two warpgroups stage: 16 k-steps of an IEEE half tile's operands, or of each warp's results eight rows."""
+    return 2 * max(16 * 2 * (ROWS // 2 + 1), 4 * 8 * _STAGED_PITCH) * 4
 
 
 def _product(scheme: Scheme) -> Kernel:

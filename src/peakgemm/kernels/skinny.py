@@ -15,6 +15,7 @@ from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime import source
 from ..runtime.architectures import Architecture
+from .divide import MOST_PARTS
 from .launch_shape import MAX_BLOCKS
 from .registry import FLOAT, Kernel
 from .schedule import Schedule, arguments
@@ -124,7 +125,7 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     steps = 0 if p.alpha == 0 else -(-p.k // config.bk)
     down = -(-rows // config.bm)
     tiles = down * p.batch.count if columns else 0
-    parts = max(1, min(config.split, steps))
+    parts = max(1, min(config.split, steps, MOST_PARTS))
     team = _REDUCE_TEAM if parts > _REDUCE_TEAM else 1
     sums = tiles * config.bm * config.bn if parts > 1 else 0
     reduce_blocks = -(-sums * team // REDUCE_THREADS)
@@ -133,6 +134,7 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
                            f"{max(tiles * parts, reduce_blocks)} blocks, the limit is {MAX_BLOCKS}; split the product")
     return Schedule(blocks=tiles * parts, reduce_blocks=reduce_blocks, whole=tiles, shared=team, parts=parts,
                     workspace_bytes=sums * parts * FLOAT,
+                    # Divisors: tiles along the rows of a matrix, and of all of them, for which there is no other name.
                     arguments=arguments(p, tiles, team, parts, steps, (down, tiles, 1)))
 
 
@@ -155,7 +157,7 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     l2 = matrix * (1 + config.bn / config.bm) / (bandwidth * _L2_BANDWIDTH)
     compute = matrix * config.bn * _OVERHEAD / (arch.fp32_lanes_per_sm * sm_count * arch.gpu_mhz)
     rounds = -(-plan.blocks // (sm_count * config.min_blocks)) * -(-p.k // (config.bk * plan.parts))
-    ragged = _RAGGED_US * (config.block_threads // 256 - 1) if p.k % config.bk else 0.0
+    ragged = _RAGGED_US * max(0, config.block_threads // 256 - 1) if p.k % config.bk else 0.0
     terms = memory, l2, compute, rounds * _ROUND_US
     return max(terms) + _EXPOSED * sum(terms) + _START_US + ragged + (_REDUCE_US if plan.parts > 1 else 0)
 

@@ -1,6 +1,6 @@
-// Division by a number that the host knew, without dividing: exact for 0 <= x < 2^31 (kernels/divide.py). A launch begins
-// with several, one after the other, and a tile ends with some: as real divisions, in code that no instruction cache
-// holds yet, they took most of the 1150 cycles until the first copy at a size of 128, of 3400 where blocks share K.
+// Division by a number that the host knew, without dividing: exact for 0 <= x < 2^31 (kernels/divide.py). A launch
+// begins with several, one after the other, and a tile ends with some: as real divisions, in code that no instruction
+// cache holds yet, they took 0.5 us of 4.6 at a size of 128, and more where blocks share K.
 struct Divisor {
   unsigned multiplier, shift;
 };

@@ -1,8 +1,8 @@
 // Half a tile of C by FFMAs from the operands themselves: where the guard found that the split would not do.
-// A warpgroup, 64 columns at a time, 8 x 4 results a thread, 8 rows and 16 columns apart. Sums of IEEE_SHORT k-steps are
-// added up with compensation (Kahan, "Further remarks on reducing truncation errors", 1965): data that the split cannot
-// hold have few products that count, each rounded as often as others follow it. Of log-uniform data with K = 1024 the mean
-// error is 0.25 eps, 0.39 with plain sums of sums of 16, 0.38 with one chain.
+// A warpgroup, 64 columns at a time, 8 x 4 results a thread, 8 rows and 16 columns apart. Sums of IEEE_SHORT k-steps
+// are added up with compensation (Kahan, "Further remarks on reducing truncation errors", 1965): where exponents span
+// much, few products count, each rounded as often as others follow it. Of log-uniform data with K = 1024 the mean
+// error is 0.28 eps, 0.39 with plain sums of sums of 16, cuBLAS's 0.38.
 constexpr int IEEE_ROWS = 64, IEEE_COLUMNS = 64;
 constexpr int IEEE_K = 16, IEEE_SHORT = 32;
 constexpr int IEEE_OPERANDS = IEEE_K * (IEEE_ROWS + 1 + IEEE_COLUMNS + 1), IEEE_RESULTS = 4 * 8 * STAGED_PITCH;

@@ -58,10 +58,10 @@ struct Panel {
     else rounds<EDGE>(at, steps);
   }
 
-  // INSIDE tests nothing, EDGE the rows alone. As a loop of single rounds EDGE took 10 % longer at a size of 2047, hence
-  // EDGE_ROUNDS; wholly unrolled it crowds the registers of the whole kernel (1.07 modelled cycles an FFMA become
-  // 1.58), as do chunks of one to three floats and an unrolled remainder of K, which comes once a tile. One path for
-  // all, with the tests, slows copies of single words: 5 % at 4096 where both operands have K contiguous.
+  // INSIDE tests nothing, EDGE the rows alone. As a loop of single rounds EDGE took 10 % longer at a size of 2047,
+  // hence EDGE_ROUNDS; wholly unrolled it crowds the registers of the whole kernel (1.07 modelled cycles an FFMA
+  // become 1.58), as do chunks of one to three floats and an unrolled remainder of K, which comes once a tile. One
+  // path for all, with the tests, slows copies of single words: 5 % at 4096 where both operands have K contiguous.
   enum Where { INSIDE, EDGE, REMAINDER };
 
   template <Where WHERE>

@@ -32,8 +32,8 @@ __device__ constexpr int unrolled(int steps, int most) {
 constexpr int UNROLL = unrolled(BK, VARIANT & 8 ? 1280 : 2560);
 // Sums over a tile of K are added up among themselves: rounding errors grow with K / BK instead of K.
 constexpr bool CARRY = VARIANT & 16;
-// Small tiles wait for the kernel before once they have their addresses: 0.3 us of 4 at 128. Large ones, with other
-// registers then, lost 1 to 3 %.
+// Small tiles wait for the kernel before once they have their addresses: 0.3 us of 4 at 128. Large ones, whose code
+// comes out otherwise then, lost up to 3 %.
 constexpr bool LATE = BM * BN <= 64 * 128;
 static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the same stages, and one ahead");
 

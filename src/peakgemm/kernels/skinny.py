@@ -52,7 +52,7 @@ _L2_BANDWIDTH = 1.8     # in units of that
 _ROUND_US = 0.9         # from a load to the next into the same register
 _START_US = 1.6         # launch, first loads, sums
 _REDUCE_US = 2.6        # a second kernel
-_RAGGED_US = 1.3        # a first round that is not whole, for each further 256 threads of a block
+_RAGGED_US = 1.3        # a first round of 16 columns that is not whole, for each further 256 threads of a block
 _EXPOSED = 0.03         # of each of these, that nothing hides
 _OVERHEAD = 1.4         # instructions an FFMA
 
@@ -157,7 +157,9 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     l2 = matrix * (1 + config.bn / config.bm) / (bandwidth * _L2_BANDWIDTH)
     compute = matrix * config.bn * _OVERHEAD / (arch.fp32_lanes_per_sm * sm_count * arch.gpu_mhz)
     rounds = -(-plan.blocks // (sm_count * config.min_blocks)) * -(-p.k // (config.bk * plan.parts))
-    ragged = _RAGGED_US * max(0, config.block_threads // 256 - 1) if p.k % config.bk else 0.0
+    ragged = 0.0
+    if p.k % config.bk and config.bn == MAX_COLUMNS:
+        ragged = _RAGGED_US * max(0, config.block_threads // 256 - 1)
     terms = memory, l2, compute, rounds * _ROUND_US
     return max(terms) + _EXPOSED * sum(terms) + _START_US + ragged + (_REDUCE_US if plan.parts > 1 else 0)
 

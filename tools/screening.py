@@ -35,6 +35,7 @@ RECORD, BENCH, RUNGS, TILES, COPIES, START, TIMES, UNSEEN, UNSEEN_BEFORE = (
     ROOT / "results" / "h100" / f"{name}.json" for name in (
         "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies",
         "experiments-start", "model-times", "unseen", "unseen-before"))
+ACCURACY, ACCURACY_BEFORE = (RECORD.with_name(f"{name}.json") for name in ("accuracy", "accuracy-before"))
 PAGE = ROOT / "docs" / "experiments.md"
 MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
 ARCH, SMS = "sm_90", 132
@@ -330,7 +331,7 @@ def quoted() -> list[str]:
                f"{unseen['worst']:.2f} at most ({unseen['worst_name']})")
     out.append(f"{before['median']:.3f}, {before['p90']:.2f} and {before['worst']:.2f} on {before['rows']}")
     out.append(f"{vector['gbs']:.0f} GB/s at 1x8192x8192, {vector['share_of_copy']:.2f} of a copy")
-    return out + quoted_tiles() + quoted_copies() + quoted_start()
+    return out + quoted_tiles() + quoted_copies() + quoted_start() + quoted_compensation()
 
 
 def quoted_tiles() -> list[str]:
@@ -438,6 +439,27 @@ def quoted_start() -> list[str]:
         f"4096 x 32 x 4096 {us(thin, along)} instead of {us(thin)}",
         f"refuted: 512 in {us('512', spread + ', two k-steps a read')} us",
     ]
+
+
+def quoted_compensation() -> list[str]:
+    """Phrases of the section "Products on tensor cores": errors of what is rerouted."""
+    now, before = ([row for row in json.loads(path.read_text())["rungs"] if row["contender"] == "peakgemm:emulated"]
+                   for path in (ACCURACY, ACCURACY_BEFORE))
+
+    def errors(rows: Sequence[Row], family: str, shape: Sequence[int], name: str = "{}_error") -> list[float]:
+        row = next(row for row in rows if (row["family"], row["shape"]) == (family, shape)
+                   and row["test"] in ("random", "long-k"))
+        return [row[name.format(which)] for which in ("max", "mean")]
+
+    def both(family: str, shape: Sequence[int], word: str) -> str:
+        ours, then = (errors(rows, family, shape) for rows in (now, before))
+        theirs = errors(now, family, shape, "reference_{}")
+        link, name = (" at most and ", "cuBLAS ") if word else (" and ", "")
+        return (f"{ours[0]:.2f}{link}{ours[1]:.2f}{word} ({name}{theirs[0]:.2f} and {theirs[1]:.2f}; before "
+                f"{then[0]:.2f} and {then[1]:.2f}")
+
+    return ["log-uniform at 1024 " + both("log-uniform", [1024] * 3, " in the mean"),
+            "exp4 at 256 x 256 x 65536 " + both("exp4", [256, 256, 65536], "")]
 
 
 def quoted_copies() -> list[str]:

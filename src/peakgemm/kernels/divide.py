@@ -15,10 +15,3 @@ def divisor(d: int) -> tuple[int, int]:
     """Multiplier, below 2**32, and shift for 1 <= ``d`` < 2**31; of 0, which divides nothing, those of 1."""
     shift = max(d - 1, 0).bit_length()
     return -(-(1 << (31 + shift)) // max(d, 1)), shift
-
-
-def over(x: int, d: tuple[int, int]) -> int:
-    """What the kernels compute: ``x`` over what ``d`` stands for, for 0 <= ``x`` < 2**31."""
-    assert 0 <= x < 2**31, x
-    multiplier, shift = d
-    return (2 * x * multiplier >> 32) >> shift

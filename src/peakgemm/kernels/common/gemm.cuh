@@ -25,8 +25,9 @@ struct Gemm {
 
 constexpr int THREADS = (BM / TM) * (BN / TN);  // of one slice
 
-// Element offset of matrix `index` of the batch.
-__device__ __forceinline__ long long batch_offset(const Gemm& g, const long long (&strides)[3], int index) {
+// Offset of matrix `index` of the batch, in what the strides of its levels count.
+template <typename T>
+__device__ __forceinline__ T batch_offset(const Gemm& g, const T (&strides)[3], int index) {
   const int middle = over(index, g.inner[1]), outer = over(middle, g.inner[0]);
   return (index - middle * g.batch[2]) * strides[2] + (middle - outer * g.batch[1]) * strides[1] + outer * strides[0];
 }

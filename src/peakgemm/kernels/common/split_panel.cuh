@@ -72,12 +72,6 @@ __device__ __forceinline__ char* panels_b(const Emulated& e, char* workspace) {
 
 __device__ __forceinline__ int chunks_of(const Gemm& g) { return (g.K + CHUNK - 1) / CHUNK; }
 
-// Which split matrix product `index` of the batch reads.
-__device__ __forceinline__ int split_matrix(const Gemm& g, const int (&step)[3], int index) {
-  const int middle = over(index, g.inner[1]), outer = over(middle, g.inner[0]);
-  return (index - middle * g.batch[2]) * step[2] + (middle - outer * g.batch[1]) * step[1] + outer * step[0];
-}
-
 // The panel of rows `row`.. and one chunk of a split matrix; the others along K follow.
 __device__ __forceinline__ const char* panel_of(const char* panels, int matrix, int row, int rows, int chunks,
                                                 int chunk) {

@@ -85,8 +85,8 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
         Segment s;
         if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
         const Place place = cluster_place(g, s.tile);
-        const char* a = panel_of(all_a, split_matrix(g, e.a_step, place.batch), place.m, g.M, chunks, s.begin);
-        const char* b = panel_of(all_b, split_matrix(g, e.b_step, place.batch), place.n, g.N, chunks, s.begin);
+        const char* a = panel_of(all_a, batch_offset(g, e.a_step, place.batch), place.m, g.M, chunks, s.begin);
+        const char* b = panel_of(all_b, batch_offset(g, e.b_step, place.batch), place.n, g.N, chunks, s.begin);
         // A meeting is for as long as all blocks have a tile.
         if (e.meet && work / 2 + (gridDim.x - blockIdx.x + CLUSTER - 1) / CLUSTER <= g.whole)
           meet(&progress->met, ++meetings * gridDim.x);
@@ -124,8 +124,8 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
         if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
         // Of the whole tile, whatever part of K this block has: all that share it must come to the same verdict.
         const Place place = cluster_place(g, s.tile);
-        const char* a = panel_of(all_a, split_matrix(g, e.a_step, place.batch), place.m, g.M, chunks, 0);
-        const char* b = panel_of(all_b, split_matrix(g, e.b_step, place.batch), place.n, g.N, chunks, 0);
+        const char* a = panel_of(all_a, batch_offset(g, e.a_step, place.batch), place.m, g.M, chunks, 0);
+        const char* b = panel_of(all_b, batch_offset(g, e.b_step, place.batch), place.n, g.N, chunks, 0);
         const int broken = broken_halves(a, b, chunks, g.K);
         mbarrier_wait(heard + 8 * (turn % 2), turn / 2 % 2 ^ 1);
         if (threadIdx.x % 32 == 0) {

@@ -110,7 +110,7 @@ __device__ __forceinline__ void store(const Accumulators& sum, const Output& out
 // Where the panels of this tile begin in A, or in B.
 __device__ __forceinline__ const char* first_panel(const Emulated& e, char* workspace, int item, bool b) {
   const Place place = place_of(e.g, item);
-  const int matrix = split_matrix(e.g, b ? e.b_step : e.a_step, place.batch);
+  const int matrix = batch_offset(e.g, b ? e.b_step : e.a_step, place.batch);
   return panel_of(b ? panels_b(e, workspace) : panels_a(e, workspace), matrix, b ? place.n : place.m, b ? e.g.N : e.g.M,
                   chunks_of(e.g), 0);
 }

@@ -16,12 +16,13 @@ from peakgemm.kernels import skinny
 from peakgemm.kernels.bound import bind
 from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.registry import Kernel
+from peakgemm.kernels.schedule import ONCE
 from peakgemm.kernels.schemes import FUSED, SCHEMES, product_on
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
-from peakgemm.select import configurations
+from peakgemm.select import alone, carrying, configurations, may_carry
 
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
 SKINNY_SHAPES = ((1, 300, 257, 1), (300, 5, 130, 2), (16, 129, 64, 1), (7, 3, 40, 3))
@@ -53,7 +54,9 @@ def main() -> None:
     wrong = launched = 0
     arch = device.require().arch
     turns = cycle(product((1, 0, 3), (0.0, 1.0)))
-    jobs = [(kernel, config, shape) for kernel, config in configurations(arch) for shape in TILED]
+    configs = [(kernel, way) for kernel, config in configurations(arch)
+               for way in dict.fromkeys([config, alone(config), *([carrying(config)] * may_carry(config))])]
+    jobs = [(kernel, config, shape) for kernel, config in configs for shape in TILED]
     relaid = next(config for kernel, config in configurations(arch) if kernel is SPECIALISED)
     jobs += [(RELAID, relaid, (m, n, k, 1)) for m, n, k, _ in TILED]  # one B for all
     for shape in SKINNY_SHAPES:
@@ -65,7 +68,8 @@ def main() -> None:
     for kernel, config, shape in (jobs if "tensor" not in sys.argv[1:] else []) + emulated:
         for ta, tb in product((False, True), (False, True)):
             split, beta = next(turns)
-            shares = kernel is not SKINNY and "split" in kernel.tunes and config.cluster == 1
+            one_tile = config.cluster > 1 or (kernel is SPECIALISED and config.variant & ONCE)
+            shares = kernel is not SKINNY and "split" in kernel.tunes and not one_tile
             cut = replace(config, split=split) if shares else config
             launched += 1
             if not launch(kernel, cut, shape, ta, tb, beta):

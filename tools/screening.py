@@ -31,11 +31,11 @@ from peakgemm.tune.space import KEEP
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-RECORD, BENCH, RUNGS, TILES, COPIES, START, TIMES, UNSEEN, UNSEEN_BEFORE = (
+RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, UNSEEN, UNSEEN_BEFORE = (
     ROOT / "results" / "h100" / f"{name}.json" for name in (
         "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies",
-        "experiments-start", "model-times", "unseen", "unseen-before"))
-ACCURACY, ACCURACY_BEFORE = (RECORD.with_name(f"{name}.json") for name in ("accuracy", "accuracy-before"))
+        "experiments-start", "experiments-pairs", "model-times", "unseen", "unseen-before"))
+ACCURACY, ACCURACY_BEFORE = (RECORD.with_name(f"accuracy-{name}.json") for name in ("compensation", "before"))
 PAGE = ROOT / "docs" / "experiments.md"
 MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
 ARCH, SMS = "sm_90", 132
@@ -331,7 +331,7 @@ def quoted() -> list[str]:
                f"{unseen['worst']:.2f} at most ({unseen['worst_name']})")
     out.append(f"{before['median']:.3f}, {before['p90']:.2f} and {before['worst']:.2f} on {before['rows']}")
     out.append(f"{vector['gbs']:.0f} GB/s at 1x8192x8192, {vector['share_of_copy']:.2f} of a copy")
-    return out + quoted_tiles() + quoted_copies() + quoted_start() + quoted_compensation()
+    return out + quoted_tiles() + quoted_copies() + quoted_start() + quoted_pairs() + quoted_compensation()
 
 
 def quoted_tiles() -> list[str]:
@@ -438,6 +438,56 @@ def quoted_start() -> list[str]:
         f"{us('512', along)} instead of {us('512')}, 1024 {us('1024', spread)} instead of {us('1024')}, "
         f"4096 x 32 x 4096 {us(thin, along)} instead of {us(thin)}",
         f"refuted: 512 in {us('512', spread + ', two k-steps a read')} us",
+    ]
+
+
+def quoted_pairs() -> list[str]:
+    """Phrases of the section "Two blocks a tile, and blocks with one"."""
+    record = json.loads(PAIRS.read_text())
+    rows = rows_of(record)
+    bench = {name: row["ratio_to_cublas"] for name, row in by_name(json.loads(BENCH.read_text())["rungs"]).items()}
+    endings = {"boxes": "copy engine", "zeros": "remainder of K", "read": "what it reads", "given": "by stores",
+               "pair": "reads, no loop", "alone": "a block, no loop", "one": "shared memory", "four": "straight"}
+    text = {word: next(name for name in record["screenings"] if name.endswith(end)) for word, end in endings.items()}
+    text |= {"before": "before", "since": "as shipped since"}
+
+    def us(name: str, word: str = "before", cluster: int = 0, dealt: int | None = None, **how: str) -> str:
+        cube = "x".join([name] * 3) if name.split(":")[0].isdigit() else name
+        own = [row for row in rows if cluster in (0, row["config"].get("cluster", 1))
+               and dealt in (None, row["config"].get("registers", 0))]
+        least = shortest(own, cube, text[word], **how)
+        return f"{least:.2f}" if least < 100 else f"{least:.1f}"
+
+    def change(name: str, first: str, second: str, **how: Any) -> str:
+        return f"{us(name, first)} to {us(name, second, **how)}"
+
+    thin, thick, half, cell = "128x4096x4096", "4096x32x4096", "512x512x1024", "LSTM-1024 cell, batch 64"
+    conv, qkv = "ResNet-50 conv5 3x3", "BERT qkv, 128 tokens"
+    copied, illegal = (sorted({column for column, _ in record["boxes"][kind]}) for kind in ("copied", "illegal"))
+    return [
+        f"{len(rows):,} comparisons".replace(",", " "),
+        f"columns {', '.join(map(str, illegal))} of floats; {', '.join(map(str, copied))} are copied",
+        ", ".join(f"{n} takes {us(n, 'boxes')} us instead of {us(n, 'zeros')}" if n == "128" else
+                  f"{n} {us(n, 'boxes')} instead of {us(n, 'zeros')}" for n in ("128", "512", "1536", "4096")),
+        f"4096 TN from {change('4096x4096x4096:TN', 'before', 'zeros')} us, 1536 from "
+        f"{change('1536', 'before', 'zeros')}",
+        f"128 x 4096 x 4096 from {change(thin, 'before', 'read', cluster=2)} us, 4096 x 32 x 4096 from "
+        f"{change(thick, 'before', 'read', cluster=2)}, 512 x 512 x 1024 from "
+        f"{change(half, 'before', 'read', cluster=2)}",
+        f"128 x 4096 x 4096 takes {us(thin, 'read', cluster=4)} us with four",
+        f"512 x 512 x 1024 {us(half, 'given', cluster=2)} us, 64 x 4096 x 1024 {us(cell, 'given', cluster=2)} instead "
+        f"of {us(cell, 'read', cluster=2)}; and with stream-K 1568 x 512 x 4608 {us(conv, 'given', cluster=2)} instead "
+        f"of {us(conv)}",
+        f"128 x 4096 x 4096 {us(thin, 'pair', cluster=2)} us, 4096 x 128 x 4096 "
+        f"{us('4096x128x4096', 'pair', cluster=2)}",
+        f"128 from {change('128', 'before', 'alone')} us, 512 from {change('512', 'before', 'alone')}; but 1023 "
+        f"from {change('1023', 'before', 'alone')}",
+        f"1568 x 512 x 4608 {us(conv, 'since', dealt=232)} us instead of {us(conv, 'since', dealt=0)}",
+        f"1568 x 512 x 4608 from {change(conv, 'one', 'four')} us, 128 x 2304 x 768 from {change(qkv, 'one', 'four')}",
+        f"2047 laid out anew from {us('2047', 'one', kernel=RELAID.name)} us to "
+        f"{us('2047', 'four', kernel=RELAID.name)}",
+        f"{bench[thin]:.3f} of cuBLAS at 128 x 4096 x 4096, {bench[thick]:.3f} at 4096 x 32 x 4096 and "
+        f"{bench[conv]:.3f} at 1568 x 512 x 4608",
     ]
 
 

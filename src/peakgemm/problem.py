@@ -167,8 +167,8 @@ class Config:
     ``variant`` the order of FFMAs, loads and unrolling, of which ptxas makes register
     allocations with more or fewer bank conflicts, and ``split`` says how blocks share K: 1, a
     block computes its tiles whole; s > 1, every tile's K is cut among s blocks; 0, stream-K: whole
-    tiles in full waves, and the k-steps of the rest dealt evenly to all blocks. ``cluster`` blocks,
-    one below the other, share what they copy of B.
+    tiles in full waves, and the k-steps of the rest dealt evenly to all blocks. ``cluster`` blocks
+    share a tile, half of K each; on tensor cores what they copy of B, one below the other.
     """
 
     bm: int
@@ -224,6 +224,8 @@ class Config:
             extras += " db"
         if self.slices > 1:
             extras += f" {self.slices}sl"
+        if self.cluster > 1:
+            extras += f" {self.cluster}cl"
         if self.split != 1:
             extras += f" split-K {self.split}" if self.split else " stream-K"
         return f"{self.bm}x{self.bn}x{self.bk}/{self.tm}x{self.tn}{extras}"

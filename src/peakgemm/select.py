@@ -26,6 +26,7 @@ from .kernels.library import (
     kernel_named,
 )
 from .kernels.registry import FLOAT, Kernel
+from .kernels.schedule import ONCE
 from .kernels.schemes import SCHEMES, schemes_on
 from .kernels.skinny import SKINNY
 from .kernels.validity import is_valid
@@ -46,40 +47,56 @@ class Choice:
 
 
 def _ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: int = 0, min_blocks: int = 1,
-          slices: int = 1, variant: int = 0, producers: int = 128) -> Config:
+          slices: int = 1, variant: int = 0, producers: int = 128, cluster: int = 1) -> Config:
     return Config(bm, bn, bk, tm, tn, stages=stages, fragments=2, raster=8, min_blocks=min_blocks,
-                  producers=producers, registers=registers, slices=slices, variant=variant)
+                  producers=producers, registers=registers, slices=slices, variant=variant, cluster=cluster)
 
 
 # Configuration -> share of the FP32 peak that its main loop reaches, measured on an H100: where rows of B are copied by
 # 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that are no multiple of 16).
 _RATES: dict[Config, tuple[float, float]] = {
-    _ring(128, 256, 16, 8, 16, 8, 232, variant=4): (0.832, 0.766),
-    _ring(128, 256, 16, 8, 16, 8, 232): (0.798, 0.789),
-    _ring(128, 128, 16, 8, 8, 8, variant=4): (0.789, 0.739),
-    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.802, 0.786),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.765, 0.716),
-    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): (0.744, 0.758),
-    _ring(96, 128, 32, 12, 8, 4, slices=2, variant=4): (0.772, 0.758),
-    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.669, 0.637),
-    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.619, 0.644),
-    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.478, 0.557),
-    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.477, 0.402),
-    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.5, 0.461),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.538, 0.523),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.499, 0.489),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.45, 0.334),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.367, 0.25),
+    _ring(128, 256, 16, 8, 16, 8, 232, variant=4): (0.844, 0.767),
+    _ring(128, 256, 16, 8, 16, 8, 232): (0.801, 0.775),
+    _ring(128, 128, 16, 8, 8, 8, variant=4): (0.786, 0.731),
+    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.812, 0.775),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.771, 0.716),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): (0.757, 0.751),
+    _ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=4): (0.796, 0.784),
+    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.675, 0.696),
+    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.6, 0.615),
+    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.481, 0.48),
+    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.5, 0.45),
+    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.485, 0.45),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.568, 0.496),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.47, 0.444),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.444, 0.4),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.397, 0.307),
+    # Two blocks of a cluster share a tile.
+    _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.744, 0.771),
+    _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.739, 0.692),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.771, 0.664),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.719, 0.691),
+    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.717, 0.576),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.583, 0.487),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.505, 0.466),
 }
+# Tiles (and blocks an SM) that gain where a block knows that it has one alone, and the variant that is fastest then.
+_ALONE = {(32, 32, 1): 1, (32, 32, 2): 4, (32, 64, 2): 4, (64, 32, 2): 4}
+# Where A is stored as (K, M), and copied by 16 bytes: 4096 takes 2626 us with the one, 2528 with the other.
+_ALONG_M = {_ring(128, 256, 16, 8, 16, 8, 232, variant=4): 0.965, _ring(128, 256, 16, 8, 16, 8, 232): 1.055}
+_UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
-_START_US = 1.5         # launch and first tiles
-_STORED_PER_US = 750, 5350  # results that leave an SM: for each of its warps that store, and at most
-_SLICE_US = 0.07        # of the end of a tile, for each slice whose sums are added to another's
-_CROWDS, _CROWDED = 16, 0.74  # results a thread: with as few, blocks that share an SM wait for copies; share of rate
-_REDUCE_US = 1.4        # a second kernel
-_PART_US = 0.012        # of it, for each partial sum that one result is made of
-_RELAY_US = 5.4         # a kernel that lays B out anew, beside reading and writing it
-_BANDWIDTH = 0.89       # of the nominal figure
+_START_US = 1.69        # launch and first tiles
+_STORED_PER_US = 675, 5400  # results that leave an SM: for each of its warps that store, and at most
+_SLICE_US = 0.125       # of the end of a tile, for each slice whose sums are added to another's
+_CROWDS, _CROWDED = 16, 0.83  # results a thread: with as few, blocks that share an SM wait for copies; share of rate
+_REDUCE_US = 0.9        # a second kernel
+_PAIR_US = 1.58         # two blocks wait for each other and add up
+_ALONE_US = 0.37        # less, where a block of a small tile knows that it has one alone
+_PART_US = 0.016        # of it, for each partial sum that one result is made of
+_IN_L2 = 1.5            # times that, for partial sums, which stay there
+_RELAY_US = 6.5         # a kernel that lays B out anew, beside reading and writing it
+_BANDWIDTH = 0.855      # of the nominal figure
 _RELAY_MARGIN = 1.01    # between equals, the one without the memory
 _RELAY_TILE = 128 * 128  # results: with smaller tiles nothing was gained
 _RELAY_BYTES = 1 << 29   # of B, at most
@@ -97,6 +114,8 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
 def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: int, by_words: bool) -> float:
     p, slots = problem, sm_count * config.min_blocks
     rate = _rate(config)[by_words]
+    if p.trans_a:
+        rate *= _ALONG_M.get(replace(config, split=1), 1.0)
     count = max(p.batch.count, 1)
     tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
     steps = max(-(-p.k // config.bk), 1)
@@ -114,8 +133,8 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
         turns = tiles // slots * steps * config.min_blocks + max(shared * steps / sm_count, least)
         stored = tiles // slots * config.min_blocks + max(pieces / sm_count, least)
     else:
-        split = min(config.split, steps)
-        pieces = tiles * split if split > 1 else 0
+        split = min(config.split * config.cluster, steps)
+        pieces = tiles * split if config.split > 1 else 0
         whole, rest = divmod(tiles * split, slots)
         # Blocks share their SM's lanes; in the last wave there are fewer to share with.
         stored = whole * config.min_blocks + -(-rest // sm_count)
@@ -123,14 +142,19 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
     # A block stores or computes; beside others on its SM, these go on meanwhile.
     stores, most = _STORED_PER_US
     together = max(1, min(config.min_blocks, -(-tiles // sm_count)))
-    store = stored * config.bm * config.bn / min(most, stores * config.threads // 32 * together) / together
+    most = min(most, stores * config.threads // 32 * together)
+    store = stored * config.bm * config.bn / config.cluster / most / together
     store += stored / together * _SLICE_US * (config.slices - 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     memory = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * count / bandwidth
     reduce = 0.0
     if pieces:
         each = pieces / (tiles % slots if config.split == 0 else tiles)  # partial sums of one result
-        reduce = _REDUCE_US + _PART_US * each + 2 * FLOAT * pieces * config.bm * config.bn / bandwidth
+        reduce = _REDUCE_US + _PART_US * each + 2 * FLOAT * pieces * config.bm * config.bn / (bandwidth * _IN_L2)
+    if config.cluster > 1:
+        reduce = _PAIR_US
+    elif config.variant & ONCE:
+        reduce = -_ALONE_US
     return max(turns * step_us + store, memory) + _START_US + reduce
 
 
@@ -141,22 +165,36 @@ def _rate(config: Config) -> tuple[float, float]:
     if config in _RATES:
         return _RATES[config]
     tile = (config.bm, config.bn, config.tm, config.tn)
-    same = [rate for known, rate in (_RATES | _STAGED_RATES).items()
-            if (known.bm, known.bn, known.tm, known.tn) == tile]
-    return same[0] if same else (0.5, 0.5)
+    same = [(sum(getattr(known, name) != getattr(config, name) for name in ("cluster", "min_blocks", "bk")), rate)
+            for known, rate in (_RATES | _STAGED_RATES).items() if (known.bm, known.bn, known.tm, known.tn) == tile]
+    return min(same, key=lambda one: one[0])[1] if same else (0.5, 0.5)
 
 
-def _splits(config: Config, problem: Problem, slots: int) -> Iterator[int]:
+def _ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
+    """The ways of ``config`` to cut the work: tiles whole, or their k-steps shared."""
+    slots = sm_count * config.min_blocks
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     steps = -(-problem.k // config.bk)
-    yield 1
+    if config.cluster > 1:
+        if steps > 1:
+            yield config
+        return
+    yield alone(config) if tiles <= slots else config
     if steps > 1 and tiles % slots:
-        yield 0
+        yield replace(config, split=0)
     for split in _SPLITS:
         # More parts than twice the slots buy nothing and cost workspace; fewer than four steps a part, latency.
         if tiles * split > 2 * slots or 4 * split > steps:
             return
-        yield split
+        yield replace(config, split=split)
+
+
+def alone(config: Config) -> Config:
+    """``config`` for blocks that have one tile each, where its threads gain by that."""
+    variant = _ALONE.get((config.bm, config.bn, config.min_blocks))
+    if variant is None or not config.producers or config.cluster > 1:
+        return config
+    return replace(config, variant=variant | ONCE)
 
 
 @cache
@@ -167,8 +205,12 @@ def configurations(arch: str) -> tuple[tuple[Kernel, Config], ...]:
         return tuple((STAGED, config) for config in _STAGED_RATES)
     found = []
     for config in _RATES:
+        if config.cluster > 1 and limits.number != 90:
+            continue
         if config.registers and limits.number != 90:
-            continue  # without setmaxnreg, 8 x 16 results a thread need more registers than 384 threads leave it
+            if config.tm * config.tn > _UNDEALT:
+                continue
+            config = replace(config, registers=0)
         fitted: Config | None = config
         while fitted is not None and not is_valid(SPECIALISED, fitted, limits):
             stages = fitted.stages - fitted.slices
@@ -181,16 +223,14 @@ def configurations(arch: str) -> tuple[tuple[Kernel, Config], ...]:
 def candidates(problem: Problem, arch: str, sm_count: int) -> list[tuple[Kernel, Config, float]]:
     """Every kernel and configuration considered for ``problem``, with its modelled microseconds, best first."""
     limits, by_words = architecture(arch), copied_by_words(problem)
-    found = [(kernel, candidate, _modelled_us(candidate, problem, limits, sm_count, by_words))
-             for kernel, config in configurations(arch)
-             for candidate in (replace(config, split=split)
-                               for split in _splits(config, problem, sm_count * config.min_blocks))]
+    found = [(kernel, way, _modelled_us(way, problem, limits, sm_count, by_words))
+             for kernel, config in configurations(arch) for way in _ways(config, problem, sm_count)]
     size = FLOAT * problem.n * problem.k
     if limits.has_cp_async and by_words and size <= _RELAY_BYTES and not relay.constraints(problem):
         inner = relay.relaid(problem)
         before = _RELAY_US + 2 * size / (limits.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
         found += [(RELAID, config, before + _RELAY_MARGIN * _modelled_us(config, inner, limits, sm_count, False))
-                  for kernel, config, _ in found if config.bm * config.bn >= _RELAY_TILE]
+                  for kernel, config, _ in found if config.bm * config.bn >= _RELAY_TILE and config.cluster == 1]
     if skinny.applies(problem):
         found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count))
                   for config in skinny.configurations(problem, sm_count) if is_valid(SKINNY, config, limits)]
@@ -254,6 +294,8 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
     scheme = SCHEMES["fp16x3"]
     kernel, config, ours = best_emulated(scheme, p, limits, sm_count, ready, _sliced(p))
     theirs = candidates(p, arch, sm_count)[0][2]
+    if ieee.config.variant & _CARRY and ieee.kernel is SPECIALISED:
+        theirs = _CARRYING * estimate_us(ieee.config, p, limits, sm_count)
     if ours < _WORTH * theirs and p.k >= _EMULATED_K:
         return Choice(kernel, config, "heuristic", f"{scheme.name} on tensor cores, {kernel.idea}: {ours:.0f} us by "
                                                    f"the model, IEEE FFMA {theirs:.0f}")
@@ -263,8 +305,10 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
 
 _CARRIED = 32  # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
 _SLICED = 1 << 19  # results: cuBLAS's errors are small up to 512 x 512, and five times those at 1024 (uniform data)
-_SHORT = 64        # k-steps, of which it makes one sum
-_CARRY = 16  # bit of a configuration's variant: sums are carried over every tile of K (ffma/specialised.cu)
+_SHORT = 32        # k-steps, of which it makes one sum
+_CARRY = 16  # bit of a configuration's variant: sums are carried over every 16 k-steps (ffma/specialised.cu)
+_DEALT = 208  # registers of a computing thread that carries more results
+_CARRYING = 1.06  # times the time without: 1.02 to 1.09 where a cluster of two or a block has one tile
 
 
 def _sliced(p: Problem) -> bool:
@@ -275,7 +319,7 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
     """The IEEE kernel in the place of an emulated one.
 
     cuBLAS cuts K of small products into many short sums; so that its errors are not smaller, ours are carried over
-    every tile of K, for which small thread tiles have the registers.
+    16 k-steps, for which small thread tiles have the registers.
     """
     chosen = choose(problem, arch, sm_count, device_name)
     if chosen.kernel not in (SPECIALISED, RELAID) or not _sliced(problem):
@@ -290,12 +334,18 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
 
 def may_carry(config: Config) -> bool:
     """Whether the threads of ``config`` have the registers for a second set of sums."""
-    return config.tm * config.tn <= _CARRIED and config.min_blocks <= 2
+    return config.min_blocks <= 2 and (config.tm * config.tn <= _CARRIED or _dealt(config))
+
+
+def _dealt(config: Config) -> bool:
+    """Whether dealing the registers anew lets larger thread tiles carry: pairs' loops leave enough."""
+    return config.cluster > 1 and config.tm * config.tn <= 2 * _CARRIED and config.block_threads == 384
 
 
 def carrying(config: Config) -> Config:
-    """``config`` with its sums carried over every tile of K."""
-    return replace(config, variant=config.variant | _CARRY)
+    """``config`` with its sums carried over every 16 k-steps."""
+    registers = _DEALT if config.tm * config.tn > _CARRIED else config.registers
+    return replace(config, variant=config.variant | _CARRY, registers=registers)
 
 
 def warm_set(arch: str) -> list[tuple[str, Callable[[], Compiled]]]:

@@ -14,7 +14,10 @@ from peakgemm.errors import InvalidValue
 from peakgemm.kernels import bound
 from peakgemm.kernels.library import RELAID, SPECIALISED, copied_by_words
 from peakgemm.kernels.registry import Kernel
+from peakgemm.kernels.schedule import ONCE, schedule
+from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
+from peakgemm.runtime.architectures import architecture
 from peakgemm.select import candidates, configurations
 from peakgemm.simulator.library import run_library
 
@@ -246,3 +249,77 @@ def test_a_b_laid_out_anew_is_what_the_product_reads(monkeypatch: pytest.MonkeyP
     with pytest.raises(InvalidValue, match="one B that serves"):
         bound.Bound(RELAID, config, replace(p, batch=Batch((2,), (1 << 21,), (1 << 21,), (1 << 20,), (1 << 20,))),
                     stand_in.GPU)
+
+
+# ---- blocks that have one tile, alone or in pairs -------------------------------------------------
+
+PAIR = replace(SMALL, cluster=2)
+ALONE = replace(SMALL, variant=ONCE)
+SLICED = Config(32, 32, 8, 4, 4, stages=8, fragments=2, raster=4, producers=32, slices=4)
+
+
+@pytest.mark.parametrize("config", [PAIR, ALONE, replace(SMALL, slices=2, cluster=2), replace(SLICED, cluster=2),
+                                    replace(SLICED, variant=ONCE), replace(PAIR, variant=16)], ids=str)
+def test_blocks_with_one_tile(config: Config) -> None:
+    """Also K of one k-step, which leaves the second of a pair nothing, and none; in a grid beyond the SMs'."""
+    for layout, k in (("NN", 21), ("NT", 9), ("TT", 8), ("TN", 1)):
+        _, reports = multiply(Case(70, 39, k, layout, pad=3, shift=1, config=config, batch=(2,)))
+        assert len(reports) == 1
+    multiply(Case(33, 34, 0, config=config))
+    multiply(Case(33, 34, 9, alpha=0.0, poison="ab", config=config))
+    multiply(Case(33, 34, 9, beta=0.0, poison="c", integers=True, config=config))
+
+
+def test_a_block_with_one_tile_has_the_bits_of_one_with_many() -> None:
+    want, _ = multiply(Case(70, 39, 40))
+    got, _ = multiply(Case(70, 39, 40, config=ALONE))
+    assert got.tobytes() == want.tobytes()
+
+
+def test_a_pair_adds_up_two_halves_of_k() -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((40, 48)).astype("f4"), rng.standard_normal((48, 36)).astype("f4")
+    parts = []
+    for columns in (slice(0, 24), slice(24, 48)):
+        c = np.zeros((40, 36), "f4")
+        left, right = np.ascontiguousarray(a[:, columns]), np.ascontiguousarray(b[columns])
+        run_library(SPECIALISED, SMALL, Problem.contiguous(40, 36, 24), left, right, c)
+        parts.append(c)
+    c = np.zeros((40, 36), "f4")
+    run_library(SPECIALISED, PAIR, Problem.contiguous(40, 36, 48), a, b, c)
+    assert c.tobytes() == (parts[0] + parts[1]).tobytes()
+
+
+@pytest.mark.parametrize(("old", "new", "says"), [
+    ("  pair_meets();\n  constexpr int MINE", "  constexpr int MINE", "put a barrier between them"),
+    ("  pair_meets();  // the other has read\n", "", "may have ended; put a barrier of the cluster behind the read"),
+    ("if (SLICES == 1) slices_meet();  // the stages have been read", "", "races with"),
+])
+def test_a_barrier_that_a_pair_forgets_is_a_race(old: str, new: str, says: str,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    text = SPECIALISED.source
+    assert text.count(old) == 1
+    monkeypatch.setitem(SPECIALISED.__dict__, "source", text.replace(old, new))
+    with pytest.raises(AssertionError, match=says):
+        multiply(Case(64, 32, 48, config=replace(PAIR, bm=64)))
+
+
+@pytest.mark.parametrize(("config", "arch", "says"), [
+    (replace(PAIR, split=2), "sm_90", "split = 2 must be 1"), (replace(ALONE, split=0), "sm_90", "split = 0 must be 1"),
+    (replace(SMALL, cluster=4), "sm_90", "cluster = 4 must be 1 or 2"), (PAIR, "sm_80", "on sm_90 alone, not sm_80"),
+    (replace(PAIR, bm=64, bn=64, stages=2), "sm_90", "its 4096 sums where the stages were, 2048 words"),
+])
+def test_what_a_block_with_one_tile_cannot_be(config: Config, arch: str, says: str) -> None:
+    assert not violations(SPECIALISED, PAIR, architecture("sm_90"))
+    assert not violations(SPECIALISED, ALONE, architecture("sm_90"))
+    assert says in "; ".join(violations(SPECIALISED, config, architecture(arch)))
+
+
+def test_few_sums_and_many_are_added_up_alike() -> None:
+    """By one result a thread where there are few, by four where there are many."""
+    few = schedule(replace(SMALL, split=3), Problem.contiguous(64, 64, 96), 132)
+    many = schedule(replace(SMALL, split=3), Problem.contiguous(2048, 2048, 96), 132)
+    assert few.reduce_blocks == few.shared * 32 and many.reduce_blocks == many.shared * 8
+    for shape in ((70, 39), (64, 64)):  # rows of C at 16 bytes, or not; with four SMs these are many
+        _, reports = multiply(Case(*shape, 40, pad=4, config=replace(SMALL, split=3), c0="n"))
+        assert len(reports) == 2

@@ -107,7 +107,7 @@ def test_batches(precision: str) -> None:
 
 
 def test_what_is_small_is_ieee() -> None:
-    a = draw("normal", (64, 64))
+    a = draw("normal", (32, 32))
     assert pg.explain(a, a, precision="emulated").kernel not in SCHEMES
     large = draw("normal", (4096, 4096))
     assert pg.explain(large, large, precision="emulated").kernel == "fp16x3"

@@ -30,7 +30,8 @@ SPECIALISED = Kernel(
     -1, "specialised", "warps that copy and warps that compute, on a ring of mbarriers; persistent, stream-K",
     Config(128, 256, 16, 8, 16, stages=6, fragments=2, raster=8, producers=128, registers=232), "specialised",
     _ring, dynamic=True, cp_async=True, folder="ffma",
-    tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "variant", "split"}),
+    tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "variant", "split",
+                     "cluster"}),
 )
 RELAID = Kernel(
     -1, relay.KERNEL, "as specialised, after a pass that lays B out anew, so that it is copied sixteen bytes at a time",
@@ -106,7 +107,7 @@ def copied_by_words(problem: Problem) -> bool:
 
 def _bare_tile(config: Config, problem: Problem) -> dict[str, int]:
     """Of the config only how C is cut."""
-    return replace(config, stages=2, registers=0, producers=0, min_blocks=1, slices=1, variant=0).macros()
+    return replace(config, stages=2, registers=0, producers=0, min_blocks=1, slices=1, variant=0, cluster=1).macros()
 
 
 def _relaid_layouts_and_widths(problem: Problem) -> dict[str, int]:

@@ -18,6 +18,8 @@ from .registry import FLOAT
 
 # struct Gemm of common/gemm.cuh: 17 long long, 6 int, 2 float, 5 int, 7 pairs of unsigned.
 _GEMM = Struct("<17q6i2f5i14I4x")
+ONCE = 32  # bit of a configuration's variant: a block has one tile (ffma/specialised.cu)
+_FEW = 8  # results of thread tiles for each SM: with fewer, a thread of the second kernel takes one, else four
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +51,26 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     down, across = -(-p.m // config.bm), -(-p.n // config.bn)
     tiles = down * across * p.batch.count
     parts = shared = 0
-    if config.split > 1 and steps > 1:
+    if config.cluster > 1 or config.variant & ONCE:  # a block, or a cluster, has one tile
+        slots = tiles
+    elif config.split > 1 and steps > 1:
         shared, parts = tiles, tiles * min(config.split, steps)
     elif config.split == 0 and tiles % slots and steps > 1:
         shared = tiles % slots
         parts = min(slots, shared * steps)
-    if max(tiles, parts, shared * config.tm * config.tn) > MAX_BLOCKS:
+    if max(tiles * config.cluster, parts, shared * config.tm * config.tn) > MAX_BLOCKS:
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} asks for {max(tiles, parts)} tiles of {config.bm} x "
                            f"{config.bn}, the limit is {MAX_BLOCKS}; use a larger tile or split the product")
     if parts > MOST_PARTS:
         most = max(1, MOST_PARTS // tiles)
         raise InvalidValue(f"split = {config.split} makes {parts} ranges of k-steps of {tiles} tiles, the limit is "
                            f"{MOST_PARTS}; use split = {most}{' or less' if most > 1 else ', the tiles fill any GPU'}")
-    whole = tiles - shared
+    whole, results = tiles - shared, config.tm * config.tn
     # Ranges that end where tiles end leave the second half of the slots unused.
     straddle = parts and (steps * shared % parts or steps % (steps * shared // parts))
     return Schedule(
-        blocks=min(slots, whole + parts), reduce_blocks=shared * config.tm * config.tn,
+        blocks=min(slots, whole + parts) * config.cluster,
+        reduce_blocks=shared * results if shared * results < _FEW * sm_count else shared * results // 4,
         whole=whole, shared=shared, parts=parts,
         workspace_bytes=parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
         arguments=arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster)),

@@ -15,6 +15,7 @@ from ..runtime.architectures import Architecture
 from ..runtime.tensor_map import MAX_LD, MAX_SIDE
 from . import relay, skinny
 from .registry import Kernel
+from .schedule import ONCE
 
 _TILE = frozenset({"bm", "bn", "bk", "tm", "tn", "aligned"})
 PRODUCER_REGISTERS = 40
@@ -174,7 +175,14 @@ def _specialised(c: Config) -> Iterator[str]:
                "the same stages in turn, and one tile ahead")
     if c.block_threads > 1024:
         yield f"{c.block_threads} threads a block: 1024 at most; make slices = {c.slices} or the tile smaller"
-    elif c.registers:
+    if (c.cluster > 1 or c.variant & ONCE) and c.split != 1:
+        yield f"split = {c.split} must be 1: a block, or a cluster of two, has one tile"
+    if c.cluster not in (1, 2):
+        yield f"cluster = {c.cluster} must be 1 or 2: with more blocks an H100 leaves SMs idle"
+    elif c.cluster == 2 and c.bm * c.bn > c.stages * c.bk * (c.bm + c.bn):
+        yield (f"stages = {c.stages}: two blocks that share a tile leave its {c.bm * c.bn} sums where the stages were, "
+               f"{c.stages * c.bk * (c.bm + c.bn)} words; use more")
+    if c.block_threads <= 1024 and c.registers:
         compute = c.threads * c.slices
         pool = 65536 // (c.block_threads * c.min_blocks) // 8 * 8 * c.block_threads
         dealt = c.registers * compute + PRODUCER_REGISTERS * c.producers
@@ -256,6 +264,8 @@ _SHAPES = {
 def _resources(kernel: Kernel, c: Config, arch: Architecture) -> Iterator[str]:
     if lacking := kernel.lacks(arch):
         yield f"{lacking}, not {arch.name}"
+    elif c.cluster > 1 and arch.number != 90:
+        yield f"cluster = {c.cluster}: measured on sm_90 alone, not {arch.name}; use 1"
     elif c.registers and arch.number != 90:
         yield f"registers = {c.registers}: setmaxnreg is for sm_90, not {arch.name}; use 0"
     shared = kernel.shared_bytes(c)

@@ -19,6 +19,7 @@ from .ptx import Instruction
 if TYPE_CHECKING:
     from .machine import Machine
 
+RANK = 24  # bits of an address in shared memory of a cluster, below 1 + the rank of its block; 0: one's own
 KEEP = 4  # patterns remembered per instruction
 UNITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 Array = NDArray[Any]
@@ -128,6 +129,37 @@ class Site:
             if writes and not batch.all_written and (batch.number, shift) not in pattern.marked:
                 batch.mark_written(offsets, size)
                 pattern.marked.add((batch.number, shift))
+            batch.races.access(event, self, pattern, shift)
+        return offsets, valid
+
+    def cluster(self, lanes: LaneSet, address: Array, event: str) -> tuple[Array, Array | None]:
+        """As `shared`, of addresses in the shared memory of the cluster's blocks (see ``mapa``).
+
+        Counts no wavefronts: it is the network between SMs that such an access takes.
+        """
+        batch, size = self.machine.batch, self.size
+        rank = (address >> np.uint32(RANK)).astype(np.int64)
+        within = address & np.uint32((1 << RANK) - 1)
+        valid = self._refuse_shared(lanes, within)
+        if valid is not None:
+            lanes, rank, within = batch.pool.get(lanes.lanes[valid]), rank[valid], within[valid]
+        self.counts.requests += lanes.warps
+        self.counts.bytes += lanes.n * size
+        own = lanes.block_of
+        block = np.where(rank > 0, own // self.machine.cluster * self.machine.cluster + rank - 1, own)
+        alive = np.asarray(batch.live.reshape(batch.blocks, -1).any(axis=1))
+        gone = ~alive[block]
+        if gone.any():
+            self.machine.fault("shared_race", self.ins, f"{size}-byte {self.verb} of the shared memory of a block that "
+                               "has ended; put a barrier of the cluster behind it", lanes.lanes[gone])
+        # From the beginning of one's own, as patterns count.
+        pattern, shift = self.match("shared", lanes, within.astype(np.int64) + (block - own) * batch.shared_stride)
+        offsets = within.astype(np.int64) + block * batch.shared_stride
+        if self.machine.checks and lanes.n:
+            if not batch.all_written and self.load:
+                self._written(lanes, offsets)
+            elif not batch.all_written:
+                batch.mark_written(offsets, size)
             batch.races.access(event, self, pattern, shift)
         return offsets, valid
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .machine import Batch
 
 
+CLUSTER = -1  # the barrier of all threads of a cluster, among those of a block
+
+
 @dataclass(slots=True, eq=False)
 class Waiting:
     """A group at a barrier; ``count`` threads are expected (None: all of the block)."""
@@ -67,24 +70,27 @@ class Barriers:
             self._known_count(barrier, count, ins)
         whole = group.lanes.n == batch.live_total and not self.waiting and barrier not in self.arrived
         if whole and (count is None or count == batch.padded) and vote is None:
-            self._passed(None)
+            self._passed(None, barrier)
             return following
         self.waiting.append(Waiting(group, ins, barrier, count, following, vote, answer))
         self.release(barrier)
         return -1
 
-    def _passed(self, lanes: Any, key: Any = None) -> None:
+    def _passed(self, lanes: Any, barrier: int, key: Any = None) -> None:
+        """``lanes`` (None: all that live) have passed a barrier; ``key`` of what has arrived without waiting."""
         batch = self.batch
-        if lanes is None:
+        if lanes is None and (batch.machine.cluster == 1 or barrier == CLUSTER):
             batch.epoch += 1
             if batch.machine.checks:
                 batch.races.full_barrier()
             return
+        if lanes is None:
+            lanes = batch.pool.get(np.flatnonzero(batch.live).astype(np.int64))
         batch.epoch[lanes.blocks] += 1
         if batch.machine.checks:
             if key is not None:
                 batch.races.event("join", key, lanes)
-            batch.races.event("bar", lanes)
+            batch.races.event("cluster" if barrier == CLUSTER else "bar", lanes)
 
     def release_all(self) -> None:
         """Look again at every barrier, after threads have ended."""
@@ -107,7 +113,8 @@ class Barriers:
         for waiter in here:
             if waiter.count is not None:
                 counts[waiter.group.lanes.blocks] = waiter.count
-        all_in = (there | ~batch.live).reshape(batch.blocks, -1).all(axis=1)
+        together = batch.machine.cluster if barrier == CLUSTER else 1  # blocks that wait for each other
+        all_in = np.repeat((there | ~batch.live).reshape(batch.blocks // together, -1).all(axis=1), together)
         done = np.where(counts >= 0, warps >= counts, all_in) & there.reshape(batch.blocks, -1).any(axis=1)
         if not done.any():
             return
@@ -115,10 +122,12 @@ class Barriers:
         gone &= np.repeat(complete.reshape(-1), 32) | ~batch.live  # a half-arrived warp goes on waiting
         lanes = np.flatnonzero(gone).astype(np.int64)
         released = batch.pool.get(lanes)
-        self._check(here, gone, counts)
+        if barrier != CLUSTER:  # whose waits may lie anywhere
+            self._check(here, gone, counts)
         everyone = len(lanes) == batch.live_total
         arrivals = barrier in self.arrived
-        self._passed(None if everyone and not arrivals else released, ("bar", barrier) if arrivals else None)
+        self._passed(None if everyone and not arrivals else released, barrier,
+                     ("bar", barrier) if arrivals else None)
         if arrivals:
             self.arrived[barrier][done] = 0
             if not self.arrived[barrier].any():
@@ -199,7 +208,10 @@ class Barriers:
             expected = int(live.sum()) if waiter.count is None else waiter.count
             elsewhere = [f"{other.ins.where}" for other in self.waiting
                          if other is not waiter and block in other.group.lanes.blocks]
+            what = "the barrier of their cluster" if waiter.barrier == CLUSTER else f"barrier {waiter.barrier}"
+            if waiter.barrier == CLUSTER:
+                expected *= batch.machine.cluster
             others = f"; others of the block wait at {', '.join(sorted(set(elsewhere)))}" if elsewhere else ""
             batch.machine.fault("deadlock", waiter.ins,
-                                f"{here} threads of a block wait at barrier {waiter.barrier} for {expected}, and no "
+                                f"{here} threads of a block wait at {what} for {expected}, and no "
                                 f"more will come{others}", lanes.lanes, batch=batch)

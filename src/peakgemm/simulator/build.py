@@ -20,6 +20,7 @@ from .floats import canonical
 from .lanes import DTYPES, VIEW_OF, Group
 from .program import Block, is_barrier, uses_and_defines
 from .ptx import BYTES, Imm, Instruction, Operand, Reg, Sym, UnknownInstruction
+from .special_registers import special
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -177,7 +178,7 @@ class Build:
         if not isinstance(operand, Reg):
             raise ins.unknown(f"operand {operand} is not a value")
         if operand.name not in self.program.slot:
-            return self.machine.special(ins, operand.name, DTYPES[kind])
+            return special(self.machine, ins, operand.name, DTYPES[kind])
         cls, slot = self.program.slot[operand.name]
         if cls == "p":
             if operand.negated:

@@ -1,7 +1,8 @@
 """Vector clocks: which accesses to shared memory are ordered, found by replaying a log.
 
-One entry per pair of warps of a block (Flanagan and Freund, "FastTrack", 2009, at the grain of a warp); as many
-again for what of the other's writes has passed a ``fence.proxy.async``; and one per warp and mbarrier of bulk copies.
+One entry per pair of warps of a block or cluster (Flanagan and Freund, "FastTrack", 2009, at the grain of a warp); as
+many again for what of the other's writes has passed a ``fence.proxy.async``; and one per warp and mbarrier of bulk
+copies.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Clocks:
     def __init__(self, machine: Machine, batch: Batch) -> None:
         self.machine, self.batch = machine, batch
         units = batch.blocks * batch.shared_stride // batch.unit
-        self.across = batch.padded // 32
+        self.block = batch.padded // 32  # warps
+        self.across = self.block * machine.cluster  # of blocks that share memory
         self.clock = np.zeros((batch.blocks * self.across, 2 * self.across), np.int64)
         self.own = np.arange(len(self.clock)) % self.across
         self.clock[np.arange(len(self.clock)), self.own] = 1
@@ -67,14 +69,15 @@ class Clocks:
         """Whether a cp.async write, or after a full barrier a bulk copy, has not been waited for."""
         return bool((self.lane["c"] >= 0).any()) or bool("t" in self.lane and self.under_way(
             np.arange(len(self.group)), np.arange(len(self.group)) * self.batch.unit // self.batch.shared_stride
-            * self.across).any())
+            * self.block).any())
 
     def full_barrier(self) -> None:
         """Order everything so far before everything to come."""
-        self._join(np.arange(len(self.clock)))
+        self._join(np.arange(len(self.clock)), self.across)
 
-    def _join(self, warps: NDArray[Any]) -> None:
-        blocks = warps // self.across
+    def _join(self, warps: NDArray[Any], together: int) -> None:
+        """Each of these warps knows what the others of its block know, or with ``together`` warps its cluster."""
+        blocks = warps // together
         for block in np.unique(blocks):
             mine = warps[blocks == block]
             self.clock[mine] = self.clock[mine].max(axis=0)
@@ -101,7 +104,11 @@ class Clocks:
                     known = self.clock[:, self.columns[token[1]]]
                     known[token[2].warp_of] = np.maximum(known[token[2].warp_of], token[3] + 1)
             elif kind == "bar":
-                self._join(np.unique(token[1].warp_of))
+                self._join(np.unique(token[1].warp_of), self.block)
+            elif kind == "cluster":
+                self._join(np.unique(token[1].warp_of), self.across)
+            elif kind == "exit":
+                self._exit(token[1])
             elif kind == "warp":
                 warps = np.unique(token[1].warp_of)
                 self.clock[warps, self.own[warps]] += 1
@@ -113,6 +120,27 @@ class Clocks:
                 self._release(token[1], np.unique(token[2].warp_of))
             elif kind == "join":
                 self._acquire(token[1], np.unique(token[2].warp_of))
+
+    def _exit(self, lanes: LaneSet) -> None:
+        """Blocks end, and their shared memory goes: what the rest of the cluster has read there must be ordered
+        before."""
+        each = self.batch.shared_stride // self.batch.unit
+        for block in lanes.blocks.tolist():
+            known = self.clock[block * self.block:(block + 1) * self.block].max(axis=0)
+            unit = np.arange(block * each, (block + 1) * each)
+            for name in "rq":
+                reader, when = self.lane[name][unit], self.time[name][unit]
+                late = (reader >= 0) & (reader // self.batch.padded != block) & (
+                    known[np.maximum(reader >> 5, 0) % self.across] < when)
+                if late.any():
+                    first = int(np.flatnonzero(late)[0])
+                    self.machine.fault(
+                        "shared_race", self.machine.program.kernel.instructions[int(self.code[name][unit[first]])],
+                        "thread {0} reads shared memory of the block of thread {1}, which may have ended; put a "
+                        "barrier of the cluster behind the read",
+                        np.array([int(reader[first]), block * self.batch.padded]), pair=True, count=int(late.sum()),
+                        batch=self.batch)
+                    return
 
     def new_column(self, key: Any) -> int:
         """A column more, of which no warp knows anything yet."""
@@ -129,13 +157,13 @@ class Clocks:
 
     def _release(self, key: Any, warps: NDArray[Any]) -> None:
         for warp in warps:
-            known = self.released.setdefault((key, int(warp) // self.across), np.zeros(self.clock.shape[1], np.int64))
+            known = self.released.setdefault((key, int(warp) // self.block), np.zeros(self.clock.shape[1], np.int64))
             np.maximum(known, self.clock[warp], out=known)
         self.clock[warps, self.own[warps]] += 1
 
     def _acquire(self, key: Any, warps: NDArray[Any]) -> None:
         for warp in warps:
-            known = self.released.get((key, int(warp) // self.across))
+            known = self.released.get((key, int(warp) // self.block))
             if known is not None:
                 np.maximum(self.clock[warp], known, out=self.clock[warp])
 

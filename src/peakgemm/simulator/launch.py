@@ -187,9 +187,9 @@ class _Launch:
                  arch: str, shared_bytes: int) -> None:
         self.module, self.kernel, self.grid, self.block = module, kernel, grid, block
         limits = architecture(arch)
-        if kernel.cluster > 1:
-            raise InvalidValue(f"kernel {kernel.name} asks for clusters of {kernel.cluster} blocks, which are not "
-                               "simulated; compile it without __cluster_dims__")
+        if grid[0] % kernel.cluster:
+            raise InvalidValue(f"grid.x = {grid[0]} is no multiple of the {kernel.cluster} blocks of a cluster that "
+                               f"kernel {kernel.name} asks for; launch whole clusters")
         threads = block[0] * block[1] * block[2]
         most = min(limits.threads_per_block, kernel.max_threads or limits.threads_per_block)
         if threads > most:
@@ -284,7 +284,8 @@ class _Launch:
         blocks = max(1, lanes // self.padded)
         if self.shared:
             blocks = max(1, min(blocks, SHARED_CACHE // self.shared))
-        return blocks * self.padded
+        together = self.kernel.cluster
+        return max(blocks // together, 1) * together * self.padded
 
     def _batch_bytes(self, program: Program, lanes: int) -> int:
         each = sum(program.slots[kind] * size for kind, size in (("p", 1), ("h", 2), ("r", 4), ("d", 8)))

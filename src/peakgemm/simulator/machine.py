@@ -59,6 +59,7 @@ class Machine:
         self.params, self.symbols = params, symbols
         self.shared_size, self.local_size = shared_size, local_size
         self.checks, self.max_steps, self.arch, self.maps = checks, max_steps, arch, maps
+        self.cluster = program.kernel.cluster
         self.threads = block[0] * block[1] * block[2]
         self.padded = -(-self.threads // 32) * 32
         self.pool = LanePool(self.padded)
@@ -122,39 +123,6 @@ class Machine:
                                              ins.text, threads, address, times)
         if not self.checks:
             raise Stop(f"{kind} at {ins.where}; run with checks=True to go on past refused accesses")
-
-    def special(self, ins: Instruction, name: str, dtype: Any) -> Getter:
-        """A getter of a special register.
-
-        Raises:
-            UnknownInstruction: one that the simulator does not have.
-        """
-        root, _, axis = name[1:].partition(".")
-        which = {"x": 0, "y": 1, "z": 2}.get(axis, 0)
-        fixed = {"ntid": self.block_shape[which], "nctaid": self.grid[which], "nwarpid": self.padded // 32,
-                 "smid": 0, "nsmid": 1, "gridid": 0, "total_smem_size": self.shared_size,
-                 "dynamic_smem_size": self.symbols.get("%dynamic", 0), "clusterid": 0, "cluster_ctarank": 0,
-                 "cluster_nctarank": 1, "cluster_ctaid": 0, "cluster_nctaid": 1}
-        if root in fixed:
-            value = dtype(fixed[root])
-            return lambda group: value
-        if root in ("tid", "ctaid"):
-            return lambda group: self.batch.coordinates(root, which)[group.lanes.lanes].astype(dtype)
-        if root == "laneid":
-            return lambda group: (group.lanes.lanes & 31).astype(dtype)
-        if root == "warpid":
-            return lambda group: (group.lanes.lanes % self.padded >> 5).astype(dtype)
-        if root.startswith("lanemask_"):
-            one, ones = np.uint64(1), np.uint64(0xFFFFFFFF)
-            masks: dict[str, Callable[[Any], Any]] = {
-                "eq": lambda n: one << n, "lt": lambda n: (one << n) - one, "le": lambda n: (one << n << one) - one,
-                "gt": lambda n: ones << n << one, "ge": lambda n: ones << n,
-            }  # fmt: skip
-            mask = masks[root[9:]]
-            return lambda group: (mask((group.lanes.lanes & 31).astype(np.uint64)) & ones).astype(dtype)
-        if root in ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
-            return lambda group: dtype(0 if root.endswith("hi") else self.steps & 0xFFFFFFFF)
-        raise ins.unknown(f"special register {name} is not simulated")
 
     def sync_mask(self, ins: Instruction, group: Group) -> NDArray[np.bool_] | None:
         """``(warps, 32)``: the lanes that a warp-wide instruction names; None for all."""
@@ -384,6 +352,11 @@ class Batch:
     def exit(self, group: Group) -> None:
         """The lanes of a group end."""
         self.live[group.lanes.lanes] = False
+        if self.machine.cluster > 1 and self.machine.checks:
+            blocks = group.lanes.blocks
+            ended = blocks[~self.live.reshape(self.blocks, -1)[blocks].any(axis=1)]
+            if len(ended):
+                self.races.event("exit", self.pool.get(ended * self.padded))
         self.live_total -= group.lanes.n
         self.barriers.release_all()
         self.registers.grant()

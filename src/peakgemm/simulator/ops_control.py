@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from .barriers import CLUSTER
 from .build import Build, Step, builder
 from .lanes import Group
 from .machine import Code, Stop
 from .ops_memory import chosen_lanes
-from .program import WARP_SYNC, Block, is_barrier, is_warp_barrier
+from .program import WARP_SYNC, Block, is_barrier, is_cluster_arrival, is_warp_barrier
 from .ptx import Imm, Instruction, Reg, Sym
 from .register_pool import compile_setmaxnreg
 
@@ -181,7 +182,15 @@ def _table(b: Build, ins: Instruction) -> End:
     return end
 
 
+def _cluster_barrier(b: Build, ins: Instruction, following: int) -> End:
+    if ins.guard is not None:
+        raise ins.unknown("a barrier of a cluster under a guard")
+    return lambda group: b.machine.batch.barriers.wait(group, ins, CLUSTER, None, following)
+
+
 def _barrier(b: Build, ins: Instruction, following: int) -> End:
+    if ins.has("cluster"):
+        return _cluster_barrier(b, ins, following)
     operands = list(ins.operands)
     reduce = ins.has("red")
     answer = operands.pop(0) if reduce else None
@@ -242,6 +251,13 @@ def _barrier(b: Build, ins: Instruction, following: int) -> End:
 
 @builder("bar", "barrier")
 def warp_barrier(b: Build, ins: Instruction) -> Step:
+    if is_cluster_arrival(ins):
+        # Nothing lies between it and the wait, so that it makes no difference where threads are counted.
+        after = b.program.kernel.instructions[ins.index + 1:ins.index + 2]
+        if ins.guard is not None or not (after and after[0].base == "barrier" and after[0].has("cluster")
+                                         and after[0].has("wait")):
+            raise ins.unknown("an arrival at a barrier of the cluster that no wait follows at once")
+        return lambda group: None
     if "warp" not in ins.parts:
         raise ins.unknown()
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .access import UNITS, Site, split_generic
+from ..errors import InvalidValue
+from .access import RANK, UNITS, Site, split_generic
 from .build import SIGNED, UNSIGNED, WIDTH, Build, Getter, Step, builder
 from .lanes import DTYPES, Group, LaneSet
 from .memory import GLOBAL, LOCAL, SHARED, WINDOW
@@ -19,13 +20,11 @@ Target = tuple[str, int, Any]
 
 
 def space_of(ins: Instruction) -> str:
-    """shared, global, local, param, const or generic."""
+    """shared, cluster (of which the block's own is a part), global, local, param, const or generic."""
     for part in ins.parts[1:]:
         name = part.split("::")[0]
         if name in ("shared", "global", "local", "param", "const"):
-            if part == "shared::cluster":
-                raise ins.unknown("distributed shared memory is not simulated")
-            return name
+            return "cluster" if part == "shared::cluster" else name
     return "generic"
 
 
@@ -33,7 +32,7 @@ def address(b: Build, ins: Instruction, operand: Operand, space: str) -> Getter:
     """A getter of an address operand for every lane: uint32 in shared and local space, else uint64."""
     if not isinstance(operand, Mem):
         raise ins.unknown(f"operand {operand} is not an address")
-    kind = "u32" if space in ("shared", "local") else "u64"
+    kind = "u32" if space in ("shared", "cluster", "local") else "u64"
     dtype = DTYPES[kind]
     base, offset = operand.base, operand.offset
     if isinstance(base, Reg) and base.name in b.program.slot:
@@ -100,6 +99,9 @@ def resolve(b: Build, site: Site, space: str, lanes: LaneSet, at: Array, event: 
     machine = b.machine
     if space == "shared":
         offsets, valid = site.shared(lanes, at, event)
+        return offsets, valid, machine.batch.shared_views
+    if space == "cluster":
+        offsets, valid = site.cluster(lanes, at, event)
         return offsets, valid, machine.batch.shared_views
     if space == "global":
         offsets, valid = site.global_(lanes, at, write)
@@ -280,7 +282,7 @@ def store(b: Build, ins: Instruction) -> Step:
                 if not some.n:
                     continue
             scatter(views, offsets, part)
-            if machine.checks and not strong and where != "local":
+            if machine.checks and not strong and where not in ("local", "cluster"):
                 _same_instruction(b, site, where, some, offsets, part, views)
 
     return step
@@ -310,6 +312,22 @@ def _same_instruction(b: Build, site: Site, where: str, lanes: LaneSet, offsets:
         b.machine.fault("shared_race", site.ins, f"shared address {at} is written by thread {{0}} and by thread {{1}} "
                         "with different values in one instruction; give each element to one thread",
                         lanes.lanes[[first, winner]], at, pair=True, count=int(lost.sum()))
+
+
+@builder("mapa")
+def mapa(b: Build, ins: Instruction) -> Step:
+    """The address that a place in the block's own shared memory has in another block of the cluster."""
+    if not ins.has("shared::cluster") or list(ins.types) != ["u32"] or ins.guard is not None:
+        raise ins.unknown("only mapa.shared::cluster.u32 is simulated, without a guard")
+    cluster = b.machine.cluster
+
+    def compute(x: Any, rank: Any) -> Any:
+        if (np.asarray(rank) >= cluster).any():
+            raise InvalidValue(f"{ins.where}: mapa names block {int(np.max(rank))} of a cluster of {cluster}; ranks "
+                               f"count from 0 to {cluster - 1}")
+        return x + ((rank + np.uint32(1)) << np.uint32(RANK))
+
+    return b.simple(ins, "u32", compute)
 
 
 @builder("cvta")

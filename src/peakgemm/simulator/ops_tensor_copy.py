@@ -22,6 +22,7 @@ from .tensor_map import BYTES, TensorMap, decode
 
 Array = NDArray[Any]
 ALIGN = 128  # bytes, of the box in shared memory
+ROW = 16  # bytes, of which the first coordinate of a box is a multiple: else an H100 has "an illegal instruction"
 LOAD = (["shared::cluster", "global"], ["shared::cta", "global"])
 Found = tuple[TensorMap, int]
 
@@ -87,17 +88,24 @@ class _Copy:
                 out[pointer] = machine.maps[number]
         return out
 
-    def allowed(self, lanes: LaneSet, at: Array, size: int) -> Array:
-        """Which of the boxes at ``at`` are in bounds and aligned; the others are reported."""
-        limit = self.b.machine.batch.shared_size
+    def allowed(self, lanes: LaneSet, at: Array, tensor: TensorMap, first: Array) -> Array:
+        """Which of the boxes at ``at`` are in bounds and aligned, there and in the tensor, where they begin at the
+        innermost coordinate ``first``; the others are reported."""
+        limit, size = self.b.machine.batch.shared_size, tensor.bytes
         outside, crooked = at.astype(np.int64) + size > limit, at % ALIGN != 0
+        odd = first.astype(np.int64) * tensor.size % ROW != 0
+        if odd.any():
+            begin = int(first[odd][0])
+            self.b.machine.fault("misaligned", self.ins, f"box at the innermost coordinate {begin}, which is "
+                                 f"{begin * tensor.size} bytes, no multiple of {ROW}; copy from a multiple on",
+                                 lanes.lanes[odd])
         for kind, mask, why in (("misaligned", crooked, f"not a multiple of {ALIGN}"),
                                 ("shared_out_of_bounds", outside, f"past the block's {limit} bytes of shared memory")):
             if mask.any():
-                first = int(at[mask][0])
-                self.b.machine.fault(kind, self.ins, f"box of {size} bytes at shared address {first}, {why}",
-                                     lanes.lanes[mask], first)
-        return np.asarray(~(outside | crooked))
+                place = int(at[mask][0])
+                self.b.machine.fault(kind, self.ins, f"box of {size} bytes at shared address {place}, {why}",
+                                     lanes.lanes[mask], place)
+        return np.asarray(~(outside | crooked | odd))
 
 
 class _Load(_Copy):
@@ -119,7 +127,7 @@ class _Load(_Copy):
             if pointer not in maps:
                 continue
             mask = (pointers == pointer) & (bar == where) & (phase == number)
-            mask[mask] = self.allowed(machine.pool.get(lanes.lanes[mask]), at[mask], maps[pointer][0].bytes)
+            mask[mask] = self.allowed(machine.pool.get(lanes.lanes[mask]), at[mask], maps[pointer][0], corner[0][mask])
             if mask.any():
                 some, chosen = machine.pool.subset(lanes, mask)
                 self._copy(some, at[chosen], maps[pointer], [c[chosen] for c in corner], (where, number))
@@ -159,7 +167,7 @@ class _Store(_Copy):
         for pointer, (tensor, base) in self.found(lanes, pointers).items():
             mask = pointers == pointer
             self.counts.bytes += tensor.bytes * int(mask.sum())
-            mask[mask] = self.allowed(self.b.machine.pool.get(lanes.lanes[mask]), at[mask], tensor.bytes)
+            mask[mask] = self.allowed(self.b.machine.pool.get(lanes.lanes[mask]), at[mask], tensor, corner[0][mask])
             if mask.any() and self._writable(lanes.lanes[mask], base):
                 some, chosen = self.b.machine.pool.subset(lanes, mask)
                 self._copy(some, at[chosen], tensor, base, [c[chosen] for c in corner])

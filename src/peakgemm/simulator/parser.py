@@ -15,7 +15,7 @@ from .ptx import BYTES, Imm, Instruction, Kernel, Mem, Module, Operand, Pair, Pa
 from .tokens import Token, tokens
 
 _SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|clock\w*|globaltimer\w*|smid|nsmid|"
-                      r"gridid|dynamic_smem_size|total_smem_size|cluster\w*|envreg\d+|is_explicit_cluster)(\.[xyz])?$")
+                      r"gridid|dynamic_smem_size|total_smem_size|n?cluster\w*|envreg\d+|is_explicit_cluster)(\.[xyz])?$")
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
 _BOUNDS = {".maxntid": "max_threads", ".reqntid": "max_threads", ".minnctapersm": "min_blocks",
            ".maxnreg": "max_registers", ".reqnctapercluster": "cluster"}
@@ -187,13 +187,14 @@ class _Parser:
                 kernel.params.append(self.parameter())
                 self.accept(",")
         while self.peek() != "{":
-            word = self.take("a kernel body").text
-            if word == ";":
+            if (word := self.take("a kernel body").text) == ";":
                 return
             if word in _BOUNDS:
-                product = self.integer()
+                product = first = self.integer()
                 while self.accept(","):
                     product *= self.integer()
+                if _BOUNDS[word] == "cluster" and product != first:
+                    raise self.fail("a cluster along x, the only ones that are simulated")
                 setattr(kernel, _BOUNDS[word], product)
         self.take()
         self.location = (0, 0)

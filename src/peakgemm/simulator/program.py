@@ -110,7 +110,12 @@ def uses_and_defines(ins: Instruction, known: dict[str, str]) -> tuple[list[str]
 
 def is_barrier(ins: Instruction) -> bool:
     """``bar``/``barrier`` that may block or that other threads wait for."""
-    return ins.base in ("bar", "barrier") and not ins.has("cluster", "warp")
+    return ins.base in ("bar", "barrier") and not ins.has("warp") and not is_cluster_arrival(ins)
+
+
+def is_cluster_arrival(ins: Instruction) -> bool:
+    """``barrier.cluster.arrive``, which blocks nobody: the wait behind it does."""
+    return ins.base == "barrier" and ins.has("cluster") and ins.has("arrive")
 
 
 def is_warp_barrier(ins: Instruction) -> bool:

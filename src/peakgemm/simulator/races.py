@@ -48,7 +48,8 @@ class RaceLog:
 
     def event(self, *token: Any) -> None:
         """``bar`` lanes, ``arrive``/``join`` key lanes, ``warp`` lanes, ``commit`` lanes, ``wait`` lanes n,
-        ``landed`` mbarrier lanes phase, ``proxy`` lanes, ``commit_reads``/``wait_reads`` kind lanes (n)."""
+        ``cluster`` lanes (a barrier of it), ``exit`` lanes (one of each block that ends), ``landed`` mbarrier lanes
+        phase, ``proxy`` lanes, ``commit_reads``/``wait_reads`` kind lanes (n)."""
         self.log.append(token)
 
     def full_barrier(self) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from simulator_cases import FIXTURES, planted_line, ptx
 
-from peakgemm.errors import InvalidValue
 from peakgemm.simulator import UnknownInstruction, run
 
 SOURCE = FIXTURES / "bulk.cu"
@@ -195,8 +194,7 @@ def test_a_wait_on_an_mbarrier_made_anew_is_for_its_own_copies():
     "[%rd0, {%r2}], [%r0], %h1;",
     "cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.tile.bulk_group [%rd0, {%r2}], [%r1];",
     "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r0], 16;", "mbarrier.arrive_drop.shared::cta.b64 %rd1, [%r0];",
-    "mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%r0], 16;", "barrier.cluster.arrive.aligned;",
-    "mapa.shared::cluster.u32 %r2, %r1, 1;",
+    "mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%r0], 16;", "mapa.u64 %rd1, %rd0, 1;",
 ])
 def test_what_is_not_simulated_is_refused_by_name(text):
     with pytest.raises(UnknownInstruction, match=text.split()[0].rstrip(";")):
@@ -212,8 +210,3 @@ def test_what_changes_nothing_here(text):
     assert steps(f"mov.u32 %r9, 5; {text}") == 5
 
 
-def test_clusters_are_refused_before_the_run():
-    text = ptx("ret;").replace("()\n{", "()\n.reqnctapercluster 2, 1, 1\n{")
-    with pytest.raises(InvalidValue, match="clusters of 2 blocks"):
-        run(text, grid=2, block=1, args=[])
-    assert run(text.replace(" 2,", " 1,"), grid=2, block=1, args=[]).clean

@@ -92,7 +92,8 @@ def test_boxes_and_their_edges(swizzle, dtype):
     x = RNG.integers(1, 100, (37, 208)).astype(dtype)
     row = {"none": 48, "32B": 32, "64B": 64, "128B": 128}[swizzle] // x.itemsize
     tensor = TensorMap(x, (row, 11), swizzle=swizzle)
-    corners = [(0, 0), (16, 5), (-3, -4), (200, 30), (-row, 0), (300, 50), (3, 36)]
+    step = 16 // x.itemsize  # of the innermost coordinate
+    corners = [(0, 0), (16, 5), (-step, -4), (192, 30), (-row, 0), (304, 50), (step, 36)]
     report, data = boxes(tensor, corners)
     assert report.clean, str(report)
     for corner, image in zip(corners, data, strict=True):
@@ -105,7 +106,7 @@ def test_every_rank(rank):
     shape = (2, 3, 4, 5, 24)[5 - rank:]
     x = RNG.standard_normal(shape).astype("f4")
     box = (8, 3, 2, 2, 2)[:rank]
-    corners = [(0,) * rank, (-2, 1, 3, -1, 1)[:rank], (20, 4, -1, 2, 0)[:rank]]
+    corners = [(0,) * rank, (-4, 1, 3, -1, 1)[:rank], (20, 4, -1, 2, 0)[:rank]]
     report, data = boxes(TensorMap(x, box), corners, rank=rank)
     assert report.clean, str(report)
     for corner, image in zip(corners, data, strict=True):
@@ -155,6 +156,17 @@ def test_refused_boxes(options, kind, message):
     report, _ = boxes(TensorMap(np.zeros((20, 40), "f4"), (32, 6)), [(0, 0)], **options)
     fault = next(fault for fault in report.faults if fault.kind == kind)
     assert message in fault.message
+
+
+@pytest.mark.parametrize("way", ["load", "store"])
+def test_a_box_begins_at_sixteen_bytes(way):
+    """As on an H100, where columns 0, 4, -4 and 96 of floats are copied; 1, 3, 7, -1 are an illegal instruction."""
+    tensor = TensorMap(np.zeros((20, 40), "f4"), (32, 6))
+    report, _ = boxes(tensor, [(4, 1), (-4, 9)], way)
+    assert report.clean, str(report)
+    report, _ = boxes(tensor, [(0, 1), (3, 9)], way)
+    fault = next(fault for fault in report.faults if fault.kind == "misaligned")
+    assert "box at the innermost coordinate 3, which is 12 bytes, no multiple of 16" in fault.message
 
 
 def test_a_store_to_a_read_only_array():

@@ -21,7 +21,7 @@ struct Panel {
   static constexpr int NEAR = K_INNER ? BK / 8 : CHUNKS / BESIDE;
 
   const float* next;   // this thread's first element of the next tile
-  long long far, tile, back;  // bytes to the next round, to the next tile of BK k-steps, and less that once
+  long long far, tile;  // bytes to the next round, to the next tile of BK k-steps
   unsigned to;        // its place in stage 0
   int k, row, rows;   // this thread's first k-step and row; rows that the tile has from there on
 
@@ -32,7 +32,7 @@ struct Panel {
     to = shared + 4 * (k * PITCH + row);
   }
 
-  // The tile whose first row is `first`, from k-step `from` on.
+  // The tile whose first row is `first`, from k-step `from` on, be it negative.
   __device__ __forceinline__ void start(const float* operand, long long ld, int first, int total, int from) {
     far = 4 * BELOW * ld;
     tile = K_INNER ? 4 * BK : 4 * BK * ld;
@@ -40,20 +40,18 @@ struct Panel {
     next = K_INNER ? operand + (first + row) * ld + from + k : operand + (from + k) * ld + first + row;
   }
 
-  // The first tile has `steps` k-steps: the remainder of K.
-  __device__ __forceinline__ void skip(int steps) { back = steps == BK ? 0 : tile - tile / BK * steps; }
-
   // To the next tile.
   __device__ __forceinline__ void advance() {
-    next = reinterpret_cast<const float*>(reinterpret_cast<const char*>(next) + tile - back);
-    back = 0;
+    next = reinterpret_cast<const float*>(reinterpret_cast<const char*>(next) + tile);
   }
 
-  // Copy one tile of `steps` k-steps (BK unless it is the remainder) to the stage `at` (bytes).
+  // Copy one tile to the stage `at` (bytes): of the remainder of K only `steps` k-steps, the last ones of the first tile
+  // or (AT_END) the first ones of the last.
+  template <bool AT_END = false>
   __device__ __forceinline__ void copy(unsigned at, bool inside, int steps) {
     const bool idle = BELOW > (K_INNER ? ROWS : BK) && (K_INNER ? row >= ROWS : k >= BK);
     if (idle) return;
-    if (steps < BK) rounds<REMAINDER>(at, steps);
+    if (steps < BK) rounds<AT_END ? LAST_TILE : FIRST_TILE>(at, steps);
     else if (inside) rounds<INSIDE>(at, steps);
     else rounds<EDGE>(at, steps);
   }
@@ -62,7 +60,7 @@ struct Panel {
   // hence EDGE_ROUNDS; wholly unrolled it crowds the registers of the whole kernel (1.07 modelled cycles an FFMA
   // become 1.58), as do chunks of one to three floats and an unrolled remainder of K, which comes once a tile. One
   // path for all, with the tests, slows copies of single words: 5 % at 4096 where both operands have K contiguous.
-  enum Where { INSIDE, EDGE, REMAINDER };
+  enum Where { INSIDE, EDGE, FIRST_TILE, LAST_TILE };
 
   template <Where WHERE>
   __device__ __forceinline__ void rounds(unsigned at, int steps) {
@@ -74,7 +72,8 @@ struct Panel {
         const int dk = K_INNER ? n * 8 : f * BELOW, dr = K_INNER ? f * BELOW : n * BESIDE * WIDTH;
         const float* const source = reinterpret_cast<const float*>(from) + (K_INNER ? dk : dr);
         const unsigned place = to + at + 4 * (dk * PITCH + dr);
-        const bool valid = WHERE == INSIDE || (rows > dr && (WHERE == EDGE || k + dk < steps));
+        const bool here = WHERE == FIRST_TILE ? k + dk >= BK - steps : WHERE == LAST_TILE ? k + dk < steps : true;
+        const bool valid = WHERE == INSIDE || (rows > dr && here);
         if constexpr (WIDTH == 4) copy16_or_zero(place, source, valid ? 4 : 0);
         else copy4_or_zero(place, source, valid);
       }

@@ -39,20 +39,11 @@ __device__ __forceinline__ void stage_row(const float (&acc)[TM][TN], int i, uns
 constexpr int OWNED = TM % (4 * SLICES) ? TM : TM / SLICES;  // rows of an owner
 __device__ constexpr int owner_of(int i) { return i / OWNED; }
 
-// Partial sums lie as the threads hold them, one thread beside the other: element e of thread t at e * THREADS + t.
-__device__ __forceinline__ void store_tile(const float (&acc)[TM][TN], const float* C0, float* C, float* partial,
-                                           const Gemm& g, const Segment& s, int thread, int slice, float* staging) {
-  if (s.slot >= 0) {
-    float* to = partial + static_cast<long long>(s.slot) * BM * BN + thread;
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-      if (slice == owner_of(i)) {
-#pragma unroll
-        for (int j = 0; j < TN; ++j) to[(i * TN + j) * THREADS] = acc[i][j];
-      }
-    return;
-  }
-  const Place place = place_of(g, s.tile);
+// Rows first..first + count of every thread tile, which `stage` puts into shared memory one at a time.
+template <typename Stage>
+__device__ __forceinline__ void store_rows(int first, int count, Stage stage, const float* C0, float* C, const Gemm& g,
+                                           int tile, int thread, int slice, float* staging) {
+  const Place place = place_of(g, tile);
   const WarpTile mine = warp_tile(thread);
   const int warp = thread / 32, lane = thread % 32;
   const int lane_m = lane / 2 % 8, lane_n = lane % 2 + lane / 16 * 2;
@@ -65,14 +56,13 @@ __device__ __forceinline__ void store_tile(const float (&acc)[TM][TN], const flo
   constexpr int WORDS = 4;  // at once: their latencies overlap
   const int row = lane / STAGED_COLUMNS, column = lane % STAGED_COLUMNS;
   const float* const from = rows + row * STAGED_PITCH + column / 4 % 4 * STAGED_LANE + column / 16 * 4 + column % 4;
-  const int first = slice * OWNED;
   int m = place.m + mine.m - lane_m * 4 + 4 * row + quad(first, 8);
   const int n = place.n + mine.n - lane_n * 4 + column;
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch);
   float* c = C + batch_offset(g, g.c_batch, place.batch) + m * g.ldc + n;
 #pragma unroll 1
-  for (int i = first; i < first + OWNED; ++i) {
-    stage_row<0, TM>(acc, i, to);
+  for (int i = first; i < first + count; ++i) {
+    stage(i, to);
     __syncwarp();
     float* at = c;
 #pragma unroll
@@ -102,4 +92,21 @@ __device__ __forceinline__ void store_tile(const float (&acc)[TM][TN], const flo
     m += next;
     c += next * g.ldc;
   }
+}
+
+// Partial sums lie as the threads hold them, one thread beside the other: element e of thread t at e * THREADS + t.
+__device__ __forceinline__ void store_tile(const float (&acc)[TM][TN], const float* C0, float* C, float* partial,
+                                           const Gemm& g, const Segment& s, int thread, int slice, float* staging) {
+  if (s.slot >= 0) {
+    float* to = partial + static_cast<long long>(s.slot) * BM * BN + thread;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+      if (slice == owner_of(i)) {
+#pragma unroll
+        for (int j = 0; j < TN; ++j) to[(i * TN + j) * THREADS] = acc[i][j];
+      }
+    return;
+  }
+  store_rows(slice * OWNED, OWNED, [&](int i, unsigned to) { stage_row<0, TM>(acc, i, to); }, C0, C, g, s.tile, thread,
+             slice, staging);
 }

@@ -1,8 +1,9 @@
 // Adds up the partial sums of the tiles whose K several blocks have shared.
 //
-// In the order of K, whichever block was first: the same bits every time, and no float atomics. A block takes one
-// element of the thread tiles, as the kernel that wrote them held them: with few tiles and many parts, as a
-// deep K makes them, there are still hundreds of blocks.
+// In the order of K, whichever block was first: the same bits every time, and no float atomics. A thread takes four
+// neighbours of a row, so that C is written by whole sectors. A block takes the same place of the thread tiles, as the
+// kernel that wrote them held them: with few tiles and many parts, as a deep K makes them, there are hundreds of blocks
+// where a thread takes one.
 
 #include "common/gemm.cuh"
 #include "common/dependents.cuh"
@@ -10,25 +11,46 @@
 #include "common/fragment.cuh"
 #include "common/warp_tile.cuh"
 
+template <int WORDS>
+__device__ __forceinline__ void add_up(const float* C0, float* C, const float* partial, const Gemm& g) {
+  constexpr int BLOCKS = TM * TN / WORDS;  // of a tile
+  const int steps = (g.K + BK - 1) / BK;
+  const int tile = blockIdx.x / BLOCKS, element = blockIdx.x % BLOCKS * WORDS;
+  const Shares shares(g, steps, tile);
+  const Place place = place_of(g, g.whole + tile);
+  const WarpTile mine = warp_tile();
+  const int m = place.m + mine.m + quad(element / TN, 8), n = place.n + mine.n + quad(element % TN, 4);
+  previous_kernel_has_ended();
+  if (shares.whole || m >= g.M || n >= g.N) return;
+  const float* const from = partial + element * THREADS + threadIdx.x;
+  __align__(16) float sum[WORDS];
+#pragma unroll
+  for (int w = 0; w < WORDS; ++w) sum[w] = from[shares.first_slot * BM * BN + w * THREADS];
+#pragma unroll 8 / WORDS
+  for (long long part = shares.first + 1; part <= shares.last; ++part)
+#pragma unroll
+    for (int w = 0; w < WORDS; ++w) sum[w] += from[part * BM * BN + w * THREADS];
+
+  const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + m * g.c0_row + n * g.c0_col;
+  float* const c = C + batch_offset(g, g.c_batch, place.batch) + m * g.ldc + n;
+#pragma unroll
+  for (int w = 0; w < WORDS; ++w) {
+    sum[w] *= g.alpha;
+    if (g.beta != 0.f && n + w < g.N) sum[w] = fmaf(g.beta, c0[w * g.c0_col], sum[w]);
+  }
+  if (n + WORDS <= g.N && WORDS == 4 && reinterpret_cast<unsigned long long>(c) % 16 == 0) {
+    *reinterpret_cast<float4*>(c) = *reinterpret_cast<const float4*>(sum);
+  } else {
+#pragma unroll
+    for (int w = 0; w < WORDS; ++w)
+      if (n + w < g.N) c[w] = sum[w];
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 ffma_reduce(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
             const float* __restrict__ partial, const __grid_constant__ Gemm g) {
   next_kernel_may_start();
-  const int steps = (g.K + BK - 1) / BK;
-  const int tile = blockIdx.x / (TM * TN), element = blockIdx.x % (TM * TN);
-  const Shares shares(g, steps, tile);
-  previous_kernel_has_ended();
-  if (shares.whole) return;
-  const float* const from = partial + element * THREADS + threadIdx.x;
-  float sum = from[shares.first_slot * BM * BN];
-#pragma unroll 8
-  for (long long part = shares.first + 1; part <= shares.last; ++part) sum += from[part * BM * BN];
-
-  const Place place = place_of(g, g.whole + tile);
-  const WarpTile mine = warp_tile();
-  const int m = place.m + mine.m + quad(element / TN, 8), n = place.n + mine.n + quad(element % TN, 4);
-  if (m >= g.M || n >= g.N) return;
-  float v = g.alpha * sum;
-  if (g.beta != 0.f) v = fmaf(g.beta, C0[batch_offset(g, g.c0_batch, place.batch) + m * g.c0_row + n * g.c0_col], v);
-  C[batch_offset(g, g.c_batch, place.batch) + m * g.ldc + n] = v;
+  if (gridDim.x == g.shared * TM * TN) add_up<1>(C0, C, partial, g);
+  else add_up<4>(C0, C, partial, g);
 }

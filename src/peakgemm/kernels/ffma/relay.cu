@@ -15,7 +15,23 @@ ffma_relay(const float* __restrict__ A, const float* __restrict__ B, const float
   const int across = (g.N + BN - 1) / BN;
   const int down = over(blockIdx.x, g.matrix), k = down * BK, n = (blockIdx.x - down * across) * BN;
   const int x = threadIdx.x % BN, y = threadIdx.x / BN;
+  const int pitch = (g.N + 3) / 4 * 4;
   previous_kernel_has_ended();
+  if constexpr (!TRANS_B) {  // lanes read as they write: no word waits for those of others
+    const bool here = n + x < pitch, inside = n + x < g.N;
+    float words[BK / BELOW];
+#pragma unroll
+    for (int round = 0; round < BK / BELOW; ++round) {
+      const int row = k + y + round * BELOW;
+      words[round] = inside && row < g.K ? B[row * g.ldb + n + x] : 0.f;
+    }
+#pragma unroll
+    for (int round = 0; round < BK / BELOW; ++round) {
+      const int row = k + y + round * BELOW;
+      if (here && row < g.K) to[static_cast<long long>(row) * pitch + n + x] = words[round];
+    }
+    return;
+  }
 #pragma unroll
   for (int round = 0; round < BK / BELOW; ++round) {
     const int i = y + round * BELOW;  // row of what is read, along which lanes lie
@@ -24,7 +40,6 @@ ffma_relay(const float* __restrict__ A, const float* __restrict__ B, const float
     tile[i][x] = inside ? B[row * g.ldb + column] : 0.f;
   }
   __syncthreads();
-  const int pitch = (g.N + 3) / 4 * 4;
 #pragma unroll
   for (int round = 0; round < BK / BELOW; ++round) {
     const int i = y + round * BELOW;

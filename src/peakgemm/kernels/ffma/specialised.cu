@@ -2,8 +2,9 @@
 //
 // Idea: a ring of stages on mbarriers and no block-wide barrier in the loop. Copies, their addresses and their
 //   predicates leave the computing warps, which issue LDS, FFMA and one wait a tile. Blocks are persistent:
-//   while one tile of C is stored, the copies of the next are under way.
-// Any layout and alignment without a copy of the operand: see panel.cuh. K's remainder is the first tile.
+//   while one tile of C is stored, the copies of the next are under way. Or they have one tile (ONCE), or half the
+//   k-steps of one (CLUSTER, see pair.cuh).
+// Any layout and alignment without a copy of the operand: see panel.cuh. K's remainder is the first tile, behind zeros.
 // With SLICES, that many groups of warps share a tile of C: they take turns at the tiles of K and add up through
 //   shared memory. A small tile then has the warps to hide its latencies.
 // On sm_90a the register file is dealt anew: 40 registers for a copying thread, REGISTERS for a computing one.
@@ -18,6 +19,12 @@
 #include "common/outer_product_rows.cuh"
 #include "common/panel.cuh"
 #include "common/tile_store.cuh"
+#include "common/cluster.cuh"
+
+// A block has one tile at most: without a loop over more a kernel of small tiles begins and ends sooner (3.2 us instead
+// of 3.4 at 128, 10.1 instead of 10.4 at 512); large ones gain nothing and lose the copies ahead.
+constexpr bool ONCE = CLUSTER > 1 || VARIANT & 32;
+#include "common/pair.cuh"
 
 // Rows of B as words want many addresses: 40 registers are too few for four unrolled rounds at an edge as well.
 constexpr bool CROWDED = REGISTERS && !TRANS_B && WIDTH_B == 1;
@@ -30,8 +37,9 @@ __device__ constexpr int unrolled(int steps, int most) {
   return steps > 2 && TM * TN * steps > most ? unrolled(steps / 2, most) : steps;
 }
 constexpr int UNROLL = unrolled(BK, VARIANT & 8 ? 1280 : 2560);
-// Sums over a tile of K are added up among themselves: rounding errors grow with K / BK instead of K.
+// Sums over CARRIED k-steps are added up among themselves: rounding errors grow with K / CARRIED instead of K.
 constexpr bool CARRY = VARIANT & 16;
+constexpr int CARRIED = UNROLL < 16 ? UNROLL : 16;
 // Small tiles wait for the kernel before once they have their addresses: 0.3 us of 4 at 128. Large ones, whose code
 // comes out otherwise then, lost up to 3 %.
 constexpr bool LATE = BM * BN <= 64 * 128;
@@ -65,7 +73,13 @@ __device__ __forceinline__ void slices_add_up(float (&acc)[TM][TN], float* excha
     }
 }
 
-extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, MIN_BLOCKS)
+#if CLUSTER > 1
+#define IN_CLUSTER __cluster_dims__(CLUSTER)
+#else
+#define IN_CLUSTER
+#endif
+
+extern "C" __global__ void IN_CLUSTER __launch_bounds__(COMPUTE + PRODUCERS, MIN_BLOCKS)
 ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
                  float* __restrict__ partial, const __grid_constant__ Gemm g) {
   extern __shared__ __align__(16) float shared[];
@@ -96,39 +110,36 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
     const int thread = threadIdx.x - COMPUTE;
     PanelA a(shared_address(shared), thread);
     PanelB b(shared_address(shared + PanelA::FLOATS), thread);
-    for (int item = blockIdx.x; item < items; item += gridDim.x)
+    // Copies of one tile to the stage in turn, and their arrivals.
+    auto copy = [&](bool inside_a, bool inside_b, int wide) {
+      mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
+      a.copy(at, inside_a, wide);
+      b.copy(at, inside_b, wide);
+      mbarrier_arrive_after_copies(barrier);
+      step(1);
+    };
+    for (int item = blockIdx.x; ONCE ? item == blockIdx.x : item < items; item += ONCE ? 1 : gridDim.x)
 #pragma unroll 1
-      for (int half = 0; half < 2; ++half) {
+      for (int half = 0; half < (ONCE ? 1 : 2); ++half) {
         Segment s;
-        if (!segment_of(g, steps, item, half, s)) continue;
+        if (!work_of(g, steps, item, half, s)) continue;
         const Place place = place_of(g, s.tile);
-        const int from = s.begin ? remainder + (s.begin - 1) * BK : 0;
+        const int from = remainder + (s.begin - 1) * BK;
         a.start(A + batch_offset(g, g.a_batch, place.batch), g.lda, place.m, g.M, from);
         b.start(B + batch_offset(g, g.b_batch, place.batch), g.ldb, place.n, g.N, from);
         const bool inside_a = place.m + BM <= g.M, inside_b = place.n + BN <= g.N;
         int wide = s.begin ? BK : remainder;  // k-steps of the tile in turn
-        a.skip(wide);
-        b.skip(wide);
         if (LATE) previous_kernel_has_ended();
 #pragma unroll 1
         for (int left = s.end - s.begin; left > 0; --left) {
-          mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
-          a.copy(at, inside_a, wide);
-          b.copy(at, inside_b, wide);
-          mbarrier_arrive_after_copies(barrier);
+          copy(inside_a, inside_b, wide);
           a.advance();
           b.advance();
           wide = BK;
-          step(1);
         }
       }
-    for (int slice = 0; slice < SLICES && steps; ++slice) {  // zeros for each slice's read ahead of its last tile
-      mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
-      a.copy(at, false, 0);
-      b.copy(at, false, 0);
-      mbarrier_arrive_after_copies(barrier);
-      step(1);
-    }
+    for (int slice = 0; slice < SLICES && steps; ++slice)  // zeros for each slice's read ahead of its last tile
+      copy(false, false, 0);
     copies_wait_all();
   } else {
 #if REGISTERS
@@ -170,11 +181,11 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
       next_stage();
       load(0, 0);
     }
-    for (int item = blockIdx.x; item < items; item += gridDim.x)
+    for (int item = blockIdx.x; ONCE ? item == blockIdx.x : item < items; item += ONCE ? 1 : gridDim.x)
 #pragma unroll 1
-      for (int half = 0; half < 2; ++half) {
+      for (int half = 0; half < (ONCE ? 1 : 2); ++half) {
         Segment s;
-        if (!segment_of(g, steps, item, half, s)) continue;
+        if (!work_of(g, steps, item, half, s)) continue;
         float acc[TM][TN] = {};
         float sum[CARRY ? TM : 1][CARRY ? TN : 1] = {};
 #pragma unroll 1
@@ -198,16 +209,18 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
               }
               if constexpr (VARIANT & 1) outer_product(acc, af[k % 2], bf[k % 2]);
               else outer_product_rows<(VARIANT & 4) != 0>(acc, af[k % 2], bf[k % 2]);
+              if constexpr (CARRY) {
+                if (k % CARRIED == CARRIED - 1) {
+#pragma unroll
+                  for (int i = 0; i < TM; ++i)
+#pragma unroll
+                    for (int j = 0; j < TN; ++j) sum[i][j] += acc[i][j], acc[i][j] = 0.f;
+                }
+              }
             }
           }
           __syncwarp();
           if (threadIdx.x % 32 == 0) mbarrier_arrive(read);
-          if constexpr (CARRY) {
-#pragma unroll
-            for (int i = 0; i < TM; ++i)
-#pragma unroll
-              for (int j = 0; j < TN; ++j) sum[i][j] += acc[i][j], acc[i][j] = 0.f;
-          }
         }
         if constexpr (CARRY) {
 #pragma unroll
@@ -219,7 +232,12 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
           slices_add_up(acc, exchange, slice);
           slices_meet();
         }
-        if (slice * OWNED < TM) store_tile(acc, C0, C, partial, g, s, thread, slice, staging);
+        if constexpr (CLUSTER > 1) {
+          if (SLICES == 1) slices_meet();  // the stages have been read
+          store_pair(acc, shared + thread, C0, C, g, s.tile, thread, slice, staging);
+        } else if (slice * OWNED < TM) {
+          store_tile(acc, C0, C, partial, g, s, thread, slice, staging);
+        }
       }
   }
 }

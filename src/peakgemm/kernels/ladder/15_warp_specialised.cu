@@ -113,14 +113,12 @@ sgemm_15_warp_specialised(const float* __restrict__ A, const float* __restrict__
     PanelB b(stages + B_AT, thread);
     a.start(A, lda, tile.m, M, 0);
     b.start(B, ldb, tile.n, N, 0);
-    a.skip(BK);
-    b.skip(BK);
     const bool inside_a = tile.m + BM <= M, inside_b = tile.n + BN <= N;
 #pragma unroll 1
     for (int left = K; left > 0; left -= BK) {
       mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
-      a.copy(at, inside_a && left >= BK, min(left, BK));
-      b.copy(at, inside_b && left >= BK, min(left, BK));
+      a.copy<true>(at, inside_a, min(left, BK));
+      b.copy<true>(at, inside_b, min(left, BK));
       mbarrier_arrive_after_copies(barrier);
       a.advance();
       b.advance();

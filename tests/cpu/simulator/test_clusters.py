@@ -1,0 +1,93 @@
+"""Clusters of blocks: shared memory of each other, the barrier of all, and what is wrong without it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from peakgemm.errors import InvalidValue
+from peakgemm.simulator import run
+from peakgemm.simulator.ptx import PtxError, UnknownInstruction
+
+SOURCE = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 out) .reqnctapercluster %(size)s
+{
+  .reg .pred %%p<3>; .reg .b32 %%r<16>; .reg .b64 %%rd<8>;
+  .shared .align 16 .b8 mine[256];
+  mov.u32 %%r0, %%tid.x; mov.u32 %%r1, %%ctaid.x; mov.u32 %%r2, %%cluster_ctarank;
+  mad.lo.u32 %%r3, %%r1, 100, %%r0;
+  shl.b32 %%r4, %%r0, 2; mov.u32 %%r5, mine; add.u32 %%r5, %%r5, %%r4;
+  st.shared.u32 [%%r5], %%r3;
+  %(before)s
+  xor.b32 %%r6, %%r2, 1;
+  mapa.shared::cluster.u32 %%r7, %%r5, %%r6;
+  ld.shared::cluster.u32 %%r8, [%%r7];
+  %(after)s
+  ld.param.u64 %%rd0, [out]; mad.lo.u32 %%r9, %%r1, 64, %%r0; mul.wide.u32 %%rd1, %%r9, 4; add.u64 %%rd0, %%rd0, %%rd1;
+  st.global.u32 [%%rd0], %%r8;
+  ret;
+}
+"""
+MEET = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+
+
+def cluster(blocks: int = 6, before: str = MEET, after: str = MEET, size: str = "2, 1, 1"):
+    out = np.zeros(blocks * 64, np.uint32)
+    return run(SOURCE % {"before": before, "after": after, "size": size}, grid=blocks, block=64, args=[out]), out
+
+
+def test_each_reads_what_the_other_wrote() -> None:
+    report, out = cluster()
+    assert report.clean, str(report)
+    other = np.arange(6) ^ 1
+    np.testing.assert_array_equal(out.reshape(6, 64), other[:, None] * 100 + np.arange(64))
+
+
+@pytest.mark.parametrize(("before", "after", "says"), [
+    ("", MEET, "put a barrier between them"), ("bar.sync 0;", MEET, "put a barrier between them"),
+    (MEET, "", "which may have ended; put a barrier of the cluster"),
+    (MEET, "bar.sync 0;", "which may have ended; put a barrier of the cluster"),
+], ids=["nothing before", "each block's barrier before", "nothing behind", "each block's barrier behind"])
+def test_without_a_barrier_of_the_cluster_it_is_a_race(before: str, after: str, says: str) -> None:
+    report, _ = cluster(before=before, after=after)
+    assert [fault.kind for fault in report.faults] == ["shared_race"]
+    assert says in report.faults[0].message
+
+
+def test_threads_that_have_ended_are_not_waited_for() -> None:
+    ends = "setp.ge.u32 %p1, %r0, 32; @%p1 ret;"
+    report, out = cluster(before=f"{MEET} {ends}", after="barrier.cluster.arrive; barrier.cluster.wait;")
+    assert report.clean, str(report)
+    assert (out.reshape(6, 2, 32)[:, 0] > 0).sum() > 180 and not out.reshape(6, 2, 32)[:, 1].any()
+
+
+def test_half_of_a_cluster_waits_for_ever() -> None:
+    report, _ = cluster(before="setp.eq.u32 %p1, %r2, 0; @%p1 bra WAIT; SPIN: bar.sync 1, 96; bra GO; WAIT: " + MEET
+                        + " GO:")
+    assert any(fault.kind == "deadlock" and "the barrier of their cluster" in fault.message for fault in report.faults)
+
+
+def test_what_a_cluster_cannot_be() -> None:
+    with pytest.raises(InvalidValue, match=r"grid.x = 5 is no multiple of the 2 blocks"):
+        cluster(blocks=5)
+    with pytest.raises(PtxError, match="a cluster along x"):
+        cluster(size="1, 2, 1")
+    with pytest.raises(InvalidValue, match="block 2 of a cluster of 2"):
+        cluster(before=f"{MEET} mapa.shared::cluster.u32 %r7, %r5, 2;")
+    with pytest.raises(UnknownInstruction, match="that no wait follows at once"):
+        cluster(before="barrier.cluster.arrive; add.u32 %r3, %r3, 0; barrier.cluster.wait;")
+
+
+def test_an_access_past_the_other_blocks_memory() -> None:
+    report, _ = cluster(before=f"{MEET} add.u32 %r5, %r5, 4;")
+    assert [fault.kind for fault in report.faults] == ["shared_out_of_bounds"]
+
+
+def test_special_registers_of_a_cluster() -> None:
+    reads = ("mov.u32 %r8, %clusterid.x; mad.lo.u32 %r8, %r8, 10, %r2; mov.u32 %r10, %cluster_nctarank; "
+             "mad.lo.u32 %r8, %r10, 100, %r8; mov.u32 %r10, %nclusterid.x; mad.lo.u32 %r8, %r10, 1000, %r8;")
+    report, out = cluster(after=f"{reads} {MEET}")
+    assert report.clean and out.reshape(6, 64)[:, 0].tolist() == [3200 + block // 2 * 10 + block % 2
+                                                                  for block in range(6)]

@@ -354,11 +354,12 @@ def warm_set(arch: str) -> list[tuple[str, Callable[[], Compiled]]]:
     problems = [Problem(1024, 1024, 1024, 1024, 1024, 1024, trans_a=ta, trans_b=tb)
                 for ta in (False, True) for tb in (False, True)]
     known = configurations(arch)
+    ways = dict.fromkeys((kernel, way) for kernel, config in known for way in (config, alone(config)))
     found: list[tuple[str, Callable[[], Compiled]]] = [
         (f"{kernel.name} {config.label()}", partial(compile_for, kernel, config, problem, arch))
-        for kernel, config in known for problem in problems]
+        for kernel, config in ways for problem in problems]
     found += [(f"sums of {config.label()}", partial(compile_reduce, kernel, config, problems[0], arch))
-              for kernel, config in known]
+              for kernel, config in known if config.cluster == 1]
     if architecture(arch).has_cp_async:
         found += [(f"B of {problem.layout} laid out anew", partial(compile_relay, problem, arch))
                   for problem in problems[:2]]

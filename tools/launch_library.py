@@ -55,7 +55,9 @@ def main() -> None:
     arch = device.require().arch
     turns = cycle(product((1, 0, 3), (0.0, 1.0)))
     configs = [(kernel, way) for kernel, config in configurations(arch)
-               for way in dict.fromkeys([config, alone(config), *([carrying(config)] * may_carry(config))])]
+               for own in (config, alone(config))
+               for way in dict.fromkeys([own, *([carrying(own)] * may_carry(own))])]
+    configs = list(dict.fromkeys(configs))
     jobs = [(kernel, config, shape) for kernel, config in configs for shape in TILED]
     relaid = next(config for kernel, config in configurations(arch) if kernel is SPECIALISED)
     jobs += [(RELAID, relaid, (m, n, k, 1)) for m, n, k, _ in TILED]  # one B for all

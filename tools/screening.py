@@ -479,7 +479,10 @@ def quoted_pairs() -> list[str]:
         f"of {us(cell, 'read', cluster=2)}; and with stream-K 1568 x 512 x 4608 {us(conv, 'given', cluster=2)} instead "
         f"of {us(conv)}",
         f"128 x 4096 x 4096 {us(thin, 'pair', cluster=2)} us, 4096 x 128 x 4096 "
-        f"{us('4096x128x4096', 'pair', cluster=2)}",
+        f"{us('4096x128x4096', 'pair', cluster=2)}, but 4096 x 32 x 4096 {us(thick, 'pair', cluster=2)}",
+        f"though 128 x 4096 x 4096 takes {us(thin, 'given', cluster=2)}",
+        f"128 x 4096 x 4096 takes {us(thin, 'since', cluster=1)} us in two parts then, "
+        f"{us(thin, 'since', cluster=2)} as a pair",
         f"128 from {change('128', 'before', 'alone')} us, 512 from {change('512', 'before', 'alone')}; but 1023 "
         f"from {change('1023', 'before', 'alone')}",
         f"1568 x 512 x 4608 {us(conv, 'since', dealt=232)} us instead of {us(conv, 'since', dealt=0)}",

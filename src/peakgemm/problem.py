@@ -165,7 +165,8 @@ class Config:
     ``registers`` what a computing thread gets when the register file is dealt anew (0: it is
     not), ``slices`` the groups of threads that share a block's tile, each with its share of K,
     ``variant`` the order of FFMAs, loads and unrolling, of which ptxas makes register
-    allocations with more or fewer bank conflicts, and ``split`` says how blocks share K: 1, a
+    allocations with more or fewer bank conflicts, whether sums are carried over every 16 k-steps (16)
+    and whether a block has one tile (32), and ``split`` says how blocks share K: 1, a
     block computes its tiles whole; s > 1, every tile's K is cut among s blocks; 0, stream-K: whole
     tiles in full waves, and the k-steps of the rest dealt evenly to all blocks. ``cluster`` blocks
     share a tile, half of K each; on tensor cores what they copy of B, one below the other.

@@ -18,7 +18,7 @@ from peakgemm.kernels.schedule import ONCE, schedule
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.select import candidates, configurations
+from peakgemm.select import accurate, alone, candidates, carrying, choose, configurations, may_carry
 from peakgemm.simulator.library import run_library
 
 SMALL = Config(32, 32, 8, 4, 8, stages=4, fragments=2, raster=4, producers=32)
@@ -53,6 +53,7 @@ class Case:
     kernel: Kernel = SPECIALISED
     arch: str = "sm_90"
     poison: str = ""
+    sms: int = 4
 
 
 class Operand:
@@ -103,7 +104,7 @@ def multiply(case: Case, seed: int = 0) -> tuple[Any, list[Any]]:
     before = [x.flat.copy() for x in others]
 
     reports = run_library(case.kernel, case.config, problem, a.memory, b.memory, c.memory,
-                          None if old is c else old.memory, arch=case.arch)
+                          None if old is c else old.memory, arch=case.arch, sm_count=case.sms)
 
     assert all(report.clean for report in reports), "\n".join(map(str, reports))
     error, bound = abs(c.values - want), (0 if case.integers else (case.k + 3) * UNIT) * scale
@@ -292,7 +293,7 @@ def test_a_pair_adds_up_two_halves_of_k() -> None:
 
 @pytest.mark.parametrize(("old", "new", "says"), [
     ("  pair_meets();\n  constexpr int MINE", "  constexpr int MINE", "put a barrier between them"),
-    ("  pair_meets();  // the other has read\n", "", "may have ended; put a barrier of the cluster behind the read"),
+    ("  pair_meets();  // the other has read\n", "", "may have ended; put a barrier of the cluster behind it"),
     ("if (SLICES == 1) slices_meet();  // the stages have been read", "", "races with"),
 ])
 def test_a_barrier_that_a_pair_forgets_is_a_race(old: str, new: str, says: str,
@@ -320,6 +321,53 @@ def test_few_sums_and_many_are_added_up_alike() -> None:
     few = schedule(replace(SMALL, split=3), Problem.contiguous(64, 64, 96), 132)
     many = schedule(replace(SMALL, split=3), Problem.contiguous(2048, 2048, 96), 132)
     assert few.reduce_blocks == few.shared * 32 and many.reduce_blocks == many.shared * 8
-    for shape in ((70, 39), (64, 64)):  # rows of C at 16 bytes, or not; with four SMs these are many
-        _, reports = multiply(Case(*shape, 40, pad=4, config=replace(SMALL, split=3), c0="n"))
-        assert len(reports) == 2
+    for shape, pad in (((70, 39), 3), ((64, 64), 4)):  # rows of C at 16 bytes, or not; with four SMs there are many
+        case = Case(*shape, 40, pad=pad, config=replace(SMALL, split=3), c0="n")
+        (few_, first), (many_, second) = (multiply(replace(case, sms=sms)) for sms in (132, 4))
+        assert few_.tobytes() == many_.tobytes() and len(first) == len(second) == 2
+        assert first[1].counters["global_requests"] > second[1].counters["global_requests"]
+
+
+@pytest.mark.parametrize("config", [
+    Config(32, 32, 32, 4, 8, stages=2, fragments=2, raster=4, producers=32, variant=16),
+    Config(32, 32, 16, 4, 8, stages=2, fragments=2, raster=4, producers=32, variant=16 | ONCE),
+], ids=str)
+def test_sums_are_carried_over_sixteen_k_steps(config: Config) -> None:
+    """Chains of 16 FMAs, added to what was there, in the order of K."""
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((32, 64)).astype("f4"), rng.standard_normal((64, 32)).astype("f4")
+    c = np.zeros((32, 32), "f4")
+    reports = run_library(SPECIALISED, config, Problem.contiguous(32, 32, 64), a, b, c)
+    assert all(report.clean for report in reports)
+    want, plain = np.zeros((32, 32), "f4"), np.zeros((32, 32), "f4")
+    for begin in range(0, 64, 16):
+        chain = np.zeros((32, 32), "f4")
+        for k in range(begin, begin + 16):  # a product of two floats is exact in float64, and so is rounding it once
+            chain = (a[:, k:k + 1].astype(float) * b[k:k + 1].astype(float) + chain).astype("f4")
+            plain = (a[:, k:k + 1].astype(float) * b[k:k + 1].astype(float) + plain).astype("f4")
+        want = want + chain
+    close = np.abs(c - want) <= np.spacing(np.abs(want))  # float64 rounds the sum once more, rarely otherwise
+    assert close.all() and (c == want).mean() > 0.99 and (c == plain).mean() < 0.9
+
+
+# ---- what is chosen -------------------------------------------------------------------------------
+
+
+def test_pairs_and_blocks_alone_are_chosen_where_they_pay() -> None:
+    thin = choose(Problem.contiguous(128, 4096, 4096), "sm_90", 132)
+    assert thin.config.cluster == 2 and thin.config.split == 1
+    small = choose(Problem.contiguous(128, 128, 128), "sm_90", 132)
+    assert small.config.variant & ONCE and small.config.cluster == 1
+    assert not choose(Problem.contiguous(8192, 64, 8192), "sm_90", 132).config.variant & ONCE
+    careful = accurate(Problem.contiguous(512, 512, 1024), "sm_90", 132, "")
+    assert careful.config.cluster == 2 and careful.config.variant & 16
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
+def test_every_way_is_valid_where_it_is_proposed(arch: str) -> None:
+    limits = architecture(arch)
+    for kernel, config in configurations(arch):
+        assert arch == "sm_90" or (config.cluster == 1 and not config.registers)
+        for way in (config, alone(config)):
+            assert not violations(kernel, way, limits)
+            assert kernel is not SPECIALISED or not may_carry(way) or not violations(kernel, carrying(way), limits)

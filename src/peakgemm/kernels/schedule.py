@@ -26,7 +26,7 @@ _FEW = 8  # results of thread tiles for each SM: with fewer, a thread of the sec
 class Schedule:
     """One launch: ``blocks`` of the kernel and, where partial sums are left, ``reduce_blocks`` of the second one.
 
-    ``whole`` tiles are computed by one block each; the k-steps of ``shared`` tiles are dealt to
+    ``whole`` tiles are computed by one block, or one cluster, each; the k-steps of ``shared`` tiles are dealt to
     ``parts`` ranges. ``workspace_bytes`` holds their partial sums. ``arguments`` is the kernels' struct.
     """
 
@@ -43,7 +43,7 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     """The launch of a tiled kernel; no blocks where C is empty.
 
     Raises:
-        InvalidValue: more than 2**31 - 1 tiles, or more ranges of k-steps than `MOST_PARTS`.
+        InvalidValue: more than 2**31 - 1 blocks, or more ranges of k-steps than `MOST_PARTS`.
     """
     p, slots = problem, sm_count * config.min_blocks
     # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
@@ -58,9 +58,9 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     elif config.split == 0 and tiles % slots and steps > 1:
         shared = tiles % slots
         parts = min(slots, shared * steps)
-    if max(tiles * config.cluster, parts, shared * config.tm * config.tn) > MAX_BLOCKS:
-        raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} asks for {max(tiles, parts)} tiles of {config.bm} x "
-                           f"{config.bn}, the limit is {MAX_BLOCKS}; use a larger tile or split the product")
+    if (most := max(tiles * config.cluster, parts, shared * config.tm * config.tn)) > MAX_BLOCKS:
+        raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} x {config.bn} asks for {most} "
+                           f"blocks, the limit is {MAX_BLOCKS}; use a larger tile or split the product")
     if parts > MOST_PARTS:
         most = max(1, MOST_PARTS // tiles)
         raise InvalidValue(f"split = {config.split} makes {parts} ranges of k-steps of {tiles} tiles, the limit is "

@@ -139,10 +139,13 @@ class Site:
         """
         batch, size = self.machine.batch, self.size
         rank = (address >> np.uint32(RANK)).astype(np.int64)
-        within = address & np.uint32((1 << RANK) - 1)
+        # An address that names no block of the cluster lies beyond every block's memory.
+        within = np.where(rank > self.machine.cluster, address, address & np.uint32((1 << RANK) - 1))
         valid = self._refuse_shared(lanes, within)
         if valid is not None:
             lanes, rank, within = batch.pool.get(lanes.lanes[valid]), rank[valid], within[valid]
+            if not lanes.n:
+                return np.empty(0, np.int64), valid
         self.counts.requests += lanes.warps
         self.counts.bytes += lanes.n * size
         own = lanes.block_of

@@ -122,8 +122,10 @@ class Barriers:
         gone &= np.repeat(complete.reshape(-1), 32) | ~batch.live  # a half-arrived warp goes on waiting
         lanes = np.flatnonzero(gone).astype(np.int64)
         released = batch.pool.get(lanes)
-        if barrier != CLUSTER:  # whose waits may lie anywhere
+        if barrier != CLUSTER:
             self._check(here, gone, counts)
+        elif any(waiter.ins.has("aligned") for waiter in here):  # else its waits may lie anywhere
+            self._check(here, gone, np.zeros_like(counts))
         everyone = len(lanes) == batch.live_total
         arrivals = barrier in self.arrived
         self._passed(None if everyone and not arrivals else released, barrier,
@@ -210,7 +212,8 @@ class Barriers:
                          if other is not waiter and block in other.group.lanes.blocks]
             what = "the barrier of their cluster" if waiter.barrier == CLUSTER else f"barrier {waiter.barrier}"
             if waiter.barrier == CLUSTER:
-                expected *= batch.machine.cluster
+                first = block // batch.machine.cluster * batch.machine.cluster
+                expected = int(batch.live.reshape(batch.blocks, -1)[first:first + batch.machine.cluster].sum())
             others = f"; others of the block wait at {', '.join(sorted(set(elsewhere)))}" if elsewhere else ""
             batch.machine.fault("deadlock", waiter.ins,
                                 f"{here} threads of a block wait at {what} for {expected}, and no "

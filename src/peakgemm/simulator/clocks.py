@@ -39,7 +39,7 @@ class Clocks:
         units = batch.blocks * batch.shared_stride // batch.unit
         self.block = batch.padded // 32  # warps
         self.across = self.block * machine.cluster  # of blocks that share memory
-        self.clock = np.zeros((batch.blocks * self.across, 2 * self.across), np.int64)
+        self.clock = np.zeros((batch.blocks * self.block, 2 * self.across), np.int64)
         self.own = np.arange(len(self.clock)) % self.across
         self.clock[np.arange(len(self.clock)), self.own] = 1
         # who wrote last, read last (and another reader), and has a cp.async write in flight
@@ -77,10 +77,12 @@ class Clocks:
 
     def _join(self, warps: NDArray[Any], together: int) -> None:
         """Each of these warps knows what the others of its block know, or with ``together`` warps its cluster."""
-        blocks = warps // together
-        for block in np.unique(blocks):
-            mine = warps[blocks == block]
-            self.clock[mine] = self.clock[mine].max(axis=0)
+        # What ends asynchronously is known by a block's own mbarriers and groups: behind the columns of warps.
+        columns = 2 * self.across
+        for group, some in ((warps // together, slice(columns)), (warps // self.block, slice(columns, None))):
+            for one in np.unique(group):
+                mine = warps[group == one]
+                self.clock[mine, some] = self.clock[mine, some].max(axis=0)
         self.clock[warps, self.own[warps]] += 1
 
     def replay(self, log: list[Token]) -> None:
@@ -128,7 +130,7 @@ class Clocks:
         for block in lanes.blocks.tolist():
             known = self.clock[block * self.block:(block + 1) * self.block].max(axis=0)
             unit = np.arange(block * each, (block + 1) * each)
-            for name in "rq":
+            for name in "rqw":
                 reader, when = self.lane[name][unit], self.time[name][unit]
                 late = (reader >= 0) & (reader // self.batch.padded != block) & (
                     known[np.maximum(reader >> 5, 0) % self.across] < when)
@@ -136,8 +138,8 @@ class Clocks:
                     first = int(np.flatnonzero(late)[0])
                     self.machine.fault(
                         "shared_race", self.machine.program.kernel.instructions[int(self.code[name][unit[first]])],
-                        "thread {0} reads shared memory of the block of thread {1}, which may have ended; put a "
-                        "barrier of the cluster behind the read",
+                        f"thread {{0}} {'writes to' if name == 'w' else 'reads'} shared memory of the block of thread "
+                        "{1}, which may have ended; put a barrier of the cluster behind it",
                         np.array([int(reader[first]), block * self.batch.padded]), pair=True, count=int(late.sum()),
                         batch=self.batch)
                     return

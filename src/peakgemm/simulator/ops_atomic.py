@@ -67,6 +67,8 @@ def atomic(b: Build, ins: Instruction) -> Step:
         returns = target.name in used
     into = b.program.slot[target.name] if returns and isinstance(target, Reg) else None
     space = space_of(ins)
+    if space == "cluster" or ins.has("async"):
+        raise ins.unknown("atomics on the shared memory of other blocks are not simulated")
     get, guard = address(b, ins, operands[0], space), b.guard(ins)
     sources = [b.src(ins, operand, kind) for operand in operands[1:]
                if isinstance(operand, (Reg, Imm))]

@@ -183,8 +183,9 @@ def _table(b: Build, ins: Instruction) -> End:
 
 
 def _cluster_barrier(b: Build, ins: Instruction, following: int) -> End:
-    if ins.guard is not None:
-        raise ins.unknown("a barrier of a cluster under a guard")
+    before = b.program.kernel.instructions[ins.index - 1] if ins.index else None
+    if ins.guard is not None or before is None or not is_cluster_arrival(before):
+        raise ins.unknown("a wait at a barrier of the cluster that follows no arrival at once, or under a guard")
     return lambda group: b.machine.batch.barriers.wait(group, ins, CLUSTER, None, following)
 
 
@@ -254,9 +255,9 @@ def warp_barrier(b: Build, ins: Instruction) -> Step:
     if is_cluster_arrival(ins):
         # Nothing lies between it and the wait, so that it makes no difference where threads are counted.
         after = b.program.kernel.instructions[ins.index + 1:ins.index + 2]
-        if ins.guard is not None or not (after and after[0].base == "barrier" and after[0].has("cluster")
-                                         and after[0].has("wait")):
-            raise ins.unknown("an arrival at a barrier of the cluster that no wait follows at once")
+        waits = after and after[0].base == "barrier" and after[0].has("cluster") and after[0].has("wait")
+        if not waits or ins.guard is not None or ins.has("relaxed"):
+            raise ins.unknown("an arrival at a barrier of the cluster that no wait follows at once, or relaxed")
         return lambda group: None
     if "warp" not in ins.parts:
         raise ins.unknown()

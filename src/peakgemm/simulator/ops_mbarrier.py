@@ -119,7 +119,7 @@ def transfer(b: Build, ins: Instruction, lanes: LaneSet, at: Array, amount: Arra
 def mbarrier(b: Build, ins: Instruction) -> Step:
     what = ins.parts[1]
     if any(part.startswith("shared::cluster") for part in ins.parts):
-        raise ins.unknown("clusters are not simulated")
+        raise ins.unknown("mbarriers of other blocks of a cluster are not simulated")
     memory = next(operand for operand in ins.operands if isinstance(operand, Mem))
     place = ins.operands.index(memory)
     get = address(b, ins, memory, "shared")

@@ -251,7 +251,7 @@ def _constant(b: Build, ins: Instruction, space: str, lanes: LaneSet, at: Array,
 def store(b: Build, ins: Instruction) -> Step:
     kind, count, space = ins.types[-1], _vector(ins), space_of(ins)
     each = BYTES[kind]
-    if each * count > 16 or space == "param":
+    if each * count > 16 or space == "param" or ins.has("async"):
         raise ins.unknown()
     get, guard = address(b, ins, ins.operands[0], space), b.guard(ins)
     value = ins.operands[1]
@@ -282,7 +282,7 @@ def store(b: Build, ins: Instruction) -> Step:
                 if not some.n:
                     continue
             scatter(views, offsets, part)
-            if machine.checks and not strong and where not in ("local", "cluster"):
+            if machine.checks and not strong and where != "local":
                 _same_instruction(b, site, where, some, offsets, part, views)
 
     return step
@@ -325,7 +325,7 @@ def mapa(b: Build, ins: Instruction) -> Step:
         if (np.asarray(rank) >= cluster).any():
             raise InvalidValue(f"{ins.where}: mapa names block {int(np.max(rank))} of a cluster of {cluster}; ranks "
                                f"count from 0 to {cluster - 1}")
-        return x + ((rank + np.uint32(1)) << np.uint32(RANK))
+        return (x & np.uint32((1 << RANK) - 1)) + ((rank + np.uint32(1)) << np.uint32(RANK))
 
     return b.simple(ins, "u32", compute)
 

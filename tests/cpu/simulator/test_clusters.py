@@ -47,8 +47,8 @@ def test_each_reads_what_the_other_wrote() -> None:
 
 @pytest.mark.parametrize(("before", "after", "says"), [
     ("", MEET, "put a barrier between them"), ("bar.sync 0;", MEET, "put a barrier between them"),
-    (MEET, "", "which may have ended; put a barrier of the cluster"),
-    (MEET, "bar.sync 0;", "which may have ended; put a barrier of the cluster"),
+    (MEET, "", "which may have ended; put a barrier of the cluster behind it"),
+    (MEET, "bar.sync 0;", "which may have ended; put a barrier of the cluster behind it"),
 ], ids=["nothing before", "each block's barrier before", "nothing behind", "each block's barrier behind"])
 def test_without_a_barrier_of_the_cluster_it_is_a_race(before: str, after: str, says: str) -> None:
     report, _ = cluster(before=before, after=after)
@@ -76,13 +76,52 @@ def test_what_a_cluster_cannot_be() -> None:
         cluster(size="1, 2, 1")
     with pytest.raises(InvalidValue, match="block 2 of a cluster of 2"):
         cluster(before=f"{MEET} mapa.shared::cluster.u32 %r7, %r5, 2;")
-    with pytest.raises(UnknownInstruction, match="that no wait follows at once"):
+    with pytest.raises(UnknownInstruction, match=r"follows no arrival at once|that no wait follows at once"):
         cluster(before="barrier.cluster.arrive; add.u32 %r3, %r3, 0; barrier.cluster.wait;")
 
 
-def test_an_access_past_the_other_blocks_memory() -> None:
-    report, _ = cluster(before=f"{MEET} add.u32 %r5, %r5, 4;")
+@pytest.mark.parametrize("past", ["add.u32 %r5, %r5, 4;", "add.u32 %r5, %r5, 1024;"])
+def test_an_access_past_the_other_blocks_memory(past: str) -> None:
+    report, _ = cluster(before=f"{MEET} {past}")
     assert [fault.kind for fault in report.faults] == ["shared_out_of_bounds"]
+
+
+def test_an_address_of_no_block_of_the_cluster() -> None:
+    report, _ = cluster(after=f"add.u32 %r7, %r7, 100663296; ld.shared::cluster.u32 %r8, [%r7]; {MEET}")
+    assert [fault.kind for fault in report.faults] == ["shared_out_of_bounds"]
+    report, out = cluster(after=f"mapa.shared::cluster.u32 %r7, %r7, %r2; ld.shared::cluster.u32 %r8, [%r7]; {MEET}")
+    assert report.clean and out[0] == 0 and out[64] == 100  # mapped anew: one's own
+
+
+def test_a_store_into_a_block_that_may_have_ended() -> None:
+    store = "mov.u32 %r8, 7; st.shared::cluster.u32 [%r7], %r8;"
+    report, _ = cluster(after=f"{MEET} {store} {MEET}")
+    assert report.clean, str(report)
+    report, _ = cluster(after=f"{MEET} {store}")
+    assert [fault.kind for fault in report.faults] == ["shared_race"]
+    assert "writes to shared memory of the block of" in report.faults[0].message
+
+
+def test_many_threads_that_store_different_words_to_one() -> None:
+    report, _ = cluster(after=f"{MEET} mapa.shared::cluster.u32 %r7, 0, %r6; st.shared::cluster.u32 [%r7], %r0; {MEET}")
+    assert [fault.kind for fault in report.faults] == ["shared_race"]
+
+
+def test_reading_where_a_block_has_ended() -> None:
+    report, _ = cluster(before=f"{MEET} setp.eq.u32 %p1, %r2, 1; @%p1 ret;")
+    assert {fault.kind for fault in report.faults} == {"shared_race"}
+
+
+@pytest.mark.parametrize("text", [
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r7], %r0, [%r7];",
+    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r7], %r0, [%r7];",
+    "atom.shared::cluster.add.u32 %r8, [%r7], 1;", "red.shared::cluster.add.u32 [%r7], 1;",
+    "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r7];", "barrier.cluster.wait;",
+    "barrier.cluster.arrive.relaxed; barrier.cluster.wait;",
+])
+def test_what_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UnknownInstruction, match=text.split()[0].rstrip(";").split(".")[0]):
+        cluster(after=f"{text} {MEET}")
 
 
 def test_special_registers_of_a_cluster() -> None:

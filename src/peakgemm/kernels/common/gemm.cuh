@@ -15,7 +15,7 @@ struct Gemm {
   int batch[3];               // sizes, 1 where unused
   int M, N, K;
   float alpha, beta;
-  // Tiles, counted over the whole batch: the first `whole` are computed by one block each; the k-steps of the
+  // Tiles, counted over the whole batch: the first `whole` are computed by one block or cluster each; the k-steps of the
   // next `shared` are dealt evenly to `parts` ranges, whose partial sums another kernel adds up.
   int whole, shared, parts;
   int each, rest;             // k-steps of a range: all of them over `parts`, and what is left over

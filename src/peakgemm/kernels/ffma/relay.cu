@@ -35,15 +35,12 @@ ffma_relay(const float* __restrict__ A, const float* __restrict__ B, const float
 #pragma unroll
   for (int round = 0; round < BK / BELOW; ++round) {
     const int i = y + round * BELOW;  // row of what is read, along which lanes lie
-    const int row = TRANS_B ? n + i : k + i, column = TRANS_B ? k + x : n + x;
-    const bool inside = row < (TRANS_B ? g.N : g.K) && column < (TRANS_B ? g.K : g.N);
-    tile[i][x] = inside ? B[row * g.ldb + column] : 0.f;
+    tile[i][x] = n + i < g.N && k + x < g.K ? B[(n + i) * g.ldb + k + x] : 0.f;
   }
   __syncthreads();
 #pragma unroll
   for (int round = 0; round < BK / BELOW; ++round) {
     const int i = y + round * BELOW;
-    if (k + i < g.K && n + x < pitch)
-      to[static_cast<long long>(k + i) * pitch + n + x] = TRANS_B ? tile[x][i] : tile[i][x];
+    if (k + i < g.K && n + x < pitch) to[static_cast<long long>(k + i) * pitch + n + x] = tile[x][i];
   }
 }

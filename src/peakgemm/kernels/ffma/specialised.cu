@@ -22,7 +22,7 @@
 #include "common/cluster.cuh"
 
 // A block has one tile at most: without a loop over more a kernel of small tiles begins and ends sooner (3.2 us instead
-// of 3.4 at 128, 10.1 instead of 10.4 at 512); large ones gain nothing and lose the copies ahead.
+// of 3.4 at 128, 10.1 instead of 10.3 at 512); large ones gain nothing and lose the copies ahead.
 constexpr bool ONCE = CLUSTER > 1 || VARIANT & 32;
 #include "common/pair.cuh"
 

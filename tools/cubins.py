@@ -27,7 +27,7 @@ from peakgemm.kernels.schemes import reduce_recipe as tensor_reduce_recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel, nvrtc_version
-from peakgemm.select import alone, carrying, configurations, may_carry
+from peakgemm.select import configurations, variants
 
 ARCH = "sm_90"
 
@@ -46,9 +46,8 @@ def wanted() -> dict[str, Recipe]:
     configs = {config for kernel, config in configurations(ARCH) if kernel is SPECIALISED}
     configs |= {replace(config, split=1) for kernel, config in tuned.table_configurations()
                 if kernel in (SPECIALISED.name, RELAID.name)}
-    configs |= {alone(config) for config in configs}
-    configs |= {carrying(config) for config in configs if may_carry(config)}
-    recipes = [make(SPECIALISED, config, problem, ARCH) for config in configs for problem in problems()
+    recipes = [make(SPECIALISED, way, problem, ARCH) for config in configs for way in variants(config)
+               for problem in problems()
                for make in (recipe, reduce_recipe)]
     recipes += [relay_recipe(problem, ARCH) for problem in problems()]
     return {made.name: made for made in recipes + emulated()}

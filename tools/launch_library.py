@@ -22,7 +22,7 @@ from peakgemm.kernels.skinny import SKINNY
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
-from peakgemm.select import alone, carrying, configurations, may_carry
+from peakgemm.select import configurations, variants
 
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
 SKINNY_SHAPES = ((1, 300, 257, 1), (300, 5, 130, 2), (16, 129, 64, 1), (7, 3, 40, 3))
@@ -54,11 +54,8 @@ def main() -> None:
     wrong = launched = 0
     arch = device.require().arch
     turns = cycle(product((1, 0, 3), (0.0, 1.0)))
-    configs = [(kernel, way) for kernel, config in configurations(arch)
-               for own in (config, alone(config))
-               for way in dict.fromkeys([own, *([carrying(own)] * may_carry(own))])]
-    configs = list(dict.fromkeys(configs))
-    jobs = [(kernel, config, shape) for kernel, config in configs for shape in TILED]
+    jobs = [(kernel, way, shape) for kernel, config in configurations(arch)
+            for way in (variants(config) if kernel is SPECIALISED else (config,)) for shape in TILED]
     relaid = next(config for kernel, config in configurations(arch) if kernel is SPECIALISED)
     jobs += [(RELAID, relaid, (m, n, k, 1)) for m, n, k, _ in TILED]  # one B for all
     for shape in SKINNY_SHAPES:

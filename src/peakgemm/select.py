@@ -134,7 +134,7 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
         stored = tiles // slots * config.min_blocks + max(pieces / sm_count, least)
     else:
         split = min(config.split * config.cluster, steps)
-        pieces = tiles * split if config.split > 1 else 0
+        pieces = tiles * split if split > 1 and config.cluster == 1 else 0
         whole, rest = divmod(tiles * split, slots)
         # Blocks share their SM's lanes; in the last wave there are fewer to share with.
         stored = whole * config.min_blocks + -(-rest // sm_count)
@@ -147,15 +147,15 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
     store += stored / together * _SLICE_US * (config.slices - 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     memory = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * count / bandwidth
-    reduce = 0.0
+    besides = 0.0  # what the sums of several blocks cost, or a lone block saves
     if pieces:
         each = pieces / (tiles % slots if config.split == 0 else tiles)  # partial sums of one result
-        reduce = _REDUCE_US + _PART_US * each + 2 * FLOAT * pieces * config.bm * config.bn / (bandwidth * _IN_L2)
-    if config.cluster > 1:
-        reduce = _PAIR_US
+        besides = _REDUCE_US + _PART_US * each + 2 * FLOAT * pieces * config.bm * config.bn / (bandwidth * _IN_L2)
+    elif config.cluster > 1:
+        besides = _PAIR_US
     elif config.variant & ONCE:
-        reduce = -_ALONE_US
-    return max(turns * step_us + store, memory) + _START_US + reduce
+        besides = -_ALONE_US
+    return max(turns * step_us + store, memory) + _START_US + besides
 
 
 @cache
@@ -346,6 +346,12 @@ def carrying(config: Config) -> Config:
     """``config`` with its sums carried over every 16 k-steps."""
     registers = _DEALT if config.tm * config.tn > _CARRIED else config.registers
     return replace(config, variant=config.variant | _CARRY, registers=registers)
+
+
+def variants(config: Config) -> tuple[Config, ...]:
+    """``config`` and what products run of it: with one tile a block, and both with their sums carried."""
+    own = dict.fromkeys((config, alone(config)))
+    return tuple(dict.fromkeys((*own, *(carrying(one) for one in own if may_carry(one)))))
 
 
 def warm_set(arch: str) -> list[tuple[str, Callable[[], Compiled]]]:

@@ -18,7 +18,7 @@ from peakgemm.kernels.schedule import ONCE, schedule
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.select import accurate, alone, candidates, carrying, choose, configurations, may_carry
+from peakgemm.select import accurate, candidates, choose, configurations, variants
 from peakgemm.simulator.library import run_library
 
 SMALL = Config(32, 32, 8, 4, 8, stages=4, fragments=2, raster=4, producers=32)
@@ -368,6 +368,5 @@ def test_every_way_is_valid_where_it_is_proposed(arch: str) -> None:
     limits = architecture(arch)
     for kernel, config in configurations(arch):
         assert arch == "sm_90" or (config.cluster == 1 and not config.registers)
-        for way in (config, alone(config)):
+        for way in variants(config) if kernel is SPECIALISED else (config,):
             assert not violations(kernel, way, limits)
-            assert kernel is not SPECIALISED or not may_carry(way) or not violations(kernel, carrying(way), limits)

@@ -124,23 +124,23 @@ class Clocks:
                 self._acquire(token[1], np.unique(token[2].warp_of))
 
     def _exit(self, lanes: LaneSet) -> None:
-        """Blocks end, and their shared memory goes: what the rest of the cluster has read there must be ordered
-        before."""
+        """Blocks end, and their shared memory goes: what the rest of the cluster has read or written there must be
+        ordered before."""
         each = self.batch.shared_stride // self.batch.unit
         for block in lanes.blocks.tolist():
             known = self.clock[block * self.block:(block + 1) * self.block].max(axis=0)
             unit = np.arange(block * each, (block + 1) * each)
             for name in "rqw":
-                reader, when = self.lane[name][unit], self.time[name][unit]
-                late = (reader >= 0) & (reader // self.batch.padded != block) & (
-                    known[np.maximum(reader >> 5, 0) % self.across] < when)
+                other, when = self.lane[name][unit], self.time[name][unit]
+                late = (other >= 0) & (other // self.batch.padded != block) & (
+                    known[np.maximum(other >> 5, 0) % self.across] < when)
                 if late.any():
                     first = int(np.flatnonzero(late)[0])
                     self.machine.fault(
                         "shared_race", self.machine.program.kernel.instructions[int(self.code[name][unit[first]])],
                         f"thread {{0}} {'writes to' if name == 'w' else 'reads'} shared memory of the block of thread "
                         "{1}, which may have ended; put a barrier of the cluster behind it",
-                        np.array([int(reader[first]), block * self.batch.padded]), pair=True, count=int(late.sum()),
+                        np.array([int(other[first]), block * self.batch.padded]), pair=True, count=int(late.sum()),
                         batch=self.batch)
                     return
 

@@ -208,5 +208,3 @@ def test_what_is_not_simulated_is_refused_by_name(text):
 ])
 def test_what_changes_nothing_here(text):
     assert steps(f"mov.u32 %r9, 5; {text}") == 5
-
-

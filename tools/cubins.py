@@ -22,7 +22,7 @@ from rich.progress import Progress
 from peakgemm import tuned
 from peakgemm.kernels import shipped
 from peakgemm.kernels.library import FAMILIES, RELAID, SPECIALISED, Recipe, recipe, reduce_recipe, relay_recipe
-from peakgemm.kernels.schemes import FUSED, SCHEMES, product_on, product_recipe, split_recipe
+from peakgemm.kernels.schemes import FUSED, SCHEMES, STREAMED, product_on, product_recipe, split_recipe, streamed
 from peakgemm.kernels.schemes import reduce_recipe as tensor_reduce_recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
@@ -65,6 +65,8 @@ def emulated() -> list[Recipe]:
             + [split_recipe(scheme, problem, ARCH) for problem in read]
             + [product_recipe(FUSED, replace(FUSED.default, variant=variant), problem, ARCH)
                for variant in (0, 1, 2) for problem in read]
+            + [product_recipe(STREAMED, replace(streamed(columns), variant=variant), problem, ARCH)
+               for columns in (64, 128) for variant in (0, 1, 2) for problem in read]
             + [tensor_reduce_recipe(scheme, each.default, ARCH) for each in (kernel, FUSED)])
 
 

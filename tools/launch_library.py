@@ -17,7 +17,7 @@ from peakgemm.kernels.bound import bind
 from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import ONCE
-from peakgemm.kernels.schemes import FUSED, SCHEMES, product_on
+from peakgemm.kernels.schemes import FUSED, SCHEMES, STREAMED, product_on, streamed
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
@@ -64,6 +64,7 @@ def main() -> None:
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
     emulated += [(FUSED, FUSED.default, shape) for shape in TILED]
+    emulated += [(STREAMED, streamed(columns), shape) for columns in (64, 128) for shape in TILED]
     for kernel, config, shape in (jobs if "tensor" not in sys.argv[1:] else []) + emulated:
         for ta, tb in product((False, True), (False, True)):
             split, beta = next(turns)

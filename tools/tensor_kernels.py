@@ -25,7 +25,8 @@ from peakgemm.bench.timer import Comparison, Timer
 from peakgemm.cli.console import out, progress
 from peakgemm.emulate.bound import bind
 from peakgemm.emulate.estimate import best, candidates, estimate_us
-from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES
+from peakgemm.kernels.registry import Kernel
+from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED
 from peakgemm.problem import Config
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
@@ -34,11 +35,13 @@ Row = dict[str, Any]
 SCHEME = SCHEMES["fp16x3"]
 SHAPES = (
     "256x256x256,384x384x384,512x512x512,640x640x640,768x768x768,1024x1024x1024,1023x1023x1023,1280x1280x1280,"
-    "1536x1536x1536,2048x2048x2048,2047x2047x2047,4096x4096x4096,512x512x1024,512x512x32768,256x256x65536,"
+    "1536x1536x1536,1535x1535x1535,2048x2048x2048,2047x2047x2047,3072x3072x3072,4096x4096x4096,512x512x1024,512x512x32768,256x256x65536,"
     "64x4096x4096,128x4096x4096,4096x64x4096,4096x128x4096,100352x64x576:NT,25088x128x1152:NT,6272x256x2304:NT,"
     "1568x512x4608:NT,128x2304x768:NT,64x4096x1024:NT,512x512x64:NT*96,512x64x512*96,256x256x256*64,128x128x262144:TN,"
-    "4096x4096x64,4096x4096x128,401408x64x147:NT")
-_SLOWEST = 5  # what the model thinks so many times slower than its best is not timed
+    "4096x4096x64,4096x4096x128,401408x64x147:NT,4096x2304x768:NT,4096x768x3072,3072x768x4096:TN,6304x3072x768:NT,"
+    "1024x50257x768:NT,512x11008x4096:NT,512x4096x11008:NT,100352x256x64:NT,1021x1021x1021,1024x1024x1024:TT,"
+    "2048x2048x1024,1024x1024x16384,2048x4096x4096:NT,8192x8192x256")
+_SLOWEST = 2.5  # what the model thinks so many times slower than its best is not timed
 
 
 def measure(shapes: str, seconds: float, path: Path) -> list[Row]:
@@ -64,6 +67,13 @@ def measure(shapes: str, seconds: float, path: Path) -> list[Row]:
     return rows
 
 
+def kernel_of(config: Config) -> Kernel:
+    """Whose configuration it is; all are called by the scheme's name."""
+    if config.producers == FUSED.default.producers:
+        return FUSED
+    return PRODUCTS[SCHEME.name] if config.stages == PRODUCTS[SCHEME.name].default.stages else STREAMED
+
+
 def timed(comparison: Comparison, flops: int) -> Row:
     """What the comparison says, without what `peakgemm bench` alone has a use for."""
     return {key: value for key, value in comparison.to_json(flops).items() if key not in ("mode", "eager_tflops")}
@@ -81,8 +91,7 @@ def judge(rows: Sequence[Row], sm_count: int) -> str:
         problem = cases(name)[0].problem()[0]
         own = {Config(**row["config"]): microseconds(row) for row in rows if row["name"] == name}
         for config, us in own.items():
-            kernel = FUSED if config.bn == FUSED.default.bn else PRODUCTS[SCHEME.name]
-            errors.append(math.log(estimate_us(kernel, config, problem, limits, sm_count) / us))
+            errors.append(math.log(estimate_us(kernel_of(config), config, problem, limits, sm_count) / us))
         _, config, _ = best(SCHEME, problem, limits, sm_count)
         costs[name] = own[config] / min(own.values())
     worst = max(costs, key=lambda name: costs[name])

@@ -13,7 +13,7 @@ from peakgemm.errors import InvalidValue
 from peakgemm.kernels import skinny
 from peakgemm.kernels.divide import MOST_PARTS, divisor
 from peakgemm.kernels.schedule import schedule
-from peakgemm.kernels.schemes import PRODUCTS, SCHEMES, emulation
+from peakgemm.kernels.schemes import PRODUCTS, emulation
 from peakgemm.problem import Batch, Config, Problem
 
 LARGEST = 2**31 - 1
@@ -95,7 +95,7 @@ def test_every_tile_is_placed_once(cluster: int) -> None:
     config = replace(PRODUCTS["fp16x3"].default, cluster=cluster, raster=4)
     for m, n, count in ((129, 128, 1), (1280, 500, 3), (1300, 129, 2), (4000, 1000, 1)):
         problem = Problem(m, n, 64, 64, n, n, batch=Batch((count,), (0,), (0,), (m * n,), (m * n,)))
-        pairs = unpack_from("<14I", emulation(SCHEMES["fp16x3"], config, problem, 132).arguments, 188)
+        pairs = unpack_from("<14I", emulation(PRODUCTS["fp16x3"], config, problem, 132).arguments, 188)
         matrix, group, last = pairs[0:2], pairs[2:4], pairs[4:6]
         rows = config.bm * cluster
         across, down = -(-n // config.bn), -(-m // rows)

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES
+from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, streamed
 from peakgemm.problem import Batch, Problem
 from peakgemm.simulator.emulated import run_emulated
 
 SEED = 7
+KERNELS = {**PRODUCTS, "fused": FUSED, "streamed": STREAMED, "narrow": STREAMED}
+NARROW = streamed(64)
 
 
 def normal(*shape: int, seed: int = SEED) -> Any:
@@ -21,8 +23,9 @@ def normal(*shape: int, seed: int = SEED) -> Any:
 
 def product(name: str, problem: Problem, a: Any, b: Any, c: Any, c0: Any = None, **kw: Any) -> int:
     """Run it; every check of the simulator has to be silent. How many half tiles were rerouted."""
-    kernel = FUSED if name == "fused" else PRODUCTS[name]
-    reports, rerouted = run_emulated(kernel, replace(kernel.default, **kw), problem, a, b, c, c0)
+    kernel = KERNELS[name]
+    config = NARROW if name == "narrow" else kernel.default
+    reports, rerouted = run_emulated(kernel, replace(config, **kw), problem, a, b, c, c0)
     for report in reports:
         assert not report.faults, report.faults[:3]
     return rerouted
@@ -34,7 +37,7 @@ def within(got: Any, a: Any, b: Any, units: float = 3.0) -> None:
     assert (abs(got - exact) <= units * 2.0**-24 * scale).all(), (abs(got - exact) / scale).max() * 2**24
 
 
-@pytest.mark.parametrize("name", [*SCHEMES, "fused"])
+@pytest.mark.parametrize("name", [*SCHEMES, "fused", "streamed", "narrow"])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_layouts(name: str, layout: str) -> None:
     """More than one tile, chunk and stage, with ragged edges; each operand stored either way, rows padded."""
@@ -51,7 +54,8 @@ def test_layouts(name: str, layout: str) -> None:
 
 @pytest.mark.parametrize(("name", "split", "variant"), [
     ("fp16x3", 1, 0), ("fp16x3", 1, 1), ("fp16x3", 0, 0), ("fp16x3", 3, 2), ("tf32x3", 2, 0),
-    ("fused", 1, 1), ("fused", 0, 0), ("fused", 3, 2)])
+    ("fused", 1, 1), ("fused", 0, 0), ("fused", 3, 2),
+    ("streamed", 1, 1), ("streamed", 0, 0), ("streamed", 3, 2), ("narrow", 2, 0)])
 def test_scales_and_persistence(name: str, split: int, variant: int) -> None:
     """Several tiles a block, K shared or not, alpha, beta and another C0; sums carried over once or twice a chunk."""
     m, n, k = 300, 260, 130
@@ -64,7 +68,7 @@ def test_scales_and_persistence(name: str, split: int, variant: int) -> None:
     assert (abs(c - exact) <= 4 * 2.0**-24 * scale).all()
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused"])
+@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
 def test_batch(name: str) -> None:
     """Two products that share B: a split pass takes it once."""
     a, b, c = normal(2, 70, 40), normal(40, 50, seed=1), np.full((2, 70, 50), np.nan, np.float32)
@@ -74,19 +78,20 @@ def test_batch(name: str) -> None:
         within(c[i], a[i], b)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused"])
+@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
 def test_what_the_guard_reroutes(name: str) -> None:
     """Infinities, few terms and spans beyond the split's reach: those half tiles come out as IEEE's."""
     m = n = 130
     k = 64
     b = normal(k, n, seed=1)
-    columns = FUSED.default.bn if name == "fused" else PRODUCTS[name].default.bn
+    columns = 64 if name in ("fused", "narrow") else 128
     across = -(-n // columns)
     # A row with few terms is refused in its half tile; both halves are for an infinity in one, and where a guard of its
-    # own looks at panels for a span, too. A tiny element does no harm where the others make the sums.
-    first = 2 * across
-    for planted, rerouted in (("infinity", first), ("identity", across), ("huge", 3 * across), ("tiny", 0),
-                              ("span", across if name == "fused" else first)):
+    # own looks at panels for a span, too; who splits rows for its own half alone refuses that. A tiny element does no
+    # harm where the others make the sums.
+    first, own = 2 * across, KERNELS[name] == STREAMED
+    for planted, rerouted in (("infinity", across if own else first), ("identity", across), ("huge", 3 * across),
+                              ("tiny", 0), ("span", across if own or name == "fused" else first)):
         a = normal(m, k)
         if planted == "infinity":
             a[3, 5] = np.inf
@@ -113,7 +118,7 @@ def test_what_the_guard_reroutes(name: str) -> None:
             within(c, a, b, 16)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused"])
+@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
 def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
     """Thirty-two products that make 2^110, then sums of 32 of which none changes that by itself: in all 5.6 of its last
     places."""
@@ -128,7 +133,7 @@ def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
     assert (abs(c - exact) <= last_place).all()
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused"])
+@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
 def test_the_guard_where_blocks_share_k(name: str) -> None:
     """A part of K by FFMAs and the others not; a row with few terms in each part is judged by all of K."""
     m, n, k = 64, 64, 200
@@ -147,10 +152,42 @@ def test_the_guard_where_blocks_share_k(name: str) -> None:
         within(c, a, b, 8)
 
 
+@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
+def test_magnitudes_that_change_along_k(name: str) -> None:
+    """A later chunk that overflows the first one's scale, one far below it, rows that begin or end with zeros."""
+    m, n, k = 70, 64, 320
+    a, b = normal(m, k), normal(k, n, seed=1)
+    for row, step in ((0, 12), (1, -20), (2, 5), (9, -6)):  # of magnitude, in binary orders from chunk to chunk
+        a[row] *= 2.0 ** (step * (np.arange(k) // 64)) if step < 9 else 2.0 ** (step * (np.arange(k) // 64 == 2))
+    a[3, :64] = a[4, 256:] = 0
+    a[5:8, ::2] = 0
+    c = np.full((m, n), np.nan, np.float32)
+    assert product(name, Problem.contiguous(m, n, k), a, b, c) <= 2  # 2^-80 at last is out of bounds
+    within(c, a, b, 16)
+    a[1] = normal(k, seed=2)
+    c[:] = np.nan
+    assert product(name, Problem.contiguous(m, n, k), a, b, c) == 0
+    within(c, a, b)
+
+
+@pytest.mark.parametrize("name", ["streamed", "narrow"])
+@pytest.mark.parametrize("layout", ["NN", "TN"])
+def test_few_terms_at_the_end_of_k(name: str, layout: str) -> None:
+    """Rows whose few elements lie in a chunk that K ends in the middle of; what is copied past its end is none."""
+    m, n, k = 64, 64, 64 * 2 + 5
+    a, b = np.zeros((m, k), np.float32), normal(k, n, seed=1)
+    a[:, -5:] = normal(m, 5)
+    c = np.full((m, n), np.nan, np.float32)
+    stored = np.ascontiguousarray(a.T) if layout == "TN" else a
+    problem = Problem(m, n, k, stored.shape[1], n, n, trans_a=layout == "TN")
+    assert product(name, problem, stored, b, c) == 1
+    within(c, a, b, 8)
+
+
 def test_integers_are_exact() -> None:
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-64, 65, shape).astype(np.float32) for shape in ((64, 200), (200, 64)))
-    for name in (*SCHEMES, "fused"):
+    for name in (*SCHEMES, "fused", "streamed", "narrow"):
         c = np.full((64, 64), np.nan, np.float32)
         assert product(name, Problem.contiguous(64, 64, 200), a, b, c) == 0
         assert (c == a @ b).all()

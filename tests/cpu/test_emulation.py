@@ -9,12 +9,24 @@ import numpy as np
 import pytest
 
 import peakgemm as pg
-from peakgemm.emulate.estimate import FOUR_TIMES, estimate_us
+from peakgemm.emulate.estimate import FOUR_TIMES, TWICE, estimate_us
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.library import SPECIALISED
-from peakgemm.kernels.schemes import FUSED, HEAD, OLDER, PRODUCTS, SCHEMES, emulation, operand, product_on, scheme_of
+from peakgemm.kernels.schemes import (
+    FUSED,
+    HEAD,
+    OLDER,
+    PRODUCTS,
+    SCHEMES,
+    STREAMED,
+    emulation,
+    operand,
+    product_on,
+    scheme_of,
+    streamed,
+)
 from peakgemm.kernels.validity import violations
-from peakgemm.problem import Batch, Problem
+from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.select import choose
 
@@ -43,7 +55,7 @@ class TestChoice:
         for name, scheme in SCHEMES.items():
             for arch, kernels in (("sm_90", PRODUCTS), ("sm_80", OLDER), ("sm_89", OLDER)):
                 chosen = choose(Problem.contiguous(7, 5, 3), arch, SMS, "", name)
-                assert chosen.kernel in (kernels[name], FUSED) and chosen.source == "named"
+                assert chosen.kernel in (kernels[name], FUSED, STREAMED) and chosen.source == "named"
                 assert scheme_of(chosen.kernel) is scheme
                 assert not violations(chosen.kernel, chosen.config, architecture(arch))
         with pytest.raises(InvalidValue, match=r"no such kernel for sm_75, which has none .* use 'emulated'"):
@@ -71,6 +83,30 @@ class TestChoice:
         assert choose(narrow, "sm_90", SMS, "", "emulated").kernel is FUSED
         assert choose(narrow, "sm_90", SMS, "", "emulated", "b").kernel is PRODUCTS["fp16x3"]
 
+    def test_where_a_is_split_in_registers(self) -> None:
+        """A long A by a narrow B, with a workspace for B's panels and the guard's marks alone."""
+        long = Problem.contiguous(100352, 64, 576)
+        chosen = choose(long, "sm_90", SMS, "", "emulated")
+        assert chosen.kernel is STREAMED and chosen.config == replace(streamed(64), variant=TWICE)
+        plan = emulation(STREAMED, chosen.config, long, SMS)
+        assert plan.split_blocks == 9 and plan.counters == (HEAD, 2 * 784)  # panels of B; a mark for each half tile
+        assert plan.workspace_bytes == HEAD + -(-4 * 2 * 784 // 256) * 256 + operand(
+            SCHEMES["fp16x3"], 64, 576, (), ()).bytes
+        ready = emulation(STREAMED, chosen.config, long, SMS, ready_b=0x1000)
+        assert (ready.split_blocks, ready.blocks, plan.blocks) == (0, SMS, SMS)
+        assert choose(long, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
+        assert choose(long, "sm_90", SMS, "", "emulated", "a").kernel is PRODUCTS["fp16x3"]  # nobody takes A's panels
+        thin = choose(Problem.contiguous(4096, 32, 4096), "sm_90", SMS, "", "emulated")
+        assert scheme_of(thin.kernel) is None  # A comes no faster than FFMAs take it
+
+    @pytest.mark.parametrize(("config", "says"), [
+        (replace(streamed(64), bn=96, tn=6), "BN = 96"), (replace(streamed(128), stages=4), "shared memory"),
+        (replace(streamed(64), stages=1), "stages = 1"), (replace(streamed(64), cluster=2), "cluster")])
+    def test_configurations_that_are_none(self, config: Config, says: str) -> None:
+        assert not list(violations(STREAMED, streamed(64), architecture("sm_90")))
+        assert any(says in text for text in violations(STREAMED, config, architecture("sm_90")))
+        assert any("wgmma needs sm_90" in text for text in violations(STREAMED, streamed(64), architecture("sm_89")))
+
     def test_every_sum_is_carried_over_where_cublas_slices_k(self) -> None:
         for ready in ("", "b"):
             deep = choose(Problem.contiguous(256, 256, 65536), "sm_90", SMS, "", "emulated", ready)
@@ -89,7 +125,7 @@ class TestMemory:
     def test_workspace(self) -> None:
         """Head, and 4 bytes (6 for bf16x9) an element with the panels' tails."""
         for name, width in (("fp16x3", 4), ("tf32x3", 8), ("bf16x9", 6)):
-            plan = emulation(SCHEMES[name], PRODUCTS[name].default, SQUARE, SMS)
+            plan = emulation(PRODUCTS[name], PRODUCTS[name].default, SQUARE, SMS)
             elements = 2 * 4096 * 4096
             assert HEAD + width * elements < plan.workspace_bytes < HEAD + 1.05 * width * elements
 
@@ -101,8 +137,8 @@ class TestMemory:
         assert operand(scheme, 1, 1, (), ()).panels == 1
 
     def test_prepared_operands_take_no_workspace(self) -> None:
-        scheme, config = SCHEMES["fp16x3"], PRODUCTS["fp16x3"].default
-        whole, ready = (emulation(scheme, config, SQUARE, SMS, ready_b=address) for address in (0, 0x1000))
+        config = PRODUCTS["fp16x3"].default
+        whole, ready = (emulation(PRODUCTS["fp16x3"], config, SQUARE, SMS, ready_b=address) for address in (0, 0x1000))
         assert ready.workspace_bytes == HEAD + (whole.workspace_bytes - HEAD) // 2
         assert ready.split_blocks * 2 == whole.split_blocks and ready.blocks == whole.blocks == SMS
         # struct Emulated after struct Gemm: four steps, then the panels' addresses.
@@ -110,9 +146,9 @@ class TestMemory:
 
     def test_clusters_come_in_pairs(self) -> None:
         config = replace(PRODUCTS["fp16x3"].default, cluster=2)
-        plan = emulation(SCHEMES["fp16x3"], config, Problem.contiguous(129, 128, 64), SMS)
+        plan = emulation(PRODUCTS["fp16x3"], config, Problem.contiguous(129, 128, 64), SMS)
         assert plan.blocks == 2  # one pair has both rows of tiles
-        assert emulation(SCHEMES["fp16x3"], config, SQUARE, 131).blocks == 130
+        assert emulation(PRODUCTS["fp16x3"], config, SQUARE, 131).blocks == 130
 
     def test_as_many_stages_as_fit(self) -> None:
         for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_120"):
@@ -124,7 +160,7 @@ class TestMemory:
     def test_too_many_tiles(self) -> None:
         huge = Problem(2**30, 2**30, 64, 64, 2**30, 2**30, batch=Batch((9,), (0,), (0,), (2**60,), (2**60,)))
         with pytest.raises(InvalidValue, match="the limit is"):
-            emulation(SCHEMES["fp16x3"], PRODUCTS["fp16x3"].default, huge, SMS)
+            emulation(PRODUCTS["fp16x3"], PRODUCTS["fp16x3"].default, huge, SMS)
 
 
 class TestHost:

@@ -53,7 +53,7 @@ def simulate(name: str, problem: Problem, a: Any, b: Any, c: Any, c0: Any = None
              sms: int = 2, text: str = "") -> tuple[list[Report], int]:
     """Run both kernels; the reports and how many half tiles were rerouted."""
     config = config_of(name, arch)
-    plan = emulation(SCHEMES[name], config, problem, sms)
+    plan = emulation(OLDER[name], config, problem, sms)
     workspace = np.full(plan.workspace_bytes, 0xFF, np.uint8)  # NaN, if it is read before it is written
     args = [a, b, c if c0 is None else c0, c, workspace, plan.arguments]
     reports = [

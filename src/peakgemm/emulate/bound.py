@@ -8,7 +8,6 @@ from functools import lru_cache
 from ..errors import InvalidValue
 from ..kernels.registry import Kernel
 from ..kernels.schemes import (
-    FUSED,
     HEAD,
     REDUCE_THREADS,
     SPLIT_THREADS,
@@ -47,7 +46,7 @@ class Emulated:
             raise InvalidValue(f"{kernel.name} is no tensor-core kernel; use kernels.bound.bind")
         require(kernel, config, gpu.limits, problem)
         self.kernel, self.config, self.problem, self.scheme, self.gpu = kernel, config, problem, scheme, gpu
-        plan = emulation(scheme, config, problem, gpu.sm_count, ready_a, ready_b, kernel == FUSED)
+        plan = emulation(kernel, config, problem, gpu.sm_count, ready_a, ready_b)
         self.workspace_bytes, self._counters = plan.workspace_bytes, plan.counters
         self.half_tiles = -(-problem.m // 64) * -(-problem.n // config.bn) * problem.batch.count
         label = f"{kernel.name} {config.label()} {problem.layout}"
@@ -98,7 +97,7 @@ class SplitB:
     PANELS = HEAD
 
     def __init__(self, scheme: Scheme, problem: Problem, gpu: Gpu) -> None:
-        plan = emulation(scheme, product_on(scheme, gpu.limits)[1], problem, gpu.sm_count, ready_a=1)
+        plan = emulation(*product_on(scheme, gpu.limits), problem, gpu.sm_count, ready_a=1)
         self.bytes = plan.workspace_bytes
         split = split_recipe(scheme, problem, gpu.arch).make("cubin")
         self._split = Launcher(load(split, scheme.panel, gpu), f"{scheme.name} {problem.layout}", gpu,

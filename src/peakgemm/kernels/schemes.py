@@ -101,9 +101,23 @@ FUSED = Kernel(
     tunes=frozenset({"stages", "raster", "variant", "split"}))
 
 
+# A split in the registers of the threads that multiply: B alone goes through a split pass.
+STREAMED = Kernel(
+    -1, "fp16x3", "A split in the registers of the threads that multiply",
+    Config(128, 128, SCHEMES["fp16x3"].chunk, 8, 8, stages=3, raster=16, producers=128, registers=232), "streamed",
+    lambda c: c.stages * 4 * (ROWS * 68 + c.bn * 64) + (c.stages + 1) * (c.bn * 4 + 32) + _ieee_bytes(),
+    dynamic=True, folder="tensor", source_name="streamed", defines={"SCHEME": SCHEMES["fp16x3"].code},
+    tunes=frozenset({"bn", "tn", "stages", "raster", "variant", "split"}))
+
+
+def streamed(columns: int) -> Config:
+    """The configuration of `STREAMED` for tiles of 64 or 128 columns."""
+    return replace(STREAMED.default, bn=columns, tn=columns // 16, stages=4 if columns == 64 else 3)
+
+
 def scheme_of(kernel: Kernel) -> Scheme | None:
     """The scheme of a tensor-core kernel; None: it is an FFMA kernel."""
-    if kernel == FUSED:
+    if kernel in (FUSED, STREAMED):
         return SCHEMES[kernel.name]
     return SCHEMES[kernel.name] if kernel in (PRODUCTS.get(kernel.name), OLDER.get(kernel.name)) else None
 
@@ -168,14 +182,20 @@ class Emulation:
     arguments: bytes
 
 
-def emulation(scheme: Scheme, config: Config, problem: Problem, sm_count: int, ready_a: int = 0,
-              ready_b: int = 0, fused: bool = False) -> Emulation:
-    """How a product is launched; K and the result are not empty. ``fused``: by `FUSED`, which has no split pass.
+def split_before(kernel: Kernel) -> str:
+    """The operands, of ``"ab"``, that ``kernel`` reads as panels."""
+    return "" if kernel == FUSED else "b" if kernel == STREAMED else "ab"
+
+
+def emulation(kernel: Kernel, config: Config, problem: Problem, sm_count: int, ready_a: int = 0,
+              ready_b: int = 0) -> Emulation:
+    """How a product by a tensor-core ``kernel`` is launched; K and the result are not empty.
 
     Raises:
         InvalidValue: more than 2**31 - 1 tiles or panels.
     """
-    p = problem
+    p, scheme, before = problem, scheme_of(kernel), split_before(kernel)
+    assert scheme is not None
     a = operand(scheme, p.m, p.k, p.batch.sizes, p.batch.a)
     b = operand(scheme, p.n, p.k, p.batch.sizes, p.batch.b)
     down = -(-p.m // (config.bm * config.cluster))
@@ -184,10 +204,11 @@ def emulation(scheme: Scheme, config: Config, problem: Problem, sm_count: int, r
     if max(tiles, a.panels + b.panels) > MAX_BLOCKS:
         raise InvalidValue(f"{p.m} x {p.n} x {p.k} x {p.batch.count} asks for {max(tiles, a.panels + b.panels)} tiles "
                            f"or panels, the limit is {MAX_BLOCKS}; split the product")
-    split_a, split_b = not (ready_a or fused), not (ready_b or fused)
+    split_a, split_b = "a" in before and not ready_a, "b" in before and not ready_b
     in_a, in_b = a.bytes * split_a, b.bytes * split_b
-    marks = 2 * tiles if fused else 0  # of each half tile, whether it was rerouted
-    ahead = HEAD + in_a + in_b + -(-4 * marks // 256) * 256
+    marks = 0 if before == "ab" else 2 * tiles  # of each half tile, whether it was rerouted
+    first = HEAD + -(-4 * marks // 256) * 256  # panel
+    ahead = first + in_a + in_b
     clusters = sm_count // config.cluster
     blocks, partial, reduce_blocks = min(tiles, clusters) * config.cluster, 0, 0
     gemm = arguments(p, tiles, 0, 0, 0, cut(down, across, config.raster))
@@ -198,10 +219,10 @@ def emulation(scheme: Scheme, config: Config, problem: Problem, sm_count: int, r
     meet = a.bytes + b.bytes > _L2_BYTES and tiles >= 2 * clusters
     a_row, a_col = (1, p.lda) if p.trans_a else (p.lda, 1)
     b_row, b_col = (p.ldb, 1) if p.trans_b else (1, p.ldb)
-    trailer = _TRAILER.pack(a_row, a_col, b_row, b_col, ready_a, ready_b, HEAD + in_a,
+    trailer = _TRAILER.pack(a_row, a_col, b_row, b_col, ready_a, ready_b, first + in_a,
                             ahead, *a.steps, *b.steps, a.matrices * split_a, b.matrices * split_b, int(meet), 0)
     return Emulation(a.panels * split_a + b.panels * split_b, blocks, reduce_blocks, ahead + partial,
-                     (HEAD, marks) if fused else (REROUTED, 1), gemm + trailer)
+                     (HEAD, marks) if marks else (REROUTED, 1), gemm + trailer)
 
 
 def _reading(problem: Problem) -> dict[str, int]:
@@ -217,8 +238,12 @@ def split_recipe(scheme: Scheme, problem: Problem, arch: str) -> Recipe:
 
 
 def product_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
-    """What a product kernel is compiled from; of the problem `FUSED` takes how its operands are read."""
-    macros = config.macros() | dict(kernel.defines) | (_reading(problem) if kernel == FUSED else {})
+    """What a product kernel is compiled from; of the problem, how operands are read that were not split before."""
+    macros = config.macros() | dict(kernel.defines)
+    if kernel == FUSED:
+        macros |= _reading(problem)
+    elif kernel == STREAMED:
+        macros |= {"TRANS_A": int(problem.trans_a), "WIDTH_A": widths(problem)[0]}
     return Recipe(kernel.source, kernel.entry, target(arch), macros, kernel.path.name)
 
 

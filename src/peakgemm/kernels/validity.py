@@ -239,6 +239,15 @@ def _fused(c: Config) -> Iterator[str]:
         yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
 
 
+def _streamed(c: Config) -> Iterator[str]:
+    """Two warpgroups of 64 rows, which multiply 64 columns at a time."""
+    yield from _exactly(c, bm=128, bk=64, tm=8, tn=c.bn // 16, min_blocks=1, slices=1, producers=128, cluster=1)
+    if c.bn not in (64, 128):
+        yield f"BN = {c.bn} must be 64 or 128: strips of 64 columns of one panel"
+    if c.stages < 2:
+        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+
+
 def _mma(c: Config) -> Iterator[str]:
     """Eight warps of 64 x 32, a stage of 64 bytes a row."""
     yield from _exactly(c, bm=128, bn=128, tm=8, tn=8)
@@ -254,7 +263,7 @@ def _split_tile(c: Config) -> Iterator[str]:
 
 _SHAPES = {
     "split tile": _split_tile,
-    "wgmma": _wgmma, "fused": _fused, "mma": _mma,
+    "wgmma": _wgmma, "fused": _fused, "streamed": _streamed, "mma": _mma,
     "specialised": _specialised, "staged": _carried, "skinny": skinny.constraints,
     "one output": _one_output, "direct": _direct, "square tile": _square_tile, "one float4": _one_float4,
     "template": _template, "warp tile": _warp_staged, "multistage": _multistage, "warp specialised": _boxes,

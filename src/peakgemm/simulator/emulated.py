@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ..errors import InvalidValue
 from ..kernels.registry import Kernel
 from ..kernels.schemes import (
-    FUSED,
     REDUCE_THREADS,
     SPLIT_THREADS,
     emulation,
@@ -49,7 +48,7 @@ def run_emulated(kernel: Kernel, config: Config, problem: Problem, a: NDArray[An
     if scheme is None:
         raise InvalidValue(f"{kernel.name} is no tensor-core kernel; use run_library")
     require(kernel, config, architecture(arch), problem)
-    plan = emulation(scheme, config, problem, sm_count, fused=kernel == FUSED)
+    plan = emulation(kernel, config, problem, sm_count)
     workspace = np.zeros(-(-plan.workspace_bytes // 4), np.float32)
     args = [a, b, c if c0 is None else c0, c, workspace, plan.arguments]
     passes = [(product_recipe(kernel, config, problem, arch), plan.blocks, config.block_threads,

@@ -1,0 +1,263 @@
+// Rows of A from memory to the registers of the threads that multiply: copied as they are into shared memory, then
+// read, scaled and split by the threads whose rows they are.
+constexpr int A_BYTES = BM * 68 * 4;  // of a stage, in whichever layout
+constexpr int APART_HIGHEST = HIGHEST / 2, APART_LOWEST = LOWEST / 2;  // exponents: no two operands are compared
+constexpr int LOSSY_EXPONENT = -13;
+static_assert(SCHEME == FP16X3 && LOSSY == 0x1p-13f, "what is looked for in elements");
+
+// Of a row whose largest magnitude has these bits: the binary orders that its elements are scaled by. Three below
+// FP16's end, so that the next chunks, whose largest are seldom eight times larger, can keep the scale.
+constexpr int AIM = TOP - 2, MOST_DRIFT = 32;
+__device__ __forceinline__ int shift_of(unsigned largest) {
+  return max(min(AIM + 127 - static_cast<int>(largest >> 23), 126), -126);
+}
+__device__ __forceinline__ float power_of_two(int exponent) { return __uint_as_float((127 + exponent) << 23); }
+
+// Where a chunk's elements lie in a stage, a line beside the other: of 64 k-steps (K_INNER) or of 128 rows.
+//
+// Where lines of A start at 16 bytes, groups of eight words are exchanged, so that no two words that a half warp reads
+// share a bank. Where they start anywhere, they are copied from the 16 bytes on in which they start, and lie as far
+// into their line here as they do there: 17 (or 33) copies a line instead of 64 (128) of single words, which took
+// longer than the products (1023, all in all: 42 us, now 37).
+template <bool K_INNER, int WIDTH>
+struct Lines {
+  static constexpr bool ALIGNED_LINES = WIDTH == 4;
+  static constexpr int LINES = K_INNER ? BM : CHUNK, LENGTH = K_INNER ? CHUNK : BM;
+  static constexpr int PITCH = ALIGNED_LINES ? LENGTH : LENGTH + 4;
+  int begin, step;  // words from the 16 bytes before the first line to it, and more for each line; modulo 4
+
+  // `first`: of the tile, its first element at a k-step that is a multiple of 64.
+  __device__ __forceinline__ Lines(const float* first, long long row_step, long long col_step)
+      : begin(static_cast<int>(reinterpret_cast<unsigned long long>(first) / 4 % 4)),
+        step(static_cast<int>((K_INNER ? row_step : col_step) % 4)) {}
+
+  __device__ __forceinline__ int skew(int line) const { return ALIGNED_LINES ? 0 : begin + line * step & 3; }
+
+  // Byte of element (row, k).
+  __device__ __forceinline__ int at(int row, int k) const {
+    const int line = K_INNER ? row : k, along = K_INNER ? k : row;
+    if (!ALIGNED_LINES) return (line * PITCH + skew(line) + along) * 4;
+    return (line * PITCH + (along ^ (K_INNER ? (row & 3) << 3 : (k / 2 & 3) << 3))) * 4;
+  }
+};
+
+// The part that one of PRODUCERS threads has in copying, 16 bytes at a time.
+template <bool K_INNER, int WIDTH>
+struct RowCopies {
+  using Layout = Lines<K_INNER, WIDTH>;
+  static constexpr int BESIDE = Layout::LENGTH / 4;  // copies of a line, but for the one that a skew adds
+  static constexpr int BELOW = PRODUCERS / BESIDE, ROUNDS = Layout::LINES / BELOW;
+  Layout lines;
+  const float* first;     // the tile's first element of the next chunk
+  long long line, chunk;  // elements to the next line, to the next chunk
+  int rows;               // from the tile's first to the edge
+  bool start;             // the tile's first line is A's, in the next chunk: nothing may be read before it
+
+  __device__ __forceinline__ RowCopies(const float* tile, long long row_step, long long col_step, int there,
+                                       bool start_)
+      : lines(tile, row_step, col_step), first(tile), line(K_INNER ? row_step : col_step),
+        chunk(CHUNK * (K_INNER ? 1 : col_step)), rows(there), start(start_) {}
+
+  // A chunk to the stage `to`, of which K has `left`; on to the next. What lies past the edge counts nowhere, as B's
+  // planes are zero from K on and results of rows from M on are not stored: lines past it are copies of one before it,
+  // eight or four lines apart, and elements past it zeros.
+  __device__ __forceinline__ void copy(unsigned to, int left, int thread) {
+    const int y = thread / BESIDE, skew = lines.skew(y), x = thread % BESIDE * 4 - skew;
+    const int far = (K_INNER ? rows : left) - y, near = (K_INNER ? left : rows) - x;  // lines, elements from there on
+    const float* from = first + y * line + x;
+    const unsigned place = to + (y * Layout::PITCH + x + skew) * 4;
+    const bool careful = start && thread < -x;  // x is negative in the first of a line's threads alone
+    if (far > Layout::LINES - BELOW && near >= 4 && !careful) {
+#pragma unroll
+      for (int i = 0; i < ROUNDS; ++i) copy16_if(true, swizzled(place, y, i), from + i * BELOW * line);
+    } else {
+      if (careful) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) copy4_or_zero(place + 4 * i, from + i, x + i >= 0 && i < near);
+      } else {
+        copy16_or_zero(swizzled(place, y, 0), from, far > 0 ? near : 0);
+      }
+#pragma unroll
+      for (int i = 1; i < ROUNDS; ++i) {
+        if (far > i * BELOW) from += BELOW * line;
+        copy16_or_zero(swizzled(place, y, i), from, far > 0 && !(careful && far <= BELOW) ? near : 0);
+      }
+    }
+    if (!Layout::ALIGNED_LINES && thread < Layout::LINES) {
+      const int skew = lines.skew(thread), last = Layout::LENGTH - skew;
+      copy16_or_zero(to + (thread * Layout::PITCH + Layout::LENGTH) * 4, first + thread * line + last,
+                     thread < (K_INNER ? rows : left) && skew ? (K_INNER ? left : rows) - last : 0);
+    }
+    first += chunk;
+    start = false;
+  }
+
+  // Of the i-th round: that many lines further down, the swizzle of which is the same or, of k-steps, turned by half.
+  __device__ __forceinline__ static unsigned swizzled(unsigned place, int y, int i) {
+    if (!Layout::ALIGNED_LINES) return place + i * BELOW * Layout::PITCH * 4;
+    const int turn = K_INNER ? (y & 3) << 5 : (y / 2 + i * BELOW / 2 & 3) << 5;
+    return (place ^ turn) + i * BELOW * Layout::PITCH * 4;
+  }
+};
+
+// Two rows of a chunk, as wgmma wants them of this thread, and what has been seen of them.
+//
+// A row's scale is that of the tile's first chunk until a chunk overflows FP16 or has elements so small that they lose
+// bits: its largest element is looked for then alone, and sums are kept in the row's scale. With a maximum found for
+// each chunk, 48 instructions and two shuffles before anything can be split, 64 columns of it took 0.2 us more.
+template <bool K_INNER, int WIDTH>
+struct RowsInRegisters {
+  using Layout = Lines<K_INNER, WIDTH>;
+  unsigned high[4][4], low[4][4];  // planes, for each 16 of K
+  int shift[2], first_shift[2];    // binary orders that the rows are scaled by; by which at first
+  int missing[2];                  // elements that are zero
+  unsigned outside[2];             // of rows past the edge all bits: their zeros are none
+  bool broken;                     // infinities, NaN, exponents out of bounds
+  unsigned even, odd;              // bytes in a stage: of this thread's first k-step, and of the next one
+
+  // Elements (row + 8 r, k..k+1) of the thread's, k = 8 i.
+  __device__ __forceinline__ float2 pair(unsigned stage, int r, int i) const {
+    constexpr int LINE = Layout::PITCH * 4;
+    float2 v;
+    if (K_INNER && WIDTH == 4) {
+      asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                   : "=f"(v.x), "=f"(v.y) : "r"((stage + even ^ (i % 4 << 5)) + i / 4 * 128 + r * 8 * LINE));
+    } else {
+      const unsigned to = K_INNER ? r * 8 * LINE + i * 32 : i * 8 * LINE + (WIDTH == 4 ? 0 : r * 32);
+      const unsigned x = stage + even, y = stage + odd, turn = !K_INNER && WIDTH == 4 ? r << 5 : 0;
+      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v.x) : "r"((x ^ turn) + to));
+      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v.y) : "r"((y ^ turn) + to));
+    }
+    return v;
+  }
+
+  // The largest magnitudes of a chunk's rows, NaN where there is one.
+  __device__ __forceinline__ void largest(unsigned from, float (&most)[2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      most[r] = 0.f;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float2 x = pair(from, r, i);
+        asm("max.NaN.f32 %0, %0, %1;" : "+f"(most[r]) : "f"(fabsf(x.x)));
+        asm("max.NaN.f32 %0, %0, %1;" : "+f"(most[r]) : "f"(fabsf(x.y)));
+      }
+    }
+#pragma unroll
+    for (int lane = 1; lane <= 2; lane *= 2)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        asm("max.NaN.f32 %0, %0, %1;" : "+f"(most[r]) : "f"(__shfl_xor_sync(~0u, most[r], lane)));
+  }
+
+  __device__ __forceinline__ void bound(unsigned largest) {
+    const int exponent = static_cast<int>(largest >> 23) - 127;
+    broken |= exponent > APART_HIGHEST || (largest && exponent < APART_LOWEST);
+  }
+
+  // The tile's first chunk, in the stage `from`; `row` and `k` are this thread's first, `there` the rows from there to
+  // the edge.
+  __device__ __forceinline__ void start(unsigned from, const Layout& lines, int row, int k, int there) {
+    even = lines.at(row, k), odd = lines.at(row, k + 1);
+    float most[2];
+    largest(from, most);
+    broken = false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const unsigned bits = __float_as_uint(most[r]);
+      bound(bits);
+      shift[r] = first_shift[r] = bits ? shift_of(bits) : 0;
+      missing[r] = 0;
+      outside[r] = there > 8 * r ? 0 : ~0u;
+    }
+  }
+
+  // Splits a chunk. Whether something may be wrong, and `over`: whether it is overflow, an infinity or a NaN.
+  __device__ __forceinline__ bool split(unsigned from, bool& over) {
+    float2 held[2][8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) held[r][i] = pair(from, r, i);
+    const float up[2] = {power_of_two(shift[0]), power_of_two(shift[1])};
+    unsigned most = 0, least[2] = {0x7bff7bffu, 0x7bff7bffu};  // of the first plane, two at a time
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 x = held[i % 2][2 * k + i / 2];
+        const float first = x.x * up[i % 2], second = x.y * up[i % 2];
+        const unsigned both = high[k][i] = halves_of(first, second);
+        low[k][i] = halves_of((first - of_half(both & 0xffffu)) * LOW_SCALE,
+                              (second - of_half(both >> 16)) * LOW_SCALE);
+        asm("{.reg .b32 x; abs.f16x2 x, %2; max.NaN.f16x2 %0, %0, x; min.NaN.f16x2 %1, %1, x;}"
+            : "+r"(most), "+r"(least[i % 2]) : "r"(both));
+      }
+    // All is done before the warpgroup asks for its turn at the tensor cores.
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(high[k][i]), "+r"(low[k][i]));
+    over = (most + 0x04000400u) & 0x80008000u;  // in either half
+    return over || (((least[0] | outside[0]) - 0x08000800u & ~outside[0]) |
+                    ((least[1] | outside[1]) - 0x08000800u & ~outside[1])) & 0x80008000u;  // less than 2^-13
+  }
+
+  // Where something may be wrong with a chunk: counts each row's zeros, and of either row whether elements lose bits.
+  __device__ __forceinline__ void look(unsigned from, int (&zeros)[2], bool (&small)[2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      // As an integer: of __float_as_uint(LOSSY * power_of_two(-shift[r])) << 1 ptxas (13.0, 13.4) makes 0.
+      const unsigned limit = max(127 + LOSSY_EXPONENT - shift[r], 1) << 24;
+      zeros[r] = 0, small[r] = false;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float2 v = pair(from, r, i);
+        const unsigned x = __float_as_uint(v.x) << 1, y = __float_as_uint(v.y) << 1;  // without the sign
+        zeros[r] += (x == 0) + (y == 0);
+        small[r] |= x - 1 < limit - 1 || y - 1 < limit - 1;
+      }
+      small[r] = small[r] && !outside[r];
+    }
+  }
+
+  // Scales rows of a chunk anew where that helps, and `sum` with them; whether it did, so that the chunk is to be split
+  // again.
+  template <int SUMS>
+  __device__ __forceinline__ bool scale_anew(unsigned from, const bool (&small)[2], float (&sum)[SUMS]) {
+    float most[2], factor[2];
+    largest(from, most);
+    bool changed = false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const unsigned quad = __ballot_sync(~0u, small[r]) >> threadIdx.x % 32 / 4 * 4 & 15u;
+      const unsigned bits = __float_as_uint(most[r]);
+      bound(bits);
+      const int wanted = shift_of(bits);
+      const bool over = !(most[r] * power_of_two(shift[r]) < 65504.f);
+      factor[r] = 1.f;
+      if (bits && bits < 0x7f800000u && (over || (quad && wanted > shift[r]))) {
+        changed |= wanted != shift[r];
+        factor[r] = power_of_two(max(min(wanted - shift[r], MOST_DRIFT), -126));
+        broken |= abs(wanted - first_shift[r]) > MOST_DRIFT;  // sums could leave FP32's range
+        shift[r] = wanted;
+      }
+    }
+    if (!__any_sync(~0u, changed)) return false;
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) sum[i] *= factor[i / 2 % 2];
+    return true;
+  }
+
+  // A bit for each of the warp's 16 rows that has small elements.
+  __device__ __forceinline__ static unsigned rows_of(const bool (&small)[2]) {
+    unsigned rows = 0;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      unsigned lanes = __ballot_sync(~0u, small[r]);
+#pragma unroll 1
+      for (; lanes; lanes &= lanes - 1) rows |= 1u << (__ffs(lanes) - 1) / 4 + 8 * r;
+    }
+    return rows;
+  }
+};

@@ -1,0 +1,229 @@
+// FP32 products on Hopper's tensor cores, A split on the way, in the registers of the threads that multiply.
+//
+// Idea: as in product.cu, but only B has been split before. wgmma takes A from registers, so a warpgroup reads its rows
+//   of A as they are, scales and splits them in the very registers from which they are multiplied: no pass over A, no
+//   panels of A in memory, and shared memory is read once for each chunk of A instead of three times.
+// Four warps copy A, one thread of them the panels of B; two warpgroups multiply 64 rows by 64 columns at a time, and
+//   take turns: one has the tensor cores while the other splits.
+// Both are the guard, of what they have: A's elements, and the summaries of B's panels. A half tile for whose data the
+//   split is too coarse is computed with FFMAs instead. Tiles are shared along K as in product.cu; reduce.cu adds up.
+
+#include "common/gemm.cuh"
+#include "common/anew.cuh"
+#include "common/cp_async.cuh"
+#include "common/dependents.cuh"
+#include "common/bulk.cuh"
+#include "common/mbarrier.cuh"
+#include "common/narrow.cuh"
+#include "common/split_panel.cuh"
+#include "common/wgmma.cuh"
+#include "common/guard.cuh"
+#include "common/output.cuh"
+#include "common/ieee_tile.cuh"
+#include "common/tensor_tile.cuh"
+#include "common/wgmma_registers.cuh"
+#include "common/rows_in_registers.cuh"
+
+constexpr int STRIPS = BN / STRIP;
+constexpr int B_PLANE = BN * 64, B_HALF = PLANES * B_PLANE;  // bytes, of half a chunk
+constexpr int STAGE = A_BYTES + 2 * B_HALF;
+constexpr int B_TAIL = BN * 4 + 32;  // a chunk's scales of columns, and B's summary
+constexpr int SLOTS = STAGES + 1;    // for those, read until the products of the next chunk have begun
+constexpr int TIMES = FOUR_TIMES ? 4 : TWICE ? 2 : 1;  // that sums of first planes are carried over in a chunk
+
+#include "common/streamed_guard.cuh"
+
+extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1)
+tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C, char* workspace,
+                const __grid_constant__ Emulated e) {
+  extern __shared__ __align__(1024) char ring[];
+  __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
+  __shared__ int verdicts[2][COMPUTE / 32];
+  const Gemm& g = e.g;
+  const char* const all_b = panels_b(e, workspace);
+  char* const all_tails = ring + STAGES * STAGE;
+  const unsigned first_stage = shared_address(ring), first_tail = first_stage + STAGES * STAGE;
+  const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
+  if (threadIdx.x < STAGES) {
+    mbarrier_init(full + 8 * threadIdx.x, PRODUCERS + 1);
+    mbarrier_init(empty + 8 * threadIdx.x, COMPUTE / 32);
+  }
+  __syncthreads();
+  previous_kernel_has_ended();
+
+  const int chunks = chunks_of(g), items = g.whole + g.parts;
+  int stage = 0;
+  unsigned parity = 0;
+  auto step = [&] {
+    if (++stage == STAGES) stage = 0, parity ^= 1;
+  };
+
+  if (threadIdx.x >= COMPUTE) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    int slot = 0;
+    for (int work = first_work(); work < 2 * items; work = next_work(work)) {
+      Segment s;
+      if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
+      const Place place = place_of(g, s.tile);
+      const long long before = batch_offset(g, g.a_batch, place.batch) + place.m * e.a_row +
+                               static_cast<long long>(s.begin) * CHUNK * e.a_col;
+      RowCopies<!TRANS_A, WIDTH_A> rows(A + before, e.a_row, e.a_col, g.M - place.m, before < 4);
+      const char* b = panel_of(all_b, batch_offset(g, e.b_step, place.batch), place.n, g.N, chunks, s.begin);
+      const int column = place.n % ROWS;
+#pragma unroll 1
+      for (int k = s.begin * CHUNK; k < min(g.K, s.end * CHUNK); k += CHUNK) {
+        mbarrier_wait(empty + 8 * stage, parity ^ 1);
+        const unsigned to = first_stage + stage * STAGE, barrier = full + 8 * stage;
+        if (threadIdx.x == COMPUTE) {
+          const unsigned tail = first_tail + slot * B_TAIL;
+          bulk_expect(barrier, 2 * B_HALF + B_TAIL);
+          bulk_load(tail, b + SCALES + 4 * column, BN * 4, barrier);
+          bulk_load(tail + BN * 4, b + SCALES + SUMMARY, 32, barrier);
+          if (BN == ROWS) {
+            bulk_load(to + A_BYTES, b, 2 * B_HALF, barrier);
+          } else {
+#pragma unroll 1
+            for (int plane = 0; plane < 2 * PLANES; ++plane)
+              bulk_load(to + A_BYTES + plane * B_PLANE, b + plane * PLANE + 64 * column, B_PLANE, barrier);
+          }
+        }
+        if (++slot == SLOTS) slot = 0;
+        rows.copy(to, g.K - k, threadIdx.x - COMPUTE);
+        mbarrier_arrive_after_copies(barrier);
+        step();
+        b += PANEL_PITCH;
+      }
+    }
+    return;
+  }
+
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
+  const int row = threadIdx.x / 32 * 16 + lane / 4, column = lane % 4 * 2;
+  float* const staging = reinterpret_cast<float*>(all_tails + SLOTS * B_TAIL) + group * IEEE_FLOATS;
+  int slot = 0, turn = 0, left = 0;  // chunks that this block still has
+  for (int item = blockIdx.x; item < items; item += gridDim.x)
+    left += item < g.whole ? chunks : static_cast<int>(part_begin(g, item - g.whole + 1) -
+                                                       part_begin(g, item - g.whole));
+  if (group == 1) pass_turn(1);
+  for (int work = first_work(); work < 2 * items; work = next_work(work)) {
+    Segment s;
+    if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
+    float sum[ACCUMULATORS];
+#pragma unroll
+    for (int i = 0; i < ACCUMULATORS; ++i) sum[i] = 0.f;
+    const Place place = place_of(g, s.tile);
+    const Lines<!TRANS_A, WIDTH_A> lines(A + batch_offset(g, g.a_batch, place.batch) + place.m * e.a_row, e.a_row,
+                                         e.a_col);
+    RowsInRegisters<!TRANS_A, WIDTH_A> a;
+    bool hold = true, dense = false;
+    mbarrier_wait(full + 8 * stage, parity);
+    a.start(first_stage + stage * STAGE, lines, row, column, g.M - place.m - row);
+#pragma unroll 1
+    for (int todo = s.end - s.begin; todo > 0; --todo) {
+      const unsigned at = first_stage + stage * STAGE;
+      const char* const tail = all_tails + slot * B_TAIL;
+      const float* const scales = reinterpret_cast<const float*>(tail) + column;
+      mbarrier_wait(full + 8 * stage, parity);
+      const int4 summary = *reinterpret_cast<const int4*>(tail + BN * 4);  // Summary, of B
+      hold = hold && summary.x <= APART_HIGHEST && summary.y >= APART_LOWEST;
+      dense |= summary.z >= min(FEWEST, g.K);
+      bool over;
+      while (__any_sync(~0u, a.split(at, over) || summary.w)) {
+        int zeros[2];
+        bool small[2];
+        a.look(at, zeros, small);
+        const bool any_small = __any_sync(~0u, small[0] || small[1]);
+        if (__any_sync(~0u, over || any_small) && a.scale_anew(at, small, sum)) continue;
+        a.missing[0] += zeros[0], a.missing[1] += zeros[1];
+        if (any_small || summary.w)
+          hold = lossy_holds(ring + stage * STAGE, lines, reinterpret_cast<const float*>(tail), a.rows_of(small),
+                             reinterpret_cast<const unsigned*>(tail + BN * 4 + 16), place.n % ROWS) && hold;
+        break;
+      }
+      const unsigned long long b = matrix_descriptor(first_stage + stage * STAGE + A_BYTES);
+#pragma unroll
+      for (int strip = 0; strip < STRIPS; ++strip) {
+        float high[STRIP_SUMS], low[STRIP_SUMS];
+        const auto descriptor = [&](int plane, int k) {
+          return b + (k / 2 * B_HALF + plane * B_PLANE + strip * STRIP * 64 + k % 2 * 32 >> 4);
+        };
+        if (strip == 0) take_turn(group);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          if (k) wgmma<true>(low, a.high[k], descriptor(1, k));
+          else wgmma<false>(low, a.high[k], descriptor(1, k));
+          wgmma<true>(low, a.low[k], descriptor(0, k));
+        }
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          if (k % (4 / TIMES)) wgmma<true>(high, a.high[k], descriptor(0, k));
+          else wgmma<false>(high, a.high[k], descriptor(0, k));
+          if ((k + 1) % (4 / TIMES)) continue;
+          wgmma_commit();
+          if (k == 3 && strip + 1 == STRIPS && (--left > 0 || group == 0)) pass_turn(group);
+          wgmma_wait<0>();
+          if (k == 3) {
+            if (strip + 1 == STRIPS) {
+              __syncwarp();
+              if (lane == 0) mbarrier_arrive(empty + 8 * stage);
+            }
+#pragma unroll
+            for (int i = 0; i < STRIP_SUMS; ++i) high[i] = fmaf(low[i], 1.f / LOW_SCALE, high[i]);
+          }
+#pragma unroll
+          for (int i = 0; i < STRIP_SUMS / 4; ++i) {
+            const float2 scale = *reinterpret_cast<const float2*>(scales + strip * STRIP + 8 * i);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              float& to = sum[strip * STRIP_SUMS + 4 * i + j];
+              to = fmaf(high[4 * i + j], j % 2 ? scale.y : scale.x, to);
+            }
+          }
+          if (k < 3) wgmma_fence();
+        }
+      }
+      step();
+      if (++slot == SLOTS) slot = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < ACCUMULATORS; ++i) sum[i] *= power_of_two(-a.shift[i / 2 % 2]);
+    bool broken = a.broken || !hold;
+    segment_of(g, chunks, anew(work) / 2, anew(work) % 2, s);  // again, for want of registers
+    const Place here = place_of(g, s.tile);
+    const Output out(g, here, C0, C, reinterpret_cast<float*>(workspace + e.partial_offset), s.slot);
+    if (!dense)
+      broken |= sparse_columns(panel_of(all_b, batch_offset(g, e.b_step, here.batch), here.n, g.N, chunks, 0),
+                               here.n % ROWS, chunks, g.K);
+    if (__any_sync(~0u, a.missing[0] | a.missing[1])) {
+      // Of k-steps past the end of K there may be copies (RowCopies): so many may have been counted too many.
+      const int copies = TRANS_A && s.end == chunks ? chunks * CHUNK - g.K : 0;
+      int count[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        count[r] = 16 * (s.end - s.begin) - a.missing[r];
+        count[r] += __shfl_xor_sync(~0u, count[r], 1);
+        count[r] += __shfl_xor_sync(~0u, count[r], 2);
+        count[r] = a.outside[r] || count[r] == 0 ? 0 : max(count[r] - copies, 1);
+      }
+      broken |= sparse_rows(count, A + batch_offset(g, g.a_batch, here.batch) +
+                                       (here.m + threadIdx.x / 32 * 16) * e.a_row, e, s.slot < 0 && !copies);
+    }
+    broken = __any_sync(~0u, broken);
+    if (lane == 0) verdicts[turn % 2][threadIdx.x / 32] = broken;
+    warpgroup_meets(group);
+    broken = false;
+#pragma unroll
+    for (int warp = 0; warp < 4; ++warp) broken |= verdicts[turn % 2][4 * group + warp];
+    ++turn;
+    // Every tile's mark is written by whoever has its first k-steps: nobody has set them to zero before.
+    int* const marks = reinterpret_cast<int*>(workspace + WORKSPACE_HEAD) + 2 * s.tile;
+    if (threadIdx.x % 128 == 0 && s.begin == 0) marks[group] = broken && IEEE_ROWS * group < out.rows;
+    if (broken) {
+      reroute(A, B, out, e, here, s, staging, group);
+      continue;
+    }
+    store_sums(sum, out, staging + threadIdx.x / 32 % 4 * (IEEE_FLOATS / 4), threadIdx.x / 32 * 16, lane);
+  }
+}

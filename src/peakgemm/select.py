@@ -26,7 +26,7 @@ from .kernels.library import (
     kernel_named,
 )
 from .kernels.registry import FLOAT, Kernel
-from .kernels.schedule import ONCE
+from .kernels.schedule import ONCE, sharing
 from .kernels.schemes import SCHEMES, schemes_on
 from .kernels.skinny import SKINNY
 from .kernels.validity import is_valid
@@ -115,7 +115,7 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
     p, slots = problem, sm_count * config.min_blocks
     rate = _rate(config)[by_words]
     if p.trans_a:
-        rate *= _ALONG_M.get(replace(config, split=1), 1.0)
+        rate *= _ALONG_M.get(sharing(config, 1), 1.0)
     count = max(p.batch.count, 1)
     tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
     steps = max(-(-p.k // config.bk), 1)
@@ -181,14 +181,15 @@ def _ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
         return
     yield alone(config) if tiles <= slots else config
     if steps > 1 and tiles % slots:
-        yield replace(config, split=0)
+        yield sharing(config, 0)
     for split in _SPLITS:
         # More parts than twice the slots buy nothing and cost workspace; fewer than four steps a part, latency.
         if tiles * split > 2 * slots or 4 * split > steps:
             return
-        yield replace(config, split=split)
+        yield sharing(config, split)
 
 
+@cache
 def alone(config: Config) -> Config:
     """``config`` for blocks that have one tile each, where its threads gain by that."""
     variant = _ALONE.get((config.bm, config.bn, config.min_blocks))
@@ -220,7 +221,8 @@ def configurations(arch: str) -> tuple[tuple[Kernel, Config], ...]:
     return tuple(found)
 
 
-def candidates(problem: Problem, arch: str, sm_count: int) -> list[tuple[Kernel, Config, float]]:
+@lru_cache(maxsize=8)  # an emulated product asks twice
+def candidates(problem: Problem, arch: str, sm_count: int) -> tuple[tuple[Kernel, Config, float], ...]:
     """Every kernel and configuration considered for ``problem``, with its modelled microseconds, best first."""
     limits, by_words = architecture(arch), copied_by_words(problem)
     found = [(kernel, way, _modelled_us(way, problem, limits, sm_count, by_words))
@@ -234,7 +236,7 @@ def candidates(problem: Problem, arch: str, sm_count: int) -> list[tuple[Kernel,
     if skinny.applies(problem):
         found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count))
                   for config in skinny.configurations(problem, sm_count) if is_valid(SKINNY, config, limits)]
-    return sorted(found, key=lambda candidate: candidate[2])  # stable: of equals, the first named
+    return tuple(sorted(found, key=lambda candidate: candidate[2]))  # stable: of equals, the first named
 
 
 @lru_cache(maxsize=4096)

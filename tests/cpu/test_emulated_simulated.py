@@ -154,34 +154,64 @@ def test_the_guard_where_blocks_share_k(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
 def test_magnitudes_that_change_along_k(name: str) -> None:
-    """A later chunk that overflows the first one's scale, one far below it, rows that begin or end with zeros."""
+    """A chunk far above or below the one before, rows that begin or end with zeros, zeros between: all in reach."""
     m, n, k = 70, 64, 320
     a, b = normal(m, k), normal(k, n, seed=1)
-    for row, step in ((0, 12), (1, -20), (2, 5), (9, -6)):  # of magnitude, in binary orders from chunk to chunk
-        a[row] *= 2.0 ** (step * (np.arange(k) // 64)) if step < 9 else 2.0 ** (step * (np.arange(k) // 64 == 2))
+    for row, orders in ((0, (0, 0, 12)), (1, (0, 5, 10, 15, 20)), (2, (0, -6, -12, -18, -24)), (9, (3, 17, -14, 2, 9))):
+        a[row] *= 2.0 ** np.resize(np.repeat(orders, 64), k)
     a[3, :64] = a[4, 256:] = 0
     a[5:8, ::2] = 0
     c = np.full((m, n), np.nan, np.float32)
-    assert product(name, Problem.contiguous(m, n, k), a, b, c) <= 2  # 2^-80 at last is out of bounds
-    within(c, a, b, 16)
-    a[1] = normal(k, seed=2)
-    c[:] = np.nan
     assert product(name, Problem.contiguous(m, n, k), a, b, c) == 0
     within(c, a, b)
 
 
 @pytest.mark.parametrize("name", ["streamed", "narrow"])
+@pytest.mark.parametrize(("orders", "rerouted"), [
+    ((0, 16, -16), 0), ((-4, 27, -4, 10), 0), ((0, 30, -30), 1), ((0, 25, -8), 1), ((0, 31, 0, -31), 1),
+    ((0, -32, 32), 1), ((None, -36, -30), 0), ((None, None, 40), 0), ((None, -36, 0), 1)])
+def test_a_row_whose_scales_lie_far_apart(name: str, orders: tuple[int | None, ...], rerouted: int) -> None:
+    """By how many binary orders its chunks differ (None: zeros); beyond 32 sums in one scale could leave FP32's range."""
+    m, n, k = 64, 64, 64 * len(orders)
+    a, b = np.random.default_rng(SEED).uniform(1, 2, (m, k)).astype(np.float32), normal(k, n, seed=1)
+    a[5] *= np.repeat([0 if order is None else 2.0**order for order in orders], 64)
+    for scale in (1.0, 2.0**45):
+        c = np.full((m, n), np.nan, np.float32)
+        assert product(name, Problem.contiguous(m, n, k), a, b * np.float32(scale), c) == rerouted
+        within(c, a, b * np.float32(scale), 16)
+
+
+@pytest.mark.parametrize("name", ["streamed", "narrow"])
 @pytest.mark.parametrize("layout", ["NN", "TN"])
-def test_few_terms_at_the_end_of_k(name: str, layout: str) -> None:
+@pytest.mark.parametrize("split", [1, 2])
+def test_few_terms_at_the_end_of_k(name: str, layout: str, split: int) -> None:
     """Rows whose few elements lie in a chunk that K ends in the middle of; what is copied past its end is none."""
-    m, n, k = 64, 64, 64 * 2 + 5
+    m, n, k = 64, 64, 64 + 5
     a, b = np.zeros((m, k), np.float32), normal(k, n, seed=1)
     a[:, -5:] = normal(m, 5)
     c = np.full((m, n), np.nan, np.float32)
     stored = np.ascontiguousarray(a.T) if layout == "TN" else a
     problem = Problem(m, n, k, stored.shape[1], n, n, trans_a=layout == "TN")
-    assert product(name, problem, stored, b, c) == 1
-    within(c, a, b, 8)
+    rerouted = product(name, problem, stored, b, c, split=split)
+    assert rerouted == (split == 1)  # of two blocks the one with the first k-steps tells, and has none of these
+    chain = np.zeros((m, n), np.float32)  # of FFMAs, but for sums that are rounded twice here
+    for step in range(64, k):
+        chain = (a[:, step:step + 1].astype(np.float64) * b[step] + chain).astype(np.float32)
+    assert (c == chain).mean() > 0.999
+
+
+@pytest.mark.parametrize("layout", ["NN", "TN"])
+def test_nothing_is_read_before_a(layout: str) -> None:
+    """Lines of one or two elements from an odd address, the first ones of which lie in the 16 bytes where A begins."""
+    for m, k, lda, trans in ((1, 40, 1, True), (1, 40, 2, True), (30, 2, 2, False), (30, 1, 1, False)):
+        if trans != (layout == "TN"):
+            continue
+        a, b, c = normal(m, k), normal(k, 64, seed=1), np.full((m, 64), np.nan, np.float32)
+        memory = np.full(1 + lda * max(m, k) + 4, np.nan, np.float32)[1:]
+        rows, columns = (1, lda) if trans else (lda, 1)
+        np.lib.stride_tricks.as_strided(memory, (m, k), (4 * rows, 4 * columns))[...] = a
+        assert product("narrow", Problem(m, 64, k, lda, 64, 64, trans_a=trans, alignment=(4, 16, 16)), memory, b, c) == 0
+        within(c, a, b, 8)
 
 
 def test_integers_are_exact() -> None:

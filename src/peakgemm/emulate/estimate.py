@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..kernels.library import widths
 from ..kernels.registry import Kernel
+from ..kernels.schedule import sharing
 from ..kernels.schemes import FUSED, STREAMED, Scheme, operand, product_on, scheme_of, streamed
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
@@ -118,7 +119,7 @@ def candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: i
             found += [(STREAMED, replace(streamed(columns), variant=variant)) for columns in (64, 128)]
     for kernel, config in found:
         for split in _ways(scheme, config, problem, sm_count) if kernel.wgmma and config.cluster == 1 else [1]:
-            one = replace(config, split=split)
+            one = sharing(config, split)
             yield kernel, one, estimate_us(kernel, one, problem, arch, sm_count, ready)
 
 

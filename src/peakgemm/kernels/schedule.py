@@ -7,7 +7,8 @@ in a fixed order by a second kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from struct import Struct
 
 from ..errors import InvalidValue
@@ -37,6 +38,13 @@ class Schedule:
     parts: int
     workspace_bytes: int
     arguments: bytes
+
+
+@cache
+def sharing(config: Config, split: int) -> Config:
+    """``config`` with the k-steps of tiles shared as ``split`` says. Kept: a new one is checked, and models ask for a
+    hundred for each shape."""
+    return replace(config, split=split)
 
 
 def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:

@@ -7,7 +7,7 @@ static_assert(SCHEME == FP16X3 && LOSSY == 0x1p-13f, "what is looked for in elem
 
 // Of a row whose largest magnitude has these bits: the binary orders that its elements are scaled by. Three below
 // FP16's end, so that the next chunks, whose largest are seldom eight times larger, can keep the scale.
-constexpr int AIM = TOP - 2, MOST_DRIFT = 32;
+constexpr int AIM = TOP - 2, MOST_DRIFT = 32, UNSCALED = 1 << 20;
 __device__ __forceinline__ int shift_of(unsigned largest) {
   return max(min(AIM + 127 - static_cast<int>(largest >> 23), 126), -126);
 }
@@ -51,12 +51,12 @@ struct RowCopies {
   const float* first;     // the tile's first element of the next chunk
   long long line, chunk;  // elements to the next line, to the next chunk
   int rows;               // from the tile's first to the edge
-  bool start;             // the tile's first line is A's, in the next chunk: nothing may be read before it
+  int before;             // elements that A has before `first`, or more than 3
 
   __device__ __forceinline__ RowCopies(const float* tile, long long row_step, long long col_step, int there,
-                                       bool start_)
+                                       long long before_)
       : lines(tile, row_step, col_step), first(tile), line(K_INNER ? row_step : col_step),
-        chunk(CHUNK * (K_INNER ? 1 : col_step)), rows(there), start(start_) {}
+        chunk(CHUNK * (K_INNER ? 1 : col_step)), rows(there), before(before_ < 4 ? static_cast<int>(before_) : 4) {}
 
   // A chunk to the stage `to`, of which K has `left`; on to the next. What lies past the edge counts nowhere, as B's
   // planes are zero from K on and results of rows from M on are not stored: lines past it are copies of one before it,
@@ -66,14 +66,14 @@ struct RowCopies {
     const int far = (K_INNER ? rows : left) - y, near = (K_INNER ? left : rows) - x;  // lines, elements from there on
     const float* from = first + y * line + x;
     const unsigned place = to + (y * Layout::PITCH + x + skew) * 4;
-    const bool careful = start && thread < -x;  // x is negative in the first of a line's threads alone
+    const bool careful = before + y * line + x < 0;  // nothing may be read there: it is before A
     if (far > Layout::LINES - BELOW && near >= 4 && !careful) {
 #pragma unroll
       for (int i = 0; i < ROUNDS; ++i) copy16_if(true, swizzled(place, y, i), from + i * BELOW * line);
     } else {
       if (careful) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) copy4_or_zero(place + 4 * i, from + i, x + i >= 0 && i < near);
+        for (int i = 0; i < 4; ++i) copy4_or_zero(place + 4 * i, from + i, x + i >= 0 && far > 0 && i < near);
       } else {
         copy16_or_zero(swizzled(place, y, 0), from, far > 0 ? near : 0);
       }
@@ -89,7 +89,7 @@ struct RowCopies {
                      thread < (K_INNER ? rows : left) && skew ? (K_INNER ? left : rows) - last : 0);
     }
     first += chunk;
-    start = false;
+    before = 4;
   }
 
   // Of the i-th round: that many lines further down, the swizzle of which is the same or, of k-steps, turned by half.
@@ -109,7 +109,9 @@ template <bool K_INNER, int WIDTH>
 struct RowsInRegisters {
   using Layout = Lines<K_INNER, WIDTH>;
   unsigned high[4][4], low[4][4];  // planes, for each 16 of K
-  int shift[2], first_shift[2];    // binary orders that the rows are scaled by; by which at first
+  int shift[2];                    // binary orders that the rows are scaled by,
+  int lowest[2], highest[2];       // so far
+  unsigned pending;                // bits that `split` returns as long as all of a row has been zero: it has no scale
   int missing[2];                  // elements that are zero
   unsigned outside[2];             // of rows past the edge all bits: their zeros are none
   bool broken;                     // infinities, NaN, exponents out of bounds
@@ -162,11 +164,15 @@ struct RowsInRegisters {
     float most[2];
     largest(from, most);
     broken = false;
+    pending = 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const unsigned bits = __float_as_uint(most[r]);
       bound(bits);
-      shift[r] = first_shift[r] = bits ? shift_of(bits) : 0;
+      shift[r] = bits ? shift_of(bits) : 0;
+      lowest[r] = bits ? shift[r] : UNSCALED;
+      highest[r] = bits ? shift[r] : -UNSCALED;
+      if (!bits) pending = 0x8000u;
       missing[r] = 0;
       outside[r] = there > 8 * r ? 0 : ~0u;
     }
@@ -199,7 +205,7 @@ struct RowsInRegisters {
 #pragma unroll
       for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(high[k][i]), "+r"(low[k][i]));
     over = (most + 0x04000400u) & 0x80008000u;  // in either half
-    return over || (((least[0] | outside[0]) - 0x08000800u & ~outside[0]) |
+    return over || (pending | ((least[0] | outside[0]) - 0x08000800u & ~outside[0]) |
                     ((least[1] | outside[1]) - 0x08000800u & ~outside[1])) & 0x80008000u;  // less than 2^-13
   }
 
@@ -228,6 +234,7 @@ struct RowsInRegisters {
     float most[2], factor[2];
     largest(from, most);
     bool changed = false;
+    pending = 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const unsigned quad = __ballot_sync(~0u, small[r]) >> threadIdx.x % 32 / 4 * 4 & 15u;
@@ -235,13 +242,17 @@ struct RowsInRegisters {
       bound(bits);
       const int wanted = shift_of(bits);
       const bool over = !(most[r] * power_of_two(shift[r]) < 65504.f);
+      const bool unscaled = lowest[r] == UNSCALED;  // and its sums are zero
       factor[r] = 1.f;
-      if (bits && bits < 0x7f800000u && (over || (quad && wanted > shift[r]))) {
+      if (bits && bits < 0x7f800000u && (over || unscaled || (quad && wanted > shift[r]))) {
         changed |= wanted != shift[r];
-        factor[r] = power_of_two(max(min(wanted - shift[r], MOST_DRIFT), -126));
-        broken |= abs(wanted - first_shift[r]) > MOST_DRIFT;  // sums could leave FP32's range
+        factor[r] = power_of_two(max(min(wanted - shift[r], MOST_DRIFT), -MOST_DRIFT));
         shift[r] = wanted;
+        lowest[r] = min(lowest[r], wanted);
+        highest[r] = max(highest[r], wanted);
+        broken |= highest[r] - lowest[r] > MOST_DRIFT;  // sums could leave FP32's range
       }
+      if (lowest[r] == UNSCALED) pending = 0x8000u;
     }
     if (!__any_sync(~0u, changed)) return false;
 #pragma unroll

@@ -67,7 +67,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
       const Place place = place_of(g, s.tile);
       const long long before = batch_offset(g, g.a_batch, place.batch) + place.m * e.a_row +
                                static_cast<long long>(s.begin) * CHUNK * e.a_col;
-      RowCopies<!TRANS_A, WIDTH_A> rows(A + before, e.a_row, e.a_col, g.M - place.m, before < 4);
+      RowCopies<!TRANS_A, WIDTH_A> rows(A + before, e.a_row, e.a_col, g.M - place.m, before);
       const char* b = panel_of(all_b, batch_offset(g, e.b_step, place.batch), place.n, g.N, chunks, s.begin);
       const int column = place.n % ROWS;
 #pragma unroll 1
@@ -134,7 +134,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
         bool small[2];
         a.look(at, zeros, small);
         const bool any_small = __any_sync(~0u, small[0] || small[1]);
-        if (__any_sync(~0u, over || any_small) && a.scale_anew(at, small, sum)) continue;
+        if (__any_sync(~0u, over || any_small || a.pending) && a.scale_anew(at, small, sum)) continue;
         a.missing[0] += zeros[0], a.missing[1] += zeros[1];
         if (any_small || summary.w)
           hold = lossy_holds(ring + stage * STAGE, lines, reinterpret_cast<const float*>(tail), a.rows_of(small),
@@ -196,9 +196,9 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
     if (!dense)
       broken |= sparse_columns(panel_of(all_b, batch_offset(g, e.b_step, here.batch), here.n, g.N, chunks, 0),
                                here.n % ROWS, chunks, g.K);
-    if (__any_sync(~0u, a.missing[0] | a.missing[1])) {
-      // Of k-steps past the end of K there may be copies (RowCopies): so many may have been counted too many.
-      const int copies = TRANS_A && s.end == chunks ? chunks * CHUNK - g.K : 0;
+    // Of k-steps past the end of K there may be copies (RowCopies): so many may have been counted too many.
+    const int copies = TRANS_A && s.end == chunks ? chunks * CHUNK - g.K : 0;
+    if (__any_sync(~0u, copies | a.missing[0] | a.missing[1])) {
       int count[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {

@@ -171,7 +171,7 @@ def test_magnitudes_that_change_along_k(name: str) -> None:
     ((0, 16, -16), 0), ((-4, 27, -4, 10), 0), ((0, 30, -30), 1), ((0, 25, -8), 1), ((0, 31, 0, -31), 1),
     ((0, -32, 32), 1), ((None, -36, -30), 0), ((None, None, 40), 0), ((None, -36, 0), 1)])
 def test_a_row_whose_scales_lie_far_apart(name: str, orders: tuple[int | None, ...], rerouted: int) -> None:
-    """By how many binary orders its chunks differ (None: zeros); beyond 32 sums in one scale could leave FP32's range."""
+    """By how many binary orders its chunks differ (None: zeros); beyond 32 sums could leave FP32's range."""
     m, n, k = 64, 64, 64 * len(orders)
     a, b = np.random.default_rng(SEED).uniform(1, 2, (m, k)).astype(np.float32), normal(k, n, seed=1)
     a[5] *= np.repeat([0 if order is None else 2.0**order for order in orders], 64)
@@ -210,7 +210,8 @@ def test_nothing_is_read_before_a(layout: str) -> None:
         memory = np.full(1 + lda * max(m, k) + 4, np.nan, np.float32)[1:]
         rows, columns = (1, lda) if trans else (lda, 1)
         np.lib.stride_tricks.as_strided(memory, (m, k), (4 * rows, 4 * columns))[...] = a
-        assert product("narrow", Problem(m, 64, k, lda, 64, 64, trans_a=trans, alignment=(4, 16, 16)), memory, b, c) == 0
+        problem = Problem(m, 64, k, lda, 64, 64, trans_a=trans, alignment=(4, 16, 16))
+        assert product("narrow", problem, memory, b, c) == 0
         within(c, a, b, 8)
 
 

@@ -77,17 +77,19 @@ class Split:
     def bound(self, choice: Choice | None, posed: Posed, gpu: Gpu) -> Emulated | None:
         """The product with these panels; None where another kernel was chosen, or a batch has several of them."""
         from .emulate.bound import Emulated
-        from .kernels.schemes import FUSED, operand, scheme_of
+        from .kernels.schemes import operand, scheme_of, split_before
 
-        p = posed.problem
-        if choice is None or p is None or choice.kernel == FUSED or scheme_of(choice.kernel) is not self._scheme:
+        p, side = posed.problem, "a" if posed.swapped else "b"
+        if choice is None or p is None or scheme_of(choice.kernel) is not self._scheme:
+            return None
+        if side not in split_before(choice.kernel):
             return None
         rows, strides = (p.m, p.batch.a) if posed.swapped else (p.n, p.batch.b)
         if (rows, p.k) != (self._n, self._k) or operand(self._scheme, rows, p.k, p.batch.sizes, strides).matrices != 1:
             return None
         found = self._bound.get((p, gpu))
         if found is None:
-            ready = {"ready_a" if posed.swapped else "ready_b": self._panels}
+            ready = {f"ready_{side}": self._panels}
             found = self._bound[p, gpu] = Emulated(choice.kernel, choice.config, p, gpu, **ready)
         return found
 

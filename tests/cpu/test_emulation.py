@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from struct import unpack_from
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +29,11 @@ from peakgemm.kernels.schemes import (
     streamed,
 )
 from peakgemm.kernels.validity import violations
+from peakgemm.prepared import Split
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.select import choose
+from peakgemm.runtime.device import Gpu
+from peakgemm.select import Choice, choose
 
 SQUARE = Problem.contiguous(4096, 4096, 4096)
 SMS = 132
@@ -98,6 +103,22 @@ class TestChoice:
         assert choose(long, "sm_90", SMS, "", "emulated", "a").kernel is PRODUCTS["fp16x3"]  # nobody takes A's panels
         thin = choose(Problem.contiguous(4096, 32, 4096), "sm_90", SMS, "", "emulated")
         assert scheme_of(thin.kernel) is None  # A comes no faster than FFMAs take it
+
+    def test_panels_are_for_kernels_that_read_them(self) -> None:
+        """Of a prepared operand; on the side of A nobody but the kernel that has both split does."""
+        split = Split(SCHEMES["fp16x3"], None, 0x1000, 64, 576)
+        long = Problem.contiguous(64, 64, 576)
+        for kernel, config, sides in ((FUSED, FUSED.default, ""), (STREAMED, streamed(64), "b"),
+                                      (PRODUCTS["fp16x3"], PRODUCTS["fp16x3"].default, "ab")):
+            for side in "ab":
+                posed: Any = SimpleNamespace(problem=long, swapped=side == "a")
+                gpu = Gpu(0, "Turing", "sm_75", 40, 1590, 320.0, 4 << 20, "13.0")  # refuses whatever gets so far
+                call = partial(split.bound, Choice(kernel, config, "", ""), posed, gpu)
+                if side in sides:
+                    with pytest.raises(InvalidValue, match="wgmma needs sm_90"):
+                        call()
+                else:
+                    assert call() is None
 
     @pytest.mark.parametrize(("config", "says"), [
         (replace(streamed(64), bn=96, tn=6), "BN = 96"), (replace(streamed(128), stages=4), "shared memory"),

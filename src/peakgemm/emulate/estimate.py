@@ -17,7 +17,8 @@ from ..runtime.architectures import Architecture
 _CHUNK_US = {"fp16x3": 1.24, "tf32x3": 1.25, "bf16x9": 2.95}
 _FUSED_CHUNK_US, _TILE_US = 2.25, 2.55
 _STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 0.96, 128: 1.39}, {64: 2.1, 128: 2.75}  # by columns of a tile
-_STREAMED_SKEW_US, _STREAMED_FAR = 0.48, 1.15  # more for a chunk of A whose rows start anywhere; times, of A past L2
+_STREAMED_SKEW_US, _STREAMED_FAR = 0.48, 1.15  # more for a chunk of A whose rows start anywhere; times, of a large A:
+_FAR_BYTES = 40 << 20  # which L2 does not keep
 _STREAMED_LONG = 2048, 0.7  # from that K on, the share of the bandwidth at which rows of A come, 256 bytes at a time
 # More for a chunk whose sums are carried over four times: of the product kernel (reckoned), of the fused one, and by
 # columns of a tile of the streamed one.
@@ -26,11 +27,11 @@ _START_US, _FUSED_START_US, _STREAMED_START_US, _REDUCE_US = 4.75, 1.1, 5.9, 2.3
 _BANDWIDTH = 0.82
 # Rows that do not start at 16 bytes are read word by word.
 _UNALIGNED = 1.26
-_L2_BYTES = 40 << 20
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _FLOAT = 4
-# Between equals: tiles whole rather than in equal parts, and those rather than in ranges that end anywhere.
-_MARGIN = {1: 1.0, 0: 1.05}
+# Between equals: tiles whole rather than in equal parts, and those rather than in ranges that end anywhere; both
+# operands split before rather than one.
+_MARGIN, _IN_PARTS, _STREAMED_MARGIN = {1: 1.0, 0: 1.05}, 1.02, 1.012
 # With more rows of tiles, pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
 _CLUSTER_TILES = 32
 # Below, the tensor cores' truncation shows beside FP32's rounding: their sums are carried over twice as often.
@@ -55,7 +56,7 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
         chunk, begin, tile = _STREAMED_CHUNK_US[config.bn], _STREAMED_START_US, _STREAMED_TILE_US[config.bn]
         if widths(p)[0] < 4:
             chunk += _STREAMED_SKEW_US
-        if _FLOAT * count * p.m * p.k > _L2_BYTES:
+        if _FLOAT * count * p.m * p.k > _FAR_BYTES:
             chunk *= _STREAMED_FAR
         if config.variant == FOUR_TIMES:
             chunk += _STREAMED_FOUR_TIMES_US[config.bn]
@@ -99,7 +100,7 @@ def best(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int, re
     """
     def rank(one: tuple[Kernel, Config, float]) -> float:
         kernel, config, us = one
-        return us * _MARGIN.get(config.split, 1.02) * (1.012 if kernel == STREAMED else 1.0)
+        return us * _MARGIN.get(config.split, _IN_PARTS) * (_STREAMED_MARGIN if kernel == STREAMED else 1.0)
 
     return min(candidates(scheme, problem, arch, sm_count, ready, sliced), key=rank)
 

@@ -22,7 +22,18 @@ from rich.progress import Progress
 from peakgemm import tuned
 from peakgemm.kernels import shipped
 from peakgemm.kernels.library import FAMILIES, RELAID, SPECIALISED, Recipe, recipe, reduce_recipe, relay_recipe
-from peakgemm.kernels.schemes import FUSED, SCHEMES, STREAMED, product_on, product_recipe, split_recipe, streamed
+from peakgemm.kernels.schemes import (
+    FOUR_TIMES,
+    FUSED,
+    SCHEMES,
+    STREAMED,
+    TURNED,
+    TWICE,
+    product_on,
+    product_recipe,
+    split_recipe,
+    streamed,
+)
 from peakgemm.kernels.schemes import reduce_recipe as tensor_reduce_recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
@@ -54,20 +65,22 @@ def wanted() -> dict[str, Recipe]:
 
 
 def emulated() -> list[Recipe]:
-    """What ``precision="emulated"`` runs: fp16x3's products in each variant, their split pass and the fused kernel for
-    each layout, and what adds up parts."""
+    """What ``precision="emulated"`` runs: fp16x3's products in each variant, their split pass for each layout, the
+    kernels that split in registers for each layout and C^T, and what adds up parts."""
     scheme = SCHEMES["fp16x3"]
     kernel, config = product_on(scheme, architecture(ARCH))
+    in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]
     read = [Problem(32, 32, 32, a, b, 32, trans_a=ta, trans_b=tb)
             for ta, tb, a, b in product((False, True), (False, True), (64, 63), (64, 63))]
     return ([product_recipe(kernel, replace(config, variant=variant, cluster=cluster), read[0], ARCH)
              for variant, cluster in ((0, 1), (1, 1), (2, 1), (0, 2), (1, 2))]
             + [split_recipe(scheme, problem, ARCH) for problem in read]
-            + [product_recipe(FUSED, replace(FUSED.default, variant=variant), problem, ARCH)
-               for variant in (0, 1, 2) for problem in read]
-            + [product_recipe(STREAMED, replace(streamed(columns), variant=variant), problem, ARCH)
-               for columns in (64, 128) for variant in (0, 1, 2) for problem in read]
-            + [tensor_reduce_recipe(scheme, each.default, ARCH) for each in (kernel, FUSED)])
+            + [product_recipe(one, replace(tile, variant=variant | turned),
+                              problem.turned() if turned else problem, ARCH)
+               for one, tile in in_registers for variant in (0, TWICE, FOUR_TIMES) for turned in (0, TURNED)
+               for problem in read]
+            + [tensor_reduce_recipe(scheme, replace(each.default, variant=turned), ARCH) for each in (kernel, FUSED)
+               for turned in (0, TURNED)])
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from peakgemm.kernels.bound import bind
 from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import ONCE
-from peakgemm.kernels.schemes import FUSED, SCHEMES, STREAMED, product_on, streamed
+from peakgemm.kernels.schemes import FUSED, SCHEMES, STREAMED, TURNED, product_on, streamed
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
@@ -63,8 +63,9 @@ def main() -> None:
         jobs += [(SKINNY, config, shape) for config in list(skinny.configurations(problem, 8))[:4]]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
-    emulated += [(FUSED, FUSED.default, shape) for shape in TILED]
-    emulated += [(STREAMED, streamed(columns), shape) for columns in (64, 128) for shape in TILED]
+    in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]
+    emulated += [(kernel, replace(config, variant=turned), shape) for kernel, config in in_registers
+                 for turned in (0, TURNED) for shape in TILED]
     for kernel, config, shape in (jobs if "tensor" not in sys.argv[1:] else []) + emulated:
         for ta, tb in product((False, True), (False, True)):
             split, beta = next(turns)

@@ -30,6 +30,7 @@ from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED
 from peakgemm.problem import Config
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
+from peakgemm.select import sliced
 
 Row = dict[str, Any]
 SCHEME = SCHEMES["fp16x3"]
@@ -41,7 +42,8 @@ SHAPES = (
     "1568x512x4608:NT,128x2304x768:NT,64x4096x1024:NT,512x512x64:NT*96,512x64x512*96,256x256x256*64,128x128x262144:TN,"
     "4096x4096x64,4096x4096x128,401408x64x147:NT,4096x2304x768:NT,4096x768x3072,3072x768x4096:TN,6304x3072x768:NT,"
     "1024x50257x768:NT,512x11008x4096:NT,512x4096x11008:NT,100352x256x64:NT,1021x1021x1021,1024x1024x1024:TT,"
-    "2048x2048x1024,1024x1024x16384,2048x4096x4096:NT,8192x8192x256")
+    "2048x2048x1024,1024x1024x16384,2048x4096x4096:NT,8192x8192x256,511x511x511,32x1000x2048:NT,16x11008x4096:NT,"
+    "32x4096x4096,256x1024x1024,512x4096x4096:NT,1024x1024x1024:TN,1023x1023x1023:TN")
 _SLOWEST = 2.5  # what the model thinks so many times slower than its best is not timed
 
 
@@ -54,7 +56,7 @@ def measure(shapes: str, seconds: float, path: Path) -> list[Row]:
         for case in chosen:
             arrays = Arrays(case, gpu, peer)
             works = [lambda each=each: peer.multiply(*each) for each in zip(arrays.a, arrays.b, arrays.c, strict=True)]
-            found = list(candidates(SCHEME, arrays.problem, gpu.limits, gpu.sm_count))
+            found = list(candidates(SCHEME, arrays.problem, gpu.limits, gpu.sm_count, sliced=sliced(arrays.problem)))
             least = min(us for _, _, us in found)
             for kernel, config, us in found:
                 if us <= _SLOWEST * least:
@@ -93,7 +95,7 @@ def judge(rows: Sequence[Row], sm_count: int) -> str:
         own = {Config(**row["config"]): microseconds(row) for row in rows if row["name"] == name}
         for config, us in own.items():
             errors.append(math.log(estimate_us(kernel_of(config), config, problem, limits, sm_count) / us))
-        _, config, _ = best(SCHEME, problem, limits, sm_count)
+        _, config, _ = best(SCHEME, problem, limits, sm_count, sliced=sliced(problem))
         costs[name] = own[config] / min(own.values())
     worst = max(costs, key=lambda name: costs[name])
     off, more = math.sqrt(fmean(e * e for e in errors)), geometric_mean(costs.values()) - 1

@@ -82,7 +82,7 @@ class Split:
         p, side = posed.problem, "a" if posed.swapped else "b"
         if choice is None or p is None or scheme_of(choice.kernel) is not self._scheme:
             return None
-        if side not in split_before(choice.kernel):
+        if side not in split_before(choice.kernel, choice.config):
             return None
         rows, strides = (p.m, p.batch.a) if posed.swapped else (p.n, p.batch.b)
         if (rows, p.k) != (self._n, self._k) or operand(self._scheme, rows, p.k, p.batch.sizes, strides).matrices != 1:

@@ -93,7 +93,8 @@ class Problem:
     ``trans_a``: A is stored as ``(K, M)``, ``lda`` elements from k to k; ``trans_b``: B as ``(N, K)``.
     ``c0`` gives the row and column strides of the matrix that beta scales (0 broadcasts);
     None: it is C itself. ``batch`` repeats the product. The kernels of the ladder take
-    neither: see `is_plain`.
+    neither: see `is_plain`. ``trans_c``: C is stored as ``(N, M)``, ``ldc`` elements from n to n; so
+    `turned` asks for C^T, which some tensor-core kernels compute.
 
     Raises:
         InvalidValue: a negative size, a size above 2**31 - 1024, a leading
@@ -113,6 +114,7 @@ class Problem:
     trans_b: bool = False
     c0: tuple[int, int] | None = None
     batch: Batch = Batch()
+    trans_c: bool = False
 
     def __post_init__(self) -> None:
         for field in ("m", "n", "k", "lda", "ldb", "ldc"):
@@ -122,7 +124,8 @@ class Problem:
             if not 0 <= size <= MAX_SIZE:
                 raise InvalidValue(f"{name} = {size} is outside 0..{MAX_SIZE}; split the product along {name}")
         for name, ld, row in (("lda", self.lda, self.m if self.trans_a else self.k),
-                              ("ldb", self.ldb, self.k if self.trans_b else self.n), ("ldc", self.ldc, self.n)):
+                              ("ldb", self.ldb, self.k if self.trans_b else self.n),
+                              ("ldc", self.ldc, self.m if self.trans_c else self.n)):
             if ld < row:
                 raise InvalidValue(
                     f"{name} = {ld} is shorter than its row of {row} elements; pass {name} >= {row} (row-major)"
@@ -141,7 +144,16 @@ class Problem:
     @property
     def is_plain(self) -> bool:
         """Whether it is one row-major product in place: what the kernels of the ladder take."""
-        return not (self.trans_a or self.trans_b or self.batch.sizes) and self.c0 in (None, (self.ldc, 1))
+        return (not (self.trans_a or self.trans_b or self.trans_c or self.batch.sizes)
+                and self.c0 in (None, (self.ldc, 1)))
+
+    def turned(self) -> Problem:
+        """The same product as ``C^T = alpha op(B)^T op(A)^T + beta C0^T``: A and B change places."""
+        b, c0 = self.batch, self.c0
+        alignment = (self.alignment[1], self.alignment[0], self.alignment[2])
+        return replace(self, m=self.n, n=self.m, lda=self.ldb, ldb=self.lda, trans_a=not self.trans_b,
+                       trans_b=not self.trans_a, trans_c=not self.trans_c, alignment=alignment,
+                       c0=None if c0 is None else (c0[1], c0[0]), batch=replace(b, a=b.b, b=b.a))
 
     @property
     def layout(self) -> str:

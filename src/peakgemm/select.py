@@ -294,7 +294,7 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
         why = "nothing to multiply" if nothing else f"tensor cores were not measured to win on {arch}"
         return replace(ieee, reason=f"IEEE FFMA, {why}: {ieee.reason}")
     scheme = SCHEMES["fp16x3"]
-    kernel, config, ours = best_emulated(scheme, p, limits, sm_count, ready, _sliced(p))
+    kernel, config, ours = best_emulated(scheme, p, limits, sm_count, ready, sliced(p))
     theirs = candidates(p, arch, sm_count)[0][2]
     if ieee.config.variant & _CARRY and ieee.kernel is SPECIALISED:
         theirs = _CARRYING * estimate_us(ieee.config, p, limits, sm_count)
@@ -313,7 +313,8 @@ _DEALT = 208  # registers of a computing thread that carries more results
 _CARRYING = 1.06  # times the time without: 1.02 to 1.09 where a cluster of two or a block has one tile
 
 
-def _sliced(p: Problem) -> bool:
+def sliced(p: Problem) -> bool:
+    """Whether cuBLAS cuts K of such a product into short sums, as far as its errors tell."""
     return p.m * p.n * p.batch.count <= _SLICED and p.k > _SHORT
 
 
@@ -324,7 +325,7 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
     16 k-steps, for which small thread tiles have the registers.
     """
     chosen = choose(problem, arch, sm_count, device_name)
-    if chosen.kernel not in (SPECIALISED, RELAID) or not _sliced(problem):
+    if chosen.kernel not in (SPECIALISED, RELAID) or not sliced(problem):
         return chosen
     config, reason = chosen.config, chosen.reason
     if not may_carry(config):

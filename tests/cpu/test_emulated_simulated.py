@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, streamed
+from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, TURNED, streamed
 from peakgemm.problem import Batch, Problem
 from peakgemm.simulator.emulated import run_emulated
 
 SEED = 7
-KERNELS = {**PRODUCTS, "fused": FUSED, "streamed": STREAMED, "narrow": STREAMED}
-NARROW = streamed(64)
+CONFIGS = {"narrow": streamed(64), "turned": replace(streamed(128), variant=TURNED),
+           "turned fused": replace(FUSED.default, variant=TURNED)}
+KERNELS = {**PRODUCTS, **dict.fromkeys(CONFIGS, FUSED), "fused": FUSED,
+           **dict.fromkeys(("streamed", "narrow", "turned"), STREAMED)}
 
 
 def normal(*shape: int, seed: int = SEED) -> Any:
@@ -24,7 +26,8 @@ def normal(*shape: int, seed: int = SEED) -> Any:
 def product(name: str, problem: Problem, a: Any, b: Any, c: Any, c0: Any = None, **kw: Any) -> int:
     """Run it; every check of the simulator has to be silent. How many half tiles were rerouted."""
     kernel = KERNELS[name]
-    config = NARROW if name == "narrow" else kernel.default
+    config = CONFIGS.get(name, kernel.default)
+    kw["variant"] = kw.get("variant", 0) | config.variant
     reports, rerouted = run_emulated(kernel, replace(config, **kw), problem, a, b, c, c0)
     for report in reports:
         assert not report.faults, report.faults[:3]
@@ -37,7 +40,7 @@ def within(got: Any, a: Any, b: Any, units: float = 3.0) -> None:
     assert (abs(got - exact) <= units * 2.0**-24 * scale).all(), (abs(got - exact) / scale).max() * 2**24
 
 
-@pytest.mark.parametrize("name", [*SCHEMES, "fused", "streamed", "narrow"])
+@pytest.mark.parametrize("name", [*SCHEMES, "fused", "streamed", "narrow", "turned", "turned fused"])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_layouts(name: str, layout: str) -> None:
     """More than one tile, chunk and stage, with ragged edges; each operand stored either way, rows padded."""
@@ -55,7 +58,8 @@ def test_layouts(name: str, layout: str) -> None:
 @pytest.mark.parametrize(("name", "split", "variant"), [
     ("fp16x3", 1, 0), ("fp16x3", 1, 1), ("fp16x3", 0, 0), ("fp16x3", 3, 2), ("tf32x3", 2, 0),
     ("fused", 1, 1), ("fused", 0, 0), ("fused", 3, 2),
-    ("streamed", 1, 1), ("streamed", 0, 0), ("streamed", 3, 2), ("narrow", 2, 0)])
+    ("streamed", 1, 1), ("streamed", 0, 0), ("streamed", 3, 2), ("narrow", 2, 0),
+    ("turned", 1, 2), ("turned", 3, 0), ("turned fused", 0, 1), ("turned fused", 2, 0)])
 def test_scales_and_persistence(name: str, split: int, variant: int) -> None:
     """Several tiles a block, K shared or not, alpha, beta and another C0; sums carried over once or twice a chunk."""
     m, n, k = 300, 260, 130
@@ -68,7 +72,7 @@ def test_scales_and_persistence(name: str, split: int, variant: int) -> None:
     assert (abs(c - exact) <= 4 * 2.0**-24 * scale).all()
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
+@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow", "turned", "turned fused"])
 def test_batch(name: str) -> None:
     """Two products that share B: a split pass takes it once."""
     a, b, c = normal(2, 70, 40), normal(40, 50, seed=1), np.full((2, 70, 50), np.nan, np.float32)
@@ -89,9 +93,9 @@ def test_what_the_guard_reroutes(name: str) -> None:
     # A row with few terms is refused in its half tile; both halves are for an infinity in one, and where a guard of its
     # own looks at panels for a span, too; who splits rows for its own half alone refuses that. A tiny element does no
     # harm where the others make the sums.
-    first, own = 2 * across, KERNELS[name] == STREAMED
+    first, own = 2 * across, KERNELS[name] in (FUSED, STREAMED)
     for planted, rerouted in (("infinity", across if own else first), ("identity", across), ("huge", 3 * across),
-                              ("tiny", 0), ("span", across if own or name == "fused" else first)):
+                              ("tiny", 0), ("span", across if own else first)):
         a = normal(m, k)
         if planted == "infinity":
             a[3, 5] = np.inf
@@ -133,7 +137,7 @@ def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
     assert (abs(c - exact) <= last_place).all()
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
+@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow", "turned", "turned fused"])
 def test_the_guard_where_blocks_share_k(name: str) -> None:
     """A part of K by FFMAs and the others not; a row with few terms in each part is judged by all of K."""
     m, n, k = 64, 64, 200
@@ -198,6 +202,20 @@ def test_few_terms_at_the_end_of_k(name: str, layout: str, split: int) -> None:
     for step in range(64, k):
         chain = (a[:, step:step + 1].astype(np.float64) * b[step] + chain).astype(np.float32)
     assert (c == chain).mean() > 0.999
+
+
+@pytest.mark.parametrize("name", ["fused", "turned fused", "narrow"])
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_what_lies_between_rows_counts_nowhere(name: str, layout: str) -> None:
+    """NaN between rows that start anywhere, of tiles that few rows and columns fill: nothing is rerouted for it."""
+    for m, n, k in ((5, 67, 70), (3, 2, 33)):
+        a, b, c = normal(m, k), normal(k, n, seed=1), np.full((m, n), np.nan, np.float32)
+        stored = [np.pad(np.ascontiguousarray(x.T if way == "T" else x), ((0, 0), (0, 3)), constant_values=np.nan)
+                  for x, way in zip((a, b), layout, strict=True)]
+        problem = Problem(m, n, k, stored[0].shape[1], stored[1].shape[1], n, trans_a=layout[0] == "T",
+                          trans_b=layout[1] == "T", alignment=(4, 4, 4))
+        assert product(name, problem, *stored, c) == 0
+        within(c, a, b)
 
 
 @pytest.mark.parametrize("layout", ["NN", "TN"])

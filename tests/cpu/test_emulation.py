@@ -12,16 +12,19 @@ import numpy as np
 import pytest
 
 import peakgemm as pg
-from peakgemm.emulate.estimate import FOUR_TIMES, TWICE, estimate_us
+from peakgemm.emulate.estimate import estimate_us
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.library import SPECIALISED
 from peakgemm.kernels.schemes import (
+    FOUR_TIMES,
     FUSED,
     HEAD,
     OLDER,
     PRODUCTS,
     SCHEMES,
     STREAMED,
+    TURNED,
+    TWICE,
     emulation,
     operand,
     product_on,
@@ -84,31 +87,50 @@ class TestChoice:
         limits, (kernel, config) = architecture("sm_90"), product_on(SCHEMES["fp16x3"], architecture("sm_90"))
         first, second = (estimate_us(kernel, config, SQUARE, limits, SMS, ready) for ready in ("b", ""))
         assert first < second
-        narrow = Problem.contiguous(128, 4096, 4096)
-        assert choose(narrow, "sm_90", SMS, "", "emulated").kernel is FUSED
-        assert choose(narrow, "sm_90", SMS, "", "emulated", "b").kernel is PRODUCTS["fp16x3"]
+        small = Problem.contiguous(1024, 1024, 1024)
+        assert choose(small, "sm_90", SMS, "", "emulated").kernel is FUSED  # B is not split twice
+        assert choose(small, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
 
     def test_where_a_is_split_in_registers(self) -> None:
         """A long A by a narrow B, with a workspace for B's panels and the guard's marks alone."""
-        long = Problem.contiguous(100352, 64, 576)
-        chosen = choose(long, "sm_90", SMS, "", "emulated")
-        assert chosen.kernel is STREAMED and chosen.config == replace(streamed(64), variant=TWICE)
-        plan = emulation(STREAMED, chosen.config, long, SMS)
+        assert choose(Problem.contiguous(25088, 128, 1152), "sm_90", SMS, "", "emulated").kernel is STREAMED
+        long, config = Problem.contiguous(100352, 64, 576), replace(streamed(64), variant=TWICE)
+        plan = emulation(STREAMED, config, long, SMS)
         assert plan.split_blocks == 9 and plan.counters == (HEAD, 2 * 784)  # panels of B; a mark for each half tile
         assert plan.workspace_bytes == HEAD + -(-4 * 2 * 784 // 256) * 256 + operand(
             SCHEMES["fp16x3"], 64, 576, (), ()).bytes
-        ready = emulation(STREAMED, chosen.config, long, SMS, ready_b=0x1000)
+        ready = emulation(STREAMED, config, long, SMS, ready_b=0x1000)
         assert (ready.split_blocks, ready.blocks, plan.blocks) == (0, SMS, SMS)
+        both = emulation(FUSED, FUSED.default, long, SMS, ready_b=0x1000)  # which has no use for panels
+        assert (both.split_blocks, both.workspace_bytes) == (0, HEAD + -(-4 * 2 * 784 // 256) * 256)
         assert choose(long, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
-        assert choose(long, "sm_90", SMS, "", "emulated", "a").kernel is PRODUCTS["fp16x3"]  # nobody takes A's panels
         thin = choose(Problem.contiguous(4096, 32, 4096), "sm_90", SMS, "", "emulated")
         assert scheme_of(thin.kernel) is None  # A comes no faster than FFMAs take it
 
+    def test_the_larger_operand_is_split_in_registers(self) -> None:
+        """B, as A of C^T: only A, 512 rows, goes through a split pass."""
+        p = Problem(512, 11008, 4096, 4096, 4096, 11008, trans_b=True, beta=0.5, c0=(11008, 1), alignment=(16, 8, 4),
+                    batch=Batch((2,), (1 << 21,), (0,), (512 * 11008,), (0,)))
+        assert p.turned().turned() == p and p.turned().c0 == (1, 11008) and p.turned().alignment == (8, 16, 4)
+        assert replace(p, c0=None).turned().turned() == replace(p, c0=None)
+        with pytest.raises(InvalidValue, match="ldc = 11008 is shorter than its row of 11009"):
+            Problem(11009, 512, 64, 64, 512, 11008, trans_c=True)
+        one = replace(p, batch=Batch())
+        chosen = choose(one, "sm_90", SMS, "", "emulated")
+        assert chosen.kernel is STREAMED and chosen.config.variant & TURNED
+        plan, ready = (emulation(STREAMED, chosen.config, one, SMS, ready_a=at) for at in (0, 0x1000))
+        assert plan.problem == one.turned() and not plan.problem.is_plain
+        assert (plan.split_blocks, ready.split_blocks) == (4 * 64, 0)  # panels of A
+        assert plan.workspace_bytes - ready.workspace_bytes == operand(SCHEMES["fp16x3"], 512, 4096, (), ()).bytes
+        assert choose(one, "sm_90", SMS, "", "emulated", "a").config.variant & TURNED
+        assert not choose(replace(one, m=4096, n=512, ldc=512), "sm_90", SMS, "", "emulated").config.variant & TURNED
+
     def test_panels_are_for_kernels_that_read_them(self) -> None:
-        """Of a prepared operand; on the side of A nobody but the kernel that has both split does."""
+        """Of a prepared operand; on the side of A none but the kernel that has both split, and those asked for C^T."""
         split = Split(SCHEMES["fp16x3"], None, 0x1000, 64, 576)
         long = Problem.contiguous(64, 64, 576)
         for kernel, config, sides in ((FUSED, FUSED.default, ""), (STREAMED, streamed(64), "b"),
+                                      (STREAMED, replace(streamed(64), variant=TURNED), "a"),
                                       (PRODUCTS["fp16x3"], PRODUCTS["fp16x3"].default, "ab")):
             for side in "ab":
                 posed: Any = SimpleNamespace(problem=long, swapped=side == "a")
@@ -136,7 +158,7 @@ class TestChoice:
 
     def test_blocks_share_k_where_tiles_are_few(self) -> None:
         deep = choose(Problem.contiguous(1024, 1024, 16384), "sm_90", SMS, "", "emulated")
-        assert deep.kernel is PRODUCTS["fp16x3"] and deep.config.split != 1
+        assert scheme_of(deep.kernel) is not None and deep.config.split != 1
         assert choose(Problem.contiguous(2048, 2048, 2048), "sm_90", SMS, "", "emulated").config.split == 1
         named = choose(Problem.contiguous(256, 256, 8192), "sm_90", SMS, "", "tf32x3")
         assert named.kernel is PRODUCTS["tf32x3"] and named.config.split != 1

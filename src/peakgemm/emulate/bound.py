@@ -36,7 +36,7 @@ class Emulated:
         half_tiles: parts of 64 rows by a tile's columns of the result, each of which the guard may reroute to FFMA.
     """
 
-    __slots__ = ("_counters", "_passes", "config", "gpu", "half_tiles", "kernel", "problem", "scheme",
+    __slots__ = ("_counters", "_passes", "_turned", "config", "gpu", "half_tiles", "kernel", "problem", "scheme",
                  "workspace_bytes")
 
     def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu, ready_a: int = 0,
@@ -47,7 +47,8 @@ class Emulated:
         require(kernel, config, gpu.limits, problem)
         self.kernel, self.config, self.problem, self.scheme, self.gpu = kernel, config, problem, scheme, gpu
         plan = emulation(kernel, config, problem, gpu.sm_count, ready_a, ready_b)
-        self.workspace_bytes, self._counters = plan.workspace_bytes, plan.counters
+        problem = plan.problem
+        self.workspace_bytes, self._counters, self._turned = plan.workspace_bytes, plan.counters, problem.trans_c
         self.half_tiles = -(-problem.m // 64) * -(-problem.n // config.bn) * problem.batch.count
         label = f"{kernel.name} {config.label()} {problem.layout}"
         passes = [(product_recipe(kernel, config, problem, gpu.arch), kernel.shared_bytes(config), plan.blocks,
@@ -63,6 +64,8 @@ class Emulated:
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         """Enqueue ``C = alpha op(A) op(B) + beta C0``; see `kernels.bound.Bound.launch`."""
+        if self._turned:
+            a, b = b, a
         for enqueue in self._passes:
             enqueue(a, b, c0, c, workspace, stream)
 

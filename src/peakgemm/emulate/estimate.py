@@ -8,25 +8,42 @@ from dataclasses import replace
 from ..kernels.library import widths
 from ..kernels.registry import Kernel
 from ..kernels.schedule import sharing
-from ..kernels.schemes import FUSED, STREAMED, Scheme, operand, product_on, scheme_of, streamed
+from ..kernels.schemes import (
+    FOUR_TIMES,
+    FUSED,
+    STREAMED,
+    TURNED,
+    TWICE,
+    Scheme,
+    operand,
+    posed,
+    product_on,
+    scheme_of,
+    streamed,
+)
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 
-# Fitted to times on an H100; root mean square error against the 569 of results/h100/tensor-kernels.json 8 %. A tile's
+# Fitted to times on an H100; root mean square error against the 891 of results/h100/tensor-kernels.json 7 %. A tile's
 # chunk of K, the rest of a tile, what launches cost, what moves through memory (of its nominal bandwidth).
-_CHUNK_US = {"fp16x3": 1.24, "tf32x3": 1.25, "bf16x9": 2.95}
-_FUSED_CHUNK_US, _TILE_US = 2.25, 2.55
-_STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 0.96, 128: 1.39}, {64: 2.1, 128: 2.75}  # by columns of a tile
-_STREAMED_SKEW_US, _STREAMED_FAR = 0.48, 1.15  # more for a chunk of A whose rows start anywhere; times, of a large A:
+_CHUNK_US, _TILE_US = {"fp16x3": 1.21, "tf32x3": 1.25, "bf16x9": 2.95}, 2.55
+_FUSED_CHUNK_US, _FUSED_TILE_US = 1.28, 2.05
+_FUSED_SKEW_US = 0.26, 0.25  # more for a chunk of A, of B, whose rows start anywhere
+_FUSED_COLUMNS_US = 0.085  # and where K is contiguous in B: a lane has pieces of four columns
+_STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 0.98, 128: 1.395}, {64: 1.97, 128: 2.5}  # by columns of a tile
+_STREAMED_SKEW_US, _STREAMED_FAR = 0.475, 1.1  # more for a chunk of A whose rows start anywhere; times, of a large A:
 _FAR_BYTES = 40 << 20  # which L2 does not keep
-_STREAMED_LONG = 2048, 0.7  # from that K on, the share of the bandwidth at which rows of A come, 256 bytes at a time
+_SKEW_DOWN_US = 0.36   # more again where it is A's columns that are contiguous
+_RAMP_US = 2.3         # until what is split on the way comes at the bandwidth of the memory
+_FUSED_SHARE = 0.91    # and of that what the fused kernel reaches
 # More for a chunk whose sums are carried over four times: of the product kernel (reckoned), of the fused one, and by
 # columns of a tile of the streamed one.
-_FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.6, 0.25, {64: 0.3, 128: 0.65}
-_START_US, _FUSED_START_US, _STREAMED_START_US, _REDUCE_US = 4.75, 1.1, 5.9, 2.3
+_FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.77, 0.26, {64: 0.27, 128: 0.72}
+_TURNED_ACROSS_US = 2.5  # more for a tile of C^T where rows of C start anywhere: pieces of eight floats
+_START_US, _FUSED_START_US, _STREAMED_START_US, _REDUCE_US = 4.4, 2.1, 5.5, 2.5
 _BANDWIDTH = 0.82
 # Rows that do not start at 16 bytes are read word by word.
-_UNALIGNED = 1.26
+_UNALIGNED = 1.7
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _FLOAT = 4
 # Between equals: tiles whole rather than in equal parts, and those rather than in ranges that end anywhere; both
@@ -36,46 +53,53 @@ _MARGIN, _IN_PARTS, _STREAMED_MARGIN = {1: 1.0, 0: 1.05}, 1.02, 1.012
 _CLUSTER_TILES = 32
 # Below, the tensor cores' truncation shows beside FP32's rounding: their sums are carried over twice as often.
 _TWICE_K = 768
-# Variants of the kernels: how often a chunk's products of first planes are added up.
-TWICE, FOUR_TIMES = 1, 2
 
 
 def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architecture, sm_count: int,
                 ready: str = "") -> float:
     """Microseconds of a tensor-core kernel with what goes before and after it.
 
-    ``ready``: ``"a"`` or ``"b"``, the problem's operand that has been split before.
+    ``ready``: ``"a"`` or ``"b"``, the problem's operand that has been split before; kernels that read it as it is have
+    no use for that.
     """
-    p, scheme = problem, scheme_of(kernel)
+    p, scheme = posed(config, problem), scheme_of(kernel)
     assert scheme is not None
+    if p.trans_c and ready:
+        ready = "b" if ready == "a" else "a"
+    four_times = config.variant & ~TURNED == FOUR_TIMES
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     slow = _UNALIGNED if min(widths(p)) < 4 else 1.0
-    chunks, tiles = -(-p.k // scheme.chunk), _tiles(config, p)
+    chunks, tiles = -(-p.k // scheme.chunk), _tiles(config, problem)
     count, tile = max(p.batch.count, 1), _TILE_US
     if kernel == STREAMED:
-        chunk, begin, tile = _STREAMED_CHUNK_US[config.bn], _STREAMED_START_US, _STREAMED_TILE_US[config.bn]
+        chunk, begin, tile = _STREAMED_CHUNK_US[config.bn], _FUSED_START_US, _STREAMED_TILE_US[config.bn]
         if widths(p)[0] < 4:
-            chunk += _STREAMED_SKEW_US
+            chunk += _STREAMED_SKEW_US + _SKEW_DOWN_US * p.trans_a
         if _FLOAT * count * p.m * p.k > _FAR_BYTES:
             chunk *= _STREAMED_FAR
-        if config.variant == FOUR_TIMES:
+        if four_times:
             chunk += _STREAMED_FOUR_TIMES_US[config.bn]
-        if not ready:
-            begin += operand(scheme, p.n, p.k, p.batch.sizes, p.batch.b).bytes * 2 * slow / bandwidth
-        share = _STREAMED_LONG[1] if p.k >= _STREAMED_LONG[0] else 1.0
-        least = begin + _FLOAT * count * (p.m * p.k / share + p.m * p.n) / bandwidth
+        if ready != "b":
+            panels = operand(scheme, p.n, p.k, p.batch.sizes, p.batch.b).bytes
+            begin = _STREAMED_START_US + 2 * panels * slow / bandwidth
+        moved = float(p.m * p.k + p.m * p.n)
     elif kernel == FUSED:
-        chunk, begin = _FUSED_CHUNK_US * slow, _FUSED_START_US
-        if config.variant == FOUR_TIMES:
+        chunk, begin, tile = _FUSED_CHUNK_US + _FUSED_COLUMNS_US * p.trans_b, _FUSED_START_US, _FUSED_TILE_US
+        chunk += sum(more for more, width in zip(_FUSED_SKEW_US, widths(p), strict=True) if width < 4)
+        if widths(p)[0] < 4:
+            chunk += _SKEW_DOWN_US * p.trans_a
+        if four_times:
             chunk += _FUSED_FOUR_TIMES_US
-        least = _FLOAT * count * (p.m * p.k + p.k * p.n + p.m * p.n) / bandwidth
+        moved = (p.m * p.k + p.k * p.n + p.m * p.n) / _FUSED_SHARE
     else:
-        chunk, least = _CHUNK_US[scheme.name], 0.0
-        if config.variant == FOUR_TIMES:
+        chunk, moved = _CHUNK_US[scheme.name], 0.0
+        if four_times:
             chunk += _FOUR_TIMES_US
-        moved = sum(operand(scheme, rows, p.k, p.batch.sizes, strides).bytes
+        panels = sum(operand(scheme, rows, p.k, p.batch.sizes, strides).bytes
                     for name, rows, strides in (("a", p.m, p.batch.a), ("b", p.n, p.batch.b)) if name != ready)
-        begin = _START_US + moved * (1 + _FLOAT / (scheme.planes * scheme.element)) * slow / bandwidth
+        begin = _START_US + panels * (1 + _FLOAT / (scheme.planes * scheme.element)) * slow / bandwidth
+    if p.trans_c and p.ldc % 4:
+        tile += _TURNED_ACROSS_US
     if config.split == 0:
         shared = tiles % sm_count
         parts = min(sm_count, shared * chunks)
@@ -87,7 +111,8 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
         parts = tiles * config.split if config.split > 1 else 0
         turns = -(-tiles * config.split // sm_count) * (-(-chunks // config.split) * chunk + tile)
     reduce = _REDUCE_US + 2 * parts * config.bm * config.bn * _FLOAT / bandwidth if parts else 0.0
-    return max(begin + turns + reduce, least)
+    memory = _FLOAT * count * moved / bandwidth
+    return begin + max(turns, tile + memory + min(memory, _RAMP_US)) + reduce
 
 
 def best(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int, ready: str = "",
@@ -100,7 +125,8 @@ def best(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int, re
     """
     def rank(one: tuple[Kernel, Config, float]) -> float:
         kernel, config, us = one
-        return us * _MARGIN.get(config.split, _IN_PARTS) * (_STREAMED_MARGIN if kernel == STREAMED else 1.0)
+        margin = _STREAMED_MARGIN if kernel == STREAMED and not ready else 1.0
+        return us * _MARGIN.get(config.split, _IN_PARTS) * margin
 
     return min(candidates(scheme, problem, arch, sm_count, ready, sliced), key=rank)
 
@@ -114,10 +140,10 @@ def candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: i
         variant = FOUR_TIMES if sliced else TWICE if problem.k < _TWICE_K else 0
         wide = min(problem.m, problem.n) > 128 * _CLUSTER_TILES
         found = [(kernel, replace(config, variant=variant, cluster=2 if wide else 1))]
-        if scheme_of(FUSED) is scheme and not ready:
-            found.append((FUSED, replace(FUSED.default, variant=variant)))
-        if scheme_of(STREAMED) is scheme and ready != "a":
-            found += [(STREAMED, replace(streamed(columns), variant=variant)) for columns in (64, 128)]
+        if scheme_of(FUSED) is scheme:  # C^T where that makes the larger operand the one that is not split before
+            for turned in (0, TURNED) if problem.n > problem.m else (0,):
+                found += [(one, replace(tile, variant=variant | turned)) for one, tile in (
+                    (FUSED, FUSED.default), (STREAMED, streamed(64)), (STREAMED, streamed(128)))]
     for kernel, config in found:
         for split in _ways(scheme, config, problem, sm_count) if kernel.wgmma and config.cluster == 1 else [1]:
             one = sharing(config, split)
@@ -132,5 +158,6 @@ def _ways(scheme: Scheme, config: Config, problem: Problem, sm_count: int) -> li
     return ways + [split for split in _SPLITS if tiles * split <= 2 * sm_count and 2 * split <= chunks]
 
 
-def _tiles(config: Config, p: Problem) -> int:
+def _tiles(config: Config, problem: Problem) -> int:
+    p = posed(config, problem)
     return -(-p.m // config.bm) * -(-p.n // config.bn) * max(p.batch.count, 1)

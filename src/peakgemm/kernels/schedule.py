@@ -94,7 +94,7 @@ def cut(down: int, across: int, raster: int) -> tuple[int, int, int]:
 def arguments(p: Problem, whole: int, shared: int, parts: int, total: int, divisors: tuple[int, int, int]) -> bytes:
     """``struct Gemm`` for a problem, with ``total`` k-steps in ``parts`` ranges; ``divisors``: see `cut`, or whatever a
     kernel that cuts C otherwise divides by."""
-    row, column = p.c0 or (p.ldc, 1)
+    row, column = p.c0 or ((1, p.ldc) if p.trans_c else (p.ldc, 1))
     levels = (1,) * (Batch.MAX_LEVELS - len(p.batch.sizes)) + p.batch.sizes
     strides = [s for x in (p.batch.a, p.batch.b, p.batch.c, p.batch.c0)
                for s in (0,) * (Batch.MAX_LEVELS - len(x)) + x]

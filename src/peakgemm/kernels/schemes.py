@@ -92,27 +92,37 @@ PRODUCTS: Mapping[str, Kernel] = {name: _product(scheme) for name, scheme in SCH
 OLDER: Mapping[str, Kernel] = {name: _older(scheme) for name, scheme in SCHEMES.items()}
 
 
-# Splits on the way: for products that a split pass of their own would hold up.
-FUSED = Kernel(
-    -1, "fp16x3", "split on the way to the tensor cores, in one kernel",
-    Config(128, 64, SCHEMES["fp16x3"].chunk, 8, 4, stages=3, raster=16, producers=256, registers=136), "fused",
-    lambda c: c.stages * (4 * 2 * ROWS * 64 + 2 * ROWS * 4) + _ieee_bytes(), dynamic=True, folder="tensor",
-    source_name="fused", defines={"SCHEME": SCHEMES["fp16x3"].code},
-    tunes=frozenset({"stages", "raster", "variant", "split"}))
-
-
-# A split in the registers of the threads that multiply: B alone goes through a split pass.
+# A split in the registers of the threads that multiply; B goes through a split pass, or
 STREAMED = Kernel(
     -1, "fp16x3", "A split in the registers of the threads that multiply",
     Config(128, 128, SCHEMES["fp16x3"].chunk, 8, 8, stages=3, raster=16, producers=128, registers=232), "streamed",
     lambda c: c.stages * 4 * (ROWS * 68 + c.bn * 64) + (c.stages + 1) * (c.bn * 4 + 32) + _ieee_bytes(),
-    dynamic=True, folder="tensor", source_name="streamed", defines={"SCHEME": SCHEMES["fp16x3"].code},
-    tunes=frozenset({"bn", "tn", "stages", "raster", "variant", "split"}))
+    dynamic=True, folder="tensor", source_name="streamed", defines={"SCHEME": SCHEMES["fp16x3"].code, "SPLIT_B": 0},
+    tunes=frozenset({"bn", "tn", "stages", "raster", "registers", "variant", "split"}))
+
+# is split on the way: one kernel, for products that a split pass of their own would hold up.
+FUSED = Kernel(
+    -1, "fp16x3", "both operands split on the way to the tensor cores, in one kernel",
+    replace(STREAMED.default, bn=64, tn=4, stages=4, producers=256, registers=160), "fused", STREAMED.shared_bytes,
+    dynamic=True, folder="tensor", source_name="streamed", defines={"SCHEME": SCHEMES["fp16x3"].code, "SPLIT_B": 1},
+    tunes=frozenset({"stages", "raster", "producers", "registers", "variant", "split"}))
 
 
 def streamed(columns: int) -> Config:
     """The configuration of `STREAMED` for tiles of 64 or 128 columns."""
-    return replace(STREAMED.default, bn=columns, tn=columns // 16, stages=4 if columns == 64 else 3)
+    if columns == 128:
+        return STREAMED.default
+    return replace(STREAMED.default, bn=columns, tn=columns // 16, stages=4, registers=200)
+
+
+# Variants of the kernels: how often a chunk's products of first planes are added up; and whether one that splits op(A)
+# in registers is asked for C^T, so that it is op(B) that is split there.
+TWICE, FOUR_TIMES, TURNED = 1, 2, 4
+
+
+def posed(config: Config, problem: Problem) -> Problem:
+    """The problem as a kernel with ``config`` sees it."""
+    return problem.turned() if config.variant & TURNED else problem
 
 
 def scheme_of(kernel: Kernel) -> Scheme | None:
@@ -170,10 +180,13 @@ class Emulation:
     """The launches of one emulated product: a split pass of ``split_blocks``, the product, and where blocks share the K
     of tiles ``reduce_blocks`` that add up what they have left.
 
-    ``counters``: where the workspace tells what was rerouted, (bytes from its start, how many int32 to add up).
-    ``ready_a`` and ``ready_b`` are addresses of panels split beforehand (0: split in each call, into the workspace).
+    ``problem`` is what the kernels see; where that is C^T, `turned <peakgemm.problem.Problem.turned>`, B's address is
+    passed as A's. ``counters``: where the workspace tells what was rerouted, (bytes from its start, how many int32 to
+    add up). ``ready_a`` and ``ready_b`` are addresses of panels split beforehand (0: split in each call, into the
+    workspace).
     """
 
+    problem: Problem
     split_blocks: int
     blocks: int
     reduce_blocks: int
@@ -182,9 +195,11 @@ class Emulation:
     arguments: bytes
 
 
-def split_before(kernel: Kernel) -> str:
+def split_before(kernel: Kernel, config: Config) -> str:
     """The operands, of ``"ab"``, that ``kernel`` reads as panels."""
-    return "" if kernel == FUSED else "b" if kernel == STREAMED else "ab"
+    if kernel == STREAMED:
+        return "a" if config.variant & TURNED else "b"
+    return "" if kernel == FUSED else "ab"
 
 
 def emulation(kernel: Kernel, config: Config, problem: Problem, sm_count: int, ready_a: int = 0,
@@ -194,8 +209,10 @@ def emulation(kernel: Kernel, config: Config, problem: Problem, sm_count: int, r
     Raises:
         InvalidValue: more than 2**31 - 1 tiles or panels.
     """
-    p, scheme, before = problem, scheme_of(kernel), split_before(kernel)
+    p, scheme, before = posed(config, problem), scheme_of(kernel), split_before(kernel, config)
     assert scheme is not None
+    if p.trans_c:
+        ready_a, ready_b, before = ready_b, ready_a, before.translate({97: 98, 98: 97})
     a = operand(scheme, p.m, p.k, p.batch.sizes, p.batch.a)
     b = operand(scheme, p.n, p.k, p.batch.sizes, p.batch.b)
     down = -(-p.m // (config.bm * config.cluster))
@@ -221,7 +238,7 @@ def emulation(kernel: Kernel, config: Config, problem: Problem, sm_count: int, r
     b_row, b_col = (p.ldb, 1) if p.trans_b else (1, p.ldb)
     trailer = _TRAILER.pack(a_row, a_col, b_row, b_col, ready_a, ready_b, first + in_a,
                             ahead, *a.steps, *b.steps, a.matrices * split_a, b.matrices * split_b, int(meet), 0)
-    return Emulation(a.panels * split_a + b.panels * split_b, blocks, reduce_blocks, ahead + partial,
+    return Emulation(p, a.panels * split_a + b.panels * split_b, blocks, reduce_blocks, ahead + partial,
                      (HEAD, marks) if marks else (REROUTED, 1), gemm + trailer)
 
 
@@ -232,24 +249,25 @@ def _reading(problem: Problem) -> dict[str, int]:
 
 
 def split_recipe(scheme: Scheme, problem: Problem, arch: str) -> Recipe:
-    """What the split pass is compiled from. A row's width matters where K is contiguous alone."""
+    """What the split pass is compiled from; ``problem`` as it sees it. A row's width matters where K is contiguous
+    alone."""
     macros = replace(PRODUCTS[scheme.name].default, raster=1).macros() | {"SCHEME": scheme.code} | _reading(problem)
     return Recipe(_SPLIT.source, _SPLIT.entry, target(arch), macros, _SPLIT.path.name)
 
 
 def product_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
-    """What a product kernel is compiled from; of the problem, how operands are read that were not split before."""
+    """What a product kernel is compiled from; of the problem, as it sees it, how operands are read that were not split
+    before."""
     macros = config.macros() | dict(kernel.defines)
-    if kernel == FUSED:
-        macros |= _reading(problem)
-    elif kernel == STREAMED:
-        macros |= {"TRANS_A": int(problem.trans_a), "WIDTH_A": widths(problem)[0]}
+    if kernel in (FUSED, STREAMED):
+        right = _reading(problem) if kernel == FUSED else {}
+        macros |= right | {"TRANS_A": int(problem.trans_a), "WIDTH_A": widths(problem)[0]}
     return Recipe(kernel.source, kernel.entry, target(arch), macros, kernel.path.name)
 
 
 def reduce_recipe(scheme: Scheme, config: Config, arch: str) -> Recipe:
     """What the kernel is compiled from that adds up what blocks have left of tiles whose K they shared."""
-    macros = replace(config, stages=2, registers=0, producers=0, variant=0).macros()
+    macros = replace(config, stages=2, registers=0, producers=0, variant=config.variant & TURNED).macros()
     return Recipe(_REDUCE.source, _REDUCE.entry, target(arch), macros | {"SCHEME": scheme.code}, _REDUCE.path.name)
 
 

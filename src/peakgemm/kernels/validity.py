@@ -233,8 +233,9 @@ def _wgmma(c: Config) -> Iterator[str]:
 
 
 def _fused(c: Config) -> Iterator[str]:
-    """Two warpgroups of 64 rows, and eight warps that split 16 rows of A and 8 columns of B each."""
-    yield from _exactly(c, bm=128, bn=64, bk=64, tm=8, tn=4, min_blocks=1, slices=1, producers=256, registers=136)
+    """Two warpgroups of 64 rows, and others that copy A and split 16 columns of B a warp."""
+    yield from _exactly(c, bm=128, bn=64, bk=64, tm=8, tn=4, min_blocks=1, slices=1, cluster=1)
+    yield from _multiple(c, "producers", 128, "a warpgroup copies a chunk")
     if c.stages < 2:
         yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
 

@@ -49,6 +49,9 @@ def run_emulated(kernel: Kernel, config: Config, problem: Problem, a: NDArray[An
         raise InvalidValue(f"{kernel.name} is no tensor-core kernel; use run_library")
     require(kernel, config, architecture(arch), problem)
     plan = emulation(kernel, config, problem, sm_count)
+    problem = plan.problem
+    if problem.trans_c:
+        a, b = b, a
     workspace = np.full(-(-plan.workspace_bytes // 4), -1, np.int32).view(np.float32)  # NaN, and no zeros for the marks
     args = [a, b, c if c0 is None else c0, c, workspace, plan.arguments]
     passes = [(product_recipe(kernel, config, problem, arch), plan.blocks, config.block_threads,

@@ -3,3 +3,7 @@ __device__ __forceinline__ int anew(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+__device__ __forceinline__ long long anew(long long x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}

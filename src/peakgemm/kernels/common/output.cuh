@@ -1,29 +1,32 @@
 // Eight rows of 64 results in shared memory, rows so far apart that four of them have banks of their own.
 constexpr int STAGED_PITCH = 72;
 
+// A kernel that is asked for C^T finds C's columns where a row is expected: what is contiguous are its own rows.
+constexpr bool TURNED = VARIANT / 4 % 2;
+
 // Where the sums of a tile go: to C, as alpha sum + beta C0; or, where other blocks have the rest of K, as they
-// are to a slot of partial sums, row beside row.
+// are to a slot of partial sums, row beside row or, turned, column beside column.
 struct Output {
   float* c;         // at the tile's first element
   const float* c0;
   long long ldc, c0_row, c0_col;
   float alpha, beta;
-  int rows, columns;  // from there to the edge; of a slot all columns are written
+  int rows, columns;  // from there to the edge; of a slot all of a row (or column) is written
   bool pairs;         // two neighbours may be stored at once,
   bool plain;         // and four anywhere in the tile, all of which is inside, with nothing to be added
 
   __device__ __forceinline__ Output(const Gemm& g, Place place, const float* C0, float* C, float* partial, int slot) {
-    rows = g.M - place.m;
-    columns = slot >= 0 ? BN : min(g.N - place.n, BN);
+    rows = TURNED && slot >= 0 ? BM : g.M - place.m;
+    columns = !TURNED && slot >= 0 ? BN : min(g.N - place.n, BN);
     if (slot >= 0) {
       c = partial + static_cast<long long>(slot) * BM * BN;
       c0 = nullptr;
-      ldc = BN;
+      ldc = TURNED ? BM : BN;
       c0_row = c0_col = 0;
       alpha = 1.f;
       beta = 0.f;
     } else {
-      c = C + batch_offset(g, g.c_batch, place.batch) + place.m * g.ldc + place.n;
+      c = C + batch_offset(g, g.c_batch, place.batch) + (TURNED ? place.n * g.ldc + place.m : place.m * g.ldc + place.n);
       c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + place.m * g.c0_row + place.n * g.c0_col;
       ldc = g.ldc;
       c0_row = g.c0_row;
@@ -41,18 +44,22 @@ struct Output {
     return beta != 0.f ? fmaf(beta, c0[row * c0_row + column * c0_col], v) : v;
   }
 
-  __device__ __forceinline__ void store(int row, int column, float sum) const {
-    if (row < rows && column < columns) c[row * ldc + column] = scaled(row, column, sum);
+  __device__ __forceinline__ float* at(int row, int column) const {
+    return c + (TURNED ? column * ldc + row : row * ldc + column);
   }
 
-  // And its right neighbour; `column` is even.
-  __device__ __forceinline__ void store(int row, int column, float sum, float right) const {
-    if (pairs && row < rows && column + 1 < columns) {
-      *reinterpret_cast<float2*>(c + row * ldc + column) =
-          make_float2(scaled(row, column, sum), scaled(row, column + 1, right));
+  __device__ __forceinline__ void store(int row, int column, float sum) const {
+    if (row < rows && column < columns) *at(row, column) = scaled(row, column, sum);
+  }
+
+  // And its neighbour in memory, the right one or, turned, the lower one; `sum` is at an even place.
+  __device__ __forceinline__ void store(int row, int column, float sum, float next) const {
+    const int down = TURNED ? row + 1 : row, right = TURNED ? column : column + 1;
+    if (pairs && down < rows && right < columns) {
+      *reinterpret_cast<float2*>(at(row, column)) = make_float2(scaled(row, column, sum), scaled(down, right, next));
     } else {
       store(row, column, sum);
-      store(row, column + 1, right);
+      store(down, right, next);
     }
   }
 
@@ -62,9 +69,16 @@ struct Output {
     if (plain) {
 #pragma unroll
       for (int y = 0; y < 8; y += 2) {
-        const float4 v = *reinterpret_cast<const float4*>(staged + (y + lane / 16) * STAGED_PITCH + lane % 16 * 4);
-        *reinterpret_cast<float4*>(c + (row + y + lane / 16) * ldc + column + lane % 16 * 4) =
-            make_float4(alpha * v.x, alpha * v.y, alpha * v.z, alpha * v.w);
+        float4 v;
+        int down = row + y + lane / 16, right = column + lane % 16 * 4;
+        if (TURNED) {  // two lanes have a column's eight rows, a whole sector
+          const float* const from = staged + lane % 2 * 4 * STAGED_PITCH + 8 * y + lane / 2;
+          v = make_float4(from[0], from[STAGED_PITCH], from[2 * STAGED_PITCH], from[3 * STAGED_PITCH]);
+          down = row + lane % 2 * 4, right = column + 8 * y + lane / 2;
+        } else {
+          v = *reinterpret_cast<const float4*>(staged + (y + lane / 16) * STAGED_PITCH + lane % 16 * 4);
+        }
+        *reinterpret_cast<float4*>(at(down, right)) = make_float4(alpha * v.x, alpha * v.y, alpha * v.z, alpha * v.w);
       }
       return;
     }
@@ -73,14 +87,14 @@ struct Output {
       float v[8];  // all are read before the first is stored: C0 may be C
 #pragma unroll
       for (int t = 0; t < 8; ++t) {
-        const int down = row + y + t / 2, right = column + t % 2 * 32 + lane;
-        v[t] = staged[(y + t / 2) * STAGED_PITCH + t % 2 * 32 + lane];
-        v[t] = down < rows && right < columns ? scaled(down, right, v[t]) : 0.f;
+        const int down = TURNED ? lane % 8 : y + t / 2, right = TURNED ? 8 * y + 4 * t + lane / 8 : t % 2 * 32 + lane;
+        v[t] = staged[down * STAGED_PITCH + right];
+        v[t] = row + down < rows && column + right < columns ? scaled(row + down, column + right, v[t]) : 0.f;
       }
 #pragma unroll
       for (int t = 0; t < 8; ++t) {
-        const int down = row + y + t / 2, right = column + t % 2 * 32 + lane;
-        if (down < rows && right < columns) c[down * ldc + right] = v[t];
+        const int down = TURNED ? lane % 8 : y + t / 2, right = TURNED ? 8 * y + 4 * t + lane / 8 : t % 2 * 32 + lane;
+        if (row + down < rows && column + right < columns) *at(row + down, column + right) = v[t];
       }
     }
   }

@@ -26,10 +26,10 @@ struct Lines {
   static constexpr int PITCH = ALIGNED_LINES ? LENGTH : LENGTH + 4;
   int begin, step;  // words from the 16 bytes before the first line to it, and more for each line; modulo 4
 
-  // `first`: of the tile, its first element at a k-step that is a multiple of 64.
-  __device__ __forceinline__ Lines(const float* first, long long row_step, long long col_step)
+  // `first`: of the tile, its first element at a k-step that is a multiple of 64; `line`: elements to the next line.
+  __device__ __forceinline__ Lines(const float* first, long long line)
       : begin(static_cast<int>(reinterpret_cast<unsigned long long>(first) / 4 % 4)),
-        step(static_cast<int>((K_INNER ? row_step : col_step) % 4)) {}
+        step(static_cast<int>(line % 4)) {}
 
   __device__ __forceinline__ int skew(int line) const { return ALIGNED_LINES ? 0 : begin + line * step & 3; }
 
@@ -41,55 +41,79 @@ struct Lines {
   }
 };
 
-// The part that one of PRODUCERS threads has in copying, 16 bytes at a time.
+// Sixteen bytes past L1; where `wanted` is false nothing is read and zeros are written. One instruction: the number of
+// bytes as an operand, with all that it may be, takes ten.
+__device__ __forceinline__ void copy16_where(bool wanted, unsigned to, const float* from) {
+  asm volatile(
+      "{.reg .pred p; setp.eq.b32 p, %2, 0;\n"
+      "cp.async.cg.shared.global [%0], [%1], 16, p;}" ::"r"(to), "l"(from), "r"(static_cast<int>(wanted)) : "memory");
+}
+
+// The part that one of COPIERS threads has in copying, 16 bytes at a time. What can be had from the launch's arguments
+// is not kept: producers have few registers, and one that is spilled comes back behind all copies that are under way.
 template <bool K_INNER, int WIDTH>
 struct RowCopies {
   using Layout = Lines<K_INNER, WIDTH>;
   static constexpr int BESIDE = Layout::LENGTH / 4;  // copies of a line, but for the one that a skew adds
-  static constexpr int BELOW = PRODUCERS / BESIDE, ROUNDS = Layout::LINES / BELOW;
-  Layout lines;
-  const float* first;     // the tile's first element of the next chunk
-  long long line, chunk;  // elements to the next line, to the next chunk
-  int rows;               // from the tile's first to the edge
-  int before;             // elements that A has before `first`, or more than 3
+  static constexpr int BELOW = COPIERS / BESIDE, ROUNDS = Layout::LINES / BELOW;
+  const float* first;  // the tile's first element of this warpgroup's next chunk
+  int rows;            // from the tile's first to the edge
+  int before;          // elements that A has before `first`, or more than 3
 
-  __device__ __forceinline__ RowCopies(const float* tile, long long row_step, long long col_step, int there,
-                                       long long before_)
-      : lines(tile, row_step, col_step), first(tile), line(K_INNER ? row_step : col_step),
-        chunk(CHUNK * (K_INNER ? 1 : col_step)), rows(there), before(before_ < 4 ? static_cast<int>(before_) : 4) {}
+  __device__ __forceinline__ RowCopies(const float* tile, int there, long long before_)
+      : first(tile), rows(there), before(before_ < 4 ? static_cast<int>(before_) : 4) {}
 
-  // A chunk to the stage `to`, of which K has `left`; on to the next. What lies past the edge counts nowhere, as B's
-  // planes are zero from K on and results of rows from M on are not stored: lines past it are copies of one before it,
-  // eight or four lines apart, and elements past it zeros.
-  __device__ __forceinline__ void copy(unsigned to, int left, int thread) {
-    const int y = thread / BESIDE, skew = lines.skew(y), x = thread % BESIDE * 4 - skew;
-    const int far = (K_INNER ? rows : left) - y, near = (K_INNER ? left : rows) - x;  // lines, elements from there on
-    const float* from = first + y * line + x;
-    const unsigned place = to + (y * Layout::PITCH + x + skew) * 4;
-    const bool careful = before + y * line + x < 0;  // nothing may be read there: it is before A
-    if (far > Layout::LINES - BELOW && near >= 4 && !careful) {
+  // A chunk to the stage `to`, of which K has `left`; on to this warpgroup's next. What lies past the edge counts
+  // nowhere, as B's planes are zero from K on and results of rows from M on are not stored. There are copies of what
+  // lies before it, or zeros: copies with a predicate take so long that all wait for the tiles at the edge (1023 x 1024
+  // x 1024: 39.6 us; 29.3 with addresses that stand still).
+  __device__ __forceinline__ void copy(unsigned to, int left, int thread, const Emulated& e) {
+    const long long line = anew(K_INNER ? e.a_row : e.a_col);
+    const Layout lines(first, line);
+    const int line_at = thread / BESIDE, x_at = thread % BESIDE * 4;
+    const int lines_there = K_INNER ? rows : left, length = K_INNER ? left : rows;
+    const int skew = lines.skew(line_at);
+    bool there = line_at < lines_there;
+    int x = x_at - skew;
+    if (!K_INNER && x >= length) x = (length + skew) / 4 * 4 - 4 - skew, there &= x >= 0;  // the last four inside
+    const float* from = first + line_at * line + x;
+    const unsigned place = to + (line_at * Layout::PITCH + x_at) * 4;
+    const bool careful = before + line_at * line + x < 0;  // the first of four is before A
+    const bool whole = there && x + 4 <= length && !careful;
+    if (whole && lines_there >= Layout::LINES) {
 #pragma unroll
-      for (int i = 0; i < ROUNDS; ++i) copy16_if(true, swizzled(place, y, i), from + i * BELOW * line);
-    } else {
-      if (careful) {
+      for (int i = 0; i < ROUNDS; ++i) copy16_if(true, swizzled(place, line_at, i), from + i * BELOW * line);
+    } else if (whole) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) copy4_or_zero(place + 4 * i, from + i, x + i >= 0 && far > 0 && i < near);
-      } else {
-        copy16_or_zero(swizzled(place, y, 0), from, far > 0 ? near : 0);
+      for (int i = 0; i < ROUNDS; ++i) {
+        copy16_if(true, swizzled(place, line_at, i), from);
+        if (line_at + (i + 1) * BELOW < lines_there) from += BELOW * line;
       }
-#pragma unroll
-      for (int i = 1; i < ROUNDS; ++i) {
-        if (far > i * BELOW) from += BELOW * line;
-        copy16_or_zero(swizzled(place, y, i), from, far > 0 && !(careful && far <= BELOW) ? near : 0);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < ROUNDS; ++i) {
+        copy_piece(swizzled(place, line_at, i), from, there ? length - x : 0, careful && i == 0 ? -x : 0);
+        if (line_at + (i + 1) * BELOW < lines_there) from += BELOW * line;
       }
     }
     if (!Layout::ALIGNED_LINES && thread < Layout::LINES) {
       const int skew = lines.skew(thread), last = Layout::LENGTH - skew;
-      copy16_or_zero(to + (thread * Layout::PITCH + Layout::LENGTH) * 4, first + thread * line + last,
-                     thread < (K_INNER ? rows : left) && skew ? (K_INNER ? left : rows) - last : 0);
+      copy_piece(to + (thread * Layout::PITCH + Layout::LENGTH) * 4, first + thread * line + last,
+                 thread < lines_there && skew ? length - last : 0, 0);
     }
-    first += chunk;
+    first += HELPERS * CHUNK * (K_INNER ? 1 : line);
     before = 4;
+  }
+
+  // Four words, of which those from `begin` on and before `valid` are read. Copies of 16 bytes read nothing else, but
+  // compute-sanitizer takes them for more.
+  __device__ __forceinline__ static void copy_piece(unsigned to, const float* from, int valid, int begin) {
+    if (begin || (valid > 0 && valid < 4)) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) copy4_or_zero(to + 4 * i, from + i, i >= begin && i < valid);
+    } else {
+      copy16_where(valid > 0, to, from);
+    }
   }
 
   // Of the i-th round: that many lines further down, the swizzle of which is the same or, of k-steps, turned by half.

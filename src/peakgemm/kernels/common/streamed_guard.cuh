@@ -1,5 +1,5 @@
 // The guard of a product whose A is split in registers: what guard.cuh looks up in two panels is looked up here in A as
-// it lies in a stage, and in the strip of B's panel beside it. Rare, hence little code rather than fast code.
+// it lies in a stage, and in the planes of B beside it. Rare, hence little code rather than fast code.
 
 // The magnitude of B's first plane, scaled.
 __device__ __forceinline__ float magnitude_b(const char* planes, int column, int k) {
@@ -28,11 +28,12 @@ __device__ __forceinline__ bool meeting_holds(const char* stage, const Layout& l
   return sum >= LOSSY * 0x1p23f;
 }
 
-// The same for all rows of this warp that have lost bits, a bit each, and all columns that have, four words of the
-// panel.
+// The same for all rows of this warp that have lost bits, a bit each, and all columns of the chunk with this tail that
+// have.
 template <class Layout>
-__device__ __forceinline__ bool lossy_holds(const char* stage, const Layout& lines, const float* scales, unsigned rows,
-                                            const unsigned* columns, int first_column) {
+__device__ __forceinline__ bool lossy_holds(const char* stage, const Layout& lines, const char* tail, unsigned rows,
+                                            int first_column) {
+  const float* const scales = reinterpret_cast<const float*>(tail);
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
   bool hold = __popc(rows) <= MOST_LOSSY;
 #pragma unroll 1
@@ -42,7 +43,7 @@ __device__ __forceinline__ bool lossy_holds(const char* stage, const Layout& lin
       hold = meeting_holds(stage, lines, first + __ffs(rows) - 1, j, scales) && hold;
 #pragma unroll 1
   for (int word = 0; word < BN / 32; ++word) {
-    unsigned bits = columns[first_column / 32 + word];
+    unsigned bits = RightSeen::lossy_columns(tail, first_column, word);
     hold = hold && __popc(bits) <= MOST_LOSSY;
 #pragma unroll 1
     for (; hold && bits; bits &= bits - 1)
@@ -51,16 +52,9 @@ __device__ __forceinline__ bool lossy_holds(const char* stage, const Layout& lin
   return __all_sync(~0u, hold);
 }
 
-// Whether B's panel has a column with fewer elements that are not zero, along all of K, than a split is good for.
-__device__ __forceinline__ bool sparse_columns(const char* panels, int first, int chunks, int K) {
-  bool few = false;
-#pragma unroll 1
-  for (int j = threadIdx.x % 32; j < BN; j += 32) few |= too_sparse(count_of(panels, first + j, chunks), K);
-  return __any_sync(~0u, few);
-}
-
-// The same for this warp's rows of A: `count`, of this lane's two rows, is what the quad has seen of them in all of K
-// or, else, in a part of it; rows of which it has seen few are then counted in memory, from `rows` on.
+// Whether a row of this warp has fewer elements that are not zero, along all of K, than a split is good for. `count`,
+// of this lane's two rows, is what the quad has seen of them in all of K or, else, in a part of it; rows of which it has
+// seen few are then counted in memory, from `rows` on.
 __device__ __forceinline__ bool sparse_rows(const int (&count)[2], const float* rows, const Emulated& e,
                                             bool all_of_k) {
   const int lane = threadIdx.x % 32, enough = min(FEWEST, e.g.K);

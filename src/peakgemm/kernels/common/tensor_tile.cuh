@@ -1,8 +1,8 @@
 // 64 x BN of a tile by one of two warpgroups: products of a chunk's planes on the tensor cores, sums in FP32.
 constexpr int GROUPS = BM / 64;        // warpgroups that multiply
 constexpr int COMPUTE = GROUPS * 128;
-constexpr bool TWICE = VARIANT == 1;   // products of first planes are added up twice a chunk,
-constexpr bool FOUR_TIMES = VARIANT == 2;  // or four times, each wgmma by itself
+constexpr bool TWICE = VARIANT % 4 == 1;   // products of first planes are added up twice a chunk,
+constexpr bool FOUR_TIMES = VARIANT % 4 == 2;  // or four times, each wgmma by itself
 static_assert(GROUPS == 2 && BM == ROWS && BN <= ROWS, "one panel of each operand");
 static_assert(BM == 2 * IEEE_ROWS, "a warpgroup has half a tile");
 
@@ -139,11 +139,11 @@ __device__ __forceinline__ void store_sums(const float (&sum)[ACCUMULATORS], con
 __device__ __forceinline__ void reroute(const float* A, const float* B, const Output& out, const Emulated& e,
                                         Place place, const Segment& s, float* staging, int group) {
   const Gemm& g = e.g;
-  const int top = IEEE_ROWS * group;
-  if (top >= out.rows) return;
+  const int top = IEEE_ROWS * group, rows = TURNED ? g.M - place.m : out.rows;  // of a slot `out` has all
+  if (top >= rows) return;
   const long long begin = static_cast<long long>(s.begin) * CHUNK, most = (s.end - s.begin) * CHUNK;
   ieee_tile(A + batch_offset(g, g.a_batch, place.batch) + (place.m + top) * e.a_row + begin * e.a_col,
-            B + batch_offset(g, g.b_batch, place.batch) + place.n * e.b_row + begin * e.b_col, out.rows - top,
+            B + batch_offset(g, g.b_batch, place.batch) + place.n * e.b_row + begin * e.b_col, rows - top,
             min(g.N - place.n, BN), out, e, top, static_cast<int>(min(g.K - begin, most)), staging, group,
             threadIdx.x % 128);
 }

@@ -139,7 +139,7 @@ tensor_product_mma(const float* __restrict__ A, const float* __restrict__ B, con
     const char* from_b = first_panel(e, workspace, item, true) + 16 * threadIdx.x;
     auto fetch = [&](int stage) {
       if (left > 0) {
-        const int thread = anew(threadIdx.x);
+        const int thread = anew(static_cast<int>(threadIdx.x));
         const unsigned to = first_stage + stage * STAGE + 16 * thread;
         copy<HALF>(to, from_a);
         copy<HALF>(to + HALF, from_b);
@@ -177,7 +177,7 @@ tensor_product_mma(const float* __restrict__ A, const float* __restrict__ B, con
         fetch(stage ? stage - 1 : STAGES - 1);
         // Rows whose 16 bytes this lane names to ldmatrix: of A two matrices in M by two in K, of B two in K by two
         // in N.
-        const int thread = anew(threadIdx.x), lane = thread % 32;
+        const int thread = anew(static_cast<int>(threadIdx.x)), lane = thread % 32;
         const unsigned at = first_stage + stage * STAGE;
         unsigned a = at + thread / 128 * WARP_M * 64 + piece_at(lane % 16, lane / 16);
         unsigned b = at + HALF + thread / 32 % (BN / WARP_N) * WARP_N * 64 +
@@ -191,12 +191,12 @@ tensor_product_mma(const float* __restrict__ A, const float* __restrict__ B, con
         if (++stage == STAGES) stage = 0;
       }
       const char* const tail = tails + chunk % TAILS * 2 * TAIL;
-      const int thread = anew(threadIdx.x);
+      const int thread = anew(static_cast<int>(threadIdx.x));
       promote(sum, part, reinterpret_cast<const float*>(tail) + row_of(thread),
               reinterpret_cast<const float*>(tail + TAIL) + column_of(thread));
     }
     const Place place = place_of(g, anew(item));
-    const int thread = anew(threadIdx.x), group = thread / 128, top = group * WARP_M;
+    const int thread = anew(static_cast<int>(threadIdx.x)), group = thread / 128, top = group * WARP_M;
     const int broken = verdicts[item / gridDim.x % 2];
     if (broken) __syncthreads();  // FFMAs take the ring's place
     if (place.m + top >= g.M) continue;

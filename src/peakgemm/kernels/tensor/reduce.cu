@@ -1,5 +1,5 @@
 // Adds up the partial sums of the tiles whose K several blocks have shared (product.cu), in the order of K: the same
-// bits whichever block was first. A thread has four neighbours in a row.
+// bits whichever block was first. A thread has four neighbours in memory.
 
 #include "common/gemm.cuh"
 #include "common/dependents.cuh"
@@ -21,7 +21,8 @@ tensor_reduce(const float* A, const float* B, const float* C0, float* C, char* w
   if (shares.whole) return;
   const Output out(g, place_of(g, g.whole + tile), C0, C, nullptr, -1);
   const int at = (blockIdx.x % BLOCKS * ADDERS + threadIdx.x) * 4;
-  if (at / BN >= out.rows) return;
+  const int row = TURNED ? at % BM : at / BN, column = TURNED ? at / BM : at % BN;
+  if (row >= out.rows || column >= out.columns) return;
   const float* const from = reinterpret_cast<const float*>(workspace + e.partial_offset) + at;
   float4 sum = *reinterpret_cast<const float4*>(from + shares.first_slot * BM * BN);
 #pragma unroll 8
@@ -29,6 +30,6 @@ tensor_reduce(const float* A, const float* B, const float* C0, float* C, char* w
     const float4 more = *reinterpret_cast<const float4*>(from + part * BM * BN);
     sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
   }
-  out.store(at / BN, at % BN, sum.x, sum.y);
-  out.store(at / BN, at % BN + 2, sum.z, sum.w);
+  out.store(row, column, sum.x, sum.y);
+  out.store(TURNED ? row + 2 : row, TURNED ? column : column + 2, sum.z, sum.w);
 }

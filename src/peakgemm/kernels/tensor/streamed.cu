@@ -1,10 +1,13 @@
 // FP32 products on Hopper's tensor cores, A split on the way, in the registers of the threads that multiply.
 //
-// Idea: as in product.cu, but only B has been split before. wgmma takes A from registers, so a warpgroup reads its rows
+// Idea: as in product.cu, but A has not been split before. wgmma takes A from registers, so a warpgroup reads its rows
 //   of A as they are, scales and splits them in the very registers from which they are multiplied: no pass over A, no
 //   panels of A in memory, and shared memory is read once for each chunk of A instead of three times.
-// Four warps copy A, one thread of them the panels of B; two warpgroups multiply 64 rows by 64 columns at a time, and
-//   take turns: one has the tensor cores while the other splits.
+// B comes from the panels of a split pass or, compiled with SPLIT_B, is split by the warps that copy A: one kernel, and
+//   nothing in memory but the operands, which pays where B is read by few blocks or a pass takes as long as the product.
+// TURNED, it is asked for C^T, so that op(B) is what is split in registers: whichever operand is the larger one.
+// Two warpgroups multiply 64 rows by 64 columns at a time, and take turns: one has the tensor cores while the other
+//   splits.
 // Both are the guard, of what they have: A's elements, and the summaries of B's panels. A half tile for whose data the
 //   split is too coarse is computed with FFMAs instead. Tiles are shared along K as in product.cu; reduce.cu adds up.
 
@@ -22,6 +25,8 @@
 #include "common/ieee_tile.cuh"
 #include "common/tensor_tile.cuh"
 #include "common/wgmma_registers.cuh"
+
+constexpr int COPIERS = 128, HELPERS = PRODUCERS / COPIERS;  // warpgroups that take turns at copying a chunk
 #include "common/rows_in_registers.cuh"
 
 constexpr int STRIPS = BN / STRIP;
@@ -31,6 +36,15 @@ constexpr int B_TAIL = BN * 4 + 32;  // a chunk's scales of columns, and B's sum
 constexpr int SLOTS = STAGES + 1;    // for those, read until the products of the next chunk have begun
 constexpr int TIMES = FOUR_TIMES ? 4 : TWICE ? 2 : 1;  // that sums of first planes are carried over in a chunk
 
+// What an SM's registers leave to a producer when those who multiply have taken theirs.
+constexpr int DEALT = 65536 / (COMPUTE + PRODUCERS) / 8 * 8 * (COMPUTE + PRODUCERS);
+constexpr int PRODUCER_REGISTERS = (DEALT - COMPUTE * REGISTERS) / PRODUCERS / 8 * 8;
+
+#if SPLIT_B
+#include "common/right_split.cuh"
+#else
+#include "common/right_panels.cuh"
+#endif
 #include "common/streamed_guard.cuh"
 
 extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1)
@@ -40,16 +54,15 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
   __shared__ int verdicts[2][COMPUTE / 32];
   const Gemm& g = e.g;
-  const char* const all_b = panels_b(e, workspace);
   char* const all_tails = ring + STAGES * STAGE;
   const unsigned first_stage = shared_address(ring), first_tail = first_stage + STAGES * STAGE;
   const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
   if (threadIdx.x < STAGES) {
-    mbarrier_init(full + 8 * threadIdx.x, PRODUCERS + 1);
+    mbarrier_init(full + 8 * threadIdx.x, COPIERS + RIGHT_ARRIVALS);
     mbarrier_init(empty + 8 * threadIdx.x, COMPUTE / 32);
   }
   __syncthreads();
-  previous_kernel_has_ended();
+  next_kernel_may_start();
 
   const int chunks = chunks_of(g), items = g.whole + g.parts;
   int stage = 0;
@@ -59,39 +72,37 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
   };
 
   if (threadIdx.x >= COMPUTE) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    int slot = 0;
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+    const int helper = (threadIdx.x - COMPUTE) / COPIERS, thread = threadIdx.x % COPIERS;
+    Right right(thread);
+    int slot = helper, past = 0;  // chunks of this block, modulo HELPERS
+    for (int i = 0; i < helper; ++i) step();
     for (int work = first_work(); work < 2 * items; work = next_work(work)) {
       Segment s;
       if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
+      const int begin = s.begin + (helper + HELPERS - past) % HELPERS;
+      past = (past + s.end - s.begin) % HELPERS;
+      if (begin >= s.end) continue;
       const Place place = place_of(g, s.tile);
       const long long before = batch_offset(g, g.a_batch, place.batch) + place.m * e.a_row +
-                               static_cast<long long>(s.begin) * CHUNK * e.a_col;
-      RowCopies<!TRANS_A, WIDTH_A> rows(A + before, e.a_row, e.a_col, g.M - place.m, before);
-      const char* b = panel_of(all_b, batch_offset(g, e.b_step, place.batch), place.n, g.N, chunks, s.begin);
-      const int column = place.n % ROWS;
+                               static_cast<long long>(begin) * CHUNK * e.a_col;
+      RowCopies<!TRANS_A, WIDTH_A> rows(A + before, g.M - place.m, before);
+      previous_kernel_has_ended();
+      right.start(B, workspace, e, place, begin);
 #pragma unroll 1
-      for (int k = s.begin * CHUNK; k < min(g.K, s.end * CHUNK); k += CHUNK) {
+      for (int chunk = begin; chunk < s.end; chunk += HELPERS) {
         mbarrier_wait(empty + 8 * stage, parity ^ 1);
         const unsigned to = first_stage + stage * STAGE, barrier = full + 8 * stage;
-        if (threadIdx.x == COMPUTE) {
-          const unsigned tail = first_tail + slot * B_TAIL;
-          bulk_expect(barrier, 2 * B_HALF + B_TAIL);
-          bulk_load(tail, b + SCALES + 4 * column, BN * 4, barrier);
-          bulk_load(tail + BN * 4, b + SCALES + SUMMARY, 32, barrier);
-          if (BN == ROWS) {
-            bulk_load(to + A_BYTES, b, 2 * B_HALF, barrier);
-          } else {
-#pragma unroll 1
-            for (int plane = 0; plane < 2 * PLANES; ++plane)
-              bulk_load(to + A_BYTES + plane * B_PLANE, b + plane * PLANE + 64 * column, B_PLANE, barrier);
-          }
-        }
-        if (++slot == SLOTS) slot = 0;
-        rows.copy(to, g.K - k, threadIdx.x - COMPUTE);
+        const auto bring = [&] { right.bring(to + A_BYTES, first_tail + slot * B_TAIL, barrier, e, chunk, s.end); };
+        if (!SPLIT_B) bring();  // whatever only asks for copies comes first
+        rows.copy(to, g.K - chunk * CHUNK, thread, e);
         mbarrier_arrive_after_copies(barrier);
-        step();
-        b += PANEL_PITCH;
+        if (SPLIT_B) bring();
+#pragma unroll
+        for (int i = 0; i < HELPERS; ++i) {
+          step();
+          if (++slot == SLOTS) slot = 0;
+        }
       }
     }
     return;
@@ -105,6 +116,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
   for (int item = blockIdx.x; item < items; item += gridDim.x)
     left += item < g.whole ? chunks : static_cast<int>(part_begin(g, item - g.whole + 1) -
                                                        part_begin(g, item - g.whole));
+  previous_kernel_has_ended();
   if (group == 1) pass_turn(1);
   for (int work = first_work(); work < 2 * items; work = next_work(work)) {
     Segment s;
@@ -113,10 +125,11 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
 #pragma unroll
     for (int i = 0; i < ACCUMULATORS; ++i) sum[i] = 0.f;
     const Place place = place_of(g, s.tile);
-    const Lines<!TRANS_A, WIDTH_A> lines(A + batch_offset(g, g.a_batch, place.batch) + place.m * e.a_row, e.a_row,
-                                         e.a_col);
+    const Lines<!TRANS_A, WIDTH_A> lines(A + batch_offset(g, g.a_batch, place.batch) + place.m * e.a_row,
+                                         TRANS_A ? e.a_col : e.a_row);
     RowsInRegisters<!TRANS_A, WIDTH_A> a;
-    bool hold = true, dense = false;
+    RightSeen right;
+    bool hold = true;
     mbarrier_wait(full + 8 * stage, parity);
     a.start(first_stage + stage * STAGE, lines, row, column, g.M - place.m - row);
 #pragma unroll 1
@@ -125,20 +138,18 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
       const char* const tail = all_tails + slot * B_TAIL;
       const float* const scales = reinterpret_cast<const float*>(tail) + column;
       mbarrier_wait(full + 8 * stage, parity);
-      const int4 summary = *reinterpret_cast<const int4*>(tail + BN * 4);  // Summary, of B
-      hold = hold && summary.x <= APART_HIGHEST && summary.y >= APART_LOWEST;
-      dense |= summary.z >= min(FEWEST, g.K);
-      bool over;
-      while (__any_sync(~0u, a.split(at, over) || summary.w)) {
+      const int4 told = *reinterpret_cast<const int4*>(tail + BN * 4);
+      bool over, lossy;
+      hold = right.holds(told, g.K, lossy) && hold;
+      while (__any_sync(~0u, a.split(at, over) || lossy)) {
         int zeros[2];
         bool small[2];
         a.look(at, zeros, small);
         const bool any_small = __any_sync(~0u, small[0] || small[1]);
         if (__any_sync(~0u, over || any_small || a.pending) && a.scale_anew(at, small, sum)) continue;
         a.missing[0] += zeros[0], a.missing[1] += zeros[1];
-        if (any_small || summary.w)
-          hold = lossy_holds(ring + stage * STAGE, lines, reinterpret_cast<const float*>(tail), a.rows_of(small),
-                             reinterpret_cast<const unsigned*>(tail + BN * 4 + 16), place.n % ROWS) && hold;
+        if (any_small || lossy)
+          hold = lossy_holds(ring + stage * STAGE, lines, tail, a.rows_of(small), place.n % ROWS) && hold;
         break;
       }
       const unsigned long long b = matrix_descriptor(first_stage + stage * STAGE + A_BYTES);
@@ -193,9 +204,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
     segment_of(g, chunks, anew(work) / 2, anew(work) % 2, s);  // again, for want of registers
     const Place here = place_of(g, s.tile);
     const Output out(g, here, C0, C, reinterpret_cast<float*>(workspace + e.partial_offset), s.slot);
-    if (!dense)
-      broken |= sparse_columns(panel_of(all_b, batch_offset(g, e.b_step, here.batch), here.n, g.N, chunks, 0),
-                               here.n % ROWS, chunks, g.K);
+    broken |= right.sparse(e, workspace, here);
     // Of k-steps past the end of K there may be copies (RowCopies): so many may have been counted too many.
     const int copies = TRANS_A && s.end == chunks ? chunks * CHUNK - g.K : 0;
     if (__any_sync(~0u, copies | a.missing[0] | a.missing[1])) {
@@ -207,8 +216,8 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
         count[r] += __shfl_xor_sync(~0u, count[r], 2);
         count[r] = a.outside[r] || count[r] == 0 ? 0 : max(count[r] - copies, 1);
       }
-      broken |= sparse_rows(count, A + batch_offset(g, g.a_batch, here.batch) +
-                                       (here.m + threadIdx.x / 32 * 16) * e.a_row, e, s.slot < 0 && !copies);
+      const float* const first = A + batch_offset(g, g.a_batch, here.batch) + (here.m + threadIdx.x / 32 * 16) * e.a_row;
+      broken |= sparse_rows(count, first, e, s.end - s.begin == chunks && !copies);
     }
     broken = __any_sync(~0u, broken);
     if (lane == 0) verdicts[turn % 2][threadIdx.x / 32] = broken;
@@ -219,7 +228,8 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
     ++turn;
     // Every tile's mark is written by whoever has its first k-steps: nobody has set them to zero before.
     int* const marks = reinterpret_cast<int*>(workspace + WORKSPACE_HEAD) + 2 * s.tile;
-    if (threadIdx.x % 128 == 0 && s.begin == 0) marks[group] = broken && IEEE_ROWS * group < out.rows;
+    const bool inside = IEEE_ROWS * group < (TURNED ? g.M - here.m : out.rows);
+    if (threadIdx.x % 128 == 0 && s.begin == 0) marks[group] = broken && inside;
     if (broken) {
       reroute(A, B, out, e, here, s, staging, group);
       continue;

@@ -145,6 +145,7 @@ def without_workspace(error: Exception, bound: Bound | Emulated, gpu: Gpu, holde
         OutOfMemory: there is no such kernel, as of operands that tensor cores need split; with what takes less.
     """
     from .kernels.library import RELAID, SPECIALISED
+    from .kernels.schemes import split_before
     from .select import Choice
 
     p, config = bound.problem, replace(bound.config, split=1)
@@ -154,7 +155,8 @@ def without_workspace(error: Exception, bound: Bound | Emulated, gpu: Gpu, holde
     instead, batch = [], f", batch {p.batch.count}" if p.batch.sizes else ""
     if kernel.folder == "tensor":
         instead.append("use precision='ieee', which does without")
-        if holder and bound.workspace_bytes == workspace_bytes(bound, p, gpu):
+        reads_panels = "b" in split_before(bound.kernel, bound.config)
+        if holder and reads_panels and bound.workspace_bytes == workspace_bytes(bound, p, gpu):
             instead.append("split a constant b once, with peakgemm.prepare")
     if holder:
         instead.append("pass memory that you have as Plan.execute's workspace=")

@@ -173,12 +173,13 @@ class Config:
     ``passes`` into how many column slices a thread cuts its tile. ``aligned`` chooses
     the compilation with vector accesses and no bounds test.
 
-    Of the library's kernels alone: ``producers`` counts the threads that only copy,
+    Of the library's kernels alone: ``producers`` counts the threads that copy, and multiply nothing,
     ``registers`` what a computing thread gets when the register file is dealt anew (0: it is
     not), ``slices`` the groups of threads that share a block's tile, each with its share of K,
     ``variant`` the order of FFMAs, loads and unrolling, of which ptxas makes register
     allocations with more or fewer bank conflicts, whether sums are carried over every 16 k-steps (16)
-    and whether a block has one tile (32), and ``split`` says how blocks share K: 1, a
+    and whether a block has one tile (32); of a tensor-core kernel how often a chunk's products are added up, and
+    whether it is asked for C^T (kernels/schemes.py); and ``split`` says how blocks share K: 1, a
     block computes its tiles whole; s > 1, every tile's K is cut among s blocks; 0, stream-K: whole
     tiles in full waves, and the k-steps of the rest dealt evenly to all blocks. ``cluster`` blocks
     share a tile, half of K each; on tensor cores what they copy of B, one below the other.
@@ -217,7 +218,7 @@ class Config:
 
     @property
     def block_threads(self) -> int:
-        """All threads of a block: those of every slice, and those that only copy."""
+        """All threads of a block: those of every slice, and those that copy."""
         return self.threads * self.slices + self.producers
 
     def macros(self) -> dict[str, int]:

@@ -144,11 +144,23 @@ class TestChoice:
 
     @pytest.mark.parametrize(("config", "says"), [
         (replace(streamed(64), bn=96, tn=6), "BN = 96"), (replace(streamed(128), stages=4), "shared memory"),
-        (replace(streamed(64), stages=1), "stages = 1"), (replace(streamed(64), cluster=2), "cluster")])
+        (replace(streamed(64), stages=1), "stages = 1"), (replace(streamed(64), cluster=2), "cluster"),
+        (replace(streamed(64), registers=248), "from 24 to 240")])
     def test_configurations_that_are_none(self, config: Config, says: str) -> None:
         assert not list(violations(STREAMED, streamed(64), architecture("sm_90")))
         assert any(says in text for text in violations(STREAMED, config, architecture("sm_90")))
         assert any("wgmma needs sm_90" in text for text in violations(STREAMED, streamed(64), architecture("sm_89")))
+
+    @pytest.mark.parametrize(("config", "says"), [
+        (replace(FUSED.default, producers=0), "producers = 0 must be 128 to 512"),
+        (replace(FUSED.default, producers=384, stages=2), "producers = 384 must be 128 to 256"),
+        (replace(FUSED.default, producers=192), "multiple of 128"),
+        (replace(FUSED.default, registers=164), "multiple of 8"),
+        (replace(FUSED.default, registers=240), "it leaves 16"),
+        (replace(FUSED.default, bn=128, tn=8), "BN = 128")])
+    def test_fused_configurations_that_are_none(self, config: Config, says: str) -> None:
+        assert not list(violations(FUSED, FUSED.default, architecture("sm_90")))
+        assert any(says in text for text in violations(FUSED, config, architecture("sm_90")))
 
     def test_every_sum_is_carried_over_where_cublas_slices_k(self) -> None:
         for ready in ("", "b"):

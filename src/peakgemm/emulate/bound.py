@@ -33,7 +33,8 @@ class Emulated:
     Attributes:
         kernel, config, problem, scheme: what was bound.
         workspace_bytes: device memory for split operands and partial sums; its head tells afterwards what was rerouted.
-        half_tiles: parts of 64 rows by a tile's columns of the result, each of which the guard may reroute to FFMA.
+        half_tiles: parts of 64 rows by a tile's columns of the result (or of its transpose, where that is computed),
+            each of which the guard may reroute to FFMA.
     """
 
     __slots__ = ("_counters", "_passes", "_turned", "config", "gpu", "half_tiles", "kernel", "problem", "scheme",

@@ -94,7 +94,7 @@ OLDER: Mapping[str, Kernel] = {name: _older(scheme) for name, scheme in SCHEMES.
 
 # A split in the registers of the threads that multiply; B goes through a split pass, or
 STREAMED = Kernel(
-    -1, "fp16x3", "A split in the registers of the threads that multiply",
+    -1, "fp16x3", "the larger operand split in the registers of the threads that multiply",
     Config(128, 128, SCHEMES["fp16x3"].chunk, 8, 8, stages=3, raster=16, producers=128, registers=232), "streamed",
     lambda c: c.stages * 4 * (ROWS * 68 + c.bn * 64) + (c.stages + 1) * (c.bn * 4 + 32) + _ieee_bytes(),
     dynamic=True, folder="tensor", source_name="streamed", defines={"SCHEME": SCHEMES["fp16x3"].code, "SPLIT_B": 0},

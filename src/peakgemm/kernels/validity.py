@@ -232,10 +232,22 @@ def _wgmma(c: Config) -> Iterator[str]:
         yield f"stages = {c.stages} must be 4 or more: one chunk is read while the next comes"
 
 
+def _dealt(c: Config) -> Iterator[str]:
+    """An SM's registers, dealt in eights: so many to each of 256 threads that multiply, the rest to who copies."""
+    threads = 256 + c.producers
+    rest = ((1 << 16) // threads // 8 * 8 * threads - 256 * c.registers) // max(c.producers, 1) // 8 * 8
+    if c.registers % 8 or not 24 <= c.registers <= 240 or not rest >= 24:
+        yield (f"registers = {c.registers} must be a multiple of 8 from 24 to 240 that leaves {c.producers} producers "
+               f"24 each; it leaves {rest}")
+
+
 def _fused(c: Config) -> Iterator[str]:
     """Two warpgroups of 64 rows, and others that copy A and split 16 columns of B a warp."""
     yield from _exactly(c, bm=128, bn=64, bk=64, tm=8, tn=4, min_blocks=1, slices=1, cluster=1)
     yield from _multiple(c, "producers", 128, "a warpgroup copies a chunk")
+    if not 128 <= c.producers <= 128 * c.stages:
+        yield f"producers = {c.producers} must be 128 to {128 * c.stages}: a stage for each warpgroup"
+    yield from _dealt(c)
     if c.stages < 2:
         yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
 
@@ -245,6 +257,7 @@ def _streamed(c: Config) -> Iterator[str]:
     yield from _exactly(c, bm=128, bk=64, tm=8, tn=c.bn // 16, min_blocks=1, slices=1, producers=128, cluster=1)
     if c.bn not in (64, 128):
         yield f"BN = {c.bn} must be 64 or 128: strips of 64 columns of one panel"
+    yield from _dealt(c)
     if c.stages < 2:
         yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
 

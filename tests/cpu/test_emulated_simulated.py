@@ -218,19 +218,22 @@ def test_what_lies_between_rows_counts_nowhere(name: str, layout: str) -> None:
         within(c, a, b)
 
 
-@pytest.mark.parametrize("layout", ["NN", "TN"])
-def test_nothing_is_read_before_a(layout: str) -> None:
-    """Lines of one or two elements from an odd address, the first ones of which lie in the 16 bytes where A begins."""
-    for m, k, lda, trans in ((1, 40, 1, True), (1, 40, 2, True), (30, 2, 2, False), (30, 1, 1, False)):
-        if trans != (layout == "TN"):
-            continue
-        a, b, c = normal(m, k), normal(k, 64, seed=1), np.full((m, 64), np.nan, np.float32)
-        memory = np.full(1 + lda * max(m, k) + 4, np.nan, np.float32)[1:]
-        rows, columns = (1, lda) if trans else (lda, 1)
-        np.lib.stride_tricks.as_strided(memory, (m, k), (4 * rows, 4 * columns))[...] = a
-        problem = Problem(m, 64, k, lda, 64, 64, trans_a=trans, alignment=(4, 16, 16))
-        assert product("narrow", problem, memory, b, c) == 0
-        within(c, a, b, 8)
+FEW = pytest.mark.xfail(strict=True, reason="of tiles with few lines, copies after the first begin before A, "
+                                            "though within the same 16 bytes")
+
+
+@pytest.mark.parametrize(("m", "k", "lda", "trans"), [
+    (1, 40, 1, True), (1, 40, 2, True), (30, 2, 2, False), (30, 1, 1, False), pytest.param(5, 40, 40, False, marks=FEW),
+    pytest.param(40, 3, 40, True, marks=FEW)])
+def test_nothing_is_read_before_a(m: int, k: int, lda: int, trans: bool) -> None:
+    """Lines from an odd address, the first ones of which lie in the 16 bytes where A begins."""
+    a, b, c = normal(m, k), normal(k, 64, seed=1), np.full((m, 64), np.nan, np.float32)
+    memory = np.full(1 + lda * max(m, k) + 4, np.nan, np.float32)[1:]
+    rows, columns = (1, lda) if trans else (lda, 1)
+    np.lib.stride_tricks.as_strided(memory, (m, k), (4 * rows, 4 * columns))[...] = a
+    problem = Problem(m, 64, k, lda, 64, 64, trans_a=trans, alignment=(4, 16, 16))
+    assert product("narrow", problem, memory, b, c) == 0
+    within(c, a, b, 8)
 
 
 def test_integers_are_exact() -> None:

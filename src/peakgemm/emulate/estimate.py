@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 from ..kernels.library import widths
 from ..kernels.registry import Kernel
@@ -139,15 +140,21 @@ def candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: i
     if kernel.wgmma:
         variant = FOUR_TIMES if sliced else TWICE if problem.k < _TWICE_K else 0
         wide = min(problem.m, problem.n) > 128 * _CLUSTER_TILES
-        found = [(kernel, replace(config, variant=variant, cluster=2 if wide else 1))]
+        found = [(kernel, _varied(config, variant, 2 if wide else 1))]
         if scheme_of(FUSED) is scheme:  # C^T where that makes the larger operand the one that is not split before
             for turned in (0, TURNED) if problem.n > problem.m else (0,):
-                found += [(one, replace(tile, variant=variant | turned)) for one, tile in (
+                found += [(one, _varied(tile, variant | turned)) for one, tile in (
                     (FUSED, FUSED.default), (STREAMED, streamed(64)), (STREAMED, streamed(128)))]
     for kernel, config in found:
         for split in _ways(scheme, config, problem, sm_count) if kernel.wgmma and config.cluster == 1 else [1]:
             one = sharing(config, split)
             yield kernel, one, estimate_us(kernel, one, problem, arch, sm_count, ready)
+
+
+@cache
+def _varied(config: Config, variant: int, cluster: int = 1) -> Config:
+    """Kept, as `sharing` keeps its own."""
+    return replace(config, variant=variant, cluster=cluster)
 
 
 def _ways(scheme: Scheme, config: Config, problem: Problem, sm_count: int) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from math import prod
 from struct import Struct
 
@@ -108,6 +109,7 @@ FUSED = Kernel(
     tunes=frozenset({"stages", "raster", "producers", "registers", "variant", "split"}))
 
 
+@cache
 def streamed(columns: int) -> Config:
     """The configuration of `STREAMED` for tiles of 64 or 128 columns."""
     if columns == 128:
@@ -120,9 +122,12 @@ def streamed(columns: int) -> Config:
 TWICE, FOUR_TIMES, TURNED = 1, 2, 4
 
 
+_turned = lru_cache(maxsize=16)(Problem.turned)  # a model asks for each of its candidates
+
+
 def posed(config: Config, problem: Problem) -> Problem:
     """The problem as a kernel with ``config`` sees it."""
-    return problem.turned() if config.variant & TURNED else problem
+    return _turned(problem) if config.variant & TURNED else problem
 
 
 def scheme_of(kernel: Kernel) -> Scheme | None:
@@ -197,9 +202,13 @@ class Emulation:
 
 def split_before(kernel: Kernel, config: Config) -> str:
     """The operands, of ``"ab"``, that ``kernel`` reads as panels."""
-    if kernel == STREAMED:
-        return "a" if config.variant & TURNED else "b"
-    return "" if kernel == FUSED else "ab"
+    panels = _panels(kernel)
+    return "a" if panels == "b" and config.variant & TURNED else panels
+
+
+def _panels(kernel: Kernel) -> str:
+    """The same of the problem as the kernel sees it."""
+    return "" if kernel == FUSED else "b" if kernel == STREAMED else "ab"
 
 
 def emulation(kernel: Kernel, config: Config, problem: Problem, sm_count: int, ready_a: int = 0,
@@ -209,10 +218,10 @@ def emulation(kernel: Kernel, config: Config, problem: Problem, sm_count: int, r
     Raises:
         InvalidValue: more than 2**31 - 1 tiles or panels.
     """
-    p, scheme, before = posed(config, problem), scheme_of(kernel), split_before(kernel, config)
+    p, scheme, before = posed(config, problem), scheme_of(kernel), _panels(kernel)
     assert scheme is not None
     if p.trans_c:
-        ready_a, ready_b, before = ready_b, ready_a, before.translate({97: 98, 98: 97})
+        ready_a, ready_b = ready_b, ready_a
     a = operand(scheme, p.m, p.k, p.batch.sizes, p.batch.a)
     b = operand(scheme, p.n, p.k, p.batch.sizes, p.batch.b)
     down = -(-p.m // (config.bm * config.cluster))

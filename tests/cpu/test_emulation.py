@@ -115,7 +115,7 @@ class TestChoice:
         assert replace(p, c0=None).turned().turned() == replace(p, c0=None)
         with pytest.raises(InvalidValue, match="ldc = 11008 is shorter than its row of 11009"):
             Problem(11009, 512, 64, 64, 512, 11008, trans_c=True)
-        one = replace(p, batch=Batch())
+        one = replace(p, batch=Batch(), alignment=(16, 16, 16))
         chosen = choose(one, "sm_90", SMS, "", "emulated")
         assert chosen.kernel is STREAMED and chosen.config.variant & TURNED
         plan, ready = (emulation(STREAMED, chosen.config, one, SMS, ready_a=at) for at in (0, 0x1000))

@@ -25,26 +25,29 @@ from ..kernels.schemes import (
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 
-# Fitted to times on an H100; root mean square error against the 891 of results/h100/tensor-kernels.json 7 %. A tile's
+# Fitted to times on an H100; root mean square error against the 899 of results/h100/tensor-kernels.json 7 %. A tile's
 # chunk of K, the rest of a tile, what launches cost, what moves through memory (of its nominal bandwidth).
-_CHUNK_US, _TILE_US = {"fp16x3": 1.21, "tf32x3": 1.25, "bf16x9": 2.95}, 2.55
-_FUSED_CHUNK_US, _FUSED_TILE_US = 1.28, 2.05
-_FUSED_SKEW_US = 0.26, 0.25  # more for a chunk of A, of B, whose rows start anywhere
+_CHUNK_US, _TILE_US = {"fp16x3": 1.065, "tf32x3": 1.25, "bf16x9": 2.95}, 2.5
+_FUSED_CHUNK_US, _FUSED_TILE_US = 1.22, 2.0
+_FUSED_SKEW_US = 0.275, 0.26  # more for a chunk of A, of B, whose rows start anywhere
 _FUSED_COLUMNS_US = 0.085  # and where K is contiguous in B: a lane has pieces of four columns
-_STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 0.98, 128: 1.395}, {64: 1.97, 128: 2.5}  # by columns of a tile
-_STREAMED_SKEW_US, _STREAMED_FAR = 0.475, 1.1  # more for a chunk of A whose rows start anywhere; times, of a large A:
+_STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 1.015, 128: 1.42}, {64: 1.9, 128: 2.5}  # by columns of a tile
+_STREAMED_SKEW_US, _STREAMED_FAR = 0.4, 1.09  # more for a chunk of A whose rows start anywhere; times, of a large A:
 _FAR_BYTES = 40 << 20  # which L2 does not keep
-_SKEW_DOWN_US = 0.36   # more again where it is A's columns that are contiguous
-_RAMP_US = 2.3         # until what is split on the way comes at the bandwidth of the memory
+_SKEW_DOWN_US = 0.24   # more again where it is A's columns that are contiguous
+_RAMP_US = 2.6         # until what is split on the way comes at the bandwidth of the memory
 _FUSED_SHARE = 0.91    # and of that what the fused kernel reaches
-# More for a chunk whose sums are carried over four times: of the product kernel (reckoned), of the fused one, and by
-# columns of a tile of the streamed one.
-_FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.77, 0.26, {64: 0.27, 128: 0.72}
-_TURNED_ACROSS_US = 2.5  # more for a tile of C^T where rows of C start anywhere: pieces of eight floats
-_START_US, _FUSED_START_US, _STREAMED_START_US, _REDUCE_US = 4.4, 2.1, 5.5, 2.5
+# More for a chunk whose sums are carried over twice (of the product kernel, which otherwise promotes while it
+# multiplies) or four times: of the product kernel (reckoned), of the fused one, and by columns of a tile of the
+# streamed one.
+_TWICE_US = 0.245
+_FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.9, 0.265, {64: 0.24, 128: 0.71}
+_TURNED_ACROSS_US = 1.3  # more for a tile of C^T where rows of C start anywhere: pieces of eight floats
+_START_US, _FUSED_START_US, _STREAMED_START_US, _REDUCE_US = 4.3, 1.8, 5.4, 2.5
 _BANDWIDTH = 0.82
-# Rows that do not start at 16 bytes are read word by word.
-_UNALIGNED = 1.7
+_ALONE = 0.5       # what part of it some of the SMs reach: their part of all SMs, to this power
+# More of a split pass where rows do not start at 16 bytes.
+_UNALIGNED = 1.2
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _FLOAT = 4
 # Between equals: tiles whole rather than in equal parts, and those rather than in ranges that end anywhere; both
@@ -94,8 +97,7 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
         moved = (p.m * p.k + p.k * p.n + p.m * p.n) / _FUSED_SHARE
     else:
         chunk, moved = _CHUNK_US[scheme.name], 0.0
-        if four_times:
-            chunk += _FOUR_TIMES_US
+        chunk += {TWICE: _TWICE_US, FOUR_TIMES: _FOUR_TIMES_US}.get(config.variant, 0.0)
         panels = sum(operand(scheme, rows, p.k, p.batch.sizes, strides).bytes
                     for name, rows, strides in (("a", p.m, p.batch.a), ("b", p.n, p.batch.b)) if name != ready)
         begin = _START_US + panels * (1 + _FLOAT / (scheme.planes * scheme.element)) * slow / bandwidth
@@ -109,8 +111,10 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
         touched = 1 if length * parts == shared * chunks and chunks % length == 0 else 2
         turns = tiles // sm_count * (chunks * chunk + tile) + length * chunk + touched * tile
     else:
-        parts = tiles * config.split if config.split > 1 else 0
-        turns = -(-tiles * config.split // sm_count) * (-(-chunks // config.split) * chunk + tile)
+        blocks = tiles * config.split
+        parts = blocks if config.split > 1 else 0
+        turns = -(-blocks // sm_count) * (-(-chunks // config.split) * chunk + tile)
+        moved /= min(1.0, blocks / sm_count) ** _ALONE
     reduce = _REDUCE_US + 2 * parts * config.bm * config.bn * _FLOAT / bandwidth if parts else 0.0
     memory = _FLOAT * count * moved / bandwidth
     return begin + max(turns, tile + memory + min(memory, _RAMP_US)) + reduce

@@ -104,7 +104,7 @@ STREAMED = Kernel(
 # is split on the way: one kernel, for products that a split pass of their own would hold up.
 FUSED = Kernel(
     -1, "fp16x3", "both operands split on the way to the tensor cores, in one kernel",
-    replace(STREAMED.default, bn=64, tn=4, stages=4, producers=256, registers=160), "fused", STREAMED.shared_bytes,
+    replace(STREAMED.default, bn=64, tn=4, stages=4, producers=256, registers=168), "fused", STREAMED.shared_bytes,
     dynamic=True, folder="tensor", source_name="streamed", defines={"SCHEME": SCHEMES["fp16x3"].code, "SPLIT_B": 1},
     tunes=frozenset({"stages", "raster", "producers", "registers", "variant", "split"}))
 

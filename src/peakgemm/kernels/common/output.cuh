@@ -66,25 +66,47 @@ struct Output {
   // What a warp has staged: from there on, whole lines. Little code, on purpose: with a store for each of a thread's 64
   // sums, where jumps past its tests each missed the instruction cache, a tile took 3 to 4 us more.
   __device__ __forceinline__ void store_rows(const float* staged, int row, int column, int lane) const {
+    // All is read before the first is stored: the compiler takes what is stored for what may be read next.
     if (plain) {
+      float4 v[4];
 #pragma unroll
-      for (int y = 0; y < 8; y += 2) {
-        float4 v;
-        int down = row + y + lane / 16, right = column + lane % 16 * 4;
+      for (int i = 0; i < 4; ++i) {
         if (TURNED) {  // two lanes have a column's eight rows, a whole sector
-          const float* const from = staged + lane % 2 * 4 * STAGED_PITCH + 8 * y + lane / 2;
-          v = make_float4(from[0], from[STAGED_PITCH], from[2 * STAGED_PITCH], from[3 * STAGED_PITCH]);
-          down = row + lane % 2 * 4, right = column + 8 * y + lane / 2;
+          const float* const from = staged + lane % 2 * 4 * STAGED_PITCH + 16 * i + lane / 2;
+          v[i] = make_float4(from[0], from[STAGED_PITCH], from[2 * STAGED_PITCH], from[3 * STAGED_PITCH]);
         } else {
-          v = *reinterpret_cast<const float4*>(staged + (y + lane / 16) * STAGED_PITCH + lane % 16 * 4);
+          v[i] = *reinterpret_cast<const float4*>(staged + (2 * i + lane / 16) * STAGED_PITCH + lane % 16 * 4);
         }
-        *reinterpret_cast<float4*>(at(down, right)) = make_float4(alpha * v.x, alpha * v.y, alpha * v.z, alpha * v.w);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float* const to = TURNED ? at(row + lane % 2 * 4, column + 16 * i + lane / 2)
+                                 : at(row + 2 * i + lane / 16, column + lane % 16 * 4);
+        *reinterpret_cast<float4*>(to) = make_float4(alpha * v[i].x, alpha * v[i].y, alpha * v[i].z, alpha * v[i].w);
+      }
+      return;
+    }
+    if (beta == 0.f) {
+      // Rows that start anywhere, or end at the edge: words, with two tests each. By the general case below 2047 took
+      // 8 us more.
+      const int first = TURNED ? lane % 8 : 0, beside = TURNED ? lane / 8 : lane;
+      const float* const from = staged + first * STAGED_PITCH + beside;
+      const int down = rows - row - first, right = columns - column - beside;
+      float v[16];
+#pragma unroll
+      for (int t = 0; t < 16; ++t) v[t] = alpha * from[TURNED ? 4 * t : t / 2 * STAGED_PITCH + t % 2 * 32];
+      float* to = at(row + first, column + beside);
+#pragma unroll
+      for (int t = 0; t < 16; ++t) {
+        if ((TURNED ? 0 : t / 2) < down && (TURNED ? 4 * t : t % 2 * 32) < right) to[TURNED ? 0 : t % 2 * 32] = v[t];
+        if (TURNED) to += 4 * ldc;
+        else if (t % 2) to += ldc;
       }
       return;
     }
 #pragma unroll 1
     for (int y = 0; y < 8; y += 4) {
-      float v[8];  // all are read before the first is stored: C0 may be C
+      float v[8];  // and C0 may be C
 #pragma unroll
       for (int t = 0; t < 8; ++t) {
         const int down = TURNED ? lane % 8 : y + t / 2, right = TURNED ? 8 * y + 4 * t + lane / 8 : t % 2 * 32 + lane;

@@ -90,10 +90,11 @@ struct RowCopies {
         if (line_at + (i + 1) * BELOW < lines_there) from += BELOW * line;
       }
     } else {
+      int begin = careful ? -x : 0;
 #pragma unroll 1
       for (int i = 0; i < ROUNDS; ++i) {
-        copy_piece(swizzled(place, line_at, i), from, there ? length - x : 0, careful && i == 0 ? -x : 0);
-        if (line_at + (i + 1) * BELOW < lines_there) from += BELOW * line;
+        copy_piece(swizzled(place, line_at, i), from, there ? length - x : 0, begin);
+        if (line_at + (i + 1) * BELOW < lines_there) from += BELOW * line, begin = 0;
       }
     }
     if (!Layout::ALIGNED_LINES && thread < Layout::LINES) {
@@ -196,9 +197,9 @@ struct RowsInRegisters {
       shift[r] = bits ? shift_of(bits) : 0;
       lowest[r] = bits ? shift[r] : UNSCALED;
       highest[r] = bits ? shift[r] : -UNSCALED;
-      if (!bits) pending = 0x8000u;
       missing[r] = 0;
       outside[r] = there > 8 * r ? 0 : ~0u;
+      if (!bits && !outside[r]) pending = 0x8000u;
     }
   }
 
@@ -276,7 +277,7 @@ struct RowsInRegisters {
         highest[r] = max(highest[r], wanted);
         broken |= highest[r] - lowest[r] > MOST_DRIFT;  // sums could leave FP32's range
       }
-      if (lowest[r] == UNSCALED) pending = 0x8000u;
+      if (lowest[r] == UNSCALED && !outside[r]) pending = 0x8000u;
     }
     if (!__any_sync(~0u, changed)) return false;
 #pragma unroll

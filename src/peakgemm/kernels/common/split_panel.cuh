@@ -38,7 +38,8 @@ struct __align__(16) Summary {
 constexpr int NOT_FINITE = 1 << 20;
 constexpr int NO_ROW = -(1 << 20);
 
-// The head of a workspace, set to zero by the split pass; the panels of A follow, then those of B.
+// The head of a workspace, set to zero by the split pass. Kernels that split A themselves mark instead, behind it, each
+// half tile that was computed with FFMAs. The panels of A follow, then those of B.
 struct Progress {
   unsigned met;   // copying threads that came to a meeting
   int rerouted;   // half tiles that were computed with FFMAs

@@ -71,12 +71,16 @@ __device__ __forceinline__ void pass_turn(int group) {
   asm volatile("bar.arrive %0, %1;" ::"r"(3 - group), "n"(COMPUTE) : "memory");
 }
 
-// A chunk: sum += its products, with its two halves' descriptors and its scales. `pass` is called when all is issued,
-// `read` when the operands have been.
+// A chunk, by its two halves' descriptors and its scales. `pass` is called when all is issued, `read` when the operands
+// have been. What it leaves in `rest` is to be promoted, with its scales, by the next chunk while that one's corrections
+// are multiplied; here `rest` and `last` are what the chunk before has left. Of the array that wgmma writes ptxas could
+// not tell that its values are there, and would wait.
+constexpr bool LATER = !TWICE && !FOUR_TIMES;  // those promote all at once
 template <class Pass, class Read>
-__device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], const unsigned long long (&a)[2],
-                                          const unsigned long long (&b)[2], const float* scales, int row, int column,
-                                          Pass pass, Read read) {
+__device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], float (&rest)[ACCUMULATORS],
+                                          const unsigned long long (&a)[2], const unsigned long long (&b)[2],
+                                          const float* last, const float* scales, int row, int column, Pass pass,
+                                          Read read) {
   float high[ACCUMULATORS], low[ACCUMULATORS];
   wgmma_fence();
   if (TWICE) {  // the first time under way
@@ -104,6 +108,10 @@ __device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], const unsi
   } else {
     multiply_low<false>(low, a[0], b[0]);
     multiply_low<true>(low, a[1], b[1]);
+    wgmma_commit();
+    __syncwarp();  // nothing of what follows goes before them
+    promote(sum, rest, last, row, column);
+    wgmma_fence();
     multiply_high<false>(high, a[0], b[0]);
     multiply_high<true>(high, a[1], b[1]);
   }
@@ -112,8 +120,8 @@ __device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], const unsi
   wgmma_wait<0>();
   read();
 #pragma unroll
-  for (int i = 0; i < ACCUMULATORS; ++i) high[i] = fmaf(low[i], 1.f / LOW_SCALE, high[i]);
-  promote(sum, high, scales, row, column);
+  for (int i = 0; i < ACCUMULATORS; ++i) rest[i] = fmaf(low[i], 1.f / LOW_SCALE, high[i]);
+  if (!LATER) promote(sum, rest, scales, row, column);
 }
 
 // The results of a warp, 8 x 64 of its 16 x BN sums at a time, by way of `staged`; `row`: its first.

@@ -3,7 +3,8 @@
 // Idea: one read of each operand. A power of two per row and chunk of K scales, so a block needs no more than its own
 //   panel; the panel is built in shared memory as the product will want it and leaves in whole lines.
 // Any layout: where K is contiguous eight threads share a row, else the lanes of a warp read neighbouring rows. Rows
-//   that start anywhere are read word by word, a warp beside itself, and dealt out through shared memory.
+//   that start anywhere are read by the 16 bytes in which their elements lie and shifted in registers; where there is
+//   nothing beside them, word by word, a warp beside itself, and dealt out through shared memory.
 // The guard's facts (exponents, infinities, elements too small to split) are counted on the way.
 
 #include "common/gemm.cuh"
@@ -30,6 +31,20 @@ __device__ __forceinline__ void read_piece(float (&v)[PIECE], const float* from,
   }
 }
 
+// All of a piece of a row that starts anywhere, by the 16 bytes in which its elements lie; zeros where it is not `inside`.
+__device__ __forceinline__ void read_shifted(float (&v)[PIECE], const float* from, bool inside) {
+  const int shift = reinterpret_cast<unsigned long long>(from) / 4 % 4;
+  float whole[PIECE + 4] = {};
+#pragma unroll
+  for (int i = 0; i <= PIECE; i += 4)
+    if (inside && (i < PIECE || shift))
+      *reinterpret_cast<float4*>(&whole[i]) = __ldg(reinterpret_cast<const float4*>(from - shift + i));
+#pragma unroll
+  for (int i = 0; i < PIECE + 2; ++i) whole[i] = shift & 1 ? whole[i + 1] : whole[i];
+#pragma unroll
+  for (int i = 0; i < PIECE; ++i) v[i] = shift & 2 ? whole[i + 2] : whole[i];
+}
+
 template <bool K_INNER, int WIDTH>
 __device__ __forceinline__ void split_panel(const float* operand, long long row_step, long long col_step, int first,
                                             int rows, int k, int depth, char* image, uint2* halves, char* to) {
@@ -37,6 +52,9 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
   float v[EACH][PIECE];
   int row[EACH], piece[EACH];
   unsigned top[EACH], count[EACH];
+  // Reading up to three elements before a piece and after it needs other elements there.
+  const bool shifted = K_INNER && WIDTH == 1 && k + CHUNK <= depth && (k > 0 || first > 0) &&
+                       (first + ROWS < rows || k + CHUNK + 4 <= depth);
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
     // Eight lanes that store at a time are two rows by four pieces, or eight rows: eight different bank groups.
@@ -48,8 +66,10 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
     if (!K_INNER || WIDTH == 4)
       read_piece<K_INNER, WIDTH>(v[e], operand + (first + row[e]) * row_step + at * col_step, col_step,
                                  inside ? depth - at : 0);
+    else if (shifted)
+      read_shifted(v[e], operand + (first + row[e]) * row_step + at, inside);
   }
-  if (K_INNER && WIDTH == 1) {
+  if (K_INNER && WIDTH == 1 && !shifted) {
     float* const staged = reinterpret_cast<float*>(image);
     static_assert(ROWS * CHUNK * 4 <= SCALES, "the summary after the planes is there already");
 #pragma unroll

@@ -8,8 +8,9 @@
 // TURNED, it is asked for C^T, so that op(B) is what is split in registers: whichever operand is the larger one.
 // Two warpgroups multiply 64 rows by 64 columns at a time, and take turns: one has the tensor cores while the other
 //   splits.
-// Both are the guard, of what they have: A's elements, and the summaries of B's panels. A half tile for whose data the
-//   split is too coarse is computed with FFMAs instead. Tiles are shared along K as in product.cu; reduce.cu adds up.
+// They are the guard, too, by A's elements and what they are told of B: the summaries of its panels, or what those have
+//   seen who split it. A half tile for whose data the split is too coarse is computed with FFMAs instead. Tiles are
+//   shared along K as in product.cu; reduce.cu adds up.
 
 #include "common/gemm.cuh"
 #include "common/anew.cuh"
@@ -35,6 +36,20 @@ constexpr int STAGE = A_BYTES + 2 * B_HALF;
 constexpr int B_TAIL = BN * 4 + 32;  // a chunk's scales of columns, and B's summary
 constexpr int SLOTS = STAGES + 1;    // for those, read until the products of the next chunk have begun
 constexpr int TIMES = FOUR_TIMES ? 4 : TWICE ? 2 : 1;  // that sums of first planes are carried over in a chunk
+
+// sum += scale_j part, of 64 columns; `scales` from this thread's first column on.
+__device__ __forceinline__ void promote_strip(float (&sum)[ACCUMULATORS], const float (&part)[STRIP_SUMS],
+                                              const float* scales, int strip) {
+#pragma unroll
+  for (int i = 0; i < STRIP_SUMS / 4; ++i) {
+    const float2 scale = *reinterpret_cast<const float2*>(scales + strip * STRIP + 8 * i);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float& to = sum[strip * STRIP_SUMS + 4 * i + j];
+      to = fmaf(part[4 * i + j], j % 2 ? scale.y : scale.x, to);
+    }
+  }
+}
 
 // What an SM's registers leave to a producer when those who multiply have taken theirs.
 constexpr int DEALT = 65536 / (COMPUTE + PRODUCERS) / 8 * 8 * (COMPUTE + PRODUCERS);
@@ -183,15 +198,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
 #pragma unroll
             for (int i = 0; i < STRIP_SUMS; ++i) high[i] = fmaf(low[i], 1.f / LOW_SCALE, high[i]);
           }
-#pragma unroll
-          for (int i = 0; i < STRIP_SUMS / 4; ++i) {
-            const float2 scale = *reinterpret_cast<const float2*>(scales + strip * STRIP + 8 * i);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-              float& to = sum[strip * STRIP_SUMS + 4 * i + j];
-              to = fmaf(high[4 * i + j], j % 2 ? scale.y : scale.x, to);
-            }
-          }
+          promote_strip(sum, high, scales, strip);
           if (k < 3) wgmma_fence();
         }
       }

@@ -38,8 +38,8 @@ _SKEW_DOWN_US = 0.24   # more again where it is A's columns that are contiguous
 _RAMP_US = 2.6         # until what is split on the way comes at the bandwidth of the memory
 _FUSED_SHARE = 0.91    # and of that what the fused kernel reaches
 # More for a chunk whose sums are carried over twice (of the product kernel, which otherwise promotes while it
-# multiplies) or four times: of the product kernel (reckoned), of the fused one, and by columns of a tile of the
-# streamed one.
+# multiplies; fitted to fp16x3) or four times: of the product kernel (reckoned), of the fused one, and by columns of a
+# tile of the streamed one.
 _TWICE_US = 0.245
 _FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.9, 0.265, {64: 0.24, 128: 0.71}
 _TURNED_ACROSS_US = 1.3  # more for a tile of C^T where rows of C start anywhere: pieces of eight floats
@@ -97,7 +97,7 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
         moved = (p.m * p.k + p.k * p.n + p.m * p.n) / _FUSED_SHARE
     else:
         chunk, moved = _CHUNK_US[scheme.name], 0.0
-        chunk += {TWICE: _TWICE_US, FOUR_TIMES: _FOUR_TIMES_US}.get(config.variant, 0.0)
+        chunk += {TWICE: _TWICE_US, FOUR_TIMES: _FOUR_TIMES_US}.get(config.variant & ~TURNED, 0.0)
         panels = sum(operand(scheme, rows, p.k, p.batch.sizes, strides).bytes
                     for name, rows, strides in (("a", p.m, p.batch.a), ("b", p.n, p.batch.b)) if name != ready)
         begin = _START_US + panels * (1 + _FLOAT / (scheme.planes * scheme.element)) * slow / bandwidth
@@ -110,13 +110,13 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
         # A range touches two tiles, unless ranges end where tiles do.
         touched = 1 if length * parts == shared * chunks and chunks % length == 0 else 2
         turns = tiles // sm_count * (chunks * chunk + tile) + length * chunk + touched * tile
+        blocks = max(parts, tiles)
     else:
         blocks = tiles * config.split
         parts = blocks if config.split > 1 else 0
         turns = -(-blocks // sm_count) * (-(-chunks // config.split) * chunk + tile)
-        moved /= min(1.0, blocks / sm_count) ** _ALONE
     reduce = _REDUCE_US + 2 * parts * config.bm * config.bn * _FLOAT / bandwidth if parts else 0.0
-    memory = _FLOAT * count * moved / bandwidth
+    memory = _FLOAT * count * moved / bandwidth / min(1.0, blocks / sm_count) ** _ALONE
     return begin + max(turns, tile + memory + min(memory, _RAMP_US)) + reduce
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from math import sqrt
 
 from ..kernels.library import widths
 from ..kernels.registry import Kernel
@@ -45,7 +46,6 @@ _FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.9, 0.265, {64:
 _TURNED_ACROSS_US = 1.3  # more for a tile of C^T where rows of C start anywhere: pieces of eight floats
 _START_US, _FUSED_START_US, _STREAMED_START_US, _REDUCE_US = 4.3, 1.8, 5.4, 2.5
 _BANDWIDTH = 0.82
-_ALONE = 0.5       # what part of it some of the SMs reach: their part of all SMs, to this power
 # More of a split pass where rows do not start at 16 bytes.
 _UNALIGNED = 1.2
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -116,7 +116,8 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
         parts = blocks if config.split > 1 else 0
         turns = -(-blocks // sm_count) * (-(-chunks // config.split) * chunk + tile)
     reduce = _REDUCE_US + 2 * parts * config.bm * config.bn * _FLOAT / bandwidth if parts else 0.0
-    memory = _FLOAT * count * moved / bandwidth / min(1.0, blocks / sm_count) ** _ALONE
+    # Few SMs reach more than their share of the bandwidth: its square root.
+    memory = _FLOAT * count * moved / bandwidth / sqrt(min(1.0, blocks / sm_count))
     return begin + max(turns, tile + memory + min(memory, _RAMP_US)) + reduce
 
 

@@ -247,6 +247,16 @@ def test_rows_are_read_the_same_wherever_they_start(k: int, ld: int, begin: int)
     assert (c[0] == c[1]).all()
 
 
+def test_blocks_of_a_cluster_that_share_copies_of_b() -> None:
+    """The same bits as each by itself; the last cluster's second block has no rows."""
+    m, n, k = 300, 131, 449
+    a, b, c = normal(m, k), normal(k, n, seed=1), np.zeros((2, m, n), np.float32)
+    problem = Problem(m, n, k, k, n, n, alignment=(4, 4, 4))
+    for cluster in (1, 2):
+        assert product("fp16x3", problem, a, b, c[cluster - 1], cluster=cluster) == 0
+    assert (c[0] == c[1]).all()
+
+
 def test_integers_are_exact() -> None:
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-64, 65, shape).astype(np.float32) for shape in ((64, 200), (200, 64)))

@@ -25,6 +25,26 @@ UNITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 Array = NDArray[Any]
 
 
+def in_cluster(machine: Machine, lanes: LaneSet, address: Array) -> tuple[Array, Array]:
+    """Of addresses in the shared memory of a cluster's blocks (see ``mapa``): the block, and the place there.
+
+    An address that names no block of the cluster lies beyond every block's memory.
+    """
+    rank, own = (address >> np.uint32(RANK)).astype(np.int64), lanes.block_of
+    named = (rank > 0) & (rank <= machine.cluster)
+    block = np.where(named, own // machine.cluster * machine.cluster + rank - 1, own)
+    return block, np.where(rank > machine.cluster, address, address & np.uint32((1 << RANK) - 1))
+
+
+def refuse_ended(machine: Machine, ins: Instruction, lanes: LaneSet, block: Array, what: str) -> None:
+    """Report who does something with the shared memory of a block that has ended."""
+    alive = np.asarray(machine.batch.live.reshape(machine.batch.blocks, -1).any(axis=1))
+    gone = ~alive[block]
+    if gone.any():
+        machine.fault("shared_race", ins, f"{what} of a block that has ended; put a barrier of the cluster behind it",
+                      lanes.lanes[gone])
+
+
 class Pattern:
     """Addresses of one execution, and what was found out about them and their translations."""
 
@@ -138,23 +158,16 @@ class Site:
         Counts no wavefronts: it is the network between SMs that such an access takes.
         """
         batch, size = self.machine.batch, self.size
-        rank = (address >> np.uint32(RANK)).astype(np.int64)
-        # An address that names no block of the cluster lies beyond every block's memory.
-        within = np.where(rank > self.machine.cluster, address, address & np.uint32((1 << RANK) - 1))
+        block, within = in_cluster(self.machine, lanes, address)
         valid = self._refuse_shared(lanes, within)
         if valid is not None:
-            lanes, rank, within = batch.pool.get(lanes.lanes[valid]), rank[valid], within[valid]
+            lanes, block, within = batch.pool.get(lanes.lanes[valid]), block[valid], within[valid]
             if not lanes.n:
                 return np.empty(0, np.int64), valid
         self.counts.requests += lanes.warps
         self.counts.bytes += lanes.n * size
         own = lanes.block_of
-        block = np.where(rank > 0, own // self.machine.cluster * self.machine.cluster + rank - 1, own)
-        alive = np.asarray(batch.live.reshape(batch.blocks, -1).any(axis=1))
-        gone = ~alive[block]
-        if gone.any():
-            self.machine.fault("shared_race", self.ins, f"{size}-byte {self.verb} of the shared memory of a block that "
-                               "has ended; put a barrier of the cluster behind it", lanes.lanes[gone])
+        refuse_ended(self.machine, self.ins, lanes, block, f"{size}-byte {self.verb} of the shared memory")
         # From the beginning of one's own, as patterns count.
         pattern, shift = self.match("shared", lanes, within.astype(np.int64) + (block - own) * batch.shared_stride)
         offsets = within.astype(np.int64) + block * batch.shared_stride

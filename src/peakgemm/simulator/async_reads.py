@@ -64,7 +64,8 @@ class AsyncReads:
 
     def __init__(self, clocks: Clocks) -> None:
         self.clocks = clocks
-        self.group: dict[Any, Array] = {}  # per reader within a block: of each unit the last group that reads it
+        # Per reader within a block, and the block's rank in its cluster: of each unit the last group that reads it.
+        self.group: dict[Any, Array] = {}
         self.code: dict[Any, Array] = {}
         # by wgmma's warps and by threads
         self.commits = {"g": np.zeros(len(clocks.clock), np.int64), "s": np.zeros(len(clocks.commits), np.int64)}
@@ -83,7 +84,7 @@ class AsyncReads:
         across = 32 * np.arange(WARPGROUP) if kind == "g" else np.zeros(1, np.int64)
         for leader, read, number in zip(leaders, units, self._reader(kind, leaders), strict=True):
             self._check_before(kind, site, leader + across, read)
-            key = (kind, int(number))
+            key = (kind, int(number), int(clocks.rank(leader // clocks.batch.padded)))
             if key not in self.group:
                 clocks.new_column(key)
                 self.group[key] = np.zeros(len(clocks.group), np.int32)
@@ -138,6 +139,7 @@ class AsyncReads:
             if late.any():
                 first = int(np.flatnonzero(late)[0])
                 block = int(lanes.lanes[first]) // clocks.batch.padded
+                block += key[2] - int(clocks.rank(block))
                 other = block * clocks.batch.padded + key[1] * (32 * WARPGROUP if key[0] == "g" else 1)
                 clocks.report(key[0], int(late.sum()), event, site, (int(lanes.lanes[first]), other), int(unit[first]),
                               int(self.code[key][unit[first]]))
@@ -153,7 +155,7 @@ class AsyncReads:
         waiters = np.unique(lanes.warp_of) if kind == "g" else lanes.lanes
         first = waiters * 32 if kind == "g" else waiters
         for waiter, lane, number in zip(waiters, first, self._reader(kind, first), strict=True):
-            column = clocks.columns.get((kind, int(number)))
+            column = clocks.columns.get((kind, int(number), int(clocks.rank(lane // clocks.batch.padded))))
             if column is not None:
                 row = clocks.clock[lane >> 5]
                 row[column] = max(row[column], self.commits[kind][waiter] - keep)

@@ -51,7 +51,8 @@ class Clocks:
         self.commits = np.zeros(batch.blocks * batch.padded, np.int32)
         self.released: dict[Any, NDArray[np.int64]] = {}
         # An mbarrier of bulk copies has a column of the clocks: how many of its phases each warp knows to have ended.
-        # So has who reads asynchronously: how many of its groups of reads.
+        # So has who reads asynchronously: how many of its groups of reads. Blocks of one rank in their clusters share
+        # them.
         self.columns: dict[Any, int] = {}
         self.column = self.group  # of each unit's bulk copy
         self.reads = AsyncReads(self)
@@ -77,12 +78,10 @@ class Clocks:
 
     def _join(self, warps: NDArray[Any], together: int) -> None:
         """Each of these warps knows what the others of its block know, or with ``together`` warps its cluster."""
-        # What ends asynchronously is known by a block's own mbarriers and groups: behind the columns of warps.
-        columns = 2 * self.across
-        for group, some in ((warps // together, slice(columns)), (warps // self.block, slice(columns, None))):
-            for one in np.unique(group):
-                mine = warps[group == one]
-                self.clock[mine, some] = self.clock[mine, some].max(axis=0)
+        group = warps // together
+        for one in np.unique(group):
+            mine = warps[group == one]
+            self.clock[mine] = self.clock[mine].max(axis=0)
         self.clock[warps, self.own[warps]] += 1
 
     def replay(self, log: list[Token]) -> None:
@@ -102,9 +101,12 @@ class Clocks:
             elif kind == "proxy":
                 self._fence(np.unique(token[1].warp_of))
             elif kind == "landed":
-                if token[1] in self.columns:
-                    known = self.clock[:, self.columns[token[1]]]
-                    known[token[2].warp_of] = np.maximum(known[token[2].warp_of], token[3] + 1)
+                warps = np.unique(token[2].warp_of)
+                for rank in np.unique(self.rank(warps // self.block)).tolist():
+                    if ("m", token[1], rank) in self.columns:
+                        known = self.clock[:, self.columns["m", token[1], rank]]
+                        mine = warps[self.rank(warps // self.block) == rank]
+                        known[mine] = np.maximum(known[mine], token[3] + 1)
             elif kind == "bar":
                 self._join(np.unique(token[1].warp_of), self.block)
             elif kind == "cluster":
@@ -119,7 +121,7 @@ class Clocks:
             elif kind == "wait":
                 self._wait(token[1], token[2])
             elif kind == "arrive":
-                self._release(token[1], np.unique(token[2].warp_of))
+                self._release(token[1], np.unique(token[2].warp_of), *token[3:])
             elif kind == "join":
                 self._acquire(token[1], np.unique(token[2].warp_of))
 
@@ -157,9 +159,15 @@ class Clocks:
         self.clock[warps, fenced] = np.maximum(self.clock[warps, fenced], self.clock[warps, :self.across])
         self.clock[warps, self.own[warps]] += 1
 
-    def _release(self, key: Any, warps: NDArray[Any]) -> None:
+    def rank(self, block: Any) -> Any:
+        """Of a block in its cluster."""
+        return block % self.machine.cluster
+
+    def _release(self, key: Any, warps: NDArray[Any], beside: int = 0) -> None:
+        """``beside``: how many blocks further the flag or mbarrier lies."""
         for warp in warps:
-            known = self.released.setdefault((key, int(warp) // self.block), np.zeros(self.clock.shape[1], np.int64))
+            known = self.released.setdefault((key, int(warp) // self.block + beside),
+                                             np.zeros(self.clock.shape[1], np.int64))
             np.maximum(known, self.clock[warp], out=known)
         self.clock[warps, self.own[warps]] += 1
 
@@ -212,15 +220,16 @@ class Clocks:
             self.lane["t"] = np.full_like(self.group, -1)
             self.time["t"] = np.zeros(len(self.group), np.int64)
             self.code["t"], self.column = np.zeros_like(self.group), np.zeros_like(self.group)
-        if mbarrier not in self.columns:
-            self.new_column(mbarrier)
         offsets = pattern.ref.astype(np.int64) + pattern.lanes.block_of * self.batch.shared_stride + shift
         each = site.size // self.batch.unit
         unit = ((offsets >> self.batch.unit_shift)[:, None] + np.arange(each)).ravel()
         lanes = LaneSet(np.repeat(pattern.lanes.lanes, each), pattern.lanes.padded)
         self._check("t", site, lanes, unit, self.clock[lanes.warp_of, self.own[lanes.warp_of]])
         self._record("t", unit, lanes.lanes, np.full(lanes.n, phase + 1), site)
-        self.column[unit] = self.columns[mbarrier]
+        ranks = self.rank(unit * self.batch.unit // self.batch.shared_stride)
+        for rank in np.unique(ranks).tolist():
+            key = ("m", mbarrier, rank)
+            self.column[unit[ranks == rank]] = self.columns[key] if key in self.columns else self.new_column(key)
         for name in "wrq":  # ordered before this copy, so before what waits for it
             self.lane[name][unit] = -1
         lost = self.lane["t"][unit] != lanes.lanes

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .access import Site
+from .access import Site, refuse_ended
 from .build import Build, Step
 from .lanes import Group, LaneSet
 from .memory import GLOBAL
@@ -27,14 +27,25 @@ def bulk_copy(b: Build, ins: Instruction) -> Step:
     """``[to], [from], size, [mbarrier]``, each lane a copy of its own."""
     to, *rest = ins.parts[3:]
     if to not in ("shared::cluster", "shared::cta") or rest[:2] != ["global", "mbarrier::complete_tx::bytes"] or \
-            rest[2:] not in ([], ["L2::cache_hint"]):
-        raise ins.unknown("of the bulk copies only those from global to shared memory, without multicast, are "
-                          "simulated")
+            rest[2:] not in ([], ["L2::cache_hint"], ["multicast::cluster"]):
+        raise ins.unknown("of the bulk copies only those from global to shared memory are simulated")
     target, source = address(b, ins, ins.operands[0], "shared"), address(b, ins, ins.operands[1], "global")
     amount, barrier = b.src(ins, ins.operands[2], "u32"), address(b, ins, ins.operands[3], "shared")
+    mask = b.src(ins, ins.operands[4], "u16") if rest[2:] == ["multicast::cluster"] else None
     guard = b.guard(ins)
     sites: dict[int, Site] = {}
     counts = b.machine.counts[ins.index]
+    cluster = b.machine.cluster
+
+    def copy(lanes: LaneSet, block: Array, at: Array, origin: Array, bar: Array, size: Array) -> None:
+        """To ``at`` in the memory of each lane's ``block``, whose barrier counts."""
+        found, which = objects(b, ins, lanes, bar, block)
+        phase = np.array([item.phase for item in found])[which]
+        for each, where, number in sorted(set(zip(size.tolist(), bar.tolist(), phase.tolist(), strict=True))):
+            some, chosen = b.machine.pool.subset(lanes, (size == each) & (bar == where) & (phase == number))
+            site = sites.setdefault(each, Site(b.machine, ins, each, "bulk"))
+            _copy(b, site, some, block[chosen], at[chosen], origin[chosen], (where, number))
+        transfer(b, ins, lanes, bar, -size, block)
 
     def step(group: Group) -> None:
         lanes, places = chosen_lanes(b, guard, group)
@@ -43,34 +54,41 @@ def bulk_copy(b: Build, ins: Instruction) -> Step:
         at, origin, bar = (values if places is None else values[places]
                            for values in (target(group), source(group), barrier(group)))
         size = per_lane(amount, group, places)
-        found, which = objects(b, ins, lanes, bar)
-        phase = np.array([item.phase for item in found])[which]
-        for each, where, number in sorted(set(zip(size.tolist(), bar.tolist(), phase.tolist(), strict=True))):
-            some, chosen = b.machine.pool.subset(lanes, (size == each) & (bar == where) & (phase == number))
-            site = sites.setdefault(each, Site(b.machine, ins, each, "bulk"))
-            _copy(b, site, some, at[chosen], origin[chosen], (where, number))
         counts.copies += lanes.n
         counts.bytes += int(size.sum())
-        transfer(b, ins, lanes, bar, -size)
+        if mask is None:
+            copy(lanes, lanes.block_of, at, origin, bar, size)
+            return
+        wanted = per_lane(mask, group, places)
+        for rank in range(cluster):
+            some, chosen = b.machine.pool.subset(lanes, (wanted >> rank & 1) != 0)
+            if some.n:
+                block = some.block_of // cluster * cluster + rank
+                refuse_ended(b.machine, ins, some, block, "bulk copy to the shared memory")
+                copy(some, block, at[chosen], origin[chosen], bar[chosen], size[chosen])
 
     return step
 
 
-def _copy(b: Build, site: Site, lanes: LaneSet, at: Array, origin: Array, mbarrier: tuple[int, int]) -> None:
+def _copy(b: Build, site: Site, lanes: LaneSet, block: Array, at: Array, origin: Array,
+          mbarrier: tuple[int, int]) -> None:
     machine, batch = b.machine, b.machine.batch
     valid = allowed(b, site, lanes, at, origin)
     if not valid.all():
         lanes, chosen = machine.pool.subset(lanes, valid)
-        at, origin = at[chosen], origin[chosen]
+        block, at, origin = block[chosen], at[chosen], origin[chosen]
     if not lanes.n or not site.size:
         return
     steps = np.arange(0, site.size, UNIT)
-    into = ((at + lanes.block_of * batch.shared_stride)[:, None] + steps).ravel()
+    into = ((at + block * batch.shared_stride)[:, None] + steps).ravel()
     out_of = ((origin - np.uint64(GLOBAL)).astype(np.int64)[:, None] + steps).ravel()
     batch.shared_views[UNIT][into // UNIT] = machine.arena.views[UNIT][out_of // UNIT]
     if machine.checks:
         if not batch.all_written:
             batch.mark_written(into, UNIT)
+        beside = block - lanes.block_of
+        if beside.any():  # from the beginning of one's own, as patterns count
+            at = at.astype(np.int64) + beside * batch.shared_stride
         pattern, shift = site.match("shared", lanes, at)
         batch.races.access("t", site, pattern, shift, *mbarrier)
 

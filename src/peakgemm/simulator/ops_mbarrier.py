@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .access import in_cluster, refuse_ended
 from .build import Build, Getter, Step, builder
 from .lanes import Group, LaneSet
 from .ops_memory import address, chosen_lanes
@@ -52,9 +53,11 @@ class Phase:
             self.missing += self.expected
 
 
-def objects(b: Build, ins: Instruction, lanes: LaneSet, at: Array) -> tuple[list[Any], Array]:
-    """The mbarrier of each lane: the distinct ones, and which lane has which."""
-    keys = lanes.block_of << 32 | at.astype(np.int64)
+def objects(b: Build, ins: Instruction, lanes: LaneSet, at: Array,
+            block: Array | None = None) -> tuple[list[Any], Array]:
+    """The mbarrier of each lane, in the memory of ``block`` (None: its own): the distinct ones, and which lane has
+    which."""
+    keys = (lanes.block_of if block is None else block) << 32 | at.astype(np.int64)
     distinct, which = np.unique(keys, return_inverse=True)
     mailbox = b.machine.batch.mailbox
     found = []
@@ -87,11 +90,18 @@ def _landed(b: Build, lanes: LaneSet, at: Array, phase: Array) -> None:
         b.machine.batch.races.event("landed", where, some, number)
 
 
-def _arrive(b: Build, ins: Instruction, lanes: LaneSet, at: Array, count: Array) -> Array:
+def _arrive(b: Build, ins: Instruction, lanes: LaneSet, at: Array, count: Array,
+            block: Array | None = None) -> Array:
     """Count arrivals of all lanes; the phase that each arrived in."""
     b.machine.progress += 1
-    found, which = objects(b, ins, lanes, at)
-    _event(b, "arrive", lanes, at)
+    found, which = objects(b, ins, lanes, at, block)
+    if block is None:
+        _event(b, "arrive", lanes, at)
+    elif b.machine.checks:
+        beside = block - lanes.block_of
+        for where, blocks in sorted(set(zip(at.tolist(), beside.tolist(), strict=True))):
+            some, _ = b.machine.pool.subset(lanes, (at == where) & (beside == blocks))
+            b.machine.batch.races.event("arrive", ("mbarrier", where), some, blocks)
     phases = np.array([item.phase for item in found], np.uint64)[which]
     for number, item in enumerate(found):
         early = item.arrive(int(count[which == number].sum()))
@@ -103,10 +113,11 @@ def _arrive(b: Build, ins: Instruction, lanes: LaneSet, at: Array, count: Array)
     return phases
 
 
-def transfer(b: Build, ins: Instruction, lanes: LaneSet, at: Array, amount: Array) -> None:
+def transfer(b: Build, ins: Instruction, lanes: LaneSet, at: Array, amount: Array,
+             block: Array | None = None) -> None:
     """Add ``amount`` bytes per lane, negative where they have landed, to those that each lane's mbarrier waits for."""
     b.machine.progress += 1
-    found, which = objects(b, ins, lanes, at)
+    found, which = objects(b, ins, lanes, at, block)
     for number, item in enumerate(found):
         mine = which == number
         item.transfer(int(amount[mine].sum()))
@@ -118,11 +129,12 @@ def transfer(b: Build, ins: Instruction, lanes: LaneSet, at: Array, amount: Arra
 @builder("mbarrier")
 def mbarrier(b: Build, ins: Instruction) -> Step:
     what = ins.parts[1]
-    if any(part.startswith("shared::cluster") for part in ins.parts):
-        raise ins.unknown("mbarriers of other blocks of a cluster are not simulated")
+    there = ins.has("shared::cluster")
+    if there and (what != "arrive" or ins.has("expect_tx")):
+        raise ins.unknown("of other blocks' mbarriers only arrivals are simulated")
     memory = next(operand for operand in ins.operands if isinstance(operand, Mem))
     place = ins.operands.index(memory)
-    get = address(b, ins, memory, "shared")
+    get = address(b, ins, memory, "cluster" if there else "shared")
     guard = b.guard(ins)
     rest = list(ins.operands[place + 1:])
     if what in ("init", "inval"):
@@ -166,7 +178,11 @@ def mbarrier(b: Build, ins: Instruction) -> Step:
                 transfer(b, ins, lanes, at, per_lane(announced, group, places))
             many = np.ones(lanes.n, np.int64) if count is None else per_lane(count, group, places)
             state = np.zeros(group.lanes.n, np.uint64)
-            phases = _arrive(b, ins, lanes, at, many)
+            block = None
+            if there:  # see mapa
+                block, at = in_cluster(b.machine, lanes, at)
+                refuse_ended(b.machine, ins, lanes, block, "arrival at an mbarrier")
+            phases = _arrive(b, ins, lanes, at, many, block)
             state[slice(None) if places is None else places] = phases
             put(group, state)
 

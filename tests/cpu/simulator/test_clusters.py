@@ -118,12 +118,74 @@ def test_reading_where_a_block_has_ended() -> None:
     "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r7], %r0, [%r7];",
     "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r7], %r0, [%r7];",
     "atom.shared::cluster.add.u32 %r8, [%r7], 1;", "red.shared::cluster.add.u32 [%r7], 1;",
-    "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r7];", "barrier.cluster.wait;",
+    "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%r7], 16;", "barrier.cluster.wait;",
     "barrier.cluster.arrive.relaxed; barrier.cluster.wait;",
 ])
 def test_what_is_refused_by_name(text: str) -> None:
     with pytest.raises(UnknownInstruction, match=re.escape(text.split()[0].rstrip(";"))):
         cluster(after=f"{text} {MEET}")
+
+
+MULTICAST = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 from, .param .u64 out) .reqnctapercluster 2, 1, 1
+{
+  .reg .pred %%p<3>; .reg .b16 %%h<2>; .reg .b32 %%r<16>; .reg .b64 %%rd<8>;
+  .shared .align 16 .b8 here[64]; .shared .align 8 .b64 full; .shared .align 8 .b64 empty;
+  mov.u32 %%r0, %%tid.x; mov.u32 %%r1, %%ctaid.x; mov.u32 %%r2, %%cluster_ctarank;
+  mov.u32 %%r3, here; mov.u32 %%r4, full; mov.u32 %%r5, empty;
+  ld.param.u64 %%rd0, [from]; ld.param.u64 %%rd1, [out];
+  setp.eq.u32 %%p0, %%r0, 0;
+  @%%p0 mbarrier.init.shared.b64 [%%r4], 1;
+  @%%p0 mbarrier.init.shared.b64 [%%r5], %(readers)s;
+  barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+  mov.u32 %%r6, 0;
+again:
+  @!%%p0 bra read;
+  @%%p0 mbarrier.arrive.expect_tx.shared.b64 %%rd2, [%%r4], 64;
+  shl.b32 %%r7, %%r2, 5; add.u32 %%r8, %%r3, %%r7; mad.lo.u32 %%r7, %%r6, 64, %%r7;
+  cvt.u64.u32 %%rd3, %%r7; add.u64 %%rd3, %%rd0, %%rd3; mov.u16 %%h0, 3;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
+    [%%r8], [%%rd3], 32, [%%r4], %%h0;
+read:
+  mbarrier.try_wait.parity.shared.b64 %%p1, [%%r4], %%r6;
+  @!%%p1 bra read;
+  and.b32 %%r9, %%r0, 15; shl.b32 %%r9, %%r9, 2; add.u32 %%r9, %%r3, %%r9; ld.shared.u32 %%r10, [%%r9];
+  mad.lo.u32 %%r11, %%r1, 2, %%r6; mad.lo.u32 %%r11, %%r11, 32, %%r0; mul.wide.u32 %%rd3, %%r11, 4;
+  add.u64 %%rd3, %%rd1, %%rd3; st.global.u32 [%%rd3], %%r10;
+  mov.u32 %%r12, 0; %(arrive)s
+wait:
+  @%%p0 mbarrier.try_wait.parity.shared.b64 %%p1, [%%r5], %%r6;
+  @!%%p0 setp.eq.u32 %%p1, 0, 0;
+  @!%%p1 bra wait;
+  add.u32 %%r6, %%r6, 1; setp.lt.u32 %%p2, %%r6, 2; @%%p2 bra again;
+  %(end)s
+  ret;
+}
+"""
+ARRIVE = ("mapa.shared::cluster.u32 %r13, %r5, 0; mbarrier.arrive.shared::cluster.b64 _, [%r13]; "
+          "mapa.shared::cluster.u32 %r13, %r5, 1; mbarrier.arrive.shared::cluster.b64 _, [%r13];")
+OWN = "mbarrier.arrive.shared.b64 %rd4, [%r5];"
+
+
+def multicast(readers: int = 64, arrive: str = ARRIVE, end: str = MEET):
+    """Each block copies half of 64 bytes to both, twice; ``readers`` have read before it does so again."""
+    words, out = np.arange(32, dtype=np.uint32), np.zeros(4 * 2 * 32, np.uint32)
+    source = MULTICAST % {"readers": readers, "arrive": arrive, "end": end}
+    return run(source, grid=4, block=32, args=[words, out]), out
+
+
+def test_a_copy_to_both_blocks() -> None:
+    report, out = multicast()
+    assert report.clean, str(report)
+    words = np.arange(32).reshape(2, 1, 16)  # of each round; 32 threads read 16 of them
+    np.testing.assert_array_equal(out.reshape(4, 2, 2, 16), np.broadcast_to(words, (4, 2, 2, 16)))
+
+
+def test_a_copy_before_the_other_block_has_read() -> None:
+    report, _ = multicast(readers=32, arrive=OWN)
+    assert {fault.kind for fault in report.faults} <= {"shared_race", "cp_async_race"} and report.faults
 
 
 def test_special_registers_of_a_cluster() -> None:

@@ -102,11 +102,11 @@ class Clocks:
                 self._fence(np.unique(token[1].warp_of))
             elif kind == "landed":
                 warps = np.unique(token[2].warp_of)
-                for rank in np.unique(self.rank(warps // self.block)).tolist():
-                    if ("m", token[1], rank) in self.columns:
-                        known = self.clock[:, self.columns["m", token[1], rank]]
-                        mine = warps[self.rank(warps // self.block) == rank]
-                        known[mine] = np.maximum(known[mine], token[3] + 1)
+                ranks = self.rank(warps // self.block)
+                for rank in np.unique(ranks).tolist():
+                    column, mine = self.columns.get(("m", token[1], rank)), warps[ranks == rank]
+                    if column is not None:
+                        self.clock[mine, column] = np.maximum(self.clock[mine, column], token[3] + 1)
             elif kind == "bar":
                 self._join(np.unique(token[1].warp_of), self.block)
             elif kind == "cluster":

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InvalidValue
 from .access import Site, refuse_ended
 from .build import Build, Step
 from .lanes import Group, LaneSet
@@ -60,6 +61,9 @@ def bulk_copy(b: Build, ins: Instruction) -> Step:
             copy(lanes, lanes.block_of, at, origin, bar, size)
             return
         wanted = per_lane(mask, group, places)
+        if (wanted >> cluster).any():
+            raise InvalidValue(f"{ins.where}: a copy to block {int(wanted.max()).bit_length() - 1} of a cluster of "
+                               f"{cluster}; the mask's bits count from 0 to {cluster - 1}")
         for rank in range(cluster):
             some, chosen = b.machine.pool.subset(lanes, (wanted >> rank & 1) != 0)
             if some.n:

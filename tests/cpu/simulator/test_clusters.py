@@ -145,7 +145,7 @@ again:
   @!%%p0 bra read;
   @%%p0 mbarrier.arrive.expect_tx.shared.b64 %%rd2, [%%r4], 64;
   shl.b32 %%r7, %%r2, 5; add.u32 %%r8, %%r3, %%r7; mad.lo.u32 %%r7, %%r6, 64, %%r7;
-  cvt.u64.u32 %%rd3, %%r7; add.u64 %%rd3, %%rd0, %%rd3; mov.u16 %%h0, 3;
+  cvt.u64.u32 %%rd3, %%r7; add.u64 %%rd3, %%rd0, %%rd3; mov.u16 %%h0, %(mask)s;
   cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
     [%%r8], [%%rd3], 32, [%%r4], %%h0;
 read:
@@ -169,10 +169,10 @@ ARRIVE = ("mapa.shared::cluster.u32 %r13, %r5, 0; mbarrier.arrive.shared::cluste
 OWN = "mbarrier.arrive.shared.b64 %rd4, [%r5];"
 
 
-def multicast(readers: int = 64, arrive: str = ARRIVE, end: str = MEET):
+def multicast(readers: int = 64, arrive: str = ARRIVE, mask: int = 3):
     """Each block copies half of 64 bytes to both, twice; ``readers`` have read before it does so again."""
     words, out = np.arange(32, dtype=np.uint32), np.zeros(4 * 2 * 32, np.uint32)
-    source = MULTICAST % {"readers": readers, "arrive": arrive, "end": end}
+    source = MULTICAST % {"readers": readers, "arrive": arrive, "end": MEET, "mask": mask}
     return run(source, grid=4, block=32, args=[words, out]), out
 
 
@@ -186,6 +186,19 @@ def test_a_copy_to_both_blocks() -> None:
 def test_a_copy_before_the_other_block_has_read() -> None:
     report, _ = multicast(readers=32, arrive=OWN)
     assert {fault.kind for fault in report.faults} <= {"shared_race", "cp_async_race"} and report.faults
+
+
+def test_a_copy_to_a_block_that_no_cluster_has() -> None:
+    with pytest.raises(InvalidValue, match="to block 2 of a cluster of 2; the mask's bits count from 0 to 1"):
+        multicast(mask=7)
+
+
+def test_arriving_where_a_block_has_ended() -> None:
+    polls = ("mov.u32 %r10, 0; again: add.u32 %r10, %r10, 1; ld.volatile.shared.u32 %r11, [%r5]; "
+             "setp.lt.u32 %p2, %r10, 50; @%p2 bra again;")  # so long that the other block has its turn
+    report, _ = cluster(before=f"{MEET} setp.eq.u32 %p1, %r2, 1; @%p1 ret; {polls}",
+                        after="mbarrier.arrive.shared::cluster.b64 _, [%r7];")
+    assert any("arrival at an mbarrier of a block that has ended" in fault.message for fault in report.faults)
 
 
 def test_special_registers_of_a_cluster() -> None:

@@ -23,7 +23,7 @@ class MissingComponent(PeakgemmError, RuntimeError):
 
 
 class CompileFailed(PeakgemmError, RuntimeError):
-    """NVRTC or ptxas refused a source; the message carries their log."""
+    """NVRTC, nvcc or ptxas refused a source; the message carries their log."""
 
 
 class LaunchFailed(PeakgemmError, RuntimeError):

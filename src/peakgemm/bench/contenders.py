@@ -1,4 +1,4 @@
-"""Others than cuBLAS that multiply FP32 matrices: torch, CuPy, Triton, each as its users call it."""
+"""Others than cuBLAS that multiply FP32 matrices: torch, CuPy, Triton, CUTLASS, each as its users call it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
 from ..errors import InvalidValue, MissingComponent
+from ..runtime import device
+from . import cutlass_gemm
 from .peers import Peer
 
 Multiply = Callable[[], Any]  # enqueues the product; returns the result where it is not written to ``out``
@@ -91,7 +93,24 @@ class Triton:
             return {"triton": str(self._module.triton.__version__)}
 
 
-CONTENDERS: dict[str, Callable[[Peer], Contender]] = {"torch": TorchMatmul, "cupy": Cupy, "triton": Triton}
+class Cutlass:
+    """CUTLASS's SIMT kernels, the fastest of a handful of tiles (`cutlass_gemm`); the first use builds them."""
+
+    name, capture = "cutlass", True
+
+    def __init__(self, peer: Peer) -> None:
+        self._tools = cutlass_gemm.find_tools()
+        self._products = cutlass_gemm.Products(self._tools, device.require(), peer)
+
+    def work(self, a: Any, b: Any, out: Any) -> Multiply:
+        return self._products.work(a, b, out)
+
+    def versions(self) -> dict[str, str]:
+        return self._tools.versions()
+
+
+CONTENDERS: dict[str, Callable[[Peer], Contender]] = {"torch": TorchMatmul, "cupy": Cupy, "triton": Triton,
+                                                      "cutlass": Cutlass}
 
 
 def names(text: str) -> list[str]:

@@ -58,7 +58,7 @@ def _panel(axes: Any, title: str, rows: Sequence[Row]) -> None:
               [row["ratio_spread"][1] - r for r, row in zip(ratios, rows, strict=True)]]
     axes.barh(at, [r - 1 for r in ratios], left=1, height=0.7, xerr=[[max(x, 0) for x in side] for side in spread],
               color=["tab:green" if r > 1 else "tab:red" for r in ratios], error_kw={"lw": 0.7})
-    for marker, peer in zip("osD", sorted({name for row in rows for name in row.get("peers", {})}), strict=False):
+    for marker, peer in zip("osD^", sorted({name for row in rows for name in row.get("peers", {})}), strict=False):
         points = [(row["peers"][peer]["ratio_to_cublas"], y) for y, row in enumerate(rows)
                   if "ratio_to_cublas" in row.get("peers", {}).get(peer, {})]
         if points:

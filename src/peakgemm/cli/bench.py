@@ -16,7 +16,7 @@ from ..bench.suites import SUITES, groups
 from ..bench.summary import summaries
 from ..bench.timer import Timer
 from ..bench.variants import IEEE, Variant, named
-from ..errors import InvalidValue, MissingComponent
+from ..errors import CompileFailed, InvalidValue, MissingComponent
 from ..problem import Config
 from ..request import PRECISIONS
 from ..runtime import device
@@ -96,12 +96,12 @@ def command(
 
 
 def _rivals(names: Sequence[str], peer: Peer) -> list[Contender]:
-    """Those of the contenders that are installed; the others are told and done without."""
+    """Those of the contenders that are installed, or can be built; the others are told and done without."""
     found = []
     for name in names:
         try:
             found.append(CONTENDERS[name](peer))
-        except MissingComponent as error:
+        except (MissingComponent, CompileFailed) as error:
             err.print(f"Left out: {name}: {error}", markup=False)
     return found
 

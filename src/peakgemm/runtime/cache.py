@@ -3,9 +3,9 @@
 An entry is two files in ``entries``: the binary as NVRTC made it, and a small JSON of what ptxas
 reported about it (a cache hit writes no compiler log) with a digest of both. What does not match
 its digest is a miss. A file is written aside and renamed in, and its time is that of its last
-use; over ``MAX_BYTES`` the oldest go. Nothing in the folder is unpickled or executed on the host; what a stranger
-may write to would run on the GPU, so such a folder is not used. Whatever is wrong with the
-folder is said once, and the process goes on from memory.
+use; over ``MAX_BYTES`` the oldest go. Nothing in the folder is unpickled; what a stranger may write to
+would run on the GPU, and with `bench.cutlass_gemm` on the host, so such a folder is not used. Whatever is
+wrong with the folder is said once, and the process goes on from memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Launch every kernel and configuration of the library on awkward shapes, for compute-sanitizer; results are checked.
 
-    python tools/launch_library.py [tensor]     "tensor": only the tensor-core kernels
+    python tools/launch_library.py [tiled | small | tensor]...     only these: FFMA kernels of tiles and thin products,
+                                                                   those of small ones, tensor-core kernels
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from itertools import cycle, product
 import torch
 
 from peakgemm.emulate.bound import bind as bind_emulated
-from peakgemm.kernels import skinny
+from peakgemm.kernels import skinny, small
 from peakgemm.kernels.bound import bind
 from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import ONCE
 from peakgemm.kernels.schemes import FUSED, SCHEMES, STREAMED, TURNED, product_on, streamed
 from peakgemm.kernels.skinny import SKINNY
+from peakgemm.kernels.small import SMALL
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
 from peakgemm.select import configurations, variants
 
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
+SMALL_SHAPES = ((13, 11, 9, 5), (8, 8, 8, 3), (40, 37, 33, 2), (260, 12, 64, 1), (12, 260, 20, 1))
 SKINNY_SHAPES = ((1, 300, 257, 1), (300, 5, 130, 2), (16, 129, 64, 1), (7, 3, 40, 3))
 
 
@@ -61,12 +64,15 @@ def main() -> None:
     for shape in SKINNY_SHAPES:
         problem = Problem.contiguous(*shape[:3])
         jobs += [(SKINNY, config, shape) for config in list(skinny.configurations(problem, 8))[:4]]
+    of_small = [(SMALL, config, shape) for shape in SMALL_SHAPES for config in small.tiles(shape[2])]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
     in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]
     emulated += [(kernel, replace(config, variant=turned), shape) for kernel, config in in_registers
                  for turned in (0, TURNED) for shape in TILED]
-    for kernel, config, shape in (jobs if "tensor" not in sys.argv[1:] else []) + emulated:
+    groups = {"tiled": jobs, "small": of_small, "tensor": emulated}
+    for kernel, config, shape in (job for name, group in groups.items() for job in group
+                                  if name in sys.argv[1:] or not sys.argv[1:]):
         for ta, tb in product((False, True), (False, True)):
             split, beta = next(turns)
             one_tile = config.cluster > 1 or (kernel is SPECIALISED and config.variant & ONCE)

@@ -175,7 +175,8 @@ class Config:
 
     Of the library's kernels alone: ``producers`` counts the threads that copy, and multiply nothing,
     ``registers`` what a computing thread gets when the register file is dealt anew (0: it is
-    not), ``slices`` the groups of threads that share a block's tile, each with its share of K,
+    not), ``slices`` the groups of threads that share a block's tile, each with its share of K
+    (in kernels/small.py each with a tile of its own),
     ``variant`` the order of FFMAs, loads and unrolling, of which ptxas makes register
     allocations with more or fewer bank conflicts, whether sums are carried over every 16 k-steps (16)
     and whether a block has one tile (32); of a tensor-core kernel how often a chunk's products are added up, and

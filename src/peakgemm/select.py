@@ -14,7 +14,7 @@ from functools import cache, lru_cache, partial
 from . import tuned
 from .emulate.estimate import best as best_emulated
 from .errors import InvalidValue
-from .kernels import relay, skinny
+from .kernels import relay, skinny, small
 from .kernels.library import (
     RELAID,
     SPECIALISED,
@@ -29,6 +29,7 @@ from .kernels.registry import FLOAT, Kernel
 from .kernels.schedule import ONCE, sharing
 from .kernels.schemes import SCHEMES, schemes_on
 from .kernels.skinny import SKINNY
+from .kernels.small import SMALL
 from .kernels.validity import is_valid
 from .problem import Config, Problem
 from .runtime.architectures import Architecture, architecture
@@ -100,6 +101,7 @@ _BANDWIDTH = 0.855      # of the nominal figure
 _RELAY_MARGIN = 1.01    # between equals, the one without the memory
 _RELAY_TILE = 128 * 128  # results: with smaller tiles nothing was gained
 _RELAY_BYTES = 1 << 29   # of B, at most
+_UNHIDDEN = 1.35           # times the time, where K and a side of C are at most 64: 0.9 to 1.6 in 20 products
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -236,6 +238,11 @@ def candidates(problem: Problem, arch: str, sm_count: int) -> tuple[tuple[Kernel
     if skinny.applies(problem):
         found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count))
                   for config in skinny.configurations(problem, sm_count) if is_valid(SKINNY, config, limits)]
+    if limits.has_cp_async and small.applies(problem):
+        # Those of tiles are added at last: how they load, compute and store is hidden less than their model says.
+        found = [(kernel, config, us if kernel is SKINNY else _UNHIDDEN * us) for kernel, config, us in found]
+        found += [(SMALL, config, small.estimate_us(config, problem, limits, sm_count))
+                  for config in small.configurations(problem) if is_valid(SMALL, config, limits)]
     return tuple(sorted(found, key=lambda candidate: candidate[2]))  # stable: of equals, the first named
 
 
@@ -325,10 +332,10 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
     16 k-steps, for which small thread tiles have the registers.
     """
     chosen = choose(problem, arch, sm_count, device_name)
-    if chosen.kernel not in (SPECIALISED, RELAID) or not sliced(problem):
+    if chosen.kernel not in (SPECIALISED, RELAID, SMALL) or not sliced(problem):
         return chosen
     config, reason = chosen.config, chosen.reason
-    if not may_carry(config):
+    if chosen.kernel is SMALL or not may_carry(config):
         config = next(one for kernel, one, _ in candidates(problem, arch, sm_count)
                       if kernel is SPECIALISED and may_carry(one))
         reason = "the model's best of those that carry their sums over"

@@ -112,6 +112,12 @@ SUITES: dict[str, tuple[Case, ...]] = {
     "shallow": tuple(_plain(4096, 4096, k) for k in (8, 16, 32, 64, 128, 256)),
     "layouts": tuple(_plain(s, s, s, layout) for s in (1024, 4096, 8192) for layout in ("NN", "NT", "TN", "TT")),
     "models": _MODELS,
+    "small": (*(_plain(s, s, s, batch=count) for s, count in ((4, 100000), (8, 50000), (12, 30000), (16, 20000),
+                                                              (24, 10000), (32, 10000), (33, 8000), (48, 3000))),
+              *(_plain(32, 32, 32, layout, 10000) for layout in ("NT", "TN")), _plain(64, 64, 32, batch=4000),
+              *(_plain(10**6, s, s) for s in (8, 16)), *(_plain(s, 10**6, s) for s in (8, 20)),
+              _plain(262144, 16, 64), _plain(262144, 64, 16), _plain(262144, 32, 32, "TN"), _plain(32, 262144, 32),
+              _plain(262143, 31, 33)),
 }
 
 

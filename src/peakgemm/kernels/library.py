@@ -12,11 +12,12 @@ from ..problem import Config, Problem
 from ..runtime import source
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, Kind, compile_source
-from . import relay, shipped, skinny
+from . import relay, shipped, skinny, small
 from .registry import FLOAT, Kernel
 from .schedule import Schedule
 from .schedule import schedule as tiled_schedule
 from .skinny import SKINNY
+from .small import SMALL
 from .validity import require
 
 
@@ -123,8 +124,10 @@ _TILED = Family(_layouts_and_widths, tiled_schedule, source.KERNELS / "ffma" / "
                 _bare_tile, lambda config: config.threads)
 _SKINNY = Family(skinny.specialisation, skinny.schedule, skinny.REDUCE, "ffma_skinny_reduce", skinny.reduce_macros,
                  lambda config: skinny.REDUCE_THREADS)
+_SMALL = replace(_TILED, specialisation=small.specialisation, schedule=small.schedule)
 _RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=_relaid_schedule, relays=True)
-FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, RELAID: _RELAID, STAGED: _TILED, SKINNY: _SKINNY}
+FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, RELAID: _RELAID, STAGED: _TILED, SKINNY: _SKINNY,
+                               SMALL: _SMALL}
 
 
 def target(config: Config, arch: str) -> str:

@@ -13,7 +13,7 @@ from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 from ..runtime.tensor_map import MAX_LD, MAX_SIDE
-from . import relay, skinny
+from . import relay, skinny, small
 from .registry import Kernel
 from .schedule import ONCE
 
@@ -279,6 +279,7 @@ _SHAPES = {
     "split tile": _split_tile,
     "wgmma": _wgmma, "fused": _fused, "streamed": _streamed, "mma": _mma,
     "specialised": _specialised, "staged": _carried, "skinny": skinny.constraints,
+    "small": small.constraints,
     "one output": _one_output, "direct": _direct, "square tile": _square_tile, "one float4": _one_float4,
     "template": _template, "warp tile": _warp_staged, "multistage": _multistage, "warp specialised": _boxes,
 }

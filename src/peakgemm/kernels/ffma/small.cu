@@ -1,0 +1,152 @@
+// Many small products, and thin ones: bound by memory, so what counts is how many loads are under way.
+//
+// Idea: no ring and no loop over tiles. A team of threads has one tile, asks for all of its operands (BK k-steps) at
+//   once, multiplies and is gone; many blocks on an SM hide each other's latencies.
+// SLICES teams make a block, each with a tile of its own: of 8 x 8 x 8 a matrix has work for half a warp.
+// Operands stay in shared memory as they lie in global memory. Where K is contiguous a thread reads several k-steps of
+//   a row at once, and its rows are a whole tile's threads apart, so that neighbouring lanes read neighbouring rows: their
+//   pitch, four words more than BK, gives eight lanes banks of their own. Else it reads neighbours of one k-step.
+
+#include "common/cp_async.cuh"
+#include "common/dependents.cuh"
+#include "common/gemm.cuh"
+
+constexpr int AT_ONCE = TM * TN <= 16 ? 4 : 2;  // k-steps in registers: of larger thread tiles four would spill
+
+// One, two or four words of shared memory, by one instruction.
+template <int COUNT>
+__device__ __forceinline__ void neighbours(const float* from, float* to) {
+  if constexpr (COUNT == 4) {
+    const float4 v = *reinterpret_cast<const float4*>(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else if constexpr (COUNT == 2) {
+    const float2 v = *reinterpret_cast<const float2*>(from);
+    to[0] = v.x, to[1] = v.y;
+  } else {
+    *to = *from;
+  }
+}
+
+// ROWS (M or N) by K of an operand in shared memory, MINE of them a thread's.
+template <bool ALONG_K, int ROWS, int MINE, int WIDTH>
+struct Panel {
+  static constexpr int LINE = ALONG_K ? BK : ROWS, LINES = ALONG_K ? ROWS : BK;  // words of a stored row, rows
+  static constexpr int PITCH = ALONG_K ? BK + 4 : ROWS;
+  static constexpr int FLOATS = LINES * PITCH;
+  static constexpr int APART = ROWS / MINE;  // threads along the rows
+  static constexpr int PIECES = LINE / WIDTH * LINES;
+  static_assert(LINE % WIDTH == 0 && BK % AT_ONCE == 0, "whole pieces, whole groups of k-steps");
+
+  // Asks for `rows` of the tile and `steps` of K, and zeros for all else: `from` is the tile's first element.
+  static __device__ __forceinline__ void fetch(unsigned to, const float* from, long long ld, int rows, int steps,
+                                               int thread) {
+    const int words = ALONG_K ? steps : rows, lines = ALONG_K ? rows : steps;
+#pragma unroll
+    for (int begin = 0; begin < PIECES; begin += THREADS) {
+      const int piece = begin + thread, line = piece / (LINE / WIDTH), word = piece % (LINE / WIDTH) * WIDTH;
+      if (PIECES % THREADS && piece >= PIECES) break;
+      const bool inside = line < lines && word < words;
+      const unsigned at = to + 4 * (line * PITCH + word);
+      const float* const source = inside ? from + line * ld + word : from;
+      if (WIDTH == 4) copy16_or_zero(at, source, inside ? 4 : 0);
+      else copy4_or_zero(at, source, inside);
+    }
+  }
+
+  static __device__ __forceinline__ int row(int thread, int i) { return ALONG_K ? thread + APART * i : thread * MINE + i; }
+
+  // A thread's rows of AT_ONCE k-steps.
+  static __device__ __forceinline__ void read(const float* panel, int k, int thread, float (&x)[AT_ONCE][MINE]) {
+    if constexpr (ALONG_K) {
+#pragma unroll
+      for (int i = 0; i < MINE; ++i) {
+        float v[AT_ONCE];
+        neighbours<AT_ONCE>(panel + row(thread, i) * PITCH + k, v);
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; ++s) x[s][i] = v[s];
+      }
+    } else {
+      constexpr int WIDE = MINE % 4 == 0 ? 4 : MINE;
+#pragma unroll
+      for (int s = 0; s < AT_ONCE; ++s)
+#pragma unroll
+        for (int i = 0; i < MINE; i += WIDE) neighbours<WIDE>(panel + (k + s) * PITCH + row(thread, i), x[s] + i);
+    }
+  }
+};
+
+using Left = Panel<!TRANS_A, BM, TM, WIDTH_A>;
+using Right = Panel<TRANS_B, BN, TN, WIDTH_B>;
+
+// A warp's teams wait for each other, or a block's.
+__device__ __forceinline__ void teams_meet() {
+  if (32 % THREADS == 0) __syncwarp();
+  else __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS * SLICES, MIN_BLOCKS)
+ffma_small(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C, float* partial,
+           const __grid_constant__ Gemm g) {
+  extern __shared__ __align__(16) float shared[];
+  const int team = threadIdx.x / THREADS, thread = threadIdx.x % THREADS;
+  const int across = thread % Right::APART, down = thread / Right::APART;
+  const int tile = blockIdx.x * SLICES + team;
+  const Place place = place_of(g, min(tile, g.whole - 1));
+  const int rows = tile < g.whole ? g.M - place.m : 0, columns = g.N - place.n;
+  float* const left = shared + team * (Left::FLOATS + Right::FLOATS);
+  float* const right = left + Left::FLOATS;
+  const float* a = A + batch_offset(g, g.a_batch, place.batch) + place.m * (TRANS_A ? 1 : g.lda);
+  const float* b = B + batch_offset(g, g.b_batch, place.batch) + place.n * (TRANS_B ? g.ldb : 1);
+  float acc[TM][TN] = {};
+  previous_kernel_has_ended();
+#pragma unroll 1
+  for (int k = 0; k < g.K; k += BK) {
+    const int steps = min(g.K - k, BK);
+    if (k) teams_meet();  // all have read what was there
+    Left::fetch(shared_address(left), a, g.lda, rows, steps, thread);
+    Right::fetch(shared_address(right), b, g.ldb, columns, steps, thread);
+    copies_wait_all();
+    teams_meet();
+#pragma unroll 1
+    for (int s = 0; s < steps; s += AT_ONCE) {
+      float x[AT_ONCE][TM], y[AT_ONCE][TN];
+      Left::read(left, s, down, x);
+      Right::read(right, s, across, y);
+#pragma unroll
+      for (int t = 0; t < AT_ONCE; ++t)
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+          for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(x[t][i], y[t][j], acc[i][j]);
+    }
+    a += TRANS_A ? BK * g.lda : BK;
+    b += TRANS_B ? BK : BK * g.ldb;
+  }
+
+  float* const c = C + batch_offset(g, g.c_batch, place.batch) + place.m * g.ldc + place.n;
+  const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + place.m * g.c0_row + place.n * g.c0_col;
+  const bool quads = !TRANS_B && TN % 4 == 0 && g.beta == 0.f && g.ldc % 4 == 0 && g.N % 4 == 0 &&
+                     reinterpret_cast<unsigned long long>(c) % 16 == 0;
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    const int m = Left::row(down, i);
+    if (m >= rows) continue;
+    if (quads) {
+#pragma unroll
+      for (int j = 0; j + 3 < TN; j += 4) {
+        const int n = Right::row(across, j);
+        if (n < columns)
+          *reinterpret_cast<float4*>(c + m * g.ldc + n) = make_float4(
+              g.alpha * acc[i][j], g.alpha * acc[i][j + 1], g.alpha * acc[i][j + 2], g.alpha * acc[i][j + 3]);
+      }
+      continue;
+    }
+#pragma unroll
+    for (int j = 0; j < TN; ++j) {
+      const int n = Right::row(across, j);
+      if (n >= columns) continue;
+      const float v = g.alpha * acc[i][j];
+      c[m * g.ldc + n] = g.beta == 0.f ? v : fmaf(g.beta, c0[m * g.c0_row + n * g.c0_col], v);
+    }
+  }
+}

@@ -1,0 +1,144 @@
+"""Many small products, and thin ones with a short K: bound by memory and by latency, not by FFMAs.
+
+`Config` reads: ``bm`` x ``bn`` the tile of a team of threads, ``tm`` x ``tn`` of which a thread has; ``bk`` k-steps of
+both operands in shared memory at once; ``slices`` teams a block, each with a tile of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..errors import InvalidValue
+from ..problem import Config, Problem
+from ..runtime.architectures import Architecture
+from .launch_shape import MAX_BLOCKS
+from .registry import FLOAT, Kernel
+from .schedule import Schedule, arguments, cut
+
+MOST_K = 64
+MOST_SIDE = 64  # of the smaller side of C
+_FEW = 1 << 19  # results: of fewer, in tiles above 32 x 32, other kernels are as fast (1000 x 64 x 64)
+_PAD = 4  # words between rows of shared memory, where K is contiguous
+_STEPS = (8, 16, 32, 64)
+
+
+def _shared(c: Config) -> int:
+    """Bytes of both operands of every team, as if K were contiguous in both: that is where rows are padded."""
+    return c.slices * (c.bm + c.bn) * (c.bk + _PAD) * FLOAT
+
+
+SMALL = Kernel(
+    -1, "small", "a tile a team of threads, all of its operands asked for at once; many blocks an SM",
+    Config(32, 32, 32, 4, 4, slices=2, min_blocks=8), "small", _shared, dynamic=True, cp_async=True, folder="ffma",
+    tunes=frozenset({"min_blocks", "slices"}),
+)
+# Tile and thread tile -> blocks of 128 threads an SM (with more, registers spill), and what a tile takes of an SM, in
+# microseconds: whatever K, and for each k-step. Fitted to times of 51 shapes on an H100 (docs/experiments.md).
+_TILES = {
+    (8, 8, 2, 2): (12, 0.009, 0.0012), (16, 16, 4, 4): (8, 0.011, 0.0024), (32, 32, 4, 4): (8, 0.044, 0.0063),
+    (32, 32, 8, 4): (7, 0.051, 0.0068), (64, 64, 8, 4): (7, 0.265, 0.0204), (64, 32, 4, 4): (8, 0.093, 0.0116),
+    (32, 64, 4, 4): (8, 0.500, 0.0052), (64, 16, 4, 4): (8, 0.089, 0.0070), (16, 64, 4, 4): (8, 0.176, 0.0036),
+    (128, 8, 4, 4): (8, 0.116, 0.0154), (8, 128, 4, 4): (8, 0.414, 0.0027), (128, 16, 8, 4): (7, 0.255, 0.0192),
+    (16, 128, 4, 8): (7, 0.750, 0.0012), (128, 32, 8, 4): (7, 0.157, 0.0287), (32, 128, 4, 8): (7, 0.590, 0.0301),
+}
+_START_US = 1.7
+_BY_WORDS = 0.5         # more for each k-step, where both operands are copied by words
+_ROUND_US = 0.37        # a block's loads of BK k-steps, until they are there
+_STEP_US = 0.015        # and each k-step of it
+_EXPOSED = 0.6          # of memory, work and latency, what the longest does not hide of the others
+_BLOCK = 128  # threads
+_MOST_AGAIN = 4  # times that an operand is read
+_MOST_SHARED = 32 << 10  # bytes
+_WIDE = 1024  # rows or columns: 20 x 1000000 x 20 takes 183 us by tiles of 32 columns, 103 by 64, 78 by 128
+
+
+def applies(problem: Problem) -> bool:
+    """Whether K, and the smaller side of C, are at most 64, and C is tiny or the batch of them large."""
+    p = problem
+    return (p.k <= MOST_K and min(p.m, p.n) <= MOST_SIDE
+            and (max(p.m, p.n) <= 32 or p.m * p.n * p.batch.count > _FEW))
+
+
+def width(contiguous: int, ld: int, address: int, steps: tuple[int, ...]) -> int:
+    """Floats of an operand that a copy may take: 4 where every row starts at 16 bytes and is whole quads, else 1."""
+    return 4 if address >= 16 and not any(step % 4 for step in (contiguous, ld, *steps)) else 1
+
+
+def specialisation(problem: Problem) -> dict[str, int]:
+    """The macros that a compilation takes from the problem."""
+    p = problem
+    return {"TRANS_A": int(p.trans_a), "TRANS_B": int(p.trans_b),
+            "WIDTH_A": width(p.m if p.trans_a else p.k, p.lda, p.alignment[0], p.batch.a),
+            "WIDTH_B": width(p.k if p.trans_b else p.n, p.ldb, p.alignment[1], p.batch.b)}
+
+
+def constraints(c: Config) -> Iterator[str]:
+    """Every constraint of the kernel that ``c`` breaks; `validity` adds what the architecture allows."""
+    if c.bk not in _STEPS:
+        yield f"BK = {c.bk} must be one of {', '.join(map(str, _STEPS))}: k-steps, four at a time"
+    for name, size in (("BM", c.bm), ("BN", c.bn)):
+        if size % 4:
+            yield f"{name} = {size} must be a multiple of 4: rows of shared memory are read sixteen bytes at a time"
+    for name, size in (("TM", c.tm), ("TN", c.tn)):
+        if size not in (1, 2) and size % 4:
+            yield f"{name} = {size} must be 1, 2 or a multiple of 4: neighbours are read at once"
+    if c.threads * c.slices > 1024:
+        yield f"(BM/TM)(BN/TN) slices = {c.threads * c.slices} threads must be 1024 at most"
+
+
+def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
+    """The launch: a team a tile of C. No blocks where C is empty; ``sm_count`` is not asked, nothing is persistent.
+
+    Raises:
+        InvalidValue: more than 2**31 - 1 tiles.
+    """
+    p = problem
+    down, across = -(-p.m // config.bm), -(-p.n // config.bn)
+    tiles = down * across * p.batch.count
+    if tiles > MAX_BLOCKS:
+        raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} x {config.bn} asks for {tiles} "
+                           f"tiles, the limit is {MAX_BLOCKS}; use a larger tile or split the product")
+    return Schedule(blocks=-(-tiles // config.slices), reduce_blocks=0, whole=tiles, shared=0, parts=0,
+                    workspace_bytes=0, arguments=arguments(p, tiles, 0, 0, 0, cut(down, across, config.raster)))
+
+
+def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: int) -> float:
+    """Modelled time of a launch in microseconds.
+
+    Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU.
+    """
+    p, plan = problem, schedule(config, problem, sm_count)
+    _, whole, step = _TILES.get((config.bm, config.bn, config.tm, config.tn), (0, 0.2, 0.02))
+    memory = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * p.batch.count / (arch.gpu_bandwidth_gbs * 1e3)
+    copied = specialisation(p)
+    by_words = (config.bm * (copied["WIDTH_A"] == 1) + config.bn * (copied["WIDTH_B"] == 1)) / (config.bm + config.bn)
+    steps = -(-p.k // 4) * 4
+    work = (whole + step * steps * (1 + _BY_WORDS * by_words)) * plan.whole / sm_count
+    resident = min(config.min_blocks, arch.shared_per_sm // _shared(config))
+    waves = max(1.0, plan.blocks / (sm_count * resident))
+    terms = memory, work, waves * (-(-p.k // config.bk) * _ROUND_US + _STEP_US * steps)
+    return _START_US + max(terms) + _EXPOSED * (sum(terms) - max(terms))
+
+
+def tiles(k: int) -> Iterator[Config]:
+    """Every tile, for so many k-steps, 64 at most."""
+    for (bm, bn, tm, tn), (blocks, *_) in _TILES.items():
+        teams = max(_BLOCK * tm * tn // (bm * bn), 1)
+        bk = next(steps for steps in _STEPS if steps >= k)
+        config = Config(bm, bn, bk, tm, tn, slices=teams, min_blocks=blocks)
+        # Of operands in halves more blocks find room: 262144 x 64 x 64 takes 71 us by tiles of 64 x 64, whole 79.
+        yield replace(config, bk=bk // 2) if bk == MOST_K and not k % 4 and _shared(config) > _MOST_SHARED else config
+
+
+def configurations(problem: Problem) -> Iterator[Config]:
+    """The configurations worth a comparison for ``problem``; none where the kernel does not apply."""
+    p = problem
+    for c in tiles(p.k) if applies(p) else ():
+        # Not the large operand twice, nor in short rows, of which the L2 holds little.
+        if (p.n > _WIDE and (c.bn < MOST_SIDE or c.bm < p.m)) or (p.m > _WIDE and (c.bm < MOST_SIDE or c.bn < p.n)):
+            continue
+        # Nor a small one more than four times, nor twice a side.
+        if (c.bm < 2 * max(p.m, 8) and c.bn < 2 * max(p.n, 8)
+                and min(-(-p.m // c.bm), -(-p.n // c.bn)) <= _MOST_AGAIN):
+            yield c

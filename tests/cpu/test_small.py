@@ -1,0 +1,99 @@
+"""The kernel for many small products and thin ones, on the simulator: layouts, edges, scales, batches, tiles; when it
+is taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from test_library_simulated import LAYOUTS, Case, multiply
+
+from peakgemm.errors import InvalidValue
+from peakgemm.kernels import small
+from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.small import SMALL
+from peakgemm.kernels.validity import violations
+from peakgemm.problem import Batch, Config, Problem
+from peakgemm.runtime.architectures import architecture
+from peakgemm.select import accurate, candidates, choose
+
+TINY = Config(8, 8, 8, 2, 2, slices=8)
+TILES = [replace(config, min_blocks=1) for k in (8, 16, 48, 64) for config in small.tiles(k)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_edges_in_any_layout(layout: str) -> None:
+    """By words, by sixteen bytes, and by words at the edge of a matrix whose rows are whole quads."""
+    multiply(Case(13, 11, 9, layout, pad=3, shift=1, config=TINY, kernel=SMALL))
+    multiply(Case(12, 20, 8, layout, pad=4, integers=True, config=TINY, kernel=SMALL))
+    multiply(Case(12, 20, 12, layout, beta=0.0, config=TINY, kernel=SMALL))
+    multiply(Case(13, 11, 9, layout, beta=0.0, pad=3, config=TINY, kernel=SMALL))
+
+
+@pytest.mark.parametrize("layout", ["NN", "TT"])
+@pytest.mark.parametrize("tile", TILES, ids=lambda c: c.label())
+def test_every_tile(tile: Config, layout: str) -> None:
+    """More K than a tile holds at once, and rows and columns past the edge."""
+    multiply(Case(tile.bm + 4, tile.bn - 4, min(2 * tile.bk - 4, 64), layout, config=tile, kernel=SMALL, sms=1))
+
+
+@pytest.mark.parametrize(("k", "alpha", "beta", "poison"), [
+    (1, 1.5, 0.5, ""), (1, 1.0, 0.0, "c"), (0, 1.5, 0.5, ""), (0, 1.5, 0.0, "c"), (21, 0.0, 0.5, "ab"),
+    (21, 0.0, 0.0, "abc"), (21, -2.0, 0.0, "c"), (9, 1.0, 1.0, ""),
+])
+def test_scales_and_short_k(k: int, alpha: float, beta: float, poison: str) -> None:
+    """With alpha = 0 or K = 0, A and B are not read; with beta = 0, C0 is not."""
+    multiply(Case(9, 10, k, alpha=alpha, beta=beta, poison=poison, config=TINY, kernel=SMALL))
+
+
+@pytest.mark.parametrize("c0", ["mn", "n", "m", ""])
+def test_c0_of_its_own(c0: str) -> None:
+    multiply(Case(9, 10, 8, c0=c0, config=TINY, kernel=SMALL))
+
+
+def test_batches_of_any_strides() -> None:
+    """More matrices than a block has teams, the last block with fewer; operands that stay where they are."""
+    multiply(Case(7, 6, 5, batch=(2, 3, 3), config=TINY, kernel=SMALL))
+    multiply(Case(8, 8, 8, batch=(3, 5), still={"b": (0,), "a": (1,)}, config=TINY, kernel=SMALL))
+    multiply(Case(8, 8, 8, beta=0.0, batch=(9,), pad=4, config=TINY, kernel=SMALL))
+    multiply(Case(20, 8, 8, c0="n", batch=(3,), still={"c0": (0,)}, config=TINY, kernel=SMALL))
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"bk": 12}, "BK = 12 must be one of 8, 16, 32, 48, 64"), ({"bm": 6, "tm": 2, "slices": 8}, "BM = 6"),
+    ({"bm": 12, "tm": 3}, "TM = 3 must be 1, 2 or a multiple of 4"), ({"slices": 128}, "2048 threads"),
+    ({"bk": 64, "bm": 512, "tm": 8, "slices": 2}, "shared memory"), ({"producers": 32}, "producers = 32"),
+])
+def test_what_is_not_valid(change: dict[str, int], words: str) -> None:
+    assert any(words in broken for broken in violations(SMALL, replace(TINY, **change), architecture("sm_90")))
+
+
+def test_too_many_tiles_are_refused() -> None:
+    problem = Problem(2**27, 8, 8, 8, 8, 8, batch=Batch((2**8,), (2**30,), (0,), (2**30,), (2**30,)))
+    with pytest.raises(InvalidValue, match=r"4294967296 tiles, the limit is 2147483647; use a larger tile"):
+        small.schedule(TINY, problem, 132)
+
+
+def test_only_what_has_a_short_k_and_a_short_side() -> None:
+    for m, n, k, there in ((8, 8, 8, True), (64, 10**6, 64, True), (65, 10**6, 8, False), (8, 8, 65, False),
+                            (64, 64, 8, False)):
+        assert bool(list(small.configurations(Problem.contiguous(m, n, k)))) == there
+
+
+@pytest.mark.parametrize(("m", "n", "k", "count"), [
+    (8, 8, 8, 50000), (16, 16, 16, 20000), (32, 32, 32, 10000), (1_000_000, 16, 16, 1), (262144, 32, 32, 1),
+])
+def test_it_is_taken_for_small_and_thin_products(m: int, n: int, k: int, count: int) -> None:
+    batch = Batch() if count == 1 else Batch((count,), (m * k,), (k * n,), (m * n,), (m * n,))
+    assert choose(replace(Problem.contiguous(m, n, k), batch=batch), "sm_90", 132).kernel is SMALL
+
+
+def test_it_is_not_taken_where_it_cannot_carry_its_sums() -> None:
+    """A chain of 64 k-steps errs more than cuBLAS's short sums: "emulated" promises not to."""
+    problem = Problem.contiguous(32, 32, 64)
+    assert accurate(problem, "sm_90", 132, "").kernel is SPECIALISED
+
+
+def test_without_cp_async_there_is_none() -> None:
+    found = candidates(Problem.contiguous(8, 8, 8), "sm_75", 40)
+    assert found and all(kernel is not SMALL for kernel, *_ in found)

@@ -71,8 +71,9 @@ def main() -> None:
     emulated += [(kernel, replace(config, variant=turned), shape) for kernel, config in in_registers
                  for turned in (0, TURNED) for shape in TILED]
     groups = {"tiled": jobs, "small": of_small, "tensor": emulated}
-    for kernel, config, shape in (job for name, group in groups.items() for job in group
-                                  if name in sys.argv[1:] or not sys.argv[1:]):
+    if unknown := set(sys.argv[1:]) - set(groups):
+        sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
+    for kernel, config, shape in (job for name in sys.argv[1:] or groups for job in groups[name]):
         for ta, tb in product((False, True), (False, True)):
             split, beta = next(turns)
             one_tile = config.cluster > 1 or (kernel is SPECIALISED and config.variant & ONCE)

@@ -239,8 +239,9 @@ def candidates(problem: Problem, arch: str, sm_count: int) -> tuple[tuple[Kernel
         found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count))
                   for config in skinny.configurations(problem, sm_count) if is_valid(SKINNY, config, limits)]
     if limits.has_cp_async and small.applies(problem):
-        # Those of tiles are added at last: how they load, compute and store is hidden less than their model says.
-        found = [(kernel, config, us if kernel is SKINNY else _UNHIDDEN * us) for kernel, config, us in found]
+        # How the others load, compute and store is hidden less there than their models say.
+        found = [(kernel, config, us + skinny.ends_us(config, problem, sm_count) if kernel is SKINNY
+                  else _UNHIDDEN * us) for kernel, config, us in found]
         found += [(SMALL, config, small.estimate_us(config, problem, limits, sm_count))
                   for config in small.configurations(problem) if is_valid(SMALL, config, limits)]
     return tuple(sorted(found, key=lambda candidate: candidate[2]))  # stable: of equals, the first named
@@ -304,7 +305,7 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
     kernel, config, ours = best_emulated(scheme, p, limits, sm_count, ready, sliced(p))
     theirs = candidates(p, arch, sm_count)[0][2]
     if ieee.config.variant & _CARRY and ieee.kernel is SPECIALISED:
-        theirs = _CARRYING * estimate_us(ieee.config, p, limits, sm_count)
+        theirs = _CARRYING * estimate_us(ieee.config, p, limits, sm_count) * (_UNHIDDEN if small.applies(p) else 1)
     if ours < _WORTH * theirs and p.k >= _EMULATED_K:
         return Choice(kernel, config, "heuristic", f"{scheme.name} on tensor cores, {kernel.idea}: {ours:.0f} us by "
                                                    f"the model, IEEE FFMA {theirs:.0f}")
@@ -336,8 +337,10 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
         return chosen
     config, reason = chosen.config, chosen.reason
     if chosen.kernel is SMALL or not may_carry(config):
-        config = next(one for kernel, one, _ in candidates(problem, arch, sm_count)
-                      if kernel is SPECIALISED and may_carry(one))
+        kernel, config = next((kernel, one) for kernel, one, _ in candidates(problem, arch, sm_count)
+                              if kernel is SKINNY or (kernel is SPECIALISED and may_carry(one)))
+        if kernel is SKINNY:
+            return Choice(kernel, config, chosen.source, "the model's best of those whose sums are short")
         reason = "the model's best of those that carry their sums over"
     return Choice(SPECIALISED, carrying(config), chosen.source, reason)
 

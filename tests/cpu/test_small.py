@@ -5,20 +5,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from test_library_simulated import LAYOUTS, Case, multiply
 
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import small
-from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.library import SPECIALISED, compile_for
+from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.small import SMALL
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
+from peakgemm.runtime.compile import in_parallel
 from peakgemm.select import accurate, candidates, choose
+from peakgemm.simulator.library import run_library
 
 TINY = Config(8, 8, 8, 2, 2, slices=8)
-TILES = [replace(config, min_blocks=1) for k in (8, 16, 48, 64) for config in small.tiles(k)]
+TILES = [replace(config, min_blocks=1) for k in (8, 16, 64) for config in small.tiles(k)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -30,11 +34,36 @@ def test_edges_in_any_layout(layout: str) -> None:
     multiply(Case(13, 11, 9, layout, beta=0.0, pad=3, config=TINY, kernel=SMALL))
 
 
-@pytest.mark.parametrize("layout", ["NN", "TT"])
+@pytest.mark.parametrize(("layout", "beta"), [("NN", 0.0), ("TT", 0.5)])
 @pytest.mark.parametrize("tile", TILES, ids=lambda c: c.label())
-def test_every_tile(tile: Config, layout: str) -> None:
-    """More K than a tile holds at once, and rows and columns past the edge."""
-    multiply(Case(tile.bm + 4, tile.bn - 4, min(2 * tile.bk - 4, 64), layout, config=tile, kernel=SMALL, sms=1))
+def test_every_tile(tile: Config, layout: str, beta: float) -> None:
+    """More K than a tile holds at once, rows and columns past the edge; results by words and by sixteen bytes."""
+    multiply(Case(tile.bm + 4, tile.bn - 4, min(2 * tile.bk - 4, 64), layout, beta=beta, config=tile, kernel=SMALL,
+                  sms=1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("tile", [c for c in TILES if c.bk == 16 and c.slices == 1], ids=lambda c: c.label())
+def test_tiles_of_a_block_by_words(tile: Config, layout: str) -> None:
+    """Threads of several warps wait for each other; rows start anywhere."""
+    multiply(Case(tile.bm + 3, tile.bn - 3, 21, layout, pad=1, shift=1, beta=0.0, config=tile, kernel=SMALL, sms=1))
+
+
+def test_matrices_of_a_batch_that_start_at_any_word() -> None:
+    """Rows of C are whole quads, the matrices' first elements are not."""
+    tile = next(tile for tile in TILES if (tile.bm, tile.bn, tile.bk) == (16, 16, 8))
+    case = Case(16, 16, 8, beta=0.0, batch=(3,), config=tile, kernel=SMALL)
+    m, n = case.m, case.n
+    problem = Problem(m, n, 8, 8, n, n, batch=Batch((3,), (m * 8,), (8 * n,), (m * n + 1,), (m * n + 1,)))
+    draw = np.random.default_rng(0)
+    a, b = draw.standard_normal((3, m, 8)).astype("f4"), draw.standard_normal((3, 8, n)).astype("f4")
+    c = np.full(3 * m * n + 8, np.nan, "f4")
+    (report,) = run_library(SMALL, tile, problem, a, b, c)
+    assert report.clean, str(report)
+    for i in range(3):
+        found = c[i * (m * n + 1):][:m * n].reshape(m, n)
+        np.testing.assert_allclose(found, a[i].astype(float) @ b[i].astype(float), rtol=0, atol=1e-5)
+    assert np.isnan(c[[m * n, 2 * m * n + 1]]).all(), "between the matrices nothing is written"
 
 
 @pytest.mark.parametrize(("k", "alpha", "beta", "poison"), [
@@ -60,7 +89,7 @@ def test_batches_of_any_strides() -> None:
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"bk": 12}, "BK = 12 must be one of 8, 16, 32, 48, 64"), ({"bm": 6, "tm": 2, "slices": 8}, "BM = 6"),
+    ({"bk": 12}, "BK = 12 must be one of 8, 16, 32, 64"), ({"bm": 6, "tm": 2, "slices": 8}, "BM = 6"),
     ({"bm": 12, "tm": 3}, "TM = 3 must be 1, 2 or a multiple of 4"), ({"slices": 128}, "2048 threads"),
     ({"bk": 64, "bm": 512, "tm": 8, "slices": 2}, "shared memory"), ({"producers": 32}, "producers = 32"),
 ])
@@ -70,13 +99,15 @@ def test_what_is_not_valid(change: dict[str, int], words: str) -> None:
 
 def test_too_many_tiles_are_refused() -> None:
     problem = Problem(2**27, 8, 8, 8, 8, 8, batch=Batch((2**8,), (2**30,), (0,), (2**30,), (2**30,)))
-    with pytest.raises(InvalidValue, match=r"4294967296 tiles, the limit is 2147483647; use a larger tile"):
+    with pytest.raises(InvalidValue, match=r"4294967296 tiles, the limit is 2147483639; use a larger tile"):
         small.schedule(TINY, problem, 132)
+    problem = Problem(1, 9, 4, 4, 9, 9, batch=Batch((2**30 + 1,), (0,), (0,), (9,), (9,)))
+    assert choose(problem, "sm_90", 132).config.bn > TINY.bn, "others have fewer tiles"
 
 
 def test_only_what_has_a_short_k_and_a_short_side() -> None:
     for m, n, k, there in ((8, 8, 8, True), (64, 10**6, 64, True), (65, 10**6, 8, False), (8, 8, 65, False),
-                            (64, 64, 8, False)):
+                           (64, 64, 8, False), (5000, 16, 32, True), (5000, 4, 32, False)):
         assert bool(list(small.configurations(Problem.contiguous(m, n, k)))) == there
 
 
@@ -91,7 +122,20 @@ def test_it_is_taken_for_small_and_thin_products(m: int, n: int, k: int, count: 
 def test_it_is_not_taken_where_it_cannot_carry_its_sums() -> None:
     """A chain of 64 k-steps errs more than cuBLAS's short sums: "emulated" promises not to."""
     problem = Problem.contiguous(32, 32, 64)
+    assert choose(problem, "sm_90", 132).kernel is SMALL
     assert accurate(problem, "sm_90", 132, "").kernel is SPECIALISED
+    batch = replace(Problem.contiguous(4, 4, 40), batch=Batch((20000,), (160,), (160,), (16,), (16,)))
+    assert choose(batch, "sm_90", 132).kernel is SMALL
+    assert accurate(batch, "sm_90", 132, "").kernel is SKINNY, "its sums are short as they are"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tiles_hardly_spill(layout: str) -> None:
+    """Operands copied by sixteen bytes; some tens of bytes in places that are passed once."""
+    ta, tb = (letter == "T" for letter in layout)
+    problem = Problem(64, 64, 64, 64, 64, 64, trans_a=ta, trans_b=tb)
+    found = in_parallel(lambda tile: compile_for(SMALL, tile, problem, "sm_90"), list(small.tiles(32)))
+    assert max(one.spill_bytes for one in found) <= 32
 
 
 def test_without_cp_async_there_is_none() -> None:

@@ -181,7 +181,7 @@ def build(tools: Tools, arch: str) -> dict[str, bytes]:
 
 def key(tools: Tools, arch: str, layout: str) -> bytes:
     """Under which a library lies in the cache: a digest of all that it is made from."""
-    made_from = [SOURCE.read_text(encoding="utf-8"), tools.versions(), arch, layout, _FLAGS]
+    made_from = [SOURCE.read_text(encoding="utf-8"), str(tools.headers), tools.versions(), arch, layout, _FLAGS]
     return hashlib.sha256(json.dumps(made_from).encode()).digest()
 
 

@@ -55,7 +55,7 @@ _REDUCE_US = 2.6        # a second kernel
 _RAGGED_US = 1.3        # a first round of 16 columns that is not whole, for each further 256 threads of a block
 _EXPOSED = 0.03         # of each of these, that nothing hides
 _OVERHEAD = 1.4         # instructions an FFMA
-_END_US, _SHORT_K = 2.2, 64  # of each wave of blocks but the last, where K is so short that nothing hides how they end
+_END_US = 2.2           # of each wave of blocks but the last, where K is so short that nothing hides how they end
 
 
 def applies(problem: Problem) -> bool:
@@ -157,13 +157,18 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     memory = (matrix + (p.k + rows) * min(p.m, p.n) * max(p.batch.count, 1)) / bandwidth
     l2 = matrix * (1 + config.bn / config.bm) / (bandwidth * _L2_BANDWIDTH)
     compute = matrix * config.bn * _OVERHEAD / (arch.fp32_lanes_per_sm * sm_count * arch.gpu_mhz)
-    waves, rounds = -(-plan.blocks // (sm_count * config.min_blocks)), -(-p.k // (config.bk * plan.parts))
-    ends = _END_US * max(0, waves - 1) if p.k <= _SHORT_K else 0.0
+    rounds = -(-plan.blocks // (sm_count * config.min_blocks)) * -(-p.k // (config.bk * plan.parts))
     ragged = 0.0
     if p.k % config.bk and config.bn == MAX_COLUMNS:
         ragged = _RAGGED_US * max(0, config.block_threads // 256 - 1)
-    terms = memory, l2, compute, waves * rounds * _ROUND_US
-    return max(terms) + _EXPOSED * sum(terms) + _START_US + ragged + ends + (_REDUCE_US if plan.parts > 1 else 0)
+    terms = memory, l2, compute, rounds * _ROUND_US
+    return max(terms) + _EXPOSED * sum(terms) + _START_US + ragged + (_REDUCE_US if plan.parts > 1 else 0)
+
+
+def ends_us(config: Config, problem: Problem, sm_count: int) -> float:
+    """What a short K adds to `estimate_us`: measured where `small.applies`, with 4 to 16 columns, on an H100."""
+    blocks = schedule(config, problem, sm_count).blocks
+    return _END_US * max(0, -(-blocks // (sm_count * config.min_blocks)) - 1)
 
 
 def configurations(problem: Problem, sm_count: int) -> Iterator[Config]:

@@ -18,7 +18,9 @@ from .schedule import Schedule, arguments, cut
 
 MOST_K = 64
 MOST_SIDE = 64  # of the smaller side of C
-_FEW = 1 << 19  # results: of fewer, in tiles above 32 x 32, other kernels are as fast (1000 x 64 x 64)
+# Beyond 32 x 32: with fewer results than this and more than 16 of each side others are as fast (1000 x 64 x 64); and
+# tiles of eight have never been timed on fewer rows or columns.
+_FEW, _NARROW, _LEAST = 1 << 19, 16, 8
 _PAD = 4  # words between rows of shared memory, where K is contiguous
 _STEPS = (8, 16, 32, 64)
 
@@ -48,16 +50,18 @@ _ROUND_US = 0.37        # a block's loads of BK k-steps, until they are there
 _STEP_US = 0.015        # and each k-step of it
 _EXPOSED = 0.6          # of memory, work and latency, what the longest does not hide of the others
 _BLOCK = 128  # threads
+_BLOCKS_BY_WORDS = 5  # an SM, of threads with 32 results: with 7 copies by words spill, 85 us for 37 x 41 x 43, not 76
 _MOST_AGAIN = 4  # times that an operand is read
 _MOST_SHARED = 32 << 10  # bytes
 _WIDE = 1024  # rows or columns: 20 x 1000000 x 20 takes 183 us by tiles of 32 columns, 103 by 64, 78 by 128
 
 
 def applies(problem: Problem) -> bool:
-    """Whether K, and the smaller side of C, are at most 64, and C is tiny or the batch of them large."""
-    p = problem
-    return (p.k <= MOST_K and min(p.m, p.n) <= MOST_SIDE
-            and (max(p.m, p.n) <= 32 or p.m * p.n * p.batch.count > _FEW))
+    """Whether K and the smaller side of C are at most 64, and C is tiny, or narrow, or there are many results."""
+    p, (short, long) = problem, sorted((problem.m, problem.n))
+    if p.k > MOST_K or short > MOST_SIDE:
+        return False
+    return long <= 32 or (short >= _LEAST and (short <= _NARROW or p.m * p.n * p.batch.count > _FEW))
 
 
 def width(contiguous: int, ld: int, address: int, steps: tuple[int, ...]) -> int:
@@ -96,9 +100,9 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     p = problem
     down, across = -(-p.m // config.bm), -(-p.n // config.bn)
     tiles = down * across * p.batch.count
-    if tiles > MAX_BLOCKS:
+    if tiles > _most_tiles(config):
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} x {config.bn} asks for {tiles} "
-                           f"tiles, the limit is {MAX_BLOCKS}; use a larger tile or split the product")
+                           f"tiles, the limit is {_most_tiles(config)}; use a larger tile or split the product")
     return Schedule(blocks=-(-tiles // config.slices), reduce_blocks=0, whole=tiles, shared=0, parts=0,
                     workspace_bytes=0, arguments=arguments(p, tiles, 0, 0, 0, cut(down, across, config.raster)))
 
@@ -133,12 +137,19 @@ def tiles(k: int) -> Iterator[Config]:
 
 def configurations(problem: Problem) -> Iterator[Config]:
     """The configurations worth a comparison for ``problem``; none where the kernel does not apply."""
-    p = problem
+    p, copied = problem, specialisation(problem)
+    by_words = 1 in (copied["WIDTH_A"], copied["WIDTH_B"])
     for c in tiles(p.k) if applies(p) else ():
         # Not the large operand twice, nor in short rows, of which the L2 holds little.
         if (p.n > _WIDE and (c.bn < MOST_SIDE or c.bm < p.m)) or (p.m > _WIDE and (c.bm < MOST_SIDE or c.bn < p.n)):
             continue
         # Nor a small one more than four times, nor twice a side.
-        if (c.bm < 2 * max(p.m, 8) and c.bn < 2 * max(p.n, 8)
-                and min(-(-p.m // c.bm), -(-p.n // c.bn)) <= _MOST_AGAIN):
-            yield c
+        down, across = -(-p.m // c.bm), -(-p.n // c.bn)
+        if (c.bm < 2 * max(p.m, 8) and c.bn < 2 * max(p.n, 8) and min(down, across) <= _MOST_AGAIN
+                and down * across * p.batch.count <= _most_tiles(c)):
+            yield replace(c, min_blocks=_BLOCKS_BY_WORDS) if by_words and c.tm * c.tn == 32 else c
+
+
+def _most_tiles(c: Config) -> int:
+    """Tiles of a launch: those that the last block's teams would have are counted in 32 bits, too."""
+    return MAX_BLOCKS - c.slices

@@ -358,7 +358,7 @@ FOUR = "--arg f32:32 --arg f32:32 --arg 1 --arg 32"
     (f"{SCALE} {FOUR} --macro TIMES", ["--macro 'TIMES' is not NAME=INTEGER"]),
     (f"{SCALE} {FOUR} --macro TIMES=1.5", ["--macro 'TIMES=1.5' is not NAME=INTEGER"]),
     ("k.ptx --entry nothing --grid 1 --block 32 --macro A=1", ["--macro: for a .cu file only"]),
-    (f"{SCALE} {FOUR} --size 64 --beta 1", ["--size, --beta: for a rung only, not for k.cu"]),
+    (f"{SCALE} {FOUR} --size 64 --beta 1", ["--size, --beta: for a rung or matmul only, not for k.cu"]),
     ("12 --size 64 --grid 1 --arg 3", ["--grid, --arg: for a file only, not for 12"]),
     ("broken.ptx --grid 1 --block 32", ["PTX line 4", "'%rd1'"]),
     ("token.ptx --grid 1 --block 32", ["PTX line 4", "'?'"]),

@@ -1,4 +1,4 @@
-"""``peakgemm simulate``: a kernel's PTX on the CPU: result, counters, faults, annotated source."""
+"""``peakgemm simulate``: a kernel's PTX on the CPU, or a whole call's: result, counters, faults, annotated source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..runtime.architectures import architecture
 from ..simulator import Report, run, run_rung
 from ..simulator.arguments import FORMS, argument
 from ..simulator.listing import annotated
-from . import parse
+from . import parse, simulate_matmul
 from .console import err, out, table
 
 SHORT = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_requests",
@@ -26,11 +26,14 @@ SHORT = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefront
 
 
 def command(
-    kernel: Annotated[str, typer.Argument(help="A rung (12, warp_tile), a .cu or a .ptx file.")],
-    size: Annotated[str | None, typer.Option(help="For a rung: square N.  [256]")] = None,
-    shape: Annotated[str | None, typer.Option(help="For a rung: MxNxK.")] = None,
-    alpha: Annotated[float, typer.Option(help="For a rung.")] = 1.0,
-    beta: Annotated[float, typer.Option(help="For a rung.")] = 0.0,
+    kernel: Annotated[str, typer.Argument(help="A rung (12, warp_tile), matmul, a .cu or a .ptx file.")],
+    size: Annotated[str | None, typer.Option(help="For a rung, and matmul: square N.  [256]")] = None,
+    shape: Annotated[str | None, typer.Option(help="For a rung: MxNxK; for matmul MxNxK[:layout][*batch].")] = None,
+    alpha: Annotated[float, typer.Option(help="For a rung, and matmul.")] = 1.0,
+    beta: Annotated[float, typer.Option(help="For a rung, and matmul.")] = 0.0,
+    precision: Annotated[str | None, typer.Option(help="For matmul: as in peakgemm.matmul.  [ieee]")] = None,
+    sms: Annotated[int | None, typer.Option(help="For matmul: SMs of the GPU that is played.  [the "
+                                                 "architecture's]")] = None,
     entry: Annotated[str | None, typer.Option(help="For a file: the kernel, where there are several.")] = None,
     grid: Annotated[str | None, typer.Option(help="For a file: blocks, X or XxYxZ.")] = None,
     block: Annotated[str | None, typer.Option(help="For a file: threads, X or XxYxZ.")] = None,
@@ -43,34 +46,45 @@ def command(
     max_memory: Annotated[int, typer.Option(min=1, help="Bytes that the simulation may take.")] = 4 << 30,
     json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
 ) -> None:
-    """Run a kernel's PTX on the CPU: result, wavefronts, sectors, races, out-of-bounds."""
+    """Run a kernel's PTX, or what matmul would run, on the CPU: result, wavefronts, sectors, races, out-of-bounds."""
     architecture(arch)
     records.check_writable(json)
     limits = {"max_steps": max_steps, "max_memory": max_memory}
-    file = kernel.endswith((".cu", ".ptx"))
-    for_rung = {"--size": size, "--shape": shape, "--alpha": alpha != 1, "--beta": beta}
+    file, call = kernel.endswith((".cu", ".ptx")), kernel == simulate_matmul.NAME
+    for_product = {"--size": size, "--shape": shape, "--alpha": alpha != 1, "--beta": beta}
     for_file = {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro, "--shared": shared}
-    unused = [name for name, value in (for_rung if file else for_file).items() if value]
-    if unused:
-        raise InvalidValue(f"{', '.join(unused)}: for a {'rung' if file else 'file'} only, not for {kernel}")
-    problem: dict[str, Any] = {}
+    for_call = {"--precision": precision, "--sms": sms is not None}
+    foreign = [(for_file, "a file")] * (not file) + [(for_product, "a rung or matmul")] * file
+    for options, what in (*foreign, *[(for_call, "matmul")] * (not call)):
+        if unused := [name for name, value in options.items() if value]:
+            raise InvalidValue(f"{', '.join(unused)}: for {what} only, not for {kernel}")
+    found: dict[str, Any] = {}
     if file:
         report, args = _file(Path(kernel), entry, grid, block, arg or [], macro or [], shared, arch, limits)
         _arrays(args)
-        main = Path(kernel)
+        main, reports = Path(kernel), [report]
+    elif call:
+        done, problem = simulate_matmul.simulated(size, shape, alpha, beta, precision or "ieee", sms, arch, limits)
+        report, main, reports = done.product, done.choice.kernel.path, done.reports
+        others = {each.kernel: each.to_json() for each in reports if each is not report}
+        found = {"problem": problem, **({"others": others} if others else {})}
     else:
-        report, main, problem = _rung(kernel, size, shape, alpha, beta, arch, limits)
-    table("Counters", [("", "left"), ("", "right")],
-          [[name.replace("_", " "), f"{report.counters.get(name, 0):,}"] for name in SHORT])
+        report, main, found = _rung(kernel, size, shape, alpha, beta, arch, limits)
+        reports = [report]
+    if not call:
+        table("Counters", [("", "left"), ("", "right")],
+              [[name.replace("_", " "), f"{report.counters.get(name, 0):,}"] for name in SHORT])
     if source:
         _source(report, main)
-    if report.clean:
+    clean = all(each.clean for each in reports)
+    if clean:
         out.print("\nNo fault found.")
     if json is not None:
-        records.write(json, records.record(None, arch, [{**problem, "report": report.to_json()}]))
+        records.write(json, records.record(None, arch, [{**found, "report": report.to_json()}]))
         out.print(f"Report written to {json}", markup=False)
-    if not report.clean:
-        shown = [str(fault) for fault in report.faults] or [report.stopped]
+    if not clean:
+        shown = [text for each in reports
+                 for text in [str(fault) for fault in each.faults] or [each.stopped] * bool(each.stopped)]
         err.print("\n" + "\n".join(shown), markup=False)
         raise typer.Exit(1)
 

@@ -133,3 +133,18 @@ def workload_table(record: Row) -> str:
         (row["workload"], row["unit"], row["products"], f"{row['ms']:.2f}", f"{row['speedup']:.2f}",
          f"{row['from_fp64']:.2g}", "" if row["products"] == "torch" else f"{row['from_fp32']:.2g}")
         for row in record["rungs"]), left=(0, 1, 2))
+
+
+def counters_table(record: Row) -> str:
+    """A row a launch: instructions, and sectors and wavefronts over the fewest that its accesses could do with."""
+    lines = []
+    for row in record["rungs"]:
+        case = "x".join(map(str, row["shape"])) + f" {row['layout']}" + (f", {row['batch']} of" * (row["batch"] > 1))
+        for kernel, found in row["launches"].items():
+            cells = [case, row.get("precision", "ieee"), kernel, f"{found['warp_instructions']:,}"]
+            for name in ("global_sectors", "shared_wavefronts"):
+                count = found.get(name, 0)
+                cells += [f"{count:,}", f"{count / found[name + '_ideal']:.2f}" if count else ""]
+            lines.append(cells)
+    return grid(("case", "precision", "launch", "warp instructions", "sectors", "over ideal", "wavefronts",
+                 "over ideal"), lines, left=(0, 1, 2))

@@ -50,7 +50,6 @@ _ROUND_US = 0.37        # a block's loads of BK k-steps, until they are there
 _STEP_US = 0.015        # and each k-step of it
 _EXPOSED = 0.6          # of memory, work and latency, what the longest does not hide of the others
 _BLOCK = 128  # threads
-_BLOCKS_BY_WORDS = 5  # an SM, of threads with 32 results: with 7 copies by words spill, 85 us for 37 x 41 x 43, not 76
 _MOST_AGAIN = 4  # times that an operand is read
 _MOST_SHARED = 32 << 10  # bytes
 _WIDE = 1024  # rows or columns: 20 x 1000000 x 20 takes 183 us by tiles of 32 columns, 103 by 64, 78 by 128
@@ -137,8 +136,7 @@ def tiles(k: int) -> Iterator[Config]:
 
 def configurations(problem: Problem) -> Iterator[Config]:
     """The configurations worth a comparison for ``problem``; none where the kernel does not apply."""
-    p, copied = problem, specialisation(problem)
-    by_words = 1 in (copied["WIDTH_A"], copied["WIDTH_B"])
+    p = problem
     for c in tiles(p.k) if applies(p) else ():
         # Not the large operand twice, nor in short rows, of which the L2 holds little.
         if (p.n > _WIDE and (c.bn < MOST_SIDE or c.bm < p.m)) or (p.m > _WIDE and (c.bm < MOST_SIDE or c.bn < p.n)):
@@ -147,7 +145,7 @@ def configurations(problem: Problem) -> Iterator[Config]:
         down, across = -(-p.m // c.bm), -(-p.n // c.bn)
         if (c.bm < 2 * max(p.m, 8) and c.bn < 2 * max(p.n, 8) and min(down, across) <= _MOST_AGAIN
                 and down * across * p.batch.count <= _most_tiles(c)):
-            yield replace(c, min_blocks=_BLOCKS_BY_WORDS) if by_words and c.tm * c.tn == 32 else c
+            yield c
 
 
 def _most_tiles(c: Config) -> int:

@@ -101,7 +101,7 @@ _BANDWIDTH = 0.855      # of the nominal figure
 _RELAY_MARGIN = 1.01    # between equals, the one without the memory
 _RELAY_TILE = 128 * 128  # results: with smaller tiles nothing was gained
 _RELAY_BYTES = 1 << 29   # of B, at most
-_UNHIDDEN = 1.35           # times the time, where K and a side of C are at most 64: 0.9 to 1.6 in 20 products
+_UNHIDDEN = 1.35        # times the time of tiles where `small.applies`, 0.9 to 1.6: loads and stores are hidden less
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -227,21 +227,21 @@ def configurations(arch: str) -> tuple[tuple[Kernel, Config], ...]:
 def candidates(problem: Problem, arch: str, sm_count: int) -> tuple[tuple[Kernel, Config, float], ...]:
     """Every kernel and configuration considered for ``problem``, with its modelled microseconds, best first."""
     limits, by_words = architecture(arch), copied_by_words(problem)
-    found = [(kernel, way, _modelled_us(way, problem, limits, sm_count, by_words))
+    short = limits.has_cp_async and small.applies(problem)
+    unhidden = _UNHIDDEN if short else 1.0
+    found = [(kernel, way, unhidden * _modelled_us(way, problem, limits, sm_count, by_words))
              for kernel, config in configurations(arch) for way in _ways(config, problem, sm_count)]
     size = FLOAT * problem.n * problem.k
     if limits.has_cp_async and by_words and size <= _RELAY_BYTES and not relay.constraints(problem):
         inner = relay.relaid(problem)
         before = _RELAY_US + 2 * size / (limits.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
-        found += [(RELAID, config, before + _RELAY_MARGIN * _modelled_us(config, inner, limits, sm_count, False))
+        found += [(RELAID, config,
+                   unhidden * (before + _RELAY_MARGIN * _modelled_us(config, inner, limits, sm_count, False)))
                   for kernel, config, _ in found if config.bm * config.bn >= _RELAY_TILE and config.cluster == 1]
     if skinny.applies(problem):
-        found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count))
+        found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count, short))
                   for config in skinny.configurations(problem, sm_count) if is_valid(SKINNY, config, limits)]
-    if limits.has_cp_async and small.applies(problem):
-        # How the others load, compute and store is hidden less there than their models say.
-        found = [(kernel, config, us + skinny.ends_us(config, problem, sm_count) if kernel is SKINNY
-                  else _UNHIDDEN * us) for kernel, config, us in found]
+    if short:
         found += [(SMALL, config, small.estimate_us(config, problem, limits, sm_count))
                   for config in small.configurations(problem) if is_valid(SMALL, config, limits)]
     return tuple(sorted(found, key=lambda candidate: candidate[2]))  # stable: of equals, the first named
@@ -303,9 +303,7 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
         return replace(ieee, reason=f"IEEE FFMA, {why}: {ieee.reason}")
     scheme = SCHEMES["fp16x3"]
     kernel, config, ours = best_emulated(scheme, p, limits, sm_count, ready, sliced(p))
-    theirs = candidates(p, arch, sm_count)[0][2]
-    if ieee.config.variant & _CARRY and ieee.kernel is SPECIALISED:
-        theirs = _CARRYING * estimate_us(ieee.config, p, limits, sm_count) * (_UNHIDDEN if small.applies(p) else 1)
+    theirs = _modelled(ieee, p, arch, sm_count)
     if ours < _WORTH * theirs and p.k >= _EMULATED_K:
         return Choice(kernel, config, "heuristic", f"{scheme.name} on tensor cores, {kernel.idea}: {ours:.0f} us by "
                                                    f"the model, IEEE FFMA {theirs:.0f}")
@@ -343,6 +341,17 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
             return Choice(kernel, config, chosen.source, "the model's best of those whose sums are short")
         reason = "the model's best of those that carry their sums over"
     return Choice(SPECIALISED, carrying(config), chosen.source, reason)
+
+
+def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> float:
+    """Microseconds of the candidate that ``choice`` is, or was before its sums were carried; of a tuned one that is no
+    candidate those of the model's best."""
+    ranked = candidates(problem, arch, sm_count)
+    carries = bool(choice.kernel is SPECIALISED and choice.config.variant & _CARRY)
+    for kernel, config, us in ranked:
+        if kernel is choice.kernel and (carrying(config) if carries else config) == choice.config:
+            return us * (_CARRYING if carries else 1.0)
+    return ranked[0][2]
 
 
 def may_carry(config: Config) -> bool:

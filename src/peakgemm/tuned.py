@@ -17,7 +17,8 @@ from typing import Any
 
 from .errors import InvalidValue
 from .kernels import relay
-from .kernels.library import FAMILIES, kernel_named, widths
+from .kernels.library import FAMILIES, kernel_named
+from .kernels.widths import widths
 from .problem import Config, Problem
 from .runtime.cache import tuned_folder
 

@@ -52,8 +52,7 @@ def test_tiles_of_a_block_by_words(tile: Config, layout: str) -> None:
 def test_matrices_of_a_batch_that_start_at_any_word() -> None:
     """Rows of C are whole quads, the matrices' first elements are not."""
     tile = next(tile for tile in TILES if (tile.bm, tile.bn, tile.bk) == (16, 16, 8))
-    case = Case(16, 16, 8, beta=0.0, batch=(3,), config=tile, kernel=SMALL)
-    m, n = case.m, case.n
+    m = n = 16
     problem = Problem(m, n, 8, 8, n, n, batch=Batch((3,), (m * 8,), (8 * n,), (m * n + 1,), (m * n + 1,)))
     draw = np.random.default_rng(0)
     a, b = draw.standard_normal((3, m, 8)).astype("f4"), draw.standard_normal((3, 8, n)).astype("f4")

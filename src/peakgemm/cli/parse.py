@@ -14,8 +14,7 @@ Shape = tuple[int, int, int]
 
 def shapes(size: str | None, shape: str | None, default: int) -> list[Shape]:
     """``--size N[,N...]`` (squares) or ``--shape MxNxK[,...]``, or the default square."""
-    if size and shape:
-        raise InvalidValue(f"--size {size} and --shape {shape} exclude each other; give one")
+    exclusive(size, shape)
     found: list[Shape] = []
     for part in (shape or size or str(default)).split(","):
         match = re.fullmatch(r"(\d{1,12})x(\d{1,12})x(\d{1,12})" if shape else r"(\d{1,12})", part.strip())
@@ -27,6 +26,19 @@ def shapes(size: str | None, shape: str | None, default: int) -> list[Shape]:
             raise InvalidValue(f"{part!r}: each size must lie in 1..{MAX_SIZE}")
         found.append((m, n, k))
     return found
+
+
+def exclusive(size: str | None, shape: str | None) -> None:
+    """Refuse both at once."""
+    if size and shape:
+        raise InvalidValue(f"--size {size} and --shape {shape} exclude each other; give one")
+
+
+def room(needed: int, most: int) -> None:
+    """Refuse a simulation whose arrays take more than ``most`` bytes, before they are made."""
+    if needed > most:
+        raise InvalidValue(f"the simulation needs over {needed:,} bytes, max_memory allows {most:,}; pass a smaller "
+                           "shape, or raise max_memory")
 
 
 def tile(text: str) -> Config:

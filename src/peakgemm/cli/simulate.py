@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from .console import err, out, table
 SHORT = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_requests",
          "global_sectors", "global_sectors_ideal", "global_bytes", "barriers", "warp_instructions",
          "divergent_branches")
+ASYNCHRONOUS = ("bulk_copies", "bulk_bytes", "wgmma_instructions", "wgmma_shared_bytes")  # shown where there are any
 
 
 def command(
@@ -51,12 +53,13 @@ def command(
     records.check_writable(json)
     limits = {"max_steps": max_steps, "max_memory": max_memory}
     file, call = kernel.endswith((".cu", ".ptx")), kernel == simulate_matmul.NAME
-    for_product = {"--size": size, "--shape": shape, "--alpha": alpha != 1, "--beta": beta}
-    for_file = {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro, "--shared": shared}
-    for_call = {"--precision": precision, "--sms": sms is not None}
-    foreign = [(for_file, "a file")] * (not file) + [(for_product, "a rung or matmul")] * file
-    for options, what in (*foreign, *[(for_call, "matmul")] * (not call)):
-        if unused := [name for name, value in options.items() if value]:
+    for what, taken, options in (
+        ("a rung or matmul", not file, {"--size": size, "--shape": shape, "--alpha": alpha != 1, "--beta": beta}),
+        ("matmul", call, {"--precision": precision, "--sms": sms is not None}),
+        ("a file", file, {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro,
+                          "--shared": shared}),
+    ):
+        if not taken and (unused := [name for name, value in options.items() if value]):
             raise InvalidValue(f"{', '.join(unused)}: for {what} only, not for {kernel}")
     found: dict[str, Any] = {}
     if file:
@@ -71,9 +74,7 @@ def command(
     else:
         report, main, found = _rung(kernel, size, shape, alpha, beta, arch, limits)
         reports = [report]
-    if not call:
-        table("Counters", [("", "left"), ("", "right")],
-              [[name.replace("_", " "), f"{report.counters.get(name, 0):,}"] for name in SHORT])
+    _counters(reports)
     if source:
         _source(report, main)
     clean = all(each.clean for each in reports)
@@ -96,9 +97,7 @@ def _rung(text: str, size: str | None, shape: str | None, alpha: float, beta: fl
         raise InvalidValue(f"simulate takes one rung and one shape, not {len(chosen)} and {len(wanted)}")
     m, n, k = wanted[0]
     needed = 8 * (m * k + k * n + m * n)
-    if needed > limits["max_memory"]:
-        raise InvalidValue(f"the simulation needs over {needed:,} bytes, max_memory allows {limits['max_memory']:,}; "
-                           "pass a smaller shape, or raise max_memory")
+    parse.room(needed, limits["max_memory"])
     a, b, c = matrices(wanted[0], beta)
     before = c.copy()
     report = run_rung(chosen[0], a, b, c, alpha=alpha, beta=beta, arch=arch, **limits)  # type: ignore[arg-type]
@@ -150,6 +149,13 @@ def _arrays(args: list[Any]) -> None:
     table("Arrays after the run", [("argument", "right"), ("dtype", "left"), ("shape", "left"), ("least", "right"),
                                    ("mean", "right"), ("most", "right"), ("inf, nan", "right")], rows)
     out.print()
+
+
+def _counters(reports: Sequence[Report]) -> None:
+    """A column a launch."""
+    shown = (*SHORT, *(name for name in ASYNCHRONOUS if any(report.counters.get(name) for report in reports)))
+    table("Counters", [("", "left"), *((report.kernel, "right") for report in reports)],
+          [[name.replace("_", " "), *(f"{report.counters.get(name, 0):,}" for report in reports)] for name in shown])
 
 
 def _source(report: Report, main: Path) -> None:

@@ -7,16 +7,13 @@ from typing import Any
 from ..bench.simulated_call import SimulatedCall, simulate_call
 from ..bench.suites import Case, cases
 from ..errors import InvalidValue
-from ..request import PRECISIONS
+from ..request import check_precision
 from ..runtime.architectures import architecture
-from ..simulator import Report
-from .console import out, table
+from . import parse
+from .console import out
 
 NAME = "matmul"
 _SIZE = 256
-_COUNTERS = ("warp_instructions", "global_requests", "global_sectors", "global_sectors_ideal", "shared_loads",
-             "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "bulk_copies", "bulk_bytes",
-             "wgmma_instructions", "wgmma_shared_bytes", "barriers", "divergent_branches")
 
 
 def simulated(size: str | None, shape: str | None, alpha: float, beta: float, precision: str, sms: int | None,
@@ -27,15 +24,12 @@ def simulated(size: str | None, shape: str | None, alpha: float, beta: float, pr
         InvalidValue: more than one case, an unknown precision, no SM, or arrays beyond ``max_memory``.
     """
     case = _case(size, shape)
-    if precision not in PRECISIONS:
-        raise InvalidValue(f"unknown precision {precision!r}; valid ones: {', '.join(PRECISIONS)}")
+    check_precision(precision)
     if sms is not None and sms < 1:
         raise InvalidValue(f"--sms {sms} must be 1 at least")
     # Operands and result in float32, and both of them and three more results in float64.
     needed = 4 * case.batch * (3 * (case.m * case.k + case.k * case.n) + 7 * case.m * case.n)
-    if needed > limits["max_memory"]:
-        raise InvalidValue(f"the simulation needs over {needed:,} bytes, max_memory allows {limits['max_memory']:,}; "
-                           "pass a smaller shape, or raise max_memory")
+    parse.room(needed, limits["max_memory"])
     count = sms or architecture(arch).gpu_sms
     call = simulate_call(case, precision, arch, count, alpha, beta, max_steps=limits["max_steps"])
     choice = call.choice
@@ -45,24 +39,15 @@ def simulated(size: str | None, shape: str | None, alpha: float, beta: float, pr
     rerouted = "" if call.rerouted is None else f", {call.rerouted} half tiles rerouted to FFMAs"
     out.print(f"Largest error {call.max_error:.2f} eps |A||B| against FP64{rerouted}; "
               f"{sum(report.seconds for report in call.reports):.2f} s simulated\n", markup=False)
-    _counters(call.reports)
     return call, {"name": NAME, "shape": [case.m, case.n, case.k], "layout": case.layout, "batch": case.batch,
                   "alpha": alpha, "beta": beta, "precision": precision, "sms": count, "kernel": choice.kernel.name,
                   "config": choice.config.to_json(), "max_error": call.max_error}
 
 
 def _case(size: str | None, shape: str | None) -> Case:
-    if size and shape:
-        raise InvalidValue(f"--size {size} and --shape {shape} exclude each other; give one")
+    parse.exclusive(size, shape)
     text = shape or "x".join([size or str(_SIZE)] * 3)
     found = cases(text)
     if len(found) != 1:
         raise InvalidValue(f"simulate takes one shape, not {len(found)}")
     return found[0]
-
-
-def _counters(reports: list[Report]) -> None:
-    """A column a launch; counters that all of them leave at 0 are left out."""
-    rows = [[name.replace("_", " "), *(f"{report.counters.get(name, 0):,}" for report in reports)]
-            for name in _COUNTERS if any(report.counters.get(name, 0) for report in reports)]
-    table("Counters", [("", "left"), *((report.kernel, "right") for report in reports)], rows)

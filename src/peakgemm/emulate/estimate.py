@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache
 from math import sqrt
 
-from ..kernels.library import widths
 from ..kernels.registry import Kernel
 from ..kernels.schedule import sharing
 from ..kernels.schemes import (
@@ -23,6 +22,7 @@ from ..kernels.schemes import (
     scheme_of,
     streamed,
 )
+from ..kernels.widths import widths
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 

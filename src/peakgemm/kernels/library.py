@@ -19,6 +19,7 @@ from .schedule import schedule as tiled_schedule
 from .skinny import SKINNY
 from .small import SMALL
 from .validity import require
+from .widths import widths
 
 
 def _ring(c: Config) -> int:
@@ -56,15 +57,6 @@ def kernel_named(name: str) -> Kernel:
         if kernel.name == name:
             return kernel
     raise InvalidValue(f"unknown kernel {name!r}; valid ones: {', '.join(k.name for k in FAMILIES)}")
-
-
-def widths(problem: Problem) -> tuple[int, int]:
-    """Floats that a copy of A and of B may take at once: 4 where every row starts at 16 bytes, else 1."""
-    def width(ld: int, address: int, steps: tuple[int, ...]) -> int:
-        return 4 if address >= 16 and not any(step % 4 for step in (ld, *steps)) else 1
-
-    return (width(problem.lda, problem.alignment[0], problem.batch.a),
-            width(problem.ldb, problem.alignment[1], problem.batch.b))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +119,7 @@ _SKINNY = Family(skinny.specialisation, skinny.schedule, skinny.REDUCE, "ffma_sk
 _SMALL = replace(_TILED, specialisation=small.specialisation, schedule=small.schedule)
 _RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=_relaid_schedule, relays=True)
 FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, RELAID: _RELAID, STAGED: _TILED, SKINNY: _SKINNY,
-                               SMALL: _SMALL}
+                                SMALL: _SMALL}
 
 
 def target(config: Config, arch: str) -> str:

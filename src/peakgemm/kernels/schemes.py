@@ -16,9 +16,10 @@ from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture, architecture
 from .launch_shape import MAX_BLOCKS
-from .library import Recipe, widths
+from .library import Recipe
 from .registry import Kernel
 from .schedule import arguments, cut, schedule
+from .widths import widths
 
 ROWS = 128          # of a panel
 HEAD = 256          # bytes at the start of a workspace: struct Progress,

@@ -19,6 +19,7 @@ from .divide import MOST_PARTS
 from .launch_shape import MAX_BLOCKS
 from .registry import FLOAT, Kernel
 from .schedule import Schedule, arguments
+from .widths import width as vector_width
 
 MAX_COLUMNS = 16
 REDUCE = source.KERNELS / "ffma" / "skinny_reduce.cu"
@@ -55,7 +56,7 @@ _REDUCE_US = 2.6        # a second kernel
 _RAGGED_US = 1.3        # a first round of 16 columns that is not whole, for each further 256 threads of a block
 _EXPOSED = 0.03         # of each of these, that nothing hides
 _OVERHEAD = 1.4         # instructions an FFMA
-_END_US = 2.2           # of each wave of blocks but the last, where K is so short that nothing hides how they end
+_END_US = 2.2           # of each wave of blocks but the last, where K is short
 
 
 def applies(problem: Problem) -> bool:
@@ -78,8 +79,7 @@ def width(problem: Problem) -> int:
     p = problem
     ld, address, steps, rows = ((p.ldb, p.alignment[1], p.batch.b, p.n) if swapped(p) else
                                 (p.lda, p.alignment[0], p.batch.a, p.m))
-    strides = (ld, *steps) if along_k(p) else (ld, *steps, rows)
-    return 4 if address >= 16 and not any(stride % 4 for stride in strides) else 1
+    return vector_width(address, ld, *steps, *(() if along_k(p) else (rows,)))
 
 
 def specialisation(problem: Problem) -> dict[str, int]:
@@ -145,10 +145,11 @@ def reduce_macros(config: Config, problem: Problem) -> dict[str, int]:
             "SWAPPED": int(swapped(problem))}
 
 
-def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: int) -> float:
+def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: int, short: bool = False) -> float:
     """Modelled time of a launch in microseconds: the longest of memory, L2, FFMA and latency, and some of the others.
 
-    Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU.
+    Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU. ``short``: K is so
+    short that no loop hides how blocks end; measured where `small.applies`, with 4 to 16 columns, on an H100.
     """
     p, plan = problem, schedule(config, problem, sm_count)
     rows = max(p.m, p.n)
@@ -157,18 +158,14 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     memory = (matrix + (p.k + rows) * min(p.m, p.n) * max(p.batch.count, 1)) / bandwidth
     l2 = matrix * (1 + config.bn / config.bm) / (bandwidth * _L2_BANDWIDTH)
     compute = matrix * config.bn * _OVERHEAD / (arch.fp32_lanes_per_sm * sm_count * arch.gpu_mhz)
-    rounds = -(-plan.blocks // (sm_count * config.min_blocks)) * -(-p.k // (config.bk * plan.parts))
+    waves = -(-plan.blocks // (sm_count * config.min_blocks))
+    rounds = waves * -(-p.k // (config.bk * plan.parts))
+    ends = _END_US * max(0, waves - 1) if short else 0.0
     ragged = 0.0
     if p.k % config.bk and config.bn == MAX_COLUMNS:
         ragged = _RAGGED_US * max(0, config.block_threads // 256 - 1)
     terms = memory, l2, compute, rounds * _ROUND_US
-    return max(terms) + _EXPOSED * sum(terms) + _START_US + ragged + (_REDUCE_US if plan.parts > 1 else 0)
-
-
-def ends_us(config: Config, problem: Problem, sm_count: int) -> float:
-    """What a short K adds to `estimate_us`: measured where `small.applies`, with 4 to 16 columns, on an H100."""
-    blocks = schedule(config, problem, sm_count).blocks
-    return _END_US * max(0, -(-blocks // (sm_count * config.min_blocks)) - 1)
+    return max(terms) + _EXPOSED * sum(terms) + _START_US + ragged + ends + (_REDUCE_US if plan.parts > 1 else 0)
 
 
 def configurations(problem: Problem, sm_count: int) -> Iterator[Config]:

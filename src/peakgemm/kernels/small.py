@@ -15,6 +15,7 @@ from ..runtime.architectures import Architecture
 from .launch_shape import MAX_BLOCKS
 from .registry import FLOAT, Kernel
 from .schedule import Schedule, arguments, cut
+from .widths import width
 
 MOST_K = 64
 MOST_SIDE = 64  # of the smaller side of C
@@ -36,7 +37,8 @@ SMALL = Kernel(
     tunes=frozenset({"min_blocks", "slices"}),
 )
 # Tile and thread tile -> blocks of 128 threads an SM (with more, registers spill), and what a tile takes of an SM, in
-# microseconds: whatever K, and for each k-step. Fitted to times of 51 shapes on an H100 (docs/experiments.md).
+# microseconds: whatever K, and for each k-step. Fitted to times of 51 shapes on an H100 (docs/experiments.md), but for
+# 32 x 64 and 32 x 128, whose first figures are set so that wide products get the faster of the two.
 _TILES = {
     (8, 8, 2, 2): (12, 0.009, 0.0012), (16, 16, 4, 4): (8, 0.011, 0.0024), (32, 32, 4, 4): (8, 0.044, 0.0063),
     (32, 32, 8, 4): (7, 0.051, 0.0068), (64, 64, 8, 4): (7, 0.265, 0.0204), (64, 32, 4, 4): (8, 0.093, 0.0116),
@@ -63,17 +65,13 @@ def applies(problem: Problem) -> bool:
     return long <= 32 or (short >= _LEAST and (short <= _NARROW or p.m * p.n * p.batch.count > _FEW))
 
 
-def width(contiguous: int, ld: int, address: int, steps: tuple[int, ...]) -> int:
-    """Floats of an operand that a copy may take: 4 where every row starts at 16 bytes and is whole quads, else 1."""
-    return 4 if address >= 16 and not any(step % 4 for step in (contiguous, ld, *steps)) else 1
-
-
 def specialisation(problem: Problem) -> dict[str, int]:
     """The macros that a compilation takes from the problem."""
     p = problem
     return {"TRANS_A": int(p.trans_a), "TRANS_B": int(p.trans_b),
-            "WIDTH_A": width(p.m if p.trans_a else p.k, p.lda, p.alignment[0], p.batch.a),
-            "WIDTH_B": width(p.k if p.trans_b else p.n, p.ldb, p.alignment[1], p.batch.b)}
+            # Rows of whole quads, too.
+            "WIDTH_A": width(p.alignment[0], p.lda, *p.batch.a, p.m if p.trans_a else p.k),
+            "WIDTH_B": width(p.alignment[1], p.ldb, *p.batch.b, p.k if p.trans_b else p.n)}
 
 
 def constraints(c: Config) -> Iterator[str]:
@@ -94,10 +92,9 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     """The launch: a team a tile of C. No blocks where C is empty; ``sm_count`` is not asked, nothing is persistent.
 
     Raises:
-        InvalidValue: more than 2**31 - 1 tiles.
+        InvalidValue: more tiles than the teams of all blocks count in 32 bits.
     """
-    p = problem
-    down, across = -(-p.m // config.bm), -(-p.n // config.bn)
+    p, (down, across) = problem, _grid(config, problem)
     tiles = down * across * p.batch.count
     if tiles > _most_tiles(config):
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} x {config.bn} asks for {tiles} "
@@ -111,15 +108,16 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
 
     Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU.
     """
-    p, plan = problem, schedule(config, problem, sm_count)
+    p, (down, across) = problem, _grid(config, problem)
+    tiles = down * across * p.batch.count
     _, whole, step = _TILES.get((config.bm, config.bn, config.tm, config.tn), (0, 0.2, 0.02))
     memory = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * p.batch.count / (arch.gpu_bandwidth_gbs * 1e3)
     copied = specialisation(p)
     by_words = (config.bm * (copied["WIDTH_A"] == 1) + config.bn * (copied["WIDTH_B"] == 1)) / (config.bm + config.bn)
     steps = -(-p.k // 4) * 4
-    work = (whole + step * steps * (1 + _BY_WORDS * by_words)) * plan.whole / sm_count
+    work = (whole + step * steps * (1 + _BY_WORDS * by_words)) * tiles / sm_count
     resident = min(config.min_blocks, arch.shared_per_sm // _shared(config))
-    waves = max(1.0, plan.blocks / (sm_count * resident))
+    waves = max(1.0, -(-tiles // config.slices) / (sm_count * resident))
     terms = memory, work, waves * (-(-p.k // config.bk) * _ROUND_US + _STEP_US * steps)
     return _START_US + max(terms) + _EXPOSED * (sum(terms) - max(terms))
 
@@ -142,10 +140,15 @@ def configurations(problem: Problem) -> Iterator[Config]:
         if (p.n > _WIDE and (c.bn < MOST_SIDE or c.bm < p.m)) or (p.m > _WIDE and (c.bm < MOST_SIDE or c.bn < p.n)):
             continue
         # Nor a small one more than four times, nor twice a side.
-        down, across = -(-p.m // c.bm), -(-p.n // c.bn)
+        down, across = _grid(c, p)
         if (c.bm < 2 * max(p.m, 8) and c.bn < 2 * max(p.n, 8) and min(down, across) <= _MOST_AGAIN
                 and down * across * p.batch.count <= _most_tiles(c)):
             yield c
+
+
+def _grid(c: Config, p: Problem) -> tuple[int, int]:
+    """Tiles of one matrix: down and across."""
+    return -(-p.m // c.bm), -(-p.n // c.bn)
 
 
 def _most_tiles(c: Config) -> int:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from .. import select
-from ..kernels.library import widths
 from ..kernels.registry import Kernel
 from ..kernels.validity import is_valid
+from ..kernels.widths import widths
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
 

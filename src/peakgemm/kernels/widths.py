@@ -1,0 +1,16 @@
+"""How many floats a copy of an operand may take at once."""
+
+from __future__ import annotations
+
+from ..problem import Problem
+
+
+def width(address: int, *strides: int) -> int:
+    """4 where ``address`` is a multiple of 16 bytes and every stride, in floats, one of 4; else 1."""
+    return 4 if address >= 16 and not any(stride % 4 for stride in strides) else 1
+
+
+def widths(problem: Problem) -> tuple[int, int]:
+    """Of A and of B: 4 where every row starts at 16 bytes, else 1."""
+    p = problem
+    return width(p.alignment[0], p.lda, *p.batch.a), width(p.alignment[1], p.ldb, *p.batch.b)

@@ -1,7 +1,7 @@
 """Launch every kernel and configuration of the library on awkward shapes, for compute-sanitizer; results are checked.
 
-    python tools/launch_library.py [tiled | small | tensor]...     only these: FFMA kernels of tiles and thin products,
-                                                                   those of small ones, tensor-core kernels
+    python tools/launch_library.py [tiled | skinny | small | tensor]...     only these: FFMA kernels of tiles, of thin
+                                                                            products and of small ones, tensor-core ones
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from peakgemm.select import configurations, variants
 
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
 SMALL_SHAPES = ((13, 11, 9, 5), (8, 8, 8, 3), (40, 37, 33, 2), (260, 12, 64, 1), (12, 260, 20, 1))
-SKINNY_SHAPES = ((1, 300, 257, 1), (300, 5, 130, 2), (16, 129, 64, 1), (7, 3, 40, 3))
+SKINNY_SHAPES = ((1, 300, 257, 1), (300, 5, 130, 2), (16, 129, 64, 1), (7, 3, 40, 3), (300, 12, 257, 1))
 
 
 def launch(kernel: Kernel, config: Config, shape: tuple[int, int, int, int], ta: bool, tb: bool, beta: float) -> bool:
@@ -61,16 +61,15 @@ def main() -> None:
             for way in (variants(config) if kernel is SPECIALISED else (config,)) for shape in TILED]
     relaid = next(config for kernel, config in configurations(arch) if kernel is SPECIALISED)
     jobs += [(RELAID, relaid, (m, n, k, 1)) for m, n, k, _ in TILED]  # one B for all
-    for shape in SKINNY_SHAPES:
-        problem = Problem.contiguous(*shape[:3])
-        jobs += [(SKINNY, config, shape) for config in list(skinny.configurations(problem, 8))[:4]]
+    of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
+               for config in list(skinny.configurations(Problem.contiguous(*shape[:3]), 8))[:4]]
     of_small = [(SMALL, config, shape) for shape in SMALL_SHAPES for config in small.tiles(shape[2])]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
     in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]
     emulated += [(kernel, replace(config, variant=turned), shape) for kernel, config in in_registers
                  for turned in (0, TURNED) for shape in TILED]
-    groups = {"tiled": jobs, "small": of_small, "tensor": emulated}
+    groups = {"tiled": jobs, "skinny": of_thin, "small": of_small, "tensor": emulated}
     if unknown := set(sys.argv[1:]) - set(groups):
         sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
     for kernel, config, shape in (job for name in sys.argv[1:] or groups for job in groups[name]):

@@ -186,9 +186,10 @@ def blocks() -> Iterator[tuple[str, str, str]]:
     yield "docs/bench.md", "workload", "\n".join(
         library.workload_table(record) + f"\n{record['device']['name']}. Command: `{record['command']}`.\n"
         for record in load_any("workload.json"))
-    counted = RESULTS.parent / "sm_90" / "library-counters.json"
-    if counted.exists():
-        record = json.loads(counted.read_text(encoding="utf-8"))
+    yield "docs/bench.md", "h200", "\n".join(
+        "\n".join([library.suite_table([record]), library.square_table([record]), caption(record)])
+        for record in load_any("../h200/bench-ieee.json"))
+    for record in load_any("../sm_90/library-counters.json"):
         yield "docs/simulator.md", "counters", library.counters_table(record) + f"\nCommand: `{record['command']}`.\n"
     accuracy = "\n".join(
         library.accuracy_table(record)

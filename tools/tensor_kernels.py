@@ -27,10 +27,10 @@ from peakgemm.emulate.bound import bind
 from peakgemm.emulate.estimate import best, candidates, estimate_us
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED
+from peakgemm.kernels.short_sums import sliced
 from peakgemm.problem import Config
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
-from peakgemm.select import sliced
 
 Row = dict[str, Any]
 SCHEME = SCHEMES["fp16x3"]

@@ -28,6 +28,7 @@ from .kernels.library import (
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schedule import ONCE, sharing
 from .kernels.schemes import SCHEMES, schemes_on
+from .kernels.short_sums import CARRY, CARRYING, are_short, carrying, may_carry, sliced
 from .kernels.skinny import SKINNY
 from .kernels.small import SMALL
 from .kernels.validity import is_valid
@@ -311,33 +312,20 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
                                 f"{ours:.0f}; {ieee.reason}")
 
 
-_CARRIED = 32  # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
-_SLICED = 1 << 19  # results: cuBLAS's errors are small up to 512 x 512, and five times those at 1024 (uniform data)
-_SHORT = 32        # k-steps, of which it makes one sum
-_CARRY = 16  # bit of a configuration's variant: sums are carried over every 16 k-steps (ffma/specialised.cu)
-_DEALT = 208  # registers of a computing thread that carries more results
-_CARRYING = 1.06  # times the time without: 1.02 to 1.09 where a cluster of two or a block has one tile
-
-
-def sliced(p: Problem) -> bool:
-    """Whether cuBLAS cuts K of such a product into short sums, as far as its errors tell."""
-    return p.m * p.n * p.batch.count <= _SLICED and p.k > _SHORT
-
-
 def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Choice:
     """The IEEE kernel in the place of an emulated one.
 
     cuBLAS cuts K of small products into many short sums; so that its errors are not smaller, ours are carried over
-    16 k-steps, for which small thread tiles have the registers.
+    8 or 16 k-steps, for which small thread tiles have the registers.
     """
     chosen = choose(problem, arch, sm_count, device_name)
-    if chosen.kernel not in (SPECIALISED, RELAID, SMALL) or not sliced(problem):
+    if not sliced(problem) or are_short(chosen.kernel, chosen.config):
         return chosen
     config, reason = chosen.config, chosen.reason
     if chosen.kernel is SMALL or not may_carry(config):
         kernel, config = next((kernel, one) for kernel, one, _ in candidates(problem, arch, sm_count)
-                              if kernel is SKINNY or (kernel is SPECIALISED and may_carry(one)))
-        if kernel is SKINNY:
+                              if are_short(kernel, one) or (kernel is SPECIALISED and may_carry(one)))
+        if kernel is not SPECIALISED:
             return Choice(kernel, config, chosen.source, "the model's best of those whose sums are short")
         reason = "the model's best of those that carry their sums over"
     return Choice(SPECIALISED, carrying(config), chosen.source, reason)
@@ -347,27 +335,11 @@ def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> flo
     """Microseconds of the candidate that ``choice`` is, or was before its sums were carried; of a tuned one that is no
     candidate those of the model's best."""
     ranked = candidates(problem, arch, sm_count)
-    carries = bool(choice.kernel is SPECIALISED and choice.config.variant & _CARRY)
+    carries = bool(choice.kernel is SPECIALISED and choice.config.variant & CARRY)
     for kernel, config, us in ranked:
         if kernel is choice.kernel and (carrying(config) if carries else config) == choice.config:
-            return us * (_CARRYING if carries else 1.0)
+            return us * (CARRYING if carries else 1.0)
     return ranked[0][2]
-
-
-def may_carry(config: Config) -> bool:
-    """Whether the threads of ``config`` have the registers for a second set of sums."""
-    return config.min_blocks <= 2 and (config.tm * config.tn <= _CARRIED or _dealt(config))
-
-
-def _dealt(config: Config) -> bool:
-    """Whether dealing the registers anew lets larger thread tiles carry: pairs' loops leave enough."""
-    return config.cluster > 1 and config.tm * config.tn <= 2 * _CARRIED and config.block_threads == 384
-
-
-def carrying(config: Config) -> Config:
-    """``config`` with its sums carried over every 16 k-steps."""
-    registers = _DEALT if config.tm * config.tn > _CARRIED else config.registers
-    return replace(config, variant=config.variant | _CARRY, registers=registers)
 
 
 def variants(config: Config) -> tuple[Config, ...]:

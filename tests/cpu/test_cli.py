@@ -23,7 +23,8 @@ from peakgemm.runtime.device import Gpu
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "record.schema.json").read_text())
 KINDS = {"suite": "bench", "case": "overhead", "refused": "refused", "ncu": "profiled", "digests": "hashed",
-         "variant": "variant", "contender": "accuracy", "workload": "workload", "screening": "screening"}
+         "variant": "variant", "contender": "accuracy", "workload": "workload", "screening": "screening",
+         "errors": "batched"}
 COLUMNS = 100
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
 

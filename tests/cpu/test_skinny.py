@@ -221,6 +221,18 @@ def test_reads_each_sector_of_the_large_operand_once() -> None:
     assert sum(x.sectors for x in loads) == k * n * 4 // 32
 
 
+def test_sums_meet_in_banks_of_their_own() -> None:
+    """Of 16 columns neighbouring rows' sums would meet in one bank, were rows not turned."""
+    m, n, k = 64, 16, 512
+    problem, config = Problem.contiguous(m, n, k), Config(32, 16, 256, 4, 16, slices=64)
+    plan = skinny.schedule(config, problem, 132)
+    a, b, c = np.ones((m, k), "f4"), np.ones((k, n), "f4"), np.zeros((m, n), "f4")
+    report = run(compiled(config, problem, kind="ptx"), grid=plan.blocks, block=config.block_threads,
+                 shared_bytes=SKINNY.shared_bytes(config), args=[a, b, c, c, None, plan.arguments])
+    assert report.counters["shared_wavefronts"] == report.counters["shared_wavefronts_ideal"]
+    assert report.counters["global_sectors"] == report.counters["global_sectors_ideal"]
+
+
 def test_vector_loads_only_where_addresses_allow() -> None:
     plain = large(4, False, False, False)
     assert skinny.width(plain) == 4

@@ -11,7 +11,7 @@ from test_library_simulated import LAYOUTS, Case, multiply
 
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import small
-from peakgemm.kernels.library import SPECIALISED, compile_for
+from peakgemm.kernels.library import compile_for
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.small import SMALL
 from peakgemm.kernels.validity import violations
@@ -47,6 +47,15 @@ def test_every_tile(tile: Config, layout: str, beta: float) -> None:
 def test_tiles_of_a_block_by_words(tile: Config, layout: str) -> None:
     """Threads of several warps wait for each other; rows start anywhere."""
     multiply(Case(tile.bm + 3, tile.bn - 3, 21, layout, pad=1, shift=1, beta=0.0, config=tile, kernel=SMALL, sms=1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("m", "n"), [(7, 7), (13, 11), (5, 12), (16, 15), (33, 6), (1, 3)])
+def test_matrices_without_gaps_between_them(m: int, n: int, layout: str) -> None:
+    """The first and last results share sixteen bytes with other matrices', which are another team's."""
+    tile = next(tile for tile in TILES if (tile.bm, tile.bn, tile.bk) == (16, 16, 8))
+    multiply(Case(m, n, 9, layout, beta=0.0, batch=(11,), config=tile, kernel=SMALL))
+    multiply(Case(m, n, 9, layout, beta=0.5, batch=(3,), config=tile, kernel=SMALL))
 
 
 def test_matrices_of_a_batch_that_start_at_any_word() -> None:
@@ -89,8 +98,9 @@ def test_batches_of_any_strides() -> None:
 
 @pytest.mark.parametrize(("change", "words"), [
     ({"bk": 12}, "BK = 12 must be one of 8, 16, 32, 64"), ({"bm": 6, "tm": 2, "slices": 8}, "BM = 6"),
-    ({"bm": 12, "tm": 3}, "TM = 3 must be 1, 2 or a multiple of 4"), ({"slices": 128}, "2048 threads"),
-    ({"bk": 64, "bm": 512, "tm": 8, "slices": 2}, "shared memory"), ({"producers": 32}, "producers = 32"),
+    ({"stages": 2}, "stages = 2 must divide BK = 8"), ({"bm": 12, "tm": 3}, "TM = 3 must be 1, 2 or a multiple of 4"),
+    ({"slices": 128}, "2048 threads"), ({"bk": 64, "bm": 512, "tm": 8, "slices": 2}, "shared memory"),
+    ({"producers": 32}, "producers = 32"),
 ])
 def test_what_is_not_valid(change: dict[str, int], words: str) -> None:
     assert any(words in broken for broken in violations(SMALL, replace(TINY, **change), architecture("sm_90")))
@@ -101,12 +111,16 @@ def test_too_many_tiles_are_refused() -> None:
     with pytest.raises(InvalidValue, match=r"4294967296 tiles, the limit is 2147483639; use a larger tile"):
         small.schedule(TINY, problem, 132)
     problem = Problem(1, 9, 4, 4, 9, 9, batch=Batch((2**30 + 1,), (0,), (0,), (9,), (9,)))
-    assert choose(problem, "sm_90", 132).config.bn > TINY.bn, "others have fewer tiles"
+    with pytest.raises(InvalidValue, match="tiles, the limit is"):
+        small.schedule(TINY, problem, 132)
+    assert choose(problem, "sm_90", 132).kernel is SKINNY, "a block each, so many there may be"
 
 
 def test_only_what_has_a_short_k_and_a_short_side() -> None:
-    for m, n, k, there in ((8, 8, 8, True), (64, 10**6, 64, True), (65, 10**6, 8, False), (8, 8, 65, False),
-                           (64, 64, 8, False), (5000, 16, 32, True), (5000, 4, 32, False)):
+    for m, n, k, there in (
+        (8, 8, 8, True), (32, 10**6, 64, True), (33, 10**6, 64, False), (65, 10**6, 8, False), (8, 8, 65, False),
+        (64, 64, 8, False), (5000, 16, 32, True), (5000, 4, 32, True), (5000, 4, 64, False),
+    ):
         assert bool(list(small.configurations(Problem.contiguous(m, n, k)))) == there
 
 
@@ -118,23 +132,47 @@ def test_it_is_taken_for_small_and_thin_products(m: int, n: int, k: int, count: 
     assert choose(replace(Problem.contiguous(m, n, k), batch=batch), "sm_90", 132).kernel is SMALL
 
 
-def test_it_is_not_taken_where_it_cannot_carry_its_sums() -> None:
+def test_sums_are_carried_where_cublas_cuts_k() -> None:
     """A chain of 64 k-steps errs more than cuBLAS's short sums: "emulated" promises not to."""
-    problem = Problem.contiguous(32, 32, 64)
-    assert choose(problem, "sm_90", 132).kernel is SMALL
-    assert accurate(problem, "sm_90", 132, "").kernel is SPECIALISED
-    batch = replace(Problem.contiguous(4, 4, 40), batch=Batch((20000,), (160,), (160,), (16,), (16,)))
-    assert choose(batch, "sm_90", 132).kernel is SMALL
-    assert accurate(batch, "sm_90", 132, "").kernel is SKINNY, "its sums are short as they are"
+    batch = Batch((20,), (64 * 16,), (64 * 64,), (16 * 64,), (16 * 64,))
+    problem = replace(Problem.contiguous(16, 64, 64), batch=batch)
+    taken = accurate(problem, "sm_90", 132, "")
+    assert taken.kernel is not SMALL or small.carries(taken.config)
+    many = replace(Problem.contiguous(64, 64, 64), batch=Batch((1000,), (4096,), (4096,), (4096,), (4096,)))
+    assert accurate(many, "sm_90", 132, "") == choose(many, "sm_90", 132), "cuBLAS makes one sum there"
+    assert not small.carries(next(c for c in TILES if c.tm * c.tn > 16))
 
 
+@pytest.mark.parametrize("tile", [c for c in TILES if c.bk >= 32 and small.carries(c)], ids=lambda c: c.label())
+def test_short_sums_err_less(tile: Config) -> None:
+    draw = np.random.default_rng(1)
+    a, b = draw.random((tile.bm, 64), "f4"), draw.random((64, tile.bn), "f4")
+    exact = a.astype(float) @ b.astype(float)
+    chain, c = np.zeros_like(exact, "f4"), np.full(exact.shape, np.nan, "f4")
+    for k in range(64):
+        chain = (chain.astype(float) + np.outer(a[:, k], b[k]).astype(float)).astype("f4")
+    run_library(SMALL, tile, Problem.contiguous(tile.bm, tile.bn, 64), a, b, c)
+    assert np.abs(c - exact).mean() < 0.7 * np.abs(chain - exact).mean()
+
+
+def test_results_leave_by_whole_sectors() -> None:
+    """NVRTC makes four stores of a float4 there, each of which touches all of a quad's sectors."""
+    tile = next(c for c in TILES if (c.bm, c.bn, c.bk) == (64, 32, 16))
+    draw = np.random.default_rng(0)
+    a, b = draw.standard_normal((128, 16)).astype("f4"), draw.standard_normal((16, 32)).astype("f4")
+    (report,) = run_library(SMALL, tile, Problem.contiguous(128, 32, 16), a, b, np.zeros((128, 32), "f4"))
+    assert report.counters["global_sectors"] == report.counters["global_sectors_ideal"]
+
+
+@pytest.mark.parametrize("size", [64, 63], ids=["by sixteen bytes", "by words"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_tiles_hardly_spill(layout: str) -> None:
-    """Operands copied by sixteen bytes; some tens of bytes in places that are passed once."""
+def test_tiles_hardly_spill(layout: str, size: int) -> None:
+    """Some tens of bytes in places that are passed once."""
     ta, tb = (letter == "T" for letter in layout)
-    problem = Problem(64, 64, 64, 64, 64, 64, trans_a=ta, trans_b=tb)
-    found = in_parallel(lambda tile: compile_for(SMALL, tile, problem, "sm_90"), list(small.tiles(32)))
-    assert max(one.spill_bytes for one in found) <= 32
+    problem = Problem(size, size, size, size, size, size, trans_a=ta, trans_b=tb)
+    found = in_parallel(lambda tile: compile_for(SMALL, tile, problem, "sm_90"),
+                        [*small.tiles(32), *small.tiles(size)])
+    assert max(one.spill_bytes for one in found) <= 40
 
 
 def test_without_cp_async_there_is_none() -> None:

@@ -56,7 +56,7 @@ _REDUCE_US = 2.6        # a second kernel
 _RAGGED_US = 1.3        # a first round of 16 columns that is not whole, for each further 256 threads of a block
 _EXPOSED = 0.03         # of each of these, that nothing hides
 _OVERHEAD = 1.4         # instructions an FFMA
-_END_US = 2.2           # of each wave of blocks but the last, where K is short
+_END_US = 0.55          # of each wave of blocks (3/4 of the last), where K is short, times the root of its columns
 
 
 def applies(problem: Problem) -> bool:
@@ -149,7 +149,7 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     """Modelled time of a launch in microseconds: the longest of memory, L2, FFMA and latency, and some of the others.
 
     Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU. ``short``: K is so
-    short that no loop hides how blocks end; measured where `small.applies`, with 4 to 16 columns, on an H100.
+    short that no loop hides how blocks end; measured where `small.applies`, on an H100.
     """
     p, plan = problem, schedule(config, problem, sm_count)
     rows = max(p.m, p.n)
@@ -160,7 +160,7 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     compute = matrix * config.bn * _OVERHEAD / (arch.fp32_lanes_per_sm * sm_count * arch.gpu_mhz)
     waves = -(-plan.blocks // (sm_count * config.min_blocks))
     rounds = waves * -(-p.k // (config.bk * plan.parts))
-    ends = _END_US * max(0, waves - 1) if short else 0.0
+    ends = _END_US * config.bn**0.5 * (waves - 0.25) if short else 0.0
     ragged = 0.0
     if p.k % config.bk and config.bn == MAX_COLUMNS:
         ragged = _RAGGED_US * max(0, config.block_threads // 256 - 1)

@@ -1,7 +1,8 @@
 """Many small products, and thin ones with a short K: bound by memory and by latency, not by FFMAs.
 
 `Config` reads: ``bm`` x ``bn`` the tile of a team of threads, ``tm`` x ``tn`` of which a thread has; ``bk`` k-steps of
-both operands in shared memory at once; ``slices`` teams a block, each with a tile of its own.
+both operands in shared memory at once, awaited in ``stages`` parts; ``slices`` teams a block, each with a tile of its
+own.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from .widths import width
 
 MOST_K = 64
 MOST_SIDE = 64  # of the smaller side of C
-# Beyond 32 x 32: with fewer results than this and more than 16 of each side others are as fast (1000 x 64 x 64); and
-# tiles of eight have never been timed on fewer rows or columns.
-_FEW, _NARROW, _LEAST = 1 << 19, 16, 8
+# Beyond 32 x 32: with fewer results than this and more than 16 of each side others are as fast (1000 x 64 x 64).
+_FEW, _NARROW = 1 << 19, 16
 _PAD = 4  # words between rows of shared memory, where K is contiguous
 _STEPS = (8, 16, 32, 64)
 
@@ -33,27 +33,28 @@ def _shared(c: Config) -> int:
 
 SMALL = Kernel(
     -1, "small", "a tile a team of threads, all of its operands asked for at once; many blocks an SM",
-    Config(32, 32, 32, 4, 4, slices=2, min_blocks=8), "small", _shared, dynamic=True, cp_async=True, folder="ffma",
-    tunes=frozenset({"min_blocks", "slices"}),
+    Config(32, 32, 32, 4, 4, slices=2, min_blocks=6), "small", _shared, dynamic=True, cp_async=True, folder="ffma",
+    tunes=frozenset({"min_blocks", "slices", "stages"}),
 )
 # Tile and thread tile -> blocks of 128 threads an SM (with more, registers spill), and what a tile takes of an SM, in
-# microseconds: whatever K, and for each k-step. Fitted to times of 51 shapes on an H100 (docs/experiments.md), but for
-# 32 x 64 and 32 x 128, whose first figures are set so that wide products get the faster of the two.
+# microseconds: whatever K, and for each k-step. Fitted to times of 92 shapes on an H100 (docs/experiments.md).
 _TILES = {
-    (8, 8, 2, 2): (12, 0.009, 0.0012), (16, 16, 4, 4): (8, 0.011, 0.0024), (32, 32, 4, 4): (8, 0.044, 0.0063),
-    (32, 32, 8, 4): (7, 0.051, 0.0068), (64, 64, 8, 4): (7, 0.265, 0.0204), (64, 32, 4, 4): (8, 0.093, 0.0116),
-    (32, 64, 4, 4): (8, 0.500, 0.0052), (64, 16, 4, 4): (8, 0.089, 0.0070), (16, 64, 4, 4): (8, 0.176, 0.0036),
-    (128, 8, 4, 4): (8, 0.116, 0.0154), (8, 128, 4, 4): (8, 0.414, 0.0027), (128, 16, 8, 4): (7, 0.255, 0.0192),
-    (16, 128, 4, 8): (7, 0.750, 0.0012), (128, 32, 8, 4): (7, 0.157, 0.0287), (32, 128, 4, 8): (7, 0.590, 0.0301),
+    (8, 8, 2, 2): (10, 0.005, 0.0009), (16, 16, 4, 4): (6, 0.001, 0.0020), (32, 32, 4, 4): (6, 0.039, 0.0045),
+    (32, 32, 8, 4): (7, 0.006, 0.0059), (64, 64, 8, 4): (7, 0.076, 0.0185), (64, 32, 4, 4): (6, 0.212, 0.0071),
+    (32, 64, 4, 4): (6, 0.158, 0.0088), (64, 16, 4, 4): (6, 0.106, 0.0048), (16, 64, 4, 4): (6, 0.064, 0.0053),
+    (128, 8, 4, 4): (6, 0.056, 0.0146), (8, 128, 4, 4): (6, 0.127, 0.0000), (128, 16, 8, 4): (7, 0.127, 0.0242),
+    (16, 128, 4, 8): (7, 0.002, 0.0087), (128, 32, 8, 4): (7, 0.004, 0.0242), (32, 128, 4, 8): (7, 0.023, 0.0380),
 }
-_START_US = 1.7
-_BY_WORDS = 0.5         # more for each k-step, where both operands are copied by words
-_ROUND_US = 0.37        # a block's loads of BK k-steps, until they are there
-_STEP_US = 0.015        # and each k-step of it
-_EXPOSED = 0.6          # of memory, work and latency, what the longest does not hide of the others
+_START_US = 2.0
+_BY_WORDS = 0.74        # more for each k-step, where both operands are copied by words
+_ROUND_US = 0.88        # a block's loads of BK k-steps, until they are there
+_STEP_US = 0.0067       # and each k-step of it
+_EXPOSED = 0.56         # of memory, work and latency, what the longest does not hide of the others
+_PIECES = 0.13          # of memory's time, more by 64 columns' pieces of rows that are megabytes apart
+_CARRIED = 16  # results a thread; of more, twice the registers would leave few blocks an SM
 _BLOCK = 128  # threads
 _MOST_AGAIN = 4  # times that an operand is read
-_MOST_SHARED = 32 << 10  # bytes
+_SM_SHARED = 227 << 10  # bytes
 _WIDE = 1024  # rows or columns: 20 x 1000000 x 20 takes 183 us by tiles of 32 columns, 103 by 64, 78 by 128
 
 
@@ -62,7 +63,14 @@ def applies(problem: Problem) -> bool:
     p, (short, long) = problem, sorted((problem.m, problem.n))
     if p.k > MOST_K or short > MOST_SIDE:
         return False
-    return long <= 32 or (short >= _LEAST and (short <= _NARROW or p.m * p.n * p.batch.count > _FEW))
+    if long > 32 and ((p.k > 32 and short <= 4) or (p.n > _WIDE and short > 32)):
+        return False  # 200000 x 4 x 64 in 32 us, 22 by the kernel of thin products; 64 x 20000 x 32 in 10, 7.7 by tiles
+    return long <= 32 or short <= _NARROW or p.m * p.n * p.batch.count > _FEW
+
+
+def carries(config: Config) -> bool:
+    """Whether sums of 4 or 8 k-steps are added up among themselves: where a thread has 16 results at most."""
+    return config.tm * config.tn <= _CARRIED
 
 
 def specialisation(problem: Problem) -> dict[str, int]:
@@ -78,6 +86,8 @@ def constraints(c: Config) -> Iterator[str]:
     """Every constraint of the kernel that ``c`` breaks; `validity` adds what the architecture allows."""
     if c.bk not in _STEPS:
         yield f"BK = {c.bk} must be one of {', '.join(map(str, _STEPS))}: k-steps, four at a time"
+    if c.bk % (8 * c.stages):
+        yield f"stages = {c.stages} must divide BK = {c.bk} into multiples of 8: sums of as many k-steps are added up"
     for name, size in (("BM", c.bm), ("BN", c.bn)):
         if size % 4:
             yield f"{name} = {size} must be a multiple of 4: rows of shared memory are read sixteen bytes at a time"
@@ -112,6 +122,8 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     tiles = down * across * p.batch.count
     _, whole, step = _TILES.get((config.bm, config.bn, config.tm, config.tn), (0, 0.2, 0.02))
     memory = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * p.batch.count / (arch.gpu_bandwidth_gbs * 1e3)
+    if p.n > _WIDE:
+        memory *= 1 + _PIECES * MOST_SIDE / config.bn
     copied = specialisation(p)
     by_words = (config.bm * (copied["WIDTH_A"] == 1) + config.bn * (copied["WIDTH_B"] == 1)) / (config.bm + config.bn)
     steps = -(-p.k // 4) * 4
@@ -128,8 +140,12 @@ def tiles(k: int) -> Iterator[Config]:
         teams = max(_BLOCK * tm * tn // (bm * bn), 1)
         bk = next(steps for steps in _STEPS if steps >= k)
         config = Config(bm, bn, bk, tm, tn, slices=teams, min_blocks=blocks)
-        # Of operands in halves more blocks find room: 262144 x 64 x 64 takes 71 us by tiles of 64 x 64, whole 79.
-        yield replace(config, bk=bk // 2) if bk == MOST_K and not k % 4 and _shared(config) > _MOST_SHARED else config
+        if bk == MOST_K and not k % 4 and _shared(config) > _SM_SHARED // (5 if tm * tn == 16 else blocks):
+            # Of operands in halves more blocks find room: 262144 x 64 x 64 takes 69 us by tiles of 64 x 64, whole 72.
+            yield replace(config, bk=bk // 2)
+        else:
+            # Multiply the first half while the other is under way: 1000 of 64 in 22.5 us instead of 24.1.
+            yield replace(config, stages=2) if bk == MOST_K else config
 
 
 def configurations(problem: Problem) -> Iterator[Config]:

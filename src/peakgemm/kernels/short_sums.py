@@ -1,0 +1,54 @@
+"""Sums over few k-steps, for "emulated": where cuBLAS makes them, and which of our configurations can.
+
+cuBLAS cuts K of small products into many sums, and its errors are the measure of an emulated product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..problem import Config, Problem
+from . import small
+from .library import RELAID, SPECIALISED
+from .registry import Kernel
+from .small import SMALL
+
+CARRY = 16       # bit of a configuration's variant: sums are carried over every 16 k-steps (ffma/specialised.cu)
+CARRYING = 1.06  # times the time without: 1.02 to 1.09 where a cluster of two or a block has one tile
+_CARRIED = 32    # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
+_DEALT = 208     # registers of a computing thread that carries more results
+# Results up to which cuBLAS cuts K, as far as its errors tell: of one matrix (512 x 512; at 1024 errors are five times
+# those), and of a batch, where it cuts only those of at most 16 rows or columns (results/h100/batch-errors.json).
+_SLICED, _SLICED_BATCH, _SLICED_SIDE = 1 << 19, 1 << 17, 16
+_WHOLE, _WHOLE_BATCH = 32, 8  # k-steps of one matrix, and of a batch, of which it makes one sum
+
+
+def sliced(p: Problem) -> bool:
+    """Whether cuBLAS cuts K of such a product into short sums."""
+    if p.batch.count == 1:
+        return p.m * p.n <= _SLICED and p.k > _WHOLE
+    thin, tiny = min(p.m, p.n) <= _SLICED_SIDE, max(p.m, p.n) <= _SLICED_SIDE
+    return p.k > _WHOLE_BATCH and thin and (tiny or p.m * p.n * p.batch.count <= _SLICED_BATCH)
+
+
+def are_short(kernel: Kernel, config: Config) -> bool:
+    """Whether no thread adds up more than a few k-steps at a time, as the kernel is."""
+    if kernel is SMALL:
+        return small.carries(config)
+    return kernel not in (SPECIALISED, RELAID)
+
+
+def may_carry(config: Config) -> bool:
+    """Whether the threads of ``config`` have the registers for a second set of sums."""
+    return config.min_blocks <= 2 and (config.tm * config.tn <= _CARRIED or _dealt(config))
+
+
+def _dealt(config: Config) -> bool:
+    """Whether dealing the registers anew lets larger thread tiles carry: pairs' loops leave enough."""
+    return config.cluster > 1 and config.tm * config.tn <= 2 * _CARRIED and config.block_threads == 384
+
+
+def carrying(config: Config) -> Config:
+    """``config`` with its sums carried over every 16 k-steps."""
+    registers = _DEALT if config.tm * config.tn > _CARRIED else config.registers
+    return replace(config, variant=config.variant | CARRY, registers=registers)

@@ -87,11 +87,16 @@ def ladder_table(ladder: dict[str, Any], links: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def caption(record: dict[str, Any]) -> str:
-    """Where figures come from, in one line."""
-    gpu, env = record["device"], record["environment"]
-    return (f"{gpu['name']}, random normal data, ratios are medians of interleaved pairs against cuBLAS "
-            f"{env.get('cublas', '')} in plain FP32, NVRTC {env['nvrtc']}. Command: `{record['command']}`.\n")
+def caption(*records: dict[str, Any]) -> str:
+    """Where figures come from, in one line for each GPU and each set of versions, with the commands."""
+    sources: dict[str, list[str]] = {}
+    for record in records:
+        gpu, env = record["device"], record["environment"]
+        sources.setdefault(
+            f"{gpu['name']}, random normal data, ratios are medians of interleaved pairs against cuBLAS "
+            f"{env.get('cublas', '')} in plain FP32, NVRTC {env['nvrtc']}.", []).extend(record["command"].split("; "))
+    return "\n".join(f"{source} Command{'s' * (len(commands) > 1)}: {', '.join(f'`{one}`' for one in commands)}.\n"
+                     for source, commands in sources.items())
 
 
 def sweep_table(record: dict[str, Any]) -> str:
@@ -175,13 +180,13 @@ def bench_block(records: list[dict[str, Any]]) -> str:
              for path, _, _ in plots_of() if path.stem.startswith("bench")]
     others = library.others_table(records)
     return "\n".join([library.suite_table(records), library.square_table(records), *([others] if others else []),
-                      *map(caption, records), *plots])
+                      caption(*records), *plots])
 
 
 def blocks() -> Iterator[tuple[str, str, str]]:
     """(page, marker, text) of the library's figures; a record that is not there yet leaves no figure."""
     records = load_any("bench-ieee.json", "bench-emulated.json", "bench-schemes.json")
-    yield "README.md", "library", library.overview(records) + "\n" + "\n".join(map(caption, records))
+    yield "README.md", "library", library.overview(records) + "\n" + caption(*records)
     yield "docs/bench.md", "bench", bench_block(records)
     yield "docs/bench.md", "workload", "\n".join(
         library.workload_table(record) + f"\n{record['device']['name']}. Command: `{record['command']}`.\n"

@@ -166,7 +166,7 @@ class Config:
     """How a kernel is cut: a block computes ``bm x bn`` of C in steps of ``bk``, a thread ``tm x tn``.
 
     Each field becomes a macro of the same name in capitals. ``stages`` counts the
-    shared-memory buffers (0: the kernel stages nothing in shared memory),
+    shared-memory buffers (0: the kernel stages nothing in shared memory; in kernels/small.py parts of one),
     ``fragments`` the register buffers of A and B fragments, ``raster`` the height, in
     tiles, of the column-major groups in which blocks walk over C (1: row by row),
     ``min_blocks`` the blocks per SM that the register allocator must leave room for,

@@ -319,8 +319,8 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
     8 or 16 k-steps, for which small thread tiles have the registers.
     """
     chosen = choose(problem, arch, sm_count, device_name)
-    if not sliced(problem) or are_short(chosen.kernel, chosen.config):
-        return chosen
+    if not sliced(problem) or are_short(chosen.kernel, chosen.config) or not architecture(arch).has_cp_async:
+        return chosen  # before sm_80 no kernel of tiles can carry
     config, reason = chosen.config, chosen.reason
     if chosen.kernel is SMALL or not may_carry(config):
         kernel, config = next((kernel, one) for kernel, one, _ in candidates(problem, arch, sm_count)

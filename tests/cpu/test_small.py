@@ -12,6 +12,7 @@ from test_library_simulated import LAYOUTS, Case, multiply
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import small
 from peakgemm.kernels.library import compile_for
+from peakgemm.kernels.short_sums import sliced
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.small import SMALL
 from peakgemm.kernels.validity import violations
@@ -47,6 +48,15 @@ def test_every_tile(tile: Config, layout: str, beta: float) -> None:
 def test_tiles_of_a_block_by_words(tile: Config, layout: str) -> None:
     """Threads of several warps wait for each other; rows start anywhere."""
     multiply(Case(tile.bm + 3, tile.bn - 3, 21, layout, pad=1, shift=1, beta=0.0, config=tile, kernel=SMALL, sms=1))
+
+
+@pytest.mark.parametrize("k", [33, 63])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("tile", [replace(c, min_blocks=1) for c in small.tiles(63) if c.bm * c.bn <= 1024],
+                         ids=lambda c: c.label())
+def test_halves_by_words(tile: Config, layout: str, k: int) -> None:
+    """The second half of K has a k-step, or all but one."""
+    multiply(Case(tile.bm + 1, tile.bn - 1, k, layout, beta=0.0, config=tile, kernel=SMALL, sms=1))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -97,8 +107,9 @@ def test_batches_of_any_strides() -> None:
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"bk": 12}, "BK = 12 must be one of 8, 16, 32, 64"), ({"bm": 6, "tm": 2, "slices": 8}, "BM = 6"),
-    ({"stages": 2}, "stages = 2 must divide BK = 8"), ({"bm": 12, "tm": 3}, "TM = 3 must be 1, 2 or a multiple of 4"),
+    ({"bk": 12}, "BK = 12 must be one of 8, 16, 32, 64"), ({"stages": 2}, "stages = 2 must divide BK = 8"),
+    ({"stages": 0}, "stages = 0 must divide BK = 8"), ({"bm": 6, "tm": 2}, "BM = 6 must be a power of two, 4 at least"),
+    ({"bm": 24, "tm": 4}, "BM = 24"), ({"bm": 12, "tm": 3}, "TM = 3 must be a power of two"),
     ({"slices": 128}, "2048 threads"), ({"bk": 64, "bm": 512, "tm": 8, "slices": 2}, "shared memory"),
     ({"producers": 32}, "producers = 32"),
 ])
@@ -133,14 +144,22 @@ def test_it_is_taken_for_small_and_thin_products(m: int, n: int, k: int, count: 
 
 
 def test_sums_are_carried_where_cublas_cuts_k() -> None:
-    """A chain of 64 k-steps errs more than cuBLAS's short sums: "emulated" promises not to."""
-    batch = Batch((20,), (64 * 16,), (64 * 64,), (16 * 64,), (16 * 64,))
-    problem = replace(Problem.contiguous(16, 64, 64), batch=batch)
-    taken = accurate(problem, "sm_90", 132, "")
-    assert taken.kernel is not SMALL or small.carries(taken.config)
-    many = replace(Problem.contiguous(64, 64, 64), batch=Batch((1000,), (4096,), (4096,), (4096,), (4096,)))
-    assert accurate(many, "sm_90", 132, "") == choose(many, "sm_90", 132), "cuBLAS makes one sum there"
-    assert not small.carries(next(c for c in TILES if c.tm * c.tn > 16))
+    """A chain errs more than cuBLAS's short sums: "emulated" promises not to."""
+    two = replace(Problem.contiguous(16, 1000, 9), batch=Batch((2,), (144,), (9000,), (16000,), (16000,)))
+    plain, taken = choose(two, "sm_90", 132), accurate(two, "sm_90", 132, "")
+    assert plain.kernel is SMALL and not small.carries(plain.config)
+    assert taken.kernel is SMALL and small.carries(taken.config) and "whose sums are short" in taken.reason
+    assert choose(two, "sm_90", 132, precision="emulated").config == taken.config
+
+
+@pytest.mark.parametrize(("m", "n", "k", "count", "cut"), [
+    (64, 64, 64, 1000, False), (64, 64, 64, 2, False), (64, 64, 64, 1, True), (16, 16, 64, 5000, True),
+    (8, 64, 64, 200, True), (8, 64, 64, 500, False), (10, 10, 8, 5000, False), (512, 512, 512, 1, True),
+    (1024, 1024, 1024, 1, False), (64, 64, 32, 1, False),
+])
+def test_where_cublas_cuts_k(m: int, n: int, k: int, count: int, cut: bool) -> None:
+    batch = Batch() if count == 1 else Batch((count,), (m * k,), (k * n,), (m * n,), (m * n,))
+    assert sliced(replace(Problem.contiguous(m, n, k), batch=batch)) is cut
 
 
 @pytest.mark.parametrize("tile", [c for c in TILES if c.bk >= 32 and small.carries(c)], ids=lambda c: c.label())

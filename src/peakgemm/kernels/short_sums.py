@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from ..problem import Config, Problem
 from . import small
-from .library import RELAID, SPECIALISED
 from .registry import Kernel
+from .skinny import SKINNY
 from .small import SMALL
 
 CARRY = 16       # bit of a configuration's variant: sums are carried over every 16 k-steps (ffma/specialised.cu)
@@ -20,7 +20,8 @@ _DEALT = 208     # registers of a computing thread that carries more results
 # Results up to which cuBLAS cuts K, as far as its errors tell: of one matrix (512 x 512; at 1024 errors are five times
 # those), and of a batch, where it cuts only those of at most 16 rows or columns (results/h100/batch-errors.json).
 _SLICED, _SLICED_BATCH, _SLICED_SIDE = 1 << 19, 1 << 17, 16
-_WHOLE, _WHOLE_BATCH = 32, 8  # k-steps of one matrix, and of a batch, of which it makes one sum
+# K of one matrix, and of a batch, of which it makes one sum (of 8 x 8 x 8 sometimes two, as ours are anyway).
+_WHOLE, _WHOLE_BATCH = 32, 8
 
 
 def sliced(p: Problem) -> bool:
@@ -32,10 +33,8 @@ def sliced(p: Problem) -> bool:
 
 
 def are_short(kernel: Kernel, config: Config) -> bool:
-    """Whether no thread adds up more than a few k-steps at a time, as the kernel is."""
-    if kernel is SMALL:
-        return small.carries(config)
-    return kernel not in (SPECIALISED, RELAID)
+    """Whether a thread adds up few k-steps at a time, without being asked to: its share of K, or it carries."""
+    return kernel is SKINNY or (kernel is SMALL and small.carries(config))
 
 
 def may_carry(config: Config) -> bool:

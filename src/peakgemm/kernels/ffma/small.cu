@@ -13,8 +13,8 @@
 #include "common/store_quad.cuh"
 
 constexpr int AT_ONCE = TM * TN <= 16 ? 4 : 2;  // k-steps in registers: of larger thread tiles four would spill
-// Where registers allow, sums of eight k-steps are added up among themselves (of the smallest tiles four: of up to 12 x 12
-// cuBLAS makes two sums). Nothing is slower, and errors are no larger than cuBLAS's: 0.6 of them with 64 k-steps.
+// Where registers allow, sums of eight k-steps are added up among themselves, of the smallest tiles of four: errors are 0.6
+// of a chain's with 64 k-steps, and cuBLAS makes two sums of up to 12 x 12. It costs 5 % of the time (docs/experiments.md).
 constexpr bool CARRY = TM * TN <= 16;  // small.carries
 constexpr int CARRIED = TM * TN <= 4 ? 4 : 8;
 constexpr int PART = BK / STAGES;  // k-steps that are awaited together
@@ -44,6 +44,7 @@ struct Panel {
   static constexpr int APART_K = ALONG_K ? PART : PART * PITCH;  // from a part to the next
   static constexpr int ACROSS = LINE / WIDTH;  // pieces of a line
   static constexpr int STEP = THREADS > ACROSS ? THREADS / ACROSS : 1;  // lines at once
+  static_assert(THREADS % ACROSS == 0 || ACROSS % THREADS == 0, "a round is whole lines, or an equal share of one");
   static_assert(LINE % WIDTH == 0 && PART % AT_ONCE == 0, "whole pieces, whole groups of k-steps");
 
   // Asks for `rows` of the tile and `steps` of a part of K, with zeros up to a whole round: `from` is the first element.

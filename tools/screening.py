@@ -31,10 +31,10 @@ from peakgemm.tune.space import KEEP
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, UNSEEN, UNSEEN_BEFORE = (
+RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, SMALL, UNSEEN, UNSEEN_BEFORE = (
     ROOT / "results" / "h100" / f"{name}.json" for name in (
         "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies",
-        "experiments-start", "experiments-pairs", "model-times", "unseen", "unseen-before"))
+        "experiments-start", "experiments-pairs", "model-times", "experiments-small", "unseen", "unseen-before"))
 ACCURACY, ACCURACY_BEFORE = (RECORD.with_name(f"accuracy-{name}.json") for name in ("compensation", "before"))
 PAGE = ROOT / "docs" / "experiments.md"
 MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
@@ -190,7 +190,11 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
         f"whose times span {min(map(microseconds, tiled)):.0f} to {max(map(microseconds, tiled)):.0f} us, which any "
         f"count of operations would nearly reach. The model's rates were measured on the same GPU: this is a fit, no "
         f"prediction.",
-        fitted(),
+        fitted(TIMES, "fitted to", "Its constants were fitted to {times} times of {shapes} shapes, drawn and of the "
+                                   "suites, each with up to twelve candidates"),
+        fitted(SMALL, "small, sums carried", "For small and thin products: {times} times of {shapes} shapes that its "
+                                             "constants were fitted to, with every tile of that kernel and the best "
+                                             "candidate of others"),
         "- Modelled against measured time of tiles and splits of an earlier text, one size each, with rates of "
         "the same tiles today or 0.5: " + "; ".join(
             f"{size}: {_figure(spearman([estimate(r) for r in own], [microseconds(r) for r in own]))} "
@@ -200,27 +204,32 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def fitted() -> str:
-    """What the model makes of the times that its constants were fitted to: the choice among what was timed."""
+def fitted(path: Path, screening: str, what: str) -> str:
+    """What the model makes of the times that its constants were fitted to: the choice among what was timed of each
+    problem of a screening."""
     over, xs, ys = list[float](), list[float](), list[float]()
-    for run in json.loads(TIMES.read_text())["runs"]:
-        first = run["rungs"][0]
-        asked = problem(run["shape"], first["layout"], first.get("batch", 1))
-        modelled = {(kernel.name, config): us for kernel, config, us in select.candidates(asked, ARCH, SMS)}
-        ran = [((row.get("kernel", SPECIALISED.name), Config(**row["config"])), row["microseconds"])
-               for row in run["rungs"]]
-        timed = [(modelled[which], us) for which, us in ran if which in modelled]
-        least, fastest = min(us for us, _ in timed), min(us for _, us in timed)
-        over.append(min(timed)[1] / fastest)
-        xs += [us / least for us, _ in timed]
-        ys += [us / fastest for _, us in timed]
+    for run in json.loads(path.read_text())["runs"]:
+        kinds: dict[tuple[str, int], list[Row]] = {}
+        for row in run["rungs"]:
+            if row["screening"] == screening:
+                kinds.setdefault((row["layout"], row.get("batch", 1)), []).append(row)
+        for (layout, batch), rows in kinds.items():
+            asked = problem(run["shape"], layout, batch)
+            modelled = {(kernel.name, config): us for kernel, config, us in select.candidates(asked, ARCH, SMS)}
+            ran = [((row.get("kernel", SPECIALISED.name), Config(**row["config"])), row["microseconds"])
+                   for row in rows]
+            timed = [(modelled[which], us) for which, us in ran if which in modelled]
+            least, fastest = min(us for us, _ in timed), min(us for _, us in timed)
+            over.append(min(timed)[1] / fastest)
+            xs += [us / least for us, _ in timed]
+            ys += [us / fastest for _, us in timed]
     over.sort()
     rank = _figure(spearman(xs, ys))
-    return (f"- Its constants were fitted to {len(xs)} times of {len(over)} shapes, drawn and of the suites, each with "
-            f"up to twelve candidates (`results/h100/model-times.json`): there its choice takes "
+    return (f"- {what.format(times=len(xs), shapes=len(over))} (`results/h100/{path.name}`): there its choice takes "
             f"{sum(over) / len(over):.3f} times the least in the mean, {over[int(0.9 * (len(over) - 1))]:.2f} at the "
-            f"90th percentile, and is within 5 % of it for {sum(x <= 1.05 for x in over) / len(over):.0%}. Rank "
-            f"correlation of modelled and measured times, each over the least of its shape: {rank}.")
+            f"90th percentile, {over[-1]:.2f} at most, and is within 5 % of it for "
+            f"{sum(x <= 1.05 for x in over) / len(over):.0%}. Rank correlation of modelled and measured times, each "
+            f"over the least of its shape: {rank}.")
 
 
 def microseconds(row: Row) -> float:

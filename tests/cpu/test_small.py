@@ -190,8 +190,8 @@ def test_tiles_hardly_spill(layout: str, size: int) -> None:
     ta, tb = (letter == "T" for letter in layout)
     problem = Problem(size, size, size, size, size, size, trans_a=ta, trans_b=tb)
     found = in_parallel(lambda tile: compile_for(SMALL, tile, problem, "sm_90"),
-                        [*small.tiles(32), *small.tiles(size)])
-    assert max(one.spill_bytes for one in found) <= 40
+                        [*small.tiles(8), *small.tiles(size)])
+    assert max(one.spill_bytes for one in found) <= 48
 
 
 def test_without_cp_async_there_is_none() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 from ..errors import InvalidValue
 from ..problem import Config, Problem
@@ -37,12 +38,12 @@ SMALL = Kernel(
     tunes=frozenset({"min_blocks", "slices", "stages"}),
 )
 # Tile and thread tile -> blocks of 128 threads an SM (with more, registers spill), and what a tile takes of an SM, in
-# microseconds: whatever K, and for each k-step. Fitted to times of 92 shapes on an H100 (docs/experiments.md).
+# microseconds: whatever K, and for each k-step. Fitted to times of 93 shapes on an H100 (docs/experiments.md).
 _TILES = {
     (8, 8, 2, 2): (10, 0.005, 0.0009), (16, 16, 4, 4): (6, 0.001, 0.0020), (32, 32, 4, 4): (6, 0.039, 0.0045),
     (32, 32, 8, 4): (7, 0.006, 0.0059), (64, 64, 8, 4): (7, 0.076, 0.0185), (64, 32, 4, 4): (6, 0.212, 0.0071),
     (32, 64, 4, 4): (6, 0.158, 0.0088), (64, 16, 4, 4): (6, 0.106, 0.0048), (16, 64, 4, 4): (6, 0.064, 0.0053),
-    (128, 8, 4, 4): (6, 0.056, 0.0146), (8, 128, 4, 4): (6, 0.127, 0.0000), (128, 16, 8, 4): (7, 0.127, 0.0242),
+    (128, 8, 4, 4): (6, 0.056, 0.0146), (8, 128, 4, 4): (6, 0.127, 0.0), (128, 16, 8, 4): (7, 0.127, 0.0242),
     (16, 128, 4, 8): (7, 0.002, 0.0087), (128, 32, 8, 4): (7, 0.004, 0.0242), (32, 128, 4, 8): (7, 0.023, 0.0380),
 }
 _START_US = 2.0
@@ -55,6 +56,7 @@ _CARRIED = 16  # results a thread; of more, twice the registers would leave few 
 _BLOCK = 128  # threads
 _MOST_AGAIN = 4  # times that an operand is read
 _SM_SHARED = 227 << 10  # bytes
+_ENOUGH = 5  # blocks an SM of 4 x 4 results a thread, for whose operands there must be room
 _WIDE = 1024  # rows or columns: 20 x 1000000 x 20 takes 183 us by tiles of 32 columns, 103 by 64, 78 by 128
 
 
@@ -131,19 +133,23 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     return _START_US + max(terms) + _EXPOSED * (sum(terms) - max(terms))
 
 
-def tiles(k: int) -> Iterator[Config]:
+@cache  # half of what a first call's choice costs, else
+def tiles(k: int) -> tuple[Config, ...]:
     """Every tile, for so many k-steps, 64 at most."""
+    bk = next(steps for steps in _STEPS if steps >= k)
+    found = []
     for (bm, bn, tm, tn), (blocks, *_) in _TILES.items():
         teams = max(_BLOCK * tm * tn // (bm * bn), 1)
-        bk = next(steps for steps in _STEPS if steps >= k)
         config = Config(bm, bn, bk, tm, tn, slices=teams, min_blocks=blocks)
-        if bk == MOST_K and not k % 4 and _shared(config) > _SM_SHARED // (5 if tm * tn == 16 else blocks):
+        if bk == MOST_K and not k % 4 and _shared(config) > _SM_SHARED // (_ENOUGH if tm * tn == 16 else blocks):
             # Of operands in halves more blocks find room: 262144 x 64 x 64 takes 69 us by tiles of 64 x 64, whole 72.
-            yield replace(config, bk=bk // 2)
-        else:
+            config = replace(config, bk=bk // 2)
+        elif bk == MOST_K:
             # The first half is multiplied while the other is under way: 1000 of 64 in 22.5 us by 32 x 64, whole 24.1,
             # before sums were carried.
-            yield replace(config, stages=2) if bk == MOST_K else config
+            config = replace(config, stages=2)
+        found.append(config)
+    return tuple(found)
 
 
 def configurations(problem: Problem) -> Iterator[Config]:

@@ -63,7 +63,8 @@ def main() -> None:
     jobs += [(RELAID, relaid, (m, n, k, 1)) for m, n, k, _ in TILED]  # one B for all
     of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
                for config in list(skinny.configurations(Problem.contiguous(*shape[:3]), 8))[:4]]
-    of_small = [(SMALL, config, shape) for shape in SMALL_SHAPES for config in small.tiles(shape[2])]
+    of_small = [(SMALL, config, shape) for shape in SMALL_SHAPES for tile in small.tiles(shape[2])
+                for config in dict.fromkeys((tile, small.carrying(tile) or tile))]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
     in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]

@@ -178,11 +178,12 @@ class Config:
     not), ``slices`` the groups of threads that share a block's tile, each with its share of K
     (in kernels/small.py each with a tile of its own),
     ``variant`` the order of FFMAs, loads and unrolling, of which ptxas makes register
-    allocations with more or fewer bank conflicts, whether sums are carried over every 16 k-steps (16)
-    and whether a block has one tile (32); of a tensor-core kernel how often a chunk's products are added up, and
-    whether it is asked for C^T (kernels/schemes.py); and ``split`` says how blocks share K: 1, a
-    block computes its tiles whole; s > 1, every tile's K is cut among s blocks; 0, stream-K: whole
-    tiles in full waves, and the k-steps of the rest dealt evenly to all blocks. ``cluster`` blocks
+    allocations with more or fewer bank conflicts, whether sums are carried over every 16 k-steps (16;
+    in kernels/small.py every 8) and whether a block has one tile (32); of a tensor-core kernel how often
+    a chunk's products are added up, and whether it is asked for C^T (kernels/schemes.py); and ``split``
+    says how blocks share K: 1, a block computes its tiles whole; s > 1, every tile's K is cut among s
+    blocks; 0, stream-K: whole tiles in full waves, and the k-steps of the rest dealt evenly to all
+    blocks. ``cluster`` blocks
     share a tile, half of K each; on tensor cores what they copy of B, one below the other.
     """
 

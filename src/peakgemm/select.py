@@ -28,7 +28,7 @@ from .kernels.library import (
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schedule import ONCE, sharing
 from .kernels.schemes import SCHEMES, schemes_on
-from .kernels.short_sums import CARRY, CARRYING, are_short, carrying, may_carry, sliced
+from .kernels.short_sums import CARRYING, are_short, carrying, may_carry, sliced
 from .kernels.skinny import SKINNY
 from .kernels.small import SMALL
 from .kernels.validity import is_valid
@@ -321,31 +321,30 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
     chosen = choose(problem, arch, sm_count, device_name)
     if not sliced(problem) or are_short(chosen.kernel, chosen.config) or not architecture(arch).has_cp_async:
         return chosen  # before sm_80 no kernel of tiles can carry
-    config, reason = chosen.config, chosen.reason
-    if chosen.kernel is SMALL or not may_carry(config):
+    kernel, config, reason = chosen.kernel, chosen.config, chosen.reason
+    if not may_carry(kernel, config):
         kernel, config = next((kernel, one) for kernel, one, _ in candidates(problem, arch, sm_count)
-                              if are_short(kernel, one) or (kernel is SPECIALISED and may_carry(one)))
-        if kernel is not SPECIALISED:
-            return Choice(kernel, config, chosen.source, "the model's best of those whose sums are short")
-        reason = "the model's best of those that carry their sums over"
-    return Choice(SPECIALISED, carrying(config), chosen.source, reason)
+                              if are_short(kernel, one) or may_carry(kernel, one))
+        reason = "the model's best of those whose sums are short, or can be carried over"
+    return Choice(kernel, carrying(kernel, config), chosen.source, reason)
 
 
 def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> float:
     """Microseconds of the candidate that ``choice`` is, or was before its sums were carried; of a tuned one that is no
     candidate those of the model's best."""
     ranked = candidates(problem, arch, sm_count)
-    carries = bool(choice.kernel is SPECIALISED and choice.config.variant & CARRY)
     for kernel, config, us in ranked:
-        if kernel is choice.kernel and (carrying(config) if carries else config) == choice.config:
-            return us * (CARRYING if carries else 1.0)
+        if kernel is choice.kernel and config == choice.config:
+            return us
+        if kernel is choice.kernel and may_carry(kernel, config) and carrying(kernel, config) == choice.config:
+            return us * CARRYING
     return ranked[0][2]
 
 
 def variants(config: Config) -> tuple[Config, ...]:
     """``config`` and what products run of it: with one tile a block, and both with their sums carried."""
     own = dict.fromkeys((config, alone(config)))
-    return tuple(dict.fromkeys((*own, *(carrying(one) for one in own if may_carry(one)))))
+    return tuple(dict.fromkeys((*own, *(carrying(SPECIALISED, one) for one in own if may_carry(SPECIALISED, one)))))
 
 
 def warm_set(arch: str) -> list[tuple[str, Callable[[], Compiled]]]:

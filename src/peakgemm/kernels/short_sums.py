@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ..problem import Config, Problem
 from . import small
+from .library import SPECIALISED
 from .registry import Kernel
 from .skinny import SKINNY
 from .small import SMALL
@@ -37,9 +38,11 @@ def are_short(kernel: Kernel, config: Config) -> bool:
     return kernel is SKINNY or (kernel is SMALL and small.carries(config))
 
 
-def may_carry(config: Config) -> bool:
+def may_carry(kernel: Kernel, config: Config) -> bool:
     """Whether the threads of ``config`` have the registers for a second set of sums."""
-    return config.min_blocks <= 2 and (config.tm * config.tn <= _CARRIED or _dealt(config))
+    if kernel is SMALL:
+        return small.carrying(config) is not None
+    return kernel is SPECIALISED and config.min_blocks <= 2 and (config.tm * config.tn <= _CARRIED or _dealt(config))
 
 
 def _dealt(config: Config) -> bool:
@@ -47,7 +50,11 @@ def _dealt(config: Config) -> bool:
     return config.cluster > 1 and config.tm * config.tn <= 2 * _CARRIED and config.block_threads == 384
 
 
-def carrying(config: Config) -> Config:
-    """``config`` with its sums carried over every 16 k-steps."""
+def carrying(kernel: Kernel, config: Config) -> Config:
+    """``config`` with its sums carried over every 16 or 8 k-steps; itself where they are short as they are."""
+    if are_short(kernel, config):
+        return config
+    if kernel is SMALL:
+        return small.carrying(config) or config
     registers = _DEALT if config.tm * config.tn > _CARRIED else config.registers
     return replace(config, variant=config.variant | CARRY, registers=registers)

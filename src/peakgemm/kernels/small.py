@@ -21,8 +21,12 @@ from .widths import width
 
 MOST_K = 64
 MOST_SIDE = 64  # of the smaller side of C
-# Beyond 32 x 32: with fewer results than this and more than 16 of each side others are as fast (1000 x 64 x 64).
-_FEW, _NARROW = 1 << 19, 16
+# Beyond 32 x 32: with fewer results than this, more than 16 of each side and a longer K others are faster (2000 x 64 x
+# 64 in 3.2 us, here 4.1).
+_FEW, _NARROW, _SHORT_K = 1 << 19, 16, 32
+# Rows or columns -> K beyond which the kernel of thin products is faster: 200000 x 4 x 64 in 21.5 us, here 23.2;
+# 300000 x 4 x 40 in 28.3, here 24.6; 300000 x 1 x 48 in 22.0, here 25.3.
+_STREAMED = {1: 32, 2: 48, 3: 48, 4: 48}
 _PAD = 4  # words between rows of shared memory, where K is contiguous
 _STEPS = (8, 16, 32, 64)
 
@@ -34,25 +38,29 @@ def _shared(c: Config) -> int:
 
 SMALL = Kernel(
     -1, "small", "a tile a team of threads, all of its operands asked for at once; many blocks an SM",
-    Config(32, 32, 32, 4, 4, slices=2, min_blocks=6), "small", _shared, dynamic=True, cp_async=True, folder="ffma",
-    tunes=frozenset({"min_blocks", "slices", "stages"}),
+    Config(32, 32, 32, 4, 4, slices=2, min_blocks=8), "small", _shared, dynamic=True, cp_async=True, folder="ffma",
+    tunes=frozenset({"min_blocks", "slices", "stages", "variant"}),
 )
-# Tile and thread tile -> blocks of 128 threads an SM (with more, registers spill), and what a tile takes of an SM, in
-# microseconds: whatever K, and for each k-step. Fitted to times of 93 shapes on an H100 (docs/experiments.md).
+# Tile and thread tile -> blocks an SM, of 128 threads or more (with more blocks, registers spill), and what a tile
+# takes of an SM, in microseconds: whatever K, and for each k-step. Fitted to times of 182 shapes on an H100
+# (docs/experiments.md).
 _TILES = {
-    (8, 8, 2, 2): (10, 0.005, 0.0009), (16, 16, 4, 4): (6, 0.001, 0.0020), (32, 32, 4, 4): (6, 0.039, 0.0045),
-    (32, 32, 8, 4): (7, 0.006, 0.0059), (64, 64, 8, 4): (7, 0.076, 0.0185), (64, 32, 4, 4): (6, 0.212, 0.0071),
-    (32, 64, 4, 4): (6, 0.158, 0.0088), (64, 16, 4, 4): (6, 0.106, 0.0048), (16, 64, 4, 4): (6, 0.064, 0.0053),
-    (128, 8, 4, 4): (6, 0.056, 0.0146), (8, 128, 4, 4): (6, 0.127, 0.0), (128, 16, 8, 4): (7, 0.127, 0.0242),
-    (16, 128, 4, 8): (7, 0.002, 0.0087), (128, 32, 8, 4): (7, 0.004, 0.0242), (32, 128, 4, 8): (7, 0.023, 0.0380),
+    (8, 8, 2, 2): (10, 0.014, 0.0007), (16, 16, 4, 4): (8, 0.001, 0.0022), (32, 32, 4, 4): (8, 0.028, 0.0051),
+    (32, 32, 8, 4): (7, 0.039, 0.0063), (64, 64, 8, 4): (7, 0.197, 0.0192), (64, 64, 4, 4): (4, 0.213, 0.0181),
+    (64, 32, 4, 4): (8, 0.058, 0.0100), (32, 64, 4, 4): (8, 0.080, 0.0095), (64, 16, 4, 4): (8, 0.040, 0.0072),
+    (16, 64, 4, 4): (8, 0.028, 0.0050), (128, 8, 4, 4): (8, 0.001, 0.0183), (8, 128, 4, 4): (8, 0.046, 0.0042),
+    (128, 16, 8, 4): (7, 0.037, 0.0190), (16, 128, 4, 8): (7, 0.027, 0.0151), (128, 32, 8, 4): (7, 0.002, 0.0278),
+    (32, 128, 4, 8): (7, 0.922, 0.0001),
 }
-_START_US = 2.0
-_BY_WORDS = 0.74        # more for each k-step, where both operands are copied by words
-_ROUND_US = 0.88        # a block's loads of BK k-steps, until they are there
-_STEP_US = 0.0067       # and each k-step of it
-_EXPOSED = 0.56         # of memory, work and latency, what the longest does not hide of the others
-_PIECES = 0.13          # of memory's time, more by 64 columns' pieces of rows that are megabytes apart
-_CARRIED = 16  # results a thread; of more, twice the registers would leave few blocks an SM
+_START_US = 1.62
+_BY_WORDS = 0.60        # more for each k-step, where both operands are copied by words
+_ROUND_US = 0.07        # a block's loads of BK k-steps, until they are there
+_STEP_US = 0.0369       # and each k-step of it
+_EXPOSED = 0.44         # of memory, work and latency, what the longest does not hide of the others
+_BANDWIDTH = 0.95       # of the nominal figure
+CARRY = 16  # bit of the variant: sums of 8 k-steps are added up among themselves
+_ALWAYS, _CARRIED = 4, 16  # results a thread that carry always, and that may; of more, registers would leave few blocks
+_CARRYING_BLOCKS = 6       # of 128 threads an SM then, of 4 x 4 results a thread
 _BLOCK = 128  # threads
 _MOST_AGAIN = 4  # times that an operand is read
 _SM_SHARED = 227 << 10  # bytes
@@ -61,18 +69,24 @@ _WIDE = 1024  # rows or columns: 20 x 1000000 x 20 takes 183 us by tiles of 32 c
 
 
 def applies(problem: Problem) -> bool:
-    """Whether K and the smaller side of C are at most 64, and C is tiny, or narrow, or there are many results."""
+    """Whether K and the smaller side of C are at most 64, and C is tiny, or narrow, or K short, or results are many."""
     p, (short, long) = problem, sorted((problem.m, problem.n))
-    if p.k > MOST_K or short > MOST_SIDE:
+    if p.k > MOST_K or short > MOST_SIDE or (long > 32 and p.k > _STREAMED.get(short, MOST_K)):
         return False
-    if long > 32 and ((p.k > 32 and short <= 4) or (p.n > _WIDE and short > 32)):
-        return False  # 200000 x 4 x 64 in 32 us, 22 by the kernel of thin products; 64 x 20000 x 32 in 10, 7.7 by tiles
-    return long <= 32 or short <= _NARROW or p.m * p.n * p.batch.count > _FEW
+    return long <= 32 or short <= _NARROW or p.k <= _SHORT_K or p.m * p.n * p.batch.count > _FEW
 
 
 def carries(config: Config) -> bool:
-    """Whether sums of 4 or 8 k-steps are added up among themselves: where a thread has 16 results at most."""
-    return config.tm * config.tn <= _CARRIED
+    """Whether sums of 4 or 8 k-steps are added up among themselves."""
+    return config.tm * config.tn <= _ALWAYS or bool(config.variant & CARRY)
+
+
+def carrying(config: Config) -> Config | None:
+    """``config`` with its sums carried, and registers for them; None where a thread has more than 16 results."""
+    if config.tm * config.tn > _CARRIED:
+        return None
+    blocks = max(_CARRYING_BLOCKS * _BLOCK // (config.threads * config.slices), 1)
+    return config if carries(config) else replace(config, variant=CARRY, min_blocks=min(config.min_blocks, blocks))
 
 
 def specialisation(problem: Problem) -> dict[str, int]:
@@ -81,7 +95,11 @@ def specialisation(problem: Problem) -> dict[str, int]:
     return {"TRANS_A": int(p.trans_a), "TRANS_B": int(p.trans_b),
             # Rows of whole quads, too.
             "WIDTH_A": width(p.alignment[0], p.lda, *p.batch.a, p.m if p.trans_a else p.k),
-            "WIDTH_B": width(p.alignment[1], p.ldb, *p.batch.b, p.k if p.trans_b else p.n)}
+            "WIDTH_B": width(p.alignment[1], p.ldb, *p.batch.b, p.k if p.trans_b else p.n),
+            # The smaller operand, which all tiles read, and A, but for long rows: 8 x 1000000 x 8 takes 23.5 us so,
+            # 41.6 past L1; 200000 x 12 x 64 25.3, 37.4 past L1, and 30.0 with both. In batches it makes little
+            # difference.
+            "VIA_L1_A": int(p.m <= p.n or p.k <= _SHORT_K), "VIA_L1_B": int(p.n < p.m)}
 
 
 def constraints(c: Config) -> Iterator[str]:
@@ -93,6 +111,9 @@ def constraints(c: Config) -> Iterator[str]:
     for name, size, least in (("BM", c.bm, 4), ("BN", c.bn, 4), ("TM", c.tm, 1), ("TN", c.tn, 1)):
         if size < least or size & (size - 1):
             yield f"{name} = {size} must be a power of two, {least} at least: a team's threads share lines evenly"
+    if c.variant not in (0, CARRY) or (c.variant and c.tm * c.tn > _CARRIED):
+        yield (f"variant = {c.variant} must be 0, or {CARRY} where a thread has {_CARRIED} results at most: sums are "
+               "carried")
     if c.threads * c.slices > 1024:
         yield f"(BM/TM)(BN/TN) slices = {c.threads * c.slices} threads must be 1024 at most"
 
@@ -120,9 +141,8 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     p, (down, across) = problem, _grid(config, problem)
     tiles = down * across * p.batch.count
     _, whole, step = _TILES.get((config.bm, config.bn, config.tm, config.tn), (0, 0.2, 0.02))
-    memory = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * p.batch.count / (arch.gpu_bandwidth_gbs * 1e3)
-    if p.n > _WIDE:
-        memory *= 1 + _PIECES * MOST_SIDE / config.bn
+    size = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * p.batch.count
+    memory = size / (arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
     copied = specialisation(p)
     by_words = (config.bm * (copied["WIDTH_A"] == 1) + config.bn * (copied["WIDTH_B"] == 1)) / (config.bm + config.bn)
     steps = -(-p.k // 4) * 4
@@ -145,8 +165,7 @@ def tiles(k: int) -> tuple[Config, ...]:
             # Of operands in halves more blocks find room: 262144 x 64 x 64 takes 69 us by tiles of 64 x 64, whole 72.
             config = replace(config, bk=bk // 2)
         elif bk == MOST_K:
-            # The first half is multiplied while the other is under way: 1000 of 64 in 22.5 us by 32 x 64, whole 24.1,
-            # before sums were carried.
+            # The first half is multiplied while the other is under way: 1000 of 64 took 22.5 us by 32 x 64, whole 24.1.
             config = replace(config, stages=2)
         found.append(config)
     return tuple(found)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from .. import select
+from ..kernels import small
 from ..kernels.registry import Kernel
 from ..kernels.validity import is_valid
 from ..kernels.widths import widths
@@ -45,6 +46,8 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
     return [default, *(c for c in ranked if c[:2] != default[:2])][:keep + 1]
 
 
-def compilations(problem: Problem, found: Iterable[Candidate]) -> set[tuple[str, Config, str, tuple[int, int]]]:
+def compilations(problem: Problem, found: Iterable[Candidate]) -> set[tuple[str, Config, str, tuple[int, ...]]]:
     """What tells the candidates' cubins apart, those of other problems too: how K is split does not."""
-    return {(c.kernel.name, replace(c.config, split=1), problem.layout, widths(problem)) for c in found}
+    return {(c.kernel.name, replace(c.config, split=1), problem.layout,
+             tuple(small.specialisation(problem).values()) if c.kernel is small.SMALL else widths(problem))
+            for c in found}

@@ -6,6 +6,7 @@
 // Operands stay in shared memory as they lie in global memory. Where K is contiguous a thread reads several k-steps of
 //   a row at once, and its rows are a whole tile's threads apart, so that neighbouring lanes read neighbouring rows: their
 //   pitch, four words more than BK, gives eight lanes banks of their own. Else it reads neighbours of one k-step.
+// What all tiles of a matrix read comes by way of L1 (VIA_L1_A, VIA_L1_B): else they meet at a few lines of L2, and wait.
 
 #include "common/cp_async.cuh"
 #include "common/dependents.cuh"
@@ -13,12 +14,17 @@
 #include "common/store_quad.cuh"
 
 constexpr int AT_ONCE = TM * TN <= 16 ? 4 : 2;  // k-steps in registers: of larger thread tiles four would spill
-// Where registers allow, sums of eight k-steps are added up among themselves, of the smallest tiles of four: errors are 0.6
-// of a chain's with 64 k-steps, and cuBLAS makes two sums of up to 12 x 12. It costs 5 % of the time (docs/experiments.md).
-constexpr bool CARRY = TM * TN <= 16;  // small.carries
+// Where it is asked for, sums of eight k-steps are added up among themselves, of the smallest tiles always, of four: errors
+// are 0.6 of a chain's with 64 k-steps, and cuBLAS makes two sums of up to 12 x 12. It costs 5 % (docs/experiments.md).
+constexpr bool CARRY = VARIANT & 16 || TM * TN <= 4;  // small.carries
 constexpr int CARRIED = TM * TN <= 4 ? 4 : 8;
 constexpr int PART = BK / STAGES;  // k-steps that are awaited together
 static_assert(PART % 8 == 0 && CARRIED % AT_ONCE == 0, "whole sums");
+
+// Sixteen bytes by way of L1, or zeros (`valid`: 4 or 0).
+__device__ __forceinline__ void copy16_via_l1_or_zero(unsigned to, const float* from, int valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(4 * valid) : "memory");
+}
 
 // One, two or four words of shared memory, by one instruction.
 template <int COUNT>
@@ -35,7 +41,7 @@ __device__ __forceinline__ void neighbours(const float* from, float* to) {
 }
 
 // ROWS (M or N) by K of an operand in shared memory, MINE of them a thread's.
-template <bool ALONG_K, int ROWS, int MINE, int WIDTH>
+template <bool ALONG_K, int ROWS, int MINE, int WIDTH, bool VIA_L1>
 struct Panel {
   static constexpr int LINE = ALONG_K ? PART : ROWS, LINES = ALONG_K ? ROWS : PART;  // of a part: words of a row, rows
   static constexpr int PITCH = ALONG_K ? BK + 4 : ROWS;
@@ -61,7 +67,8 @@ struct Panel {
 #pragma unroll
       for (int right = 0; right < ACROSS; right += THREADS) {
         const bool inside = line + down < lines && word + right * WIDTH < words;
-        if (WIDTH == 4) copy16_or_zero(to + 4 * right * WIDTH, from + right * WIDTH, inside ? 4 : 0);
+        if (WIDTH == 4 && VIA_L1) copy16_via_l1_or_zero(to + 4 * right * WIDTH, from + right * WIDTH, inside ? 4 : 0);
+        else if (WIDTH == 4) copy16_or_zero(to + 4 * right * WIDTH, from + right * WIDTH, inside ? 4 : 0);
         else copy4_or_zero(to + 4 * right, from + right, inside);
       }
       from += STEP * ld;
@@ -91,8 +98,8 @@ struct Panel {
   }
 };
 
-using Left = Panel<!TRANS_A, BM, TM, WIDTH_A>;
-using Right = Panel<TRANS_B, BN, TN, WIDTH_B>;
+using Left = Panel<!TRANS_A, BM, TM, WIDTH_A, VIA_L1_A>;
+using Right = Panel<TRANS_B, BN, TN, WIDTH_B, VIA_L1_B>;
 
 // A warp's teams wait for each other, or a block's.
 __device__ __forceinline__ void teams_meet() {
@@ -165,19 +172,23 @@ ffma_small(const float* __restrict__ A, const float* __restrict__ B, const float
   }
   float* const c = C + batch_offset(g, g.c_batch, place.batch) + place.m * g.ldc + place.n;
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + place.m * g.c0_row + place.n * g.c0_col;
-  const bool quads = !TRANS_B && TN % 4 == 0 && g.beta == 0.f && g.ldc % 4 == 0 && g.N % 4 == 0 &&
-                     reinterpret_cast<unsigned long long>(c) % 16 == 0;
+  constexpr int WIDE = TN % 4 == 0 ? 4 : TN;  // of a row, that leave at once
+  const bool wide = !TRANS_B && WIDE % 2 == 0 && g.beta == 0.f && g.ldc % WIDE == 0 && g.N % WIDE == 0 &&
+                    reinterpret_cast<unsigned long long>(c) % (4 * WIDE) == 0;
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
     const int m = Left::row(down, i);
     if (m >= rows) continue;
-    if (quads) {
+    if (wide) {
 #pragma unroll
-      for (int j = 0; j + 3 < TN; j += 4) {
+      for (int j = 0; j + WIDE <= TN; j += WIDE) {
         const int n = Right::row(across, j);
-        if (n < columns)
-          store_quad(c + m * g.ldc + n, g.alpha * acc[i][j], g.alpha * acc[i][j + 1], g.alpha * acc[i][j + 2],
-                     g.alpha * acc[i][j + 3]);
+        float* const to = c + m * g.ldc + n;
+        if (n >= columns) continue;
+        if constexpr (WIDE == 4)
+          store_quad(to, g.alpha * acc[i][j], g.alpha * acc[i][j + 1], g.alpha * acc[i][j + 2], g.alpha * acc[i][j + 3]);
+        else if constexpr (WIDE == 2)
+          store_pair(to, g.alpha * acc[i][j], g.alpha * acc[i][j + 1]);
       }
       continue;
     }

@@ -31,10 +31,11 @@ from peakgemm.tune.space import KEEP
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, SMALL, UNSEEN, UNSEEN_BEFORE = (
+RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, UNSEEN, UNSEEN_BEFORE = (
     ROOT / "results" / "h100" / f"{name}.json" for name in (
         "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies",
-        "experiments-start", "experiments-pairs", "model-times", "experiments-small", "unseen", "unseen-before"))
+        "experiments-start", "experiments-pairs", "model-times", "model-ranks", "experiments-small", "unseen",
+        "unseen-before"))
 ACCURACY, ACCURACY_BEFORE = (RECORD.with_name(f"accuracy-{name}.json") for name in ("compensation", "before"))
 PAGE = ROOT / "docs" / "experiments.md"
 MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
@@ -192,9 +193,11 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
         f"prediction.",
         fitted(TIMES, "fitted to", "Its constants were fitted to {times} times of {shapes} shapes, drawn and of the "
                                    "suites, each with up to twelve candidates"),
-        fitted(SMALL, "small, sums carried", "For small and thin products: {times} times of {shapes} shapes that its "
-                                             "constants were fitted to, with every tile of that kernel and the best "
-                                             "candidate of others"),
+        fitted(ALL, "fitted to, all", "And to {times} times of {shapes} shapes, each with all of its candidates"),
+        fitted(ALL, "held out", "To {times} times of {shapes} shapes, all candidates of each, no constant was fitted"),
+        fitted(SMALL, "small, the smaller operand by way of L1",
+               "For small and thin products: {times} times of {shapes} shapes that its constants were fitted to, with "
+               "every tile of that kernel and the best candidate of others"),
         "- Modelled against measured time of tiles and splits of an earlier text, one size each, with rates of "
         "the same tiles today or 0.5: " + "; ".join(
             f"{size}: {_figure(spearman([estimate(r) for r in own], [microseconds(r) for r in own]))} "

@@ -57,45 +57,49 @@ def _ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: i
 # Configuration -> share of the FP32 peak that its main loop reaches, measured on an H100: where rows of B are copied by
 # 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that are no multiple of 16).
 _RATES: dict[Config, tuple[float, float]] = {
-    _ring(128, 256, 16, 8, 16, 8, 232, variant=4): (0.844, 0.767),
-    _ring(128, 256, 16, 8, 16, 8, 232): (0.801, 0.775),
-    _ring(128, 128, 16, 8, 8, 8, variant=4): (0.786, 0.731),
-    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.812, 0.775),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.771, 0.716),
-    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): (0.757, 0.751),
-    _ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=4): (0.796, 0.784),
-    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.675, 0.696),
-    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.6, 0.615),
-    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.481, 0.48),
-    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.5, 0.45),
-    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.485, 0.45),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.568, 0.496),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.47, 0.444),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.444, 0.4),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.397, 0.307),
+    _ring(128, 256, 16, 8, 16, 8, 232, variant=4): (0.844, 0.776),
+    _ring(128, 256, 16, 8, 16, 8, 232): (0.811, 0.781),
+    _ring(128, 128, 16, 8, 8, 8, variant=4): (0.795, 0.753),
+    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.816, 0.781),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.774, 0.732),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): (0.769, 0.746),
+    _ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=4): (0.779, 0.781),
+    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.686, 0.663),
+    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.762, 0.715),
+    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.675, 0.561),
+    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.647, 0.611),
+    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.578, 0.526),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.571, 0.507),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.527, 0.497),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.466, 0.394),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.466, 0.391),
     # Two blocks of a cluster share a tile.
-    _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.744, 0.771),
-    _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.739, 0.692),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.771, 0.664),
-    _ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.719, 0.691),
-    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.717, 0.576),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.583, 0.487),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.505, 0.466),
+    _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.786, 0.760),
+    _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.719, 0.659),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.768, 0.588),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.662, 0.629),
+    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.656, 0.535),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.564, 0.507),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.521, 0.407),
 }
 # Tiles (and blocks an SM) that gain where a block knows that it has one alone, and the variant that is fastest then.
 _ALONE = {(32, 32, 1): 1, (32, 32, 2): 4, (32, 64, 2): 4, (64, 32, 2): 4}
 # Where A is stored as (K, M): 4096 takes 2647 us with the one, 2528 with the other (A by 16 bytes).
 _ALONG_M = {_ring(128, 256, 16, 8, 16, 8, 232, variant=4): 0.965, _ring(128, 256, 16, 8, 16, 8, 232): 1.055}
+_FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
-_START_US = 1.69        # launch and first tiles
-_STORED_PER_US = 675, 5400  # results that leave an SM: for each of its warps that store, and at most
-_SLICE_US = 0.125       # of the end of a tile, for each slice whose sums are added to another's
-_CROWDS, _CROWDED = 16, 0.83  # results a thread: with as few, blocks that share an SM wait for copies; share of rate
-_REDUCE_US = 0.9        # a second kernel
-_PAIR_US = 1.58         # two blocks wait for each other and add up
-_ALONE_US = 0.37        # less, where a block of a small tile knows that it has one alone
-_PART_US = 0.016        # of it, for each partial sum that one result is made of
+_START_US = 2.16        # launch and first tiles
+_STORED_PER_US = 1599   # results that leave an SM, for each of its warps that store
+_TURNOVER = 1.25        # steps of BK, in time, from a block's tile to its next
+_SLICE_US = 0.230       # of the end of a tile, for each slice whose sums are added to another's
+# Where the last wave leaves an SM fewer blocks of four warps that multiply than it has room for, these do not run as
+# much faster: their time by the blocks missing, to this power, in the only wave and after others.
+_LONELY = 0.25, 0.68
+_REDUCE_US = 0.09       # a second kernel
+_PAIR_US = 0.40         # two blocks wait for each other and add up
+_ALONE_US = 1.01        # less, where a block of a small tile knows that it has one alone
+_PART_US = 0.031        # of it, for each partial sum that one result is made of
 _IN_L2 = 1.5            # times that, for partial sums, which stay there
 _RELAY_US = 6.5         # a kernel that lays B out anew, beside reading and writing it
 _BANDWIDTH = 0.855      # of the nominal figure
@@ -122,8 +126,6 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
     count = max(p.batch.count, 1)
     tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
     steps = max(-(-p.k // config.bk), 1)
-    if config.tm * config.tn <= _CROWDS and tiles * max(config.split, 1) > sm_count and config.min_blocks > 1:
-        rate *= _CROWDED
     # One SM, one step of one block: bm bn bk multiply-adds.
     step_us = config.bm * config.bn * config.bk / (arch.fp32_lanes_per_sm * rate * arch.gpu_mhz)
     pieces = 0  # partial sums of tiles
@@ -140,13 +142,16 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
         pieces = tiles * split if split > 1 and config.cluster == 1 else 0
         whole, rest = divmod(tiles * split, slots)
         # Blocks share their SM's lanes; in the last wave there are fewer to share with.
-        stored = whole * config.min_blocks + -(-rest // sm_count)
-        turns = stored * -(-steps // split)
+        last = -(-rest // sm_count)
+        stored = whole * config.min_blocks + last
+        lonely = last * 1.0
+        if last and config.threads * config.slices <= _FOUR_WARPS:
+            lonely *= (config.min_blocks / last) ** _LONELY[whole > 0]
+        turns = (whole * config.min_blocks + lonely) * -(-steps // split)
     # A block stores or computes; beside others on its SM, these go on meanwhile.
-    stores, most = _STORED_PER_US
     together = max(1, min(config.min_blocks, -(-tiles // sm_count)))
-    most = min(most, stores * config.threads // 32 * together)
-    store = stored * config.bm * config.bn / config.cluster / most / together
+    storing = config.threads // 32 * together
+    store = stored * config.bm * config.bn / config.cluster / (_STORED_PER_US * storing) / together
     store += stored / together * _SLICE_US * (config.slices - 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     memory = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * count / bandwidth
@@ -158,7 +163,7 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
         besides = _PAIR_US
     elif config.variant & ONCE:
         besides = -_ALONE_US
-    return max(turns * step_us + store, memory) + _START_US + besides
+    return max((turns + stored * _TURNOVER) * step_us + store, memory) + _START_US + besides
 
 
 @cache

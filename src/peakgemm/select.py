@@ -54,8 +54,9 @@ def _ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: i
                   producers=producers, registers=registers, slices=slices, variant=variant, cluster=cluster)
 
 
-# Configuration -> share of the FP32 peak that its main loop reaches, measured on an H100: where rows of B are copied by
-# 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that are no multiple of 16).
+# Configuration -> share of the FP32 peak that its main loop reaches, fitted to times on an H100 (docs/experiments.md):
+# where rows of B are copied by 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that
+# are no multiple of 16).
 _RATES: dict[Config, tuple[float, float]] = {
     _ring(128, 256, 16, 8, 16, 8, 232, variant=4): (0.844, 0.776),
     _ring(128, 256, 16, 8, 16, 8, 232): (0.811, 0.781),

@@ -145,7 +145,7 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
         # Blocks share their SM's lanes; in the last wave there are fewer to share with.
         last = -(-rest // sm_count)
         stored = whole * config.min_blocks + last
-        lonely = last * 1.0
+        lonely = float(last)
         if last and config.threads * config.slices <= _FOUR_WARPS:
             lonely *= (config.min_blocks / last) ** _LONELY[whole > 0]
         turns = (whole * config.min_blocks + lonely) * -(-steps // split)

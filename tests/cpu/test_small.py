@@ -3,6 +3,7 @@ is taken."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -145,6 +146,17 @@ def test_only_what_has_a_short_k_and_a_short_side() -> None:
 def test_it_is_taken_for_small_and_thin_products(m: int, n: int, k: int, count: int) -> None:
     batch = Batch() if count == 1 else Batch((count,), (m * k,), (k * n,), (m * n,), (m * n,))
     assert choose(replace(Problem.contiguous(m, n, k), batch=batch), "sm_90", 132).kernel is SMALL
+
+
+@pytest.mark.parametrize(("m", "n", "k", "via_l1"), [
+    (200000, 12, 64, "B"), (200000, 12, 16, "AB"), (8, 10**6, 8, "A"), (12, 200000, 64, "A"), (64, 64, 64, "A"),
+])
+def test_what_all_tiles_read_comes_by_way_of_l1(m: int, n: int, k: int, via_l1: str) -> None:
+    problem = Problem.contiguous(m, n, k)
+    macros = small.specialisation(problem)
+    assert "".join(name for name in "AB" if macros[f"VIA_L1_{name}"]) == via_l1
+    text = compile_for(SMALL, small.tiles(k)[-1], problem, "sm_90", "ptx").code.decode()
+    assert set(re.findall(r"cp\.async\.(c[ag])\.", text)) == ({"ca"} if via_l1 == "AB" else {"ca", "cg"})
 
 
 def test_sums_are_carried_where_cublas_cuts_k() -> None:

@@ -22,6 +22,7 @@ from peakgemm.bench.timer import Comparison
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.schemes import PRODUCTS
+from peakgemm.kernels.small import SMALL
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
@@ -148,6 +149,9 @@ def test_compilations_are_shared_by_splits_and_shapes() -> None:
     assert len(found) == 2
     assert space.compilations(replace(PROBLEM, m=50), [split, named(2)]) == found
     assert not space.compilations(replace(PROBLEM, trans_a=True, lda=96), [split]) & found
+    tall, wide = Problem.contiguous(80, 40, 64), Problem.contiguous(40, 80, 64)
+    tile = [Candidate(SMALL, SMALL.default, 1.0)]
+    assert not space.compilations(tall, tile) & space.compilations(wide, tile), "the smaller operand comes otherwise"
 
 
 @pytest.fixture

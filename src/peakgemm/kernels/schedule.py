@@ -19,7 +19,9 @@ from .registry import FLOAT
 
 # struct Gemm of common/gemm.cuh: 17 long long, 6 int, 2 float, 5 int, 7 pairs of unsigned.
 _GEMM = Struct("<17q6i2f5i14I4x")
-ONCE = 32  # bit of a configuration's variant: a block has one tile (ffma/specialised.cu)
+# Bits of a configuration's variant: sums are carried over every 16 k-steps (ffma/specialised.cu) or 8 (ffma/small.cu);
+# a block has one tile.
+CARRY, ONCE = 16, 32
 _FEW = 8  # results of thread tiles for each SM: with fewer, a thread of the second kernel takes one, else four
 
 

@@ -11,10 +11,10 @@ from ..problem import Config, Problem
 from . import small
 from .library import SPECIALISED
 from .registry import Kernel
+from .schedule import CARRY
 from .skinny import SKINNY
 from .small import SMALL
 
-CARRY = 16       # bit of a configuration's variant: sums are carried over every 16 k-steps (ffma/specialised.cu)
 CARRYING = 1.06  # times the time without: 1.02 to 1.09 where a cluster of two or a block has one tile
 _CARRIED = 32    # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
 _DEALT = 208     # registers of a computing thread that carries more results

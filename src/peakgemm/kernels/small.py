@@ -16,7 +16,7 @@ from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 from .launch_shape import MAX_BLOCKS
 from .registry import FLOAT, Kernel
-from .schedule import Schedule, arguments, cut
+from .schedule import CARRY, Schedule, arguments, cut
 from .widths import width
 
 MOST_K = 64
@@ -58,14 +58,13 @@ _ROUND_US = 0.07        # a block's loads of BK k-steps, until they are there
 _STEP_US = 0.0369       # and each k-step of it
 _EXPOSED = 0.44         # of memory, work and latency, what the longest does not hide of the others
 _BANDWIDTH = 0.95       # of the nominal figure
-CARRY = 16  # bit of the variant: sums of 8 k-steps are added up among themselves
 _ALWAYS, _CARRIED = 4, 16  # results a thread that carry always, and that may; of more, registers would leave few blocks
 _CARRYING_BLOCKS = 6       # of 128 threads an SM then, of 4 x 4 results a thread
 _BLOCK = 128  # threads
 _MOST_AGAIN = 4  # times that an operand is read
 _SM_SHARED = 227 << 10  # bytes
 _ENOUGH = 5  # blocks an SM of 4 x 4 results a thread, for whose operands there must be room
-_WIDE = 1024  # rows or columns: 20 x 1000000 x 20 takes 183 us by tiles of 32 columns, 103 by 64, 78 by 128
+_WIDE = 1024  # rows or columns: 20 x 1000000 x 20 took 183 us by tiles of 32 columns, 103 by 64, 78 by 128
 
 
 def applies(problem: Problem) -> bool:

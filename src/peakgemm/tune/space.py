@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from .. import select
-from ..kernels import small
+from ..kernels.library import FAMILIES
 from ..kernels.registry import Kernel
 from ..kernels.validity import is_valid
-from ..kernels.widths import widths
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
 
@@ -46,8 +45,7 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
     return [default, *(c for c in ranked if c[:2] != default[:2])][:keep + 1]
 
 
-def compilations(problem: Problem, found: Iterable[Candidate]) -> set[tuple[str, Config, str, tuple[int, ...]]]:
+def compilations(problem: Problem, found: Iterable[Candidate]) -> set[tuple[str, Config, tuple[int, ...]]]:
     """What tells the candidates' cubins apart, those of other problems too: how K is split does not."""
-    return {(c.kernel.name, replace(c.config, split=1), problem.layout,
-             tuple(small.specialisation(problem).values()) if c.kernel is small.SMALL else widths(problem))
+    return {(c.kernel.name, replace(c.config, split=1), tuple(FAMILIES[c.kernel].specialisation(problem).values()))
             for c in found}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import islice
 from math import sqrt
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from test_timer import FakePeer, peer
 
 from host_peer import GPU, HostBound, HostPeer, HostTimer
 from peakgemm.bench import bench, contenders, operands, ours, plot, roofs, suites, summary
+from peakgemm.bench.drawn import drawn
 from peakgemm.bench.suites import SUITES, Case
 from peakgemm.bench.timer import Timer
 from peakgemm.bench.variants import IEEE, Variant, named
@@ -47,8 +49,25 @@ def test_the_suites_hold_what_they_promise() -> None:
     assert {case.layout for case in SUITES["models"]} == {"NN", "NT", "TN"}
 
 
+def test_the_drawn_suite_is_the_same_everywhere_and_holds_every_kind() -> None:
+    found = suites.suites("drawn")["drawn"]
+    assert [case.name for case in found[:5]] == ["28956x160x24:NT", "48x4204x3008:TT", "80x71192x157:NT",
+                                                 "448x644x20704:NT", "1168x127x2432:TT"]
+    assert len(found) == len(set(found)) == 200
+    assert found == tuple(suites._plain(*shape) for shape in islice(drawn(seed=0), 200))
+    assert not set(found) & {suites._plain(*shape) for shape in islice(drawn(seed=1), 200)}
+    for share, least, most in (
+        (sum(case.batch > 1 for case in found), 25, 60), (sum(min(case.m, case.n) <= 16 for case in found), 30, 90),
+        (sum(case.k <= 64 for case in found), 50, 100), (sum(case.k >= 2048 for case in found), 40, 100),
+        (sum(case.layout == "NN" for case in found), 60, 100), (sum(case.n % 4 > 0 for case in found), 20, 80),
+    ):
+        assert least <= share <= most
+    assert max(case.flops for case in found) <= 2.4e10 and max(case.bytes for case in found) <= 6e8
+    assert min(case.flops for case in found) >= 2**19
+
+
 def test_names_are_one_to_a_case_and_fit_the_tables() -> None:
-    for cases in SUITES.values():
+    for cases in [*SUITES.values(), suites.suites("drawn")["drawn"]]:
         names = [case.name for case in cases]
         assert len(set(names)) == len(names)
         assert max(map(len, names)) <= 27
@@ -75,7 +94,8 @@ def test_shapes_out_of_bounds(text: str) -> None:
 
 def test_suites_by_name() -> None:
     assert list(suites.suites("odd, square")) == ["square", "odd"]
-    assert suites.suites("all") == SUITES
+    assert suites.suites("all") == SUITES and "drawn" not in SUITES
+    assert list(suites.suites("drawn,odd")) == ["odd", "drawn"]
     with pytest.raises(InvalidValue, match="unknown suite 'cubes'; valid ones: all, square, odd"):
         suites.suites("square,cubes")
 

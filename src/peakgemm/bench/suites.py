@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import islice
 
 from ..boundary import pose
 from ..errors import InvalidValue
 from ..problem import MAX_SIZE, Problem
 from ..runtime.adapters.base import View
+from .drawn import drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +121,23 @@ SUITES: dict[str, tuple[Case, ...]] = {
               _plain(262144, 16, 64), _plain(262144, 64, 16), _plain(262144, 32, 32, "TN"), _plain(32, 262144, 32),
               _plain(262143, 31, 33)),
 }
+# A sample of everything else, asked for by name: its rows say how often, not where, ours is slower.
+_DRAWN = tuple(_plain(*shape) for shape in islice(drawn(seed=0), 200))
+NAMES = (*SUITES, "drawn")
 
 
 def suites(text: str) -> dict[str, tuple[Case, ...]]:
-    """Suites by name: ``square,odd``; ``all`` of them.
+    """Suites by name: ``square,odd``; ``all`` of them but ``drawn``.
 
     Raises:
         InvalidValue: an unknown name; the message lists those there are.
     """
     names = [part.strip() for part in text.split(",")]
     for name in names:
-        if name not in SUITES and name != "all":
-            raise InvalidValue(f"unknown suite {name!r}; valid ones: all, {', '.join(SUITES)}")
-    return {name: cases for name, cases in SUITES.items() if name in names or "all" in names}
+        if name not in NAMES and name != "all":
+            raise InvalidValue(f"unknown suite {name!r}; valid ones: all, {', '.join(NAMES)}")
+    found = {name: cases for name, cases in SUITES.items() if name in names or "all" in names}
+    return found | {"drawn": _DRAWN} if "drawn" in names else found
 
 
 def cases(text: str) -> tuple[Case, ...]:

@@ -12,7 +12,7 @@ from ..bench import bench, contenders, plot, records
 from ..bench.contenders import CONTENDERS, Contender
 from ..bench.peers import Peer
 from ..bench.roofs import copy_gbs
-from ..bench.suites import SUITES, groups
+from ..bench.suites import NAMES, groups
 from ..bench.summary import summaries
 from ..bench.timer import Timer
 from ..bench.variants import IEEE, Variant, named
@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 
 
 def command(
-    suite: Annotated[str | None, typer.Option(help=f"all, or some of {', '.join(SUITES)}.  [square]")] = None,
+    suite: Annotated[str | None, typer.Option(help=f"all, or some of {', '.join(NAMES)}.  [square]")] = None,
     shape: Annotated[str | None, typer.Option(help="MxNxK[:layout][*batch], or several.")] = None,
     precision: Annotated[list[str] | None, typer.Option(
         help=f"{', '.join(PRECISIONS)}: one or several, a row each.  [ieee]")] = None,

@@ -11,7 +11,7 @@ import typer
 
 from .. import tuned
 from ..bench.peers import find_peer
-from ..bench.suites import SUITES, Case, distinct, groups
+from ..bench.suites import NAMES, Case, distinct, groups
 from ..bench.timer import Timer
 from ..errors import InvalidValue
 from ..runtime import device
@@ -27,7 +27,7 @@ COMPILE_S = 2.0  # a kernel, on one core: for the estimate alone
 
 
 def command(
-    suite: Annotated[str | None, typer.Option(help=f"all, or some of {', '.join(SUITES)}.")] = None,
+    suite: Annotated[str | None, typer.Option(help=f"all, or some of {', '.join(NAMES)}.")] = None,
     shape: Annotated[str | None, typer.Option(help="MxNxK[:layout][*batch], or several.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; needs no GPU.")] = False,
     seconds: Annotated[float, typer.Option(min=0.05, max=60, help="Of timing, for each finalist.")] = search.SECONDS,
@@ -39,7 +39,7 @@ def command(
     """Search the tile space for each shape; keep what beats the default."""
     cases = distinct(groups(suite, shape))
     if not cases and export is None:
-        raise InvalidValue(f"nothing to tune: give --suite (all, {', '.join(SUITES)}) or --shape MxNxK[:layout]")
+        raise InvalidValue(f"nothing to tune: give --suite (all, {', '.join(NAMES)}) or --shape MxNxK[:layout]")
     if arch and not dry_run:
         raise InvalidValue("--arch goes with --dry-run: a search times on the GPU at hand; leave it out")
     gpu = device.find()

@@ -27,7 +27,7 @@ from peakgemm.runtime.architectures import architecture
 from peakgemm.select import configurations, variants
 
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
-SMALL_SHAPES = ((13, 11, 9, 5), (8, 8, 8, 3), (40, 37, 33, 2), (260, 12, 64, 1), (12, 260, 20, 1))
+SMALL_SHAPES = ((13, 11, 150, 5), (8, 8, 8, 3), (40, 37, 33, 2), (260, 12, 64, 1), (70, 130, 20, 1))
 SKINNY_SHAPES = ((1, 300, 257, 1), (300, 5, 130, 2), (16, 129, 64, 1), (7, 3, 40, 3), (300, 12, 257, 1))
 
 

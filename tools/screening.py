@@ -16,8 +16,9 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
+from math import exp, log
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from peakgemm import select, tuned
@@ -31,11 +32,11 @@ from peakgemm.tune.space import KEEP
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, UNSEEN, UNSEEN_BEFORE = (
+RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, SHORT, UNSEEN, UNSEEN_BEFORE = (
     ROOT / "results" / "h100" / f"{name}.json" for name in (
         "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies",
-        "experiments-start", "experiments-pairs", "model-times", "model-ranks", "experiments-small", "unseen",
-        "unseen-before"))
+        "experiments-start", "experiments-pairs", "model-times", "model-ranks", "experiments-small",
+        "experiments-short-k", "unseen", "unseen-before"))
 ACCURACY, ACCURACY_BEFORE = (RECORD.with_name(f"accuracy-{name}.json") for name in ("compensation", "before"))
 PAGE = ROOT / "docs" / "experiments.md"
 MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
@@ -194,10 +195,15 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
         fitted(TIMES, "fitted to", "Its constants were fitted to {times} times of {shapes} shapes, drawn and of the "
                                    "suites, each with up to twelve candidates"),
         fitted(ALL, "fitted to, all", "And to {times} times of {shapes} shapes, each with all of its candidates"),
+        fitted(ALL, "fitted to, middling K",
+               "Rates of small tiles also to {times} times of {shapes} shapes with K from 80 to 576, of which cuBLAS "
+               "had been faster"),
         fitted(ALL, "held out", "To {times} times of {shapes} shapes, all candidates of each, no constant was fitted"),
         fitted(SMALL, "small, the smaller operand by way of L1",
                "For small and thin products: {times} times of {shapes} shapes that its constants were fitted to, with "
                "every tile of that kernel and the best candidate of others"),
+        fitted(SHORT, "all tiles",
+               "And with any short K: {times} times of {shapes} shapes, drawn or such that cuBLAS had been faster"),
         "- Modelled against measured time of tiles and splits of an earlier text, one size each, with rates of "
         "the same tiles today or 0.5: " + "; ".join(
             f"{size}: {_figure(spearman([estimate(r) for r in own], [microseconds(r) for r in own]))} "
@@ -343,7 +349,21 @@ def quoted() -> list[str]:
                f"{unseen['worst']:.2f} at most ({unseen['worst_name']})")
     out.append(f"{before['median']:.3f}, {before['p90']:.2f} and {before['worst']:.2f} on {before['rows']}")
     out.append(f"{vector['gbs']:.0f} GB/s at 1x8192x8192, {vector['share_of_copy']:.2f} of a copy")
-    return out + quoted_tiles() + quoted_copies() + quoted_start() + quoted_pairs() + quoted_compensation()
+    return (out + quoted_drawn() + quoted_tiles() + quoted_copies() + quoted_start() + quoted_pairs()
+            + quoted_compensation())
+
+
+def quoted_drawn() -> list[str]:
+    """Phrases of the section "Any product with a short K"."""
+    rows = [row for run in json.loads(SHORT.read_text())["runs"] for row in run["rungs"]]
+    found = []
+    for when in ("before", "after"):
+        ratios = [r["ratio_to_cublas"] for r in rows if r["screening"] == f"the suite drawn, {when}"]
+        found.append((exp(fmean(map(log, ratios))),
+                      sum(ratio < 0.97 for ratio in ratios), len(ratios)))
+    (old, few, _), (new, fewer, count) = found
+    return [f"{count} products of the suite `drawn` go from {old:.2f} of cuBLAS to {new:.2f} in the geometric mean, "
+            f"those below 0.97 from {few} to {fewer}"]
 
 
 def quoted_tiles() -> list[str]:

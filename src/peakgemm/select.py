@@ -32,6 +32,7 @@ from .kernels.short_sums import CARRYING, are_short, carrying, may_carry, sliced
 from .kernels.skinny import SKINNY
 from .kernels.small import SMALL
 from .kernels.validity import is_valid
+from .kernels.widths import width
 from .problem import Config, Problem
 from .runtime.architectures import Architecture, architecture
 from .runtime.compile import Compiled
@@ -62,26 +63,26 @@ _RATES: dict[Config, tuple[float, float]] = {
     _ring(128, 256, 16, 8, 16, 8, 232): (0.811, 0.781),
     _ring(128, 128, 16, 8, 8, 8, variant=4): (0.795, 0.753),
     _ring(192, 128, 32, 12, 8, 4, variant=4): (0.816, 0.781),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.774, 0.732),
-    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): (0.769, 0.746),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.774, 0.742),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): (0.769, 0.749),
     _ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=4): (0.779, 0.781),
-    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.686, 0.663),
-    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.762, 0.715),
-    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.675, 0.561),
-    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.647, 0.611),
-    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.578, 0.526),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.571, 0.507),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.527, 0.497),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.466, 0.394),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.466, 0.391),
+    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.721, 0.682),
+    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.755, 0.738),
+    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.650, 0.547),
+    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.626, 0.596),
+    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.508, 0.580),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.568, 0.496),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.530, 0.490),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.468, 0.404),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.467, 0.388),
     # Two blocks of a cluster share a tile.
     _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.786, 0.760),
     _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.719, 0.659),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.768, 0.588),
-    _ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.662, 0.629),
-    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.656, 0.535),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.564, 0.507),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.521, 0.407),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.768, 0.596),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.662, 0.632),
+    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.689, 0.551),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.561, 0.496),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.524, 0.402),
 }
 # Tiles (and blocks an SM) that gain where a block knows that it has one alone, and the variant that is fastest then.
 _ALONE = {(32, 32, 1): 1, (32, 32, 2): 4, (32, 64, 2): 4, (64, 32, 2): 4}
@@ -96,7 +97,7 @@ _TURNOVER = 1.25        # steps of BK, in time, from a block's tile to its next
 _SLICE_US = 0.230       # of the end of a tile, for each slice whose sums are added to another's
 # Where the last wave leaves an SM fewer blocks of four warps that multiply than it has room for, these do not run as
 # much faster: their time by the blocks missing, to this power, in the only wave and after others.
-_LONELY = 0.25, 0.68
+_LONELY = 0.25, 0.58
 _REDUCE_US = 0.09       # a second kernel
 _PAIR_US = 0.40         # two blocks wait for each other and add up
 _ALONE_US = 1.01        # less, where a block of a small tile knows that it has one alone
@@ -104,10 +105,12 @@ _PART_US = 0.031        # of it, for each partial sum that one result is made of
 _IN_L2 = 1.5            # times that, for partial sums, which stay there
 _RELAY_US = 6.5         # a kernel that lays B out anew, beside reading and writing it
 _BANDWIDTH = 0.855      # of the nominal figure
+_RAGGED = 2             # times the bytes of results whose rows start anywhere: they leave word by word
 _RELAY_MARGIN = 1.01    # between equals, the one without the memory
 _RELAY_TILE = 128 * 128  # results: with smaller tiles nothing was gained
 _RELAY_BYTES = 1 << 29   # of B, at most
-_UNHIDDEN = 1.35        # times the time of tiles where `small.applies`, 0.9 to 1.6: loads and stores are hidden less
+_UNHIDDEN = 1.35, 1.02  # times the time of tiles where K is short, of thin products, and of others: loads and
+                        # stores are hidden less
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -155,7 +158,8 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
     store = stored * config.bm * config.bn / config.cluster / (_STORED_PER_US * storing) / together
     store += stored / together * _SLICE_US * (config.slices - 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
-    memory = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * count / bandwidth
+    results = p.m * p.n * (1 if width(p.alignment[2], p.ldc, p.n, *p.batch.c) == 4 else _RAGGED)
+    memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
     besides = 0.0  # what the sums of several blocks cost, or a lone block saves
     if pieces:
         each = pieces / (tiles % slots if config.split == 0 else tiles)  # partial sums of one result
@@ -234,8 +238,9 @@ def configurations(arch: str) -> tuple[tuple[Kernel, Config], ...]:
 def candidates(problem: Problem, arch: str, sm_count: int) -> tuple[tuple[Kernel, Config, float], ...]:
     """Every kernel and configuration considered for ``problem``, with its modelled microseconds, best first."""
     limits, by_words = architecture(arch), copied_by_words(problem)
-    short = limits.has_cp_async and small.applies(problem)
-    unhidden = _UNHIDDEN if short else 1.0
+    apply = limits.has_cp_async and small.applies(problem)
+    short = apply and problem.k <= small.SHORT_K
+    unhidden = _UNHIDDEN[min(problem.m, problem.n) > small.THIN] if short else 1.0
     found = [(kernel, way, unhidden * _modelled_us(way, problem, limits, sm_count, by_words))
              for kernel, config in configurations(arch) for way in _ways(config, problem, sm_count)]
     size = FLOAT * problem.n * problem.k
@@ -246,9 +251,9 @@ def candidates(problem: Problem, arch: str, sm_count: int) -> tuple[tuple[Kernel
                    unhidden * (before + _RELAY_MARGIN * _modelled_us(config, inner, limits, sm_count, False)))
                   for kernel, config, _ in found if config.bm * config.bn >= _RELAY_TILE and config.cluster == 1]
     if skinny.applies(problem):
-        found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count, short))
+        found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count, apply))
                   for config in skinny.configurations(problem, sm_count) if is_valid(SKINNY, config, limits)]
-    if short:
+    if apply:
         found += [(SMALL, config, small.estimate_us(config, problem, limits, sm_count))
                   for config in small.configurations(problem) if is_valid(SMALL, config, limits)]
     return tuple(sorted(found, key=lambda candidate: candidate[2]))  # stable: of equals, the first named

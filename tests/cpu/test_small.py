@@ -131,13 +131,43 @@ def test_too_many_tiles_are_refused() -> None:
     assert choose(problem, "sm_90", 132).kernel is SKINNY, "a block each, so many there may be"
 
 
-def test_only_what_has_a_short_k_and_a_short_side() -> None:
+def test_only_what_has_a_short_k() -> None:
     for m, n, k, there in (
-        (8, 8, 8, True), (32, 10**6, 64, True), (64, 10**6, 64, True), (65, 10**6, 8, False), (8, 8, 65, False),
-        (64, 2000, 32, True), (64, 2000, 33, False), (5000, 16, 32, True), (5000, 4, 48, True), (5000, 4, 49, False),
-        (5000, 1, 33, False),
+        (8, 8, 8, True), (64, 10**6, 64, True), (2833, 3567, 8, True), (8, 8, 65, False), (2000, 2000, 65, False),
+        (5000, 16, 32, True), (5000, 4, 48, True), (5000, 4, 49, False), (5000, 1, 33, False),
     ):
         assert bool(list(small.configurations(Problem.contiguous(m, n, k)))) == there
+
+
+def test_a_longer_k_in_batches_alone() -> None:
+    for k, there in ((64, True), (256, True), (257, False)):
+        batch = Batch((3000,), (128 * k,), (20 * k,), (128 * 20,), (128 * 20,))
+        found = list(small.configurations(replace(Problem.contiguous(128, 20, k), batch=batch)))
+        assert bool(found) == there and all(config.bk <= 64 for config in found)
+
+
+def test_no_tiny_tiles_of_large_products() -> None:
+    assert min(c.bm * c.bn for c in small.configurations(Problem.contiguous(2000, 2000, 8))) == 1024
+
+
+@pytest.mark.parametrize(("n", "ldc", "tile", "stores"), [
+    (128, 128, (32, 64, 4, 4), "st.global.v4"), (128, 130, (32, 64, 4, 4), "st.global.f32"),
+    (126, 126, (8, 8, 2, 2), "st.global.v2"), (127, 127, (8, 8, 2, 2), "st.global.f32"),
+])
+def test_rows_that_start_anywhere_leave_by_neighbouring_words(n: int, ldc: int, tile: tuple[int, ...],
+                                                              stores: str) -> None:
+    """Not four words of a lane beside each other, which each touch all sectors that four lanes write."""
+    problem = Problem(200, n, 8, 8, n, ldc)
+    (config,) = (c for c in small.tiles(8) if (c.bm, c.bn, c.tm, c.tn) == tile)
+    text = compile_for(SMALL, config, problem, "sm_90", "ptx").code.decode()
+    assert stores in text and ("st.global.v" in text) == ("v" in stores)
+    draw = np.random.default_rng(0)
+    a, b = draw.standard_normal((200, 8)).astype("f4"), draw.standard_normal((8, n)).astype("f4")
+    c = np.zeros((200, ldc), "f4")
+    (report,) = run_library(SMALL, replace(config, min_blocks=1), problem, a, b, c)
+    np.testing.assert_allclose(c[:, :n], a @ b, rtol=1e-5, atol=1e-5)
+    if tile[1] == 64:  # four times as many, else; a tile's row begins and ends within sectors
+        assert report.counters["global_sectors"] <= 1.3 * report.counters["global_sectors_ideal"]
 
 
 @pytest.mark.parametrize(("m", "n", "k", "count"), [
@@ -161,7 +191,7 @@ def test_what_all_tiles_read_comes_by_way_of_l1(m: int, n: int, k: int, via_l1: 
 
 def test_sums_are_carried_where_cublas_cuts_k() -> None:
     """A chain errs more than cuBLAS's short sums: "emulated" promises not to."""
-    two = replace(Problem.contiguous(16, 1000, 9), batch=Batch((2,), (144,), (9000,), (16000,), (16000,)))
+    two = replace(Problem.contiguous(12, 4000, 16), batch=Batch((2,), (192,), (64000,), (48000,), (48000,)))
     plain, taken = choose(two, "sm_90", 132), accurate(two, "sm_90", 132, "")
     assert plain.kernel is SMALL and not small.carries(plain.config)
     assert taken.kernel is SMALL and small.carries(taken.config) and taken.config == small.carrying(plain.config)

@@ -1,4 +1,4 @@
-"""Many small products, and thin ones with a short K: bound by memory and by latency, not by FFMAs.
+"""Products with a short K, and many small ones: bound by memory and by latency, not by FFMAs.
 
 `Config` reads: ``bm`` x ``bn`` the tile of a team of threads, ``tm`` x ``tn`` of which a thread has; ``bk`` k-steps of
 both operands in shared memory at once, awaited in ``stages`` parts; ``slices`` teams a block, each with a tile of its
@@ -19,11 +19,10 @@ from .registry import FLOAT, Kernel
 from .schedule import CARRY, Schedule, arguments, cut
 from .widths import width
 
-MOST_K = 64
-MOST_SIDE = 64  # of the smaller side of C
-# Beyond 32 x 32: with fewer results than this, more than 16 of each side and a longer K others are faster (2000 x 64 x
-# 64 in 3.2 us, here 4.1).
-_FEW, _NARROW, _SHORT_K = 1 << 19, 16, 32
+SHORT_K = 64    # a block asks for all of it at once;
+MOST_K = 256    # in batches other blocks hide that it asks again: 128 x 20 x 256 in 3043 takes 197 us, by tiles 247
+THIN = 64       # rows or columns of a product that is hardly more than its large operand and C
+_VIA_L1_K = 32
 # Rows or columns -> K beyond which the kernel of thin products is faster: 200000 x 4 x 64 in 21.5 us, here 23.2;
 # 300000 x 4 x 40 in 28.3, here 24.6; 300000 x 1 x 48 in 22.0, here 25.3.
 _STREAMED = {1: 32, 2: 48, 3: 48, 4: 48}
@@ -42,37 +41,40 @@ SMALL = Kernel(
     tunes=frozenset({"min_blocks", "slices", "stages", "variant"}),
 )
 # Tile and thread tile -> blocks an SM, of 128 threads or more (with more blocks, registers spill), and what a tile
-# takes of an SM, in microseconds: whatever K, and for each k-step. Fitted to times of 182 shapes on an H100
+# takes of an SM, in microseconds: whatever K, and for each k-step. Fitted to times of 371 shapes on an H100
 # (docs/experiments.md).
 _TILES = {
-    (8, 8, 2, 2): (10, 0.014, 0.0007), (16, 16, 4, 4): (8, 0.001, 0.0022), (32, 32, 4, 4): (8, 0.028, 0.0051),
-    (32, 32, 8, 4): (7, 0.039, 0.0063), (64, 64, 8, 4): (7, 0.197, 0.0192), (64, 64, 4, 4): (4, 0.213, 0.0181),
-    (64, 32, 4, 4): (8, 0.058, 0.0100), (32, 64, 4, 4): (8, 0.080, 0.0095), (64, 16, 4, 4): (8, 0.040, 0.0072),
-    (16, 64, 4, 4): (8, 0.028, 0.0050), (128, 8, 4, 4): (8, 0.001, 0.0183), (8, 128, 4, 4): (8, 0.046, 0.0042),
-    (128, 16, 8, 4): (7, 0.037, 0.0190), (16, 128, 4, 8): (7, 0.027, 0.0151), (128, 32, 8, 4): (7, 0.002, 0.0278),
-    (32, 128, 4, 8): (7, 0.922, 0.0001),
+    (8, 8, 2, 2): (10, 0.004, 0.0005), (16, 16, 4, 4): (8, 0.000, 0.0024), (32, 32, 4, 4): (8, 0.018, 0.0052),
+    (32, 32, 8, 4): (7, 0.008, 0.0072), (64, 64, 8, 4): (7, 0.105, 0.0196), (64, 64, 4, 4): (4, 0.065, 0.0199),
+    (64, 32, 4, 4): (8, 0.091, 0.0092), (32, 64, 4, 4): (8, 0.028, 0.0105), (64, 16, 4, 4): (8, 0.010, 0.0055),
+    (16, 64, 4, 4): (8, 0.032, 0.0048), (128, 8, 4, 4): (8, 0.001, 0.0116), (8, 128, 4, 4): (8, 0.000, 0.0094),
+    (128, 16, 8, 4): (7, 0.002, 0.0153), (16, 128, 4, 8): (7, 0.029, 0.0163), (128, 32, 8, 4): (7, 0.001, 0.0288),
 }
-_START_US = 1.62
-_BY_WORDS = 0.60        # more for each k-step, where both operands are copied by words
-_ROUND_US = 0.07        # a block's loads of BK k-steps, until they are there
-_STEP_US = 0.0369       # and each k-step of it
-_EXPOSED = 0.44         # of memory, work and latency, what the longest does not hide of the others
-_BANDWIDTH = 0.95       # of the nominal figure
+_START_US = 1.60
+_BLOCK_US = 0.038       # a block's, whatever its tiles
+_WORD_US = 6.2e-5       # more for each word that is copied by itself
+_ROUND_US = 1.26        # for a block's loads of BK k-steps after the first, as far as no other block hides them
+_STEP_US = 0.0323       # a wave's k-step
+_EXPOSED = 0.64         # of memory, work and latency, what the longest does not hide of the others
+_BANDWIDTH = 0.99       # of the nominal figure
+_SECTOR = 8             # results
+_RAGGED = 4.2           # more of them, that a tile's row which ends inside of one costs: 1896 x 12685 x 7 takes 39.8 us
+                        # by tiles of 32 x 128, 89.8 by 128 x 32
 _ALWAYS, _CARRIED = 4, 16  # results a thread that carry always, and that may; of more, registers would leave few blocks
 _CARRYING_BLOCKS = 6       # of 128 threads an SM then, of 4 x 4 results a thread
 _BLOCK = 128  # threads
 _MOST_AGAIN = 4  # times that an operand is read
 _SM_SHARED = 227 << 10  # bytes
 _ENOUGH = 5  # blocks an SM of 4 x 4 results a thread, for whose operands there must be room
-_WIDE = 1024  # rows or columns: 20 x 1000000 x 20 took 183 us by tiles of 32 columns, 103 by 64, 78 by 128
+_BEYOND_L2 = 20 << 20  # bytes of an operand: 20 x 1000000 x 20 took 183 us by tiles of 32 columns, 103 by 64, 78 by 128
+_LEAST_RESULTS = 1024  # of a tile where there are many in either direction
 
 
 def applies(problem: Problem) -> bool:
-    """Whether K and the smaller side of C are at most 64, and C is tiny, or narrow, or K short, or results are many."""
+    """Whether K is short enough for a comparison."""
     p, (short, long) = problem, sorted((problem.m, problem.n))
-    if p.k > MOST_K or short > MOST_SIDE or (long > 32 and p.k > _STREAMED.get(short, MOST_K)):
-        return False
-    return long <= 32 or short <= _NARROW or p.k <= _SHORT_K or p.m * p.n * p.batch.count > _FEW
+    most = MOST_K if p.batch.count > 1 else SHORT_K
+    return p.k <= most and (long <= 32 or p.k <= _STREAMED.get(short, most))
 
 
 def carries(config: Config) -> bool:
@@ -95,10 +97,16 @@ def specialisation(problem: Problem) -> dict[str, int]:
             # Rows of whole quads, too.
             "WIDTH_A": width(p.alignment[0], p.lda, *p.batch.a, p.m if p.trans_a else p.k),
             "WIDTH_B": width(p.alignment[1], p.ldb, *p.batch.b, p.k if p.trans_b else p.n),
+            "WIDTH_C": _even(p.alignment[2] // 4, p.ldc, *p.batch.c, p.n),
             # The smaller operand, which all tiles read, and A, but for long rows: 8 x 1000000 x 8 takes 23.5 us so,
             # 41.6 past L1; 200000 x 12 x 64 25.3, 37.4 past L1, and 30.0 with both. In batches it makes little
             # difference.
-            "VIA_L1_A": int(p.m <= p.n or p.k <= _SHORT_K), "VIA_L1_B": int(p.n < p.m)}
+            "VIA_L1_A": int(p.m <= p.n or p.k <= _VIA_L1_K), "VIA_L1_B": int(p.n < p.m)}
+
+
+def _even(*words: int) -> int:
+    """The largest power of two up to 4 that divides all."""
+    return 4 if not any(x % 4 for x in words) else 2 if not any(x % 2 for x in words) else 1
 
 
 def constraints(c: Config) -> Iterator[str]:
@@ -140,30 +148,34 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     p, (down, across) = problem, _grid(config, problem)
     tiles = down * across * p.batch.count
     _, whole, step = _TILES.get((config.bm, config.bn, config.tm, config.tn), (0, 0.2, 0.02))
-    size = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n) * p.batch.count
+    ragged = 1 + _RAGGED / config.bn if p.ldc % _SECTOR else 1
+    size = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n * ragged) * p.batch.count
     memory = size / (arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
     copied = specialisation(p)
-    by_words = (config.bm * (copied["WIDTH_A"] == 1) + config.bn * (copied["WIDTH_B"] == 1)) / (config.bm + config.bn)
+    words = config.bm * (copied["WIDTH_A"] == 1) + config.bn * (copied["WIDTH_B"] == 1)
     steps = -(-p.k // 4) * 4
-    work = (whole + step * steps * (1 + _BY_WORDS * by_words)) * tiles / sm_count
+    blocks = -(-tiles // config.slices)
+    tile = whole + (step + _WORD_US * words) * steps
+    work = (_BLOCK_US + tile * config.slices) * -(-blocks // sm_count)
     resident = min(config.min_blocks, arch.shared_per_sm // _shared(config))
-    waves = max(1.0, -(-tiles // config.slices) / (sm_count * resident))
-    terms = memory, work, waves * (-(-p.k // config.bk) * _ROUND_US + _STEP_US * steps)
-    return _START_US + max(terms) + _EXPOSED * (sum(terms) - max(terms))
+    waves = max(1.0, blocks / (sm_count * resident))
+    terms = memory, work, waves * _STEP_US * steps
+    rounds = -(-p.k // config.bk)
+    return _START_US + _ROUND_US * (rounds - 1) / waves + max(terms) + _EXPOSED * (sum(terms) - max(terms))
 
 
 @cache  # half of what a first call's choice costs, else
 def tiles(k: int) -> tuple[Config, ...]:
-    """Every tile, for so many k-steps, 64 at most."""
-    bk = next(steps for steps in _STEPS if steps >= k)
+    """Every tile, for so many k-steps."""
+    bk = next((steps for steps in _STEPS if steps >= k), SHORT_K)
     found = []
     for (bm, bn, tm, tn), (blocks, *_) in _TILES.items():
         teams = max(_BLOCK * tm * tn // (bm * bn), 1)
         config = Config(bm, bn, bk, tm, tn, slices=teams, min_blocks=blocks)
-        if bk == MOST_K and not k % 4 and _shared(config) > _SM_SHARED // (_ENOUGH if tm * tn == 16 else blocks):
+        if bk == SHORT_K and not k % 4 and _shared(config) > _SM_SHARED // (_ENOUGH if tm * tn == 16 else blocks):
             # Of operands in halves more blocks find room: 262144 x 64 x 64 takes 69 us by tiles of 64 x 64, whole 72.
             config = replace(config, bk=bk // 2)
-        elif bk == MOST_K:
+        elif bk == SHORT_K:
             # The first half is multiplied while the other is under way: 1000 of 64 took 22.5 us by 32 x 64, whole 24.1.
             config = replace(config, stages=2)
         found.append(config)
@@ -173,14 +185,15 @@ def tiles(k: int) -> tuple[Config, ...]:
 def configurations(problem: Problem) -> Iterator[Config]:
     """The configurations worth a comparison for ``problem``; none where the kernel does not apply."""
     p = problem
+    far_a, far_b = (FLOAT * side * p.k > _BEYOND_L2 and other <= THIN for side, other in ((p.m, p.n), (p.n, p.m)))
     for c in tiles(p.k) if applies(p) else ():
-        # Not the large operand twice, nor in short rows, of which the L2 holds little.
-        if (p.n > _WIDE and (c.bn < MOST_SIDE or c.bm < p.m)) or (p.m > _WIDE and (c.bm < MOST_SIDE or c.bn < p.n)):
+        # Not an operand twice, nor in short rows, of which the L2 holds little.
+        if (far_b and (c.bn < THIN or c.bm < p.m)) or (far_a and (c.bm < THIN or c.bn < p.n)):
             continue
-        # Nor a small one more than four times, nor twice a side.
+        # Nor much of a tile past the edge, nor many tiny ones.
         down, across = _grid(c, p)
-        if (c.bm < 2 * max(p.m, 8) and c.bn < 2 * max(p.n, 8) and min(down, across) <= _MOST_AGAIN
-                and down * across * p.batch.count <= _most_tiles(c)):
+        if (c.bm < 2 * max(p.m, 8) and c.bn < 2 * max(p.n, 8) and down * across * p.batch.count <= _most_tiles(c)
+                and (min(down, across) <= _MOST_AGAIN or c.bm * c.bn >= _LEAST_RESULTS)):
             yield c
 
 

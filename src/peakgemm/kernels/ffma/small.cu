@@ -1,11 +1,12 @@
-// Many small products, and thin ones: bound by memory, so what counts is how many loads are under way.
+// Products with a short K, and many small ones: bound by memory, so what counts is how many loads are under way.
 //
 // Idea: no ring and no loop over tiles. A team of threads has one tile, asks for all of its operands (BK k-steps) at
 //   once, multiplies and is gone; many blocks on an SM hide each other's latencies.
 // SLICES teams make a block, each with a tile of its own: of 8 x 8 x 8 a matrix has work for half a warp.
 // Operands stay in shared memory as they lie in global memory. Where K is contiguous a thread reads several k-steps of
 //   a row at once, and its rows are a whole tile's threads apart, so that neighbouring lanes read neighbouring rows: their
-//   pitch, four words more than BK, gives eight lanes banks of their own. Else it reads neighbours of one k-step.
+//   pitch, four words more than BK, gives eight lanes banks of their own. Else it reads neighbours of one k-step; but of
+//   B, where rows of C start anywhere (WIDTH_C), columns that far apart, too, so that lanes store neighbouring words.
 // What all tiles of a matrix read comes by way of L1 (VIA_L1_A, VIA_L1_B): else they meet at a few lines of L2, and wait.
 
 #include "common/cp_async.cuh"
@@ -41,7 +42,7 @@ __device__ __forceinline__ void neighbours(const float* from, float* to) {
 }
 
 // ROWS (M or N) by K of an operand in shared memory, MINE of them a thread's.
-template <bool ALONG_K, int ROWS, int MINE, int WIDTH, bool VIA_L1>
+template <bool ALONG_K, int ROWS, int MINE, int WIDTH, bool VIA_L1, bool SPREAD>
 struct Panel {
   static constexpr int LINE = ALONG_K ? PART : ROWS, LINES = ALONG_K ? ROWS : PART;  // of a part: words of a row, rows
   static constexpr int PITCH = ALONG_K ? BK + 4 : ROWS;
@@ -76,7 +77,7 @@ struct Panel {
     }
   }
 
-  static __device__ __forceinline__ int row(int thread, int i) { return ALONG_K ? thread + APART * i : thread * MINE + i; }
+  static __device__ __forceinline__ int row(int thread, int i) { return SPREAD ? thread + APART * i : thread * MINE + i; }
 
   // A thread's rows of AT_ONCE k-steps.
   static __device__ __forceinline__ void read(const float* panel, int k, int thread, float (&x)[AT_ONCE][MINE]) {
@@ -89,7 +90,7 @@ struct Panel {
         for (int s = 0; s < AT_ONCE; ++s) x[s][i] = v[s];
       }
     } else {
-      constexpr int WIDE = MINE % 4 == 0 ? 4 : MINE;
+      constexpr int WIDE = SPREAD ? 1 : MINE % 4 == 0 ? 4 : MINE;
 #pragma unroll
       for (int s = 0; s < AT_ONCE; ++s)
 #pragma unroll
@@ -98,8 +99,9 @@ struct Panel {
   }
 };
 
-using Left = Panel<!TRANS_A, BM, TM, WIDTH_A, VIA_L1_A>;
-using Right = Panel<TRANS_B, BN, TN, WIDTH_B, VIA_L1_B>;
+using Left = Panel<!TRANS_A, BM, TM, WIDTH_A, VIA_L1_A, !TRANS_A>;
+constexpr int WIDE = TN % 4 == 0 ? 4 : TN;  // results of a row, that leave at once where rows of C allow
+using Right = Panel<TRANS_B, BN, TN, WIDTH_B, VIA_L1_B, TRANS_B || WIDTH_C < WIDE>;
 
 // A warp's teams wait for each other, or a block's.
 __device__ __forceinline__ void teams_meet() {
@@ -172,9 +174,7 @@ ffma_small(const float* __restrict__ A, const float* __restrict__ B, const float
   }
   float* const c = C + batch_offset(g, g.c_batch, place.batch) + place.m * g.ldc + place.n;
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + place.m * g.c0_row + place.n * g.c0_col;
-  constexpr int WIDE = TN % 4 == 0 ? 4 : TN;  // of a row, that leave at once
-  const bool wide = !TRANS_B && WIDE % 2 == 0 && g.beta == 0.f && g.ldc % WIDE == 0 && g.N % WIDE == 0 &&
-                    reinterpret_cast<unsigned long long>(c) % (4 * WIDE) == 0;
+  const bool wide = !TRANS_B && WIDTH_C >= WIDE && WIDE % 2 == 0 && g.beta == 0.f;
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
     const int m = Left::row(down, i);

@@ -54,7 +54,6 @@ def test_the_drawn_suite_is_the_same_everywhere_and_holds_every_kind() -> None:
     assert [case.name for case in found[:5]] == ["28956x160x24:NT", "48x4204x3008:TT", "80x71192x157:NT",
                                                  "448x644x20704:NT", "1168x127x2432:TT"]
     assert len(found) == len(set(found)) == 200
-    assert found == tuple(suites._plain(*shape) for shape in islice(drawn(seed=0), 200))
     assert not set(found) & {suites._plain(*shape) for shape in islice(drawn(seed=1), 200)}
     for share, least, most in (
         (sum(case.batch > 1 for case in found), 25, 60), (sum(min(case.m, case.n) <= 16 for case in found), 30, 90),

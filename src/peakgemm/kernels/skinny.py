@@ -149,7 +149,7 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     """Modelled time of a launch in microseconds: the longest of memory, L2, FFMA and latency, and some of the others.
 
     Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU. ``short``: K is so
-    short that no loop hides how blocks end; measured where `small.applies`, on an H100.
+    short that no loop hides how blocks end; measured on an H100 where K is at most 64.
     """
     p, plan = problem, schedule(config, problem, sm_count)
     rows = max(p.m, p.n)

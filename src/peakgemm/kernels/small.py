@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 
 from ..errors import InvalidValue
 from ..problem import Config, Problem
@@ -20,7 +20,7 @@ from .schedule import CARRY, Schedule, arguments, cut
 from .widths import width
 
 SHORT_K = 64    # a block asks for all of it at once;
-MOST_K = 256    # in batches other blocks hide that it asks again: 128 x 20 x 256 in 3043 takes 197 us, by tiles 247
+MOST_K = 256    # in batches of thin ones other blocks hide that it asks again: 352 x 9 x 70 in 551 32 us, `skinny` 63
 THIN = 64       # rows or columns of a product that is hardly more than its large operand and C
 _VIA_L1_K = 32
 # Rows or columns -> K beyond which the kernel of thin products is faster: 200000 x 4 x 64 in 21.5 us, here 23.2;
@@ -36,12 +36,12 @@ def _shared(c: Config) -> int:
 
 
 SMALL = Kernel(
-    -1, "small", "a tile a team of threads, all of its operands asked for at once; many blocks an SM",
+    -1, "small", "a tile a team of threads, 64 k-steps of its operands asked for at once; many blocks an SM",
     Config(32, 32, 32, 4, 4, slices=2, min_blocks=8), "small", _shared, dynamic=True, cp_async=True, folder="ffma",
     tunes=frozenset({"min_blocks", "slices", "stages", "variant"}),
 )
 # Tile and thread tile -> blocks an SM, of 128 threads or more (with more blocks, registers spill), and what a tile
-# takes of an SM, in microseconds: whatever K, and for each k-step. Fitted to times of 371 shapes on an H100
+# takes of an SM, in microseconds: whatever K, and for each k-step. Fitted to times of some 370 shapes on an H100
 # (docs/experiments.md).
 _TILES = {
     (8, 8, 2, 2): (10, 0.004, 0.0005), (16, 16, 4, 4): (8, 0.000, 0.0024), (32, 32, 4, 4): (8, 0.018, 0.0052),
@@ -58,12 +58,12 @@ _STEP_US = 0.0323       # a wave's k-step
 _EXPOSED = 0.64         # of memory, work and latency, what the longest does not hide of the others
 _BANDWIDTH = 0.99       # of the nominal figure
 _SECTOR = 8             # results
-_RAGGED = 4.2           # more of them, that a tile's row which ends inside of one costs: 1896 x 12685 x 7 takes 39.8 us
-                        # by tiles of 32 x 128, 89.8 by 128 x 32
+_RAGGED = 4.2           # more of them, that a tile's row which ends inside of one costs: 1896 x 12685 x 7 takes 40.5 us
+                        # by tiles of 8 x 128, 89.8 by 128 x 32
 _ALWAYS, _CARRIED = 4, 16  # results a thread that carry always, and that may; of more, registers would leave few blocks
 _CARRYING_BLOCKS = 6       # of 128 threads an SM then, of 4 x 4 results a thread
 _BLOCK = 128  # threads
-_MOST_AGAIN = 4  # times that an operand is read
+_MOST_AGAIN = 4  # times that an operand is read by tiles with few results
 _SM_SHARED = 227 << 10  # bytes
 _ENOUGH = 5  # blocks an SM of 4 x 4 results a thread, for whose operands there must be room
 _BEYOND_L2 = 20 << 20  # bytes of an operand: 20 x 1000000 x 20 took 183 us by tiles of 32 columns, 103 by 64, 78 by 128
@@ -73,7 +73,7 @@ _LEAST_RESULTS = 1024  # of a tile where there are many in either direction
 def applies(problem: Problem) -> bool:
     """Whether K is short enough for a comparison."""
     p, (short, long) = problem, sorted((problem.m, problem.n))
-    most = MOST_K if p.batch.count > 1 else SHORT_K
+    most = MOST_K if p.batch.count > 1 and short <= THIN else SHORT_K
     return p.k <= most and (long <= 32 or p.k <= _STREAMED.get(short, most))
 
 
@@ -151,8 +151,8 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     ragged = 1 + _RAGGED / config.bn if p.ldc % _SECTOR else 1
     size = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n * ragged) * p.batch.count
     memory = size / (arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
-    copied = specialisation(p)
-    words = config.bm * (copied["WIDTH_A"] == 1) + config.bn * (copied["WIDTH_B"] == 1)
+    words_a, words_b = _by_words(p)
+    words = config.bm * words_a + config.bn * words_b
     steps = -(-p.k // 4) * 4
     blocks = -(-tiles // config.slices)
     tile = whole + (step + _WORD_US * words) * steps
@@ -160,7 +160,7 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     resident = min(config.min_blocks, arch.shared_per_sm // _shared(config))
     waves = max(1.0, blocks / (sm_count * resident))
     terms = memory, work, waves * _STEP_US * steps
-    rounds = -(-p.k // config.bk)
+    rounds = max(-(-p.k // config.bk), 1)
     return _START_US + _ROUND_US * (rounds - 1) / waves + max(terms) + _EXPOSED * (sum(terms) - max(terms))
 
 
@@ -195,6 +195,13 @@ def configurations(problem: Problem) -> Iterator[Config]:
         if (c.bm < 2 * max(p.m, 8) and c.bn < 2 * max(p.n, 8) and down * across * p.batch.count <= _most_tiles(c)
                 and (min(down, across) <= _MOST_AGAIN or c.bm * c.bn >= _LEAST_RESULTS)):
             yield c
+
+
+@lru_cache(maxsize=8)  # a model asks for each of its tiles
+def _by_words(p: Problem) -> tuple[bool, bool]:
+    """Whether words of A and of B are copied by themselves."""
+    macros = specialisation(p)
+    return macros["WIDTH_A"] == 1, macros["WIDTH_B"] == 1
 
 
 def _grid(c: Config, p: Problem) -> tuple[int, int]:

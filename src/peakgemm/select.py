@@ -119,10 +119,16 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
 
     Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU.
     """
-    return _modelled_us(config, problem, arch, sm_count, copied_by_words(problem))
+    return _modelled_us(config, problem, arch, sm_count, copied_by_words(problem), _stored(problem))
 
 
-def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: int, by_words: bool) -> float:
+def _stored(p: Problem) -> int:
+    """Results of a product, those of rows that start anywhere counted as what their stores cost."""
+    return p.m * p.n * (1 if width(p.alignment[2], p.ldc, p.n, *p.batch.c) == 4 else _RAGGED)
+
+
+def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: int, by_words: bool,
+                 results: int) -> float:
     p, slots = problem, sm_count * config.min_blocks
     rate = _rate(config)[by_words]
     if p.trans_a:
@@ -158,7 +164,6 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
     store = stored * config.bm * config.bn / config.cluster / (_STORED_PER_US * storing) / together
     store += stored / together * _SLICE_US * (config.slices - 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
-    results = p.m * p.n * (1 if width(p.alignment[2], p.ldc, p.n, *p.batch.c) == 4 else _RAGGED)
     memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
     besides = 0.0  # what the sums of several blocks cost, or a lone block saves
     if pieces:
@@ -237,18 +242,18 @@ def configurations(arch: str) -> tuple[tuple[Kernel, Config], ...]:
 @lru_cache(maxsize=8)  # an emulated product asks twice
 def candidates(problem: Problem, arch: str, sm_count: int) -> tuple[tuple[Kernel, Config, float], ...]:
     """Every kernel and configuration considered for ``problem``, with its modelled microseconds, best first."""
-    limits, by_words = architecture(arch), copied_by_words(problem)
+    limits, by_words, results = architecture(arch), copied_by_words(problem), _stored(problem)
     apply = limits.has_cp_async and small.applies(problem)
     short = apply and problem.k <= small.SHORT_K
     unhidden = _UNHIDDEN[min(problem.m, problem.n) > small.THIN] if short else 1.0
-    found = [(kernel, way, unhidden * _modelled_us(way, problem, limits, sm_count, by_words))
+    found = [(kernel, way, unhidden * _modelled_us(way, problem, limits, sm_count, by_words, results))
              for kernel, config in configurations(arch) for way in _ways(config, problem, sm_count)]
     size = FLOAT * problem.n * problem.k
     if limits.has_cp_async and by_words and size <= _RELAY_BYTES and not relay.constraints(problem):
         inner = relay.relaid(problem)
         before = _RELAY_US + 2 * size / (limits.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
         found += [(RELAID, config,
-                   unhidden * (before + _RELAY_MARGIN * _modelled_us(config, inner, limits, sm_count, False)))
+                   unhidden * (before + _RELAY_MARGIN * _modelled_us(config, inner, limits, sm_count, False, results)))
                   for kernel, config, _ in found if config.bm * config.bn >= _RELAY_TILE and config.cluster == 1]
     if skinny.applies(problem):
         found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count, apply))

@@ -21,6 +21,7 @@ from typing import Any
 
 from peakgemm import tuned
 from peakgemm.bench import records
+from peakgemm.bench.drawn import log_uniform
 from peakgemm.bench.peers import Peer, find_peer
 from peakgemm.bench.suites import Case, cases
 from peakgemm.bench.timer import Timer
@@ -48,7 +49,7 @@ def drawn(seed: int) -> Iterator[Case]:
     while True:
         sizes = []
         for _ in range(3):
-            size = int(SMALLEST * (LARGEST / SMALLEST) ** draw() + 0.5)
+            size = log_uniform(draw, SMALLEST, LARGEST)
             fitting = [multiple for multiple in MULTIPLES if multiple <= size]
             sizes.append(size - size % fitting[int(draw() * len(fitting))])
         layout = ("NT", "TN", "TT")[int(draw() * 3)] if draw() < OTHER_LAYOUTS else "NN"

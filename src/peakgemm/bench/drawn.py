@@ -13,17 +13,23 @@ _LEAST, _MOST = 2**18, 1.2e10  # multiply-adds: below launches alone count, abov
 _BYTES = 600_000_000
 
 
+def log_uniform(draw: Callable[[], float], low: int, high: int) -> int:
+    """A size, each octave as likely; ``draw`` gives numbers from 0 to 1."""
+    return int(low * (high / low) ** draw() + 0.5)
+
+
 def drawn(seed: int) -> Iterator[Shape]:
     """Shapes without end, none twice. Sizes are log-uniform, each rounded down to a multiple drawn from 1 to 64.
 
-    A fifth each: any three sizes, batches, thin products (one size of C up to 96), a deep K, a K up to 256. Of
-    `random.Random` only ``random()`` is used, whose values no version of Python changes.
+    Any three sizes, batches, thin products (one size of C up to 96), a deep K, a K up to 256: a fifth each, before what
+    is too small or too large is left out. Of `random.Random` only ``random()`` is used, whose values no version of
+    Python changes.
     """
     draw = Random(seed).random
     seen: set[Shape] = set()
 
     def size(low: int, high: int) -> int:
-        return int(low * (high / low) ** draw() + 0.5)
+        return log_uniform(draw, low, high)
 
     def either(x: int, y: int) -> tuple[int, int]:
         return (x, y) if draw() < 0.5 else (y, x)

@@ -17,7 +17,7 @@ from ..runtime.architectures import Architecture
 from .launch_shape import MAX_BLOCKS
 from .registry import FLOAT, Kernel
 from .schedule import CARRY, Schedule, arguments, cut
-from .widths import width
+from .widths import widest, width
 
 SHORT_K = 64    # a block asks for all of it at once;
 MOST_K = 256    # in batches of thin ones other blocks hide that it asks again: 352 x 9 x 70 in 551 32 us, `skinny` 63
@@ -97,16 +97,11 @@ def specialisation(problem: Problem) -> dict[str, int]:
             # Rows of whole quads, too.
             "WIDTH_A": width(p.alignment[0], p.lda, *p.batch.a, p.m if p.trans_a else p.k),
             "WIDTH_B": width(p.alignment[1], p.ldb, *p.batch.b, p.k if p.trans_b else p.n),
-            "WIDTH_C": _even(p.alignment[2] // 4, p.ldc, *p.batch.c, p.n),
+            "WIDTH_C": widest(p.alignment[2], p.ldc, *p.batch.c, p.n),
             # The smaller operand, which all tiles read, and A, but for long rows: 8 x 1000000 x 8 takes 23.5 us so,
             # 41.6 past L1; 200000 x 12 x 64 25.3, 37.4 past L1, and 30.0 with both. In batches it makes little
             # difference.
             "VIA_L1_A": int(p.m <= p.n or p.k <= _VIA_L1_K), "VIA_L1_B": int(p.n < p.m)}
-
-
-def _even(*words: int) -> int:
-    """The largest power of two up to 4 that divides all."""
-    return 4 if not any(x % 4 for x in words) else 2 if not any(x % 2 for x in words) else 1
 
 
 def constraints(c: Config) -> Iterator[str]:

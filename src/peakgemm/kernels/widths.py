@@ -10,6 +10,13 @@ def width(address: int, *strides: int) -> int:
     return 4 if address >= 16 and not any(stride % 4 for stride in strides) else 1
 
 
+def widest(address: int, *strides: int) -> int:
+    """The same with pairs: 2 where not quads, but multiples of 8 bytes and of 2 floats."""
+    if width(address, *strides) == 4:
+        return 4
+    return 2 if address >= 8 and not any(stride % 2 for stride in strides) else 1
+
+
 def widths(problem: Problem) -> tuple[int, int]:
     """Of A and of B: 4 where every row starts at 16 bytes, else 1."""
     p = problem

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
-from peakgemm.kernels.bound import shared_bytes
-from peakgemm.kernels.library import STAGED
+from peakgemm.kernels.even_share import shared_bytes
 from peakgemm.runtime import device, driver, launch
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu
@@ -237,12 +236,24 @@ def test_a_kernel_starts_early_where_it_can(calls: SimpleNamespace, arch: str, e
     loaded = launch.Loaded(SimpleNamespace(handle=12345), "gemm", 0)
     launch.Launcher(loaded, "128x128x8", gpu, 7, 256, b"").enqueue(1, 2, 3, 4, 5, 600)
     assert calls.made[0].attributes[0] == early
-    # Blocks of the next one beside this one's would share its SMs unevenly: it takes over half of each, or all it may.
-    config, limits = replace(STAGED.default, min_blocks=2), gpu.limits
-    wanted = STAGED.shared_bytes(config)
-    assert wanted < limits.shared_per_sm // 2
-    assert shared_bytes(STAGED, config, 132, gpu) == (limits.shared_per_sm // 2 if early else wanted)
-    assert shared_bytes(STAGED, config, 133, gpu) == shared_bytes(STAGED, STAGED.default, 132, gpu) == wanted
+
+
+@pytest.mark.parametrize("wanted", [0, 5000, 20000, 30000])
+@pytest.mark.parametrize("threads", [128, 256, 384])
+@pytest.mark.parametrize(("arch", "early"), [("sm_80", False), ("sm_89", False), ("sm_90", True), ("sm_120", True)])
+def test_no_sm_has_room_for_more_than_its_share_of_blocks(arch: str, early: bool, threads: int, wanted: int) -> None:
+    """Where a kernel may start early its blocks would gather on the SMs that are free first."""
+    gpu = replace(H100, arch=arch)
+    limits = gpu.limits
+    most = min(limits.threads_per_sm // threads, limits.shared_per_sm // (wanted + limits.shared_reserved or 1))
+    for blocks in range(1, 132 * (most + 2), 17):
+        asked, share = shared_bytes(wanted, blocks, threads, gpu), -(-blocks // 132)
+        if not early or share >= most:
+            assert asked == wanted
+        else:
+            assert wanted <= asked <= limits.shared_per_block
+            each = -(-asked // limits.shared_granularity) * limits.shared_granularity + limits.shared_reserved
+            assert limits.shared_per_sm // each == share
 
 
 def test_threads_launch_with_their_own_arguments(calls: SimpleNamespace) -> None:

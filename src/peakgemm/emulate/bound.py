@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import lru_cache
 
 from ..errors import InvalidValue
+from ..kernels import even_share
 from ..kernels.registry import Kernel
 from ..kernels.schemes import (
     HEAD,
@@ -22,9 +24,16 @@ from ..kernels.schemes import (
 from ..kernels.validity import require
 from ..problem import Config, Problem
 from ..runtime import driver
-from ..runtime.compile import in_parallel
+from ..runtime.compile import Compiled, in_parallel
 from ..runtime.device import Gpu, activated
 from ..runtime.launch import Launcher, load
+
+
+def _enqueue(cubin: Compiled, label: str, gpu: Gpu, arguments: bytes, shared: int, blocks: int,
+             threads: int) -> Callable[[int, int, int, int, int, int], None]:
+    """What launches a kernel that needs ``shared`` bytes."""
+    loaded = load(cubin, even_share.shared_bytes(shared, blocks, threads, gpu), gpu)
+    return Launcher(loaded, label, gpu, blocks, threads, arguments).enqueue
 
 
 class Emulated:
@@ -59,9 +68,8 @@ class Emulated:
         if plan.reduce_blocks:
             passes.append((reduce_recipe(scheme, config, gpu.arch), 0, plan.reduce_blocks, REDUCE_THREADS))
         compiled = in_parallel(lambda each: each[0].make("cubin"), passes)
-        self._passes = tuple(
-            Launcher(load(cubin, shared, gpu), label, gpu, blocks, threads, plan.arguments).enqueue
-            for cubin, (_, shared, blocks, threads) in zip(compiled, passes, strict=True))
+        self._passes = tuple(_enqueue(cubin, label, gpu, plan.arguments, *shape)
+                             for cubin, (_, *shape) in zip(compiled, passes, strict=True))
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         """Enqueue ``C = alpha op(A) op(B) + beta C0``; see `kernels.bound.Bound.launch`."""
@@ -104,8 +112,8 @@ class SplitB:
         plan = emulation(*product_on(scheme, gpu.limits), problem, gpu.sm_count, ready_a=1)
         self.bytes = plan.workspace_bytes
         split = split_recipe(scheme, problem, gpu.arch).make("cubin")
-        self._split = Launcher(load(split, scheme.panel, gpu), f"{scheme.name} {problem.layout}", gpu,
-                               plan.split_blocks, SPLIT_THREADS, plan.arguments).enqueue
+        self._split = _enqueue(split, f"{scheme.name} {problem.layout}", gpu, plan.arguments, scheme.panel,
+                               plan.split_blocks, SPLIT_THREADS)
 
     def launch(self, b: int, memory: int, stream: int) -> None:
         """Enqueue the split of the operand at ``b`` into ``memory``.

@@ -101,7 +101,7 @@ def load(compiled: Compiled, shared_bytes: int, gpu: Gpu) -> Loaded:
                 kernel = Resident(fresh)
             except Exception as again:
                 raise _refused(compiled, gpu, again) from again
-    if shared_bytes > gpu.limits.static_shared:
+    if shared_bytes + (compiled.static_shared or 0) > gpu.limits.static_shared:
         try:
             driver.check("cuKernelSetAttribute", _MAX_DYNAMIC_SHARED, shared_bytes, ctypes.c_void_p(kernel.handle),
                          gpu.index)

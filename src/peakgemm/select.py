@@ -7,6 +7,7 @@ is deterministic: equal estimates go to the configuration that is named first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
@@ -63,26 +64,32 @@ _RATES: dict[Config, tuple[float, float]] = {
     _ring(128, 256, 16, 8, 16, 8, 232): (0.811, 0.781),
     _ring(128, 128, 16, 8, 8, 8, variant=4): (0.795, 0.753),
     _ring(192, 128, 32, 12, 8, 4, variant=4): (0.816, 0.781),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.774, 0.742),
-    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): (0.769, 0.749),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.778, 0.745),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): (0.774, 0.749),
+    _ring(64, 128, 16, 8, 8, 12, slices=2, variant=4): (0.742, 0.690),
+    _ring(64, 128, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.778, 0.733),
+    _ring(32, 256, 16, 4, 16, 4, min_blocks=2, variant=1, producers=64): (0.762, 0.654),
+    _ring(32, 128, 32, 4, 8, 4, min_blocks=2, variant=1, producers=64): (0.742, 0.675),
+    _ring(32, 128, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.711, 0.596),
+    _ring(64, 64, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.680, 0.678),
     _ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=4): (0.779, 0.781),
-    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.721, 0.682),
-    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.755, 0.738),
-    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.650, 0.547),
-    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.626, 0.596),
-    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.508, 0.580),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.568, 0.496),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.530, 0.490),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.468, 0.404),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.467, 0.388),
+    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.718, 0.681),
+    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.757, 0.739),
+    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.700, 0.539),
+    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.680, 0.618),
+    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.563, 0.632),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.565, 0.490),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.532, 0.490),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.481, 0.402),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.470, 0.399),
     # Two blocks of a cluster share a tile.
     _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.786, 0.760),
     _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.719, 0.659),
     _ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.768, 0.596),
     _ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.662, 0.632),
     _ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.689, 0.551),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.561, 0.496),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.524, 0.402),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.575, 0.496),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.536, 0.402),
 }
 # Tiles (and blocks an SM) that gain where a block knows that it has one alone, and the variant that is fastest then.
 _ALONE = {(32, 32, 1): 1, (32, 32, 2): 4, (32, 64, 2): 4, (64, 32, 2): 4}
@@ -95,9 +102,11 @@ _START_US = 2.16        # launch and first tiles
 _STORED_PER_US = 1599   # results that leave an SM, for each of its warps that store
 _TURNOVER = 1.25        # steps of BK, in time, from a block's tile to its next
 _SLICE_US = 0.230       # of the end of a tile, for each slice whose sums are added to another's
+_WAITED = 0.30          # of a step's time, for each that the last turn of slices lacks: 1000 x 1000 x 200 takes 15.2 us
+                        # by steps of 32 and two slices, a K of 256 15.5
 # Where the last wave leaves an SM fewer blocks of four warps that multiply than it has room for, these do not run as
 # much faster: their time by the blocks missing, to this power, in the only wave and after others.
-_LONELY = 0.25, 0.58
+_LONELY = 0.18, 0.91
 _REDUCE_US = 0.09       # a second kernel
 _PAIR_US = 0.40         # two blocks wait for each other and add up
 _ALONE_US = 1.01        # less, where a block of a small tile knows that it has one alone
@@ -105,12 +114,11 @@ _PART_US = 0.031        # of it, for each partial sum that one result is made of
 _IN_L2 = 1.5            # times that, for partial sums, which stay there
 _RELAY_US = 6.5         # a kernel that lays B out anew, beside reading and writing it
 _BANDWIDTH = 0.855      # of the nominal figure
+_OVERLAP = 2.5          # power of the sum of both that is the time of what is computed and of what is moved
 _RAGGED = 2             # times the bytes of results whose rows start anywhere: they leave word by word
 _RELAY_MARGIN = 1.01    # between equals, the one without the memory
 _RELAY_TILE = 128 * 128  # results: with smaller tiles nothing was gained
 _RELAY_BYTES = 1 << 29   # of B, at most
-_UNHIDDEN = 1.35, 1.02  # times the time of tiles where K is short, of thin products, and of others: loads and
-                        # stores are hidden less
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -139,13 +147,17 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
     # One SM, one step of one block: bm bn bk multiply-adds.
     step_us = config.bm * config.bn * config.bk / (arch.fp32_lanes_per_sm * rate * arch.gpu_mhz)
     pieces = 0  # partial sums of tiles
+
+    def in_turns(steps: int) -> float:
+        return steps + _WAITED * (-steps % config.slices)
+
     if config.split == 0:
         shared = tiles % slots
         # A range of k-steps mostly ends inside of a tile.
         pieces = min(slots, shared * steps) + shared
         # Some block has a k-step and a piece at least, alone on its SM where there are few.
         least = 1.0 if shared else 0.0
-        turns = tiles // slots * steps * config.min_blocks + max(shared * steps / sm_count, least)
+        turns = tiles // slots * in_turns(steps) * config.min_blocks + max(shared * steps / sm_count, least)
         stored = tiles // slots * config.min_blocks + max(pieces / sm_count, least)
     else:
         split = min(config.split * config.cluster, steps)
@@ -157,7 +169,7 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
         lonely = float(last)
         if last and config.threads * config.slices <= _FOUR_WARPS:
             lonely *= (config.min_blocks / last) ** _LONELY[whole > 0]
-        turns = (whole * config.min_blocks + lonely) * -(-steps // split)
+        turns = (whole * config.min_blocks + lonely) * in_turns(-(-steps // split))
     # A block stores or computes; beside others on its SM, these go on meanwhile.
     together = max(1, min(config.min_blocks, -(-tiles // sm_count)))
     storing = config.threads // 32 * together
@@ -173,7 +185,8 @@ def _modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count:
         besides = _PAIR_US
     elif config.variant & ONCE:
         besides = -_ALONE_US
-    return max((turns + stored * _TURNOVER) * step_us + store, memory) + _START_US + besides
+    busy = (turns + stored * _TURNOVER) * step_us + store
+    return math.pow(math.pow(busy, _OVERLAP) + math.pow(memory, _OVERLAP), 1 / _OVERLAP) + _START_US + besides
 
 
 @cache
@@ -244,16 +257,14 @@ def candidates(problem: Problem, arch: str, sm_count: int) -> tuple[tuple[Kernel
     """Every kernel and configuration considered for ``problem``, with its modelled microseconds, best first."""
     limits, by_words, results = architecture(arch), copied_by_words(problem), _stored(problem)
     apply = limits.has_cp_async and small.applies(problem)
-    short = apply and problem.k <= small.SHORT_K
-    unhidden = _UNHIDDEN[min(problem.m, problem.n) > small.THIN] if short else 1.0
-    found = [(kernel, way, unhidden * _modelled_us(way, problem, limits, sm_count, by_words, results))
+    found = [(kernel, way, _modelled_us(way, problem, limits, sm_count, by_words, results))
              for kernel, config in configurations(arch) for way in _ways(config, problem, sm_count)]
     size = FLOAT * problem.n * problem.k
     if limits.has_cp_async and by_words and size <= _RELAY_BYTES and not relay.constraints(problem):
         inner = relay.relaid(problem)
         before = _RELAY_US + 2 * size / (limits.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
         found += [(RELAID, config,
-                   unhidden * (before + _RELAY_MARGIN * _modelled_us(config, inner, limits, sm_count, False, results)))
+                   before + _RELAY_MARGIN * _modelled_us(config, inner, limits, sm_count, False, results))
                   for kernel, config, _ in found if config.bm * config.bn >= _RELAY_TILE and config.cluster == 1]
     if skinny.applies(problem):
         found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count, apply))

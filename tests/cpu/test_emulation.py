@@ -104,7 +104,7 @@ class TestChoice:
         both = emulation(FUSED, FUSED.default, long, SMS, ready_b=0x1000)  # which has no use for panels
         assert (both.split_blocks, both.workspace_bytes) == (0, HEAD + -(-4 * 2 * 784 // 256) * 256)
         assert choose(long, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
-        thin = choose(Problem.contiguous(4096, 32, 4096), "sm_90", SMS, "", "emulated")
+        thin = choose(Problem.contiguous(4096, 16, 4096), "sm_90", SMS, "", "emulated")
         assert scheme_of(thin.kernel) is None  # A comes no faster than FFMAs take it
 
     def test_the_larger_operand_is_split_in_registers(self) -> None:

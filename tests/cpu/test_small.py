@@ -191,7 +191,7 @@ def test_what_all_tiles_read_comes_by_way_of_l1(m: int, n: int, k: int, via_l1: 
 
 def test_sums_are_carried_where_cublas_cuts_k() -> None:
     """A chain errs more than cuBLAS's short sums: "emulated" promises not to."""
-    two = replace(Problem.contiguous(12, 4000, 16), batch=Batch((2,), (192,), (64000,), (48000,), (48000,)))
+    two = replace(Problem.contiguous(16, 2000, 48), batch=Batch((2,), (768,), (96000,), (32000,), (32000,)))
     plain, taken = choose(two, "sm_90", 132), accurate(two, "sm_90", 132, "")
     assert plain.kernel is SMALL and not small.carries(plain.config)
     assert taken.kernel is SMALL and small.carries(taken.config) and taken.config == small.carrying(plain.config)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, lru_cache
+from math import hypot
 
 from ..errors import InvalidValue
 from ..problem import Config, Problem
@@ -40,26 +41,26 @@ SMALL = Kernel(
     Config(32, 32, 32, 4, 4, slices=2, min_blocks=8), "small", _shared, dynamic=True, cp_async=True, folder="ffma",
     tunes=frozenset({"min_blocks", "slices", "stages", "variant"}),
 )
-# Tile and thread tile -> blocks an SM, of 128 threads or more (with more blocks, registers spill), and what a tile
-# takes of an SM, in microseconds: whatever K, and for each k-step. Fitted to times of some 370 shapes on an H100
+# Tile and thread tile -> blocks an SM, of 128 threads or more (with more blocks, registers spill), and how much longer
+# its instructions take than the model counts. Fitted, as what follows, to 2475 times of 337 shapes on an H100
 # (docs/experiments.md).
 _TILES = {
-    (8, 8, 2, 2): (10, 0.004, 0.0005), (16, 16, 4, 4): (8, 0.000, 0.0024), (32, 32, 4, 4): (8, 0.018, 0.0052),
-    (32, 32, 8, 4): (7, 0.008, 0.0072), (64, 64, 8, 4): (7, 0.105, 0.0196), (64, 64, 4, 4): (4, 0.065, 0.0199),
-    (64, 32, 4, 4): (8, 0.091, 0.0092), (32, 64, 4, 4): (8, 0.028, 0.0105), (64, 16, 4, 4): (8, 0.010, 0.0055),
-    (16, 64, 4, 4): (8, 0.032, 0.0048), (128, 8, 4, 4): (8, 0.001, 0.0116), (8, 128, 4, 4): (8, 0.000, 0.0094),
-    (128, 16, 8, 4): (7, 0.002, 0.0153), (16, 128, 4, 8): (7, 0.029, 0.0163), (128, 32, 8, 4): (7, 0.001, 0.0288),
+    (8, 8, 2, 2): (10, 1.097), (16, 16, 4, 4): (8, 1.080), (32, 32, 4, 4): (8, 0.999), (32, 32, 8, 4): (7, 1.068),
+    (64, 64, 8, 4): (7, 0.988), (64, 64, 4, 4): (4, 0.976), (64, 32, 4, 4): (8, 0.996), (32, 64, 4, 4): (8, 1.024),
+    (64, 16, 4, 4): (8, 1.064), (16, 64, 4, 4): (8, 1.092), (128, 8, 4, 4): (8, 1.155), (8, 128, 4, 4): (8, 1.148),
+    (128, 16, 8, 4): (7, 1.200), (16, 128, 4, 8): (7, 1.298), (128, 32, 8, 4): (7, 1.130),
 }
-_START_US = 1.60
-_BLOCK_US = 0.038       # a block's, whatever its tiles
-_WORD_US = 6.2e-5       # more for each word that is copied by itself
-_ROUND_US = 1.26        # for a block's loads of BK k-steps after the first, as far as no other block hides them
-_STEP_US = 0.0323       # a wave's k-step
-_EXPOSED = 0.64         # of memory, work and latency, what the longest does not hide of the others
-_BANDWIDTH = 0.99       # of the nominal figure
+_START_US = 1.64
+_BLOCK_US = 0.029       # a block's, whatever its tiles
+_ISSUED = 0.644         # of an SM's issue slots are used at best
+# Instructions of a thread that are no FFMAs: whatever its tile, for each copy of four words or of one, for each group
+# of k-steps in registers, and for each store.
+_ENDS, _QUAD, _WORD, _GROUP, _STORE = 53, 13.0, 4.1, 12.2, 3.6
+_ROUND_US = 0.53        # for a block's loads of BK k-steps after the first,
+_GROUP_US, _STORE_US = 0.0648, 0.0283  # a wave's groups of k-steps and its stores: latencies
+_BANDWIDTH = 1.04       # of the nominal figure
 _SECTOR = 8             # results
-_RAGGED = 4.2           # more of them, that a tile's row which ends inside of one costs: 1896 x 12685 x 7 takes 40.5 us
-                        # by tiles of 8 x 128, 89.8 by 128 x 32
+_PARTLY = 1.08          # of what sectors hold beside the results that one store writes to them
 _ALWAYS, _CARRIED = 4, 16  # results a thread that carry always, and that may; of more, registers would leave few blocks
 _CARRYING_BLOCKS = 6       # of 128 threads an SM then, of 4 x 4 results a thread
 _BLOCK = 128  # threads
@@ -140,23 +141,34 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
 
     Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU.
     """
-    p, (down, across) = problem, _grid(config, problem)
-    tiles = down * across * p.batch.count
-    _, whole, step = _TILES.get((config.bm, config.bn, config.tm, config.tn), (0, 0.2, 0.02))
-    ragged = 1 + _RAGGED / config.bn if p.ldc % _SECTOR else 1
-    size = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n * ragged) * p.batch.count
-    memory = size / (arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
-    words_a, words_b = _by_words(p)
-    words = config.bm * words_a + config.bn * words_b
-    steps = -(-p.k // 4) * 4
-    blocks = -(-tiles // config.slices)
-    tile = whole + (step + _WORD_US * words) * steps
-    work = (_BLOCK_US + tile * config.slices) * -(-blocks // sm_count)
-    resident = min(config.min_blocks, arch.shared_per_sm // _shared(config))
+    p, c, (down, across) = problem, config, _grid(config, problem)
+    blocks = -(-down * across * p.batch.count // c.slices)
+    words_a, words_b, spread, sectors = _ways(p)
+    group = _group(c)
+    groups, rounds = -(-p.k // group), max(-(-p.k // c.bk), 1)
+    quads = words = 0.0  # copies of a thread
+    for side, by_words, along_k in ((c.bm, words_a, not p.trans_a), (c.bn, words_b, p.trans_b)):
+        if not by_words:
+            quads += side * c.bk * rounds / (4 * c.threads)
+        else:  # where rows lie along K, all of a round's places are asked for
+            words += side * (c.bk * rounds if along_k else min(groups * group, c.bk * rounds)) / c.threads
+    wide = min(c.tn, 4)
+    apart = wide > spread  # a thread's columns
+    stores = c.tm * c.tn // (1 if apart else wide)
+    instructions = (_ENDS + _QUAD * quads + _WORD * words + groups * (group * c.tm * c.tn + _GROUP) + _STORE * stores)
+    _, slower = _TILES.get((c.bm, c.bn, c.tm, c.tn), (0, 1.2))
+    warps = c.threads * c.slices / arch.warp_size
+    issue = warps * instructions / (arch.sub_partitions * arch.gpu_mhz * _ISSUED)
+    work = (issue * slower + _BLOCK_US) * -(-blocks // sm_count)
+    # Neighbours of a row that one store writes, and the sectors that they lie in.
+    run = min(c.bn // c.tn if apart else c.bn, p.n)
+    touched = max(run, _SECTOR) if sectors and (run % _SECTOR == 0 or run < _SECTOR) else run + _SECTOR - 1
+    results = p.m * p.n * (1 + _PARTLY * (touched / run - 1))
+    memory = FLOAT * (p.m * p.k + p.k * p.n + results) * p.batch.count / (arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
+    resident = min(c.min_blocks, arch.shared_per_block // _shared(c)) or 1
     waves = max(1.0, blocks / (sm_count * resident))
-    terms = memory, work, waves * _STEP_US * steps
-    rounds = max(-(-p.k // config.bk), 1)
-    return _START_US + _ROUND_US * (rounds - 1) / waves + max(terms) + _EXPOSED * (sum(terms) - max(terms))
+    latency = waves * (_ROUND_US * (rounds - 1) + _GROUP_US * groups + _STORE_US * stores)
+    return _START_US + hypot(memory, work, latency)
 
 
 @cache  # half of what a first call's choice costs, else
@@ -192,11 +204,18 @@ def configurations(problem: Problem) -> Iterator[Config]:
             yield c
 
 
+def _group(c: Config) -> int:
+    """K-steps that a thread holds at once."""
+    return 4 if c.tm * c.tn <= _CARRIED else 2
+
+
 @lru_cache(maxsize=8)  # a model asks for each of its tiles
-def _by_words(p: Problem) -> tuple[bool, bool]:
-    """Whether words of A and of B are copied by themselves."""
+def _ways(p: Problem) -> tuple[bool, bool, int, bool]:
+    """Whether words of A and of B are copied by themselves; results that are neighbours of a thread's, at most; and
+    whether rows of C begin with a sector."""
     macros = specialisation(p)
-    return macros["WIDTH_A"] == 1, macros["WIDTH_B"] == 1
+    return (macros["WIDTH_A"] == 1, macros["WIDTH_B"] == 1, 1 if p.trans_b else macros["WIDTH_C"],
+            p.ldc % _SECTOR == 0)
 
 
 def _grid(c: Config, p: Problem) -> tuple[int, int]:

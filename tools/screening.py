@@ -23,24 +23,28 @@ from typing import Any
 
 from peakgemm import select, tuned
 from peakgemm.bench.suites import SUITES
-from peakgemm.kernels.library import RELAID, SPECIALISED, recipe
+from peakgemm.kernels import even_share
+from peakgemm.kernels.library import FAMILIES, RELAID, SPECIALISED, kernel_named, recipe
+from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
+from peakgemm.runtime.device import Gpu
 from peakgemm.sass.facts import static_facts
 from peakgemm.tune.space import KEEP
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, SHORT, UNSEEN, UNSEEN_BEFORE = (
+RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, SHORT, SHARE, UNSEEN, UNSEEN_BEFORE = (
     ROOT / "results" / "h100" / f"{name}.json" for name in (
         "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies",
         "experiments-start", "experiments-pairs", "model-times", "model-ranks", "experiments-small",
-        "experiments-short-k", "unseen", "unseen-before"))
+        "experiments-short-k", "experiments-share", "unseen", "unseen-before"))
 ACCURACY, ACCURACY_BEFORE = (RECORD.with_name(f"accuracy-{name}.json") for name in ("compensation", "before"))
 PAGE = ROOT / "docs" / "experiments.md"
 MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
 ARCH, SMS = "sm_90", 132
+H100 = Gpu(0, "NVIDIA H100 80GB HBM3", ARCH, SMS, 1980, 3352.3, 50 << 20, "13.0")
 LEAST = 8  # rows of a tile, for a rank correlation to say anything
 
 
@@ -198,12 +202,20 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
         fitted(ALL, "fitted to, middling K",
                "Rates of small tiles also to {times} times of {shapes} shapes with K from 80 to 576, of which cuBLAS "
                "had been faster"),
-        fitted(ALL, "held out", "To {times} times of {shapes} shapes, all candidates of each, no constant was fitted"),
+        fitted(SHARE, "drawn, middling",
+               "And, with the rates of all tiles below 96 x 128, to {times} times of {shapes} drawn shapes with K from "
+               "64 to 900"),
+        fitted(ALL, "held out",
+               "To {times} times of {shapes} shapes, all candidates of each, no constant had been fitted before"),
         fitted(SMALL, "small, the smaller operand by way of L1",
                "For small and thin products: {times} times of {shapes} shapes that its constants were fitted to, with "
                "every tile of that kernel and the best candidate of others"),
         fitted(SHORT, "all tiles",
                "And with any short K: {times} times of {shapes} shapes, drawn or such that cuBLAS had been faster"),
+        fitted(SHARE, "every tile, short K", "And to {times} times of {shapes} more, with blocks dealt evenly"),
+        fitted(SHARE, "drawn, short K",
+               "And to {times} times of {shapes} drawn shapes with K from 6 to 110, the model's first tiles of that "
+               "kernel and of others"),
         "- Modelled against measured time of tiles and splits of an earlier text, one size each, with rates of "
         "the same tiles today or 0.5: " + "; ".join(
             f"{size}: {_figure(spearman([estimate(r) for r in own], [microseconds(r) for r in own]))} "
@@ -215,12 +227,12 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
 
 def fitted(path: Path, screening: str, what: str) -> str:
     """What the model makes of the times that its constants were fitted to: the choice among what was timed of each
-    problem of a screening."""
+    problem of a screening. Left out is what was timed before blocks were dealt evenly and is launched otherwise now."""
     over, xs, ys = list[float](), list[float](), list[float]()
     for run in json.loads(path.read_text())["runs"]:
         kinds: dict[tuple[str, int], list[Row]] = {}
         for row in run["rungs"]:
-            if row["screening"] == screening:
+            if row["screening"] == screening and (row.get("text") == "even" or not gathers(run["shape"], row)):
                 kinds.setdefault((row["layout"], row.get("batch", 1)), []).append(row)
         for (layout, batch), rows in kinds.items():
             asked = problem(run["shape"], layout, batch)
@@ -228,6 +240,8 @@ def fitted(path: Path, screening: str, what: str) -> str:
             ran = [((row.get("kernel", SPECIALISED.name), Config(**row["config"])), row["microseconds"])
                    for row in rows]
             timed = [(modelled[which], us) for which, us in ran if which in modelled]
+            if not timed:
+                continue
             least, fastest = min(us for us, _ in timed), min(us for _, us in timed)
             over.append(min(timed)[1] / fastest)
             xs += [us / least for us, _ in timed]
@@ -239,6 +253,15 @@ def fitted(path: Path, screening: str, what: str) -> str:
             f"90th percentile, {over[-1]:.2f} at most, and is within 5 % of it for "
             f"{sum(x <= 1.05 for x in over) / len(over):.0%}. Rank correlation of modelled and measured times, each "
             f"over the least of its shape: {rank}.")
+
+
+def gathers(shape: Sequence[int], row: Row) -> bool:
+    """Whether blocks of a row's launch gathered on few SMs (`kernels.even_share`), with two or more for each."""
+    kernel, config = kernel_named(row.get("kernel", SPECIALISED.name)), Config(**row["config"])
+    blocks = FAMILIES[kernel].schedule(config, problem(shape, row["layout"], row.get("batch", 1)), SMS).blocks
+    wanted = kernel.shared_bytes(config)
+    asked = even_share.shared_bytes(wanted, blocks, config.block_threads, H100)
+    return blocks > SMS and kernel is not SKINNY and asked > wanted
 
 
 def microseconds(row: Row) -> float:
@@ -354,16 +377,19 @@ def quoted() -> list[str]:
 
 
 def quoted_drawn() -> list[str]:
-    """Phrases of the section "Any product with a short K"."""
-    rows = [row for run in json.loads(SHORT.read_text())["runs"] for row in run["rungs"]]
-    found = []
-    for when in ("before", "after"):
-        ratios = [r["ratio_to_cublas"] for r in rows if r["screening"] == f"the suite drawn, {when}"]
-        found.append((exp(fmean(map(log, ratios))),
-                      sum(ratio < 0.97 for ratio in ratios), len(ratios)))
-    (old, few, _), (new, fewer, count) = found
+    """Phrases of the sections "Any product with a short K" and "Blocks dealt evenly, and tiles between"."""
+    def summed(path: Path, screening: str) -> tuple[float, int, int]:
+        rows = [row for run in json.loads(path.read_text())["runs"] for row in run["rungs"]
+                if row["screening"] == screening]
+        ratios = [row["ratio_to_cublas"] for row in rows]
+        return exp(fmean(map(log, ratios))), sum(ratio < 0.97 for ratio in ratios), len(ratios)
+
+    (old, few, _), (new, fewer, count) = (summed(SHORT, f"the suite drawn, {when}") for when in ("before", "after"))
+    now, fewest, _ = summed(SHARE, "the suite drawn")
     return [f"{count} products of the suite `drawn` go from {old:.2f} of cuBLAS to {new:.2f} in the geometric mean, "
-            f"those below 0.97 from {few} to {fewer}"]
+            f"those below 0.97 from {few} to {fewer}",
+            f"The suite `drawn` goes from {new:.2f} of cuBLAS to {now:.2f} in the geometric mean, those below 0.97 "
+            f"from {fewer} to {fewest}"]
 
 
 def quoted_tiles() -> list[str]:

@@ -260,7 +260,7 @@ def gathers(shape: Sequence[int], row: Row) -> bool:
     kernel, config = kernel_named(row.get("kernel", SPECIALISED.name)), Config(**row["config"])
     blocks = FAMILIES[kernel].schedule(config, problem(shape, row["layout"], row.get("batch", 1)), SMS).blocks
     wanted = kernel.shared_bytes(config)
-    asked = even_share.shared_bytes(wanted, blocks, config.block_threads, H100)
+    asked = even_share.shared_bytes(wanted, blocks, config.min_blocks, H100)
     return blocks > SMS and kernel is not SKINNY and asked > wanted
 
 

@@ -12,11 +12,18 @@ from typing import Any
 
 import pytest
 
+from peakgemm.emulate import bound as emulated
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
+from peakgemm.kernels import bound, small
 from peakgemm.kernels.even_share import shared_bytes
+from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.schemes import SCHEMES
+from peakgemm.kernels.skinny import SKINNY
+from peakgemm.problem import Problem
 from peakgemm.runtime import device, driver, launch
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu
+from peakgemm.select import choose, configurations
 
 # Devices: a driver of two GPUs whose contexts are a stack of device indices
 
@@ -239,21 +246,50 @@ def test_a_kernel_starts_early_where_it_can(calls: SimpleNamespace, arch: str, e
 
 
 @pytest.mark.parametrize("wanted", [0, 5000, 20000, 30000])
-@pytest.mark.parametrize("threads", [128, 256, 384])
+@pytest.mark.parametrize("most", [1, 2, 4, 8, 12])
 @pytest.mark.parametrize(("arch", "early"), [("sm_80", False), ("sm_89", False), ("sm_90", True), ("sm_120", True)])
-def test_no_sm_has_room_for_more_than_its_share_of_blocks(arch: str, early: bool, threads: int, wanted: int) -> None:
+def test_no_sm_has_room_for_more_than_its_share_of_blocks(arch: str, early: bool, most: int, wanted: int) -> None:
     """Where a kernel may start early its blocks would gather on the SMs that are free first."""
     gpu = replace(H100, arch=arch)
     limits = gpu.limits
-    most = min(limits.threads_per_sm // threads, limits.shared_per_sm // (wanted + limits.shared_reserved or 1))
+
+    def room(asked: int) -> int:  # of an SM, by shared memory
+        unit = limits.shared_granularity
+        return limits.shared_per_sm // (-(-asked // unit) * unit + limits.shared_reserved)
+
     for blocks in range(1, 132 * (most + 2), 17):
-        asked, share = shared_bytes(wanted, blocks, threads, gpu), -(-blocks // 132)
-        if not early or share >= most:
-            assert asked == wanted
+        asked, share = shared_bytes(wanted, blocks, most, gpu), -(-blocks // 132)
+        assert wanted <= asked <= limits.shared_per_block
+        if early and share < most:
+            assert room(asked) == min(share, room(wanted))
+            assert asked == wanted or room(asked + 512) == share  # static shared memory
         else:
-            assert wanted <= asked <= limits.shared_per_block
-            each = -(-asked // limits.shared_granularity) * limits.shared_granularity + limits.shared_reserved
-            assert limits.shared_per_sm // each == share
+            assert asked == wanted
+
+
+def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = dict[str, int]()
+
+    def note(compiled: Compiled, shared: int, gpu: Gpu) -> None:
+        asked[compiled.entry] = shared
+
+    for module in (bound, emulated):
+        monkeypatch.setattr(module, "load", note)
+        monkeypatch.setattr(module, "Launcher", lambda *_: SimpleNamespace(enqueue=None))
+    tile = next(c for c in small.tiles(64) if (c.bm, c.bn) == (64, 32))
+    bound.Bound(small.SMALL, tile, Problem.contiguous(6192, 110, 64), H100)
+    assert asked["ffma_small"] == shared_bytes(small.SMALL.shared_bytes(tile), 388, 8, H100) > 50000
+    thin = Problem(16, 11008, 4096, 4096, 4096, 11008, trans_b=True)  # lives on L1
+    config = choose(thin, "sm_90", 132).config
+    bound.Bound(SKINNY, config, thin, H100)
+    assert asked["ffma_skinny"] == SKINNY.shared_bytes(config)
+    for bm, reduce in ((64, True), (32, False)):  # beside a small tile the second kernel's blocks have room
+        tile = next(c for _, c in configurations("sm_90") if (c.bm, c.bn, c.bk, c.min_blocks) == (bm, bm, 32, 1))
+        bound.Bound(SPECIALISED, replace(tile, split=0), Problem.contiguous(128, 2304, 768), H100)
+        assert (asked["ffma_reduce"] > 0) is reduce
+    chosen = choose(Problem.contiguous(1536, 1536, 1536), "sm_90", 132, precision="emulated")
+    emulated.Emulated(chosen.kernel, chosen.config, Problem.contiguous(1536, 1536, 1536), H100)
+    assert asked["tensor_split"] > SCHEMES["fp16x3"].panel and asked["tensor_reduce"] > 0
 
 
 def test_threads_launch_with_their_own_arguments(calls: SimpleNamespace) -> None:
@@ -342,6 +378,16 @@ def test_code_leaves_the_device_with_the_last_reference(machine: SimpleNamespace
     with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_IMAGE"):
         launch.Resident(cubin(b"bad"))
     assert machine.unloaded == [900, 901]
+
+
+def test_static_shared_memory_counts(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over 48 KB of both a kernel may have only if the driver has been asked."""
+    asked = list[int]()
+    monkeypatch.setattr(machine.calls, "cuKernelSetAttribute", lambda kind, value, *_: asked.append(value) or 0)
+    for static, dynamic, wanted in ((0, 48 << 10, []), (0, 50000, [50000]), (8192, 41000, [41000])):
+        asked.clear()
+        launch.load(replace(cubin(b"good"), static_shared=static), dynamic, H100)
+        assert asked == wanted
 
 
 def test_more_shared_memory_than_a_block_may_have(machine: SimpleNamespace) -> None:

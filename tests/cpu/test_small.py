@@ -189,6 +189,14 @@ def test_what_all_tiles_read_comes_by_way_of_l1(m: int, n: int, k: int, via_l1: 
     assert set(re.findall(r"cp\.async\.(c[ag])\.", text)) == ({"ca"} if via_l1 == "AB" else {"ca", "cg"})
 
 
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("shape", [(4, 0, 5), (0, 4, 5), (4, 4, 0), (0, 0, 0), (1, 1, 1)])
+def test_products_with_nothing_in_them_have_a_choice(arch: str, shape: tuple[int, int, int]) -> None:
+    """`peakgemm.plan` and `explain` ask for one before anything is launched."""
+    for precision in ("ieee", "emulated"):
+        assert choose(Problem.contiguous(*shape), arch, 132, precision=precision).reason
+
+
 def test_sums_are_carried_where_cublas_cuts_k() -> None:
     """A chain errs more than cuBLAS's short sums: "emulated" promises not to."""
     two = replace(Problem.contiguous(16, 2000, 48), batch=Batch((2,), (768,), (96000,), (32000,), (32000,)))

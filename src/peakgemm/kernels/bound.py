@@ -15,6 +15,7 @@ from .registry import Kernel
 from .skinny import SKINNY
 from .validity import require
 
+_FILLS_AN_SM = 64 * 64  # results of a tile, beside which there is little room
 _Enqueue = Callable[[int, int, int, int, int, int], None]
 
 
@@ -46,16 +47,17 @@ class Bound:
         made = in_parallel(lambda job: job(), jobs.values()) if len(jobs) > 1 else [jobs["product"]()]
         compiled = dict(zip(jobs, made, strict=True))
 
-        wanted = kernel.shared_bytes(config) if kernel.dynamic else 0
+        shared = kernel.shared_bytes(config)
         # The kernel of thin products lives on L1, from which that is taken: 16 x 11008 x 4096 took 98 us instead of 79.
         if kernel is not SKINNY or plan.blocks <= gpu.sm_count:
-            wanted = even_share.shared_bytes(wanted, plan.blocks, config.block_threads, gpu)
-        loaded = load(compiled["product"], wanted, gpu)
+            shared = even_share.shared_bytes(shared, plan.blocks, config.min_blocks, gpu)
+        loaded = load(compiled["product"], shared, gpu)
         self._product = Launcher(loaded, label, gpu, plan.blocks, config.block_threads, plan.arguments).enqueue
         if "reduce" in compiled:
-            threads = family.reduce_threads(config)
-            # Beside small blocks those of the second kernel wait on all SMs already.
-            shared = even_share.shared_bytes(0, plan.reduce_blocks, threads, gpu) if config.min_blocks == 1 else 0
+            threads, shared = family.reduce_threads(config), 0
+            # Beside small tiles the second kernel's blocks wait on all SMs already.
+            if config.min_blocks == 1 and config.bm * config.bn >= _FILLS_AN_SM:
+                shared = even_share.shared_bytes(0, plan.reduce_blocks, gpu.limits.threads_per_sm // threads, gpu)
             self._reduce = Launcher(load(compiled["reduce"], shared, gpu), label, gpu, plan.reduce_blocks, threads,
                                     plan.arguments).enqueue
         if "relay" in compiled:

@@ -5,17 +5,24 @@ from __future__ import annotations
 from ..runtime.device import Gpu
 
 
-def shared_bytes(wanted: int, blocks: int, threads: int, gpu: Gpu) -> int:
-    """Dynamic shared memory in bytes of a launch of ``blocks`` of so many threads each, ``wanted`` at least.
+def shared_bytes(wanted: int, blocks: int, most: int, gpu: Gpu) -> int:
+    """Dynamic shared memory in bytes of a launch, ``wanted`` at least; beside it blocks may have half a KB of static.
 
     With dependent launch (common/dependents.cuh) blocks gather on the SMs that are free first, as many as there is room
     for, while others get none: 6192 x 110 x 64 took 12.7 us with 3 blocks for each SM and room for 8, and takes 6.7.
     So each asks for so much shared memory that one more than an even share of them finds no room.
+
+    Args:
+        wanted: what a block needs, in bytes.
+        blocks: of the launch.
+        most: blocks that an SM has room for, by registers or threads.
+        gpu: where it is launched.
     """
     limits = gpu.limits
     share = -(-blocks // gpu.sm_count)
-    room = min(limits.threads_per_sm // threads, limits.shared_per_sm // (wanted + limits.shared_reserved or 1))
-    if not limits.has_dependent_launch or share >= room:
+    fitting = limits.shared_per_sm // (wanted + limits.shared_reserved) if wanted else most
+    if not limits.has_dependent_launch or share >= min(most, fitting):
         return wanted
-    too_much = limits.shared_per_sm // (share + 1) - limits.shared_reserved + limits.shared_granularity
-    return max(wanted, min(too_much, limits.shared_per_block))
+    unit = limits.shared_granularity
+    each = (limits.shared_per_sm // (share + 1) // unit + 1) * unit  # one byte less, and one more might fit
+    return max(wanted, min(each - limits.shared_reserved, limits.shared_per_block))

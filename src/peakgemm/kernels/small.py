@@ -48,7 +48,7 @@ _TILES = {
     (8, 8, 2, 2): (10, 1.097), (16, 16, 4, 4): (8, 1.080), (32, 32, 4, 4): (8, 0.999), (32, 32, 8, 4): (7, 1.068),
     (64, 64, 8, 4): (7, 0.988), (64, 64, 4, 4): (4, 0.976), (64, 32, 4, 4): (8, 0.996), (32, 64, 4, 4): (8, 1.024),
     (64, 16, 4, 4): (8, 1.064), (16, 64, 4, 4): (8, 1.092), (128, 8, 4, 4): (8, 1.155), (8, 128, 4, 4): (8, 1.148),
-    (128, 16, 8, 4): (7, 1.200), (16, 128, 4, 8): (7, 1.298), (128, 32, 8, 4): (7, 1.130),
+    (128, 16, 8, 4): (7, 1.200), (16, 128, 4, 8): (7, 1.150), (128, 32, 8, 4): (7, 1.130),
 }
 _START_US = 1.64
 _BLOCK_US = 0.029       # a block's, whatever its tiles
@@ -143,7 +143,7 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     """
     p, c, (down, across) = problem, config, _grid(config, problem)
     blocks = -(-down * across * p.batch.count // c.slices)
-    words_a, words_b, spread, sectors = _ways(p)
+    words_a, words_b, abreast, sectors = _ways(p)
     group = _group(c)
     groups, rounds = -(-p.k // group), max(-(-p.k // c.bk), 1)
     quads = words = 0.0  # copies of a thread
@@ -153,19 +153,20 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
         else:  # where rows lie along K, all of a round's places are asked for
             words += side * (c.bk * rounds if along_k else min(groups * group, c.bk * rounds)) / c.threads
     wide = min(c.tn, 4)
-    apart = wide > spread  # a thread's columns
-    stores = c.tm * c.tn // (1 if apart else wide)
+    apart = wide > abreast  # a thread's columns
+    stores = c.tm * c.tn // (1 if apart or p.beta != 0 else wide)
     instructions = (_ENDS + _QUAD * quads + _WORD * words + groups * (group * c.tm * c.tn + _GROUP) + _STORE * stores)
     _, slower = _TILES.get((c.bm, c.bn, c.tm, c.tn), (0, 1.2))
     warps = c.threads * c.slices / arch.warp_size
     issue = warps * instructions / (arch.sub_partitions * arch.gpu_mhz * _ISSUED)
     work = (issue * slower + _BLOCK_US) * -(-blocks // sm_count)
-    # Neighbours of a row that one store writes, and the sectors that they lie in.
-    run = min(c.bn // c.tn if apart else c.bn, p.n)
-    touched = max(run, _SECTOR) if sectors and (run % _SECTOR == 0 or run < _SECTOR) else run + _SECTOR - 1
+    # Words of a row that one store writes, the gaps where a thread has two quads of it included, and the sectors that
+    # they lie in.
+    run = max(min(c.bn // c.tn if apart else c.bn, p.n), 1)
+    touched = (-(-run // _SECTOR) * _SECTOR if sectors else run + _SECTOR - 1) * (1 if apart else c.tn // wide)
     results = p.m * p.n * (1 + _PARTLY * (touched / run - 1))
     memory = FLOAT * (p.m * p.k + p.k * p.n + results) * p.batch.count / (arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
-    resident = min(c.min_blocks, arch.shared_per_block // _shared(c)) or 1
+    resident = min(c.min_blocks, arch.shared_per_sm // (_shared(c) + arch.shared_reserved))
     waves = max(1.0, blocks / (sm_count * resident))
     latency = waves * (_ROUND_US * (rounds - 1) + _GROUP_US * groups + _STORE_US * stores)
     return _START_US + hypot(memory, work, latency)
@@ -211,8 +212,8 @@ def _group(c: Config) -> int:
 
 @lru_cache(maxsize=8)  # a model asks for each of its tiles
 def _ways(p: Problem) -> tuple[bool, bool, int, bool]:
-    """Whether words of A and of B are copied by themselves; results that are neighbours of a thread's, at most; and
-    whether rows of C begin with a sector."""
+    """Whether words of A and of B are copied by themselves; results that a thread may store at once; and whether
+    rows of C are whole sectors."""
     macros = specialisation(p)
     return (macros["WIDTH_A"] == 1, macros["WIDTH_B"] == 1, 1 if p.trans_b else macros["WIDTH_C"],
             p.ldc % _SECTOR == 0)

@@ -56,8 +56,8 @@ _ISSUED = 0.644         # of an SM's issue slots are used at best
 # Instructions of a thread that are no FFMAs: whatever its tile, for each copy of four words or of one, for each group
 # of k-steps in registers, and for each store.
 _ENDS, _QUAD, _WORD, _GROUP, _STORE = 53, 13.0, 4.1, 12.2, 3.6
-_ROUND_US = 0.53        # for a block's loads of BK k-steps after the first,
-_GROUP_US, _STORE_US = 0.0648, 0.0283  # a wave's groups of k-steps and its stores: latencies
+# Latencies of a wave of blocks: of its loads of BK k-steps after the first, of a group of k-steps, of a store.
+_ROUND_US, _GROUP_US, _STORE_US = 0.53, 0.0648, 0.0283
 _BANDWIDTH = 1.04       # of the nominal figure
 _SECTOR = 8             # results
 _PARTLY = 1.08          # of what sectors hold beside the results that one store writes to them

@@ -23,9 +23,8 @@ from typing import Any
 
 from peakgemm import select, tuned
 from peakgemm.bench.suites import SUITES
-from peakgemm.kernels import even_share
+from peakgemm.kernels.bound import shared_bytes
 from peakgemm.kernels.library import FAMILIES, RELAID, SPECIALISED, kernel_named, recipe
-from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
@@ -259,9 +258,7 @@ def gathers(shape: Sequence[int], row: Row) -> bool:
     """Whether blocks of a row's launch gathered on few SMs (`kernels.even_share`), with two or more for each."""
     kernel, config = kernel_named(row.get("kernel", SPECIALISED.name)), Config(**row["config"])
     blocks = FAMILIES[kernel].schedule(config, problem(shape, row["layout"], row.get("batch", 1)), SMS).blocks
-    wanted = kernel.shared_bytes(config)
-    asked = even_share.shared_bytes(wanted, blocks, config.min_blocks, H100)
-    return blocks > SMS and kernel is not SKINNY and asked > wanted
+    return blocks > SMS and shared_bytes(kernel, config, blocks, H100) > kernel.shared_bytes(config)
 
 
 def microseconds(row: Row) -> float:

@@ -71,6 +71,7 @@ class Family:
         reduce_macros: what it is compiled with.
         reduce_threads: in a block of it.
         relays: whether B is laid out anew first, at the start of the workspace (kernels/relay.py).
+        lives_on_l1: whether operands come by way of L1, which has what shared memory leaves of an SM's 256 KB.
     """
 
     specialisation: Callable[[Problem], dict[str, int]]
@@ -80,6 +81,7 @@ class Family:
     reduce_macros: Callable[[Config, Problem], dict[str, int]]
     reduce_threads: Callable[[Config], int]
     relays: bool = False
+    lives_on_l1: bool = False
 
 
 def _layouts_and_widths(problem: Problem) -> dict[str, int]:
@@ -115,7 +117,7 @@ def _relaid_schedule(config: Config, problem: Problem, sm_count: int) -> Schedul
 _TILED = Family(_layouts_and_widths, tiled_schedule, source.KERNELS / "ffma" / "reduce.cu", "ffma_reduce",
                 _bare_tile, lambda config: config.threads)
 _SKINNY = Family(skinny.specialisation, skinny.schedule, skinny.REDUCE, "ffma_skinny_reduce", skinny.reduce_macros,
-                 lambda config: skinny.REDUCE_THREADS)
+                 lambda config: skinny.REDUCE_THREADS, lives_on_l1=True)
 _SMALL = replace(_TILED, specialisation=small.specialisation, schedule=small.schedule)
 _RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=_relaid_schedule, relays=True)
 FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, RELAID: _RELAID, STAGED: _TILED, SKINNY: _SKINNY,

@@ -258,7 +258,7 @@ def gathers(shape: Sequence[int], row: Row) -> bool:
     """Whether blocks of a row's launch gathered on few SMs (`kernels.even_share`), with two or more for each."""
     kernel, config = kernel_named(row.get("kernel", SPECIALISED.name)), Config(**row["config"])
     blocks = FAMILIES[kernel].schedule(config, problem(shape, row["layout"], row.get("batch", 1)), SMS).blocks
-    return blocks > SMS and shared_bytes(kernel, config, blocks, H100) > kernel.shared_bytes(config)
+    return blocks > SMS and shared_bytes(kernel, config, blocks, config.min_blocks, H100) > kernel.shared_bytes(config)
 
 
 def microseconds(row: Row) -> float:

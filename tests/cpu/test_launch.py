@@ -17,7 +17,7 @@ from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
 from peakgemm.kernels import bound, small
 from peakgemm.kernels.even_share import shared_bytes
 from peakgemm.kernels.library import SPECIALISED
-from peakgemm.kernels.schemes import SCHEMES
+from peakgemm.kernels.schemes import PRODUCTS, SCHEMES
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.problem import Problem
 from peakgemm.runtime import device, driver, launch
@@ -283,13 +283,20 @@ def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch
     config = choose(thin, "sm_90", 132).config
     bound.Bound(SKINNY, config, thin, H100)
     assert asked["ffma_skinny"] == SKINNY.shared_bytes(config)
-    for bm, reduce in ((64, True), (32, False)):  # beside a small tile the second kernel's blocks have room
+    for bm, reduce in ((64, True), (32, False)):  # beside few small tiles the second kernel's blocks have room
         tile = next(c for _, c in configurations("sm_90") if (c.bm, c.bn, c.bk, c.min_blocks) == (bm, bm, 32, 1))
-        bound.Bound(SPECIALISED, replace(tile, split=0), Problem.contiguous(128, 2304, 768), H100)
+        bound.Bound(SPECIALISED, replace(tile, split=0), Problem.contiguous(32, 704, 776), H100)
         assert (asked["ffma_reduce"] > 0) is reduce
-    chosen = choose(Problem.contiguous(1536, 1536, 1536), "sm_90", 132, precision="emulated")
-    emulated.Emulated(chosen.kernel, chosen.config, Problem.contiguous(1536, 1536, 1536), H100)
-    assert asked["tensor_split"] > SCHEMES["fp16x3"].panel and asked["tensor_reduce"] > 0
+    three = next(c for _, c in configurations("sm_90") if (c.bm, c.bn, c.bk, c.min_blocks) == (64, 64, 16, 3))
+    for rows, reduce in ((2624, True), (512, False)):  # more tiles than find room, of which the last share their K
+        bound.Bound(SPECIALISED, replace(three, split=0), Problem.contiguous(rows, 640, 160), H100)
+        assert asked["ffma_specialised"] == SPECIALISED.shared_bytes(three)
+        assert (asked["ffma_reduce"] > 0) is reduce
+    product = PRODUCTS["fp16x3"]
+    for n, split in ((1023, 1), (1536, 0)):  # of more panels than find room at once nothing gathers
+        emulated.Emulated(product, replace(product.default, split=split), Problem.contiguous(n, n, n), H100)
+        assert (asked["tensor_split"] > SCHEMES["fp16x3"].panel) is (n < 1100)
+    assert asked["tensor_reduce"] > 0
 
 
 def test_threads_launch_with_their_own_arguments(calls: SimpleNamespace) -> None:

@@ -32,7 +32,8 @@ from ..runtime.launch import Launcher, load
 def _enqueue(cubin: Compiled, label: str, gpu: Gpu, arguments: bytes, shared: int, blocks: int,
              threads: int) -> Callable[[int, int, int, int, int, int], None]:
     """What launches a kernel that needs ``shared`` bytes."""
-    loaded = load(cubin, even_share.shared_bytes(shared, blocks, gpu.limits.threads_per_sm // threads, gpu), gpu)
+    room = even_share.room(cubin.registers, threads, gpu)
+    loaded = load(cubin, even_share.shared_bytes(shared, blocks, room, gpu), gpu)
     return Launcher(loaded, label, gpu, blocks, threads, arguments).enqueue
 
 

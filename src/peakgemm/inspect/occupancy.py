@@ -69,7 +69,7 @@ def occupancy(arch: Architecture, threads: int, registers: int, shared_bytes: in
             f"{arch.registers_per_sm} available on {arch.name}; use fewer threads or __launch_bounds__({threads})")
     shared = _round_up(static_shared + shared_bytes + arch.shared_reserved, arch.shared_granularity)
     limits = {
-        "registers": arch.registers_per_sm // arch.sub_partitions // per_warp * arch.sub_partitions // warps,
+        "registers": arch.blocks_by_registers(registers, threads),
         # A block without shared memory counts as one granule, so that the limit is a number that never binds.
         "shared memory": arch.shared_per_sm // max(shared, arch.shared_granularity),
         "threads": arch.warps_per_sm // warps,

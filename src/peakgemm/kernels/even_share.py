@@ -5,6 +5,14 @@ from __future__ import annotations
 from ..runtime.device import Gpu
 
 
+def room(registers: int | None, threads: int, gpu: Gpu) -> int:
+    """Blocks of ``threads`` with ``registers`` a thread that an SM has room for, whatever their shared memory.
+
+    ptxas may have left room for more than a tile was made for.
+    """
+    return min(gpu.limits.blocks_by_registers(registers or 1, threads), gpu.limits.threads_per_sm // threads)
+
+
 def shared_bytes(wanted: int, blocks: int, most: int, gpu: Gpu) -> int:
     """Dynamic shared memory in bytes of a launch, ``wanted`` at least; beside it blocks may have half a KB of static.
 
@@ -15,7 +23,7 @@ def shared_bytes(wanted: int, blocks: int, most: int, gpu: Gpu) -> int:
     Args:
         wanted: what a block needs, in bytes.
         blocks: of the launch.
-        most: blocks that an SM has room for, by registers or threads.
+        most: blocks that an SM has `room` for.
         gpu: where it is launched.
     """
     limits = gpu.limits

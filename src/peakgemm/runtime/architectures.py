@@ -48,6 +48,15 @@ class Architecture:
         """Resident warps, at most."""
         return self.threads_per_sm // self.warp_size
 
+    def blocks_by_registers(self, registers: int, threads: int) -> int:
+        """Blocks of ``threads`` with ``registers`` a thread for which an SM has the registers.
+
+        They are given to warps, in granules, and each warp lives in one of the SM's sub-partitions.
+        """
+        per_warp = -(-registers * self.warp_size // self.register_granularity) * self.register_granularity
+        each = self.registers_per_sm // self.sub_partitions // per_warp
+        return each * self.sub_partitions // -(-threads // self.warp_size)
+
     @property
     def has_cp_async(self) -> bool:
         """Asynchronous copies from global to shared memory (sm_80 and later)."""

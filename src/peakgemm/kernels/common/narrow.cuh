@@ -3,12 +3,6 @@
 #define TF32X3 1
 #define BF16X9 2
 
-__device__ __forceinline__ unsigned half_of(float x) {
-  unsigned short h;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-  return h;
-}
-
 __device__ __forceinline__ float of_half(unsigned bits) {
   float x;
   asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<unsigned short>(bits)));
@@ -36,28 +30,32 @@ __device__ __forceinline__ unsigned tf32_of(float x) {
 
 // 16 bytes of each plane.
 struct Planes {
-  unsigned words[3][4] = {};
+  unsigned words[3][4];
 
-  __device__ __forceinline__ void set(int i, float x) {
+  // Elements i and i + 1, i even.
+  __device__ __forceinline__ void set(int i, float x, float y) {
     if (SCHEME == FP16X3) {
-      const unsigned high = half_of(x);
-      put(0, i, high);
-      put(1, i, half_of((x - of_half(high)) * 2048.f));
+      const unsigned both = words[0][i / 2] = halves_of(x, y);
+      words[1][i / 2] = halves_of((x - of_half(both & 0xffffu)) * 2048.f, (y - of_half(both >> 16)) * 2048.f);
     } else if (SCHEME == TF32X3) {
-      const unsigned high = tf32_of(x);
-      words[0][i] = high;
-      words[1][i] = tf32_of(x - __uint_as_float(high));
+      set_tf32(i, x);
+      set_tf32(i + 1, y);
     } else {
 #pragma unroll
       for (int plane = 0; plane < 3; ++plane) {
-        const unsigned part = bf16_of(x);
-        put(plane, i, part);
-        x -= __uint_as_float(part << 16);
+        const unsigned first = bf16_of(x), second = bf16_of(y);
+        words[plane][i / 2] = first | second << 16;
+        x -= __uint_as_float(first << 16);
+        y -= __uint_as_float(second << 16);
       }
     }
   }
 
-  __device__ __forceinline__ void put(int plane, int i, unsigned bits) { words[plane][i / 2] |= bits << i % 2 * 16; }
+  __device__ __forceinline__ void set_tf32(int i, float x) {
+    const unsigned high = tf32_of(x);
+    words[0][i] = high;
+    words[1][i] = tf32_of(x - __uint_as_float(high));
+  }
 
   __device__ __forceinline__ uint4 piece(int plane) const {
     return make_uint4(words[plane][0], words[plane][1], words[plane][2], words[plane][3]);

@@ -51,7 +51,7 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
   const int thread = threadIdx.x;
   float v[EACH][PIECE];
   int row[EACH], piece[EACH];
-  unsigned top[EACH], count[EACH];
+  unsigned top[EACH], least[EACH], count[EACH];
   // Reading up to three elements before a piece and after it needs other elements there.
   const bool shifted = K_INNER && WIDTH == 1 && k + CHUNK <= depth && (k > 0 || first > 0) &&
                        (first + ROWS < rows || k + CHUNK + 4 <= depth);
@@ -87,15 +87,17 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
             *reinterpret_cast<const float4*>(staged + row[e] * CHUNK + piece[e] * PIECE + i);
     __syncthreads();
   }
-  // Of each row the largest magnitude, as an integer (NaN and infinity are above all numbers), and how many
-  // elements are not zero.
+  // Of each row the largest magnitude, as an integer (NaN and infinity are above all numbers), and how many elements are
+  // not zero; of each piece the smallest magnitude that is not, minus one.
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
-    top[e] = 0;
+    top[e] = 0, least[e] = ~0u;
 #pragma unroll
     for (int i = 0; i < PIECE; ++i) {
-      top[e] = max(top[e], __float_as_uint(v[e][i]) & 0x7fffffffu);
-      count[e] += v[e][i] != 0.f;
+      const unsigned magnitude = __float_as_uint(v[e][i]) & 0x7fffffffu;
+      top[e] = max(top[e], magnitude);
+      least[e] = min(least[e], magnitude - 1);  // a zero wraps around
+      count[e] += magnitude != 0;
     }
   }
   if (K_INNER) {  // a row's eight lanes
@@ -124,14 +126,10 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
     const int exponent = max(static_cast<int>(top[e] >> 23), 1) - 127;
     const int shift = finite ? max(min(TOP - exponent, 126), -126) : 0;
     const float up = __uint_as_float((127 + shift) << 23), down = __uint_as_float((127 - shift) << 23);
-    bool lossy = false;
+    const bool lossy = least[e] != ~0u && __uint_as_float(least[e] + 1) * up < LOSSY;
     Planes planes;
 #pragma unroll
-    for (int i = 0; i < PIECE; ++i) {
-      const float x = v[e][i] * up;
-      lossy |= v[e][i] != 0.f && fabsf(x) < LOSSY;
-      planes.set(i, x);
-    }
+    for (int i = 0; i < PIECE; i += 2) planes.set(i, v[e][i] * up, v[e][i + 1] * up);
 #pragma unroll
     for (int p = 0; p < PLANES; ++p)
       *reinterpret_cast<uint4*>(image + p * PLANE + piece_at(row[e], piece[e])) = planes.piece(p);

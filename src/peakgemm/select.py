@@ -67,17 +67,17 @@ _RATES: dict[Config, tuple[float, float]] = {
     _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.778, 0.745),
     _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): (0.774, 0.749),
     _ring(64, 128, 16, 8, 8, 12, slices=2, variant=4): (0.742, 0.690),
-    _ring(64, 128, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.778, 0.733),
-    _ring(32, 256, 16, 4, 16, 4, min_blocks=2, variant=1, producers=64): (0.762, 0.654),
-    _ring(32, 128, 32, 4, 8, 4, min_blocks=2, variant=1, producers=64): (0.742, 0.675),
-    _ring(32, 128, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.711, 0.596),
-    _ring(64, 64, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.680, 0.678),
+    _ring(64, 128, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.787, 0.735),
+    _ring(32, 256, 16, 4, 16, 4, min_blocks=2, variant=1, producers=64): (0.770, 0.668),
+    _ring(32, 128, 32, 4, 8, 4, min_blocks=2, variant=1, producers=64): (0.735, 0.688),
+    _ring(32, 128, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.728, 0.655),
+    _ring(64, 64, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.702, 0.677),
     _ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=4): (0.779, 0.781),
     _ring(64, 64, 32, 4, 8, 6, slices=2): (0.718, 0.681),
     _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.757, 0.739),
     _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.700, 0.539),
-    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.680, 0.618),
-    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.563, 0.632),
+    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.676, 0.635),
+    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.545, 0.630),
     _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.565, 0.490),
     _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.532, 0.490),
     _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.481, 0.402),
@@ -106,7 +106,7 @@ _WAITED = 0.30          # of a step's time, for each that the last turn of slice
                         # by steps of 32 and two slices, a K of 256 15.5
 # Where the last wave leaves an SM fewer blocks of four warps that multiply than it has room for, these do not run as
 # much faster: their time by the blocks missing, to this power, in the only wave and after others.
-_LONELY = 0.18, 0.91
+_LONELY = 0.17, 0.88
 _REDUCE_US = 0.09       # a second kernel
 _PAIR_US = 0.40         # two blocks wait for each other and add up
 _ALONE_US = 1.01        # less, where a block of a small tile knows that it has one alone

@@ -282,7 +282,7 @@ def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch
     thin = Problem(16, 11008, 4096, 4096, 4096, 11008, trans_b=True)  # lives on L1
     config = choose(thin, "sm_90", 132).config
     bound.Bound(SKINNY, config, thin, H100)
-    assert asked["ffma_skinny"] == SKINNY.shared_bytes(config)
+    assert asked["ffma_skinny"] == SKINNY.shared_bytes(config) and asked["ffma_skinny_reduce"] == 0
     for bm, reduce in ((64, True), (32, False)):  # beside few small tiles the second kernel's blocks have room
         tile = next(c for _, c in configurations("sm_90") if (c.bm, c.bn, c.bk, c.min_blocks) == (bm, bm, 32, 1))
         bound.Bound(SPECIALISED, replace(tile, split=0), Problem.contiguous(32, 704, 776), H100)

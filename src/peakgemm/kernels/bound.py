@@ -65,7 +65,8 @@ class Bound:
             threads, shared = family.reduce_threads(config), 0
             # Its blocks come where the first of many tiles leave room: 160 x 547 x 92 in 89 took 96 us instead of 64.
             # Beside few small tiles they wait on all SMs already.
-            if plan.whole or (config.min_blocks == 1 and config.bm * config.bn >= _FILLS_AN_SM):
+            waves = plan.whole and not family.lives_on_l1
+            if waves or (config.min_blocks == 1 and config.bm * config.bn >= _FILLS_AN_SM):
                 room = even_share.room(compiled["reduce"].registers, threads, gpu)
                 shared = even_share.shared_bytes(0, plan.reduce_blocks, room, gpu)
             self._reduce = Launcher(load(compiled["reduce"], shared, gpu), label, gpu, plan.reduce_blocks, threads,

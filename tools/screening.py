@@ -205,7 +205,8 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
                "And, with the rates of all tiles below 96 x 128, to {times} times of {shapes} drawn shapes with K from "
                "64 to 900"),
         fitted(WAVES, "drawn, middling",
-               "Those of tiles with two to four blocks an SM also to {times} times of {shapes} more, most of them drawn"),
+               "Those of tiles with two to four blocks an SM also to {times} times of {shapes} more, most of them "
+               "drawn"),
         fitted(ALL, "held out",
                "To {times} times of {shapes} shapes, all candidates of each, no constant had been fitted before"),
         fitted(SMALL, "small, the smaller operand by way of L1",

@@ -15,7 +15,7 @@ import pytest
 from peakgemm.emulate import bound as emulated
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
 from peakgemm.kernels import bound, small
-from peakgemm.kernels.even_share import shared_bytes
+from peakgemm.kernels.even_share import room, shared_bytes
 from peakgemm.kernels.library import SPECIALISED
 from peakgemm.kernels.schemes import PRODUCTS, SCHEMES
 from peakgemm.kernels.skinny import SKINNY
@@ -265,6 +265,14 @@ def test_no_sm_has_room_for_more_than_its_share_of_blocks(arch: str, early: bool
             assert asked == wanted or room(asked + 512) == share  # static shared memory
         else:
             assert asked == wanted
+
+
+@pytest.mark.parametrize(("registers", "threads", "blocks"), [
+    (63, 256, 4), (64, 256, 4), (65, 256, 3), (80, 256, 3), (96, 192, 3), (30, 128, 16), (16, 128, 16), (None, 1024, 2),
+    (168, 384, 1), (32, 96, 21),
+])
+def test_an_sm_has_room_by_registers_and_threads(registers: int | None, threads: int, blocks: int) -> None:
+    assert room(registers, threads, H100) == blocks
 
 
 def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ class Bound:
         self._product = Launcher(loaded, label, gpu, plan.blocks, config.block_threads, plan.arguments).enqueue
         if "reduce" in compiled:
             threads, shared = family.reduce_threads(config), 0
-            # Its blocks come where the first of many tiles leave room: 160 x 547 x 92 in 89 took 96 us instead of 64.
+            # Its blocks come where the first of many tiles leave room: 160 x 547 x 92 in 89 took 96 us instead of 63.
             # Beside few small tiles they wait on all SMs already.
             waves = plan.whole and not family.lives_on_l1
             if waves or (config.min_blocks == 1 and config.bm * config.bn >= _FILLS_AN_SM):

@@ -87,8 +87,8 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
             *reinterpret_cast<const float4*>(staged + row[e] * CHUNK + piece[e] * PIECE + i);
     __syncthreads();
   }
-  // Of each row the largest magnitude, as an integer (NaN and infinity are above all numbers), and how many elements are
-  // not zero; of each piece the smallest magnitude that is not, minus one.
+  // Of each row the largest magnitude, as an integer (NaN and infinity are above all numbers), and how many
+  // elements are not zero; of each piece the smallest magnitude that is not, minus one.
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
     top[e] = 0, least[e] = ~0u;

@@ -23,7 +23,7 @@ from typing import Any
 
 from peakgemm import select, tuned
 from peakgemm.bench.suites import SUITES
-from peakgemm.kernels.bound import shared_bytes
+from peakgemm.kernels.even_share import shared_bytes
 from peakgemm.kernels.library import FAMILIES, RELAID, SPECIALISED, kernel_named, recipe
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
@@ -262,8 +262,10 @@ def fitted(path: Path, screening: str, what: str) -> str:
 def gathers(shape: Sequence[int], row: Row) -> bool:
     """Whether blocks of a row's launch gathered on few SMs (`kernels.even_share`), with two or more for each."""
     kernel, config = kernel_named(row.get("kernel", SPECIALISED.name)), Config(**row["config"])
-    blocks = FAMILIES[kernel].schedule(config, problem(shape, row["layout"], row.get("batch", 1)), SMS).blocks
-    return blocks > SMS and shared_bytes(kernel, config, blocks, config.min_blocks, H100) > kernel.shared_bytes(config)
+    family, wanted = FAMILIES[kernel], kernel.shared_bytes(config)
+    blocks = family.schedule(config, problem(shape, row["layout"], row.get("batch", 1)), SMS).blocks
+    return (blocks > SMS and not family.lives_on_l1
+            and shared_bytes(wanted, blocks, config.min_blocks, H100) > wanted)
 
 
 def microseconds(row: Row) -> float:

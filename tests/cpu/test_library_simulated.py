@@ -11,7 +11,7 @@ import pytest
 
 import stand_in
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels import bound
+from peakgemm.kernels import bound, even_share
 from peakgemm.kernels.library import RELAID, SPECIALISED, copied_by_words
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import ONCE, schedule
@@ -233,8 +233,8 @@ def test_a_b_laid_out_anew_is_what_the_product_reads(monkeypatch: pytest.MonkeyP
     def launcher(entry: str, *rest: Any) -> Any:
         return SimpleNamespace(enqueue=lambda *addresses: launched.append((entry, addresses)))
 
-    monkeypatch.setattr(bound, "load", lambda compiled, shared, gpu: compiled.entry)
-    monkeypatch.setattr(bound, "Launcher", launcher)
+    monkeypatch.setattr(even_share, "load", lambda compiled, shared, gpu: compiled.entry)
+    monkeypatch.setattr(even_share, "Launcher", launcher)
     config = next(config for kernel, config in configurations("sm_90") if kernel is SPECIALISED)
     p = Problem(512, 510, 4096, 4096, 4096, 510, trans_b=True)
     made = bound.Bound(RELAID, replace(config, split=0), p, stand_in.GPU)

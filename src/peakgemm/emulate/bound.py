@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from functools import lru_cache
 
 from ..errors import InvalidValue
@@ -24,17 +23,8 @@ from ..kernels.schemes import (
 from ..kernels.validity import require
 from ..problem import Config, Problem
 from ..runtime import driver
-from ..runtime.compile import Compiled, in_parallel
+from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu, activated
-from ..runtime.launch import Launcher, load
-
-
-def _enqueue(cubin: Compiled, label: str, gpu: Gpu, arguments: bytes, shared: int, blocks: int,
-             threads: int) -> Callable[[int, int, int, int, int, int], None]:
-    """What launches a kernel that needs ``shared`` bytes."""
-    room = even_share.room(cubin.registers, threads, gpu)
-    loaded = load(cubin, even_share.shared_bytes(shared, blocks, room, gpu), gpu)
-    return Launcher(loaded, label, gpu, blocks, threads, arguments).enqueue
 
 
 class Emulated:
@@ -69,7 +59,7 @@ class Emulated:
         if plan.reduce_blocks:
             passes.append((reduce_recipe(scheme, config, gpu.arch), 0, plan.reduce_blocks, REDUCE_THREADS))
         compiled = in_parallel(lambda each: each[0].make("cubin"), passes)
-        self._passes = tuple(_enqueue(cubin, label, gpu, plan.arguments, *shape)
+        self._passes = tuple(even_share.launches(cubin, label, gpu, plan.arguments, *shape)
                              for cubin, (_, *shape) in zip(compiled, passes, strict=True))
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
@@ -113,7 +103,7 @@ class SplitB:
         plan = emulation(*product_on(scheme, gpu.limits), problem, gpu.sm_count, ready_a=1)
         self.bytes = plan.workspace_bytes
         split = split_recipe(scheme, problem, gpu.arch).make("cubin")
-        self._split = _enqueue(split, f"{scheme.name} {problem.layout}", gpu, plan.arguments, scheme.panel,
+        self._split = even_share.launches(split, f"{scheme.name} {problem.layout}", gpu, plan.arguments, scheme.panel,
                                plan.split_blocks, SPLIT_THREADS)
 
     def launch(self, b: int, memory: int, stream: int) -> None:

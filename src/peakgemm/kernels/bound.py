@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 from ..problem import Config, Problem
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
-from ..runtime.launch import Launcher, load
 from . import even_share, relay
 from .library import FAMILIES, compilations
 from .registry import Kernel
 from .validity import require
 
-
-def shared_bytes(kernel: Kernel, config: Config, blocks: int, most: int, gpu: Gpu) -> int:
-    """Dynamic shared memory in bytes of a launch of ``blocks``, where an SM has room for ``most``; see `even_share`.
-
-    A kernel that lives on L1 asks for no more than it needs, but where it has a block an SM at most: 16 x 11008 x 4096
-    took 98 us instead of 79.
-    """
-    wanted = kernel.shared_bytes(config)
-    if FAMILIES[kernel].lives_on_l1 and blocks > gpu.sm_count:
-        return wanted
-    return even_share.shared_bytes(wanted, blocks, most, gpu)
-
-
 _FILLS_AN_SM = 64 * 64  # results of a tile, beside which there is little room
-_Enqueue = Callable[[int, int, int, int, int, int], None]
 
 
 class Bound:
@@ -48,9 +32,9 @@ class Bound:
         plan = family.schedule(config, problem, gpu.sm_count)
         self.workspace_bytes = plan.workspace_bytes
         # Of the launchers the bound methods: through the objects each call would take 0.13 us more.
-        self._product: _Enqueue | None = None
-        self._reduce: _Enqueue | None = None
-        self._relay: _Enqueue | None = None
+        self._product: even_share.Enqueue | None = None
+        self._reduce: even_share.Enqueue | None = None
+        self._relay: even_share.Enqueue | None = None
         self._relaid_bytes = 0
         if plan.blocks == 0:
             return
@@ -58,24 +42,23 @@ class Bound:
         jobs = compilations(kernel, config, problem, gpu.arch, plan)
         made = in_parallel(lambda job: job(), jobs.values()) if len(jobs) > 1 else [jobs["product"]()]
         compiled = dict(zip(jobs, made, strict=True))
-        room = even_share.room(compiled["product"].registers, config.block_threads, gpu)
-        loaded = load(compiled["product"], shared_bytes(kernel, config, plan.blocks, room, gpu), gpu)
-        self._product = Launcher(loaded, label, gpu, plan.blocks, config.block_threads, plan.arguments).enqueue
+        # A kernel that lives on L1 asks for no more than it needs, but where it has a block an SM at most: 16 x 11008 x
+        # 4096 took 98 us instead of 79.
+        self._product = even_share.launches(
+            compiled["product"], label, gpu, plan.arguments, kernel.shared_bytes(config), plan.blocks,
+            config.block_threads, even=not family.lives_on_l1 or plan.blocks <= gpu.sm_count)
         if "reduce" in compiled:
-            threads, shared = family.reduce_threads(config), 0
             # Its blocks come where the first of many tiles leave room: 160 x 547 x 92 in 89 took 96 us instead of 63.
             # Beside few small tiles they wait on all SMs already.
-            waves = plan.whole and not family.lives_on_l1
-            if waves or (config.min_blocks == 1 and config.bm * config.bn >= _FILLS_AN_SM):
-                room = even_share.room(compiled["reduce"].registers, threads, gpu)
-                shared = even_share.shared_bytes(0, plan.reduce_blocks, room, gpu)
-            self._reduce = Launcher(load(compiled["reduce"], shared, gpu), label, gpu, plan.reduce_blocks, threads,
-                                    plan.arguments).enqueue
+            waves = plan.whole > 0 and not family.lives_on_l1
+            self._reduce = even_share.launches(
+                compiled["reduce"], label, gpu, plan.arguments, 0, plan.reduce_blocks, family.reduce_threads(config),
+                even=waves or (config.min_blocks == 1 and config.bm * config.bn >= _FILLS_AN_SM))
         if "relay" in compiled:
             first = relay.relay(problem)
             self._relaid_bytes = first.size
-            self._relay = Launcher(load(compiled["relay"], 0, gpu), label, gpu, first.blocks, relay.THREADS,
-                                   first.arguments).enqueue
+            self._relay = even_share.launches(compiled["relay"], label, gpu, first.arguments, 0, first.blocks,
+                                              relay.THREADS, even=False)
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         """Enqueue ``C = alpha op(A) op(B) + beta C0`` on ``stream`` (a ``CUstream`` as an integer) and return.

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from ..runtime.compile import Compiled
 from ..runtime.device import Gpu
+from ..runtime.launch import Launcher, load
+
+Enqueue = Callable[[int, int, int, int, int, int], None]  # see `runtime.launch.Launcher.enqueue`
+
+
+def launches(cubin: Compiled, label: str, gpu: Gpu, arguments: bytes, wanted: int, blocks: int, threads: int,
+             *, even: bool = True) -> Enqueue:
+    """What launches a kernel whose blocks need ``wanted`` bytes of dynamic shared memory.
+
+    Where ``even``, they ask for `shared_bytes`.
+
+    Raises:
+        InvalidValue, MissingComponent, LaunchFailed: see `Launcher` and `load`.
+    """
+    asked = shared_bytes(wanted, blocks, room(cubin.registers, threads, gpu), gpu) if even else wanted
+    return Launcher(load(cubin, asked, gpu), label, gpu, blocks, threads, arguments).enqueue
 
 
 def room(registers: int | None, threads: int, gpu: Gpu) -> int:
     """Blocks of ``threads`` with ``registers`` a thread that an SM has room for, whatever their shared memory.
 
-    ptxas may have left room for more than a tile was made for.
+    ptxas may have left room for more than a tile was made for. None: registers are not known, nor counted.
     """
     return min(gpu.limits.blocks_by_registers(registers or 1, threads), gpu.limits.threads_per_sm // threads)
 

@@ -122,6 +122,28 @@ def test_what_the_guard_reroutes(name: str) -> None:
             within(c, a, b, 16)
 
 
+@pytest.mark.parametrize("name", ["fused", "streamed", "narrow", "turned", "turned fused"])
+@pytest.mark.parametrize("planted", ["a", "b"])
+def test_rows_of_elements_that_lose_bits(name: str, planted: str) -> None:
+    """Four large elements of each chunk of a row, and all others far smaller, in every row of an operand: no matter as
+    long as the large ones meet something, a half tile by FFMAs where they meet zeros."""
+    m, n, k = 60, 64, 128
+    layout = "TN" if name == "narrow" else "NN"
+    for orders, met, rows, rerouted in ((20, False, slice(None), 0), (32, True, slice(None), 0),
+                                        (32, False, slice(5, 6), 1), (32, True, slice(5, 6), 0)):
+        x, y = normal(m, k), normal(k, n, seed=1)
+        x[rows] = np.random.default_rng(SEED).uniform(1, 2, x[rows].shape) * 2.0**-orders
+        x[rows, ::16] = 1.5
+        if not met:
+            y[::16] = 0
+        a, b = (x, y) if planted == "a" else (y.T.copy(), x.T.copy())
+        stored = a.T.copy() if layout == "TN" else a
+        c = np.full((a.shape[0], b.shape[1]), np.nan, np.float32)
+        problem = Problem(*c.shape, k, stored.shape[1], b.shape[1], c.shape[1], trans_a=layout == "TN")
+        assert product(name, problem, stored, b, c) == rerouted, (orders, met, rows)
+        within(c, a, b, 8)  # eight products make some of the sums, and whatever is promised for few
+
+
 @pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
 def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
     """Thirty-two products that make 2^110, then sums of 32 of which none changes that by itself: in all 5.6 of its last

@@ -155,6 +155,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
       mbarrier_wait(full + 8 * stage, parity);
       const int4 told = *reinterpret_cast<const int4*>(tail + BN * 4);
       bool over, lossy;
+      unsigned small_rows = 0;  // of the warp's, a bit each
       hold = right.holds(told, g.K, lossy) && hold;
       while (__any_sync(~0u, a.split(at, over) || lossy)) {
         int zeros[2];
@@ -163,8 +164,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
         const bool any_small = __any_sync(~0u, small[0] || small[1]);
         if (__any_sync(~0u, over || any_small || a.pending) && a.scale_anew(at, small, sum)) continue;
         a.missing[0] += zeros[0], a.missing[1] += zeros[1];
-        if (any_small || lossy)
-          hold = lossy_holds(ring + stage * STAGE, lines, tail, a.rows_of(small), place.n % ROWS) && hold;
+        if (any_small) small_rows = a.rows_of(small);
         break;
       }
       const unsigned long long b = matrix_descriptor(first_stage + stage * STAGE + A_BYTES);
@@ -191,6 +191,9 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
           if (k == 3 && strip + 1 == STRIPS && (--left > 0 || group == 0)) pass_turn(group);
           wgmma_wait<0>();
           if (k == 3) {
+            if (small_rows || lossy)
+              hold = lossy_sums_hold(high, strip, ring + stage * STAGE, lines, tail, place.n % ROWS,
+                                     g.N - place.n - strip * STRIP, small_rows, lossy) && hold;
             if (strip + 1 == STRIPS) {
               __syncwarp();
               if (lane == 0) mbarrier_arrive(empty + 8 * stage);

@@ -104,7 +104,7 @@ class SplitB:
         self.bytes = plan.workspace_bytes
         split = split_recipe(scheme, problem, gpu.arch).make("cubin")
         self._split = even_share.launches(split, f"{scheme.name} {problem.layout}", gpu, plan.arguments, scheme.panel,
-                               plan.split_blocks, SPLIT_THREADS)
+                                          plan.split_blocks, SPLIT_THREADS)
 
     def launch(self, b: int, memory: int, stream: int) -> None:
         """Enqueue the split of the operand at ``b`` into ``memory``.

@@ -90,12 +90,11 @@ def test_what_the_guard_reroutes(name: str) -> None:
     b = normal(k, n, seed=1)
     columns = 64 if name in ("fused", "narrow") else 128
     across = -(-n // columns)
-    # A row with few terms is refused in its half tile; both halves are for an infinity in one, and where a guard of its
-    # own looks at panels for a span, too; who splits rows for its own half alone refuses that. A tiny element does no
-    # harm where the others make the sums.
-    first, own = 2 * across, KERNELS[name] in (FUSED, STREAMED)
-    for planted, rerouted in (("infinity", across if own else first), ("identity", across), ("huge", 3 * across),
-                              ("tiny", 0), ("span", across if own else first)):
+    # A row with few terms, or of too large a span, is refused in its half tile; both halves are for an infinity in one,
+    # but for those who split rows for their own half alone. A tiny element does no harm where the others make the sums.
+    own = KERNELS[name] in (FUSED, STREAMED)
+    for planted, rerouted in (("infinity", across if own else 2 * across), ("identity", across), ("huge", 3 * across),
+                              ("tiny", 0), ("span", across)):
         a = normal(m, k)
         if planted == "infinity":
             a[3, 5] = np.inf
@@ -122,7 +121,7 @@ def test_what_the_guard_reroutes(name: str) -> None:
             within(c, a, b, 16)
 
 
-@pytest.mark.parametrize("name", ["fused", "streamed", "narrow", "turned", "turned fused"])
+@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow", "turned", "turned fused"])
 @pytest.mark.parametrize("planted", ["a", "b"])
 def test_rows_of_elements_that_lose_bits(name: str, planted: str) -> None:
     """Four large elements of each chunk of a row, and all others far smaller, in every row of an operand: no matter as
@@ -142,6 +141,21 @@ def test_rows_of_elements_that_lose_bits(name: str, planted: str) -> None:
         problem = Problem(*c.shape, k, stored.shape[1], b.shape[1], c.shape[1], trans_a=layout == "TN")
         assert product(name, problem, stored, b, c) == rerouted, (orders, met, rows)
         within(c, a, b, 8)  # eight products make some of the sums, and whatever is promised for few
+
+
+@pytest.mark.parametrize(("name", "planted"), [("fused", "a"), ("streamed", "b"), ("fp16x3", "a")])
+@pytest.mark.parametrize(("k", "variant"), [(80, 1), (100, 2)])
+def test_short_chunks_of_elements_that_lose_bits(name: str, planted: str, k: int, variant: int) -> None:
+    """Sums that are carried over within a chunk, of a last one that has no k-steps for its last part; and zeros, which
+    nobody has to ask about."""
+    a, b = normal(60, k), normal(k, 64, seed=1)
+    wide = a if planted == "a" else b.T
+    wide[:, 1:] *= np.float32(2.0**-30)
+    wide[:, ::8] = 1.5
+    a[7:50], b[:, 3:60] = 0, 0
+    c = np.full((60, 64), np.nan, np.float32)
+    assert product(name, Problem.contiguous(60, 64, k), a, b, c, variant=variant) == 0
+    within(c, a, b, 8)
 
 
 @pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
@@ -164,10 +178,14 @@ def test_the_guard_where_blocks_share_k(name: str) -> None:
     """A part of K by FFMAs and the others not; a row with few terms in each part is judged by all of K."""
     m, n, k = 64, 64, 200
     b = normal(k, n, seed=1)
-    for planted in ("infinity", "few", "enough"):
+    for planted in ("infinity", "span", "few", "enough"):
         a, rerouted = normal(m, k), int(planted != "enough")  # of the lower half tile there are no rows
         if planted == "infinity":
             a[3, 5] = np.inf
+        elif planted == "span":  # in each part but the last, and who looks at panels counts parts
+            rerouted = 3 if name == "fp16x3" else 1
+            a[3] *= 2.0**-30
+            a[3, ::25], b[::25] = 1, 0
         else:  # fewer than 32 in each of four parts, 20 or 100 in all
             a[3, np.arange(k) % (10 if planted == "few" else 2) > 0] = 0
         c = np.full((m, n), np.nan, np.float32)

@@ -70,7 +70,8 @@ class Emulated:
             enqueue(a, b, c0, c, workspace, stream)
 
     def rerouted(self, workspace: int, stream: int) -> int:
-        """How many half tiles the guard rerouted in the last launch with ``workspace``; waits for ``stream``.
+        """How many half tiles the guard rerouted in the last launch with ``workspace``, in whole or, where blocks share
+        their K, in part; waits for ``stream``.
 
         Raises:
             LaunchFailed: the device's error.
@@ -81,7 +82,7 @@ class Emulated:
             driver.demand("waiting for a stream", "cuStreamSynchronize", ctypes.c_void_p(stream))
             driver.demand("a copy between host and device", "cuMemcpyDtoH_v2", ctypes.byref(found),
                           ctypes.c_uint64(workspace + offset), ctypes.c_size_t(ctypes.sizeof(found)))
-        return sum(found)
+        return min(sum(found), self.half_tiles)  # of panels, parts are counted
 
 
 @lru_cache(maxsize=1024)

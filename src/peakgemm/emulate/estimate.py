@@ -26,10 +26,10 @@ from ..kernels.widths import widths
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 
-# Fitted to times on an H100; root mean square error against 604 of results/h100/experiments-share.json 7 % (8 % against
-# the 899 of tensor-kernels.json, whose blocks were not dealt evenly). A tile's chunk of K, the rest of a tile, what
-# launches cost, what moves through memory (of its nominal bandwidth).
-_CHUNK_US, _TILE_US = {"fp16x3": 1.065, "tf32x3": 1.25, "bf16x9": 2.95}, 2.5
+# Fitted to times on an H100: 604 of results/h100/experiments-share.json (root mean square error 7 %), what is of the
+# product kernel again to 163 of experiments-factors.json (6 %). A tile's chunk of K, the rest of a tile, what launches
+# cost, what moves through memory (of its nominal bandwidth).
+_CHUNK_US, _TILE_US = {"fp16x3": 1.05, "tf32x3": 1.25, "bf16x9": 2.95}, 2.5
 _FUSED_CHUNK_US, _FUSED_TILE_US = 1.22, 2.0
 _FUSED_SKEW_US = 0.275, 0.26  # more for a chunk of A, of B, whose rows start anywhere
 _FUSED_COLUMNS_US = 0.085  # and where K is contiguous in B: a lane has pieces of four columns
@@ -42,11 +42,9 @@ _SKEW_DOWN_US = 0.24   # more again where it is A's columns that are contiguous
 _FUSED_EDGE, _STREAMED_EDGE = 1.19, {64: 1.15, 128: 1.0}
 _RAMP_US = 2.6         # until what is split on the way comes at the bandwidth of the memory
 _FUSED_SHARE = 0.91    # and of that what the fused kernel reaches
-# More for a chunk whose sums are carried over twice (of the product kernel, which otherwise promotes while it
-# multiplies; fitted to fp16x3) or four times: of the product kernel (reckoned), of the fused one, and by columns of a
-# tile of the streamed one.
-_TWICE_US = 0.245
-_FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.9, 0.265, {64: 0.24, 128: 0.71}
+# More for a chunk whose sums are carried over four times: of the product kernel (reckoned), of the fused one, and by
+# columns of a tile of the streamed one. Twice costs nothing more.
+_FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.4, 0.265, {64: 0.24, 128: 0.71}
 _TURNED_ACROSS_US = 1.3  # more for a tile of C^T where rows of C start anywhere: pieces of eight floats
 _START_US, _FUSED_START_US, _STREAMED_START_US, _REDUCE_US = 4.3, 1.8, 4.9, 1.6
 _BANDWIDTH = 0.82
@@ -104,7 +102,7 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
         moved = (p.m * p.k + p.k * p.n + p.m * p.n) / _FUSED_SHARE
     else:
         chunk, moved = _CHUNK_US[scheme.name], 0.0
-        chunk += {TWICE: _TWICE_US, FOUR_TIMES: _FOUR_TIMES_US}.get(config.variant & ~TURNED, 0.0)
+        chunk += _FOUR_TIMES_US if four_times else 0.0
         panels = sum(operand(scheme, rows, p.k, p.batch.sizes, strides).bytes
                     for name, rows, strides in (("a", p.m, p.batch.a), ("b", p.n, p.batch.b)) if name != ready)
         begin = _START_US + panels * (1 + _FLOAT / (scheme.planes * scheme.element)) * slow / bandwidth

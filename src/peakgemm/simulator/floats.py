@@ -151,13 +151,13 @@ def _fma_exact(a: float, b: float, c: float) -> float:
 def minimum32(a: Array, b: Array, nan: bool = False) -> Array:
     """PTX ``min.f32``: the number where one is NaN (NaN with ``.NaN``), and -0 below +0."""
     r = np.minimum(a, b) if nan else np.fmin(a, b)
-    return np.where((a == b) & np.signbit(a), a, r)
+    return np.where(a == b, np.where(np.signbit(a), a, b), r)  # of two zeros NumPy gives either
 
 
 def maximum32(a: Array, b: Array, nan: bool = False) -> Array:
     """PTX ``max.f32``: the number where one is NaN (NaN with ``.NaN``), and +0 above -0."""
     r = np.maximum(a, b) if nan else np.fmax(a, b)
-    return np.where((a == b) & np.signbit(b), a, r)
+    return np.where(a == b, np.where(np.signbit(a), b, a), r)
 
 
 def bfloat_to_float(x: Array) -> Array:

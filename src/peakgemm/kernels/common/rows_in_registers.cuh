@@ -285,7 +285,20 @@ struct RowsInRegisters {
     return true;
   }
 
-  // A bit for each of the warp's 16 rows that has small elements.
+  // A bit for each of the warp's 16 rows that has elements of a chunk that are not zero.
+  __device__ __forceinline__ unsigned rows_with_any() const {
+    bool any[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      unsigned bits = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) bits |= high[i / 2][i % 2 * 2 + r];
+      any[r] = !outside[r] && bits & 0x7fff7fffu;
+    }
+    return rows_of(any);
+  }
+
+  // A bit for each of the warp's 16 rows of which a lane has `small` (or any other mark).
   __device__ __forceinline__ static unsigned rows_of(const bool (&small)[2]) {
     unsigned rows = 0;
 #pragma unroll

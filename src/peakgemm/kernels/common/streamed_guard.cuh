@@ -34,28 +34,31 @@ __device__ __forceinline__ bool meeting_holds(const char* stage, const Layout& l
 }
 
 // Whether this warp's sums hold of which a row or a column has lost bits. Where a sum of first planes, of a chunk or of
-// its last part, is SURELY, sum |a||b| is, too: of normal data one in 14,000 is less. Only for those `meeting_holds` is
+// its first part, is SURELY, sum |a||b| is, too: of normal data one in 14,000 is less. Only for those `meeting_holds` is
 // asked. Asked for each row and column that had lost bits, 2048 x 512 x 4096 took 1273 us where A was a softmax, and 65
 // with normal data.
 //
-// `high`: a strip's sums; `there`: its columns to the edge; `rows`: a bit each; `columns`: whether columns have, too.
+// `high`: a strip's sums; `there`: its columns to the edge; `rows`: a bit for each row that has and, where columns have, a
+// bit, 16 bits up, for each that is not zero.
 constexpr float SURELY = LOSSY * 0x1p27f;
 constexpr int MOST_WEAK = 32;  // sums of a strip to be asked for; with more the half tile is not worth it
 template <class Layout>
 __device__ __forceinline__ bool lossy_sums_hold(const float (&high)[STRIP_SUMS], int strip, const char* stage,
                                                 const Layout& lines, const char* tail, int first_column, int there,
-                                                unsigned rows, bool columns) {
+                                                unsigned rows) {
   const float* const scales = reinterpret_cast<const float*>(tail) + strip * STRIP;
   const int lane = threadIdx.x % 32, beside = lane % 4 * 2;
   unsigned weak[2] = {0, 0}, across = 0;  // of this lane's two rows, a bit for each of its columns
 #pragma unroll
-  for (int i = 0; i < STRIP_SUMS / 2; ++i)
+  for (int i = 0; i < STRIP_SUMS / 2; ++i) {
+    const bool zeros = scales[i / 2 * 8 + i % 2 + beside] == 0.f;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) weak[r] |= static_cast<unsigned>(fabsf(high[i / 2 * 4 + 2 * r + i % 2]) < SURELY) << i;
+    for (int r = 0; r < 2; ++r)
+      weak[r] |= static_cast<unsigned>(!zeros && fabsf(high[i / 2 * 4 + 2 * r + i % 2]) < SURELY) << i;
+  }
 #pragma unroll
   for (int word = 0; word < STRIP / 32; ++word) {
-    const unsigned bits =
-        columns ? RightSeen::lossy_columns(tail, first_column, strip * (STRIP / 32) + word) >> beside : 0;
+    const unsigned bits = RightSeen::lossy_columns(tail, first_column, strip * (STRIP / 32) + word) >> beside;
     across |= (bits & 3 | bits >> 6 & 12 | bits >> 12 & 48 | bits >> 18 & 192) << 8 * word;
   }
   const int left = there - beside, inside = left <= 0 ? 0 : left / 8 * 2 + min(left % 8, 2);
@@ -63,16 +66,15 @@ __device__ __forceinline__ bool lossy_sums_hold(const float (&high)[STRIP_SUMS],
   int most = MOST_WEAK;
 #pragma unroll 1
   for (int r = 0; r < 2; ++r) {
-    unsigned mine = (r ? weak[1] : weak[0]) & present & (rows >> lane / 4 + 8 * r & 1 ? ~0u : across);
+    const int at = lane / 4 + 8 * r;
+    unsigned mine = (r ? weak[1] : weak[0]) & present & (rows >> at & 1 ? ~0u : rows >> at + 16 & 1 ? across : 0);
 #pragma unroll 1
     for (unsigned lanes; (lanes = __ballot_sync(~0u, mine)) != 0;) {
       const int source = __ffs(lanes) - 1, i = __shfl_sync(~0u, __ffs(mine) - 1, source);
       const int row = threadIdx.x / 32 * 16 + source / 4 + 8 * r, column = i / 2 * 8 + i % 2 + source % 4 * 2;
       // By votes, for ptxas to see that a warp stays together: it would take the uniform registers from the loop around
       // this, and spill.
-      if (__any_sync(~0u, scales[column] != 0.f) &&
-          !__all_sync(~0u, meeting_holds(stage, lines, row, strip * STRIP + column, most)))
-        return false;
+      if (!__all_sync(~0u, meeting_holds(stage, lines, row, strip * STRIP + column, most))) return false;
       if (lane == source) mine &= mine - 1;
     }
   }

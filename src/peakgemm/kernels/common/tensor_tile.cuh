@@ -46,9 +46,28 @@ __device__ __forceinline__ void multiply_low(float (&d)[ACCUMULATORS], unsigned 
   }
 }
 
-// sum += scale_i scale_j part, with the scales of a chunk: those of rows, then those of columns.
+// scale_i scale_j of this thread's two rows, where all columns have the same; else negative. All lanes of a warp call.
+struct Factors {
+  float top, bottom;
+
+  __device__ __forceinline__ void find(const float* scales, int row) {
+    const uint4 all = *reinterpret_cast<const uint4*>(scales + ROWS + 4 * (threadIdx.x % 32));  // none is negative
+    const unsigned most = __reduce_max_sync(~0u, max(max(all.x, all.y), max(all.z, all.w)));
+    const auto other = [=](unsigned x) { return static_cast<int>(x != most) & static_cast<int>(x != 0); };
+    const bool several = __any_sync(~0u, other(all.x) | other(all.y) | other(all.z) | other(all.w));  // zeros': zero
+    top = several ? -1.f : scales[row] * __uint_as_float(most);
+    bottom = scales[row + 8] * __uint_as_float(most);
+  }
+};
+
+// sum += scale_i scale_j part, with the scales of a chunk, those of rows, then those of columns; or with `factors`.
 __device__ __forceinline__ void promote(float (&sum)[ACCUMULATORS], const float (&part)[ACCUMULATORS],
-                                        const float* scales, int row, int column) {
+                                        const Factors& factors, const float* scales, int row, int column) {
+  if (__all_sync(~0u, factors.top >= 0.f)) {
+#pragma unroll
+    for (int i = 0; i < ACCUMULATORS; ++i) sum[i] = fmaf(part[i], i / 2 % 2 ? factors.bottom : factors.top, sum[i]);
+    return;
+  }
   const float* const rows = scales + row;
   const float* const columns = scales + ROWS + column;
   const float top = rows[0], bottom = rows[8];
@@ -73,14 +92,14 @@ __device__ __forceinline__ void pass_turn(int group) {
 
 // A chunk, by its two halves' descriptors and its scales. `pass` is called when all is issued, `read` when the operands
 // have been. What it leaves in `rest` is to be promoted, with its scales, by the next chunk while that one's corrections
-// are multiplied; here `rest` and `last` are what the chunk before has left. Of the array that wgmma writes ptxas could
-// not tell that its values are there, and would wait.
+// are multiplied; here `rest`, `factors` and `last` are what the chunk before has left. Of the array that wgmma writes
+// ptxas could not tell that its values are there, and would wait.
 constexpr bool LATER = !TWICE && !FOUR_TIMES;  // those promote all at once
 template <class Pass, class Read>
 __device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], float (&rest)[ACCUMULATORS],
                                           const unsigned long long (&a)[2], const unsigned long long (&b)[2],
-                                          const float* last, const float* scales, int row, int column, Pass pass,
-                                          Read read) {
+                                          const float* last, Factors& factors, const float* scales, int row, int column,
+                                          Pass pass, Read read) {
   float high[ACCUMULATORS], low[ACCUMULATORS];
   wgmma_fence();
   if (TWICE) {  // the first time under way
@@ -89,8 +108,9 @@ __device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], float (&re
     multiply_low<false>(low, a[0], b[0]);
     multiply_low<true>(low, a[1], b[1]);
     wgmma_commit();
+    factors.find(scales, row);
     wgmma_wait<1>();
-    promote(sum, high, scales, row, column);
+    promote(sum, high, factors, scales, row, column);
     wgmma_fence();
     multiply_high<false>(high, a[1], b[1]);
   } else if (FOUR_TIMES) {
@@ -101,8 +121,9 @@ __device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], float (&re
       multiply<false>(high, a[step / 2], 0, b[step / 2], 0, step % 2);
       if (step == 3) break;
       wgmma_commit();
+      if (step == 0) factors.find(scales, row);
       wgmma_wait<0>();
-      promote(sum, high, scales, row, column);
+      promote(sum, high, factors, scales, row, column);
       wgmma_fence();
     }
   } else {
@@ -110,18 +131,19 @@ __device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], float (&re
     multiply_low<true>(low, a[1], b[1]);
     wgmma_commit();
     __syncwarp();  // nothing of what follows goes before them
-    promote(sum, rest, last, row, column);
+    promote(sum, rest, factors, last, row, column);
     wgmma_fence();
     multiply_high<false>(high, a[0], b[0]);
     multiply_high<true>(high, a[1], b[1]);
   }
   wgmma_commit();
   pass();
+  if (LATER) factors.find(scales, row);
   wgmma_wait<0>();
   read();
 #pragma unroll
   for (int i = 0; i < ACCUMULATORS; ++i) rest[i] = fmaf(low[i], 1.f / LOW_SCALE, high[i]);
-  if (!LATER) promote(sum, rest, scales, row, column);
+  if (!LATER) promote(sum, rest, factors, scales, row, column);
 }
 
 // The results of a warp, 8 x 64 of its 16 x BN sums at a time, by way of `staged`; `row`: its first.

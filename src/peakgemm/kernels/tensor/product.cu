@@ -20,6 +20,8 @@
 #include "common/split_panel.cuh"
 #include "common/wgmma.cuh"
 #include "common/guard.cuh"
+#include "common/mma.cuh"
+#include "common/lost_bits.cuh"
 #include "common/output.cuh"
 #include "common/ieee_tile.cuh"
 #include "common/tensor_tile.cuh"
@@ -51,6 +53,7 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
   extern __shared__ __align__(1024) char ring[];
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES + 4];
   __shared__ int verdicts[2];  // of the guard, for this tile and the next
+  __shared__ int lost[COMPUTE / 32];  // each warp's, where bits were lost
   const Gemm& g = e.g;
   Progress* const progress = reinterpret_cast<Progress*>(workspace);
   const char* const all_a = panels_a(e, workspace);
@@ -152,6 +155,7 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
 #pragma unroll
       for (int i = 0; i < ACCUMULATORS; ++i) sum[i] = rest[i] = 0.f;
       const float* last = reinterpret_cast<const float*>(all_scales + slot * 2 * SCALE_BYTES);  // of no products yet
+      Factors factors = {0.f, 0.f};
 #pragma unroll 1
       for (int then = left - (s.end - s.begin); left > then;) {
         const float* const scales = reinterpret_cast<const float*>(all_scales + slot * 2 * SCALE_BYTES);
@@ -169,7 +173,7 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
         take_turn(group);
         const bool more = --left > 0;
         add_chunk(
-            sum, rest, a, b, last, scales, row, column,
+            sum, rest, a, b, last, factors, scales, row, column,
             [=] {
               if (more || group == 0) pass_turn(group);
             },
@@ -179,19 +183,31 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
             });
         last = scales;
       }
-      if (LATER) promote(sum, rest, last, row, column);
+      if (LATER) promote(sum, rest, factors, last, row, column);
       mbarrier_wait(told + 8 * (turn % 2), turn / 2 % 2);
-      const bool broken = verdicts[turn % 2] >> group & 1;
+      const int verdict = verdicts[turn % 2];
       __syncwarp();
       if (lane == 0) mbarrier_arrive(heard + 8 * (turn % 2));
       ++turn;
       segment_of(g, chunks, anew(work) / 2, anew(work) % 2, s);  // again, for want of registers
       const Place place = cluster_place(g, s.tile);
+      const bool wholly = verdict >> group & 1;
+      bool broken = wholly;
+      if (!wholly && verdict & LOST_BITS) {
+        const char* const a = panel_of(all_a, batch_offset(g, e.a_step, place.batch), place.m, g.M, chunks, 0);
+        const char* const b = panel_of(all_b, batch_offset(g, e.b_step, place.batch), place.n, g.N, chunks, 0);
+        const bool holds = lossy_sums_hold(a, b, s.begin, s.end, threadIdx.x / 32 * 16);
+        if (lane == 0) lost[threadIdx.x / 32] = !holds;
+        warpgroup_meets(group);
+#pragma unroll
+        for (int warp = 0; warp < 4; ++warp) broken |= lost[4 * group + warp];
+      }
       const Output out(g, place, C0, C, reinterpret_cast<float*>(workspace + e.partial_offset), s.slot);
       float* const staging = reinterpret_cast<float*>(all_scales + SLOTS * 2 * SCALE_BYTES) + group * IEEE_FLOATS;
       if (broken) {
         reroute(A, B, out, e, place, s, staging, group);
-        if (threadIdx.x % 128 == 0 && s.begin == 0 && 64 * group < out.rows) atomicAdd(&progress->rerouted, 1);
+        if (threadIdx.x % 128 == 0 && (s.begin == 0 || !wholly) && 64 * group < out.rows)
+          atomicAdd(&progress->rerouted, 1);  // of a tile or, where bits were lost, of a part of its K
         continue;
       }
       store_sums(sum, out, staging + threadIdx.x / 32 % 4 * (IEEE_FLOATS / 4), threadIdx.x / 32 * 16, lane);

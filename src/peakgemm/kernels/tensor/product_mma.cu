@@ -16,6 +16,7 @@
 #include "common/split_panel.cuh"
 #include "common/mma.cuh"
 #include "common/guard.cuh"
+#include "common/lost_bits.cuh"
 #include "common/output.cuh"
 #include "common/ieee_tile.cuh"
 
@@ -197,8 +198,16 @@ tensor_product_mma(const float* __restrict__ A, const float* __restrict__ B, con
     }
     const Place place = place_of(g, anew(item));
     const int thread = anew(static_cast<int>(threadIdx.x)), group = thread / 128, top = group * WARP_M;
-    const int broken = verdicts[item / gridDim.x % 2];
+    int broken = verdicts[item / gridDim.x % 2];
     if (broken) __syncthreads();  // FFMAs take the ring's place
+    if (broken & LOST_BITS) {
+      if (!(broken >> group & 1) &&
+          !lossy_sums_hold(first_panel(e, workspace, anew(item), false), first_panel(e, workspace, anew(item), true),
+                           0, chunks, thread / 32 * 16))
+        atomicOr(&verdicts[item / gridDim.x % 2], 1 << group);
+      __syncthreads();
+      broken = verdicts[item / gridDim.x % 2];
+    }
     if (place.m + top >= g.M) continue;
     const Output out(g, place, C0, C, nullptr, -1);
     if (broken >> group & 1) {

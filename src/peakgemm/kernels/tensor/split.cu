@@ -14,6 +14,9 @@
 
 constexpr int SPLITTERS = 256;
 constexpr int EACH = ROWS * 8 / SPLITTERS;  // pieces a thread makes
+// Where the exponents of all largest elements of B's columns are less than this apart, the panel's is scaled to TOP and
+// all columns with it: products then promote sums by one scale for all columns (tensor_tile.cuh).
+constexpr int SPREAD = 4;
 
 // Elements of a row from `from` on, as many as a piece has; zeros from `left` on.
 template <bool K_INNER, int WIDTH>
@@ -45,9 +48,12 @@ __device__ __forceinline__ void read_shifted(float (&v)[PIECE], const float* fro
   for (int i = 0; i < PIECE; ++i) v[i] = shift & 2 ? whole[i + 2] : whole[i];
 }
 
+__device__ __forceinline__ int exponent_of(unsigned magnitude) { return max(static_cast<int>(magnitude >> 23), 1) - 127; }
+
 template <bool K_INNER, int WIDTH>
 __device__ __forceinline__ void split_panel(const float* operand, long long row_step, long long col_step, int first,
-                                            int rows, int k, int depth, char* image, uint2* halves, char* to) {
+                                            int rows, int k, int depth, int spread, char* image, uint2* halves,
+                                            char* to) {
   const int thread = threadIdx.x;
   float v[EACH][PIECE];
   int row[EACH], piece[EACH];
@@ -122,9 +128,27 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
   int high = NO_ROW, low = -NO_ROW, fewest = CHUNK;
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
+    fewest = min(fewest, static_cast<int>(count[e]));
+    if (top[e]) {
+      high = max(high, top[e] < 0x7f800000u ? exponent_of(top[e]) : NOT_FINITE);
+      low = min(low, exponent_of(top[e]));
+    }
+  }
+  high = __reduce_max_sync(~0u, high);
+  low = __reduce_min_sync(~0u, low);
+  fewest = __reduce_min_sync(~0u, fewest);
+  if (thread % 32 == 0) {
+    atomicMax(&summary->high, high);
+    atomicMin(&summary->low, low);
+    atomicMin(&summary->fewest, fewest);
+  }
+  __syncthreads();
+  high = summary->high;
+  const bool share = high - summary->low < spread;
+#pragma unroll
+  for (int e = 0; e < EACH; ++e) {
     const bool finite = top[e] < 0x7f800000u;
-    const int exponent = max(static_cast<int>(top[e] >> 23), 1) - 127;
-    const int shift = finite ? max(min(TOP - exponent, 126), -126) : 0;
+    const int shift = finite ? max(min(TOP - (share ? high : exponent_of(top[e])), 126), -126) : 0;
     const float up = __uint_as_float((127 + shift) << 23), down = __uint_as_float((127 - shift) << 23);
     const bool lossy = least[e] != ~0u && __uint_as_float(least[e] + 1) * up < LOSSY;
     Planes planes;
@@ -141,19 +165,6 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
       atomicOr(&summary->lossy[row[e] / 32], 1u << row[e] % 32);
       atomicOr(&summary->any_lossy, 1);  // many threads at once
     }
-    fewest = min(fewest, static_cast<int>(count[e]));
-    if (top[e]) {
-      high = max(high, finite ? exponent : NOT_FINITE);
-      low = min(low, exponent);
-    }
-  }
-  high = __reduce_max_sync(~0u, high);
-  low = __reduce_min_sync(~0u, low);
-  fewest = __reduce_min_sync(~0u, fewest);
-  if (thread % 32 == 0) {
-    atomicMax(&summary->high, high);
-    atomicMin(&summary->low, low);
-    atomicMin(&summary->fewest, fewest);
   }
   __syncthreads();
   for (int i = thread; i < PANEL / 16; i += SPLITTERS)
@@ -165,7 +176,7 @@ __device__ __forceinline__ int quotient(int x, int y) {
   return x < y ? 0 : static_cast<unsigned>(x) / static_cast<unsigned>(y);
 }
 
-extern "C" __global__ void __launch_bounds__(SPLITTERS)
+extern "C" __global__ void __launch_bounds__(SPLITTERS, 4)
 tensor_split(const float* __restrict__ A, const float* __restrict__ B, const float*, float*, char* workspace,
              const __grid_constant__ Emulated e) {
   extern __shared__ __align__(128) char image[];  // a panel: 48 KB and more with three planes
@@ -196,6 +207,7 @@ tensor_split(const float* __restrict__ A, const float* __restrict__ B, const flo
       offset += (rest - outer * g.batch[level]) * (is_a ? g.a_batch[level] : g.b_batch[level]);
       rest = outer;
     }
-  if (is_a) split_panel<!TRANS_A, WIDTH_A>(A + offset, e.a_row, e.a_col, first, g.M, k, g.K, image, halves, to);
-  else split_panel<TRANS_B, WIDTH_B>(B + offset, e.b_row, e.b_col, first, g.N, k, g.K, image, halves, to);
+  const int spread = is_a ? 0 : SPREAD;
+  if (is_a) split_panel<!TRANS_A, WIDTH_A>(A + offset, e.a_row, e.a_col, first, g.M, k, g.K, spread, image, halves, to);
+  else split_panel<TRANS_B, WIDTH_B>(B + offset, e.b_row, e.b_col, first, g.N, k, g.K, spread, image, halves, to);
 }

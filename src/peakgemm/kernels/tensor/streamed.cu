@@ -155,7 +155,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
       mbarrier_wait(full + 8 * stage, parity);
       const int4 told = *reinterpret_cast<const int4*>(tail + BN * 4);
       bool over, lossy;
-      unsigned small_rows = 0;  // of the warp's, a bit each
+      unsigned asked = 0;  // of the warp's rows, a bit for each that has lost bits, or that meets columns that have
       hold = right.holds(told, g.K, lossy) && hold;
       while (__any_sync(~0u, a.split(at, over) || lossy)) {
         int zeros[2];
@@ -164,7 +164,8 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
         const bool any_small = __any_sync(~0u, small[0] || small[1]);
         if (__any_sync(~0u, over || any_small || a.pending) && a.scale_anew(at, small, sum)) continue;
         a.missing[0] += zeros[0], a.missing[1] += zeros[1];
-        if (any_small) small_rows = a.rows_of(small);
+        if (any_small) asked = a.rows_of(small);
+        if (lossy) asked |= a.rows_with_any() << 16;
         break;
       }
       const unsigned long long b = matrix_descriptor(first_stage + stage * STAGE + A_BYTES);
@@ -183,17 +184,19 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
           wgmma<true>(low, a.low[k], descriptor(0, k));
         }
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          if (k % (4 / TIMES)) wgmma<true>(high, a.high[k], descriptor(0, k));
+        for (int step = 0; step < 4; ++step) {
+          // Parts from the last one on: what is left at the end is of k-steps that a short chunk has, too.
+          const int k = TIMES == 1 ? step : 3 - step;
+          if (step % (4 / TIMES)) wgmma<true>(high, a.high[k], descriptor(0, k));
           else wgmma<false>(high, a.high[k], descriptor(0, k));
-          if ((k + 1) % (4 / TIMES)) continue;
+          if ((step + 1) % (4 / TIMES)) continue;
           wgmma_commit();
-          if (k == 3 && strip + 1 == STRIPS && (--left > 0 || group == 0)) pass_turn(group);
+          if (step == 3 && strip + 1 == STRIPS && (--left > 0 || group == 0)) pass_turn(group);
           wgmma_wait<0>();
-          if (k == 3) {
-            if (small_rows || lossy)
+          if (step == 3) {
+            if (hold && asked)
               hold = lossy_sums_hold(high, strip, ring + stage * STAGE, lines, tail, place.n % ROWS,
-                                     g.N - place.n - strip * STRIP, small_rows, lossy) && hold;
+                                     g.N - place.n - strip * STRIP, asked);
             if (strip + 1 == STRIPS) {
               __syncwarp();
               if (lane == 0) mbarrier_arrive(empty + 8 * stage);
@@ -202,7 +205,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
             for (int i = 0; i < STRIP_SUMS; ++i) high[i] = fmaf(low[i], 1.f / LOW_SCALE, high[i]);
           }
           promote_strip(sum, high, scales, strip);
-          if (k < 3) wgmma_fence();
+          if (step < 3) wgmma_fence();
         }
       }
       step();

@@ -8,9 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, TURNED, streamed
+from peakgemm.kernels.schemes import (
+    FOUR_TIMES,
+    FUSED,
+    HEAD,
+    PRODUCTS,
+    ROWS,
+    SCHEMES,
+    SPLIT_THREADS,
+    STREAMED,
+    TURNED,
+    TWICE,
+    emulation,
+    split_recipe,
+    streamed,
+    target,
+)
 from peakgemm.problem import Batch, Problem
 from peakgemm.simulator.emulated import run_emulated
+from peakgemm.simulator.launch import run
 
 SEED = 7
 CONFIGS = {"narrow": streamed(64), "turned": replace(streamed(128), variant=TURNED),
@@ -156,6 +172,66 @@ def test_short_chunks_of_elements_that_lose_bits(name: str, planted: str, k: int
     c = np.full((60, 64), np.nan, np.float32)
     assert product(name, Problem.contiguous(60, 64, k), a, b, c, variant=variant) == 0
     within(c, a, b, 8)
+
+
+@pytest.mark.parametrize(("apart", "shared"), [(0, True), (3, True), (4, False), (9, False)])
+@pytest.mark.parametrize("variant", [0, TWICE, FOUR_TIMES])
+def test_columns_that_share_a_scale(apart: int, shared: bool, variant: int) -> None:
+    """Columns of B 2^``apart`` apart do or do not; sums are right by one factor a row, and by each column's."""
+    m, n, k = 66, 70, 130
+    a = np.random.default_rng(SEED).uniform(1, 2, (m, k)).astype(np.float32)
+    b = np.random.default_rng(1).uniform(1, 2, (k, n)).astype(np.float32)
+    b[:, 5::8] *= np.float32(2.0**apart)
+    b[:, 3] = 0
+    problem = Problem.contiguous(m, n, k)
+    scales = scales_of_b(problem, a, b)
+    assert (scales[:, 3] == 0).all()
+    assert (len(np.unique(np.delete(scales[:, :n], 3, 1))) == 1) == shared
+    c = np.full((m, n), np.nan, np.float32)
+    assert product("fp16x3", problem, a, b, c, variant=variant) == 0
+    assert (c[:, 3] == 0).all()
+    within(c, a, b, 8)  # of one sign, so that what is cut off adds up
+
+
+def scales_of_b(problem: Problem, a: Any, b: Any) -> Any:
+    """What the split pass writes beside the one row of panels that B has, a row of 128 for each 64 of K."""
+    kernel, scheme = PRODUCTS["fp16x3"], SCHEMES["fp16x3"]
+    plan = emulation(kernel, kernel.default, problem, 4)
+    workspace = np.zeros(plan.workspace_bytes // 4, np.float32)
+    run(split_recipe(scheme, problem, "sm_90").make("ptx"), grid=plan.split_blocks, block=SPLIT_THREADS,
+        arch=target("sm_90"), args=[a, b, b, b, workspace, plan.arguments], shared_bytes=scheme.panel)
+    chunks = -(-problem.k // scheme.chunk)
+    panels = workspace[HEAD // 4:].view(np.uint8)[chunks * scheme.panel:2 * chunks * scheme.panel]
+    tails = panels.reshape(chunks, scheme.panel)[:, scheme.planes * ROWS * 128:]
+    return np.ascontiguousarray(tails[:, :ROWS * 4]).view(np.float32)
+
+
+def test_bits_lost_in_a_lower_half_and_far_along_k() -> None:
+    """Sums are asked for of the half tile, the matrix and the chunk that have lost bits, be it the thirty-fourth."""
+    m, n, k = 70, 16, 64 * 34
+    a, b = normal(2, m, k), normal(2, k, n, seed=1)
+    a[1, 67, -64:] *= np.float32(2.0**-30)
+    a[1, 67, -10], b[1, -10] = 1, 0
+    c = np.full((2, m, n), np.nan, np.float32)
+    problem = replace(Problem.contiguous(m, n, k), batch=Batch.merged((2,), (m * k,), (k * n,), (m * n,), (m * n,)))
+    assert product("fp16x3", problem, a, b, c) == 1
+    for each in range(2):
+        within(c[each], a[each], b[each], 8)
+
+
+@pytest.mark.parametrize("name", ["tf32x3", "bf16x9"])
+def test_bits_lost_beyond_2_to_the_112(name: str) -> None:
+    """Schemes with FP32's exponents lose bits so far below a row's largest, which is a matter if that meets zeros."""
+    k = SCHEMES[name].chunk
+    for met, rerouted in ((True, 0), (False, 1)):
+        a, b = normal(20, k), normal(k, 16, seed=1)
+        a[5] *= np.float32(2.0**-118)
+        a[5, 7] = 1
+        if not met:
+            b[7] = 0
+        c = np.full((20, 16), np.nan, np.float32)
+        assert product(name, Problem.contiguous(20, 16, k), a, b, c) == rerouted
+        within(c, a, b, 8)
 
 
 @pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])

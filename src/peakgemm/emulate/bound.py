@@ -70,8 +70,10 @@ class Emulated:
             enqueue(a, b, c0, c, workspace, stream)
 
     def rerouted(self, workspace: int, stream: int) -> int:
-        """How many half tiles the guard rerouted in the last launch with ``workspace``, in whole or, where blocks share
-        their K, in part; waits for ``stream``.
+        """How many half tiles the guard rerouted in the last launch with ``workspace``; waits for ``stream``.
+
+        Where blocks share the K of a tile, and a part of it alone was rerouted for bits that were lost there, this is an
+        estimate: of panels each such part counts as a half tile, where operands are split on the way the first alone.
 
         Raises:
             LaunchFailed: the device's error.
@@ -82,7 +84,7 @@ class Emulated:
             driver.demand("waiting for a stream", "cuStreamSynchronize", ctypes.c_void_p(stream))
             driver.demand("a copy between host and device", "cuMemcpyDtoH_v2", ctypes.byref(found),
                           ctypes.c_uint64(workspace + offset), ctypes.c_size_t(ctypes.sizeof(found)))
-        return min(sum(found), self.half_tiles)  # of panels, parts are counted
+        return min(sum(found), self.half_tiles)
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,8 @@ constexpr int TAIL = COUNTS + ROWS;
 constexpr int PANEL = SCALES + TAIL;     // bytes in all
 constexpr int PANEL_PITCH = (PANEL + 127) / 128 * 128;
 
-// The largest element of a row is scaled into [2^TOP, 2^(TOP+1)): FP16 ends at 65504, just below 2^16.
+// The largest element of a row is scaled into [2^TOP, 2^(TOP+1)): FP16 ends at 65504, just below 2^16. Of a panel of B
+// whose rows (columns of B) share a scale (split.cu) the largest of all is.
 constexpr int TOP = 14;
 // FP16's second plane is kept 2^11 times larger, or it would sink into FP16's subnormals. Its products have
 // accumulators of their own.

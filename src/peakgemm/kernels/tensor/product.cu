@@ -126,7 +126,8 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
       for (int work = first_work(); work < 2 * items; work = next_work(work)) {
         Segment s;
         if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
-        // Of the whole tile, whatever part of K this block has: all that share it must come to the same verdict.
+        // Of the whole tile, whatever part of K this block has: all that share it must come to the same verdict, but for
+        // LOST_BITS, which each follows up in its own part.
         const Place place = cluster_place(g, s.tile);
         const char* a = panel_of(all_a, batch_offset(g, e.a_step, place.batch), place.m, g.M, chunks, 0);
         const char* b = panel_of(all_b, batch_offset(g, e.b_step, place.batch), place.n, g.N, chunks, 0);

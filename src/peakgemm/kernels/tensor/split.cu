@@ -1,7 +1,8 @@
 // Split: FP32 operands to planes of narrower floats, for the tensor cores.
 //
-// Idea: one read of each operand. A power of two per row and chunk of K scales, so a block needs no more than its own
-//   panel; the panel is built in shared memory as the product will want it and leaves in whole lines.
+// Idea: one read of each operand. A power of two per row and chunk of K scales, or one for all of B's columns in a panel,
+//   so a block needs no more than its own panel; that is built in shared memory as the product will want it and leaves
+//   in whole lines.
 // Any layout: where K is contiguous eight threads share a row, else the lanes of a warp read neighbouring rows. Rows
 //   that start anywhere are read by the 16 bytes in which their elements lie and shifted in registers; where there is
 //   nothing beside them, word by word, a warp beside itself, and dealt out through shared memory.

@@ -72,8 +72,8 @@ class Emulated:
     def rerouted(self, workspace: int, stream: int) -> int:
         """How many half tiles the guard rerouted in the last launch with ``workspace``; waits for ``stream``.
 
-        Where blocks share the K of a tile, and a part of it alone was rerouted for bits that were lost there, this is an
-        estimate: of panels each such part counts as a half tile, where operands are split on the way the first alone.
+        Where blocks share the K of a tile, and a part of it alone was rerouted for bits that were lost there, this is
+        an estimate: of panels each such part counts as a half tile, where operands are split on the way the first one.
 
         Raises:
             LaunchFailed: the device's error.

@@ -27,8 +27,8 @@ from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 
 # Fitted to times on an H100: 604 of results/h100/experiments-share.json (root mean square error 7 %), what is of the
-# product kernel again to the 82 of its own of 163 in experiments-factors.json (of all 6 %). A tile's chunk of K, the
-# rest of a tile, what launches cost, what moves through memory (of its nominal bandwidth).
+# product kernel again to its 82 of 163 in tensor-kernels-factors.json (of all 6 %). A tile's chunk of K, the rest of a
+# tile, what launches cost, what moves through memory (of its nominal bandwidth).
 _CHUNK_US, _TILE_US = {"fp16x3": 1.05, "tf32x3": 1.25, "bf16x9": 2.95}, 2.5
 _FUSED_CHUNK_US, _FUSED_TILE_US = 1.22, 2.0
 _FUSED_SKEW_US = 0.275, 0.26  # more for a chunk of A, of B, whose rows start anywhere

@@ -29,6 +29,7 @@ from peakgemm.kernels.schemes import (
     STREAMED,
     TURNED,
     TWICE,
+    half_as_high,
     product_on,
     product_recipe,
     split_recipe,
@@ -74,6 +75,8 @@ def emulated() -> list[Recipe]:
             for ta, tb, a, b in product((False, True), (False, True), (64, 63), (64, 63))]
     return ([product_recipe(kernel, replace(config, variant=variant, cluster=cluster), read[0], ARCH)
              for variant, cluster in ((0, 1), (1, 1), (2, 1), (0, 2), (1, 2))]
+            + [product_recipe(kernel, replace(half_as_high(scheme), variant=variant), read[0], ARCH)
+               for variant in (0, TWICE, FOUR_TIMES)]
             + [split_recipe(scheme, problem, ARCH) for problem in read]
             + [product_recipe(one, replace(tile, variant=variant | turned),
                               problem.turned() if turned else problem, ARCH)

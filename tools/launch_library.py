@@ -18,7 +18,7 @@ from peakgemm.kernels.bound import bind
 from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import ONCE
-from peakgemm.kernels.schemes import FUSED, SCHEMES, STREAMED, TURNED, product_on, streamed
+from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, TURNED, half_as_high, product_on, streamed
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.small import SMALL
 from peakgemm.problem import Batch, Config, Problem
@@ -67,6 +67,7 @@ def main() -> None:
                 for config in dict.fromkeys((tile, small.carrying(tile) or tile))]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
+    emulated += [(PRODUCTS["fp16x3"], half_as_high(SCHEMES["fp16x3"]), shape) for shape in TILED]
     in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]
     emulated += [(kernel, replace(config, variant=turned), shape) for kernel, config in in_registers
                  for turned in (0, TURNED) for shape in TILED]

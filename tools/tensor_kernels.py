@@ -74,7 +74,7 @@ def kernel_of(config: Config) -> Kernel:
     """Whose configuration it is; all are called by the scheme's name."""
     if config.producers == FUSED.default.producers:
         return FUSED
-    return PRODUCTS[SCHEME.name] if config.stages == PRODUCTS[SCHEME.name].default.stages else STREAMED
+    return PRODUCTS[SCHEME.name] if config.stages >= PRODUCTS[SCHEME.name].default.stages else STREAMED
 
 
 def timed(comparison: Comparison, flops: int) -> Row:

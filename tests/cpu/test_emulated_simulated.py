@@ -20,6 +20,7 @@ from peakgemm.kernels.schemes import (
     TURNED,
     TWICE,
     emulation,
+    half_as_high,
     split_recipe,
     streamed,
     target,
@@ -29,9 +30,11 @@ from peakgemm.simulator.emulated import run_emulated
 from peakgemm.simulator.launch import run
 
 SEED = 7
-CONFIGS = {"narrow": streamed(64), "turned": replace(streamed(128), variant=TURNED),
-           "turned fused": replace(FUSED.default, variant=TURNED)}
-KERNELS = {**PRODUCTS, **dict.fromkeys(CONFIGS, FUSED), "fused": FUSED,
+CONFIGS = {"64 rows": half_as_high(SCHEMES["fp16x3"]), "tf32x3 of 64": half_as_high(SCHEMES["tf32x3"]),
+           "bf16x9 of 64": half_as_high(SCHEMES["bf16x9"]), "narrow": streamed(64),
+           "turned": replace(streamed(128), variant=TURNED), "turned fused": replace(FUSED.default, variant=TURNED)}
+KERNELS = {**PRODUCTS, **dict.fromkeys(CONFIGS, FUSED), "64 rows": PRODUCTS["fp16x3"],
+           "tf32x3 of 64": PRODUCTS["tf32x3"], "bf16x9 of 64": PRODUCTS["bf16x9"], "fused": FUSED,
            **dict.fromkeys(("streamed", "narrow", "turned"), STREAMED)}
 
 
@@ -56,7 +59,8 @@ def within(got: Any, a: Any, b: Any, units: float = 3.0) -> None:
     assert (abs(got - exact) <= units * 2.0**-24 * scale).all(), (abs(got - exact) / scale).max() * 2**24
 
 
-@pytest.mark.parametrize("name", [*SCHEMES, "fused", "streamed", "narrow", "turned", "turned fused"])
+@pytest.mark.parametrize("name", [*SCHEMES, "64 rows", "tf32x3 of 64", "bf16x9 of 64", "fused", "streamed", "narrow",
+                                  "turned", "turned fused"])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_layouts(name: str, layout: str) -> None:
     """More than one tile, chunk and stage, with ragged edges; each operand stored either way, rows padded."""
@@ -73,6 +77,7 @@ def test_layouts(name: str, layout: str) -> None:
 
 @pytest.mark.parametrize(("name", "split", "variant"), [
     ("fp16x3", 1, 0), ("fp16x3", 1, 1), ("fp16x3", 0, 0), ("fp16x3", 3, 2), ("tf32x3", 2, 0),
+    ("64 rows", 1, 0), ("64 rows", 0, 1), ("64 rows", 3, 2), ("bf16x9 of 64", 1, 0),
     ("fused", 1, 1), ("fused", 0, 0), ("fused", 3, 2),
     ("streamed", 1, 1), ("streamed", 0, 0), ("streamed", 3, 2), ("narrow", 2, 0),
     ("turned", 1, 2), ("turned", 3, 0), ("turned fused", 0, 1), ("turned fused", 2, 0)])
@@ -88,7 +93,7 @@ def test_scales_and_persistence(name: str, split: int, variant: int) -> None:
     assert (abs(c - exact) <= 4 * 2.0**-24 * scale).all()
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow", "turned", "turned fused"])
+@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused"])
 def test_batch(name: str) -> None:
     """Two products that share B: a split pass takes it once."""
     a, b, c = normal(2, 70, 40), normal(40, 50, seed=1), np.full((2, 70, 50), np.nan, np.float32)
@@ -98,7 +103,7 @@ def test_batch(name: str) -> None:
         within(c[i], a[i], b)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
+@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow"])
 def test_what_the_guard_reroutes(name: str) -> None:
     """Infinities, few terms and spans beyond the split's reach: those half tiles come out as IEEE's."""
     m = n = 130
@@ -137,7 +142,7 @@ def test_what_the_guard_reroutes(name: str) -> None:
             within(c, a, b, 16)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow", "turned", "turned fused"])
+@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused"])
 @pytest.mark.parametrize("planted", ["a", "b"])
 def test_rows_of_elements_that_lose_bits(name: str, planted: str) -> None:
     """Four large elements of each chunk of a row, and all others far smaller, in every row of an operand: no matter as
@@ -249,7 +254,7 @@ def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
     assert (abs(c - exact) <= last_place).all()
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow", "turned", "turned fused"])
+@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused"])
 def test_the_guard_where_blocks_share_k(name: str) -> None:
     """A part of K by FFMAs and the others not; a row with few terms in each part is judged by all of K."""
     m, n, k = 64, 64, 200
@@ -259,7 +264,7 @@ def test_the_guard_where_blocks_share_k(name: str) -> None:
         if planted == "infinity":
             a[3, 5] = np.inf
         elif planted == "span":  # in each part but the last, and who looks at panels counts parts
-            rerouted = 3 if name == "fp16x3" else 1
+            rerouted = 3 if name in ("fp16x3", "64 rows") else 1
             a[3] *= 2.0**-30
             a[3, ::25], b[::25] = 1, 0
         else:  # fewer than 32 in each of four parts, 20 or 100 in all

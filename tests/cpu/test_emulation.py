@@ -26,6 +26,7 @@ from peakgemm.kernels.schemes import (
     TURNED,
     TWICE,
     emulation,
+    half_as_high,
     operand,
     product_on,
     scheme_of,
@@ -87,9 +88,20 @@ class TestChoice:
         limits, (kernel, config) = architecture("sm_90"), product_on(SCHEMES["fp16x3"], architecture("sm_90"))
         first, second = (estimate_us(kernel, config, SQUARE, limits, SMS, ready) for ready in ("b", ""))
         assert first < second
-        small = Problem.contiguous(1024, 1024, 1024)
+        small = Problem.contiguous(640, 640, 640)
         assert choose(small, "sm_90", SMS, "", "emulated").kernel is FUSED  # B is not split twice
         assert choose(small, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
+
+    def test_half_as_high(self) -> None:
+        """Twice as many tiles, where SMs would have none."""
+        for size, rows in ((1024, 64), (896, 64), (1280, 128), (2048, 128)):
+            square = choose(Problem.contiguous(size, size, size), "sm_90", SMS, "", "emulated")
+            assert square.kernel is PRODUCTS["fp16x3"] and square.config.bm == rows
+        assert not list(violations(PRODUCTS["fp16x3"], half_as_high(SCHEMES["fp16x3"]), architecture("sm_90")))
+        for wrong, told in (({"stages": 6}, "STAGES = 6"), ({"cluster": 2}, "BM = 64"),
+                            ({"bm": 96, "tm": 6}, "BM = 96")):
+            config = replace(half_as_high(SCHEMES["fp16x3"]), **wrong)
+            assert any(told in text for text in violations(PRODUCTS["fp16x3"], config, architecture("sm_90"))), told
 
     def test_where_a_is_split_in_registers(self) -> None:
         """A long A by a narrow B, with a workspace for B's panels and the guard's marks alone."""

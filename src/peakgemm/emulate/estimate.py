@@ -12,10 +12,12 @@ from ..kernels.schedule import sharing
 from ..kernels.schemes import (
     FOUR_TIMES,
     FUSED,
+    ROWS,
     STREAMED,
     TURNED,
     TWICE,
     Scheme,
+    half_as_high,
     operand,
     posed,
     product_on,
@@ -27,9 +29,11 @@ from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 
 # Fitted to times on an H100: 604 of results/h100/experiments-share.json (root mean square error 7 %), what is of the
-# product kernel again to its 82 of 163 in tensor-kernels-factors.json (of all 6 %). A tile's chunk of K, the rest of a
-# tile, what launches cost, what moves through memory (of its nominal bandwidth).
+# product kernel again to its 82 of 163 in tensor-kernels-factors.json (of all 6 %), of tiles of 64 rows to nine rows of
+# experiments-halves.json by hand. A tile's chunk of K, the rest of a tile, what launches cost, what moves through memory
+# (of its nominal bandwidth).
 _CHUNK_US, _TILE_US = {"fp16x3": 1.05, "tf32x3": 1.25, "bf16x9": 2.95}, 2.5
+_HALF_AS_HIGH = 0.58  # of a chunk's time, where tiles have 64 rows
 _FUSED_CHUNK_US, _FUSED_TILE_US = 1.22, 2.0
 _FUSED_SKEW_US = 0.275, 0.26  # more for a chunk of A, of B, whose rows start anywhere
 _FUSED_COLUMNS_US = 0.085  # and where K is contiguous in B: a lane has pieces of four columns
@@ -101,7 +105,7 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
             chunk += _FUSED_FOUR_TIMES_US
         moved = (p.m * p.k + p.k * p.n + p.m * p.n) / _FUSED_SHARE
     else:
-        chunk, moved = _CHUNK_US[scheme.name], 0.0
+        chunk, moved = _CHUNK_US[scheme.name] * (1.0 if config.bm == ROWS else _HALF_AS_HIGH), 0.0
         chunk += _FOUR_TIMES_US if four_times else 0.0
         panels = sum(operand(scheme, rows, p.k, p.batch.sizes, strides).bytes
                     for name, rows, strides in (("a", p.m, p.batch.a), ("b", p.n, p.batch.b)) if name != ready)
@@ -151,12 +155,16 @@ def candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: i
         variant = FOUR_TIMES if sliced else TWICE if problem.k < _TWICE_K else 0
         wide = min(problem.m, problem.n) > 128 * _CLUSTER_TILES
         found = [(kernel, _varied(config, variant, 2 if wide else 1))]
-        if scheme_of(FUSED) is scheme:  # C^T where that makes the larger operand the one that is not split before
+        if scheme_of(FUSED) is scheme:
+            if _tiles(half := _varied(half_as_high(scheme), variant), problem) <= sm_count:
+                found.append((kernel, half))
+            # C^T where that makes the larger operand the one that is not split before
             for turned in (0, TURNED) if problem.n > problem.m else (0,):
                 found += [(one, _varied(tile, variant | turned)) for one, tile in (
                     (FUSED, FUSED.default), (STREAMED, streamed(64)), (STREAMED, streamed(128)))]
     for kernel, config in found:
-        for split in _ways(scheme, config, problem, sm_count) if kernel.wgmma and config.cluster == 1 else [1]:
+        whole = not kernel.wgmma or config.cluster > 1 or config.bm < ROWS
+        for split in [1] if whole else _ways(scheme, config, problem, sm_count):
             one = sharing(config, split)
             yield kernel, one, estimate_us(kernel, one, problem, arch, sm_count, ready)
 

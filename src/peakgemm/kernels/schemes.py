@@ -60,8 +60,8 @@ SCHEMES: Mapping[str, Scheme] = {scheme.name: scheme for scheme in (
 
 def _ring(c: Config, scheme: Scheme) -> int:
     """Bytes of the stages (half a panel of each operand), the scales, and what an IEEE half tile needs."""
-    stages = c.stages * scheme.planes * 2 * ROWS * 64
-    scales = (c.stages // 2 + 1) * 2 * ROWS * 4
+    stages = c.stages * scheme.planes * (c.bm + c.bn) * 64
+    scales = (c.stages // 2 + (2 if c.bm < ROWS else 1)) * (c.bm + c.bn) * 4
     return stages + scales + _ieee_bytes()
 
 
@@ -77,7 +77,7 @@ def _product(scheme: Scheme) -> Kernel:
                registers=232),
         "wgmma", lambda config: _ring(config, scheme), dynamic=True, folder="tensor", source_name="product",
         defines={"SCHEME": scheme.code},
-        tunes=frozenset({"stages", "raster", "producers", "registers", "variant", "cluster", "split"}))
+        tunes=frozenset({"bm", "tm", "stages", "raster", "producers", "registers", "variant", "cluster", "split"}))
 
 
 def _older(scheme: Scheme) -> Kernel:
@@ -92,6 +92,13 @@ def _older(scheme: Scheme) -> Kernel:
 
 PRODUCTS: Mapping[str, Kernel] = {name: _product(scheme) for name, scheme in SCHEMES.items()}
 OLDER: Mapping[str, Kernel] = {name: _older(scheme) for name, scheme in SCHEMES.items()}
+
+
+@cache
+def half_as_high(scheme: Scheme) -> Config:
+    """The configuration of a scheme's kernel on sm_90 for tiles of 64 rows: twice as many blocks have one."""
+    config = PRODUCTS[scheme.name].default
+    return replace(config, bm=64, tm=4, stages=4 if scheme.planes == 3 else 8)
 
 
 # A split in the registers of the threads that multiply; B goes through a split pass, or

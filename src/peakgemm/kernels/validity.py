@@ -220,11 +220,16 @@ def _carried(c: Config) -> Iterator[str]:
 
 
 def _wgmma(c: Config) -> Iterator[str]:
-    """Two warpgroups of 64 rows, and a chunk of K in two stages of 64 bytes a row."""
-    yield from _exactly(c, bm=128, bn=128, tm=8, tn=8, min_blocks=1, slices=1)
+    """Two warpgroups of 64 rows, of the same or not, and a chunk of K in two stages of 64 bytes a row."""
+    yield from _exactly(c, bn=128, tm=c.bm // 16, tn=8, min_blocks=1, slices=1)
+    if c.bm not in (64, 128):
+        yield f"BM = {c.bm} must be 64 or 128: rows of one warpgroup, or of two"
     if c.cluster > 1:
-        yield from _exactly(c, split=1)
-    yield from _multiple(c, "stages", 2, "a chunk of K is two")
+        yield from _exactly(c, bm=128, split=1)
+    if c.bm == 64:
+        yield from _multiple(c, "stages", 4, "a chunk of K is two, each the same warpgroup's every time")
+    else:
+        yield from _multiple(c, "stages", 2, "a chunk of K is two")
     yield from _multiple(c, "producers", 128, "a warpgroup copies")
     if c.cluster not in (1, 2):
         yield f"cluster = {c.cluster} must be 1 or 2"

@@ -285,28 +285,19 @@ struct RowsInRegisters {
     return true;
   }
 
-  // A bit for each of the warp's 16 rows that has elements of a chunk that are not zero.
-  __device__ __forceinline__ unsigned rows_with_any() const {
-    bool any[2];
+  // What the quad knows of this lane's two rows, a bit each: which have `small` elements; and, two bits up, where
+  // columns have lost bits, which have elements that are not zero.
+  __device__ __forceinline__ unsigned marks(const bool (&small)[2], bool columns) const {
+    unsigned marks = 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       unsigned bits = 0;
 #pragma unroll
       for (int i = 0; i < 8; ++i) bits |= high[i / 2][i % 2 * 2 + r];
-      any[r] = !outside[r] && bits & 0x7fff7fffu;
+      marks |= static_cast<unsigned>(small[r]) << r;
+      marks |= static_cast<unsigned>(columns && !outside[r] && bits & 0x7fff7fffu) << 2 + r;
     }
-    return rows_of(any);
-  }
-
-  // A bit for each of the warp's 16 rows of which a lane has `small` (or any other mark).
-  __device__ __forceinline__ static unsigned rows_of(const bool (&small)[2]) {
-    unsigned rows = 0;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      unsigned lanes = __ballot_sync(~0u, small[r]);
-#pragma unroll 1
-      for (; lanes; lanes &= lanes - 1) rows |= 1u << (__ffs(lanes) - 1) / 4 + 8 * r;
-    }
-    return rows;
+    marks |= __shfl_xor_sync(~0u, marks, 1);
+    return marks | __shfl_xor_sync(~0u, marks, 2);
   }
 };

@@ -38,8 +38,8 @@ __device__ __forceinline__ bool meeting_holds(const char* stage, const Layout& l
 // asked. Asked for each row and column that had lost bits, 2048 x 512 x 4096 took 1273 us where A was a softmax, and 65
 // with normal data.
 //
-// `high`: a strip's sums; `there`: its columns to the edge; `rows`: a bit for each row that has and, where columns have, a
-// bit, 16 bits up, for each that is not zero.
+// `high`: a strip's sums; `there`: its columns to the edge; `rows`: RowsInRegisters::marks.
+constexpr unsigned ASKED = 16;  // beside those
 constexpr float SURELY = LOSSY * 0x1p27f;
 constexpr int MOST_WEAK = 32;  // sums of a strip to be asked for; with more the half tile is not worth it
 template <class Layout>
@@ -66,8 +66,7 @@ __device__ __forceinline__ bool lossy_sums_hold(const float (&high)[STRIP_SUMS],
   int most = MOST_WEAK;
 #pragma unroll 1
   for (int r = 0; r < 2; ++r) {
-    const int at = lane / 4 + 8 * r;
-    unsigned mine = (r ? weak[1] : weak[0]) & present & (rows >> at & 1 ? ~0u : rows >> at + 16 & 1 ? across : 0);
+    unsigned mine = (r ? weak[1] : weak[0]) & present & (rows >> r & 1 ? ~0u : rows >> r + 2 & 1 ? across : 0);
 #pragma unroll 1
     for (unsigned lanes; (lanes = __ballot_sync(~0u, mine)) != 0;) {
       const int source = __ffs(lanes) - 1, i = __shfl_sync(~0u, __ffs(mine) - 1, source);

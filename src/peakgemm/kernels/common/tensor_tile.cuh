@@ -1,10 +1,11 @@
 // 64 x BN of a tile by one of two warpgroups: products of a chunk's planes on the tensor cores, sums in FP32.
-constexpr int GROUPS = BM / 64;        // warpgroups that multiply
-constexpr int COMPUTE = GROUPS * 128;
+constexpr int COMPUTE = 2 * 128;           // threads that multiply
+constexpr bool ALTERNATE = BM == 64;       // the warpgroups have the same rows, and every other chunk each
+constexpr int A_PLANE = BM * 64;           // bytes of the tile's rows, of half a chunk
 constexpr bool TWICE = VARIANT % 4 == 1;   // products of first planes are added up twice a chunk,
 constexpr bool FOUR_TIMES = VARIANT % 4 == 2;  // or four times, each wgmma by itself
-static_assert(GROUPS == 2 && BM == ROWS && BN <= ROWS, "one panel of each operand");
-static_assert(BM == 2 * IEEE_ROWS, "a warpgroup has half a tile");
+static_assert((BM == ROWS || ALTERNATE) && BN <= ROWS, "one panel of each operand");
+static_assert(IEEE_ROWS == 64, "a warpgroup's rows");
 
 // A block's items of work, each of which touches two tiles at most: twice the item, and which of the two.
 __device__ __forceinline__ int first_work() { return blockIdx.x / CLUSTER * 2; }
@@ -14,7 +15,7 @@ __device__ __forceinline__ int next_work(int work) { return work + (work % 2 ? g
 template <bool ADD>
 __device__ __forceinline__ void multiply(float (&d)[ACCUMULATORS], unsigned long long a, int p, unsigned long long b,
                                          int q, int k) {
-  wgmma<ADD>(d, a + (p * PLANE >> 4) + 2 * k, b + (q * PLANE >> 4) + 2 * k);
+  wgmma<ADD>(d, a + (p * A_PLANE >> 4) + 2 * k, b + (q * PLANE >> 4) + 2 * k);
 }
 
 // A stage's products of first planes, added to `d` or, without ADD, by themselves.
@@ -51,7 +52,7 @@ struct Factors {
   float top, bottom;
 
   __device__ __forceinline__ void find(const float* scales, int row) {
-    const uint4 all = *reinterpret_cast<const uint4*>(scales + ROWS + 4 * (threadIdx.x % 32));  // none is negative
+    const uint4 all = *reinterpret_cast<const uint4*>(scales + BM + 4 * (threadIdx.x % 32));  // none is negative
     const unsigned most = __reduce_max_sync(~0u, max(max(all.x, all.y), max(all.z, all.w)));
     const auto other = [=](unsigned x) { return static_cast<int>(x != most) & static_cast<int>(x != 0); };
     const bool several = __any_sync(~0u, other(all.x) | other(all.y) | other(all.z) | other(all.w));  // zeros': zero
@@ -69,7 +70,7 @@ __device__ __forceinline__ void promote(float (&sum)[ACCUMULATORS], const float 
     return;
   }
   const float* const rows = scales + row;
-  const float* const columns = scales + ROWS + column;
+  const float* const columns = scales + BM + column;
   const float top = rows[0], bottom = rows[8];
 #pragma unroll
   for (int i = 0; i < ACCUMULATORS / 4; ++i) {
@@ -146,12 +147,13 @@ __device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], float (&re
   if (!LATER) promote(sum, rest, factors, scales, row, column);
 }
 
-// The results of a warp, 8 x 64 of its 16 x BN sums at a time, by way of `staged`; `row`: its first.
+// The results of a warp, 8 x 64 of its 16 x BN sums at a time, by way of `staged`; `row`: its first; `strip`: of 64
+// columns, where the other warpgroup stores the others.
 __device__ __forceinline__ void store_sums(const float (&sum)[ACCUMULATORS], const Output& out, float* staged, int row,
-                                           int lane) {
+                                           int lane, int strip = 0) {
   constexpr int ACROSS = BN / 64;
 #pragma unroll 1
-  for (int part = 0; part < 2 * ACROSS; ++part) {
+  for (int part = strip; part < 2 * ACROSS; part += ALTERNATE ? ACROSS : 1) {
     __syncwarp();
 #pragma unroll
     for (int p = 0; p < 2 * ACROSS; ++p)

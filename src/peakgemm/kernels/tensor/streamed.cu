@@ -155,7 +155,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
       mbarrier_wait(full + 8 * stage, parity);
       const int4 told = *reinterpret_cast<const int4*>(tail + BN * 4);
       bool over, lossy;
-      unsigned asked = 0;  // of the warp's rows, a bit for each that has lost bits, or that meets columns that have
+      unsigned asked = 0;  // ASKED where elements have lost bits, and RowsInRegisters::marks
       hold = right.holds(told, g.K, lossy) && hold;
       while (__any_sync(~0u, a.split(at, over) || lossy)) {
         int zeros[2];
@@ -164,8 +164,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
         const bool any_small = __any_sync(~0u, small[0] || small[1]);
         if (__any_sync(~0u, over || any_small || a.pending) && a.scale_anew(at, small, sum)) continue;
         a.missing[0] += zeros[0], a.missing[1] += zeros[1];
-        if (any_small) asked = a.rows_of(small);
-        if (lossy) asked |= a.rows_with_any() << 16;
+        if (any_small || lossy) asked = ASKED | a.marks(small, lossy);
         break;
       }
       const unsigned long long b = matrix_descriptor(first_stage + stage * STAGE + A_BYTES);
@@ -194,7 +193,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
           if (step == 3 && strip + 1 == STRIPS && (--left > 0 || group == 0)) pass_turn(group);
           wgmma_wait<0>();
           if (step == 3) {
-            if (hold && asked)
+            if (hold && __any_sync(~0u, asked))
               hold = lossy_sums_hold(high, strip, ring + stage * STAGE, lines, tail, place.n % ROWS,
                                      g.N - place.n - strip * STRIP, asked);
             if (strip + 1 == STRIPS) {

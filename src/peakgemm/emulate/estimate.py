@@ -30,8 +30,8 @@ from ..runtime.architectures import Architecture
 
 # Fitted to times on an H100: 604 of results/h100/experiments-share.json (root mean square error 7 %), what is of the
 # product kernel again to its 82 of 163 in tensor-kernels-factors.json (of all 6 %), of tiles of 64 rows to nine rows of
-# experiments-halves.json by hand. A tile's chunk of K, the rest of a tile, what launches cost, what moves through memory
-# (of its nominal bandwidth).
+# experiments-halves.json by hand. A tile's chunk of K, the rest of a tile, what launches cost, what moves through
+# memory (of its nominal bandwidth).
 _CHUNK_US, _TILE_US = {"fp16x3": 1.05, "tf32x3": 1.25, "bf16x9": 2.95}, 2.5
 _HALF_AS_HIGH = 0.58  # of a chunk's time, where tiles have 64 rows
 _FUSED_CHUNK_US, _FUSED_TILE_US = 1.22, 2.0

@@ -17,6 +17,8 @@ struct Right {
     column = place.n % ROWS;
   }
 
+  __device__ __forceinline__ void ask(const Emulated&, int) {}
+
   // A chunk's planes to a stage, its scales and its panel's summary to a tail; on to the next.
   __device__ __forceinline__ void bring(unsigned to, unsigned tail, unsigned barrier, const Emulated&, int, int) {
     if (threadIdx.x == COMPUTE) {

@@ -57,8 +57,10 @@ struct Right {
     there = e.g.N - tile.n - column;
     counts = 0;
     inside = __all_sync(~0u, there > (TRANS_B ? PART - 4 : 0));
-    fetch(e.g.K - chunk * CHUNK, e);
   }
+
+  // And asks for the first one's elements.
+  __device__ __forceinline__ void ask(const Emulated& e, int chunk) { fetch(e.g.K - chunk * CHUNK, e); }
 
   // The next chunk of this warpgroup, of which K has `left` elements.
   __device__ __forceinline__ void fetch(int left, const Emulated& e) {
@@ -187,13 +189,14 @@ struct Right {
     const bool broken = __any_sync(~0u, split(to, tail));
     chunk += HELPERS;
     const bool last = chunk >= end;
-    fetch(last ? 0 : e.g.K - chunk * CHUNK, e);
-    if (broken || (last && sparse(e, chunk + HELPERS))) told |= BROKEN;
+    if (broken || (last && sparse(e, chunk))) told |= BROKEN;
     const int lane = threadIdx.x % 32;
     if (lane == 0) store_shared(tail + BN * 4 + threadIdx.x % COPIERS / 32 * 4, told);
     fence_for_async_proxy();
     __syncwarp();
     if (lane == 0) mbarrier_arrive(barrier);
+    // After the fence, which would wait for what is asked for before it.
+    fetch(last ? 0 : e.g.K - chunk * CHUNK, e);
   }
 
   // Whether a column of the warp has fewer elements that are not zero than a split is good for, along all of K: those

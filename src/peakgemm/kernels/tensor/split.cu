@@ -185,9 +185,6 @@ tensor_split(const float* __restrict__ A, const float* __restrict__ B, const flo
   const Gemm& g = e.g;
   if (threadIdx.x == 0) *reinterpret_cast<Summary*>(image + SCALES + SUMMARY) = {NO_ROW, -NO_ROW, CHUNK, 0, {0, 0, 0, 0}};
   __syncthreads();
-  previous_kernel_has_ended();
-  if (blockIdx.x == 0 && threadIdx.x == 0) *reinterpret_cast<Progress*>(workspace) = {0, 0};
-
   const int chunks = chunks_of(g);
   const int down_a = (g.M + ROWS - 1) / ROWS, down_b = (g.N + ROWS - 1) / ROWS;
   const int all_a = e.a_matrices * down_a * chunks;
@@ -209,6 +206,8 @@ tensor_split(const float* __restrict__ A, const float* __restrict__ B, const flo
       rest = outer;
     }
   const int spread = is_a ? 0 : SPREAD;
+  previous_kernel_has_ended();
+  if (blockIdx.x == 0 && threadIdx.x == 0) *reinterpret_cast<Progress*>(workspace) = {0, 0};
   if (is_a) split_panel<!TRANS_A, WIDTH_A>(A + offset, e.a_row, e.a_col, first, g.M, k, g.K, spread, image, halves, to);
   else split_panel<TRANS_B, WIDTH_B>(B + offset, e.b_row, e.b_col, first, g.N, k, g.K, spread, image, halves, to);
 }

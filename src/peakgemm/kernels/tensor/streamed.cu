@@ -102,8 +102,9 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
       const long long before = batch_offset(g, g.a_batch, place.batch) + place.m * e.a_row +
                                static_cast<long long>(begin) * CHUNK * e.a_col;
       RowCopies<!TRANS_A, WIDTH_A> rows(A + before, g.M - place.m, before);
-      previous_kernel_has_ended();
       right.start(B, workspace, e, place, begin);
+      previous_kernel_has_ended();
+      right.ask(e, begin);
 #pragma unroll 1
       for (int chunk = begin; chunk < s.end; chunk += HELPERS) {
         mbarrier_wait(empty + 8 * stage, parity ^ 1);

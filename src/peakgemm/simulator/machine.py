@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from .accumulators import Accumulators, tracked
 from .barriers import Barriers
 from .build import Getter, Step
-from .counters import Counts
 from .fma import Scratch
 from .global_writes import WriteLog
 from .lanes import Group, LanePool, LaneSet, merge
@@ -28,7 +27,7 @@ from .program import Program, smallest_access
 from .ptx import Instruction
 from .races import RaceLog
 from .register_pool import RegisterPool
-from .report import Fault
+from .report import Fault, InstructionCounts
 from .tensor_map import TensorMap
 
 TURNS = 20000  # turns of a loop before a group lets the others run, whatever it does
@@ -80,7 +79,7 @@ class Machine:
         self.threads = block[0] * block[1] * block[2]
         self.padded = -(-self.threads // 32) * 32
         self.pool = LanePool(self.padded)
-        self.counts = [Counts() for _ in program.kernel.instructions]
+        self.counts = [InstructionCounts.none_of(ins) for ins in program.kernel.instructions]
         self.faults: dict[tuple[str, int], Fault] = {}
         self.clean_logs: dict[Any, Any] = {}
         self.logged_bytes = 0

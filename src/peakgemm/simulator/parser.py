@@ -7,12 +7,11 @@ Grammar: PTX ISA, "Syntax" and "Directives". Debug sections are skipped, `.loc` 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable
 
 from .labels import Labels
 from .ptx import BYTES, Imm, Instruction, Kernel, Mem, Module, Operand, Pair, Param, PtxError, Reg, Sym, Variable, Vec
-from .tokens import Token, tokens
+from .tokens import Token, float_bits, tokens
 
 _SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|clock\w*|globaltimer\w*|smid|nsmid|"
                       r"gridid|dynamic_smem_size|total_smem_size|n?cluster\w*|envreg\d+|is_explicit_cluster)(\.[xyz])?$")
@@ -40,7 +39,7 @@ class _Parser:
         self.result = Module({}, {}, {})
         self.scopes: list[dict[str, str]] = []  # of registers
         self.known: dict[str, Reg] = {}  # one object for each, however often it is named
-        self.location: tuple[int, int] = (0, 0)
+        self.location: tuple[str, int] = ("", 0)  # number of a file, line
         self.unique = 0
 
     def fail(self, expected: str) -> PtxError:
@@ -167,7 +166,7 @@ class _Parser:
             if token.text in "{},-":
                 continue
             if token.kind == "float":
-                out += _float_bits(token.text)[0].to_bytes(BYTES[kind], "little")
+                out += float_bits(token.text)[0].to_bytes(BYTES[kind], "little")
             elif token.kind == "number":
                 value = int(token.text.rstrip("U"), 0)
                 if self.tokens[self.at - 2].text == "-":
@@ -195,7 +194,7 @@ class _Parser:
                     raise self.fail("a cluster along x, the only ones that are simulated")
                 setattr(kernel, _BOUNDS[word], product)
         self.take()
-        self.location = (0, 0)
+        self.location = ("", 0)
         self.scopes, self.labels = [{}], Labels(kernel)
         local: dict[str, Variable] = {}
         while self.scopes:
@@ -236,7 +235,7 @@ class _Parser:
             pass
         elif token.kind == "loc":
             file, line = text.split(maxsplit=3)[1:3]
-            self.location = (int(file), int(line))
+            self.location = (file, int(line))
         elif text == ".file":
             self.file_directive()
         elif text == ".pragma":
@@ -308,9 +307,8 @@ class _Parser:
         text = self.text[first.start:self.tokens[self.at - 1].start]
         if "//" in text:
             text = " ".join(line.split("//")[0] for line in text.split("\n"))
-        file, line = self.location
         ins = Instruction(len(kernel.instructions), token.text, tuple(operands), guard, " ".join(text.split()),
-                          first.line, str(file), line)
+                          first.line, *self.location)
         kernel.instructions.append(ins)
         if ins.base in ("bra", "brx"):
             self.labels.branch(ins)
@@ -382,7 +380,7 @@ class _Parser:
         if token.kind == "number":
             return Imm(int(token.text.rstrip("U"), 0))
         if token.kind == "float":
-            return Imm(*_float_bits(token.text))
+            return Imm(*float_bits(token.text))
         if token.kind == "name":
             known = self.resolve(token.text)
             if known is not None or token.text == "_":
@@ -400,11 +398,3 @@ class _Parser:
             return Sym(token.text)
         self.at -= 1
         raise self.fail("an operand")
-
-
-def _float_bits(text: str) -> tuple[int, str]:
-    if text[:2] in ("0f", "0F"):
-        return int(text[2:], 16), "f32"
-    if text[:2] in ("0d", "0D"):
-        return int(text[2:], 16), "f64"
-    return struct.unpack("<Q", struct.pack("<d", float(text)))[0], "f64"

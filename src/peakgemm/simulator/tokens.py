@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from typing import NamedTuple
 
 from .ptx import PtxError
@@ -49,3 +50,10 @@ def tokens(text: str) -> list[Token]:
     return out
 
 
+def float_bits(text: str) -> tuple[int, str]:
+    """The bits of a literal of kind ``float``, and its type."""
+    if text[:2] in ("0f", "0F"):
+        return int(text[2:], 16), "f32"
+    if text[:2] in ("0d", "0D"):
+        return int(text[2:], 16), "f64"
+    return struct.unpack("<Q", struct.pack("<d", float(text)))[0], "f64"

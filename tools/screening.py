@@ -624,6 +624,15 @@ def fresh(row: Row) -> Row:
     return {**row, **static_facts(made.code, ARCH), "registers": made.registers, "spill_bytes": made.spill_bytes}
 
 
+def quotes(page: str, phrase: str) -> bool:
+    """Whether the phrase is there, and not as a part of a longer figure."""
+    whole = re.compile(rf"(?<![\d.]){re.escape(phrase)}(?!\.?\d)")
+    at = page.find(phrase)  # a pattern that looks behind is tried everywhere: 0.6 ms a page, against 0.02
+    while at >= 0 and not whole.match(page, at):
+        at = page.find(phrase, at + 1)
+    return at >= 0
+
+
 def main() -> None:
     """Print, write, or compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -647,8 +656,7 @@ def main() -> None:
     if args.write:
         PAGE.write_text(made, encoding="utf-8")
     elif args.check:
-        # Not as a part of a longer figure.
-        absent = [phrase for phrase in quoted() if not re.search(rf"(?<![\d.]){re.escape(phrase)}(?!\.?\d)", page)]
+        absent = [phrase for phrase in quoted() if not quotes(page, phrase)]
         if made != page or absent:
             sys.exit("\n".join(["docs/experiments.md differs from the records; run: python tools/screening.py --write",
                                 *(f"and quote: {phrase}" for phrase in absent)]))

@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import record_schema
 from peakgemm import cli
 from peakgemm.bench.ladder import path_for, static_row
 from peakgemm.bench.timer import Comparison
@@ -19,9 +20,9 @@ from peakgemm.cli import console
 from peakgemm.errors import CompileFailed
 from peakgemm.kernels.registry import LADDER
 from peakgemm.runtime.device import Gpu
+from record_schema import SCHEMA
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = json.loads((ROOT / "docs" / "record.schema.json").read_text())
 KINDS = {"suite": "bench", "case": "overhead", "refused": "refused", "ncu": "profiled", "digests": "hashed",
          "variant": "variant", "contender": "accuracy", "workload": "workload", "screening": "screening",
          "errors": "batched"}
@@ -32,7 +33,7 @@ H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13
 def valid(path: Path) -> dict[str, Any]:
     """The record in ``path``, checked: it fits the schema, and the schema names all that it holds."""
     data = json.loads(path.read_text())
-    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    record_schema.validate(data)
     assert set(data) <= set(SCHEMA["properties"])
     for run in data.get("runs", [data]):
         for row in run["rungs"]:
@@ -178,6 +179,8 @@ def test_the_schema_refuses(whole) -> None:
                    {k: v for k, v in data.items() if k != "shape"},
                    {**data, "rungs": [{k: v for k, v in row.items() if k != "registers"}]}):
         assert not check.is_valid(broken)
+        with pytest.raises(jsonschema.ValidationError):
+            record_schema.validate(broken)
 
 
 def test_published_results_fit_the_schema() -> None:

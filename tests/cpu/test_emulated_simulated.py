@@ -106,11 +106,9 @@ def test_batch(name: str) -> None:
 @pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow"])
 def test_what_the_guard_reroutes(name: str) -> None:
     """Infinities, few terms and spans beyond the split's reach: those half tiles come out as IEEE's."""
-    m = n = 130
-    k = 64
-    b = normal(k, n, seed=1)
     columns = 64 if name in ("fused", "narrow") else 128
-    across = -(-n // columns)
+    m, n, k, across = 130, columns + 2, 64, 2
+    b = normal(k, n, seed=1)
     # A row with few terms, or of too large a span, is refused in its half tile; both halves are for an infinity in one,
     # but for those who split rows for their own half alone. A tiny element does no harm where the others make the sums.
     own = KERNELS[name] in (FUSED, STREAMED)

@@ -73,10 +73,10 @@ def test_every_rung_is_simulated(runs, place):
 
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda k: k.label)
 def test_counters_are_those_of_run_rung(runs, kernel):
-    for found, shape in zip(runs, SHAPES, strict=True):
-        a, b, c = matrices(shape)
-        counters = run_rung(kernel, a, b, c).counters
-        assert {name: row(found, kernel.number)[name] for name in COUNTERS} == {n: counters[n] for n in COUNTERS}
+    place = kernel.number % len(SHAPES)  # each of the shapes by every other rung
+    a, b, c = matrices(SHAPES[place])
+    counters = run_rung(kernel, a, b, c).counters
+    assert {name: row(runs[place], kernel.number)[name] for name in COUNTERS} == {n: counters[n] for n in COUNTERS}
 
 
 def test_the_ideas_show_in_the_counters(runs):

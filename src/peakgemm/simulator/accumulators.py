@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .lanes import Group, LaneSet
-from .program import uses_and_defines
 from .ptx import Imm, Instruction, Kernel, Reg, Vec
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def _touch(b: Build, ins: Instruction) -> Touch | None:
     rows = b.machine.tracked
     if not rows or not b.machine.checks:
         return None
-    uses, defines = uses_and_defines(ins, b.program.kernel.registers)
+    uses, defines = b.program.flow[ins.index]
     reads, writes = (np.array([rows[name] for name in names if name in rows], int) for names in (uses, defines))
     pair = _copy(ins)
     moves = None

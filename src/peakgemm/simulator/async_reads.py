@@ -134,16 +134,25 @@ class AsyncReads:
     def check(self, event: str, site: Any, lanes: LaneSet, unit: Array) -> None:
         """A write to ``unit`` by ``lanes``: report the reads that may not have ended."""
         clocks = self.clocks
+        found = self.late(lanes, unit)
+        if found is None:
+            return
+        key, late = found
+        first = int(np.flatnonzero(late)[0])
+        block = int(lanes.lanes[first]) // clocks.batch.padded
+        block += key[2] - int(clocks.rank(block))
+        other = block * clocks.batch.padded + key[1] * (32 * WARPGROUP if key[0] == "g" else 1)
+        clocks.report(key[0], int(late.sum()), event, site, (int(lanes.lanes[first]), other), int(unit[first]),
+                      int(self.code[key][unit[first]]))
+
+    def late(self, lanes: LaneSet, unit: Array) -> tuple[Any, Array] | None:
+        """The first reader whose reads of ``unit`` may not have ended for all ``lanes``, and where; None if none."""
+        clocks = self.clocks
         for key, group in self.group.items():
-            late = group[unit] > clocks.clock[lanes.warp_of, clocks.columns[key]]
+            late = group.take(unit) > clocks.clock[lanes.warp_of, clocks.columns[key]]
             if late.any():
-                first = int(np.flatnonzero(late)[0])
-                block = int(lanes.lanes[first]) // clocks.batch.padded
-                block += key[2] - int(clocks.rank(block))
-                other = block * clocks.batch.padded + key[1] * (32 * WARPGROUP if key[0] == "g" else 1)
-                clocks.report(key[0], int(late.sum()), event, site, (int(lanes.lanes[first]), other), int(unit[first]),
-                              int(self.code[key][unit[first]]))
-                return
+                return key, late
+        return None
 
     def commit(self, kind: str, lanes: LaneSet) -> None:
         """The reads so far form a group."""

@@ -18,7 +18,7 @@ from . import fma
 from .accumulators import watch, watch_guarded
 from .floats import canonical
 from .lanes import DTYPES, VIEW_OF, Group
-from .program import Block, is_barrier, uses_and_defines
+from .program import Block, is_barrier
 from .ptx import BYTES, Imm, Instruction, Operand, Reg, Sym, UnknownInstruction
 from .special_registers import special
 
@@ -63,7 +63,6 @@ class Build:
     def block(self, block: Block) -> list[Step]:
         """The steps of a block, its closing branch or barrier excepted."""
         code = self.program.kernel.instructions[block.start:block.end]
-        known = self.program.kernel.registers
         steps: list[Step] = watch(self, code) if code and code[0].base != "wgmma" else []
         dirty: set[str] = set()
         run: list[tuple[int, fma.Source, fma.Source, fma.Source]] = []
@@ -74,7 +73,7 @@ class Build:
                 run.clear()
 
         for ins in code:
-            uses, defines = uses_and_defines(ins, known)
+            uses, defines = self.program.flow[ins.index]
             looks = dirty.intersection(uses)
             arithmetic = is_float32(ins)
             if looks and not (arithmetic or (ins.base in ("setp", "set", "cvt") and ins.types[-1:] == ("f32",))):

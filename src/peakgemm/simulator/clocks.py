@@ -7,6 +7,7 @@ copies.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -200,20 +201,23 @@ class Clocks:
         now = self.clock[warp, self.own[warp]]
         if event == "a":
             self._flags(start, warp)
-        for step in range(max(1, site.size // self.batch.unit)):
-            unit = start + step
-            if check:
-                self._check(event, site, lanes, unit, now)
-            if event == "r":
-                stale = self._ordered("q", unit, lanes, now)
-                self._record("q", unit[stale][::-1], lanes.lanes[stale][::-1], now[stale][::-1], site)
-                self._record("r", unit, lanes.lanes, now, site)
-            elif event == "c":
-                self._record("c", unit, lanes.lanes, now, site)
-                self.group[unit] = self.commits[lanes.lanes]
-            else:
-                self._record("w", unit, lanes.lanes, now, site)
-                self.atomic[unit] = event == "a"
+        # A row for each unit of one access. Accesses are aligned, so that no unit is in two rows, and all rows are
+        # looked at together.
+        unit = start + np.arange(max(1, site.size // self.batch.unit))[:, None]
+        if check:
+            self._check(event, site, lanes, unit, now)
+        if event == "r":
+            stale = self._ordered("q", unit, lanes, now)
+            _, which = np.nonzero(stale)
+            which = which[::-1]
+            self._record("q", unit[stale][::-1], lanes.lanes[which], now[which], site)
+            self._record("r", unit, lanes.lanes, now, site)
+        elif event == "c":
+            self._record("c", unit, lanes.lanes, now, site)
+            self.group[unit] = self.commits[lanes.lanes]
+        else:
+            self._record("w", unit, lanes.lanes, now, site)
+            self.atomic[unit] = event == "a"
 
     def _bulk(self, site: Site, pattern: Pattern, shift: int, mbarrier: int, phase: int) -> None:
         if "t" not in self.lane:
@@ -224,7 +228,7 @@ class Clocks:
         each = site.size // self.batch.unit
         unit = ((offsets >> self.batch.unit_shift)[:, None] + np.arange(each)).ravel()
         lanes = LaneSet(np.repeat(pattern.lanes.lanes, each), pattern.lanes.padded)
-        self._check("t", site, lanes, unit, self.clock[lanes.warp_of, self.own[lanes.warp_of]])
+        self._check("t", site, lanes, unit[None], self.clock[lanes.warp_of, self.own[lanes.warp_of]])
         self._record("t", unit, lanes.lanes, np.full(lanes.n, phase + 1), site)
         ranks = self.rank(unit * self.batch.unit // self.batch.shared_stride)
         for rank in np.unique(ranks).tolist():
@@ -238,7 +242,8 @@ class Clocks:
 
     def under_way(self, unit: NDArray[Any], warp: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether a bulk copy to the unit is not known to have landed by the warp."""
-        return np.asarray((self.lane["t"][unit] >= 0) & (self.clock[warp, self.column[unit]] < self.time["t"][unit]))
+        known = self.clock.take(warp * self.clock.shape[1] + self.column.take(unit))
+        return np.asarray((self.lane["t"].take(unit) >= 0) & (known < self.time["t"].take(unit)))
 
     def _record(self, name: str, unit: NDArray[Any], lane: NDArray[Any], now: NDArray[Any], site: Site) -> None:
         self.lane[name][unit] = lane
@@ -246,31 +251,44 @@ class Clocks:
         self.code[name][unit] = site.ins.index
 
     def _ordered(self, name: str, unit: NDArray[Any], lanes: LaneSet, now: NDArray[Any]) -> NDArray[np.bool_]:
-        before = self.lane[name][unit]
-        when = self.time[name][unit]
+        before = self.lane[name].take(unit)
+        when = self.time[name].take(unit)
         warp, other = lanes.warp_of, before >> 5
-        same = other == warp
-        seen = self.clock[warp, np.maximum(other, 0) % self.across]
-        return np.asarray((before < 0) | (before == lanes.lanes) | np.where(same, when < now, when <= seen))
+        seen = self.clock.take(warp * self.clock.shape[1] + self.own.take(other, mode="wrap"))
+        known = when <= np.where(other == warp, now - 1, seen)
+        return np.asarray(known | (before < 0) | (before == lanes.lanes))
 
     def _check(self, event: str, site: Site, lanes: LaneSet, unit: NDArray[Any], now: NDArray[Any]) -> None:
-        flying = self.lane["c"][unit] >= 0
-        if flying.any():
-            self._report("c", flying, event, site, lanes, unit)
+        """Report what an access races with; ``unit`` has a row for each unit of it.
+
+        Most race with nothing, which is seen of all rows at once.
+        """
+        found = any(wrong.any() for _, wrong in self._wrong(event, lanes, unit, now))
+        if not found and (event == "r" or self.reads.late(lanes, unit) is None):
+            return
+        for row in unit:
+            for name, wrong in self._wrong(event, lanes, row, now):
+                if name == "w" and event != "r":
+                    self.reads.check(event, site, lanes, row)
+                if wrong.any():
+                    self._report(name, wrong, event, site, lanes, row)
+                    if name in "wrq":
+                        break
+
+    def _wrong(self, event: str, lanes: LaneSet, unit: NDArray[Any],
+               now: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """The kinds of earlier access (see `EARLIER`), and where they are not known to have ended."""
+        flying = self.lane["c"].take(unit) >= 0
+        yield "c", flying
         if "t" in self.lane:
             late = self.under_way(unit, lanes.warp_of)
-            if late.any():
-                self._report("t", late, event, site, lanes, unit)
-            flying |= late
-        if event != "r":
-            self.reads.check(event, site, lanes, unit)
-        for name in ("w",) if event == "r" else ("w", "r", "q"):
-            wrong = ~self._ordered(name, unit, lanes, now) & ~flying
+            yield "t", late
+            flying = flying | late
+        for name in "w" if event == "r" else "wrq":
+            wrong = ~(self._ordered(name, unit, lanes, now) | flying)
             if event == "a" and name == "w":
                 wrong &= ~self.atomic[unit]
-            if wrong.any():
-                self._report(name, wrong, event, site, lanes, unit)
-                return
+            yield name, wrong
 
     def _flags(self, start: NDArray[Any], warp: NDArray[Any]) -> None:
         pairs = np.unique(np.stack([start, warp], axis=1), axis=0)

@@ -38,6 +38,11 @@ class Counts:
     divergent: int = 0
     copies: int = 0  # cp.async by warps with an active lane, those that only write zeros included; bulk copies by lanes
 
+    @property
+    def counted(self) -> bool:
+        """Whether anything was."""
+        return bool(self.executions or self.threads or self.requests or self.bytes or self.divergent or self.copies)
+
     def add(self, other: Counts) -> None:
         """Add another instruction's counts."""
         for name in Counts.__slots__:

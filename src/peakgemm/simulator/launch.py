@@ -31,15 +31,14 @@ from . import (  # noqa: F401
     tensor,
 )
 from .build import Build
-from .counters import Counts
 from .global_writes import WriteLog
 from .machine import Machine
 from .memory import Arena
 from .ops_control import compile_kernel
 from .parser import parse
 from .program import Program, build, smallest_access
-from .ptx import Instruction, Kernel, Module, Param
-from .report import Fault, InstructionCounts, Report, totals
+from .ptx import Kernel, Module, Param
+from .report import Fault, Report, totals
 from .tensor_map import BYTES as TENSOR_MAP
 from .tensor_map import TensorMap
 
@@ -180,6 +179,12 @@ def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     return items[0], items[1], items[2]
 
 
+def _named(name: str, kernel: Kernel) -> bool:
+    """Whether an instruction of the kernel names a variable of its module."""
+    word = re.compile(rf"(?<![\w$]){re.escape(name)}(?![\w$])")
+    return any(name in ins.text and word.search(ins.text) for ins in kernel.instructions)
+
+
 class _Launch:
     """The shape of a launch and the memory that it needs."""
 
@@ -203,10 +208,9 @@ class _Launch:
         self.threads = threads
         self.padded = -(-threads // 32) * 32
         self.symbols: dict[str, int] = {"%dynamic": shared_bytes}
-        used = {name for ins in kernel.instructions for name in re.findall(r"[\w$]+", ins.text)}
         variables = [*module.variables.values(), *kernel.variables]
         self.shared = self._stack([v for v in variables if v.space == "shared" and not v.dynamic and
-                                   (v in kernel.variables or v.name in used)], 0)
+                                   (v in kernel.variables or _named(v.name, kernel))], 0)
         if self.shared > limits.static_shared:
             raise InvalidValue(f"kernel {kernel.name} declares {self.shared} bytes of static shared memory, the limit "
                                f"is {limits.static_shared}; declare it extern and pass shared_bytes")
@@ -346,21 +350,9 @@ def _convert(number: int, arg: Any, param: Param) -> bytes:
     return (value & (1 << bits) - 1).to_bytes(param.size, "little")
 
 
-def _space(ins: Instruction) -> str:
-    if ins.base == "cp":
-        return "global to shared" if "global" in ins.parts else ""
-    if ins.base not in ("ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix"):
-        return ""
-    return next((part.split("::")[0] for part in ins.parts[1:] if part.split("::")[0] in
-                 ("shared", "global", "local", "param", "const")), "generic")
-
-
 def _report(machine: Machine, stopped: str, seconds: float) -> Report:
     kernel = machine.program.kernel
-    items = [InstructionCounts(**{name: getattr(counts, name) for name in Counts.__slots__}, text=ins.text,
-                               opcode=ins.opcode, space=_space(ins), file=ins.file, line=ins.line,
-                               ptx_line=ins.ptx_line)
-             for ins, counts in zip(kernel.instructions, machine.counts, strict=True)]
+    items = machine.counts
     hot = sorted(items, key=lambda item: -item.threads)[:3]
     faults = sorted(machine.faults.values(), key=lambda fault: fault.ptx_line)
     if "max_steps" in stopped and items:

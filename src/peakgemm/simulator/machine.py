@@ -10,6 +10,7 @@ consumers at different places make progress.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from .accumulators import Accumulators, tracked
 from .barriers import Barriers
 from .build import Getter, Step
-from .counters import Counts
 from .fma import Scratch
 from .global_writes import WriteLog
 from .lanes import Group, LanePool, LaneSet, merge
@@ -27,7 +27,7 @@ from .program import Program, smallest_access
 from .ptx import Instruction
 from .races import RaceLog
 from .register_pool import RegisterPool
-from .report import Fault
+from .report import Fault, InstructionCounts
 from .tensor_map import TensorMap
 
 TURNS = 20000  # turns of a loop before a group lets the others run, whatever it does
@@ -39,14 +39,30 @@ class Stop(Exception):
 
 
 class Code:
-    """A block made executable: steps, the closing branch, how often it ran."""
+    """A block made executable: steps, the closing branch, how often it ran.
 
-    __slots__ = ("end", "lanes", "length", "live", "steps", "sync", "warps")
+    Steps and branch are made when a group first arrives: most blocks of a kernel are for cases that do not come up.
+    """
 
-    def __init__(self, steps: list[Step], end: Callable[[Group], int], length: int,
-                 live: dict[str, list[int]], sync: Instruction | None) -> None:
-        self.steps, self.end, self.length, self.live, self.sync = steps, end, length, live, sync
+    def __init__(self, length: int, sync: Instruction | None, steps: Callable[[], list[Step]],
+                 end: Callable[[], Callable[[Group], int]], live: Callable[[], dict[str, list[int]]]) -> None:
+        self.length, self.sync, self._steps, self._end, self._live = length, sync, steps, end, live
         self.warps = self.lanes = 0
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        """What the lanes of a group do, one instruction or a few after the other."""
+        return self._steps()
+
+    @cached_property
+    def end(self) -> Callable[[Group], int]:
+        """Where the group goes; negative where it is split, waits or has been kept."""
+        return self._end()
+
+    @cached_property
+    def live(self) -> dict[str, list[int]]:
+        """The slots, by class, of the registers that are alive at its start."""
+        return self._live()
 
 
 class Machine:
@@ -63,7 +79,7 @@ class Machine:
         self.threads = block[0] * block[1] * block[2]
         self.padded = -(-self.threads // 32) * 32
         self.pool = LanePool(self.padded)
-        self.counts = [Counts() for _ in program.kernel.instructions]
+        self.counts = [InstructionCounts.none_of(ins) for ins in program.kernel.instructions]
         self.faults: dict[tuple[str, int], Fault] = {}
         self.clean_logs: dict[Any, Any] = {}
         self.logged_bytes = 0

@@ -12,7 +12,6 @@ from .build import Build, Step, builder
 from .floats import canonical, flush
 from .lanes import DTYPES, Group
 from .ops_memory import address, by_space, chosen_lanes, resolve, space_of
-from .program import uses_and_defines
 from .ptx import BYTES, Imm, Instruction, Reg
 
 Array = NDArray[Any]
@@ -62,9 +61,7 @@ def atomic(b: Build, ins: Instruction) -> Step:
     operands = list(ins.operands)
     target = operands.pop(0) if returns else None
     if isinstance(target, Reg):
-        used = {name for other in b.program.kernel.instructions
-                for name in uses_and_defines(other, b.program.kernel.registers)[0]}
-        returns = target.name in used
+        returns = b.program.is_read(target.name)
     into = b.program.slot[target.name] if returns and isinstance(target, Reg) else None
     space = space_of(ins)
     if space == "cluster" or ins.has("async"):

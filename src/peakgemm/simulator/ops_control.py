@@ -7,6 +7,7 @@ straight block: that is run by the lanes concerned on a copy of the registers it
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,22 +28,20 @@ def compile_kernel(b: Build) -> list[Code]:
     """All blocks of the program, executable."""
     code: list[Code] = []
     instructions = b.program.kernel.instructions
-    everything = [b.block(block) for block in b.program.blocks]
-    for block, steps in zip(b.program.blocks, everything, strict=False):
+    for block in b.program.blocks:
         first = instructions[block.start] if block.end > block.start else None
         sync = first if first is not None and (first.base in WARP_SYNC or is_warp_barrier(first)) else None
         if sync is not None and sync.base == "activemask":
             sync = None
         if sync is not None and sync.operands and isinstance(sync.operands[-1], (Imm, Reg)):
             b.machine.masks[sync.index] = b.src(sync, sync.operands[-1], "u32")
-        code.append(Code(steps, lambda group: -1, block.end - block.start, b.program.slots_of(block.live_in), sync))
+        code.append(Code(block.end - block.start, sync, partial(b.block, block), partial(_end, b, block),
+                         partial(b.program.slots_of, block.live_in)))
     b.machine.code = code
-    for block in b.program.blocks:
-        code[block.number].end = _end(b, block, everything)
     return code
 
 
-def _end(b: Build, block: Block, everything: list[list[Step]]) -> End:
+def _end(b: Build, block: Block) -> End:
     following = block.number + 1
     last = b.program.kernel.instructions[block.end - 1] if block.end > block.start else None
     if last is None:
@@ -53,12 +52,12 @@ def _end(b: Build, block: Block, everything: list[list[Step]]) -> End:
         number = b.program.block_of_label[target.name]
         if last.guard is None:
             return lambda group: number
-        return _branch(b, block, last, number, following, everything)
+        return _branch(b, block, last, number, following)
     if last.base in ("ret", "exit"):
         end = len(b.program.blocks)
         if last.guard is None:
             return lambda group: end
-        return _branch(b, block, last, end, following, everything)
+        return _branch(b, block, last, end, following)
     if last.base == "trap":
         return _trap(b, last)
     if last.base == "brx":
@@ -93,12 +92,11 @@ def _split(b: Build, group: Group, mask: Any, number: int) -> None:
     machine.batch.ready.append(part)
 
 
-def _branch(b: Build, block: Block, ins: Instruction, target: int, following: int,
-            everything: list[list[Step]]) -> End:
+def _branch(b: Build, block: Block, ins: Instruction, target: int, following: int) -> End:
     guard = b.guard(ins)
     assert guard is not None
     counts = b.machine.counts[ins.index]
-    hammock = _hammock(b, following, target, everything)
+    hammock = _hammock(b, following, target)
     count = np.count_nonzero
 
     def end(group: Group) -> int:
@@ -128,7 +126,7 @@ def _branch(b: Build, block: Block, ins: Instruction, target: int, following: in
     return end
 
 
-def _hammock(b: Build, number: int, join: int, everything: list[list[Step]]) -> Callable[[Group, Any], None] | None:
+def _hammock(b: Build, number: int, join: int) -> Callable[[Group, Any], None] | None:
     """How to run the one block between a branch and its target for some lanes; None where there is more to it."""
     if number >= len(b.program.blocks) or join != number + 1:
         return None
@@ -146,12 +144,11 @@ def _hammock(b: Build, number: int, join: int, everything: list[list[Step]]) -> 
     needed = b.program.slots_of(names)
     written = b.program.slots_of(block.defines & block.live_out)
     code = b.machine.code[number]
-    steps = everything[number]
 
     def run(group: Group, mask: Any) -> None:
         lanes, chosen = b.machine.pool.subset(group.lanes, mask)
         part = group.part(chosen, lanes, needed)
-        for step in steps:
+        for step in code.steps:
             step(part)
         code.warps += lanes.warps
         code.lanes += lanes.n

@@ -7,12 +7,11 @@ Grammar: PTX ISA, "Syntax" and "Directives". Debug sections are skipped, `.loc` 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable
 
 from .labels import Labels
 from .ptx import BYTES, Imm, Instruction, Kernel, Mem, Module, Operand, Pair, Param, PtxError, Reg, Sym, Variable, Vec
-from .tokens import Token, tokens
+from .tokens import Token, float_bits, tokens
 
 _SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|clock\w*|globaltimer\w*|smid|nsmid|"
                       r"gridid|dynamic_smem_size|total_smem_size|n?cluster\w*|envreg\d+|is_explicit_cluster)(\.[xyz])?$")
@@ -39,7 +38,8 @@ class _Parser:
         self.at = 0
         self.result = Module({}, {}, {})
         self.scopes: list[dict[str, str]] = []  # of registers
-        self.location: tuple[int, int] = (0, 0)
+        self.known: dict[str, Reg] = {}  # one object for each, however often it is named
+        self.location: tuple[str, int] = ("", 0)  # number of a file, line
         self.unique = 0
 
     def fail(self, expected: str) -> PtxError:
@@ -60,15 +60,14 @@ class _Parser:
         return self.tokens[self.at - 1]
 
     def expect(self, text: str) -> None:
-        if self.peek() != text:
+        if not self.accept(text):
             raise self.fail(repr(text))
-        self.at += 1
 
     def accept(self, text: str) -> bool:
-        if self.peek() != text:
-            return False
-        self.at += 1
-        return True
+        if self.at < len(self.tokens) and self.tokens[self.at].text == text:
+            self.at += 1
+            return True
+        return False
 
     def rest_of_line(self) -> list[Token]:
         line, start = self.tokens[self.at - 1].line, self.at
@@ -115,9 +114,7 @@ class _Parser:
                 self.entry()
             elif token.text == ".func":
                 self.function()
-            elif token.text == ".loc":
-                self.rest_of_line()
-            elif token.text != ";":
+            elif token.kind != "loc" and token.text != ";":
                 self.at -= 1
                 raise self.fail("a directive")
         for kernel in self.result.kernels.values():
@@ -169,7 +166,7 @@ class _Parser:
             if token.text in "{},-":
                 continue
             if token.kind == "float":
-                out += _float_bits(token.text)[0].to_bytes(BYTES[kind], "little")
+                out += float_bits(token.text)[0].to_bytes(BYTES[kind], "little")
             elif token.kind == "number":
                 value = int(token.text.rstrip("U"), 0)
                 if self.tokens[self.at - 2].text == "-":
@@ -197,7 +194,7 @@ class _Parser:
                     raise self.fail("a cluster along x, the only ones that are simulated")
                 setattr(kernel, _BOUNDS[word], product)
         self.take()
-        self.location = (0, 0)
+        self.location = ("", 0)
         self.scopes, self.labels = [{}], Labels(kernel)
         local: dict[str, Variable] = {}
         while self.scopes:
@@ -236,9 +233,9 @@ class _Parser:
             self.labels.close()
         elif text == ";":
             pass
-        elif text == ".loc":
-            items = self.rest_of_line()
-            self.location = (int(items[0].text), int(items[1].text))
+        elif token.kind == "loc":
+            file, line = text.split(maxsplit=3)[1:3]
+            self.location = (file, int(line))
         elif text == ".file":
             self.file_directive()
         elif text == ".pragma":
@@ -302,17 +299,19 @@ class _Parser:
             self.at -= 1
             raise self.fail("an instruction")
         operands = []
-        while not self.accept(";"):
+        while self.peek() != ";":
             operands.append(self.operand())
-            if self.peek() not in (",", ";"):
+            if self.peek() != ";" and not self.accept(","):
                 raise self.fail("',' or ';'")
-            self.accept(",")
+        self.at += 1
         text = self.text[first.start:self.tokens[self.at - 1].start]
-        text = " ".join(" ".join(line.split("//")[0].split()) for line in text.split("\n"))
-        kernel.instructions.append(Instruction(len(kernel.instructions), token.text, tuple(operands), guard,
-                                               text.strip(), first.line, str(self.location[0]), self.location[1]))
-        if kernel.instructions[-1].base in ("bra", "brx"):
-            self.labels.branch(kernel.instructions[-1])
+        if "//" in text:
+            text = " ".join(line.split("//")[0] for line in text.split("\n"))
+        ins = Instruction(len(kernel.instructions), token.text, tuple(operands), guard, " ".join(text.split()),
+                          first.line, *self.location)
+        kernel.instructions.append(ins)
+        if ins.base in ("bra", "brx"):
+            self.labels.branch(ins)
 
     def resolve(self, name: str) -> str | None:
         for scope in reversed(self.scopes):
@@ -320,10 +319,19 @@ class _Parser:
                 return scope[name]
         return None
 
+    def register_of(self, known: str) -> Reg:
+        found = self.known.get(known)
+        if found is None:
+            found = self.known[known] = Reg(known)
+        return found
+
     def operand(self) -> Operand:
         text = self.peek()
         result: Operand
-        if text == "{":
+        if (known := self.resolve(text)) is not None:
+            self.at += 1
+            result = self.register_of(known)
+        elif text == "{":
             result = Vec(tuple(self.listed("{", "}")))
         elif text == "(":
             result = Vec(tuple(self.listed("(", ")")))
@@ -372,11 +380,11 @@ class _Parser:
         if token.kind == "number":
             return Imm(int(token.text.rstrip("U"), 0))
         if token.kind == "float":
-            return Imm(*_float_bits(token.text))
+            return Imm(*float_bits(token.text))
         if token.kind == "name":
             known = self.resolve(token.text)
             if known is not None or token.text == "_":
-                return Reg(known or "_")
+                return self.register_of(known or "_")
             if token.text.startswith("%") or token.text.startswith("WARP_SZ"):
                 if token.text == "WARP_SZ":
                     return Imm(32)
@@ -390,11 +398,3 @@ class _Parser:
             return Sym(token.text)
         self.at -= 1
         raise self.fail("an operand")
-
-
-def _float_bits(text: str) -> tuple[int, str]:
-    if text[:2] in ("0f", "0F"):
-        return int(text[2:], 16), "f32"
-    if text[:2] in ("0d", "0D"):
-        return int(text[2:], 16), "f64"
-    return struct.unpack("<Q", struct.pack("<d", float(text)))[0], "f64"

@@ -9,6 +9,7 @@ between what it reads and what it writes.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .ptx import BYTES, Instruction, Kernel, Mem, Operand, Pair, PtxError, Reg, Sym, Vec
@@ -22,6 +23,7 @@ NO_RESULT = {"st", "red", "bra", "ret", "exit", "trap", "brkpt", "bar", "barrier
 WARP_SYNC = {"shfl", "vote", "match", "redux", "mma", "wgmma", "ldmatrix", "stmatrix", "movmatrix", "elect",
              "activemask"}  # fmt: skip
 CARRY = "%cc"
+Flow = tuple[list[str], list[str]]
 
 
 @dataclass(slots=True)
@@ -40,13 +42,17 @@ class Block:
 
 @dataclass(slots=True)
 class Program:
-    """A kernel cut into blocks, with ``slot[register] = (class, index)`` and slots per class."""
+    """A kernel cut into blocks, with ``slot[register] = (class, index)`` and slots per class.
+
+    ``flow`` holds the registers that each instruction reads and those that it writes.
+    """
 
     kernel: Kernel
     blocks: list[Block]
     slot: dict[str, tuple[str, int]]
     slots: dict[str, int]
     block_of_label: dict[str, int]
+    flow: list[Flow]
 
     def slots_of(self, names: set[str]) -> dict[str, list[int]]:
         """The slots of ``names`` by class, sorted."""
@@ -55,6 +61,10 @@ class Program:
             kind, index = self.slot[name]
             out[kind].append(index)
         return {kind: sorted(set(indices)) for kind, indices in out.items()}
+
+    def is_read(self, name: str) -> bool:
+        """Whether any instruction reads the register."""
+        return any(name in uses for uses, _ in self.flow)
 
 
 def smallest_access(kernel: Kernel, other: str, bases: tuple[str, ...]) -> int:
@@ -89,7 +99,7 @@ def _registers(operand: Operand) -> list[str]:
     return []
 
 
-def uses_and_defines(ins: Instruction, known: dict[str, str]) -> tuple[list[str], list[str]]:
+def uses_and_defines(ins: Instruction, known: dict[str, str]) -> Flow:
     """Virtual registers that the instruction reads, and those that it writes."""
     operands = list(ins.operands)
     defines: list[str] = []
@@ -165,15 +175,15 @@ def build(kernel: Kernel) -> Program:
         else:
             block.successors = [falls]
         block.successors = [s for s in block.successors if s < len(blocks)]
-    _liveness(kernel, blocks)
-    slot, slots = _allocate(kernel, blocks)
-    return Program(kernel, blocks, slot, slots, labels)
+    flow = [uses_and_defines(ins, kernel.registers) for ins in code]
+    _liveness(flow, blocks)
+    slot, slots = _allocate(kernel, flow, blocks)
+    return Program(kernel, blocks, slot, slots, labels, flow)
 
 
-def _liveness(kernel: Kernel, blocks: list[Block]) -> None:
+def _liveness(flow: list[Flow], blocks: list[Block]) -> None:
     for block in blocks:
-        for ins in kernel.instructions[block.start:block.end]:
-            uses, defines = uses_and_defines(ins, kernel.registers)
+        for uses, defines in flow[block.start:block.end]:
             block.uses.update(name for name in uses if name not in block.defines)
             block.defines.update(defines)
         block.live_in = set(block.uses)
@@ -189,23 +199,22 @@ def _liveness(kernel: Kernel, blocks: list[Block]) -> None:
                 block.live_out, block.live_in, changed = out, live_in, True
 
 
-def _allocate(kernel: Kernel, blocks: list[Block]) -> tuple[dict[str, tuple[str, int]], dict[str, int]]:
+def _allocate(kernel: Kernel, flow: list[Flow],
+              blocks: list[Block]) -> tuple[dict[str, tuple[str, int]], dict[str, int]]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
 
-    def touch(name: str, position: int) -> None:
-        first[name] = min(first.get(name, position), position)
-        last[name] = max(last.get(name, position), position)
+    def touch(names: Iterable[str], position: int) -> None:  # positions never fall
+        for name in names:
+            first.setdefault(name, position)
+            last[name] = position
 
     for block in blocks:
-        for name in block.live_in:
-            touch(name, block.start)
-        for name in block.live_out:
-            touch(name, block.end)
-        for ins in kernel.instructions[block.start:block.end]:
-            uses, defines = uses_and_defines(ins, kernel.registers)
-            for name in (*uses, *defines):
-                touch(name, ins.index)
+        touch(block.live_in, block.start)
+        for position in range(block.start, block.end):
+            touch(flow[position][0], position)
+            touch(flow[position][1], position)
+        touch(block.live_out, block.end)
     slot: dict[str, tuple[str, int]] = {}
     slots = {"p": 0, "h": 0, "r": 0, "d": 0}
     free: dict[str, list[int]] = {kind: [] for kind in slots}

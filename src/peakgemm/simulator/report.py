@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from .counters import Counts
+from .ptx import Instruction
 
 WAY = {"ld": "ld", "ldu": "ld", "ldmatrix": "ld", "st": "st", "stmatrix": "st", "cp": "st", "red": "red"}
 
@@ -50,6 +52,24 @@ class InstructionCounts(Counts):
     file: str = ""
     line: int = 0
     ptx_line: int = 0
+
+    @classmethod
+    def none_of(cls, ins: Instruction) -> InstructionCounts:
+        """Of an instruction that has not been executed."""
+        return cls(text=ins.text, opcode=ins.opcode, space=_space(ins.opcode), file=ins.file, line=ins.line,
+                   ptx_line=ins.ptx_line)
+
+
+@cache
+def _space(opcode: str) -> str:
+    """Where an instruction reads or writes; empty: nowhere in memory."""
+    base, *parts = opcode.split(".")
+    if base == "cp":
+        return "global to shared" if "global" in parts else ""
+    if base not in ("ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix"):
+        return ""
+    return next((part.split("::")[0] for part in parts if part.split("::")[0] in
+                 ("shared", "global", "local", "param", "const")), "generic")
 
 
 @dataclass(slots=True)
@@ -119,6 +139,8 @@ def totals(instructions: list[InstructionCounts]) -> dict[str, int]:
                      f"l1tex__t_sectors_pipe_lsu_mem_global_op_{way}.sum"):
             metric[name] = 0
     for item in instructions:
+        if not item.counted:
+            continue
         c, parts = item, item.opcode.split(".")
         short["warp_instructions"] += c.executions
         short["lane_instructions"] += c.threads

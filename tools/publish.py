@@ -346,9 +346,9 @@ def redraw() -> None:
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "peakgemm", "svg.fonttype": "none", "font.size": 10})
-    for path, mark, draw in stale:
-        path.write_text(draw() + mark, encoding="utf-8")
+    with matplotlib.rc_context({"svg.hashsalt": "peakgemm", "svg.fonttype": "none", "font.size": 10}):
+        for path, mark, draw in stale:
+            path.write_text(draw() + mark, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -34,11 +34,13 @@ from peakgemm.tune.space import KEEP
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, SHORT, SHARE, WAVES, UNSEEN, UNSEEN_BEFORE = (
+(RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, SHORT, PARTS, SHARE, WAVES, UNSEEN,
+ UNSEEN_BEFORE) = (
     ROOT / "results" / "h100" / f"{name}.json" for name in (
         "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies",
         "experiments-start", "experiments-pairs", "model-times", "model-ranks", "experiments-small",
-        "experiments-short-k", "experiments-share", "experiments-waves", "unseen", "unseen-before"))
+        "experiments-short-k", "experiments-parts", "experiments-share", "experiments-waves", "unseen",
+        "unseen-before"))
 ACCURACY, ACCURACY_BEFORE = (RECORD.with_name(f"accuracy-{name}.json") for name in ("compensation", "before"))
 PAGE = ROOT / "docs" / "experiments.md"
 MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
@@ -218,6 +220,12 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
         fitted(SHARE, "drawn, short K",
                "And to {times} times of {shapes} drawn shapes with K from 6 to 110, the model's first tiles of that "
                "kernel and of others"),
+        fitted(PARTS, "36 to 64 k-steps",
+               "Its rates with more than 32 k-steps also to {times} times of {shapes} problems with up to 64"),
+        fitted(PARTS, "50 to 256 k-steps", "And to {times} times of {shapes} with up to 256, batches mostly"),
+        fitted(PARTS, "16 to 128 k-steps", "And to {times} times of {shapes} with 16 to 128"),
+        fitted(PARTS, "two models",
+               "And to {times} times of {shapes} drawn ones, of which two models had named different configurations"),
         "- Modelled against measured time of tiles and splits of an earlier text, one size each, with rates of "
         "the same tiles today or 0.5: " + "; ".join(
             f"{size}: {_figure(spearman([estimate(r) for r in own], [microseconds(r) for r in own]))} "

@@ -20,7 +20,8 @@ from .registry import FLOAT, Kernel
 from .schedule import CARRY, Schedule, arguments, cut
 from .widths import widest, width
 
-SHORT_K = 64    # a block asks for all of it at once;
+SHORT_K = 64    # a block asks for all of it at once,
+_HALF = 32      # or for half of it;
 MOST_K = 256    # in batches of thin ones other blocks hide that it asks again: 352 x 9 x 70 in 551 32 us, `skinny` 63
 THIN = 64       # rows or columns of a product that is hardly more than its large operand and C
 _VIA_L1_K = 32
@@ -42,21 +43,29 @@ SMALL = Kernel(
     tunes=frozenset({"min_blocks", "slices", "stages", "variant"}),
 )
 # Tile and thread tile -> blocks an SM, of 128 threads or more (with more blocks, registers spill), and how much longer
-# its instructions take than the model counts. Fitted, as what follows, to 2475 times of 337 shapes on an H100
-# (docs/experiments.md).
-_TILES = {
-    (8, 8, 2, 2): (10, 1.097), (16, 16, 4, 4): (8, 1.080), (32, 32, 4, 4): (8, 0.999), (32, 32, 8, 4): (7, 1.068),
-    (64, 64, 8, 4): (7, 0.988), (64, 64, 4, 4): (4, 0.976), (64, 32, 4, 4): (8, 0.996), (32, 64, 4, 4): (8, 1.024),
-    (64, 16, 4, 4): (8, 1.064), (16, 64, 4, 4): (8, 1.092), (128, 8, 4, 4): (8, 1.155), (8, 128, 4, 4): (8, 1.148),
-    (128, 16, 8, 4): (7, 1.200), (16, 128, 4, 8): (7, 1.150), (128, 32, 8, 4): (7, 1.130),
+# its instructions take than the model counts: with up to 32 k-steps, with more of them all at once, in halves. Fitted,
+# as what follows, to 2475 times of 337 shapes on an H100, the last two to 3365 of 489 products with more k-steps
+# (docs/experiments.md); None: never the fastest.
+_TILES: dict[tuple[int, int, int, int], tuple[int, float, float | None, float | None]] = {
+    (8, 8, 2, 2): (10, 1.056, 1.212, 1.547), (16, 16, 4, 4): (8, 1.080, 1.245, 1.158),
+    (32, 32, 4, 4): (8, 0.999, 1.066, 0.981), (32, 32, 8, 4): (7, 1.068, None, 0.971),
+    (64, 64, 8, 4): (7, 0.988, None, 0.910), (64, 64, 4, 4): (4, 0.976, 0.974, None),
+    (64, 32, 4, 4): (8, 0.996, 1.045, 0.958), (32, 64, 4, 4): (8, 1.024, 1.078, 1.005),
+    (64, 16, 4, 4): (8, 1.064, 1.183, 1.065), (16, 64, 4, 4): (8, 1.092, 1.127, 1.013),
+    (128, 8, 4, 4): (8, 1.155, 1.047, 1.217), (8, 128, 4, 4): (8, 1.148, 1.174, 1.360),
+    (128, 16, 8, 4): (7, 1.200, None, 1.326), (16, 128, 4, 8): (7, 1.150, None, 1.246),
+    (128, 32, 8, 4): (7, 1.130, None, 0.960),
 }
+_UNKNOWN = 1.2  # of another tile
 _START_US = 1.64
 _BLOCK_US = 0.029       # a block's, whatever its tiles
 _ISSUED = 0.644         # of an SM's issue slots are used at best
 # Instructions of a thread that are no FFMAs: whatever its tile, for each copy of four words or of one, for each group
-# of k-steps in registers, and for each store.
-_ENDS, _QUAD, _WORD, _GROUP, _STORE = 53, 13.0, 4.1, 12.2, 3.6
-# Latencies of a wave of blocks: of its loads of BK k-steps after the first, of a group of k-steps, of a store.
+# of k-steps in registers, and for each store; and, with more than 32 k-steps, for each group where K is contiguous in B
+# and a thread has more than 16 results, as its words of B meet in banks.
+_ENDS, _QUAD, _WORD, _GROUP, _STORE, _ALONG_K = 53, 13.0, 4.1, 12.2, 3.6, 19.9
+# Latencies of a wave of blocks: of its loads of BK k-steps after the first, of a group of k-steps, of a store. The
+# smallest tiles have none that tells for a group: a block has eight of them, each with few instructions.
 _ROUND_US, _GROUP_US, _STORE_US = 0.53, 0.0648, 0.0283
 _BANDWIDTH = 1.04       # of the nominal figure
 _SECTOR = 8             # results
@@ -65,8 +74,6 @@ _ALWAYS, _CARRIED = 4, 16  # results a thread that carry always, and that may; o
 _CARRYING_BLOCKS = 6       # of 128 threads an SM then, of 4 x 4 results a thread
 _BLOCK = 128  # threads
 _MOST_AGAIN = 4  # times that an operand is read by tiles with few results
-_SM_SHARED = 227 << 10  # bytes
-_ENOUGH = 5  # blocks an SM of 4 x 4 results a thread, for whose operands there must be room
 _BEYOND_L2 = 20 << 20  # bytes of an operand: 20 x 1000000 x 20 took 183 us by tiles of 32 columns, 103 by 64, 78 by 128
 _LEAST_RESULTS = 1024  # of a tile where there are many in either direction
 
@@ -155,8 +162,11 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     wide = min(c.tn, 4)
     apart = wide > abreast  # a thread's columns
     stores = c.tm * c.tn // (1 if apart or p.beta != 0 else wide)
-    instructions = (_ENDS + _QUAD * quads + _WORD * words + groups * (group * c.tm * c.tn + _GROUP) + _STORE * stores)
-    _, slower = _TILES.get((c.bm, c.bn, c.tm, c.tn), (0, 1.2))
+    long = p.k > _HALF
+    beside = _GROUP + (_ALONG_K if long and p.trans_b and c.tm * c.tn > _CARRIED else 0)
+    instructions = _ENDS + _QUAD * quads + _WORD * words + groups * (group * c.tm * c.tn + beside) + _STORE * stores
+    _, short, whole, halves = _TILES.get((c.bm, c.bn, c.tm, c.tn), (0, _UNKNOWN, None, None))
+    slower = (whole if c.bk == SHORT_K else halves) or _UNKNOWN if long else short
     warps = c.threads * c.slices / arch.warp_size
     issue = warps * instructions / (arch.sub_partitions * arch.gpu_mhz * _ISSUED)
     work = (issue * slower + _BLOCK_US) * -(-blocks // sm_count)
@@ -168,7 +178,8 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     memory = FLOAT * (p.m * p.k + p.k * p.n + results) * p.batch.count / (arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
     resident = min(c.min_blocks, arch.shared_per_sm // (_shared(c) + arch.shared_reserved))
     waves = max(1.0, blocks / (sm_count * resident))
-    latency = waves * (_ROUND_US * (rounds - 1) + _GROUP_US * groups + _STORE_US * stores)
+    in_line = groups if c.tm * c.tn > _ALWAYS else 0
+    latency = waves * (_ROUND_US * (rounds - 1) + _GROUP_US * in_line + _STORE_US * stores)
     return _START_US + hypot(memory, work, latency)
 
 
@@ -177,16 +188,20 @@ def tiles(k: int) -> tuple[Config, ...]:
     """Every tile, for so many k-steps."""
     bk = next((steps for steps in _STEPS if steps >= k), SHORT_K)
     found = []
-    for (bm, bn, tm, tn), (blocks, *_) in _TILES.items():
+    for (bm, bn, tm, tn), (blocks, _, whole, halves) in _TILES.items():
         teams = max(_BLOCK * tm * tn // (bm * bn), 1)
         config = Config(bm, bn, bk, tm, tn, slices=teams, min_blocks=blocks)
-        if bk == SHORT_K and not k % 4 and _shared(config) > _SM_SHARED // (_ENOUGH if tm * tn == 16 else blocks):
-            # Of operands in halves more blocks find room: 262144 x 64 x 64 takes 69 us by tiles of 64 x 64, whole 72.
-            config = replace(config, bk=bk // 2)
-        elif bk == SHORT_K:
-            # The first half is multiplied while the other is under way: 1000 of 64 took 22.5 us by 32 x 64, whole 24.1.
-            config = replace(config, stages=2)
-        found.append(config)
+        if bk < SHORT_K:
+            found.append(config)
+            continue
+        if whole:
+            # The first half is multiplied while the other is under way: the fastest where few blocks follow, and 1000
+            # of 64 took 22.5 us by 32 x 64 so, 24.1 without parts.
+            found.append(replace(config, stages=2))
+        if halves:
+            # One half after the other: other blocks hide the wait, and less is under way at once. 700 of 64 x 64 x 128
+            # take 30.8 us by 32 x 64 so, 33.1 otherwise.
+            found.append(replace(config, bk=_HALF))
     return tuple(found)
 
 
@@ -194,6 +209,9 @@ def configurations(problem: Problem) -> Iterator[Config]:
     """The configurations worth a comparison for ``problem``; none where the kernel does not apply."""
     p = problem
     far_a, far_b = (FLOAT * side * p.k > _BEYOND_L2 and other <= THIN for side, other in ((p.m, p.n), (p.n, p.m)))
+    # Where K lies along rows of A and not of B, and all is copied by sixteen bytes, there are registers for one block
+    # more: 1000 of 64 take 21.6 us so, 22.7 with seven an SM.
+    eighth = not (p.trans_a or p.trans_b or any(_ways(p)[:2]))
     for c in tiles(p.k) if applies(p) else ():
         # Not an operand twice, nor in short rows, of which the L2 holds little.
         if (far_b and (c.bn < THIN or c.bm < p.m)) or (far_a and (c.bm < THIN or c.bn < p.n)):
@@ -203,6 +221,8 @@ def configurations(problem: Problem) -> Iterator[Config]:
         if (c.bm < 2 * max(p.m, 8) and c.bn < 2 * max(p.n, 8) and down * across * p.batch.count <= _most_tiles(c)
                 and (min(down, across) <= _MOST_AGAIN or c.bm * c.bn >= _LEAST_RESULTS)):
             yield c
+            if (c.bm, c.bn, c.tm) == (64, 64, 8) and _HALF < p.k <= SHORT_K and eighth:
+                yield replace(c, stages=2, min_blocks=c.min_blocks + 1)
 
 
 def _group(c: Config) -> int:

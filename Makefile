@@ -16,7 +16,7 @@ sweep: $(VENV)/.installed
 	$(BIN)/peakgemm sweep
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

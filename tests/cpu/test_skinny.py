@@ -176,7 +176,8 @@ def distinct(arch: str, widths: Sequence[int], layouts: Sequence[tuple[bool, boo
 
 
 @pytest.mark.parametrize(("arch", "widths", "layouts"), [
-    ("sm_75", (16,), LAYOUTS[:1]), ("sm_80", (16,), LAYOUTS[:1]), ("sm_90", (16, 4), LAYOUTS)])
+    ("sm_75", (16,), LAYOUTS[:1]), ("sm_80", (16,), LAYOUTS[:1]), ("sm_90", (16,), LAYOUTS),
+    ("sm_90", (4,), LAYOUTS[::3])])
 def test_compiles_without_spill(arch: str, widths: Sequence[int], layouts: Sequence[tuple[bool, bool]]) -> None:
     found = distinct(arch, widths, layouts)
     assert len(found) == 10 * len(widths) * len(layouts)

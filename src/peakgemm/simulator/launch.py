@@ -110,7 +110,7 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
     return _report(machine, stopped, time.perf_counter() - started)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _program(text: str, entry: str | None) -> tuple[Module, Program]:
     """Parsed once for the runs of one kernel on several inputs; a run changes neither."""
     module = parse(text, _display)

@@ -31,6 +31,7 @@ from . import (  # noqa: F401
     tensor,
 )
 from .build import Build
+from .collector import seldom
 from .global_writes import WriteLog
 from .machine import Machine
 from .memory import Arena
@@ -47,6 +48,7 @@ SHARED_CACHE = 4 << 20  # bytes of shared memory of one batch; the race check ta
 LEAST, MOST = 1024, 16384  # lanes of a batch
 
 
+@seldom()
 def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | None = None, grid: int | Sequence[int],
         block: int | Sequence[int], args: Sequence[Any], shared_bytes: int = 0, arch: str = "sm_90",
         macros: Mapping[str, int] | None = None, max_steps: int = 50_000_000, max_memory: int = 4 << 30,

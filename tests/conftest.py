@@ -1,11 +1,13 @@
 """Shared by all tests: the gpu marker and its skip."""
 
+import gc
 import os
 import sys
 
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
+gc.set_threshold(50_000, 20, 20)  # of the simulator's programs there are millions of objects, which the tests keep
 
 
 def pytest_collection_modifyitems(items):

@@ -24,7 +24,8 @@ from peakgemm.select import accurate, candidates, choose
 from peakgemm.simulator.library import run_library
 
 TINY = Config(8, 8, 8, 2, 2, slices=8)
-TILES = [replace(config, min_blocks=1) for k in (8, 16, 64) for config in small.tiles(k)]
+EIGHTH = next(c for c in small.configurations(Problem.contiguous(64, 64, 64)) if (c.bk, c.stages) == (32, 2))
+TILES = [replace(c, min_blocks=1) for c in (*small.tiles(8), *small.tiles(16), *small.tiles(64), EIGHTH)]
 CARRYING = [tile for c in TILES if not small.carries(c) and (tile := small.carrying(c))]
 
 

@@ -258,3 +258,24 @@ def test_tiles_hardly_spill(layout: str, size: int) -> None:
 def test_without_cp_async_there_is_none() -> None:
     found = candidates(Problem.contiguous(8, 8, 8), "sm_75", 40)
     assert found and all(kernel is not SMALL for kernel, *_ in found)
+
+
+@pytest.mark.parametrize(("k", "pairs"), [(12, False), (16, True), (20, False), (30, True), (100, False), (104, True)])
+def test_sums_of_four_are_added_up_two_by_two(k: int, pairs: bool) -> None:
+    """By the smallest tiles, where they are an even number, more than three: else one after the other."""
+    draw = np.random.default_rng(k)
+    a, b = draw.standard_normal((8, k)).astype("f4"), draw.standard_normal((k, 8)).astype("f4")
+    sums = []
+    for start in range(0, k, 4):
+        chain = np.zeros((8, 8), "f4")
+        for i in range(start, min(start + 4, k)):
+            chain = np.float32(chain.astype(float) + a[:, i : i + 1].astype(float) * b[i].astype(float))
+        sums.append(chain)
+    expected = np.zeros((8, 8), "f4")
+    for one in [x + y for x, y in zip(sums[::2], sums[1::2], strict=True)] if pairs else sums:
+        expected += one
+    c = np.full((8, 8), np.nan, "f4")
+    tile = next(replace(c, min_blocks=1) for c in small.tiles(k) if c.tm * c.tn == 4)
+    (report,) = run_library(SMALL, tile, Problem.contiguous(8, 8, k), a, b, c)
+    assert report.clean, str(report)
+    np.testing.assert_array_equal(c, expected)

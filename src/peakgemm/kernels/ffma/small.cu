@@ -17,8 +17,10 @@
 constexpr int AT_ONCE = TM * TN <= 16 ? 4 : 2;  // k-steps in registers: of larger thread tiles four would spill
 // Where it is asked for, sums of eight k-steps are added up among themselves, of the smallest tiles always, of four: errors
 // are 0.6 of a chain's with 64 k-steps, and cuBLAS makes two sums of up to 12 x 12. It costs 5 % (docs/experiments.md).
-constexpr bool CARRY = VARIANT & 16 || TM * TN <= 4;  // small.carries
-constexpr int CARRIED = TM * TN <= 4 ? 4 : 8;
+// Those are added up two by two where they are an even number (PAIRED): of 16 subnormal products four sums, one added
+// to the others after the other, err more than cuBLAS's two.
+constexpr bool CARRY = VARIANT & 16 || TM * TN <= 4, PAIRS = TM * TN <= 4 && PAIRED;  // small.carries
+constexpr int CARRIED = TM * TN <= 4 && !PAIRS ? 4 : 8;
 constexpr int PART = BK / STAGES;  // k-steps that are awaited together
 static_assert(PART % 8 == 0 && CARRIED % AT_ONCE == 0, "whole sums");
 
@@ -122,12 +124,15 @@ ffma_small(const float* __restrict__ A, const float* __restrict__ B, const float
   float* const right = left + Left::FLOATS;
   const float* a = A + batch_offset(g, g.a_batch, place.batch) + place.m * (TRANS_A ? 1 : g.lda);
   const float* b = B + batch_offset(g, g.b_batch, place.batch) + place.n * (TRANS_B ? g.ldb : 1);
-  float acc[TM][TN] = {}, carried[CARRY ? TM : 1][CARRY ? TN : 1] = {};
+  float acc[TM][TN] = {}, carried[CARRY ? TM : 1][CARRY ? TN : 1] = {}, half[PAIRS ? TM : 1][PAIRS ? TN : 1];
   auto carry = [&] {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
-      for (int j = 0; j < TN; ++j) carried[i][j] += acc[i][j], acc[i][j] = 0.f;
+      for (int j = 0; j < TN; ++j) {
+        if constexpr (PAIRS) acc[i][j] += half[i][j];
+        carried[i][j] += acc[i][j], acc[i][j] = 0.f;
+      }
   };
   previous_kernel_has_ended();
 #pragma unroll 1
@@ -148,8 +153,10 @@ ffma_small(const float* __restrict__ A, const float* __restrict__ B, const float
       else if (part + 2 == STAGES) copies_wait<1>();
       else copies_wait<2>();
       teams_meet();
-#pragma unroll 1
-      for (int s = part * PART; s < min(steps, (part + 1) * PART); s += AT_ONCE) {
+      const int end = PAIRS ? (part + 1) * PART : min(steps, (part + 1) * PART);
+#pragma unroll(PAIRS ? 2 : 1)
+      for (int s = part * PART; s < end; s += AT_ONCE) {
+        if (PAIRS && s >= steps) break;
         float x[AT_ONCE][TM], y[AT_ONCE][TN];
         Left::read(left, s, down, x);
         Right::read(right, s, across, y);
@@ -160,6 +167,11 @@ ffma_small(const float* __restrict__ A, const float* __restrict__ B, const float
 #pragma unroll
             for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(x[t][i], y[t][j], acc[i][j]);
         if (CARRY && (s + AT_ONCE) % CARRIED == 0) carry();
+        else if constexpr (PAIRS)
+#pragma unroll
+          for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) half[i][j] = acc[i][j], acc[i][j] = 0.f;
       }
     }
     a += TRANS_A ? BK * g.lda : BK;

@@ -62,7 +62,8 @@ def main() -> None:
     relaid = next(config for kernel, config in configurations(arch) if kernel is SPECIALISED)
     jobs += [(RELAID, relaid, (m, n, k, 1)) for m, n, k, _ in TILED]  # one B for all
     of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
-               for config in list(skinny.configurations(Problem.contiguous(*shape[:3]), 8))[:4]]
+               for config in dict.fromkeys(replace(one, split=1) for one in
+                                           skinny.configurations(Problem.contiguous(*shape[:3]), 8))]
     of_small = [(SMALL, config, shape) for shape in SMALL_SHAPES for tile in small.tiles(shape[2])
                 for config in dict.fromkeys((tile, small.carrying(tile) or tile))]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]

@@ -34,13 +34,13 @@ from peakgemm.tune.space import KEEP
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-(RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, SHORT, PARTS, SHARE, WAVES, UNSEEN,
- UNSEEN_BEFORE) = (
+(RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, SHORT, PARTS, THIN, SHARE, WAVES,
+ UNSEEN, UNSEEN_BEFORE) = (
     ROOT / "results" / "h100" / f"{name}.json" for name in (
         "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies",
         "experiments-start", "experiments-pairs", "model-times", "model-ranks", "experiments-small",
-        "experiments-short-k", "experiments-parts", "experiments-share", "experiments-waves", "unseen",
-        "unseen-before"))
+        "experiments-short-k", "experiments-parts", "experiments-thin", "experiments-share", "experiments-waves",
+        "unseen", "unseen-before"))
 ACCURACY, ACCURACY_BEFORE = (RECORD.with_name(f"accuracy-{name}.json") for name in ("compensation", "before"))
 PAGE = ROOT / "docs" / "experiments.md"
 MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
@@ -226,6 +226,15 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
         fitted(PARTS, "16 to 128 k-steps", "And to {times} times of {shapes} with 16 to 128"),
         fitted(PARTS, "two models",
                "And to {times} times of {shapes} drawn ones, of which two models had named different configurations"),
+        fitted(THIN, "fitted to",
+               "For products with up to 16 rows or columns: {times} times of {shapes} drawn ones that its constants "
+               "were fitted to, with every configuration of that kernel"),
+        fitted(THIN, "held out", "To {times} times of {shapes} more, drawn as well, none was fitted"),
+        fitted(THIN, "suites", "Nor to {times} times of {shapes} of the suites and their like"),
+        fitted(THIN, "first of the model before",
+               "Beside other kernels, {times} times of {shapes} that those were fitted to"),
+        fitted(THIN, "other kernels",
+               "And {times} times of {shapes} drawn ones that other kernels compute, none fitted"),
         "- Modelled against measured time of tiles and splits of an earlier text, one size each, with rates of "
         "the same tiles today or 0.5: " + "; ".join(
             f"{size}: {_figure(spearman([estimate(r) for r in own], [microseconds(r) for r in own]))} "

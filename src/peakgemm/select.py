@@ -267,7 +267,7 @@ def candidates(problem: Problem, arch: str, sm_count: int) -> tuple[tuple[Kernel
                    before + _RELAY_MARGIN * _modelled_us(config, inner, limits, sm_count, False, results))
                   for kernel, config, _ in found if config.bm * config.bn >= _RELAY_TILE and config.cluster == 1]
     if skinny.applies(problem):
-        found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count, apply))
+        found += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count))
                   for config in skinny.configurations(problem, sm_count) if is_valid(SKINNY, config, limits)]
     if apply:
         found += [(SMALL, config, small.estimate_us(config, problem, limits, sm_count))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import hypot
 
 from ..errors import InvalidValue
 from ..problem import Config, Problem
@@ -48,15 +49,23 @@ SKINNY = Kernel(
 # Columns -> patches that a thread reads ahead, threads of an SM: all that 64 K registers hold without a spill.
 _DEPTH = {1: (2, 768), 2: (2, 768), 4: (2, 512), 8: (2, 512), 16: (1, 512)}
 
-_BANDWIDTH = 0.92       # of the nominal figure, that reading reaches
-_L2_BANDWIDTH = 1.8     # in units of that
-_ROUND_US = 0.9         # from a load to the next into the same register
-_START_US = 1.6         # launch, first loads, sums
-_REDUCE_US = 2.6        # a second kernel
-_RAGGED_US = 1.3        # a first round of 16 columns that is not whole, for each further 256 threads of a block
-_EXPOSED = 0.03         # of each of these, that nothing hides
-_OVERHEAD = 1.4         # instructions an FFMA
-_END_US = 0.55          # of each wave of blocks (3/4 of the last), where K is short, times the root of its columns
+# Of the model, fitted to 3085 times of 153 products on an H100 (docs/experiments.md).
+_BANDWIDTH = 0.91   # of the nominal figure, that reading reaches
+_SEGMENT = 128      # bytes of X side by side that a warp reads;
+_LACK, _LACK_OF_WORDS = 0.315, 0.04  # of a read by four words, and by one, for each time that less lie there
+_START_US = 0.6     # a launch
+_REDUCE_US = 1.7    # a second kernel,
+_REREAD = 7.7       # times the time of memory that parts of sums take, written and read
+# Latencies of a wave of blocks: of its first load and of its end, of a load to the next into the same register, and of
+# each word of Y that a lane fetches before it.
+_FIRST_US, _ROUND_US, _FETCH_US = 0.76, 0.52, 0.031
+# Issue slots, some of which hide behind what memory takes: of an FFMA, of a load of X, of a word of Y, and of each
+# value that is exchanged or added up at a block's end.
+_FFMA, _LOAD, _FETCH, _SUM = 0.34, 14.5, 14.7, 19.7
+_ENDS = 4           # values that a result takes besides those of the groups of warps
+_THREADS = {256: (32, 64, 128, 16), 512: (32, 64, 128), 128: (32, 64)}  # of a block -> its rows
+_SPILLS = 128       # rows of which 16 columns of X stored along its rows, which is A, would spill 152 bytes
+_LEAST_ROWS = 32    # of a block, that may be more than half without a row of X
 
 
 def applies(problem: Problem) -> bool:
@@ -145,27 +154,36 @@ def reduce_macros(config: Config, problem: Problem) -> dict[str, int]:
             "SWAPPED": int(swapped(problem))}
 
 
-def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: int, short: bool = False) -> float:
-    """Modelled time of a launch in microseconds: the longest of memory, L2, FFMA and latency, and some of the others.
+def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: int) -> float:
+    """Modelled time of a launch in microseconds.
 
-    Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU. ``short``: K is so
-    short that no loop hides how blocks end; measured on an H100 where K is at most 64.
+    Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU.
     """
-    p, plan = problem, schedule(config, problem, sm_count)
-    rows = max(p.m, p.n)
-    matrix = rows * p.k * max(p.batch.count, 1)
-    bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH / FLOAT  # floats a microsecond
-    memory = (matrix + (p.k + rows) * min(p.m, p.n) * max(p.batch.count, 1)) / bandwidth
-    l2 = matrix * (1 + config.bn / config.bm) / (bandwidth * _L2_BANDWIDTH)
-    compute = matrix * config.bn * _OVERHEAD / (arch.fp32_lanes_per_sm * sm_count * arch.gpu_mhz)
-    waves = -(-plan.blocks // (sm_count * config.min_blocks))
-    rounds = waves * -(-p.k // (config.bk * plan.parts))
-    ends = _END_US * config.bn**0.5 * (waves - 0.25) if short else 0.0
-    ragged = 0.0
-    if p.k % config.bk and config.bn == MAX_COLUMNS:
-        ragged = _RAGGED_US * max(0, config.block_threads // 256 - 1)
-    terms = memory, l2, compute, rounds * _ROUND_US
-    return max(terms) + _EXPOSED * sum(terms) + _START_US + ragged + ends + (_REDUCE_US if plan.parts > 1 else 0)
+    p, c, plan = problem, config, schedule(config, problem, sm_count)
+    rows, columns, batch = max(p.m, p.n), min(p.m, p.n), max(p.batch.count, 1)
+    by_fours, lies_along_k = width(p) == _PATCH, along_k(p)
+    across, patches = c.bm // c.tm, c.bk // (_PATCH * c.slices)
+    lanes = max((4 if c.bn >= 8 else 8) if lies_along_k else 1, 32 // across)  # of a warp, along K
+    fetched = max(1.0, _PATCH * lanes * patches * c.bn / 32)                   # words of Y a lane
+    groups = c.slices // lanes
+    if groups * c.bm * c.bn > _MOST_SUMS:
+        groups //= 2
+    rounds = -(-p.k // (c.bk * plan.parts))
+    loads = patches * (_PATCH if by_fours else _PATCH**2)
+    slots = (rounds * (_LOAD * loads + _FFMA * patches * _PATCH**2 * c.bn + _FETCH * fetched)
+             + _SUM * (_PATCH * c.bn + -(-c.bm * c.bn // c.block_threads) * (groups + _ENDS)))
+    work = -(-plan.blocks // sm_count) * c.block_threads / arch.warp_size * slots / (arch.sub_partitions * arch.gpu_mhz)
+    if by_fours:
+        lack = _LACK * max(0.0, _SEGMENT / (4 * FLOAT * (lanes if lies_along_k else across)) - 1)
+    else:
+        lack = 0.0 if lies_along_k else _LACK_OF_WORDS * max(0.0, _SEGMENT / (FLOAT * across) - 1)
+    floats = rows * p.k * batch * (1 + lack) + (p.k + rows) * columns * batch
+    if plan.parts > 1:
+        floats += _REREAD * plan.whole * c.bm * c.bn * plan.parts
+    memory = FLOAT * floats / (arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
+    waves = -(-plan.blocks // (sm_count * c.min_blocks))
+    latency = waves * (_FIRST_US + _ROUND_US * (rounds - 1) + _FETCH_US * fetched * rounds)
+    return _START_US + hypot(memory, work, latency) + (_REDUCE_US if plan.parts > 1 else 0)
 
 
 def configurations(problem: Problem, sm_count: int) -> Iterator[Config]:
@@ -175,19 +193,21 @@ def configurations(problem: Problem, sm_count: int) -> Iterator[Config]:
     columns, rows = sorted((max(problem.m, 1), max(problem.n, 1)))
     bn = _power_of_two(columns)
     quads, resident = _DEPTH[bn]
-    heights = (32, 64, 128) if rows > 16 else (max(_PATCH, _power_of_two(rows)),)
-    for threads in (256, 512):
-        for bm in heights:
+    low = max(_PATCH, _power_of_two(rows))
+    spills = bn == MAX_COLUMNS and not along_k(problem) and not swapped(problem)
+    for threads, heights in _THREADS.items():
+        for bm in heights if rows > 16 else (low,):
             slices = threads * _PATCH // bm
-            if _PATCH * slices > _MOST_STEPS:
+            if _PATCH * slices > _MOST_STEPS or bm > max(low, _LEAST_ROWS) or (bm == _SPILLS and spills):
                 continue
             bk = min(_PATCH * quads * slices, _MOST_STEPS)
             config = Config(bm, bn, bk, _PATCH, bn, slices=slices, min_blocks=resident // threads)
             yield config
             tiles = -(-rows // bm) * max(problem.batch.count, 1)
             full = sm_count * config.min_blocks // tiles
-            for split in (full // 2, full):
-                if 1 < split <= -(-problem.k // config.bk):
+            most = -(-problem.k // config.bk)
+            for split in dict.fromkeys(min(part, most) for part in (full // 4, full // 2, full)):
+                if split > 1:
                     yield replace(config, split=split)
 
 

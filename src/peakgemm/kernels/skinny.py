@@ -51,9 +51,9 @@ _DEPTH = {1: (2, 768), 2: (2, 768), 4: (2, 512), 8: (2, 512), 16: (1, 512)}
 
 # Of the model, fitted to 3085 times of 153 products on an H100 (docs/experiments.md).
 _BANDWIDTH = 0.91   # of the nominal figure, that reading reaches
-_SEGMENT = 128      # bytes of X side by side that a warp reads, at best;
-_LACK = {64: 0.315, 128: 0.03}  # of a read by four words longer where so many lie there, the second along the rows,
-_LACK_OF_WORDS = 0.04           # and of one by single words, along the rows, for each time that less do
+_SEGMENT = 128      # bytes of X side by side that a warp reads. A read takes so much longer for each time that less lie
+_LACK, _LACK_OF_WORDS = 0.315, 0.04  # there, by four words, and by one along the rows,
+_NARROW = 0.03                       # and where they do, by four words along the rows: than where more do
 _START_US = 0.6     # a launch
 _REDUCE_US = 1.7    # a second kernel,
 _REREAD = 7.7       # times the time of memory that parts of sums take, written and read
@@ -64,11 +64,9 @@ _FIRST_US, _ROUND_US, _FETCH_US = 0.76, 0.52, 0.031
 # value that is exchanged or added up at a block's end.
 _FFMA, _LOAD, _FETCH, _SUM = 0.34, 14.5, 14.7, 19.7
 _ENDS = 4           # values that a result takes besides those of the groups of warps
-_THREADS = {256: (32, 64, 128, 16), 512: (32, 64, 128), 128: (32, 64)}  # of a block -> its rows
-_SPILLS = 128       # rows of which 16 columns of X stored along its rows, which is A, would spill 152 bytes
-# With one or two columns: 1 x 8192 x 8192 took 103 us by 256 threads, 88 by 512; 4096 x 2 x 4096 27.3 by 16 rows, 23.8.
-_FEW_ROWS, _LARGE_THREADS, _BEYOND_L2 = 16, 512, 40 << 20
+_HEIGHTS = {256: (32, 64, 128, 16), 512: (32, 64, 128), 128: (32, 64)}  # threads of a block -> its rows
 _LEAST_ROWS = 32    # of a block, that may be more than half without a row of X
+_BEYOND_L2 = 40 << 20  # bytes of X
 
 
 def applies(problem: Problem) -> bool:
@@ -177,10 +175,10 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
              + _SUM * (_PATCH * c.bn + -(-c.bm * c.bn // c.block_threads) * (groups + _ENDS)))
     work = -(-plan.blocks // sm_count) * c.block_threads / arch.warp_size * slots / (arch.sub_partitions * arch.gpu_mhz)
     beside = (FLOAT * _PATCH if by_fours else FLOAT) * (lanes if lies_along_k else across)  # bytes
-    if by_fours:
-        lack = _LACK.get(beside, 0.0) if not lies_along_k or beside < _SEGMENT else 0.0
-    else:
-        lack = 0.0 if lies_along_k else _LACK_OF_WORDS * max(0.0, _SEGMENT / beside - 1)
+    each = _LACK if by_fours else 0.0 if lies_along_k else _LACK_OF_WORDS
+    lack = each * max(0.0, _SEGMENT / beside - 1)
+    if by_fours and not lies_along_k and beside == _SEGMENT:
+        lack = _NARROW
     floats = rows * p.k * batch * (1 + lack) + (p.k + rows) * columns * batch
     if plan.parts > 1:
         floats += _REREAD * plan.whole * c.bm * c.bn * plan.parts
@@ -198,14 +196,10 @@ def configurations(problem: Problem, sm_count: int) -> Iterator[Config]:
     bn = _power_of_two(columns)
     quads, resident = _DEPTH[bn]
     low = max(_PATCH, _power_of_two(rows))
-    vector, far = bn < _PATCH and rows > _FEW_ROWS, FLOAT * rows * problem.k > _BEYOND_L2
-    spills = bn == MAX_COLUMNS and not along_k(problem) and not swapped(problem)
-    for threads, heights in _THREADS.items():
-        for bm in heights if rows > 16 else (low,):
+    for threads, heights in _HEIGHTS.items():
+        for bm in [bm for bm in heights if _worth(problem, bn, bm, threads)] if rows > 16 else (low,):
             slices = threads * _PATCH // bm
-            if _PATCH * slices > _MOST_STEPS or bm > max(low, _LEAST_ROWS) or (bm == _SPILLS and spills):
-                continue
-            if vector and (bm == _FEW_ROWS or (threads != _LARGE_THREADS and far)):
+            if _PATCH * slices > _MOST_STEPS or bm > max(low, _LEAST_ROWS):
                 continue
             bk = min(_PATCH * quads * slices, _MOST_STEPS)
             config = Config(bm, bn, bk, _PATCH, bn, slices=slices, min_blocks=resident // threads)
@@ -216,6 +210,18 @@ def configurations(problem: Problem, sm_count: int) -> Iterator[Config]:
             for split in dict.fromkeys(min(part, most) for part in (full // 4, full // 2, full)):
                 if split > 1:
                     yield replace(config, split=split)
+
+
+def _worth(problem: Problem, bn: int, bm: int, threads: int) -> bool:
+    """Whether blocks of ``bm`` rows and so many threads are worth a comparison, of products with more than 16 rows."""
+    p, full = problem, bn == MAX_COLUMNS
+    if bm == 16:
+        # 4096 x 2 x 4096 took 27.3 us so, 23.8 by 32 rows; 16 columns would spill 56 bytes where X is read by words.
+        return bn >= _PATCH and (not full or width(p) == _PATCH)
+    if bm == 128 and full and not along_k(p) and not swapped(p):
+        return False  # 152 bytes would be spilled
+    # 1 x 8192 x 8192 took 103 us by 256 threads, 88 by 512.
+    return bn >= _PATCH or threads == 512 or FLOAT * max(p.m, p.n) * p.k <= _BEYOND_L2
 
 
 def best(problem: Problem, arch: Architecture, sm_count: int) -> tuple[float, Config]:

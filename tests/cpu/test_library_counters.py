@@ -12,8 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RECORD = json.loads((ROOT / "results" / "sm_90" / "library-counters.json").read_text(encoding="utf-8"))
-# NVRTC does not make the same PTX of a source every time (test_profiler_agreement): a few narrow accesses more or less.
-SLACK = 0.02
+# NVRTC does not make the same PTX of a source every time (test_profiler_agreement): a few narrow accesses more or less,
+# for instance one load more in each warp of 1024 x 16 x 512, of 40 loads and 1896 instructions, in one process of six.
+SLACK = 0.02  # of a counter
+ACCESSES = 0.001  # of the launch's instructions
 
 
 def load() -> ModuleType:
@@ -43,4 +45,5 @@ def test_the_record_is_of_todays_kernels(job: tuple[str, int, str], cold: Path) 
     found, kept = tool.row(*job), recorded(job[2], job[0])
     assert (found["kernel"], found["config"]) == (kept["kernel"], kept["config"])
     for kernel, counters in found["launches"].items():
-        assert counters == pytest.approx(kept["launches"][kernel], rel=SLACK), kernel
+        accesses = ACCESSES * counters["warp_instructions"]
+        assert counters == pytest.approx(kept["launches"][kernel], rel=SLACK, abs=accesses), kernel

@@ -47,6 +47,7 @@ class Clocks:
         self.lane = {name: np.full(units, -1, np.int32) for name in ("w", "r", "q", "c")}
         self.time = {name: np.zeros(units, np.int64) for name in ("w", "r", "q", "c")}
         self.code = {name: np.zeros(units, np.int32) for name in ("w", "r", "q", "c")}
+        self.copies = False  # whether there was a cp.async write
         self.atomic = np.zeros(units, bool)
         self.group = np.zeros(units, np.int32)
         self.commits = np.zeros(batch.blocks * batch.padded, np.int32)
@@ -205,14 +206,15 @@ class Clocks:
         # looked at together.
         unit = start + np.arange(max(1, site.size // self.batch.unit))[:, None]
         if check:
-            self._check(event, site, lanes, unit, now)
+            self._check(event, site, lanes, unit)
         if event == "r":
-            stale = self._ordered("q", unit, lanes, now)
+            stale = self._ordered("q", unit, lanes)
             _, which = np.nonzero(stale)
             which = which[::-1]
             self._record("q", unit[stale][::-1], lanes.lanes[which], now[which], site)
             self._record("r", unit, lanes.lanes, now, site)
         elif event == "c":
+            self.copies = True
             self._record("c", unit, lanes.lanes, now, site)
             self.group[unit] = self.commits[lanes.lanes]
         else:
@@ -228,14 +230,14 @@ class Clocks:
         each = site.size // self.batch.unit
         unit = ((offsets >> self.batch.unit_shift)[:, None] + np.arange(each)).ravel()
         lanes = LaneSet(np.repeat(pattern.lanes.lanes, each), pattern.lanes.padded)
-        self._check("t", site, lanes, unit[None], self.clock[lanes.warp_of, self.own[lanes.warp_of]])
+        self._check("t", site, lanes, unit[None])
         self._record("t", unit, lanes.lanes, np.full(lanes.n, phase + 1), site)
         ranks = self.rank(unit * self.batch.unit // self.batch.shared_stride)
         for rank in np.unique(ranks).tolist():
             key = ("m", mbarrier, rank)
             self.column[unit[ranks == rank]] = self.columns[key] if key in self.columns else self.new_column(key)
         for name in "wrq":  # ordered before this copy, so before what waits for it
-            self.lane[name][unit] = -1
+            self.lane[name][unit], self.time[name][unit] = -1, 0
         lost = self.lane["t"][unit] != lanes.lanes
         if lost.any():
             self._report("t", lost, "t", site, lanes, unit)
@@ -250,24 +252,24 @@ class Clocks:
         self.time[name][unit] = now
         self.code[name][unit] = site.ins.index
 
-    def _ordered(self, name: str, unit: NDArray[Any], lanes: LaneSet, now: NDArray[Any]) -> NDArray[np.bool_]:
+    def _ordered(self, name: str, unit: NDArray[Any], lanes: LaneSet) -> NDArray[np.bool_]:
         before = self.lane[name].take(unit)
-        when = self.time[name].take(unit)
         warp, other = lanes.warp_of, before >> 5
         seen = self.clock.take(warp * self.clock.shape[1] + self.own.take(other, mode="wrap"))
-        known = when <= np.where(other == warp, now - 1, seen)
-        return np.asarray(known | (before < 0) | (before == lanes.lanes))
+        # A warp's own step now is not ordered before itself; a unit that nobody has accessed has the time 0.
+        known = self.time[name].take(unit) + (other == warp) <= seen
+        return np.asarray(known | (before == lanes.lanes))
 
-    def _check(self, event: str, site: Site, lanes: LaneSet, unit: NDArray[Any], now: NDArray[Any]) -> None:
+    def _check(self, event: str, site: Site, lanes: LaneSet, unit: NDArray[Any]) -> None:
         """Report what an access races with; ``unit`` has a row for each unit of it.
 
         Most race with nothing, which is seen of all rows at once.
         """
-        found = any(wrong.any() for _, wrong in self._wrong(event, lanes, unit, now))
+        found = any(wrong.any() for _, wrong in self._wrong(event, lanes, unit))
         if not found and (event == "r" or self.reads.late(lanes, unit) is None):
             return
         for row in unit:
-            for name, wrong in self._wrong(event, lanes, row, now):
+            for name, wrong in self._wrong(event, lanes, row):
                 if name == "w" and event != "r":
                     self.reads.check(event, site, lanes, row)
                 if wrong.any():
@@ -275,17 +277,18 @@ class Clocks:
                     if name in "wrq":
                         break
 
-    def _wrong(self, event: str, lanes: LaneSet, unit: NDArray[Any],
-               now: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    def _wrong(self, event: str, lanes: LaneSet, unit: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         """The kinds of earlier access (see `EARLIER`), and where they are not known to have ended."""
-        flying = self.lane["c"].take(unit) >= 0
-        yield "c", flying
+        flying: Any = False
+        if self.copies:
+            flying = self.lane["c"].take(unit) >= 0
+            yield "c", flying
         if "t" in self.lane:
             late = self.under_way(unit, lanes.warp_of)
             yield "t", late
             flying = flying | late
         for name in "w" if event == "r" else "wrq":
-            wrong = ~(self._ordered(name, unit, lanes, now) | flying)
+            wrong = ~(self._ordered(name, unit, lanes) | flying)
             if event == "a" and name == "w":
                 wrong &= ~self.atomic[unit]
             yield name, wrong

@@ -1,4 +1,4 @@
-"""PTX text to `Module`: a tokenizer with line numbers and a recursive-descent parser.
+"""PTX text to `Module`: a recursive-descent parser.
 
 Grammar: PTX ISA, "Syntax" and "Directives". Debug sections are skipped, `.loc` and
 `.file` kept: they carry every message and every count back to the CUDA source.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from .labels import Labels
 from .ptx import BYTES, Imm, Instruction, Kernel, Mem, Module, Operand, Pair, Param, PtxError, Reg, Sym, Variable, Vec
-from .tokens import Token, float_bits, tokens
+from .tokens import Tokens, float_bits, kind
 
 _SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|clock\w*|globaltimer\w*|smid|nsmid|"
                       r"gridid|dynamic_smem_size|total_smem_size|n?cluster\w*|envreg\d+|is_explicit_cluster)(\.[xyz])?$")
@@ -33,7 +33,8 @@ def parse(text: str, display: Callable[[str], str] = str) -> Module:
 class _Parser:
     def __init__(self, text: str, display: Callable[[str], str]) -> None:
         self.display = display
-        self.tokens = tokens(text)
+        self.tokens = Tokens(text)
+        self.texts, self.count = self.tokens.texts, self.tokens.count
         self.text = text
         self.at = 0
         self.result = Module({}, {}, {})
@@ -43,78 +44,77 @@ class _Parser:
         self.unique = 0
 
     def fail(self, expected: str) -> PtxError:
-        if self.at >= len(self.tokens):
-            last = self.tokens[-1].line if self.tokens else 1
+        if self.at >= self.count:
+            last = self.tokens.line(-1) if self.count else 1
             return PtxError(f"PTX line {last}: the text ends where {expected} is expected; the file is cut off")
-        token = self.tokens[self.at]
-        return PtxError(f"PTX line {token.line}: {token.text!r} where {expected} is expected; mend the PTX text")
+        line, text = self.tokens.line(self.at), self.texts[self.at]
+        return PtxError(f"PTX line {line}: {text!r} where {expected} is expected; mend the PTX text")
 
-    def peek(self, ahead: int = 0) -> str:
-        index = self.at + ahead
-        return self.tokens[index].text if index < len(self.tokens) else ""
+    def peek(self) -> str:
+        return self.texts[self.at]
 
-    def take(self, expected: str = "more text") -> Token:
-        if self.at >= len(self.tokens):
+    def take(self, expected: str = "more text") -> str:
+        if self.at >= self.count:
             raise self.fail(expected)
         self.at += 1
-        return self.tokens[self.at - 1]
+        return self.texts[self.at - 1]
 
     def expect(self, text: str) -> None:
         if not self.accept(text):
             raise self.fail(repr(text))
 
     def accept(self, text: str) -> bool:
-        if self.at < len(self.tokens) and self.tokens[self.at].text == text:
+        if self.texts[self.at] == text:
             self.at += 1
             return True
         return False
 
-    def rest_of_line(self) -> list[Token]:
-        line, start = self.tokens[self.at - 1].line, self.at
-        while self.at < len(self.tokens) and self.tokens[self.at].line == line:
+    def rest_of_line(self) -> list[str]:
+        line, start = self.tokens.line(self.at - 1), self.at
+        while self.at < self.count and self.tokens.line(self.at) == line:
             self.at += 1
-        return self.tokens[start:self.at]
+        return self.texts[start:self.at]
 
     def integer(self) -> int:
         negative = self.accept("-")
-        token = self.take("an integer")
-        if token.kind != "number":
+        text = self.take("an integer")
+        if kind(text) != "number":
             self.at -= 1
             raise self.fail("an integer")
-        value = int(token.text.rstrip("U"), 0)
+        value = int(text.rstrip("U"), 0)
         return -value if negative else value
 
     def skip_to(self, end: str) -> None:
         depth = 0
         while True:
-            text = self.take(repr(end)).text
+            text = self.take(repr(end))
             depth += (text == "{") - (text == "}")
             if text == end and depth <= 0:
                 return
 
     def module(self) -> Module:
-        if not self.tokens or ".version" not in {token.text for token in self.tokens[:4]}:
+        if ".version" not in self.texts[:4]:
             raise PtxError("PTX line 1: no .version directive at the start; is this PTX text?")
-        while self.at < len(self.tokens):
-            token = self.take()
-            if token.text in (".version", ".target", ".address_size"):
+        while self.at < self.count:
+            text = self.take()
+            if text in (".version", ".target", ".address_size"):
                 self.rest_of_line()
-            elif token.text == ".file":
+            elif text == ".file":
                 self.file_directive()
-            elif token.text in (".section",):
+            elif text == ".section":
                 self.skip_to("}")
-            elif token.text in (".pragma", ".alias"):
+            elif text in (".pragma", ".alias"):
                 self.skip_to(";")
-            elif token.text in _LINKAGE:
+            elif text in _LINKAGE:
                 if self.peek() in _SPACES:
-                    self.variable(_SPACES[self.take().text], self.result.variables, token.text == ".extern")
-            elif token.text in _SPACES:
-                self.variable(_SPACES[token.text], self.result.variables, False)
-            elif token.text == ".entry":
+                    self.variable(_SPACES[self.take()], self.result.variables, text == ".extern")
+            elif text in _SPACES:
+                self.variable(_SPACES[text], self.result.variables, False)
+            elif text == ".entry":
                 self.entry()
-            elif token.text == ".func":
+            elif text == ".func":
                 self.function()
-            elif token.kind != "loc" and token.text != ";":
+            elif text != ";" and kind(text) != "loc":
                 self.at -= 1
                 raise self.fail("a directive")
         for kernel in self.result.kernels.values():
@@ -125,9 +125,9 @@ class _Parser:
 
     def file_directive(self) -> None:
         items = self.rest_of_line()
-        if len(items) < 2 or items[1].kind != "string":
+        if len(items) < 2 or kind(items[1]) != "string":
             raise self.fail("a file number and name")
-        self.result.files[int(items[0].text)] = self.display(items[1].text[1:-1])
+        self.result.files[int(items[0])] = self.display(items[1][1:-1])
 
     def function(self) -> None:
         while self.peek() not in ("{", ";"):
@@ -136,17 +136,17 @@ class _Parser:
             self.skip_to("}")
 
     def variable(self, space: str, into: dict[str, Variable], extern: bool) -> None:
-        align, kind = 1, "b8"
+        align, element = 1, "b8"
         while self.peek().startswith("."):
-            word = self.take().text[1:]
+            word = self.take()[1:]
             if word == "align":
                 align = self.integer()
             elif word in BYTES:
-                kind = word
+                element = word
             elif word not in ("attribute", "v2", "v4"):
                 self.at -= 1
                 raise self.fail("a variable's type")
-        name = self.take("a variable's name").text
+        name = self.take("a variable's name")
         count, dynamic = 1, False
         while self.accept("["):
             if self.accept("]"):
@@ -154,37 +154,37 @@ class _Parser:
             else:
                 count *= self.integer()
                 self.expect("]")
-        data = self.initialiser(kind) if self.accept("=") else b""
+        data = self.initialiser(BYTES[element]) if self.accept("=") else b""
         self.expect(";")
-        size = 0 if dynamic else count * BYTES[kind]
-        into[name] = Variable(name, space, size, max(align, BYTES[kind]), data.ljust(size, b"\0"), dynamic or extern)
+        size = 0 if dynamic else count * BYTES[element]
+        into[name] = Variable(name, space, size, max(align, BYTES[element]), data.ljust(size, b"\0"), dynamic or extern)
 
-    def initialiser(self, kind: str) -> bytes:
+    def initialiser(self, size: int) -> bytes:
         out = bytearray()
         while self.peek() != ";":
-            token = self.take("an initialiser")
-            if token.text in "{},-":
+            text = self.take("an initialiser")
+            if text in "{},-":
                 continue
-            if token.kind == "float":
-                out += float_bits(token.text)[0].to_bytes(BYTES[kind], "little")
-            elif token.kind == "number":
-                value = int(token.text.rstrip("U"), 0)
-                if self.tokens[self.at - 2].text == "-":
+            if kind(text) == "float":
+                out += float_bits(text)[0].to_bytes(size, "little")
+            elif kind(text) == "number":
+                value = int(text.rstrip("U"), 0)
+                if self.texts[self.at - 2] == "-":
                     value = -value
-                out += (value & (1 << 8 * BYTES[kind]) - 1).to_bytes(BYTES[kind], "little")
+                out += (value & (1 << 8 * size) - 1).to_bytes(size, "little")
             else:
                 self.at -= 1
                 raise self.fail("a number")
         return bytes(out)
 
     def entry(self) -> None:
-        kernel = Kernel(self.take("a kernel name").text, [])
+        kernel = Kernel(self.take("a kernel name"), [])
         if self.accept("("):
             while not self.accept(")"):
                 kernel.params.append(self.parameter())
                 self.accept(",")
         while self.peek() != "{":
-            if (word := self.take("a kernel body").text) == ";":
+            if (word := self.take("a kernel body")) == ";":
                 return
             if word in _BOUNDS:
                 product = first = self.integer()
@@ -205,26 +205,25 @@ class _Parser:
 
     def parameter(self) -> Param:
         self.expect(".param")
-        kind, align = "", 0
+        element, align = "", 0
         while self.peek().startswith("."):
-            word = self.take().text[1:]
+            word = self.take()[1:]
             if word == "align":
                 align = self.integer()
             elif word in BYTES:
-                kind = word
-        if not kind:
+                element = word
+        if not element:
             raise self.fail("a parameter type")
-        name, count = self.take("a parameter name").text, 1
+        name, count = self.take("a parameter name"), 1
         if self.accept("["):
             count = self.integer()
             self.expect("]")
-        size = BYTES[kind] * count
+        size = BYTES[element] * count
         # `.ptr .align n` speaks of the memory pointed to, not of the parameter's place.
-        return Param(name, kind, size, max(align, BYTES[kind]) if kind == "b8" else BYTES[kind])
+        return Param(name, element, size, max(align, BYTES[element]) if element == "b8" else BYTES[element])
 
     def statement(self, kernel: Kernel, local: dict[str, Variable]) -> None:
-        token = self.take("an instruction")
-        text = token.text
+        text = self.take("an instruction")
         if text == "{":
             self.scopes.append({})
             self.labels.open()
@@ -233,9 +232,9 @@ class _Parser:
             self.labels.close()
         elif text == ";":
             pass
-        elif token.kind == "loc":
-            file, line = text.split(maxsplit=3)[1:3]
-            self.location = (file, int(line))
+        elif kind(text) == "loc":
+            number, row = text.split(maxsplit=3)[1:3]
+            self.location = (number, int(row))
         elif text == ".file":
             self.file_directive()
         elif text == ".pragma":
@@ -247,27 +246,28 @@ class _Parser:
         elif text == ".param":  # of a call, which is refused where it is reached
             self.skip_to(";")
         elif self.peek() == ":":
+            line = self.tokens.line(self.at - 1)
             self.take()
             if self.accept(".branchtargets"):
-                targets = [self.take("a label").text]
+                targets = [self.take("a label")]
                 while self.accept(","):
-                    targets.append(self.take("a label").text)
-                self.labels.table(text, token.line, targets)
+                    targets.append(self.take("a label"))
+                self.labels.table(text, line, targets)
             elif self.peek() in (".callprototype", ".calltargets"):
                 self.skip_to(";")
             else:
-                self.labels.place(text, token.line)
+                self.labels.place(text, line)
         else:
             self.at -= 1
             self.instruction(kernel)
 
     def register(self, kernel: Kernel) -> None:
-        kind = self.take("a register type").text[1:]
-        if kind not in BYTES:
+        element = self.take("a register type")[1:]
+        if element not in BYTES:
             self.at -= 1
             raise self.fail("a register type")
         while True:
-            name = self.take("a register name").text
+            name = self.take("a register name")
             if self.accept("<"):
                 names = [f"{name}{index}" for index in range(self.integer())]
                 self.expect(">")
@@ -279,23 +279,22 @@ class _Parser:
                     self.unique += 1
                     known = f"{one}'{self.unique}"
                 self.scopes[-1][one] = known
-                kernel.registers[known] = kind
+                kernel.registers[known] = element
             if not self.accept(","):
                 break
         self.expect(";")
 
     def instruction(self, kernel: Kernel) -> None:
-        first = self.tokens[self.at]
-        guard = None
+        first, guard = self.at, None
         if self.accept("@"):
             negated = self.accept("!")
-            name = self.resolve(self.take("a predicate").text)
+            name = self.resolve(self.take("a predicate"))
             if name is None:
                 self.at -= 1
                 raise self.fail("a declared predicate")
             guard = Reg(name, negated)
-        token = self.take("an opcode")
-        if token.kind != "name" or token.text[0] in "%.$":
+        opcode = self.take("an opcode")
+        if not opcode[0].isalpha() and opcode[0] != "_":
             self.at -= 1
             raise self.fail("an instruction")
         operands = []
@@ -304,11 +303,11 @@ class _Parser:
             if self.peek() != ";" and not self.accept(","):
                 raise self.fail("',' or ';'")
         self.at += 1
-        text = self.text[first.start:self.tokens[self.at - 1].start]
+        text = self.text[self.tokens.starts[first]:self.tokens.starts[self.at - 1]]
         if "//" in text:
             text = " ".join(line.split("//")[0] for line in text.split("\n"))
-        ins = Instruction(len(kernel.instructions), token.text, tuple(operands), guard, " ".join(text.split()),
-                          first.line, *self.location)
+        ins = Instruction(len(kernel.instructions), opcode, tuple(operands), guard, " ".join(text.split()),
+                          self.tokens.line(first), *self.location)
         kernel.instructions.append(ins)
         if ins.base in ("bra", "brx"):
             self.labels.branch(ins)
@@ -339,7 +338,7 @@ class _Parser:
             result = self.memory()
         elif text == "!":
             self.take()
-            name = self.resolve(self.take("a predicate").text)
+            name = self.resolve(self.take("a predicate"))
             if name is None:
                 self.at -= 1
                 raise self.fail("a declared predicate")
@@ -371,30 +370,31 @@ class _Parser:
         return Mem(base, offset, index)
 
     def scalar(self) -> Operand:
-        token = self.take("an operand")
-        if token.text == "-":
-            if self.tokens[self.at].kind == "float":
+        text = self.take("an operand")
+        if text == "-":
+            if kind(self.peek()) == "float":
                 raise self.fail("an integer")
             self.at -= 1
             return Imm(self.integer())
-        if token.kind == "number":
-            return Imm(int(token.text.rstrip("U"), 0))
-        if token.kind == "float":
-            return Imm(*float_bits(token.text))
-        if token.kind == "name":
-            known = self.resolve(token.text)
-            if known is not None or token.text == "_":
+        what = kind(text)
+        if what == "number":
+            return Imm(int(text.rstrip("U"), 0))
+        if what == "float":
+            return Imm(*float_bits(text))
+        if what == "name":
+            known = self.resolve(text)
+            if known is not None or text == "_":
                 return self.register_of(known or "_")
-            if token.text.startswith("%") or token.text.startswith("WARP_SZ"):
-                if token.text == "WARP_SZ":
-                    return Imm(32)
-                if not _SPECIAL.match(token.text):
+            if text == "WARP_SZ":
+                return Imm(32)
+            if text.startswith(("%", "WARP_SZ")):
+                if not _SPECIAL.match(text):
                     self.at -= 1
                     raise self.fail("a declared register")
-                return Reg(token.text)
-            if self.peek() == "+" and self.tokens[self.at + 1].kind == "number":
+                return Reg(text)
+            if self.peek() == "+" and kind(self.texts[self.at + 1]) == "number":
                 self.take()
-                return Sym(token.text, self.integer())
-            return Sym(token.text)
+                return Sym(text, self.integer())
+            return Sym(text)
         self.at -= 1
         raise self.fail("an operand")

@@ -36,10 +36,12 @@ from peakgemm.kernels.schemes import (
     streamed,
 )
 from peakgemm.kernels.schemes import reduce_recipe as tensor_reduce_recipe
+from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel, nvrtc_version
-from peakgemm.select import configurations, variants
+from peakgemm.select import variants
+from peakgemm.tile_model import configurations
 
 ARCH = "sm_90"
 
@@ -62,6 +64,7 @@ def wanted() -> dict[str, Recipe]:
                for problem in problems()
                for make in (recipe, reduce_recipe)]
     recipes += [relay_recipe(problem, ARCH) for problem in problems()]
+    recipes += [make(WIDE, WIDE.default, problems()[0], ARCH) for make in (recipe, reduce_recipe)]
     return {made.name: made for made in recipes + emulated()}
 
 

@@ -1,7 +1,8 @@
 """Launch every kernel and configuration of the library on awkward shapes, for compute-sanitizer; results are checked.
 
-    python tools/launch_library.py [tiled | skinny | small | tensor]...     only these: FFMA kernels of tiles, of thin
-                                                                            products and of small ones, tensor-core ones
+    python tools/launch_library.py [tiled | wide | skinny | small | tensor]...     only these: FFMA kernels of tiles, of
+                                                                                   wide ones, of thin products and
+                                                                                   small ones, tensor-core ones
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from peakgemm.kernels.schedule import ONCE
 from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, TURNED, half_as_high, product_on, streamed
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.small import SMALL
+from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
-from peakgemm.select import configurations, variants
+from peakgemm.select import variants
+from peakgemm.tile_model import configurations
 
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
 SMALL_SHAPES = ((13, 11, 150, 5), (8, 8, 8, 3), (40, 37, 33, 2), (260, 12, 64, 1), (70, 130, 20, 1))
@@ -61,6 +64,7 @@ def main() -> None:
             for way in (variants(config) if kernel is SPECIALISED else (config,)) for shape in TILED]
     relaid = next(config for kernel, config in configurations(arch) if kernel is SPECIALISED)
     jobs += [(RELAID, relaid, (m, n, k, 1)) for m, n, k, _ in TILED]  # one B for all
+    of_wide = [(WIDE, WIDE.default, (m, n, k, 1)) for m, n, k, _ in (*TILED, (400, 600, 50, 1), (130, 4, 1000, 1))]
     of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
                for config in dict.fromkeys(replace(one, split=1) for one in
                                            skinny.configurations(Problem.contiguous(*shape[:3]), 8))]
@@ -72,7 +76,7 @@ def main() -> None:
     in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]
     emulated += [(kernel, replace(config, variant=turned), shape) for kernel, config in in_registers
                  for turned in (0, TURNED) for shape in TILED]
-    groups = {"tiled": jobs, "skinny": of_thin, "small": of_small, "tensor": emulated}
+    groups = {"tiled": jobs, "wide": of_wide, "skinny": of_thin, "small": of_small, "tensor": emulated}
     if unknown := set(sys.argv[1:]) - set(groups):
         sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
     for kernel, config, shape in (job for name in sys.argv[1:] or groups for job in groups[name]):

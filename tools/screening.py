@@ -21,11 +21,12 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from peakgemm import select, tuned
+from peakgemm import select, tile_model, tuned
 from peakgemm.bench.suites import SUITES
 from peakgemm.kernels.even_share import shared_bytes
 from peakgemm.kernels.library import FAMILIES, RELAID, SPECIALISED, kernel_named, recipe
 from peakgemm.kernels.validity import is_valid
+from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.device import Gpu
@@ -130,11 +131,12 @@ def problem(shape: Sequence[int], layout: str = "NN", batch: int = 1) -> Problem
 
 
 def estimate(row: Row) -> float:
-    """`select.estimate_us` of a row's configuration; with B laid out anew what `select.candidates` says."""
+    """`tile_model.estimate_us` of a row's configuration; with operands laid out anew what `select.candidates` says."""
     config, asked = Config(**row["config"]), problem(row["shape"], row["layout"], row.get("batch", 1))
-    if row.get("kernel") == RELAID.name:
-        return next(us for kernel, one, us in select.candidates(asked, ARCH, SMS) if (kernel, one) == (RELAID, config))
-    return select.estimate_us(config, asked, architecture(ARCH), SMS)
+    if row.get("kernel") in (RELAID.name, WIDE.name):
+        return next(us for kernel, one, us in select.candidates(asked, ARCH, SMS)
+                    if (kernel.name, one) == (row["kernel"], config))
+    return tile_model.estimate_us(config, asked, architecture(ARCH), SMS)
 
 
 
@@ -172,14 +174,14 @@ def entries(device: str) -> list[tuple[Row, float, int, int]]:
 
 
 def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
-    """What can be told of `select.estimate_us` without a GPU."""
+    """What can be told of `tile_model.estimate_us` without a GPU."""
     known = entries(device)
     gains = sorted(entry["ratio"] for entry, *_ in known)
     untuned = [row for row in bench if row["source"] == "heuristic"]
     now = [select.candidates(problem(row["shape"], row["layout"], row["batch"]), ARCH, SMS)[0] for row in untuned]
     same = sum((kernel.name, config) == (row["kernel"], Config(**row["config"]))
                for row, (kernel, config, _) in zip(untuned, now, strict=True))
-    tiled = [row for row in bench if row["kernel"] in (SPECIALISED.name, RELAID.name)]
+    tiled = [row for row in bench if row["kernel"] in (SPECIALISED.name, RELAID.name, WIDE.name)]
     off = sorted(estimate(row) / microseconds(row) for row in tiled)
     tenth = len(off) // 10
     lines = [

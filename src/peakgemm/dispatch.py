@@ -146,10 +146,13 @@ def without_workspace(error: Exception, bound: Bound | Emulated, gpu: Gpu, holde
     """
     from .kernels.library import RELAID, SPECIALISED
     from .kernels.schemes import split_before
+    from .kernels.wide import WIDE
     from .select import Choice
 
     p, config = bound.problem, replace(bound.config, split=1)
-    kernel = SPECIALISED if bound.kernel is RELAID else bound.kernel
+    kernel = SPECIALISED if bound.kernel in (RELAID, WIDE) else bound.kernel
+    if bound.kernel is WIDE:  # whose tiles no other kernel has
+        config = kernel.default
     if kernel.folder != "tensor" and (kernel, config) != (bound.kernel, bound.config):
         return bound_for(p, gpu, Choice(kernel, config, "heuristic", "there is no room for a workspace"))
     instead, batch = [], f", batch {p.batch.count}" if p.batch.sizes else ""

@@ -64,7 +64,7 @@ class Explanation:
             ``out``.
         source: where the choice comes from: ``tuned``, ``table``, ``heuristic`` or ``only``; ``host`` for NumPy.
         reason: one sentence.
-        workspace_bytes: device memory for partial sums, split operands or a B laid out anew.
+        workspace_bytes: device memory for partial sums, split operands or operands laid out anew.
         precision: as asked for; ``kernel`` and ``reason`` say what runs it.
         where: the GPU's name, or ``CPU: NumPy``.
         copied: operands that are copied first, since no kernel takes their strides.
@@ -147,8 +147,8 @@ class Plan:
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory that `execute` needs, for partial sums, split operands or a B laid out anew: its ``workspace``,
-        or allocated for each call."""
+        """Device memory that `execute` needs, for partial sums, split operands or operands laid out anew: its
+        ``workspace``, or allocated for each call."""
         if self._choice is None or self._gpu is None or self._index == HOST:
             return 0
         return workspace_bytes(self._choice, self._problem, self._gpu)

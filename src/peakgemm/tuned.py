@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InvalidValue
-from .kernels import relay
-from .kernels.library import FAMILIES, kernel_named
+from .kernels import relay, wide
+from .kernels.library import kernel_named
 from .kernels.widths import widths
 from .problem import Config, Problem
 from .runtime.cache import tuned_folder
@@ -83,7 +83,7 @@ def digest(kernel: str) -> str:
         InvalidValue: no such kernel.
     """
     found = kernel_named(kernel)
-    before = relay.SOURCE.read_text(encoding="utf-8") if FAMILIES[found].relays else ""
+    before = relay.SOURCE.read_text(encoding="utf-8") if kernel in (relay.KERNEL, wide.KERNEL) else ""
     return hashlib.sha256((found.source + before).encode()).hexdigest()[:16]
 
 

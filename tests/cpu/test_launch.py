@@ -23,7 +23,9 @@ from peakgemm.problem import Problem
 from peakgemm.runtime import device, driver, launch
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu
-from peakgemm.select import choose, configurations
+from peakgemm.runtime.tensor_map import Box
+from peakgemm.select import choose
+from peakgemm.tile_model import configurations
 
 # Devices: a driver of two GPUs whose contexts are a stack of device indices
 
@@ -236,6 +238,34 @@ def test_launch_layout(calls: SimpleNamespace, size: int) -> None:
     assert (second.addresses, second.stream) == ([11, 12, 13, 14, 0], 0)
     assert first.argument == second.argument == argument
 
+
+def test_tensor_maps_follow_the_struct(calls: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call's are of its own addresses, behind what other kernels take."""
+    made: list[tuple[int, int]] = []
+
+    def encode(box: Box, address: int) -> Any:
+        made.append((box.operand, address))
+        return (ctypes.c_uint64 * 16)(*[1000 * box.operand + address] * 16)
+
+    monkeypatch.setattr(launch, "_map", encode)
+    boxes = (Box(0, 8, 64, 64, 8, 32), Box(1, 8, 32, 32, 8, 32))
+    calls.size, argument, places = 264, bytes(i % 251 for i in range(264)), list[list[int]]()
+    loaded = launch.Loaded(SimpleNamespace(handle=12345), "gemm", 70000)
+    ready = launch.Launcher(loaded, "192x256x8", H100, 7, 384, argument, boxes)
+    send = ready._launch
+
+    def watch(config: Any, kernel: Any, parameters: Any, extra: Any) -> Any:
+        found = (ctypes.c_uint64 * 8).from_address(parameters.value)
+        places.append([ctypes.c_uint64.from_address(found[6 + i] + 8 * w).value for i in (0, 1) for w in (0, 15)])
+        return send(config, kernel, parameters, extra)
+
+    ready._launch = watch
+    ready.enqueue(16, 32, 3, 4, 5, 600)
+    ready.enqueue(48, 64, 3, 4, 5, 600)
+    assert made == [(0, 16), (1, 32), (0, 48), (1, 64)]
+    assert places == [[16, 16, 1032, 1032], [48, 48, 1064, 1064]]
+    assert [one.argument for one in calls.made] == [argument] * 2
+    assert calls.made[0].attributes == (1, 6, 1)
 
 @pytest.mark.parametrize(("arch", "early"), [("sm_80", False), ("sm_89", False), ("sm_90", True), ("sm_120", True)])
 def test_a_kernel_starts_early_where_it_can(calls: SimpleNamespace, arch: str, early: bool) -> None:

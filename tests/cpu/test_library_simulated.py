@@ -16,10 +16,12 @@ from peakgemm.kernels.library import RELAID, SPECIALISED, copied_by_words
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import ONCE, schedule
 from peakgemm.kernels.validity import violations
+from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.select import accurate, candidates, choose, configurations, variants
+from peakgemm.select import accurate, candidates, choose, variants
 from peakgemm.simulator.library import run_library
+from peakgemm.tile_model import configurations
 
 SMALL = Config(32, 32, 8, 4, 8, stages=4, fragments=2, raster=4, producers=32)
 UNIT = 2.0**-24
@@ -219,7 +221,7 @@ def test_one_b_for_the_batch_is_laid_out_anew() -> None:
 
 
 def test_b_is_laid_out_anew_only_where_words_would_be_copied() -> None:
-    large, small = (Problem(s, s, s, s, s, s, trans_b=True) for s in (8192, 256))
+    large, small = (Problem(s, s, s, s, s, s, trans_b=True) for s in (2048, 256))
     assert candidates(large, "sm_90", 132)[0][0] is RELAID
     assert RELAID not in {kernel for kernel, *_ in candidates(replace(large, trans_b=False), "sm_90", 132)}
     assert candidates(small, "sm_90", 132)[0][0] is SPECIALISED
@@ -249,6 +251,84 @@ def test_a_b_laid_out_anew_is_what_the_product_reads(monkeypatch: pytest.MonkeyP
     assert [entry for entry, _ in launched] == ["ffma_specialised"] and nothing.workspace_bytes == 0
     with pytest.raises(InvalidValue, match="one B that serves"):
         bound.Bound(RELAID, config, replace(p, batch=Batch((2,), (1 << 21,), (1 << 21,), (1 << 20,), (1 << 20,))),
+                    stand_in.GPU)
+
+
+# ---- wide thread tiles ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("case", "launches"), [
+    (Case(200, 270, 21, "NN"), 3),  # both laid out anew: A for its layout, B for its rows
+    (Case(200, 260, 40, "TN"), 1),
+    (Case(196, 3, 9, "TT", pad=3, shift=1, c0="n"), 3),
+    (Case(385, 4, 9, "NN", pad=4, beta=0.0, alpha=1.0, c0=""), 2),
+    (Case(4, 513, 8, "NT", c0="m", integers=True), 3),
+], ids=lambda x: f"{x.layout}-{x.m}x{x.n}x{x.k}" if isinstance(x, Case) else str(x))
+def test_wide_tiles_past_their_edges(case: Case, launches: int) -> None:
+    """Boxes bring zeros from beyond the edges; what is laid out anew lies at the start of the workspace."""
+    reports = multiply(replace(case, kernel=WIDE, config=WIDE.default))[1]
+    assert len(reports) == launches
+    counters = reports[-1].counters
+    assert counters["shared_wavefronts"] == counters["shared_wavefronts_ideal"], "nothing meets in a bank"
+
+
+@pytest.mark.parametrize(("split", "sms", "k"), [(0, 3, 70), (3, 4, 100), (0, 4, 5), (12, 5, 100)])
+def test_wide_tiles_share_their_k(split: int, sms: int, k: int) -> None:
+    """Segments that end inside of a tile, blocks with two of them, more stages than the ring has, and fewer."""
+    case = Case(200, 20, k, "TN", pad=4, config=replace(WIDE.default, split=split), kernel=WIDE, sms=sms)
+    assert len(multiply(case)[1]) == 1 + (k > 8)
+    again = multiply(replace(case, integers=True, config=replace(case.config, stages=3)))[0]
+    np.testing.assert_array_equal(again, multiply(replace(case, integers=True))[0])
+
+
+def test_wide_tiles_are_for_single_products() -> None:
+    limits, p = architecture("sm_90"), Problem(512, 512, 512, 512, 512, 512)
+    for other, wanted in ((replace(p, batch=Batch((2,), (1 << 18,), (0,), (1 << 18,), (1 << 18,))), "a batch of 2"),
+                          (replace(p, alpha=0.0), "alpha = 0"), (replace(p, k=0), "K = 0"),
+                          (replace(p, trans_a=True, lda=1 << 40), "lda = 1099511627776 elements"),
+                          (replace(p, ldb=1 << 40), "ldb = 1099511627776 elements")):
+        broken = violations(WIDE, WIDE.default, limits, other)
+        assert any(wanted in one and "use 'specialised'" in one for one in broken), broken
+    assert not violations(WIDE, WIDE.default, limits, p)
+    assert "setmaxnreg needs sm_90" in violations(WIDE, WIDE.default, architecture("sm_100"))[0]
+    for config, wanted in ((replace(WIDE.default, bn=512), "512 threads must be 256"),
+                           (Config(128, 128, 8, 8, 8, stages=8, raster=8, producers=128, registers=240), "thread tile"),
+                           (replace(WIDE.default, stages=1), "stages = 1 must be at least 2"),
+                           (replace(WIDE.default, bk=32), "BK = 32 must be 8 or 16")):
+        assert any(wanted in one for one in violations(WIDE, config, limits)), config
+
+
+def test_large_products_take_wide_tiles() -> None:
+    for layout, size, kernel in (("NN", 8192, WIDE), ("NT", 8192, WIDE), ("TT", 16384, WIDE),
+                                 ("NN", 2048, SPECIALISED)):
+        p = Problem(size, size, size, size, size, size, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
+        assert candidates(p, "sm_90", 132)[0][0] is kernel, layout
+    # Its workspace is bounded: not for operands of more than 2 GB.
+    huge = Problem(32768, 32768, 32768, 32768, 32768, 32768)
+    assert WIDE not in {kernel for kernel, *_ in candidates(huge, "sm_90", 132)}
+    assert WIDE not in {kernel for kernel, *_ in candidates(p, "sm_80", 108)}
+
+
+def test_what_wide_tiles_read_is_what_was_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launches on a GPU, by their addresses: A as (K, M), then B, then partial sums."""
+    launched: list[tuple[str, tuple[int, ...]]] = []
+
+    def launcher(entry: str, *rest: Any) -> Any:
+        assert [box.operand for box in rest[-1]] == ([0, 1] if entry == "ffma_wide" else [])
+        return SimpleNamespace(enqueue=lambda *addresses: launched.append((entry, addresses)))
+
+    monkeypatch.setattr(even_share, "load", lambda compiled, shared, gpu: compiled.entry)
+    monkeypatch.setattr(even_share, "Launcher", launcher)
+    p = Problem(510, 512, 4096, 4096, 4096, 512, trans_b=True)
+    made = bound.Bound(WIDE, replace(WIDE.default, split=0), p, stand_in.GPU)
+    made.launch(1, 2, 3, 3, 1000, 0)
+    size = 4096 * 512 * 4
+    addresses = (1000, 1000 + size, 3, 3, 1000 + 2 * size, 0)
+    assert launched == [("ffma_relay", (2, 1, 3, 3, 1000, 0)), ("ffma_relay", (1000, 2, 3, 3, 1000 + size, 0)),
+                        ("ffma_wide", addresses), ("ffma_reduce", addresses)]
+    assert made.workspace_bytes > 2 * size
+    with pytest.raises(InvalidValue, match="a batch of 2"):
+        bound.Bound(WIDE, WIDE.default, replace(p, batch=Batch((2,), (1 << 21,), (0,), (1 << 18,), (1 << 18,))),
                     stand_in.GPU)
 
 

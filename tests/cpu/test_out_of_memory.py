@@ -22,6 +22,7 @@ from peakgemm import dispatch, prepared, staged
 from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory, PeakgemmError, out_of_memory_as
 from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.schemes import PRODUCTS
+from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Problem
 from peakgemm.request import Request
 from peakgemm.runtime import driver
@@ -137,11 +138,11 @@ def test_only_what_helps_is_proposed(gpu: None, monkeypatch: pytest.MonkeyPatch)
     assert str(caught.value).endswith("; pass memory that you have as Plan.execute's workspace=")
 
 
-@pytest.mark.parametrize(("kernel", "split"), [(SPECIALISED, 3), (RELAID, 1), (RELAID, 0)])
+@pytest.mark.parametrize(("kernel", "split"), [(SPECIALISED, 3), (RELAID, 1), (RELAID, 0), (WIDE, 0)])
 def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, kernel: Any, split: int) -> None:
     """Partial sums and a B laid out anew: the same tile without them, when no room is found."""
     library, asked = FullLibrary(1024), list[Any]()
-    hungry = Choice(kernel, replace(SPECIALISED.default, split=split), "", "")
+    hungry = Choice(kernel, replace(WIDE.default if kernel is WIDE else SPECIALISED.default, split=split), "", "")
 
     def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
         asked.append(choice)

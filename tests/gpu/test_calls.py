@@ -296,6 +296,8 @@ class TestTorch:
         want = pg.matmul(a.clone(), b)
         pg.matmul(a.clone(), b, out=out)
         assert torch.equal(out, want)
+        del flat, a, out
+        torch.cuda.empty_cache()  # other processes test on this GPU, too
 
     @pytest.mark.parametrize("shift", [1, 2, 3])
     def test_unaligned(self, torch: Any, shift: int) -> None:

@@ -20,10 +20,10 @@ class Bound:
 
     Attributes:
         kernel, config, problem: what was bound.
-        workspace_bytes: device memory that `launch` needs for partial sums and a B laid out anew; 0 mostly.
+        workspace_bytes: device memory that `launch` needs for partial sums and operands laid out anew; 0 mostly.
     """
 
-    __slots__ = ("_product", "_reduce", "_relaid_bytes", "_relay", "config", "kernel", "problem", "workspace_bytes")
+    __slots__ = ("_product", "_reduce", "_relays", "config", "kernel", "problem", "workspace_bytes")
 
     def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> None:
         self.kernel, self.config, self.problem = kernel, config, problem
@@ -34,8 +34,7 @@ class Bound:
         # Of the launchers the bound methods: through the objects each call would take 0.13 us more.
         self._product: even_share.Enqueue | None = None
         self._reduce: even_share.Enqueue | None = None
-        self._relay: even_share.Enqueue | None = None
-        self._relaid_bytes = 0
+        self._relays: list[tuple[str, even_share.Enqueue, int]] = []
         if plan.blocks == 0:
             return
         label = f"{kernel.name} {config.label()} {problem.layout}"
@@ -46,7 +45,8 @@ class Bound:
         # 4096 took 98 us instead of 79.
         self._product = even_share.launches(
             compiled["product"], label, gpu, plan.arguments, kernel.shared_bytes(config), plan.blocks,
-            config.block_threads, even=not family.lives_on_l1 or plan.blocks <= gpu.sm_count)
+            config.block_threads, even=not family.lives_on_l1 or plan.blocks <= gpu.sm_count,
+            boxes=family.boxes(config, problem))
         if "reduce" in compiled:
             # Its blocks come where the first of many tiles leave room: 160 x 547 x 92 in 89 took 96 us instead of 63.
             # Beside few small tiles they wait on all SMs already.
@@ -54,11 +54,12 @@ class Bound:
             self._reduce = even_share.launches(
                 compiled["reduce"], label, gpu, plan.arguments, 0, plan.reduce_blocks, family.reduce_threads(config),
                 even=waves or (config.min_blocks == 1 and config.bm * config.bn >= _FILLS_AN_SM))
-        if "relay" in compiled:
-            first = relay.relay(problem)
-            self._relaid_bytes = first.size
-            self._relay = even_share.launches(compiled["relay"], label, gpu, first.arguments, 0, first.blocks,
-                                              relay.THREADS, even=False)
+        for operand in family.relays(problem):
+            first = relay.relay(relay.as_right(problem, operand))
+            if first.blocks:
+                self._relays.append((operand, even_share.launches(
+                    compiled[f"relay {operand}"], label, gpu, first.arguments, 0, first.blocks, relay.THREADS,
+                    even=False), first.size))
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         """Enqueue ``C = alpha op(A) op(B) + beta C0`` on ``stream`` (a ``CUstream`` as an integer) and return.
@@ -70,9 +71,14 @@ class Bound:
             LaunchFailed: the driver's refusal, with kernel, configuration, grid and shared memory.
         """
         if self._product is not None:
-            if self._relay is not None:
-                self._relay(a, b, c0, c, workspace, stream)
-                b, workspace = workspace, workspace + self._relaid_bytes
+            for operand, lay_out, size in self._relays:
+                if operand == "a":
+                    lay_out(b, a, c0, c, workspace, stream)  # it reads a B
+                    a = workspace
+                else:
+                    lay_out(a, b, c0, c, workspace, stream)
+                    b = workspace
+                workspace += size
             self._product(a, b, c0, c, workspace, stream)
             if self._reduce is not None:
                 self._reduce(a, b, c0, c, workspace, stream)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..runtime.compile import Compiled
 from ..runtime.device import Gpu
 from ..runtime.launch import Launcher, load
+from ..runtime.tensor_map import Box
 
 Enqueue = Callable[[int, int, int, int, int, int], None]  # see `runtime.launch.Launcher.enqueue`
 
 
 def launches(cubin: Compiled, label: str, gpu: Gpu, arguments: bytes, wanted: int, blocks: int, threads: int,
-             *, even: bool = True) -> Enqueue:
+             *, even: bool = True, boxes: Sequence[Box] = ()) -> Enqueue:
     """What launches a kernel whose blocks need ``wanted`` bytes of dynamic shared memory.
 
     Where ``even``, they ask for `shared_bytes`.
@@ -21,7 +22,7 @@ def launches(cubin: Compiled, label: str, gpu: Gpu, arguments: bytes, wanted: in
         InvalidValue, MissingComponent, LaunchFailed: see `Launcher` and `load`.
     """
     asked = shared_bytes(wanted, blocks, room(cubin.registers, threads, gpu), gpu) if even else wanted
-    return Launcher(load(cubin, asked, gpu), label, gpu, blocks, threads, arguments).enqueue
+    return Launcher(load(cubin, asked, gpu), label, gpu, blocks, threads, arguments, boxes).enqueue
 
 
 def room(registers: int | None, threads: int, gpu: Gpu) -> int:

@@ -12,13 +12,15 @@ from ..problem import Config, Problem
 from ..runtime import source
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, Kind, compile_source
-from . import relay, shipped, skinny, small
+from ..runtime.tensor_map import Box
+from . import relay, shipped, skinny, small, wide
 from .registry import FLOAT, Kernel
 from .schedule import Schedule
 from .schedule import schedule as tiled_schedule
 from .skinny import SKINNY
 from .small import SMALL
 from .validity import require
+from .wide import WIDE
 from .widths import widths
 
 
@@ -70,7 +72,9 @@ class Family:
         reduce_entry: its name.
         reduce_macros: what it is compiled with.
         reduce_threads: in a block of it.
-        relays: whether B is laid out anew first, at the start of the workspace (kernels/relay.py).
+        relays: which operands are laid out anew first, ``"a"`` and ``"b"``, at the start of the workspace
+            (kernels/relay.py).
+        boxes: what the copy engine moves, of operands as they are then; none where threads copy.
         lives_on_l1: whether operands come by way of L1, which has what shared memory leaves of an SM's 256 KB.
     """
 
@@ -80,7 +84,8 @@ class Family:
     reduce_entry: str
     reduce_macros: Callable[[Config, Problem], dict[str, int]]
     reduce_threads: Callable[[Config], int]
-    relays: bool = False
+    relays: Callable[[Problem], str] = lambda problem: ""
+    boxes: Callable[[Config, Problem], tuple[Box, ...]] = lambda config, problem: ()
     lives_on_l1: bool = False
 
 
@@ -119,9 +124,12 @@ _TILED = Family(_layouts_and_widths, tiled_schedule, source.KERNELS / "ffma" / "
 _SKINNY = Family(skinny.specialisation, skinny.schedule, skinny.REDUCE, "ffma_skinny_reduce", skinny.reduce_macros,
                  lambda config: skinny.REDUCE_THREADS, lives_on_l1=True)
 _SMALL = replace(_TILED, specialisation=small.specialisation, schedule=small.schedule)
-_RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=_relaid_schedule, relays=True)
-FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, RELAID: _RELAID, STAGED: _TILED, SKINNY: _SKINNY,
-                                SMALL: _SMALL}
+_RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=_relaid_schedule,
+                  relays=lambda problem: "b")
+_WIDE = replace(_TILED, specialisation=lambda problem: {}, schedule=wide.schedule, relays=wide.relays,
+                boxes=wide.boxes)
+FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, RELAID: _RELAID, WIDE: _WIDE, STAGED: _TILED, SKINNY: _SKINNY,
+                                  SMALL: _SMALL}
 
 
 def target(config: Config, arch: str) -> str:
@@ -196,12 +204,15 @@ def compile_relay(problem: Problem, arch: str, kind: Kind = "cubin") -> Compiled
 
 def compilations(kernel: Kernel, config: Config, problem: Problem, arch: str,
                  plan: Schedule) -> dict[str, Callable[[], Compiled]]:
-    """What compiles the kernels of the launch ``plan``: ``product``, and as it needs them ``reduce`` and ``relay``."""
+    """What compiles the kernels of the launch ``plan``: ``product``, and as it needs them ``reduce``, ``relay a`` and
+    ``relay b``."""
     found: dict[str, Callable[[], Compiled]] = {}
     if plan.blocks:
         found["product"] = partial(compile_for, kernel, config, problem, arch)
     if plan.reduce_blocks:
         found["reduce"] = partial(compile_reduce, kernel, config, problem, arch)
-    if plan.blocks and FAMILIES[kernel].relays and relay.relay(problem).blocks:
-        found["relay"] = partial(compile_relay, problem, arch)
+    for operand in FAMILIES[kernel].relays(problem) if plan.blocks else "":
+        right = relay.as_right(problem, operand)
+        if relay.relay(right).blocks:
+            found[f"relay {operand}"] = partial(compile_relay, right, arch)
     return found

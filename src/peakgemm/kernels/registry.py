@@ -93,8 +93,8 @@ class Kernel:
 
     @property
     def tensor_copies(self) -> bool:
-        """Whether its aligned compilation takes tensor maps of A and B after the other arguments."""
-        return self.shape == "warp specialised"
+        """Whether its aligned compilation (in the library, the only one) takes tensor maps of A and B at the end."""
+        return self.shape in ("warp specialised", "wide")
 
     @property
     def sm_90a(self) -> bool:

@@ -1,4 +1,7 @@
-"""B laid out anew before a product, rows of K with N contiguous, so that it can be copied sixteen bytes at a time."""
+"""An operand laid out anew before a product, K rows of which each begins at 16 bytes, so that it can be copied so.
+
+What is said of B here holds for A as well: it is the B of the transposed product (`Problem.turned`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from .schedule import arguments
 
 SOURCE = source.KERNELS / "ffma" / "relay.cu"
 ENTRY = "ffma_relay"
-KERNEL = "relaid"  # of the library, that begins with it
+KERNEL = "relaid"  # of the library, that begins with it for B
 _TILE = Config(64, 64, 64, 4, 4)  # of B: 64 x 64 by 256 threads
 THREADS = _TILE.threads
 
@@ -54,11 +57,20 @@ def relay(problem: Problem) -> Relay:
                  arguments(p, 0, 0, 0, 0, (_across(p), 1, 1)))
 
 
-def relaid(problem: Problem) -> Problem:
-    """The problem that the product then is: its B is in the workspace."""
+def relaid(problem: Problem, operands: str = "b") -> Problem:
+    """The problem that the product then is: its B, or which ``operands`` there are, is in the workspace."""
     p = problem
-    a, _, c = p.alignment
-    return replace(p, trans_b=False, ldb=max(_pitch(p), 1), alignment=(a, 16, c))
+    if "a" in operands:
+        p = relaid(p.turned()).turned()
+    if "b" in operands:
+        a, _, c = p.alignment
+        p = replace(p, trans_b=False, ldb=max(_pitch(p), 1), alignment=(a, 16, c))
+    return p
+
+
+def as_right(problem: Problem, operand: str) -> Problem:
+    """The problem whose B is ``operand``, ``"a"`` or ``"b"``, of ``problem``."""
+    return problem if operand == "b" else problem.turned()
 
 
 def macros(problem: Problem) -> dict[str, int]:

@@ -13,7 +13,7 @@ from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 from ..runtime.tensor_map import MAX_LD, MAX_SIDE
-from . import relay, skinny, small
+from . import relay, skinny, small, wide
 from .registry import Kernel
 from .schedule import ONCE
 
@@ -25,7 +25,7 @@ def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Prob
     """Every constraint that ``config`` breaks; an empty list means that it is valid.
 
     With a ``problem``, an aligned config must also suit its sizes, leading dimensions and addresses, and a kernel that
-    lays B out anew its batch.
+    lays operands out anew its batch.
     """
     broken = list(_tile(kernel, config))
     if broken:  # the formulas below divide by what has just been found wrong
@@ -35,6 +35,8 @@ def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Prob
         broken += _alignment(kernel, config, problem)
     if problem is not None and kernel.name == relay.KERNEL:
         broken += relay.constraints(problem)
+    if problem is not None and kernel.name == wide.KERNEL:
+        broken += wide.constraints(problem)
     return broken
 
 
@@ -284,7 +286,7 @@ _SHAPES = {
     "split tile": _split_tile,
     "wgmma": _wgmma, "fused": _fused, "streamed": _streamed, "mma": _mma,
     "specialised": _specialised, "staged": _carried, "skinny": skinny.constraints,
-    "small": small.constraints,
+    "small": small.constraints, "wide": wide.shape,
     "one output": _one_output, "direct": _direct, "square tile": _square_tile, "one float4": _one_float4,
     "template": _template, "warp tile": _warp_staged, "multistage": _multistage, "warp specialised": _boxes,
 }

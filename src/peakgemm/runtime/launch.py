@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
 from ..errors import InvalidValue, LaunchFailed, MissingComponent
 from . import compile as compiler
-from . import device, driver
+from . import device, driver, tensor_map
 from .compile import Compiled
 from .device import Gpu
+from .tensor_map import Box
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -121,8 +123,9 @@ def _refused(compiled: Compiled, gpu: Gpu, error: Exception) -> MissingComponent
 class Launcher:
     """One kernel, grid and by-value argument, ready to be enqueued.
 
-    The kernel takes five addresses and one struct by value. Everything but the addresses and
-    the stream is laid out beforehand as the driver's ``cuLaunchKernelEx`` wants it, so a call
+    The kernel takes five addresses and one struct by value, and tensor maps where there are ``boxes``.
+    Everything but the addresses and the stream is laid out beforehand as the driver's
+    ``cuLaunchKernelEx`` wants it, so a call
     writes six words and makes one foreign call. Against a driver that does nothing that is
     0.65 us through `enqueue` held as a bound method, and 0.78 where it is looked up for each call;
     ``cuda.bindings`` takes 0.12 more (CPython 3.11).
@@ -137,16 +140,19 @@ class Launcher:
         blocks: blocks in the grid, along x.
         threads: threads in a block, along x.
         argument: the struct's bytes, as the kernel declares it.
+        boxes: of operands whose tensor maps the kernel takes at the end; two at most. A map holds an
+            address, so a call encodes them, which takes some microseconds where addresses are new.
 
     Raises:
         InvalidValue: no block, more than 2**31 - 1 of them, or a block of 0 or more than 1024 threads.
         MissingComponent: the driver's library cannot be opened.
     """
 
-    __slots__ = ("_argument", "_attributes", "_free", "_kernel", "_launch", "_several", "blocks", "gpu", "label",
-                 "loaded", "threads")
+    __slots__ = ("_argument", "_attributes", "_boxes", "_free", "_kernel", "_launch", "_several", "blocks", "gpu",
+                 "label", "loaded", "threads")
 
-    def __init__(self, loaded: Loaded, label: str, gpu: Gpu, blocks: int, threads: int, argument: bytes) -> None:
+    def __init__(self, loaded: Loaded, label: str, gpu: Gpu, blocks: int, threads: int, argument: bytes,
+                 boxes: Sequence[Box] = ()) -> None:
         if not 1 <= blocks <= 2**31 - 1:
             raise InvalidValue(f"{loaded.entry} ({label}): {blocks} blocks, a grid holds 1 to {2**31 - 1}; "
                                "split the product or use a larger tile")
@@ -154,7 +160,7 @@ class Launcher:
             raise InvalidValue(f"{loaded.entry} ({label}): {threads} threads a block, {gpu.name} allows 1 to "
                                f"{gpu.limits.threads_per_block}; use a smaller tile")
         self.loaded, self.label, self.gpu, self.blocks, self.threads = loaded, label, gpu, blocks, threads
-        self._argument = argument
+        self._argument, self._boxes = argument, boxes
         self._kernel = ctypes.c_void_p(loaded.kernel.handle)
         self._launch = _driver_launch()
         self._attributes = int(gpu.limits.has_dependent_launch)
@@ -179,6 +185,8 @@ class Launcher:
         except IndexError:  # as many calls under way as there are blocks
             block = self._arguments()
         buffer, config, pointers, attributes = block
+        if self._boxes:
+            self._encode(buffer, (a, b))
         _pack(buffer, _STREAM, stream, attributes, self._attributes, a, b, c0, c, partial)
         status = self._launch(config, self._kernel, pointers, None)
         if status and device.current() is None:  # a thread's first call to CUDA
@@ -190,15 +198,26 @@ class Launcher:
 
     def _arguments(self) -> tuple[Any, ctypes.c_void_p, ctypes.c_void_p, int]:
         """One block of arguments: the buffer, pointers to configuration and parameters, address of the attribute."""
-        attribute = _STRUCT + -(-len(self._argument) // 8) * 8
+        attribute = self._maps + len(self._boxes) * tensor_map.BYTES
         buffer = ctypes.create_string_buffer(attribute + _ATTRIBUTE_BYTES)
         start = ctypes.addressof(buffer)
         struct.pack_into("=QI", buffer, attribute, _PROGRAMMATIC, 1)
         struct.pack_into("=7I", buffer, 0, self.blocks, 1, 1, self.threads, 1, 1, self.loaded.shared_bytes)
         places = [start + _ADDRESSES + 8 * i for i in range(5)] + [start + _STRUCT]
-        struct.pack_into("=6Q", buffer, _POINTERS, *places)
+        places += [start + self._maps + tensor_map.BYTES * i for i in range(len(self._boxes))]
+        struct.pack_into(f"={len(places)}Q", buffer, _POINTERS, *places)
         ctypes.memmove(start + _STRUCT, self._argument, len(self._argument))
         return buffer, ctypes.c_void_p(start), ctypes.c_void_p(start + _POINTERS), start + attribute
+
+    @property
+    def _maps(self) -> int:
+        """Where in a block of arguments the tensor maps are."""
+        return _STRUCT + -(-len(self._argument) // 8) * 8
+
+    def _encode(self, buffer: Any, operands: tuple[int, int]) -> None:
+        start = ctypes.addressof(buffer) + self._maps
+        for i, box in enumerate(self._boxes):
+            ctypes.memmove(start + tensor_map.BYTES * i, _map(box, operands[box.operand]), tensor_map.BYTES)
 
     def _failed(self, status: int) -> LaunchFailed:
         return LaunchFailed(
@@ -209,8 +228,10 @@ class Launcher:
 
 # CUlaunchConfig (cuda.h): 7 x uint32 for grid, block and shared memory, 4 bytes of padding, the stream at 32,
 # the attributes' address and their count. The addresses follow it, so that one `pack` writes all that changes;
-# then the array of pointers to the kernel's parameters; then the struct, on a multiple of 16.
-_STREAM, _ADDRESSES, _POINTERS, _STRUCT = 32, 56, 96, 144
+# then the array of pointers to the kernel's parameters, eight at most; then the struct, on a multiple of 16, and the
+# tensor maps.
+_STREAM, _ADDRESSES, _POINTERS, _STRUCT = 32, 56, 96, 160
+_map = lru_cache(maxsize=64)(tensor_map.encode)
 _pack = struct.Struct("=QQQ5Q").pack_into
 # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, of sm_90 and later: the blocks of a kernel may start before
 # the kernel ahead in its stream has ended, and wait for that themselves (common/dependents.cuh).

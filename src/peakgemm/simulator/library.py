@@ -13,6 +13,7 @@ from ..kernels.registry import Kernel
 from ..problem import Config, Problem
 from .launch import run
 from .report import Report, totals
+from .rungs import tensor_map
 
 
 def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any],
@@ -28,8 +29,8 @@ def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any
         checks, max_steps: as in `peakgemm.simulator.run`.
 
     Returns:
-        One report a launch: B laid out anew where the kernel asks for that, the product, and the sum of its partial
-        sums where there are any.
+        One report a launch: operands laid out anew where the kernel asks for that, the product, and the sum of its
+        partial sums where there are any.
     """
     family = FAMILIES[kernel]
     plan = family.schedule(config, problem, sm_count)
@@ -37,16 +38,20 @@ def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any
         return [Report(kernel.entry, [], totals([]), [])]
     partial = np.zeros(max(plan.workspace_bytes // 4, 1), np.float32)
     reports = []
-    if family.relays:
-        first = relay.relay(problem)
+    for operand in family.relays(problem):
+        right = relay.as_right(problem, operand)
+        first = relay.relay(right)
+        read = (b, a) if operand == "a" else (a, b)  # it reads a B
         if first.blocks:
-            reports.append(run(compile_relay(problem, arch, "ptx"), grid=first.blocks, block=relay.THREADS, arch=arch,
-                               args=[a, b, c, c, partial, first.arguments], checks=checks, max_steps=max_steps))
-        b, partial = partial, partial[first.size // 4:]
+            reports.append(run(compile_relay(right, arch, "ptx"), grid=first.blocks, block=relay.THREADS, arch=arch,
+                               args=[*read, c, c, partial, first.arguments], checks=checks, max_steps=max_steps))
+        a, b = (partial, b) if operand == "a" else (a, partial)
+        partial = partial[first.size // 4:]
     args = [a, b, c if c0 is None else c0, c, partial, plan.arguments]
+    maps = [tensor_map(box, (a, b)[box.operand]) for box in family.boxes(config, problem)]
     reports.append(run(compile_for(kernel, config, problem, arch, "ptx"), grid=plan.blocks,
-                       block=config.block_threads, arch=arch, args=args, shared_bytes=kernel.shared_bytes(config),
-                       checks=checks, max_steps=max_steps))
+                       block=config.block_threads, arch=arch, args=[*args, *maps],
+                       shared_bytes=kernel.shared_bytes(config), checks=checks, max_steps=max_steps))
     if plan.reduce_blocks:
         reports.append(run(compile_reduce(kernel, config, problem, arch, "ptx"), grid=plan.reduce_blocks,
                            block=family.reduce_threads(config), arch=arch, args=args, checks=checks,

@@ -1,0 +1,126 @@
+// Wide thread tiles, 12 x 16: seven LDS for 192 FFMAs, where 8 x 16 has six for 128.
+//
+// Idea: beside 192 accumulators a thread has room for two k-steps of A and one of B, and for nothing else. So the copy
+//   engine brings both operands (one thread asks), that thread deals the tiles as well, and no fragment is held over
+//   the wait for a stage or over a tile's end: ptxas would spill there, or give accumulators another parity
+//   (tile_store_pairs.cuh). Two warps a scheduler hide what a stage's first loads take.
+// Both operands have K outermost and rows that begin at 16 bytes: any other is laid out anew before (relay.cu).
+// On sm_90a the register file is dealt anew: 24 registers for a copying thread, 240 for a computing one, which is all.
+
+#include "common/gemm.cuh"
+#include "common/cp_async.cuh"
+#include "common/dependents.cuh"
+#include "common/mbarrier.cuh"
+#include "common/mbarrier_poll.cuh"
+#include "common/bulk.cuh"
+#include "common/tensor_copy.cuh"
+#include "common/fragment.cuh"
+#include "common/warp_tile.cuh"
+#include "common/tile_store_pairs.cuh"
+
+constexpr int STAGE = BK * (BM + BN);  // floats
+static_assert(THREADS == 256 && PRODUCERS == 128, "registers are dealt to whole warpgroups");
+
+// What the computing warps do next: `stages` of one tile of C, whose sums go to `slot` of the partial sums, or to C
+// (-1). No tile: the end. They may be STAGES tiles behind the thread that deals.
+struct Work {
+  int tile, stages, slot;
+};
+constexpr int WORKS = 2 * STAGES;
+
+extern "C" __global__ void __launch_bounds__(THREADS + PRODUCERS, MIN_BLOCKS)
+ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
+          float* __restrict__ partial, const __grid_constant__ Gemm g, const __grid_constant__ TensorMap map_a,
+          const __grid_constant__ TensorMap map_b) {
+  extern __shared__ __align__(128) float shared[];
+  __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
+  __shared__ Work works[WORKS];
+  const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
+  if (threadIdx.x < STAGES) {
+    mbarrier_init(full + 8 * threadIdx.x, 1);
+    mbarrier_init(empty + 8 * threadIdx.x, THREADS / 32);
+    fence_for_copies();
+  }
+  __syncthreads();
+  previous_kernel_has_ended();
+
+  unsigned at = 0, barrier = full, parity = 0;  // of the stage in turn
+  auto step = [&] {
+    at += 4 * STAGE;
+    barrier += 8;
+    if (barrier == empty) at = 0, barrier = full, parity ^= 1;
+  };
+
+  if (threadIdx.x >= THREADS) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x > THREADS) return;
+    const unsigned stages = shared_address(shared);
+    const int steps = (g.K + BK - 1) / BK, items = g.whole + g.parts;
+    int work = 0;
+#pragma unroll 1
+    for (int item = blockIdx.x; item < items; item += gridDim.x)
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half) {
+        Segment s;
+        if (!segment_of(g, steps, item, half, s)) continue;
+        const Place place = place_of(g, s.tile);
+#pragma unroll 1
+        for (int k = s.begin; k < s.end; ++k) {
+          mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
+          if (k == s.begin) {
+            works[work] = {s.tile, s.end - s.begin, s.slot};
+            if (++work == WORKS) work = 0;
+          }
+          bulk_expect(barrier, 4 * STAGE);
+          tensor_load(stages + at, map_a, k * BK, place.m, barrier);
+          tensor_load(stages + at + 4 * BK * BM, map_b, k * BK, place.n, barrier);
+          step();
+        }
+      }
+    mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
+    works[work] = {-1, 0, 0};
+    mbarrier_arrive(barrier);
+    return;
+  }
+
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+  const WarpTile mine = warp_tile(threadIdx.x);
+  const unsigned first_a = shared_address(shared + mine.m), first_b = shared_address(shared + BK * BM + mine.n);
+  float a[2][TM], b[TN];  // what the next k-step wants of A comes early, B's quads behind their last use
+  auto load = [&](float* to, unsigned from) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "r"(from) : "memory");
+  };
+  auto load_a = [&](int k, int i) { load(a[k % 2] + i, first_a + at + 4 * (k * BM + quad(i, 8))); };
+  auto load_b = [&](int k, int j) { load(b + j, first_b + at + 4 * (k * BN + quad(j, 4))); };
+
+  for (int work = 0;; work = work + 1 == WORKS ? 0 : work + 1) {
+    mbarrier_poll(barrier, parity);
+    const volatile Work& now = works[work];
+    int left = now.stages;
+    if (now.tile < 0) return;
+    float acc[TM][TN] = {};
+#pragma unroll 1
+    for (; left > 0; --left) {
+      mbarrier_poll(barrier, parity);
+#pragma unroll
+      for (int i = 0; i < TM; i += 4) load_a(0, i);
+#pragma unroll
+      for (int j = 0; j < TN; j += 4) load_b(0, j);
+#pragma unroll
+      for (int k = 0; k < BK; ++k) {
+#pragma unroll
+        for (int t = 0; t < TM * TN; ++t) {  // columns, down one and up the next
+          const int j = t / TM, i = j % 2 ? TM - 1 - t % TM : t % TM;
+          acc[i][j] = fmaf(a[k % 2][i], b[j], acc[i][j]);
+          if (k + 1 < BK && j == 3 && t % 4 == 0) load_a(k + 1, t % TM);
+          if (k + 1 < BK && t % (4 * TM) == 4 * TM - 1) load_b(k + 1, j - 3);
+        }
+      }
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier + 8 * STAGES);
+      step();
+    }
+    store_tile_pairs(acc, C0, C, partial, g, now.tile, now.slot, threadIdx.x, shared + STAGES * STAGE);
+  }
+}

@@ -1,0 +1,235 @@
+"""The cost model of tiled kernels: configurations, measured rates, and the microseconds that a launch should take.
+
+It counts what a launch must do: waves of tiles over the SMs at each configuration's measured share of the FP32 peak,
+bytes over the memory's bandwidth, and the second kernel where K is shared. Its constants were fitted to times on an
+H100 (docs/experiments.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+from .kernels.library import SPECIALISED, STAGED, copied_by_words
+from .kernels.registry import FLOAT, Kernel
+from .kernels.schedule import ONCE, sharing
+from .kernels.validity import is_valid
+from .kernels.wide import WIDE
+from .kernels.widths import width
+from .problem import Config, Problem
+from .runtime.architectures import Architecture, architecture
+
+
+def _ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: int = 0, min_blocks: int = 1,
+          slices: int = 1, variant: int = 0, producers: int = 128, cluster: int = 1) -> Config:
+    return Config(bm, bn, bk, tm, tn, stages=stages, fragments=2, raster=8, min_blocks=min_blocks,
+                  producers=producers, registers=registers, slices=slices, variant=variant, cluster=cluster)
+
+
+# Configuration -> share of the FP32 peak that its main loop reaches, fitted to times on an H100 (docs/experiments.md):
+# where rows of B are copied by 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that
+# are no multiple of 16).
+_RATES: dict[Config, tuple[float, float]] = {
+    _ring(128, 256, 16, 8, 16, 8, 232, variant=4): (0.844, 0.776),
+    _ring(128, 256, 16, 8, 16, 8, 232): (0.811, 0.781),
+    _ring(128, 128, 16, 8, 8, 8, variant=4): (0.795, 0.753),
+    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.816, 0.781),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.778, 0.745),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): (0.774, 0.749),
+    _ring(64, 128, 16, 8, 8, 12, slices=2, variant=4): (0.742, 0.690),
+    _ring(64, 128, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.787, 0.735),
+    _ring(32, 256, 16, 4, 16, 4, min_blocks=2, variant=1, producers=64): (0.770, 0.668),
+    _ring(32, 128, 32, 4, 8, 4, min_blocks=2, variant=1, producers=64): (0.735, 0.688),
+    _ring(32, 128, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.728, 0.655),
+    _ring(64, 64, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.702, 0.677),
+    _ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=4): (0.779, 0.781),
+    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.718, 0.681),
+    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.757, 0.739),
+    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.700, 0.539),
+    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.676, 0.635),
+    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.545, 0.630),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.565, 0.490),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.532, 0.490),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.481, 0.402),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.470, 0.399),
+    # Two blocks of a cluster share a tile.
+    _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.786, 0.760),
+    _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.719, 0.659),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.768, 0.596),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.662, 0.632),
+    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.689, 0.551),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.575, 0.496),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.536, 0.402),
+}
+# Tiles (and blocks an SM) that gain where a block knows that it has one alone, and the variant that is fastest then.
+_ALONE = {(32, 32, 1): 1, (32, 32, 2): 4, (32, 64, 2): 4, (64, 32, 2): 4}
+# Where A is stored as (K, M): 4096 takes 2647 us with the one, 2528 with the other (A by 16 bytes).
+_ALONG_M = {_ring(128, 256, 16, 8, 16, 8, 232, variant=4): 0.965, _ring(128, 256, 16, 8, 16, 8, 232): 1.055}
+_FOUR_WARPS = 128  # threads
+_UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
+_STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
+WIDE_RATES: dict[Config, tuple[float, float]] = {WIDE.default: (0.875, 0.875)}
+_START_US = 2.16        # launch and first tiles
+_STORED_PER_US = 1599   # results that leave an SM, for each of its warps that store,
+_BY_PAIRS = 2           # and times that, where they pass shared memory in pairs (wide thread tiles)
+_TURNOVER = 1.25        # steps of BK, in time, from a block's tile to its next
+_SLICE_US = 0.230       # of the end of a tile, for each slice whose sums are added to another's
+_WAITED = 0.30          # of a step's time, for each that the last turn of slices lacks: 1000 x 1000 x 200 takes 15.2 us
+                        # by steps of 32 and two slices, a K of 256 15.5
+# Where the last wave leaves an SM fewer blocks of four warps that multiply than it has room for, these do not run as
+# much faster: their time by the blocks missing, to this power, in the only wave and after others.
+_LONELY = 0.17, 0.88
+_REDUCE_US = 0.09       # a second kernel
+_PAIR_US = 0.40         # two blocks wait for each other and add up
+_ALONE_US = 1.01        # less, where a block of a small tile knows that it has one alone
+_PART_US = 0.031        # of it, for each partial sum that one result is made of
+_IN_L2 = 1.5            # times that, for partial sums, which stay there
+_RELAY_US = 6.5         # a kernel that lays B out anew, beside reading and writing it
+_BANDWIDTH = 0.855      # of the nominal figure
+_OVERLAP = 2.5          # power of the sum of both that is the time of what is computed and of what is moved
+_RAGGED = 2             # times the bytes of results whose rows start anywhere: they leave word by word
+_SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+
+
+def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: int) -> float:
+    """Modelled time in microseconds of a tiled kernel.
+
+    Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU.
+    """
+    return modelled_us(config, problem, arch, sm_count, copied_by_words(problem), stored(problem))
+
+
+def stored(p: Problem) -> int:
+    """Results of a product, those of rows that start anywhere counted as what their stores cost."""
+    return p.m * p.n * (1 if width(p.alignment[2], p.ldc, p.n, *p.batch.c) == 4 else _RAGGED)
+
+
+def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: int, by_words: bool,
+                 results: int) -> float:
+    p, slots = problem, sm_count * config.min_blocks
+    rate = _rate(config)[by_words]
+    if p.trans_a:
+        rate *= _ALONG_M.get(sharing(config, 1), 1.0)
+    count = max(p.batch.count, 1)
+    tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
+    steps = max(-(-p.k // config.bk), 1)
+    # One SM, one step of one block: bm bn bk multiply-adds.
+    step_us = config.bm * config.bn * config.bk / (arch.fp32_lanes_per_sm * rate * arch.gpu_mhz)
+    pieces = 0  # partial sums of tiles
+
+    def in_turns(steps: int) -> float:
+        return steps + _WAITED * (-steps % config.slices)
+
+    if config.split == 0:
+        shared = tiles % slots
+        # A range of k-steps mostly ends inside of a tile.
+        pieces = min(slots, shared * steps) + shared
+        # Some block has a k-step and a piece at least, alone on its SM where there are few.
+        least = 1.0 if shared else 0.0
+        turns = tiles // slots * in_turns(steps) * config.min_blocks + max(shared * steps / sm_count, least)
+        stored = tiles // slots * config.min_blocks + max(pieces / sm_count, least)
+    else:
+        split = min(config.split * config.cluster, steps)
+        pieces = tiles * split if split > 1 and config.cluster == 1 else 0
+        whole, rest = divmod(tiles * split, slots)
+        # Blocks share their SM's lanes; in the last wave there are fewer to share with.
+        last = -(-rest // sm_count)
+        stored = whole * config.min_blocks + last
+        lonely = float(last)
+        if last and config.threads * config.slices <= _FOUR_WARPS:
+            lonely *= (config.min_blocks / last) ** _LONELY[whole > 0]
+        turns = (whole * config.min_blocks + lonely) * in_turns(-(-steps // split))
+    # A block stores or computes; beside others on its SM, these go on meanwhile.
+    together = max(1, min(config.min_blocks, -(-tiles // sm_count)))
+    storing = config.threads // 32 * together
+    store = stored * config.bm * config.bn / config.cluster / (_stored_per_us(config) * storing) / together
+    store += stored / together * _SLICE_US * (config.slices - 1)
+    bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
+    memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
+    besides = 0.0  # what the sums of several blocks cost, or a lone block saves
+    if pieces:
+        each = pieces / (tiles % slots if config.split == 0 else tiles)  # partial sums of one result
+        besides = _REDUCE_US + _PART_US * each + 2 * FLOAT * pieces * config.bm * config.bn / (bandwidth * _IN_L2)
+    elif config.cluster > 1:
+        besides = _PAIR_US
+    elif config.variant & ONCE:
+        besides = -_ALONE_US
+    busy = (turns + stored * _TURNOVER) * step_us + store
+    return math.pow(math.pow(busy, _OVERLAP) + math.pow(memory, _OVERLAP), 1 / _OVERLAP) + _START_US + besides
+
+
+def relay_us(size: int, limits: Architecture) -> float:
+    """A kernel that lays ``size`` bytes of an operand out anew."""
+    return _RELAY_US + 2 * size / (limits.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
+
+
+@cache
+def _stored_per_us(config: Config) -> float:
+    return _STORED_PER_US * (_BY_PAIRS if sharing(config, 1) in WIDE_RATES else 1)
+
+
+@cache
+def _rate(config: Config) -> tuple[float, float]:
+    """The measured shares of peak; of a configuration fitted to another architecture, that of its tile."""
+    config = replace(config, split=1)
+    if config in _RATES:
+        return _RATES[config]
+    if config in WIDE_RATES:
+        return WIDE_RATES[config]
+    tile = (config.bm, config.bn, config.tm, config.tn)
+    same = [(sum(getattr(known, name) != getattr(config, name) for name in ("cluster", "min_blocks", "bk")), rate)
+            for known, rate in (_RATES | _STAGED_RATES).items() if (known.bm, known.bn, known.tm, known.tn) == tile]
+    return min(same, key=lambda one: one[0])[1] if same else (0.5, 0.5)
+
+
+def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
+    """The ways of ``config`` to cut the work: tiles whole, or their k-steps shared."""
+    slots = sm_count * config.min_blocks
+    tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
+    steps = -(-problem.k // config.bk)
+    if config.cluster > 1:
+        if steps > 1:
+            yield config
+        return
+    yield alone(config) if tiles <= slots else config
+    if steps > 1 and tiles % slots:
+        yield sharing(config, 0)
+    for split in _SPLITS:
+        # More parts than twice the slots buy nothing and cost workspace; fewer than four steps a part, latency.
+        if tiles * split > 2 * slots or 4 * split > steps:
+            return
+        yield sharing(config, split)
+
+
+@cache
+def alone(config: Config) -> Config:
+    """``config`` for blocks that have one tile each, where its threads gain by that."""
+    variant = _ALONE.get((config.bm, config.bn, config.min_blocks))
+    if variant is None or not config.producers or config.cluster > 1:
+        return config
+    return replace(config, variant=variant | ONCE)
+
+
+@cache
+def configurations(arch: str) -> tuple[tuple[Kernel, Config], ...]:
+    """The tiled kernels and configurations that the model ranks on ``arch``, all valid there."""
+    limits = architecture(arch)
+    if not limits.has_cp_async:
+        return tuple((STAGED, config) for config in _STAGED_RATES)
+    found = []
+    for config in _RATES:
+        if config.cluster > 1 and limits.number != 90:
+            continue
+        if config.registers and limits.number != 90:
+            if config.tm * config.tn > _UNDEALT:
+                continue
+            config = replace(config, registers=0)
+        fitted: Config | None = config
+        while fitted is not None and not is_valid(SPECIALISED, fitted, limits):
+            stages = fitted.stages - fitted.slices
+            fitted = replace(fitted, stages=stages) if stages >= 2 * fitted.slices else None
+        if fitted is not None:
+            found.append((SPECIALISED, fitted))
+    return tuple(found)

@@ -239,7 +239,8 @@ def test_launch_layout(calls: SimpleNamespace, size: int) -> None:
     assert first.argument == second.argument == argument
 
 
-def test_tensor_maps_follow_the_struct(calls: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_maps_follow_the_struct(calls: SimpleNamespace, machine: SimpleNamespace,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call's are of its own addresses, behind what other kernels take."""
     made: list[tuple[int, int]] = []
 
@@ -260,7 +261,9 @@ def test_tensor_maps_follow_the_struct(calls: SimpleNamespace, monkeypatch: pyte
         return send(config, kernel, parameters, extra)
 
     ready._launch = watch
+    machine.stack.clear()  # a thread's first call to CUDA
     ready.enqueue(16, 32, 3, 4, 5, 600)
+    assert machine.stack == [0]
     ready.enqueue(48, 64, 3, 4, 5, 600)
     assert made == [(0, 16), (1, 32), (0, 48), (1, 64)]
     assert places == [[16, 16, 1032, 1032], [48, 48, 1064, 1064]]

@@ -215,6 +215,8 @@ class Launcher:
         return _STRUCT + -(-len(self._argument) // 8) * 8
 
     def _encode(self, buffer: Any, operands: tuple[int, int]) -> None:
+        if device.current() is None:  # a thread's first call to CUDA
+            device.make_current(self.gpu.index)
         start = ctypes.addressof(buffer) + self._maps
         for i, box in enumerate(self._boxes):
             ctypes.memmove(start + tensor_map.BYTES * i, _map(box, operands[box.operand]), tensor_map.BYTES)

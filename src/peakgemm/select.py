@@ -34,7 +34,7 @@ from .kernels.wide import WIDE
 from .problem import Config, Problem
 from .runtime.architectures import Architecture, architecture
 from .runtime.compile import Compiled
-from .tile_model import WIDE_RATES, alone, configurations, modelled_us, relay_us, stored, ways
+from .tile_model import WIDE_RATES, alone, configurations, modelled_us, relay_us, results_stored, ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ _WIDE_SHORT, _WIDE_MARGIN = 64, 1.05
 @lru_cache(maxsize=8)  # an emulated product asks twice
 def candidates(problem: Problem, arch: str, sm_count: int) -> tuple[tuple[Kernel, Config, float], ...]:
     """Every kernel and configuration considered for ``problem``, with its modelled microseconds, best first."""
-    limits, by_words, results = architecture(arch), copied_by_words(problem), stored(problem)
+    limits, by_words, results = architecture(arch), copied_by_words(problem), results_stored(problem)
     apply = limits.has_cp_async and small.applies(problem)
     found = [(kernel, way, modelled_us(way, problem, limits, sm_count, by_words, results))
              for kernel, config in configurations(arch) for way in ways(config, problem, sm_count)]

@@ -98,16 +98,17 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
 
     Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU.
     """
-    return modelled_us(config, problem, arch, sm_count, copied_by_words(problem), stored(problem))
+    return modelled_us(config, problem, arch, sm_count, copied_by_words(problem), results_stored(problem))
 
 
-def stored(p: Problem) -> int:
+def results_stored(p: Problem) -> int:
     """Results of a product, those of rows that start anywhere counted as what their stores cost."""
     return p.m * p.n * (1 if width(p.alignment[2], p.ldc, p.n, *p.batch.c) == 4 else _RAGGED)
 
 
 def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: int, by_words: bool,
-                 results: int) -> float:
+                results: int) -> float:
+    """`estimate_us`, told whether B is copied ``by_words`` and what ``results`` cost (see `results_stored`)."""
     p, slots = problem, sm_count * config.min_blocks
     rate = _rate(config)[by_words]
     if p.trans_a:

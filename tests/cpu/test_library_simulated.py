@@ -306,7 +306,9 @@ def test_large_products_take_wide_tiles() -> None:
     # Its workspace is bounded: not for operands of more than 2 GB.
     huge = Problem(32768, 32768, 32768, 32768, 32768, 32768)
     assert WIDE not in {kernel for kernel, *_ in candidates(huge, "sm_90", 132)}
-    assert WIDE not in {kernel for kernel, *_ in candidates(p, "sm_80", 108)}
+    large = Problem(8192, 8192, 8192, 8192, 8192, 8192)
+    assert WIDE not in {kernel for kernel, *_ in candidates(large, "sm_80", 108)}
+    assert WIDE in {kernel for kernel, *_ in candidates(large, "sm_90", 108)}
 
 
 def test_what_wide_tiles_read_is_what_was_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,17 +114,12 @@ def _relaid_layouts_and_widths(problem: Problem) -> dict[str, int]:
     return _layouts_and_widths(relay.relaid(problem)) | {"WIDTH_B": 4}  # whatever N: rows end with zeros
 
 
-def _relaid_schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
-    plan = tiled_schedule(config, relay.relaid(problem), sm_count)
-    return replace(plan, workspace_bytes=relay.relay(problem).size + plan.workspace_bytes)
-
-
 _TILED = Family(_layouts_and_widths, tiled_schedule, source.KERNELS / "ffma" / "reduce.cu", "ffma_reduce",
                 _bare_tile, lambda config: config.threads)
 _SKINNY = Family(skinny.specialisation, skinny.schedule, skinny.REDUCE, "ffma_skinny_reduce", skinny.reduce_macros,
                  lambda config: skinny.REDUCE_THREADS, lives_on_l1=True)
 _SMALL = replace(_TILED, specialisation=small.specialisation, schedule=small.schedule)
-_RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=_relaid_schedule,
+_RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=relay.schedule,
                   relays=lambda problem: "b")
 _WIDE = replace(_TILED, specialisation=lambda problem: {}, schedule=wide.schedule, relays=wide.relays,
                 boxes=wide.boxes)

@@ -12,7 +12,8 @@ from ..problem import Config, Problem
 from ..runtime import source
 from .launch_shape import MAX_BLOCKS
 from .registry import FLOAT
-from .schedule import arguments
+from .schedule import Schedule, arguments
+from .schedule import schedule as tiled_schedule
 
 SOURCE = source.KERNELS / "ffma" / "relay.cu"
 ENTRY = "ffma_relay"
@@ -66,6 +67,13 @@ def relaid(problem: Problem, operands: str = "b") -> Problem:
         a, _, c = p.alignment
         p = replace(p, trans_b=False, ldb=max(_pitch(p), 1), alignment=(a, 16, c))
     return p
+
+
+def schedule(config: Config, problem: Problem, sm_count: int, operands: str = "b") -> Schedule:
+    """The launch of tiles that read ``operands`` as laid out; its workspace begins with these."""
+    plan = tiled_schedule(config, relaid(problem, operands), sm_count)
+    anew = sum(relay(as_right(problem, operand)).size for operand in operands)
+    return replace(plan, workspace_bytes=anew + plan.workspace_bytes)
 
 
 def as_right(problem: Problem, operand: str) -> Problem:

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
-from ..runtime.tensor_map import MAX_LD, MAX_SIDE
+from ..runtime.tensor_map import MAX_LD
 from . import relay, skinny, small, wide
 from .registry import Kernel
 from .schedule import ONCE
@@ -199,18 +199,12 @@ def _boxes(c: Config) -> Iterator[str]:
     yield from _multiple(c, "tm", 4, "float4 fragments")
     yield from _multiple(c, "tn", 4, "float4 fragments")
     yield from _warp_tile(c)
-    if c.threads != 256:
-        yield f"(BM/TM)(BN/TN) = {c.threads} threads must be 256: registers are dealt to two warpgroups that compute"
+    yield from wide.boxed(c)
     if c.bk not in (8, 16, 32):
         yield f"BK = {c.bk} must be 8, 16 or 32: a row of A's box is the span of a swizzle"
     held = c.tm * c.tn + c.fragments * (c.tm + c.tn)
     if held > c.registers:
         yield f"registers: {held} for accumulators and fragments, {c.registers} dealt; make TM x TN smaller"
-    for name, side in (("BM", c.bm), ("BN", c.bn)):
-        if side > MAX_SIDE:
-            yield f"{name} = {side} must be at most {MAX_SIDE}: the side of a box that a tensor map describes"
-    if c.stages < 2:
-        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
 
 
 def _carried(c: Config) -> Iterator[str]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ..problem import Config, Problem
 from ..runtime.tensor_map import MAX_LD, MAX_SIDE, Box
 from . import relay
 from .registry import FLOAT, Kernel
 from .schedule import Schedule
-from .schedule import schedule as tiled_schedule
 from .widths import width
 
 KERNEL = "wide"
-_REGISTERS = 240, 24  # of a thread that computes, and of one that copies: all that 256 and 128 of them can have
+_REGISTERS = 240  # of each of 256 threads that compute; 24 for each of 128 that copy: all that there are
 
 
 def _shared(c: Config) -> int:
@@ -24,26 +22,31 @@ def _shared(c: Config) -> int:
 
 WIDE = Kernel(
     -1, KERNEL, "12 x 16 results a thread; the copy engine brings both operands, laid out anew where it must be",
-    Config(192, 256, 8, 12, 16, stages=8, raster=8, producers=128, registers=_REGISTERS[0]), "wide", _shared,
+    Config(192, 256, 8, 12, 16, stages=8, raster=8, producers=128, registers=_REGISTERS), "wide", _shared,
     dynamic=True, folder="ffma", tunes=frozenset({"stages", "raster", "split"}),
 )
 
 
-def shape(c: Config) -> Iterator[str]:
-    """What a configuration breaks of what the kernel's text takes for granted."""
+def boxed(c: Config) -> Iterator[str]:
+    """What a configuration breaks of what two warpgroups that compute, and boxes of the copy engine, ask for."""
     if c.threads != 256:
         yield f"(BM/TM)(BN/TN) = {c.threads} threads must be 256: registers are dealt to two warpgroups that compute"
+    for name, side in (("BM", c.bm), ("BN", c.bn)):
+        if side > MAX_SIDE:
+            yield f"{name} = {side} must be at most {MAX_SIDE}: the side of a box that a tensor map describes"
+    if c.stages < 2:
+        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+
+
+def shape(c: Config) -> Iterator[str]:
+    """What a configuration breaks of what the kernel's text takes for granted."""
+    yield from boxed(c)
     if c.tn != 16 or c.tm not in (8, 12):
         yield f"thread tile {c.tm}x{c.tn} must be 8x16 or 12x16"
     elif c.bm % (8 * c.tm) or c.bn % (4 * c.tn):
         yield f"BM = {c.bm}, BN = {c.bn} must be multiples of {8 * c.tm} and {4 * c.tn}: rows and columns of a warp"
     if c.bk not in (8, 16):
         yield f"BK = {c.bk} must be 8 or 16: all k-steps of a stage are unrolled"
-    for name, side in (("BM", c.bm), ("BN", c.bn)):
-        if side > MAX_SIDE:
-            yield f"{name} = {side} must be at most {MAX_SIDE}: the side of a box that a tensor map describes"
-    if c.stages < 2:
-        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
 
 
 def constraints(problem: Problem) -> list[str]:
@@ -83,6 +86,4 @@ def boxes(config: Config, problem: Problem) -> tuple[Box, ...]:
 
 def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     """The launch; its workspace begins with what is laid out anew."""
-    plan = tiled_schedule(config, laid_out(problem), sm_count)
-    anew = sum(relay.relay(relay.as_right(problem, operand)).size for operand in relays(problem))
-    return replace(plan, workspace_bytes=anew + plan.workspace_bytes)
+    return relay.schedule(config, problem, sm_count, relays(problem))

@@ -290,6 +290,8 @@ def test_wide_tiles_are_for_single_products() -> None:
         broken = violations(WIDE, WIDE.default, limits, other)
         assert any(wanted in one and "use 'specialised'" in one for one in broken), broken
     assert not violations(WIDE, WIDE.default, limits, p)
+    with pytest.raises(InvalidValue, match="alpha = 0"):  # the simulator asks, too: C would be left as it is
+        multiply(Case(8, 8, 8, alpha=0.0, kernel=WIDE, config=WIDE.default))
     assert "setmaxnreg needs sm_90" in violations(WIDE, WIDE.default, architecture("sm_100"))[0]
     for config, wanted in ((replace(WIDE.default, bn=512), "512 threads must be 256"),
                            (Config(128, 128, 8, 8, 8, stages=8, raster=8, producers=128, registers=240), "thread tile"),

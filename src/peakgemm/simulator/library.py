@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from ..kernels import relay
 from ..kernels.library import FAMILIES, compile_for, compile_reduce, compile_relay
 from ..kernels.registry import Kernel
+from ..kernels.validity import require
 from ..problem import Config, Problem
+from ..runtime.architectures import architecture
 from .launch import run
 from .report import Report, totals
 from .rungs import tensor_map
@@ -31,7 +33,11 @@ def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any
     Returns:
         One report a launch: operands laid out anew where the kernel asks for that, the product, and the sum of its
         partial sums where there are any.
+
+    Raises:
+        InvalidValue: a config that is not valid for the architecture or the problem.
     """
+    require(kernel, config, architecture(arch), problem)
     family = FAMILIES[kernel]
     plan = family.schedule(config, problem, sm_count)
     if plan.blocks == 0:

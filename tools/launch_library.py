@@ -65,6 +65,8 @@ def main() -> None:
     relaid = next(config for kernel, config in configurations(arch) if kernel is SPECIALISED)
     jobs += [(RELAID, relaid, (m, n, k, 1)) for m, n, k, _ in TILED]  # one B for all
     of_wide = [(WIDE, WIDE.default, (m, n, k, 1)) for m, n, k, _ in (*TILED, (400, 600, 50, 1), (130, 4, 1000, 1))]
+    of_wide += [(WIDE, replace(WIDE.default, rest=m % WIDE.default.bm), (m, n, k, 1))  # rows by narrower tiles
+                for m, n, k in ((193, 129, 65), (250, 600, 50), (475, 260, 300), (512, 40, 1000))]
     of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
                for config in dict.fromkeys(replace(one, split=1) for one in
                                            skinny.configurations(Problem.contiguous(*shape[:3]), 8))]

@@ -45,13 +45,13 @@ def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound
 
 def workspace_bytes(choice: Choice | Bound | Emulated, problem: Problem, gpu: Gpu) -> int:
     """Device memory that a product needs beside its arrays; nothing is compiled."""
-    from .kernels.library import FAMILIES
+    from .kernels import library
     from .kernels.schemes import emulation, scheme_of
 
     scheme = scheme_of(choice.kernel)
     if scheme is not None:
         return emulation(choice.kernel, choice.config, problem, gpu.sm_count).workspace_bytes
-    return FAMILIES[choice.kernel].schedule(choice.config, problem, gpu.sm_count).workspace_bytes
+    return library.workspace_bytes(choice.kernel, choice.config, problem, gpu.sm_count)
 
 
 def views_of(library: Library, request: Request, stream: int) -> dict[str, View]:

@@ -164,9 +164,14 @@ class Plan:
             return Explanation(product, "numpy.matmul", "", p.layout, "host", "there is no GPU here: NumPy's BLAS runs "
                                "it in float32", 0, self._request.precision, f"CPU: NumPy {np.__version__}")
         where = self._gpu.name + (", copied there and back" if self._index == HOST else "")
+        from .kernels.library import parts
+
         chosen = self._choice
-        return Explanation(product, chosen.kernel.name, chosen.config.label(), p.layout, chosen.source, chosen.reason,
-                           self.workspace_bytes, self._request.precision, where, tuple(sorted(self._posed.copies)))
+        apart = "".join(f"; the last {part.problem.m} rows by {part.kernel.name} {part.config.label()}"
+                        for part in parts(chosen.kernel, chosen.config, p)[1:])
+        return Explanation(product, chosen.kernel.name, chosen.config.label(), p.layout, chosen.source,
+                           chosen.reason + apart, self.workspace_bytes, self._request.precision, where,
+                           tuple(sorted(self._posed.copies)))
 
     def __str__(self) -> str:
         return str(self.explain())

@@ -184,7 +184,8 @@ class Config:
     says how blocks share K: 1, a block computes its tiles whole; s > 1, every tile's K is cut among s
     blocks; 0, stream-K: whole tiles in full waves, and the k-steps of the rest dealt evenly to all
     blocks. ``cluster`` blocks
-    share a tile, half of K each; on tensor cores what they copy of B, one below the other.
+    share a tile, half of K each; on tensor cores what they copy of B, one below the other. ``rest`` rows at the end of
+    C are computed apart, by narrower tiles (kernels/rest.py).
     """
 
     bm: int
@@ -204,11 +205,12 @@ class Config:
     variant: int = 0
     split: int = 1
     cluster: int = 1
+    rest: int = 0
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value = _whole(f.name, getattr(self, f.name))
-            low = 0 if f.name in ("stages", "aligned", "producers", "registers", "variant", "split") else 1
+            low = 0 if f.name in ("stages", "aligned", "producers", "registers", "variant", "split", "rest") else 1
             if value < low:
                 raise InvalidValue(f"{f.name} = {value} must be an integer of at least {low}")
             object.__setattr__(self, f.name, bool(value) if f.name == "aligned" else value)
@@ -224,8 +226,8 @@ class Config:
         return self.threads * self.slices + self.producers
 
     def macros(self) -> dict[str, int]:
-        """The ``#define`` that the compilation passes for each field; ``split`` is the launch's affair."""
-        return {name.upper(): int(value) for name, value in asdict(self).items() if name != "split"}
+        """The ``#define`` that the compilation passes for each field; ``split``, ``rest`` are the launch's affair."""
+        return {name.upper(): int(value) for name, value in asdict(self).items() if name not in ("split", "rest")}
 
     def guarded(self) -> Config:
         """The compilation of the same tile that accepts every shape and alignment."""
@@ -244,9 +246,12 @@ class Config:
             extras += f" {self.cluster}cl"
         if self.split != 1:
             extras += f" split-K {self.split}" if self.split else " stream-K"
+        if self.rest:
+            extras += f" rest {self.rest}"
         return f"{self.bm}x{self.bn}x{self.bk}/{self.tm}x{self.tn}{extras}"
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object; those of the library's kernels only where they are set."""
-        library = {"producers": 0, "registers": 0, "slices": 1, "variant": 0, "split": 1, "cluster": 1}
+        library = {"producers": 0, "registers": 0, "slices": 1, "variant": 0, "split": 1, "cluster": 1,
+                   "rest": 0}
         return {name: value for name, value in asdict(self).items() if library.get(name) != value}

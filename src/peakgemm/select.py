@@ -22,6 +22,7 @@ from .kernels.library import (
     compile_relay,
     copied_by_words,
     kernel_named,
+    parts,
 )
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schedule import sharing
@@ -34,7 +35,16 @@ from .kernels.wide import WIDE
 from .problem import Config, Problem
 from .runtime.architectures import Architecture, architecture
 from .runtime.compile import Compiled
-from .tile_model import WIDE_RATES, alone, configurations, modelled_us, relay_us, results_stored, ways
+from .tile_model import (
+    WIDE_RATES,
+    alone,
+    configurations,
+    estimate_us,
+    modelled_us,
+    relay_us,
+    results_stored,
+    ways,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +105,14 @@ def _wide(p: Problem, limits: Architecture, sm_count: int) -> Iterator[tuple[Ker
             continue
         before = sum(relay_us(size, limits) for size in sizes)
         margin = _WIDE_MARGIN if p.k <= _WIDE_SHORT else 1.0
-        for way in (config, sharing(config, 0)):
-            us = modelled_us(way, wide.laid_out(p), limits, sm_count, False, p.m * p.n)
-            yield WIDE, way, (before + us) * margin
+        apart = replace(config, rest=p.m % config.bm)  # the rows that leave some of a band of tiles empty
+        for each in (config, apart) if apart.rest and is_valid(WIDE, apart, limits, p) else (config,):
+            for way in (each, sharing(each, 0)):
+                main, *rest = parts(WIDE, way, p)
+                q = main.problem
+                us = modelled_us(main.config, wide.laid_out(q), limits, sm_count, False, q.m * q.n)
+                us += sum(estimate_us(part.config, part.problem, limits, sm_count) for part in rest)
+                yield WIDE, way, (before + us) * margin
 
 
 @lru_cache(maxsize=4096)

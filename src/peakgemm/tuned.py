@@ -17,7 +17,7 @@ from typing import Any
 
 from .errors import InvalidValue
 from .kernels import relay, wide
-from .kernels.library import kernel_named
+from .kernels.library import SPECIALISED, kernel_named
 from .kernels.widths import widths
 from .problem import Config, Problem
 from .runtime.cache import tuned_folder
@@ -77,14 +77,15 @@ def forget() -> None:
 
 @cache
 def digest(kernel: str) -> str:
-    """Of a kernel's source: an entry holds for what was measured.
+    """Of a kernel's source, and of those launched with it: an entry holds for what was measured.
 
     Raises:
         InvalidValue: no such kernel.
     """
     found = kernel_named(kernel)
     before = relay.SOURCE.read_text(encoding="utf-8") if kernel in (relay.KERNEL, wide.KERNEL) else ""
-    return hashlib.sha256((found.source + before).encode()).hexdigest()[:16]
+    behind = SPECIALISED.source if "rest" in found.tunes else ""
+    return hashlib.sha256((found.source + before + behind).encode()).hexdigest()[:16]
 
 
 def checked(found: Any) -> dict[str, Any]:

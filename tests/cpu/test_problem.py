@@ -87,6 +87,7 @@ def test_config_macros() -> None:
     (Config(64, 32, 16, 4, 2, stages=0), "64x32x16/4x2"),
     (Config(64, 32, 16, 4, 2, stages=3), "64x32x16/4x2 3st"),
     (Config(64, 32, 16, 4, 2, stages=2, fragments=2), "64x32x16/4x2 2st db"),
+    (Config(64, 32, 16, 4, 2, split=0, rest=8), "64x32x16/4x2 stream-K rest 8"),
 ])
 def test_config_label(config: Config, label: str) -> None:
     assert config.label() == label
@@ -94,7 +95,7 @@ def test_config_label(config: Config, label: str) -> None:
 
 def test_config_json_of_library_fields() -> None:
     plain, library = Config(8, 8, 8, 1, 1), Config(8, 8, 8, 1, 1, producers=128, slices=2, split=0)
-    assert not {"producers", "registers", "slices", "variant", "split"} & plain.to_json().keys()
+    assert not {"producers", "registers", "slices", "variant", "split", "rest"} & plain.to_json().keys()
     assert Config(**library.to_json()) == library
     assert library.to_json()["split"] == 0
 
@@ -109,7 +110,7 @@ def test_config_round_trips_through_json() -> None:
     assert Config(**json.loads(json.dumps(config.to_json()))) == config
 
 
-MAY_BE_ZERO = ("stages", "aligned", "producers", "registers", "variant", "split")
+MAY_BE_ZERO = ("stages", "aligned", "producers", "registers", "variant", "split", "rest")
 
 
 @pytest.mark.parametrize("name", MAY_BE_ZERO)

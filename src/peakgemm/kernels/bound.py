@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from ..problem import Config, Problem
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
 from . import even_share, relay
-from .library import FAMILIES, compilations
-from .registry import Kernel
+from .library import FAMILIES, compilations, parts
+from .registry import FLOAT, Kernel
 from .validity import require
 
 _FILLS_AN_SM = 64 * 64  # results of a tile, beside which there is little room
@@ -23,11 +24,13 @@ class Bound:
         workspace_bytes: device memory that `launch` needs for partial sums and operands laid out anew; 0 mostly.
     """
 
-    __slots__ = ("_product", "_reduce", "_relays", "config", "kernel", "problem", "workspace_bytes")
+    __slots__ = ("_product", "_reduce", "_relays", "_rest", "config", "kernel", "problem", "workspace_bytes")
 
     def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> None:
         self.kernel, self.config, self.problem = kernel, config, problem
         require(kernel, config, gpu.limits, problem)
+        main, *rest = parts(kernel, config, problem)
+        config, problem = main.config, main.problem
         family = FAMILIES[kernel]
         plan = family.schedule(config, problem, gpu.sm_count)
         self.workspace_bytes = plan.workspace_bytes
@@ -35,6 +38,7 @@ class Bound:
         self._product: even_share.Enqueue | None = None
         self._reduce: even_share.Enqueue | None = None
         self._relays: list[tuple[str, even_share.Enqueue, int]] = []
+        self._rest: list[tuple[Callable[[int, int, int, int, int, int], None], int, int, int]] = []
         if plan.blocks == 0:
             return
         label = f"{kernel.name} {config.label()} {problem.layout}"
@@ -60,6 +64,10 @@ class Bound:
                 self._relays.append((operand, even_share.launches(
                     compiled[f"relay {operand}"], label, gpu, first.arguments, 0, first.blocks, relay.THREADS,
                     even=False), first.size))
+        for part in rest:
+            below = Bound(part.kernel, part.config, part.problem, gpu)
+            self._rest.append((below.launch, FLOAT * part.a, FLOAT * part.c, FLOAT * part.c0))
+            self.workspace_bytes = max(self.workspace_bytes, below.workspace_bytes)
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         """Enqueue ``C = alpha op(A) op(B) + beta C0`` on ``stream`` (a ``CUstream`` as an integer) and return.
@@ -71,17 +79,20 @@ class Bound:
             LaunchFailed: the driver's refusal, with kernel, configuration, grid and shared memory.
         """
         if self._product is not None:
+            left, right, partial = a, b, workspace
             for operand, lay_out, size in self._relays:
                 if operand == "a":
-                    lay_out(b, a, c0, c, workspace, stream)  # it reads a B
-                    a = workspace
+                    lay_out(right, left, c0, c, partial, stream)  # it reads a B
+                    left = partial
                 else:
-                    lay_out(a, b, c0, c, workspace, stream)
-                    b = workspace
-                workspace += size
-            self._product(a, b, c0, c, workspace, stream)
+                    lay_out(left, right, c0, c, partial, stream)
+                    right = partial
+                partial += size
+            self._product(left, right, c0, c, partial, stream)
             if self._reduce is not None:
-                self._reduce(a, b, c0, c, workspace, stream)
+                self._reduce(left, right, c0, c, partial, stream)
+            for below, from_a, from_c, from_c0 in self._rest:
+                below(a + from_a, b, c + from_c, c0 + from_c0, workspace, stream)
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from ..runtime import source
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, Kind, compile_source
 from ..runtime.tensor_map import Box
-from . import relay, shipped, skinny, small, wide
+from . import relay, rest, shipped, skinny, small, wide
 from .registry import FLOAT, Kernel
 from .schedule import Schedule
 from .schedule import schedule as tiled_schedule
@@ -125,6 +125,36 @@ _WIDE = replace(_TILED, specialisation=lambda problem: {}, schedule=wide.schedul
                 boxes=wide.boxes)
 FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, RELAID: _RELAID, WIDE: _WIDE, STAGED: _TILED, SKINNY: _SKINNY,
                                   SMALL: _SMALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the products that a product is launched as: its rows begin so many elements behind the whole's ``a``,
+    ``c``, and ``c0``, the matrix that beta scales."""
+
+    kernel: Kernel
+    config: Config
+    problem: Problem
+    a: int = 0
+    c: int = 0
+    c0: int = 0
+
+
+def parts(kernel: Kernel, config: Config, problem: Problem) -> tuple[Part, ...]:
+    """The products that ``problem`` is launched as, in their order: itself, or all rows but `Config.rest`, and these.
+
+    They may have the same memory for a workspace, since each kernel waits for the end of the one before it.
+    """
+    if not config.rest:
+        return (Part(kernel, config, problem),)
+    return (Part(kernel, replace(config, rest=0), rest.above(config, problem)),
+            Part(SPECIALISED, rest.tile(config), rest.below(config, problem), *rest.offsets(config, problem)))
+
+
+def workspace_bytes(kernel: Kernel, config: Config, problem: Problem, sm_count: int) -> int:
+    """Device memory that the launches for ``problem`` need beside the operands."""
+    return max(FAMILIES[part.kernel].schedule(part.config, part.problem, sm_count).workspace_bytes
+               for part in parts(kernel, config, problem))
 
 
 def target(config: Config, arch: str) -> str:

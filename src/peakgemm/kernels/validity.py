@@ -13,7 +13,7 @@ from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 from ..runtime.tensor_map import MAX_LD
-from . import relay, skinny, small, wide
+from . import relay, rest, skinny, small, wide
 from .registry import Kernel
 from .schedule import ONCE
 
@@ -36,7 +36,7 @@ def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Prob
     if problem is not None and kernel.name == relay.KERNEL:
         broken += relay.constraints(problem)
     if problem is not None and kernel.name == wide.KERNEL:
-        broken += wide.constraints(problem)
+        broken += wide.constraints(problem) + rest.constraints(config, problem)
     return broken
 
 

@@ -23,7 +23,7 @@ def _shared(c: Config) -> int:
 WIDE = Kernel(
     -1, KERNEL, "12 x 16 results a thread; the copy engine brings both operands, laid out anew where it must be",
     Config(192, 256, 8, 12, 16, stages=8, raster=8, producers=128, registers=_REGISTERS), "wide", _shared,
-    dynamic=True, folder="ffma", tunes=frozenset({"stages", "raster", "split"}),
+    dynamic=True, folder="ffma", tunes=frozenset({"stages", "raster", "split", "rest"}),
 )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import relay
-from ..kernels.library import FAMILIES, compile_for, compile_reduce, compile_relay
+from ..kernels.library import FAMILIES, Part, compile_for, compile_reduce, compile_relay, parts, workspace_bytes
 from ..kernels.registry import Kernel
 from ..kernels.validity import require
 from ..problem import Config, Problem
@@ -32,17 +32,37 @@ def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any
 
     Returns:
         One report a launch: operands laid out anew where the kernel asks for that, the product, and the sum of its
-        partial sums where there are any.
+        partial sums where there are any; then the same for rows that are computed apart.
 
     Raises:
         InvalidValue: a config that is not valid for the architecture or the problem.
     """
     require(kernel, config, architecture(arch), problem)
+    workspace = np.zeros(max(workspace_bytes(kernel, config, problem, sm_count) // 4, 1), np.float32)
+    start = c if c0 is None else c0
+    return [report for part in parts(kernel, config, problem) for report in _run_part(
+        part, _behind(a, part.a), b, _behind(c, part.c), _behind(start, part.c0), workspace, arch, sm_count,
+        checks=checks, max_steps=max_steps)]
+
+
+def _behind(x: NDArray[Any], elements: int) -> NDArray[Any]:
+    """``x`` from so many elements behind its first one on, as memory goes."""
+    where = [slice(None)] * x.ndim
+    for axis in sorted(range(x.ndim), key=lambda axis: -x.strides[axis]):
+        if elements and x.shape[axis] > 1:
+            begin, elements = divmod(elements, x.strides[axis] // x.itemsize)
+            where[axis] = slice(begin, None)
+    return x[tuple(where)]
+
+
+def _run_part(part: Part, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], c0: NDArray[Any],
+              partial: NDArray[Any], arch: str, sm_count: int, **limits: Any) -> list[Report]:
+    """The launches of one of the products that a product is."""
+    kernel, config, problem = part.kernel, part.config, part.problem
     family = FAMILIES[kernel]
     plan = family.schedule(config, problem, sm_count)
     if plan.blocks == 0:
         return [Report(kernel.entry, [], totals([]), [])]
-    partial = np.zeros(max(plan.workspace_bytes // 4, 1), np.float32)
     reports = []
     for operand in family.relays(problem):
         right = relay.as_right(problem, operand)
@@ -50,16 +70,15 @@ def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any
         read = (b, a) if operand == "a" else (a, b)  # it reads a B
         if first.blocks:
             reports.append(run(compile_relay(right, arch, "ptx"), grid=first.blocks, block=relay.THREADS, arch=arch,
-                               args=[*read, c, c, partial, first.arguments], checks=checks, max_steps=max_steps))
+                               args=[*read, c, c, partial, first.arguments], **limits))
         a, b = (partial, b) if operand == "a" else (a, partial)
         partial = partial[first.size // 4:]
-    args = [a, b, c if c0 is None else c0, c, partial, plan.arguments]
+    args = [a, b, c0, c, partial, plan.arguments]
     maps = [tensor_map(box, (a, b)[box.operand]) for box in family.boxes(config, problem)]
     reports.append(run(compile_for(kernel, config, problem, arch, "ptx"), grid=plan.blocks,
                        block=config.block_threads, arch=arch, args=[*args, *maps],
-                       shared_bytes=kernel.shared_bytes(config), checks=checks, max_steps=max_steps))
+                       shared_bytes=kernel.shared_bytes(config), **limits))
     if plan.reduce_blocks:
         reports.append(run(compile_reduce(kernel, config, problem, arch, "ptx"), grid=plan.reduce_blocks,
-                           block=family.reduce_threads(config), arch=arch, args=args, checks=checks,
-                           max_steps=max_steps))
+                           block=family.reduce_threads(config), arch=arch, args=args, **limits))
     return reports

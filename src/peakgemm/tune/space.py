@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from .. import select
-from ..kernels.library import FAMILIES
+from ..kernels.library import FAMILIES, parts
 from ..kernels.registry import Kernel
 from ..kernels.validity import is_valid
 from ..problem import Config, Problem
@@ -47,5 +47,6 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
 
 def compilations(problem: Problem, found: Iterable[Candidate]) -> set[tuple[str, Config, tuple[int, ...]]]:
     """What tells the candidates' cubins apart, those of other problems too: how K is split does not."""
-    return {(c.kernel.name, replace(c.config, split=1), tuple(FAMILIES[c.kernel].specialisation(problem).values()))
-            for c in found}
+    return {(part.kernel.name, replace(part.config, split=1),
+             tuple(FAMILIES[part.kernel].specialisation(part.problem).values()))
+            for c in found for part in parts(c.kernel, c.config, problem)}

@@ -65,6 +65,7 @@ _WIDE_BYTES = 1 << 31    # of both operands, of what is laid out anew for wide t
 _WIDE_TILES = 1          # for each SM, at least
 # Sums this short in wide tiles: between equals the other, whose model errs most there.
 _WIDE_SHORT, _WIDE_MARGIN = 64, 1.05
+_REST_MARGIN = 1.002    # between equals, the one with fewer launches
 
 
 @lru_cache(maxsize=8)  # an emulated product asks twice
@@ -112,7 +113,7 @@ def _wide(p: Problem, limits: Architecture, sm_count: int) -> Iterator[tuple[Ker
                 q = main.problem
                 us = modelled_us(main.config, wide.laid_out(q), limits, sm_count, False, q.m * q.n)
                 us += sum(estimate_us(part.config, part.problem, limits, sm_count) for part in rest)
-                yield WIDE, way, (before + us) * margin
+                yield WIDE, way, (before + us) * margin * (_REST_MARGIN if rest else 1.0)
 
 
 @lru_cache(maxsize=4096)

@@ -138,11 +138,14 @@ def test_only_what_helps_is_proposed(gpu: None, monkeypatch: pytest.MonkeyPatch)
     assert str(caught.value).endswith("; pass memory that you have as Plan.execute's workspace=")
 
 
-@pytest.mark.parametrize(("kernel", "split"), [(SPECIALISED, 3), (RELAID, 1), (RELAID, 0), (WIDE, 0)])
-def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, kernel: Any, split: int) -> None:
+@pytest.mark.parametrize(("kernel", "split", "rest"), [
+    (SPECIALISED, 3, 0), (RELAID, 1, 0), (RELAID, 0, 0), (WIDE, 0, 0), (WIDE, 1, 108)])
+def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, kernel: Any, split: int,
+                                  rest: int) -> None:
     """Partial sums and a B laid out anew: the same tile without them, when no room is found."""
     library, asked = FullLibrary(1024), list[Any]()
-    hungry = Choice(kernel, replace(WIDE.default if kernel is WIDE else SPECIALISED.default, split=split), "", "")
+    tile = WIDE.default if kernel is WIDE else SPECIALISED.default
+    hungry = Choice(kernel, replace(tile, split=split, rest=rest), "", "")
 
     def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
         asked.append(choice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.validity import violations
 from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Config, Problem
+from peakgemm.request import Request
 from peakgemm.runtime.architectures import architecture
 from peakgemm.select import Choice, candidates
 from peakgemm.simulator.library import run_library
@@ -207,6 +209,18 @@ def test_the_wide_kernel_is_the_same_for_any_rest() -> None:
     ways = [space.Candidate(WIDE, config, 1.0) for config in (WIDE.default, wide(64), wide(64, 0))]
     found = space.compilations(p, ways)
     assert {name for name, *_ in found} == {WIDE.name, SPECIALISED.name} and len(found) == 2
+
+
+def test_a_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = importlib.import_module("peakgemm.plan")  # the package's attribute is the function
+    monkeypatch.setattr(plan, "locate", lambda request: (stand_in.StandIn(), 0))
+    monkeypatch.setattr(plan.device, "require", lambda index: stand_in.GPU)
+    a = np.lib.stride_tricks.as_strided(np.zeros(4096 * 4096, "f4"), (4096, 4096), (4 * 4096, 4))
+    made = plan.Plan(Request(a, a), explain_only=True)
+    said = made.explain()
+    assert made.config.rest == 64 and said.tile == made.config.label()
+    assert said.reason.endswith("; the last 64 rows by specialised 64x128x32/8x8 6st db 2sl stream-K")
+    assert said.workspace_bytes == made.workspace_bytes
 
 
 def test_records_and_entries_carry_it() -> None:

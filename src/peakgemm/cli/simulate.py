@@ -69,7 +69,11 @@ def command(
     elif call:
         done, problem = simulate_matmul.simulated(size, shape, alpha, beta, precision or "ieee", sms, arch, limits)
         report, main, reports = done.product, done.choice.kernel.path, done.reports
-        others = {each.kernel: each.to_json() for each in reports if each is not report}
+        others = dict[str, Any]()
+        for each in reports:
+            if each is not report:
+                before = sum(name.split()[0] == each.kernel for name in others)
+                others[f"{each.kernel} {before + 1}" if before else each.kernel] = each.to_json()
         found = {"problem": problem, **({"others": others} if others else {})}
     else:
         report, main, found = _rung(kernel, size, shape, alpha, beta, arch, limits)

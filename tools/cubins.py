@@ -21,7 +21,16 @@ from rich.progress import Progress
 
 from peakgemm import tuned
 from peakgemm.kernels import shipped
-from peakgemm.kernels.library import FAMILIES, RELAID, SPECIALISED, Recipe, recipe, reduce_recipe, relay_recipe
+from peakgemm.kernels.library import (
+    FAMILIES,
+    RELAID,
+    SPECIALISED,
+    Recipe,
+    first_recipe,
+    recipe,
+    reduce_recipe,
+    relay_recipe,
+)
 from peakgemm.kernels.schemes import (
     FOUR_TIMES,
     FUSED,
@@ -64,7 +73,7 @@ def wanted() -> dict[str, Recipe]:
                for problem in problems()
                for make in (recipe, reduce_recipe)]
     recipes += [relay_recipe(problem, ARCH) for problem in problems()]
-    recipes += [make(WIDE, WIDE.default, problems()[0], ARCH) for make in (recipe, reduce_recipe)]
+    recipes += [first_recipe(ARCH), *(make(WIDE, WIDE.default, problems()[0], ARCH) for make in (recipe, reduce_recipe))]
     return {made.name: made for made in recipes + emulated()}
 
 

@@ -14,6 +14,7 @@ from . import tuned
 from .emulate.estimate import best as best_emulated
 from .errors import InvalidValue
 from .kernels import relay, skinny, small, wide
+from .kernels.anew import Anew
 from .kernels.library import (
     RELAID,
     SPECIALISED,
@@ -36,6 +37,7 @@ from .problem import Config, Problem
 from .runtime.architectures import Architecture, architecture
 from .runtime.compile import Compiled
 from .tile_model import (
+    ANEW_US,
     WIDE_RATES,
     alone,
     configurations,
@@ -101,10 +103,10 @@ def _wide(p: Problem, limits: Architecture, sm_count: int) -> Iterator[tuple[Ker
         tiles = -(-p.m // config.bm) * -(-p.n // config.bn)
         if tiles < _WIDE_TILES * sm_count or not is_valid(WIDE, config, limits, p):
             continue
-        sizes = [relay.relay(relay.as_right(p, operand)).size for operand in wide.relays(p)]
-        if sum(sizes) > _WIDE_BYTES:
+        size = Anew(p, wide.relays(p)).sums
+        if size > _WIDE_BYTES:
             continue
-        before = sum(relay_us(size, limits) for size in sizes)
+        before = ANEW_US if size else 0.0
         margin = _WIDE_MARGIN if p.k <= _WIDE_SHORT else 1.0
         apart = replace(config, rest=p.m % config.bm)  # the rows that leave some of a band of tiles empty
         for each in (config, apart) if apart.rest and is_valid(WIDE, apart, limits, p) else (config,):

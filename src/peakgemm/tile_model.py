@@ -87,6 +87,7 @@ _ALONE_US = 1.01        # less, where a block of a small tile knows that it has 
 _PART_US = 0.031        # of it, for each partial sum that one result is made of
 _IN_L2 = 1.5            # times that, for partial sums, which stay there
 _RELAY_US = 6.5         # a kernel that lays B out anew, beside reading and writing it
+ANEW_US = 5.0           # until the first chunk of K is laid out, beside the product
 _BANDWIDTH = 0.855      # of the nominal figure
 _OVERLAP = 2.5          # power of the sum of both that is the time of what is computed and of what is moved
 _RAGGED = 2             # times the bytes of results whose rows start anywhere: they leave word by word

@@ -8,7 +8,7 @@ from functools import lru_cache
 from ..problem import Config, Problem
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
-from . import even_share, relay
+from . import anew, even_share, relay
 from .library import FAMILIES, compilations, parts
 from .registry import FLOAT, Kernel
 from .validity import require
@@ -24,7 +24,8 @@ class Bound:
         workspace_bytes: device memory that `launch` needs for partial sums and operands laid out anew; 0 mostly.
     """
 
-    __slots__ = ("_product", "_reduce", "_relays", "_rest", "config", "kernel", "problem", "workspace_bytes")
+    __slots__ = ("_first", "_product", "_reduce", "_relay", "_rest", "_sums", "config", "kernel", "problem",
+                 "workspace_bytes")
 
     def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> None:
         self.kernel, self.config, self.problem = kernel, config, problem
@@ -37,7 +38,9 @@ class Bound:
         # Of the launchers the bound methods: through the objects each call would take 0.13 us more.
         self._product: even_share.Enqueue | None = None
         self._reduce: even_share.Enqueue | None = None
-        self._relays: list[tuple[str, even_share.Enqueue, int]] = []
+        self._relay: even_share.Enqueue | None = None
+        self._first: even_share.Enqueue | None = None
+        self._sums = plan.sums
         self._rest: list[tuple[Callable[[int, int, int, int, int, int], None], int, int, int]] = []
         if plan.blocks == 0:
             return
@@ -48,7 +51,7 @@ class Bound:
         # A kernel that lives on L1 asks for no more than it needs, but where it has a block an SM at most: 16 x 11008 x
         # 4096 took 98 us instead of 79.
         self._product = even_share.launches(
-            compiled["product"], label, gpu, plan.arguments, kernel.shared_bytes(config), plan.blocks,
+            compiled["product"], label, gpu, plan.arguments + plan.more, kernel.shared_bytes(config), plan.blocks,
             config.block_threads, even=not family.lives_on_l1 or plan.blocks <= gpu.sm_count,
             boxes=family.boxes(config, problem))
         if "reduce" in compiled:
@@ -58,12 +61,13 @@ class Bound:
             self._reduce = even_share.launches(
                 compiled["reduce"], label, gpu, plan.arguments, 0, plan.reduce_blocks, family.reduce_threads(config),
                 even=waves or (config.min_blocks == 1 and config.bm * config.bn >= _FILLS_AN_SM))
-        for operand in family.relays(problem):
-            first = relay.relay(relay.as_right(problem, operand))
-            if first.blocks:
-                self._relays.append((operand, even_share.launches(
-                    compiled[f"relay {operand}"], label, gpu, first.arguments, 0, first.blocks, relay.THREADS,
-                    even=False), first.size))
+        if "relay" in compiled:
+            first = relay.relay(problem)
+            self._relay = even_share.launches(compiled["relay"], label, gpu, first.arguments, 0, first.blocks,
+                                              relay.THREADS, even=False)
+        if "first" in compiled:
+            self._first = even_share.launches(compiled["first"], label, gpu, plan.arguments + plan.more, 0,
+                                              plan.first_blocks, 32 * anew.FIRST_WARPS, even=False)
         for part in rest:
             below = Bound(part.kernel, part.config, part.problem, gpu)
             self._rest.append((below.launch, FLOAT * part.a, FLOAT * part.c, FLOAT * part.c0))
@@ -79,18 +83,15 @@ class Bound:
             LaunchFailed: the driver's refusal, with kernel, configuration, grid and shared memory.
         """
         if self._product is not None:
-            left, right, partial = a, b, workspace
-            for operand, lay_out, size in self._relays:
-                if operand == "a":
-                    lay_out(right, left, c0, c, partial, stream)  # it reads a B
-                    left = partial
-                else:
-                    lay_out(left, right, c0, c, partial, stream)
-                    right = partial
-                partial += size
-            self._product(left, right, c0, c, partial, stream)
+            right, sums = b, workspace + self._sums
+            if self._relay is not None:
+                self._relay(a, b, c0, c, workspace, stream)
+                right = workspace
+            if self._first is not None:
+                self._first(a, b, c0, c, workspace, stream)
+            self._product(a, right, c0, c, workspace if self._first is not None else sums, stream)
             if self._reduce is not None:
-                self._reduce(left, right, c0, c, partial, stream)
+                self._reduce(a, right, c0, c, sums, stream)
             for below, from_a, from_c, from_c0 in self._rest:
                 below(a + from_a, b, c + from_c, c0 + from_c0, workspace, stream)
 

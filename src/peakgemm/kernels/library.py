@@ -13,7 +13,7 @@ from ..runtime import source
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, Kind, compile_source
 from ..runtime.tensor_map import Box
-from . import relay, rest, shipped, skinny, small, wide
+from . import anew, relay, rest, shipped, skinny, small, wide
 from .registry import FLOAT, Kernel
 from .schedule import Schedule
 from .schedule import schedule as tiled_schedule
@@ -72,9 +72,8 @@ class Family:
         reduce_entry: its name.
         reduce_macros: what it is compiled with.
         reduce_threads: in a block of it.
-        relays: which operands are laid out anew first, ``"a"`` and ``"b"``, at the start of the workspace
-            (kernels/relay.py).
-        boxes: what the copy engine moves, of operands as they are then; none where threads copy.
+        relays: whether B is laid out anew first, at the start of the workspace (kernels/relay.py).
+        boxes: what the copy engine moves; none where threads copy.
         lives_on_l1: whether operands come by way of L1, which has what shared memory leaves of an SM's 256 KB.
     """
 
@@ -84,7 +83,7 @@ class Family:
     reduce_entry: str
     reduce_macros: Callable[[Config, Problem], dict[str, int]]
     reduce_threads: Callable[[Config], int]
-    relays: Callable[[Problem], str] = lambda problem: ""
+    relays: bool = False
     boxes: Callable[[Config, Problem], tuple[Box, ...]] = lambda config, problem: ()
     lives_on_l1: bool = False
 
@@ -119,9 +118,8 @@ _TILED = Family(_layouts_and_widths, tiled_schedule, source.KERNELS / "ffma" / "
 _SKINNY = Family(skinny.specialisation, skinny.schedule, skinny.REDUCE, "ffma_skinny_reduce", skinny.reduce_macros,
                  lambda config: skinny.REDUCE_THREADS, lives_on_l1=True)
 _SMALL = replace(_TILED, specialisation=small.specialisation, schedule=small.schedule)
-_RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=relay.schedule,
-                  relays=lambda problem: "b")
-_WIDE = replace(_TILED, specialisation=lambda problem: {}, schedule=wide.schedule, relays=wide.relays,
+_RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=relay.schedule, relays=True)
+_WIDE = replace(_TILED, specialisation=lambda problem: {}, schedule=wide.schedule,
                 boxes=wide.boxes)
 FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, RELAID: _RELAID, WIDE: _WIDE, STAGED: _TILED, SKINNY: _SKINNY,
                                   SMALL: _SMALL}
@@ -201,6 +199,11 @@ def relay_recipe(problem: Problem, arch: str) -> Recipe:
     return Recipe(_text(relay.SOURCE), relay.ENTRY, architecture(arch).name, relay.macros(problem), relay.SOURCE.name)
 
 
+def first_recipe(arch: str) -> Recipe:
+    """What the kernel that lays out the first chunk of K is compiled from."""
+    return Recipe(_text(anew.FIRST), anew.FIRST_ENTRY, architecture(arch).name, anew.macros(), anew.FIRST.name)
+
+
 @cache
 def _text(path: Path) -> str:
     return source.assemble(path)
@@ -229,15 +232,15 @@ def compile_relay(problem: Problem, arch: str, kind: Kind = "cubin") -> Compiled
 
 def compilations(kernel: Kernel, config: Config, problem: Problem, arch: str,
                  plan: Schedule) -> dict[str, Callable[[], Compiled]]:
-    """What compiles the kernels of the launch ``plan``: ``product``, and as it needs them ``reduce``, ``relay a`` and
-    ``relay b``."""
+    """What compiles the kernels of the launch ``plan``: ``product``, and as it needs them ``reduce``, ``relay`` and
+    ``first``."""
     found: dict[str, Callable[[], Compiled]] = {}
     if plan.blocks:
         found["product"] = partial(compile_for, kernel, config, problem, arch)
     if plan.reduce_blocks:
         found["reduce"] = partial(compile_reduce, kernel, config, problem, arch)
-    for operand in FAMILIES[kernel].relays(problem) if plan.blocks else "":
-        right = relay.as_right(problem, operand)
-        if relay.relay(right).blocks:
-            found[f"relay {operand}"] = partial(compile_relay, right, arch)
+    if plan.blocks and FAMILIES[kernel].relays and relay.relay(problem).blocks:
+        found["relay"] = partial(compile_relay, problem, arch)
+    if plan.first_blocks:
+        found["first"] = partial(first_recipe(arch).make, "cubin")
     return found

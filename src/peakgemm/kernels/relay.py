@@ -1,6 +1,6 @@
 """An operand laid out anew before a product, K rows of which each begins at 16 bytes, so that it can be copied so.
 
-What is said of B here holds for A as well: it is the B of the transposed product (`Problem.turned`).
+Kernels that lay operands out beside their own work (anew.py) make the same of A, too.
 """
 
 from __future__ import annotations
@@ -54,8 +54,13 @@ def relay(problem: Problem) -> Relay:
         raise InvalidValue("; ".join(broken))
     # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
     reads = p.alpha and p.m and p.batch.count
-    return Relay(_blocks(p) if reads else 0, p.k * _pitch(p) * FLOAT if reads else 0,
+    return Relay(_blocks(p) if reads else 0, size(p.n, p.k) if reads else 0,
                  arguments(p, 0, 0, 0, 0, (_across(p), 1, 1)))
+
+
+def size(columns: int, steps: int) -> int:
+    """Bytes of ``steps`` rows of ``columns`` floats, each a multiple of 16 bytes."""
+    return steps * (-(-columns // 4) * 4) * FLOAT
 
 
 def relaid(problem: Problem, operands: str = "b") -> Problem:
@@ -69,16 +74,10 @@ def relaid(problem: Problem, operands: str = "b") -> Problem:
     return p
 
 
-def schedule(config: Config, problem: Problem, sm_count: int, operands: str = "b") -> Schedule:
-    """The launch of tiles that read ``operands`` as laid out; its workspace begins with these."""
-    plan = tiled_schedule(config, relaid(problem, operands), sm_count)
-    anew = sum(relay(as_right(problem, operand)).size for operand in operands)
-    return replace(plan, workspace_bytes=anew + plan.workspace_bytes)
-
-
-def as_right(problem: Problem, operand: str) -> Problem:
-    """The problem whose B is ``operand``, ``"a"`` or ``"b"``, of ``problem``."""
-    return problem if operand == "b" else problem.turned()
+def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
+    """The launch of tiles that read B as laid out; its workspace begins with it."""
+    plan, first = tiled_schedule(config, relaid(problem), sm_count), relay(problem).size
+    return replace(plan, workspace_bytes=first + plan.workspace_bytes, sums=first)
 
 
 def macros(problem: Problem) -> dict[str, int]:

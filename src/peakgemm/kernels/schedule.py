@@ -30,7 +30,8 @@ class Schedule:
     """One launch: ``blocks`` of the kernel and, where partial sums are left, ``reduce_blocks`` of the second one.
 
     ``whole`` tiles are computed by one block, or one cluster, each; the k-steps of ``shared`` tiles are dealt to
-    ``parts`` ranges. ``workspace_bytes`` holds their partial sums. ``arguments`` is the kernels' struct.
+    ``parts`` ranges. ``workspace_bytes`` holds their partial sums, from byte ``sums`` on. ``arguments`` is the kernels' struct, ``more`` what
+    the first one's has behind that, as has a kernel before it that lays out the first chunk of K, in ``first_blocks``.
     """
 
     blocks: int
@@ -40,6 +41,9 @@ class Schedule:
     parts: int
     workspace_bytes: int
     arguments: bytes
+    sums: int = 0
+    first_blocks: int = 0
+    more: bytes = b""
 
 
 @cache

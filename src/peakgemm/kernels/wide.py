@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..problem import Config, Problem
 from ..runtime.tensor_map import MAX_LD, MAX_SIDE, Box
 from . import relay
+from .anew import UNIT_BYTES, Anew
+from .anew import constraints as layable
 from .registry import FLOAT, Kernel
 from .schedule import Schedule
+from .schedule import schedule as tiled_schedule
 from .widths import width
 
 KERNEL = "wide"
@@ -16,8 +20,10 @@ _REGISTERS = 240  # of each of 256 threads that compute; 24 for each of 128 that
 
 
 def _shared(c: Config) -> int:
-    """Bytes of the stages, and what a warp's lanes stage of eight pairs of rows (common/tile_store_pairs.cuh)."""
-    return (c.stages * c.bk * (c.bm + c.bn) + c.threads // 32 * 8 * (4 * (2 * c.tn + 16) + 2)) * FLOAT
+    """Bytes of the stages, what a warp's lanes stage of eight pairs of rows (common/tile_store_pairs.cuh), and units that
+    three warps lay out."""
+    stages, pairs = c.stages * c.bk * (c.bm + c.bn), c.threads // 32 * 8 * (4 * (2 * c.tn + 16) + 2)
+    return (stages + pairs) * FLOAT + 2 * (c.producers // 32 - 1) * UNIT_BYTES
 
 
 WIDE = Kernel(
@@ -57,10 +63,9 @@ def constraints(problem: Problem) -> list[str]:
     if p.k == 0 or p.alpha == 0:
         broken.append(f"K = {p.k}, alpha = {p.alpha}: a tensor map describes one element at least; use 'specialised'")
     anew = relays(p)
+    broken += layable(p, anew)
     for operand, ld in (("a", p.lda), ("b", p.ldb)):
-        if operand in anew:
-            broken += relay.constraints(relay.as_right(p, operand))
-        elif ld > MAX_LD:
+        if operand not in anew and ld > MAX_LD:
             broken.append(f"ld{operand} = {ld} elements: a tensor map describes {MAX_LD} at most; use 'specialised'")
     return broken
 
@@ -74,16 +79,20 @@ def relays(problem: Problem) -> str:
 
 
 def laid_out(problem: Problem) -> Problem:
-    """The problem that the product is, once its operands are laid out."""
+    """The problem that the product is of operands as they are laid out."""
     return relay.relaid(problem, relays(problem))
 
 
 def boxes(config: Config, problem: Problem) -> tuple[Box, ...]:
     """What the copy engine moves of A and of B for each stage."""
-    p, c = laid_out(problem), config
-    return (Box(0, p.k, p.m, p.lda, c.bk, c.bm), Box(1, p.k, p.n, p.ldb, c.bk, c.bn))
+    p, c, operands = laid_out(problem), config, relays(problem)
+    anew = Anew(problem, operands)
+    return (Box(0, p.k, p.m, p.lda, c.bk, c.bm, within=anew.a if "a" in operands else None),
+            Box(1, p.k, p.n, p.ldb, c.bk, c.bn, within=anew.b if "b" in operands else None))
 
 
 def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     """The launch; its workspace begins with what is laid out anew."""
-    return relay.schedule(config, problem, sm_count, relays(problem))
+    plan, anew = tiled_schedule(config, problem, sm_count), Anew(problem, relays(problem))
+    return replace(plan, workspace_bytes=anew.sums + plan.workspace_bytes, sums=anew.sums,
+                   first_blocks=anew.first_blocks, more=anew.argument)

@@ -186,7 +186,7 @@ class Launcher:
             block = self._arguments()
         buffer, config, pointers, attributes = block
         if self._boxes:
-            self._encode(buffer, (a, b))
+            self._encode(buffer, (a, b), partial)
         _pack(buffer, _STREAM, stream, attributes, self._attributes, a, b, c0, c, partial)
         status = self._launch(config, self._kernel, pointers, None)
         if status and device.current() is None:  # a thread's first call to CUDA
@@ -214,12 +214,13 @@ class Launcher:
         """Where in a block of arguments the tensor maps are."""
         return _STRUCT + -(-len(self._argument) // 8) * 8
 
-    def _encode(self, buffer: Any, operands: tuple[int, int]) -> None:
+    def _encode(self, buffer: Any, operands: tuple[int, int], workspace: int) -> None:
         if device.current() is None:  # a thread's first call to CUDA
             device.make_current(self.gpu.index)
         start = ctypes.addressof(buffer) + self._maps
         for i, box in enumerate(self._boxes):
-            ctypes.memmove(start + tensor_map.BYTES * i, _map(box, operands[box.operand]), tensor_map.BYTES)
+            address = operands[box.operand] if box.within is None else workspace + box.within
+            ctypes.memmove(start + tensor_map.BYTES * i, _map(box, address), tensor_map.BYTES)
 
     def _failed(self, status: int) -> LaunchFailed:
         return LaunchFailed(

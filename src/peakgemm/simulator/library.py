@@ -7,8 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels import relay
-from ..kernels.library import FAMILIES, Part, compile_for, compile_reduce, compile_relay, parts, workspace_bytes
+from ..kernels import anew, relay
+from ..kernels.library import (
+    FAMILIES,
+    Part,
+    compile_for,
+    compile_reduce,
+    compile_relay,
+    first_recipe,
+    parts,
+    workspace_bytes,
+)
 from ..kernels.registry import Kernel
 from ..kernels.validity import require
 from ..problem import Config, Problem
@@ -64,21 +73,24 @@ def _run_part(part: Part, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], c0:
     if plan.blocks == 0:
         return [Report(kernel.entry, [], totals([]), [])]
     reports = []
-    for operand in family.relays(problem):
-        right = relay.as_right(problem, operand)
-        first = relay.relay(right)
-        read = (b, a) if operand == "a" else (a, b)  # it reads a B
+    workspace, sums = partial, partial[plan.sums // 4:]
+    if family.relays:
+        first = relay.relay(problem)
         if first.blocks:
-            reports.append(run(compile_relay(right, arch, "ptx"), grid=first.blocks, block=relay.THREADS, arch=arch,
-                               args=[*read, c, c, partial, first.arguments], **limits))
-        a, b = (partial, b) if operand == "a" else (a, partial)
-        partial = partial[first.size // 4:]
-    args = [a, b, c0, c, partial, plan.arguments]
-    maps = [tensor_map(box, (a, b)[box.operand]) for box in family.boxes(config, problem)]
+            reports.append(run(compile_relay(problem, arch, "ptx"), grid=first.blocks, block=relay.THREADS, arch=arch,
+                               args=[a, b, c, c, workspace, first.arguments], **limits))
+        b, workspace = workspace, sums
+    if plan.first_blocks:
+        reports.append(run(first_recipe(arch).make("ptx"), grid=plan.first_blocks, block=32 * anew.FIRST_WARPS, arch=arch,
+                           args=[a, b, c, c, workspace, plan.arguments + plan.more], **limits))
+    args = [a, b, c0, c]
+    maps = [tensor_map(box, (a, b)[box.operand] if box.within is None else workspace[box.within // 4:])
+            for box in family.boxes(config, problem)]
     reports.append(run(compile_for(kernel, config, problem, arch, "ptx"), grid=plan.blocks,
-                       block=config.block_threads, arch=arch, args=[*args, *maps],
+                       block=config.block_threads, arch=arch, args=[*args, workspace, plan.arguments + plan.more, *maps],
                        shared_bytes=kernel.shared_bytes(config), **limits))
     if plan.reduce_blocks:
         reports.append(run(compile_reduce(kernel, config, problem, arch, "ptx"), grid=plan.reduce_blocks,
-                           block=family.reduce_threads(config), arch=arch, args=args, **limits))
+                           block=family.reduce_threads(config), arch=arch,
+                           args=[*args, sums, plan.arguments], **limits))
     return reports

@@ -4,7 +4,9 @@
 //   engine brings both operands (one thread asks), that thread deals the tiles as well, and no fragment is held over
 //   the wait for a stage or over a tile's end: ptxas would spill there, or give accumulators another parity
 //   (tile_store_pairs.cuh). Two warps a scheduler hide what a stage's first loads take.
-// Both operands have K outermost and rows that begin at 16 bytes: any other is laid out anew before (relay.cu).
+// Both operands are read with K outermost and rows that begin at 16 bytes: any other is laid out anew by three warps that
+//   copy nothing else, a chunk of K before it is asked for (common/lay_out.cuh). As a pass of its own that took 1 % of
+//   8192, 2 % of 4096 and 4 % of 2048.
 // On sm_90a the register file is dealt anew: 24 registers for a copying thread, 240 for a computing one, which is all.
 
 #include "common/gemm.cuh"
@@ -17,6 +19,7 @@
 #include "common/fragment.cuh"
 #include "common/warp_tile.cuh"
 #include "common/tile_store_pairs.cuh"
+#include "common/lay_out.cuh"
 
 constexpr int STAGE = BK * (BM + BN);  // floats
 static_assert(THREADS == 256 && PRODUCERS == 128, "registers are dealt to whole warpgroups");
@@ -28,11 +31,17 @@ struct Work {
 };
 constexpr int WORKS = 2 * STAGES;
 
+struct Wide {
+  Gemm g;
+  Anew anew;
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS + PRODUCERS, MIN_BLOCKS)
 ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
-          float* __restrict__ partial, const __grid_constant__ Gemm g, const __grid_constant__ TensorMap map_a,
+          float* __restrict__ workspace, const __grid_constant__ Wide w, const __grid_constant__ TensorMap map_a,
           const __grid_constant__ TensorMap map_b) {
   extern __shared__ __align__(128) float shared[];
+  const Gemm& g = w.g;
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
   __shared__ Work works[WORKS];
   const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
@@ -51,35 +60,46 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
     if (barrier == empty) at = 0, barrier = full, parity ^= 1;
   };
 
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (threadIdx.x >= THREADS) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x > THREADS) return;
-    const unsigned stages = shared_address(shared);
-    const int steps = (g.K + BK - 1) / BK, items = g.whole + g.parts;
-    int work = 0;
+    if (warp > THREADS / 32) {
+      // Never runs. With a loop here into which some lanes might not go, ptxas 13.4 mostly gives the main loop registers for
+      // 1.07 modelled cycles an FFMA, and without never less than 1.53 (of 60 and 100 texts of what stands below).
+      for (int i = threadIdx.x; i < w.anew.none; i += PRODUCERS) C[i] = C0[i];
+      lay_out_units(A, B, workspace, g, w.anew, shared_address(shared + STAGES * STAGE + THREADS / 32 * PAIRED) +
+                                                    8 * UNIT_WORDS * (warp - THREADS / 32 - 1));
+    } else if (threadIdx.x == THREADS) {
+      const unsigned stages = shared_address(shared);
+      const int steps = (g.K + BK - 1) / BK, items = g.whole + g.parts;
+      int work = 0, there = 1;  // chunks of K that are
 #pragma unroll 1
-    for (int item = blockIdx.x; item < items; item += gridDim.x)
+      for (int item = blockIdx.x; item < items; item += gridDim.x)
 #pragma unroll 1
-      for (int half = 0; half < 2; ++half) {
-        Segment s;
-        if (!segment_of(g, steps, item, half, s)) continue;
-        const Place place = place_of(g, s.tile);
+        for (int half = 0; half < 2; ++half) {
+          Segment s;
+          if (!segment_of(g, steps, item, half, s)) continue;
+          const Place place = place_of(g, s.tile);
 #pragma unroll 1
-        for (int k = s.begin; k < s.end; ++k) {
-          mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
-          if (k == s.begin) {
-            works[work] = {s.tile, s.end - s.begin, s.slot};
-            if (++work == WORKS) work = 0;
+          for (int k = s.begin; k < s.end; ++k) {
+            mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
+            if (k == s.begin) {
+              works[work] = {s.tile, s.end - s.begin, s.slot};
+              if (++work == WORKS) work = 0;
+            }
+            if (w.anew.units)
+              for (; there <= k * BK / CHUNK; ++there)
+                wait_for_units(reinterpret_cast<const unsigned*>(workspace) + 1 + there, w.anew.units);
+            bulk_expect(barrier, 4 * STAGE);
+            tensor_load(stages + at, map_a, k * BK, place.m, barrier);
+            tensor_load(stages + at + 4 * BK * BM, map_b, k * BK, place.n, barrier);
+            step();
           }
-          bulk_expect(barrier, 4 * STAGE);
-          tensor_load(stages + at, map_a, k * BK, place.m, barrier);
-          tensor_load(stages + at + 4 * BK * BM, map_b, k * BK, place.n, barrier);
-          step();
         }
-      }
-    mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
-    works[work] = {-1, 0, 0};
-    mbarrier_arrive(barrier);
+      mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
+      works[work] = {-1, 0, 0};
+      mbarrier_arrive(barrier);
+    }
     return;
   }
 
@@ -121,6 +141,6 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
       if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier + 8 * STAGES);
       step();
     }
-    store_tile_pairs(acc, C0, C, partial, g, now.tile, now.slot, threadIdx.x, shared + STAGES * STAGE);
+    store_tile_pairs(acc, C0, C, workspace + w.anew.sums, g, now.tile, now.slot, threadIdx.x, shared + STAGES * STAGE);
   }
 }

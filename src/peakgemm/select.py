@@ -22,6 +22,7 @@ from .kernels.library import (
     compile_reduce,
     compile_relay,
     copied_by_words,
+    first_recipe,
     kernel_named,
     parts,
 )
@@ -234,6 +235,7 @@ def warm_set(arch: str) -> list[tuple[str, Callable[[], Compiled]]]:
                   for problem in problems[:2]]
     for config in WIDE_RATES:
         if is_valid(WIDE, config, architecture(arch)):
-            found += [(f"{WIDE.name} {config.label()}", partial(compile_for, WIDE, config, problems[0], arch)),
+            found += [("the first chunk of K", partial(first_recipe(arch).make, "cubin")),
+                      (f"{WIDE.name} {config.label()}", partial(compile_for, WIDE, config, problems[0], arch)),
                       (f"sums of {config.label()}", partial(compile_reduce, WIDE, config, problems[0], arch))]
     return found

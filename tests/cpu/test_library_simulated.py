@@ -11,7 +11,7 @@ import pytest
 
 import stand_in
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels import bound, even_share
+from peakgemm.kernels import anew, bound, even_share
 from peakgemm.kernels.library import RELAID, SPECIALISED, copied_by_words
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import ONCE, schedule
@@ -258,18 +258,22 @@ def test_a_b_laid_out_anew_is_what_the_product_reads(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("case", "launches"), [
-    (Case(200, 270, 21, "NN"), 3),  # both laid out anew: A for its layout, B for its rows
+    (Case(200, 270, 21, "NN"), 2),  # both laid out anew: A for its layout, B for its rows
     (Case(200, 260, 40, "TN"), 1),
-    (Case(196, 3, 9, "TT", pad=3, shift=1, c0="n"), 3),
+    (Case(196, 3, 9, "TT", pad=3, shift=1, c0="n"), 2),
     (Case(385, 4, 9, "NN", pad=4, beta=0.0, alpha=1.0, c0=""), 2),
-    (Case(4, 513, 8, "NT", c0="m", integers=True), 3),
+    (Case(4, 513, 8, "NT", c0="m", integers=True), 2),
+    (Case(200, 36, 200, "NT", pad=4), 2),  # four chunks of K; rows that begin at 16 bytes
+    (Case(40, 70, 130, "TN", pad=1), 2),  # rows that begin anywhere
 ], ids=lambda x: f"{x.layout}-{x.m}x{x.n}x{x.k}" if isinstance(x, Case) else str(x))
 def test_wide_tiles_past_their_edges(case: Case, launches: int) -> None:
-    """Boxes bring zeros from beyond the edges; what is laid out anew lies at the start of the workspace."""
+    """Boxes bring zeros from beyond the edges; what is laid out anew lies at the start of the workspace, the first chunk
+    of K from a kernel before."""
     reports = multiply(replace(case, kernel=WIDE, config=WIDE.default))[1]
     assert len(reports) == launches
     counters = reports[-1].counters
-    assert counters["shared_wavefronts"] == counters["shared_wavefronts_ideal"], "nothing meets in a bank"
+    if launches == 1:
+        assert counters["shared_wavefronts"] == counters["shared_wavefronts_ideal"], "nothing meets in a bank"
 
 
 @pytest.mark.parametrize(("split", "sms", "k"), [(0, 3, 70), (3, 4, 100), (0, 4, 5), (12, 5, 100)])
@@ -286,7 +290,8 @@ def test_wide_tiles_are_for_single_products() -> None:
     for other, wanted in ((replace(p, batch=Batch((2,), (1 << 18,), (0,), (1 << 18,), (1 << 18,))), "a batch of 2"),
                           (replace(p, alpha=0.0), "alpha = 0"), (replace(p, k=0), "K = 0"),
                           (replace(p, trans_a=True, lda=1 << 40), "lda = 1099511627776 elements"),
-                          (replace(p, ldb=1 << 40), "ldb = 1099511627776 elements")):
+                          (replace(p, ldb=1 << 40), "ldb = 1099511627776 elements"),
+                          (replace(p, m=1 << 23, k=1 << 20, lda=1 << 20), "4294967296 units of 32 x 64 to lay out anew")):
         broken = violations(WIDE, WIDE.default, limits, other)
         assert any(wanted in one and "use 'specialised'" in one for one in broken), broken
     assert not violations(WIDE, WIDE.default, limits, p)
@@ -298,6 +303,16 @@ def test_wide_tiles_are_for_single_products() -> None:
                            (replace(WIDE.default, stages=1), "stages = 1 must be at least 2"),
                            (replace(WIDE.default, bk=32), "BK = 32 must be 8 or 16")):
         assert any(wanted in one for one in violations(WIDE, config, limits)), config
+
+
+def test_the_copy_engine_waits_for_what_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody makes the last unit, the product never ends."""
+    case = Case(40, 20, 200, "NN", kernel=WIDE, config=WIDE.default)
+    multiply(case)
+    real = anew._ANEW
+    monkeypatch.setattr(anew, "_ANEW", SimpleNamespace(pack=lambda *x: real.pack(*x[:7], x[7] - 1, *x[8:])))
+    with pytest.raises(AssertionError, match="deadlock"):
+        multiply(case)
 
 
 def test_large_products_take_wide_tiles() -> None:
@@ -314,11 +329,13 @@ def test_large_products_take_wide_tiles() -> None:
 
 
 def test_what_wide_tiles_read_is_what_was_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The launches on a GPU, by their addresses: A as (K, M), then B, then partial sums."""
+    """The launches on a GPU, by their addresses: counters, A as (K, M), then B, then partial sums."""
     launched: list[tuple[str, tuple[int, ...]]] = []
+    counters, size = 4 * 68, 4096 * 512 * 4  # one that deals units, one for each of 64 chunks, to a multiple of four
 
     def launcher(entry: str, *rest: Any) -> Any:
-        assert [box.operand for box in rest[-1]] == ([0, 1] if entry == "ffma_wide" else [])
+        places = [(box.operand, box.within, box.ld) for box in rest[-1]]
+        assert places == ([(0, counters, 512), (1, counters + size, 512)] if entry == "ffma_wide" else [])
         return SimpleNamespace(enqueue=lambda *addresses: launched.append((entry, addresses)))
 
     monkeypatch.setattr(even_share, "load", lambda compiled, shared, gpu: compiled.entry)
@@ -326,11 +343,10 @@ def test_what_wide_tiles_read_is_what_was_laid_out(monkeypatch: pytest.MonkeyPat
     p = Problem(510, 512, 4096, 4096, 4096, 512, trans_b=True)
     made = bound.Bound(WIDE, replace(WIDE.default, split=0), p, stand_in.GPU)
     made.launch(1, 2, 3, 3, 1000, 0)
-    size = 4096 * 512 * 4
-    addresses = (1000, 1000 + size, 3, 3, 1000 + 2 * size, 0)
-    assert launched == [("ffma_relay", (2, 1, 3, 3, 1000, 0)), ("ffma_relay", (1000, 2, 3, 3, 1000 + size, 0)),
-                        ("ffma_wide", addresses), ("ffma_reduce", addresses)]
-    assert made.workspace_bytes > 2 * size
+    addresses = (1, 2, 3, 3, 1000, 0)
+    assert launched == [("ffma_first_chunk", addresses), ("ffma_wide", addresses),
+                        ("ffma_reduce", (1, 2, 3, 3, 1000 + counters + 2 * size, 0))]
+    assert made.workspace_bytes > counters + 2 * size
     with pytest.raises(InvalidValue, match="a batch of 2"):
         bound.Bound(WIDE, WIDE.default, replace(p, batch=Batch((2,), (1 << 21,), (0,), (1 << 18,), (1 << 18,))),
                     stand_in.GPU)

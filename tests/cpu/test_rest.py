@@ -84,7 +84,7 @@ def multiply(rows: int, n: int, k: int, layout: str = "NN", split: int = 1, beta
 def test_both_products_in_any_layout(layout: str, rows: int, pad: int, shift: int) -> None:
     reports = multiply(rows, 256 + 20, 24, layout, pad=pad, shift=shift)
     product = next(i for i, report in enumerate(reports) if report.kernel == WIDE.entry)
-    assert all(report.kernel == "ffma_relay" for report in reports[:product])
+    assert all(report.kernel == "ffma_first_chunk" for report in reports[:product])
     assert reports[product + 1].kernel == SPECIALISED.entry
 
 
@@ -102,7 +102,7 @@ def test_what_beta_scales(c0: str) -> None:
 def test_both_share_their_k(split: int, k: int) -> None:
     """In the same memory, one after the other."""
     kernels = [report.kernel for report in multiply(40, 200, k, "TT", split, pad=3)]
-    assert kernels == ["ffma_relay"] * 2 + [WIDE.entry, "ffma_reduce", SPECIALISED.entry, "ffma_reduce"]
+    assert kernels == ["ffma_first_chunk", WIDE.entry, "ffma_reduce", SPECIALISED.entry, "ffma_reduce"]
 
 
 def test_operands_of_two_dimensions() -> None:
@@ -150,11 +150,11 @@ def test_the_launches_by_their_addresses(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made.workspace_bytes == dispatch.workspace_bytes(Choice(WIDE, config, "", ""), p, stand_in.GPU)
     a, b, c, c0, space = (x << 32 for x in range(1, 6))
     made.launch(a, b, c, c0, space, 9)
-    size_a, size_b, rows = 4 * k * 2 * BM, 4 * k * n, 2 * BM
-    inner = (space, space + size_a, c0, c, space + size_a + size_b, 9)
+    sums, rows = 4 * (68 + k * 2 * BM + k * n), 2 * BM  # counters, A and B as laid out
+    first, reduced = (a, b, c0, c, space, 9), (a, b, c0, c, space + sums, 9)
     last = (a + 4 * rows * k, b, c0 + 4 * rows * 600, c + 4 * rows * (n + 8), space, 9)
-    assert launched == [("ffma_relay", (b, a, c0, c, space, 9)), ("ffma_relay", (space, b, c0, c, space + size_a, 9)),
-                        (WIDE.entry, inner), ("ffma_reduce", inner), (SPECIALISED.entry, last), ("ffma_reduce", last)]
+    assert launched == [("ffma_first_chunk", first), (WIDE.entry, first), ("ffma_reduce", reduced),
+                        (SPECIALISED.entry, last), ("ffma_reduce", last)]
     launched.clear()
     bound.Bound(WIDE, config, replace(p, n=0), stand_in.GPU).launch(a, b, c, c0, space, 9)
     assert not launched

@@ -57,7 +57,7 @@ def constraints(problem: Problem, operands: str) -> list[str]:
     _, _, units, chunks = _units(problem, operands)
     if units * chunks > _MOST - (1 << 20):
         return [f"{problem.m} x {problem.n} x {problem.k}: {units * chunks} units of {UNIT} x {CHUNK} to lay out anew, "
-                f"the limit is {_MOST - (1 << 20)}; use the kernel 'specialised'"]
+                f"the limit is {_MOST - (1 << 20)}; use 'specialised'"]
     return []
 
 

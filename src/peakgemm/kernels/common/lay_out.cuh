@@ -122,7 +122,7 @@ __device__ __forceinline__ void lay_out(const Unit& unit, float* workspace, cons
   float* to = workspace + (unit.of_a ? anew.a : anew.b) + static_cast<long long>(unit.k + lane / 8) * pitch + unit.x + x;
   words += 4 * (along_k ? x * COLUMN + lane / 8 : lane / 8 * ROW + x);
   const int step = 4 * (along_k ? 4 : 4 * ROW);
-#pragma unroll 8
+#pragma unroll 2
   for (int i = 0; i < CHUNK; i += 4) {
     float v[4];
     if (along_k) {

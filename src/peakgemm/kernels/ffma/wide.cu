@@ -61,12 +61,12 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
   };
 
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  if (threadIdx.x >= THREADS) {
+  if (warp >= THREADS / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (warp > THREADS / 32) {
       // Never runs. With a loop here into which some lanes might not go, ptxas 13.4 mostly gives the main loop registers for
       // 1.07 modelled cycles an FFMA, and without never less than 1.53 (of 60 and 100 texts of what stands below).
-      for (int i = threadIdx.x; i < w.anew.none; i += PRODUCERS) C[i] = C0[i];
+      for (int i = threadIdx.x; i < w.anew.none; i += PRODUCERS) atomicAdd(workspace + i, 1.f);
       lay_out_units(A, B, workspace, g, w.anew, shared_address(shared + STAGES * STAGE + THREADS / 32 * PAIRED) +
                                                     8 * UNIT_WORDS * (warp - THREADS / 32 - 1));
     } else if (threadIdx.x == THREADS) {
@@ -133,7 +133,7 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
         for (int t = 0; t < TM * TN; ++t) {  // columns, down one and up the next
           const int j = t / TM, i = j % 2 ? TM - 1 - t % TM : t % TM;
           acc[i][j] = fmaf(a[k % 2][i], b[j], acc[i][j]);
-          if (k + 1 < BK && j == 3 && t % 4 == 0) load_a(k + 1, t % TM);
+          if (k + 1 < BK && j == 1 && t % 4 == 0) load_a(k + 1, t % TM);
           if (k + 1 < BK && t % (4 * TM) == 4 * TM - 1) load_b(k + 1, j - 3);
         }
       }

@@ -73,7 +73,8 @@ def wanted() -> dict[str, Recipe]:
                for problem in problems()
                for make in (recipe, reduce_recipe)]
     recipes += [relay_recipe(problem, ARCH) for problem in problems()]
-    recipes += [first_recipe(ARCH), *(make(WIDE, WIDE.default, problems()[0], ARCH) for make in (recipe, reduce_recipe))]
+    recipes += [first_recipe(ARCH)]
+    recipes += [make(WIDE, WIDE.default, problems()[0], ARCH) for make in (recipe, reduce_recipe)]
     return {made.name: made for made in recipes + emulated()}
 
 

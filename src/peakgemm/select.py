@@ -38,9 +38,9 @@ from .problem import Config, Problem
 from .runtime.architectures import Architecture, architecture
 from .runtime.compile import Compiled
 from .tile_model import (
-    ANEW_US,
     WIDE_RATES,
     alone,
+    anew_us,
     configurations,
     estimate_us,
     modelled_us,
@@ -107,7 +107,7 @@ def _wide(p: Problem, limits: Architecture, sm_count: int) -> Iterator[tuple[Ker
         size = Anew(p, wide.relays(p)).sums
         if size > _WIDE_BYTES:
             continue
-        before = ANEW_US if size else 0.0
+        before = anew_us(config, p, size, limits)
         margin = _WIDE_MARGIN if p.k <= _WIDE_SHORT else 1.0
         apart = replace(config, rest=p.m % config.bm)  # the rows that leave some of a band of tiles empty
         for each in (config, apart) if apart.rest and is_valid(WIDE, apart, limits, p) else (config,):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
+from .kernels.anew import CHUNK
 from .kernels.library import SPECIALISED, STAGED, copied_by_words
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schedule import ONCE, sharing
@@ -70,7 +71,7 @@ _ALONG_M = {_ring(128, 256, 16, 8, 16, 8, 232, variant=4): 0.965, _ring(128, 256
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
-WIDE_RATES: dict[Config, tuple[float, float]] = {WIDE.default: (0.875, 0.875)}
+WIDE_RATES: dict[Config, tuple[float, float]] = {WIDE.default: (0.868, 0.868)}
 _START_US = 2.16        # launch and first tiles
 _STORED_PER_US = 1599   # results that leave an SM, for each of its warps that store,
 _BY_PAIRS = 2           # and times that, where they pass shared memory in pairs (wide thread tiles)
@@ -85,9 +86,11 @@ _REDUCE_US = 0.09       # a second kernel
 _PAIR_US = 0.40         # two blocks wait for each other and add up
 _ALONE_US = 1.01        # less, where a block of a small tile knows that it has one alone
 _PART_US = 0.031        # of it, for each partial sum that one result is made of
-_IN_L2 = 1.5            # times that, for partial sums, which stay there
+_IN_L2 = 1.5            # times that, for partial sums, which stay there; those of wide tiles do not
 _RELAY_US = 6.5         # a kernel that lays B out anew, beside reading and writing it
-ANEW_US = 5.0           # until the first chunk of K is laid out, beside the product
+_ANEW_US = 5.0          # until the first chunk of K is laid out, where operands are so beside the product,
+_ANEW_PER_US = 6e6      # and bytes of them that cost a microsecond more;
+_LAID_PER_US = 0.5e6    # bytes that are laid out in one
 _BANDWIDTH = 0.855      # of the nominal figure
 _OVERLAP = 2.5          # power of the sum of both that is the time of what is computed and of what is moved
 _RAGGED = 2             # times the bytes of results whose rows start anywhere: they leave word by word
@@ -117,8 +120,7 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     count = max(p.batch.count, 1)
     tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
     steps = max(-(-p.k // config.bk), 1)
-    # One SM, one step of one block: bm bn bk multiply-adds.
-    step_us = config.bm * config.bn * config.bk / (arch.fp32_lanes_per_sm * rate * arch.gpu_mhz)
+    step_us = _step_us(config, rate, arch)
     pieces = 0  # partial sums of tiles
 
     def in_turns(steps: int) -> float:
@@ -153,7 +155,8 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     besides = 0.0  # what the sums of several blocks cost, or a lone block saves
     if pieces:
         each = pieces / (tiles % slots if config.split == 0 else tiles)  # partial sums of one result
-        besides = _REDUCE_US + _PART_US * each + 2 * FLOAT * pieces * config.bm * config.bn / (bandwidth * _IN_L2)
+        moved = 2 * FLOAT * pieces * config.bm * config.bn
+        besides = _REDUCE_US + _PART_US * each + moved / (bandwidth * _in_l2(config))
     elif config.cluster > 1:
         besides = _PAIR_US
     elif config.variant & ONCE:
@@ -167,9 +170,31 @@ def relay_us(size: int, limits: Architecture) -> float:
     return _RELAY_US + 2 * size / (limits.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
 
 
+def anew_us(config: Config, problem: Problem, size: int, arch: Architecture) -> float:
+    """What a product loses that lays ``size`` bytes of its operands out anew beside its own work.
+
+    The first chunk of K is there before; the others must be while the first tiles are computed.
+    """
+    if not size:
+        return 0.0
+    tile = -(-problem.k // config.bk) * _step_us(config, _rate(config)[0], arch)
+    late = size * max(problem.k - CHUNK, 0) / max(problem.k, 1) / _LAID_PER_US - tile
+    return _ANEW_US + size / _ANEW_PER_US + max(late, 0.0)
+
+
+def _step_us(config: Config, rate: float, arch: Architecture) -> float:
+    """One SM, one step of one block: bm bn bk multiply-adds."""
+    return config.bm * config.bn * config.bk / (arch.fp32_lanes_per_sm * rate * arch.gpu_mhz)
+
+
 @cache
 def _stored_per_us(config: Config) -> float:
     return _STORED_PER_US * (_BY_PAIRS if sharing(config, 1) in WIDE_RATES else 1)
+
+
+@cache
+def _in_l2(config: Config) -> float:
+    return 1.0 if sharing(config, 1) in WIDE_RATES else _IN_L2
 
 
 @cache

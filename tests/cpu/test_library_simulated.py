@@ -267,8 +267,8 @@ def test_a_b_laid_out_anew_is_what_the_product_reads(monkeypatch: pytest.MonkeyP
     (Case(40, 70, 130, "TN", pad=1), 2),  # rows that begin anywhere
 ], ids=lambda x: f"{x.layout}-{x.m}x{x.n}x{x.k}" if isinstance(x, Case) else str(x))
 def test_wide_tiles_past_their_edges(case: Case, launches: int) -> None:
-    """Boxes bring zeros from beyond the edges; what is laid out anew lies at the start of the workspace, the first chunk
-    of K from a kernel before."""
+    """Boxes bring zeros from beyond the edges; what is laid out anew lies at the start of the workspace, of
+    K the first chunk from a kernel before."""
     reports = multiply(replace(case, kernel=WIDE, config=WIDE.default))[1]
     assert len(reports) == launches
     counters = reports[-1].counters
@@ -291,7 +291,7 @@ def test_wide_tiles_are_for_single_products() -> None:
                           (replace(p, alpha=0.0), "alpha = 0"), (replace(p, k=0), "K = 0"),
                           (replace(p, trans_a=True, lda=1 << 40), "lda = 1099511627776 elements"),
                           (replace(p, ldb=1 << 40), "ldb = 1099511627776 elements"),
-                          (replace(p, m=1 << 23, k=1 << 20, lda=1 << 20), "4294967296 units of 32 x 64 to lay out anew")):
+                          (replace(p, m=1 << 23, k=1 << 20, lda=1 << 20), "4294967296 units of 32 x 64 to lay")):
         broken = violations(WIDE, WIDE.default, limits, other)
         assert any(wanted in one and "use 'specialised'" in one for one in broken), broken
     assert not violations(WIDE, WIDE.default, limits, p)

@@ -1,4 +1,4 @@
-"""Operands that a product lays out anew beside its own work (common/lay_out.cuh): where they lie, and the units of it."""
+"""Operands that a product lays out anew beside its own work (common/lay_out.cuh): where they lie, and its units."""
 
 from __future__ import annotations
 

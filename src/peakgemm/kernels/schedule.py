@@ -30,8 +30,9 @@ class Schedule:
     """One launch: ``blocks`` of the kernel and, where partial sums are left, ``reduce_blocks`` of the second one.
 
     ``whole`` tiles are computed by one block, or one cluster, each; the k-steps of ``shared`` tiles are dealt to
-    ``parts`` ranges. ``workspace_bytes`` holds their partial sums, from byte ``sums`` on. ``arguments`` is the kernels' struct, ``more`` what
-    the first one's has behind that, as has a kernel before it that lays out the first chunk of K, in ``first_blocks``.
+    ``parts`` ranges. ``workspace_bytes`` holds their partial sums, from byte ``sums`` on. ``arguments`` is the kernels'
+    struct, ``more`` what the first one's has behind that. A kernel before it takes that, too, and lays out the first
+    chunk of K (anew.py) in ``first_blocks``.
     """
 
     blocks: int

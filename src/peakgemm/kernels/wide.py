@@ -20,8 +20,8 @@ _REGISTERS = 240  # of each of 256 threads that compute; 24 for each of 128 that
 
 
 def _shared(c: Config) -> int:
-    """Bytes of the stages, what a warp's lanes stage of eight pairs of rows (common/tile_store_pairs.cuh), and units that
-    three warps lay out."""
+    """Bytes of the stages, what a warp's lanes stage of eight pairs of rows (common/tile_store_pairs.cuh), two units
+    for each of three warps that lay operands out."""
     stages, pairs = c.stages * c.bk * (c.bm + c.bn), c.threads // 32 * 8 * (4 * (2 * c.tn + 16) + 2)
     return (stages + pairs) * FLOAT + 2 * (c.producers // 32 - 1) * UNIT_BYTES
 

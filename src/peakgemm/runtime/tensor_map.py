@@ -22,8 +22,8 @@ class Box:
     copy moves ``box_rows`` x ``box_columns``; what lies outside arrives as zeros.
 
     ``operand`` is 0 for A and 1 for B. ``swizzled``: within rows of the box, 32, 64 or 128 bytes long, the chunks of 16
-    bytes are exchanged, so that eight rows' chunks of one place lie in different banks. ``within``: so many bytes behind the
-    workspace's start the matrix lies, instead of where the operand does.
+    bytes are exchanged, so that eight rows' chunks of one place lie in different banks. ``within``: so many bytes
+    behind the workspace's start the matrix lies, instead of where the operand does.
     """
 
     operand: int

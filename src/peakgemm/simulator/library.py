@@ -81,13 +81,14 @@ def _run_part(part: Part, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], c0:
                                args=[a, b, c, c, workspace, first.arguments], **limits))
         b, workspace = workspace, sums
     if plan.first_blocks:
-        reports.append(run(first_recipe(arch).make("ptx"), grid=plan.first_blocks, block=32 * anew.FIRST_WARPS, arch=arch,
-                           args=[a, b, c, c, workspace, plan.arguments + plan.more], **limits))
+        reports.append(run(first_recipe(arch).make("ptx"), grid=plan.first_blocks, block=32 * anew.FIRST_WARPS,
+                           arch=arch, args=[a, b, c, c, workspace, plan.arguments + plan.more], **limits))
     args = [a, b, c0, c]
     maps = [tensor_map(box, (a, b)[box.operand] if box.within is None else workspace[box.within // 4:])
             for box in family.boxes(config, problem)]
     reports.append(run(compile_for(kernel, config, problem, arch, "ptx"), grid=plan.blocks,
-                       block=config.block_threads, arch=arch, args=[*args, workspace, plan.arguments + plan.more, *maps],
+                       block=config.block_threads, arch=arch,
+                       args=[*args, workspace, plan.arguments + plan.more, *maps],
                        shared_bytes=kernel.shared_bytes(config), **limits))
     if plan.reduce_blocks:
         reports.append(run(compile_reduce(kernel, config, problem, arch, "ptx"), grid=plan.reduce_blocks,

@@ -76,7 +76,7 @@ __device__ __forceinline__ void ask_for(const Unit& unit, const float* A, const 
     } else if (inside) {
       from += lane;
       words += 4 * lane;
-#pragma unroll 8
+#pragma unroll 4
       for (int i = 0; i < UNIT; ++i) {
         copy4(words + 4 * i * COLUMN, from);
         copy4(words + 4 * i * COLUMN + 128, from + 32);
@@ -97,7 +97,7 @@ __device__ __forceinline__ void ask_for(const Unit& unit, const float* A, const 
     from += unit.k * ld + unit.x + lane;
     words += 4 * lane;
     if (inside) {
-#pragma unroll 8
+#pragma unroll 4
       for (int i = 0; i < CHUNK; ++i) {
         copy4(words + 4 * i * ROW, from);
         from += ld;

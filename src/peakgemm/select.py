@@ -66,8 +66,8 @@ _RELAY_TILE = 128 * 128  # results: with smaller tiles nothing was gained
 _RELAY_BYTES = 1 << 29   # of B, at most
 _WIDE_BYTES = 1 << 31    # of both operands, of what is laid out anew for wide thread tiles
 _WIDE_TILES = 1          # for each SM, at least
-# Sums this short in wide tiles: between equals the other, whose model errs most there.
-_WIDE_SHORT, _WIDE_MARGIN = 64, 1.05
+# Sums this short in wide tiles, and factors by which they must be faster: their model errs most there.
+_WIDE_SHORT = (64, 1.05), (200, 1.08)
 _REST_MARGIN = 1.002    # between equals, the one with fewer launches
 
 
@@ -108,7 +108,7 @@ def _wide(p: Problem, limits: Architecture, sm_count: int) -> Iterator[tuple[Ker
         if size > _WIDE_BYTES:
             continue
         before = anew_us(config, p, size, limits)
-        margin = _WIDE_MARGIN if p.k <= _WIDE_SHORT else 1.0
+        margin = next((factor for most, factor in _WIDE_SHORT if p.k <= most), 1.0)
         apart = replace(config, rest=p.m % config.bm)  # the rows that leave some of a band of tiles empty
         for each in (config, apart) if apart.rest and is_valid(WIDE, apart, limits, p) else (config,):
             for way in (each, sharing(each, 0)):

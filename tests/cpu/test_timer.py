@@ -21,16 +21,21 @@ class FakePeer:
         self.slow = 1.0
         self.calls: list[str] = []
         self.captured = 0
+        self.launch = 0.0  # ms until work begins on a GPU that has nothing to do
+        self.last: Event | None = None
+        self.idle = False
 
     def work(self, name: str, ms: float) -> Callable[[], None]:
         def run() -> None:
-            self.now += ms * self.slow
+            self.now += ms * self.slow + self.idle * self.launch
+            self.idle = False
             self.calls.append(name)
         return run
 
     def record(self) -> Event:
         self.calls.append("|")
-        return Event(self.now)
+        self.last = Event(self, self.now)
+        return self.last
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         self.captured += 1
@@ -38,11 +43,11 @@ class FakePeer:
 
 
 class Event:
-    def __init__(self, at: float) -> None:
-        self.at = at
+    def __init__(self, peer: FakePeer, at: float) -> None:
+        self.peer, self.at = peer, at
 
     def sync(self) -> None:
-        pass
+        self.peer.idle |= self.peer.last is self
 
     def __sub__(self, earlier: Event) -> float:
         return self.at - earlier.at
@@ -94,6 +99,14 @@ def test_times_are_per_call(peer: FakePeer) -> None:
     assert found.ours_ms == pytest.approx([0.5] * len(found.ours_ms))
     assert found.baseline_ms == pytest.approx([1.5] * len(found.ours_ms))
     assert found.ratios == pytest.approx([3.0] * len(found.ours_ms))
+
+
+def test_no_burst_begins_on_an_idle_gpu(peer: FakePeer) -> None:
+    """Its launch would count, of the first of a pair alone."""
+    peer.launch = 0.1
+    found = Timer(peer).compare([peer.work("A", 2.0)], [peer.work("B", 2.0)])
+    assert found.ratios == pytest.approx([1.0] * len(found.ratios))
+    assert found.ours_ms == pytest.approx([2.0] * len(found.ours_ms))
 
 
 def test_a_drifting_clock_leaves_the_ratios(peer: FakePeer) -> None:

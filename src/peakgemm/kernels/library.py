@@ -1,4 +1,4 @@
-"""The kernels behind `peakgemm.matmul`: any layout, alignment, batch, alpha and beta; at most B is laid out anew."""
+"""The kernels behind `peakgemm.matmul`: any layout, alignment, batch, alpha and beta."""
 
 from __future__ import annotations
 

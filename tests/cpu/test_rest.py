@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import stand_in
+from library_case import SENTINEL, Case, multiply
 from peakgemm import dispatch, tuned
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import bound, even_share, rest
@@ -32,57 +33,21 @@ from peakgemm.tune import space
 
 BM = WIDE.default.bm
 H100 = architecture("sm_90")
-SENTINEL = -777.25
-UNIT = 2.0**-24
 
 
 def wide(rows: int, split: int = 1) -> Config:
     return replace(WIDE.default, rest=rows, split=split)
 
 
-def window(rng: np.random.Generator, rows: int, columns: int, pad: int, shift: int, around: float) -> tuple[Any, Any]:
-    """A matrix within memory whose other floats are ``around``: the memory from its first element on, and it."""
-    memory = np.full(shift + rows * (columns + pad) + pad, around, "f4")[shift:]
-    inside = np.lib.stride_tricks.as_strided(memory, (rows, columns), (4 * (columns + pad), 4))
-    inside[...] = rng.standard_normal((rows, columns))
-    return memory, inside
-
-
-def multiply(rows: int, n: int, k: int, layout: str = "NN", split: int = 1, beta: float = 0.5, c0: str | None = None,
-             pad: int = 0, shift: int = 0, sms: int = 3) -> list[Report]:
-    """``rows`` below a band of whole tiles; C is checked, and all that is beside the operands."""
-    rng, m = np.random.default_rng(rows + n), BM + rows
-    ta, tb = (letter == "T" for letter in layout)
-    a, left = window(rng, *((k, m) if ta else (m, k)), pad, shift, np.nan)
-    b, right = window(rng, *((n, k) if tb else (k, n)), pad, shift, np.nan)
-    c, result = window(rng, m, n, pad, shift, SENTINEL)
-    steps, added = None, result.astype(float)
-    before: Any = None
-    if c0 is not None:  # which of rows and columns the matrix that beta scales has
-        before, values = window(rng, m if "m" in c0 else 1, n if "n" in c0 else 1, pad, shift, np.nan)
-        steps, added = (n + pad if "n" in c0 else 1 + pad, int("n" in c0)), values.astype(float)
-        steps = (steps[0] if "m" in c0 else 0, steps[1])
-        result[...] = np.nan
-    elif beta == 0:
-        result[...] = np.nan
-    p = Problem(m, n, k, left.shape[1] + pad, right.shape[1] + pad, n + pad, 1.5, beta, (4 if shift % 4 else 16,) * 3,
-                ta, tb, steps)
-    reports = run_library(WIDE, wide(rows, split), p, a, b, c, before, sm_count=sms)
-    assert all(report.clean for report in reports), "\n".join(map(str, reports))
-    x, y = (z.T if turned else z for z, turned in ((left.astype(float), ta), (right.astype(float), tb)))
-    want, allowed = 1.5 * x @ y, 1.5 * abs(x) @ abs(y)
-    if beta:
-        want, allowed = want + beta * added, allowed + abs(beta * added)
-    assert (abs(result - want) <= (k + 3) * UNIT * allowed).all()
-    result[...] = SENTINEL
-    assert (c == SENTINEL).all(), "floats beside C were written"
-    return reports
+def below_a_band(rows: int, n: int, k: int, layout: str = "NN", split: int = 1, **more: Any) -> list[Report]:
+    """The launches of a product with ``rows`` below a band of whole tiles."""
+    return multiply(Case(BM + rows, n, k, layout, kernel=WIDE, config=wide(rows, split), sms=3, **more))[1]
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize(("rows", "pad", "shift"), [(40, 0, 0), (7, 3, 1)])
 def test_both_products_in_any_layout(layout: str, rows: int, pad: int, shift: int) -> None:
-    reports = multiply(rows, 256 + 20, 24, layout, pad=pad, shift=shift)
+    reports = below_a_band(rows, 256 + 20, 24, layout, pad=pad, shift=shift)
     product = next(i for i, report in enumerate(reports) if report.kernel == WIDE.entry)
     assert all(report.kernel == "ffma_first_chunk" for report in reports[:product])
     assert reports[product + 1].kernel == SPECIALISED.entry
@@ -90,18 +55,18 @@ def test_both_products_in_any_layout(layout: str, rows: int, pad: int, shift: in
 
 @pytest.mark.parametrize("rows", [1, 33, 80, 128])
 def test_each_tile_of_the_last_rows(rows: int) -> None:
-    multiply(rows, 20, 40, "TN", beta=0.0, pad=4)
+    below_a_band(rows, 20, 40, "TN", beta=0.0, pad=4, poison="c")
 
 
 @pytest.mark.parametrize("c0", ["mn", "n", "m", ""])
 def test_what_beta_scales(c0: str) -> None:
-    multiply(36, 44, 20, "TT", c0=c0, pad=1, beta=-0.75)
+    below_a_band(36, 44, 20, "TT", c0=c0, pad=1, beta=-0.75)
 
 
 @pytest.mark.parametrize(("split", "k"), [(0, 100), (3, 70)])
 def test_both_share_their_k(split: int, k: int) -> None:
     """In the same memory, one after the other."""
-    kernels = [report.kernel for report in multiply(40, 200, k, "TT", split, pad=3)]
+    kernels = [report.kernel for report in below_a_band(40, 200, k, "TT", split, pad=3)]
     assert kernels == ["ffma_first_chunk", WIDE.entry, "ffma_reduce", SPECIALISED.entry, "ffma_reduce"]
 
 

@@ -63,7 +63,7 @@ def constraints(problem: Problem, operands: str) -> list[str]:
 
 def macros() -> dict[str, int]:
     """What the kernel before is compiled with: no tile of C."""
-    return relay.macros(Problem(1, 1, 1, 1, 1, 1)) | {"TRANS_B": 0}
+    return relay.macros(Problem(1, 1, 1, 1, 1, 1))
 
 
 def _along_k(contiguous: bool, p: Problem, operand: int, ld: int) -> int:

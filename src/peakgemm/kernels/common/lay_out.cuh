@@ -51,6 +51,7 @@ __device__ __forceinline__ void wait_for_units(const unsigned* done, unsigned un
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
+// As copy4_if(true, ...), of which ptxas makes other code: with the same main loop, but not measured.
 __device__ __forceinline__ void copy4(unsigned to, const float* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }

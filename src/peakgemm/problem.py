@@ -179,7 +179,8 @@ class Config:
     (in kernels/small.py each with a tile of its own),
     ``variant`` the order of FFMAs, loads and unrolling, of which ptxas makes register
     allocations with more or fewer bank conflicts, whether sums are carried over every 16 k-steps (16;
-    in kernels/small.py every 8) and whether a block has one tile (32); of a tensor-core kernel how often
+    in kernels/small.py every 8), whether a block has one tile (32) and how many teams of copying threads
+    take the tiles of K in turn (64: two, 128: four, 192: eight); of a tensor-core kernel how often
     a chunk's products are added up, and whether it is asked for C^T (kernels/schemes.py); and ``split``
     says how blocks share K: 1, a block computes its tiles whole; s > 1, every tile's K is cut among s
     blocks; 0, stream-K: whole tiles in full waves, and the k-steps of the rest dealt evenly to all

@@ -15,7 +15,7 @@ from functools import cache
 from .kernels.anew import CHUNK
 from .kernels.library import SPECIALISED, STAGED, copied_by_words
 from .kernels.registry import FLOAT, Kernel
-from .kernels.schedule import ONCE, sharing
+from .kernels.schedule import ONCE, TEAMS, sharing
 from .kernels.validity import is_valid
 from .kernels.wide import WIDE
 from .kernels.widths import width
@@ -33,41 +33,39 @@ def _ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: i
 # where rows of B are copied by 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that
 # are no multiple of 16).
 _RATES: dict[Config, tuple[float, float]] = {
-    _ring(128, 256, 16, 8, 16, 8, 232, variant=4): (0.844, 0.776),
-    _ring(128, 256, 16, 8, 16, 8, 232): (0.811, 0.781),
-    _ring(128, 128, 16, 8, 8, 8, variant=4): (0.795, 0.753),
-    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.816, 0.781),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=4): (0.778, 0.745),
-    _ring(128, 64, 32, 8, 8, 6, slices=2, variant=1): (0.774, 0.749),
-    _ring(64, 128, 16, 8, 8, 12, slices=2, variant=4): (0.742, 0.690),
-    _ring(64, 128, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.787, 0.735),
-    _ring(32, 256, 16, 4, 16, 4, min_blocks=2, variant=1, producers=64): (0.770, 0.668),
-    _ring(32, 128, 32, 4, 8, 4, min_blocks=2, variant=1, producers=64): (0.735, 0.688),
-    _ring(32, 128, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.728, 0.655),
-    _ring(64, 64, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.702, 0.677),
-    _ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=4): (0.779, 0.781),
-    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.718, 0.681),
-    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.757, 0.739),
-    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.700, 0.539),
-    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.676, 0.635),
-    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, producers=64): (0.545, 0.630),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.565, 0.490),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.532, 0.490),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.481, 0.402),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.470, 0.399),
+    _ring(128, 256, 16, 8, 16, 8, 232): (0.841, 0.822),
+    _ring(128, 256, 16, 8, 16, 8, 216, variant=4, producers=256): (0.830, 0.825),
+    _ring(128, 128, 16, 8, 8, 8, variant=3 + TEAMS): (0.803, 0.790),
+    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.816, 0.783),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=3): (0.785, 0.758),
+    _ring(128, 64, 32, 8, 8, 6, slices=2): (0.775, 0.744),
+    _ring(64, 128, 16, 8, 8, 12, slices=2): (0.751, 0.702),
+    _ring(64, 128, 16, 8, 8, 4, min_blocks=2, variant=3, producers=64): (0.791, 0.742),
+    _ring(32, 256, 16, 4, 16, 4, min_blocks=2, variant=3, producers=64): (0.785, 0.664),
+    _ring(32, 128, 32, 4, 8, 4, min_blocks=2, variant=3, producers=64): (0.740, 0.690),
+    _ring(32, 128, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.734, 0.659),
+    _ring(64, 64, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.706, 0.689),
+    _ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=6): (0.786, 0.786),
+    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.722, 0.691),
+    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.761, 0.746),
+    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.690, 0.541),
+    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.678, 0.641),
+    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, variant=6, producers=64): (0.549, 0.646),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6): (0.571, 0.502),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.535, 0.497),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.485, 0.419),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.479, 0.416),
     # Two blocks of a cluster share a tile.
-    _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.786, 0.760),
-    _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.719, 0.659),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.768, 0.596),
-    _ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.662, 0.632),
-    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.689, 0.551),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.575, 0.496),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4, cluster=2): (0.536, 0.402),
+    _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.788, 0.762),
+    _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.723, 0.663),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.775, 0.609),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.671, 0.645),
+    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.694, 0.569),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.587, 0.539),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.557, 0.431),
 }
 # Tiles (and blocks an SM) that gain where a block knows that it has one alone, and the variant that is fastest then.
-_ALONE = {(32, 32, 1): 1, (32, 32, 2): 4, (32, 64, 2): 4, (64, 32, 2): 4}
-# Where A is stored as (K, M): 4096 takes 2647 us with the one, 2528 with the other (A by 16 bytes).
-_ALONG_M = {_ring(128, 256, 16, 8, 16, 8, 232, variant=4): 0.965, _ring(128, 256, 16, 8, 16, 8, 232): 1.055}
+_ALONE = {(32, 32, 1): 1 + TEAMS, (32, 32, 2): 4 + TEAMS, (32, 64, 2): 1 + TEAMS, (64, 32, 2): 1 + TEAMS}
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
@@ -115,8 +113,6 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     """`estimate_us`, told whether B is copied ``by_words`` and what ``results`` cost (see `results_stored`)."""
     p, slots = problem, sm_count * config.min_blocks
     rate = _rate(config)[by_words]
-    if p.trans_a:
-        rate *= _ALONG_M.get(sharing(config, 1), 1.0)
     count = max(p.batch.count, 1)
     tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
     steps = max(-(-p.k // config.bk), 1)

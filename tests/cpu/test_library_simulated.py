@@ -15,7 +15,7 @@ from library_case import SMALL, Case, multiply
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import anew, bound, even_share
 from peakgemm.kernels.library import RELAID, SPECIALISED, copied_by_words
-from peakgemm.kernels.schedule import ONCE, schedule
+from peakgemm.kernels.schedule import ONCE, TEAMS, schedule
 from peakgemm.kernels.validity import violations
 from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Batch, Config, Problem
@@ -77,7 +77,10 @@ def test_a_batch_whose_matrices_are_not_aligned() -> None:
 SHARED = [replace(SMALL, split=3), replace(SMALL, split=0), replace(SMALL, slices=2),
           replace(SMALL, slices=2, split=0), replace(SMALL, slices=2, split=3),
           # Slices that end tiles together.
-          *(replace(SMALL, bm=64, tm=8, slices=2, split=split) for split in (0, 1, 3))]
+          *(replace(SMALL, bm=64, tm=8, slices=2, split=split) for split in (0, 1, 3)),
+          # Copying warps that take the tiles of K in turn, with more tiles of C than one for each block.
+          *(replace(SMALL, producers=32 * teams, variant=teams.bit_length() * TEAMS - TEAMS, slices=2, split=split)
+            for teams, split in ((2, 1), (4, 0), (2, 3)))]
 
 
 @pytest.mark.parametrize("config", SHARED, ids=Config.label)
@@ -130,11 +133,10 @@ def test_one_b_for_the_batch_is_laid_out_anew() -> None:
 
 
 def test_b_is_laid_out_anew_only_where_words_would_be_copied() -> None:
-    large, small = (Problem(s, s, s, s, s, s, trans_b=True) for s in (2048, 256))
-    assert candidates(large, "sm_90", 132)[0][0] is RELAID
-    assert RELAID not in {kernel for kernel, *_ in candidates(replace(large, trans_b=False), "sm_90", 132)}
-    assert candidates(small, "sm_90", 132)[0][0] is SPECIALISED
-    assert copied_by_words(large)
+    words = Problem(2048, 2048, 2048, 2048, 2048, 2048, trans_b=True)
+    assert RELAID in {kernel for kernel, *_ in candidates(words, "sm_90", 132)}
+    assert RELAID not in {kernel for kernel, *_ in candidates(replace(words, trans_b=False), "sm_90", 132)}
+    assert copied_by_words(words)
 
 
 def test_a_b_laid_out_anew_is_what_the_product_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +273,9 @@ SLICED = Config(32, 32, 8, 4, 4, stages=8, fragments=2, raster=4, producers=32, 
 
 
 @pytest.mark.parametrize("config", [PAIR, ALONE, replace(SMALL, slices=2, cluster=2), replace(SLICED, cluster=2),
-                                    replace(SLICED, variant=ONCE), replace(PAIR, variant=16)], ids=str)
+                                    replace(SLICED, variant=ONCE), replace(PAIR, variant=16),
+                                    replace(SLICED, producers=128, variant=ONCE | 2 * TEAMS),
+                                    replace(PAIR, producers=64, variant=TEAMS)], ids=str)
 def test_blocks_with_one_tile(config: Config) -> None:
     """Also K of one k-step, which leaves the second of a pair nothing, and none; in a grid beyond the SMs'."""
     for layout, k in (("NN", 21), ("NT", 9), ("TT", 8), ("TN", 1)):
@@ -286,6 +290,20 @@ def test_a_block_with_one_tile_has_the_bits_of_one_with_many() -> None:
     want, _ = multiply(Case(70, 39, 40))
     got, _ = multiply(Case(70, 39, 40, config=ALONE))
     assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("logarithm", [1, 2])
+def test_teams_of_copying_warps_leave_the_bits_as_they_are(logarithm: int) -> None:
+    want, _ = multiply(Case(70, 39, 61))
+    got, _ = multiply(Case(70, 39, 61, config=replace(SMALL, producers=128, variant=logarithm * TEAMS)))
+    assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize(("m", "n", "layout"), [(33, 63, "NN"), (95, 32, "TT"), (31, 65, "NT"), (64, 36, "TN")])
+@pytest.mark.parametrize("split", [0, 1])
+def test_what_tiles_at_the_edge_share_is_stored_once(m: int, n: int, layout: str, split: int) -> None:
+    """C is scaled in place: results stored twice would be scaled twice. What lies around the operands is NaN."""
+    multiply(Case(m, n, 21, layout, pad=1, integers=True, alpha=2.0, beta=-3.0, config=replace(SMALL, split=split)))
 
 
 def test_a_pair_adds_up_two_halves_of_k() -> None:
@@ -320,6 +338,9 @@ def test_a_barrier_that_a_pair_forgets_is_a_race(old: str, new: str, says: str,
     (replace(PAIR, split=2), "sm_90", "split = 2 must be 1"), (replace(ALONE, split=0), "sm_90", "split = 0 must be 1"),
     (replace(SMALL, cluster=4), "sm_90", "cluster = 4 must be 1 or 2"), (PAIR, "sm_80", "on sm_90 alone, not sm_80"),
     (replace(PAIR, bm=64, bn=64, stages=2), "sm_90", "its 4096 sums where the stages were, 2048 words"),
+    (replace(ALONE, variant=ONCE | TEAMS), "sm_90", "makes 2 teams of 32 copying threads and 4 stages"),
+    (replace(ALONE, producers=256, variant=3 * TEAMS), "sm_90", "makes 8 teams of 256 copying threads and 4 stages"),
+    (replace(ALONE, variant=4 * TEAMS), "sm_90", "makes 16 teams of 32 copying threads"),
 ])
 def test_what_a_block_with_one_tile_cannot_be(config: Config, arch: str, says: str) -> None:
     assert not violations(SPECIALISED, PAIR, architecture("sm_90"))

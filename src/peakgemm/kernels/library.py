@@ -104,9 +104,10 @@ def copied_by_words(problem: Problem) -> bool:
     return _layouts_and_widths(problem)["WIDTH_B"] == 1
 
 
-def _bare_tile(config: Config, problem: Problem) -> dict[str, int]:
-    """Of the config only how C is cut."""
-    return replace(config, stages=2, registers=0, producers=0, min_blocks=1, slices=1, variant=0, cluster=1).macros()
+def _bare_tile(config: Config, problem: Problem, shifted: int = 1) -> dict[str, int]:
+    """Of the config only how C is cut; ``shifted``: what columns tiles at its edge begin at (common/edge.cuh)."""
+    tile = replace(config, stages=2, registers=0, producers=0, min_blocks=1, slices=1, variant=0, cluster=1)
+    return tile.macros() | {"SHIFTED": shifted}
 
 
 def _relaid_layouts_and_widths(problem: Problem) -> dict[str, int]:
@@ -118,9 +119,10 @@ _TILED = Family(_layouts_and_widths, tiled_schedule, source.KERNELS / "ffma" / "
 _SKINNY = Family(skinny.specialisation, skinny.schedule, skinny.REDUCE, "ffma_skinny_reduce", skinny.reduce_macros,
                  lambda config: skinny.REDUCE_THREADS, lives_on_l1=True)
 _SMALL = replace(_TILED, specialisation=small.specialisation, schedule=small.schedule)
-_RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=relay.schedule, relays=True)
-_WIDE = replace(_TILED, specialisation=lambda problem: {}, schedule=wide.schedule,
-                boxes=wide.boxes)
+_RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=relay.schedule, relays=True,
+                  reduce_macros=partial(_bare_tile, shifted=4))
+_WIDE = replace(_TILED, specialisation=lambda problem: {}, schedule=wide.schedule, boxes=wide.boxes,
+                reduce_macros=partial(_bare_tile, shifted=0))
 FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, RELAID: _RELAID, WIDE: _WIDE, STAGED: _TILED, SKINNY: _SKINNY,
                                   SMALL: _SMALL}
 

@@ -15,7 +15,7 @@ from ..runtime.architectures import Architecture
 from ..runtime.tensor_map import MAX_LD
 from . import relay, rest, skinny, small, wide
 from .registry import Kernel
-from .schedule import ONCE
+from .schedule import ONCE, TEAMS, teams
 
 _TILE = frozenset({"bm", "bn", "bk", "tm", "tn", "aligned"})
 PRODUCER_REGISTERS = 40
@@ -169,9 +169,13 @@ def _specialised(c: Config) -> Iterator[str]:
         yield f"BK = {c.bk} must be 8, 16 or 32: copies of a K-contiguous operand are 8 k-steps wide"
     if c.producers not in (32, 64, 128, 256):
         yield f"producers = {c.producers} must be 32, 64, 128 or 256: they cover whole rows of both tiles"
+    elif c.variant >= 4 * TEAMS or c.producers % (32 * teams(c)) or teams(c) > c.stages:
+        yield (f"variant = {c.variant} makes {teams(c)} teams of {c.producers} copying threads and {c.stages} stages: "
+               "at most 8, of whole warps, and a stage each")
     else:
-        yield from _multiple(c, "bm", min(c.bm, c.producers // 8), "rows of A that a round of copies covers")
-        yield from _multiple(c, "bn", min(c.bn, c.producers // 8), "rows of B that a round of copies covers")
+        round = c.producers // teams(c) // 8
+        yield from _multiple(c, "bm", min(c.bm, round), "rows of A that a round of copies covers")
+        yield from _multiple(c, "bn", min(c.bn, round), "rows of B that a round of copies covers")
     if c.stages % c.slices or c.stages < 2 * c.slices:
         yield (f"stages = {c.stages} must be a multiple of slices = {c.slices}, twice as many at least: a slice reads "
                "the same stages in turn, and one tile ahead")
@@ -188,7 +192,7 @@ def _specialised(c: Config) -> Iterator[str]:
         compute = c.threads * c.slices
         pool = 65536 // (c.block_threads * c.min_blocks) // 8 * 8 * c.block_threads
         dealt = c.registers * compute + PRODUCER_REGISTERS * c.producers
-        if c.producers != 128 or compute % 128 or c.registers % 8 or not 24 <= c.registers <= 240 or dealt > pool:
+        if c.producers % 128 or compute % 128 or c.registers % 8 or not 24 <= c.registers <= 240 or dealt > pool:
             yield (f"registers = {c.registers}: dealing them anew wants whole warpgroups ({compute} and {c.producers} "
                    f"threads), a multiple of 8 up to 240, and {dealt} of at most {pool} in all")
 

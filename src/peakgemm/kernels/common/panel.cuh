@@ -5,17 +5,17 @@
 // lanes along k, four along the rows, and a pitch of 4 modulo 32 sends the 32 words to 32 banks.
 // Otherwise rows are contiguous: copies of WIDTH floats, 16 bytes where addresses and the number of rows allow.
 //
-// Where a tile passes the edge, zeros are written for what is outside and nothing is read there.
-template <bool K_INNER, int WIDTH, int ROWS, int EDGE_ROUNDS = 4>
+// Where C is smaller than a tile (edge.cuh), zeros are written for what is outside and nothing is read there.
+template <bool K_INNER, int WIDTH, int ROWS, int EDGE_ROUNDS = 4, int COPYING = PRODUCERS, bool FIRST_UNROLLED = false>
 struct Panel {
   static constexpr int PITCH = K_INNER ? ROWS + 4 : ROWS;
   static constexpr int FLOATS = BK * PITCH;  // of one stage
   // Straight copies: chunks of a row of shared memory, how many lie beside each other in one round of copies
   // (the largest power of two that divides them), rounds beside each other, whose addresses are free: of words, a warp
   // copies whole rows (0.5 % at 2047); of 16 bytes the warps share a row (with one each, 2048 takes 5 % longer).
-  static constexpr int CHUNKS = ROWS / WIDTH, EVEN = CHUNKS & -CHUNKS, MOST = WIDTH == 1 ? 32 : PRODUCERS;
+  static constexpr int CHUNKS = ROWS / WIDTH, EVEN = CHUNKS & -CHUNKS, MOST = WIDTH == 1 ? 32 : COPYING;
   static constexpr int BESIDE = K_INNER ? 8 : EVEN < MOST ? EVEN : MOST;
-  static constexpr int BELOW = PRODUCERS / BESIDE;  // rows (K_INNER) or k-steps that a round of copies covers
+  static constexpr int BELOW = COPYING / BESIDE;  // rows (K_INNER) or k-steps that a round of copies covers
   // Rounds along the strided dimension, and along the contiguous one, where the distance is an immediate operand.
   static constexpr int FAR = ((K_INNER ? ROWS : BK) + BELOW - 1) / BELOW;
   static constexpr int NEAR = K_INNER ? BK / 8 : CHUNKS / BESIDE;
@@ -56,16 +56,17 @@ struct Panel {
     else rounds<EDGE>(at, steps);
   }
 
-  // INSIDE tests nothing, EDGE the rows alone. As a loop of single rounds EDGE took 10 % longer at a size of 2047,
-  // hence EDGE_ROUNDS; wholly unrolled it crowds the registers of the whole kernel (1.07 modelled cycles an FFMA
-  // become 1.58), as do chunks of one to three floats and an unrolled remainder of K, which comes once a tile. One
-  // path for all, with the tests, slows copies of single words: 5 % at 4096 where both operands have K contiguous.
+  // INSIDE tests nothing, EDGE the rows alone. As a loop of single rounds EDGE took 10 % longer, hence EDGE_ROUNDS;
+  // wholly unrolled it crowds the registers of a kernel of large tiles (1.07 modelled cycles an FFMA become 1.58), as do
+  // chunks of one to three floats and an unrolled remainder of K, which comes once a tile; but small tiles have few rounds
+  // and little time (FIRST_UNROLLED; with the shifted tiles of edge.cuh 127 takes 3.05 us, 3.10 without either). One path for
+  // all, with the tests, slows copies of single words: 5 % at 4096 where both operands have K contiguous.
   enum Where { INSIDE, EDGE, FIRST_TILE, LAST_TILE };
 
   template <Where WHERE>
   __device__ __forceinline__ void rounds(unsigned at, int steps) {
     const char* from = reinterpret_cast<const char*>(next);
-#pragma unroll(WHERE == INSIDE ? FAR : WHERE == EDGE ? EDGE_ROUNDS : 1)
+#pragma unroll(WHERE == INSIDE || (WHERE == FIRST_TILE && FIRST_UNROLLED) ? FAR : WHERE == EDGE ? EDGE_ROUNDS : 1)
     for (int f = 0; f < FAR; ++f, from += far)
 #pragma unroll
       for (int n = 0; n < NEAR; ++n) {

@@ -56,8 +56,8 @@ __device__ __forceinline__ void store_rows(int first, int count, Stage stage, co
   constexpr int WORDS = 4;  // at once: their latencies overlap
   const int row = lane / STAGED_COLUMNS, column = lane % STAGED_COLUMNS;
   const float* const from = rows + row * STAGED_PITCH + column / 4 % 4 * STAGED_LANE + column / 16 * 4 + column % 4;
-  int m = place.m + mine.m - lane_m * 4 + 4 * row + quad(first, 8);
-  const int n = place.n + mine.n - lane_n * 4 + column;
+  int m = first_row(g, place) + mine.m - lane_m * 4 + 4 * row + quad(first, 8);
+  const int n = first_column(g, place) + mine.n - lane_n * 4 + column;
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch);
   float* c = C + batch_offset(g, g.c_batch, place.batch) + m * g.ldc + n;
 #pragma unroll 1
@@ -73,7 +73,7 @@ __device__ __forceinline__ void store_rows(int first, int count, Stage stage, co
       for (int w = 0; w < WORDS; ++w) {
         const int down = (begin + w) / ACROSS * DOWN, right = (begin + w) % ACROSS * 32;
         v[w] = g.alpha * from[down * STAGED_PITCH + right / 4];
-        inside[w] = 4 * down < g.M - m && right < g.N - n;
+        inside[w] = between(place.m, m + 4 * down, g.M) && between(place.n, n + right, g.N);
       }
       if (g.beta != 0.f) {
 #pragma unroll

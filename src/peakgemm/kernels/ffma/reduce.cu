@@ -10,6 +10,7 @@
 #include "common/shares.cuh"
 #include "common/fragment.cuh"
 #include "common/warp_tile.cuh"
+#include "common/edge.cuh"
 
 template <int WORDS>
 __device__ __forceinline__ void add_up(const float* C0, float* C, const float* partial, const Gemm& g) {
@@ -19,9 +20,10 @@ __device__ __forceinline__ void add_up(const float* C0, float* C, const float* p
   const Shares shares(g, steps, tile);
   const Place place = place_of(g, g.whole + tile);
   const WarpTile mine = warp_tile();
-  const int m = place.m + mine.m + quad(element / TN, 8), n = place.n + mine.n + quad(element % TN, 4);
+  const int m = first_row(g, place) + mine.m + quad(element / TN, 8);
+  const int n = first_column(g, place) + mine.n + quad(element % TN, 4);
   previous_kernel_has_ended();
-  if (shares.whole || m >= g.M || n >= g.N) return;
+  if (shares.whole || !between(place.m, m, g.M) || n >= g.N || n + WORDS <= place.n) return;
   const float* const from = partial + element * THREADS + threadIdx.x;
   __align__(16) float sum[WORDS];
 #pragma unroll
@@ -36,14 +38,14 @@ __device__ __forceinline__ void add_up(const float* C0, float* C, const float* p
 #pragma unroll
   for (int w = 0; w < WORDS; ++w) {
     sum[w] *= g.alpha;
-    if (g.beta != 0.f && n + w < g.N) sum[w] = fmaf(g.beta, c0[w * g.c0_col], sum[w]);
+    if (g.beta != 0.f && between(place.n, n + w, g.N)) sum[w] = fmaf(g.beta, c0[w * g.c0_col], sum[w]);
   }
-  if (n + WORDS <= g.N && WORDS == 4 && reinterpret_cast<unsigned long long>(c) % 16 == 0) {
+  if (WORDS == 4 && n >= place.n && n + WORDS <= g.N && reinterpret_cast<unsigned long long>(c) % 16 == 0) {
     *reinterpret_cast<float4*>(c) = *reinterpret_cast<const float4*>(sum);
   } else {
 #pragma unroll
     for (int w = 0; w < WORDS; ++w)
-      if (n + w < g.N) c[w] = sum[w];
+      if (between(place.n, n + w, g.N)) c[w] = sum[w];
   }
 }
 

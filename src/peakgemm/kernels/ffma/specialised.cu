@@ -18,6 +18,7 @@
 #include "common/outer_product.cuh"
 #include "common/outer_product_rows.cuh"
 #include "common/panel.cuh"
+#include "common/edge.cuh"
 #include "common/tile_store.cuh"
 #include "common/cluster.cuh"
 
@@ -26,10 +27,18 @@
 constexpr bool ONCE = CLUSTER > 1 || VARIANT & 32;
 #include "common/pair.cuh"
 
+// Small tiles wait for the kernel before once they have their addresses: 0.3 us of 4 at 128. Large ones, whose code
+// comes out otherwise then, lost up to 3 %.
+constexpr bool LATE = BM * BN <= 64 * 128;
 // Rows of B as words want many addresses: 40 registers are too few for four unrolled rounds at an edge as well.
 constexpr bool CROWDED = REGISTERS && !TRANS_B && WIDTH_B == 1;
-using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4>;
-using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN, CROWDED ? 1 : 4>;
+// Copying warps form teams that take the tiles of K in turn: a warp asks for each of its words by an instruction, one after
+// the other and behind those of the computing warps, so that half of the warps with twice the words each keep two tiles
+// under way (256 takes 4.08 us by two teams, 4.29 by one; 1535 152.8 us by eight, 162 by one). Only where registers allow.
+constexpr int TEAMS = 1 << (VARIANT >> 6), COPYING = PRODUCERS / TEAMS;
+static_assert(TEAMS <= STAGES && COPYING % 32 == 0, "a team is whole warps, and no stage ahead of the ring");
+using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4, COPYING, LATE>;
+using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN, CROWDED ? 1 : 4, COPYING, LATE>;
 constexpr int STAGE = PanelA::FLOATS + PanelB::FLOATS;
 constexpr int COMPUTE = THREADS * SLICES;
 // The k-steps that are unrolled: a loop of 20 or of 40 KB. A stage may hold more of them.
@@ -40,9 +49,6 @@ constexpr int UNROLL = unrolled(BK, VARIANT & 8 ? 1280 : 2560);
 // Sums over CARRIED k-steps are added up among themselves: rounding errors grow with K / CARRIED instead of K.
 constexpr bool CARRY = VARIANT & 16;
 constexpr int CARRIED = UNROLL < 16 ? UNROLL : 16;
-// Small tiles wait for the kernel before once they have their addresses: 0.3 us of 4 at 128. Large ones, whose code
-// comes out otherwise then, lost up to 3 %.
-constexpr bool LATE = BM * BN <= 64 * 128;
 static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the same stages, and one ahead");
 
 __device__ __forceinline__ void slices_meet() { asm volatile("bar.sync 1, %0;" ::"n"(COMPUTE) : "memory"); }
@@ -86,7 +92,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
   const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
   if (threadIdx.x < STAGES) {
-    mbarrier_init(full + 8 * threadIdx.x, PRODUCERS);
+    mbarrier_init(full + 8 * threadIdx.x, COPYING);
     mbarrier_init(empty + 8 * threadIdx.x, THREADS / 32);
   }
   __syncthreads();
@@ -107,7 +113,10 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
 #if REGISTERS
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 #endif
-    const int thread = threadIdx.x - COMPUTE;
+    const int copying = threadIdx.x - COMPUTE;
+    const int thread = TEAMS > 1 ? copying % COPYING : copying, team = TEAMS > 1 ? copying / COPYING : 0;
+    int ahead = team;  // stages from here to this team's next one
+    if (TEAMS > 1) step(team);
     PanelA a(shared_address(shared), thread);
     PanelB b(shared_address(shared + PanelA::FLOATS), thread);
     // Copies of one tile to the stage in turn, and their arrivals.
@@ -116,7 +125,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
       a.copy(at, inside_a, wide);
       b.copy(at, inside_b, wide);
       mbarrier_arrive_after_copies(barrier);
-      step(1);
+      step(TEAMS);
     };
     for (int item = blockIdx.x; ONCE ? item == blockIdx.x : item < items; item += ONCE ? 1 : gridDim.x)
 #pragma unroll 1
@@ -124,22 +133,32 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
         Segment s;
         if (!work_of(g, steps, item, half, s)) continue;
         const Place place = place_of(g, s.tile);
-        const int from = remainder + (s.begin - 1) * BK;
-        a.start(A + batch_offset(g, g.a_batch, place.batch), g.lda, place.m, g.M, from);
-        b.start(B + batch_offset(g, g.b_batch, place.batch), g.ldb, place.n, g.N, from);
-        const bool inside_a = place.m + BM <= g.M, inside_b = place.n + BN <= g.N;
-        int wide = s.begin ? BK : remainder;  // k-steps of the tile in turn
+        const int from = remainder + (s.begin - 1 + ahead) * BK;
+        a.start(A + batch_offset(g, g.a_batch, place.batch), g.lda, first_row(g, place), g.M, from);
+        b.start(B + batch_offset(g, g.b_batch, place.batch), g.ldb, first_column(g, place), g.N, from);
+        const bool inside_a = g.M >= BM, inside_b = g.N >= BN;
+        if (TEAMS > 1) a.tile *= TEAMS, b.tile *= TEAMS;
+        int wide = s.begin + ahead ? BK : remainder;  // k-steps of the tile in turn
         if (LATE) previous_kernel_has_ended();
+        int left = s.end - s.begin - ahead;
 #pragma unroll 1
-        for (int left = s.end - s.begin; left > 0; --left) {
+        for (; left > 0; left -= TEAMS) {
           copy(inside_a, inside_b, wide);
           a.advance();
           b.advance();
           wide = BK;
         }
+        if (TEAMS > 1) ahead = -left;
       }
-    for (int slice = 0; slice < SLICES && steps; ++slice)  // zeros for each slice's read ahead of its last tile
-      copy(false, false, 0);
+    // Each slice reads one k-step ahead of its last tile, of which nothing is made. When whole tiles of zeros were copied for
+    // that, the slices waited for them, 700 to 2000 cycles (128 takes 3.07 us so, took 3.22; 127 3.24 and 3.73).
+    for (; ahead < SLICES && steps; ahead += TEAMS) {
+      mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
+      for (int x = 4 * thread; x < BM + BN; x += 4 * COPYING)
+        *reinterpret_cast<float4*>(shared + at / 4 + (x < BM ? x : PanelA::FLOATS + x - BM)) = float4{};
+      mbarrier_arrive(barrier);
+      step(TEAMS);
+    }
     copies_wait_all();
   } else {
 #if REGISTERS

@@ -10,6 +10,7 @@
 #include "common/fragment.cuh"
 #include "common/warp_tile.cuh"
 #include "common/outer_product.cuh"
+#include "common/edge.cuh"
 #include "common/tile_store.cuh"
 
 // One operand, ROWS (M or N) by K: THREADS threads carry a tile of it, element by element.
@@ -58,8 +59,8 @@ ffma_staged(const float* __restrict__ A, const float* __restrict__ B, const floa
     Carrier<TRANS_B, BN> carry_b;
     float acc[TM][TN] = {};
     auto read = [&](int t) {
-      carry_a.read(a, g.lda, place.m, g.M, t * BK, g.K);
-      carry_b.read(b, g.ldb, place.n, g.N, t * BK, g.K);
+      carry_a.read(a, g.lda, first_row(g, place), g.M, t * BK, g.K);
+      carry_b.read(b, g.ldb, first_column(g, place), g.N, t * BK, g.K);
     };
     auto write = [&](int t) {
       carry_a.write(shared + t % 2 * STAGE);

@@ -114,7 +114,7 @@ def test_what_a_table_holds_is_left_out(tool: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_committed_table_is_asked(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    known, new = cases("4096x4096x16,130x4096x4096")
+    known, new = cases("100352x256x64:NT,130x4096x4096")
     monkeypatch.setattr(tool, "drawn", lambda seed: iter([known, new]))
     assert tool.unseen(2, 0, GPU) == [new]
 

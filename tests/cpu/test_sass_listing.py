@@ -14,7 +14,7 @@ from peakgemm.inspect.loops import main_loop
 from peakgemm.inspect.sass import CLASSES, Instruction, classify, disassemble, mix, parse, width
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.source import assemble
-from peakgemm.sass.facts import static_facts
+from peakgemm.sass.facts import loads_in_a_row, static_facts
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -190,6 +190,16 @@ def test_source_lines_of_a_cubin() -> None:
     ffmas = [i for i in code if i.is_ffma]
     assert {i.file and Path(i.file).name for i in ffmas} == {"gemm_tile.cu"}
     assert all(i.line is not None and "acc[i][j] += a[i] * b[j]" in source[i.line - 1] for i in ffmas)
+
+
+@pytest.mark.parametrize(("texts", "most"), [
+    (["FFMA R0, R1, R2, R0"], 0), (["LDS.128 R4, [R1]", "FFMA R0, R1, R2, R0", "LDS R9, [R1]"], 1),
+    (["LDS R4, [R1]", "LDS.64 R6, [R1]", "FFMA R0, R1, R2, R0", "LDS R8, [R1]", "@P0 LDS R9, [R1]", "LDS R3, [R1]"], 3),
+    (["@!PT LDS RZ, [RZ]", "@!PT LDS RZ, [RZ]", "LDGSTS.E [R1], [R2.64]", "LDS R8, [R1]"], 1),
+    (["LDS R8, [R1]", "LDSM.16.M88.4 R4, [R1]", "LDG.E R4, [R2.64]", "LDS R8, [R1]"], 1),
+])
+def test_loads_in_a_row(texts: list[str], most: int) -> None:
+    assert loads_in_a_row([one(text) for text in texts]) == most
 
 
 def test_no_loop_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:

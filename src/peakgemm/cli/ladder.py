@@ -84,13 +84,14 @@ def _show(run: Row, arch: str, gpu: str | None) -> None:
          str(r["threads"]), str(r["blocks_per_sm"]), r["limited_by"]] for r in rows])
     out.print()
     table("Main loop", [
-        ("rung", "left"), ("instr", "right"), ("FFMA %", "right"), ("banks %", "right"), ("B/FLOP", "right"),
-        ("roof", "right"), ("bits x loads and stores", "left"),
+        ("rung", "left"), ("instr", "right"), ("FFMA %", "right"), ("banks %", "right"), ("LDS", "right"),
+        ("B/FLOP", "right"), ("roof", "right"), ("bits x loads and stores", "left"),
     ], [[_label(r), str(r["loop_instructions"] or "-"), number(_percent(r["ffma_fraction"])),
-         number(_percent(r["bank_ceiling"])), number(r["bytes_per_flop"], 3),
+         number(_percent(r["bank_ceiling"])), str(r["loads_in_a_row"] or "-"), number(r["bytes_per_flop"], 3),
          number(r["roofline_tflops"]), _widths(r["widths"])] for r in rows],
-        "banks: share of FP32 peak that register-bank conflicts leave, modelled. B/FLOP: bytes that the\n"
-        "tiling asks of global memory; roof: the TFLOPS that its bandwidth allows if no cache helps.")
+        "banks: share of FP32 peak that register-bank conflicts leave, modelled. LDS: the most in a row,\n"
+        "of which ten cost 4 % (docs/experiments.md). B/FLOP: bytes that the tiling asks of global memory;\n"
+        "roof: the TFLOPS that its bandwidth allows if no cache helps.")
     if any(r["backend"] == "simulator" for r in rows):
         out.print()
         _show_simulated(rows)

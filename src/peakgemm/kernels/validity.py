@@ -173,9 +173,9 @@ def _specialised(c: Config) -> Iterator[str]:
         yield (f"variant = {c.variant} makes {teams(c)} teams of {c.producers} copying threads and {c.stages} stages: "
                "at most 8, of whole warps, and a stage each")
     else:
-        round = c.producers // teams(c) // 8
-        yield from _multiple(c, "bm", min(c.bm, round), "rows of A that a round of copies covers")
-        yield from _multiple(c, "bn", min(c.bn, round), "rows of B that a round of copies covers")
+        covered = c.producers // teams(c) // 8
+        yield from _multiple(c, "bm", min(c.bm, covered), "rows of A that a round of copies covers")
+        yield from _multiple(c, "bn", min(c.bn, covered), "rows of B that a round of copies covers")
     if c.stages % c.slices or c.stages < 2 * c.slices:
         yield (f"stages = {c.stages} must be a multiple of slices = {c.slices}, twice as many at least: a slice reads "
                "the same stages in turn, and one tile ahead")

@@ -299,11 +299,18 @@ def test_teams_of_copying_warps_leave_the_bits_as_they_are(logarithm: int) -> No
     assert got.tobytes() == want.tobytes()
 
 
-@pytest.mark.parametrize(("m", "n", "layout"), [(33, 63, "NN"), (95, 32, "TT"), (31, 65, "NT"), (64, 36, "TN")])
+@pytest.mark.parametrize(("m", "n", "layout", "sms", "pad"), [
+    (33, 63, "NN", 4, 1), (95, 32, "TT", 4, 1), (31, 65, "NT", 4, 1), (64, 36, "TN", 4, 1),
+    # Tiles at the edge alone share their K: quads of their results lie across where their neighbour's end, by words and
+    # where rows begin at 16 bytes now and then.
+    (33, 63, "NN", 3, 1), (33, 66, "NN", 4, 0),
+])
 @pytest.mark.parametrize("split", [0, 1])
-def test_what_tiles_at_the_edge_share_is_stored_once(m: int, n: int, layout: str, split: int) -> None:
+def test_what_tiles_at_the_edge_share_is_stored_once(m: int, n: int, layout: str, sms: int, pad: int,
+                                                     split: int) -> None:
     """C is scaled in place: results stored twice would be scaled twice. What lies around the operands is NaN."""
-    multiply(Case(m, n, 21, layout, pad=1, integers=True, alpha=2.0, beta=-3.0, config=replace(SMALL, split=split)))
+    multiply(Case(m, n, 21, layout, pad=pad, integers=True, alpha=2.0, beta=-3.0, config=replace(SMALL, split=split),
+                  sms=sms))
 
 
 def test_a_pair_adds_up_two_halves_of_k() -> None:

@@ -142,18 +142,19 @@ struct RowsInRegisters {
   bool broken;                     // infinities, NaN, exponents out of bounds
   unsigned even, odd;              // bytes in a stage: of this thread's first k-step, and of the next one
 
-  // Elements (row + 8 r, k..k+1) of the thread's, k = 8 i.
+  // Elements (row + 8 r, k..k+1) of the thread's, k = 8 i. Volatile, or ptxas keeps what `split` has read for those who
+  // seldom look at it again, and computes planes twice to have the registers.
   __device__ __forceinline__ float2 pair(unsigned stage, int r, int i) const {
     constexpr int LINE = Layout::PITCH * 4;
     float2 v;
     if (K_INNER && WIDTH == 4) {
-      asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+      asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];"
                    : "=f"(v.x), "=f"(v.y) : "r"((stage + even ^ (i % 4 << 5)) + i / 4 * 128 + r * 8 * LINE));
     } else {
       const unsigned to = K_INNER ? r * 8 * LINE + i * 32 : i * 8 * LINE + (WIDTH == 4 ? 0 : r * 32);
       const unsigned x = stage + even, y = stage + odd, turn = !K_INNER && WIDTH == 4 ? r << 5 : 0;
-      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v.x) : "r"((x ^ turn) + to));
-      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v.y) : "r"((y ^ turn) + to));
+      asm volatile("ld.volatile.shared.f32 %0, [%1];" : "=f"(v.x) : "r"((x ^ turn) + to));
+      asm volatile("ld.volatile.shared.f32 %0, [%1];" : "=f"(v.y) : "r"((y ^ turn) + to));
     }
     return v;
   }

@@ -49,6 +49,8 @@ __device__ __forceinline__ void read_shifted(float (&v)[PIECE], const float* fro
   for (int i = 0; i < PIECE; ++i) v[i] = shift & 2 ? whole[i + 2] : whole[i];
 }
 
+constexpr float LARGE = 3.4028234663852886e38f;  // FP32's largest number
+
 __device__ __forceinline__ int exponent_of(unsigned magnitude) { return max(static_cast<int>(magnitude >> 23), 1) - 127; }
 
 template <bool K_INNER, int WIDTH>
@@ -58,7 +60,8 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
   const int thread = threadIdx.x;
   float v[EACH][PIECE];
   int row[EACH], piece[EACH];
-  unsigned top[EACH], least[EACH], count[EACH];
+  unsigned top[EACH], count[EACH];
+  float least[EACH];
   // Reading up to three elements before a piece and after it needs other elements there.
   const bool shifted = K_INNER && WIDTH == 1 && k + CHUNK <= depth && (k > 0 || first > 0) &&
                        (first + ROWS < rows || k + CHUNK + 4 <= depth);
@@ -69,7 +72,6 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
     piece[e] = K_INNER ? thread % 4 + thread / 8 % 2 * 4 : thread / ROWS + e * (SPLITTERS / ROWS);
     const int at = k + piece[e] * PIECE;
     const bool inside = first + row[e] < rows;
-    count[e] = inside || piece[e] ? 0 : CHUNK;  // rows past the edge pass for full ones
     if (!K_INNER || WIDTH == 4)
       read_piece<K_INNER, WIDTH>(v[e], operand + (first + row[e]) * row_step + at * col_step, col_step,
                                  inside ? depth - at : 0);
@@ -94,27 +96,44 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
             *reinterpret_cast<const float4*>(staged + row[e] * CHUNK + piece[e] * PIECE + i);
     __syncthreads();
   }
-  // Of each row the largest magnitude, as an integer (NaN and infinity are above all numbers), and how many
-  // elements are not zero; of each piece the smallest magnitude that is not, minus one.
+  // Of each piece the largest magnitude (of NaN more than infinity), and the smallest one that is not zero.
+  bool zeros = false;
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
-    top[e] = 0, least[e] = ~0u;
+    float most = 0.f;
+    least[e] = LARGE;
 #pragma unroll
     for (int i = 0; i < PIECE; ++i) {
-      const unsigned magnitude = __float_as_uint(v[e][i]) & 0x7fffffffu;
-      top[e] = max(top[e], magnitude);
-      least[e] = min(least[e], magnitude - 1);  // a zero wraps around
-      count[e] += magnitude != 0;
+      asm("max.NaN.f32 %0, %0, %1;" : "+f"(most) : "f"(fabsf(v[e][i])));
+      least[e] = fminf(least[e], fabsf(v[e][i]));
+    }
+    top[e] = __float_as_uint(most);
+    zeros |= least[e] == 0.f;
+  }
+  // Of each row how many elements are not zero: seldom less than all.
+  const bool some = __any_sync(~0u, zeros);
+#pragma unroll
+  for (int e = 0; e < EACH; ++e) count[e] = K_INNER && !some ? CHUNK : PIECE;
+  if (__builtin_expect(some, 0)) {
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+      count[e] = first + row[e] < rows || piece[e] ? 0 : CHUNK;  // rows past the edge pass for full ones
+      least[e] = LARGE;
+#pragma unroll
+      for (int i = 0; i < PIECE; ++i) {
+        count[e] += v[e][i] != 0.f;
+        if (v[e][i] != 0.f) least[e] = fminf(least[e], fabsf(v[e][i]));
+      }
+      if (K_INNER)
+#pragma unroll
+        for (int lane = 1; lane <= 8; lane *= lane == 2 ? 4 : 2) count[e] += __shfl_xor_sync(~0u, count[e], lane);
     }
   }
   if (K_INNER) {  // a row's eight lanes
 #pragma unroll
     for (int e = 0; e < EACH; ++e)
 #pragma unroll
-      for (int lane = 1; lane <= 8; lane *= lane == 2 ? 4 : 2) {
-        top[e] = max(top[e], __shfl_xor_sync(~0u, top[e], lane));
-        count[e] += __shfl_xor_sync(~0u, count[e], lane);
-      }
+      for (int lane = 1; lane <= 8; lane *= lane == 2 ? 4 : 2) top[e] = max(top[e], __shfl_xor_sync(~0u, top[e], lane));
   } else {  // a row's two threads
     uint2 mine = {0, 0};
 #pragma unroll
@@ -151,13 +170,13 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
     const bool finite = top[e] < 0x7f800000u;
     const int shift = finite ? max(min(TOP - (share ? high : exponent_of(top[e])), 126), -126) : 0;
     const float up = __uint_as_float((127 + shift) << 23), down = __uint_as_float((127 - shift) << 23);
-    const bool lossy = least[e] != ~0u && __uint_as_float(least[e] + 1) * up < LOSSY;
+    const bool lossy = least[e] * up < LOSSY;
     Planes planes;
 #pragma unroll
     for (int i = 0; i < PIECE; i += 2) planes.set(i, v[e][i] * up, v[e][i + 1] * up);
 #pragma unroll
     for (int p = 0; p < PLANES; ++p)
-      *reinterpret_cast<uint4*>(image + p * PLANE + piece_at(row[e], piece[e])) = planes.piece(p);
+      *reinterpret_cast<uint4*>((K_INNER ? to : image) + p * PLANE + piece_at(row[e], piece[e])) = planes.piece(p);
     if (piece[e] == 0) {
       reinterpret_cast<float*>(image + SCALES)[row[e]] = top[e] ? down : 0.f;
       image[SCALES + COUNTS + row[e]] = count[e];
@@ -168,7 +187,8 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
     }
   }
   __syncthreads();
-  for (int i = thread; i < PANEL / 16; i += SPLITTERS)
+  // Where K is contiguous the planes have left already, as a warp's pieces are whole lines.
+  for (int i = thread + (K_INNER ? SCALES / 16 : 0); i < PANEL / 16; i += SPLITTERS)
     reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(image)[i];
 }
 

@@ -51,6 +51,17 @@ __device__ __forceinline__ void promote_strip(float (&sum)[ACCUMULATORS], const 
   }
 }
 
+// While sums are promoted the tensor cores have corrections to multiply: NEXT, those of the next strip; MEANWHILE, where
+// there is none and sums are carried over twice, those of the strip itself.
+constexpr bool NEXT = STRIPS > 1 && TIMES == 1, MEANWHILE = STRIPS == 1 && TIMES == 2;
+
+// For sums to begin with: a wgmma that adds nothing gets other registers from ptxas (13.0, 13.4) than those that its array
+// had before, and there are none left.
+__device__ __forceinline__ void clear(float (&part)[STRIP_SUMS]) {
+#pragma unroll
+  for (int i = 0; i < STRIP_SUMS; ++i) part[i] = 0.f;
+}
+
 // What an SM's registers leave to a producer when those who multiply have taken theirs.
 constexpr int DEALT = 65536 / (COMPUTE + PRODUCERS) / 8 * 8 * (COMPUTE + PRODUCERS);
 constexpr int PRODUCER_REGISTERS = (DEALT - COMPUTE * REGISTERS) / PRODUCERS / 8 * 8;
@@ -169,43 +180,60 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
         break;
       }
       const unsigned long long b = matrix_descriptor(first_stage + stage * STAGE + A_BYTES);
-#pragma unroll
-      for (int strip = 0; strip < STRIPS; ++strip) {
-        float high[STRIP_SUMS], low[STRIP_SUMS];
-        const auto descriptor = [&](int plane, int k) {
-          return b + (k / 2 * B_HALF + plane * B_PLANE + strip * STRIP * 64 + k % 2 * 32 >> 4);
-        };
-        if (strip == 0) take_turn(group);
-        wgmma_fence();
+      const auto descriptor = [&](int strip, int plane, int k) {
+        return b + (k / 2 * B_HALF + plane * B_PLANE + strip * STRIP * 64 + k % 2 * 32 >> 4);
+      };
+      float high[STRIP_SUMS], low[NEXT ? STRIPS : 1][STRIP_SUMS];
+      const auto multiply_low = [&](int strip) {
+        float (&sums)[STRIP_SUMS] = low[NEXT ? strip : 0];
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          if (k) wgmma<true>(low, a.high[k], descriptor(1, k));
-          else wgmma<false>(low, a.high[k], descriptor(1, k));
-          wgmma<true>(low, a.low[k], descriptor(0, k));
+          if (k) wgmma<true>(sums, a.high[k], descriptor(strip, 1, k));
+          else wgmma<false>(sums, a.high[k], descriptor(strip, 1, k));
+          wgmma<true>(sums, a.low[k], descriptor(strip, 0, k));
         }
+      };
+      if (NEXT) clear(high);
+      take_turn(group);
+      wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < 4; ++step) {
-          // Parts from the last one on: what is left at the end is of k-steps that a short chunk has, too.
-          const int k = TIMES == 1 ? step : 3 - step;
-          if (step % (4 / TIMES)) wgmma<true>(high, a.high[k], descriptor(0, k));
-          else wgmma<false>(high, a.high[k], descriptor(0, k));
-          if ((step + 1) % (4 / TIMES)) continue;
+      for (int strip = 0; strip < STRIPS; ++strip) {
+        const bool last = strip + 1 == STRIPS;
+        if (NEXT ? strip == 0 : !MEANWHILE) multiply_low(strip);
+#pragma unroll
+        for (int part = 0; part < TIMES; ++part) {
+          const bool ends = part + 1 == TIMES;
+#pragma unroll
+          for (int step = 0; step < 4 / TIMES; ++step) {
+            // Parts from the last one on: what is left at the end is of k-steps that a short chunk has, too.
+            const int k = TIMES == 1 ? step : 3 - part * (4 / TIMES) - step;
+            if (NEXT || step) wgmma<true>(high, a.high[k], descriptor(strip, 0, k));
+            else wgmma<false>(high, a.high[k], descriptor(strip, 0, k));
+          }
           wgmma_commit();
-          if (step == 3 && strip + 1 == STRIPS && (--left > 0 || group == 0)) pass_turn(group);
-          wgmma_wait<0>();
-          if (step == 3) {
+          if ((MEANWHILE && !ends) || (NEXT && !last)) {
+            multiply_low(MEANWHILE ? strip : strip + 1);
+            wgmma_commit();
+            wgmma_wait<1>();
+          } else {
+            if (ends && last && (--left > 0 || group == 0)) pass_turn(group);
+            wgmma_wait<0>();
+          }
+          if (ends) {
             if (hold && __any_sync(~0u, asked))
               hold = lossy_sums_hold(high, strip, ring + stage * STAGE, lines, tail, place.n % ROWS,
                                      g.N - place.n - strip * STRIP, asked);
-            if (strip + 1 == STRIPS) {
+            if (last) {
               __syncwarp();
               if (lane == 0) mbarrier_arrive(empty + 8 * stage);
             }
 #pragma unroll
-            for (int i = 0; i < STRIP_SUMS; ++i) high[i] = fmaf(low[i], 1.f / LOW_SCALE, high[i]);
+            for (int i = 0; i < STRIP_SUMS; ++i) high[i] = fmaf(low[NEXT ? strip : 0][i], 1.f / LOW_SCALE, high[i]);
           }
           promote_strip(sum, high, scales, strip);
-          if (step < 3) wgmma_fence();
+          if (ends && last) continue;
+          if (NEXT) clear(high);
+          wgmma_fence();
         }
       }
       step();

@@ -188,7 +188,7 @@ def test_columns_that_share_a_scale(apart: int, shared: bool, variant: int) -> N
     b[:, 5::8] *= np.float32(2.0**apart)
     b[:, 3] = 0
     problem = Problem.contiguous(m, n, k)
-    scales = scales_of_b(problem, a, b)
+    scales = np.ascontiguousarray(tails_of_b(problem, a, b)[:, :ROWS * 4]).view(np.float32)
     assert (scales[:, 3] == 0).all()
     assert (len(np.unique(np.delete(scales[:, :n], 3, 1))) == 1) == shared
     c = np.full((m, n), np.nan, np.float32)
@@ -197,8 +197,20 @@ def test_columns_that_share_a_scale(apart: int, shared: bool, variant: int) -> N
     within(c, a, b, 8)  # of one sign, so that what is cut off adds up
 
 
-def scales_of_b(problem: Problem, a: Any, b: Any) -> Any:
-    """What the split pass writes beside the one row of panels that B has, a row of 128 for each 64 of K."""
+@pytest.mark.parametrize("turned", [False, True])
+def test_columns_past_the_edge_pass_for_full_ones(turned: bool) -> None:
+    """Or the guard would have to count the elements of every row of such a panel."""
+    n, k = 70, 64
+    b = normal(n, k).T if turned else normal(k, n)
+    problem = replace(Problem.contiguous(8, n, k), ldb=k if turned else n, trans_b=turned)
+    for zeros in (0, 3):
+        b[1:1 + zeros, 5] = 0
+        fewest = tails_of_b(problem, normal(8, k, seed=1), b)[0, ROWS * 4 + 8:ROWS * 4 + 12].view(np.int32)
+        assert fewest == k - zeros
+
+
+def tails_of_b(problem: Problem, a: Any, b: Any) -> Any:
+    """The bytes that the split pass writes behind the planes of the one row of panels that B has, each 64 of K's."""
     kernel, scheme = PRODUCTS["fp16x3"], SCHEMES["fp16x3"]
     plan = emulation(kernel, kernel.default, problem, 4)
     workspace = np.zeros(plan.workspace_bytes // 4, np.float32)
@@ -206,8 +218,7 @@ def scales_of_b(problem: Problem, a: Any, b: Any) -> Any:
         arch=target("sm_90"), args=[a, b, b, b, workspace, plan.arguments], shared_bytes=scheme.panel)
     chunks = -(-problem.k // scheme.chunk)
     panels = workspace[HEAD // 4:].view(np.uint8)[chunks * scheme.panel:2 * chunks * scheme.panel]
-    tails = panels.reshape(chunks, scheme.panel)[:, scheme.planes * ROWS * 128:]
-    return np.ascontiguousarray(tails[:, :ROWS * 4]).view(np.float32)
+    return panels.reshape(chunks, scheme.panel)[:, scheme.planes * ROWS * 128:]
 
 
 def test_bits_lost_in_a_lower_half_and_far_along_k() -> None:

@@ -1,8 +1,8 @@
 // Split: FP32 operands to planes of narrower floats, for the tensor cores.
 //
 // Idea: one read of each operand. A power of two per row and chunk of K scales, or one for all of B's columns in a panel,
-//   so a block needs no more than its own panel; that is built in shared memory as the product will want it and leaves
-//   in whole lines.
+//   so a block needs no more than its own panel, which is written as the product will want it, in whole lines: from
+//   registers where K is contiguous, as a warp has whole rows; else by way of shared memory.
 // Any layout: where K is contiguous eight threads share a row, else the lanes of a warp read neighbouring rows. Rows
 //   that start anywhere are read by the 16 bytes in which their elements lie and shifted in registers; where there is
 //   nothing beside them, word by word, a warp beside itself, and dealt out through shared memory.
@@ -187,7 +187,7 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
     }
   }
   __syncthreads();
-  // Where K is contiguous the planes have left already, as a warp's pieces are whole lines.
+  // Where K is contiguous the planes have left already.
   for (int i = thread + (K_INNER ? SCALES / 16 : 0); i < PANEL / 16; i += SPLITTERS)
     reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(image)[i];
 }

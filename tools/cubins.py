@@ -35,12 +35,15 @@ from peakgemm.kernels.schemes import (
     FOUR_TIMES,
     FUSED,
     SCHEMES,
+    SMALL_BLOCKS,
     STREAMED,
     TURNED,
     TWICE,
+    carried,
     half_as_high,
     product_on,
     product_recipe,
+    small_blocks,
     split_recipe,
     streamed,
 )
@@ -80,10 +83,13 @@ def wanted() -> dict[str, Recipe]:
 
 def emulated() -> list[Recipe]:
     """What ``precision="emulated"`` runs: fp16x3's products in each variant, their split pass for each layout, the
-    kernels that split in registers for each layout and C^T, and what adds up parts."""
+    kernels that split in registers for each layout and C^T, tf32x3 in small blocks, and what adds up parts."""
     scheme = SCHEMES["fp16x3"]
     kernel, config = product_on(scheme, architecture(ARCH))
     in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]
+    small = [replace(small_blocks(columns), variant=turned | variant)
+             for columns, turned in ((16, 0), (16, TURNED), (32, 0), (32, TURNED), (64, 0))
+             for variant in sorted({carried(columns, asked) for asked in (0, TWICE, FOUR_TIMES)})]
     read = [Problem(32, 32, 32, a, b, 32, trans_a=ta, trans_b=tb)
             for ta, tb, a, b in product((False, True), (False, True), (64, 63), (64, 63))]
     return ([product_recipe(kernel, replace(config, variant=variant, cluster=cluster), read[0], ARCH)
@@ -95,6 +101,9 @@ def emulated() -> list[Recipe]:
                               problem.turned() if turned else problem, ARCH)
                for one, tile in in_registers for variant in (0, TWICE, FOUR_TIMES) for turned in (0, TURNED)
                for problem in read]
+            + [product_recipe(SMALL_BLOCKS, tile, problem.turned() if tile.variant & TURNED else problem, ARCH)
+               for tile in small for problem in read]
+            + [tensor_reduce_recipe(SCHEMES["tf32x3"], tile, ARCH) for tile in small]
             + [tensor_reduce_recipe(scheme, replace(each.default, variant=turned), ARCH) for each in (kernel, FUSED)
                for turned in (0, TURNED)])
 

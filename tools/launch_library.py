@@ -19,7 +19,18 @@ from peakgemm.kernels.bound import bind
 from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import ONCE
-from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, TURNED, half_as_high, product_on, streamed
+from peakgemm.kernels.schemes import (
+    FUSED,
+    PRODUCTS,
+    SCHEMES,
+    SMALL_BLOCKS,
+    STREAMED,
+    TURNED,
+    half_as_high,
+    product_on,
+    small_blocks,
+    streamed,
+)
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.small import SMALL
 from peakgemm.kernels.wide import WIDE
@@ -78,6 +89,8 @@ def main() -> None:
     in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]
     emulated += [(kernel, replace(config, variant=turned), shape) for kernel, config in in_registers
                  for turned in (0, TURNED) for shape in TILED]
+    emulated += [(SMALL_BLOCKS, replace(small_blocks(columns), variant=variant), shape) for columns in (16, 32, 64)
+                 for variant in (0, TURNED) for shape in TILED]
     groups = {"tiled": jobs, "wide": of_wide, "skinny": of_thin, "small": of_small, "tensor": emulated}
     if unknown := set(sys.argv[1:]) - set(groups):
         sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
@@ -86,6 +99,7 @@ def main() -> None:
             split, beta = next(turns)
             one_tile = config.cluster > 1 or (kernel is SPECIALISED and config.variant & ONCE)
             shares = kernel is not SKINNY and "split" in kernel.tunes and not one_tile
+            split = split or 2 if kernel is SMALL_BLOCKS else split  # whose blocks have one tile, or one part of it
             cut = replace(config, split=split) if shares else config
             launched += 1
             if not launch(kernel, cut, shape, ta, tb, beta):

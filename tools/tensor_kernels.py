@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -26,7 +27,7 @@ from peakgemm.cli.console import out, progress
 from peakgemm.emulate.bound import bind
 from peakgemm.emulate.estimate import best, candidates, estimate_us
 from peakgemm.kernels.registry import Kernel
-from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED
+from peakgemm.kernels.schemes import FOUR_TIMES, FUSED, PRODUCTS, SCHEMES, STREAMED, TURNED
 from peakgemm.kernels.short_sums import sliced
 from peakgemm.problem import Config
 from peakgemm.runtime import device
@@ -96,6 +97,8 @@ def judge(rows: Sequence[Row], sm_count: int) -> str:
         for config, us in own.items():
             errors.append(math.log(estimate_us(kernel_of(config), config, problem, limits, sm_count) / us))
         _, config, _ = best(SCHEME, problem, limits, sm_count, sliced=sliced(problem))
+        if config not in own:  # of a record from when sums of long parts of K were carried over four times, too
+            config = replace(config, variant=config.variant & TURNED | FOUR_TIMES)
         costs[name] = own[config] / min(own.values())
     worst = max(costs, key=lambda name: costs[name])
     off, more = math.sqrt(fmean(e * e for e in errors)), geometric_mean(costs.values()) - 1

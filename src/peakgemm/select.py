@@ -158,7 +158,7 @@ _MEASURED = (90,)
 
 
 def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, precision: str, ready: str) -> Choice:
-    """A scheme that was named, or for ``"emulated"`` the faster of fp16x3 and IEEE FFMA."""
+    """A scheme that was named, or for ``"emulated"`` the fastest of fp16x3, tf32x3 in small blocks and IEEE FFMA."""
     limits, p = architecture(arch), problem
     there = schemes_on(limits)
     if precision != "emulated" and precision not in there:
@@ -173,13 +173,12 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
     if nothing or limits.number not in _MEASURED:
         why = "nothing to multiply" if nothing else f"tensor cores were not measured to win on {arch}"
         return replace(ieee, reason=f"IEEE FFMA, {why}: {ieee.reason}")
-    scheme = SCHEMES["fp16x3"]
-    kernel, config, ours = best_emulated(scheme, p, limits, sm_count, ready, sliced(p))
+    kernel, config, ours = best_emulated(None, p, limits, sm_count, ready, sliced(p))
     theirs = _modelled(ieee, p, arch, sm_count)
     if ours < _WORTH * theirs and p.k >= _EMULATED_K:
-        return Choice(kernel, config, "heuristic", f"{scheme.name} on tensor cores, {kernel.idea}: {ours:.0f} us by "
+        return Choice(kernel, config, "heuristic", f"{kernel.name} on tensor cores, {kernel.idea}: {ours:.0f} us by "
                                                    f"the model, IEEE FFMA {theirs:.0f}")
-    return replace(ieee, reason=f"IEEE FFMA: {theirs:.0f} us by the model, {scheme.name} on tensor cores "
+    return replace(ieee, reason=f"IEEE FFMA: {theirs:.0f} us by the model, {kernel.name} on tensor cores "
                                 f"{ours:.0f}; {ieee.reason}")
 
 

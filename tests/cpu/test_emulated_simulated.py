@@ -15,12 +15,14 @@ from peakgemm.kernels.schemes import (
     PRODUCTS,
     ROWS,
     SCHEMES,
+    SMALL_BLOCKS,
     SPLIT_THREADS,
     STREAMED,
     TURNED,
     TWICE,
     emulation,
     half_as_high,
+    small_blocks,
     split_recipe,
     streamed,
     target,
@@ -32,10 +34,13 @@ from peakgemm.simulator.launch import run
 SEED = 7
 CONFIGS = {"64 rows": half_as_high(SCHEMES["fp16x3"]), "tf32x3 of 64": half_as_high(SCHEMES["tf32x3"]),
            "bf16x9 of 64": half_as_high(SCHEMES["bf16x9"]), "narrow": streamed(64),
-           "turned": replace(streamed(128), variant=TURNED), "turned fused": replace(FUSED.default, variant=TURNED)}
+           "turned": replace(streamed(128), variant=TURNED), "turned fused": replace(FUSED.default, variant=TURNED),
+           "small": small_blocks(64), "small of 16": replace(small_blocks(16), variant=TURNED),
+           "small of 32": small_blocks(32)}
 KERNELS = {**PRODUCTS, **dict.fromkeys(CONFIGS, FUSED), "64 rows": PRODUCTS["fp16x3"],
            "tf32x3 of 64": PRODUCTS["tf32x3"], "bf16x9 of 64": PRODUCTS["bf16x9"], "fused": FUSED,
-           **dict.fromkeys(("streamed", "narrow", "turned"), STREAMED)}
+           **dict.fromkeys(("streamed", "narrow", "turned"), STREAMED),
+           **dict.fromkeys(("small", "small of 16", "small of 32"), SMALL_BLOCKS)}
 
 
 def normal(*shape: int, seed: int = SEED) -> Any:
@@ -61,7 +66,7 @@ def within(got: Any, a: Any, b: Any, units: float = 3.0) -> None:
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("name", [*SCHEMES, "64 rows", "tf32x3 of 64", "bf16x9 of 64", "fused", "streamed", "narrow",
-                                  "turned", "turned fused"])
+                                  "turned", "turned fused", "small", "small of 16", "small of 32"])
 def test_layouts(name: str, layout: str) -> None:
     """More than one tile, chunk and stage, with ragged edges; each operand stored either way, rows padded."""
     m, n = {"NN": (130, 131), "NT": (70, 131), "TN": (130, 67), "TT": (70, 131)}[layout]
@@ -81,7 +86,8 @@ def test_layouts(name: str, layout: str) -> None:
     ("64 rows", 1, 0), ("64 rows", 0, 1), ("64 rows", 3, 2), ("bf16x9 of 64", 1, 0),
     ("fused", 1, 1), ("fused", 0, 0), ("fused", 3, 2),
     ("streamed", 1, 1), ("streamed", 0, 0), ("streamed", 3, 2), ("narrow", 2, 0),
-    ("turned", 1, 2), ("turned", 3, 0), ("turned fused", 0, 1), ("turned fused", 2, 0)])
+    ("turned", 1, 2), ("turned", 3, 0), ("turned fused", 0, 1), ("turned fused", 2, 0),
+    ("small", 1, 0), ("small", 3, 1), ("small of 16", 2, 2), ("small of 32", 2, 1)])
 def test_scales_and_persistence(name: str, split: int, variant: int) -> None:
     """Several tiles a block, K shared or not, alpha, beta and another C0; sums carried over once or twice a chunk."""
     m, n, k = 140, 200, 130

@@ -22,6 +22,7 @@ from peakgemm.kernels.schemes import (
     OLDER,
     PRODUCTS,
     SCHEMES,
+    SMALL_BLOCKS,
     STREAMED,
     TURNED,
     TWICE,
@@ -30,6 +31,8 @@ from peakgemm.kernels.schemes import (
     operand,
     product_on,
     scheme_of,
+    small_blocks,
+    split_before,
     streamed,
 )
 from peakgemm.kernels.validity import violations
@@ -64,7 +67,7 @@ class TestChoice:
         for name, scheme in SCHEMES.items():
             for arch, kernels in (("sm_90", PRODUCTS), ("sm_80", OLDER), ("sm_89", OLDER)):
                 chosen = choose(Problem.contiguous(7, 5, 3), arch, SMS, "", name)
-                assert chosen.kernel in (kernels[name], FUSED, STREAMED) and chosen.source == "named"
+                assert chosen.kernel in (kernels[name], FUSED, STREAMED, SMALL_BLOCKS) and chosen.source == "named"
                 assert scheme_of(chosen.kernel) is scheme
                 assert not violations(chosen.kernel, chosen.config, architecture(arch))
         with pytest.raises(InvalidValue, match=r"no such kernel for sm_75, which has none .* use 'emulated'"):
@@ -89,7 +92,8 @@ class TestChoice:
         first, second = (estimate_us(kernel, config, SQUARE, limits, SMS, ready) for ready in ("b", ""))
         assert first < second
         small = Problem.contiguous(640, 640, 640)
-        assert choose(small, "sm_90", SMS, "", "emulated").kernel is FUSED  # B is not split twice
+        chosen = choose(small, "sm_90", SMS, "", "emulated")
+        assert split_before(chosen.kernel, chosen.config) == ""  # B is not split twice
         assert choose(small, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
 
     def test_half_as_high(self) -> None:
@@ -116,7 +120,7 @@ class TestChoice:
         both = emulation(FUSED, FUSED.default, long, SMS, ready_b=0x1000)  # which has no use for panels
         assert (both.split_blocks, both.workspace_bytes) == (0, HEAD + -(-4 * 2 * 784 // 256) * 256)
         assert choose(long, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
-        thin = choose(Problem.contiguous(4096, 16, 4096), "sm_90", SMS, "", "emulated")
+        thin = choose(Problem.contiguous(4096, 8, 4096), "sm_90", SMS, "", "emulated")
         assert scheme_of(thin.kernel) is None  # A comes no faster than FFMAs take it
 
     def test_the_larger_operand_is_split_in_registers(self) -> None:
@@ -176,16 +180,41 @@ class TestChoice:
 
     def test_every_sum_is_carried_over_where_cublas_slices_k(self) -> None:
         for ready in ("", "b"):
-            deep = choose(Problem.contiguous(256, 256, 65536), "sm_90", SMS, "", "emulated", ready)
+            deep = choose(Problem.contiguous(256, 256, 4096), "sm_90", SMS, "", "emulated", ready)
             assert scheme_of(deep.kernel) is SCHEMES["fp16x3"] and deep.config.variant == FOUR_TIMES
+            # Of long parts of K rounding is more than truncation.
+            deeper = choose(Problem.contiguous(256, 256, 65536), "sm_90", SMS, "", "emulated", ready)
+            assert scheme_of(deeper.kernel) is SCHEMES["fp16x3"] and deeper.config.variant == TWICE
         assert choose(Problem.contiguous(256, 256, 65536), "sm_90", SMS, "", "fp16x3").config.variant == 0
+
+    def test_small_blocks(self) -> None:
+        """Where a product is over soon; no more columns than there are, and a part of K for each of a few blocks."""
+        for m, n, k, columns, turned in ((128, 2304, 768, 64, 0), (64, 4096, 1024, 64, 0),
+                                         (16, 11008, 4096, 16, TURNED), (32, 4096, 4096, 32, TURNED)):
+            p = Problem(m, n, k, k, k, n, trans_b=True)
+            chosen = choose(p, "sm_90", SMS, "", "emulated")
+            assert chosen.kernel is SMALL_BLOCKS and "tf32x3" in chosen.reason
+            assert chosen.config.bn == columns and chosen.config.variant & TURNED == turned
+            plan = emulation(chosen.kernel, chosen.config, p, SMS)
+            tiles = -(-max(m, n) // 64) * -(-min(m, n) // 64)
+            assert plan.blocks == tiles * chosen.config.split <= 3 * SMS and plan.split_blocks == 0
+            assert plan.counters == (HEAD, tiles)  # a mark for each tile
+        assert choose(SQUARE, "sm_90", SMS, "", "emulated").kernel is not SMALL_BLOCKS
+
+    @pytest.mark.parametrize(("config", "says"), [
+        (replace(small_blocks(64), bn=128, tn=8), "BN = 128 must be 16, 32 or 64"),
+        (replace(small_blocks(64), bm=128), "BM = 128"), (replace(small_blocks(64), split=0), "split = 0"),
+        (replace(small_blocks(64), stages=1), "stages = 1"), (replace(small_blocks(64), stages=40), "shared memory")])
+    def test_small_blocks_that_are_none(self, config: Config, says: str) -> None:
+        assert not list(violations(SMALL_BLOCKS, small_blocks(64), architecture("sm_90")))
+        assert any(says in text for text in violations(SMALL_BLOCKS, config, architecture("sm_90")))
 
     def test_blocks_share_k_where_tiles_are_few(self) -> None:
         deep = choose(Problem.contiguous(1024, 1024, 16384), "sm_90", SMS, "", "emulated")
         assert scheme_of(deep.kernel) is not None and deep.config.split != 1
         assert choose(Problem.contiguous(2048, 2048, 2048), "sm_90", SMS, "", "emulated").config.split == 1
         named = choose(Problem.contiguous(256, 256, 8192), "sm_90", SMS, "", "tf32x3")
-        assert named.kernel is PRODUCTS["tf32x3"] and named.config.split != 1
+        assert named.kernel is SMALL_BLOCKS and named.config.split != 1
 
 
 class TestMemory:

@@ -129,7 +129,8 @@ def test_paths() -> None:
     assert pg.plan(a, b).last_path() == "ieee"
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1024, 1024, 1024), (1023, 1023, 1023), (16384, 64, 640)])
+@pytest.mark.parametrize(("m", "n", "k"), [(1024, 1024, 1024), (1023, 1023, 1023), (16384, 64, 640),
+                                             (64, 4096, 1024), (4096, 16, 4096)])
 def test_what_is_looked_at_twice_is_not_rerouted(m: int, n: int, k: int) -> None:
     """Zeros, elements that lose bits, magnitudes that change along K: the tensor cores keep them."""
     for planted in ("zero", "tiny", "relu", "grows", "falls"):
@@ -140,7 +141,26 @@ def test_what_is_looked_at_twice_is_not_rerouted(m: int, n: int, k: int) -> None
             a *= torch.exp2(torch.linspace(0, 20 if planted == "grows" else -20, k, device="cuda"))
         plan = pg.plan(a, b, precision="emulated")
         check(plan.execute(a, b), a, b)
-        assert plan.last_path() == "fp16x3", planted
+        assert plan.last_path() in ("fp16x3", "tf32x3"), planted
+
+
+@pytest.mark.parametrize(("planted", "rerouted"), [
+    ("infinity", 64), ("nan", 64), ("huge", 64), ("subnormal", 64), ("diagonal", 64), ("column", 4), ("small", 0)])
+def test_what_small_blocks_reroute(planted: str, rerouted: int) -> None:
+    """Of 64 tiles of K shared by blocks; the others, and whatever is rerouted, come out as promised."""
+    a, b = draw("normal", (64, 1024)), draw("normal", (1024, 4096))
+    if planted in ("infinity", "nan", "huge", "subnormal"):
+        a[3, 5] = {"infinity": float("inf"), "nan": float("nan"), "huge": 2.0**90, "subnormal": 1e-40}[planted]
+    elif planted == "diagonal":
+        a = torch.eye(64, 1024, device="cuda")
+    elif planted == "column":  # few terms in some columns
+        b[7:, ::1024] = 0
+    else:
+        a[3] *= 2.0**-50
+    plan = pg.plan(a, b, precision="emulated")
+    got = plan.execute(a, b)
+    check(got, a, b, exact=planted == "diagonal")
+    assert plan.last_path() == "tf32x3" + (f", {rerouted} of 64 half tiles by ieee" if rerouted else "")
 
 
 def test_identity_is_exact() -> None:

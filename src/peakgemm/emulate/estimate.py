@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from math import sqrt
 
 from ..kernels.registry import Kernel
@@ -13,15 +14,19 @@ from ..kernels.schemes import (
     FOUR_TIMES,
     FUSED,
     ROWS,
+    SCHEMES,
+    SMALL_BLOCKS,
     STREAMED,
     TURNED,
     TWICE,
     Scheme,
+    carried,
     half_as_high,
     operand,
     posed,
     product_on,
     scheme_of,
+    small_blocks,
     streamed,
 )
 from ..kernels.widths import widths
@@ -52,17 +57,28 @@ _FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.4, 0.265, {64:
 _TURNED_ACROSS_US = 1.3  # more for a tile of C^T where rows of C start anywhere: pieces of eight floats
 _START_US, _FUSED_START_US, _STREAMED_START_US, _REDUCE_US = 3.5, 1.8, 4.9, 1.6
 _BANDWIDTH = 0.82
+# Small blocks, by hand to results/h100/experiments-small-blocks.json: an SM's time for a chunk, whichever of its blocks
+# has it, where it has one of them, two or three; the same where sums of 64 columns are carried over four times; of 16
+# columns. More where columns are contiguous in B, and for lines that start anywhere, of each operand; times, where
+# tiles or chunks pass an edge. What is left of the first tiles, and of as many as an SM has at a time after those.
+_SMALL_CHUNK_US, _SMALL_FOUR_TIMES_US, _SMALL_16_US = (0.5, 0.45, 0.42), (0.7, 0.57, 0.49), (0.45, 0.25, 0.25)
+_SMALL_ACROSS_US, _SMALL_SKEW_US, _SMALL_EDGE = 0.055, 0.18, 2.0
+_SMALL_START_US, _SMALL_TILE_US, _SMALL_NEXT_TILES_US = 2.2, 2.0, 4.5
+_SMALL_REDUCE_US, _SMALL_PARTS = 1.0, 0.25  # partial sums that L2 keeps, in the place of those above
+_SMALL_BLOCKS = 3  # of an SM
 # More of a split pass where rows do not start at 16 bytes.
 _UNALIGNED = 1.2
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_SMALL_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96)
 _FLOAT = 4
 # Between equals: tiles whole rather than in equal parts, and those rather than in ranges that end anywhere; both
-# operands split before rather than one.
-_MARGIN, _IN_PARTS, _STREAMED_MARGIN = {1: 1.0, 0: 1.06}, 1.04, 1.012
+# operands split before rather than one, and large tiles rather than small blocks.
+_MARGIN, _IN_PARTS, _STREAMED_MARGIN, _SMALL_MARGIN = {1: 1.0, 0: 1.06}, 1.05, 1.005, 1.05
 # With more rows of tiles, pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
 _CLUSTER_TILES = 32
-# Below, the tensor cores' truncation shows beside FP32's rounding: their sums are carried over twice as often.
-_TWICE_K = 768
+# Below, the tensor cores' truncation shows beside FP32's rounding: their sums are carried over twice as often. Beyond,
+# of a block's k-steps, carrying over four times is more rounding than it saves of truncation.
+_TWICE_K, _FOUR_TIMES_K = 768, {"fp16x3": 4096, "tf32x3": 2048}
 
 
 def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architecture, sm_count: int,
@@ -78,6 +94,8 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
         ready = "b" if ready == "a" else "a"
     four_times = config.variant & ~TURNED == FOUR_TIMES
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
+    if kernel == SMALL_BLOCKS:
+        return _small_blocks_us(config, p, bandwidth, sm_count)
     slow = _UNALIGNED if min(widths(p)) < 4 else 1.0
     chunks, tiles = -(-p.k // scheme.chunk), _tiles(config, problem)
     count, tile = max(p.batch.count, 1), _TILE_US
@@ -130,20 +148,48 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
     return begin + max(turns, tile + memory + min(memory, _RAMP_US)) + reduce
 
 
-def best(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int, ready: str = "",
+def _small_blocks_us(config: Config, p: Problem, bandwidth: float, sm_count: int) -> float:
+    """The same of `SMALL_BLOCKS`; ``p`` as it sees it, ``bandwidth`` in bytes a microsecond."""
+    count = max(p.batch.count, 1)
+    blocks = -(-p.m // config.bm) * -(-p.n // config.bn) * count * config.split
+    four_times = config.variant & ~TURNED == FOUR_TIMES and config.bn == 64
+    each = _SMALL_16_US if config.bn == 16 else _SMALL_FOUR_TIMES_US if four_times else _SMALL_CHUNK_US
+    chunk = each[min(-(-blocks // sm_count), _SMALL_BLOCKS) - 1]
+    chunk += _SMALL_ACROSS_US * (not p.trans_b) + _SMALL_SKEW_US * sum(width < 4 for width in widths(p))
+    chunk *= _SMALL_EDGE if p.m % config.bm or p.n % config.bn or p.k % config.bk else 1.0
+    chunks = -(-p.k // config.bk)
+    turns = -(-blocks // sm_count) * -(-chunks // config.split) * chunk
+    turns += (-(-blocks // (_SMALL_BLOCKS * sm_count)) - 1) * _SMALL_NEXT_TILES_US
+    # An SM that has one block has half its share of what moves under way: it reaches the root of that.
+    memory = _FLOAT * count * (p.m * p.k + p.k * p.n + p.m * p.n) / bandwidth
+    memory /= sqrt(min(1.0, blocks / (2 * sm_count)))
+    reduce = _SMALL_REDUCE_US + _SMALL_PARTS * 2 * blocks * config.bm * config.bn * _FLOAT / bandwidth
+    return _SMALL_START_US + _SMALL_TILE_US + max(turns, memory) + (reduce if config.split > 1 else 0.0)
+
+
+def best(scheme: Scheme | None, problem: Problem, arch: Architecture, sm_count: int, ready: str = "",
          sliced: bool = False) -> tuple[Kernel, Config, float]:
     """The kernel and configuration that the model thinks fastest, and its microseconds; of near equals the simplest.
 
+    ``scheme`` None: fp16x3, or tf32x3 in small blocks.
+
     ``sliced``: cuBLAS, whose errors are the measure, cuts K of such products into many short sums. Of positive numbers
     the tensor cores' truncation is then more than cuBLAS's rounding (256 x 256 x 4096, uniform: 1.5 eps in the mean
-    against 0.5), unless every wgmma's sum is carried over.
+    against 0.5), unless every wgmma's sum is carried over. Where a block adds up many k-steps rounding is the larger
+    part: sums that are carried over half as often err less (512 x 512 x 32768, uniform: 0.90 eps instead of 1.00, of
+    elements half of which are zero 0.87 instead of 1.11; cuBLAS 1.08 and 0.73).
     """
     def rank(one: tuple[Kernel, Config, float]) -> float:
         kernel, config, us = one
-        margin = _STREAMED_MARGIN if kernel == STREAMED and not ready else 1.0
+        margin = _SMALL_MARGIN if kernel == SMALL_BLOCKS else 1.0
+        if kernel == STREAMED and not ready:
+            margin = _STREAMED_MARGIN
         return us * _MARGIN.get(config.split, _IN_PARTS) * margin
 
-    return min(candidates(scheme, problem, arch, sm_count, ready, sliced), key=rank)
+    found = candidates(scheme or SCHEMES["fp16x3"], problem, arch, sm_count, ready, sliced)
+    if scheme is None and arch.number == 90:
+        found = chain(found, _in_small_blocks(problem, arch, sm_count, sliced))
+    return min(found, key=rank)
 
 
 def candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: int,
@@ -162,11 +208,39 @@ def candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: i
             for turned in (0, TURNED) if problem.n > problem.m else (0,):
                 found += [(one, _varied(tile, variant | turned)) for one, tile in (
                     (FUSED, FUSED.default), (STREAMED, streamed(64)), (STREAMED, streamed(128)))]
+        if scheme_of(SMALL_BLOCKS) is scheme:
+            yield from _in_small_blocks(problem, arch, sm_count, sliced)
     for kernel, config in found:
         whole = not kernel.wgmma or config.cluster > 1 or config.bm < ROWS
         for split in [1] if whole else _ways(scheme, config, problem, sm_count):
-            one = sharing(config, split)
+            one = sharing(_for_long_ranges(scheme, config, split, problem, sm_count), split)
             yield kernel, one, estimate_us(kernel, one, problem, arch, sm_count, ready)
+
+
+def _in_small_blocks(problem: Problem, arch: Architecture, sm_count: int,
+                     sliced: bool) -> Iterator[tuple[Kernel, Config, float]]:
+    """As `candidates`: no more columns than there are, and no more blocks than there is room for at a time."""
+    variant = FOUR_TIMES if sliced else TWICE if problem.k < _TWICE_K else 0
+    for turned in (0, TURNED):
+        across = problem.m if turned else problem.n
+        columns = next((few for few in (16, 32) if across <= few), 64)
+        if turned and columns == 64:
+            continue
+        tile = _varied(small_blocks(columns), carried(columns, variant) | turned)
+        tiles, chunks = _tiles(tile, problem), -(-problem.k // tile.bk)
+        for split in (1, *_SMALL_SPLITS):
+            if split == 1 or (tiles * split <= _SMALL_BLOCKS * sm_count and 3 * split <= chunks):
+                one = sharing(_for_long_ranges(SCHEMES[SMALL_BLOCKS.name], tile, split, problem, sm_count), split)
+                yield SMALL_BLOCKS, one, estimate_us(SMALL_BLOCKS, one, problem, arch, sm_count)
+
+
+def _for_long_ranges(scheme: Scheme, config: Config, split: int, problem: Problem, sm_count: int) -> Config:
+    """``config``, or where it carries sums over four times and a block adds up many k-steps one that does so twice."""
+    tiles = _tiles(config, problem)
+    parts = max(1.0, sm_count / tiles) if split == 0 else split
+    if config.variant & ~TURNED != FOUR_TIMES or problem.k < parts * _FOUR_TIMES_K.get(scheme.name, 0):
+        return config
+    return _varied(config, config.variant & TURNED | TWICE, config.cluster)
 
 
 @cache

@@ -117,6 +117,34 @@ FUSED = Kernel(
     tunes=frozenset({"stages", "raster", "producers", "registers", "variant", "split"}))
 
 
+def _small_ring(c: Config) -> int:
+    """Bytes of the planes of a chunk of B and the stages (lines that start anywhere have four words more); or of what
+    is staged of results, or an IEEE half tile needs for each 64 rows."""
+    operands = c.bk * (c.bm + c.bn) + 4 * (max(c.bm, c.bk) + max(c.bn, c.bk))
+    return max(4 * (2 * c.bk * c.bn + c.stages * operands), 4 * c.bn * (c.bm + 8), 4 * c.bm * (c.bn + 8),
+               c.bm // (ROWS // 2) * _ieee_bytes() // 2)
+
+
+# is split by TF32, in small blocks: for products that are over before large tiles have begun to overlap anything.
+SMALL_BLOCKS = Kernel(
+    -1, "tf32x3", "small blocks, several an SM, that split what they multiply",
+    Config(64, 64, SCHEMES["tf32x3"].chunk, 8, 4, stages=3, raster=8, min_blocks=3, producers=32), "small blocks",
+    _small_ring, dynamic=True, cp_async=True, folder="tensor", source_name="small_blocks",
+    defines={"SCHEME": SCHEMES["tf32x3"].code},
+    tunes=frozenset({"bn", "tn", "stages", "raster", "min_blocks", "variant", "split"}))
+
+
+@cache
+def small_blocks(columns: int) -> Config:
+    """The configuration of `SMALL_BLOCKS` for tiles of 16, 32 or 64 columns."""
+    return replace(SMALL_BLOCKS.default, bn=columns, tn=columns // 16)
+
+
+def carried(columns: int, variant: int) -> int:
+    """How often sums are carried over in `SMALL_BLOCKS` where ``variant`` is asked for: as often as costs nothing."""
+    return variant or TWICE if columns < 64 else variant
+
+
 @cache
 def streamed(columns: int) -> Config:
     """The configuration of `STREAMED` for tiles of 64 or 128 columns."""
@@ -140,7 +168,7 @@ def posed(config: Config, problem: Problem) -> Problem:
 
 def scheme_of(kernel: Kernel) -> Scheme | None:
     """The scheme of a tensor-core kernel; None: it is an FFMA kernel."""
-    if kernel in (FUSED, STREAMED):
+    if kernel in (FUSED, STREAMED, SMALL_BLOCKS):
         return SCHEMES[kernel.name]
     return SCHEMES[kernel.name] if kernel in (PRODUCTS.get(kernel.name), OLDER.get(kernel.name)) else None
 
@@ -216,7 +244,7 @@ def split_before(kernel: Kernel, config: Config) -> str:
 
 def _panels(kernel: Kernel) -> str:
     """The same of the problem as the kernel sees it."""
-    return "" if kernel == FUSED else "b" if kernel == STREAMED else "ab"
+    return "" if kernel in (FUSED, SMALL_BLOCKS) else "b" if kernel == STREAMED else "ab"
 
 
 def emulation(kernel: Kernel, config: Config, problem: Problem, sm_count: int, ready_a: int = 0,
@@ -240,14 +268,15 @@ def emulation(kernel: Kernel, config: Config, problem: Problem, sm_count: int, r
                            f"or panels, the limit is {MAX_BLOCKS}; split the product")
     split_a, split_b = "a" in before and not ready_a, "b" in before and not ready_b
     in_a, in_b = a.bytes * split_a, b.bytes * split_b
-    marks = 0 if before == "ab" else 2 * tiles  # of each half tile, whether it was rerouted
+    marks = 0 if before == "ab" else config.bm // 64 * tiles  # of each half tile, whether it was rerouted
     first = HEAD + -(-4 * marks // 256) * 256  # panel
     ahead = first + in_a + in_b
     clusters = sm_count // config.cluster
     blocks, partial, reduce_blocks = min(tiles, clusters) * config.cluster, 0, 0
     gemm = arguments(p, tiles, 0, 0, 0, cut(down, across, config.raster))
-    if config.split != 1:
-        shared = schedule(config, p, sm_count)
+    if config.split != 1 or kernel == SMALL_BLOCKS:  # whose blocks have one tile each, or one range of its k-steps
+        shared = (schedule(config, p, sm_count) if kernel != SMALL_BLOCKS else
+                  schedule(replace(config, min_blocks=1), p, tiles * config.split))
         blocks, gemm, partial = shared.blocks, shared.arguments, shared.workspace_bytes
         reduce_blocks = shared.shared * (config.bm * config.bn // (4 * REDUCE_THREADS))
     meet = a.bytes + b.bytes > _L2_BYTES and tiles >= 2 * clusters
@@ -276,9 +305,11 @@ def product_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) 
     """What a product kernel is compiled from; of the problem, as it sees it, how operands are read that were not split
     before."""
     macros = config.macros() | dict(kernel.defines)
-    if kernel in (FUSED, STREAMED):
-        right = _reading(problem) if kernel == FUSED else {}
+    if kernel in (FUSED, STREAMED, SMALL_BLOCKS):
+        right = _reading(problem) if kernel != STREAMED else {}
         macros |= right | {"TRANS_A": int(problem.trans_a), "WIDTH_A": widths(problem)[0]}
+    if kernel == SMALL_BLOCKS:
+        macros["WIDTH_B"] = widths(problem)[1]
     return Recipe(kernel.source, kernel.entry, target(arch), macros, kernel.path.name)
 
 

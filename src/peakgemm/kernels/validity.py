@@ -267,6 +267,17 @@ def _streamed(c: Config) -> Iterator[str]:
         yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
 
 
+def _small_blocks(c: Config) -> Iterator[str]:
+    """A warpgroup of 64 rows, and a warp that copies for it."""
+    yield from _exactly(c, bm=64, bk=32, tm=8, tn=c.bn // 16, slices=1, cluster=1, producers=32, registers=0)
+    if c.bn not in (16, 32, 64):
+        yield f"BN = {c.bn} must be 16, 32 or 64: columns that wgmma has, and 32 registers of sums"
+    if c.split == 0:
+        yield "split = 0: a block has one tile, or one part of it; use 1 or more"
+    if c.stages < 2:
+        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+
+
 def _mma(c: Config) -> Iterator[str]:
     """Eight warps of 64 x 32, a stage of 64 bytes a row."""
     yield from _exactly(c, bm=128, bn=128, tm=8, tn=8)
@@ -282,7 +293,7 @@ def _split_tile(c: Config) -> Iterator[str]:
 
 _SHAPES = {
     "split tile": _split_tile,
-    "wgmma": _wgmma, "fused": _fused, "streamed": _streamed, "mma": _mma,
+    "wgmma": _wgmma, "fused": _fused, "streamed": _streamed, "mma": _mma, "small blocks": _small_blocks,
     "specialised": _specialised, "staged": _carried, "skinny": skinny.constraints,
     "small": small.constraints, "wide": wide.shape,
     "one output": _one_output, "direct": _direct, "square tile": _square_tile, "one float4": _one_float4,

@@ -13,7 +13,8 @@ struct Output {
   float alpha, beta;
   int rows, columns;  // from there to the edge; of a slot all of a row (or column) is written
   bool pairs;         // two neighbours may be stored at once,
-  bool plain;         // and four anywhere in the tile, all of which is inside, with nothing to be added
+  bool whole;         // all of the tile is inside, with nothing to be added,
+  bool plain;         // and four may be stored at once anywhere in it
 
   __device__ __forceinline__ Output(const Gemm& g, Place place, const float* C0, float* C, float* partial, int slot) {
     rows = TURNED && slot >= 0 ? BM : g.M - place.m;
@@ -35,8 +36,8 @@ struct Output {
       beta = g.beta;
     }
     pairs = ldc % 2 == 0 && reinterpret_cast<unsigned long long>(c) % 8 == 0;
-    plain = ldc % 4 == 0 && reinterpret_cast<unsigned long long>(c) % 16 == 0 && beta == 0.f && rows >= BM &&
-            columns >= BN;
+    whole = beta == 0.f && rows >= BM && columns >= BN;
+    plain = whole && ldc % 4 == 0 && reinterpret_cast<unsigned long long>(c) % 16 == 0;
   }
 
   __device__ __forceinline__ float scaled(int row, int column, float sum) const {
@@ -66,24 +67,18 @@ struct Output {
   // What a warp has staged: from there on, whole lines. Little code, on purpose: with a store for each of a thread's 64
   // sums, where jumps past its tests each missed the instruction cache, a tile took 3 to 4 us more.
   __device__ __forceinline__ void store_rows(const float* staged, int row, int column, int lane) const {
-    // All is read before the first is stored: the compiler takes what is stored for what may be read next.
-    if (plain) {
+    if (TURNED && plain) {  // two lanes have a column's eight rows, a whole sector
+      // All is read before the first is stored: the compiler takes what is stored for what may be read next.
       float4 v[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (TURNED) {  // two lanes have a column's eight rows, a whole sector
-          const float* const from = staged + lane % 2 * 4 * STAGED_PITCH + 16 * i + lane / 2;
-          v[i] = make_float4(from[0], from[STAGED_PITCH], from[2 * STAGED_PITCH], from[3 * STAGED_PITCH]);
-        } else {
-          v[i] = *reinterpret_cast<const float4*>(staged + (2 * i + lane / 16) * STAGED_PITCH + lane % 16 * 4);
-        }
+        const float* const from = staged + lane % 2 * 4 * STAGED_PITCH + 16 * i + lane / 2;
+        v[i] = make_float4(from[0], from[STAGED_PITCH], from[2 * STAGED_PITCH], from[3 * STAGED_PITCH]);
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float* const to = TURNED ? at(row + lane % 2 * 4, column + 16 * i + lane / 2)
-                                 : at(row + 2 * i + lane / 16, column + lane % 16 * 4);
-        *reinterpret_cast<float4*>(to) = make_float4(alpha * v[i].x, alpha * v[i].y, alpha * v[i].z, alpha * v[i].w);
-      }
+      for (int i = 0; i < 4; ++i)
+        *reinterpret_cast<float4*>(at(row + lane % 2 * 4, column + 16 * i + lane / 2)) =
+            make_float4(alpha * v[i].x, alpha * v[i].y, alpha * v[i].z, alpha * v[i].w);
       return;
     }
     if (beta == 0.f) {

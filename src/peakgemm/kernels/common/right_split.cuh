@@ -15,10 +15,6 @@ static_assert(SCHEME == FP16X3 && PART == 16, "what is looked for in elements; a
 __device__ __forceinline__ void store_shared(unsigned to, unsigned word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
-__device__ __forceinline__ void store_shared(unsigned to, const unsigned (&words)[4]) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-               ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
-}
 
 // A producer's part in it. Magnitudes are integers: the bits of a float shifted left, which drops the sign.
 struct Right {

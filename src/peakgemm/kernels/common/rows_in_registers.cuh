@@ -49,6 +49,12 @@ __device__ __forceinline__ void copy16_where(bool wanted, unsigned to, const flo
       "cp.async.cg.shared.global [%0], [%1], 16, p;}" ::"r"(to), "l"(from), "r"(static_cast<int>(wanted)) : "memory");
 }
 
+// Whether all rows of a tile end where another one begins, so that what is past the end of K may be that one; `rows`: to
+// the edge. Who splits B as well has no registers for it.
+__device__ __forceinline__ bool next_row_follows(const Emulated& e, int rows) {
+  return !SPLIT_B && e.a_row == e.g.K && e.g.K >= CHUNK && rows > BM;
+}
+
 // The part that one of COPIERS threads has in copying, 16 bytes at a time. What can be had from the launch's arguments
 // is not kept: producers have few registers, and one that is spilled comes back behind all copies that are under way.
 template <bool K_INNER, int WIDTH>
@@ -65,8 +71,8 @@ struct RowCopies {
 
   // A chunk to the stage `to`, of which K has `left`; on to this warpgroup's next. What lies past the edge counts
   // nowhere, as B's planes are zero from K on and results of rows from M on are not stored. There are copies of what
-  // lies before it, or zeros: copies with a predicate take so long that all wait for the tiles at the edge (1023 x 1024
-  // x 1024: 39.6 us; 29.3 with addresses that stand still).
+  // lies before it, past the end of K of the next row, or zeros: copies with a predicate take so long that all wait for
+  // the tiles at the edge (1023 x 1024 x 1024: 39.6 us; 29.3 with addresses that stand still).
   __device__ __forceinline__ void copy(unsigned to, int left, int thread, const Emulated& e) {
     const long long line = anew(K_INNER ? e.a_row : e.a_col);
     const Layout lines(first, line);
@@ -79,7 +85,8 @@ struct RowCopies {
     const float* from = first + line_at * line + x;
     const unsigned place = to + (line_at * Layout::PITCH + x_at) * 4;
     const bool careful = before + line_at * line + x < 0;  // the first of four is before A
-    const bool whole = there && x + 4 <= length && !careful;
+    const bool next_row = K_INNER && next_row_follows(e, rows);
+    const bool whole = there && (x + 4 <= length || next_row) && !careful;
     if (whole && lines_there >= Layout::LINES) {
 #pragma unroll
       for (int i = 0; i < ROUNDS; ++i) copy16_if(true, swizzled(place, line_at, i), from + i * BELOW * line);
@@ -100,7 +107,7 @@ struct RowCopies {
     if (!Layout::ALIGNED_LINES && thread < Layout::LINES) {
       const int skew = lines.skew(thread), last = Layout::LENGTH - skew;
       copy_piece(to + (thread * Layout::PITCH + Layout::LENGTH) * 4, first + thread * line + last,
-                 thread < lines_there && skew ? length - last : 0, 0);
+                 thread < lines_there && skew ? next_row ? 4 : length - last : 0, 0);
     }
     first += HELPERS * CHUNK * (K_INNER ? 1 : line);
     before = 4;

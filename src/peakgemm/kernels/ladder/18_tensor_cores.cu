@@ -23,6 +23,7 @@
 #include "common/bulk.cuh"
 #include "common/mbarrier.cuh"
 #include "common/narrow.cuh"
+#include "common/wgmma_fences.cuh"
 #include "common/wgmma.cuh"
 #include "common/split_tile.cuh"
 

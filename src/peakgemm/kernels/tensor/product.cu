@@ -20,6 +20,7 @@
 #include "common/cluster.cuh"
 #include "common/narrow.cuh"
 #include "common/split_panel.cuh"
+#include "common/wgmma_fences.cuh"
 #include "common/wgmma.cuh"
 #include "common/guard.cuh"
 #include "common/mma.cuh"
@@ -27,6 +28,7 @@
 #include "common/output.cuh"
 #include "common/ieee_tile.cuh"
 #include "common/tensor_tile.cuh"
+#include "common/reroute.cuh"
 
 constexpr int A_HALF = PLANES * A_PLANE;
 constexpr int STAGE = A_HALF + HALF;   // half a chunk of A, then of B

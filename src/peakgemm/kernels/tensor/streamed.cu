@@ -20,11 +20,13 @@
 #include "common/mbarrier.cuh"
 #include "common/narrow.cuh"
 #include "common/split_panel.cuh"
+#include "common/wgmma_fences.cuh"
 #include "common/wgmma.cuh"
 #include "common/guard.cuh"
 #include "common/output.cuh"
 #include "common/ieee_tile.cuh"
 #include "common/tensor_tile.cuh"
+#include "common/reroute.cuh"
 #include "common/wgmma_registers.cuh"
 
 constexpr int COPIERS = 128, HELPERS = PRODUCERS / COPIERS;  // warpgroups that take turns at copying a chunk
@@ -67,6 +69,7 @@ constexpr int DEALT = 65536 / (COMPUTE + PRODUCERS) / 8 * 8 * (COMPUTE + PRODUCE
 constexpr int PRODUCER_REGISTERS = (DEALT - COMPUTE * REGISTERS) / PRODUCERS / 8 * 8;
 
 #if SPLIT_B
+#include "common/store_words.cuh"
 #include "common/right_split.cuh"
 #else
 #include "common/right_panels.cuh"
@@ -247,7 +250,8 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
     const Output out(g, here, C0, C, reinterpret_cast<float*>(workspace + e.partial_offset), s.slot);
     broken |= right.sparse(e, workspace, here);
     // Of k-steps past the end of K there may be copies (RowCopies): so many may have been counted too many.
-    const int copies = TRANS_A && s.end == chunks ? chunks * CHUNK - g.K : 0;
+    const bool copied = TRANS_A || next_row_follows(e, g.M - here.m);
+    const int copies = copied && s.end == chunks ? chunks * CHUNK - g.K : 0;
     if (__any_sync(~0u, copies | a.missing[0] | a.missing[1])) {
       int count[2];
 #pragma unroll

@@ -13,9 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 RECORD = json.loads((ROOT / "results" / "sm_90" / "library-counters.json").read_text(encoding="utf-8"))
 # NVRTC does not make the same PTX of a source every time (test_profiler_agreement): a few narrow accesses more or less,
-# for instance one load more in each warp of 1024 x 16 x 512, of 40 loads and 1896 instructions, in one process of six.
+# for instance one load more in each warp of 1024 x 16 x 512, of 40 loads and 1896 instructions, in one process of six,
+# and once two.
 SLACK = 0.02  # of a counter
-ACCESSES = 0.001  # of the launch's instructions
+ACCESSES = 0.0011  # of the launch's instructions: two in 1896
 
 
 def load() -> ModuleType:

@@ -342,6 +342,26 @@ def test_few_terms_at_the_end_of_k(name: str, layout: str, split: int) -> None:
     assert (c == chain).mean() > 0.999
 
 
+@pytest.mark.parametrize("k", [70, 97])
+@pytest.mark.parametrize("name", ["streamed", "narrow"])
+def test_the_next_row_past_the_end_of_k(name: str, k: int) -> None:
+    """Rows that lie close together are copied on into the next one: neither its zeros nor its elements count for the
+    row before, and an infinity at the head of a tile does no harm to the last row of the tile before."""
+    m, n = 140, 64
+    for planted in ("nothing", "few", "enough", "infinity"):
+        a, b, c = normal(m, k), normal(k, n, seed=1), np.full((m, n), np.nan, np.float32)
+        if planted in ("few", "enough"):
+            a[5, 10 if planted == "few" else 40:] = 0
+        elif planted == "infinity":
+            a[128, 0] = np.inf
+        rerouted = product(name, Problem.contiguous(m, n, k), a, b, c)
+        # The half tile above an infinity has copied it: it comes out by FFMAs, and right.
+        assert rerouted == {"nothing": 0, "few": 1, "enough": 0, "infinity": 2}[planted]
+        finite = np.isfinite(a).all(1)
+        within(c[finite], a[finite], b, 8)
+        assert (c[~finite] == np.copysign(np.inf, b[0])).all()
+
+
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("name", ["fused", "turned fused", "narrow"])
 def test_what_lies_between_rows_counts_nowhere(name: str, layout: str) -> None:

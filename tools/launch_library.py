@@ -1,8 +1,8 @@
 """Launch every kernel and configuration of the library on awkward shapes, for compute-sanitizer; results are checked.
 
-    python tools/launch_library.py [tiled | wide | skinny | small | tensor]...     only these: FFMA kernels of tiles, of
-                                                                                   wide ones, of thin products and
-                                                                                   small ones, tensor-core ones
+    python tools/launch_library.py [tiled | wide | skinny | small | tensor | blocks]...     only these: FFMA kernels of
+                                                                  tiles, of wide ones, of thin products and small
+                                                                  ones, tensor-core ones of large tiles, small blocks
 """
 
 from __future__ import annotations
@@ -89,9 +89,10 @@ def main() -> None:
     in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]
     emulated += [(kernel, replace(config, variant=turned), shape) for kernel, config in in_registers
                  for turned in (0, TURNED) for shape in TILED]
-    emulated += [(SMALL_BLOCKS, replace(small_blocks(columns), variant=variant), shape) for columns in (16, 32, 64)
-                 for variant in (0, TURNED) for shape in TILED]
-    groups = {"tiled": jobs, "wide": of_wide, "skinny": of_thin, "small": of_small, "tensor": emulated}
+    blocks = [(SMALL_BLOCKS, replace(small_blocks(columns), variant=variant), shape) for columns in (16, 32, 64)
+              for variant in (0, TURNED) for shape in TILED]
+    groups = {"tiled": jobs, "wide": of_wide, "skinny": of_thin, "small": of_small, "tensor": emulated,
+              "blocks": blocks}
     if unknown := set(sys.argv[1:]) - set(groups):
         sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
     for kernel, config, shape in (job for name in sys.argv[1:] or groups for job in groups[name]):

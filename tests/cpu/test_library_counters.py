@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,16 +13,16 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+TOOL = ROOT / "tools" / "library_counters.py"
 RECORD = json.loads((ROOT / "results" / "sm_90" / "library-counters.json").read_text(encoding="utf-8"))
 # NVRTC does not make the same PTX of a source every time (test_profiler_agreement): a few narrow accesses more or less,
-# for instance one load more in each warp of 1024 x 16 x 512, of 40 loads and 1896 instructions, in one process of six,
-# and once two.
+# for instance one load more in each warp of 1024 x 16 x 512, of 40 loads and 1896 instructions, in one process of six.
 SLACK = 0.02  # of a counter
-ACCESSES = 0.0011  # of the launch's instructions: two in 1896
+ACCESSES = 0.001  # of the launch's instructions
 
 
 def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("library_counters_tool", ROOT / "tools" / "library_counters.py")
+    spec = importlib.util.spec_from_file_location("library_counters_tool", TOOL)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -40,11 +42,28 @@ def test_every_case_has_a_row() -> None:
     assert all(row["max_error"] < 5 for row in RECORD["rungs"])
 
 
+def elsewhere(job: tuple[str, int, str]) -> Any:
+    """The row by a new process."""
+    code = f"import json, runpy; print(json.dumps(runpy.run_path({str(TOOL)!r})['row'](*{job!r})))"
+    return json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+
+def differing(found: Any, kept: Any) -> dict[str, Any]:
+    """The launches whose counters are not those that were kept."""
+    return {kernel: counters for kernel, counters in found["launches"].items()
+            if counters != pytest.approx(kept["launches"][kernel], rel=SLACK,
+                                         abs=ACCESSES * counters["warp_instructions"])}
+
+
 @pytest.mark.parametrize("job", [JOBS[i] for i in (6, 9, 11, 12, -5)], ids=lambda job: f"{job[2]} {job[0]}")
-def test_the_record_is_of_todays_kernels(job: tuple[str, int, str], cold: Path) -> None:
-    """Of programs compiled by themselves: beside others, in threads, NVRTC 13.4 makes other loops once in a while."""
+def test_the_record_is_of_todays_kernels(job: tuple[str, int, str], cold: Path,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of programs compiled by themselves: beside others, in threads, NVRTC 13.4 makes other loops once in a while, by
+    itself seldom (once two loads more in a warp), so there are three tries."""
     found, kept = tool.row(*job), recorded(job[2], job[0])
     assert (found["kernel"], found["config"]) == (kept["kernel"], kept["config"])
-    for kernel, counters in found["launches"].items():
-        accesses = ACCESSES * counters["warp_instructions"]
-        assert counters == pytest.approx(kept["launches"][kernel], rel=SLACK, abs=accesses), kernel
+    for attempt in range(2):
+        if differing(found, kept):
+            monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(cold / str(attempt)))
+            found = elsewhere(job)
+    assert not differing(found, kept), kept["launches"]

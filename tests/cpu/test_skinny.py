@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -36,6 +39,15 @@ SENTINEL = -777.25
 def compiled(config: Config, problem: Problem, arch: str = "sm_90", kind: Any = "cubin") -> Compiled:
     return compile_source(SKINNY.source, SKINNY.entry, arch, config.macros() | skinny.specialisation(problem), kind,
                           name=SKINNY.path.name)
+
+
+def compiled_elsewhere(config: Config, problem: Problem) -> None:
+    """Into the cache, by a new process."""
+    job = (SKINNY.source, SKINNY.entry, "sm_90", config.macros() | skinny.specialisation(problem), "cubin",
+           SKINNY.path.name)
+    code = "import pickle, sys; from peakgemm.runtime.compile import compile_source as make; " \
+           "make(*pickle.load(sys.stdin.buffer))"
+    subprocess.run([sys.executable, "-c", code], input=pickle.dumps(job), check=True)
 
 
 def simulated(config: Config, p: Problem, a: Any, b: Any, c: Any, c0: Any) -> None:
@@ -192,12 +204,19 @@ def test_compiles_without_spill(arch: str, widths: Sequence[int], layouts: Seque
 
 @pytest.mark.parametrize("columns", [1, 8, 16])
 @pytest.mark.parametrize("swapped", [False, True], ids=["along K", "along the rows"])
-def test_loads_are_under_way_together(columns: int, swapped: bool, cold: Path) -> None:
-    """NVRTC 13.4 makes another loop once in a while, with a word or two more from shared memory: beside others, in
-    threads, in two of four runs from an empty cache, by itself seldom."""
+def test_loads_are_under_way_together(columns: int, swapped: bool, cold: Path,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a compilation by itself: beside others, in threads, NVRTC 13.4 makes another loop once in a while, with a word
+    more from shared memory (two of four runs from an empty cache); by itself seldom, so there are three tries."""
     problem = large(columns, swapped, False, False)
     config = next(iter(skinny.configurations(problem, 132)))
-    loop = main_loop(parse(disassemble(compiled(config, problem).code, "sm_90")))
+    for attempt in range(3):
+        if attempt:  # what one process has made it makes again
+            monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(cold / str(attempt)))
+            compiled_elsewhere(config, problem)
+        loop = main_loop(parse(disassemble(compiled(config, problem).code, "sm_90")))
+        if loop is not None and set(mix(loop.instructions).widths["LDS"]) == {"128"}:
+            break
     assert loop is not None
     wide = [i for i, x in enumerate(loop.instructions) if x.base == "LDG" and ".128" in x.opcode]
     patches = config.bk // (4 * config.slices)
@@ -209,8 +228,7 @@ def test_loads_are_under_way_together(columns: int, swapped: bool, cold: Path) -
     assert not arriving & {r for x in after if x.is_ffma for r in re.findall(r"R\d+", x.text)}
     found = mix(loop.instructions)
     assert found.ffma == 16 * patches * columns
-    words = found.widths["LDS"]
-    assert words["128"] and sum(words.values()) - words["128"] <= 2
+    assert set(found.widths["LDS"]) == {"128"}
     assert "BAR" not in {x.base for x in loop.instructions}
 
 

@@ -238,7 +238,7 @@ def _for_long_ranges(scheme: Scheme, config: Config, split: int, problem: Proble
     """``config``, or where it carries sums over four times and a block adds up many k-steps one that does so twice."""
     tiles = _tiles(config, problem)
     parts = max(1.0, sm_count / tiles) if split == 0 else split
-    if config.variant & ~TURNED != FOUR_TIMES or problem.k < parts * _FOUR_TIMES_K.get(scheme.name, 0):
+    if config.variant & ~TURNED != FOUR_TIMES or problem.k < parts * _FOUR_TIMES_K[scheme.name]:
         return config
     return _varied(config, config.variant & TURNED | TWICE, config.cluster)
 

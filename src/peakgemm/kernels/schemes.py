@@ -305,11 +305,11 @@ def product_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) 
     """What a product kernel is compiled from; of the problem, as it sees it, how operands are read that were not split
     before."""
     macros = config.macros() | dict(kernel.defines)
+    a, b = widths(problem)
     if kernel in (FUSED, STREAMED, SMALL_BLOCKS):
-        right = _reading(problem) if kernel != STREAMED else {}
-        macros |= right | {"TRANS_A": int(problem.trans_a), "WIDTH_A": widths(problem)[0]}
-    if kernel == SMALL_BLOCKS:
-        macros["WIDTH_B"] = widths(problem)[1]
+        macros |= {"TRANS_A": int(problem.trans_a), "WIDTH_A": a}
+    if kernel in (FUSED, SMALL_BLOCKS):  # the fused kernel reads B's rows by words where its columns are contiguous
+        macros |= {"TRANS_B": int(problem.trans_b), "WIDTH_B": b if problem.trans_b or kernel == SMALL_BLOCKS else 1}
     return Recipe(kernel.source, kernel.entry, target(arch), macros, kernel.path.name)
 
 

@@ -27,7 +27,7 @@
 #include "common/ieee_tile.cuh"
 #include "common/reroute.cuh"
 #include "common/wgmma_fences.cuh"
-#include "common/wgmma_tf32.cuh"
+#include "common/wgmma_registers.cuh"
 
 constexpr int COMPUTE = 2 * BM, COPIERS = PRODUCERS;  // threads: a warpgroup has 64 rows
 #include "common/raw_panel.cuh"
@@ -37,7 +37,7 @@ using PanelB = RawPanel<TRANS_B, WIDTH_B, BN, true>;
 constexpr int STAGE = PanelA::BYTES + PanelB::BYTES;
 constexpr int B_PLANE = BN * 64, B_HALF = 2 * B_PLANE;  // bytes, of sixteen k-steps
 constexpr int TIMES = VARIANT % 4 == 2 ? 4 : VARIANT % 4 == 1 ? 2 : 1;  // that sums are carried over in a chunk,
-constexpr int APART = TIMES * SUMS <= 32 ? TIMES : 1;  // from arrays of their own where registers suffice
+constexpr int APART = TIMES * STRIP_SUMS <= 32 ? TIMES : 1;  // from arrays of their own where registers suffice
 static_assert(SCHEME == TF32X3 && BK == CHUNK, "a chunk is two halves of 64 bytes a row");
 
 // The first plane is rounded, so that what a product of second planes would add is as often negative.
@@ -205,7 +205,7 @@ tensor_small_blocks(const float* __restrict__ A, const float* __restrict__ B, co
   }
   const PieceOfB mine;
   const int lane = threadIdx.x % 32;
-  float sum[SUMS] = {}, total[2] = {};
+  float sum[STRIP_SUMS] = {}, total[2] = {};
   Seen seen;
   int stage = 0;
   unsigned parity = 0;
@@ -270,29 +270,29 @@ tensor_small_blocks(const float* __restrict__ A, const float* __restrict__ B, co
     const auto descriptor = [&](int plane, int k) {
       return planes_of_b + (k / 2 * B_HALF + plane * B_PLANE + k % 2 * 32 >> 4);
     };
-    float part[APART][SUMS];
+    float part[APART][STRIP_SUMS];
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      if (k) wgmma_tf32<true>(part[0], low[k], descriptor(0, k));
-      else wgmma_tf32<false>(part[0], low[k], descriptor(0, k));
-      wgmma_tf32<true>(part[0], high[k], descriptor(1, k));
+      if (k) wgmma<true>(part[0], low[k], descriptor(0, k));
+      else wgmma<false>(part[0], low[k], descriptor(0, k));
+      wgmma<true>(part[0], high[k], descriptor(1, k));
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       constexpr int STEPS = 4 / TIMES;
-      float (&sums)[SUMS] = part[k / STEPS % APART];
+      float (&sums)[STRIP_SUMS] = part[k / STEPS % APART];
       const bool begins = k && k % STEPS == 0, ends = k % STEPS == STEPS - 1;
       if (begins && APART == 1) wgmma_fence();
-      if (begins) wgmma_tf32<false>(sums, high[k], descriptor(0, k));
-      else wgmma_tf32<true>(sums, high[k], descriptor(0, k));
+      if (begins) wgmma<false>(sums, high[k], descriptor(0, k));
+      else wgmma<true>(sums, high[k], descriptor(0, k));
       if (APART > 1 ? k < 3 : !ends) continue;
       wgmma_commit();
       wgmma_wait<0>();
 #pragma unroll
       for (int times = 0; times < APART; ++times)
 #pragma unroll
-        for (int i = 0; i < SUMS; ++i) sum[i] += part[times][i];
+        for (int i = 0; i < STRIP_SUMS; ++i) sum[i] += part[times][i];
     }
     if (++stage == STAGES) stage = 0, parity ^= 1;
   }
@@ -314,7 +314,7 @@ tensor_small_blocks(const float* __restrict__ A, const float* __restrict__ B, co
     broken = told & BROKEN;
     if (told & SMALL_SEEN) {
 #pragma unroll
-      for (int i = 0; i < SUMS; ++i)
+      for (int i = 0; i < STRIP_SUMS; ++i)
         broken |= fabsf(sum[i]) < SURE && place.m + row_of(i / 2 % 2) < g.M &&
                   place.n + i / 4 * 8 + lane % 4 * 2 + i % 2 < g.N;
     }
@@ -338,7 +338,7 @@ tensor_small_blocks(const float* __restrict__ A, const float* __restrict__ B, co
   }
   constexpr int PITCH = TURNED ? BM + 4 : BN + 8, ALONG = TURNED ? BM : BN, LINES = BM * BN / ALONG;
 #pragma unroll
-  for (int i = 0; i < SUMS; i += 2) {
+  for (int i = 0; i < STRIP_SUMS; i += 2) {
     const int at = row_of(i / 2 % 2), beside = i / 4 * 8 + lane % 4 * 2;
     if (TURNED) {
       staged[beside * PITCH + at] = sum[i];

@@ -46,6 +46,7 @@ from peakgemm.kernels.schemes import (
     small_blocks,
     split_recipe,
     streamed,
+    tall,
 )
 from peakgemm.kernels.schemes import reduce_recipe as tensor_reduce_recipe
 from peakgemm.kernels.wide import WIDE
@@ -101,11 +102,13 @@ def emulated() -> list[Recipe]:
                               problem.turned() if turned else problem, ARCH)
                for one, tile in in_registers for variant in (0, TWICE, FOUR_TIMES) for turned in (0, TURNED)
                for problem in read]
+            + [product_recipe(STREAMED, replace(tall(), variant=turned), problem, ARCH)
+               for turned in (0, TURNED) for problem in read[:1]]
             + [product_recipe(SMALL_BLOCKS, tile, problem.turned() if tile.variant & TURNED else problem, ARCH)
                for tile in small for problem in read]
             + [tensor_reduce_recipe(SCHEMES["tf32x3"], tile, ARCH) for tile in small]
-            + [tensor_reduce_recipe(scheme, replace(each.default, variant=turned), ARCH) for each in (kernel, FUSED)
-               for turned in (0, TURNED)])
+            + [tensor_reduce_recipe(scheme, replace(tile, variant=turned), ARCH)
+               for tile in (config, FUSED.default, tall()) for turned in (0, TURNED)])
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ from peakgemm.kernels.schemes import (
     product_on,
     small_blocks,
     streamed,
+    tall,
 )
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.small import SMALL
@@ -89,6 +90,8 @@ def main() -> None:
     in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]
     emulated += [(kernel, replace(config, variant=turned), shape) for kernel, config in in_registers
                  for turned in (0, TURNED) for shape in TILED]
+    emulated += [(STREAMED, replace(tall(), variant=turned), (m, n, 4 * k, count))  # in rows of 16 bytes
+                 for turned in (0, TURNED) for m, n, k, count in (*TILED, (200, 388, 40, 2))]
     blocks = [(SMALL_BLOCKS, replace(small_blocks(columns), variant=variant), shape) for columns in (16, 32, 64)
               for variant in (0, TURNED) for shape in TILED]
     groups = {"tiled": jobs, "wide": of_wide, "skinny": of_thin, "small": of_small, "tensor": emulated,
@@ -97,6 +100,8 @@ def main() -> None:
         sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
     for kernel, config, shape in (job for name in sys.argv[1:] or groups for job in groups[name]):
         for ta, tb in product((False, True), (False, True)):
+            if config.bm == 192 and (not tb if config.variant & TURNED else ta):
+                continue  # it reads along K
             split, beta = next(turns)
             one_tile = config.cluster > 1 or (kernel is SPECIALISED and config.variant & ONCE)
             shares = kernel is not SKINNY and "split" in kernel.tunes and not one_tile

@@ -25,6 +25,7 @@ from peakgemm.kernels.schemes import (
     small_blocks,
     split_recipe,
     streamed,
+    tall,
     target,
 )
 from peakgemm.problem import Batch, Problem
@@ -35,11 +36,12 @@ SEED = 7
 CONFIGS = {"64 rows": half_as_high(SCHEMES["fp16x3"]), "tf32x3 of 64": half_as_high(SCHEMES["tf32x3"]),
            "bf16x9 of 64": half_as_high(SCHEMES["bf16x9"]), "narrow": streamed(64),
            "turned": replace(streamed(128), variant=TURNED), "turned fused": replace(FUSED.default, variant=TURNED),
+           "tall": tall(), "tall turned": replace(tall(), variant=TURNED),
            "small": small_blocks(64), "small of 16": replace(small_blocks(16), variant=TURNED),
            "small of 32": small_blocks(32)}
 KERNELS = {**PRODUCTS, **dict.fromkeys(CONFIGS, FUSED), "64 rows": PRODUCTS["fp16x3"],
            "tf32x3 of 64": PRODUCTS["tf32x3"], "bf16x9 of 64": PRODUCTS["bf16x9"], "fused": FUSED,
-           **dict.fromkeys(("streamed", "narrow", "turned"), STREAMED),
+           **dict.fromkeys(("streamed", "narrow", "turned", "tall", "tall turned"), STREAMED),
            **dict.fromkeys(("small", "small of 16", "small of 32"), SMALL_BLOCKS)}
 
 
@@ -100,7 +102,27 @@ def test_scales_and_persistence(name: str, split: int, variant: int) -> None:
     assert (abs(c - exact) <= 4 * 2.0**-24 * scale).all()
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused"])
+@pytest.mark.parametrize(("turned", "split", "variant"), [
+    (False, 1, 0), (False, 0, 0), (False, 3, TWICE), (True, 1, FOUR_TIMES), (True, 2, 0)])
+def test_tiles_of_192_rows(turned: bool, split: int, variant: int) -> None:
+    """By three warpgroups, of which the last has few rows or none; several tiles and rings, K shared or not, alpha,
+    beta and another C0, of either operand along K."""
+    m, n, k = 450, 140, 204
+    a, b = normal(m, k), normal(k, n, seed=1)
+    if turned:
+        m, n, a, b = n, m, np.ascontiguousarray(b.T), np.ascontiguousarray(a.T)
+    c0, c = normal(m, n, seed=2), np.full((m, n), np.nan, np.float32)
+    stored = [np.ascontiguousarray(a if not turned else a.T), np.ascontiguousarray(b if not turned else b.T)]
+    problem = Problem(m, n, k, stored[0].shape[1], stored[1].shape[1], n, alpha=-1.5, beta=0.5, c0=(n, 1),
+                      trans_a=turned, trans_b=turned)
+    name = "tall turned" if turned else "tall"
+    assert product(name, problem, *stored, c, c0, sms=2, variant=variant, split=split) == 0
+    exact = -1.5 * (a.astype(np.float64) @ b) + 0.5 * c0
+    scale = 1.5 * (abs(a).astype(np.float64) @ abs(b)) + 0.5 * abs(c0)
+    assert (abs(c - exact) <= 4 * 2.0**-24 * scale).all()
+
+
+@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused", "tall"])
 def test_batch(name: str) -> None:
     """Two products that share B: a split pass takes it once."""
     a, b, c = normal(2, 70, 40), normal(40, 50, seed=1), np.full((2, 70, 50), np.nan, np.float32)
@@ -110,7 +132,7 @@ def test_batch(name: str) -> None:
         within(c[i], a[i], b)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow"])
+@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "tall"])
 def test_what_the_guard_reroutes(name: str) -> None:
     """Infinities, few terms and spans beyond the split's reach: those half tiles come out as IEEE's."""
     columns = 64 if name in ("fused", "narrow") else 128
@@ -148,7 +170,7 @@ def test_what_the_guard_reroutes(name: str) -> None:
 
 
 @pytest.mark.parametrize("planted", ["a", "b"])
-@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused"])
+@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused", "tall"])
 def test_rows_of_elements_that_lose_bits(name: str, planted: str) -> None:
     """Four large elements of each chunk of a row, and all others far smaller, in every row of an operand: no matter as
     long as the large ones meet something, a half tile by FFMAs where they meet zeros."""
@@ -170,7 +192,8 @@ def test_rows_of_elements_that_lose_bits(name: str, planted: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "planted", "k", "variant"), [
-    ("fused", "a", 100, 2), ("streamed", "a", 80, 1), ("streamed", "b", 100, 2), ("fp16x3", "b", 80, 1)])
+    ("fused", "a", 100, 2), ("streamed", "a", 80, 1), ("streamed", "b", 100, 2), ("fp16x3", "b", 80, 1),
+    ("tall", "a", 100, 0), ("tall", "b", 80, 0)])
 def test_short_chunks_of_elements_that_lose_bits(name: str, planted: str, k: int, variant: int) -> None:
     """Sums that are carried over within a chunk, of a last one that has no k-steps for its last part; and zeros, which
     nobody has to ask about."""
@@ -255,7 +278,7 @@ def test_bits_lost_beyond_2_to_the_112(name: str) -> None:
         within(c, a, b, 8)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
+@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow", "tall"])
 def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
     """Thirty-two products that make 2^110, then sums of 32 of which none changes that by itself: in all 5.6 of its last
     places."""
@@ -270,7 +293,7 @@ def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
     assert (abs(c - exact) <= last_place).all()
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused"])
+@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused", "tall"])
 def test_the_guard_where_blocks_share_k(name: str) -> None:
     """A part of K by FFMAs and the others not; a row with few terms in each part is judged by all of K."""
     m, n, k = 64, 64, 200
@@ -293,7 +316,7 @@ def test_the_guard_where_blocks_share_k(name: str) -> None:
         within(c, a, b, 8)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
+@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow", "tall"])
 def test_magnitudes_that_change_along_k(name: str) -> None:
     """A chunk far above or below the one before, rows that begin or end with zeros, zeros between: all in reach."""
     m, n, k = 70, 64, 320
@@ -309,6 +332,7 @@ def test_magnitudes_that_change_along_k(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "orders", "rerouted"), [
     ("streamed", (-4, 27, -4, 10), 0), ("streamed", (0, 31, 0, -31), 1), ("streamed", (None, -36, 0), 1),
+    ("tall", (-4, 27, -4, 10), 0), ("tall", (0, 31, 0, -31), 1),
     *(("narrow", *case) for case in (
         ((0, 16, -16), 0), ((-4, 27, -4, 10), 0), ((0, 30, -30), 1), ((0, 25, -8), 1), ((0, 31, 0, -31), 1),
         ((0, -32, 32), 1), ((None, -36, -30), 0), ((None, None, 40), 0), ((None, -36, 0), 1)))])

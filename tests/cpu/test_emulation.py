@@ -34,6 +34,7 @@ from peakgemm.kernels.schemes import (
     small_blocks,
     split_before,
     streamed,
+    tall,
 )
 from peakgemm.kernels.validity import violations
 from peakgemm.prepared import Split
@@ -123,6 +124,23 @@ class TestChoice:
         thin = choose(Problem.contiguous(4096, 8, 4096), "sm_90", SMS, "", "emulated")
         assert scheme_of(thin.kernel) is None  # A comes no faster than FFMAs take it
 
+    def test_tiles_of_192_rows(self) -> None:
+        """Where they are as many as SMs, of an operand along whose rows K lies."""
+        for p in (Problem.contiguous(4096, 768, 3072), Problem(25088, 128, 1152, 1152, 1152, 128, trans_b=True)):
+            chosen = choose(p, "sm_90", SMS, "", "emulated")
+            assert (chosen.kernel, chosen.config) == (STREAMED, tall())
+            assert emulation(STREAMED, tall(), p, SMS).counters[1] == 3 * -(-p.m // 192) * (p.n // 128)
+            for other in (replace(p, lda=p.m, trans_a=True), replace(p, lda=p.k + 1),
+                          replace(p, alignment=(4, 16, 16))):
+                assert choose(other, "sm_90", SMS, "", "emulated").config.bm == 128
+                told = violations(STREAMED, tall(), architecture("sm_90"), other)
+                assert len(told) == 1 and "use 128" in told[0]
+        shared = choose(Problem(6272, 256, 2304, 2304, 2304, 256, trans_b=True), "sm_90", SMS, "", "emulated")
+        assert (shared.config.bm, shared.config.split) == (192, 2)
+        assert choose(Problem.contiguous(1536, 1536, 1024), "sm_90", SMS, "", "emulated").config.bm == 128  # 96 of them
+        turned = Problem(768, 4096, 3072, 3072, 3072, 4096, trans_b=True)
+        assert choose(turned, "sm_90", SMS, "", "emulated").config == replace(tall(), variant=TURNED)
+
     def test_the_larger_operand_is_split_in_registers(self) -> None:
         """B, as A of C^T: only A, 512 rows, goes through a split pass."""
         p = Problem(512, 11008, 4096, 4096, 4096, 11008, trans_b=True, beta=0.5, c0=(11008, 1), alignment=(16, 8, 4),
@@ -159,9 +177,10 @@ class TestChoice:
                     assert call() is None
 
     @pytest.mark.parametrize(("config", "says"), [
-        (replace(streamed(64), bn=96, tn=6), "BN = 96"), (replace(streamed(128), stages=4), "shared memory"),
+        (replace(streamed(64), bn=96, tn=6), "128 x 96 must be"), (replace(streamed(128), stages=4), "shared memory"),
         (replace(streamed(64), stages=1), "stages = 1"), (replace(streamed(64), cluster=2), "cluster"),
-        (replace(streamed(64), registers=248), "from 24 to 240")])
+        (replace(streamed(64), registers=248), "from 24 to 240"), (replace(tall(), bn=64, tn=4), "192 x 64 must be"),
+        (replace(tall(), registers=168), "it leaves 8"), (replace(tall(), stages=4), "shared memory")])
     def test_configurations_that_are_none(self, config: Config, says: str) -> None:
         assert not list(violations(STREAMED, streamed(64), architecture("sm_90")))
         assert any(says in text for text in violations(STREAMED, config, architecture("sm_90")))

@@ -28,7 +28,9 @@ from ..kernels.schemes import (
     scheme_of,
     small_blocks,
     streamed,
+    tall,
 )
+from ..kernels.validity import is_valid
 from ..kernels.widths import widths
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
@@ -42,13 +44,14 @@ _HALF_AS_HIGH = 0.58  # of a chunk's time, where tiles have 64 rows
 _FUSED_CHUNK_US, _FUSED_TILE_US = 1.22, 2.0
 _FUSED_SKEW_US = 0.275, 0.26  # more for a chunk of A, of B, whose rows start anywhere
 _FUSED_COLUMNS_US = 0.085  # and where K is contiguous in B: a lane has pieces of four columns
-_STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 1.015, 128: 1.42}, {64: 1.9, 128: 2.5}  # by columns of a tile
+# By columns of a tile; 192: of tiles of 192 rows and 128 columns, by hand to experiments-tall.json.
+_STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 1.015, 128: 1.42, 192: 1.97}, {64: 1.9, 128: 2.5, 192: 5.0}
 _STREAMED_SKEW_US, _STREAMED_FAR = 0.4, 1.09  # more for a chunk of A whose rows start anywhere; times, of a large A:
 _FAR_BYTES = 40 << 20  # which L2 does not keep
 _SKEW_DOWN_US = 0.24   # more again where it is A's columns that are contiguous
 # Times, of a chunk where tiles or chunks pass an edge and rows start at 16 bytes: all wait for the slowest tile. 700 x
 # 900 x 1100 takes the fused kernel 32.4 us, 26 by the model without.
-_FUSED_EDGE, _STREAMED_EDGE = 1.19, {64: 1.15, 128: 1.0}
+_FUSED_EDGE, _STREAMED_EDGE = 1.19, {64: 1.15, 128: 1.0, 192: 1.0}
 _RAMP_US = 2.6         # until what is split on the way comes at the bandwidth of the memory
 _FUSED_SHARE = 0.91    # and of that what the fused kernel reaches
 # More for a chunk whose sums are carried over four times: of the product kernel (reckoned), of the fused one, and by
@@ -76,6 +79,7 @@ _FLOAT = 4
 _MARGIN, _IN_PARTS, _STREAMED_MARGIN, _SMALL_MARGIN = {1: 1.0, 0: 1.06}, 1.05, 1.005, 1.05
 # With more rows of tiles, pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
 _CLUSTER_TILES = 32
+_FULL = 0.9
 # Below, the tensor cores' truncation shows beside FP32's rounding: their sums are carried over twice as often. Beyond,
 # of a block's k-steps, carrying over four times is more rounding than it saves of truncation.
 _TWICE_K, _FOUR_TIMES_K = 768, {"fp16x3": 4096, "tf32x3": 2048}
@@ -101,14 +105,15 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
     count, tile = max(p.batch.count, 1), _TILE_US
     edges = min(widths(p)) == 4 and bool(p.m % config.bm or p.n % config.bn or p.k % scheme.chunk)
     if kernel == STREAMED:
-        chunk, begin, tile = _STREAMED_CHUNK_US[config.bn], _FUSED_START_US, _STREAMED_TILE_US[config.bn]
-        chunk *= _STREAMED_EDGE[config.bn] if edges else 1.0
+        which = config.bn if config.bm == ROWS else config.bm
+        chunk, begin, tile = _STREAMED_CHUNK_US[which], _FUSED_START_US, _STREAMED_TILE_US[which]
+        chunk *= _STREAMED_EDGE[which] if edges else 1.0
         if widths(p)[0] < 4:
             chunk += _STREAMED_SKEW_US + _SKEW_DOWN_US * p.trans_a
         if _FLOAT * count * p.m * p.k > _FAR_BYTES:
             chunk *= _STREAMED_FAR
         if four_times:
-            chunk += _STREAMED_FOUR_TIMES_US[config.bn]
+            chunk += _STREAMED_FOUR_TIMES_US[which]
         if ready != "b":
             panels = operand(scheme, p.n, p.k, p.batch.sizes, p.batch.b).bytes
             begin = _STREAMED_START_US + 2 * panels * slow / bandwidth
@@ -208,6 +213,9 @@ def candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: i
             for turned in (0, TURNED) if problem.n > problem.m else (0,):
                 found += [(one, _varied(tile, variant | turned)) for one, tile in (
                     (FUSED, FUSED.default), (STREAMED, streamed(64)), (STREAMED, streamed(128)))]
+                high = _varied(tall(), turned)
+                if not variant and is_valid(STREAMED, high, arch, problem):
+                    found.append((STREAMED, high))
         if scheme_of(SMALL_BLOCKS) is scheme:
             yield from _in_small_blocks(problem, arch, sm_count, sliced)
     for kernel, config in found:
@@ -251,6 +259,9 @@ def _varied(config: Config, variant: int, cluster: int = 1) -> Config:
 
 def _ways(scheme: Scheme, config: Config, problem: Problem, sm_count: int) -> list[int]:
     chunks, tiles = -(-problem.k // scheme.chunk), _tiles(config, problem)
+    if config.bm > ROWS:  # for one round of blocks that nearly all SMs have; else they lose
+        return [split for split in (1, *_SPLITS)
+                if _FULL * sm_count <= tiles * split <= sm_count and 2 * split <= chunks]
     ways = [1]
     if chunks > 1 and tiles % sm_count:
         ways.append(0)

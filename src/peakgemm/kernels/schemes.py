@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from math import prod
 from struct import Struct
 
@@ -17,6 +17,8 @@ from ..problem import Config, Problem
 from ..runtime.architectures import Architecture, architecture
 from .launch_shape import MAX_BLOCKS
 from .library import Recipe
+from .posed import TURNED as TURNED
+from .posed import posed as posed
 from .registry import Kernel
 from .schedule import arguments, cut, schedule
 from .widths import widths
@@ -101,13 +103,19 @@ def half_as_high(scheme: Scheme) -> Config:
     return replace(config, bm=64, tm=4, stages=4 if scheme.planes == 3 else 8)
 
 
+def _streamed_ring(c: Config) -> int:
+    """Bytes of the stages, the scales and summaries, and what an IEEE half tile needs for each 64 rows."""
+    of_a = 4 * c.bm * (c.stages * 68 if c.bm == ROWS else 2 * 64)
+    return of_a + c.stages * 4 * c.bn * 64 + (c.stages + 1) * (c.bn * 4 + 32) + c.bm // 64 * _ieee_bytes() // 2
+
+
 # A split in the registers of the threads that multiply; B goes through a split pass, or
 STREAMED = Kernel(
     -1, "fp16x3", "the larger operand split in the registers of the threads that multiply",
     Config(128, 128, SCHEMES["fp16x3"].chunk, 8, 8, stages=3, raster=16, producers=128, registers=232), "streamed",
-    lambda c: c.stages * 4 * (ROWS * 68 + c.bn * 64) + (c.stages + 1) * (c.bn * 4 + 32) + _ieee_bytes(),
+    _streamed_ring,
     dynamic=True, folder="tensor", source_name="streamed", defines={"SCHEME": SCHEMES["fp16x3"].code, "SPLIT_B": 0},
-    tunes=frozenset({"bn", "tn", "stages", "raster", "registers", "variant", "split"}))
+    tunes=frozenset({"bm", "tm", "bn", "tn", "stages", "raster", "registers", "variant", "split"}))
 
 # is split on the way: one kernel, for products that a split pass of their own would hold up.
 FUSED = Kernel(
@@ -153,17 +161,15 @@ def streamed(columns: int) -> Config:
     return replace(STREAMED.default, bn=columns, tn=columns // 16, stages=4, registers=200)
 
 
-# Variants of the kernels: how often a chunk's products of first planes are added up; and whether one that splits op(A)
-# in registers is asked for C^T, so that it is op(B) that is split there.
-TWICE, FOUR_TIMES, TURNED = 1, 2, 4
+@cache
+def tall() -> Config:
+    """The configuration of `STREAMED` for tiles of 192 rows, of three warpgroups, where the operand that they split has
+    contiguous K in rows that start at 16 bytes."""
+    return replace(STREAMED.default, bm=192, registers=160)
 
 
-_turned = lru_cache(maxsize=16)(Problem.turned)  # a model asks for each of its candidates
-
-
-def posed(config: Config, problem: Problem) -> Problem:
-    """The problem as a kernel with ``config`` sees it."""
-    return _turned(problem) if config.variant & TURNED else problem
+# Variants of the kernels, beside TURNED: how often a chunk's products of first planes are added up.
+TWICE, FOUR_TIMES = 1, 2
 
 
 def scheme_of(kernel: Kernel) -> Scheme | None:

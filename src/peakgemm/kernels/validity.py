@@ -14,8 +14,10 @@ from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 from ..runtime.tensor_map import MAX_LD
 from . import relay, rest, skinny, small, wide
+from .posed import posed
 from .registry import Kernel
 from .schedule import ONCE, TEAMS, teams
+from .widths import widths
 
 _TILE = frozenset({"bm", "bn", "bk", "tm", "tn", "aligned"})
 PRODUCER_REGISTERS = 40
@@ -33,6 +35,8 @@ def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Prob
     broken += _resources(kernel, config, arch)
     if problem is not None and config.aligned:
         broken += _alignment(kernel, config, problem)
+    if problem is not None and kernel.shape == "streamed":
+        broken += _lines(config, problem)
     if problem is not None and kernel.name == relay.KERNEL:
         broken += relay.constraints(problem)
     if problem is not None and kernel.name == wide.KERNEL:
@@ -238,9 +242,9 @@ def _wgmma(c: Config) -> Iterator[str]:
 
 
 def _dealt(c: Config) -> Iterator[str]:
-    """An SM's registers, dealt in eights: so many to each of 256 threads that multiply, the rest to who copies."""
-    threads = 256 + c.producers
-    rest = ((1 << 16) // threads // 8 * 8 * threads - 256 * c.registers) // max(c.producers, 1) // 8 * 8
+    """An SM's registers, dealt in eights: so many to each of those who multiply, the rest to who copies."""
+    threads = c.threads + c.producers
+    rest = ((1 << 16) // threads // 8 * 8 * threads - c.threads * c.registers) // max(c.producers, 1) // 8 * 8
     if c.registers % 8 or not 24 <= c.registers <= 240 or not rest >= 24:
         yield (f"registers = {c.registers} must be a multiple of 8 from 24 to 240 that leaves {c.producers} producers "
                f"24 each; it leaves {rest}")
@@ -258,13 +262,20 @@ def _fused(c: Config) -> Iterator[str]:
 
 
 def _streamed(c: Config) -> Iterator[str]:
-    """Two warpgroups of 64 rows, which multiply 64 columns at a time."""
-    yield from _exactly(c, bm=128, bk=64, tm=8, tn=c.bn // 16, min_blocks=1, slices=1, producers=128, cluster=1)
-    if c.bn not in (64, 128):
-        yield f"BN = {c.bn} must be 64 or 128: strips of 64 columns of one panel"
+    """Two warpgroups of 64 rows, which multiply 64 columns at a time, or three, which multiply 32 at a time."""
+    yield from _exactly(c, bk=64, tm=8, tn=c.bn // 16, min_blocks=1, slices=1, producers=128, cluster=1)
+    if (c.bm, c.bn) not in ((128, 64), (128, 128), (192, 128)):
+        yield f"BM x BN = {c.bm} x {c.bn} must be 128 x 64, 128 x 128 or 192 x 128: strips of columns of one panel"
     yield from _dealt(c)
     if c.stages < 2:
         yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+
+
+def _lines(c: Config, problem: Problem) -> Iterator[str]:
+    """Of 192 rows, one layout."""
+    p = posed(c, problem)
+    if c.bm == 192 and (p.trans_a or widths(p)[0] < 4):
+        yield "BM = 192 needs an operand whose K is contiguous, in rows that start at 16 bytes; use 128"
 
 
 def _small_blocks(c: Config) -> Iterator[str]:

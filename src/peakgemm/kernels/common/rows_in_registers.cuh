@@ -1,6 +1,7 @@
 // Rows of A from memory to the registers of the threads that multiply: copied as they are into shared memory, then
 // read, scaled and split by the threads whose rows they are.
-constexpr int A_BYTES = BM * 68 * 4;  // of a stage, in whichever layout
+constexpr int A_BYTES = BM * (BM > ROWS ? 64 : 68) * 4;  // of a stage, in whichever layout
+static_assert(BM <= ROWS || (!TRANS_A && WIDTH_A == 4), "of 192 rows: lines of K that start at 16 bytes");
 constexpr int APART_HIGHEST = HIGHEST / 2, APART_LOWEST = LOWEST / 2;  // exponents: no two operands are compared
 constexpr int LOSSY_EXPONENT = -13;
 static_assert(SCHEME == FP16X3 && LOSSY == 0x1p-13f, "what is looked for in elements");

@@ -15,8 +15,8 @@ __device__ __forceinline__ float magnitude_a(const char* stage, const Layout& li
 // Whether row `row` of the tile and column `column` meet with a large enough sum, if the row is not zero; then there is
 // one less of `most` to be asked. All lanes of a warp call.
 template <class Layout>
-__device__ __forceinline__ bool meeting_holds(const char* stage, const Layout& lines, int row, int column,
-                                              int& most) {
+__device__ __forceinline__ bool meeting_holds(const char* stage, const char* planes, const Layout& lines, int row,
+                                              int column, int& most) {
   const int lane = threadIdx.x % 32;
   float top = 0.f, sum = 0.f;
 #pragma unroll
@@ -27,7 +27,7 @@ __device__ __forceinline__ bool meeting_holds(const char* stage, const Layout& l
   most -= top != 0.f;
 #pragma unroll
   for (int k = 0; k < CHUNK; k += 32)
-    sum = fmaf(magnitude_a(stage, lines, row, k + lane) * up, magnitude_b(stage + A_BYTES, column, k + lane), sum);
+    sum = fmaf(magnitude_a(stage, lines, row, k + lane) * up, magnitude_b(planes, column, k + lane), sum);
 #pragma unroll
   for (int other = 1; other < 32; other *= 2) sum += __shfl_xor_sync(~0u, sum, other);
   return top == 0.f || (most >= 0 && sum >= LOSSY * 0x1p23f);
@@ -44,8 +44,8 @@ constexpr float SURELY = LOSSY * 0x1p27f;
 constexpr int MOST_WEAK = 32;  // sums of a strip to be asked for; with more the half tile is not worth it
 template <class Layout>
 __device__ __forceinline__ bool lossy_sums_hold(const float (&high)[STRIP_SUMS], int strip, const char* stage,
-                                                const Layout& lines, const char* tail, int first_column, int there,
-                                                unsigned rows) {
+                                                const char* planes, const Layout& lines, const char* tail,
+                                                int first_column, int there, unsigned rows) {
   const float* const scales = reinterpret_cast<const float*>(tail) + strip * STRIP;
   const int lane = threadIdx.x % 32, beside = lane % 4 * 2;
   unsigned weak[2] = {0, 0}, across = 0;  // of this lane's two rows, a bit for each of its columns
@@ -73,7 +73,7 @@ __device__ __forceinline__ bool lossy_sums_hold(const float (&high)[STRIP_SUMS],
       const int row = threadIdx.x / 32 * 16 + source / 4 + 8 * r, column = i / 2 * 8 + i % 2 + source % 4 * 2;
       // By votes, for ptxas to see that a warp stays together: it would take the uniform registers from the loop around
       // this, and spill.
-      if (!__all_sync(~0u, meeting_holds(stage, lines, row, strip * STRIP + column, most))) return false;
+      if (!__all_sync(~0u, meeting_holds(stage, planes, lines, row, strip * STRIP + column, most))) return false;
       if (lane == source) mine &= mine - 1;
     }
   }

@@ -1,10 +1,11 @@
-// 64 x BN of a tile by one of two warpgroups: products of a chunk's planes on the tensor cores, sums in FP32.
-constexpr int COMPUTE = 2 * 128;           // threads that multiply
-constexpr bool ALTERNATE = BM == 64;       // the warpgroups have the same rows, and every other chunk each
-constexpr int A_PLANE = BM * 64;           // bytes of the tile's rows, of half a chunk
-constexpr bool TWICE = VARIANT % 4 == 1;   // products of first planes are added up twice a chunk,
-constexpr bool FOUR_TIMES = VARIANT % 4 == 2;  // or four times, each wgmma by itself
-static_assert((BM == ROWS || ALTERNATE) && BN <= ROWS, "one panel of each operand");
+// 64 x BN of a tile by one of two warpgroups, or three: products of a chunk's planes on the tensor cores, sums in FP32.
+constexpr int GROUPS = BM > ROWS ? BM / 64 : 2;  // warpgroups that multiply,
+constexpr int COMPUTE = 128 * GROUPS;            // their threads
+constexpr bool ALTERNATE = BM == 64;             // the warpgroups have the same rows, and every other chunk each
+constexpr int A_PLANE = BM * 64;                 // bytes of the tile's rows, of half a chunk
+constexpr bool TWICE = VARIANT % 4 == 1;         // products of first planes are added up twice a chunk,
+constexpr bool FOUR_TIMES = VARIANT % 4 == 2;    // or four times, each wgmma by itself
+static_assert(BM % 64 == 0 && BN <= ROWS, "whole warpgroups, and one panel of B");
 static_assert(IEEE_ROWS == 64, "a warpgroup's rows");
 
 // A block's items of work, each of which touches two tiles at most: twice the item, and which of the two.

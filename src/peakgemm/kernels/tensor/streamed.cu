@@ -7,7 +7,9 @@
 //   nothing in memory but the operands, which pays where B is read by few blocks or a pass takes as long as the product.
 // TURNED, it is asked for C^T, so that op(B) is what is split in registers: whichever operand is the larger one.
 // Two warpgroups multiply 64 rows by 64 columns at a time, and take turns: one has the tensor cores while the other
-//   splits.
+//   splits. What a warpgroup does between its turns takes longer than the other one's turn, so in tiles of 192 rows there
+//   are three, which have registers for 32 columns at a time and need no turns: a chunk of 192 x 128 takes 2.1 us, one of
+//   128 x 128 1.7 (4096 x 768 x 3072).
 // They are the guard, too, by A's elements and what they are told of B: the summaries of its panels, or what those have
 //   seen who split it. A half tile for whose data the split is too coarse is computed with FFMAs instead. Tiles are
 //   shared along K as in product.cu; reduce.cu adds up.
@@ -34,7 +36,12 @@ constexpr int COPIERS = 128, HELPERS = PRODUCERS / COPIERS;  // warpgroups that 
 
 constexpr int STRIPS = BN / STRIP;
 constexpr int B_PLANE = BN * 64, B_HALF = PLANES * B_PLANE;  // bytes, of half a chunk
-constexpr int STAGE = A_BYTES + 2 * B_HALF;
+// Of 192 rows three stages are too large. A's have a ring of their own there, and are free as soon as they are split.
+constexpr bool APART = GROUPS > 2;
+constexpr int A_STAGES = APART ? 2 : STAGES, A_PITCH = APART ? A_BYTES : A_BYTES + 2 * B_HALF;
+constexpr int B_BEGIN = APART ? A_STAGES * A_BYTES : A_BYTES, B_PITCH = APART ? 2 * B_HALF : A_PITCH;
+constexpr int RING = A_STAGES * A_BYTES + STAGES * 2 * B_HALF;
+constexpr bool TURNS = GROUPS == 2;  // of three 4096 x 768 x 3072 takes 127 us with turns, 125 without
 constexpr int B_TAIL = BN * 4 + 32;  // a chunk's scales of columns, and B's summary
 constexpr int SLOTS = STAGES + 1;    // for those, read until the products of the next chunk have begun
 constexpr int TIMES = FOUR_TIMES ? 4 : TWICE ? 2 : 1;  // that sums of first planes are carried over in a chunk
@@ -55,7 +62,7 @@ __device__ __forceinline__ void promote_strip(float (&sum)[ACCUMULATORS], const 
 
 // While sums are promoted the tensor cores have corrections to multiply: NEXT, those of the next strip; MEANWHILE, where
 // there is none and sums are carried over twice, those of the strip itself.
-constexpr bool NEXT = STRIPS > 1 && TIMES == 1, MEANWHILE = STRIPS == 1 && TIMES == 2;
+constexpr bool NEXT = STRIPS == 2 && TIMES == 1, MEANWHILE = STRIPS == 1 && TIMES == 2;
 
 // For sums to begin with: a wgmma that adds nothing gets other registers from ptxas (13.0, 13.4) than those that its array
 // had before, and there are none left.
@@ -80,24 +87,32 @@ extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1)
 tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C, char* workspace,
                 const __grid_constant__ Emulated e) {
   extern __shared__ __align__(1024) char ring[];
-  __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
+  __shared__ __align__(8) unsigned long long barriers[2 * STAGES + (APART ? 2 * A_STAGES : 0)];
   __shared__ int verdicts[2][COMPUTE / 32];
   const Gemm& g = e.g;
-  char* const all_tails = ring + STAGES * STAGE;
-  const unsigned first_stage = shared_address(ring), first_tail = first_stage + STAGES * STAGE;
+  char* const all_tails = ring + RING;
+  const unsigned first_stage = shared_address(ring), first_tail = first_stage + RING;
   const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
+  const unsigned full_a = APART ? empty + 8 * STAGES : full, empty_a = APART ? full_a + 8 * A_STAGES : empty;
   if (threadIdx.x < STAGES) {
-    mbarrier_init(full + 8 * threadIdx.x, COPIERS + RIGHT_ARRIVALS);
+    mbarrier_init(full + 8 * threadIdx.x, (APART ? 0 : COPIERS) + RIGHT_ARRIVALS);
     mbarrier_init(empty + 8 * threadIdx.x, COMPUTE / 32);
+  }
+  if (APART && threadIdx.x < A_STAGES) {
+    mbarrier_init(full_a + 8 * threadIdx.x, COPIERS);
+    mbarrier_init(empty_a + 8 * threadIdx.x, COMPUTE / 32);
   }
   __syncthreads();
   next_kernel_may_start();
 
   const int chunks = chunks_of(g), items = g.whole + g.parts;
-  int stage = 0;
-  unsigned parity = 0;
+  int stage = 0, apart_stage = 0;
+  unsigned parity = 0, apart_parity = 0;
+  int& stage_a = APART ? apart_stage : stage;
+  unsigned& parity_a = APART ? apart_parity : parity;
   auto step = [&] {
     if (++stage == STAGES) stage = 0, parity ^= 1;
+    if (APART && ++stage_a == A_STAGES) stage_a = 0, parity_a ^= 1;
   };
 
   if (threadIdx.x >= COMPUTE) {
@@ -122,11 +137,13 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
 #pragma unroll 1
       for (int chunk = begin; chunk < s.end; chunk += HELPERS) {
         mbarrier_wait(empty + 8 * stage, parity ^ 1);
-        const unsigned to = first_stage + stage * STAGE, barrier = full + 8 * stage;
-        const auto bring = [&] { right.bring(to + A_BYTES, first_tail + slot * B_TAIL, barrier, e, chunk, s.end); };
+        const unsigned to = first_stage + stage_a * A_PITCH, barrier = full + 8 * stage;
+        const unsigned to_b = APART ? first_stage + B_BEGIN + stage * B_PITCH : to + A_BYTES;
+        const auto bring = [&] { right.bring(to_b, first_tail + slot * B_TAIL, barrier, e, chunk, s.end); };
         if (!SPLIT_B) bring();  // whatever only asks for copies comes first
+        if (APART) mbarrier_wait(empty_a + 8 * stage_a, parity_a ^ 1);
         rows.copy(to, g.K - chunk * CHUNK, thread, e);
-        mbarrier_arrive_after_copies(barrier);
+        mbarrier_arrive_after_copies(APART ? full_a + 8 * stage_a : barrier);
         if (SPLIT_B) bring();
 #pragma unroll
         for (int i = 0; i < HELPERS; ++i) {
@@ -147,7 +164,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
     left += item < g.whole ? chunks : static_cast<int>(part_begin(g, item - g.whole + 1) -
                                                        part_begin(g, item - g.whole));
   previous_kernel_has_ended();
-  if (group == 1) pass_turn(1);
+  if (TURNS && group == 1) pass_turn(1);
   for (int work = first_work(); work < 2 * items; work = next_work(work)) {
     Segment s;
     if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
@@ -160,14 +177,15 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
     RowsInRegisters<!TRANS_A, WIDTH_A> a;
     RightSeen right;
     bool hold = true;
-    mbarrier_wait(full + 8 * stage, parity);
-    a.start(first_stage + stage * STAGE, lines, row, column, g.M - place.m - row);
+    mbarrier_wait(full_a + 8 * stage_a, parity_a);
+    a.start(first_stage + stage_a * A_PITCH, lines, row, column, g.M - place.m - row);
 #pragma unroll 1
     for (int todo = s.end - s.begin; todo > 0; --todo) {
-      const unsigned at = first_stage + stage * STAGE;
+      const unsigned at = first_stage + stage_a * A_PITCH;
       const char* const tail = all_tails + slot * B_TAIL;
       const float* const scales = reinterpret_cast<const float*>(tail) + column;
       mbarrier_wait(full + 8 * stage, parity);
+      if (APART) mbarrier_wait(full_a + 8 * stage_a, parity_a);
       const int4 told = *reinterpret_cast<const int4*>(tail + BN * 4);
       bool over, lossy;
       unsigned asked = 0;  // ASKED where elements have lost bits, and RowsInRegisters::marks
@@ -182,7 +200,13 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
         if (any_small || lossy) asked = ASKED | a.marks(small, lossy);
         break;
       }
-      const unsigned long long b = matrix_descriptor(first_stage + stage * STAGE + A_BYTES);
+      const bool keep = APART && __any_sync(~0u, asked);
+      if (APART) {
+        __syncwarp();
+        if (!keep && lane == 0) mbarrier_arrive(empty_a + 8 * stage_a);
+      }
+      const unsigned at_b = APART ? first_stage + B_BEGIN + stage * B_PITCH : first_stage + stage * B_PITCH + A_BYTES;
+      const unsigned long long b = matrix_descriptor(at_b);
       const auto descriptor = [&](int strip, int plane, int k) {
         return b + (k / 2 * B_HALF + plane * B_PLANE + strip * STRIP * 64 + k % 2 * 32 >> 4);
       };
@@ -197,7 +221,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
         }
       };
       if (NEXT) clear(high);
-      take_turn(group);
+      if (TURNS) take_turn(group);
       wgmma_fence();
 #pragma unroll
       for (int strip = 0; strip < STRIPS; ++strip) {
@@ -219,16 +243,18 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
             wgmma_commit();
             wgmma_wait<1>();
           } else {
-            if (ends && last && (--left > 0 || group == 0)) pass_turn(group);
+            if (TURNS && ends && last && (--left > 0 || group == 0)) pass_turn(group);
             wgmma_wait<0>();
           }
           if (ends) {
-            if (hold && __any_sync(~0u, asked))
-              hold = lossy_sums_hold(high, strip, ring + stage * STAGE, lines, tail, place.n % ROWS,
-                                     g.N - place.n - strip * STRIP, asked);
+            const char* const held = ring + stage_a * A_PITCH;
+            if (hold && (APART ? keep : __any_sync(~0u, asked)))
+              hold = lossy_sums_hold(high, strip, held, APART ? ring + B_BEGIN + stage * B_PITCH : held + A_BYTES,
+                                     lines, tail, place.n % ROWS, g.N - place.n - strip * STRIP, asked);
             if (last) {
               __syncwarp();
               if (lane == 0) mbarrier_arrive(empty + 8 * stage);
+              if (APART && keep && lane == 0) mbarrier_arrive(empty_a + 8 * stage_a);
             }
 #pragma unroll
             for (int i = 0; i < STRIP_SUMS; ++i) high[i] = fmaf(low[NEXT ? strip : 0][i], 1.f / LOW_SCALE, high[i]);
@@ -272,7 +298,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
     for (int warp = 0; warp < 4; ++warp) broken |= verdicts[turn % 2][4 * group + warp];
     ++turn;
     // Every tile's mark is written by whoever has its first k-steps: nobody has set them to zero before.
-    int* const marks = reinterpret_cast<int*>(workspace + WORKSPACE_HEAD) + 2 * s.tile;
+    int* const marks = reinterpret_cast<int*>(workspace + WORKSPACE_HEAD) + GROUPS * s.tile;
     const bool inside = IEEE_ROWS * group < (TURNED ? g.M - here.m : out.rows);
     if (threadIdx.x % 128 == 0 && s.begin == 0) marks[group] = broken && inside;
     if (broken) {

@@ -79,7 +79,7 @@ _FLOAT = 4
 _MARGIN, _IN_PARTS, _STREAMED_MARGIN, _SMALL_MARGIN = {1: 1.0, 0: 1.06}, 1.05, 1.005, 1.05
 # With more rows of tiles, pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
 _CLUSTER_TILES = 32
-_FULL = 0.9
+_FULL = 0.9  # of the SMs have a tile of 192 rows, where there are such tiles
 # Below, the tensor cores' truncation shows beside FP32's rounding: their sums are carried over twice as often. Beyond,
 # of a block's k-steps, carrying over four times is more rounding than it saves of truncation.
 _TWICE_K, _FOUR_TIMES_K = 768, {"fp16x3": 4096, "tf32x3": 2048}

@@ -89,9 +89,10 @@ def microseconds(row: Row) -> float:
 
 
 def judge(rows: Sequence[Row], sm_count: int) -> str:
-    """How far the model is from the times."""
+    """How far the model is from the times; a record may be older than what is chosen now."""
     limits, errors, costs = architecture("sm_90"), [], {}
-    for name in dict.fromkeys(row["name"] for row in rows):
+    names = dict.fromkeys(row["name"] for row in rows)
+    for name in names:
         problem = cases(name)[0].problem()[0]
         own = {Config(**row["config"]): microseconds(row) for row in rows if row["name"] == name}
         for config, us in own.items():
@@ -99,11 +100,14 @@ def judge(rows: Sequence[Row], sm_count: int) -> str:
         _, config, _ = best(SCHEME, problem, limits, sm_count, sliced=sliced(problem))
         if config not in own:  # of a record from when sums of long parts of K were carried over four times, too
             config = replace(config, variant=config.variant & TURNED | FOUR_TIMES)
-        costs[name] = own[config] / min(own.values())
+        if config in own:
+            costs[name] = own[config] / min(own.values())
     worst = max(costs, key=lambda name: costs[name])
     off, more = math.sqrt(fmean(e * e for e in errors)), geometric_mean(costs.values()) - 1
-    return (f"{len(errors)} times of {len(costs)} shapes: the model's root mean square error is {off:.1%}; its choice "
-            f"takes {more:.1%} more than the fastest in the geometric mean, {costs[worst] - 1:.1%} at worst ({worst})")
+    untimed = f"; of {len(names) - len(costs)} it was not timed" if len(costs) < len(names) else ""
+    return (f"{len(errors)} times of {len(names)} shapes: the model's root mean square error is {off:.1%}; its choice "
+            f"takes {more:.1%} more than the fastest in the geometric mean, {costs[worst] - 1:.1%} at worst "
+            f"({worst}){untimed}")
 
 
 def main() -> None:

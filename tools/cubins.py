@@ -31,13 +31,13 @@ from peakgemm.kernels.library import (
     reduce_recipe,
     relay_recipe,
 )
+from peakgemm.kernels.posed import TURNED
 from peakgemm.kernels.schemes import (
     FOUR_TIMES,
     FUSED,
     SCHEMES,
     SMALL_BLOCKS,
     STREAMED,
-    TURNED,
     TWICE,
     carried,
     half_as_high,

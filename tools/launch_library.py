@@ -17,6 +17,7 @@ from peakgemm.emulate.bound import bind as bind_emulated
 from peakgemm.kernels import skinny, small
 from peakgemm.kernels.bound import bind
 from peakgemm.kernels.library import RELAID, SPECIALISED
+from peakgemm.kernels.posed import TURNED
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import ONCE
 from peakgemm.kernels.schemes import (
@@ -25,7 +26,6 @@ from peakgemm.kernels.schemes import (
     SCHEMES,
     SMALL_BLOCKS,
     STREAMED,
-    TURNED,
     half_as_high,
     product_on,
     small_blocks,
@@ -34,6 +34,7 @@ from peakgemm.kernels.schemes import (
 )
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.small import SMALL
+from peakgemm.kernels.validity import is_valid
 from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
@@ -100,8 +101,10 @@ def main() -> None:
         sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
     for kernel, config, shape in (job for name in sys.argv[1:] or groups for job in groups[name]):
         for ta, tb in product((False, True), (False, True)):
-            if config.bm == 192 and (not tb if config.variant & TURNED else ta):
-                continue  # it reads along K
+            m, n, k, _ = shape
+            layout = Problem(m, n, k, m if ta else k, k if tb else n, n, trans_a=ta, trans_b=tb)
+            if config.bm == 192 and not is_valid(kernel, config, architecture(arch), layout):
+                continue  # it reads along K alone
             split, beta = next(turns)
             one_tile = config.cluster > 1 or (kernel is SPECIALISED and config.variant & ONCE)
             shares = kernel is not SKINNY and "split" in kernel.tunes and not one_tile

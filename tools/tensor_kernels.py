@@ -26,8 +26,9 @@ from peakgemm.bench.timer import Comparison, Timer
 from peakgemm.cli.console import out, progress
 from peakgemm.emulate.bound import bind
 from peakgemm.emulate.estimate import best, candidates, estimate_us
+from peakgemm.kernels.posed import TURNED
 from peakgemm.kernels.registry import Kernel
-from peakgemm.kernels.schemes import FOUR_TIMES, FUSED, PRODUCTS, SCHEMES, STREAMED, TURNED
+from peakgemm.kernels.schemes import FOUR_TIMES, FUSED, PRODUCTS, SCHEMES, STREAMED
 from peakgemm.kernels.short_sums import sliced
 from peakgemm.problem import Config
 from peakgemm.runtime import device

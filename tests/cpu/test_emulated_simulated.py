@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from peakgemm.kernels.posed import TURNED
 from peakgemm.kernels.schemes import (
     FOUR_TIMES,
     FUSED,
@@ -18,7 +19,6 @@ from peakgemm.kernels.schemes import (
     SMALL_BLOCKS,
     SPLIT_THREADS,
     STREAMED,
-    TURNED,
     TWICE,
     emulation,
     half_as_high,

@@ -15,6 +15,7 @@ import peakgemm as pg
 from peakgemm.emulate.estimate import estimate_us
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.posed import TURNED
 from peakgemm.kernels.schemes import (
     FOUR_TIMES,
     FUSED,
@@ -24,7 +25,6 @@ from peakgemm.kernels.schemes import (
     SCHEMES,
     SMALL_BLOCKS,
     STREAMED,
-    TURNED,
     TWICE,
     emulation,
     half_as_high,

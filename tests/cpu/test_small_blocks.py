@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.kernels.schemes import SMALL_BLOCKS, TURNED, small_blocks
+from peakgemm.kernels.posed import TURNED
+from peakgemm.kernels.schemes import SMALL_BLOCKS, small_blocks
 from peakgemm.problem import Batch, Problem
 from peakgemm.simulator.emulated import run_emulated
 

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import chain
 from math import sqrt
 
+from ..kernels.posed import TURNED, posed
 from ..kernels.registry import Kernel
 from ..kernels.schedule import sharing
 from ..kernels.schemes import (
@@ -17,13 +18,11 @@ from ..kernels.schemes import (
     SCHEMES,
     SMALL_BLOCKS,
     STREAMED,
-    TURNED,
     TWICE,
     Scheme,
     carried,
     half_as_high,
     operand,
-    posed,
     product_on,
     scheme_of,
     small_blocks,
@@ -214,7 +213,7 @@ def candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: i
                 found += [(one, _varied(tile, variant | turned)) for one, tile in (
                     (FUSED, FUSED.default), (STREAMED, streamed(64)), (STREAMED, streamed(128)))]
                 high = _varied(tall(), turned)
-                if not variant and is_valid(STREAMED, high, arch, problem):
+                if not variant and _ways(scheme, high, problem, sm_count) and is_valid(STREAMED, high, arch, problem):
                     found.append((STREAMED, high))
         if scheme_of(SMALL_BLOCKS) is scheme:
             yield from _in_small_blocks(problem, arch, sm_count, sliced)

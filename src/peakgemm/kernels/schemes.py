@@ -17,8 +17,7 @@ from ..problem import Config, Problem
 from ..runtime.architectures import Architecture, architecture
 from .launch_shape import MAX_BLOCKS
 from .library import Recipe
-from .posed import TURNED as TURNED
-from .posed import posed as posed
+from .posed import TURNED, posed
 from .registry import Kernel
 from .schedule import arguments, cut, schedule
 from .widths import widths

@@ -5,7 +5,7 @@ constexpr bool ALTERNATE = BM == 64;             // the warpgroups have the same
 constexpr int A_PLANE = BM * 64;                 // bytes of the tile's rows, of half a chunk
 constexpr bool TWICE = VARIANT % 4 == 1;         // products of first planes are added up twice a chunk,
 constexpr bool FOUR_TIMES = VARIANT % 4 == 2;    // or four times, each wgmma by itself
-static_assert(BM % 64 == 0 && BN <= ROWS, "whole warpgroups, and one panel of B");
+static_assert((BM == ROWS || ALTERNATE || GROUPS == 3) && BN <= ROWS, "64, 128 or 192 rows, and one panel of B");
 static_assert(IEEE_ROWS == 64, "a warpgroup's rows");
 
 // A block's items of work, each of which touches two tiles at most: twice the item, and which of the two.

@@ -31,6 +31,7 @@
 #include "common/reroute.cuh"
 
 constexpr int A_HALF = PLANES * A_PLANE;
+static_assert(GROUPS == 2, "one panel of A");
 constexpr int STAGE = A_HALF + HALF;   // half a chunk of A, then of B
 // For a chunk's scales, read until the products of its warpgroup's next chunk have begun.
 constexpr int SLOTS = STAGES / 2 + (ALTERNATE ? 2 : 1);

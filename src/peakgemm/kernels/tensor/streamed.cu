@@ -9,7 +9,7 @@
 // Two warpgroups multiply 64 rows by 64 columns at a time, and take turns: one has the tensor cores while the other
 //   splits. What a warpgroup does between its turns takes longer than the other one's turn, so in tiles of 192 rows there
 //   are three, which have registers for 32 columns at a time and need no turns: a chunk of 192 x 128 takes 2.1 us, one of
-//   128 x 128 1.7 (4096 x 768 x 3072).
+//   128 x 128 1.7 (4096 x 768 x 3072; reckoned).
 // They are the guard, too, by A's elements and what they are told of B: the summaries of its panels, or what those have
 //   seen who split it. A half tile for whose data the split is too coarse is computed with FFMAs instead. Tiles are
 //   shared along K as in product.cu; reduce.cu adds up.
@@ -46,7 +46,7 @@ constexpr int B_TAIL = BN * 4 + 32;  // a chunk's scales of columns, and B's sum
 constexpr int SLOTS = STAGES + 1;    // for those, read until the products of the next chunk have begun
 constexpr int TIMES = FOUR_TIMES ? 4 : TWICE ? 2 : 1;  // that sums of first planes are carried over in a chunk
 
-// sum += scale_j part, of 64 columns; `scales` from this thread's first column on.
+// sum += scale_j part, of a strip's columns; `scales` from this thread's first column on.
 __device__ __forceinline__ void promote_strip(float (&sum)[ACCUMULATORS], const float (&part)[STRIP_SUMS],
                                               const float* scales, int strip) {
 #pragma unroll
@@ -61,7 +61,8 @@ __device__ __forceinline__ void promote_strip(float (&sum)[ACCUMULATORS], const 
 }
 
 // While sums are promoted the tensor cores have corrections to multiply: NEXT, those of the next strip; MEANWHILE, where
-// there is none and sums are carried over twice, those of the strip itself.
+// there is none and sums are carried over twice, those of the strip itself. For four strips there are too few registers:
+// 4096 x 768 x 3072 took 175 us instead of 125.
 constexpr bool NEXT = STRIPS == 2 && TIMES == 1, MEANWHILE = STRIPS == 1 && TIMES == 2;
 
 // For sums to begin with: a wgmma that adds nothing gets other registers from ptxas (13.0, 13.4) than those that its array
@@ -200,7 +201,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
         if (any_small || lossy) asked = ASKED | a.marks(small, lossy);
         break;
       }
-      const bool keep = APART && __any_sync(~0u, asked);
+      const bool keep = APART && __any_sync(~0u, asked);  // A as it lies is read again where sums are asked for
       if (APART) {
         __syncwarp();
         if (!keep && lane == 0) mbarrier_arrive(empty_a + 8 * stage_a);

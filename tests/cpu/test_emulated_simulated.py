@@ -169,6 +169,19 @@ def test_what_the_guard_reroutes(name: str) -> None:
             within(c, a, b, 16)
 
 
+@pytest.mark.parametrize("column", [7, 39, 71, 103])
+@pytest.mark.parametrize(("name", "variant"), [("streamed", 0), ("streamed", TWICE), ("streamed", FOUR_TIMES),
+                                               ("tall", 0)])
+def test_every_strip_of_columns_is_asked(name: str, variant: int, column: int) -> None:
+    """The only large element of a row meets a zero in one column, wherever that is."""
+    m, n, k = 64, 128, 64
+    a, b, c = normal(m, k), normal(k, n, seed=1), np.full((m, n), np.nan, np.float32)
+    a[3] *= 2.0**-30
+    a[3, 5], b[5, column] = 1.0, 0.0
+    assert product(name, Problem.contiguous(m, n, k), a, b, c, variant=variant) == 1
+    within(c, a, b, 8)
+
+
 @pytest.mark.parametrize("planted", ["a", "b"])
 @pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused", "tall"])
 def test_rows_of_elements_that_lose_bits(name: str, planted: str) -> None:

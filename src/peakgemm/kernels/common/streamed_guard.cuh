@@ -33,8 +33,8 @@ __device__ __forceinline__ bool meeting_holds(const char* stage, const char* pla
   return top == 0.f || (most >= 0 && sum >= LOSSY * 0x1p23f);
 }
 
-// Whether this warp's sums hold of which a row or a column has lost bits. Where a sum of first planes, of a chunk or of
-// its first part, is SURELY, sum |a||b| is, too: of normal data one in 8,000 is less. Only for those `meeting_holds` is
+// Whether this warp's sums hold of which a row or a column has lost bits. Where a sum of a chunk, or of its last part, with
+// corrections or without, is SURELY, sum |a||b| is, too: of normal data one in 8,000 is less. Only for those `meeting_holds` is
 // asked. Asked for each row and column that had lost bits, 2048 x 512 x 4096 took 1273 us where A was a softmax, and 65
 // with normal data.
 //

@@ -48,7 +48,13 @@ constexpr int TIMES = FOUR_TIMES ? 4 : TWICE ? 2 : 1;  // that sums of first pla
 
 // sum += scale_j part, of a strip's columns; `scales` from this thread's first column on.
 __device__ __forceinline__ void promote_strip(float (&sum)[ACCUMULATORS], const float (&part)[STRIP_SUMS],
-                                              const float* scales, int strip) {
+                                              const float* scales, float common, int strip) {
+  if (!SPLIT_B && __all_sync(~0u, common >= 0.f)) {
+#pragma unroll
+    for (int i = 0; i < STRIP_SUMS; ++i)
+      sum[strip * STRIP_SUMS + i] = fmaf(part[i], common, sum[strip * STRIP_SUMS + i]);
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < STRIP_SUMS / 4; ++i) {
     const float2 scale = *reinterpret_cast<const float2*>(scales + strip * STRIP + 8 * i);
@@ -60,17 +66,25 @@ __device__ __forceinline__ void promote_strip(float (&sum)[ACCUMULATORS], const 
   }
 }
 
-// While sums are promoted the tensor cores have corrections to multiply: NEXT, those of the next strip; MEANWHILE, where
-// there is none and sums are carried over twice, those of the strip itself. For four strips there are too few registers:
-// 4096 x 768 x 3072 took 175 us instead of 125.
-constexpr bool NEXT = STRIPS == 2 && TIMES == 1, MEANWHILE = STRIPS == 1 && TIMES == 2;
-
-// For sums to begin with: a wgmma that adds nothing gets other registers from ptxas (13.0, 13.4) than those that its array
-// had before, and there are none left.
-__device__ __forceinline__ void clear(float (&part)[STRIP_SUMS]) {
+// The scale that all columns of a chunk have, as those of a panel often do (split.cu); negative: they have several. All
+// lanes of a warp call.
+__device__ __forceinline__ float common_scale(const float* scales) {
+  if (SPLIT_B) return -1.f;
+  unsigned x[BN / 32], most = 0;  // none is negative; those of zeros are zero
 #pragma unroll
-  for (int i = 0; i < STRIP_SUMS; ++i) part[i] = 0.f;
+  for (int i = 0; i < BN / 32; ++i) x[i] = __float_as_uint(scales[32 * i + threadIdx.x % 32]), most = max(most, x[i]);
+  most = __reduce_max_sync(~0u, most);
+  bool several = false;
+#pragma unroll
+  for (int i = 0; i < BN / 32; ++i) several |= x[i] != most && x[i];
+  return __any_sync(~0u, several) ? -1.f : __uint_as_float(most);
 }
+
+// While a sum is scaled or promoted the tensor cores have something to multiply: IN_PAIRS, of the strip beside it, where
+// corrections become part of the sum as soon as they are scaled; MEANWHILE, where there is one strip and sums are carried
+// over twice, corrections.
+constexpr bool IN_PAIRS = STRIPS > 1 && (TIMES == 1 || (TIMES == 2 && STRIPS == 2));
+constexpr bool MEANWHILE = STRIPS == 1 && TIMES == 2;
 
 // What an SM's registers leave to a producer when those who multiply have taken theirs.
 constexpr int DEALT = 65536 / (COMPUTE + PRODUCERS) / 8 * 8 * (COMPUTE + PRODUCERS);
@@ -201,7 +215,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
         if (any_small || lossy) asked = ASKED | a.marks(small, lossy);
         break;
       }
-      const bool keep = APART && __any_sync(~0u, asked);  // A as it lies is read again where sums are asked for
+      const bool keep = __any_sync(~0u, asked);  // A as it lies is read again where sums are asked for
       if (APART) {
         __syncwarp();
         if (!keep && lane == 0) mbarrier_arrive(empty_a + 8 * stage_a);
@@ -211,9 +225,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
       const auto descriptor = [&](int strip, int plane, int k) {
         return b + (k / 2 * B_HALF + plane * B_PLANE + strip * STRIP * 64 + k % 2 * 32 >> 4);
       };
-      float high[STRIP_SUMS], low[NEXT ? STRIPS : 1][STRIP_SUMS];
-      const auto multiply_low = [&](int strip) {
-        float (&sums)[STRIP_SUMS] = low[NEXT ? strip : 0];
+      const auto multiply_low = [&](float (&sums)[STRIP_SUMS], int strip) {
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           if (k) wgmma<true>(sums, a.high[k], descriptor(strip, 1, k));
@@ -221,49 +233,109 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
           wgmma<true>(sums, a.low[k], descriptor(strip, 0, k));
         }
       };
-      if (NEXT) clear(high);
+      // Where a strip's sums are asked for: whether they hold.
+      const auto look_at = [&](const float (&sums)[STRIP_SUMS], int strip) {
+        const char* const held = ring + stage_a * A_PITCH;
+        if (hold && keep)
+          hold = lossy_sums_hold(sums, strip, held, APART ? ring + B_BEGIN + stage * B_PITCH : held + A_BYTES, lines, tail,
+                                 place.n % ROWS, g.N - place.n - strip * STRIP, asked);
+      };
+      const auto all_is_read = [&] {
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(empty + 8 * stage);
+        if (APART && keep && lane == 0) mbarrier_arrive(empty_a + 8 * stage_a);
+      };
       if (TURNS) take_turn(group);
+      float common = -1.f;
       wgmma_fence();
+      if constexpr (IN_PAIRS) {
+        float part[2][STRIP_SUMS];  // of two strips corrections, and then all products
+        const auto multiply_high = [&](int strip) {
+          float (&sums)[STRIP_SUMS] = part[strip % 2];
 #pragma unroll
-      for (int strip = 0; strip < STRIPS; ++strip) {
-        const bool last = strip + 1 == STRIPS;
-        if (NEXT ? strip == 0 : !MEANWHILE) multiply_low(strip);
-#pragma unroll
-        for (int part = 0; part < TIMES; ++part) {
-          const bool ends = part + 1 == TIMES;
-#pragma unroll
-          for (int step = 0; step < 4 / TIMES; ++step) {
-            // Parts from the last one on: what is left at the end is of k-steps that a short chunk has, too.
-            const int k = TIMES == 1 ? step : 3 - part * (4 / TIMES) - step;
-            if (NEXT || step) wgmma<true>(high, a.high[k], descriptor(strip, 0, k));
-            else wgmma<false>(high, a.high[k], descriptor(strip, 0, k));
+          for (int i = 0; i < STRIP_SUMS; ++i) {
+            sums[i] *= 1.f / LOW_SCALE;
+            asm volatile("" : "+f"(sums[i]));  // before the fence
           }
-          wgmma_commit();
-          if ((MEANWHILE && !ends) || (NEXT && !last)) {
-            multiply_low(MEANWHILE ? strip : strip + 1);
-            wgmma_commit();
-            wgmma_wait<1>();
-          } else {
-            if (TURNS && ends && last && (--left > 0 || group == 0)) pass_turn(group);
-            wgmma_wait<0>();
-          }
-          if (ends) {
-            const char* const held = ring + stage_a * A_PITCH;
-            if (hold && (APART ? keep : __any_sync(~0u, asked)))
-              hold = lossy_sums_hold(high, strip, held, APART ? ring + B_BEGIN + stage * B_PITCH : held + A_BYTES,
-                                     lines, tail, place.n % ROWS, g.N - place.n - strip * STRIP, asked);
-            if (last) {
-              __syncwarp();
-              if (lane == 0) mbarrier_arrive(empty + 8 * stage);
-              if (APART && keep && lane == 0) mbarrier_arrive(empty_a + 8 * stage_a);
-            }
-#pragma unroll
-            for (int i = 0; i < STRIP_SUMS; ++i) high[i] = fmaf(low[NEXT ? strip : 0][i], 1.f / LOW_SCALE, high[i]);
-          }
-          promote_strip(sum, high, scales, strip);
-          if (ends && last) continue;
-          if (NEXT) clear(high);
           wgmma_fence();
+#pragma unroll
+          for (int k = 0; k < 4 / TIMES; ++k) wgmma<true>(sums, a.high[k], descriptor(strip, 0, k));
+          wgmma_commit();
+        };
+        const auto promote = [&](int strip) { promote_strip(sum, part[strip % 2], scales, common, strip); };
+#pragma unroll
+        for (int strip = 0; strip < STRIPS; strip += 2) {
+          // Twice: the last k-steps by themselves first. What is left at the end is of some that a short chunk has, too.
+          if (TIMES == 2) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              wgmma<false>(part[i], a.high[3], descriptor(strip + i, 0, 3));
+              wgmma<true>(part[i], a.high[2], descriptor(strip + i, 0, 2));
+              wgmma_commit();
+            }
+            common = common_scale(scales - column);
+          }
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            if (TIMES == 2 || strip) {
+              wgmma_wait<1>();
+              if (TIMES == 1) look_at(part[i], strip + i - 2);
+              promote(TIMES == 2 ? strip + i : strip + i - 2);
+              wgmma_fence();
+            }
+            multiply_low(part[i], strip + i);
+            wgmma_commit();
+          }
+          if (TIMES == 1 && strip == 0) common = common_scale(scales - column);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            wgmma_wait<1>();
+            multiply_high(strip + i);
+          }
+        }
+        if (TURNS && (--left > 0 || group == 0)) pass_turn(group);
+        wgmma_wait<1>();
+        look_at(part[0], STRIPS - 2);
+        promote(STRIPS - 2);
+        wgmma_wait<0>();
+        look_at(part[1], STRIPS - 1);
+        all_is_read();
+        promote(STRIPS - 1);
+      } else {
+        float high[STRIP_SUMS], low[STRIP_SUMS];
+#pragma unroll
+        for (int strip = 0; strip < STRIPS; ++strip) {
+          const bool last = strip + 1 == STRIPS;
+          if (!MEANWHILE) multiply_low(low, strip);
+#pragma unroll
+          for (int part = 0; part < TIMES; ++part) {
+            const bool ends = part + 1 == TIMES;
+#pragma unroll
+            for (int step = 0; step < 4 / TIMES; ++step) {
+              // Parts from the last one on: what is left at the end is of k-steps that a short chunk has, too.
+              const int k = TIMES == 1 ? step : 3 - part * (4 / TIMES) - step;
+              if (step) wgmma<true>(high, a.high[k], descriptor(strip, 0, k));
+              else wgmma<false>(high, a.high[k], descriptor(strip, 0, k));
+            }
+            wgmma_commit();
+            if (strip == 0 && part == 0) common = common_scale(scales - column);
+            if (MEANWHILE && !ends) {
+              multiply_low(low, strip);
+              wgmma_commit();
+              wgmma_wait<1>();
+            } else {
+              if (TURNS && ends && last && (--left > 0 || group == 0)) pass_turn(group);
+              wgmma_wait<0>();
+            }
+            if (ends) {
+              look_at(high, strip);
+              if (last) all_is_read();
+#pragma unroll
+              for (int i = 0; i < STRIP_SUMS; ++i) high[i] = fmaf(low[i], 1.f / LOW_SCALE, high[i]);
+            }
+            promote_strip(sum, high, scales, common, strip);
+            if (!ends || !last) wgmma_fence();
+          }
         }
       }
       step();

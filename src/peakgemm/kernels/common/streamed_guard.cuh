@@ -34,9 +34,9 @@ __device__ __forceinline__ bool meeting_holds(const char* stage, const char* pla
 }
 
 // Whether this warp's sums hold of which a row or a column has lost bits. Where a sum of a chunk, or of its last part, with
-// corrections or without, is SURELY, sum |a||b| is, too: of normal data one in 8,000 is less. Only for those `meeting_holds` is
-// asked. Asked for each row and column that had lost bits, 2048 x 512 x 4096 took 1273 us where A was a softmax, and 65
-// with normal data.
+// corrections or without, is SURELY, sum |a||b| is, too: of normal data one in 8,000 is less. Only for those
+// `meeting_holds` is asked. Asked for each row and column that had lost bits, 2048 x 512 x 4096 took 1273 us where A was a
+// softmax, and 65 with normal data.
 //
 // `high`: a strip's sums; `there`: its columns to the edge; `rows`: RowsInRegisters::marks.
 constexpr unsigned ASKED = 16;  // beside those

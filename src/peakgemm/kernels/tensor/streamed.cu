@@ -8,8 +8,8 @@
 // TURNED, it is asked for C^T, so that op(B) is what is split in registers: whichever operand is the larger one.
 // Two warpgroups multiply 64 rows by 64 columns at a time, and take turns: one has the tensor cores while the other
 //   splits. What a warpgroup does between its turns takes longer than the other one's turn, so in tiles of 192 rows there
-//   are three, which have registers for 32 columns at a time and need no turns: a chunk of 192 x 128 takes 2.1 us, one of
-//   128 x 128 1.7 (4096 x 768 x 3072; reckoned).
+//   are three, which have registers for 32 columns at a time and need no turns: 25088 x 128 x 1152, a tile for each SM,
+//   takes 60 us so and 70 by 128 x 128; where those fill the SMs better both take as long (experiments-one-sum.json).
 // They are the guard, too, by A's elements and what they are told of B: the summaries of its panels, or what those have
 //   seen who split it. A half tile for whose data the split is too coarse is computed with FFMAs instead. Tiles are
 //   shared along K as in product.cu; reduce.cu adds up.

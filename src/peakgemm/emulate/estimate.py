@@ -43,10 +43,11 @@ _HALF_AS_HIGH = 0.58  # of a chunk's time, where tiles have 64 rows
 _FUSED_CHUNK_US, _FUSED_TILE_US = 1.22, 2.0
 _FUSED_SKEW_US = 0.275, 0.26  # more for a chunk of A, of B, whose rows start anywhere
 _FUSED_COLUMNS_US = 0.085  # and where K is contiguous in B: a lane has pieces of four columns
-# By columns of a tile; 192: of tiles of 192 rows and 128 columns, by hand to experiments-tall.json.
-_STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 1.015, 128: 1.42, 192: 1.97}, {64: 1.9, 128: 2.5, 192: 5.0}
-_STREAMED_SKEW_US, _STREAMED_FAR = 0.4, 1.09  # more for a chunk of A whose rows start anywhere; times, of a large A:
-_FAR_BYTES = 40 << 20  # which L2 does not keep
+# By columns of a tile; 192: of tiles of 192 rows and 128 columns, by hand, as those of 128, to experiments-apiece.json.
+_STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 1.015, 128: 1.2, 192: 2.15}, {64: 1.9, 128: 2.5, 192: 5.0}
+_STREAMED_SKEW_US = 0.4  # more for a chunk of A whose rows start anywhere
+# Times, of an A that L2 does not keep; of one that no two tiles read at a time.
+_STREAMED_FAR, _STREAMED_ALONE, _FAR_BYTES = 1.12, 1.26, 40 << 20
 _SKEW_DOWN_US = 0.24   # more again where it is A's columns that are contiguous
 # Times, of a chunk where tiles or chunks pass an edge and rows start at 16 bytes: all wait for the slowest tile. 700 x
 # 900 x 1100 takes the fused kernel 32.4 us, 26 by the model without.
@@ -75,7 +76,7 @@ _SMALL_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96)
 _FLOAT = 4
 # Between equals: tiles whole rather than in equal parts, and those rather than in ranges that end anywhere; both
 # operands split before rather than one, and large tiles rather than small blocks.
-_MARGIN, _IN_PARTS, _STREAMED_MARGIN, _SMALL_MARGIN = {1: 1.0, 0: 1.06}, 1.05, 1.005, 1.05
+_MARGIN, _IN_PARTS, _STREAMED_MARGIN, _SMALL_MARGIN = {1: 1.0, 0: 1.06}, 1.05, 1.04, 1.05
 # With more rows of tiles, pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
 _CLUSTER_TILES = 32
 _FULL = 0.9  # of the SMs have a tile of 192 rows, where there are such tiles
@@ -110,7 +111,7 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
         if widths(p)[0] < 4:
             chunk += _STREAMED_SKEW_US + _SKEW_DOWN_US * p.trans_a
         if _FLOAT * count * p.m * p.k > _FAR_BYTES:
-            chunk *= _STREAMED_FAR
+            chunk *= _STREAMED_ALONE if p.n <= config.bn or (config.split == 0 and tiles < sm_count) else _STREAMED_FAR
         if four_times:
             chunk += _STREAMED_FOUR_TIMES_US[which]
         if ready != "b":
@@ -186,7 +187,7 @@ def best(scheme: Scheme | None, problem: Problem, arch: Architecture, sm_count: 
     def rank(one: tuple[Kernel, Config, float]) -> float:
         kernel, config, us = one
         margin = _SMALL_MARGIN if kernel == SMALL_BLOCKS else 1.0
-        if kernel == STREAMED and not ready:
+        if kernel == STREAMED and config.bn == ROWS and not ready:
             margin = _STREAMED_MARGIN
         return us * _MARGIN.get(config.split, _IN_PARTS) * margin
 

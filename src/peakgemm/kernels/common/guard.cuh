@@ -33,7 +33,7 @@ __device__ __forceinline__ int broken_halves(const char* a, const char* b, int c
     const int4 x = *reinterpret_cast<const int4*>(a + at), y = *reinterpret_cast<const int4*>(b + at);  // Summary
     broken |= max(x.x, y.x) == NOT_FINITE || x.x + y.x > HIGHEST || x.y + y.y < LOWEST;
     dense |= min(x.z, y.z) >= min(FEWEST, depth);
-    lossy |= x.w || y.w;
+    lossy |= (x.w | y.w) & SOME_LOSSY;
   }
   if (__any_sync(~0u, broken)) return 3;
   const int verdict = __any_sync(~0u, lossy) ? LOST_BITS : 0;

@@ -65,7 +65,8 @@ __device__ __forceinline__ bool lossy_sums_hold(const char* a, const char* b, in
     bool lossy = false;
     if (mine < end) {
       const long long at = mine * static_cast<long long>(PANEL_PITCH) + SCALES + SUMMARY;
-      lossy = reinterpret_cast<const Summary*>(a + at)->any_lossy || reinterpret_cast<const Summary*>(b + at)->any_lossy;
+      const auto flags = [=](const char* panel) { return reinterpret_cast<const Summary*>(panel + at)->flags; };
+      lossy = (flags(a) | flags(b)) & SOME_LOSSY;
     }
 #pragma unroll 1
     for (unsigned pending = __ballot_sync(~0u, lossy); pending; pending &= pending - 1) {

@@ -44,8 +44,14 @@ struct RightSeen {
   // Whether a chunk holds, and `lossy`: whether columns of its panel have lost bits. `summary`: four words of its tail.
   __device__ __forceinline__ bool holds(const int4& summary, int depth, bool& lossy) {
     dense |= summary.z >= min(FEWEST, depth);
-    lossy = summary.w;
+    lossy = summary.w & SOME_LOSSY;
     return summary.x <= APART_HIGHEST && summary.y >= APART_LOWEST;
+  }
+
+  // Whether all columns of its panel have one scale, and that.
+  __device__ __forceinline__ static bool one_scale(const int4& summary) { return summary.w & ONE_SCALE; }
+  __device__ __forceinline__ static float scale(const int4& summary) {
+    return power_of_two(max(min(summary.x - TOP, 126), -126));
   }
 
   // A bit for each of 32 columns of the tile that have, from the `word`-th on.

@@ -232,6 +232,10 @@ struct RightSeen {
     return !(all & BROKEN);
   }
 
+  // Each column has its own.
+  __device__ __forceinline__ static bool one_scale(const int4&) { return false; }
+  __device__ __forceinline__ static float scale(const int4&) { return 0.f; }
+
   // A bit for each of 32 columns of the tile that have, from the `word`-th on.
   __device__ __forceinline__ static unsigned lossy_columns(const char* tail, int, int word) {
     const unsigned* const told = reinterpret_cast<const unsigned*>(tail + BN * 4) + 2 * word;

@@ -33,9 +33,10 @@ struct __align__(16) Summary {
   int high;           // largest exponent; NOT_FINITE: an infinity or a NaN
   int low;            // smallest exponent
   int fewest;         // elements that are not zero, of the row that has fewest
-  int any_lossy;      // whether a bit of these is set:
+  int flags;          // SOME_LOSSY where a bit of these is set, ONE_SCALE where all rows have the one of the largest
   unsigned lossy[4];  // a bit for each row with an element that loses bits
 };
+constexpr int SOME_LOSSY = 1, ONE_SCALE = 2;
 constexpr int NOT_FINITE = 1 << 20;
 constexpr int NO_ROW = -(1 << 20);
 

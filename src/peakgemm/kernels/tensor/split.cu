@@ -165,6 +165,7 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
   __syncthreads();
   high = summary->high;
   const bool share = high - summary->low < spread;
+  if (share && thread == 0) atomicOr(&summary->flags, ONE_SCALE);
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
     const bool finite = top[e] < 0x7f800000u;
@@ -183,7 +184,7 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
     }
     if (lossy) {
       atomicOr(&summary->lossy[row[e] / 32], 1u << row[e] % 32);
-      atomicOr(&summary->any_lossy, 1);  // many threads at once
+      atomicOr(&summary->flags, SOME_LOSSY);  // many threads at once
     }
   }
   __syncthreads();

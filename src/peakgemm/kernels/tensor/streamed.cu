@@ -9,7 +9,7 @@
 // Two warpgroups multiply 64 rows by 64 columns at a time, and take turns: one has the tensor cores while the other
 //   splits. What a warpgroup does between its turns takes longer than the other one's turn, so in tiles of 192 rows there
 //   are three, which have registers for 32 columns at a time and need no turns: 25088 x 128 x 1152, a tile for each SM,
-//   takes 60 us so and 70 by 128 x 128; where those fill the SMs better both take as long (experiments-one-sum.json).
+//   takes 60 us so and 65 by 128 x 128; where those fill the SMs as well they are faster (experiments-apiece.json).
 // They are the guard, too, by A's elements and what they are told of B: the summaries of its panels, or what those have
 //   seen who split it. A half tile for whose data the split is too coarse is computed with FFMAs instead. Tiles are
 //   shared along K as in product.cu; reduce.cu adds up.
@@ -46,10 +46,11 @@ constexpr int B_TAIL = BN * 4 + 32;  // a chunk's scales of columns, and B's sum
 constexpr int SLOTS = STAGES + 1;    // for those, read until the products of the next chunk have begun
 constexpr int TIMES = FOUR_TIMES ? 4 : TWICE ? 2 : 1;  // that sums of first planes are carried over in a chunk
 
-// sum += scale_j part, of a strip's columns; `scales` from this thread's first column on.
+// sum += scale_j part, of a strip's columns; `scales` from this thread's first column on. `alike`: they all have the scale
+// `common`, as those of a panel often do (split.cu).
 __device__ __forceinline__ void promote_strip(float (&sum)[ACCUMULATORS], const float (&part)[STRIP_SUMS],
-                                              const float* scales, float common, int strip) {
-  if (!SPLIT_B && __all_sync(~0u, common >= 0.f)) {
+                                              const float* scales, bool alike, float common, int strip) {
+  if (alike) {
 #pragma unroll
     for (int i = 0; i < STRIP_SUMS; ++i)
       sum[strip * STRIP_SUMS + i] = fmaf(part[i], common, sum[strip * STRIP_SUMS + i]);
@@ -66,25 +67,16 @@ __device__ __forceinline__ void promote_strip(float (&sum)[ACCUMULATORS], const 
   }
 }
 
-// The scale that all columns of a chunk have, as those of a panel often do (split.cu); negative: they have several. All
-// lanes of a warp call.
-__device__ __forceinline__ float common_scale(const float* scales) {
-  if (SPLIT_B) return -1.f;
-  unsigned x[BN / 32], most = 0;  // none is negative; those of zeros are zero
-#pragma unroll
-  for (int i = 0; i < BN / 32; ++i) x[i] = __float_as_uint(scales[32 * i + threadIdx.x % 32]), most = max(most, x[i]);
-  most = __reduce_max_sync(~0u, most);
-  bool several = false;
-#pragma unroll
-  for (int i = 0; i < BN / 32; ++i) several |= x[i] != most && x[i];
-  return __any_sync(~0u, several) ? -1.f : __uint_as_float(most);
-}
-
 // While a sum is scaled or promoted the tensor cores have something to multiply: IN_PAIRS, of the strip beside it, where
 // corrections become part of the sum as soon as they are scaled; MEANWHILE, where there is one strip and sums are carried
 // over twice, corrections.
 constexpr bool IN_PAIRS = STRIPS > 1 && (TIMES == 1 || (TIMES == 2 && STRIPS == 2));
 constexpr bool MEANWHILE = STRIPS == 1 && TIMES == 2;
+
+// Chunks all columns of which have one scale, and others, have a loop APIECE: no scale to be found or read in the first,
+// and less that is jumped over, which costs instructions that are waited for. 3 to 4 % of a product. Not where sums are
+// carried over twice: ptxas then waits for products before others are asked for.
+constexpr bool APIECE = !SPLIT_B && TIMES != 2;
 
 // What an SM's registers leave to a producer when those who multiply have taken theirs.
 constexpr int DEALT = 65536 / (COMPUTE + PRODUCERS) / 8 * 8 * (COMPUTE + PRODUCERS);
@@ -194,28 +186,18 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
     bool hold = true;
     mbarrier_wait(full_a + 8 * stage_a, parity_a);
     a.start(first_stage + stage_a * A_PITCH, lines, row, column, g.M - place.m - row);
-#pragma unroll 1
-    for (int todo = s.end - s.begin; todo > 0; --todo) {
-      const unsigned at = first_stage + stage_a * A_PITCH;
+    int todo = s.end - s.begin;
+    unsigned asked;  // ASKED where elements of a chunk have lost bits, and RowsInRegisters::marks
+    const auto next = [&] {
+      step();
+      if (++slot == SLOTS) slot = 0;
+      return --todo > 0;
+    };
+    // A chunk's products, added to the sums. `alike`: all columns have the scale `common`.
+    const auto multiply = [&](bool alike, float common) __attribute__((always_inline)) {
+      const bool keep = __any_sync(~0u, asked);  // A as it lies is read again where sums are asked for
       const char* const tail = all_tails + slot * B_TAIL;
       const float* const scales = reinterpret_cast<const float*>(tail) + column;
-      mbarrier_wait(full + 8 * stage, parity);
-      if (APART) mbarrier_wait(full_a + 8 * stage_a, parity_a);
-      const int4 told = *reinterpret_cast<const int4*>(tail + BN * 4);
-      bool over, lossy;
-      unsigned asked = 0;  // ASKED where elements have lost bits, and RowsInRegisters::marks
-      hold = right.holds(told, g.K, lossy) && hold;
-      while (__any_sync(~0u, a.split(at, over) || lossy)) {
-        int zeros[2];
-        bool small[2];
-        a.look(at, zeros, small);
-        const bool any_small = __any_sync(~0u, small[0] || small[1]);
-        if (__any_sync(~0u, over || any_small || a.pending) && a.scale_anew(at, small, sum)) continue;
-        a.missing[0] += zeros[0], a.missing[1] += zeros[1];
-        if (any_small || lossy) asked = ASKED | a.marks(small, lossy);
-        break;
-      }
-      const bool keep = __any_sync(~0u, asked);  // A as it lies is read again where sums are asked for
       if (APART) {
         __syncwarp();
         if (!keep && lane == 0) mbarrier_arrive(empty_a + 8 * stage_a);
@@ -245,8 +227,10 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
         if (lane == 0) mbarrier_arrive(empty + 8 * stage);
         if (APART && keep && lane == 0) mbarrier_arrive(empty_a + 8 * stage_a);
       };
+      const auto promote = [&](const float (&part)[STRIP_SUMS], int strip) {
+        promote_strip(sum, part, scales, APIECE ? alike : __any_sync(~0u, alike), common, strip);
+      };
       if (TURNS) take_turn(group);
-      float common = -1.f;
       wgmma_fence();
       if constexpr (IN_PAIRS) {
         float part[2][STRIP_SUMS];  // of two strips corrections, and then all products
@@ -262,7 +246,6 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
           for (int k = 0; k < 4 / TIMES; ++k) wgmma<true>(sums, a.high[k], descriptor(strip, 0, k));
           wgmma_commit();
         };
-        const auto promote = [&](int strip) { promote_strip(sum, part[strip % 2], scales, common, strip); };
 #pragma unroll
         for (int strip = 0; strip < STRIPS; strip += 2) {
           // Twice: the last k-steps by themselves first. What is left at the end is of some that a short chunk has, too.
@@ -273,20 +256,18 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
               wgmma<true>(part[i], a.high[2], descriptor(strip + i, 0, 2));
               wgmma_commit();
             }
-            common = common_scale(scales - column);
           }
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             if (TIMES == 2 || strip) {
               wgmma_wait<1>();
               if (TIMES == 1) look_at(part[i], strip + i - 2);
-              promote(TIMES == 2 ? strip + i : strip + i - 2);
+              promote(part[i], TIMES == 2 ? strip + i : strip + i - 2);
               wgmma_fence();
             }
             multiply_low(part[i], strip + i);
             wgmma_commit();
           }
-          if (TIMES == 1 && strip == 0) common = common_scale(scales - column);
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             wgmma_wait<1>();
@@ -295,12 +276,22 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
         }
         if (TURNS && (--left > 0 || group == 0)) pass_turn(group);
         wgmma_wait<1>();
-        look_at(part[0], STRIPS - 2);
-        promote(STRIPS - 2);
+        if (TIMES == 2) look_at(part[0], STRIPS - 2);
+        if (TIMES == 1 && keep) {  // one place to be jumped over, not two
+          wgmma_wait<0>();
+#pragma unroll 1
+          for (int i = 0; i < 2; ++i) {
+            float sums[STRIP_SUMS];
+#pragma unroll
+            for (int j = 0; j < STRIP_SUMS; ++j) sums[j] = i ? part[1][j] : part[0][j];
+            look_at(sums, STRIPS - 2 + i);
+          }
+        }
+        promote(part[0], STRIPS - 2);
         wgmma_wait<0>();
-        look_at(part[1], STRIPS - 1);
+        if (TIMES == 2) look_at(part[1], STRIPS - 1);
         all_is_read();
-        promote(STRIPS - 1);
+        promote(part[1], STRIPS - 1);
       } else {
         float high[STRIP_SUMS], low[STRIP_SUMS];
 #pragma unroll
@@ -318,7 +309,6 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
               else wgmma<false>(high, a.high[k], descriptor(strip, 0, k));
             }
             wgmma_commit();
-            if (strip == 0 && part == 0) common = common_scale(scales - column);
             if (MEANWHILE && !ends) {
               multiply_low(low, strip);
               wgmma_commit();
@@ -333,13 +323,49 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
 #pragma unroll
               for (int i = 0; i < STRIP_SUMS; ++i) high[i] = fmaf(low[i], 1.f / LOW_SCALE, high[i]);
             }
-            promote_strip(sum, high, scales, common, strip);
+            promote(high, strip);
             if (!ends || !last) wgmma_fence();
           }
         }
       }
-      step();
-      if (++slot == SLOTS) slot = 0;
+    };
+    for (bool more = true; more;) {
+      int4 told;
+      const auto arrives = [&] {
+        const unsigned at = first_stage + stage_a * A_PITCH;
+        mbarrier_wait(full + 8 * stage, parity);
+        if (APART) mbarrier_wait(full_a + 8 * stage_a, parity_a);
+        told = *reinterpret_cast<const int4*>(all_tails + slot * B_TAIL + BN * 4);
+        bool over, lossy;
+        asked = 0;
+        hold = right.holds(told, g.K, lossy) && hold;
+        while (__any_sync(~0u, a.split(at, over) || lossy)) {
+          int zeros[2];
+          bool small[2];
+          a.look(at, zeros, small);
+          const bool any_small = __any_sync(~0u, small[0] || small[1]);
+          if (__any_sync(~0u, over || any_small || a.pending) && a.scale_anew(at, small, sum)) continue;
+          a.missing[0] += zeros[0], a.missing[1] += zeros[1];
+          if (any_small || lossy) asked = ASKED | a.marks(small, lossy);
+          break;
+        }
+        return !SPLIT_B && __any_sync(~0u, right.one_scale(told));
+      };
+      bool alike;
+      if (APIECE) {
+#pragma unroll 1
+        while (arrives()) {
+          multiply(true, right.scale(told));
+          more = next();
+          if (!more) break;
+        }
+        if (!more) break;
+        alike = false;
+      } else {
+        alike = arrives();
+      }
+      multiply(alike, right.scale(told));
+      more = next();
     }
 #pragma unroll
     for (int i = 0; i < ACCUMULATORS; ++i) sum[i] *= power_of_two(-a.shift[i / 2 % 2]);

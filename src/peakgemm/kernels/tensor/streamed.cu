@@ -30,11 +30,11 @@
 #include "common/tensor_tile.cuh"
 #include "common/reroute.cuh"
 #include "common/wgmma_registers.cuh"
+#include "common/strips.cuh"
 
 constexpr int COPIERS = 128, HELPERS = PRODUCERS / COPIERS;  // warpgroups that take turns at copying a chunk
 #include "common/rows_in_registers.cuh"
 
-constexpr int STRIPS = BN / STRIP;
 constexpr int B_PLANE = BN * 64, B_HALF = PLANES * B_PLANE;  // bytes, of half a chunk
 // Of 192 rows three stages are too large. A's have a ring of their own there, and are free as soon as they are split.
 constexpr bool APART = GROUPS > 2;
@@ -44,39 +44,6 @@ constexpr int RING = A_STAGES * A_BYTES + STAGES * 2 * B_HALF;
 constexpr bool TURNS = GROUPS == 2;  // of three 4096 x 768 x 3072 takes 127 us with turns, 125 without
 constexpr int B_TAIL = BN * 4 + 32;  // a chunk's scales of columns, and B's summary
 constexpr int SLOTS = STAGES + 1;    // for those, read until the products of the next chunk have begun
-constexpr int TIMES = FOUR_TIMES ? 4 : TWICE ? 2 : 1;  // that sums of first planes are carried over in a chunk
-
-// sum += scale_j part, of a strip's columns; `scales` from this thread's first column on. `alike`: they all have the scale
-// `common`, as those of a panel often do (split.cu).
-__device__ __forceinline__ void promote_strip(float (&sum)[ACCUMULATORS], const float (&part)[STRIP_SUMS],
-                                              const float* scales, bool alike, float common, int strip) {
-  if (alike) {
-#pragma unroll
-    for (int i = 0; i < STRIP_SUMS; ++i)
-      sum[strip * STRIP_SUMS + i] = fmaf(part[i], common, sum[strip * STRIP_SUMS + i]);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < STRIP_SUMS / 4; ++i) {
-    const float2 scale = *reinterpret_cast<const float2*>(scales + strip * STRIP + 8 * i);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      float& to = sum[strip * STRIP_SUMS + 4 * i + j];
-      to = fmaf(part[4 * i + j], j % 2 ? scale.y : scale.x, to);
-    }
-  }
-}
-
-// While a sum is scaled or promoted the tensor cores have something to multiply: IN_PAIRS, of the strip beside it, where
-// corrections become part of the sum as soon as they are scaled; MEANWHILE, where there is one strip and sums are carried
-// over twice, corrections.
-constexpr bool IN_PAIRS = STRIPS > 1 && (TIMES == 1 || (TIMES == 2 && STRIPS == 2));
-constexpr bool MEANWHILE = STRIPS == 1 && TIMES == 2;
-
-// Chunks all columns of which have one scale, and others, have a loop APIECE: no scale to be found or read in the first,
-// and less that is jumped over, which costs instructions that are waited for. 3 to 4 % of a product. Not where sums are
-// carried over twice: ptxas then waits for products before others are asked for.
-constexpr bool APIECE = !SPLIT_B && TIMES != 2;
 
 // What an SM's registers leave to a producer when those who multiply have taken theirs.
 constexpr int DEALT = 65536 / (COMPUTE + PRODUCERS) / 8 * 8 * (COMPUTE + PRODUCERS);

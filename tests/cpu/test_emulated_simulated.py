@@ -182,6 +182,25 @@ def test_every_strip_of_columns_is_asked(name: str, variant: int, column: int) -
     within(c, a, b, 8)
 
 
+@pytest.mark.parametrize(("name", "variant"), [("streamed", 0), ("streamed", TWICE), ("streamed", FOUR_TIMES),
+                                               ("narrow", 0), ("tall", 0)])
+def test_columns_of_one_scale_are_promoted_by_it(name: str, variant: int) -> None:
+    """Where they have several each is read, in any chunk; either may come after the other."""
+    m, n, k = 64, 64, 256
+    a, one = normal(m, k), normal(k, n, seed=1)
+    several = one * np.exp2(np.arange(n) % 7).astype(np.float32)
+    both = np.where(np.arange(k)[:, None] // 64 % 2, one, several)
+    loads = []
+    for b in (one, both, several):
+        c = np.full((m, n), np.nan, np.float32)
+        config = replace(CONFIGS.get(name, STREAMED.default), variant=variant)
+        reports, rerouted = run_emulated(STREAMED, config, Problem.contiguous(m, n, k), a, b, c, sm_count=4)
+        assert not any(report.faults for report in reports) and rerouted == 0
+        within(c, a, b)
+        loads.append(reports[1].counters["shared_loads"])
+    assert loads[0] < loads[1] < loads[2]
+
+
 @pytest.mark.parametrize("planted", ["a", "b"])
 @pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused", "tall"])
 def test_rows_of_elements_that_lose_bits(name: str, planted: str) -> None:

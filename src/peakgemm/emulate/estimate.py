@@ -34,20 +34,20 @@ from ..kernels.widths import widths
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 
-# Fitted to times on an H100: 604 of results/h100/experiments-share.json (root mean square error 7 %), what is of the
-# product kernel again to its 82 of 163 in tensor-kernels-factors.json (of all 6 %); by hand tiles of 64 rows to nine
-# rows of experiments-halves.json, and the start of a call that splits both to tensor-kernels-waits.json (of its 189 7
-# %). A tile's chunk of K, the rest of a tile, what launches cost, what moves through memory (of its nominal bandwidth).
-_CHUNK_US, _TILE_US = {"fp16x3": 1.05, "tf32x3": 1.25, "bf16x9": 2.95}, 2.5
-_HALF_AS_HIGH = 0.58  # of a chunk's time, where tiles have 64 rows
-_FUSED_CHUNK_US, _FUSED_TILE_US = 1.22, 2.0
-_FUSED_SKEW_US = 0.275, 0.26  # more for a chunk of A, of B, whose rows start anywhere
-_FUSED_COLUMNS_US = 0.085  # and where K is contiguous in B: a lane has pieces of four columns
-# By columns of a tile; 192: of tiles of 192 rows and 128 columns, by hand, as those of 128, to experiments-apiece.json.
-_STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 1.015, 128: 1.2, 192: 2.15}, {64: 1.9, 128: 2.5, 192: 5.0}
-_STREAMED_SKEW_US = 0.4  # more for a chunk of A whose rows start anywhere
+# Fitted to 755 times on an H100, results/h100/tensor-kernels-apiece.json: root mean square error 8 %, 7 % of those up
+# to 1.5 times as long as a shape's fastest. By hand what that has few of or none: other schemes, edges, tiles of 192
+# rows. A tile's chunk of K, the rest of a tile, what launches cost, what moves through memory (of its nominal
+# bandwidth).
+_CHUNK_US, _TILE_US = {"fp16x3": 1.0, "tf32x3": 1.25, "bf16x9": 2.95}, 2.1
+_HALF_AS_HIGH = 0.65  # of a chunk's time, where tiles have 64 rows
+_FUSED_CHUNK_US, _FUSED_TILE_US = 1.27, 1.7
+_FUSED_SKEW_US = 0.32, 0.3  # more for a chunk of A, of B, whose rows start anywhere
+_FUSED_COLUMNS_US = 0.07  # and where K is contiguous in B: a lane has pieces of four columns
+# By columns of a tile; 192: of tiles of 192 rows and 128 columns, by hand to experiments-apiece.json.
+_STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 0.93, 128: 1.26, 192: 2.15}, {64: 1.7, 128: 2.0, 192: 5.0}
+_STREAMED_SKEW_US = 0.49  # more for a chunk of A whose rows start anywhere
 # Times, of an A that L2 does not keep; of one that no two tiles read at a time.
-_STREAMED_FAR, _STREAMED_ALONE, _FAR_BYTES = 1.12, 1.26, 40 << 20
+_STREAMED_FAR, _STREAMED_ALONE, _FAR_BYTES = 1.05, 1.07, 40 << 20
 _SKEW_DOWN_US = 0.24   # more again where it is A's columns that are contiguous
 # Times, of a chunk where tiles or chunks pass an edge and rows start at 16 bytes: all wait for the slowest tile. 700 x
 # 900 x 1100 takes the fused kernel 32.4 us, 26 by the model without.
@@ -56,15 +56,15 @@ _RAMP_US = 2.6         # until what is split on the way comes at the bandwidth o
 _FUSED_SHARE = 0.91    # and of that what the fused kernel reaches
 # More for a chunk whose sums are carried over four times: of the product kernel (reckoned), of the fused one, and by
 # columns of a tile of the streamed one. Twice costs nothing more.
-_FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.4, 0.265, {64: 0.24, 128: 0.71}
+_FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.4, 0.23, {64: 0.18, 128: 0.53}
 _TURNED_ACROSS_US = 1.3  # more for a tile of C^T where rows of C start anywhere: pieces of eight floats
-_START_US, _FUSED_START_US, _STREAMED_START_US, _REDUCE_US = 3.5, 1.8, 4.9, 1.6
-_BANDWIDTH = 0.82
+_START_US, _FUSED_START_US, _STREAMED_START_US, _REDUCE_US = 2.7, 1.7, 3.7, 1.2
+_BANDWIDTH, _SMALL_BANDWIDTH = 0.89, 0.82
 # Small blocks, by hand to results/h100/experiments-small-blocks.json: an SM's time for a chunk, whichever of its blocks
 # has it, where it has one of them, two or three; the same where sums of 64 columns are carried over four times; of 16
 # columns. More where columns are contiguous in B, and for lines that start anywhere, of each operand; times, where
 # tiles or chunks pass an edge. What is left of the first tiles, and of as many as an SM has at a time after those.
-_SMALL_CHUNK_US, _SMALL_FOUR_TIMES_US, _SMALL_16_US = (0.5, 0.45, 0.42), (0.7, 0.57, 0.49), (0.45, 0.25, 0.25)
+_SMALL_CHUNK_US, _SMALL_FOUR_TIMES_US, _SMALL_16_US = (0.5, 0.45, 0.42), (0.7, 0.53, 0.46), (0.45, 0.25, 0.25)
 _SMALL_ACROSS_US, _SMALL_SKEW_US, _SMALL_EDGE = 0.055, 0.18, 2.0
 _SMALL_START_US, _SMALL_TILE_US, _SMALL_NEXT_TILES_US = 2.2, 2.0, 4.5
 _SMALL_REDUCE_US, _SMALL_PARTS = 1.0, 0.25  # partial sums that L2 keeps, in the place of those above
@@ -76,7 +76,7 @@ _SMALL_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96)
 _FLOAT = 4
 # Between equals: tiles whole rather than in equal parts, and those rather than in ranges that end anywhere; both
 # operands split before rather than one, and large tiles rather than small blocks.
-_MARGIN, _IN_PARTS, _STREAMED_MARGIN, _SMALL_MARGIN = {1: 1.0, 0: 1.06}, 1.05, 1.04, 1.05
+_MARGIN, _IN_PARTS, _STREAMED_MARGIN, _SMALL_MARGIN = {1: 1.0, 0: 1.06}, 1.05, 1.01, 1.0
 # With more rows of tiles, pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
 _CLUSTER_TILES = 32
 _FULL = 0.9  # of the SMs have a tile of 192 rows, where there are such tiles
@@ -97,9 +97,10 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
     if p.trans_c and ready:
         ready = "b" if ready == "a" else "a"
     four_times = config.variant & ~TURNED == FOUR_TIMES
-    bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
+    bandwidth = arch.gpu_bandwidth_gbs * 1e3  # bytes a microsecond
     if kernel == SMALL_BLOCKS:
-        return _small_blocks_us(config, p, bandwidth, sm_count)
+        return _small_blocks_us(config, p, bandwidth * _SMALL_BANDWIDTH, sm_count)
+    bandwidth *= _BANDWIDTH
     slow = _UNALIGNED if min(widths(p)) < 4 else 1.0
     chunks, tiles = -(-p.k // scheme.chunk), _tiles(config, problem)
     count, tile = max(p.batch.count, 1), _TILE_US

@@ -75,8 +75,8 @@ _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _SMALL_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96)
 _FLOAT = 4
 # Between equals: tiles whole rather than in equal parts, and those rather than in ranges that end anywhere; both
-# operands split before rather than one, and large tiles rather than small blocks.
-_MARGIN, _IN_PARTS, _STREAMED_MARGIN, _SMALL_MARGIN = {1: 1.0, 0: 1.06}, 1.05, 1.01, 1.0
+# operands split before rather than one.
+_MARGIN, _IN_PARTS, _STREAMED_MARGIN = {1: 1.0, 0: 1.06}, 1.05, 1.01
 # With more rows of tiles, pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
 _CLUSTER_TILES = 32
 _FULL = 0.9  # of the SMs have a tile of 192 rows, where there are such tiles
@@ -187,10 +187,8 @@ def best(scheme: Scheme | None, problem: Problem, arch: Architecture, sm_count: 
     """
     def rank(one: tuple[Kernel, Config, float]) -> float:
         kernel, config, us = one
-        margin = _SMALL_MARGIN if kernel == SMALL_BLOCKS else 1.0
-        if kernel == STREAMED and config.bn == ROWS and not ready:
-            margin = _STREAMED_MARGIN
-        return us * _MARGIN.get(config.split, _IN_PARTS) * margin
+        both_before = kernel != STREAMED or config.bn < ROWS or ready
+        return us * _MARGIN.get(config.split, _IN_PARTS) * (1.0 if both_before else _STREAMED_MARGIN)
 
     found = candidates(scheme or SCHEMES["fp16x3"], problem, arch, sm_count, ready, sliced)
     if scheme is None and arch.number == 90:

@@ -60,10 +60,11 @@ _FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.4, 0.23, {64: 
 _TURNED_ACROSS_US = 1.3  # more for a tile of C^T where rows of C start anywhere: pieces of eight floats
 _START_US, _FUSED_START_US, _STREAMED_START_US, _REDUCE_US = 2.7, 1.7, 3.7, 1.2
 _BANDWIDTH, _SMALL_BANDWIDTH = 0.89, 0.82
-# Small blocks, by hand to results/h100/experiments-small-blocks.json: an SM's time for a chunk, whichever of its blocks
-# has it, where it has one of them, two or three; the same where sums of 64 columns are carried over four times; of 16
-# columns. More where columns are contiguous in B, and for lines that start anywhere, of each operand; times, where
-# tiles or chunks pass an edge. What is left of the first tiles, and of as many as an SM has at a time after those.
+# Small blocks, by hand to results/h100/experiments-small-blocks.json, and those of two and three that carry over four
+# times to bench-emulated.json: an SM's time for a chunk, whichever of its blocks has it, where it has one of them, two
+# or three; the same where sums of 64 columns are carried over four times; of 16 columns. More where columns are
+# contiguous in B, and for lines that start anywhere, of each operand; times, where tiles or chunks pass an edge. What
+# is left of the first tiles, and of as many as an SM has at a time after those.
 _SMALL_CHUNK_US, _SMALL_FOUR_TIMES_US, _SMALL_16_US = (0.5, 0.45, 0.42), (0.7, 0.53, 0.46), (0.45, 0.25, 0.25)
 _SMALL_ACROSS_US, _SMALL_SKEW_US, _SMALL_EDGE = 0.055, 0.18, 2.0
 _SMALL_START_US, _SMALL_TILE_US, _SMALL_NEXT_TILES_US = 2.2, 2.0, 4.5

@@ -125,19 +125,21 @@ class TestChoice:
         assert scheme_of(thin.kernel) is None  # A comes no faster than FFMAs take it
 
     def test_tiles_of_192_rows(self) -> None:
-        """Where they are as many as SMs, of an operand along whose rows K lies and that is read by no other tile."""
-        p = Problem(25088, 128, 1152, 1152, 1152, 128, trans_b=True)
-        chosen = choose(p, "sm_90", SMS, "", "emulated")
-        assert (chosen.kernel, chosen.config) == (STREAMED, tall())
-        assert emulation(STREAMED, tall(), p, SMS).counters[1] == 3 * -(-p.m // 192)
-        for other in (replace(p, lda=p.m, trans_a=True), replace(p, lda=p.k + 1), replace(p, alignment=(4, 16, 16))):
-            assert choose(other, "sm_90", SMS, "", "emulated").config.bm == 128
-            told = violations(STREAMED, tall(), architecture("sm_90"), other)
-            assert len(told) == 1 and "use 128" in told[0]
+        """Where they are as many as SMs, of an operand along whose rows K lies; not where K is long enough to share."""
+        for p in (Problem(25088, 128, 1152, 1152, 1152, 128, trans_b=True), Problem.contiguous(8192, 384, 2048)):
+            chosen = choose(p, "sm_90", SMS, "", "emulated")
+            assert (chosen.kernel, chosen.config) == (STREAMED, tall())
+            assert emulation(STREAMED, tall(), p, SMS).counters[1] == 3 * -(-p.m // 192) * (p.n // 128)
+            for other in (replace(p, lda=p.m, trans_a=True), replace(p, lda=p.k + 1),
+                          replace(p, alignment=(4, 16, 16))):
+                assert choose(other, "sm_90", SMS, "", "emulated").config.bm == 128
+                told = violations(STREAMED, tall(), architecture("sm_90"), other)
+                assert len(told) == 1 and "use 128" in told[0]
         whole = choose(Problem(6272, 256, 2304, 2304, 2304, 256, trans_b=True), "sm_90", SMS, "", "emulated")
         assert (whole.kernel, whole.config.bm, whole.config.split) == (STREAMED, 128, 1)  # 98 tiles
         shared = choose(Problem.contiguous(4096, 768, 3072), "sm_90", SMS, "", "emulated")
-        assert (shared.kernel, shared.config.bm, shared.config.split) == (STREAMED, 128, 0)  # 192
+        assert (shared.kernel, shared.config.bm, shared.config.split) == (STREAMED, 128, 0)  # 192 tiles of 48 chunks
+        assert choose(Problem.contiguous(1536, 1536, 1024), "sm_90", SMS, "", "emulated").config.bm == 128  # 96 of them
         turned = Problem(128, 25088, 1152, 1152, 1152, 25088, trans_b=True)
         assert choose(turned, "sm_90", SMS, "", "emulated").config == replace(tall(), variant=TURNED)
 
@@ -198,11 +200,11 @@ class TestChoice:
         assert any(says in text for text in violations(FUSED, config, architecture("sm_90")))
 
     def test_every_sum_is_carried_over_where_cublas_slices_k(self) -> None:
-        for ready in ("", "b"):
+        for ready, long in (("", 65536), ("b", 131072)):  # in up to 16 and 32 parts
             deep = choose(Problem.contiguous(256, 256, 4096), "sm_90", SMS, "", "emulated", ready)
             assert scheme_of(deep.kernel) is SCHEMES["fp16x3"] and deep.config.variant == FOUR_TIMES
             # Of long parts of K, 4096 k-steps and more, rounding is more than truncation.
-            deeper = choose(Problem.contiguous(256, 256, 262144), "sm_90", SMS, "", "emulated", ready)
+            deeper = choose(Problem.contiguous(256, 256, long), "sm_90", SMS, "", "emulated", ready)
             assert scheme_of(deeper.kernel) is SCHEMES["fp16x3"] and deeper.config.variant == TWICE
         assert choose(Problem.contiguous(256, 256, 65536), "sm_90", SMS, "", "fp16x3").config.variant == 0
 

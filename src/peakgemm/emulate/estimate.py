@@ -46,15 +46,14 @@ _FUSED_COLUMNS_US = 0.07  # and where K is contiguous in B: a lane has pieces of
 # By columns of a tile; 192: of tiles of 192 rows and 128 columns, by hand to experiments-apiece.json.
 _STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 0.93, 128: 1.26, 192: 2.15}, {64: 1.7, 128: 2.0, 192: 5.0}
 _STREAMED_SKEW_US = 0.49  # more for a chunk of A whose rows start anywhere
-# Times, of an A that L2 does not keep; of one that no two tiles read at a time.
-_STREAMED_FAR, _STREAMED_ALONE, _FAR_BYTES = 1.05, 1.07, 40 << 20
+_STREAMED_FAR, _FAR_BYTES = 1.05, 40 << 20  # times, of an A that L2 does not keep
 _SKEW_DOWN_US = 0.24   # more again where it is A's columns that are contiguous
 # Times, of a chunk where tiles or chunks pass an edge and rows start at 16 bytes: all wait for the slowest tile. 700 x
 # 900 x 1100 takes the fused kernel 32.4 us, 26 by the model without.
 _FUSED_EDGE, _STREAMED_EDGE = 1.19, {64: 1.15, 128: 1.0, 192: 1.0}
 _RAMP_US = 2.6         # until what is split on the way comes at the bandwidth of the memory
 _FUSED_SHARE = 0.91    # and of that what the fused kernel reaches
-# More for a chunk whose sums are carried over four times: of the product kernel (reckoned), of the fused one, and by
+# More for a chunk whose sums are carried over four times: of the product kernel, of the fused one, and by
 # columns of a tile of the streamed one. Twice costs nothing more.
 _FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.4, 0.23, {64: 0.18, 128: 0.53}
 _TURNED_ACROSS_US = 1.3  # more for a tile of C^T where rows of C start anywhere: pieces of eight floats
@@ -75,9 +74,8 @@ _UNALIGNED = 1.2
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _SMALL_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96)
 _FLOAT = 4
-# Between equals: tiles whole rather than in equal parts, and those rather than in ranges that end anywhere; both
-# operands split before rather than one.
-_MARGIN, _IN_PARTS, _STREAMED_MARGIN = {1: 1.0, 0: 1.06}, 1.05, 1.01
+# Between equals: tiles whole rather than in equal parts, and those rather than in ranges that end anywhere.
+_MARGIN, _IN_PARTS = {1: 1.0, 0: 1.06}, 1.05
 # With more rows of tiles, pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
 _CLUSTER_TILES = 32
 _FULL = 0.9  # of the SMs have a tile of 192 rows, where there are such tiles
@@ -113,7 +111,7 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, arch: Architec
         if widths(p)[0] < 4:
             chunk += _STREAMED_SKEW_US + _SKEW_DOWN_US * p.trans_a
         if _FLOAT * count * p.m * p.k > _FAR_BYTES:
-            chunk *= _STREAMED_ALONE if p.n <= config.bn or (config.split == 0 and tiles < sm_count) else _STREAMED_FAR
+            chunk *= _STREAMED_FAR
         if four_times:
             chunk += _STREAMED_FOUR_TIMES_US[which]
         if ready != "b":
@@ -187,9 +185,8 @@ def best(scheme: Scheme | None, problem: Problem, arch: Architecture, sm_count: 
     elements half of which are zero 0.87 instead of 1.11; cuBLAS 1.08 and 0.73).
     """
     def rank(one: tuple[Kernel, Config, float]) -> float:
-        kernel, config, us = one
-        both_before = kernel != STREAMED or config.bn < ROWS or ready
-        return us * _MARGIN.get(config.split, _IN_PARTS) * (1.0 if both_before else _STREAMED_MARGIN)
+        _, config, us = one
+        return us * _MARGIN.get(config.split, _IN_PARTS)
 
     found = candidates(scheme or SCHEMES["fp16x3"], problem, arch, sm_count, ready, sliced)
     if scheme is None and arch.number == 90:

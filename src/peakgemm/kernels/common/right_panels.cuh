@@ -48,7 +48,7 @@ struct RightSeen {
     return summary.x <= APART_HIGHEST && summary.y >= APART_LOWEST;
   }
 
-  // Whether all columns of its panel have one scale, and that.
+  // Whether all columns of its panel have one scale, and that: by -shift_to_top, written out (else ptxas makes other code).
   __device__ __forceinline__ static bool one_scale(const int4& summary) { return summary.w & ONE_SCALE; }
   __device__ __forceinline__ static float scale(const int4& summary) {
     return power_of_two(max(min(summary.x - TOP, 126), -126));

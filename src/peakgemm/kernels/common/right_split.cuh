@@ -149,7 +149,7 @@ struct Right {
     for (int c = 0; c < LANE_COLUMNS; ++c) {
       high = max(high, top[c]);
       low = min(low, top[c] - 1);
-      const int shift = max(min(TOP + 127 - static_cast<int>(top[c] >> 24), 126), -126);
+      const int shift = shift_to_top(static_cast<int>(top[c] >> 24) - 127);
       up[c] = __uint_as_float((127 + shift) << 23);
       if (piece == 0) store_shared(scales + 4 * (column + 4 * c), top[c] ? (127 - shift) << 23 : 0);
     }

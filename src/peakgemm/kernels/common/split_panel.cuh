@@ -21,6 +21,8 @@ constexpr int PANEL_PITCH = (PANEL + 127) / 128 * 128;
 // The largest element of a row is scaled into [2^TOP, 2^(TOP+1)): FP16 ends at 65504, just below 2^16. Of a panel of B
 // whose rows (columns of B) share a scale (split.cu) the largest of all is.
 constexpr int TOP = 14;
+// Binary orders to scale by where the largest has that exponent, as far as they are a power of two in FP32.
+__device__ __forceinline__ int shift_to_top(int exponent) { return max(min(TOP - exponent, 126), -126); }
 // FP16's second plane is kept 2^11 times larger, or it would sink into FP16's subnormals. Its products have
 // accumulators of their own.
 constexpr float LOW_SCALE = SCHEME == FP16X3 ? 2048.f : 1.f;

@@ -9,8 +9,9 @@ constexpr bool IN_PAIRS = STRIPS > 1 && (TIMES == 1 || (TIMES == 2 && STRIPS == 
 constexpr bool MEANWHILE = STRIPS == 1 && TIMES == 2;
 
 // Chunks all columns of which have one scale, and others, have a loop APIECE: no scale to be found or read in the first,
-// and less that is jumped over, which costs instructions that are waited for. 3 to 4 % of a product. Not where sums are
-// carried over twice: ptxas then waits for products before others are asked for.
+// and less that is jumped over, which costs instructions that are waited for. 3 to 4 % of a product
+// (experiments-apiece.json). Not where sums are carried over twice: ptxas then waits for products before others are asked
+// for.
 constexpr bool APIECE = !SPLIT_B && TIMES != 2;
 
 // sum += scale_j part, of a strip's columns; `scales` from this thread's first column on. `alike`: they all have the scale

@@ -169,7 +169,7 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
     const bool finite = top[e] < 0x7f800000u;
-    const int shift = finite ? max(min(TOP - (share ? high : exponent_of(top[e])), 126), -126) : 0;
+    const int shift = finite ? shift_to_top(share ? high : exponent_of(top[e])) : 0;
     const float up = __uint_as_float((127 + shift) << 23), down = __uint_as_float((127 - shift) << 23);
     const bool lossy = least[e] * up < LOSSY;
     Planes planes;

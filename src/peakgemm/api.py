@@ -49,7 +49,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: 
     """
     if precision != "ieee":
         check_precision(precision)
-    torch = sys.modules.get("torch")
+    torch = _seen_torch or _look_for_torch(a)
     if torch is not None and isinstance(a, torch.Tensor):
         return _torch(torch, a, b, None, None, None, out, stream, precision=precision)
     return _any(Request(a, b, out=out, precision=precision), stream)
@@ -77,7 +77,7 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
         if len(getattr(x, "shape", (1, 1))) < 2:
             raise InvalidValue(f"{name} has shape {tuple(x.shape)}; gemm wants matrices: use matmul, or add a "
                                "dimension")
-    torch = sys.modules.get("torch")
+    torch = _seen_torch or _look_for_torch(a)
     if torch is not None and isinstance(a, torch.Tensor):
         return _torch(torch, a, b, c, alpha, beta, out, stream, trans_a, trans_b, precision)
     alpha, beta = scales(alpha, beta, c)
@@ -276,6 +276,25 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
 def _is_special(torch: Any, x: Any) -> bool:
     """A subclass, fake or distributed say, which torch's dispatcher has to see."""
     return type(x) is not torch.Tensor and isinstance(x, torch.Tensor) and type(x) is not torch.nn.Parameter
+
+
+_seen_torch: Any = sys.modules.get("torch")  # torch, once one of its tensors has come
+
+
+def _look_for_torch(a: Any) -> Any:
+    """torch, where ``a`` looks like a tensor of it.
+
+    Not by sys.modules: torch.compile traces this, would wrap every module there is, and fails where one of them imports
+    others when it is looked at. Nor does it remember under torch.compile, whose code would be stale at once.
+    """
+    global _seen_torch
+    if not hasattr(a, "requires_grad"):
+        return None
+    import torch
+
+    if not torch.compiler.is_compiling():
+        _seen_torch = torch
+    return torch
 
 
 _eager: Any = None  # the module, once torch tensors have come: an import statement would cost each call 0.3 us

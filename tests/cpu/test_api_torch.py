@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import subprocess
 import sys
 from typing import Any
 
@@ -188,6 +189,28 @@ def test_traced_whole() -> None:
     a, b, c = torch.randn(4, 5), torch.randn(5, 5), torch.randn(5)
     compiled = torch.compile(both, fullgraph=True, backend="eager")
     assert torch.allclose(compiled(a, b, c), both(a, b, c), atol=1e-5)
+
+
+def test_traced_among_modules_that_import_when_looked_at() -> None:
+    """Also with peakgemm imported before torch, whose module the first eager call remembers."""
+    done = subprocess.run([sys.executable, "-c", """
+import sys, types
+import peakgemm as pg
+import torch
+
+class Lazy(types.ModuleType):
+    def __getattribute__(self, name):
+        other = f"imported_{len(sys.modules)}"
+        sys.modules[other] = types.ModuleType(other)
+        return super().__getattribute__(name)
+
+sys.modules["lazy"] = Lazy("lazy")
+compiled = torch.compile(lambda a, b: torch.relu(pg.matmul(a, b)), fullgraph=True, backend="eager")
+a, b = torch.randn(5, 7), torch.randn(7, 3)
+for _ in range(3):
+    assert torch.allclose(compiled(a, b), torch.relu(pg.matmul(a, b)), atol=1e-5)
+"""], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("make", "error", "match"), [

@@ -55,6 +55,9 @@ _RATES: dict[Config, tuple[float, float]] = {
     _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.535, 0.497),
     _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.485, 0.419),
     _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.479, 0.416),
+    # Each block has one tile.
+    _ring(32, 32, 32, 4, 4, 6, slices=2, variant=1 + TEAMS + ONCE): (0.457, 0.436),
+    _ring(32, 16, 32, 4, 4, 8, slices=2, variant=1 + TEAMS + ONCE): (0.275, 0.232),
     # Two blocks of a cluster share a tile.
     _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.788, 0.762),
     _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.723, 0.663),
@@ -65,7 +68,10 @@ _RATES: dict[Config, tuple[float, float]] = {
     _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.557, 0.431),
 }
 # Tiles (and blocks an SM) that gain where a block knows that it has one alone, and the variant that is fastest then.
-_ALONE = {(32, 32, 1): 1 + TEAMS, (32, 32, 2): 4 + TEAMS, (32, 64, 2): 1 + TEAMS, (64, 32, 2): 1 + TEAMS}
+_ALONE = {(32, 32, 2): 4 + TEAMS, (32, 64, 2): 1 + TEAMS, (64, 32, 2): 1 + TEAMS}
+# Columns of a tile that only pays where no more than half of the SMs have one: 128 takes 2.47 us (by 32 columns
+# 2.63), 256 4.15 (3.82).
+_NARROWEST = 16
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
@@ -82,7 +88,8 @@ _WAITED = 0.30          # of a step's time, for each that the last turn of slice
 _LONELY = 0.17, 0.88
 _REDUCE_US = 0.09       # a second kernel
 _PAIR_US = 0.40         # two blocks wait for each other and add up
-_ALONE_US = 1.01        # less, where a block of a small tile knows that it has one alone
+_ALONE_US = 1.01        # less, where a block of a small tile knows that it has one alone,
+_BESIDE_US = 0.55       # and where two launches lie beside each other
 _PART_US = 0.031        # of it, for each partial sum that one result is made of
 _IN_L2 = 1.5            # times that, for partial sums, which stay there; those of wide tiles do not
 _RELAY_US = 6.5         # a kernel that lays B out anew, beside reading and writing it
@@ -156,7 +163,7 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     elif config.cluster > 1:
         besides = _PAIR_US
     elif config.variant & ONCE:
-        besides = -_ALONE_US
+        besides = -_ALONE_US - _BESIDE_US * arch.lie_beside(tiles, sm_count)
     busy = (turns + stored * _TURNOVER) * step_us + store
     return math.pow(math.pow(busy, _OVERLAP) + math.pow(memory, _OVERLAP), 1 / _OVERLAP) + _START_US + besides
 
@@ -212,6 +219,10 @@ def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
     slots = sm_count * config.min_blocks
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     steps = -(-problem.k // config.bk)
+    if config.variant & ONCE:
+        if tiles * (2 if config.bn == _NARROWEST else 1) <= sm_count:
+            yield config
+        return
     if config.cluster > 1:
         if steps > 1:
             yield config

@@ -288,7 +288,7 @@ def create_policy(b: Build, ins: Instruction) -> Step:
     return lambda group: put(group, np.uint64(0))
 
 
-@builder("membar", "prefetch", "prefetchu", "nanosleep", "discard", "griddepcontrol",
+@builder("membar", "prefetchu", "nanosleep", "discard", "griddepcontrol",
          "applypriority", "pmevent")
 def nothing(b: Build, ins: Instruction) -> Step:
     """Instructions that order or hint, and change no value here: memory is sequentially consistent."""

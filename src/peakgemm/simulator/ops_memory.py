@@ -135,6 +135,24 @@ def _vector(ins: Instruction) -> int:
     return next((int(part[1]) for part in ins.parts if part in ("v2", "v4", "v8")), 1)
 
 
+@builder("prefetch")
+def prefetch(b: Build, ins: Instruction) -> Step:
+    """A hint that moves nothing; outside every array it is a fault all the same, as it cannot have been meant."""
+    if not ins.has("global"):
+        return lambda group: None
+    at, guard, machine = address(b, ins, ins.operands[0], "global"), b.guard(ins), b.machine
+
+    def step(group: Group) -> None:
+        lanes, places = chosen_lanes(b, guard, group)
+        there = at(group) if places is None else at(group)[places]
+        outside = ~machine.arena.inside(there, 1)
+        if lanes.n and outside.any():
+            first = int(there[outside][0])
+            machine.fault("out_of_bounds", ins, f"prefetch outside every array: {machine.arena.describe(first, 1)}",
+                          lanes.lanes[outside], first)
+    return step
+
+
 @builder("ld", "ldu")
 def load(b: Build, ins: Instruction) -> Step:
     kind, count, space = ins.types[-1], _vector(ins), space_of(ins)

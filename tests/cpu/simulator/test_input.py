@@ -132,6 +132,15 @@ def test_null_and_wild_pointers_are_reported():
     assert report.faults[0].kind == "out_of_bounds"
 
 
+def test_a_prefetch_moves_nothing_but_wants_an_array():
+    text = ptx("""ld.param.u64 %rd0, [x]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1;
+      setp.ge.u32 %p0, %r0, 6; @!%p0 prefetch.global.L2 [%rd1]; ret;""", ".param .u64 x")
+    assert run(text, grid=1, block=4, args=[np.zeros(4, "f4")]).clean
+    (fault,) = run(text, grid=1, block=8, args=[np.zeros(4, "f4")]).faults
+    assert (fault.kind, [thread[0] for _, thread in fault.threads]) == ("out_of_bounds", [4, 5])
+    assert fault.message.startswith("prefetch outside every array: argument 0 (16 bytes)")
+
+
 def test_module_variables_and_generic_addresses():
     text = COPY.replace(".visible .entry", ".const .align 4 .u32 table[4] = {5, 6, 7, 8};\n"
                         ".global .align 4 .u32 word = 3;\n.visible .entry")

@@ -11,6 +11,7 @@
 
 #include "common/dependents.cuh"
 #include "common/gemm.cuh"
+#include "common/prefetch.cuh"
 
 constexpr int S = BN;
 constexpr bool X_ALONG_K = SWAPPED ? TRANS_B : !TRANS_A;
@@ -210,6 +211,9 @@ ffma_skinny(const float* __restrict__ A, const float* __restrict__ B, const floa
     Rows x(SWAPPED ? b : a, SWAPPED ? g.ldb : g.lda, across, along, first, rows, k);
     Columns y(SWAPPED ? a : b, SWAPPED ? g.lda : g.ldb, lane, k, own);
     float patch[QUADS][4][4], small[Columns::FETCHES];
+    // Two steps of a block: 4096 x 1 x 4096 takes 21.9 us with two, 22.1 with one, 23.6 without.
+    const float* const ahead = (SWAPPED ? b : a) + (X_ALONG_K ? first * x.ld + begin * BK : begin * BK * x.ld + first);
+    into_l2<THREADS * SLICES, X_ALONG_K, BM, 2 * BK, !VECTORS>(ahead, x.ld, rows - first, g.K - begin * BK, thread);
     previous_kernel_has_ended();
 #pragma unroll
     for (int q = 0; q < QUADS; ++q)

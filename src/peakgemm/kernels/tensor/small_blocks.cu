@@ -15,6 +15,7 @@
 //   sums are nearly exact.
 
 #include "common/gemm.cuh"
+#include "common/prefetch.cuh"
 #include "common/cp_async.cuh"
 #include "common/dependents.cuh"
 #include "common/bulk.cuh"
@@ -184,11 +185,16 @@ tensor_small_blocks(const float* __restrict__ A, const float* __restrict__ B, co
   segment_of(g, chunks_of(g), blockIdx.x, 0, s);
   const Place place = place_of(g, s.tile);
   const long long k0 = static_cast<long long>(s.begin) * BK;
-  PanelA a(A, batch_offset(g, g.a_batch, place.batch) + place.m * e.a_row + k0 * e.a_col, e.a_row, e.a_col,
-           g.M - place.m);
-  PanelB b(B, batch_offset(g, g.b_batch, place.batch) + place.n * e.b_row + k0 * e.b_col, e.b_row, e.b_col,
-           g.N - place.n);
+  const long long first_a = batch_offset(g, g.a_batch, place.batch) + place.m * e.a_row + k0 * e.a_col;
+  const long long first_b = batch_offset(g, g.b_batch, place.batch) + place.n * e.b_row + k0 * e.b_col;
+  PanelA a(A, first_a, e.a_row, e.a_col, g.M - place.m);
+  PanelB b(B, first_b, e.b_row, e.b_col, g.N - place.n);
   if (threadIdx.x >= COMPUTE) {
+    if (asks_ahead(lines_of(true, BM + BN, BK))) {
+      const int thread = threadIdx.x - COMPUTE, steps = g.K - s.begin * BK;
+      into_l2<COPIERS, !TRANS_A, BM, BK, WIDTH_A == 1>(A + first_a, TRANS_A ? e.a_col : e.a_row, a.rows, steps, thread);
+      into_l2<COPIERS, TRANS_B, BN, BK, WIDTH_B == 1>(B + first_b, TRANS_B ? e.b_row : e.b_col, b.rows, steps, thread);
+    }
     previous_kernel_has_ended();
     int stage = 0, left = g.K - s.begin * BK;
     unsigned parity = 1;

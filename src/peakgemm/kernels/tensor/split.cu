@@ -11,6 +11,7 @@
 #include "common/gemm.cuh"
 #include "common/dependents.cuh"
 #include "common/narrow.cuh"
+#include "common/prefetch.cuh"
 #include "common/split_panel.cuh"
 
 constexpr int SPLITTERS = 256;
@@ -227,6 +228,14 @@ tensor_split(const float* __restrict__ A, const float* __restrict__ B, const flo
       rest = outer;
     }
   const int spread = is_a ? 0 : SPREAD;
+  if (asks_ahead(lines_of(true, ROWS, CHUNK))) {
+    if (is_a)
+      into_l2<SPLITTERS, !TRANS_A, ROWS, CHUNK, WIDTH_A == 1>(
+          A + offset + first * e.a_row + k * e.a_col, TRANS_A ? e.a_col : e.a_row, g.M - first, g.K - k, threadIdx.x);
+    else
+      into_l2<SPLITTERS, TRANS_B, ROWS, CHUNK, WIDTH_B == 1>(
+          B + offset + first * e.b_row + k * e.b_col, TRANS_B ? e.b_row : e.b_col, g.N - first, g.K - k, threadIdx.x);
+  }
   previous_kernel_has_ended();
   if (blockIdx.x == 0 && threadIdx.x == 0) *reinterpret_cast<Progress*>(workspace) = {0, 0};
   if (is_a) split_panel<!TRANS_A, WIDTH_A>(A + offset, e.a_row, e.a_col, first, g.M, k, g.K, spread, image, halves, to);

@@ -16,6 +16,7 @@
 
 #include "common/gemm.cuh"
 #include "common/anew.cuh"
+#include "common/prefetch.cuh"
 #include "common/cp_async.cuh"
 #include "common/dependents.cuh"
 #include "common/bulk.cuh"
@@ -106,6 +107,9 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
                                static_cast<long long>(begin) * CHUNK * e.a_col;
       RowCopies<!TRANS_A, WIDTH_A> rows(A + before, g.M - place.m, before);
       right.start(B, workspace, e, place, begin);
+      if (work == first_work())
+        into_l2<COPIERS, !TRANS_A, BM, CHUNK, WIDTH_A == 1>(A + before, TRANS_A ? e.a_col : e.a_row, g.M - place.m,
+                                                            g.K - begin * CHUNK, thread);
       previous_kernel_has_ended();
       right.ask(e, begin);
 #pragma unroll 1

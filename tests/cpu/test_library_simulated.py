@@ -270,12 +270,13 @@ def test_what_wide_tiles_read_is_what_was_laid_out(monkeypatch: pytest.MonkeyPat
 PAIR = replace(SMALL, cluster=2)
 ALONE = replace(SMALL, variant=ONCE)
 SLICED = Config(32, 32, 8, 4, 4, stages=8, fragments=2, raster=4, producers=32, slices=4)
+NARROW = Config(32, 16, 32, 4, 4, stages=4, fragments=2, raster=4, producers=128, slices=2, variant=1 + TEAMS + ONCE)
 
 
 @pytest.mark.parametrize("config", [PAIR, ALONE, replace(SMALL, slices=2, cluster=2), replace(SLICED, cluster=2),
                                     replace(SLICED, variant=ONCE), replace(PAIR, variant=16),
                                     replace(SLICED, producers=128, variant=ONCE | 2 * TEAMS),
-                                    replace(PAIR, producers=64, variant=TEAMS)], ids=str)
+                                    replace(PAIR, producers=64, variant=TEAMS), NARROW], ids=str)
 def test_blocks_with_one_tile(config: Config) -> None:
     """Also K of one k-step, which leaves the second of a pair nothing, and none; in a grid beyond the SMs'."""
     for layout, k in (("NN", 21), ("NT", 9), ("TT", 8), ("TN", 1)):
@@ -398,6 +399,11 @@ def test_pairs_and_blocks_alone_are_chosen_where_they_pay() -> None:
     small = choose(Problem.contiguous(128, 128, 128), "sm_90", 132)
     assert small.config.variant & ONCE and small.config.cluster == 1
     assert not choose(Problem.contiguous(8192, 64, 8192), "sm_90", 132).config.variant & ONCE
+    tiles = {size: choose(Problem.contiguous(size, size, size), "sm_90", 132).config
+             for size in (64, 128, 192, 256, 320)}
+    assert {size: (tile.bn, tile.slices) for size, tile in tiles.items()} == {
+        64: (16, 2), 128: (16, 2), 192: (32, 2), 256: (32, 2), 320: (32, 2)}  # 16 columns where half of the SMs do
+    assert all(tile.variant & ONCE for tile in tiles.values())
     careful = accurate(Problem.contiguous(512, 512, 1024), "sm_90", 132, "")
     assert careful.config.cluster == 2 and careful.config.variant & 16
 

@@ -12,7 +12,7 @@ from test_library_simulated import LAYOUTS, Case, multiply
 
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import small
-from peakgemm.kernels.library import compile_for
+from peakgemm.kernels.library import SPECIALISED, compile_for
 from peakgemm.kernels.short_sums import sliced
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.small import SMALL
@@ -188,6 +188,13 @@ def test_what_all_tiles_read_comes_by_way_of_l1(m: int, n: int, k: int, via_l1: 
     assert "".join(name for name in "AB" if macros[f"VIA_L1_{name}"]) == via_l1
     text = compile_for(SMALL, small.tiles(k)[-1], problem, "sm_90", "ptx").code.decode()
     assert set(re.findall(r"cp\.async\.(c[ag])\.", text)) == ({"ca"} if via_l1 == "AB" else {"ca", "cg"})
+
+
+def test_beside_tiles_where_k_is_no_more_than_a_few_steps() -> None:
+    """By what both take where launches lie beside each other: 24 x 24 x 24 1.3 us and 1.8, 102 x 133 x 51 2.5, 2.0."""
+    for shape, kernel in (((24, 24, 24), SMALL), ((68, 172, 5), SMALL), ((102, 133, 51), SPECIALISED),
+                          ((406, 38, 32), SPECIALISED), ((10, 18, 34), SKINNY)):
+        assert choose(Problem.contiguous(*shape), "sm_90", 132).kernel is kernel, shape
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])

@@ -200,7 +200,7 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
     """The IEEE kernel in the place of an emulated one.
 
     cuBLAS cuts K of small products into many short sums; so that its errors are not smaller, ours are carried over
-    8 or 16 k-steps, for which small thread tiles have the registers.
+    8, 16 or 32 k-steps, for which small thread tiles have the registers.
     """
     chosen = choose(problem, arch, sm_count, device_name)
     if not sliced(problem) or are_short(chosen.kernel, chosen.config) or not architecture(arch).has_cp_async:

@@ -35,40 +35,41 @@ def _ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: i
 _RATES: dict[Config, tuple[float, float]] = {
     _ring(128, 256, 16, 8, 16, 8, 232): (0.841, 0.822),
     _ring(128, 256, 16, 8, 16, 8, 216, variant=4, producers=256): (0.830, 0.825),
-    _ring(128, 128, 16, 8, 8, 8, variant=3 + TEAMS): (0.803, 0.790),
-    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.816, 0.783),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=3): (0.785, 0.758),
-    _ring(128, 64, 32, 8, 8, 6, slices=2): (0.775, 0.744),
-    _ring(64, 128, 16, 8, 8, 12, slices=2): (0.751, 0.702),
-    _ring(64, 128, 16, 8, 8, 4, min_blocks=2, variant=3, producers=64): (0.791, 0.742),
-    _ring(32, 256, 16, 4, 16, 4, min_blocks=2, variant=3, producers=64): (0.785, 0.664),
-    _ring(32, 128, 32, 4, 8, 4, min_blocks=2, variant=3, producers=64): (0.740, 0.690),
-    _ring(32, 128, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.734, 0.659),
-    _ring(64, 64, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.706, 0.689),
-    _ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=6): (0.786, 0.786),
-    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.722, 0.691),
-    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4, producers=64): (0.761, 0.746),
-    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.690, 0.541),
-    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.678, 0.641),
-    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, variant=6, producers=64): (0.549, 0.646),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6): (0.571, 0.502),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.535, 0.497),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.485, 0.419),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.479, 0.416),
+    _ring(128, 128, 16, 8, 8, 8, variant=3 + TEAMS): (0.813, 0.799),
+    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.823, 0.792),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=3): (0.795, 0.762),
+    _ring(128, 64, 32, 8, 8, 6, slices=2): (0.776, 0.732),
+    _ring(64, 128, 16, 8, 8, 12, slices=2): (0.772, 0.735),
+    _ring(64, 128, 16, 8, 8, 4, min_blocks=2, variant=3, producers=64): (0.794, 0.782),
+    _ring(32, 256, 16, 4, 16, 4, min_blocks=2, variant=3, producers=64): (0.791, 0.701),
+    _ring(32, 128, 32, 4, 8, 4, min_blocks=2, variant=3, producers=64): (0.741, 0.710),
+    _ring(32, 128, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.736, 0.697),
+    _ring(64, 64, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.735, 0.712),
+    _ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=6): (0.818, 0.803),
+    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.729, 0.706),
+    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4 + TEAMS, producers=64): (0.795, 0.782),
+    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.675, 0.565),
+    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.711, 0.695),
+    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, variant=6 + TEAMS, producers=64): (0.576, 0.665),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6): (0.588, 0.526),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.546, 0.516),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.467, 0.409),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.526, 0.482),
     # Each block has one tile.
-    _ring(32, 32, 32, 4, 4, 6, slices=2, variant=1 + TEAMS + ONCE): (0.457, 0.436),
-    _ring(32, 16, 32, 4, 4, 8, slices=2, variant=1 + TEAMS + ONCE): (0.275, 0.232),
+    _ring(32, 32, 32, 4, 4, 6, slices=2, variant=1 + TEAMS + ONCE): (0.468, 0.465),
+    _ring(32, 16, 32, 4, 4, 8, slices=2, variant=1 + TEAMS + ONCE): (0.252, 0.228),
+    _ring(32, 16, 32, 4, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.290, 0.270),
     # Two blocks of a cluster share a tile.
     _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.788, 0.762),
-    _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.723, 0.663),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.775, 0.609),
-    _ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.671, 0.645),
-    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.694, 0.569),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.587, 0.539),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.557, 0.431),
+    _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.731, 0.684),
+    _ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.787, 0.624),
+    _ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.667, 0.654),
+    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.679, 0.580),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.600, 0.542),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.555, 0.442),
 }
 # Tiles (and blocks an SM) that gain where a block knows that it has one alone, and the variant that is fastest then.
-_ALONE = {(32, 32, 2): 4 + TEAMS, (32, 64, 2): 1 + TEAMS, (64, 32, 2): 1 + TEAMS}
+_ALONE = {(32, 32, 2): 4 + TEAMS, (32, 64, 2): 2 + TEAMS, (64, 32, 2): 1 + TEAMS}
 # Columns of a tile that only pays where no more than half of the SMs have one: 128 takes 2.47 us (by 32 columns
 # 2.63), 256 4.15 (3.82).
 _NARROWEST = 16
@@ -80,7 +81,8 @@ _START_US = 2.16        # launch and first tiles
 _STORED_PER_US = 1599   # results that leave an SM, for each of its warps that store,
 _BY_PAIRS = 2           # and times that, where they pass shared memory in pairs (wide thread tiles)
 _TURNOVER = 1.25        # steps of BK, in time, from a block's tile to its next
-_SLICE_US = 0.230       # of the end of a tile, for each slice whose sums are added to another's
+_SLICE_US = 0.230       # of the end of a tile, for each slice whose sums are added to another's,
+_NARROW_SLICE_US = 0.076  # and of the narrowest tiles
 _WAITED = 0.30          # of a step's time, for each that the last turn of slices lacks: 1000 x 1000 x 200 takes 15.2 us
                         # by steps of 32 and two slices, a K of 256 15.5
 # Where the last wave leaves an SM fewer blocks of four warps that multiply than it has room for, these do not run as
@@ -152,7 +154,8 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     together = max(1, min(config.min_blocks, -(-tiles // sm_count)))
     storing = config.threads // 32 * together
     store = stored * config.bm * config.bn / config.cluster / (_stored_per_us(config) * storing) / together
-    store += stored / together * _SLICE_US * (config.slices - 1)
+    slice_us = _NARROW_SLICE_US if config.bn == _NARROWEST else _SLICE_US
+    store += stored / together * slice_us * (config.slices - 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
     besides = 0.0  # what the sums of several blocks cost, or a lone block saves
@@ -214,13 +217,20 @@ def _rate(config: Config) -> tuple[float, float]:
     return min(same, key=lambda one: one[0])[1] if same else (0.5, 0.5)
 
 
+def _idle(config: Config, steps: int) -> bool:
+    """Whether half of the slices, which wait for each other at the end, have no k-steps, or four of them more than the
+    ring holds: 257 k-steps take such 4.3 us, two slices 3.8."""
+    return 2 * steps <= config.slices or (config.slices > 2 and steps > config.stages)
+
+
 def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
     """The ways of ``config`` to cut the work: tiles whole, or their k-steps shared."""
     slots = sm_count * config.min_blocks
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     steps = -(-problem.k // config.bk)
     if config.variant & ONCE:
-        if tiles * (2 if config.bn == _NARROWEST else 1) <= sm_count:
+        narrow = config.bn == _NARROWEST
+        if tiles * (2 if narrow else 1) <= sm_count and not (narrow and _idle(config, steps)):
             yield config
         return
     if config.cluster > 1:

@@ -287,6 +287,13 @@ def test_blocks_with_one_tile(config: Config) -> None:
     multiply(Case(33, 34, 9, beta=0.0, poison="c", integers=True, config=config))
 
 
+@pytest.mark.parametrize(("layout", "k", "shift"), [("NN", 96, 0), ("NT", 133, 1), ("TN", 256, 1), ("TT", 90, 0)])
+def test_four_slices_of_the_narrowest_tile(layout: str, k: int, shift: int) -> None:
+    """One slice has nothing, or a step more than others, or each has as many; K is longer than half of the ring."""
+    config = replace(NARROW, slices=4, stages=8, variant=4 + 2 * TEAMS + ONCE)
+    multiply(Case(70, 39, k, layout, pad=shift, shift=shift, config=config))
+
+
 def test_a_block_with_one_tile_has_the_bits_of_one_with_many() -> None:
     want, _ = multiply(Case(70, 39, 40))
     got, _ = multiply(Case(70, 39, 40, config=ALONE))
@@ -402,7 +409,7 @@ def test_pairs_and_blocks_alone_are_chosen_where_they_pay() -> None:
     tiles = {size: choose(Problem.contiguous(size, size, size), "sm_90", 132).config
              for size in (64, 128, 192, 256, 320)}
     assert {size: (tile.bn, tile.slices) for size, tile in tiles.items()} == {
-        64: (16, 2), 128: (16, 2), 192: (32, 2), 256: (32, 2), 320: (32, 2)}  # 16 columns where half of the SMs do
+        64: (16, 2), 128: (16, 4), 192: (32, 2), 256: (32, 2), 320: (32, 2)}  # 16 columns where half of the SMs do
     assert all(tile.variant & ONCE for tile in tiles.values())
     careful = accurate(Problem.contiguous(512, 512, 1024), "sm_90", 132, "")
     assert careful.config.cluster == 2 and careful.config.variant & 16

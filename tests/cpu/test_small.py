@@ -217,7 +217,8 @@ def test_sums_are_carried_where_cublas_cuts_k() -> None:
 @pytest.mark.parametrize(("m", "n", "k", "count", "cut"), [
     (64, 64, 64, 1000, False), (64, 64, 64, 2, False), (64, 64, 64, 1, True), (16, 16, 64, 5000, True),
     (8, 64, 64, 200, True), (8, 64, 64, 500, False), (10, 10, 8, 5000, False), (512, 512, 512, 1, True),
-    (1024, 1024, 1024, 1, False), (64, 64, 32, 1, False),
+    (1024, 1024, 1024, 1, False), (64, 64, 32, 1, False), (128, 128, 128, 1, False), (64, 256, 192, 1, False),
+    (128, 128, 127, 1, True), (127, 127, 128, 1, True), (128, 128, 193, 1, True), (32, 512, 128, 1, True),
 ])
 def test_where_cublas_cuts_k(m: int, n: int, k: int, count: int, cut: bool) -> None:
     batch = Batch() if count == 1 else Batch((count,), (m * k,), (k * n,), (m * n,), (m * n,))

@@ -15,7 +15,7 @@ from .schedule import CARRY
 from .skinny import SKINNY
 from .small import SMALL
 
-CARRYING = 1.06  # times the time without: 1.02 to 1.09 where a cluster of two or a block has one tile
+CARRYING = 1.04  # times the time without: 1.01 to 1.07
 _CARRIED = 32    # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
 _DEALT = 208     # registers of a computing thread that carries more results
 # Results up to which cuBLAS cuts K, as far as its errors tell: of one matrix (512 x 512; at 1024 errors are five times
@@ -23,12 +23,16 @@ _DEALT = 208     # registers of a computing thread that carries more results
 _SLICED, _SLICED_BATCH, _SLICED_SIDE = 1 << 19, 1 << 17, 16
 # K of one matrix, and of a batch, of which it makes one sum (of 8 x 8 x 8 sometimes two, as ours are anyway).
 _WHOLE, _WHOLE_BATCH = 32, 8
+# Larger K of which it makes one sum, too, in matrices of so many results and rows and columns (results/h100/sums.json):
+# what is shorter fills too few SMs for it, or has warps that share it.
+_ALSO_WHOLE, _RESULTS, _SIDE = range(128, 193), 1 << 14, 64
 
 
 def sliced(p: Problem) -> bool:
     """Whether cuBLAS cuts K of such a product into short sums."""
     if p.batch.count == 1:
-        return p.m * p.n <= _SLICED and p.k > _WHOLE
+        whole = p.k <= _WHOLE or (p.k in _ALSO_WHOLE and p.m * p.n >= _RESULTS and min(p.m, p.n) >= _SIDE)
+        return p.m * p.n <= _SLICED and not whole
     thin, tiny = min(p.m, p.n) <= _SLICED_SIDE, max(p.m, p.n) <= _SLICED_SIDE
     return p.k > _WHOLE_BATCH and thin and (tiny or p.m * p.n * p.batch.count <= _SLICED_BATCH)
 
@@ -51,7 +55,7 @@ def _dealt(config: Config) -> bool:
 
 
 def carrying(kernel: Kernel, config: Config) -> Config:
-    """``config`` with its sums carried over every 16 or 8 k-steps; itself where they are short as they are."""
+    """``config`` with its sums carried over every 32, 16 or 8 k-steps; itself where they are short as they are."""
     if are_short(kernel, config):
         return config
     if kernel is SMALL:

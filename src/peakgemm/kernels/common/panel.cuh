@@ -56,6 +56,25 @@ struct Panel {
     else rounds<EDGE>(at, steps);
   }
 
+  // A whole tile that lies inside, and on to the next. A row's address is the one before and `far`, by an addition that
+  // compilers cannot see through: they would find some of them from the first one, by more instructions.
+  __device__ __forceinline__ void copy_whole(unsigned at) {
+    if (BELOW > (K_INNER ? ROWS : BK) && (K_INNER ? row >= ROWS : k >= BK)) return;
+    const unsigned place = to + at;
+    const float* from = next;
+#pragma unroll
+    for (int f = 0; f < FAR; ++f) {
+      if (f) asm volatile("add.s64 %0, %0, %1;" : "+l"(from) : "l"(far));
+#pragma unroll
+      for (int n = 0; n < NEAR; ++n) {
+        const int dk = K_INNER ? n * 8 : f * BELOW, dr = K_INNER ? f * BELOW : n * BESIDE * WIDTH;
+        if constexpr (WIDTH == 4) copy16_or_zero(place + 4 * (dk * PITCH + dr), from + (K_INNER ? dk : dr), 4);
+        else copy4_or_zero(place + 4 * (dk * PITCH + dr), from + (K_INNER ? dk : dr), true);
+      }
+    }
+    advance();
+  }
+
   // INSIDE tests nothing, EDGE the rows alone. As a loop of single rounds EDGE took 10 % longer, hence EDGE_ROUNDS;
   // wholly unrolled it crowds the registers of a kernel of large tiles (1.07 modelled cycles an FFMA become 1.58), as do
   // chunks of one to three floats and an unrolled remainder of K, which comes once a tile; but small tiles have few rounds

@@ -34,8 +34,9 @@ constexpr bool LATE = BM * BN <= 64 * 128;
 // Rows of B as words want many addresses: 40 registers are too few for four unrolled rounds at an edge as well.
 constexpr bool CROWDED = REGISTERS && !TRANS_B && WIDTH_B == 1;
 // Copying warps form teams that take the tiles of K in turn: a warp asks for each of its words by an instruction, one after
-// the other and behind those of the computing warps, so that half of the warps with twice the words each keep two tiles
-// under way (256 takes 4.08 us by two teams, 4.29 by one; 1535 152.8 us by eight, 162 by one). Only where registers allow.
+// the other and behind those of the computing warps, so that fewer warps with more words each keep more tiles under way. 127
+// takes 2.44 us by four teams of one warp, 2.56 by two, 2.70 by one; 255 3.82 by two, 3.88 by one; 1023 46.6 by one, 47.4 by
+// two. Only where registers allow.
 constexpr int TEAMS = 1 << (VARIANT >> 6), COPYING = PRODUCERS / TEAMS;
 static_assert(TEAMS <= STAGES && COPYING % 32 == 0, "a team is whole warps, and no stage ahead of the ring");
 using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4, COPYING, LATE>;
@@ -48,14 +49,22 @@ constexpr int COMPUTE = THREADS * SLICES;
 constexpr bool ASKS = LATE && (ONCE || (BM == 128 && BN == 64));
 constexpr int CAN = AHEAD / MIN_BLOCKS / (lines_of(!TRANS_A, BM, BK) + lines_of(TRANS_B, BN, BK));
 constexpr int EARLY = CAN < 1 ? 1 : CAN < STAGES ? CAN : STAGES;
+// Whole tiles are copied by a loop of nothing else. The schedulers prefer who computes, so what a tile's copies take is
+// instructions of a copying warp: 126 of them, 102 by such a loop, of which 48 copy, at 1023 (48.1 us, 46.6 so).
+// Not where that makes tiles of few results slower, which wait for what they load from shared memory, by 2 to 7 %; nor
+// beside 128 x 256 results, for which ptxas then finds worse registers.
+constexpr bool BY_WORDS = (TRANS_A && WIDTH_A == 1) || (!TRANS_B && WIDTH_B == 1);
+constexpr bool HELD_UP = BM * BN == 32 * 16 || (BM == 64 && BN == 64 && BK == 32);
+constexpr bool STRAIGHT = BM * BN < 128 * 256 && (BY_WORDS || !HELD_UP);
 // The k-steps that are unrolled: a loop of 20 or of 40 KB. A stage may hold more of them.
 __device__ constexpr int unrolled(int steps, int most) {
   return steps > 2 && TM * TN * steps > most ? unrolled(steps / 2, most) : steps;
 }
 constexpr int UNROLL = unrolled(BK, VARIANT & 8 ? 1280 : 2560);
-// Sums over CARRIED k-steps are added up among themselves: rounding errors grow with K / CARRIED instead of K.
+// Sums over CARRIED k-steps are added up among themselves: rounding errors grow with K / CARRIED instead of K. By 32 the
+// errors of 512 are 0.60 of cuBLAS's and those of 256, which has tiles of 32 x 32, up to 1.03, by 16 0.54 and 0.82.
 constexpr bool CARRY = VARIANT & 16;
-constexpr int CARRIED = UNROLL < 16 ? UNROLL : 16;
+constexpr int AT_MOST = BM * BN > 32 * 32 ? 32 : 16, CARRIED = UNROLL < AT_MOST ? UNROLL : AT_MOST;
 static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the same stages, and one ahead");
 
 __device__ __forceinline__ void slices_meet() { asm volatile("bar.sync 1, %0;" ::"n"(COMPUTE) : "memory"); }
@@ -160,11 +169,23 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
         if (LATE) previous_kernel_has_ended();
         int left = s.end - s.begin - ahead;
 #pragma unroll 1
-        for (; left > 0; left -= TEAMS) {
-          copy(inside_a, inside_b, wide);
+        while (left > 0) {
+          if (STRAIGHT && wide == BK && inside_a && inside_b) {
+#pragma unroll 1
+            for (; left > 0; left -= TEAMS) {
+              mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
+              a.copy_whole(at);
+              b.copy_whole(at);
+              mbarrier_arrive_after_copies(barrier);
+              step(TEAMS);
+            }
+            break;
+          }
+          copy(!STRAIGHT && inside_a, !STRAIGHT && inside_b, wide);
           a.advance();
           b.advance();
           wide = BK;
+          left -= TEAMS;
         }
         if (TEAMS > 1) ahead = -left;
       }

@@ -35,12 +35,13 @@ from peakgemm.tune.space import KEEP
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-(RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, SHORT, PARTS, THIN, SHARE, WAVES,
+(RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, SHORT, PARTS, THIN, SHARE, WAVES, STRAIGHT,
  UNSEEN, UNSEEN_BEFORE) = (
     ROOT / "results" / "h100" / f"{name}.json" for name in (
         "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies",
         "experiments-start", "experiments-pairs", "model-times", "model-ranks", "experiments-small",
         "experiments-short-k", "experiments-parts", "experiments-thin", "experiments-share", "experiments-waves",
+        "experiments-straight",
         "unseen", "unseen-before"))
 ACCURACY, ACCURACY_BEFORE = (RECORD.with_name(f"accuracy-{name}.json") for name in ("compensation", "before"))
 PAGE = ROOT / "docs" / "experiments.md"
@@ -202,15 +203,10 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
         fitted(TIMES, "fitted to", "Its constants were fitted to {times} times of {shapes} shapes, drawn and of the "
                                    "suites, each with up to twelve candidates"),
         fitted(ALL, "fitted to, all", "And to {times} times of {shapes} shapes, each with all of its candidates"),
-        fitted(ALL, "fitted to, middling K",
-               "Rates of small tiles also to {times} times of {shapes} shapes with K from 80 to 576, of which cuBLAS "
-               "had been faster"),
-        fitted(SHARE, "drawn, middling",
-               "And, with the rates of all tiles below 96 x 128, to {times} times of {shapes} drawn shapes with K from "
-               "64 to 900"),
-        fitted(WAVES, "drawn, middling",
-               "Those of tiles with two to four blocks an SM also to {times} times of {shapes} more, most of them "
-               "drawn"),
+        fitted(STRAIGHT, "candidates",
+               "Rates of most tiles below 128 x 256 were fitted anew to {times} times of {shapes} drawn shapes, the "
+               "model's first tiles of each"),
+        fitted(STRAIGHT, "candidates, held out", "To {times} times of {shapes} more they were not fitted"),
         fitted(ALL, "held out",
                "To {times} times of {shapes} shapes, all candidates of each, no constant had been fitted before"),
         fitted(SMALL, "small, the smaller operand by way of L1",

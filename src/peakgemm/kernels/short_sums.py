@@ -11,12 +11,13 @@ from ..problem import Config, Problem
 from . import small
 from .library import SPECIALISED
 from .registry import Kernel
-from .schedule import CARRY
+from .schedule import CARRY, ONCE, TEAMS
 from .skinny import SKINNY
 from .small import SMALL
 
 CARRYING = 1.04  # times the time without: 1.01 to 1.07
 _CARRIED = 32    # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
+_WALKS = {(32, 64, ONCE + TEAMS + 2): 4}  # another order of FFMAs then: 511 takes 9.68 us so, 9.79 by the tile's own
 _DEALT = 208     # registers of a computing thread that carries more results
 # Results up to which cuBLAS cuts K, as far as its errors tell: of one matrix (512 x 512; at 1024 errors are five times
 # those), and of a batch, where it cuts only those of at most 16 rows or columns (results/h100/batch-errors.json).
@@ -46,7 +47,9 @@ def may_carry(kernel: Kernel, config: Config) -> bool:
     """Whether the threads of ``config`` have the registers for a second set of sums."""
     if kernel is SMALL:
         return small.carrying(config) is not None
-    return kernel is SPECIALISED and config.min_blocks <= 2 and (config.tm * config.tn <= _CARRIED or _dealt(config))
+    narrow = config.slices > 2 and config.bm * config.bn < 32 * 32  # 127 takes 2.61 us so, 2.55 by two slices
+    return (kernel is SPECIALISED and config.min_blocks <= 2 and not narrow
+            and (config.tm * config.tn <= _CARRIED or _dealt(config)))
 
 
 def _dealt(config: Config) -> bool:
@@ -61,4 +64,5 @@ def carrying(kernel: Kernel, config: Config) -> Config:
     if kernel is SMALL:
         return small.carrying(config) or config
     registers = _DEALT if config.tm * config.tn > _CARRIED else config.registers
-    return replace(config, variant=config.variant | CARRY, registers=registers)
+    return replace(config, variant=config.variant | CARRY | _WALKS.get((config.bm, config.bn, config.variant), 0),
+                   registers=registers)

@@ -415,6 +415,15 @@ def test_pairs_and_blocks_alone_are_chosen_where_they_pay() -> None:
     assert careful.config.cluster == 2 and careful.config.variant & 16
 
 
+def test_four_slices_where_each_has_a_step_and_the_ring_holds_all_of_k() -> None:
+    tiles = {k: choose(Problem.contiguous(100, 60, k), "sm_90", 132).config for k in (32, 64, 65, 256, 257)}
+    assert {k: (tile.bn, tile.slices) for k, tile in tiles.items()} == {
+        32: (32, 2), 64: (16, 2), 65: (16, 4), 256: (16, 4), 257: (16, 2)}
+    with_care = {size: accurate(Problem.contiguous(size, size, size), "sm_90", 132, "").config for size in (127, 128)}
+    assert with_care[127].slices == 2 and with_care[127].variant & 16  # four carry more slowly
+    assert with_care[128].slices == 4 and not with_care[128].variant & 16  # cuBLAS makes one sum
+
+
 @pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
 def test_every_way_is_valid_where_it_is_proposed(arch: str) -> None:
     limits = architecture(arch)

@@ -24,8 +24,7 @@ _DEALT = 208     # registers of a computing thread that carries more results
 _SLICED, _SLICED_BATCH, _SLICED_SIDE = 1 << 19, 1 << 17, 16
 # K of one matrix, and of a batch, of which it makes one sum (of 8 x 8 x 8 sometimes two, as ours are anyway).
 _WHOLE, _WHOLE_BATCH = 32, 8
-# Larger K of which it makes one sum, too, in matrices of so many results and rows and columns (results/h100/sums.json):
-# what is shorter fills too few SMs for it, or has warps that share it.
+# And of which it makes one sum, too, in matrices of so many results, rows and columns (results/h100/sums.json).
 _ALSO_WHOLE, _RESULTS, _SIDE = range(128, 193), 1 << 14, 64
 
 

@@ -289,7 +289,7 @@ def test_blocks_with_one_tile(config: Config) -> None:
 
 @pytest.mark.parametrize(("layout", "k", "shift"), [("NN", 96, 0), ("NT", 133, 1), ("TN", 256, 1), ("TT", 90, 0)])
 def test_four_slices_of_the_narrowest_tile(layout: str, k: int, shift: int) -> None:
-    """One slice has nothing, or a step more than others, or each has as many; K is longer than half of the ring."""
+    """One slice has nothing, or a step more than others, or each has as many and all of K fills the ring."""
     config = replace(NARROW, slices=4, stages=8, variant=4 + 2 * TEAMS + ONCE)
     multiply(Case(70, 39, k, layout, pad=shift, shift=shift, config=config))
 

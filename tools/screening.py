@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
@@ -35,13 +36,13 @@ from peakgemm.tune.space import KEEP
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-(RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, SHORT, PARTS, THIN, SHARE, WAVES, STRAIGHT,
+(RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, SHORT, PARTS, THIN, SHARE, WAVES, LINES,
  UNSEEN, UNSEEN_BEFORE) = (
     ROOT / "results" / "h100" / f"{name}.json" for name in (
         "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies",
         "experiments-start", "experiments-pairs", "model-times", "model-ranks", "experiments-small",
         "experiments-short-k", "experiments-parts", "experiments-thin", "experiments-share", "experiments-waves",
-        "experiments-straight",
+        "experiments-lines",
         "unseen", "unseen-before"))
 ACCURACY, ACCURACY_BEFORE = (RECORD.with_name(f"accuracy-{name}.json") for name in ("compensation", "before"))
 PAGE = ROOT / "docs" / "experiments.md"
@@ -136,7 +137,7 @@ def estimate(row: Row) -> float:
     config, asked = Config(**row["config"]), problem(row["shape"], row["layout"], row.get("batch", 1))
     if row.get("kernel") in (RELAID.name, WIDE.name):
         return next(us for kernel, one, us in select.candidates(asked, ARCH, SMS)
-                    if (kernel.name, one) == (row["kernel"], config))
+                    if kernel.name == row["kernel"] and replace(one, variant=0) == replace(config, variant=0))
     return tile_model.estimate_us(config, asked, architecture(ARCH), SMS)
 
 
@@ -203,10 +204,9 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
         fitted(TIMES, "fitted to", "Its constants were fitted to {times} times of {shapes} shapes, drawn and of the "
                                    "suites, each with up to twelve candidates"),
         fitted(ALL, "fitted to, all", "And to {times} times of {shapes} shapes, each with all of its candidates"),
-        fitted(STRAIGHT, "candidates",
-               "Rates of most tiles below 128 x 256 were fitted anew to {times} times of {shapes} drawn shapes, the "
-               "model's first tiles of each"),
-        fitted(STRAIGHT, "candidates, held out", "To {times} times of {shapes} more they were not fitted"),
+        fitted(LINES, "candidates",
+               "Rates of tiles below 128 x 256 were fitted anew to drawn shapes, then scaled by what tiles gained; to "
+               "{times} times of {shapes} more, the model's first tiles of each, four of them were fitted"),
         fitted(ALL, "held out",
                "To {times} times of {shapes} shapes, all candidates of each, no constant had been fitted before"),
         fitted(SMALL, "small, the smaller operand by way of L1",

@@ -30,7 +30,7 @@ from .kernels.library import (
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schedule import sharing
 from .kernels.schemes import SCHEMES, schemes_on
-from .kernels.short_sums import CARRYING, are_short, carrying, may_carry, sliced
+from .kernels.short_sums import CARRYING, all_carrying, are_short, carrying, may_carry, sliced
 from .kernels.skinny import SKINNY
 from .kernels.small import SMALL
 from .kernels.validity import is_valid
@@ -199,8 +199,8 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
 def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Choice:
     """The IEEE kernel in the place of an emulated one.
 
-    cuBLAS cuts K of small products into many short sums; so that its errors are not smaller, ours are carried over
-    8, 16 or 32 k-steps, for which small thread tiles have the registers.
+    cuBLAS cuts K of small products into many short sums; so that its errors are not smaller, ours are
+    several, or carried over 8, 16 or 32 k-steps, for which small thread tiles have the registers.
     """
     chosen = choose(problem, arch, sm_count, device_name)
     if not sliced(problem) or are_short(chosen.kernel, chosen.config) or not architecture(arch).has_cp_async:
@@ -210,7 +210,7 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
         kernel, config = next((kernel, one) for kernel, one, _ in candidates(problem, arch, sm_count)
                               if are_short(kernel, one) or may_carry(kernel, one))
         reason = "the model's best of those whose sums are short, or can be carried over"
-    return Choice(kernel, carrying(kernel, config), chosen.source, reason)
+    return Choice(kernel, carrying(kernel, config, problem.k), chosen.source, reason)
 
 
 def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> float:
@@ -220,7 +220,8 @@ def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> flo
     for kernel, config, us in ranked:
         if kernel is choice.kernel and config == choice.config:
             return us
-        if kernel is choice.kernel and may_carry(kernel, config) and carrying(kernel, config) == choice.config:
+        if (kernel is choice.kernel and may_carry(kernel, config)
+                and carrying(kernel, config, problem.k) == choice.config):
             return us * CARRYING
     return ranked[0][2]
 
@@ -228,7 +229,8 @@ def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> flo
 def variants(config: Config) -> tuple[Config, ...]:
     """``config`` and what products run of it: with one tile a block, and both with their sums carried."""
     own = dict.fromkeys((config, alone(config)))
-    return tuple(dict.fromkeys((*own, *(carrying(SPECIALISED, one) for one in own if may_carry(SPECIALISED, one)))))
+    carried = (way for one in own if may_carry(SPECIALISED, one) for way in all_carrying(one))
+    return tuple(dict.fromkeys((*own, *carried)))
 
 
 def warm_set(arch: str) -> list[tuple[str, Callable[[], Compiled]]]:

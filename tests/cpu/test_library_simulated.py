@@ -397,6 +397,40 @@ def test_sums_are_carried_over_sixteen_k_steps(config: Config) -> None:
     assert close.all() and (c == want).mean() > 0.99 and (c == plain).mean() < 0.9
 
 
+@pytest.mark.parametrize(("config", "sets"), [
+    (Config(32, 32, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=2, variant=126), 3),
+    (Config(32, 16, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=4, variant=188), 2),
+], ids=lambda config: f"{config.slices} slices" if isinstance(config, Config) else "")
+def test_sums_of_their_own_for_parts_of_each_tile(config: Config, sets: int) -> None:
+    """Each slice takes every so manyth tile of 32 k-steps, and of each of its tiles every set a third, or a half."""
+    rng, side, k = np.random.default_rng(5), config.bn, 64 * config.slices
+    a, b = rng.standard_normal((32, k)).astype("f4"), rng.standard_normal((k, side)).astype("f4")
+    c = np.zeros((32, side), "f4")
+    reports = run_library(SPECIALISED, config, Problem.contiguous(32, side, k), a, b, c)
+    assert all(report.clean for report in reports)
+    chains = {(slice_, part): np.zeros((32, side), "f4") for slice_ in range(config.slices) for part in range(sets)}
+    for step in range(k):
+        chain = chains[key := (step // 32 % config.slices, step % 32 * sets // 32)]
+        chains[key] = (a[:, step:step + 1].astype(float) * b[step:step + 1].astype(float) + chain).astype("f4")
+    whole = [sum((chains[slice_, part] for part in range(1, sets)), start=chains[slice_, 0])
+             for slice_ in range(config.slices)]
+    want = sum(whole[1:], start=whole[0])  # the first has all rows of thread tiles of four, and adds up
+    close = np.abs(c - want) <= np.spacing(np.abs(want))  # float64 rounds the sum once more, rarely otherwise
+    assert close.all() and (c == want).mean() > 0.99
+
+
+@pytest.mark.parametrize("layout", ["NN", "TN", "TT"])
+@pytest.mark.parametrize("slices", [2, 4])
+def test_rows_an_odd_number_of_floats_apart(layout: str, slices: int) -> None:
+    """By 16, 8 and 4 bytes, as each begins, wherever the first does; of distances that are odd and even; K's remainder
+    before whole tiles, and without; a C that is smaller than a tile."""
+    config = Config(32, 32, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=slices,
+                    variant=1 + TEAMS + ONCE)
+    for shift, pad, m, n, k in ((0, 2, 33, 35, 70), (1, 2, 33, 35, 64), (2, 0, 33, 33, 95), (3, 4, 35, 37, 33),
+                                (1, 3, 33, 33, 70), (3, 1, 21, 33, 40), (2, 1, 34, 34, 65)):
+        multiply(Case(m, n, k, layout, shift=shift, pad=pad, config=config))
+
+
 # ---- what is chosen -------------------------------------------------------------------------------
 
 
@@ -420,8 +454,12 @@ def test_four_slices_where_each_has_a_step_and_the_ring_holds_all_of_k() -> None
     assert {k: (tile.bn, tile.slices) for k, tile in tiles.items()} == {
         32: (32, 2), 64: (16, 2), 65: (16, 4), 256: (16, 4), 257: (16, 2)}
     with_care = {size: accurate(Problem.contiguous(size, size, size), "sm_90", 132, "").config for size in (127, 128)}
-    assert with_care[127].slices == 2 and with_care[127].variant & 16  # four carry more slowly
+    assert with_care[127].slices == 4 and with_care[127].variant & 24 == 24  # several sums
     assert with_care[128].slices == 4 and not with_care[128].variant & 16  # cuBLAS makes one sum
+    squares = (accurate(Problem.contiguous(size, size, size), "sm_90", 132, "").config for size in (255, 256, 320))
+    assert dict(zip((255, 256, 320), ((tile.slices, tile.variant & 24) for tile in squares), strict=True)) == {
+        255: (2, 24), 256: (2, 24), 320: (2, 16)}
+    assert accurate(Problem.contiguous(100, 100, 129), "sm_90", 132, "").config.variant & 24 == 16
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])

@@ -39,16 +39,21 @@ def main_loop(instructions: Iterable[Instruction]) -> Loop | None:
     around it, and over the copy loops, without FFMA, inside it.
     """
     best: tuple[int, int, Loop] | None = None
-    for _, group in groupby(instructions, key=lambda instruction: instruction.function):
-        for own, loop in _loops(tuple(group)):
-            rank = (own, -len(loop.instructions), loop)
-            if own and (best is None or rank[:2] > best[:2]):
-                best = rank
+    for own, loop in loops(instructions):
+        rank = (own, -len(loop.instructions), loop)
+        if own and (best is None or rank[:2] > best[:2]):
+            best = rank
     return best[2] if best else None
 
 
-def _loops(code: Sequence[Instruction]) -> list[tuple[int, Loop]]:
-    """Each natural loop of one function, with the number of FFMA that lie in no loop inside it."""
+def loops(instructions: Iterable[Instruction]) -> list[tuple[int, Loop]]:
+    """Each natural loop, with the number of FFMA that lie in no loop inside it."""
+    return [found for _, group in groupby(instructions, key=lambda instruction: instruction.function)
+            for found in _loops_of(tuple(group))]
+
+
+def _loops_of(code: Sequence[Instruction]) -> list[tuple[int, Loop]]:
+    """`loops` of one function."""
     blocks = _blocks(code)
     if not blocks:
         return []

@@ -11,13 +11,20 @@ from ..problem import Config, Problem
 from . import small
 from .library import SPECIALISED
 from .registry import Kernel
-from .schedule import CARRY, ONCE, TEAMS
+from .schedule import CARRY, ONCE, SEVERAL, TEAMS
 from .skinny import SKINNY
 from .small import SMALL
 
-CARRYING = 1.04  # times the time without: 1.01 to 1.07
+CARRYING = 1.02  # times the time without: 1.01 to 1.04
 _CARRIED = 32    # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
-_WALKS = {(32, 64, ONCE + TEAMS + 2): 4}  # another order of FFMAs then: 511 takes 9.68 us so, 9.79 by the tile's own
+# Variants whose FFMAs are in another order then: 512 takes 9.02 us so, 9.07 by the tile's own, 256 3.55 and 3.63, and
+# with several sums 3.50 and 3.55.
+_WALKS = {(32, 64, ONCE + TEAMS + 2): ONCE + TEAMS + 3, (32, 32, ONCE + TEAMS + 1): ONCE + TEAMS + 4}
+_WALKS_OF_SEVERAL = {(32, 32, ONCE + TEAMS + 1): ONCE + TEAMS + 6}
+# Tiles of so few results a thread have several sums instead, where their slices, two or more, have the registers, of K
+# up to so much. Longer sums err more than cuBLAS's: 320 with cancellation 1.33 times as much, 0.95 by one that is
+# carried.
+_SEVERAL, _REGISTERS, _TWO, _MORE = 16, {2: 128, 4: 80}, 256, 128
 _DEALT = 208     # registers of a computing thread that carries more results
 # Results up to which cuBLAS cuts K, as far as its errors tell: of one matrix (512 x 512; at 1024 errors are five times
 # those), and of a batch, where it cuts only those of at most 16 rows or columns (results/h100/batch-errors.json).
@@ -43,11 +50,10 @@ def are_short(kernel: Kernel, config: Config) -> bool:
 
 
 def may_carry(kernel: Kernel, config: Config) -> bool:
-    """Whether the threads of ``config`` have the registers for a second set of sums."""
+    """Whether the threads of ``config`` have the registers for one more set of sums."""
     if kernel is SMALL:
         return small.carrying(config) is not None
-    narrow = config.slices > 2 and config.bm * config.bn < 32 * 32  # 127 takes 2.61 us so, 2.55 by two slices
-    return (kernel is SPECIALISED and config.min_blocks <= 2 and not narrow
+    return (kernel is SPECIALISED and config.min_blocks <= 2
             and (config.tm * config.tn <= _CARRIED or _dealt(config)))
 
 
@@ -56,12 +62,27 @@ def _dealt(config: Config) -> bool:
     return config.cluster > 1 and config.tm * config.tn <= 2 * _CARRIED and config.block_threads == 384
 
 
-def carrying(kernel: Kernel, config: Config) -> Config:
-    """``config`` with its sums carried over every 32, 16 or 8 k-steps; itself where they are short as they are."""
+def _several(config: Config, k: int) -> bool:
+    """Whether a thread of ``config`` has several sums over the ``k`` k-steps, instead of one that is carried."""
+    free = 65536 // (config.block_threads * config.min_blocks)
+    return (config.tm * config.tn <= _SEVERAL and free >= _REGISTERS.get(config.slices, free + 1)
+            and k <= (_TWO if config.slices == 2 else _MORE))
+
+
+def carrying(kernel: Kernel, config: Config, k: int) -> Config:
+    """``config`` with several sums over the ``k`` k-steps, or with one that is carried over every 32, 16 or 8
+    (``SETS``, ``CARRIED`` of ffma/specialised.cu); itself where sums are short as they are."""
     if are_short(kernel, config):
         return config
     if kernel is SMALL:
         return small.carrying(config) or config
     registers = _DEALT if config.tm * config.tn > _CARRIED else config.registers
-    return replace(config, variant=config.variant | CARRY | _WALKS.get((config.bm, config.bn, config.variant), 0),
+    several = _several(config, k)
+    walks, how = (_WALKS_OF_SEVERAL, CARRY | SEVERAL) if several else (_WALKS, CARRY)
+    return replace(config, variant=how | walks.get((config.bm, config.bn, config.variant), config.variant),
                    registers=registers)
+
+
+def all_carrying(config: Config) -> tuple[Config, ...]:
+    """`carrying` of a tiled FFMA kernel's ``config``, for a short K and for any other."""
+    return tuple(dict.fromkeys(carrying(SPECIALISED, config, k) for k in (1, _TWO + 1)))

@@ -8,6 +8,11 @@ __device__ __forceinline__ void copy4_or_zero(unsigned to, const float* from, bo
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
 }
 
+// Eight bytes, likewise: both addresses must be multiples of 8.
+__device__ __forceinline__ void copy8_or_zero(unsigned to, const float* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
+}
+
 // Four bytes, or nothing at all. The predicate is inside the assembly so that no branch cuts the
 // main loop into blocks that the scheduler cannot look across.
 __device__ __forceinline__ void copy4_if(bool wanted, unsigned to, const float* from) {

@@ -1,12 +1,17 @@
 // Copies of one operand into shared memory, k outermost: element (k, row) of a stage lies at k * PITCH + row,
 // whichever way the operand is stored. An operand is ROWS (M or N) by K here.
 //
-// K_INNER: k is contiguous in memory (A as "N", B as "T"). Four-byte copies transpose on the way in: eight
-// lanes along k, four along the rows, and a pitch of 4 modulo 32 sends the 32 words to 32 banks.
+// K_INNER: k is contiguous in memory (A as "N", B as "T"). Four-byte copies transpose on the way in, LANES of them beside
+// each other along k. Eight leave four rows for a warp, which a pitch of 4 modulo 32 sends to 32 banks; but each copy then
+// touches four lines of memory: 512 bytes take an SM 29 cycles so, and 17.6 along a line. With 16 or 32 lanes the rows of
+// every eight k-steps change places within their quad, so that banks differ, and who reads puts them back (turned): 256
+// takes 3.50 us by 32 lanes, 3.74 by eight, 512 NT 9.2 and 10.7. It takes an address for each row, though, where eight
+// lanes need one for each four copies: large tiles, which copy little, lose up to 8 % (docs/experiments.md).
 // Otherwise rows are contiguous: copies of WIDTH floats, 16 bytes where addresses and the number of rows allow.
 //
 // Where C is smaller than a tile (edge.cuh), zeros are written for what is outside and nothing is read there.
-template <bool K_INNER, int WIDTH, int ROWS, int EDGE_ROUNDS = 4, int COPYING = PRODUCERS, bool FIRST_UNROLLED = false>
+template <bool K_INNER, int WIDTH, int ROWS, int EDGE_ROUNDS = 4, int COPYING = PRODUCERS, bool FIRST_UNROLLED = false,
+          int LANES = 8>
 struct Panel {
   static constexpr int PITCH = K_INNER ? ROWS + 4 : ROWS;
   static constexpr int FLOATS = BK * PITCH;  // of one stage
@@ -14,22 +19,31 @@ struct Panel {
   // (the largest power of two that divides them), rounds beside each other, whose addresses are free: of words, a warp
   // copies whole rows (0.5 % at 2047); of 16 bytes the warps share a row (with one each, 2048 takes 5 % longer).
   static constexpr int CHUNKS = ROWS / WIDTH, EVEN = CHUNKS & -CHUNKS, MOST = WIDTH == 1 ? 32 : COPYING;
-  static constexpr int BESIDE = K_INNER ? 8 : EVEN < MOST ? EVEN : MOST;
+  static constexpr int BESIDE = K_INNER ? LANES : EVEN < MOST ? EVEN : MOST;
   static constexpr int BELOW = COPYING / BESIDE;  // rows (K_INNER) or k-steps that a round of copies covers
   // Rounds along the strided dimension, and along the contiguous one, where the distance is an immediate operand.
   static constexpr int FAR = ((K_INNER ? ROWS : BK) + BELOW - 1) / BELOW;
-  static constexpr int NEAR = K_INNER ? BK / 8 : CHUNKS / BESIDE;
+  static constexpr int NEAR = K_INNER ? BK / LANES : CHUNKS / BESIDE;
+  // Rounds that one quad of rows takes, where they change places.
+  static constexpr int IN_QUAD = K_INNER && LANES > 8 && BELOW < 4 ? 4 / BELOW : 1;
+  // Row r of a quad lies at r ^ turned(k).
+  __device__ static constexpr int turned(int k) {
+    return !K_INNER || LANES == 8 ? 0 : LANES == 16 ? k / 8 % 2 * 2 : k / 8 % 4;
+  }
 
   const float* next;   // this thread's first element of the next tile
   long long far, tile;  // bytes to the next round, to the next tile of BK k-steps
-  unsigned to;        // its place in stage 0
+  unsigned line;      // its k-step in stage 0,
+  unsigned to[IN_QUAD];  // and its places there, of the rounds that take a quad
   int k, row, rows;   // this thread's first k-step and row; rows that the tile has from there on
 
   __device__ __forceinline__ Panel(unsigned shared, int thread) {
     const int x = thread % BESIDE, y = thread / BESIDE;
     k = K_INNER ? x : y;
     row = K_INNER ? y : x * WIDTH;
-    to = shared + 4 * (k * PITCH + row);
+    line = shared + 4 * k * PITCH;
+#pragma unroll
+    for (int i = 0; i < IN_QUAD; ++i) to[i] = line + 4 * ((row + i * BELOW) ^ turned(k));
   }
 
   // The tile whose first row is `first`, from k-step `from` on, be it negative.
@@ -45,32 +59,36 @@ struct Panel {
     next = reinterpret_cast<const float*>(reinterpret_cast<const char*>(next) + tile);
   }
 
+  __device__ __forceinline__ bool idle() const {
+    return BELOW > (K_INNER ? ROWS : BK) && (K_INNER ? row >= ROWS : k >= BK);
+  }
+
   // Copy one tile to the stage `at` (bytes): of the remainder of K only `steps` k-steps, the last ones of the first tile
   // or (AT_END) the first ones of the last.
   template <bool AT_END = false>
   __device__ __forceinline__ void copy(unsigned at, bool inside, int steps) {
-    const bool idle = BELOW > (K_INNER ? ROWS : BK) && (K_INNER ? row >= ROWS : k >= BK);
-    if (idle) return;
+    if (idle()) return;
     if (steps < BK) rounds<AT_END ? LAST_TILE : FIRST_TILE>(at, steps);
     else if (inside) rounds<INSIDE>(at, steps);
     else rounds<EDGE>(at, steps);
   }
 
+  // The first tile, of which there are `steps` k-steps, the last ones; and on to the next.
+  __device__ __forceinline__ void copy_first(unsigned at, int steps) {
+    copy(at, true, steps);
+    advance();
+  }
+
   // A whole tile that lies inside, and on to the next. A row's address is the one before and `far`, by an addition that
   // compilers cannot see through: they would find some of them from the first one, by more instructions.
   __device__ __forceinline__ void copy_whole(unsigned at) {
-    if (BELOW > (K_INNER ? ROWS : BK) && (K_INNER ? row >= ROWS : k >= BK)) return;
-    const unsigned place = to + at;
+    if (idle()) return;
     const float* from = next;
 #pragma unroll
     for (int f = 0; f < FAR; ++f) {
       if (f) asm volatile("add.s64 %0, %0, %1;" : "+l"(from) : "l"(far));
 #pragma unroll
-      for (int n = 0; n < NEAR; ++n) {
-        const int dk = K_INNER ? n * 8 : f * BELOW, dr = K_INNER ? f * BELOW : n * BESIDE * WIDTH;
-        if constexpr (WIDTH == 4) copy16_or_zero(place + 4 * (dk * PITCH + dr), from + (K_INNER ? dk : dr), 4);
-        else copy4_or_zero(place + 4 * (dk * PITCH + dr), from + (K_INNER ? dk : dr), true);
-      }
+      for (int n = 0; n < NEAR; ++n) copy_one(at + to[f % IN_QUAD], from, f, n, true);
     }
     advance();
   }
@@ -89,13 +107,24 @@ struct Panel {
     for (int f = 0; f < FAR; ++f, from += far)
 #pragma unroll
       for (int n = 0; n < NEAR; ++n) {
-        const int dk = K_INNER ? n * 8 : f * BELOW, dr = K_INNER ? f * BELOW : n * BESIDE * WIDTH;
-        const float* const source = reinterpret_cast<const float*>(from) + (K_INNER ? dk : dr);
-        const unsigned place = to + at + 4 * (dk * PITCH + dr);
-        const bool here = WHERE == FIRST_TILE ? k + dk >= BK - steps : WHERE == LAST_TILE ? k + dk < steps : true;
-        const bool valid = WHERE == INSIDE || (rows > dr && here);
-        if constexpr (WIDTH == 4) copy16_or_zero(place, source, valid ? 4 : 0);
-        else copy4_or_zero(place, source, valid);
+        const int own = k + steps_to(f, n);
+        const bool here = WHERE == FIRST_TILE ? own >= BK - steps : WHERE == LAST_TILE ? own < steps : true;
+        const unsigned first = IN_QUAD > 1 ? line + 4 * ((row + f % IN_QUAD * BELOW) ^ turned(k)) : to[0];  // f may be no constant
+        copy_one(at + first, reinterpret_cast<const float*>(from), f, n, WHERE == INSIDE || (rows > rows_to(f, n) && here));
       }
+  }
+
+  // From a thread's first element to that of round f, n: k-steps, and rows.
+  __device__ static constexpr int steps_to(int f, int n) { return K_INNER ? n * LANES : f * BELOW; }
+  __device__ static constexpr int rows_to(int f, int n) { return K_INNER ? f * BELOW : n * BESIDE * WIDTH; }
+
+  // Round f, n, of which `from` is the row's first element, and `first` the place of the one in the first quad; zeros where
+  // it is not `valid`.
+  __device__ __forceinline__ void copy_one(unsigned first, const float* from, int f, int n, bool valid) {
+    const int steps_on = steps_to(f, n), rows_on = rows_to(f, n);
+    const unsigned place = first + 4 * (steps_on * PITCH + rows_on - (IN_QUAD > 1 ? f % IN_QUAD * BELOW : 0));
+    const float* const source = from + (K_INNER ? steps_on : rows_on);
+    if constexpr (WIDTH == 4) copy16_or_zero(place, source, valid ? 4 : 0);
+    else copy4_or_zero(place, source, valid);
   }
 };

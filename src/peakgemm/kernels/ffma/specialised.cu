@@ -18,6 +18,7 @@
 #include "common/outer_product.cuh"
 #include "common/outer_product_rows.cuh"
 #include "common/panel.cuh"
+#include "common/mixed_rows.cuh"
 #include "common/prefetch.cuh"
 #include "common/edge.cuh"
 #include "common/tile_store.cuh"
@@ -39,8 +40,19 @@ constexpr bool CROWDED = REGISTERS && !TRANS_B && WIDTH_B == 1;
 // two. Only where registers allow.
 constexpr int TEAMS = 1 << (VARIANT >> 6), COPYING = PRODUCERS / TEAMS;
 static_assert(TEAMS <= STAGES && COPYING % 32 == 0, "a team is whole warps, and no stage ahead of the ring");
-using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4, COPYING, LATE>;
-using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN, CROWDED ? 1 : 4, COPYING, LATE>;
+// The k-steps that are unrolled: a loop of 20 or of 40 KB. A stage may hold more of them.
+__device__ constexpr int unrolled(int steps, int most) {
+  return steps > 2 && TM * TN * steps > most ? unrolled(steps / 2, most) : steps;
+}
+constexpr int UNROLL = unrolled(BK, VARIANT & 8 ? 1280 : 2560);
+// Lanes that copy neighbours along K (panel.cuh). Small tiles copy much, and so do those that transpose a row for each 32
+// results; others lose more by the addresses than they gain.
+constexpr int TRANSPOSED = (TRANS_A ? 0 : BM) + (TRANS_B ? BN : 0);
+constexpr bool LINES = BK == 32 ? BM * BN <= 64 * 64 : BK == 16 && 32 * TRANSPOSED >= BM * BN;
+constexpr int LANES = !LINES ? 8 : TM * TN == 16 ? 32 : 16;
+static_assert(LANES <= (UNROLL < 8 ? 8 : UNROLL), "of each unrolled k-step it is known how rows have changed places");
+using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4, COPYING, LATE, LANES>;
+using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN, CROWDED ? 1 : 4, COPYING, LATE, LANES>;
 constexpr int STAGE = PanelA::FLOATS + PanelB::FLOATS;
 constexpr int COMPUTE = THREADS * SLICES;
 // Which ask for their first tiles of K ahead (prefetch.cuh), and for how many. 128 takes 2.78 us so, 2.98 without, 512 9.42
@@ -51,20 +63,30 @@ constexpr int CAN = AHEAD / MIN_BLOCKS / (lines_of(!TRANS_A, BM, BK) + lines_of(
 constexpr int EARLY = CAN < 1 ? 1 : CAN < STAGES ? CAN : STAGES;
 // Whole tiles are copied by a loop of nothing else. The schedulers prefer who computes, so what a tile's copies take is
 // instructions of a copying warp: 126 of them, 102 by such a loop, of which 48 copy, at 1023 (48.1 us, 46.6 so).
-// Not where that makes tiles of few results slower, which wait for what they load from shared memory, by 2 to 7 %; nor
-// beside 128 x 256 results, for which ptxas then finds worse registers.
-constexpr bool BY_WORDS = (TRANS_A && WIDTH_A == 1) || (!TRANS_B && WIDTH_B == 1);
-constexpr bool HELD_UP = BM * BN == 32 * 16 || (BM == 64 && BN == 64 && BK == 32);
-constexpr bool STRAIGHT = BM * BN < 128 * 256 && (BY_WORDS || !HELD_UP);
-// The k-steps that are unrolled: a loop of 20 or of 40 KB. A stage may hold more of them.
-__device__ constexpr int unrolled(int steps, int most) {
-  return steps > 2 && TM * TN * steps > most ? unrolled(steps / 2, most) : steps;
-}
-constexpr int UNROLL = unrolled(BK, VARIANT & 8 ? 1280 : 2560);
-// Sums over CARRIED k-steps are added up among themselves: rounding errors grow with K / CARRIED instead of K. By 32 the
-// errors of 512 are 0.60 of cuBLAS's and those of 256, which has tiles of 32 x 32, up to 1.03, by 16 0.54 and 0.82.
-constexpr bool CARRY = VARIANT & 16;
+// Not beside 128 x 256 results, for which ptxas then finds worse registers.
+constexpr bool STRAIGHT = BM * BN < 128 * 256;
+// Short sums: SETS of them, each over its part of every tile's k-steps, or one over each CARRIED k-steps, which are added up
+// among themselves. cuBLAS cuts a short K of small products in four (docs/emulation.md); six or eight sums err 0.6 to 0.9
+// times what four do, by fewer additions than sums that are carried. kernels/short_sums.py says which.
+constexpr bool SHORT = VARIANT & 16;
+constexpr int SETS = !SHORT || TM * TN > 16 || !(VARIANT & 8) ? 1 : SLICES > 2 ? 2 : 3;
+// By 32 the errors of 512 are 0.60 of cuBLAS's and those of tiles of 32 x 32, at 256, up to 1.03, by 16 0.54 and 0.82.
+constexpr bool CARRY = SHORT && SETS == 1;
 constexpr int AT_MOST = BM * BN > 32 * 32 ? 32 : 16, CARRIED = UNROLL < AT_MOST ? UNROLL : AT_MOST;
+// Words in rows at an odd distance: see mixed_rows.cuh. Where blocks have many tiles, or four slices one tile of K each,
+// finding the rows takes what it saves; beside sums that are carried ptxas makes the main loop longer for it.
+constexpr bool WORDS_A = TRANS_A && WIDTH_A == 1, WORDS_B = !TRANS_B && WIDTH_B == 1;
+constexpr bool MIXED = (WORDS_A || WORDS_B) && ONCE && SLICES == 2 && TM * TN == 16 && !CARRY;
+template <bool MIXES, typename Mixed, typename Plain>
+__device__ __forceinline__ auto& rows_of(Mixed& mixed, Plain& plain) {
+  if constexpr (MIXES) return mixed;
+  else return plain;
+}
+// Instructions that never run, between the loop that computes and the one that copies, so that they do not meet in the
+// instruction cache (sass/placement.py, which also says how many: tools/cubins.py).
+#ifndef PAD
+#define PAD 0
+#endif
 static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the same stages, and one ahead");
 
 __device__ __forceinline__ void slices_meet() { asm volatile("bar.sync 1, %0;" ::"n"(COMPUTE) : "memory"); }
@@ -145,11 +167,11 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
     if (ASKS && !ONCE && work_of(g, steps, blockIdx.x, 0, first)) ask_ahead(first, place_of(g, first.tile));
     PanelA a(shared_address(shared), thread);
     PanelB b(shared_address(shared + PanelA::FLOATS), thread);
-    // Copies of one tile to the stage in turn, and their arrivals.
-    auto copy = [&](bool inside_a, bool inside_b, int wide) {
-      mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
-      a.copy(at, inside_a, wide);
-      b.copy(at, inside_b, wide);
+    MixedRows<PanelA, BM, COPYING> mixed_a;
+    MixedRows<PanelB, BN, COPYING> mixed_b;
+    // Around the copies to the stage in turn: it has been read; it is full once they have arrived.
+    auto await_stage = [&] { mbarrier_wait(barrier + 8 * STAGES, parity ^ 1); };
+    auto leave_stage = [&] {
       mbarrier_arrive_after_copies(barrier);
       step(TEAMS);
     };
@@ -162,30 +184,58 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
         const int from = remainder + (s.begin - 1 + ahead) * BK;
         a.start(A + batch_offset(g, g.a_batch, place.batch), g.lda, first_row(g, place), g.M, from);
         b.start(B + batch_offset(g, g.b_batch, place.batch), g.ldb, first_column(g, place), g.N, from);
-        const bool inside_a = g.M >= BM, inside_b = g.N >= BN;
+        const bool inside = g.M >= BM && g.N >= BN;
         if (TEAMS > 1) a.tile *= TEAMS, b.tile *= TEAMS;
+        const bool odd = MIXED && inside && (!WORDS_A || g.lda % 2) && (!WORDS_B || g.ldb % 2);
+        if (odd) {
+          if (WORDS_A) mixed_a.start(a, g.lda, thread);
+          if (WORDS_B) mixed_b.start(b, g.ldb, thread);
+        }
         int wide = s.begin + ahead ? BK : remainder;  // k-steps of the tile in turn
         if (ASKS && ONCE) ask_ahead(s, place);
         if (LATE) previous_kernel_has_ended();
         int left = s.end - s.begin - ahead;
-#pragma unroll 1
-        while (left > 0) {
-          if (STRAIGHT && wide == BK && inside_a && inside_b) {
-#pragma unroll 1
-            for (; left > 0; left -= TEAMS) {
-              mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
-              a.copy_whole(at);
-              b.copy_whole(at);
-              mbarrier_arrive_after_copies(barrier);
-              step(TEAMS);
-            }
-            break;
+        if (PAD && g.batch[0] < 0) {
+#pragma unroll
+          for (int i = 0; i < PAD; ++i) asm volatile("nanosleep.u32 1;");
+        }
+        if (odd) {
+          auto& rows_a = rows_of<WORDS_A>(mixed_a, a);
+          auto& rows_b = rows_of<WORDS_B>(mixed_b, b);
+          if (left > 0 && wide < BK) {
+            await_stage();
+            rows_a.copy_first(at, wide);
+            rows_b.copy_first(at, wide);
+            leave_stage();
+            left -= TEAMS;
           }
-          copy(!STRAIGHT && inside_a, !STRAIGHT && inside_b, wide);
+#pragma unroll 1
+          for (; left > 0; left -= TEAMS) {
+            await_stage();
+            rows_a.copy_whole(at);
+            rows_b.copy_whole(at);
+            leave_stage();
+          }
+        }
+        // Tiles at an edge, and the remainder of K.
+#pragma unroll 1
+        for (; left > 0 && !(STRAIGHT && inside && wide == BK); left -= TEAMS) {
+          await_stage();
+          a.copy(at, !STRAIGHT && g.M >= BM, wide);
+          b.copy(at, !STRAIGHT && g.N >= BN, wide);
+          leave_stage();
           a.advance();
           b.advance();
           wide = BK;
-          left -= TEAMS;
+        }
+        if (STRAIGHT) {
+#pragma unroll 1
+          for (; left > 0; left -= TEAMS) {
+            await_stage();
+            a.copy_whole(at);
+            b.copy_whole(at);
+            leave_stage();
+          }
         }
         if (TEAMS > 1) ahead = -left;
       }
@@ -213,17 +263,22 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
     float* const exchange = staging + COMPUTE / 32 * STAGED + thread;
     int turn = slice;  // tiles until this slice's next one
     float af[2][TM], bf[2][TN];
+    // A quad whose rows have changed places.
+    auto load_quad = [](float* to, const char* from, int turned) {
+      const float4 v = *reinterpret_cast<const float4*>(from);
+      const float words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[i] = words[i ^ turned];
+    };
     auto load_a = [&](int slot, int k) {
 #pragma unroll
       for (int i = 0; i < TM; i += 4)
-        *reinterpret_cast<float4*>(&af[slot][i]) =
-            *reinterpret_cast<const float4*>(first_a + from_a + 4 * (k * PanelA::PITCH + quad(i, 8)));
+        load_quad(&af[slot][i], first_a + from_a + 4 * (k * PanelA::PITCH + quad(i, 8)), PanelA::turned(k));
     };
     auto load_b = [&](int slot, int k) {
 #pragma unroll
       for (int j = 0; j < TN; j += 4)
-        *reinterpret_cast<float4*>(&bf[slot][j]) =
-            *reinterpret_cast<const float4*>(first_b + from_b + 4 * (k * PanelB::PITCH + quad(j, 4)));
+        load_quad(&bf[slot][j], first_b + from_b + 4 * (k * PanelB::PITCH + quad(j, 4)), PanelB::turned(k));
     };
     auto next_stage = [&] {
       mbarrier_wait(barrier, parity);
@@ -244,7 +299,8 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
       for (int half = 0; half < (ONCE ? 1 : 2); ++half) {
         Segment s;
         if (!work_of(g, steps, item, half, s)) continue;
-        float acc[TM][TN] = {};
+        float sets[SETS][TM][TN] = {};
+        auto& acc = sets[0];
         float sum[CARRY ? TM : 1][CARRY ? TN : 1] = {};
 #pragma unroll 1
         for (turn -= s.end - s.begin; turn < 0; turn += SLICES) {
@@ -265,8 +321,9 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
                 }
                 load((k + 1) % 2, 0);
               }
-              if constexpr (VARIANT & 1) outer_product(acc, af[k % 2], bf[k % 2]);
-              else outer_product_rows<(VARIANT & 4) != 0>(acc, af[k % 2], bf[k % 2]);
+              auto& now = sets[k * SETS / UNROLL];
+              if constexpr (VARIANT & 1) outer_product(now, af[k % 2], bf[k % 2]);
+              else outer_product_rows<(VARIANT & 4) != 0>(now, af[k % 2], bf[k % 2]);
               if constexpr (CARRY) {
                 if (k % CARRIED == CARRIED - 1) {
 #pragma unroll
@@ -286,6 +343,12 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
 #pragma unroll
             for (int j = 0; j < TN; ++j) acc[i][j] = sum[i][j];
         }
+#pragma unroll
+        for (int set = 1; set < SETS; ++set)
+#pragma unroll
+          for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) acc[i][j] += sets[set][i][j];
         if constexpr (SLICES > 1) {
           slices_add_up(acc, exchange, slice);
           slices_meet();

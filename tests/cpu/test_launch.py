@@ -320,7 +320,7 @@ def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch
     bound.Bound(small.SMALL, tile, Problem.contiguous(6192, 110, 64), H100)
     assert asked["ffma_small"] == shared_bytes(small.SMALL.shared_bytes(tile), 388, 8, H100) > 50000
     thin = Problem(16, 11008, 4096, 4096, 4096, 11008, trans_b=True)  # lives on L1
-    config = replace(choose(thin, "sm_90", 132).config, split=3)
+    config = replace(choose(thin, "sm_90", 132, "NVIDIA H100 80GB HBM3").config, split=3)
     bound.Bound(SKINNY, config, thin, H100)
     assert asked["ffma_skinny"] == SKINNY.shared_bytes(config) and asked["ffma_skinny_reduce"] == 0
     for bm, reduce in ((64, True), (32, False)):  # beside few small tiles the second kernel's blocks have room

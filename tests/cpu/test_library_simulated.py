@@ -445,7 +445,7 @@ def test_pairs_and_blocks_alone_are_chosen_where_they_pay() -> None:
     assert {size: (tile.bn, tile.slices) for size, tile in tiles.items()} == {
         64: (16, 2), 128: (16, 4), 192: (32, 2), 256: (32, 2), 320: (32, 2)}  # 16 columns where half of the SMs do
     assert all(tile.variant & ONCE for tile in tiles.values())
-    careful = accurate(Problem.contiguous(512, 512, 1024), "sm_90", 132, "")
+    careful = accurate(Problem.contiguous(512, 1024, 1024), "sm_90", 132, "")
     assert careful.config.cluster == 2 and careful.config.variant & 16
 
 

@@ -84,7 +84,7 @@ def test_shipped_kernels_are_placed() -> None:
     names = [name for name, job in cubins.wanted().items()
              if tuple(job.macros.get(key, 0) for key in ("BM", "BN", "BK", "CLUSTER")) in cubins.PLACED
              and job.entry == "ffma_specialised"]
-    assert len(names) > 20
+    assert len(names) > 10
     for name in names[::5]:
         code = lzma.decompress((shipped.FOLDER / f"{name}.xz").read_bytes())
         found: tuple[Instruction, ...] = parse(disassemble(code, "sm_90"))

@@ -17,7 +17,7 @@ _TILES = (
     Config(64, 128, 32, 8, 8, stages=6, fragments=2, raster=8, producers=128, slices=2, variant=3, split=0),
     Config(96, 128, 32, 12, 8, stages=4, fragments=2, raster=8, producers=128, registers=232, slices=2, variant=6,
            split=0),
-    Config(128, 256, 16, 8, 16, stages=8, fragments=2, raster=8, producers=128, registers=232, split=0),
+    Config(128, 256, 16, 8, 16, stages=8, fragments=2, raster=8, producers=128, registers=232, variant=6, split=0),
 )
 
 

@@ -133,7 +133,8 @@ def problem(shape: Sequence[int], layout: str = "NN", batch: int = 1) -> Problem
 
 
 def estimate(row: Row) -> float:
-    """`tile_model.estimate_us` of a row's configuration; with operands laid out anew what `select.candidates` says."""
+    """`tile_model.estimate_us` of a row's configuration; with operands laid out anew what `select.candidates` says of
+    its tile, whose variant may have been another when it was timed."""
     config, asked = Config(**row["config"]), problem(row["shape"], row["layout"], row.get("batch", 1))
     if row.get("kernel") in (RELAID.name, WIDE.name):
         return next(us for kernel, one, us in select.candidates(asked, ARCH, SMS)
@@ -205,8 +206,8 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
                                    "suites, each with up to twelve candidates"),
         fitted(ALL, "fitted to, all", "And to {times} times of {shapes} shapes, each with all of its candidates"),
         fitted(LINES, "candidates",
-               "Rates of tiles below 128 x 256 were fitted anew to drawn shapes, then scaled by what tiles gained; to "
-               "{times} times of {shapes} more, the model's first tiles of each, four of them were fitted"),
+               "Rates of tiles below 128 x 256 were fitted anew to drawn shapes, then scaled by what tiles gained, and "
+               "four of them fitted to {times} times of {shapes} more, the model's first tiles of each"),
         fitted(ALL, "held out",
                "To {times} times of {shapes} shapes, all candidates of each, no constant had been fitted before"),
         fitted(SMALL, "small, the smaller operand by way of L1",

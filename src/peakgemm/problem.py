@@ -178,8 +178,9 @@ class Config:
     not), ``slices`` the groups of threads that share a block's tile, each with its share of K
     (in kernels/small.py each with a tile of its own),
     ``variant`` the order of FFMAs, loads and unrolling, of which ptxas makes register
-    allocations with more or fewer bank conflicts, whether sums are several or carried over every 16 or 32
-    k-steps (16; in kernels/small.py every 8), whether a block has one tile (32) and how many teams of copying threads
+    allocations with more or fewer bank conflicts, whether sums are carried over every 16 or 32 k-steps
+    (16; in kernels/small.py every 8) or, with few results a thread, several (16 + 8), whether a block has
+    one tile (32) and how many teams of copying threads
     take the tiles of K in turn (64: two, 128: four, 192: eight); of a tensor-core kernel how often
     a chunk's products are added up, and whether it is asked for C^T (kernels/schemes.py); and ``split``
     says how blocks share K: 1, a block computes its tiles whole; s > 1, every tile's K is cut among s

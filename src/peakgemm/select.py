@@ -227,7 +227,7 @@ def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> flo
 
 
 def variants(config: Config) -> tuple[Config, ...]:
-    """``config`` and what products run of it: with one tile a block, and both with their sums carried."""
+    """``config`` and what products run of it: with one tile a block, and both with several sums or carried ones."""
     own = dict.fromkeys((config, alone(config)))
     carried = (way for one in own if may_carry(SPECIALISED, one) for way in all_carrying(one))
     return tuple(dict.fromkeys((*own, *carried)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import lzma
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,7 @@ from peakgemm.kernels import shipped
 from peakgemm.sass import placement
 from peakgemm.sass.placement import LINE, MARGIN, SETS, copy_loop, crowded_sets, lines, pad_of
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-import cubins
+TOOLS = Path(__file__).parents[2] / "tools"
 
 
 def loop(label: str, body: list[str]) -> list[str]:
@@ -80,7 +79,9 @@ def test_what_fits_or_has_no_such_loop_stays(monkeypatch: pytest.MonkeyPatch) ->
     assert pad(monkeypatch, listing([*loop("main", ["FFMA R0, R1, R2, R0"] * 2208), "EXIT"])) == 0
 
 
-def test_shipped_kernels_are_placed() -> None:
+def test_shipped_kernels_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    cubins = importlib.import_module("cubins")
     names = [name for name, job in cubins.wanted().items()
              if tuple(job.macros.get(key, 0) for key in ("BM", "BN", "BK", "CLUSTER")) in cubins.PLACED
              and job.entry == "ffma_specialised"]

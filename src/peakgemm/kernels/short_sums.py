@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..problem import Config, Problem
+from ..runtime.architectures import architecture
 from . import small
 from .library import SPECIALISED
 from .registry import Kernel
@@ -21,10 +22,11 @@ _CARRIED = 32    # results a thread, at most: with more, or more blocks an SM, a
 # with several sums 3.50 and 3.55.
 _WALKS = {(32, 64, ONCE + TEAMS + 2): ONCE + TEAMS + 3, (32, 32, ONCE + TEAMS + 1): ONCE + TEAMS + 4}
 _WALKS_OF_SEVERAL = {(32, 32, ONCE + TEAMS + 1): ONCE + TEAMS + 6}
-# Tiles of so few results a thread have several sums instead, where their slices, two or more, have the registers, of K
-# up to so much. Longer sums err more than cuBLAS's: 320 with cancellation 1.33 times as much, 0.95 by one that is
-# carried.
-_SEVERAL, _REGISTERS, _TWO, _MORE = 16, {2: 128, 4: 80}, 256, 128
+# Tiles of so few results a thread have several sums instead, by their slices: where each thread has so many registers,
+# and for K up to so much. Longer sums err more than cuBLAS's: 320 with cancellation 1.33 times as much, 0.95 by one
+# that is carried (results/h100/sums-several.json, sums-carried.json).
+_FEW, _REGISTERS, _STEPS = 16, {2: 128, 4: 80}, {2: 256, 4: 128}
+_SM = architecture("sm_90")  # every one with cp.async has as many registers
 _DEALT = 208     # registers of a computing thread that carries more results
 # Results up to which cuBLAS cuts K, as far as its errors tell: of one matrix (512 x 512; at 1024 errors are five times
 # those), and of a batch, where it cuts only those of at most 16 rows or columns (results/h100/batch-errors.json).
@@ -64,9 +66,9 @@ def _dealt(config: Config) -> bool:
 
 def _several(config: Config, k: int) -> bool:
     """Whether a thread of ``config`` has several sums over the ``k`` k-steps, instead of one that is carried."""
-    free = 65536 // (config.block_threads * config.min_blocks)
-    return (config.tm * config.tn <= _SEVERAL and free >= _REGISTERS.get(config.slices, free + 1)
-            and k <= (_TWO if config.slices == 2 else _MORE))
+    slices = config.slices
+    return (config.tm * config.tn <= _FEW and slices in _STEPS and k <= _STEPS[slices]
+            and _SM.blocks_by_registers(_REGISTERS[slices], config.block_threads) >= config.min_blocks)
 
 
 def carrying(kernel: Kernel, config: Config, k: int) -> Config:
@@ -85,4 +87,4 @@ def carrying(kernel: Kernel, config: Config, k: int) -> Config:
 
 def all_carrying(config: Config) -> tuple[Config, ...]:
     """`carrying` of a tiled FFMA kernel's ``config``, for a short K and for any other."""
-    return tuple(dict.fromkeys(carrying(SPECIALISED, config, k) for k in (1, _TWO + 1)))
+    return tuple(dict.fromkeys(carrying(SPECIALISED, config, k) for k in (1, max(_STEPS.values()) + 1)))

@@ -30,7 +30,7 @@ from .kernels.library import (
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schedule import sharing
 from .kernels.schemes import SCHEMES, schemes_on
-from .kernels.short_sums import CARRYING, all_carrying, are_short, carrying, may_carry, sliced
+from .kernels.short_sums import ANY, CARRYING, all_carrying, are_short, carrying, may_carry, sliced, wants_short
 from .kernels.skinny import SKINNY
 from .kernels.small import SMALL
 from .kernels.validity import is_valid
@@ -203,12 +203,13 @@ def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
     several, or carried over 8, 16 or 32 k-steps, for which small thread tiles have the registers.
     """
     chosen = choose(problem, arch, sm_count, device_name)
-    if not sliced(problem) or are_short(chosen.kernel, chosen.config) or not architecture(arch).has_cp_async:
-        return chosen  # before sm_80 no kernel of tiles can carry
     kernel, config, reason = chosen.kernel, chosen.config, chosen.reason
-    if not may_carry(kernel, config):
+    if (not wants_short(kernel, config, problem) or are_short(kernel, config, problem.k)
+            or not architecture(arch).has_cp_async):
+        return chosen  # before sm_80 no kernel of tiles can carry
+    if not may_carry(kernel, config, problem.k):
         kernel, config = next((kernel, one) for kernel, one, _ in candidates(problem, arch, sm_count)
-                              if are_short(kernel, one) or may_carry(kernel, one))
+                              if are_short(kernel, one, problem.k) or may_carry(kernel, one, problem.k))
         reason = "the model's best of those whose sums are short, or can be carried over"
     return Choice(kernel, carrying(kernel, config, problem.k), chosen.source, reason)
 
@@ -220,7 +221,7 @@ def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> flo
     for kernel, config, us in ranked:
         if kernel is choice.kernel and config == choice.config:
             return us
-        if (kernel is choice.kernel and may_carry(kernel, config)
+        if (kernel is choice.kernel and may_carry(kernel, config, problem.k)
                 and carrying(kernel, config, problem.k) == choice.config):
             return us * CARRYING
     return ranked[0][2]
@@ -229,7 +230,7 @@ def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> flo
 def variants(config: Config) -> tuple[Config, ...]:
     """``config`` and what products run of it: with one tile a block, and both with several sums or carried ones."""
     own = dict.fromkeys((config, alone(config)))
-    carried = (way for one in own if may_carry(SPECIALISED, one) for way in all_carrying(one))
+    carried = (way for one in own if may_carry(SPECIALISED, one, ANY) for way in all_carrying(one))
     return tuple(dict.fromkeys((*own, *carried)))
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 
 from .kernels.anew import CHUNK
-from .kernels.library import SPECIALISED, STAGED, copied_by_words
+from .kernels.library import SPECIALISED, STAGED, copied_by_words, ends_together
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schedule import ONCE, TEAMS, sharing
 from .kernels.validity import is_valid
@@ -51,14 +51,15 @@ _RATES: dict[Config, tuple[float, float]] = {
     _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.675, 0.565),
     _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.711, 0.695),
     _ring(128, 32, 16, 8, 4, 4, min_blocks=3, variant=6 + TEAMS, producers=64): (0.576, 0.673),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6): (0.609, 0.568),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=1): (0.583, 0.568),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=4, producers=256): (0.479, 0.431),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.540, 0.523),
+    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.625, 0.568),
+    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.615, 0.568),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=1, producers=256): (0.413, 0.393),
+    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.503, 0.478),
     # Each block has one tile.
-    _ring(32, 32, 32, 4, 4, 8, slices=2, variant=1 + TEAMS + ONCE): (0.523, 0.513),
-    _ring(32, 16, 32, 4, 4, 8, slices=2, variant=1 + TEAMS + ONCE): (0.260, 0.251),
-    _ring(32, 16, 32, 4, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.323, 0.310),
+    _ring(32, 32, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): (0.518, 0.465),
+    _ring(32, 16, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): (0.278, 0.261),
+    _ring(32, 16, 32, 4, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.402, 0.398),
+    _ring(32, 16, 16, 4, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.346, 0.345),
     # Two blocks of a cluster share a tile.
     _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.788, 0.762),
     _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.731, 0.684),
@@ -69,9 +70,9 @@ _RATES: dict[Config, tuple[float, float]] = {
     _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.588, 0.486),
 }
 # Tiles (and blocks an SM) that gain where a block knows that it has one alone, and the variant that is fastest then.
-_ALONE = {(32, 32, 2): 4 + TEAMS, (32, 64, 2): 2 + TEAMS, (64, 32, 2): 1 + TEAMS}
-# Columns of a tile that only pays where no more than half of the SMs have one: 128 takes 2.47 us (by 32 columns
-# 2.63), 256 4.15 (3.82).
+_ALONE = {(32, 32, 2): 4 + TEAMS, (32, 64, 2): 4 + TEAMS, (64, 32, 2): 4 + TEAMS}
+# Columns of a tile that only pays where no more than half of the SMs have one: 128 takes 1.71 us (by 32 columns
+# 2.1), 256 x 256 x 64 2.31 (1.72).
 _NARROWEST = 16
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
@@ -82,7 +83,8 @@ _STORED_PER_US = 1599   # results that leave an SM, for each of its warps that s
 _BY_PAIRS = 2           # and times that, where they pass shared memory in pairs (wide thread tiles)
 _TURNOVER = 1.25        # steps of BK, in time, from a block's tile to its next
 _SLICE_US = 0.230       # of the end of a tile, for each slice whose sums are added to another's,
-_NARROW_SLICE_US = 0.076  # and of the narrowest tiles
+_TOGETHER_US = 0.104    # and where all threads of the block do that together,
+_GOES_ON_US = 0.15      # but before a next tile these wait for each other once more
 _WAITED = 0.30          # of a step's time, for each that the last turn of slices lacks: 1000 x 1000 x 200 takes 15.2 us
                         # by steps of 32 and two slices, a K of 256 15.5
 # Where the last wave leaves an SM fewer blocks of four warps that multiply than it has room for, these do not run as
@@ -90,8 +92,8 @@ _WAITED = 0.30          # of a step's time, for each that the last turn of slice
 _LONELY = 0.17, 0.88
 _REDUCE_US = 0.09       # a second kernel
 _PAIR_US = 0.40         # two blocks wait for each other and add up
-_ALONE_US = 1.01        # less, where a block of a small tile knows that it has one alone,
-_BESIDE_US = 0.55       # and where two launches lie beside each other
+_ALONE_US = 1.075       # less, where a block of a small tile knows that it has one alone,
+_BESIDE_US = 0.530      # and where two launches lie beside each other
 _PART_US = 0.031        # of it, for each partial sum that one result is made of
 _IN_L2 = 1.5            # times that, for partial sums, which stay there; those of wide tiles do not
 _RELAY_US = 6.5         # a kernel that lays B out anew, beside reading and writing it
@@ -152,9 +154,9 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
         turns = (whole * config.min_blocks + lonely) * in_turns(-(-steps // split))
     # A block stores or computes; beside others on its SM, these go on meanwhile.
     together = max(1, min(config.min_blocks, -(-tiles // sm_count)))
-    storing = config.threads // 32 * together
+    storing = config.threads * (config.slices if ends_together(config) else 1) // 32 * together
     store = stored * config.bm * config.bn / config.cluster / (_stored_per_us(config) * storing) / together
-    slice_us = _NARROW_SLICE_US if config.bn == _NARROWEST else _SLICE_US
+    slice_us = _TOGETHER_US if ends_together(config) else _SLICE_US
     store += stored / together * slice_us * (config.slices - 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
@@ -167,6 +169,8 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
         besides = _PAIR_US
     elif config.variant & ONCE:
         besides = -_ALONE_US - _BESIDE_US * arch.lie_beside(tiles, sm_count)
+    if ends_together(config) and not config.variant & ONCE:
+        besides += _GOES_ON_US
     busy = (turns + stored * _TURNOVER) * step_us + store
     return math.pow(math.pow(busy, _OVERLAP) + math.pow(memory, _OVERLAP), 1 / _OVERLAP) + _START_US + besides
 
@@ -218,9 +222,9 @@ def _rate(config: Config) -> tuple[float, float]:
 
 
 def _idle(config: Config, steps: int) -> bool:
-    """Whether half of the slices, which wait for each other at the end, have no k-steps, or four of them more than the
-    ring holds: 257 k-steps take such 4.3 us, two slices 3.8."""
-    return 2 * steps <= config.slices or (config.slices > 2 and steps > config.stages)
+    """Whether more than half of the slices, which wait for each other at the end, have no k-steps, or four of them more
+    than the ring holds: 257 k-steps take such 4.3 us, two slices 3.8."""
+    return 2 * steps < config.slices or (config.slices > 2 and steps > config.stages)
 
 
 def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:

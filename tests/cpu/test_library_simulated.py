@@ -419,6 +419,20 @@ def test_sums_of_their_own_for_parts_of_each_tile(config: Config, sets: int) -> 
     assert close.all() and (c == want).mean() > 0.99
 
 
+@pytest.mark.parametrize(("bm", "bn", "slices"), [(32, 16, 4), (32, 16, 2), (32, 32, 2), (32, 64, 2), (64, 32, 2)])
+def test_slices_end_a_small_tile_together(bm: int, bn: int, slices: int) -> None:
+    """Partial sums as well as results, added to what is there; lanes that write, or read, never meet in a bank."""
+    config = Config(bm, bn, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=slices, variant=4)
+    for split in (1, 2, 0):
+        _, reports = multiply(Case(bm + 3, bn + 5, 100, alpha=2.0, beta=-1.0, c0="mn", sms=3, integers=True,
+                                   config=replace(config, split=split)))
+        ends = {place: counts for place, counts in reports[0].by_line().items()
+                if Path(place[0]).name == "together.cuh"}
+        assert sum(counts.wavefronts for counts in ends.values()) > 50
+        for place, counts in ends.items():
+            assert counts.wavefronts == counts.wavefronts_ideal, f"lanes meet in a bank at {place}"
+
+
 @pytest.mark.parametrize("layout", ["NN", "TN", "TT"])
 def test_rows_an_odd_number_of_floats_apart(layout: str) -> None:
     """By 16, 8 and 4 bytes, as each begins, wherever the first does; of distances that are odd and even; K's remainder
@@ -442,17 +456,20 @@ def test_pairs_and_blocks_alone_are_chosen_where_they_pay() -> None:
     tiles = {size: choose(Problem.contiguous(size, size, size), "sm_90", 132).config
              for size in (64, 128, 192, 256, 320)}
     assert {size: (tile.bn, tile.slices) for size, tile in tiles.items()} == {
-        64: (16, 2), 128: (16, 4), 192: (32, 2), 256: (32, 2), 320: (32, 2)}  # 16 columns where half of the SMs do
+        64: (16, 4), 128: (16, 4), 192: (32, 2), 256: (32, 2), 320: (32, 2)}  # 16 columns where half of the SMs do
     assert all(tile.variant & ONCE for tile in tiles.values())
     careful = accurate(Problem.contiguous(512, 1024, 1024), "sm_90", 132, "")
     assert careful.config.cluster == 2 and careful.config.variant & 16
 
 
 def test_four_slices_where_each_has_a_step_and_the_ring_holds_all_of_k() -> None:
-    tiles = {k: choose(Problem.contiguous(100, 60, k), "sm_90", 132).config for k in (32, 64, 65, 256, 257)}
-    assert {k: (tile.bn, tile.slices) for k, tile in tiles.items()} == {
-        32: (32, 2), 64: (16, 2), 65: (16, 4), 256: (16, 4), 257: (16, 2)}
-    with_care = {size: accurate(Problem.contiguous(size, size, size), "sm_90", 132, "").config for size in (127, 128)}
+    tiles = {k: choose(Problem.contiguous(100, 60, k), "sm_90", 132).config for k in (32, 64, 128, 256, 257)}
+    assert {k: (tile.bk, tile.slices) for k, tile in tiles.items()} == {
+        32: (16, 4), 64: (16, 4), 128: (32, 4), 256: (32, 4), 257: (32, 2)}
+    with_care = {size: accurate(Problem.contiguous(size, size, size), "sm_90", 132, "").config
+                 for size in (63, 64, 127, 128)}
+    # A stage of 16 k-steps for each slice is short enough.
+    assert with_care[63].variant & 24 == 24 and not with_care[64].variant & 24
     assert with_care[127].slices == 4 and with_care[127].variant & 24 == 24  # several sums
     assert with_care[128].slices == 4 and not with_care[128].variant & 16  # cuBLAS makes one sum
     squares = (accurate(Problem.contiguous(size, size, size), "sm_90", 132, "").config for size in (255, 256, 320))

@@ -191,9 +191,9 @@ def test_what_all_tiles_read_comes_by_way_of_l1(m: int, n: int, k: int, via_l1: 
 
 
 def test_beside_tiles_where_k_is_no_more_than_a_few_steps() -> None:
-    """By what both take where launches lie beside each other: 24 x 24 x 24 1.3 us and 1.8, 102 x 133 x 51 2.5, 2.0."""
-    for shape, kernel in (((24, 24, 24), SMALL), ((68, 172, 5), SMALL), ((102, 133, 51), SPECIALISED),
-                          ((406, 38, 32), SPECIALISED), ((10, 18, 34), SKINNY)):
+    """By what both take where launches lie beside each other: 20 x 20 x 20 1.2 us, 24 x 24 x 24 1.4 and 1.3."""
+    for shape, kernel in (((20, 20, 20), SMALL), ((24, 24, 24), SPECIALISED), ((68, 172, 5), SMALL),
+                          ((102, 133, 51), SPECIALISED), ((406, 38, 32), SPECIALISED), ((2, 18, 340), SKINNY)):
         assert choose(Problem.contiguous(*shape), "sm_90", 132).kernel is kernel, shape
 
 
@@ -207,7 +207,7 @@ def test_products_with_nothing_in_them_have_a_choice(arch: str, shape: tuple[int
 
 def test_sums_are_carried_where_cublas_cuts_k() -> None:
     """A chain errs more than cuBLAS's short sums: "emulated" promises not to."""
-    problem = Problem.contiguous(700, 700, 64)
+    problem = Problem.contiguous(700, 700, 40)
     plain, taken = choose(problem, "sm_90", 132), accurate(problem, "sm_90", 132, "")
     assert plain.kernel is SMALL and not small.carries(plain.config)
     assert taken.kernel is SMALL and small.carries(taken.config) and taken.config == small.carrying(plain.config)

@@ -12,21 +12,24 @@ from ..runtime.architectures import architecture
 from . import small
 from .library import SPECIALISED
 from .registry import Kernel
-from .schedule import CARRY, ONCE, SEVERAL, TEAMS
+from .schedule import CARRY, SEVERAL
 from .skinny import SKINNY
 from .small import SMALL
 
 CARRYING = 1.02  # times the time without: 1.01 to 1.04
 _CARRIED = 32    # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
-# Variants whose FFMAs are in another order then: 512 takes 9.02 us so, 9.07 by the tile's own, 256 3.55 and 3.63, and
-# with several sums 3.50 and 3.55.
-_WALKS = {(32, 64, ONCE + TEAMS + 2): ONCE + TEAMS + 3, (32, 32, ONCE + TEAMS + 1): ONCE + TEAMS + 4}
-_WALKS_OF_SEVERAL = {(32, 32, ONCE + TEAMS + 1): ONCE + TEAMS + 6}
 # Tiles of so few results a thread have several sums instead, by their slices: where each thread has so many registers,
 # and for K up to so much. Longer sums err more than cuBLAS's: 320 with cancellation 1.33 times as much, 0.95 by one
 # that is carried (results/h100/sums-several.json, sums-carried.json).
 _FEW, _REGISTERS, _STEPS = 16, {2: 128, 4: 80}, {2: 256, 4: 128}
+# What four slices of one stage each need no more sums for: mean errors of 64 k-steps are 0.43 to 0.82 of cuBLAS's
+# then; of 48, and of 63, up to 1.23 and 1.14 (docs/experiments.md).
+_QUARTERS, _QUARTERED = 4, 64
 _SM = architecture("sm_90")  # every one with cp.async has as many registers
+# Larger tiles carry sums over every 32 k-steps, and of 33 those are one sum: 384 x 384 x 33 had 1.67 times cuBLAS's
+# mean error so.
+_BY_16, _LONG = 32 * 32, 64
+ANY = 1 << 30  # k-steps: what may be carried of some K
 _DEALT = 208     # registers of a computing thread that carries more results
 # Results up to which cuBLAS cuts K, as far as its errors tell: of one matrix (512 x 512; at 1024 errors are five times
 # those), and of a batch, where it cuts only those of at most 16 rows or columns (results/h100/batch-errors.json).
@@ -46,17 +49,29 @@ def sliced(p: Problem) -> bool:
     return p.k > _WHOLE_BATCH and thin and (tiny or p.m * p.n * p.batch.count <= _SLICED_BATCH)
 
 
-def are_short(kernel: Kernel, config: Config) -> bool:
-    """Whether a thread adds up few k-steps at a time, without being asked to: its share of K, or it carries."""
+def wants_short(kernel: Kernel, config: Config, p: Problem) -> bool:
+    """Whether an emulated product by ``config`` needs short sums: where cuBLAS makes them, and of stages of 16 k-steps,
+    where they cost nothing, of a shorter K as well. The largest error of 32 x 32 x 32 was 1.14 of cuBLAS's without."""
+    few = kernel is SPECIALISED and config.slices == _QUARTERS and config.bk * config.slices == _QUARTERED
+    return sliced(p) or (few and p.k <= _WHOLE)
+
+
+def are_short(kernel: Kernel, config: Config, k: int) -> bool:
+    """Whether a thread adds up few of the ``k`` k-steps at a time, without being asked to: its share of K, or it
+    carries."""
+    if kernel is SPECIALISED:
+        return config.slices == _QUARTERS and config.bk * config.slices == k == _QUARTERED
     return kernel is SKINNY or (kernel is SMALL and small.carries(config))
 
 
-def may_carry(kernel: Kernel, config: Config) -> bool:
-    """Whether the threads of ``config`` have the registers for one more set of sums."""
+def may_carry(kernel: Kernel, config: Config, k: int) -> bool:
+    """Whether the threads of ``config`` have the registers for one more set of sums, and ``k`` is long enough that
+    sums of 32 k-steps, or 16 in tiles of 32 x 32, are short."""
     if kernel is SMALL:
         return small.carrying(config) is not None
     return (kernel is SPECIALISED and config.min_blocks <= 2
-            and (config.tm * config.tn <= _CARRIED or _dealt(config)))
+            and (config.tm * config.tn <= _CARRIED or _dealt(config))
+            and (k >= _LONG or config.bm * config.bn <= _BY_16))
 
 
 def _dealt(config: Config) -> bool:
@@ -74,15 +89,13 @@ def _several(config: Config, k: int) -> bool:
 def carrying(kernel: Kernel, config: Config, k: int) -> Config:
     """``config`` with several sums over the ``k`` k-steps, or with one that is carried over every 32, 16 or 8
     (``SETS``, ``CARRIED`` of ffma/specialised.cu); itself where sums are short as they are."""
-    if are_short(kernel, config):
+    if are_short(kernel, config, k):
         return config
     if kernel is SMALL:
         return small.carrying(config) or config
     registers = _DEALT if config.tm * config.tn > _CARRIED else config.registers
-    several = _several(config, k)
-    walks, how = (_WALKS_OF_SEVERAL, CARRY | SEVERAL) if several else (_WALKS, CARRY)
-    return replace(config, variant=how | walks.get((config.bm, config.bn, config.variant), config.variant),
-                   registers=registers)
+    how = CARRY | SEVERAL if _several(config, k) else CARRY
+    return replace(config, variant=how | config.variant, registers=registers)
 
 
 def all_carrying(config: Config) -> tuple[Config, ...]:

@@ -22,6 +22,7 @@
 #include "common/prefetch.cuh"
 #include "common/edge.cuh"
 #include "common/tile_store.cuh"
+#include "common/together.cuh"
 #include "common/cluster.cuh"
 
 // A block has one tile at most: without a loop over more a kernel of small tiles begins and ends sooner (3.2 us instead
@@ -49,7 +50,7 @@ constexpr int UNROLL = unrolled(BK, VARIANT & 8 ? 1280 : 2560);
 // results; others lose more by the addresses than they gain.
 constexpr int TRANSPOSED = (TRANS_A ? 0 : BM) + (TRANS_B ? BN : 0);
 constexpr bool LINES = BK == 32 ? BM * BN <= 64 * 64 : BK == 16 && 32 * TRANSPOSED >= BM * BN;
-constexpr int LANES = !LINES ? 8 : TM * TN == 16 ? 32 : 16;
+constexpr int LANES = !LINES ? 8 : TM * TN == 16 && BK == 32 ? 32 : 16;
 static_assert(LANES <= (UNROLL < 8 ? 8 : UNROLL), "of each unrolled k-step it is known how rows have changed places");
 using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4, COPYING, LATE, LANES>;
 using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN, CROWDED ? 1 : 4, COPYING, LATE, LANES>;
@@ -73,6 +74,12 @@ constexpr int SETS = !SHORT || TM * TN > 16 || !(VARIANT & 8) ? 1 : SLICES > 2 ?
 // By 32 the errors of 512 are 0.60 of cuBLAS's and those of tiles of 32 x 32, at 256, up to 1.03, by 16 0.54 and 0.82.
 constexpr bool CARRY = SHORT && SETS == 1;
 constexpr int AT_MOST = BM * BN > 32 * 32 ? 32 : 16, CARRIED = UNROLL < AT_MOST ? UNROLL : AT_MOST;
+// Small tiles that slices share end by all threads at once (together.cuh): 128 takes 1.74 us so, took 2.26, 256 3.03 and 3.37,
+// 512 8.65 and 8.93. Tiles of 64 x 64 gain where a block has one of them, and lose where it has more; larger ones, which have
+// several rounds of it, and those that several blocks of an SM overlap, lose 1 to 5 %.
+constexpr bool END_TOGETHER = SLICES > 1 && TM * TN == 16 && CLUSTER == 1;
+// And look for their next stage, the first one too, before they have something to copy there: 2 % of 128.
+constexpr bool EAGER = END_TOGETHER;
 // Words in rows at an odd distance: see mixed_rows.cuh. Where blocks have many tiles, or four slices one tile of K each,
 // finding the rows takes what it saves; beside sums that are carried ptxas makes the main loop longer for it.
 constexpr bool WORDS_A = TRANS_A && WIDTH_A == 1, WORDS_B = !TRANS_B && WIDTH_B == 1;
@@ -88,8 +95,6 @@ __device__ __forceinline__ auto& rows_of(Mixed& mixed, Plain& plain) {
 #define PAD 0
 #endif
 static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the same stages, and one ahead");
-
-__device__ __forceinline__ void slices_meet() { asm volatile("bar.sync 1, %0;" ::"n"(COMPUTE) : "memory"); }
 
 // Each slice gives the others their rows (owner_of) and adds up its own, in a fixed order.
 __device__ __forceinline__ void slices_add_up(float (&acc)[TM][TN], float* exchange, int slice) {
@@ -193,8 +198,9 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
         }
         int wide = s.begin + ahead ? BK : remainder;  // k-steps of the tile in turn
         if (ASKS && ONCE) ask_ahead(s, place);
-        if (LATE) previous_kernel_has_ended();
         int left = s.end - s.begin - ahead;
+        if (EAGER && left > 0) await_stage();
+        if (LATE) previous_kernel_has_ended();
         if (PAD && g.batch[0] < 0) {
 #pragma unroll
           for (int i = 0; i < PAD; ++i) asm volatile("nanosleep.u32 1;");
@@ -203,27 +209,30 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
           auto& rows_a = rows_of<WORDS_A>(mixed_a, a);
           auto& rows_b = rows_of<WORDS_B>(mixed_b, b);
           if (left > 0 && wide < BK) {
-            await_stage();
+            if (!EAGER) await_stage();
             rows_a.copy_first(at, wide);
             rows_b.copy_first(at, wide);
             leave_stage();
+            if (EAGER && left > TEAMS) await_stage();
             left -= TEAMS;
           }
 #pragma unroll 1
           for (; left > 0; left -= TEAMS) {
-            await_stage();
+            if (!EAGER) await_stage();
             rows_a.copy_whole(at);
             rows_b.copy_whole(at);
             leave_stage();
+            if (EAGER && left > TEAMS) await_stage();
           }
         }
         // Tiles at an edge, and the remainder of K.
 #pragma unroll 1
         for (; left > 0 && !(STRAIGHT && inside && wide == BK); left -= TEAMS) {
-          await_stage();
+          if (!EAGER) await_stage();
           a.copy(at, !STRAIGHT && g.M >= BM, wide);
           b.copy(at, !STRAIGHT && g.N >= BN, wide);
           leave_stage();
+          if (EAGER && left > TEAMS) await_stage();
           a.advance();
           b.advance();
           wide = BK;
@@ -231,10 +240,11 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
         if (STRAIGHT) {
 #pragma unroll 1
           for (; left > 0; left -= TEAMS) {
-            await_stage();
+            if (!EAGER) await_stage();
             a.copy_whole(at);
             b.copy_whole(at);
             leave_stage();
+            if (EAGER && left > TEAMS) await_stage();
           }
         }
         if (TEAMS > 1) ahead = -left;
@@ -349,15 +359,20 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
           for (int i = 0; i < TM; ++i)
 #pragma unroll
             for (int j = 0; j < TN; ++j) acc[i][j] += sets[set][i][j];
-        if constexpr (SLICES > 1) {
-          slices_add_up(acc, exchange, slice);
-          slices_meet();
-        }
-        if constexpr (CLUSTER > 1) {
-          if (SLICES == 1) slices_meet();  // the stages have been read
-          store_pair(acc, shared + thread, C0, C, g, s.tile, thread, slice, staging);
-        } else if (slice * OWNED < TM) {
-          store_tile(acc, C0, C, partial, g, s, thread, slice, staging);
+        if constexpr (END_TOGETHER) {
+          store_together<SLICES>(acc, staging, C0, C, partial, g, s, slice, thread);
+          if (!ONCE) slices_meet();  // all have read
+        } else {
+          if constexpr (SLICES > 1) {
+            slices_add_up(acc, exchange, slice);
+            slices_meet();
+          }
+          if constexpr (CLUSTER > 1) {
+            if (SLICES == 1) slices_meet();  // the stages have been read
+            store_pair(acc, shared + thread, C0, C, g, s.tile, thread, slice, staging);
+          } else if (slice * OWNED < TM) {
+            store_tile(acc, C0, C, partial, g, s, thread, slice, staging);
+          }
         }
       }
   }

@@ -25,7 +25,7 @@ from typing import Any
 from peakgemm import select, tile_model, tuned
 from peakgemm.bench.suites import SUITES
 from peakgemm.kernels.even_share import shared_bytes
-from peakgemm.kernels.library import FAMILIES, RELAID, SPECIALISED, kernel_named, recipe
+from peakgemm.kernels.library import FAMILIES, RELAID, SPECIALISED, ends_together, kernel_named, recipe
 from peakgemm.kernels.validity import is_valid
 from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Batch, Config, Problem
@@ -37,18 +37,19 @@ from peakgemm.tune.space import KEEP
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
 (RECORD, BENCH, RUNGS, TILES, COPIES, START, PAIRS, TIMES, ALL, SMALL, SHORT, PARTS, THIN, SHARE, WAVES, LINES,
- UNSEEN, UNSEEN_BEFORE) = (
+ TOGETHER, UNSEEN, UNSEEN_BEFORE) = (
     ROOT / "results" / "h100" / f"{name}.json" for name in (
         "screening-ffma", "bench-ieee", "experiments-rungs", "experiments-tiles", "experiments-copies",
         "experiments-start", "experiments-pairs", "model-times", "model-ranks", "experiments-small",
         "experiments-short-k", "experiments-parts", "experiments-thin", "experiments-share", "experiments-waves",
-        "experiments-lines",
+        "experiments-lines", "experiments-together",
         "unseen", "unseen-before"))
 ACCURACY, ACCURACY_BEFORE = (RECORD.with_name(f"accuracy-{name}.json") for name in ("compensation", "before"))
 PAGE = ROOT / "docs" / "experiments.md"
 MARKS = "<!-- screening -->\n", "<!-- /screening -->\n"
 ARCH, SMS = "sm_90", 132
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", ARCH, SMS, 1980, 3352.3, 50 << 20, "13.0")
+_WALK = 7  # bits of a variant
 LEAST = 8  # rows of a tile, for a rank correlation to say anything
 
 
@@ -207,7 +208,11 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
         fitted(ALL, "fitted to, all", "And to {times} times of {shapes} shapes, each with all of its candidates"),
         fitted(LINES, "candidates",
                "Rates of tiles below 128 x 256 were fitted anew to drawn shapes, then scaled by what tiles gained, and "
-               "four of them fitted to {times} times of {shapes} more, the model's first tiles of each"),
+               "four of them fitted to times of 336 more, of which {times} times of {shapes} shapes are not of tiles "
+               "that end otherwise since"),
+        fitted(TOGETHER, "candidates",
+               "Those of tiles that end together, and what that takes, to {times} times of {shapes} shapes, the "
+               "model's first of each such tile and up to three others", together=True),
         fitted(ALL, "held out",
                "To {times} times of {shapes} shapes, all candidates of each, no constant had been fitted before"),
         fitted(SMALL, "small, the smaller operand by way of L1",
@@ -243,9 +248,14 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def fitted(path: Path, screening: str, what: str) -> str:
+def fitted(path: Path, screening: str, what: str, together: bool = False) -> str:
     """What the model makes of the times that its constants were fitted to: the choice among what was timed of each
-    problem of a screening. Left out is what was timed before blocks were dealt evenly and is launched otherwise now."""
+    problem of a screening. Left out is what was timed before blocks were dealt evenly and is launched otherwise now,
+    and tiles that slices share and end ``together`` where they were timed before they did; the walks of those were
+    chosen after."""
+    def named(config: Config) -> Config:
+        return replace(config, variant=config.variant & ~_WALK) if ends_together(config) else config
+
     over, xs, ys = list[float](), list[float](), list[float]()
     for run in json.loads(path.read_text())["runs"]:
         kinds: dict[tuple[str, int], list[Row]] = {}
@@ -256,9 +266,10 @@ def fitted(path: Path, screening: str, what: str) -> str:
                 kinds.setdefault((row["layout"], row.get("batch", 1)), []).append(row)
         for (layout, batch), rows in kinds.items():
             asked = problem(run["shape"], layout, batch)
-            modelled = {(kernel.name, config): us for kernel, config, us in select.candidates(asked, ARCH, SMS)}
-            ran = [((row.get("kernel", SPECIALISED.name), Config(**row["config"])), row["microseconds"])
-                   for row in rows]
+            modelled = {(kernel.name, named(config)): us for kernel, config, us in select.candidates(asked, ARCH, SMS)}
+            timed_with = [(Config(**row["config"]), row) for row in rows]
+            ran = [((row.get("kernel", SPECIALISED.name), named(config)), row["microseconds"])
+                   for config, row in timed_with if together or not ends_together(config)]
             timed = [(modelled[which], us) for which, us in ran if which in modelled]
             if not timed:
                 continue

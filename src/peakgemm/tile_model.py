@@ -69,10 +69,10 @@ _RATES: dict[Config, tuple[float, float]] = {
     _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.586, 0.551),
     _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.588, 0.486),
 }
-# Tiles (and blocks an SM) that gain where a block knows that it has one alone, and the variant that is fastest then.
-_ALONE = {(32, 32, 2): 4 + TEAMS, (32, 64, 2): 4 + TEAMS, (64, 32, 2): 4 + TEAMS}
-# Columns of a tile that only pays where no more than half of the SMs have one: 128 takes 1.71 us (by 32 columns
-# 2.1), 256 x 256 x 64 2.31 (1.72).
+# Tiles (and blocks an SM) that gain where a block knows that it has one alone, by two teams of copying warps.
+_ALONE = {(32, 32, 2), (32, 64, 2), (64, 32, 2)}
+# Columns of a tile that only pays where no more than half of the SMs have one: 128 x 128 x 96 takes 1.64 us (by 32
+# columns 1.99), 256 x 256 x 64 2.31 (1.72).
 _NARROWEST = 16
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
@@ -154,10 +154,10 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
         turns = (whole * config.min_blocks + lonely) * in_turns(-(-steps // split))
     # A block stores or computes; beside others on its SM, these go on meanwhile.
     together = max(1, min(config.min_blocks, -(-tiles // sm_count)))
-    storing = config.threads * (config.slices if ends_together(config) else 1) // 32 * together
+    all_end = ends_together(config)
+    storing = config.threads * (config.slices if all_end else 1) // 32 * together
     store = stored * config.bm * config.bn / config.cluster / (_stored_per_us(config) * storing) / together
-    slice_us = _TOGETHER_US if ends_together(config) else _SLICE_US
-    store += stored / together * slice_us * (config.slices - 1)
+    store += stored / together * (_TOGETHER_US if all_end else _SLICE_US) * (config.slices - 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
     besides = 0.0  # what the sums of several blocks cost, or a lone block saves
@@ -169,7 +169,7 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
         besides = _PAIR_US
     elif config.variant & ONCE:
         besides = -_ALONE_US - _BESIDE_US * arch.lie_beside(tiles, sm_count)
-    if ends_together(config) and not config.variant & ONCE:
+    if all_end and not config.variant & ONCE:
         besides += _GOES_ON_US
     busy = (turns + stored * _TURNOVER) * step_us + store
     return math.pow(math.pow(busy, _OVERLAP) + math.pow(memory, _OVERLAP), 1 / _OVERLAP) + _START_US + besides
@@ -254,10 +254,9 @@ def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
 @cache
 def alone(config: Config) -> Config:
     """``config`` for blocks that have one tile each, where its threads gain by that."""
-    variant = _ALONE.get((config.bm, config.bn, config.min_blocks))
-    if variant is None or not config.producers or config.cluster > 1:
+    if (config.bm, config.bn, config.min_blocks) not in _ALONE or not config.producers or config.cluster > 1:
         return config
-    return replace(config, variant=variant | ONCE)
+    return replace(config, variant=config.variant | TEAMS | ONCE)
 
 
 @cache

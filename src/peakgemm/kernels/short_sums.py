@@ -27,7 +27,7 @@ _FEW, _REGISTERS, _STEPS = 16, {2: 128, 4: 80}, {2: 256, 4: 128}
 _QUARTERS, _QUARTERED = 4, 64
 _SM = architecture("sm_90")  # every one with cp.async has as many registers
 # Larger tiles carry sums over every 32 k-steps, and of 33 those are one sum: 384 x 384 x 33 had 1.67 times cuBLAS's
-# mean error so.
+# mean error so (results/h100/sums-by-32.json).
 _BY_16, _LONG = 32 * 32, 64
 ANY = 1 << 30  # k-steps: what may be carried of some K
 _DEALT = 208     # registers of a computing thread that carries more results
@@ -49,19 +49,23 @@ def sliced(p: Problem) -> bool:
     return p.k > _WHOLE_BATCH and thin and (tiny or p.m * p.n * p.batch.count <= _SLICED_BATCH)
 
 
+def _quarters(kernel: Kernel, config: Config) -> bool:
+    """Whether four slices have a stage each of 64 k-steps."""
+    return kernel is SPECIALISED and config.slices == _QUARTERS and config.bk * config.slices == _QUARTERED
+
+
 def wants_short(kernel: Kernel, config: Config, p: Problem) -> bool:
     """Whether an emulated product by ``config`` needs short sums: where cuBLAS makes them, and of stages of 16 k-steps,
-    where they cost nothing, of a shorter K as well. The largest error of 32 x 32 x 32 was 1.14 of cuBLAS's without."""
-    few = kernel is SPECIALISED and config.slices == _QUARTERS and config.bk * config.slices == _QUARTERED
-    return sliced(p) or (few and p.k <= _WHOLE)
+    where they cost nothing, of a shorter K as well: the largest error of 32 x 32 x 32 was 1.14 of cuBLAS's without
+    (not kept)."""
+    return sliced(p) or (p.k <= _WHOLE and _quarters(kernel, config))
 
 
 def are_short(kernel: Kernel, config: Config, k: int) -> bool:
     """Whether a thread adds up few of the ``k`` k-steps at a time, without being asked to: its share of K, or it
     carries."""
-    if kernel is SPECIALISED:
-        return config.slices == _QUARTERS and config.bk * config.slices == k == _QUARTERED
-    return kernel is SKINNY or (kernel is SMALL and small.carries(config))
+    return (kernel is SKINNY or (kernel is SMALL and small.carries(config))
+            or (k == _QUARTERED and _quarters(kernel, config)))
 
 
 def may_carry(kernel: Kernel, config: Config, k: int) -> bool:

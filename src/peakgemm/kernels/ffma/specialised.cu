@@ -75,8 +75,8 @@ constexpr int SETS = !SHORT || TM * TN > 16 || !(VARIANT & 8) ? 1 : SLICES > 2 ?
 constexpr bool CARRY = SHORT && SETS == 1;
 constexpr int AT_MOST = BM * BN > 32 * 32 ? 32 : 16, CARRIED = UNROLL < AT_MOST ? UNROLL : AT_MOST;
 // Small tiles that slices share end by all threads at once (together.cuh): 128 takes 1.74 us so, took 2.26, 256 3.03 and 3.37,
-// 512 8.65 and 8.93. Tiles of 64 x 64 gain where a block has one of them, and lose where it has more; larger ones, which have
-// several rounds of it, and those that several blocks of an SM overlap, lose 1 to 5 %.
+// 512 8.65 and 8.93. Of larger tiles, which have several rounds of it, 64 x 64 where a block has one and 96 x 128 gain up to 1 %;
+// the others, those that several blocks of an SM overlap, and pairs of blocks lose 1 to 11 %.
 constexpr bool END_TOGETHER = SLICES > 1 && TM * TN == 16 && CLUSTER == 1;
 // And look for their next stage, the first one too, before they have something to copy there: 2 % of 128.
 constexpr bool EAGER = END_TOGETHER;

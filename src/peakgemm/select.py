@@ -30,7 +30,17 @@ from .kernels.library import (
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schedule import sharing
 from .kernels.schemes import SCHEMES, schemes_on
-from .kernels.short_sums import ANY, CARRYING, all_carrying, are_short, carrying, may_carry, sliced, wants_short
+from .kernels.short_sums import (
+    ANY,
+    CARRYING,
+    all_carrying,
+    are_short,
+    carrying,
+    may_carry,
+    several,
+    sliced,
+    wants_short,
+)
 from .kernels.skinny import SKINNY
 from .kernels.small import SMALL
 from .kernels.validity import is_valid
@@ -155,7 +165,7 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", pr
             return Choice(kernel_named(name), config, source, f"measured on {device_name} for this very shape")
     ranked = candidates(problem, arch, sm_count)
     kernel, config, us = ranked[0]
-    return Choice(kernel, config, "heuristic",
+    return Choice(kernel, several(kernel, config, problem), "heuristic",
                   f"the model's best of {len(ranked)} candidates: {us:.0f} us for {problem.m} x {problem.n} x "
                   f"{problem.k} on {sm_count} SMs")
 

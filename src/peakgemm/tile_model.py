@@ -15,7 +15,7 @@ from functools import cache
 from .kernels.anew import CHUNK
 from .kernels.library import SPECIALISED, STAGED, copied_by_words, ends_together
 from .kernels.registry import FLOAT, Kernel
-from .kernels.schedule import ONCE, TEAMS, sharing
+from .kernels.schedule import ONCE, SHORT, TEAMS, sharing
 from .kernels.validity import is_valid
 from .kernels.wide import WIDE
 from .kernels.widths import width
@@ -57,6 +57,7 @@ _RATES: dict[Config, tuple[float, float]] = {
     _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.503, 0.478),
     # Each block has one tile.
     _ring(32, 32, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): (0.518, 0.465),
+    _ring(32, 64, 32, 4, 8, 8, slices=4, variant=3 + TEAMS + ONCE + SHORT): (0.715, 0.660),
     _ring(32, 16, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): (0.278, 0.261),
     _ring(32, 16, 32, 4, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.402, 0.398),
     _ring(32, 16, 16, 4, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.346, 0.345),
@@ -83,8 +84,8 @@ _STORED_PER_US = 1599   # results that leave an SM, for each of its warps that s
 _BY_PAIRS = 2           # and times that, where they pass shared memory in pairs (wide thread tiles)
 _TURNOVER = 1.25        # steps of BK, in time, from a block's tile to its next
 _SLICE_US = 0.230       # of the end of a tile, for each slice whose sums are added to another's,
-_TOGETHER_US = 0.104    # and where all threads of the block do that together,
-_GOES_ON_US = 0.15      # but before a next tile these wait for each other once more
+_TOGETHER_US = 0.104    # and where all threads of the block do that together, for 16 results of each;
+_GOES_ON_US = 0.15      # before a next tile these wait for each other once more
 _WAITED = 0.30          # of a step's time, for each that the last turn of slices lacks: 1000 x 1000 x 200 takes 15.2 us
                         # by steps of 32 and two slices, a K of 256 15.5
 # Where the last wave leaves an SM fewer blocks of four warps that multiply than it has room for, these do not run as
@@ -157,7 +158,8 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     all_end = ends_together(config)
     storing = config.threads * (config.slices if all_end else 1) // 32 * together
     store = stored * config.bm * config.bn / config.cluster / (_stored_per_us(config) * storing) / together
-    store += stored / together * (_TOGETHER_US if all_end else _SLICE_US) * (config.slices - 1)
+    added_us = _TOGETHER_US * config.tm * config.tn / 16 if all_end else _SLICE_US
+    store += stored / together * added_us * (config.slices - 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
     besides = 0.0  # what the sums of several blocks cost, or a lone block saves

@@ -15,7 +15,7 @@ from library_case import SMALL, Case, multiply
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import anew, bound, even_share
 from peakgemm.kernels.library import RELAID, SPECIALISED, copied_by_words
-from peakgemm.kernels.schedule import ONCE, TEAMS, schedule
+from peakgemm.kernels.schedule import CARRY, ONCE, SHORT, TEAMS, schedule
 from peakgemm.kernels.validity import violations
 from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Batch, Config, Problem
@@ -270,13 +270,16 @@ def test_what_wide_tiles_read_is_what_was_laid_out(monkeypatch: pytest.MonkeyPat
 PAIR = replace(SMALL, cluster=2)
 ALONE = replace(SMALL, variant=ONCE)
 SLICED = Config(32, 32, 8, 4, 4, stages=8, fragments=2, raster=4, producers=32, slices=4)
+NARROW_SQUARE = Config(32, 32, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=2,
+                       variant=1 + TEAMS + ONCE)
+WIDER = Config(32, 64, 32, 4, 8, stages=8, fragments=2, raster=4, producers=128, slices=4, variant=3 + TEAMS + ONCE + SHORT)
 NARROW = Config(32, 16, 32, 4, 4, stages=4, fragments=2, raster=4, producers=128, slices=2, variant=1 + TEAMS + ONCE)
 
 
 @pytest.mark.parametrize("config", [PAIR, ALONE, replace(SMALL, slices=2, cluster=2), replace(SLICED, cluster=2),
                                     replace(SLICED, variant=ONCE), replace(PAIR, variant=16),
                                     replace(SLICED, producers=128, variant=ONCE | 2 * TEAMS),
-                                    replace(PAIR, producers=64, variant=TEAMS), NARROW], ids=str)
+                                    replace(PAIR, producers=64, variant=TEAMS), NARROW, WIDER], ids=str)
 def test_blocks_with_one_tile(config: Config) -> None:
     """Also K of one k-step, which leaves the second of a pair nothing, and none; in a grid beyond the SMs'."""
     for layout, k in (("NN", 21), ("NT", 9), ("TT", 8), ("TN", 1)):
@@ -400,7 +403,8 @@ def test_sums_are_carried_over_sixteen_k_steps(config: Config) -> None:
 @pytest.mark.parametrize(("config", "sets"), [
     (Config(32, 32, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=2, variant=126), 3),
     (Config(32, 16, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=4, variant=188), 2),
-], ids=lambda config: f"{config.slices} slices" if isinstance(config, Config) else "")
+    (WIDER, 2),
+], ids=lambda config: f"{config.slices} slices of {config.tm} x {config.tn}" if isinstance(config, Config) else "")
 def test_sums_of_their_own_for_parts_of_each_tile(config: Config, sets: int) -> None:
     """Each slice takes every so manyth tile of 32 k-steps, and of each of its tiles every set a third, or a half."""
     rng, side, k = np.random.default_rng(5), config.bn, 64 * config.slices
@@ -419,10 +423,11 @@ def test_sums_of_their_own_for_parts_of_each_tile(config: Config, sets: int) -> 
     assert close.all() and (c == want).mean() > 0.99
 
 
-@pytest.mark.parametrize(("bm", "bn", "slices"), [(32, 16, 4), (32, 16, 2), (32, 32, 2), (32, 64, 2), (64, 32, 2)])
-def test_slices_end_a_small_tile_together(bm: int, bn: int, slices: int) -> None:
+@pytest.mark.parametrize(("bm", "bn", "slices", "tn"), [(32, 16, 4, 4), (32, 16, 2, 4), (32, 32, 2, 4), (32, 64, 2, 4),
+                                                        (64, 32, 2, 4), (32, 64, 4, 8), (64, 32, 4, 8)])
+def test_slices_end_a_small_tile_together(bm: int, bn: int, slices: int, tn: int) -> None:
     """Partial sums as well as results, added to what is there; lanes that write, or read, never meet in a bank."""
-    config = Config(bm, bn, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=slices, variant=4)
+    config = Config(bm, bn, 32, 4, tn, stages=8, fragments=2, raster=4, producers=128, slices=slices, variant=4)
     for split in (1, 2, 0):
         _, reports = multiply(Case(bm + 3, bn + 5, 100, alpha=2.0, beta=-1.0, c0="mn", sms=3, integers=True,
                                    config=replace(config, split=split)))
@@ -433,15 +438,15 @@ def test_slices_end_a_small_tile_together(bm: int, bn: int, slices: int) -> None
             assert counts.wavefronts == counts.wavefronts_ideal, f"lanes meet in a bank at {place}"
 
 
+@pytest.mark.parametrize("tile", [NARROW_SQUARE, WIDER], ids=str)
 @pytest.mark.parametrize("layout", ["NN", "TN", "TT"])
-def test_rows_an_odd_number_of_floats_apart(layout: str) -> None:
+def test_rows_an_odd_number_of_floats_apart(layout: str, tile: Config) -> None:
     """By 16, 8 and 4 bytes, as each begins, wherever the first does; of distances that are odd and even; K's remainder
     before whole tiles, and without; a C that is smaller than a tile."""
-    config = Config(32, 32, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=2,
-                    variant=1 + TEAMS + ONCE)
+    wider = tile.bn - 32
     for shift, pad, m, n, k in ((0, 2, 33, 35, 70), (1, 2, 33, 35, 64), (2, 0, 33, 33, 95), (3, 4, 35, 37, 33),
                                 (1, 3, 33, 33, 70), (3, 1, 21, 33, 40), (2, 1, 34, 34, 65)):
-        multiply(Case(m, n, k, layout, shift=shift, pad=pad, config=config))
+        multiply(Case(m, n + wider, k, layout, shift=shift, pad=pad, config=tile))
 
 
 # ---- what is chosen -------------------------------------------------------------------------------
@@ -458,6 +463,9 @@ def test_pairs_and_blocks_alone_are_chosen_where_they_pay() -> None:
     assert {size: (tile.bn, tile.slices) for size, tile in tiles.items()} == {
         64: (16, 4), 128: (16, 4), 192: (32, 2), 256: (32, 2), 320: (32, 2)}  # 16 columns where half of the SMs do
     assert all(tile.variant & ONCE for tile in tiles.values())
+    deep = {k: choose(Problem.contiguous(512, 512, k), "sm_90", 132).config for k in (192, 512, 1024)}
+    assert {k: (tile.bn, tile.slices, tile.tn) for k, tile in deep.items()} == {
+        192: (64, 2, 4), 512: (64, 4, 8), 1024: (64, 4, 8)}
     careful = accurate(Problem.contiguous(512, 1024, 1024), "sm_90", 132, "")
     assert careful.config.cluster == 2 and careful.config.variant & 16
 
@@ -476,6 +484,14 @@ def test_four_slices_where_each_has_a_step_and_the_ring_holds_all_of_k() -> None
     assert dict(zip((255, 256, 320), ((tile.slices, tile.variant & 24) for tile in squares), strict=True)) == {
         255: (2, 24), 256: (2, 24), 320: (2, 16)}
     assert accurate(Problem.contiguous(100, 100, 129), "sm_90", 132, "").config.variant & 24 == 16
+
+
+def test_ieee_products_have_several_short_sums_too_and_none_that_are_carried() -> None:
+    for size in (64, 127, 128, 255, 256, 320, 512):
+        p = Problem.contiguous(size, size, size)
+        plain, careful = choose(p, "sm_90", 132), accurate(p, "sm_90", 132, "")
+        assert (plain.config == careful.config) is (size != 320)
+        assert size != 320 or (not plain.config.variant & CARRY and careful.config.variant & SHORT == CARRY)
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])

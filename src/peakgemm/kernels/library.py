@@ -24,16 +24,21 @@ from .wide import WIDE
 from .widths import widths
 
 
+def four_wide(c: Config) -> bool:
+    """Whether four slices share a tile of `SPECIALISED` by 4 x 8 results a thread."""
+    return (c.slices, c.tm, c.tn) == (4, 4, 8)
+
+
 def ends_together(c: Config) -> bool:
     """Whether all threads of a block of `SPECIALISED` add up and store its tile (common/together.cuh)."""
-    return c.slices > 1 and c.tm * c.tn == 16 and c.cluster == 1
+    return c.slices > 1 and c.cluster == 1 and (c.tm * c.tn == 16 or four_wide(c))
 
 
 def _ring(c: Config) -> int:
     """Bytes of the stages (rows padded by four words, as K-contiguous operands have them), epilogue, slices' sums."""
     stages = c.stages * c.bk * (c.bm + 4 + c.bn + 4)
     if ends_together(c):
-        return (stages + c.slices * 16 * (c.threads // 32 * 40 + 2)) * FLOAT
+        return (stages + c.slices * c.tm * c.tn * (c.threads // 32 * 40 + 2)) * FLOAT
     return (stages + c.threads * c.slices * (c.tn + 1) + (c.slices - 1) * c.bm * c.bn) * FLOAT
 
 

@@ -23,6 +23,7 @@ _GEMM = Struct("<17q6i2f5i14I4x")
 # (ffma/small.cu), or, with the bit below, several, where a thread has 4 x 4 results; a block has one tile; and the
 # teams of copying warps, by their logarithm.
 SEVERAL, CARRY, ONCE, TEAMS = 8, 16, 32, 64
+SHORT = CARRY | SEVERAL  # several sums
 _FEW = 8  # results of thread tiles for each SM: with fewer, a thread of the second kernel takes one, else four
 
 

@@ -1,6 +1,7 @@
-"""Sums over few k-steps, for "emulated": where cuBLAS makes them, and which of our configurations can.
+"""Sums over few k-steps: where cuBLAS makes them, and which of our configurations can.
 
-cuBLAS cuts K of small products into many sums, and its errors are the measure of an emulated product.
+cuBLAS cuts K of small products into many sums, and its errors are the measure of an emulated product. Several sums
+instead of one cost 1 % at most, so IEEE products have them there, too; sums that are carried cost more.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from dataclasses import replace
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
 from . import small
-from .library import SPECIALISED
+from .library import SPECIALISED, four_wide
 from .registry import Kernel
-from .schedule import CARRY, SEVERAL
+from .schedule import CARRY, SEVERAL, SHORT
 from .skinny import SKINNY
 from .small import SMALL
 
@@ -22,6 +23,12 @@ _CARRIED = 32    # results a thread, at most: with more, or more blocks an SM, a
 # and for K up to so much. Longer sums err more than cuBLAS's: 320 with cancellation 1.33 times as much, 0.95 by one
 # that is carried (results/h100/sums-several.json, sums-carried.json).
 _FEW, _REGISTERS, _STEPS = 16, {2: 128, 4: 80}, {2: 256, 4: 128}
+# Eight sums, which four slices of 4 x 8 results have wherever they run: they cost nothing there. Mean errors of 512 are
+# 0.66 to 0.75 of cuBLAS's, of 512 x 512 x 1024 0.60 to 0.74, of 512 x 512 x 4096 0.99 to 1.45.
+_EIGHT = 1024
+# As many sums as cuBLAS makes of K up to so much, by parts of K and slices: mean errors of 32 x 1000 x 2048, 32 x 2000 x
+# 2048 and 64 x 1000 x 1024 are 0.87 to 1.00 of cuBLAS's; of 32 x 1000 x 4096 up to 1.33.
+_PARTS, _IN_PARTS = 16, 2048
 # What four slices of one stage each need no more sums for: mean errors of 64 k-steps are 0.43 to 0.82 of cuBLAS's
 # then; of 48, and of 63, up to 1.23 and 1.14 (docs/experiments.md).
 _QUARTERS, _QUARTERED = 4, 64
@@ -65,6 +72,8 @@ def are_short(kernel: Kernel, config: Config, k: int) -> bool:
     """Whether a thread adds up few of the ``k`` k-steps at a time, without being asked to: its share of K, or it
     carries."""
     return (kernel is SKINNY or (kernel is SMALL and small.carries(config))
+            or (kernel is SPECIALISED and config.variant & SHORT == SHORT and _several(config, k))
+            or (kernel is SPECIALISED and config.split * config.slices >= _PARTS and k <= _IN_PARTS)
             or (k == _QUARTERED and _quarters(kernel, config)))
 
 
@@ -86,6 +95,8 @@ def _dealt(config: Config) -> bool:
 def _several(config: Config, k: int) -> bool:
     """Whether a thread of ``config`` has several sums over the ``k`` k-steps, instead of one that is carried."""
     slices = config.slices
+    if four_wide(config):
+        return k <= _EIGHT
     return (config.tm * config.tn <= _FEW and slices in _STEPS and k <= _STEPS[slices]
             and _SM.blocks_by_registers(_REGISTERS[slices], config.block_threads) >= config.min_blocks)
 
@@ -98,10 +109,18 @@ def carrying(kernel: Kernel, config: Config, k: int) -> Config:
     if kernel is SMALL:
         return small.carrying(config) or config
     registers = _DEALT if config.tm * config.tn > _CARRIED else config.registers
-    how = CARRY | SEVERAL if _several(config, k) else CARRY
-    return replace(config, variant=how | config.variant, registers=registers)
+    how = SHORT if _several(config, k) else CARRY
+    return replace(config, variant=how | config.variant & ~SHORT, registers=registers)
+
+
+def several(kernel: Kernel, config: Config, p: Problem) -> Config:
+    """``config`` as an IEEE product runs it: with several sums where an emulated one has them."""
+    if kernel is not SPECIALISED or not wants_short(kernel, config, p) or not _several(config, p.k):
+        return config
+    return carrying(kernel, config, p.k)
 
 
 def all_carrying(config: Config) -> tuple[Config, ...]:
-    """`carrying` of a tiled FFMA kernel's ``config``, for a short K and for any other."""
-    return tuple(dict.fromkeys(carrying(SPECIALISED, config, k) for k in (1, max(_STEPS.values()) + 1)))
+    """`carrying` of a tiled FFMA kernel's ``config``, for a short K and for longer ones."""
+    longer = max(_STEPS.values()) + 1, _EIGHT + 1
+    return tuple(dict.fromkeys(carrying(SPECIALISED, config, k) for k in (1, *longer)))

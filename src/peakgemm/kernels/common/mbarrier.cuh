@@ -15,6 +15,14 @@ __device__ __forceinline__ void mbarrier_arrive_after_copies(unsigned barrier) {
 // How long (ns) the hardware may put a waiting warp aside before it looks again: polling takes issue slots.
 constexpr int SUSPEND = 10000000;
 
+// Whether the phase of that parity is complete.
+__device__ __forceinline__ bool mbarrier_is_complete(unsigned barrier, unsigned parity) {
+  int done;
+  asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;}"
+               : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+  return done;
+}
+
 // Wait until the phase of that parity is complete.
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity) {
   int done;

@@ -56,11 +56,15 @@ using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4, COPYI
 using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN, CROWDED ? 1 : 4, COPYING, LATE, LANES>;
 constexpr int STAGE = PanelA::FLOATS + PanelB::FLOATS;
 constexpr int COMPUTE = THREADS * SLICES;
+// Four slices of threads with 4 x 8 results: three loads for 32 FFMAs instead of two for 16, and fewer bank conflicts. 512
+// takes 8.22 us so, 8.50 by two slices of 4 x 4.
+constexpr bool FOUR_WIDE = SLICES == 4 && TM == 4 && TN == 8;
 // Which ask for their first tiles of K ahead (prefetch.cuh), and for how many. 128 takes 2.78 us so, 2.98 without, 512 9.42
 // and 9.62. Of blocks that go on to other tiles of C the code for copies comes out otherwise then: 1024 loses 1 %, but
 // 100352 x 64 x 576 takes 175.8 us instead of 179.5.
+// FOUR_WIDE has one block an SM, but asks for half as many lines: 512 takes 8.22 us so, 8.29 by 256, 511 8.73 and 8.85.
 constexpr bool ASKS = LATE && (ONCE || (BM == 128 && BN == 64));
-constexpr int CAN = AHEAD / MIN_BLOCKS / (lines_of(!TRANS_A, BM, BK) + lines_of(TRANS_B, BN, BK));
+constexpr int CAN = AHEAD / (FOUR_WIDE ? 2 : MIN_BLOCKS) / (lines_of(!TRANS_A, BM, BK) + lines_of(TRANS_B, BN, BK));
 constexpr int EARLY = CAN < 1 ? 1 : CAN < STAGES ? CAN : STAGES;
 // Whole tiles are copied by a loop of nothing else. The schedulers prefer who computes, so what a tile's copies take is
 // instructions of a copying warp: 126 of them, 102 by such a loop, of which 48 copy, at 1023 (48.1 us, 46.6 so).
@@ -70,20 +74,24 @@ constexpr bool STRAIGHT = BM * BN < 128 * 256;
 // among themselves. cuBLAS cuts a short K of small products in four (docs/emulation.md); six or eight sums err 0.6 to 0.9
 // times what four do, by fewer additions than sums that are carried. kernels/short_sums.py says which.
 constexpr bool SHORT = VARIANT & 16;
-constexpr int SETS = !SHORT || TM * TN > 16 || !(VARIANT & 8) ? 1 : SLICES > 2 ? 2 : 3;
+constexpr int SETS = !SHORT || TM * TN > (FOUR_WIDE ? 32 : 16) || !(VARIANT & 8) ? 1 : SLICES > 2 ? 2 : 3;
 // By 32 the errors of 512 are 0.60 of cuBLAS's and those of tiles of 32 x 32, at 256, up to 1.03, by 16 0.54 and 0.82.
 constexpr bool CARRY = SHORT && SETS == 1;
 constexpr int AT_MOST = BM * BN > 32 * 32 ? 32 : 16, CARRIED = UNROLL < AT_MOST ? UNROLL : AT_MOST;
 // Small tiles that slices share end by all threads at once (together.cuh): 128 takes 1.74 us so, took 2.26, 256 3.03 and 3.37,
 // 512 8.65 and 8.93. Of larger tiles, which have several rounds of it, 64 x 64 where a block has one and 96 x 128 gain up to 1 %;
 // the others, those that several blocks of an SM overlap, and pairs of blocks lose 1 to 11 %.
-constexpr bool END_TOGETHER = SLICES > 1 && TM * TN == 16 && CLUSTER == 1;
+constexpr bool END_TOGETHER = SLICES > 1 && CLUSTER == 1 && (TM * TN == 16 || FOUR_WIDE);
 // And look for their next stage, the first one too, before they have something to copy there: 2 % of 128.
 constexpr bool EAGER = END_TOGETHER;
+// Who computes there looks for the next stage so many k-steps before it needs it, and waits only for one that was not there:
+// a scheduler has one warp or two, which do nothing until a barrier answers. 256 takes 2.98 us so, 3.02 without. Not where
+// four slices have a tile of K each, and no next one: 127 takes 1.83 us so, 1.79 without.
+constexpr int SOONER = END_TOGETHER && (SLICES == 2 || FOUR_WIDE) ? UNROLL > 4 ? 2 : UNROLL / 2 : 0;
 // Words in rows at an odd distance: see mixed_rows.cuh. Where blocks have many tiles, or four slices one tile of K each,
 // finding the rows takes what it saves; beside sums that are carried ptxas makes the main loop longer for it.
 constexpr bool WORDS_A = TRANS_A && WIDTH_A == 1, WORDS_B = !TRANS_B && WIDTH_B == 1;
-constexpr bool MIXED = (WORDS_A || WORDS_B) && ONCE && SLICES == 2 && TM * TN == 16 && !CARRY;
+constexpr bool MIXED = (WORDS_A || WORDS_B) && ONCE && (FOUR_WIDE || (SLICES == 2 && TM * TN == 16)) && !CARRY;
 template <bool MIXES, typename Mixed, typename Plain>
 __device__ __forceinline__ auto& rows_of(Mixed& mixed, Plain& plain) {
   if constexpr (MIXES) return mixed;
@@ -315,10 +323,15 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
 #pragma unroll 1
         for (turn -= s.end - s.begin; turn < 0; turn += SLICES) {
           const unsigned read = barrier + 8 * STAGES;
+          bool there = false;
 #pragma unroll 1
           for (int some = BK / UNROLL; some > 0; --some) {
 #pragma unroll
             for (int k = 0; k < UNROLL; ++k) {
+              if (SOONER && k == UNROLL - 1 - SOONER && (UNROLL == BK || some == 1)) {
+                step(SLICES);
+                there = mbarrier_is_complete(barrier, parity);
+              }
               if (k + 1 < UNROLL) {
                 load((k + 1) % 2, k + 1);
               } else {
@@ -326,8 +339,9 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
                   from_a += 4 * UNROLL * PanelA::PITCH;
                   from_b += 4 * UNROLL * PanelB::PITCH;
                 } else {  // the next tile, be it of another tile of C
-                  step(SLICES);
-                  next_stage();
+                  if (!SOONER) step(SLICES);
+                  if (!there) mbarrier_wait(barrier, parity);
+                  from_a = from_b = at;
                 }
                 load((k + 1) % 2, 0);
               }

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 
 from .kernels.anew import CHUNK
-from .kernels.library import SPECIALISED, STAGED, copied_by_words, ends_together
+from .kernels.library import SPECIALISED, STAGED, copied_by_words, ends_together, four_wide
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schedule import ONCE, SHORT, TEAMS, sharing
 from .kernels.validity import is_valid
@@ -75,6 +75,9 @@ _ALONE = {(32, 32, 2), (32, 64, 2), (64, 32, 2)}
 # Columns of a tile that only pays where no more than half of the SMs have one: 128 x 128 x 96 takes 1.64 us (by 32
 # columns 1.99), 256 x 256 x 64 2.31 (1.72).
 _NARROWEST = 16
+# Tiles of K for each of four slices of 4 x 8 results: 512 x 512 x 96 takes 3.80 us so, 3.36 by two slices of 4 x 4,
+# 512 x 512 x 192 4.74 and 4.73.
+_TURNS = 2
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
@@ -236,7 +239,8 @@ def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
     steps = -(-problem.k // config.bk)
     if config.variant & ONCE:
         narrow = config.bn == _NARROWEST
-        if tiles * (2 if narrow else 1) <= sm_count and not (narrow and _idle(config, steps)):
+        unused = _idle(config, steps) if narrow else four_wide(config) and steps < _TURNS * config.slices
+        if tiles * (2 if narrow else 1) <= sm_count and not unused:
             yield config
         return
     if config.cluster > 1:

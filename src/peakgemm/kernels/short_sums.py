@@ -27,8 +27,9 @@ _FEW, _REGISTERS, _STEPS = 16, {2: 128, 4: 80}, {2: 256, 4: 128}
 # 0.66 to 0.75 of cuBLAS's, of 512 x 512 x 1024 0.60 to 0.74, of 512 x 512 x 4096 0.99 to 1.45.
 _EIGHT = 1024
 # As many sums as cuBLAS makes of K up to so much, by parts of K and slices: mean errors of 32 x 1000 x 2048, 32 x 2000 x
-# 2048 and 64 x 1000 x 1024 are 0.87 to 1.00 of cuBLAS's; of 32 x 1000 x 4096 up to 1.33.
-_PARTS, _IN_PARTS = 16, 2048
+# 2048 and 64 x 1000 x 1024 are 0.87 to 1.00 of cuBLAS's; of 32 x 1000 x 4096 up to 1.33. And so many of any K: 64 x 64 x
+# 65536 has 0.73 to 0.98 then.
+_PARTS, _IN_PARTS, _MANY_PARTS = 16, 2048, 128
 # What four slices of one stage each need no more sums for: mean errors of 64 k-steps are 0.43 to 0.82 of cuBLAS's
 # then; of 48, and of 63, up to 1.23 and 1.14 (docs/experiments.md).
 _QUARTERS, _QUARTERED = 4, 64
@@ -73,7 +74,8 @@ def are_short(kernel: Kernel, config: Config, k: int) -> bool:
     carries."""
     return (kernel is SKINNY or (kernel is SMALL and small.carries(config))
             or (kernel is SPECIALISED and config.variant & SHORT == SHORT and _several(config, k))
-            or (kernel is SPECIALISED and config.split * config.slices >= _PARTS and k <= _IN_PARTS)
+            or (kernel is SPECIALISED
+                and config.split * config.slices >= (_PARTS if k <= _IN_PARTS else _MANY_PARTS))
             or (k == _QUARTERED and _quarters(kernel, config)))
 
 

@@ -272,7 +272,8 @@ ALONE = replace(SMALL, variant=ONCE)
 SLICED = Config(32, 32, 8, 4, 4, stages=8, fragments=2, raster=4, producers=32, slices=4)
 NARROW_SQUARE = Config(32, 32, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=2,
                        variant=1 + TEAMS + ONCE)
-WIDER = Config(32, 64, 32, 4, 8, stages=8, fragments=2, raster=4, producers=128, slices=4, variant=3 + TEAMS + ONCE + SHORT)
+WIDER = Config(32, 64, 32, 4, 8, stages=8, fragments=2, raster=4, producers=128, slices=4,
+               variant=3 + TEAMS + ONCE + SHORT)
 NARROW = Config(32, 16, 32, 4, 4, stages=4, fragments=2, raster=4, producers=128, slices=2, variant=1 + TEAMS + ONCE)
 
 

@@ -13,7 +13,7 @@ from ..runtime.architectures import architecture
 from . import small
 from .library import SPECIALISED, four_wide
 from .registry import Kernel
-from .schedule import CARRY, SEVERAL, SHORT
+from .schedule import CARRY, SHORT
 from .skinny import SKINNY
 from .small import SMALL
 
@@ -22,13 +22,15 @@ _CARRIED = 32    # results a thread, at most: with more, or more blocks an SM, a
 # Tiles of so few results a thread have several sums instead, by their slices: where each thread has so many registers,
 # and for K up to so much. Longer sums err more than cuBLAS's: 320 with cancellation 1.33 times as much, 0.95 by one
 # that is carried (results/h100/sums-several.json, sums-carried.json).
-_FEW, _REGISTERS, _STEPS = 16, {2: 128, 4: 80}, {2: 256, 4: 128}
+_FEW, _REGISTERS, _LONGEST = 16, {2: 128, 4: 80}, 256
+# But of these, by four slices: 144 has up to 1.14 times cuBLAS's mean error then, 160 to 256 0.98 at most.
+_UNEVEN = range(129, 160)
 # Eight sums, which four slices of 4 x 8 results have wherever they run: they cost nothing there. Mean errors of 512 are
 # 0.66 to 0.75 of cuBLAS's, of 512 x 512 x 1024 0.60 to 0.74, of 512 x 512 x 4096 0.99 to 1.45.
 _EIGHT = 1024
-# As many sums as cuBLAS makes of K up to so much, by parts of K and slices: mean errors of 32 x 1000 x 2048, 32 x 2000 x
-# 2048 and 64 x 1000 x 1024 are 0.87 to 1.00 of cuBLAS's; of 32 x 1000 x 4096 up to 1.33. And so many of any K: 64 x 64 x
-# 65536 has 0.73 to 0.98 then.
+# As many sums as cuBLAS makes of K up to so much, by parts of K and slices: mean errors of 32 x 1000 x 2048, 32 x 2000
+# x 2048 and 64 x 1000 x 1024 are 0.87 to 1.00 of cuBLAS's; of 32 x 1000 x 4096 up to 1.33. And so many of any K: 64 x
+# 64 x 65536 has 0.73 to 0.98 then.
 _PARTS, _IN_PARTS, _MANY_PARTS = 16, 2048, 128
 # What four slices of one stage each need no more sums for: mean errors of 64 k-steps are 0.43 to 0.82 of cuBLAS's
 # then; of 48, and of 63, up to 1.23 and 1.14 (docs/experiments.md).
@@ -44,6 +46,9 @@ _DEALT = 208     # registers of a computing thread that carries more results
 _SLICED, _SLICED_BATCH, _SLICED_SIDE = 1 << 19, 1 << 17, 16
 # K of one matrix, and of a batch, of which it makes one sum (of 8 x 8 x 8 sometimes two, as ours are anyway).
 _WHOLE, _WHOLE_BATCH = 32, 8
+# And of which it makes so few in matrices of so many results that each of two slices may have one: mean errors of 384 x
+# 384, 512 x 512, 1000 x 500 and 128 x 4096 are 0.51 to 1.00 of cuBLAS's then, of 384 x 384 x 320 up to 1.53.
+_FEW_SUMS, _LARGE = range(64, 257), 384 * 384
 # And of which it makes one sum, too, in matrices of so many results, rows and columns (results/h100/sums.json).
 _ALSO_WHOLE, _RESULTS, _SIDE = range(128, 193), 1 << 14, 64
 
@@ -65,7 +70,9 @@ def _quarters(kernel: Kernel, config: Config) -> bool:
 def wants_short(kernel: Kernel, config: Config, p: Problem) -> bool:
     """Whether an emulated product by ``config`` needs short sums: where cuBLAS makes them, and of stages of 16 k-steps,
     where they cost nothing, of a shorter K as well: the largest error of 32 x 32 x 32 was 1.14 of cuBLAS's without
-    (not kept)."""
+    (not kept). Not where cuBLAS's are no shorter than those that slices make of a short K."""
+    if p.batch.count == 1 and p.m * p.n >= _LARGE and p.k in _FEW_SUMS and kernel is SPECIALISED and config.slices > 1:
+        return False
     return sliced(p) or (p.k <= _WHOLE and _quarters(kernel, config))
 
 
@@ -99,7 +106,8 @@ def _several(config: Config, k: int) -> bool:
     slices = config.slices
     if four_wide(config):
         return k <= _EIGHT
-    return (config.tm * config.tn <= _FEW and slices in _STEPS and k <= _STEPS[slices]
+    return (config.tm * config.tn <= _FEW and slices in _REGISTERS and k <= _LONGEST
+            and not (slices == 4 and k in _UNEVEN)
             and _SM.blocks_by_registers(_REGISTERS[slices], config.block_threads) >= config.min_blocks)
 
 
@@ -124,5 +132,5 @@ def several(kernel: Kernel, config: Config, p: Problem) -> Config:
 
 def all_carrying(config: Config) -> tuple[Config, ...]:
     """`carrying` of a tiled FFMA kernel's ``config``, for a short K and for longer ones."""
-    longer = max(_STEPS.values()) + 1, _EIGHT + 1
+    longer = _LONGEST + 1, _EIGHT + 1
     return tuple(dict.fromkeys(carrying(SPECIALISED, config, k) for k in (1, *longer)))

@@ -26,8 +26,9 @@ _FEW, _REGISTERS, _LONGEST = 16, {2: 128, 4: 80}, 256
 # But of these, by four slices: 144 has up to 1.14 times cuBLAS's mean error then, 160 to 256 0.98 at most.
 _UNEVEN = range(129, 160)
 # Eight sums, which four slices of 4 x 8 results have wherever they run: they cost nothing there. Mean errors of 512 are
-# 0.66 to 0.75 of cuBLAS's, of 512 x 512 x 1024 0.60 to 0.74, of 512 x 512 x 4096 0.99 to 1.45.
-_EIGHT = 1024
+# 0.66 to 0.75 of cuBLAS's, of 512 x 512 x 1024 0.60 to 0.74, of 512 x 512 x 4096 0.99 to 1.45; with cancellation, of
+# 320 1.18 and of 512 x 512 x 384 1.05.
+_EIGHT, _TOO_FEW = 1024, range(257, 448)
 # As many sums as cuBLAS makes of K up to so much, by parts of K and slices: mean errors of 32 x 1000 x 2048, 32 x 2000
 # x 2048 and 64 x 1000 x 1024 are 0.87 to 1.00 of cuBLAS's; of 32 x 1000 x 4096 up to 1.33. And so many of any K: 64 x
 # 64 x 65536 has 0.73 to 0.98 then.
@@ -105,7 +106,7 @@ def _several(config: Config, k: int) -> bool:
     """Whether a thread of ``config`` has several sums over the ``k`` k-steps, instead of one that is carried."""
     slices = config.slices
     if four_wide(config):
-        return k <= _EIGHT
+        return k <= _EIGHT and k not in _TOO_FEW
     return (config.tm * config.tn <= _FEW and slices in _REGISTERS and k <= _LONGEST
             and not (slices == 4 and k in _UNEVEN)
             and _SM.blocks_by_registers(_REGISTERS[slices], config.block_threads) >= config.min_blocks)

@@ -495,6 +495,20 @@ def test_ieee_products_have_several_short_sums_too_and_none_that_are_carried() -
         assert size != 320 or (not plain.config.variant & CARRY and careful.config.variant & SHORT == CARRY)
 
 
+@pytest.mark.parametrize(("shape", "carried"), [
+    # By parts of K: 16 and 128 sums at least are as many as cuBLAS's, of long sums and of any.
+    ((32, 1000, 2048), False), ((32, 1000, 4096), True), ((64, 64, 65536), False),
+    # Large matrices of a short K, of which cuBLAS makes few sums.
+    ((512, 512, 64), False), ((512, 512, 63), True), ((384, 384, 192), False),
+    # Eight sums by four slices of 4 x 8 results, and eight by four of 4 x 4.
+    ((512, 512, 256), False), ((512, 512, 384), True), ((512, 512, 448), False), ((512, 512, 1025), True),
+    ((100, 100, 144), True), ((100, 100, 160), False),
+], ids=str)
+def test_sums_are_carried_where_they_would_be_too_long(shape: tuple[int, int, int], carried: bool) -> None:
+    config = accurate(Problem.contiguous(*shape), "sm_90", 132, "").config
+    assert (config.variant & SHORT == CARRY) is carried
+
+
 @pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
 def test_every_way_is_valid_where_it_is_proposed(arch: str) -> None:
     limits = architecture(arch)

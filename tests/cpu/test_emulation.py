@@ -81,9 +81,9 @@ class TestChoice:
 
         assert config(4096, 4096, 512) == (1, 1) and config(4096, 4096, 4096) == (0, 1)
         assert config(16384, 16384, 4096) == (0, 2)
-        small = choose(Problem.contiguous(512, 512, 512), "sm_90", SMS, "", "emulated")
+        small = choose(Problem.contiguous(320, 320, 320), "sm_90", SMS, "", "emulated")
         assert small.kernel is SPECIALISED and small.config.variant & 16  # as cuBLAS, which cuts K there
-        plain = choose(Problem.contiguous(512, 512, 512), "sm_90", SMS)
+        plain = choose(Problem.contiguous(320, 320, 320), "sm_90", SMS)
         assert not plain.config.variant & 16
         wide = Problem.contiguous(4096, 4096, 32)  # where it does not
         assert choose(wide, "sm_90", SMS, "", "emulated").config == choose(wide, "sm_90", SMS).config

@@ -79,11 +79,11 @@ def wants_short(kernel: Kernel, config: Config, p: Problem) -> bool:
 
 def are_short(kernel: Kernel, config: Config, k: int) -> bool:
     """Whether a thread adds up few of the ``k`` k-steps at a time, without being asked to: its share of K, or it
-    carries."""
-    return (kernel is SKINNY or (kernel is SMALL and small.carries(config))
-            or (kernel is SPECIALISED and config.variant & SHORT == SHORT and _several(config, k))
-            or (kernel is SPECIALISED
-                and config.split * config.slices >= (_PARTS if k <= _IN_PARTS else _MANY_PARTS))
+    carries, or has several sums."""
+    if kernel is not SPECIALISED:
+        return kernel is SKINNY or (kernel is SMALL and small.carries(config))
+    return ((config.variant & SHORT == SHORT and _several(config, k))
+            or config.split * config.slices >= (_PARTS if k <= _IN_PARTS else _MANY_PARTS)
             or (k == _QUARTERED and _quarters(kernel, config)))
 
 

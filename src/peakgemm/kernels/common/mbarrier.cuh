@@ -31,8 +31,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
     asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2, %3; selp.b32 %0, 1, 0, p;}"
                  : "=r"(done) : "r"(barrier), "r"(parity), "n"(SUSPEND) : "memory");
 #else
-    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;}"
-                 : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+    done = mbarrier_is_complete(barrier, parity);
 #endif
   } while (!done);
 }

@@ -1,5 +1,5 @@
-// The end of a small tile that SLICES groups of warps share, thread tiles being 4 x 4 or 4 x 8: all give their sums, then all threads
-// add up, scale and store some of them.
+// The end of a small tile that SLICES groups of warps share, thread tiles being 4 x 4 or 4 x 8: all give their sums, then all
+// threads add up, scale and store some of them.
 //
 // What a thread loads and stores there does not wait for each other. When the slices added up first and then one of them staged
 // its rows one after the other (tile_store.cuh), that took 1570 cycles of 3930 from the end of the kernel before to the last
@@ -14,7 +14,8 @@ __device__ __forceinline__ void slices_meet() { asm volatile("bar.sync 1, %0;" :
 // Where result (row, column) of the tile lies; see warp_tile.cuh.
 __device__ __forceinline__ constexpr int place_of_sum(int row, int column) {
   const int warp = row / 32 * (BN / (4 * TN)) + column / (4 * TN), quad_n = column / 4 % 4;
-  return (row % 4 * TN + column % (4 * TN) / 16 * 4 + column % 4) * SUM_PITCH + warp * WARP_PITCH + quad_n % 2 + row / 4 % 8 * 2 + quad_n / 2 * 16;
+  return (row % 4 * TN + column % (4 * TN) / 16 * 4 + column % 4) * SUM_PITCH + warp * WARP_PITCH + quad_n % 2 +
+         row / 4 % 8 * 2 + quad_n / 2 * 16;
 }
 
 // Of one sum: what the slices have, in their order.

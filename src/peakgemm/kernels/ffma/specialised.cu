@@ -298,8 +298,8 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
       for (int j = 0; j < TN; j += 4)
         load_quad(&bf[slot][j], first_b + from_b + 4 * (k * PanelB::PITCH + quad(j, 4)), PanelB::turned(k));
     };
-    auto next_stage = [&] {
-      mbarrier_wait(barrier, parity);
+    auto next_stage = [&](bool there) {
+      if (!there) mbarrier_wait(barrier, parity);
       from_a = from_b = at;
     };
     auto load = [&](int slot, int k) {
@@ -309,7 +309,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
     };
     if (steps) {
       if (slice) step(slice);
-      next_stage();
+      next_stage(false);
       load(0, 0);
     }
     for (int item = blockIdx.x; ONCE ? item == blockIdx.x : item < items; item += ONCE ? 1 : gridDim.x)
@@ -340,8 +340,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
                   from_b += 4 * UNROLL * PanelB::PITCH;
                 } else {  // the next tile, be it of another tile of C
                   if (!SOONER) step(SLICES);
-                  if (!there) mbarrier_wait(barrier, parity);
-                  from_a = from_b = at;
+                  next_stage(there);
                 }
                 load((k + 1) % 2, 0);
               }

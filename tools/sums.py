@@ -1,6 +1,7 @@
 """Errors of small products, which show where cuBLAS cuts K into sums of their own: results/<gpu>/sums.json.
 
     python tools/sums.py --json results/h100/sums.json
+    python tools/sums.py --drawn 300 --json results/h100/sums-drawn.json
 
 A row for each shape and family of data, with the largest and the mean error (in 2^-24 |A||B|) of cuBLAS FP32 and of
 peakgemm in two precisions. A chain of K multiply-adds errs by what K says; where cuBLAS errs less, it makes more sums
@@ -10,8 +11,10 @@ peakgemm in two precisions. A chain of K multiply-adds errs by what K says; wher
 from __future__ import annotations
 
 import argparse
-from itertools import product
+from collections.abc import Iterator
+from itertools import islice, product
 from pathlib import Path
+from random import Random
 from typing import Any
 from zlib import crc32
 
@@ -20,6 +23,7 @@ from peakgemm.accuracy.contenders import make
 from peakgemm.accuracy.families import FAMILIES
 from peakgemm.accuracy.measure import Exact, Figures
 from peakgemm.bench import records
+from peakgemm.bench.drawn import log_uniform
 from peakgemm.cli.console import progress
 from peakgemm.runtime import device
 
@@ -31,17 +35,32 @@ STEPS = (33, 48, 64, 80, 96, 112, 127, 128, 129, 144, 160, 192, 224, 256, 320)
 DEEP = tuple(product(((64, 64), (128, 128), (256, 256), (512, 512), (64, 1000), (128, 2000)),
                      (384, 512, 1024, 4096, 65536)))
 ELEMENTS = 1 << 15  # judged, at least: of fewer results several draws are pooled
+CUT = 1 << 19  # results up to which cuBLAS cuts K
+
+
+def drawn() -> Iterator[tuple[int, int, int]]:
+    """Shapes nobody chose, without end: log-uniform, half of them of a K where most is at stake."""
+    draw = Random(19).random
+    while True:
+        m, n = log_uniform(draw, 8, 8192), log_uniform(draw, 8, 8192)
+        k = log_uniform(draw, 33, 8192) if draw() < 0.5 else log_uniform(draw, 130, 700)
+        if m * n <= CUT:
+            yield m, n, k
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
-    path = parser.parse_args().json
+    parser.add_argument("--drawn", type=int, metavar="COUNT", help="of drawn shapes, instead of those chosen here")
+    args = parser.parse_args()
+    path = args.json
     records.check_writable(path)
     gpu, arrays = device.require(), find(False)
     gemms = [make(name, arrays) for name in CONTENDERS]
     rows: list[dict[str, Any]] = []
     shapes = [(m, n, k) for (m, n), k in (*product(SIDES, STEPS), *DEEP)]
+    if args.drawn is not None:
+        shapes = list(islice(drawn(), args.drawn))
     with progress("shapes", len(shapes)) as done:
         for m, n, k in shapes:
             done(f"{m}x{n}x{k}")

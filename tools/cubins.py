@@ -2,12 +2,12 @@
 
 One for each layout and copy width on sm_90, those that carry their sums over, the kernels that add up their partial
 sums or lay B out anew, and fp16x3. They are made with the NVRTC at hand, which the index records; ``--check`` compares
-names alone and compiles nothing. ``--again`` makes the FFMA kernels of some tiles (or of one variant of a tile) anew:
-ptxas of another release allocates registers otherwise, for better or worse, so each is shipped from the release that
-was measured to be the faster one (docs/experiments.md). Another NVRTC wants a cache folder of its own,
-``PEAKGEMM_CACHE_DIR``.
+names alone and compiles nothing. ``--again`` makes the FFMA kernels of some tiles (or of one variant of a tile, or of
+that in one layout and copies of so many floats, as ``:TN44``) anew: ptxas of another release allocates registers
+otherwise, for better or worse, so each is shipped from the release that was measured to be the faster one
+(docs/experiments.md). Another NVRTC wants a cache folder of its own, ``PEAKGEMM_CACHE_DIR``.
 
-    python tools/cubins.py [--check | --again BMxBNxBK[vV],...]
+    python tools/cubins.py [--check | --again BMxBNxBK[vV[:LAYOUT]],...]
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ MOST_PAD = 1024  # instructions: twice around the cache's sets
 # Tiles (BM, BN, BK, cluster) that gain where their loops do not meet in the instruction cache, 1 to 2 %. Others that
 # have as long a main loop gain nothing, or lose (docs/experiments.md).
 PLACED = {(64, 128, 32, 1), (96, 128, 32, 1)}
+# What `--again` may name: all of a tile, one variant, and of that one layout and width of copies.
+PATTERNS = "{BM}x{BN}x{BK}", "{BM}x{BN}x{BK}v{VARIANT}", "{BM}x{BN}x{BK}v{VARIANT}:{LAYOUT}"
 
 
 def problems() -> list[Problem]:
@@ -116,6 +118,13 @@ def emulated() -> list[Recipe]:
                for tile in (config, FUSED.default, tall()) for turned in (0, TURNED)])
 
 
+def layout_of(job: Recipe) -> dict[str, str]:
+    """``NN`` and so on, and the floats of a copy of A and of B."""
+    macros = job.macros
+    return {"LAYOUT": "".join("NT"[macros[name]] for name in ("TRANS_A", "TRANS_B")) +
+                      f"{macros['WIDTH_A']}{macros['WIDTH_B']}"}
+
+
 def placed(job: Recipe) -> Compiled:
     """Compiled; some FFMA kernels so that the loop that copies lies well in the instruction cache."""
     pad, made = 0, compile_source(job.text, job.entry, job.arch, job.macros, name=job.file)
@@ -132,10 +141,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     does = parser.add_mutually_exclusive_group()
     does.add_argument("--check", action="store_true")
-    does.add_argument("--again", default="", metavar="BMxBNxBK[vV],...")
+    does.add_argument("--again", default="", metavar="BMxBNxBK[vV[:LAYOUT]],...")
     args = parser.parse_args()
     jobs = wanted()
-    tiles = {name: {"{BM}x{BN}x{BK}".format(**job.macros), "{BM}x{BN}x{BK}v{VARIANT}".format(**job.macros)}
+    tiles = {name: {pattern.format(**job.macros, **layout_of(job)) for pattern in PATTERNS}
              for name, job in jobs.items() if job.entry == SPECIALISED.entry}
     again, known = set(args.again.split(",")) - {""}, set[str]().union(*tiles.values())
     if unknown := again - known:

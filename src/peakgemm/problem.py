@@ -142,6 +142,11 @@ class Problem:
         return 2 * self.m * self.n * self.k * self.batch.count
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is multiplied: alpha or a size is 0."""
+        return self.alpha == 0 or 0 in (self.m, self.n, self.k, self.batch.count)
+
+    @property
     def is_plain(self) -> bool:
         """Whether it is one row-major product in place: what the kernels of the ladder take."""
         return (not (self.trans_a or self.trans_b or self.trans_c or self.batch.sizes)

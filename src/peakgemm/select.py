@@ -28,18 +28,16 @@ from .kernels.library import (
     parts,
 )
 from .kernels.registry import FLOAT, Kernel
-from .kernels.schedule import sharing
+from .kernels.schedule import SHORT, sharing
 from .kernels.schemes import SCHEMES, schemes_on
 from .kernels.short_sums import (
     ANY,
     CARRYING,
     all_carrying,
-    are_short,
     carrying,
     may_carry,
-    several,
+    shortened,
     sliced,
-    wants_short,
 )
 from .kernels.skinny import SKINNY
 from .kernels.small import SMALL
@@ -157,6 +155,19 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", pr
     """
     if precision != "ieee":
         return _emulated(problem, arch, sm_count, device_name, precision, ready)
+    plain = _fastest(problem, arch, sm_count, device_name)
+    careful = _as_short_as_cublas(plain, problem, arch, sm_count)
+    if careful == plain or plain.source != "heuristic":  # the tuner times what is as short
+        return plain
+    # Several sums cost 1 % at most. Others are made where an emulated product has them: it takes the same kernel then.
+    together = careful.config.variant & SHORT == SHORT or (
+        architecture(arch).number in _MEASURED and not problem.is_empty
+        and _faster(careful, problem, arch, sm_count).kernel is careful.kernel)
+    return careful if together else plain
+
+
+def _fastest(problem: Problem, arch: str, sm_count: int, device_name: str) -> Choice:
+    """What was measured to be the fastest, or what the models say is."""
     limits = architecture(arch)
     known = tuned.lookup(problem, device_name)
     if known is not None:
@@ -165,7 +176,7 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", pr
             return Choice(kernel_named(name), config, source, f"measured on {device_name} for this very shape")
     ranked = candidates(problem, arch, sm_count)
     kernel, config, us = ranked[0]
-    return Choice(kernel, several(kernel, config, problem), "heuristic",
+    return Choice(kernel, config, "heuristic",
                   f"the model's best of {len(ranked)} candidates: {us:.0f} us for {problem.m} x {problem.n} x "
                   f"{problem.k} on {sm_count} SMs")
 
@@ -189,17 +200,21 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
         raise InvalidValue(f"precision = {precision!r}: there is no such kernel for {arch}, which has "
                            f"{', '.join(there) or 'none of the schemes'}; use 'emulated', which runs IEEE FFMA there, "
                            "or 'ieee'")
-    nothing = p.alpha == 0 or 0 in (p.m, p.n, p.k, p.batch.count)
-    if precision != "emulated" and not nothing:
+    if precision != "emulated" and not p.is_empty:
         kernel, config, us = best_emulated(SCHEMES[precision], p, limits, sm_count, ready)
         return Choice(kernel, config, "named", f"asked for by name; {kernel.idea}: {us:.0f} us by the model")
     ieee = accurate(problem, arch, sm_count, device_name)
-    if nothing or limits.number not in _MEASURED:
-        why = "nothing to multiply" if nothing else f"tensor cores were not measured to win on {arch}"
+    if p.is_empty or limits.number not in _MEASURED:
+        why = "nothing to multiply" if p.is_empty else f"tensor cores were not measured to win on {arch}"
         return replace(ieee, reason=f"IEEE FFMA, {why}: {ieee.reason}")
-    kernel, config, ours = best_emulated(None, p, limits, sm_count, ready, sliced(p))
-    theirs = _modelled(ieee, p, arch, sm_count)
-    if ours < _WORTH * theirs and p.k >= _EMULATED_K:
+    return _faster(ieee, problem, arch, sm_count, ready)
+
+
+def _faster(ieee: Choice, problem: Problem, arch: str, sm_count: int, ready: str = "") -> Choice:
+    """``ieee``, or fp16x3, or tf32x3 in small blocks, where the models say that it is faster by more than they err."""
+    kernel, config, ours = best_emulated(None, problem, architecture(arch), sm_count, ready, sliced(problem))
+    theirs = _modelled(ieee, problem, arch, sm_count)
+    if ours < _WORTH * theirs and problem.k >= _EMULATED_K:
         return Choice(kernel, config, "heuristic", f"{kernel.name} on tensor cores, {kernel.idea}: {ours:.0f} us by "
                                                    f"the model, IEEE FFMA {theirs:.0f}")
     return replace(ieee, reason=f"IEEE FFMA: {theirs:.0f} us by the model, {kernel.name} on tensor cores "
@@ -207,21 +222,25 @@ def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, prec
 
 
 def accurate(problem: Problem, arch: str, sm_count: int, device_name: str) -> Choice:
-    """The IEEE kernel in the place of an emulated one.
+    """The IEEE kernel in the place of an emulated one, with sums as short as cuBLAS's."""
+    return _as_short_as_cublas(_fastest(problem, arch, sm_count, device_name), problem, arch, sm_count)
 
-    cuBLAS cuts K of small products into many short sums; so that its errors are not smaller, ours are
-    several, or carried over 8, 16 or 32 k-steps, for which small thread tiles have the registers.
+
+def _as_short_as_cublas(chosen: Choice, problem: Problem, arch: str, sm_count: int) -> Choice:
+    """``chosen``, or a kernel whose sums are short where cuBLAS cuts K of small products into many.
+
+    So that cuBLAS's errors are not smaller: ours are several, or carried over 8, 16 or 32 k-steps, for which small
+    thread tiles have the registers.
     """
-    chosen = choose(problem, arch, sm_count, device_name)
-    kernel, config, reason = chosen.kernel, chosen.config, chosen.reason
-    if (not wants_short(kernel, config, problem) or are_short(kernel, config, problem.k)
-            or not architecture(arch).has_cp_async):
-        return chosen  # before sm_80 no kernel of tiles can carry
-    if not may_carry(kernel, config, problem.k):
-        kernel, config = next((kernel, one) for kernel, one, _ in candidates(problem, arch, sm_count)
-                              if are_short(kernel, one, problem.k) or may_carry(kernel, one, problem.k))
-        reason = "the model's best of those whose sums are short, or can be carried over"
-    return Choice(kernel, carrying(kernel, config, problem.k), chosen.source, reason)
+    if not architecture(arch).has_cp_async:
+        return chosen  # no kernel of tiles can carry
+    way = shortened(chosen.kernel, chosen.config, problem)
+    if way is not None:
+        return chosen if way == chosen.config else replace(chosen, config=way)
+    others = ((kernel, shortened(kernel, one, problem)) for kernel, one, _ in candidates(problem, arch, sm_count))
+    kernel, way = next((other for other in others if other[1] is not None), (chosen.kernel, chosen.config))
+    return Choice(kernel, way or chosen.config, chosen.source,
+                  "the model's best of those whose sums are short, or can be carried over")
 
 
 def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> float:

@@ -450,6 +450,21 @@ def test_rows_an_odd_number_of_floats_apart(layout: str, tile: Config) -> None:
         multiply(Case(m, n + wider, k, layout, shift=shift, pad=pad, config=tile))
 
 
+@pytest.mark.parametrize("tile", [
+    Config(32, 128, 32, 4, 8, stages=4, fragments=2, raster=8, min_blocks=2, producers=64, variant=3),
+    Config(32, 64, 32, 4, 4, stages=6, fragments=2, raster=8, min_blocks=2, producers=128, slices=2, variant=4),
+    replace(NARROW_SQUARE, variant=NARROW_SQUARE.variant | CARRY),
+], ids=str)
+@pytest.mark.parametrize("layout", ["NN", "TN"])
+def test_rows_an_odd_number_of_floats_apart_in_several_tiles(layout: str, tile: Config) -> None:
+    """Of which each finds its rows, whole tiles of K and parts of them; also where slices carry their sums."""
+    for shift, m, n, k, split in ((1, 2 * tile.bm + 1, tile.bn + 1, 70, 0), (2, 33, 2 * tile.bn + 1, 97, 2)):
+        if not tile.variant & ONCE:
+            multiply(Case(m, n, k, layout, shift=shift, config=replace(tile, split=split)))
+        else:
+            multiply(Case(m, n, k, layout, shift=shift, config=tile))
+
+
 # ---- what is chosen -------------------------------------------------------------------------------
 
 
@@ -487,19 +502,34 @@ def test_four_slices_where_each_has_a_step_and_the_ring_holds_all_of_k() -> None
     assert accurate(Problem.contiguous(100, 100, 129), "sm_90", 132, "").config.variant & 24 == 16
 
 
-def test_ieee_products_have_several_short_sums_too_and_none_that_are_carried() -> None:
-    for size in (64, 127, 128, 255, 256, 320, 512):
-        p = Problem.contiguous(size, size, size)
-        plain, careful = choose(p, "sm_90", 132), accurate(p, "sm_90", 132, "")
-        assert (plain.config == careful.config) is (size != 320)
-        assert size != 320 or (not plain.config.variant & CARRY and careful.config.variant & SHORT == CARRY)
+@pytest.mark.parametrize("m", [20, 64, 127, 300, 512])
+@pytest.mark.parametrize("k", [33, 40, 64, 127, 256, 320, 512, 1500])
+def test_an_ieee_product_runs_what_an_emulated_one_runs_without_tensor_cores(m: int, k: int) -> None:
+    """So that "emulated" is never slower: its sums are short, or carried, and IEEE ones are so there."""
+    for n in (30, 100, 512, 1000):
+        p = Problem.contiguous(m, n, k)
+        plain, emulated = choose(p, "sm_90", 132), choose(p, "sm_90", 132, precision="emulated")
+        assert emulated.kernel.folder == "tensor" or plain.config == emulated.config
+
+
+def test_no_ieee_product_carries_where_an_emulated_one_takes_tensor_cores() -> None:
+    for shape in ((512, 512, 32768), (128, 4096, 4096), (4096, 32, 4096)):
+        p = Problem.contiguous(*shape)
+        assert not choose(p, "sm_90", 132).config.variant & CARRY
+        assert choose(p, "sm_90", 132, precision="emulated").kernel.folder == "tensor"
+        assert accurate(p, "sm_90", 132, "").config.variant & SHORT == CARRY
+    for arch in ("sm_80", "sm_89"):  # nor where tensor cores were not measured
+        p = Problem.contiguous(320, 320, 320)
+        assert not choose(p, arch, 108).config.variant & CARRY and accurate(p, arch, 108, "").config.variant & CARRY
 
 
 @pytest.mark.parametrize(("shape", "carried"), [
     # By parts of K: 16 and 128 sums at least are as many as cuBLAS's, of long sums and of any.
     ((32, 1000, 2048), False), ((32, 1000, 4096), True), ((64, 64, 65536), False),
     # Large matrices of a short K, of which cuBLAS makes few sums.
-    ((512, 512, 64), False), ((512, 512, 63), True), ((384, 384, 192), False),
+    ((512, 512, 64), False), ((384, 384, 192), False),
+    # Two slices of 32 k-steps at most, and a chain where cuBLAS has one, too.
+    ((384, 384, 37), False), ((500, 500, 48), False), ((512, 512, 63), False),
     # Eight sums by four slices of 4 x 8 results, and eight by four of 4 x 4.
     ((512, 512, 256), False), ((512, 512, 384), True), ((512, 512, 448), False), ((512, 512, 1025), True),
     ((100, 100, 144), True), ((100, 100, 160), False),

@@ -19,9 +19,10 @@ from .registry import FLOAT
 
 # struct Gemm of common/gemm.cuh: 17 long long, 6 int, 2 float, 5 int, 7 pairs of unsigned.
 _GEMM = Struct("<17q6i2f5i14I4x")
-# Bits of a configuration's variant: sums are carried over every 16 or 32 k-steps (ffma/specialised.cu) or 8
-# (ffma/small.cu), or, with the bit below, several, where a thread has 4 x 4 results, or 4 x 8 in four slices; a block
-# has one tile; and the teams of copying warps, by their logarithm.
+# Bits of a configuration's variant: the order of FFMAs and loads; sums are carried over every 16 or 32 k-steps
+# (ffma/specialised.cu) or 8 (ffma/small.cu), or, with the bit below, several, where a thread has 4 x 4 results, or 4 x
+# 8 in four slices; a block has one tile; and the teams of copying warps, by their logarithm.
+WALK = 7
 SEVERAL, CARRY, ONCE, TEAMS = 8, 16, 32, 64
 SHORT = CARRY | SEVERAL  # several sums
 _FEW = 8  # results of thread tiles for each SM: with fewer, a thread of the second kernel takes one, else four

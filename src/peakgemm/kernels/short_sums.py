@@ -1,7 +1,7 @@
 """Sums over few k-steps: where cuBLAS makes them, and which of our configurations can.
 
-cuBLAS cuts K of small products into many sums, and its errors are the measure of an emulated product. Several sums
-instead of one cost 1 % at most, so IEEE products have them there, too; sums that are carried cost more.
+cuBLAS cuts K of small products into many sums; one sum over all of K errs up to 2.7 times as much, in the mean. So ours
+are short there, too, in either precision: several sums instead of one, or one that is carried over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..runtime.architectures import architecture
 from . import small
 from .library import SPECIALISED, four_wide
 from .registry import Kernel
-from .schedule import CARRY, SHORT
+from .schedule import CARRY, SHORT, WALK
 from .skinny import SKINNY
 from .small import SMALL
 
@@ -40,8 +40,14 @@ _SM = architecture("sm_90")  # every one with cp.async has as many registers
 # Larger tiles carry sums over every 32 k-steps, and of 33 those are one sum: 384 x 384 x 33 had 1.67 times cuBLAS's
 # mean error so (results/h100/sums-by-32.json).
 _BY_16, _LONG = 32 * 32, 64
+# By two slices of one stage of 32 k-steps each these are as short as any that are carried there: mean errors of 48 are
+# 0.63 to 1.02 of cuBLAS's then (sums.json, sums-drawn.json).
+_HALVED = range(37, 65)
 ANY = 1 << 30  # k-steps: what may be carried of some K
 _DEALT = 208     # registers of a computing thread that carries more results
+# Tiles (and cluster) that carry by another order of FFMAs, with fewer conflicts of register banks: 1.04 to 1.16
+# modelled cycles an FFMA instead of 1.36, and 1 % more time than without instead of 5.
+_WALKS = {(64, 64, 32, 2, 1): 3}
 # Results up to which cuBLAS cuts K, as far as its errors tell: of one matrix (512 x 512; at 1024 errors are five times
 # those), and of a batch, where it cuts only those of at most 16 rows or columns (results/h100/batch-errors.json).
 _SLICED, _SLICED_BATCH, _SLICED_SIDE = 1 << 19, 1 << 17, 16
@@ -50,14 +56,16 @@ _WHOLE, _WHOLE_BATCH = 32, 8
 # And of which it makes so few in matrices of so many results that each of two slices may have one: mean errors of 384 x
 # 384, 512 x 512, 1000 x 500 and 128 x 4096 are 0.51 to 1.00 of cuBLAS's then, of 384 x 384 x 320 up to 1.53.
 _FEW_SUMS, _LARGE = range(64, 257), 384 * 384
-# And of which it makes one sum, too, in matrices of so many results, rows and columns (results/h100/sums.json).
-_ALSO_WHOLE, _RESULTS, _SIDE = range(128, 193), 1 << 14, 64
+# And of which it makes one sum, too, in matrices of so many results, and of 64 rows and columns: of these the mean
+# errors of one chain are its own, to the last digit (results/h100/sums.json, sums-drawn.json).
+_ALSO_WHOLE, _SIDE = ((range(33, 64), 1 << 18), (range(128, 193), 1 << 14)), 64
 
 
 def sliced(p: Problem) -> bool:
     """Whether cuBLAS cuts K of such a product into short sums."""
     if p.batch.count == 1:
-        whole = p.k <= _WHOLE or (p.k in _ALSO_WHOLE and p.m * p.n >= _RESULTS and min(p.m, p.n) >= _SIDE)
+        whole = p.k <= _WHOLE or (min(p.m, p.n) >= _SIDE
+                                  and any(p.k in steps and p.m * p.n >= results for steps, results in _ALSO_WHOLE))
         return p.m * p.n <= _SLICED and not whole
     thin, tiny = min(p.m, p.n) <= _SLICED_SIDE, max(p.m, p.n) <= _SLICED_SIDE
     return p.k > _WHOLE_BATCH and thin and (tiny or p.m * p.n * p.batch.count <= _SLICED_BATCH)
@@ -69,7 +77,7 @@ def _quarters(kernel: Kernel, config: Config) -> bool:
 
 
 def wants_short(kernel: Kernel, config: Config, p: Problem) -> bool:
-    """Whether an emulated product by ``config`` needs short sums: where cuBLAS makes them, and of stages of 16 k-steps,
+    """Whether a product by ``config`` needs short sums: where cuBLAS makes them, and of stages of 16 k-steps,
     where they cost nothing, of a shorter K as well: the largest error of 32 x 32 x 32 was 1.14 of cuBLAS's without
     (not kept). Not where cuBLAS's are no shorter than those that slices make of a short K."""
     if p.batch.count == 1 and p.m * p.n >= _LARGE and p.k in _FEW_SUMS and kernel is SPECIALISED and config.slices > 1:
@@ -84,7 +92,8 @@ def are_short(kernel: Kernel, config: Config, k: int) -> bool:
         return kernel is SKINNY or (kernel is SMALL and small.carries(config))
     return ((config.variant & SHORT == SHORT and _several(config, k))
             or config.split * config.slices >= (_PARTS if k <= _IN_PARTS else _MANY_PARTS)
-            or (k == _QUARTERED and _quarters(kernel, config)))
+            or (k == _QUARTERED and _quarters(kernel, config))
+            or (k in _HALVED and config.slices == 2 and config.bk == 32 and config.bm * config.bn > _BY_16))
 
 
 def may_carry(kernel: Kernel, config: Config, k: int) -> bool:
@@ -121,14 +130,15 @@ def carrying(kernel: Kernel, config: Config, k: int) -> Config:
         return small.carrying(config) or config
     registers = _DEALT if config.tm * config.tn > _CARRIED else config.registers
     how = SHORT if _several(config, k) else CARRY
-    return replace(config, variant=how | config.variant & ~SHORT, registers=registers)
+    walk = _WALKS.get((config.bm, config.bn, config.bk, config.slices, config.cluster), config.variant & WALK)
+    return replace(config, variant=how | walk | config.variant & ~(SHORT | WALK), registers=registers)
 
 
-def several(kernel: Kernel, config: Config, p: Problem) -> Config:
-    """``config`` as an IEEE product runs it: with several sums where an emulated one has them."""
-    if kernel is not SPECIALISED or not wants_short(kernel, config, p) or not _several(config, p.k):
+def shortened(kernel: Kernel, config: Config, p: Problem) -> Config | None:
+    """``config`` as a product runs it: with sums as short as cuBLAS's where that cuts K; None where it cannot."""
+    if not wants_short(kernel, config, p) or are_short(kernel, config, p.k):
         return config
-    return carrying(kernel, config, p.k)
+    return carrying(kernel, config, p.k) if may_carry(kernel, config, p.k) else None
 
 
 def all_carrying(config: Config) -> tuple[Config, ...]:

@@ -88,13 +88,20 @@ constexpr bool EAGER = END_TOGETHER;
 // a scheduler has one warp or two, which do nothing until a barrier answers. 256 takes 2.98 us so, 3.02 without. Not where
 // four slices have a tile of K each, and no next one: 127 takes 1.83 us so, 1.79 without.
 constexpr int SOONER = END_TOGETHER && (SLICES == 2 || FOUR_WIDE) ? UNROLL > 4 ? 2 : UNROLL / 2 : 0;
-// Words in rows at an odd distance: see mixed_rows.cuh. Where blocks have many tiles, or four slices one tile of K each,
-// finding the rows takes what it saves; beside sums that are carried ptxas makes the main loop longer for it.
+// Words in rows at an odd distance: see mixed_rows.cuh. Where four slices have one tile of K each, finding the rows takes what
+// it saves; in other tiles with many tiles of C ptxas's other code takes more (docs/experiments.md). Wide ones gain: 3001 x
+// 3001 x 65 3.6 %, 701 x 703 x 901 2, 1535 0.8; 32 x 64 results 3 %, but spill where both operands are words; and beside sums
+// that are carried only those of 32 x 32, 2 %.
 constexpr bool WORDS_A = TRANS_A && WIDTH_A == 1, WORDS_B = !TRANS_B && WIDTH_B == 1;
-constexpr bool MIXED = (WORDS_A || WORDS_B) && ONCE && (FOUR_WIDE || (SLICES == 2 && TM * TN == 16)) && !CARRY;
-template <bool MIXES, typename Mixed, typename Plain>
+constexpr bool MIXES = SLICES == 1       ? CLUSTER == 1 && BN >= 128 && BM <= 128 && MIN_BLOCKS <= 2 && !REGISTERS
+                       : FOUR_WIDE       ? ONCE && !CARRY
+                       : TM * TN > 16    ? false
+                       : CARRY           ? ONCE && SLICES == 2 && BM * BN == 32 * 32
+                                         : SLICES == 2 && (ONCE || (BN == 64 && !(WORDS_A && WORDS_B)));
+constexpr bool MIXED = (WORDS_A || WORDS_B) && MIXES;
+template <bool USED, typename Mixed, typename Plain>
 __device__ __forceinline__ auto& rows_of(Mixed& mixed, Plain& plain) {
-  if constexpr (MIXES) return mixed;
+  if constexpr (USED) return mixed;
   else return plain;
 }
 // Instructions that never run, between the loop that computes and the one that copies, so that they do not meet in the

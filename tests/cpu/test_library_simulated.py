@@ -524,8 +524,8 @@ def test_no_ieee_product_carries_where_an_emulated_one_takes_tensor_cores() -> N
 
 
 @pytest.mark.parametrize(("shape", "carried"), [
-    # By parts of K: 16 and 128 sums at least are as many as cuBLAS's, of long sums and of any.
-    ((32, 1000, 2048), False), ((32, 1000, 4096), True), ((64, 64, 65536), False),
+    # By parts of K: 16 and 40 sums at least are as many as cuBLAS's, of up to 2048 k-steps and of any.
+    ((32, 1000, 2048), False), ((32, 1000, 4096), True), ((128, 44, 2508), False), ((64, 64, 65536), False),
     # Large matrices of a short K, of which cuBLAS makes few sums.
     ((512, 512, 64), False), ((384, 384, 192), False),
     # Two slices of 32 k-steps at most, and a chain where cuBLAS has one, too.

@@ -30,9 +30,9 @@ _UNEVEN = range(129, 160)
 # 320 1.18 and of 512 x 512 x 384 1.05.
 _EIGHT, _TOO_FEW = 1024, range(257, 448)
 # As many sums as cuBLAS makes of K up to so much, by parts of K and slices: mean errors of 32 x 1000 x 2048, 32 x 2000
-# x 2048 and 64 x 1000 x 1024 are 0.87 to 1.00 of cuBLAS's; of 32 x 1000 x 4096 up to 1.33. And so many of any K: 64 x
-# 64 x 65536 has 0.73 to 0.98 then.
-_PARTS, _IN_PARTS, _MANY_PARTS = 16, 2048, 128
+# x 2048 and 64 x 1000 x 1024 are 0.87 to 1.00 of cuBLAS's; of 32 x 1000 x 4096 up to 1.33. And so many of any K: of 48
+# to 96 sums of 2500 to 5600 k-steps they are 0.52 to 0.89, of 32 up to 1.24 (results/h100/sums-plain.json).
+_PARTS, _IN_PARTS, _MANY_PARTS = 16, 2048, 40
 # What four slices of one stage each need no more sums for: mean errors of 64 k-steps are 0.43 to 0.82 of cuBLAS's
 # then; of 48, and of 63, up to 1.23 and 1.14 (docs/experiments.md).
 _QUARTERS, _QUARTERED = 4, 64
@@ -56,19 +56,24 @@ _WHOLE, _WHOLE_BATCH = 32, 8
 # And of which it makes so few in matrices of so many results that each of two slices may have one: mean errors of 384 x
 # 384, 512 x 512, 1000 x 500 and 128 x 4096 are 0.51 to 1.00 of cuBLAS's then, of 384 x 384 x 320 up to 1.53.
 _FEW_SUMS, _LARGE = range(64, 257), 384 * 384
-# And of which it makes one sum, too, in matrices of so many results, and of 64 rows and columns: of these the mean
-# errors of one chain are its own, to the last digit (results/h100/sums.json, sums-drawn.json).
-_ALSO_WHOLE, _SIDE = ((range(33, 64), 1 << 18), (range(128, 193), 1 << 14)), 64
+# And of which it makes one sum, too, in matrices of so many results, by their least side: of these the mean errors of
+# one chain are its own, to the last digit (results/h100/sums.json, sums-thin.json; of 8 x 20000 x 33 1.84 of them).
+_ALSO_WHOLE = (range(33, 64), {64: 1 << 18, 16: 1 << 17}), (range(128, 193), {64: 1 << 14})
 
 
 def sliced(p: Problem) -> bool:
     """Whether cuBLAS cuts K of such a product into short sums."""
     if p.batch.count == 1:
-        whole = p.k <= _WHOLE or (min(p.m, p.n) >= _SIDE
-                                  and any(p.k in steps and p.m * p.n >= results for steps, results in _ALSO_WHOLE))
-        return p.m * p.n <= _SLICED and not whole
+        return p.m * p.n <= _SLICED and not _whole(p)
     thin, tiny = min(p.m, p.n) <= _SLICED_SIDE, max(p.m, p.n) <= _SLICED_SIDE
     return p.k > _WHOLE_BATCH and thin and (tiny or p.m * p.n * p.batch.count <= _SLICED_BATCH)
+
+
+def _whole(p: Problem) -> bool:
+    """Whether it makes one sum of K, in a matrix that is small enough to be cut."""
+    results = next((results for steps, results in _ALSO_WHOLE if p.k in steps), {})
+    least = next((least for side, least in results.items() if min(p.m, p.n) >= side), None)
+    return p.k <= _WHOLE or (least is not None and p.m * p.n >= least)
 
 
 def _quarters(kernel: Kernel, config: Config) -> bool:

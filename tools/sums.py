@@ -25,6 +25,7 @@ from peakgemm.accuracy.measure import Exact, Figures
 from peakgemm.bench import records
 from peakgemm.bench.drawn import log_uniform
 from peakgemm.cli.console import progress
+from peakgemm.kernels.short_sums import SLICED
 from peakgemm.runtime import device
 
 CONTENDERS = ("cublas", "peakgemm:ieee", "peakgemm:emulated")
@@ -35,7 +36,6 @@ STEPS = (33, 48, 64, 80, 96, 112, 127, 128, 129, 144, 160, 192, 224, 256, 320)
 DEEP = tuple(product(((64, 64), (128, 128), (256, 256), (512, 512), (64, 1000), (128, 2000)),
                      (384, 512, 1024, 4096, 65536)))
 ELEMENTS = 1 << 15  # judged, at least: of fewer results several draws are pooled
-CUT = 1 << 19  # results up to which cuBLAS cuts K
 
 
 def drawn() -> Iterator[tuple[int, int, int]]:
@@ -44,7 +44,7 @@ def drawn() -> Iterator[tuple[int, int, int]]:
     while True:
         m, n = log_uniform(draw, 8, 8192), log_uniform(draw, 8, 8192)
         k = log_uniform(draw, 33, 8192) if draw() < 0.5 else log_uniform(draw, 130, 700)
-        if m * n <= CUT:
+        if m * n <= SLICED:
             yield m, n, k
 
 
@@ -58,9 +58,8 @@ def main() -> None:
     gpu, arrays = device.require(), find(False)
     gemms = [make(name, arrays) for name in CONTENDERS]
     rows: list[dict[str, Any]] = []
-    shapes = [(m, n, k) for (m, n), k in (*product(SIDES, STEPS), *DEEP)]
-    if args.drawn is not None:
-        shapes = list(islice(drawn(), args.drawn))
+    chosen = ((m, n, k) for (m, n), k in (*product(SIDES, STEPS), *DEEP))
+    shapes = list(chosen if args.drawn is None else islice(drawn(), args.drawn))
     with progress("shapes", len(shapes)) as done:
         for m, n, k in shapes:
             done(f"{m}x{n}x{k}")

@@ -160,7 +160,7 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", pr
     if careful == plain or plain.source != "heuristic":  # the tuner times what is as short
         return plain
     # Several sums cost 1 % at most. Others are made where an emulated product has them: it takes the same kernel then.
-    together = careful.config.variant & SHORT == SHORT or (
+    together = careful.config == replace(plain.config, variant=plain.config.variant | SHORT) or (
         architecture(arch).number in _MEASURED and not problem.is_empty
         and _faster(careful, problem, arch, sm_count).kernel is careful.kernel)
     return careful if together else plain
@@ -237,10 +237,11 @@ def _as_short_as_cublas(chosen: Choice, problem: Problem, arch: str, sm_count: i
     way = shortened(chosen.kernel, chosen.config, problem)
     if way is not None:
         return chosen if way == chosen.config else replace(chosen, config=way)
-    others = ((kernel, shortened(kernel, one, problem)) for kernel, one, _ in candidates(problem, arch, sm_count))
-    kernel, way = next((other for other in others if other[1] is not None), (chosen.kernel, chosen.config))
-    return Choice(kernel, way or chosen.config, chosen.source,
-                  "the model's best of those whose sums are short, or can be carried over")
+    for kernel, config, _ in candidates(problem, arch, sm_count):
+        if (way := shortened(kernel, config, problem)) is not None:
+            reason = "the model's best of those whose sums are short, or can be carried over"
+            return Choice(kernel, way, chosen.source, reason)
+    return chosen
 
 
 def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> float:

@@ -22,6 +22,7 @@ from peakgemm.bench.timer import Comparison
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.schemes import PRODUCTS
+from peakgemm.kernels.short_sums import shortened
 from peakgemm.kernels.small import SMALL
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
@@ -141,6 +142,16 @@ def test_candidates(shape: str, arch: str) -> None:
     assert times == sorted(times)
     if arch == "sm_90":
         assert len(found) == 13
+
+
+@pytest.mark.parametrize("shape", ["320x320x320", "100x60x700:TN", "32x4000x33", "20x30x12*500", "67x91x2985"])
+def test_candidates_have_sums_as_short_as_the_choice(shape: str) -> None:
+    """So that an emulated product may run what is found for an IEEE one; none is timed twice for it."""
+    problem = cases(shape)[0].problem()[0]
+    found = space.candidates(problem, "sm_90", 132, keep=1000)
+    assert found[0].config == select.choose(problem, "sm_90", 132, precision="emulated").config
+    assert all(shortened(c.kernel, c.config, problem) == c.config for c in found)
+    assert len({c[:2] for c in found}) == len(found) > 3
 
 
 def test_compilations_are_shared_by_splits_and_shapes() -> None:

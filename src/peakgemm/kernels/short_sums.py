@@ -29,10 +29,12 @@ _UNEVEN = range(129, 160)
 # 0.66 to 0.75 of cuBLAS's, of 512 x 512 x 1024 0.60 to 0.74, of 512 x 512 x 4096 0.99 to 1.45; with cancellation, of
 # 320 1.18 and of 512 x 512 x 384 1.05.
 _EIGHT, _TOO_FEW = 1024, range(257, 448)
+ANY = 1 << 30  # k-steps: what may be carried of some K, or is made of any
 # As many sums as cuBLAS makes of K up to so much, by parts of K and slices: mean errors of 32 x 1000 x 2048, 32 x 2000
-# x 2048 and 64 x 1000 x 1024 are 0.87 to 1.00 of cuBLAS's; of 32 x 1000 x 4096 up to 1.33. And so many of any K: of 48
-# to 96 sums of 2500 to 5600 k-steps they are 0.52 to 0.89, of 32 up to 1.24 (results/h100/sums-plain.json).
-_PARTS, _IN_PARTS, _MANY_PARTS = 16, 2048, 40
+# x 2048 and 64 x 1000 x 1024 are 0.87 to 1.00 of cuBLAS's with 16; of 32 x 1000 x 4096 up to 1.33. Of 2585 to 5560
+# k-steps they are 0.49 to 0.89 with 48 to 96, up to 1.24 with 32 (results/h100/sums-parts.json); of 64 x 64 x 65536
+# 0.73 to 0.98 with 128.
+_PARTS = (2048, 16), (6144, 40), (ANY, 128)
 # What four slices of one stage each need no more sums for: mean errors of 64 k-steps are 0.43 to 0.82 of cuBLAS's
 # then; of 48, and of 63, up to 1.23 and 1.14 (docs/experiments.md).
 _QUARTERS, _QUARTERED = 4, 64
@@ -40,17 +42,16 @@ _SM = architecture("sm_90")  # every one with cp.async has as many registers
 # Larger tiles carry sums over every 32 k-steps, and of 33 those are one sum: 384 x 384 x 33 had 1.67 times cuBLAS's
 # mean error so (results/h100/sums-by-32.json).
 _BY_16, _LONG = 32 * 32, 64
-# By two slices of one stage of 32 k-steps each these are as short as any that are carried there: mean errors of 48 are
-# 0.63 to 1.02 of cuBLAS's then (sums.json, sums-drawn.json).
+# By two slices of one stage of 32 k-steps each these are as short as any that are carried there: mean errors of 40 to
+# 63 are 0.58 to 1.02 of cuBLAS's then (results/h100/sums.json, sums-thin.json).
 _HALVED = range(37, 65)
-ANY = 1 << 30  # k-steps: what may be carried of some K
 _DEALT = 208     # registers of a computing thread that carries more results
 # Tiles (and cluster) that carry by another order of FFMAs, with fewer conflicts of register banks: 1.04 to 1.16
 # modelled cycles an FFMA instead of 1.36, and 1 % more time than without instead of 5.
 _WALKS = {(64, 64, 32, 2, 1): 3}
 # Results up to which cuBLAS cuts K, as far as its errors tell: of one matrix (512 x 512; at 1024 errors are five times
 # those), and of a batch, where it cuts only those of at most 16 rows or columns (results/h100/batch-errors.json).
-_SLICED, _SLICED_BATCH, _SLICED_SIDE = 1 << 19, 1 << 17, 16
+SLICED, _SLICED_BATCH, _SLICED_SIDE = 1 << 19, 1 << 17, 16
 # K of one matrix, and of a batch, of which it makes one sum (of 8 x 8 x 8 sometimes two, as ours are anyway).
 _WHOLE, _WHOLE_BATCH = 32, 8
 # And of which it makes so few in matrices of so many results that each of two slices may have one: mean errors of 384 x
@@ -64,7 +65,7 @@ _ALSO_WHOLE = (range(33, 64), {64: 1 << 18, 16: 1 << 17}), (range(128, 193), {64
 def sliced(p: Problem) -> bool:
     """Whether cuBLAS cuts K of such a product into short sums."""
     if p.batch.count == 1:
-        return p.m * p.n <= _SLICED and not _whole(p)
+        return p.m * p.n <= SLICED and not _whole(p)
     thin, tiny = min(p.m, p.n) <= _SLICED_SIDE, max(p.m, p.n) <= _SLICED_SIDE
     return p.k > _WHOLE_BATCH and thin and (tiny or p.m * p.n * p.batch.count <= _SLICED_BATCH)
 
@@ -96,7 +97,7 @@ def are_short(kernel: Kernel, config: Config, k: int) -> bool:
     if kernel is not SPECIALISED:
         return kernel is SKINNY or (kernel is SMALL and small.carries(config))
     return ((config.variant & SHORT == SHORT and _several(config, k))
-            or config.split * config.slices >= (_PARTS if k <= _IN_PARTS else _MANY_PARTS)
+            or config.split * config.slices >= next(parts for steps, parts in _PARTS if k <= steps)
             or (k == _QUARTERED and _quarters(kernel, config))
             or (k in _HALVED and config.slices == 2 and config.bk == 32 and config.bm * config.bn > _BY_16))
 

@@ -88,16 +88,16 @@ constexpr bool EAGER = END_TOGETHER;
 // a scheduler has one warp or two, which do nothing until a barrier answers. 256 takes 2.98 us so, 3.02 without. Not where
 // four slices have a tile of K each, and no next one: 127 takes 1.83 us so, 1.79 without.
 constexpr int SOONER = END_TOGETHER && (SLICES == 2 || FOUR_WIDE) ? UNROLL > 4 ? 2 : UNROLL / 2 : 0;
-// Words in rows at an odd distance: see mixed_rows.cuh. Where four slices have one tile of K each, finding the rows takes what
-// it saves; in other tiles with many tiles of C ptxas's other code takes more (docs/experiments.md). Wide ones gain: 3001 x
-// 3001 x 65 3.6 %, 701 x 703 x 901 2, 1535 0.8; 32 x 64 results 3 %, but spill where both operands are words; and beside sums
-// that are carried only those of 32 x 32, 2 %.
+// Words in rows at an odd distance: see mixed_rows.cuh. In tiles of one slice and 128 columns or more they gain 1 to 4 % (3001 x
+// 3001 x 65 takes 48.9 us so, 50.7 by words), in two slices of 4 x 4 results 1 to 3: where a block has one tile, if its sums are
+// not carried, or are and the tile is 32 x 32; and of 64 columns also where it has many, if only one operand needs them, as
+// both spill. Four slices of 4 x 4, with a tile of K each, take for finding the rows what they save. In other tiles some
+// shapes gain and as many lose (docs/experiments.md).
 constexpr bool WORDS_A = TRANS_A && WIDTH_A == 1, WORDS_B = !TRANS_B && WIDTH_B == 1;
-constexpr bool MIXES = SLICES == 1       ? CLUSTER == 1 && BN >= 128 && BM <= 128 && MIN_BLOCKS <= 2 && !REGISTERS
-                       : FOUR_WIDE       ? ONCE && !CARRY
-                       : TM * TN > 16    ? false
-                       : CARRY           ? ONCE && SLICES == 2 && BM * BN == 32 * 32
-                                         : SLICES == 2 && (ONCE || (BN == 64 && !(WORDS_A && WORDS_B)));
+constexpr bool WIDE = SLICES == 1 && CLUSTER == 1 && BN >= 128 && BM <= 128 && MIN_BLOCKS <= 2 && !REGISTERS;
+constexpr bool TWO_SQUARES = SLICES == 2 && TM * TN == 16;
+constexpr bool MIXES = WIDE || (ONCE && (FOUR_WIDE || TWO_SQUARES) && (!CARRY || BM * BN == 32 * 32)) ||
+                       (!ONCE && TWO_SQUARES && BN == 64 && !CARRY && !(WORDS_A && WORDS_B));
 constexpr bool MIXED = (WORDS_A || WORDS_B) && MIXES;
 template <bool USED, typename Mixed, typename Plain>
 __device__ __forceinline__ auto& rows_of(Mixed& mixed, Plain& plain) {

@@ -1,8 +1,8 @@
 """Launch every kernel and configuration of the library on awkward shapes, for compute-sanitizer; results are checked.
 
-    python tools/launch_library.py [tiled | wide | skinny | small | tensor | blocks]...     only these: FFMA kernels of
-                                                                  tiles, of wide ones, of thin products and small
-                                                                  ones, tensor-core ones of large tiles, small blocks
+    python tools/launch_library.py [tiled | together | wide | skinny | small | tensor | blocks]...     only these: FFMA
+                                             kernels of tiles, of those that slices end together, of wide ones, of thin
+                                             products and small ones, tensor-core ones of large tiles, small blocks
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from peakgemm.emulate.bound import bind as bind_emulated
 from peakgemm.kernels import skinny, small
 from peakgemm.kernels.bound import bind
-from peakgemm.kernels.library import RELAID, SPECIALISED
+from peakgemm.kernels.library import RELAID, SPECIALISED, ends_together
 from peakgemm.kernels.posed import TURNED
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import ONCE
@@ -75,6 +75,9 @@ def main() -> None:
     turns = cycle(product((1, 0, 3), (0.0, 1.0)))
     jobs = [(kernel, way, shape) for kernel, config in configurations(arch)
             for way in (variants(config) if kernel is SPECIALISED else (config,)) for shape in TILED]
+    together = [job for job in jobs if ends_together(job[1])]
+    together += [(kernel, config, (40, 70, 1100, 2)) for kernel, config, shape in together if shape == TILED[0]]
+    jobs = [job for job in jobs if not ends_together(job[1])]
     relaid = next(config for kernel, config in configurations(arch) if kernel is SPECIALISED)
     jobs += [(RELAID, relaid, (m, n, k, 1)) for m, n, k, _ in TILED]  # one B for all
     of_wide = [(WIDE, WIDE.default, (m, n, k, 1)) for m, n, k, _ in (*TILED, (400, 600, 50, 1), (130, 4, 1000, 1))]
@@ -95,8 +98,8 @@ def main() -> None:
                  for turned in (0, TURNED) for m, n, k, count in (*TILED, (200, 388, 40, 2))]
     blocks = [(SMALL_BLOCKS, replace(small_blocks(columns), variant=variant), shape) for columns in (16, 32, 64)
               for variant in (0, TURNED) for shape in TILED]
-    groups = {"tiled": jobs, "wide": of_wide, "skinny": of_thin, "small": of_small, "tensor": emulated,
-              "blocks": blocks}
+    groups = {"tiled": jobs, "together": together, "wide": of_wide, "skinny": of_thin, "small": of_small,
+              "tensor": emulated, "blocks": blocks}
     if unknown := set(sys.argv[1:]) - set(groups):
         sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
     for kernel, config, shape in (job for name in sys.argv[1:] or groups for job in groups[name]):

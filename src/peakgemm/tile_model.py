@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 
 from .kernels.anew import CHUNK
-from .kernels.library import SPECIALISED, STAGED, copied_by_words, ends_together, four_wide
+from .kernels.library import SPECIALISED, STAGED, copied_by_words, ends_together, four_wide, two_rows
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schedule import ONCE, SHORT, TEAMS, sharing
 from .kernels.validity import is_valid
@@ -61,6 +61,11 @@ _RATES: dict[Config, tuple[float, float]] = {
     _ring(32, 16, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): (0.278, 0.261),
     _ring(32, 16, 32, 4, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.402, 0.398),
     _ring(32, 16, 16, 4, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.346, 0.345),
+    _ring(16, 16, 32, 2, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE + SHORT): (0.220, 0.205),
+    _ring(16, 16, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + SHORT): (0.265, 0.265),
+    _ring(16, 16, 32, 2, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE + SHORT): (0.305, 0.275),
+    _ring(16, 32, 32, 2, 4, 8, slices=4, variant=4 + TEAMS + ONCE + SHORT): (0.385, 0.340),
+    _ring(16, 32, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + SHORT): (0.380, 0.355),
     # Two blocks of a cluster share a tile.
     _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.788, 0.762),
     _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.731, 0.684),
@@ -78,6 +83,10 @@ _NARROWEST = 16
 # Tiles of K for each of four slices of 4 x 8 results: 512 x 512 x 96 takes 3.80 us so, 3.36 by two slices of 4 x 4,
 # 512 x 512 x 192 4.74 and 4.73.
 _TURNS = 2
+# Steps of K for which tiles of 2 x 4 results a thread have so many stages, by their columns. Of K from 200 on sixteen
+# stages gain up to 40 % (440 x 16 x 532 takes 2.82 us so, 3.80 by eight), 128 loses 10 (1.56 us, 1.43).
+_RINGS = {(16, 8): range(5), (16, 12): range(5, 7), (16, 16): range(7, 1 << 30),
+          (32, 8): range(12), (32, 12): range(12, 1 << 30)}
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
@@ -96,7 +105,7 @@ _WAITED = 0.30          # of a step's time, for each that the last turn of slice
 _LONELY = 0.17, 0.88
 _REDUCE_US = 0.09       # a second kernel
 _PAIR_US = 0.40         # two blocks wait for each other and add up
-_ALONE_US = 1.075       # less, where a block of a small tile knows that it has one alone,
+_ALONE_US = 1.125       # less, where a block of a small tile knows that it has one alone,
 _BESIDE_US = 0.530      # and where two launches lie beside each other
 _PART_US = 0.031        # of it, for each partial sum that one result is made of
 _IN_L2 = 1.5            # times that, for partial sums, which stay there; those of wide tiles do not
@@ -238,6 +247,10 @@ def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     steps = -(-problem.k // config.bk)
     if config.variant & ONCE:
+        if two_rows(config):
+            if tiles <= sm_count and steps in _RINGS[config.bn, config.stages]:
+                yield config
+            return
         narrow = config.bn == _NARROWEST
         unused = _idle(config, steps) if narrow else four_wide(config) and steps < _TURNS * config.slices
         if tiles * (2 if narrow else 1) <= sm_count and not unused:

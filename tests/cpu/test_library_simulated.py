@@ -404,6 +404,8 @@ def test_sums_are_carried_over_sixteen_k_steps(config: Config) -> None:
 @pytest.mark.parametrize(("config", "sets"), [
     (Config(32, 32, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=2, variant=126), 3),
     (Config(32, 16, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=4, variant=188), 2),
+    (Config(16, 16, 32, 2, 4, stages=8, fragments=2, raster=4, producers=128, slices=4, variant=124), 2),
+    (Config(16, 32, 32, 2, 4, stages=8, fragments=2, raster=4, producers=128, slices=4, variant=116), 4),
     (WIDER, 2),
 ], ids=lambda config: f"{config.slices} slices of {config.tm} x {config.tn}" if isinstance(config, Config) else "")
 def test_sums_of_their_own_for_parts_of_each_tile(config: Config, sets: int) -> None:
@@ -424,14 +426,16 @@ def test_sums_of_their_own_for_parts_of_each_tile(config: Config, sets: int) -> 
     assert close.all() and (c == want).mean() > 0.99
 
 
-@pytest.mark.parametrize(("bm", "bn", "slices", "tn"), [(32, 16, 4, 4), (32, 16, 2, 4), (32, 32, 2, 4), (32, 64, 2, 4),
-                                                        (64, 32, 2, 4), (32, 64, 4, 8), (64, 32, 4, 8)])
-def test_slices_end_a_small_tile_together(bm: int, bn: int, slices: int, tn: int) -> None:
+@pytest.mark.parametrize(("bm", "bn", "slices", "tm", "tn"), [
+    (32, 16, 4, 4, 4), (32, 16, 2, 4, 4), (32, 32, 2, 4, 4), (32, 64, 2, 4, 4), (64, 32, 2, 4, 4), (32, 64, 4, 4, 8),
+    (64, 32, 4, 4, 8), (16, 16, 4, 2, 4), (16, 32, 4, 2, 4), (32, 16, 4, 2, 4)])
+def test_slices_end_a_small_tile_together(bm: int, bn: int, slices: int, tm: int, tn: int) -> None:
     """Partial sums as well as results, added to what is there; lanes that write, or read, never meet in a bank."""
-    config = Config(bm, bn, 32, 4, tn, stages=8, fragments=2, raster=4, producers=128, slices=slices, variant=4)
-    for split in (1, 2, 0):
-        _, reports = multiply(Case(bm + 3, bn + 5, 100, alpha=2.0, beta=-1.0, c0="mn", sms=3, integers=True,
-                                   config=replace(config, split=split)))
+    config = Config(bm, bn, 32, tm, tn, stages=8, fragments=2, raster=4, producers=128, slices=slices, variant=4)
+    one_tile = replace(config, variant=config.variant | ONCE)
+    for way in (one_tile, *(replace(config, split=split) for split in (1, 2, 0))):
+        case = Case(bm + 3, bn + 5, 100, alpha=2.0, beta=-1.0, c0="mn", sms=3, integers=True, config=way)
+        _, reports = multiply(case)
         ends = {place: counts for place, counts in reports[0].by_line().items()
                 if Path(place[0]).name == "together.cuh"}
         assert sum(counts.wavefronts for counts in ends.values()) > 50

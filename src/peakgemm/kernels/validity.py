@@ -168,7 +168,10 @@ def _stored(c: Config) -> Iterator[str]:
 
 def _specialised(c: Config) -> Iterator[str]:
     yield from _exactly(c, fragments=2, passes=1)
-    yield from _stored(c)
+    if (c.tm, c.tn, c.slices, c.cluster) == (2, 4, 4, 1):
+        yield from _warp_tile(c)
+    else:
+        yield from _stored(c)
     if c.bk not in (8, 16, 32):
         yield f"BK = {c.bk} must be 8, 16 or 32: copies of a K-contiguous operand are 8 k-steps wide"
     if c.producers not in (32, 64, 128, 256):

@@ -1,5 +1,5 @@
-// The end of a small tile that SLICES groups of warps share, thread tiles being 4 x 4 or 4 x 8: all give their sums, then all
-// threads add up, scale and store some of them.
+// The end of a small tile that SLICES groups of warps share, thread tiles being 2 x 4, 4 x 4 or 4 x 8: all give their sums,
+// then all threads add up, scale and store some of them.
 //
 // What a thread loads and stores there does not wait for each other. When the slices added up first and then one of them staged
 // its rows one after the other (tile_store.cuh), that took 1570 cycles of 3930 from the end of the kernel before to the last
@@ -13,9 +13,9 @@ __device__ __forceinline__ void slices_meet() { asm volatile("bar.sync 1, %0;" :
 
 // Where result (row, column) of the tile lies; see warp_tile.cuh.
 __device__ __forceinline__ constexpr int place_of_sum(int row, int column) {
-  const int warp = row / 32 * (BN / (4 * TN)) + column / (4 * TN), quad_n = column / 4 % 4;
-  return (row % 4 * TN + column % (4 * TN) / 16 * 4 + column % 4) * SUM_PITCH + warp * WARP_PITCH + quad_n % 2 +
-         row / 4 % 8 * 2 + quad_n / 2 * 16;
+  const int warp = row / (8 * LANE_M) * (BN / (4 * TN)) + column / (4 * TN), quad_n = column / 4 % 4;
+  return (row % LANE_M * TN + column % (4 * TN) / 16 * 4 + column % 4) * SUM_PITCH + warp * WARP_PITCH + quad_n % 2 +
+         row / LANE_M % 8 * 2 + quad_n / 2 * 16;
 }
 
 // Of one sum: what the slices have, in their order.
@@ -26,41 +26,64 @@ __device__ __forceinline__ float added_up(const float* from) {
   return v;
 }
 
-// A template so that tiles that end otherwise need not divide evenly.
+// Where this thread's results of a tile go, a round of rows apart: the places of its first sum, of its first result and of
+// what is added to that, if anything is; bit i of `stored` says whether it has a result in round i.
+struct Ending {
+  int from;
+  long long c, c0;
+  unsigned stored;
+};
+
+// GROUPS is SLICES, in a template so that tiles that end otherwise need not divide evenly.
 template <int GROUPS>
-__device__ __forceinline__ void store_together(const float (&acc)[TM][TN], float* sums, const float* C0, float* C,
-                                               float* partial, const Gemm& g, const Segment& s, int slice, int thread) {
-  float* const mine = sums + thread / 32 * WARP_PITCH + thread % 32;
+struct Together {
+  // Rows of a round, rounds.
+  static constexpr int DOWN = THREADS * GROUPS < BN ? 1 : THREADS * GROUPS / BN, EACH = BM / DOWN;
+
+  __device__ static __forceinline__ Ending ending(const Gemm& g, const Segment& s) {
+    static_assert(DOWN % LANE_M == 0 && WARP_M % DOWN == 0, "rounds are rows of whole lanes, places that are constants apart");
+    const Place place = place_of(g, s.tile);
+    const int row = threadIdx.x / BN, column = threadIdx.x % BN;
+    const int m = first_row(g, place) + row, n = first_column(g, place) + column;
+    Ending e = {place_of_sum(row, column), batch_offset(g, g.c_batch, place.batch) + m * g.ldc + n, 0, 0};
+    if (g.beta != 0.f) e.c0 = batch_offset(g, g.c0_batch, place.batch) + m * g.c0_row + n * g.c0_col;
+    if (between(place.n, n, g.N))
 #pragma unroll
-  for (int i = 0; i < TM; ++i)
-#pragma unroll
-    for (int j = 0; j < TN; ++j) mine[slice * SLICE_PITCH + (i * TN + j) * SUM_PITCH] = acc[i][j];
-  slices_meet();
-  if (s.slot >= 0) {  // partial sums lie as threads hold them
-    constexpr int EACH = TM * TN / SLICES;
-    float* const to = partial + static_cast<long long>(s.slot) * BM * BN + slice * EACH * THREADS + thread;
-#pragma unroll
-    for (int e = 0; e < EACH; ++e) to[e * THREADS] = added_up(mine + (slice * EACH + e) * SUM_PITCH);
-    return;
+      for (int i = 0; i < EACH; ++i) e.stored |= between(place.m, m + i * DOWN, g.M) << i;
+    return e;
   }
-  constexpr int DOWN = THREADS * GROUPS / BN, EACH = BM / DOWN;  // rows of a round, rounds
-  static_assert(DOWN % 4 == 0 && 32 % DOWN == 0, "rounds are whole quads of rows, whose places are constants apart");
-  const Place place = place_of(g, s.tile);
-  const int row = threadIdx.x / BN, column = threadIdx.x % BN;
-  const int m = first_row(g, place) + row, n = first_column(g, place) + column;
-  const float* const from = sums + place_of_sum(row, column);
-  float v[EACH];
+
+  // `early`: what `ending` says, where that was asked before.
+  template <bool EARLY>
+  __device__ static __forceinline__ void store(const float (&acc)[TM][TN], float* sums, const float* C0, float* C,
+                                               float* partial, const Gemm& g, const Segment& s, int slice, int thread,
+                                               const Ending& early) {
+    float* const mine = sums + thread / 32 * WARP_PITCH + thread % 32;
 #pragma unroll
-  for (int e = 0; e < EACH; ++e) v[e] = g.alpha * added_up(from + place_of_sum(e * DOWN, 0));
-  const bool inside = between(place.n, n, g.N);
-  if (g.beta != 0.f) {
-    const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + m * g.c0_row + n * g.c0_col;
+    for (int i = 0; i < TM; ++i)
 #pragma unroll
-    for (int e = 0; e < EACH; ++e)
-      if (inside && between(place.m, m + e * DOWN, g.M)) v[e] = fmaf(g.beta, c0[e * DOWN * g.c0_row], v[e]);
+      for (int j = 0; j < TN; ++j) mine[slice * SLICE_PITCH + (i * TN + j) * SUM_PITCH] = acc[i][j];
+    slices_meet();
+    if (s.slot >= 0) {  // partial sums lie as threads hold them
+      constexpr int PART = TM * TN / SLICES;
+      float* const to = partial + static_cast<long long>(s.slot) * BM * BN + slice * PART * THREADS + thread;
+#pragma unroll
+      for (int i = 0; i < PART; ++i) to[i * THREADS] = added_up(mine + (slice * PART + i) * SUM_PITCH);
+      return;
+    }
+    const Ending e = EARLY ? early : ending(g, s);
+    const float* const from = sums + e.from;
+    float v[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) v[i] = g.alpha * added_up(from + place_of_sum(i * DOWN, 0));
+    if (g.beta != 0.f) {
+#pragma unroll
+      for (int i = 0; i < EACH; ++i)
+        if (e.stored >> i & 1) v[i] = fmaf(g.beta, C0[e.c0 + i * DOWN * g.c0_row], v[i]);
+    }
+    float* c = C + e.c;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i, c += DOWN * g.ldc)
+      if (e.stored >> i & 1) *c = v[i];
   }
-  float* c = C + batch_offset(g, g.c_batch, place.batch) + m * g.ldc + n;
-#pragma unroll
-  for (int e = 0; e < EACH; ++e, c += DOWN * g.ldc)
-    if (inside && between(place.m, m + e * DOWN, g.M)) *c = v[e];
-}
+};

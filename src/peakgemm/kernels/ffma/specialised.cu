@@ -46,11 +46,12 @@ __device__ constexpr int unrolled(int steps, int most) {
   return steps > 2 && TM * TN * steps > most ? unrolled(steps / 2, most) : steps;
 }
 constexpr int UNROLL = unrolled(BK, VARIANT & 8 ? 1280 : 2560);
+constexpr bool SMALL = TM * TN <= 16;  // thread tiles
 // Lanes that copy neighbours along K (panel.cuh). Small tiles copy much, and so do those that transpose a row for each 32
 // results; others lose more by the addresses than they gain.
 constexpr int TRANSPOSED = (TRANS_A ? 0 : BM) + (TRANS_B ? BN : 0);
 constexpr bool LINES = BK == 32 ? BM * BN <= 64 * 64 : BK == 16 && 32 * TRANSPOSED >= BM * BN;
-constexpr int LANES = !LINES ? 8 : TM * TN == 16 && BK == 32 ? 32 : 16;
+constexpr int LANES = !LINES ? 8 : SMALL && BK == 32 ? 32 : 16;
 static_assert(LANES <= (UNROLL < 8 ? 8 : UNROLL), "of each unrolled k-step it is known how rows have changed places");
 using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4, COPYING, LATE, LANES>;
 using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN, CROWDED ? 1 : 4, COPYING, LATE, LANES>;
@@ -59,6 +60,9 @@ constexpr int COMPUTE = THREADS * SLICES;
 // Four slices of threads with 4 x 8 results: three loads for 32 FFMAs instead of two for 16, and fewer bank conflicts. 512
 // takes 8.22 us so, 8.50 by two slices of 4 x 4.
 constexpr bool FOUR_WIDE = SLICES == 4 && TM == 4 && TN == 8;
+// 2 x 4 results a thread, of tiles of 16 rows: they need less of memory, and end sooner, on twice as many SMs. 128 takes 1.43
+// us by 16 x 16, 1.61 by 32 x 16, 192 2.26 by 16 x 32, 2.41 by 32 x 32. Registers are left for four sums of each.
+constexpr bool TWO_ROWS = TM == 2;
 // Which ask for their first tiles of K ahead (prefetch.cuh), and for how many. 128 takes 2.78 us so, 2.98 without, 512 9.42
 // and 9.62. Of blocks that go on to other tiles of C the code for copies comes out otherwise then: 1024 loses 1 %, but
 // 100352 x 64 x 576 takes 175.8 us instead of 179.5.
@@ -74,14 +78,20 @@ constexpr bool STRAIGHT = BM * BN < 128 * 256;
 // among themselves. cuBLAS cuts a short K of small products in four (docs/emulation.md); six or eight sums err 0.6 to 0.9
 // times what four do, by fewer additions than sums that are carried. kernels/short_sums.py says which.
 constexpr bool SHORT = VARIANT & 16;
-constexpr int SETS = !SHORT || TM * TN > (FOUR_WIDE ? 32 : 16) || !(VARIANT & 8) ? 1 : SLICES > 2 ? 2 : 3;
+constexpr bool SEVERAL = VARIANT & 8;
+constexpr int SETS = !SHORT ? 1 : TWO_ROWS ? (SEVERAL ? 2 : 4) : !SEVERAL || !(SMALL || FOUR_WIDE) ? 1 : SLICES > 2 ? 2 : 3;
 // By 32 the errors of 512 are 0.60 of cuBLAS's and those of tiles of 32 x 32, at 256, up to 1.03, by 16 0.54 and 0.82.
 constexpr bool CARRY = SHORT && SETS == 1;
 constexpr int AT_MOST = BM * BN > 32 * 32 ? 32 : 16, CARRIED = UNROLL < AT_MOST ? UNROLL : AT_MOST;
 // Small tiles that slices share end by all threads at once (together.cuh): 128 takes 1.74 us so, took 2.26, 256 3.03 and 3.37,
 // 512 8.65 and 8.93. Of larger tiles, which have several rounds of it, 64 x 64 where a block has one and 96 x 128 gain up to 1 %;
 // the others, those that several blocks of an SM overlap, and pairs of blocks lose 1 to 11 %.
-constexpr bool END_TOGETHER = SLICES > 1 && CLUSTER == 1 && (TM * TN == 16 || FOUR_WIDE);
+constexpr bool END_TOGETHER = SLICES > 1 && CLUSTER == 1 && (SMALL || FOUR_WIDE);
+static_assert(!TWO_ROWS || END_TOGETHER, "others end by quads of rows");
+// A block with one tile knows where its results go, and finds their places while the kernel before still runs: half of the 200
+// instructions of the end, which run but once, and those after the last sums one after the other. 128 takes 1.61 us so, 1.75
+// when it was last, 256 2.93 and 3.10, 1000 x 500 x 64 3.97 and 4.32.
+constexpr bool ENDS_EARLY = END_TOGETHER && ONCE;
 // And look for their next stage, the first one too, before they have something to copy there: 2 % of 128.
 constexpr bool EAGER = END_TOGETHER;
 // Who computes there looks for the next stage so many k-steps before it needs it, and waits only for one that was not there:
@@ -278,6 +288,13 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
 #if REGISTERS
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 #endif
+    Ending ending = {};
+    if constexpr (ENDS_EARLY) {
+      Segment only;
+      work_of(g, steps, blockIdx.x, 0, only);
+      ending = Together<SLICES>::ending(g, only);
+      asm volatile("" : "+r"(ending.from), "+l"(ending.c), "+l"(ending.c0), "+r"(ending.stored));
+    }
     if (LATE) previous_kernel_has_ended();
     const int slice = threadIdx.x / THREADS, thread = threadIdx.x % THREADS;
     const WarpTile mine = warp_tile(thread);
@@ -296,6 +313,12 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
       for (int i = 0; i < 4; ++i) to[i] = words[i ^ turned];
     };
     auto load_a = [&](int slot, int k) {
+      if constexpr (TWO_ROWS) {  // half a quad, or the other half: asked of threadIdx, as a name more is other code for all
+        const int turned = PanelA::turned(k), half = turned & 2 ? threadIdx.x & 2 ? -8 : 8 : 0;
+        const float2 v = *reinterpret_cast<const float2*>(first_a + from_a + half + 4 * k * PanelA::PITCH);
+        af[slot][turned & 1] = v.x, af[slot][1 - (turned & 1)] = v.y;
+        return;
+      }
 #pragma unroll
       for (int i = 0; i < TM; i += 4)
         load_quad(&af[slot][i], first_a + from_a + 4 * (k * PanelA::PITCH + quad(i, 8)), PanelA::turned(k));
@@ -380,7 +403,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
 #pragma unroll
             for (int j = 0; j < TN; ++j) acc[i][j] += sets[set][i][j];
         if constexpr (END_TOGETHER) {
-          store_together<SLICES>(acc, staging, C0, C, partial, g, s, slice, thread);
+          Together<SLICES>::template store<ENDS_EARLY>(acc, staging, C0, C, partial, g, s, slice, thread, ending);
           if (!ONCE) slices_meet();  // all have read
         } else {
           if constexpr (SLICES > 1) {

@@ -15,7 +15,7 @@ from functools import cache
 from .kernels.anew import CHUNK
 from .kernels.library import SPECIALISED, STAGED, copied_by_words, ends_together, four_wide, two_rows
 from .kernels.registry import FLOAT, Kernel
-from .kernels.schedule import ONCE, SHORT, TEAMS, sharing
+from .kernels.schedule import CARRY, ONCE, SHORT, TEAMS, sharing
 from .kernels.validity import is_valid
 from .kernels.wide import WIDE
 from .kernels.widths import width
@@ -61,11 +61,11 @@ _RATES: dict[Config, tuple[float, float]] = {
     _ring(32, 16, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): (0.278, 0.261),
     _ring(32, 16, 32, 4, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.402, 0.398),
     _ring(32, 16, 16, 4, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.346, 0.345),
-    _ring(16, 16, 32, 2, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE + SHORT): (0.220, 0.205),
-    _ring(16, 16, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + SHORT): (0.265, 0.265),
-    _ring(16, 16, 32, 2, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE + SHORT): (0.305, 0.275),
-    _ring(16, 32, 32, 2, 4, 8, slices=4, variant=4 + TEAMS + ONCE + SHORT): (0.385, 0.340),
-    _ring(16, 32, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + SHORT): (0.380, 0.355),
+    _ring(16, 16, 32, 2, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE + CARRY): (0.220, 0.205),
+    _ring(16, 16, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + CARRY): (0.265, 0.245),
+    _ring(16, 16, 32, 2, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE + CARRY): (0.295, 0.270),
+    _ring(16, 32, 32, 2, 4, 8, slices=4, variant=4 + TEAMS + ONCE + CARRY): (0.40, 0.350),
+    _ring(16, 32, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + CARRY): (0.380, 0.355),
     # Two blocks of a cluster share a tile.
     _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.788, 0.762),
     _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.731, 0.684),
@@ -87,6 +87,11 @@ _TURNS = 2
 # stages gain up to 40 % (440 x 16 x 532 takes 2.82 us so, 3.80 by eight), 128 loses 10 (1.56 us, 1.43).
 _RINGS = {(16, 8): range(5), (16, 12): range(5, 7), (16, 16): range(7, 1 << 30),
           (32, 8): range(12), (32, 12): range(12, 1 << 30)}
+# Where nearly all SMs have such a tile of 32 columns few steps of K are slower than by 32 x 32 on half as many, beside
+# the next launch: 255 takes 3.33 us so, 3.14 by 32 x 32, 319 x 186 x 174 NT 2.81 and 2.66; 224 x 268 x 304 3.61, 3.86.
+_CROWDED, _CROWDED_STEPS = 7 / 8, 8
+# And K of which one slice would make two sums: 16 x 16 x 16 had up to 1.20 times cuBLAS's largest error so (not kept).
+_ONE_SLICE = 16
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
@@ -248,7 +253,8 @@ def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
     steps = -(-problem.k // config.bk)
     if config.variant & ONCE:
         if two_rows(config):
-            if tiles <= sm_count and steps in _RINGS[config.bn, config.stages]:
+            most = sm_count if config.bn == _NARROWEST or steps > _CROWDED_STEPS else _CROWDED * sm_count
+            if tiles <= most and steps in _RINGS[config.bn, config.stages] and problem.k > _ONE_SLICE:
                 yield config
             return
         narrow = config.bn == _NARROWEST

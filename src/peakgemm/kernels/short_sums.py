@@ -29,7 +29,8 @@ _UNEVEN = range(129, 160)
 # 0.66 to 0.75 of cuBLAS's, of 512 x 512 x 1024 0.60 to 0.74, of 512 x 512 x 4096 0.99 to 1.45; with cancellation, of
 # 320 1.18 and of 512 x 512 x 384 1.05.
 _EIGHT, _TOO_FEW = 1024, range(257, 448)
-# Sixteen sums, four for each of four slices of 2 x 4 results, are short of K up to so much, as 16 parts of K are.
+# Sixteen sums, which four slices of 2 x 4 results have wherever they run, are short of K up to so much, as 16 parts of
+# K are. With eight, 256 x 256 x 1024 had 1.22 times cuBLAS's largest error, and 16 k-steps up to 1.6 (not kept).
 _SIXTEEN = 2048
 ANY = 1 << 30  # k-steps: what may be carried of some K, or is made of any
 # As many sums as cuBLAS makes of K up to so much, by parts of K and slices: mean errors of 32 x 1000 x 2048, 32 x 2000
@@ -99,7 +100,7 @@ def are_short(kernel: Kernel, config: Config, k: int) -> bool:
     if kernel is not SPECIALISED:
         return kernel is SKINNY or (kernel is SMALL and small.carries(config))
     return ((config.variant & SHORT == SHORT and _several(config, k))
-            or (two_rows(config) and config.variant & SHORT == CARRY and k <= _SIXTEEN)
+            or (two_rows(config) and k <= _SIXTEEN)
             or config.split * config.slices >= next(parts for steps, parts in _PARTS if k <= steps)
             or (k == _QUARTERED and _quarters(kernel, config))
             or (k in _HALVED and config.slices == 2 and config.bk == 32 and config.bm * config.bn > _BY_16))
@@ -113,7 +114,7 @@ def may_carry(kernel: Kernel, config: Config, k: int) -> bool:
     return (kernel is SPECIALISED and config.min_blocks <= 2
             and (config.tm * config.tn <= _CARRIED or _dealt(config))
             and (k >= _LONG or config.bm * config.bn <= _BY_16)
-            and not (two_rows(config) and _SIXTEEN < k < ANY))
+            and not two_rows(config))
 
 
 def _dealt(config: Config) -> bool:
@@ -123,18 +124,17 @@ def _dealt(config: Config) -> bool:
 
 def _several(config: Config, k: int) -> bool:
     """Whether a thread of ``config`` has several sums over the ``k`` k-steps, instead of one that is carried."""
-    slices, small_tile = config.slices, config.tm * config.tn <= _FEW
-    if small_tile and slices == _QUARTERS and k in _UNEVEN:
-        return False
-    if four_wide(config) or two_rows(config):
+    slices = config.slices
+    if four_wide(config):
         return k <= _EIGHT and k not in _TOO_FEW
-    return (small_tile and slices in _REGISTERS and k <= _LONGEST
+    return (config.tm * config.tn <= _FEW and slices in _REGISTERS and k <= _LONGEST
+            and not (slices == 4 and k in _UNEVEN)
             and _SM.blocks_by_registers(_REGISTERS[slices], config.block_threads) >= config.min_blocks)
 
 
 def carrying(kernel: Kernel, config: Config, k: int) -> Config:
-    """``config`` with several sums over the ``k`` k-steps, or with one that is carried over every 32, 16 or 8, or with
-    twice as many (``SETS``, ``CARRIED`` of ffma/specialised.cu); itself where sums are short as they are."""
+    """``config`` with several sums over the ``k`` k-steps, or with one that is carried over every 32, 16 or 8
+    (``SETS``, ``CARRIED`` of ffma/specialised.cu); itself where sums are short as they are."""
     if are_short(kernel, config, k):
         return config
     if kernel is SMALL:

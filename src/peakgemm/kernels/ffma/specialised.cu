@@ -79,7 +79,7 @@ constexpr bool STRAIGHT = BM * BN < 128 * 256;
 // times what four do, by fewer additions than sums that are carried. kernels/short_sums.py says which.
 constexpr bool SHORT = VARIANT & 16;
 constexpr bool SEVERAL = VARIANT & 8;
-constexpr int SETS = !SHORT ? 1 : TWO_ROWS ? (SEVERAL ? 2 : 4) : !SEVERAL || !(SMALL || FOUR_WIDE) ? 1 : SLICES > 2 ? 2 : 3;
+constexpr int SETS = !SHORT ? 1 : TWO_ROWS ? 4 : !SEVERAL || !(SMALL || FOUR_WIDE) ? 1 : SLICES > 2 ? 2 : 3;
 // By 32 the errors of 512 are 0.60 of cuBLAS's and those of tiles of 32 x 32, at 256, up to 1.03, by 16 0.54 and 0.82.
 constexpr bool CARRY = SHORT && SETS == 1;
 constexpr int AT_MOST = BM * BN > 32 * 32 ? 32 : 16, CARRIED = UNROLL < AT_MOST ? UNROLL : AT_MOST;

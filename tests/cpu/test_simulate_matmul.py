@@ -48,8 +48,8 @@ def columns(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("words", "kernels"), [
-    ("--shape 32x24x16*3", ["ffma_small"]), ("--shape 64x48x512:TN", ["ffma_specialised", "ffma_reduce"]),
-    ("--shape 3x300x64:NT", ["ffma_skinny"]), ("--shape 40x36x512 --arch sm_75", ["ffma_staged", "ffma_reduce"]),
+    ("--shape 32x24x16*3", ["ffma_small"]), ("--shape 64x48x3000:TN", ["ffma_specialised", "ffma_reduce"]),
+    ("--shape 1x300x64:NT", ["ffma_skinny"]), ("--shape 40x36x512 --arch sm_75", ["ffma_staged", "ffma_reduce"]),
     ("--shape 256x256x192 --precision fp16x3", ["tensor_streamed", "tensor_reduce"]),
     ("--shape 136x130x134 --precision tf32x3 --alpha -2 --beta 0.5",
      ["tensor_split", "tensor_product", "tensor_reduce"]),
@@ -97,14 +97,14 @@ def test_a_wrong_result_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_record(run: Run) -> None:
-    code, out, _ = run("--shape 64x48x512 --json r.json --no-source --sms 8")
+    code, out, _ = run("--shape 64x48x3000 --json r.json --no-source")
     assert code == 0 and "Report written to r.json" in out
     data = json.loads(Path("r.json").read_text())
     jsonschema.Draft202012Validator(SCHEMA).validate(data)
     problem = data["problem"]
     assert 0 < problem.pop("max_error") < 5 and problem.pop("config")["bk"] == 32
-    assert problem == {"name": "matmul", "shape": [64, 48, 512], "layout": "NN", "batch": 1, "alpha": 1, "beta": 0,
-                       "precision": "ieee", "sms": 8, "kernel": "specialised"}
+    assert problem == {"name": "matmul", "shape": [64, 48, 3000], "layout": "NN", "batch": 1, "alpha": 1, "beta": 0,
+                       "precision": "ieee", "sms": 132, "kernel": "specialised"}
     assert data["report"]["kernel"] == "ffma_specialised" and list(data["others"]) == ["ffma_reduce"]
     assert data["others"]["ffma_reduce"]["counters"]["global_sectors"] > 0
 

@@ -23,6 +23,7 @@
 #include "common/edge.cuh"
 #include "common/tile_store.cuh"
 #include "common/together.cuh"
+#include "common/slices.cuh"
 #include "common/cluster.cuh"
 
 // A block has one tile at most: without a loop over more a kernel of small tiles begins and ends sooner (3.2 us instead
@@ -60,8 +61,7 @@ constexpr int COMPUTE = THREADS * SLICES;
 // Four slices of threads with 4 x 8 results: three loads for 32 FFMAs instead of two for 16, and fewer bank conflicts. 512
 // takes 8.22 us so, 8.50 by two slices of 4 x 4.
 constexpr bool FOUR_WIDE = SLICES == 4 && TM == 4 && TN == 8;
-// 2 x 4 results a thread, of tiles of 16 rows: they need less of memory, and end sooner, on twice as many SMs. 128 takes 1.43
-// us by 16 x 16, 1.61 by 32 x 16, 192 2.26 by 16 x 32, 2.41 by 32 x 32. Registers are left for four sums of each.
+// 2 x 4 results a thread, in tiles of 16 rows: less for each of twice as many SMs. 128 takes 1.43 us by 16 x 16, 1.61 by 32 x 16.
 constexpr bool TWO_ROWS = TM == 2;
 // Which ask for their first tiles of K ahead (prefetch.cuh), and for how many. 128 takes 2.78 us so, 2.98 without, 512 9.42
 // and 9.62. Of blocks that go on to other tiles of C the code for copies comes out otherwise then: 1024 loses 1 %, but
@@ -88,9 +88,8 @@ constexpr int AT_MOST = BM * BN > 32 * 32 ? 32 : 16, CARRIED = UNROLL < AT_MOST 
 // the others, those that several blocks of an SM overlap, and pairs of blocks lose 1 to 11 %.
 constexpr bool END_TOGETHER = SLICES > 1 && CLUSTER == 1 && (SMALL || FOUR_WIDE);
 static_assert(!TWO_ROWS || END_TOGETHER, "others end by quads of rows");
-// A block with one tile knows where its results go, and finds their places while the kernel before still runs: half of the 200
-// instructions of the end, which run but once, and those after the last sums one after the other. 128 takes 1.61 us so, 1.75
-// when it was last, 256 2.93 and 3.10, 1000 x 500 x 64 3.97 and 4.32.
+// A block with one tile finds the places of its results while the kernel before still runs: half of the 200 instructions of
+// the end, which run but once, one after the other. 128 takes 1.61 us so, took 1.75, 256 2.93 and 3.10.
 constexpr bool ENDS_EARLY = END_TOGETHER && ONCE;
 // And look for their next stage, the first one too, before they have something to copy there: 2 % of 128.
 constexpr bool EAGER = END_TOGETHER;
@@ -120,32 +119,6 @@ __device__ __forceinline__ auto& rows_of(Mixed& mixed, Plain& plain) {
 #define PAD 0
 #endif
 static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the same stages, and one ahead");
-
-// Each slice gives the others their rows (owner_of) and adds up its own, in a fixed order.
-__device__ __forceinline__ void slices_add_up(float (&acc)[TM][TN], float* exchange, int slice) {
-  // Where row i of slice `from` lies: without gaps, as its owner gives nothing.
-  auto place = [&](int from, int i) {
-    return exchange + ((from - (from > owner_of(i))) * TM + i) * TN * THREADS;
-  };
-#pragma unroll
-  for (int i = 0; i < TM; ++i)
-    if (slice != owner_of(i)) {
-      float* const to = place(slice, i);
-#pragma unroll
-      for (int j = 0; j < TN; ++j) to[j * THREADS] = acc[i][j];
-    }
-  slices_meet();
-#pragma unroll
-  for (int i = 0; i < TM; ++i)
-    if (slice == owner_of(i)) {
-#pragma unroll
-      for (int from = 0; from < SLICES; ++from)
-        if (from != owner_of(i)) {
-#pragma unroll
-          for (int j = 0; j < TN; ++j) acc[i][j] += place(from, i)[j * THREADS];
-        }
-    }
-}
 
 #if CLUSTER > 1
 #define IN_CLUSTER __cluster_dims__(CLUSTER)

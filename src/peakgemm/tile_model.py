@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import cache
 
 from .kernels.anew import CHUNK
-from .kernels.library import SPECIALISED, STAGED, copied_by_words, ends_together, four_wide, two_rows
+from .kernels.library import SPECIALISED, STAGED, copied_by_words, ends_together, four_wide
 from .kernels.registry import FLOAT, Kernel
 from .kernels.schedule import CARRY, ONCE, SHORT, TEAMS, sharing
-from .kernels.validity import is_valid
+from .kernels.validity import is_valid, two_rows
 from .kernels.wide import WIDE
 from .kernels.widths import width
 from .problem import Config, Problem
@@ -77,8 +77,8 @@ _RATES: dict[Config, tuple[float, float]] = {
 }
 # Tiles (and blocks an SM) that gain where a block knows that it has one alone, by two teams of copying warps.
 _ALONE = {(32, 32, 2), (32, 64, 2), (64, 32, 2)}
-# Columns of a tile that only pays where no more than half of the SMs have one: 128 x 128 x 96 takes 1.64 us (by 32
-# columns 1.99), 256 x 256 x 64 2.31 (1.72).
+# Columns of a tile of 32 rows that only pays where no more than half of the SMs have one: 128 x 128 x 96 takes 1.64 us
+# (by 32 columns 1.99), 256 x 256 x 64 2.31 (1.72).
 _NARROWEST = 16
 # Tiles of K for each of four slices of 4 x 8 results: 512 x 512 x 96 takes 3.80 us so, 3.36 by two slices of 4 x 4,
 # 512 x 512 x 192 4.74 and 4.73.
@@ -247,6 +247,14 @@ def _idle(config: Config, steps: int) -> bool:
     return 2 * steps < config.slices or (config.slices > 2 and steps > config.stages)
 
 
+def _two_rows_pay(config: Config, tiles: int, k: int, sm_count: int) -> bool:
+    """Whether ``tiles`` by 2 x 4 results a thread have an SM each, and the stages that ``k`` wants."""
+    steps = -(-k // config.bk)
+    crowded = config.bn > config.bm and steps <= _CROWDED_STEPS
+    return (k > _ONE_SLICE and steps in _RINGS[config.bn, config.stages]
+            and tiles <= sm_count * (_CROWDED if crowded else 1))
+
+
 def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
     """The ways of ``config`` to cut the work: tiles whole, or their k-steps shared."""
     slots = sm_count * config.min_blocks
@@ -254,8 +262,7 @@ def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
     steps = -(-problem.k // config.bk)
     if config.variant & ONCE:
         if two_rows(config):
-            most = sm_count if config.bn == _NARROWEST or steps > _CROWDED_STEPS else _CROWDED * sm_count
-            if tiles <= most and steps in _RINGS[config.bn, config.stages] and problem.k > _ONE_SLICE:
+            if _two_rows_pay(config, tiles, problem.k, sm_count):
                 yield config
             return
         narrow = config.bn == _NARROWEST

@@ -14,9 +14,10 @@ import stand_in
 from library_case import SMALL, Case, multiply
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import anew, bound, even_share
-from peakgemm.kernels.library import RELAID, SPECIALISED, copied_by_words, two_rows
+from peakgemm.kernels.library import RELAID, SPECIALISED, copied_by_words
 from peakgemm.kernels.schedule import CARRY, ONCE, SHORT, TEAMS, schedule
-from peakgemm.kernels.validity import violations
+from peakgemm.kernels.short_sums import are_short, may_carry
+from peakgemm.kernels.validity import two_rows, violations
 from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
@@ -111,12 +112,13 @@ def test_one_row_or_column(layout: str) -> None:
 @pytest.mark.parametrize("config", [config for kernel, config in configurations("sm_90") if kernel is SPECIALISED],
                          ids=lambda config: f"{config.label()} v{config.variant}".replace(" ", "-"))
 def test_each_configuration_of_the_model_past_its_edges(config: Config) -> None:
-    # Inner and edge tiles, a remainder of K, each way of copying: word by word, by sixteen bytes, transposed. Of large
-    # tiles, which take five times as long and copy by the same text, words and transposed alone.
-    ways = (("NN", 3, config.bn + 5, 1, 3), ("NT", 3, 7, 4, 0), ("NN", 3, config.bn + 4, 4, 0),
-            ("TN", 4, config.bn + 4, 1, 0))
-    for layout, m, n, k, pad in ways[:4 if config.bm * config.bn < 64 * 128 else 2]:
-        multiply(Case(config.bm + m, n, config.bk + k, layout=layout, config=config, pad=pad))
+    # Inner and edge tiles, a remainder of K, each way of copying: word by word, by sixteen bytes, transposed. Large
+    # tiles, which take five times as long, pass one edge at a time.
+    large = config.bm * config.bn >= 64 * 128
+    for layout, m, n, k, pad in (("NN", 3, config.bn + 4, 4, 0), ("NN", 3, config.bn + 5, 1, 3),
+                                 ("TN", 4, config.bn + 4, 1, 0), ("NT", 3, 7, 4, 0)):
+        down = 0 if large and n > config.bn else m
+        multiply(Case(config.bm + down, n, config.bk + k, layout=layout, config=config, pad=pad))
 
 
 @pytest.mark.parametrize(("layout", "n"), [("NT", 66), ("NN", 66), ("TT", 68), ("TN", 3)])
@@ -434,7 +436,8 @@ def test_sums_of_their_own_for_parts_of_each_tile(config: Config, sets: int) -> 
 def test_slices_end_a_small_tile_together(bm: int, bn: int, slices: int, tm: int, tn: int) -> None:
     """Partial sums as well as results, added to what is there; lanes that write, or read, never meet in a bank."""
     config = Config(bm, bn, 32, tm, tn, stages=8, fragments=2, raster=4, producers=128, slices=slices, variant=4)
-    for way in (replace(config, variant=config.variant | ONCE), replace(config, split=2)):
+    # One tile a block; several, of which one is shared.
+    for way in (replace(config, variant=config.variant | ONCE), replace(config, split=0)):
         case = Case(bm + 3, bn + 5, 100, alpha=2.0, beta=-1.0, c0="mn", sms=3, integers=True, config=way)
         _, reports = multiply(case)
         ends = {place: counts for place, counts in reports[0].by_line().items()
@@ -489,7 +492,7 @@ def test_pairs_and_blocks_alone_are_chosen_where_they_pay() -> None:
     assert careful.config.cluster == 2 and careful.config.variant & 16
 
 
-def test_four_slices_where_each_has_a_step_and_the_ring_holds_all_of_k() -> None:
+def test_tiles_of_16_rows_have_the_stages_that_k_wants() -> None:
     tiles = {k: choose(Problem.contiguous(100, 60, k), "sm_90", 132).config for k in (32, 64, 128, 192, 256, 1500)}
     assert {k: (tile.bm, tile.stages) for k, tile in tiles.items()} == {
         32: (16, 8), 64: (16, 8), 128: (16, 8), 192: (16, 12), 256: (16, 16), 1500: (32, 8)}
@@ -536,6 +539,19 @@ def test_no_ieee_product_carries_where_an_emulated_one_takes_tensor_cores() -> N
 def test_sums_are_carried_where_they_would_be_too_long(shape: tuple[int, int, int], carried: bool) -> None:
     config = accurate(Problem.contiguous(*shape), "sm_90", 132, "").config
     assert (config.variant & SHORT == CARRY) is carried
+
+
+def test_which_sums_are_short_as_they_are() -> None:
+    """Of four slices: several by 4 x 4 results up to 256 k-steps but a few, sixteen by 2 x 4; none unless asked for."""
+    square = Config(32, 16, 32, 4, 4, stages=8, fragments=2, raster=8, producers=128, slices=4, variant=ONCE | SHORT)
+    rows = replace(square, bm=16, tm=2, variant=ONCE | CARRY)
+    stage = replace(square, bk=16, stages=16, variant=ONCE)
+    short = {(c.label(), k) for c in (square, rows, stage) for k in (63, 64, 128, 144, 160, 256, 257, 2048, 2049)
+             if are_short(SPECIALISED, c, k)}
+    assert short == {(stage.label(), 64), *((square.label(), k) for k in (63, 64, 128, 160, 256)),
+                     *((rows.label(), k) for k in (63, 64, 128, 144, 160, 256, 257, 2048))}
+    assert not are_short(SPECIALISED, replace(rows, variant=ONCE), 160)
+    assert not any(may_carry(SPECIALISED, replace(rows, variant=how), 2049) for how in (ONCE, ONCE | CARRY))
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])

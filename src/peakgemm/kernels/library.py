@@ -29,11 +29,6 @@ def four_wide(c: Config) -> bool:
     return (c.slices, c.tm, c.tn) == (4, 4, 8)
 
 
-def two_rows(c: Config) -> bool:
-    """Whether four slices share a tile of `SPECIALISED` by 2 x 4 results a thread."""
-    return (c.slices, c.tm, c.tn) == (4, 2, 4)
-
-
 def ends_together(c: Config) -> bool:
     """Whether all threads of a block of `SPECIALISED` add up and store its tile (common/together.cuh)."""
     return c.slices > 1 and c.cluster == 1 and (c.tm * c.tn <= 16 or four_wide(c))

@@ -11,11 +11,12 @@ from dataclasses import replace
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
 from . import small
-from .library import SPECIALISED, four_wide, two_rows
+from .library import SPECIALISED, four_wide
 from .registry import Kernel
 from .schedule import CARRY, SHORT, WALK
 from .skinny import SKINNY
 from .small import SMALL
+from .validity import two_rows
 
 CARRYING = 1.02  # times the time without: 1.01 to 1.04
 _CARRIED = 32    # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
@@ -29,8 +30,8 @@ _UNEVEN = range(129, 160)
 # 0.66 to 0.75 of cuBLAS's, of 512 x 512 x 1024 0.60 to 0.74, of 512 x 512 x 4096 0.99 to 1.45; with cancellation, of
 # 320 1.18 and of 512 x 512 x 384 1.05.
 _EIGHT, _TOO_FEW = 1024, range(257, 448)
-# Sixteen sums, which four slices of 2 x 4 results have wherever they run, are short of K up to so much, as 16 parts of
-# K are. With eight, 256 x 256 x 1024 had 1.22 times cuBLAS's largest error, and 16 k-steps up to 1.6 (not kept).
+# Sixteen sums, which four slices of 2 x 4 results have if any, are short of K up to so much, as 16 parts of K are.
+# With eight, 256 x 256 x 1024 had 1.22 times cuBLAS's largest error, and 16 k-steps up to 1.6 (not kept).
 _SIXTEEN = 2048
 ANY = 1 << 30  # k-steps: what may be carried of some K, or is made of any
 # As many sums as cuBLAS makes of K up to so much, by parts of K and slices: mean errors of 32 x 1000 x 2048, 32 x 2000
@@ -100,7 +101,7 @@ def are_short(kernel: Kernel, config: Config, k: int) -> bool:
     if kernel is not SPECIALISED:
         return kernel is SKINNY or (kernel is SMALL and small.carries(config))
     return ((config.variant & SHORT == SHORT and _several(config, k))
-            or (two_rows(config) and k <= _SIXTEEN)
+            or (two_rows(config) and config.variant & CARRY != 0 and k <= _SIXTEEN)
             or config.split * config.slices >= next(parts for steps, parts in _PARTS if k <= steps)
             or (k == _QUARTERED and _quarters(kernel, config))
             or (k in _HALVED and config.slices == 2 and config.bk == 32 and config.bm * config.bn > _BY_16))
@@ -108,7 +109,7 @@ def are_short(kernel: Kernel, config: Config, k: int) -> bool:
 
 def may_carry(kernel: Kernel, config: Config, k: int) -> bool:
     """Whether the threads of ``config`` have the registers for one more set of sums, and ``k`` is long enough that
-    sums of 32 k-steps, or 16 in tiles of 32 x 32, are short."""
+    sums of 32 k-steps, or 16 in tiles of 32 x 32, are short. Those with sixteen sums carry none."""
     if kernel is SMALL:
         return small.carrying(config) is not None
     return (kernel is SPECIALISED and config.min_blocks <= 2

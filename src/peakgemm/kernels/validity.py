@@ -166,9 +166,14 @@ def _stored(c: Config) -> Iterator[str]:
     yield from _warp_tile(c)
 
 
+def two_rows(c: Config) -> bool:
+    """Whether four slices share a tile of ffma/specialised.cu by 2 x 4 results a thread."""
+    return (c.slices, c.tm, c.tn) == (4, 2, 4)
+
+
 def _specialised(c: Config) -> Iterator[str]:
     yield from _exactly(c, fragments=2, passes=1)
-    if (c.tm, c.tn, c.slices, c.cluster) == (2, 4, 4, 1):
+    if two_rows(c) and c.cluster == 1:  # which end together, not by quads of rows
         yield from _warp_tile(c)
     else:
         yield from _stored(c)

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
@@ -248,6 +249,7 @@ def choices(rows: Sequence[Row], device: str, bench: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+@cache  # most of what the page takes to reckon
 def fitted(path: Path, screening: str, what: str, together: bool = False) -> str:
     """What the model makes of the times that its constants were fitted to: the choice among what was timed of each
     problem of a screening. Left out is what was timed before blocks were dealt evenly and is launched otherwise now,

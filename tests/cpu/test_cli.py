@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import pytest
 
 import record_schema
@@ -168,9 +168,8 @@ def test_measured_record(on_h100: Path, run) -> None:
 
 def test_the_schema_refuses(whole) -> None:
     data = json.loads(whole[1].read_text())
-    check = jsonschema.Draft202012Validator(SCHEMA)
     row = data["rungs"][0]
-    assert check.is_valid(data)
+    assert record_schema.CHECK.is_valid(data)
     for broken in ({**data, "schema": 2}, {**data, "runs": []}, {**data, "shape": [1, 2]},
                    {k: v for k, v in data.items() if k != "device"},
                    {**data, "rungs": [{**row, "tflops": "fast"}]}, {**data, "rungs": [{**row, "mode": "eager"}]},
@@ -178,8 +177,7 @@ def test_the_schema_refuses(whole) -> None:
                    {**data, "rungs": [{**row, "global_sectors": None}]},
                    {k: v for k, v in data.items() if k != "shape"},
                    {**data, "rungs": [{k: v for k, v in row.items() if k != "registers"}]}):
-        assert not check.is_valid(broken)
-        with pytest.raises(jsonschema.ValidationError):
+        with pytest.raises(jsonschema_rs.ValidationError):
             record_schema.validate(broken)
 
 

@@ -21,12 +21,14 @@ ROOT = Path(__file__).parents[2]
 CONFIG = Config(128, 256, 16, 8, 16, stages=6, fragments=2, producers=128, registers=232, split=0)
 
 
-@pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    monkeypatch.delitem(sys.modules, "screening", raising=False)
-    yield importlib.import_module("screening")
-    sys.modules.pop("screening", None)
+@pytest.fixture(scope="module")
+def tool() -> Iterator[Any]:
+    """Imported once: what it reckons of records that no test changes takes ten seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "tools"))
+        patch.delitem(sys.modules, "screening", raising=False)
+        yield importlib.import_module("screening")
+        sys.modules.pop("screening", None)
 
 
 @pytest.fixture

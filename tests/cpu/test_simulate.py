@@ -9,10 +9,10 @@ import shutil
 import sys
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 import pytest
 
+import record_schema
 from peakgemm import cli
 from peakgemm.bench.simulated import matrices
 from peakgemm.cli import console
@@ -26,7 +26,6 @@ from peakgemm.simulator.arguments import DTYPES, argument
 from peakgemm.simulator.listing import annotated
 
 FIXTURES = Path(__file__).parent / "fixtures"
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "record.schema.json").read_text())
 CU, PTX = FIXTURES / "simulate.cu", FIXTURES / "simulate.ptx"
 
 
@@ -208,8 +207,8 @@ def test_the_json_report(run):
     code, out, _ = run("k.cu --entry turn --grid 1 --block 32 --arg f32:32x32:normal --arg f32:32x32 --json r.json")
     assert code == 0 and "Report written to r.json" in out
     data = json.loads(Path("r.json").read_text())
-    jsonschema.Draft202012Validator(SCHEMA).validate(data)
-    assert set(data) <= set(SCHEMA["properties"])
+    record_schema.validate(data)
+    assert set(data) <= set(record_schema.SCHEMA["properties"])
     assert data["command"].startswith("peakgemm simulate k.cu --entry turn")
     report = data["report"]
     assert (report["kernel"], report["faults"], report["stopped"]) == ("turn", [], "")
@@ -265,7 +264,7 @@ def test_a_fault_is_exit_code_1_at_its_line(run):
     (place,) = (i for i, line in enumerate(lines) if "[scale]" in line)
     assert lines[place + 1].strip().startswith("^ out_of_bounds")
     data = json.loads(Path("r.json").read_text())
-    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    record_schema.validate(data)
     assert data["report"]["faults"][0]["line"] == marked("scale")
 
 

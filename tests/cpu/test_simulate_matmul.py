@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 import pytest
 
+import record_schema
 from peakgemm import cli
 from peakgemm.bench import simulated_call
 from peakgemm.bench.simulated import matrices
@@ -21,7 +21,6 @@ from peakgemm.bench.suites import cases
 from peakgemm.cli import console
 from peakgemm.select import choose
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "record.schema.json").read_text())
 Run = Callable[[str], tuple[int, str, str]]
 
 
@@ -100,7 +99,7 @@ def test_the_record(run: Run) -> None:
     code, out, _ = run("--shape 64x48x3000 --json r.json --no-source")
     assert code == 0 and "Report written to r.json" in out
     data = json.loads(Path("r.json").read_text())
-    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    record_schema.validate(data)
     problem = data["problem"]
     assert 0 < problem.pop("max_error") < 5 and problem.pop("config")["bk"] == 32
     assert problem == {"name": "matmul", "shape": [64, 48, 3000], "layout": "NN", "batch": 1, "alpha": 1, "beta": 0,
@@ -112,7 +111,7 @@ def test_the_record(run: Run) -> None:
 def test_the_record_of_rows_computed_apart(run: Run) -> None:
     assert run("--shape 202x255x400 --json r.json --no-source --sms 1")[0] == 0
     data = json.loads(Path("r.json").read_text())
-    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    record_schema.validate(data)
     assert data["problem"]["kernel"] == "wide" and data["problem"]["config"]["rest"] == 10
     assert list(data["others"]) == ["ffma_first_chunk", "ffma_specialised"]
 

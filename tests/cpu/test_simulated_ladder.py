@@ -6,10 +6,10 @@ import json
 import sys
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 import pytest
 
+import record_schema
 from peakgemm import cli
 from peakgemm.bench import ladder as bench
 from peakgemm.bench import simulated
@@ -21,7 +21,6 @@ from peakgemm.kernels.registry import LADDER, rung
 from peakgemm.runtime.device import Gpu
 from peakgemm.simulator import Report, run_rung
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "record.schema.json").read_text())
 SHAPES = ((96, 80, 33), (128, 256, 32))
 
 
@@ -217,11 +216,11 @@ def test_the_command_shows_and_records_the_simulation(run):
     assert (code, err) == (0, "")
     assert "Simulated on the CPU" in out and "Not timed: " in out and "Not simulated" not in out
     data = json.loads(Path("ladder.json").read_text())
-    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    record_schema.validate(data)
     assert data["device"] is None
     table = out[out.index("Simulated on the CPU"):]
     for r in data["rungs"]:
-        assert set(r) <= set(SCHEMA["$defs"]["kernel"]["properties"])
+        assert set(r) <= set(record_schema.SCHEMA["$defs"]["kernel"]["properties"])
         assert r["backend"] == "simulator" and set(COUNTERS) <= set(r)
         line = next(line for line in table.splitlines() if line.startswith(f"{r['number']:02} "))
         assert f"{r['shared_wavefronts']:,}" in line and f"{r['global_sectors']:,}" in line
@@ -246,7 +245,7 @@ def test_above_the_largest_the_command_says_so(run, monkeypatch):
     assert code == 0 and "Not simulated: M N K is above 1,073,741,824" in out
     assert "Simulated on the CPU" not in out
     data = json.loads(Path("ladder.json").read_text())
-    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    record_schema.validate(data)
     assert data["rungs"][0]["backend"] is None and data["rungs"][0]["global_sectors"] is None
 
 

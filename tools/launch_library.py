@@ -72,7 +72,7 @@ def main() -> None:
     """Every configuration on every layout; shapes, splits and beta take turns."""
     wrong = launched = 0
     arch = device.require().arch
-    turns = cycle(product((1, 0, 3), (0.0, 1.0)))
+    turns, parts = cycle(product((1, 0, 3), (0.0, 1.0))), cycle((2, 5, 11))
     jobs = [(kernel, way, shape) for kernel, config in configurations(arch)
             for way in (variants(config) if kernel is SPECIALISED else (config,)) for shape in TILED]
     together = [job for job in jobs if ends_together(job[1])]
@@ -113,6 +113,8 @@ def main() -> None:
             shares = kernel is not SKINNY and "split" in kernel.tunes and not one_tile
             split = split or 2 if kernel is SMALL_BLOCKS else split  # whose blocks have one tile, or one part of it
             cut = replace(config, split=split) if shares else config
+            if one_tile and cut.split > 1:  # or a part of one
+                cut = replace(config, split=next(parts))
             launched += 1
             if not launch(kernel, cut, shape, ta, tb, beta):
                 wrong += 1

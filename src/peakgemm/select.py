@@ -48,8 +48,8 @@ from .runtime.architectures import Architecture, architecture
 from .runtime.compile import Compiled
 from .tile_model import (
     WIDE_RATES,
-    alone,
     anew_us,
+    compiled,
     configurations,
     estimate_us,
     modelled_us,
@@ -258,8 +258,8 @@ def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> flo
 
 
 def variants(config: Config) -> tuple[Config, ...]:
-    """``config`` and what products run of it: with one tile a block, and both with several sums or carried ones."""
-    own = dict.fromkeys((config, alone(config)))
+    """``config`` and what products run of it (`tile_model.compiled`), and all with several sums or carried ones."""
+    own = compiled(config)
     carried = (way for one in own if may_carry(SPECIALISED, one, ANY) for way in all_carrying(one))
     return tuple(dict.fromkeys((*own, *carried)))
 
@@ -270,7 +270,7 @@ def warm_set(arch: str) -> list[tuple[str, Callable[[], Compiled]]]:
     problems = [Problem(1024, 1024, 1024, 1024, 1024, 1024, trans_a=ta, trans_b=tb)
                 for ta in (False, True) for tb in (False, True)]
     known = configurations(arch)
-    each = dict.fromkeys((kernel, way) for kernel, config in known for way in (config, alone(config)))
+    each = dict.fromkeys((kernel, way) for kernel, config in known for way in compiled(config))
     found: list[tuple[str, Callable[[], Compiled]]] = [
         (f"{kernel.name} {config.label()}", partial(compile_for, kernel, config, problem, arch))
         for kernel, config in each for problem in problems]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 from .kernels.anew import CHUNK
 from .kernels.library import SPECIALISED, STAGED, copied_by_words, ends_together, four_wide
@@ -92,6 +93,31 @@ _RINGS = {(16, 8): range(5), (16, 12): range(5, 7), (16, 16): range(7, 1 << 30),
 _CROWDED, _CROWDED_STEPS = 7 / 8, 8
 # And K of which one slice would make two sums: 16 x 16 x 16 had up to 1.20 times cuBLAS's largest error so (not kept).
 _ONE_SLICE = 16
+
+
+class _Parts(NamedTuple):
+    """Microseconds of a product whose blocks have one part each of a small tile's K: its launches and their ends, then
+    for each part, for each of its steps, where more than half of the SMs have a block, for a step whose B is copied by
+    words, and for each microsecond that the operands' bytes take."""
+
+    start: float
+    part: float
+    step: float
+    crowded: float
+    words: float
+    moved: float
+
+
+# Fitted to 595 times of 81 shapes, within 6 % of each (results/h100/experiments-parts-of-k.json). 32 x 32 x 2048 takes
+# 2.84 us so, 4.22 by blocks that may have several tiles, 25 x 26 x 1385 2.72 and 4.61.
+_PARTS: dict[Config, _Parts] = {
+    _ring(16, 16, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + CARRY): _Parts(2.08, .035, .089, .073, .023, .479),
+    _ring(16, 16, 32, 2, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE + CARRY):
+        _Parts(2.174, .018, .085, .382, .014, .347),
+    _ring(32, 32, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): _Parts(2.591, .019, .209, .095, .049, .52),
+}
+_PARTS_OF_K = 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24
+_STEPS_OF_A_PART = range(3, 41)  # what was measured
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
@@ -108,7 +134,7 @@ _WAITED = 0.30          # of a step's time, for each that the last turn of slice
 # Where the last wave leaves an SM fewer blocks of four warps that multiply than it has room for, these do not run as
 # much faster: their time by the blocks missing, to this power, in the only wave and after others.
 _LONELY = 0.17, 0.88
-_REDUCE_US = 0.09       # a second kernel
+_REDUCE_US = -0.30      # a second kernel, less the end of a tile that its own blocks make
 _PAIR_US = 0.40         # two blocks wait for each other and add up
 _ALONE_US = 1.075       # less, where a block of a small tile knows that it has one alone,
 _EARLY_US = 0.050       # more of it with 16 results a thread at most, whose end is found early,
@@ -146,6 +172,12 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     count = max(p.batch.count, 1)
     tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
     steps = max(-(-p.k // config.bk), 1)
+    bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
+    memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
+    if config.split > 1 and (parts := _PARTS.get(sharing(config, 1))):
+        step = (parts.step + parts.words * by_words) * -(-steps // config.split)
+        crowded = parts.crowded * (2 * tiles * config.split > sm_count)
+        return parts.start + parts.part * config.split + step + crowded + parts.moved * memory
     step_us = _step_us(config, rate, arch)
     pieces = 0  # partial sums of tiles
 
@@ -178,8 +210,6 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     store = stored * config.bm * config.bn / config.cluster / (_stored_per_us(config) * storing) / together
     added_us = _TOGETHER_US * config.tm * config.tn / 16 if all_end else _SLICE_US
     store += stored / together * added_us * (config.slices - 1)
-    bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
-    memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
     besides = 0.0  # what the sums of several blocks cost, or a lone block saves
     if pieces:
         each = pieces / (tiles % slots if config.split == 0 else tiles)  # partial sums of one result
@@ -261,6 +291,9 @@ def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     steps = -(-problem.k // config.bk)
     if config.variant & ONCE:
+        if config in _PARTS:
+            yield from (sharing(config, parts) for parts in _PARTS_OF_K
+                        if tiles * parts <= sm_count and -(-steps // parts) in _STEPS_OF_A_PART)
         if two_rows(config):
             if _two_rows_pay(config, tiles, problem.k, sm_count):
                 yield config
@@ -290,6 +323,12 @@ def alone(config: Config) -> Config:
     if (config.bm, config.bn, config.min_blocks) not in _ALONE or not config.producers or config.cluster > 1:
         return config
     return replace(config, variant=config.variant | TEAMS | ONCE)
+
+
+@cache
+def compiled(config: Config) -> tuple[Config, ...]:
+    """``config``, and as what else it is compiled: for blocks with one tile each, and with one part of a tile's K."""
+    return tuple(dict.fromkeys((config, alone(config), *((sharing(config, 2),) if config in _PARTS else ()))))
 
 
 @cache

@@ -15,7 +15,7 @@ from ..runtime.compile import Compiled, Kind, compile_source
 from ..runtime.tensor_map import Box
 from . import anew, relay, rest, shipped, skinny, small, wide
 from .registry import FLOAT, Kernel
-from .schedule import Schedule
+from .schedule import ONCE, Schedule
 from .schedule import schedule as tiled_schedule
 from .skinny import SKINNY
 from .small import SMALL
@@ -197,8 +197,9 @@ class Recipe:
 
 def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
     """What ``kernel`` is compiled from for ``config`` and what its family's specialisation takes from ``problem``."""
+    parts = {"PARTS": 1} if kernel is SPECIALISED and config.variant & ONCE and config.split > 1 else {}
     return Recipe(kernel.source, kernel.entry, target(config, arch),
-                  config.macros() | FAMILIES[kernel].specialisation(problem), kernel.path.name)
+                  config.macros() | FAMILIES[kernel].specialisation(problem) | parts, kernel.path.name)
 
 
 def reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:

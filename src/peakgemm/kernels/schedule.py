@@ -74,9 +74,9 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     down, across = -(-p.m // config.bm), -(-p.n // config.bn)
     tiles = down * across * p.batch.count
     parts = shared = 0
-    if config.cluster > 1 or config.variant & ONCE:  # a block, or a cluster, has one tile
-        slots = tiles
-    elif config.split > 1 and steps > 1:
+    if config.cluster > 1 or config.variant & ONCE:  # a block, or a cluster, has one tile, or one part of it
+        slots = tiles * max(1, min(config.split, steps))
+    if config.split > 1 and steps > 1:
         shared, parts = tiles, tiles * min(config.split, steps)
     elif config.split == 0 and tiles % slots and steps > 1:
         shared = tiles % slots

@@ -30,9 +30,9 @@ _UNEVEN = range(129, 160)
 # 0.66 to 0.75 of cuBLAS's, of 512 x 512 x 1024 0.60 to 0.74, of 512 x 512 x 4096 0.99 to 1.45; with cancellation, of
 # 320 1.18 and of 512 x 512 x 384 1.05.
 _EIGHT, _TOO_FEW = 1024, range(257, 448)
-# Sixteen sums, which four slices of 2 x 4 results have if any, are short of K up to so much, as 16 parts of K are.
-# With eight, 256 x 256 x 1024 had 1.22 times cuBLAS's largest error, and 16 k-steps up to 1.6 (not kept).
-_SIXTEEN = 2048
+# Sums of a slice of 2 x 4 results, if several: sixteen of four slices, as short as 16 parts of K. With two each,
+# 256 x 256 x 1024 had 1.22 times cuBLAS's largest error, and 16 k-steps up to 1.6 (not kept).
+_OF_TWO_ROWS = 4
 ANY = 1 << 30  # k-steps: what may be carried of some K, or is made of any
 # As many sums as cuBLAS makes of K up to so much, by parts of K and slices: mean errors of 32 x 1000 x 2048, 32 x 2000
 # x 2048 and 64 x 1000 x 1024 are 0.87 to 1.00 of cuBLAS's with 16; of 32 x 1000 x 4096 up to 1.33. Of 2585 to 5560
@@ -100,9 +100,9 @@ def are_short(kernel: Kernel, config: Config, k: int) -> bool:
     carries, or has several sums."""
     if kernel is not SPECIALISED:
         return kernel is SKINNY or (kernel is SMALL and small.carries(config))
+    sums = config.split * config.slices * (_OF_TWO_ROWS if two_rows(config) and config.variant & CARRY else 1)
     return ((config.variant & SHORT == SHORT and _several(config, k))
-            or (two_rows(config) and config.variant & CARRY != 0 and k <= _SIXTEEN)
-            or config.split * config.slices >= next(parts for steps, parts in _PARTS if k <= steps)
+            or sums >= next(parts for steps, parts in _PARTS if k <= steps)
             or (k == _QUARTERED and _quarters(kernel, config))
             or (k in _HALVED and config.slices == 2 and config.bk == 32 and config.bm * config.bn > _BY_16))
 

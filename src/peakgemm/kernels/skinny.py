@@ -55,7 +55,7 @@ _SEGMENT = 128      # bytes of X side by side that a warp reads. A read takes so
 _LACK, _LACK_OF_WORDS = 0.315, 0.04  # there, by four words, and by one along the rows,
 _NARROW = 0.03                       # and where they do, by four words along the rows: than where more do
 _START_US = 0.6     # a launch
-_REDUCE_US = 1.7    # a second kernel,
+_REDUCE_US = 1.3    # a second kernel,
 _REREAD = 7.7       # times the time of memory that parts of sums take, written and read
 # Latencies of a wave of blocks: of its first load and of its end, of a load to the next into the same register, and of
 # each word of Y that a lane fetches before it.

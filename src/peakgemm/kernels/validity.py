@@ -193,8 +193,10 @@ def _specialised(c: Config) -> Iterator[str]:
                "the same stages in turn, and one tile ahead")
     if c.block_threads > 1024:
         yield f"{c.block_threads} threads a block: 1024 at most; make slices = {c.slices} or the tile smaller"
-    if (c.cluster > 1 or c.variant & ONCE) and c.split != 1:
-        yield f"split = {c.split} must be 1: a block, or a cluster of two, has one tile"
+    if c.cluster > 1 and c.split != 1:
+        yield f"split = {c.split} must be 1: a cluster of two has one tile"
+    elif c.variant & ONCE and c.split < 1:
+        yield f"split = {c.split} must be 1 or more: a block has one tile, or one part of it"
     if c.cluster not in (1, 2):
         yield f"cluster = {c.cluster} must be 1 or 2: with more blocks an H100 leaves SMs idle"
     elif c.cluster == 2 and c.bm * c.bn > c.stages * c.bk * (c.bm + c.bn):

@@ -3,9 +3,12 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-// Four bytes; where `valid` is false nothing is read and zero is written.
+// Four bytes; where `valid` is false nothing is read and zero is written. L2 may be asked for their WHOLE_LINE.
+template <bool WHOLE_LINE = false>
 __device__ __forceinline__ void copy4_or_zero(unsigned to, const float* from, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
+  if constexpr (WHOLE_LINE)
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
+  else asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
 }
 
 // Eight bytes, likewise: both addresses must be multiples of 8.
@@ -28,10 +31,13 @@ __device__ __forceinline__ void copy16_if(bool wanted, unsigned to, const float*
       "@p cp.async.cg.shared.global [%0], [%1], 16;}" ::"r"(to), "l"(from), "r"(static_cast<int>(wanted)) : "memory");
 }
 
-// Sixteen bytes, of which the first `valid` floats are read and the rest are zero.
+// Sixteen bytes, past L1 or by way of it, of which the first `valid` floats are read and the rest are zero.
+template <bool VIA_L1 = false>
 __device__ __forceinline__ void copy16_or_zero(unsigned to, const float* from, int valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(4 * max(0, min(valid, 4)))
-               : "memory");
+  const int bytes = 4 * max(0, min(valid, 4));
+  if constexpr (VIA_L1)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  else asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -68,7 +68,7 @@ struct MixedRows {
         for (int n = 0; n < near(KIND); ++n) {
           const int right = n * beside(KIND) * width(KIND);
           const unsigned place = to[KIND] + at + 4 * (f * ROUND * P::PITCH + right);
-          if constexpr (width(KIND) == 4) copy16_or_zero(place, from + right, valid ? 4 : 0);
+          if constexpr (width(KIND) == 4) copy16_or_zero<P::VIA_L1>(place, from + right, valid ? 4 : 0);
           else if constexpr (width(KIND) == 2) copy8_or_zero(place, from + right, valid);
           else copy4_or_zero(place, from + right, valid);
         }

@@ -6,9 +6,10 @@
 // the other its rows by stores, with mbarriers instead of two barriers of the cluster, takes 1 to 2 us of 20 longer, though
 // blocks could then go on to another tile.
 
-// What block `item` computes: where two share a tile its half of the k-steps, be it none.
+// What block `item` computes: where two share a tile its half of the k-steps, be it none. To be told which part of a tile's
+// K costs a block that has all of it 1 % (docs/experiments.md), hence PARTS.
 __device__ __forceinline__ bool work_of(const Gemm& g, int steps, int item, int half, Segment& s) {
-  if constexpr (!ONCE) return segment_of(g, steps, item, half, s);
+  if constexpr (!ONCE || PARTS) return segment_of(g, steps, item, half, s);
   if constexpr (CLUSTER == 1) {
     s = {item, 0, steps, -1};
   } else {

@@ -8,6 +8,7 @@
 #include "common/gemm.cuh"
 #include "common/dependents.cuh"
 #include "common/shares.cuh"
+#include "common/parts.cuh"
 #include "common/fragment.cuh"
 #include "common/warp_tile.cuh"
 #include "common/edge.cuh"
@@ -25,27 +26,28 @@ __device__ __forceinline__ void add_up(const float* C0, float* C, const float* p
   previous_kernel_has_ended();
   if (shares.whole || !between(place.m, m, g.M) || n >= g.N || n + WORDS <= place.n) return;
   const float* const from = partial + element * THREADS + threadIdx.x;
-  __align__(16) float sum[WORDS];
+  auto load = [&](long long slot) {
+    Sums<WORDS> sums;
 #pragma unroll
-  for (int w = 0; w < WORDS; ++w) sum[w] = from[shares.first_slot * BM * BN + w * THREADS];
-#pragma unroll 8 / WORDS
-  for (long long part = shares.first + 1; part <= shares.last; ++part)
-#pragma unroll
-    for (int w = 0; w < WORDS; ++w) sum[w] += from[part * BM * BN + w * THREADS];
+    for (int w = 0; w < WORDS; ++w) sums.of[w] = from[slot * BM * BN + w * THREADS];
+    return sums;
+  };
+  Sums<WORDS> sum = load(shares.first_slot);
+  add_parts(sum, shares.last - shares.first, [&](int i) { return load(shares.first + 1ll + i); });
 
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + m * g.c0_row + n * g.c0_col;
   float* const c = C + batch_offset(g, g.c_batch, place.batch) + m * g.ldc + n;
 #pragma unroll
   for (int w = 0; w < WORDS; ++w) {
-    sum[w] *= g.alpha;
-    if (g.beta != 0.f && between(place.n, n + w, g.N)) sum[w] = fmaf(g.beta, c0[w * g.c0_col], sum[w]);
+    sum.of[w] *= g.alpha;
+    if (g.beta != 0.f && between(place.n, n + w, g.N)) sum.of[w] = fmaf(g.beta, c0[w * g.c0_col], sum.of[w]);
   }
   if (WORDS == 4 && n >= place.n && n + WORDS <= g.N && reinterpret_cast<unsigned long long>(c) % 16 == 0) {
-    *reinterpret_cast<float4*>(c) = *reinterpret_cast<const float4*>(sum);
+    *reinterpret_cast<Sums<WORDS>*>(c) = sum;
   } else {
 #pragma unroll
     for (int w = 0; w < WORDS; ++w)
-      if (between(place.n, n + w, g.N)) c[w] = sum[w];
+      if (between(place.n, n + w, g.N)) c[w] = sum.of[w];
   }
 }
 

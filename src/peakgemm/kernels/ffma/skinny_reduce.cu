@@ -5,6 +5,7 @@
 
 #include "common/dependents.cuh"
 #include "common/gemm.cuh"
+#include "common/parts.cuh"
 
 constexpr int BLOCK = 256;
 
@@ -16,15 +17,15 @@ ffma_skinny_reduce(const float* __restrict__ A, const float* __restrict__ B, con
   const int outputs = over(BLOCK, g.by_shared), turn = static_cast<int>(threadIdx.x) * g.shared / BLOCK;
   const long long total = static_cast<long long>(g.whole) * (BM * BN);
   const long long output = static_cast<long long>(blockIdx.x) * outputs + threadIdx.x - turn * outputs;
-  float sum = 0.f;
+  const int mine = turn < g.parts ? over(g.parts - 1 - turn, g.by_shared) + 1 : 0;  // parts
+  Sums<1> sum = {};
   previous_kernel_has_ended();
   if (output < total)
-#pragma unroll 8
-    for (int part = turn; part < g.parts; part += g.shared) sum += partial[part * total + output];
-  sums[threadIdx.x] = sum;
+    add_parts(sum, mine, [&](int i) { return Sums<1>{partial[(turn + static_cast<long long>(i) * g.shared) * total + output]}; });
+  sums[threadIdx.x] = sum.of[0];
   __syncthreads();
   if (turn || output >= total) return;
-  for (int other = 1; other < g.shared; ++other) sum += sums[other * outputs + threadIdx.x];
+  for (int other = 1; other < g.shared; ++other) sum.of[0] += sums[other * outputs + threadIdx.x];
 
   const int rows = SWAPPED ? g.N : g.M, columns = SWAPPED ? g.M : g.N;
   const int tile = static_cast<int>(output / (BM * BN)), e = static_cast<int>(output % (BM * BN));
@@ -32,7 +33,7 @@ ffma_skinny_reduce(const float* __restrict__ A, const float* __restrict__ B, con
   const int row = (tile - batch * down) * BM + (SWAPPED ? e % BM : e / BN), s = SWAPPED ? e / BM : e % BN;
   if (row >= rows || s >= columns) return;
   const long long m = SWAPPED ? s : row, n = SWAPPED ? row : s;
-  float v = g.alpha * sum;
+  float v = g.alpha * sum.of[0];
   if (g.beta != 0.f)
     v = fmaf(g.beta, C0[batch_offset(g, g.c0_batch, batch) + m * g.c0_row + n * g.c0_col], v);
   C[batch_offset(g, g.c_batch, batch) + m * g.ldc + n] = v;

@@ -29,6 +29,9 @@
 // A block has one tile at most: without a loop over more a kernel of small tiles begins and ends sooner (3.2 us instead
 // of 3.4 at 128, 10.1 instead of 10.3 at 512); large ones gain nothing and lose the copies ahead.
 constexpr bool ONCE = CLUSTER > 1 || VARIANT & 32;
+#ifndef PARTS  // or one of the parts of a tile's K
+#define PARTS 0
+#endif
 #include "common/pair.cuh"
 
 // Small tiles wait for the kernel before once they have their addresses: 0.3 us of 4 at 128. Large ones, whose code
@@ -38,8 +41,7 @@ constexpr bool LATE = BM * BN <= 64 * 128;
 constexpr bool CROWDED = REGISTERS && !TRANS_B && WIDTH_B == 1;
 // Copying warps form teams that take the tiles of K in turn: a warp asks for each of its words by an instruction, one after
 // the other and behind those of the computing warps, so that fewer warps with more words each keep more tiles under way. 127
-// takes 2.44 us by four teams of one warp, 2.56 by two, 2.70 by one; 255 3.82 by two, 3.88 by one; 1023 46.6 by one, 47.4 by
-// two. Only where registers allow.
+// takes 2.44 us by four teams of one warp, 2.56 by two, 2.70 by one; 1023 46.6 by one, 47.4 by two. Where registers allow.
 constexpr int TEAMS = 1 << (VARIANT >> 6), COPYING = PRODUCERS / TEAMS;
 static_assert(TEAMS <= STAGES && COPYING % 32 == 0, "a team is whole warps, and no stage ahead of the ring");
 // The k-steps that are unrolled: a loop of 20 or of 40 KB. A stage may hold more of them.
@@ -54,15 +56,19 @@ constexpr int TRANSPOSED = (TRANS_A ? 0 : BM) + (TRANS_B ? BN : 0);
 constexpr bool LINES = BK == 32 ? BM * BN <= 64 * 64 : BK == 16 && 32 * TRANSPOSED >= BM * BN;
 constexpr int LANES = !LINES ? 8 : SMALL && BK == 32 ? 32 : 16;
 static_assert(LANES <= (UNROLL < 8 ? 8 : UNROLL), "of each unrolled k-step it is known how rows have changed places");
-using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4, COPYING, LATE, LANES>;
-using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN, CROWDED ? 1 : 4, COPYING, LATE, LANES>;
-constexpr int STAGE = PanelA::FLOATS + PanelB::FLOATS;
-constexpr int COMPUTE = THREADS * SLICES;
-// Four slices of threads with 4 x 8 results: three loads for 32 FFMAs instead of two for 16, and fewer bank conflicts. 512
-// takes 8.22 us so, 8.50 by two slices of 4 x 4.
+// Four slices of 4 x 8 results a thread: three loads for 32 FFMAs, not two for 16. 512 takes 8.22 us so, 8.50 by two of 4 x 4.
 constexpr bool FOUR_WIDE = SLICES == 4 && TM == 4 && TN == 8;
 // 2 x 4 results a thread, in tiles of 16 rows: less for each of twice as many SMs. 128 takes 1.43 us by 16 x 16, 1.61 by 32 x 16.
 constexpr bool TWO_ROWS = TM == 2;
+// Sixteen bytes by way of L1: rows that lie across its lines take two thirds of the time. 500 takes 8.53 us so, 9.12 past it,
+// 100 1.50 and 1.57, 1024 46.1 and 46.6; other tiles gain nothing, or lose up to 3 % (16 x 32: 200 takes 2.75 us so, 2.70).
+constexpr bool VIA_L1 = FOUR_WIDE || (TWO_ROWS && BN == 16) || (SLICES == 2 && BM == 64 && BN == 128);
+// Half a line of each row of A a stage: L2 brings the other half with it. 100352 x 64 x 576 takes 166 us so, 172 without.
+constexpr bool WHOLE_LINES = BM == 128 && BN == 64 && BK == 16;
+using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4, COPYING, LATE, LANES, VIA_L1, WHOLE_LINES>;
+using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN, CROWDED ? 1 : 4, COPYING, LATE, LANES, VIA_L1>;
+constexpr int STAGE = PanelA::FLOATS + PanelB::FLOATS;
+constexpr int COMPUTE = THREADS * SLICES;
 // Which ask for their first tiles of K ahead (prefetch.cuh), and for how many. 128 takes 2.78 us so, 2.98 without, 512 9.42
 // and 9.62. Of blocks that go on to other tiles of C the code for copies comes out otherwise then: 1024 loses 1 %, but
 // 100352 x 64 x 576 takes 175.8 us instead of 179.5.
@@ -113,8 +119,7 @@ __device__ __forceinline__ auto& rows_of(Mixed& mixed, Plain& plain) {
   if constexpr (USED) return mixed;
   else return plain;
 }
-// Instructions that never run, between the loop that computes and the one that copies, so that they do not meet in the
-// instruction cache (sass/placement.py, which also says how many: tools/cubins.py).
+// Instructions that never run, which keep two loops apart in the instruction cache (sass/placement.py, tools/cubins.py).
 #ifndef PAD
 #define PAD 0
 #endif

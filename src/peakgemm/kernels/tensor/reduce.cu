@@ -6,6 +6,7 @@
 #include "common/narrow.cuh"
 #include "common/split_panel.cuh"
 #include "common/shares.cuh"
+#include "common/parts.cuh"
 #include "common/output.cuh"
 
 constexpr int ADDERS = 256;
@@ -24,12 +25,9 @@ tensor_reduce(const float* A, const float* B, const float* C0, float* C, char* w
   previous_kernel_has_ended();
   if (shares.whole || row >= out.rows || column >= out.columns) return;
   const float* const from = reinterpret_cast<const float*>(workspace + e.partial_offset) + at;
-  float4 sum = *reinterpret_cast<const float4*>(from + shares.first_slot * BM * BN);
-#pragma unroll 8
-  for (long long part = shares.first + 1; part <= shares.last; ++part) {
-    const float4 more = *reinterpret_cast<const float4*>(from + part * BM * BN);
-    sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
-  }
-  out.store(row, column, sum.x, sum.y);
-  out.store(TURNED ? row + 2 : row, TURNED ? column : column + 2, sum.z, sum.w);
+  auto load = [&](long long slot) { return *reinterpret_cast<const Sums<4>*>(from + slot * BM * BN); };
+  Sums<4> sum = load(shares.first_slot);
+  add_parts(sum, shares.last - shares.first, [&](int i) { return load(shares.first + 1ll + i); });
+  out.store(row, column, sum.of[0], sum.of[1]);
+  out.store(TURNED ? row + 2 : row, TURNED ? column : column + 2, sum.of[2], sum.of[3]);
 }

@@ -100,6 +100,13 @@ class AsyncReads:
         when = clocks.time["w"][unit]
         column = np.maximum(owner >> 5, 0) % clocks.across
         copied = clocks.lane["c"][unit] >= 0
+        # Mostly nothing is amiss, which is seen of all their warps at once, by what each of them knows.
+        least = clocks.clock[lanes >> 5].min(axis=0)
+        suspect = copied | ((owner >= 0) & (when > np.minimum(least[column], least[clocks.across + column])))
+        if "t" in clocks.lane:
+            suspect |= (clocks.lane["t"][unit] >= 0) & (least[clocks.column[unit]] < clocks.time["t"][unit])
+        if not suspect.any():
+            return
         for lane in lanes.tolist():
             row = clocks.clock[lane >> 5]
             flying = copied

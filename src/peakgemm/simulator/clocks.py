@@ -152,7 +152,6 @@ class Clocks:
         """A column more, of which no warp knows anything yet."""
         self.columns[key] = self.clock.shape[1]
         self.clock = np.pad(self.clock, ((0, 0), (0, 1)))
-        self.released = {known: np.pad(clock, (0, 1)) for known, clock in self.released.items()}
         return self.columns[key]
 
     def _fence(self, warps: NDArray[Any]) -> None:
@@ -167,17 +166,23 @@ class Clocks:
 
     def _release(self, key: Any, warps: NDArray[Any], beside: int = 0) -> None:
         """``beside``: how many blocks further the flag or mbarrier lies."""
-        for warp in warps:
-            known = self.released.setdefault((key, int(warp) // self.block + beside),
-                                             np.zeros(self.clock.shape[1], np.int64))
-            np.maximum(known, self.clock[warp], out=known)
+        for warp in warps.tolist():
+            clock, place = self.clock[warp], (key, warp // self.block + beside)
+            known = self.released.get(place)
+            if known is None:
+                self.released[place] = clock.copy()
+            else:
+                if len(known) < len(clock):  # from before a `new_column`
+                    known = self.released[place] = np.pad(known, (0, len(clock) - len(known)))
+                np.maximum(known, clock, out=known)
         self.clock[warps, self.own[warps]] += 1
 
     def _acquire(self, key: Any, warps: NDArray[Any]) -> None:
-        for warp in warps:
-            known = self.released.get((key, int(warp) // self.block))
+        for warp in warps.tolist():
+            known = self.released.get((key, warp // self.block))
             if known is not None:
-                np.maximum(self.clock[warp], known, out=self.clock[warp])
+                clock = self.clock[warp, :len(known)]
+                np.maximum(clock, known, out=clock)
 
     def _wait(self, lanes: LaneSet, keep: int) -> None:
         flying = np.flatnonzero(self.lane["c"] >= 0)
@@ -294,12 +299,12 @@ class Clocks:
             yield name, wrong
 
     def _flags(self, start: NDArray[Any], warp: NDArray[Any]) -> None:
-        pairs = np.unique(np.stack([start, warp], axis=1), axis=0)
+        pairs = np.unique(start * len(self.clock) + warp)
         if len(pairs) > 64:  # a histogram, not a flag
             return
-        for unit, one in pairs:
-            self._acquire(("flag", int(unit)), np.array([one]))
-            self._release(("flag", int(unit)), np.array([one]))
+        for unit, one in zip(*np.divmod(pairs, len(self.clock)), strict=True):
+            self._acquire(("flag", int(unit)), one[None])
+            self._release(("flag", int(unit)), one[None])
 
     def _report(self, name: str, wrong: NDArray[np.bool_], event: str, site: Any, lanes: LaneSet,
                 unit: NDArray[Any]) -> None:

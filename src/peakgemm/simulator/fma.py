@@ -160,7 +160,7 @@ def compile_run(fmas: Sequence[tuple[int, Source, Source, Source]], scratch: Scr
     return step
 
 
-def _again(chunk: _Chunk, rows: list[NDArray[Any]], wide: list[Any], addends: list[NDArray[Any]],
+def _again(chunk: _Chunk, rows: dict[int, NDArray[Any]], wide: list[Any], addends: list[NDArray[Any]],
            hit: NDArray[np.bool_]) -> None:
     for (i, a, b, _), (_, d) in zip(chunk.products, chunk.results, strict=False):
         lanes = np.flatnonzero(hit[i])

@@ -60,9 +60,9 @@ class Code:
         return self._end()
 
     @cached_property
-    def live(self) -> dict[str, list[int]]:
+    def live(self) -> dict[str, NDArray[Any]]:
         """The slots, by class, of the registers that are alive at its start."""
-        return self._live()
+        return {kind: np.array(slots, int) for kind, slots in self._live().items()}
 
 
 class Machine:

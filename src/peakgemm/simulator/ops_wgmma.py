@@ -131,7 +131,9 @@ class _Product:
 
     def _accumulators(self, group: Group) -> Array:
         """D as ``(warpgroups, 64, n)``."""
-        stack = np.stack([np.broadcast_to(get(group), (group.lanes.n,)) for get in self.d_get], axis=1)
+        stack = np.empty((group.lanes.n, len(self.d_get)), np.float32)
+        for number, get in enumerate(self.d_get):
+            stack[:, number] = get(group)
         # lane (4 r + c) of a warp has rows r and r + 8, columns 2 c and 2 c + 1 of every eight
         table = stack.reshape(-1, WARPS, 8, 4, self.n // 8, 2, 2).transpose(0, 1, 5, 2, 4, 3, 6)
         return np.asarray(table.reshape(-1, ROWS, self.n).astype(np.float64))

@@ -58,7 +58,7 @@ def test_fma_run_with_dependences():
     rng = np.random.default_rng(5)
     slots, n = 90, 64
     group = Group(LaneSet(np.arange(n), 64), {"p": 0, "h": 0, "r": slots, "d": 0})
-    rows = group.rows["f32"]
+    rows = [group.rows["f32"][slot] for slot in range(slots)]
     for row in rows:
         row[:] = rng.standard_normal(n)
     want = [row.copy() for row in rows]

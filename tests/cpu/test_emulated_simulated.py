@@ -29,7 +29,9 @@ from peakgemm.kernels.schemes import (
     target,
 )
 from peakgemm.problem import Batch, Problem
-from peakgemm.simulator.emulated import run_emulated
+from peakgemm.simulator import launch
+from peakgemm.simulator.emulated import run_counted, run_emulated
+from peakgemm.simulator.floats import fma32
 from peakgemm.simulator.launch import run
 
 SEED = 7
@@ -45,6 +47,13 @@ KERNELS = {**PRODUCTS, **dict.fromkeys(CONFIGS, FUSED), "64 rows": PRODUCTS["fp1
            **dict.fromkeys(("small", "small of 16", "small of 32"), SMALL_BLOCKS)}
 
 
+@pytest.fixture(autouse=True)
+def many_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten blocks of these kernels run together, not two, in two thirds of the time: what a kernel of hundreds of
+    registers has in the processor's cache matters less than how many lanes there are for each call of NumPy."""
+    monkeypatch.setattr(launch, "LEAST", 4096)
+
+
 def normal(*shape: int, seed: int = SEED) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
@@ -58,6 +67,47 @@ def product(name: str, problem: Problem, a: Any, b: Any, c: Any, c0: Any = None,
     for report in reports:
         assert not report.faults, report.faults[:3]
     return rerouted
+
+
+def products(name: str, a: Any, b: Any, *, trans_a: bool = False, apart: int = 0, **kw: Any) -> tuple[Any, list[int]]:
+    """C of several cases, computed as a batch, each with four SMs; and how many half tiles of each were rerouted.
+
+    ``apart``: elements, NaN, between one A and the next. Every check of the simulator has to be silent. Kernels that
+    read panels count all cases together: which half tiles they reroute is seen in their bits, which FFMAs alone make.
+    """
+    kernel, (cases, m, k), n = KERNELS[name], a.shape, b.shape[2]
+    config = CONFIGS.get(name, kernel.default)
+    config = replace(config, **kw | {"variant": kw.get("variant", 0) | config.variant})
+    memory, c = np.full(cases * (m * k + apart) - apart, np.nan, np.float32), np.full((cases, m, n), np.nan, np.float32)
+    for case in range(cases):
+        begin = case * (m * k + apart)
+        memory[begin:begin + m * k] = (a[case].T if trans_a else a[case]).ravel()
+    batch = Batch.merged((cases,), (m * k + apart,), (k * n,), (m * n,), (m * n,))
+    problem = Problem(m, n, k, m if trans_a else k, n, n, trans_a=trans_a, batch=batch)
+    reports, counters = run_counted(kernel, config, problem, memory, np.ascontiguousarray(b), c, sm_count=4 * cases)
+    for report in reports:
+        assert not report.faults, report.faults[:3]
+    if len(counters) > 1:
+        return c, counters.reshape(cases, -1).sum(axis=1).tolist()
+    alike = (c == ffmas(a, b))
+    rerouted = [sum(bool(alike[case, i:i + 64, j:j + config.bn].all() and c[case, i:i + 64, j:j + config.bn].any())
+                    for i in range(0, m, 64) for j in range(0, n, config.bn)) for case in range(cases)]
+    assert counters.tolist() == [sum(rerouted)]
+    return c, rerouted
+
+
+def ffmas(a: Any, b: Any) -> Any:
+    """What ieee_tile.cuh computes, to the bit: FFMAs of 32 k-steps, added up with compensation."""
+    total = excess = np.zeros((*a.shape[:2], b.shape[2]), np.float32)
+    with np.errstate(all="ignore"):
+        for start in range(0, a.shape[2], 32):
+            part = np.zeros_like(total)
+            for step in range(start, min(start + 32, a.shape[2])):
+                part = fma32(a[:, :, step, None], b[:, None, step], part)
+            following = part - excess
+            before, total = total, total + following
+            excess = np.where(np.isfinite(total), total - before - following, np.float32(0))
+    return total
 
 
 def within(got: Any, a: Any, b: Any, units: float = 3.0) -> None:
@@ -137,13 +187,14 @@ def test_what_the_guard_reroutes(name: str) -> None:
     """Infinities, few terms and spans beyond the split's reach: those half tiles come out as IEEE's."""
     columns = 64 if name in ("fused", "narrow") else 128
     m, n, k, across = 130, columns + 2, 64, 2
-    b = normal(k, n, seed=1)
     # A row with few terms, or of too large a span, is refused in its half tile; both halves are for an infinity in one,
     # but for those who split rows for their own half alone. A tiny element does no harm where the others make the sums.
     own = KERNELS[name] in (FUSED, STREAMED)
-    for planted, rerouted in (("infinity", across if own else 2 * across), ("identity", across), ("huge", 3 * across),
-                              ("tiny", 0), ("span", across)):
-        a = normal(m, k)
+    cases = {"infinity": across if own else 2 * across, "identity": across, "huge": 3 * across, "tiny": 0,
+             "span": across}
+    operands = {}
+    for planted in cases:
+        a, b = normal(m, k), normal(k, n, seed=1)
         if planted == "infinity":
             a[3, 5] = np.inf
         elif planted == "identity":
@@ -155,12 +206,14 @@ def test_what_the_guard_reroutes(name: str) -> None:
             a[3, 5], b[5] = 1.0, 0.0
         else:
             a *= np.float32(2.0**99)
-            b = normal(k, n, seed=1) * np.float32(2.0**20)
-        c = np.full((m, n), np.nan, np.float32)
-        assert product(name, Problem.contiguous(m, n, k), a, b, c) == rerouted, planted
-        with np.errstate(all="ignore"):
-            want = a.astype(np.float64) @ b
+            b *= np.float32(2.0**20)
+        operands[planted] = a, b
+    every_c, rerouted = products(name, *(np.stack(x) for x in zip(*operands.values(), strict=True)))
+    assert dict(zip(cases, rerouted, strict=True)) == cases
+    for (planted, (a, b)), c in zip(operands.items(), every_c, strict=True):
         if planted == "infinity":
+            with np.errstate(all="ignore"):
+                want = a.astype(np.float64) @ b
             assert np.isinf(c[3]).all() and (c[3] == want[3]).all()
             within(np.delete(c, 3, 0), np.delete(a, 3, 0), b, 8)
         elif planted == "identity":
@@ -169,17 +222,18 @@ def test_what_the_guard_reroutes(name: str) -> None:
             within(c, a, b, 16)
 
 
-@pytest.mark.parametrize("column", [7, 39, 71, 103])
 @pytest.mark.parametrize(("name", "variant"), [("streamed", 0), ("streamed", TWICE), ("streamed", FOUR_TIMES),
                                                ("tall", 0)])
-def test_every_strip_of_columns_is_asked(name: str, variant: int, column: int) -> None:
+def test_every_strip_of_columns_is_asked(name: str, variant: int) -> None:
     """The only large element of a row meets a zero in one column, wherever that is."""
-    m, n, k = 64, 128, 64
-    a, b, c = normal(m, k), normal(k, n, seed=1), np.full((m, n), np.nan, np.float32)
-    a[3] *= 2.0**-30
-    a[3, 5], b[5, column] = 1.0, 0.0
-    assert product(name, Problem.contiguous(m, n, k), a, b, c, variant=variant) == 1
-    within(c, a, b, 8)
+    m, n, k, columns = 64, 128, 64, (7, 39, 71, 103)
+    a, b = np.stack([normal(m, k)] * len(columns)), np.stack([normal(k, n, seed=1)] * len(columns))
+    a[:, 3] *= 2.0**-30
+    a[:, 3, 5], b[range(len(columns)), 5, columns] = 1.0, 0.0
+    c, rerouted = products(name, a, b, variant=variant)
+    assert dict(zip(columns, rerouted, strict=True)) == dict.fromkeys(columns, 1)
+    for case in zip(c, a, b, strict=True):
+        within(*case, 8)
 
 
 @pytest.mark.parametrize(("name", "variant"), [("streamed", 0), ("streamed", TWICE), ("streamed", FOUR_TIMES),
@@ -207,20 +261,21 @@ def test_rows_of_elements_that_lose_bits(name: str, planted: str) -> None:
     """Four large elements of each chunk of a row, and all others far smaller, in every row of an operand: no matter as
     long as the large ones meet something, a half tile by FFMAs where they meet zeros."""
     m, n, k = 60, 64, 128
-    layout = "TN" if name == "narrow" else "NN"
-    for orders, met, rows, rerouted in ((20, False, slice(None), 0), (32, True, slice(None), 0),
-                                        (32, False, slice(5, 6), 1), (32, True, slice(5, 6), 0)):
+    cases = {(20, False, "all"): 0, (32, True, "all"): 0, (32, False, "one"): 1, (32, True, "one"): 0}
+    operands = []
+    for orders, met, which in cases:
+        rows = slice(None) if which == "all" else slice(5, 6)
         x, y = normal(m, k), normal(k, n, seed=1)
         x[rows] = np.random.default_rng(SEED).uniform(1, 2, x[rows].shape) * 2.0**-orders
         x[rows, ::16] = 1.5
         if not met:
             y[::16] = 0
-        a, b = (x, y) if planted == "a" else (y.T.copy(), x.T.copy())
-        stored = a.T.copy() if layout == "TN" else a
-        c = np.full((a.shape[0], b.shape[1]), np.nan, np.float32)
-        problem = Problem(*c.shape, k, stored.shape[1], b.shape[1], c.shape[1], trans_a=layout == "TN")
-        assert product(name, problem, stored, b, c) == rerouted, (orders, met, rows)
-        within(c, a, b, 8)  # eight products make some of the sums, and whatever is promised for few
+        operands.append((x, y) if planted == "a" else (y.T, x.T))
+    a, b = (np.stack(x) for x in zip(*operands, strict=True))
+    c, rerouted = products(name, a, b, trans_a=name == "narrow")
+    assert dict(zip(cases, rerouted, strict=True)) == cases
+    for case in zip(c, a, b, strict=True):
+        within(*case, 8)  # eight products make some of the sums, and whatever is promised for few
 
 
 @pytest.mark.parametrize(("name", "planted", "k", "variant"), [
@@ -329,19 +384,28 @@ def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
 def test_the_guard_where_blocks_share_k(name: str) -> None:
     """A part of K by FFMAs and the others not; a row with few terms in each part is judged by all of K."""
     m, n, k = 64, 64, 200
-    b = normal(k, n, seed=1)
-    for planted in ("infinity", "span", "few", "enough"):
-        a, rerouted = normal(m, k), int(planted != "enough")  # of the lower half tile there are no rows
+    panels = name in ("fp16x3", "64 rows")
+    # Of the lower half tile there are no rows. A span is there in each part but the last, and who looks at panels
+    # counts parts.
+    cases, operands = {"infinity": 1, "span": 3 if panels else 1, "few": 1, "enough": 0}, {}
+    for planted in cases:
+        a, b = normal(m, k), normal(k, n, seed=1)
         if planted == "infinity":
             a[3, 5] = np.inf
-        elif planted == "span":  # in each part but the last, and who looks at panels counts parts
-            rerouted = 3 if name in ("fp16x3", "64 rows") else 1
+        elif planted == "span":
             a[3] *= 2.0**-30
             a[3, ::25], b[::25] = 1, 0
         else:  # fewer than 32 in each of four parts, 20 or 100 in all
             a[3, np.arange(k) % (10 if planted == "few" else 2) > 0] = 0
-        c = np.full((m, n), np.nan, np.float32)
-        assert product(name, Problem.contiguous(m, n, k), a, b, c, split=4) == rerouted, planted
+        operands[planted] = a, b
+    if panels:  # of which one counter tells, and of parts no bits of C
+        every_c = [np.full((m, n), np.nan, np.float32) for _ in cases]
+        rerouted = [product(name, Problem.contiguous(m, n, k), *operands[planted], c, split=4)
+                    for planted, c in zip(cases, every_c, strict=True)]
+    else:
+        every_c, rerouted = products(name, *(np.stack(x) for x in zip(*operands.values(), strict=True)), split=4)
+    assert dict(zip(cases, rerouted, strict=True)) == cases
+    for (planted, (a, b)), c in zip(operands.items(), every_c, strict=True):
         if planted == "infinity":
             assert (c[3] == np.copysign(np.inf, b[5])).all()
             a, c = np.delete(a, 3, 0), np.delete(c, 3, 0)
@@ -362,21 +426,24 @@ def test_magnitudes_that_change_along_k(name: str) -> None:
     within(c, a, b)
 
 
-@pytest.mark.parametrize(("name", "orders", "rerouted"), [
-    ("streamed", (-4, 27, -4, 10), 0), ("streamed", (0, 31, 0, -31), 1), ("streamed", (None, -36, 0), 1),
-    ("tall", (-4, 27, -4, 10), 0), ("tall", (0, 31, 0, -31), 1),
-    *(("narrow", *case) for case in (
-        ((0, 16, -16), 0), ((-4, 27, -4, 10), 0), ((0, 30, -30), 1), ((0, 25, -8), 1), ((0, 31, 0, -31), 1),
-        ((0, -32, 32), 1), ((None, -36, -30), 0), ((None, None, 40), 0), ((None, -36, 0), 1)))])
-def test_a_row_whose_scales_lie_far_apart(name: str, orders: tuple[int | None, ...], rerouted: int) -> None:
+@pytest.mark.parametrize(("name", "cases"), [
+    ("streamed", {(-4, 27, -4, 10): 0, (0, 31, 0, -31): 1}), ("streamed", {(None, -36, 0): 1}),
+    ("tall", {(-4, 27, -4, 10): 0, (0, 31, 0, -31): 1}),
+    ("narrow", {(-4, 27, -4, 10): 0, (0, 31, 0, -31): 1}),
+    ("narrow", {(0, 16, -16): 0, (0, 30, -30): 1, (0, 25, -8): 1, (0, -32, 32): 1, (None, -36, -30): 0,
+                (None, None, 40): 0, (None, -36, 0): 1})])
+def test_a_row_whose_scales_lie_far_apart(name: str, cases: dict[tuple[int | None, ...], int]) -> None:
     """By how many binary orders its chunks differ (None: zeros); beyond 32 sums could leave FP32's range."""
-    m, n, k = 64, 64, 64 * len(orders)
-    a, b = np.random.default_rng(SEED).uniform(1, 2, (m, k)).astype(np.float32), normal(k, n, seed=1)
-    a[5] *= np.repeat([0 if order is None else 2.0**order for order in orders], 64)
-    for scale in (1.0, 2.0**45):
-        c = np.full((m, n), np.nan, np.float32)
-        assert product(name, Problem.contiguous(m, n, k), a, b * np.float32(scale), c) == rerouted
-        within(c, a, b * np.float32(scale), 16)
+    m, n, k = 64, 64, 64 * len(next(iter(cases)))
+    want = {(orders, scale): rerouted for orders, rerouted in cases.items() for scale in (1.0, 2.0**45)}
+    a = np.stack([np.random.default_rng(SEED).uniform(1, 2, (m, k)).astype(np.float32)] * len(want))
+    b = np.stack([normal(k, n, seed=1) * np.float32(scale) for _, scale in want])
+    for case, (orders, _) in enumerate(want):
+        a[case, 5] *= np.repeat([0 if order is None else 2.0**order for order in orders], 64)
+    c, rerouted = products(name, a, b)
+    assert dict(zip(want, rerouted, strict=True)) == want
+    for each in zip(c, a, b, strict=True):
+        within(*each, 16)
 
 
 @pytest.mark.parametrize("layout", ["NN", "TN"])
@@ -404,15 +471,18 @@ def test_the_next_row_past_the_end_of_k(name: str, k: int) -> None:
     """Rows that lie close together are copied on into the next one: neither its zeros nor its elements count for the
     row before, and an infinity at the head of a tile does no harm to the last row of the tile before."""
     m, n = 140, 64
-    for planted in ("nothing", "few", "enough", "infinity"):
-        a, b, c = normal(m, k), normal(k, n, seed=1), np.full((m, n), np.nan, np.float32)
+    # The half tile above an infinity has copied it: it comes out by FFMAs, and right.
+    cases = {"nothing": 0, "few": 1, "enough": 0, "infinity": 2}
+    every_a, b = np.stack([normal(m, k)] * len(cases)), normal(k, n, seed=1)
+    for planted, a in zip(cases, every_a, strict=True):
         if planted in ("few", "enough"):
             a[5, 10 if planted == "few" else 40:] = 0
         elif planted == "infinity":
             a[128, 0] = np.inf
-        rerouted = product(name, Problem.contiguous(m, n, k), a, b, c)
-        # The half tile above an infinity has copied it: it comes out by FFMAs, and right.
-        assert rerouted == {"nothing": 0, "few": 1, "enough": 0, "infinity": 2}[planted]
+    # NaN behind each last row but the last one, behind which there is no memory
+    every_c, rerouted = products(name, every_a, np.stack([b] * len(cases)), apart=4)
+    assert dict(zip(cases, rerouted, strict=True)) == cases
+    for a, c in zip(every_a, every_c, strict=True):
         finite = np.isfinite(a).all(1)
         within(c[finite], a[finite], b, 8)
         assert (c[~finite] == np.copysign(np.inf, b[0])).all()

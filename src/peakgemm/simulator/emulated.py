@@ -27,8 +27,15 @@ from .report import Report
 
 
 def run_emulated(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any],
-                 c0: NDArray[Any] | None = None, *, arch: str = "sm_90", sm_count: int = 4, checks: bool = True,
-                 max_steps: int = 50_000_000) -> tuple[list[Report], int]:
+                 c0: NDArray[Any] | None = None, **options: Any) -> tuple[list[Report], int]:
+    """As `run_counted`, but the half tiles that the guard rerouted to FFMA in sum."""
+    reports, counters = run_counted(kernel, config, problem, a, b, c, c0, **options)
+    return reports, int(counters.sum())
+
+
+def run_counted(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any],
+                c0: NDArray[Any] | None = None, *, arch: str = "sm_90", sm_count: int = 4, checks: bool = True,
+                max_steps: int = 50_000_000) -> tuple[list[Report], NDArray[np.int32]]:
     """``C = alpha op(A) op(B) + beta C0`` by a scheme, simulated; ``c`` is updated in place.
 
     Args:
@@ -39,7 +46,8 @@ def run_emulated(kernel: Kernel, config: Config, problem: Problem, a: NDArray[An
         checks, max_steps: as in `peakgemm.simulator.run`.
 
     Returns:
-        The reports of the launches, and how many half tiles the guard rerouted to FFMA.
+        The reports of the launches, and the counters of half tiles that the guard rerouted to FFMA: a mark for each of
+        every tile, those of a product of a batch together, or of kernels that read panels one counter for all.
 
     Raises:
         InvalidValue: no tensor-core kernel, or a config that is not valid.
@@ -63,4 +71,4 @@ def run_emulated(kernel: Kernel, config: Config, problem: Problem, a: NDArray[An
     reports = [run(recipe.make("ptx"), grid=blocks, block=threads, arch=target(arch), args=args, shared_bytes=shared,
                    checks=checks, max_steps=max_steps) for recipe, blocks, threads, shared in passes]
     offset, count = plan.counters
-    return reports, int(workspace.view(np.int32)[offset // 4:offset // 4 + count].sum())
+    return reports, workspace.view(np.int32)[offset // 4:offset // 4 + count]

@@ -9,7 +9,6 @@ between what it reads and what it writes.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .ptx import BYTES, Instruction, Kernel, Mem, Operand, Pair, PtxError, Reg, Sym, Vec
@@ -204,16 +203,17 @@ def _allocate(kernel: Kernel, flow: list[Flow],
     first: dict[str, int] = {}
     last: dict[str, int] = {}
 
-    def touch(names: Iterable[str], position: int) -> None:  # positions never fall
-        for name in names:
-            first.setdefault(name, position)
-            last[name] = position
+    def touch(names: set[str], position: int) -> None:  # positions never fall
+        first.update(dict.fromkeys(names.difference(first), position))
+        last.update(dict.fromkeys(names, position))
 
     for block in blocks:
         touch(block.live_in, block.start)
         for position in range(block.start, block.end):
-            touch(flow[position][0], position)
-            touch(flow[position][1], position)
+            for names in flow[position]:
+                for name in names:
+                    first.setdefault(name, position)
+                    last[name] = position
         touch(block.live_out, block.end)
     slot: dict[str, tuple[str, int]] = {}
     slots = {"p": 0, "h": 0, "r": 0, "d": 0}

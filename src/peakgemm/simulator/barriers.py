@@ -161,7 +161,7 @@ class Barriers:
             going = group
         else:
             slots, live = batch.machine.program.slots, batch.machine.code[waiter.following].live
-            answered = {kind: list(range(n)) for kind, n in slots.items()} if waiter.vote is not None else live
+            answered = {kind: np.arange(n) for kind, n in slots.items()} if waiter.vote is not None else live
             lanes, chosen = batch.pool.subset(group.lanes, mask)
             going = group.take(chosen, lanes, slots, answered)
             lanes, rest = batch.pool.subset(group.lanes, ~mask)

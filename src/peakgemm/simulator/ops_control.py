@@ -219,13 +219,13 @@ def _barrier(b: Build, ins: Instruction, following: int) -> End:
             if not mask.all():
                 _split(b, group, ~mask, following)
                 lanes, chosen = batch.pool.subset(group.lanes, mask)
-                every = {kind: list(range(n)) for kind, n in b.program.slots.items()}
+                every = {kind: np.arange(n) for kind, n in b.program.slots.items()}
                 group = group.take(chosen, lanes, b.program.slots, every)
         ids = np.broadcast_to(np.asarray(get_id(group)), (group.lanes.n,))
         counts = None if get_count is None else np.broadcast_to(np.asarray(get_count(group)), (group.lanes.n,))
         if (ids != ids[0]).any() or (counts is not None and (counts != counts[0]).any()):
             wide = ids.astype(np.int64) << 32 | (0 if counts is None else counts.astype(np.int64))
-            every = {kind: list(range(n)) for kind, n in b.program.slots.items()}
+            every = {kind: np.arange(n) for kind, n in b.program.slots.items()}
             for value in np.unique(wide):
                 lanes, chosen = batch.pool.subset(group.lanes, wide == value)
                 part = group.take(chosen, lanes, b.program.slots, every)

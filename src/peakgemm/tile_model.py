@@ -134,7 +134,8 @@ _WAITED = 0.30          # of a step's time, for each that the last turn of slice
 # Where the last wave leaves an SM fewer blocks of four warps that multiply than it has room for, these do not run as
 # much faster: their time by the blocks missing, to this power, in the only wave and after others.
 _LONELY = 0.17, 0.88
-_REDUCE_US = -0.30      # a second kernel, less the end of a tile that its own blocks make
+_REDUCE_US = -0.30      # a second kernel, less the end of a tile that its own blocks make,
+_RANGES_US = 0.09       # and where ranges of k-steps end anywhere: 448 x 1288 x 108 takes 9.5 us by those, 8.0 without
 _PAIR_US = 0.40         # two blocks wait for each other and add up
 _ALONE_US = 1.075       # less, where a block of a small tile knows that it has one alone,
 _EARLY_US = 0.050       # more of it with 16 results a thread at most, whose end is found early,
@@ -214,7 +215,7 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     if pieces:
         each = pieces / (tiles % slots if config.split == 0 else tiles)  # partial sums of one result
         moved = 2 * FLOAT * pieces * config.bm * config.bn
-        besides = _REDUCE_US + _PART_US * each + moved / (bandwidth * _in_l2(config))
+        besides = (_REDUCE_US if config.split else _RANGES_US) + _PART_US * each + moved / (bandwidth * _in_l2(config))
     elif config.cluster > 1:
         besides = _PAIR_US
     elif config.variant & ONCE:

@@ -118,6 +118,9 @@ _PARTS: dict[Config, _Parts] = {
 }
 _PARTS_OF_K = 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24
 _STEPS_OF_A_PART = range(3, 41)  # what was measured
+# Not of so few steps where tiles of 16 x 16 are so many of the SMs: 128 x 128 x 1024 takes 3.87 us whole and 4.19 in
+# two parts, 138 x 138 x 1014 5.00 and 5.25; but 256 x 36 x 852, 48 of them, 3.96 and 3.79.
+_WHOLE_STEPS, _WHOLE_TILES = 32, 0.45
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
@@ -126,6 +129,7 @@ _START_US = 2.16        # launch and first tiles
 _STORED_PER_US = 1599   # results that leave an SM, for each of its warps that store,
 _BY_PAIRS = 2           # and times that, where they pass shared memory in pairs (wide thread tiles)
 _TURNOVER = 1.25        # steps of BK, in time, from a block's tile to its next
+_LATER_STEP = 0.85      # of the time of a step that the ring holds, for others of a tile of 16 rows
 _SLICE_US = 0.230       # of the end of a tile, for each slice whose sums are added to another's,
 _TOGETHER_US = 0.104    # and where all threads of the block do that together, for 16 results of each;
 _GOES_ON_US = 0.15      # before a next tile these wait for each other once more
@@ -183,7 +187,8 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     pieces = 0  # partial sums of tiles
 
     def in_turns(steps: int) -> float:
-        return steps + _WAITED * (-steps % config.slices)
+        sooner = (1 - _LATER_STEP) * max(steps - config.stages, 0) if two_rows(config) else 0.0
+        return steps + _WAITED * (-steps % config.slices) - sooner
 
     if config.split == 0:
         shared = tiles % slots
@@ -286,13 +291,19 @@ def _two_rows_pay(config: Config, tiles: int, k: int, sm_count: int) -> bool:
             and tiles <= sm_count * (_CROWDED if crowded else 1))
 
 
+def _whole_tiles_pay(p: Problem, steps: int, sm_count: int) -> bool:
+    """Whether blocks with all of K, of tiles of 16 x 16, are so many that parts are there no sooner."""
+    tiles = -(-p.m // 16) * -(-p.n // 16) * max(p.batch.count, 1)
+    return steps <= _WHOLE_STEPS and _WHOLE_TILES * sm_count < tiles <= sm_count
+
+
 def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
     """The ways of ``config`` to cut the work: tiles whole, or their k-steps shared."""
     slots = sm_count * config.min_blocks
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     steps = -(-problem.k // config.bk)
     if config.variant & ONCE:
-        if config in _PARTS:
+        if config in _PARTS and not _whole_tiles_pay(problem, steps, sm_count):
             yield from (sharing(config, parts) for parts in _PARTS_OF_K
                         if tiles * parts <= sm_count and -(-steps // parts) in _STEPS_OF_A_PART)
         if two_rows(config):

@@ -278,6 +278,8 @@ NARROW_SQUARE = Config(32, 32, 32, 4, 4, stages=8, fragments=2, raster=4, produc
                        variant=1 + TEAMS + ONCE)
 WIDER = Config(32, 64, 32, 4, 8, stages=8, fragments=2, raster=4, producers=128, slices=4,
                variant=3 + TEAMS + ONCE + SHORT)
+PART = Config(16, 16, 32, 2, 4, stages=12, fragments=2, raster=8, producers=128, slices=4,
+              variant=4 + TEAMS + ONCE + CARRY)
 NARROW = Config(32, 16, 32, 4, 4, stages=4, fragments=2, raster=4, producers=128, slices=2, variant=1 + TEAMS + ONCE)
 
 
@@ -293,6 +295,42 @@ def test_blocks_with_one_tile(config: Config) -> None:
     multiply(Case(33, 34, 0, config=config))
     multiply(Case(33, 34, 9, alpha=0.0, poison="ab", config=config))
     multiply(Case(33, 34, 9, beta=0.0, poison="c", integers=True, config=config))
+
+
+@pytest.mark.parametrize("split", [2, 5, 9, 12])
+@pytest.mark.parametrize("config", [PART, replace(PART, stages=16, variant=4 + 2 * TEAMS + ONCE + CARRY),
+                                    replace(NARROW_SQUARE, variant=6 + TEAMS + ONCE)], ids=Config.label)
+def test_blocks_with_one_part_of_a_tiles_k(config: Config, split: int) -> None:
+    """Parts that K does not divide evenly into, more of them than it has steps, and K of none; what adds them up asks
+    for eight at once, and has fewer left, or one more."""
+    for layout, k, batch in (("NN", 449, ()), ("TT", 70, (2,))):
+        _, reports = multiply(Case(35, 39, k, layout, pad=3, shift=1, config=replace(config, split=split), batch=batch))
+        assert len(reports) == 2
+    _, reports = multiply(Case(35, 39, 31, "TN", integers=True, config=replace(config, split=split)))
+    assert len(reports) == 1  # a K of one step has no parts
+    multiply(Case(33, 34, 0, config=replace(config, split=split)))
+
+
+@pytest.mark.parametrize("split", [2, 8, 9, 10, 18])
+@pytest.mark.parametrize("size", [20, 130])
+def test_parts_are_added_up_in_their_order(split: int, size: int) -> None:
+    """By single words where there are few results, else by quads: the bits of one sum after the other."""
+    m, n, k = size, 40, 8 * split
+    config = replace(SMALL, split=split)
+    rng = np.random.default_rng(split)
+    a, b = rng.standard_normal((m, k)).astype("f4"), rng.standard_normal((k, n)).astype("f4")
+    got, alone = np.full((m, n), np.nan, "f4"), np.full((split, m, n), np.nan, "f4")
+    sms = 40 if size > 100 else 132
+    problem = Problem.contiguous(m, n, k)
+    plan = schedule(config, problem, sms)
+    assert (plan.reduce_blocks == plan.shared * config.tm * config.tn) == (size < 100)
+    run_library(SPECIALISED, config, problem, a, b, got, sm_count=sms)
+    each = Problem(m, n, 8, k, n, n, batch=Batch((split,), (8,), (8 * n,), (m * n,), (m * n,)))
+    run_library(SPECIALISED, SMALL, each, a, b, alone, sm_count=132)
+    want = alone[0]
+    for part in alone[1:]:
+        want = want + part
+    assert got.tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize(("layout", "k", "shift"), [("NN", 96, 0), ("NT", 133, 1), ("TN", 256, 1), ("TT", 90, 0)])
@@ -493,15 +531,26 @@ def test_pairs_and_blocks_alone_are_chosen_where_they_pay() -> None:
 
 
 def test_tiles_of_16_rows_have_the_stages_that_k_wants() -> None:
-    tiles = {k: choose(Problem.contiguous(100, 60, k), "sm_90", 132).config for k in (32, 64, 128, 192, 256, 1500)}
+    tiles = {k: choose(Problem.contiguous(100, 60, k), "sm_90", 132).config for k in (32, 64, 128, 192, 256)}
     assert {k: (tile.bm, tile.stages) for k, tile in tiles.items()} == {
-        32: (16, 8), 64: (16, 8), 128: (16, 8), 192: (16, 12), 256: (16, 16), 1500: (32, 8)}
+        32: (16, 8), 64: (16, 8), 128: (16, 8), 192: (16, 12), 256: (16, 16)}
     with_care = {size: accurate(Problem.contiguous(size, size, size), "sm_90", 132, "").config
                  for size in (63, 64, 127, 128)}
     assert all(two_rows(tile) and tile.variant & SHORT == CARRY for tile in with_care.values())  # sixteen sums
     squares = (accurate(Problem.contiguous(size, size, size), "sm_90", 132, "").config for size in (255, 256, 320))
     assert dict(zip((255, 256, 320), ((tile.slices, tile.variant & 24) for tile in squares), strict=True)) == {
         255: (2, 24), 256: (2, 24), 320: (2, 16)}
+
+
+def test_a_long_k_of_small_tiles_is_cut_in_parts() -> None:
+    """No more of them than SMs, and none of more steps than were measured."""
+    for m, n, k, tile in ((100, 60, 1500, 16), (32, 32, 2048, 16), (25, 26, 1385, 16), (100, 100, 1500, 32)):
+        chosen = choose(Problem.contiguous(m, n, k), "sm_90", 132).config
+        assert chosen.bm == tile and chosen.split > 1 and chosen.variant & ONCE
+        assert chosen.split * -(-m // tile) * -(-n // tile) <= 132
+    for m, n, k in ((64, 64, 512), (64, 64, 65536), (128, 128, 1024)):
+        config = choose(Problem.contiguous(m, n, k), "sm_90", 132).config
+        assert config.split == 1 or not config.variant & ONCE
 
 
 @pytest.mark.parametrize("m", [20, 64, 127, 300, 512])

@@ -1,4 +1,4 @@
-"""Shared by tests of the compiler and of its cache."""
+"""Shared by tests of the compiler and of its cache, and by those of large kernels on the simulator."""
 
 from __future__ import annotations
 
@@ -31,3 +31,10 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     monkeypatch.setattr(cuda.core, "Program", Program)
     return seen
+
+
+@pytest.fixture
+def many_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four times as many blocks of large kernels run together, in two thirds of the time: what a kernel of hundreds of
+    registers has in the processor's cache matters less than how many lanes there are for each call of NumPy."""
+    monkeypatch.setattr("peakgemm.simulator.launch.LEAST", 4096)

@@ -29,7 +29,6 @@ from peakgemm.kernels.schemes import (
     target,
 )
 from peakgemm.problem import Batch, Problem
-from peakgemm.simulator import launch
 from peakgemm.simulator.emulated import run_counted, run_emulated
 from peakgemm.simulator.floats import fma32
 from peakgemm.simulator.launch import run
@@ -47,11 +46,7 @@ KERNELS = {**PRODUCTS, **dict.fromkeys(CONFIGS, FUSED), "64 rows": PRODUCTS["fp1
            **dict.fromkeys(("small", "small of 16", "small of 32"), SMALL_BLOCKS)}
 
 
-@pytest.fixture(autouse=True)
-def many_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten blocks of these kernels run together, not two, in two thirds of the time: what a kernel of hundreds of
-    registers has in the processor's cache matters less than how many lanes there are for each call of NumPy."""
-    monkeypatch.setattr(launch, "LEAST", 4096)
+pytestmark = pytest.mark.usefixtures("many_lanes")
 
 
 def normal(*shape: int, seed: int = SEED) -> Any:

@@ -13,6 +13,8 @@ from peakgemm.kernels.schemes import SMALL_BLOCKS, small_blocks
 from peakgemm.problem import Batch, Problem
 from peakgemm.simulator.emulated import run_emulated
 
+pytestmark = pytest.mark.usefixtures("many_lanes")
+
 CONFIGS = {"64": small_blocks(64), "32": small_blocks(32), "16": small_blocks(16),
            "16 turned": replace(small_blocks(16), variant=TURNED)}
 

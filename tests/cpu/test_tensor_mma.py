@@ -25,6 +25,8 @@ from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
 from peakgemm.runtime.source import KERNELS, assemble
 from peakgemm.simulator import Report, run
 
+pytestmark = pytest.mark.usefixtures("many_lanes")
+
 SPLIT, PRODUCT = KERNELS / "tensor" / "split.cu", KERNELS / "tensor" / "product_mma.cu"
 THREADS = 256
 SENTINEL = -777.25

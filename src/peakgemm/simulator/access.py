@@ -153,7 +153,15 @@ class Site:
         return offsets, valid
 
     def cluster(self, lanes: LaneSet, address: Array, event: str) -> tuple[Array, Array | None]:
-        """As `shared`, of addresses in the shared memory of the cluster's blocks (see ``mapa``).
+        """As `shared`, of addresses in the shared memory of the cluster's blocks (see ``mapa``)."""
+        lanes, offsets, valid = self.reach(lanes, address)
+        if self.machine.checks and lanes.n:
+            self.log(event, lanes, offsets)
+        return offsets, valid
+
+    def reach(self, lanes: LaneSet, address: Array) -> tuple[LaneSet, Array, Array | None]:
+        """Check and count an access to the shared memory of the cluster's blocks; the lanes that are allowed, and as
+        `shared` their offsets and mask.
 
         Counts no wavefronts: it is the network between SMs that such an access takes.
         """
@@ -163,21 +171,24 @@ class Site:
         if valid is not None:
             lanes, block, within = batch.pool.get(lanes.lanes[valid]), block[valid], within[valid]
             if not lanes.n:
-                return np.empty(0, np.int64), valid
+                return lanes, np.empty(0, np.int64), valid
         self.counts.requests += lanes.warps
         self.counts.bytes += lanes.n * size
-        own = lanes.block_of
         refuse_ended(self.machine, self.ins, lanes, block, f"{size}-byte {self.verb} of the shared memory")
-        # From the beginning of one's own, as patterns count.
-        pattern, shift = self.match("shared", lanes, within.astype(np.int64) + (block - own) * batch.shared_stride)
         offsets = within.astype(np.int64) + block * batch.shared_stride
-        if self.machine.checks and lanes.n:
-            if not batch.all_written and self.load:
+        if self.machine.checks and not batch.all_written:
+            if self.load:
                 self._written(lanes, offsets)
-            elif not batch.all_written:
+            else:
                 batch.mark_written(offsets, size)
-            batch.races.access(event, self, pattern, shift)
-        return offsets, valid
+        return lanes, offsets, valid
+
+    def log(self, event: str, lanes: LaneSet, offsets: Array, *mbarrier: int) -> None:
+        """Log an access at ``offsets`` in the batch's shared memory, in whichever block; see `RaceLog.access`."""
+        batch = self.machine.batch
+        # From the beginning of one's own, as patterns count.
+        pattern, shift = self.match("shared", lanes, offsets - lanes.block_of * batch.shared_stride)
+        batch.races.access(event, self, pattern, shift, *mbarrier)
 
     def _refuse_shared(self, lanes: LaneSet, address: Array) -> Array | None:
         machine, size = self.machine, self.size

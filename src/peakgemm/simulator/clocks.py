@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from .access import Pattern, Site
 from .async_reads import AsyncReads
 from .lanes import LaneSet
+from .ptx import Instruction
 
 if TYPE_CHECKING:
     from .machine import Batch, Machine
@@ -30,6 +31,11 @@ REMEDY = {"t": "a wait for the phase of its mbarrier between them",
           "c": "cp.async.wait_group and a barrier between them",
           "g": "wgmma.wait_group, and an mbarrier or barrier, between them",
           "s": "cp.async.bulk.wait_group.read, and a barrier, between them"}  # fmt: skip
+
+
+def _told(what: str, ins: Instruction) -> str:
+    """``what`` an access of ``ins`` is called in messages: st.async is logged as bulk copies are."""
+    return what.replace("bulk copy", "st.async") if ins.base == "st" else what
 
 
 class Clocks:
@@ -134,16 +140,18 @@ class Clocks:
         for block in lanes.blocks.tolist():
             known = self.clock[block * self.block:(block + 1) * self.block].max(axis=0)
             unit = np.arange(block * each, (block + 1) * each)
-            for name in "rqw":
+            for name in "rqwt" if "t" in self.lane else "rqw":
                 other, when = self.lane[name][unit], self.time[name][unit]
-                late = (other >= 0) & (other // self.batch.padded != block) & (
-                    known[np.maximum(other >> 5, 0) % self.across] < when)
+                column = self.column[unit] if name == "t" else np.maximum(other >> 5, 0) % self.across
+                late = (other >= 0) & (other // self.batch.padded != block) & (known[column] < when)
                 if late.any():
                     first = int(np.flatnonzero(late)[0])
+                    remedy = "let it wait for the phase of its mbarrier" if name == "t" else \
+                        "put a barrier of the cluster behind it"
                     self.machine.fault(
                         "shared_race", self.machine.program.kernel.instructions[int(self.code[name][unit[first]])],
-                        f"thread {{0}} {'writes to' if name == 'w' else 'reads'} shared memory of the block of thread "
-                        "{1}, which may have ended; put a barrier of the cluster behind it",
+                        f"thread {{0}} {'writes to' if name in 'wt' else 'reads'} shared memory of the block of thread "
+                        f"{{1}}, which may have ended; {remedy}",
                         np.array([int(other[first]), block * self.batch.padded]), pair=True, count=int(late.sum()),
                         batch=self.batch)
                     return
@@ -244,7 +252,7 @@ class Clocks:
         for name in "wrq":  # ordered before this copy, so before what waits for it
             self.lane[name][unit], self.time[name][unit] = -1, 0
         lost = self.lane["t"][unit] != lanes.lanes
-        if lost.any():
+        if lost.any() and site.ins.base != "st":  # which looks itself whether they store one value
             self._report("t", lost, "t", site, lanes, unit)
 
     def under_way(self, unit: NDArray[Any], warp: NDArray[Any]) -> NDArray[np.bool_]:
@@ -320,6 +328,6 @@ class Clocks:
         earlier = self.machine.program.kernel.instructions[code]
         kind = "cp_async_race" if name in "ct" else "shared_race"
         remedy = REMEDY.get(name) or (REMEDY["c"] if event == "c" else "a barrier between them")
-        message = (f"{DID[event]} of shared address {at} by thread {{0}} races with the {EARLIER[name]} at "
-                   f"{earlier.where} by thread {{1}}; put {remedy}")
+        message = (f"{_told(DID[event], site.ins)} of shared address {at} by thread {{0}} races with the "
+                   f"{_told(EARLIER[name], earlier)} at {earlier.where} by thread {{1}}; put {remedy}")
         self.machine.fault(kind, site.ins, message, np.array(pair), at, pair=True, count=count, batch=self.batch)

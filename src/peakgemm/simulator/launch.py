@@ -26,6 +26,7 @@ from . import (  # noqa: F401
     ops_int,
     ops_mbarrier,
     ops_select,
+    ops_store,
     ops_warp,
     ops_wgmma,
     tensor,
@@ -46,13 +47,14 @@ from .tensor_map import TensorMap
 CACHE = 1 << 20  # bytes of registers of one batch that stay in the cache
 SHARED_CACHE = 4 << 20  # bytes of shared memory of one batch; the race check takes a multiple
 LEAST, MOST = 1024, 16384  # lanes of a batch
+CLUSTER = 16  # blocks of a cluster at most
 
 
 @seldom()
 def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | None = None, grid: int | Sequence[int],
         block: int | Sequence[int], args: Sequence[Any], shared_bytes: int = 0, arch: str = "sm_90",
         macros: Mapping[str, int] | None = None, max_steps: int = 50_000_000, max_memory: int = 4 << 30,
-        checks: bool = True) -> Report:
+        checks: bool = True, cluster: int = 1) -> Report:
     """Run one kernel on the CPU.
 
     Args:
@@ -73,6 +75,9 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
         max_memory: bytes that the simulation may take, by estimate.
         checks: look for races, unwritten reads and overlapping writes; without it the first refused access ends the
             run. Accesses out of bounds are never carried out.
+        cluster: blocks along x that form a cluster, 1 to 16, of a kernel that leaves this to the launch (on a GPU
+            ``CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION``). One with ``.reqnctapercluster`` (``__cluster_dims__``) has the
+            clusters that it asks for; 1, or the same number, is right for it.
 
     Returns:
         The faults, the counts per instruction, and the totals.
@@ -92,13 +97,13 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
     text = _text(source, entry, arch, macros)
     module, program = _program(text, entry)
     kernel = program.kernel
-    launch = _Launch(module, kernel, _triple("grid", grid), _triple("block", block), arch, shared_bytes)
+    launch = _Launch(module, kernel, _triple("grid", grid), _triple("block", block), arch, shared_bytes, cluster)
     arena, params, symbols = launch.memory(args)
     lanes = launch.lanes_per_batch(program)
     launch.check_memory(program, lanes, arena, checks, max_memory)
     arena.allocate()
     machine = Machine(program, launch.grid, launch.block, arena, params, symbols, launch.shared, launch.local, checks,
-                      max_steps, architecture(arch).number, launch.maps)
+                      max_steps, architecture(arch).number, launch.maps, launch.cluster)
     if checks:
         sizes = [smallest_access(kernel, "shared", ("st",)), *(tensor.size for tensor, _ in launch.maps)]
         machine.write_log = WriteLog(machine, min(sizes))
@@ -187,16 +192,32 @@ def _named(name: str, kernel: Kernel) -> bool:
     return any(name in ins.text and word.search(ins.text) for ins in kernel.instructions)
 
 
+def _cluster(kernel: Kernel, blocks: int, asked: int, arch: str) -> int:
+    """How many of ``blocks`` along x a cluster has: what the kernel says, else what the launch has ``asked`` for."""
+    if not 1 <= asked <= CLUSTER:
+        raise InvalidValue(f"cluster = {asked} must be 1 to {CLUSTER}, the blocks that a GPU can run as one cluster; "
+                           "pass 1 for none, or give fewer blocks more threads each")
+    if kernel.cluster > 1 and asked not in (1, kernel.cluster):
+        raise InvalidValue(f"cluster = {asked}, but kernel {kernel.name} was compiled for clusters of {kernel.cluster} "
+                           "(.reqnctapercluster); leave cluster out, or compile it without")
+    if asked > 1 and architecture(arch).number < 90:
+        raise InvalidValue(f"cluster = {asked}, but {arch} has no clusters, sm_90 has; leave cluster out")
+    cluster = max(kernel.cluster, asked)
+    if blocks % cluster:
+        who = f"kernel {kernel.name}" if kernel.cluster > 1 else "the launch"
+        raise InvalidValue(f"grid.x = {blocks} is no multiple of the {cluster} blocks of a cluster that "
+                           f"{who} asks for; launch whole clusters")
+    return cluster
+
+
 class _Launch:
     """The shape of a launch and the memory that it needs."""
 
     def __init__(self, module: Module, kernel: Kernel, grid: tuple[int, int, int], block: tuple[int, int, int],
-                 arch: str, shared_bytes: int) -> None:
+                 arch: str, shared_bytes: int, cluster: int) -> None:
         self.module, self.kernel, self.grid, self.block = module, kernel, grid, block
         limits = architecture(arch)
-        if grid[0] % kernel.cluster:
-            raise InvalidValue(f"grid.x = {grid[0]} is no multiple of the {kernel.cluster} blocks of a cluster that "
-                               f"kernel {kernel.name} asks for; launch whole clusters")
+        self.cluster = _cluster(kernel, grid[0], cluster, arch)
         threads = block[0] * block[1] * block[2]
         most = min(limits.threads_per_block, kernel.max_threads or limits.threads_per_block)
         if threads > most:
@@ -290,8 +311,7 @@ class _Launch:
         blocks = max(1, lanes // self.padded)
         if self.shared:
             blocks = max(1, min(blocks, SHARED_CACHE // self.shared))
-        together = self.kernel.cluster
-        return max(blocks // together, 1) * together * self.padded
+        return max(blocks // self.cluster, 1) * self.cluster * self.padded
 
     def _batch_bytes(self, program: Program, lanes: int) -> int:
         each = sum(program.slots[kind] * size for kind, size in (("p", 1), ("h", 2), ("r", 4), ("d", 8)))

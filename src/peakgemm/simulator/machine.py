@@ -70,12 +70,13 @@ class Machine:
 
     def __init__(self, program: Program, grid: tuple[int, int, int], block: tuple[int, int, int], arena: Arena,
                  params: dict[str, Any], symbols: dict[str, int], shared_size: int, local_size: int,
-                 checks: bool, max_steps: int, arch: int = 90, maps: Sequence[tuple[TensorMap, int]] = ()) -> None:
+                 checks: bool, max_steps: int, arch: int = 90, maps: Sequence[tuple[TensorMap, int]] = (),
+                 cluster: int = 1) -> None:
         self.program, self.grid, self.block_shape, self.arena = program, grid, block, arena
         self.params, self.symbols = params, symbols
         self.shared_size, self.local_size = shared_size, local_size
         self.checks, self.max_steps, self.arch, self.maps = checks, max_steps, arch, maps
-        self.cluster = program.kernel.cluster
+        self.cluster = cluster  # blocks of one: the number is the kernel's own or the launch's
         self.threads = block[0] * block[1] * block[2]
         self.padded = -(-self.threads // 32) * 32
         self.pool = LanePool(self.padded)

@@ -84,17 +84,14 @@ def _copy(b: Build, site: Site, lanes: LaneSet, block: Array, at: Array, origin:
     if not lanes.n or not site.size:
         return
     steps = np.arange(0, site.size, UNIT)
-    into = ((at + block * batch.shared_stride)[:, None] + steps).ravel()
+    start = at + block * batch.shared_stride
+    into = (start[:, None] + steps).ravel()
     out_of = ((origin - np.uint64(GLOBAL)).astype(np.int64)[:, None] + steps).ravel()
     batch.shared_views[UNIT][into // UNIT] = machine.arena.views[UNIT][out_of // UNIT]
     if machine.checks:
         if not batch.all_written:
             batch.mark_written(into, UNIT)
-        beside = block - lanes.block_of
-        if beside.any():  # from the beginning of one's own, as patterns count
-            at = at.astype(np.int64) + beside * batch.shared_stride
-        pattern, shift = site.match("shared", lanes, at)
-        batch.races.access("t", site, pattern, shift, *mbarrier)
+        site.log("t", lanes, start, *mbarrier)
 
 
 def allowed(b: Build, site: Site, lanes: LaneSet, at: Array, origin: Array, write: bool = False) -> Array:

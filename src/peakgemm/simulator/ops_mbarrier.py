@@ -1,4 +1,4 @@
-"""mbarrier objects: arrivals and bytes of bulk copies, counted in phases, kept per block and address."""
+"""mbarrier objects: arrivals, and bytes of bulk copies and st.async, counted in phases; kept per block and address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST = (1 << 20) - 1  # bytes that may be missing, or landed before they were an
 class Phase:
     """The state of one mbarrier: arrivals expected and still missing, bytes missing, and the number of the phase.
 
-    A copy's bytes land at once here, so ``bytes`` is negative while they have not been announced; ``copies``
+    What is copied or stored lands at once here, so ``bytes`` is negative while it has not been announced; ``copies``
     says whether any has ever landed.
     """
 
@@ -107,7 +107,7 @@ def _arrive(b: Build, ins: Instruction, lanes: LaneSet, at: Array, count: Array,
         early = item.arrive(int(count[which == number].sum()))
         if early:
             mine = lanes.lanes[which == number]
-            b.machine.fault("mbarrier", ins, f"the last arrival comes while {early} bytes of bulk copies are not "
+            b.machine.fault("mbarrier", ins, f"the last arrival comes while {early} bytes under way are not "
                             "announced, so the phase may end before they land; expect_tx before the last arrival",
                             mine, int(at[which == number][0]))
     return phases

@@ -1,4 +1,4 @@
-"""Loads, stores, address conversions."""
+"""Loads, address conversions; what loads and stores share."""
 
 from __future__ import annotations
 
@@ -131,7 +131,8 @@ def scatter(views: dict[int, Array], offsets: Array, data: Array) -> None:
     views[size][offsets >> (size.bit_length() - 1)] = data.view(UNITS[size])[:, 0]
 
 
-def _vector(ins: Instruction) -> int:
+def vector(ins: Instruction) -> int:
+    """How many elements an access of one lane has."""
     return next((int(part[1]) for part in ins.parts if part in ("v2", "v4", "v8")), 1)
 
 
@@ -155,7 +156,7 @@ def prefetch(b: Build, ins: Instruction) -> Step:
 
 @builder("ld", "ldu")
 def load(b: Build, ins: Instruction) -> Step:
-    kind, count, space = ins.types[-1], _vector(ins), space_of(ins)
+    kind, count, space = ins.types[-1], vector(ins), space_of(ins)
     if space == "param" and not (isinstance(ins.operands[1], Mem) and isinstance(ins.operands[1].base, Reg)):
         return _load_param(b, ins, kind, count)
     if count * BYTES[kind] > 16:
@@ -263,73 +264,6 @@ def _constant(b: Build, ins: Instruction, space: str, lanes: LaneSet, at: Array,
             b.machine.fault(kind, ins, f"{size}-byte read {why}: {arena.describe(where, size, space)}",
                             lanes.lanes[mask], where)
     return np.asarray(inside & ~crooked)
-
-
-@builder("st")
-def store(b: Build, ins: Instruction) -> Step:
-    kind, count, space = ins.types[-1], _vector(ins), space_of(ins)
-    each = BYTES[kind]
-    if each * count > 16 or space == "param" or ins.has("async"):
-        raise ins.unknown()
-    get, guard = address(b, ins, ins.operands[0], space), b.guard(ins)
-    value = ins.operands[1]
-    raw = f"u{8 * each}"
-    items = value.items if isinstance(value, Vec) else (value,)
-    sources = [b.src(ins, item, kind if isinstance(item, Imm) else raw) for item in items]
-    site = Site(b.machine, ins, each * count, "st")
-    machine = b.machine
-    strong = ins.has(*STRONG)
-    event = "a" if strong else "w"
-
-    def step(group: Group) -> None:
-        lanes, places = chosen_lanes(b, guard, group)
-        if not lanes.n:
-            return
-        machine.progress += 1
-        at = get(group) if places is None else get(group)[places]
-        data = np.empty((lanes.n, count), f"u{each}")
-        for k, source in enumerate(sources):
-            given = np.asarray(source(group))
-            data[:, k] = given.view(f"u{each}") if given.ndim == 0 or places is None else given[places]
-        for where, some, there, sub in by_space(b, space, lanes, at):
-            part = data if sub is None else data[sub]
-            offsets, valid, views = resolve(b, site, where, some, there, event, True)
-            if valid is not None:
-                part = part[valid]
-                some = machine.pool.get(some.lanes[valid])
-                if not some.n:
-                    continue
-            scatter(views, offsets, part)
-            if machine.checks and not strong and where != "local":
-                _same_instruction(b, site, where, some, offsets, part, views)
-
-    return step
-
-
-def _same_instruction(b: Build, site: Site, where: str, lanes: LaneSet, offsets: Array, data: Array,
-                      views: dict[int, Array]) -> None:
-    each, count = data.itemsize, data.shape[1]
-
-    def again() -> Array:
-        return np.asarray((gather(views, offsets, each, count) == data).all(axis=1))
-
-    if where == "global":
-        assert b.machine.write_log is not None
-        b.machine.write_log.record(site, lanes, offsets, again)
-        return
-    pattern = site.patterns["shared"][0]
-    if pattern.lanes is lanes and pattern.twice is None:
-        pattern.twice = len(np.unique(offsets)) < len(offsets)
-    if pattern.lanes is lanes and not pattern.twice:
-        return
-    lost = ~again()
-    if lost.any():
-        first = int(np.flatnonzero(lost)[0])
-        winner = int(np.flatnonzero(offsets == offsets[first])[-1])
-        at = int(offsets[first] % b.machine.batch.shared_stride)
-        b.machine.fault("shared_race", site.ins, f"shared address {at} is written by thread {{0}} and by thread {{1}} "
-                        "with different values in one instruction; give each element to one thread",
-                        lanes.lanes[[first, winner]], at, pair=True, count=int(lost.sum()))
 
 
 @builder("mapa")

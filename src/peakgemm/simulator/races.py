@@ -2,7 +2,7 @@
 
 What orders accesses is a barrier that both threads take part in, a synchronisation of their
 warp, or a flag passed by atomic or volatile accesses; a ``cp.async`` write lasts from its issue
-until its thread waits for it, a bulk copy until its mbarrier's phase has been waited for. Accesses
+until its thread waits for it, a bulk copy or ``st.async`` until its mbarrier's phase has been waited for. Accesses
 are logged, not examined: between two barriers of all threads a kernel in a loop leaves the same log
 again, and a log seen before is known to be clean. A new one is replayed on vector clocks (`clocks`).
 """
@@ -35,9 +35,9 @@ class RaceLog:
 
     def access(self, event: str, site: Any, pattern: Pattern | Footprint, shift: int = 0, *mbarrier: int) -> None:
         """An access: ``r``, ``w``, ``a`` (atomic or volatile), ``c`` (cp.async write), ``t`` (bulk copy to shared
-        memory), or of a `Footprint` ``g`` (read by wgmma) or ``s`` (read by a bulk store).
+        memory, or ``st.async``), or of a `Footprint` ``g`` (read by wgmma) or ``s`` (read by a bulk store).
 
-        ``mbarrier``, of a bulk copy: the mbarrier's address and phase.
+        ``mbarrier``, of ``t``: the mbarrier's address and phase.
         """
         self.log.append((event, site, pattern, shift, *mbarrier))
         if not pattern.logged:  # addresses that depend on data never repeat, and would fill the memory

@@ -159,7 +159,7 @@ def test_the_last_arrival_before_the_bytes_are_announced():
                      f"{TEST} st.global.u32 [%rd0], %r9; ret;", ".param .u64 out, .param .u64 data"),
                  grid=1, block=1, args=[out, data])
     assert [fault.kind for fault in report.faults] == ["mbarrier"] and out[0] == 1
-    assert "32 bytes of bulk copies are not announced" in report.faults[0].message
+    assert "32 bytes under way are not announced" in report.faults[0].message
 
 
 def test_more_bytes_than_an_mbarrier_counts():

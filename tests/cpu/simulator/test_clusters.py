@@ -115,7 +115,6 @@ def test_reading_where_a_block_has_ended() -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r7], %r0, [%r7];",
     "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r7], %r0, [%r7];",
     "atom.shared::cluster.add.u32 %r8, [%r7], 1;", "red.shared::cluster.add.u32 [%r7], 1;",
     "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%r7], 16;", "barrier.cluster.wait;",

@@ -16,10 +16,10 @@ import torch
 from peakgemm.emulate.bound import bind as bind_emulated
 from peakgemm.kernels import skinny, small
 from peakgemm.kernels.bound import bind
-from peakgemm.kernels.library import RELAID, SPECIALISED, ends_together
+from peakgemm.kernels.library import RELAID, SPECIALISED
 from peakgemm.kernels.posed import TURNED
 from peakgemm.kernels.registry import Kernel
-from peakgemm.kernels.schedule import ONCE
+from peakgemm.kernels.schedule import ONCE, gathered
 from peakgemm.kernels.schemes import (
     FUSED,
     PRODUCTS,
@@ -34,7 +34,7 @@ from peakgemm.kernels.schemes import (
 )
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.small import SMALL
-from peakgemm.kernels.validity import is_valid
+from peakgemm.kernels.validity import ends_together, is_valid
 from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
@@ -72,10 +72,12 @@ def main() -> None:
     """Every configuration on every layout; shapes, splits and beta take turns."""
     wrong = launched = 0
     arch = device.require().arch
-    turns, parts = cycle(product((1, 0, 3), (0.0, 1.0))), cycle((2, 5, 11))
+    turns, parts, clusters = cycle(product((1, 0, 3), (0.0, 1.0))), cycle((2, 5, 11)), cycle((2, 4, 16, 8))
     jobs = [(kernel, way, shape) for kernel, config in configurations(arch)
             for way in (variants(config) if kernel is SPECIALISED else (config,)) for shape in TILED]
-    together = [job for job in jobs if ends_together(job[1])]
+    in_clusters = [(kernel, config, shape) for kernel, config, shape in jobs if gathered(config)]
+    in_clusters += [(kernel, config, (40, 70, 1100, 2)) for kernel, config, shape in in_clusters if shape == TILED[0]]
+    together = [job for job in jobs if ends_together(job[1]) and not gathered(job[1])]
     together += [(kernel, config, (40, 70, 1100, 2)) for kernel, config, shape in together if shape == TILED[0]]
     jobs = [job for job in jobs if not ends_together(job[1])]
     relaid = next(config for kernel, config in configurations(arch) if kernel is SPECIALISED)
@@ -98,8 +100,8 @@ def main() -> None:
                  for turned in (0, TURNED) for m, n, k, count in (*TILED, (200, 388, 40, 2))]
     blocks = [(SMALL_BLOCKS, replace(small_blocks(columns), variant=variant), shape) for columns in (16, 32, 64)
               for variant in (0, TURNED) for shape in TILED]
-    groups = {"tiled": jobs, "together": together, "wide": of_wide, "skinny": of_thin, "small": of_small,
-              "tensor": emulated, "blocks": blocks}
+    groups = {"tiled": jobs, "together": together, "gathered": in_clusters, "wide": of_wide, "skinny": of_thin,
+              "small": of_small, "tensor": emulated, "blocks": blocks}
     if unknown := set(sys.argv[1:]) - set(groups):
         sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
     for kernel, config, shape in (job for name in sys.argv[1:] or groups for job in groups[name]):
@@ -115,6 +117,8 @@ def main() -> None:
             cut = replace(config, split=split) if shares else config
             if one_tile and cut.split > 1:  # or a part of one
                 cut = replace(config, split=next(parts))
+            if gathered(cut):
+                cut = replace(cut, cluster=next(clusters))
             launched += 1
             if not launch(kernel, cut, shape, ta, tb, beta):
                 wrong += 1

@@ -26,8 +26,8 @@ from typing import Any
 from peakgemm import select, tile_model, tuned
 from peakgemm.bench.suites import SUITES
 from peakgemm.kernels.even_share import shared_bytes
-from peakgemm.kernels.library import FAMILIES, RELAID, SPECIALISED, ends_together, kernel_named, recipe
-from peakgemm.kernels.validity import is_valid
+from peakgemm.kernels.library import FAMILIES, RELAID, SPECIALISED, kernel_named, recipe
+from peakgemm.kernels.validity import ends_together, is_valid
 from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture

@@ -11,70 +11,63 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
 
 from .kernels.anew import CHUNK
-from .kernels.library import SPECIALISED, STAGED, copied_by_words, ends_together, four_wide
+from .kernels.library import SPECIALISED, STAGED, copied_by_words
 from .kernels.registry import FLOAT, Kernel
-from .kernels.schedule import CARRY, ONCE, SHORT, TEAMS, sharing
-from .kernels.validity import is_valid, two_rows
+from .kernels.schedule import CARRY, ONCE, SHORT, TEAMS, gathered, sharing
+from .kernels.validity import ends_together, four_wide, is_valid, two_rows
 from .kernels.wide import WIDE
 from .kernels.widths import width
+from .parts_model import GATHERED, PARTS, part_ways, parts_us, ring
 from .problem import Config, Problem
 from .runtime.architectures import Architecture, architecture
-
-
-def _ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: int = 0, min_blocks: int = 1,
-          slices: int = 1, variant: int = 0, producers: int = 128, cluster: int = 1) -> Config:
-    return Config(bm, bn, bk, tm, tn, stages=stages, fragments=2, raster=8, min_blocks=min_blocks,
-                  producers=producers, registers=registers, slices=slices, variant=variant, cluster=cluster)
-
 
 # Configuration -> share of the FP32 peak that its main loop reaches, fitted to times on an H100 (docs/experiments.md):
 # where rows of B are copied by 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that
 # are no multiple of 16).
 _RATES: dict[Config, tuple[float, float]] = {
-    _ring(128, 256, 16, 8, 16, 8, 232, variant=6): (0.841, 0.805),
-    _ring(128, 256, 16, 8, 16, 8, 216, variant=4, producers=256): (0.830, 0.825),
-    _ring(128, 128, 16, 8, 8, 8, variant=3 + TEAMS): (0.813, 0.799),
-    _ring(192, 128, 32, 12, 8, 4, variant=4): (0.823, 0.792),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, variant=3): (0.798, 0.773),
-    _ring(128, 64, 32, 8, 8, 6, slices=2): (0.779, 0.735),
-    _ring(64, 128, 16, 8, 8, 12, slices=2): (0.777, 0.739),
-    _ring(64, 128, 16, 8, 8, 4, min_blocks=2, variant=3, producers=64): (0.794, 0.782),
-    _ring(32, 256, 16, 4, 16, 4, min_blocks=2, variant=3, producers=64): (0.793, 0.699),
-    _ring(32, 128, 32, 4, 8, 4, min_blocks=2, variant=3, producers=64): (0.749, 0.731),
-    _ring(32, 128, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.736, 0.707),
-    _ring(64, 64, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.735, 0.716),
-    _ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=6): (0.820, 0.803),
-    _ring(64, 64, 32, 4, 8, 6, slices=2): (0.743, 0.727),
-    _ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4 + TEAMS, producers=64): (0.795, 0.782),
-    _ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.675, 0.565),
-    _ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.711, 0.695),
-    _ring(128, 32, 16, 8, 4, 4, min_blocks=3, variant=6 + TEAMS, producers=64): (0.576, 0.673),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.625, 0.568),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.590, 0.568),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, variant=1, producers=256): (0.413, 0.393),
-    _ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.503, 0.478),
+    ring(128, 256, 16, 8, 16, 8, 232, variant=6): (0.841, 0.805),
+    ring(128, 256, 16, 8, 16, 8, 216, variant=4, producers=256): (0.830, 0.825),
+    ring(128, 128, 16, 8, 8, 8, variant=3 + TEAMS): (0.813, 0.799),
+    ring(192, 128, 32, 12, 8, 4, variant=4): (0.823, 0.792),
+    ring(64, 128, 32, 8, 8, 6, slices=2, variant=3): (0.798, 0.773),
+    ring(128, 64, 32, 8, 8, 6, slices=2): (0.779, 0.735),
+    ring(64, 128, 16, 8, 8, 12, slices=2): (0.777, 0.739),
+    ring(64, 128, 16, 8, 8, 4, min_blocks=2, variant=3, producers=64): (0.794, 0.782),
+    ring(32, 256, 16, 4, 16, 4, min_blocks=2, variant=3, producers=64): (0.793, 0.699),
+    ring(32, 128, 32, 4, 8, 4, min_blocks=2, variant=3, producers=64): (0.749, 0.731),
+    ring(32, 128, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.736, 0.707),
+    ring(64, 64, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.735, 0.716),
+    ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=6): (0.820, 0.803),
+    ring(64, 64, 32, 4, 8, 6, slices=2): (0.743, 0.727),
+    ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4 + TEAMS, producers=64): (0.795, 0.782),
+    ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.675, 0.565),
+    ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.711, 0.695),
+    ring(128, 32, 16, 8, 4, 4, min_blocks=3, variant=6 + TEAMS, producers=64): (0.576, 0.673),
+    ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.625, 0.568),
+    ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.590, 0.568),
+    ring(32, 32, 32, 4, 4, 8, slices=4, variant=1, producers=256): (0.413, 0.393),
+    ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.503, 0.478),
     # Each block has one tile.
-    _ring(32, 32, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): (0.518, 0.465),
-    _ring(32, 64, 32, 4, 8, 8, slices=4, variant=3 + TEAMS + ONCE + SHORT): (0.715, 0.660),
-    _ring(32, 16, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): (0.278, 0.261),
-    _ring(32, 16, 32, 4, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.402, 0.398),
-    _ring(32, 16, 16, 4, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.346, 0.345),
-    _ring(16, 16, 32, 2, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE + CARRY): (0.220, 0.205),
-    _ring(16, 16, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + CARRY): (0.265, 0.245),
-    _ring(16, 16, 32, 2, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE + CARRY): (0.295, 0.270),
-    _ring(16, 32, 32, 2, 4, 8, slices=4, variant=4 + TEAMS + ONCE + CARRY): (0.40, 0.350),
-    _ring(16, 32, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + CARRY): (0.380, 0.355),
+    ring(32, 32, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): (0.518, 0.465),
+    ring(32, 64, 32, 4, 8, 8, slices=4, variant=3 + TEAMS + ONCE + SHORT): (0.715, 0.660),
+    ring(32, 16, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): (0.278, 0.261),
+    ring(32, 16, 32, 4, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.402, 0.398),
+    ring(32, 16, 16, 4, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.346, 0.345),
+    ring(16, 16, 32, 2, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE + CARRY): (0.220, 0.205),
+    ring(16, 16, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + CARRY): (0.265, 0.245),
+    ring(16, 16, 32, 2, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE + CARRY): (0.295, 0.270),
+    ring(16, 32, 32, 2, 4, 8, slices=4, variant=4 + TEAMS + ONCE + CARRY): (0.40, 0.350),
+    ring(16, 32, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + CARRY): (0.380, 0.355),
     # Two blocks of a cluster share a tile.
-    _ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.788, 0.762),
-    _ring(128, 128, 16, 8, 8, 8, cluster=2): (0.731, 0.684),
-    _ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.787, 0.624),
-    _ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.667, 0.654),
-    _ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.691, 0.597),
-    _ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.586, 0.551),
-    _ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.588, 0.486),
+    ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.788, 0.762),
+    ring(128, 128, 16, 8, 8, 8, cluster=2): (0.731, 0.684),
+    ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.787, 0.624),
+    ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.667, 0.654),
+    ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.691, 0.597),
+    ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.586, 0.551),
+    ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.588, 0.486),
 }
 # Tiles (and blocks an SM) that gain where a block knows that it has one alone, by two teams of copying warps.
 _ALONE = {(32, 32, 2), (32, 64, 2), (64, 32, 2)}
@@ -95,32 +88,6 @@ _CROWDED, _CROWDED_STEPS = 7 / 8, 8
 _ONE_SLICE = 16
 
 
-class _Parts(NamedTuple):
-    """Microseconds of a product whose blocks have one part each of a small tile's K: its launches and their ends, then
-    for each part, for each of its steps, where more than half of the SMs have a block, for a step whose B is copied by
-    words, and for each microsecond that the operands' bytes take."""
-
-    start: float
-    part: float
-    step: float
-    crowded: float
-    words: float
-    moved: float
-
-
-# Fitted to 595 times of 81 shapes, within 6 % of each (results/h100/experiments-parts-of-k.json). 32 x 32 x 2048 takes
-# 2.84 us so, 4.22 by blocks that may have several tiles, 25 x 26 x 1385 2.72 and 4.61.
-_PARTS: dict[Config, _Parts] = {
-    _ring(16, 16, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + CARRY): _Parts(2.08, .035, .089, .073, .023, .479),
-    _ring(16, 16, 32, 2, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE + CARRY):
-        _Parts(2.174, .018, .085, .382, .014, .347),
-    _ring(32, 32, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): _Parts(2.591, .019, .209, .095, .049, .52),
-}
-_PARTS_OF_K = 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24
-_STEPS_OF_A_PART = range(3, 41)  # what was measured
-# Not of so few steps where tiles of 16 x 16 are so many of the SMs: 128 x 128 x 1024 takes 3.87 us whole and 4.19 in
-# two parts, 138 x 138 x 1014 5.00 and 5.25; but 256 x 36 x 852, 48 of them, 3.96 and 3.79.
-_WHOLE_STEPS, _WHOLE_TILES = 32, 0.45
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 _STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
@@ -179,10 +146,8 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     steps = max(-(-p.k // config.bk), 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
-    if config.split > 1 and (parts := _PARTS.get(sharing(config, 1))):
-        step = (parts.step + parts.words * by_words) * -(-steps // config.split)
-        crowded = parts.crowded * (2 * tiles * config.split > sm_count)
-        return parts.start + parts.part * config.split + step + crowded + parts.moved * memory
+    if parts := parts_us(config, tiles, steps, memory, by_words, sm_count):
+        return parts
     step_us = _step_us(config, rate, arch)
     pieces = 0  # partial sums of tiles
 
@@ -291,21 +256,15 @@ def _two_rows_pay(config: Config, tiles: int, k: int, sm_count: int) -> bool:
             and tiles <= sm_count * (_CROWDED if crowded else 1))
 
 
-def _whole_tiles_pay(p: Problem, steps: int, sm_count: int) -> bool:
-    """Whether blocks with all of K, of tiles of 16 x 16, are so many that parts are there no sooner."""
-    tiles = -(-p.m // 16) * -(-p.n // 16) * max(p.batch.count, 1)
-    return steps <= _WHOLE_STEPS and _WHOLE_TILES * sm_count < tiles <= sm_count
-
-
 def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
     """The ways of ``config`` to cut the work: tiles whole, or their k-steps shared."""
     slots = sm_count * config.min_blocks
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     steps = -(-problem.k // config.bk)
     if config.variant & ONCE:
-        if config in _PARTS and not _whole_tiles_pay(problem, steps, sm_count):
-            yield from (sharing(config, parts) for parts in _PARTS_OF_K
-                        if tiles * parts <= sm_count and -(-steps // parts) in _STEPS_OF_A_PART)
+        yield from part_ways(config, problem, tiles, steps, sm_count)
+        if gathered(config):
+            return
         if two_rows(config):
             if _two_rows_pay(config, tiles, problem.k, sm_count):
                 yield config
@@ -340,7 +299,7 @@ def alone(config: Config) -> Config:
 @cache
 def compiled(config: Config) -> tuple[Config, ...]:
     """``config``, and as what else it is compiled: for blocks with one tile each, and with one part of a tile's K."""
-    return tuple(dict.fromkeys((config, alone(config), *((sharing(config, 2),) if config in _PARTS else ()))))
+    return tuple(dict.fromkeys((config, alone(config), *((sharing(config, 2),) if config in PARTS else ()))))
 
 
 @cache
@@ -350,7 +309,7 @@ def configurations(arch: str) -> tuple[tuple[Kernel, Config], ...]:
     if not limits.has_cp_async:
         return tuple((STAGED, config) for config in _STAGED_RATES)
     found = []
-    for config in _RATES:
+    for config in (*_RATES, *GATHERED):
         if config.cluster > 1 and limits.number != 90:
             continue
         if config.registers and limits.number != 90:

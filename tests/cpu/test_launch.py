@@ -201,10 +201,12 @@ def calls(monkeypatch: pytest.MonkeyPatch, machine: SimpleNamespace) -> SimpleNa
         c = bindings.CUlaunchConfig(_ptr=config)
         places = (ctypes.c_uint64 * 6).from_address(parameters)
         attribute = bindings.CUlaunchAttribute(_ptr=ctypes.c_uint64.from_address(config + 40).value)
+        second = bindings.CUlaunchAttribute(_ptr=ctypes.c_uint64.from_address(config + 40).value + 72)
         seen.made.append(SimpleNamespace(
             grid=(c.gridDimX, c.gridDimY, c.gridDimZ), block=(c.blockDimX, c.blockDimY, c.blockDimZ),
             shared=c.sharedMemBytes, stream=int(c.hStream), kernel=kernel, extra=extra,
             attributes=(c.numAttrs, int(attribute.id), attribute.value.programmaticStreamSerializationAllowed),
+            cluster=(int(second.id), second.value.clusterDim.x, second.value.clusterDim.y, second.value.clusterDim.z),
             addresses=[ctypes.c_uint64.from_address(p).value for p in places[:5]],
             argument=ctypes.string_at(places[5], seen.size), aligned=places[5] % 8 == 0))
         return status
@@ -270,6 +272,13 @@ def test_tensor_maps_follow_the_struct(calls: SimpleNamespace, machine: SimpleNa
     assert [one.argument for one in calls.made] == [argument] * 2
     assert calls.made[0].attributes == (1, 6, 1)
 
+
+def test_a_launch_says_how_many_blocks_a_cluster_has(calls: SimpleNamespace) -> None:
+    loaded = launch.Loaded(SimpleNamespace(handle=12345), "gemm", 0)
+    launch.Launcher(loaded, "16x16x32", H100, 24, 256, b"", cluster=8).enqueue(1, 2, 3, 4, 5, 600)
+    assert calls.made[0].attributes == (2, 6, 1) and calls.made[0].cluster == (4, 8, 1, 1)
+
+
 @pytest.mark.parametrize(("arch", "early"), [("sm_80", False), ("sm_89", False), ("sm_90", True), ("sm_120", True)])
 def test_a_kernel_starts_early_where_it_can(calls: SimpleNamespace, arch: str, early: bool) -> None:
     gpu = replace(H100, arch=arch)
@@ -311,7 +320,7 @@ def test_an_sm_has_room_by_registers_and_threads(registers: int | None, threads:
 def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = dict[str, int]()
 
-    def note(compiled: Compiled, shared: int, gpu: Gpu) -> None:
+    def note(compiled: Compiled, shared: int, gpu: Gpu, cluster: int) -> None:
         asked[compiled.entry] = shared
 
     monkeypatch.setattr(even_share, "load", note)

@@ -15,7 +15,7 @@ from library_case import SMALL, Case, multiply
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import anew, bound, even_share
 from peakgemm.kernels.library import RELAID, SPECIALISED, copied_by_words
-from peakgemm.kernels.schedule import CARRY, ONCE, SHORT, TEAMS, schedule
+from peakgemm.kernels.schedule import CARRY, ONCE, SHORT, TEAMS, gathered, schedule
 from peakgemm.kernels.short_sums import are_short, may_carry
 from peakgemm.kernels.validity import two_rows, violations
 from peakgemm.kernels.wide import WIDE
@@ -152,7 +152,7 @@ def test_a_b_laid_out_anew_is_what_the_product_reads(monkeypatch: pytest.MonkeyP
     def launcher(entry: str, *rest: Any) -> Any:
         return SimpleNamespace(enqueue=lambda *addresses: launched.append((entry, addresses)))
 
-    monkeypatch.setattr(even_share, "load", lambda compiled, shared, gpu: compiled.entry)
+    monkeypatch.setattr(even_share, "load", lambda compiled, shared, gpu, cluster: compiled.entry)
     monkeypatch.setattr(even_share, "Launcher", launcher)
     config = next(config for kernel, config in configurations("sm_90") if kernel is SPECIALISED)
     p = Problem(512, 510, 4096, 4096, 4096, 510, trans_b=True)
@@ -253,11 +253,11 @@ def test_what_wide_tiles_read_is_what_was_laid_out(monkeypatch: pytest.MonkeyPat
     counters, size = 4 * 68, 4096 * 512 * 4  # one that deals units, one for each of 64 chunks, to a multiple of four
 
     def launcher(entry: str, *rest: Any) -> Any:
-        places = [(box.operand, box.within, box.ld) for box in rest[-1]]
+        places = [(box.operand, box.within, box.ld) for box in rest[-2]]
         assert places == ([(0, counters, 512), (1, counters + size, 512)] if entry == "ffma_wide" else [])
         return SimpleNamespace(enqueue=lambda *addresses: launched.append((entry, addresses)))
 
-    monkeypatch.setattr(even_share, "load", lambda compiled, shared, gpu: compiled.entry)
+    monkeypatch.setattr(even_share, "load", lambda compiled, shared, gpu, cluster: compiled.entry)
     monkeypatch.setattr(even_share, "Launcher", launcher)
     p = Problem(510, 512, 4096, 4096, 4096, 512, trans_b=True)
     made = bound.Bound(WIDE, replace(WIDE.default, split=0), p, stand_in.GPU)
@@ -311,6 +311,56 @@ def test_blocks_with_one_part_of_a_tiles_k(config: Config, split: int) -> None:
     _, reports = multiply(Case(35, 39, 31, "TN", integers=True, config=replace(config, split=split)))
     assert len(reports) == 1  # a K of one step has no parts
     multiply(Case(33, 34, 0, config=replace(config, split=split)))
+
+
+GATHERED = replace(SLICED, producers=128, variant=ONCE | 2 * TEAMS)  # in clusters
+
+
+@pytest.mark.parametrize(("config", "blocks"), [
+    (GATHERED, 2), (GATHERED, 4), (GATHERED, 16), (replace(GATHERED, slices=2, variant=CARRY | ONCE), 8),
+    (replace(PART, stages=8, variant=4 + 2 * TEAMS + ONCE + CARRY), 8), (replace(PART, bn=32), 16), (WIDER, 2),
+    (replace(NARROW, slices=4, stages=8), 4)], ids=str)
+def test_blocks_of_a_cluster_give_each_other_their_sums(config: Config, blocks: int) -> None:
+    """Parts that K does not divide evenly into, more of them than it has steps, and K of none; no second kernel."""
+    config = replace(config, cluster=blocks)
+    for layout, k, batch in (("NN", 12 * config.bk + 5, ()), ("TT", 2 * config.bk + 1, (2,)), ("TN", 3, ())):
+        _, reports = multiply(Case(35, 39, k, layout, pad=3, shift=1, config=config, batch=batch))
+        assert len(reports) == 1
+    multiply(Case(33, 34, 0, config=config))
+    multiply(Case(33, 34, 9, alpha=0.0, poison="ab", config=config))
+    multiply(Case(33, 34, 9, beta=0.0, poison="c", integers=True, config=config))
+    multiply(Case(20, 70, 40, c0="n", config=config))
+
+
+@pytest.mark.parametrize("blocks", [2, 4, 8, 16])
+def test_what_is_given_is_added_up_in_the_blocks_order(blocks: int) -> None:
+    """The bits of one part's sum after the other."""
+    m, n, each = 20, 40, 4 * GATHERED.bk
+    k = each * blocks
+    rng = np.random.default_rng(blocks)
+    a, b = rng.standard_normal((m, k)).astype("f4"), rng.standard_normal((k, n)).astype("f4")
+    got, alone = np.full((m, n), np.nan, "f4"), np.full((blocks, m, n), np.nan, "f4")
+    run_library(SPECIALISED, replace(GATHERED, cluster=blocks), Problem.contiguous(m, n, k), a, b, got)
+    parts = Problem(m, n, each, k, n, n, batch=Batch((blocks,), (each,), (each * n,), (m * n,), (m * n,)))
+    run_library(SPECIALISED, GATHERED, parts, a, b, alone)
+    want = alone[0]
+    for part in alone[1:]:
+        want = want + part
+    assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize(("old", "new", "says"), [
+    ("    mbarrier_wait(e.given, 0);\n", "", "races with"),
+    ("all_are_there(given, BM * BN * 4);", "all_are_there(given, BM * BN * 4 - 64);", "deadlock"),
+    ("all_are_there(given, BM * BN * 4);", "all_are_there(given, BM * BN * 4 + 64);", "deadlock"),
+])
+def test_what_blocks_of_a_cluster_must_wait_for(old: str, new: str, says: str,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    text = SPECIALISED.source
+    assert text.count(old) == 1
+    monkeypatch.setitem(SPECIALISED.__dict__, "source", text.replace(old, new))
+    with pytest.raises(AssertionError, match=says):
+        multiply(Case(33, 34, 70, config=replace(GATHERED, cluster=4)))
 
 
 @pytest.mark.parametrize("split", [2, 8, 9, 10, 18])
@@ -404,6 +454,10 @@ def test_a_barrier_that_a_pair_forgets_is_a_race(old: str, new: str, says: str,
     (replace(ALONE, variant=ONCE | TEAMS), "sm_90", "makes 2 teams of 32 copying threads and 4 stages"),
     (replace(ALONE, producers=256, variant=3 * TEAMS), "sm_90", "makes 8 teams of 256 copying threads and 4 stages"),
     (replace(ALONE, variant=4 * TEAMS), "sm_90", "makes 16 teams of 32 copying threads"),
+    (replace(ALONE, cluster=4), "sm_90", "cluster = 4: only tiles that all threads of a block end together"),
+    (replace(SLICED, variant=ONCE, cluster=3), "sm_90", "cluster = 3 must be 2, 4, 8 or 16"),
+    (replace(SLICED, variant=ONCE, cluster=4, split=2), "sm_90", "split = 2 must be 1: a cluster has one tile"),
+    (replace(SLICED, variant=ONCE, cluster=4), "sm_80", "on sm_90 alone, not sm_80"),
 ])
 def test_what_a_block_with_one_tile_cannot_be(config: Config, arch: str, says: str) -> None:
     assert not violations(SPECIALISED, PAIR, architecture("sm_90"))
@@ -533,7 +587,7 @@ def test_pairs_and_blocks_alone_are_chosen_where_they_pay() -> None:
 
 
 def test_tiles_of_16_rows_have_the_stages_that_k_wants() -> None:
-    tiles = {k: choose(Problem.contiguous(100, 60, k), "sm_90", 132).config for k in (32, 64, 128, 192, 256)}
+    tiles = {k: choose(Problem.contiguous(130, 100, k), "sm_90", 132).config for k in (32, 64, 128, 192, 256)}
     assert {k: (tile.bm, tile.stages) for k, tile in tiles.items()} == {
         32: (16, 8), 64: (16, 8), 128: (16, 8), 192: (16, 12), 256: (16, 16)}
     with_care = {size: accurate(Problem.contiguous(size, size, size), "sm_90", 132, "").config
@@ -546,13 +600,29 @@ def test_tiles_of_16_rows_have_the_stages_that_k_wants() -> None:
 
 def test_a_long_k_of_small_tiles_is_cut_in_parts() -> None:
     """No more of them than SMs, and none of more steps than were measured."""
-    for m, n, k, tile in ((100, 60, 1500, 16), (32, 32, 2048, 16), (25, 26, 1385, 16), (100, 100, 1500, 32)):
+    for m, n, k, tile in ((64, 64, 4096, 16), (100, 100, 1500, 32), (106, 46, 3667, 16)):
         chosen = choose(Problem.contiguous(m, n, k), "sm_90", 132).config
         assert chosen.bm == tile and chosen.split > 1 and chosen.variant & ONCE
         assert chosen.split * -(-m // tile) * -(-n // tile) <= 132
     for m, n, k in ((64, 64, 512), (64, 64, 65536), (128, 128, 1024)):
         config = choose(Problem.contiguous(m, n, k), "sm_90", 132).config
         assert config.split == 1 or not config.variant & ONCE
+
+
+def test_few_small_tiles_have_a_cluster_each() -> None:
+    """Two launches beside each other, with an SM a block; a short K is not cut, nor by a GPU without clusters."""
+    for m, n, k, blocks in ((32, 32, 1024, 8), (16, 16, 2000, 16), (33, 33, 700, 8), (64, 64, 512, 4),
+                            (128, 128, 512, 2)):
+        p = Problem.contiguous(m, n, k)
+        chosen = choose(p, "sm_90", 132)
+        assert gathered(chosen.config) and chosen.config.cluster == blocks
+        assert schedule(chosen.config, p, 132).workspace_bytes == 0
+        for sms in (132, 60):
+            clusters = [c for _, c, _ in candidates(p, "sm_90", sms) if gathered(c)]
+            assert (clusters or sms < 132) and all(2 * schedule(c, p, sms).blocks < sms for c in clusters)
+        assert not any(gathered(config) for _, config, _ in candidates(p, "sm_89", 132))
+    for m, n, k in ((64, 64, 64), (42, 5, 116), (1000, 1000, 512), (64, 64, 0)):
+        assert not gathered(choose(Problem.contiguous(m, n, k), "sm_90", 132).config)
 
 
 @pytest.mark.parametrize("m", [20, 64, 127, 300, 512])
@@ -603,6 +673,8 @@ def test_which_sums_are_short_as_they_are() -> None:
                      *((rows.label(), k) for k in (63, 64, 128, 144, 160, 256, 257, 2048))}
     assert [are_short(SPECIALISED, replace(rows, split=split), 6144) for split in (2, 3)] == [False, True]
     assert not are_short(SPECIALISED, replace(rows, variant=ONCE), 160)
+    clusters = replace(NARROW, slices=4, stages=8, cluster=4)  # no more sums than steps of K
+    assert [are_short(SPECIALISED, clusters, k) for k in (280, 480, 481)] == [False, False, True]
     assert not any(may_carry(SPECIALISED, replace(rows, variant=how), 2049) for how in (ONCE, ONCE | CARRY))
 
 

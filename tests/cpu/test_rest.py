@@ -106,7 +106,7 @@ def test_the_launches_by_their_addresses(monkeypatch: pytest.MonkeyPatch) -> Non
     def launcher(entry: str, *rest: Any) -> Any:
         return SimpleNamespace(enqueue=lambda *addresses: launched.append((entry, addresses)))
 
-    monkeypatch.setattr(even_share, "load", lambda compiled, shared, gpu: compiled.entry)
+    monkeypatch.setattr(even_share, "load", lambda compiled, shared, gpu, cluster: compiled.entry)
     monkeypatch.setattr(even_share, "Launcher", launcher)
     m, n, k, config = 2 * BM + 64, 512, 4096, wide(64, split=0)
     p = Problem(m, n, k, k, k, n + 8, beta=1.0, c0=(600, 1), trans_b=True)

@@ -47,7 +47,8 @@ def columns(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("words", "kernels"), [
-    ("--shape 32x24x16*3", ["ffma_small"]), ("--shape 64x48x3000:TN", ["ffma_specialised", "ffma_reduce"]),
+    ("--shape 32x24x16*3", ["ffma_small"]), ("--shape 64x48x3000:TN", ["ffma_specialised"]),
+    ("--shape 100x90x1500:TN", ["ffma_specialised", "ffma_reduce"]),
     ("--shape 1x300x64:NT", ["ffma_skinny"]), ("--shape 40x36x512 --arch sm_75", ["ffma_staged", "ffma_reduce"]),
     ("--shape 256x256x192 --precision fp16x3", ["tensor_streamed", "tensor_reduce"]),
     ("--shape 136x130x134 --precision tf32x3 --alpha -2 --beta 0.5",
@@ -96,13 +97,13 @@ def test_a_wrong_result_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_record(run: Run) -> None:
-    code, out, _ = run("--shape 64x48x3000 --json r.json --no-source")
+    code, out, _ = run("--shape 100x90x1500 --json r.json --no-source")
     assert code == 0 and "Report written to r.json" in out
     data = json.loads(Path("r.json").read_text())
     record_schema.validate(data)
     problem = data["problem"]
     assert 0 < problem.pop("max_error") < 5 and problem.pop("config")["bk"] == 32
-    assert problem == {"name": "matmul", "shape": [64, 48, 3000], "layout": "NN", "batch": 1, "alpha": 1, "beta": 0,
+    assert problem == {"name": "matmul", "shape": [100, 90, 1500], "layout": "NN", "batch": 1, "alpha": 1, "beta": 0,
                        "precision": "ieee", "sms": 132, "kernel": "specialised"}
     assert data["report"]["kernel"] == "ffma_specialised" and list(data["others"]) == ["ffma_reduce"]
     assert data["others"]["ffma_reduce"]["counters"]["global_sectors"] > 0

@@ -195,7 +195,7 @@ def test_beside_tiles_where_k_is_no_more_than_a_few_steps() -> None:
     16 1.1 (results/h100/experiments-ends.json)."""
     for shape, kernel in (((16, 16, 16), SMALL), ((32, 32, 32), SPECIALISED), ((68, 172, 5), SMALL),
                           ((102, 133, 51), SPECIALISED), ((406, 38, 32), SPECIALISED), ((10, 18, 34), SPECIALISED),
-                          ((2, 300, 640), SKINNY)):
+                          ((2, 1000, 640), SKINNY)):
         assert choose(Problem.contiguous(*shape), "sm_90", 132).kernel is kernel, shape
 
 

@@ -13,16 +13,16 @@ Enqueue = Callable[[int, int, int, int, int, int], None]  # see `runtime.launch.
 
 
 def launches(cubin: Compiled, label: str, gpu: Gpu, arguments: bytes, wanted: int, blocks: int, threads: int,
-             *, even: bool = True, boxes: Sequence[Box] = ()) -> Enqueue:
+             *, even: bool = True, boxes: Sequence[Box] = (), cluster: int = 1) -> Enqueue:
     """What launches a kernel whose blocks need ``wanted`` bytes of dynamic shared memory.
 
-    Where ``even``, they ask for `shared_bytes`.
+    Where ``even``, they ask for `shared_bytes`. ``cluster``: see `Launcher`.
 
     Raises:
         InvalidValue, MissingComponent, LaunchFailed: see `Launcher` and `load`.
     """
     asked = shared_bytes(wanted, blocks, room(cubin.registers, threads, gpu), gpu) if even else wanted
-    return Launcher(load(cubin, asked, gpu), label, gpu, blocks, threads, arguments, boxes).enqueue
+    return Launcher(load(cubin, asked, gpu, cluster), label, gpu, blocks, threads, arguments, boxes, cluster).enqueue
 
 
 def room(registers: int | None, threads: int, gpu: Gpu) -> int:

@@ -15,30 +15,21 @@ from ..runtime.compile import Compiled, Kind, compile_source
 from ..runtime.tensor_map import Box
 from . import anew, relay, rest, shipped, skinny, small, wide
 from .registry import FLOAT, Kernel
-from .schedule import ONCE, Schedule
+from .schedule import ONCE, Schedule, gathered
 from .schedule import schedule as tiled_schedule
 from .skinny import SKINNY
 from .small import SMALL
-from .validity import require
+from .validity import ends_together, require
 from .wide import WIDE
 from .widths import widths
-
-
-def four_wide(c: Config) -> bool:
-    """Whether four slices share a tile of `SPECIALISED` by 4 x 8 results a thread."""
-    return (c.slices, c.tm, c.tn) == (4, 4, 8)
-
-
-def ends_together(c: Config) -> bool:
-    """Whether all threads of a block of `SPECIALISED` add up and store its tile (common/together.cuh)."""
-    return c.slices > 1 and c.cluster == 1 and (c.tm * c.tn <= 16 or four_wide(c))
 
 
 def _ring(c: Config) -> int:
     """Bytes of the stages (rows padded by four words, as K-contiguous operands have them), epilogue, slices' sums."""
     stages = c.stages * c.bk * (c.bm + 4 + c.bn + 4)
     if ends_together(c):
-        return (stages + c.slices * c.tm * c.tn * (c.threads // 32 * 40 + 2)) * FLOAT
+        given = c.bm * c.bn if gathered(c) else 0
+        return (stages + c.slices * c.tm * c.tn * (c.threads // 32 * 40 + 2) + given) * FLOAT
     return (stages + c.threads * c.slices * (c.tn + 1) + (c.slices - 1) * c.bm * c.bn) * FLOAT
 
 
@@ -197,9 +188,13 @@ class Recipe:
 
 def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
     """What ``kernel`` is compiled from for ``config`` and what its family's specialisation takes from ``problem``."""
-    parts = {"PARTS": 1} if kernel is SPECIALISED and config.variant & ONCE and config.split > 1 else {}
-    return Recipe(kernel.source, kernel.entry, target(config, arch),
-                  config.macros() | FAMILIES[kernel].specialisation(problem) | parts, kernel.path.name)
+    macros = config.macros()
+    if kernel is SPECIALISED and gathered(config):  # by how many blocks, the launch says
+        macros |= {"CLUSTER": 1, "GATHERED": 1}
+    elif kernel is SPECIALISED and config.variant & ONCE and config.split > 1:
+        macros["PARTS"] = 1
+    return Recipe(kernel.source, kernel.entry, target(config, arch), macros | FAMILIES[kernel].specialisation(problem),
+                  kernel.path.name)
 
 
 def reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:

@@ -55,6 +55,12 @@ def teams(config: Config) -> int:
     return 1 << config.variant // TEAMS
 
 
+def gathered(config: Config) -> bool:
+    """Whether the blocks of a cluster have one part each of a small tile's K and add up for each other
+    (common/gather.cuh)."""
+    return config.cluster > 1 and bool(config.variant & ONCE)
+
+
 @cache
 def sharing(config: Config, split: int) -> Config:
     """``config`` with the k-steps of tiles shared as ``split`` says. Kept: a new one is checked, and models ask for a

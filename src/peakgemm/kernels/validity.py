@@ -16,11 +16,12 @@ from ..runtime.tensor_map import MAX_LD
 from . import relay, rest, skinny, small, wide
 from .posed import posed
 from .registry import Kernel
-from .schedule import ONCE, TEAMS, teams
+from .schedule import ONCE, TEAMS, gathered, teams
 from .widths import widths
 
 _TILE = frozenset({"bm", "bn", "bk", "tm", "tn", "aligned"})
 PRODUCER_REGISTERS = 40
+GATHERED = 2, 4, 8, 16  # blocks of a cluster that have parts of one small tile's K
 
 
 def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Problem | None = None) -> list[str]:
@@ -171,9 +172,19 @@ def two_rows(c: Config) -> bool:
     return (c.slices, c.tm, c.tn) == (4, 2, 4)
 
 
+def four_wide(c: Config) -> bool:
+    """Whether four slices share a tile of ffma/specialised.cu by 4 x 8 results a thread."""
+    return (c.slices, c.tm, c.tn) == (4, 4, 8)
+
+
+def ends_together(c: Config) -> bool:
+    """Whether all threads of a block of ffma/specialised.cu add up and store its tile (common/together.cuh)."""
+    return c.slices > 1 and (c.cluster == 1 or gathered(c)) and (c.tm * c.tn <= 16 or four_wide(c))
+
+
 def _specialised(c: Config) -> Iterator[str]:
     yield from _exactly(c, fragments=2, passes=1)
-    if two_rows(c) and c.cluster == 1:  # which end together, not by quads of rows
+    if two_rows(c) and (c.cluster == 1 or gathered(c)):  # which end together, not by quads of rows
         yield from _warp_tile(c)
     else:
         yield from _stored(c)
@@ -194,10 +205,15 @@ def _specialised(c: Config) -> Iterator[str]:
     if c.block_threads > 1024:
         yield f"{c.block_threads} threads a block: 1024 at most; make slices = {c.slices} or the tile smaller"
     if c.cluster > 1 and c.split != 1:
-        yield f"split = {c.split} must be 1: a cluster of two has one tile"
+        yield f"split = {c.split} must be 1: a cluster has one tile"
     elif c.variant & ONCE and c.split < 1:
         yield f"split = {c.split} must be 1 or more: a block has one tile, or one part of it"
-    if c.cluster not in (1, 2):
+    if gathered(c):
+        if c.cluster not in GATHERED:
+            yield f"cluster = {c.cluster} must be 2, 4, 8 or 16: each block stores a band of the tile's rows"
+        if not ends_together(c):
+            yield f"cluster = {c.cluster}: only tiles that all threads of a block end together (common/together.cuh)"
+    elif c.cluster not in (1, 2):
         yield f"cluster = {c.cluster} must be 1 or 2: with more blocks an H100 leaves SMs idle"
     elif c.cluster == 2 and c.bm * c.bn > c.stages * c.bk * (c.bm + c.bn):
         yield (f"stages = {c.stages}: two blocks that share a tile leave its {c.bm * c.bn} sums where the stages were, "

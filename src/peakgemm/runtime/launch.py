@@ -17,6 +17,8 @@ from .device import Gpu
 from .tensor_map import Box
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_LARGER_CLUSTERS = 14    # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+_PORTABLE_CLUSTER = 8    # blocks, on every GPU that has clusters; an H100 has 16
 
 
 class Resident:
@@ -81,8 +83,9 @@ def _three(size: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=512)
-def load(compiled: Compiled, shared_bytes: int, gpu: Gpu) -> Loaded:
-    """Put a cubin on ``gpu`` and let its blocks have ``shared_bytes`` of dynamic shared memory.
+def load(compiled: Compiled, shared_bytes: int, gpu: Gpu, cluster: int = 1) -> Loaded:
+    """Put a cubin on ``gpu`` and let its blocks have ``shared_bytes`` of dynamic shared memory, in clusters of
+    ``cluster``.
 
     The code is on the device when this returns, so no launch, and no capture of a CUDA graph,
     loads it later. A cubin from the disk cache that the driver refuses is compiled anew, once.
@@ -90,7 +93,7 @@ def load(compiled: Compiled, shared_bytes: int, gpu: Gpu) -> Loaded:
 
     Raises:
         MissingComponent: the driver is older than the cubin, or the cubin is for another architecture.
-        LaunchFailed: the driver refuses the shared memory.
+        LaunchFailed: the driver refuses the shared memory, or so large a cluster.
     """
     with device.activated(gpu.index):
         try:
@@ -111,6 +114,12 @@ def load(compiled: Compiled, shared_bytes: int, gpu: Gpu) -> Loaded:
             raise LaunchFailed(f"{compiled.entry}: {shared_bytes} bytes of shared memory a block asked, "
                                f"{gpu.limits.shared_per_block} there on {gpu.name}: {error}; use a smaller tile"
                                ) from None
+    if cluster > _PORTABLE_CLUSTER:
+        try:
+            driver.check("cuKernelSetAttribute", _LARGER_CLUSTERS, 1, ctypes.c_void_p(kernel.handle), gpu.index)
+        except RuntimeError as error:
+            raise LaunchFailed(f"{compiled.entry}: a cluster of {cluster} blocks on {gpu.name}: {error}; use "
+                               f"{_PORTABLE_CLUSTER} at most") from None
     return Loaded(kernel, compiled.entry, shared_bytes)
 
 
@@ -142,17 +151,18 @@ class Launcher:
         argument: the struct's bytes, as the kernel declares it.
         boxes: of operands whose tensor maps the kernel takes at the end; two at most. A map holds an
             address, so a call encodes them, which takes some microseconds where addresses are new.
+        cluster: blocks of a cluster, for kernels that leave that to the launch.
 
     Raises:
         InvalidValue: no block, more than 2**31 - 1 of them, or a block of 0 or more than 1024 threads.
         MissingComponent: the driver's library cannot be opened.
     """
 
-    __slots__ = ("_argument", "_attributes", "_boxes", "_free", "_kernel", "_launch", "_several", "blocks", "gpu",
-                 "label", "loaded", "threads")
+    __slots__ = ("_argument", "_attributes", "_boxes", "_cluster", "_free", "_kernel", "_launch", "_several", "blocks",
+                 "gpu", "label", "loaded", "threads")
 
     def __init__(self, loaded: Loaded, label: str, gpu: Gpu, blocks: int, threads: int, argument: bytes,
-                 boxes: Sequence[Box] = ()) -> None:
+                 boxes: Sequence[Box] = (), cluster: int = 1) -> None:
         if not 1 <= blocks <= 2**31 - 1:
             raise InvalidValue(f"{loaded.entry} ({label}): {blocks} blocks, a grid holds 1 to {2**31 - 1}; "
                                "split the product or use a larger tile")
@@ -163,7 +173,8 @@ class Launcher:
         self._argument, self._boxes = argument, boxes
         self._kernel = ctypes.c_void_p(loaded.kernel.handle)
         self._launch = _driver_launch()
-        self._attributes = int(gpu.limits.has_dependent_launch)
+        # Clusters came with the same architecture.
+        self._attributes, self._cluster = int(gpu.limits.has_dependent_launch) + (cluster > 1), cluster
         self._several = device.count() > 1
         self._free = [self._arguments()]
 
@@ -199,9 +210,10 @@ class Launcher:
     def _arguments(self) -> tuple[Any, ctypes.c_void_p, ctypes.c_void_p, int]:
         """One block of arguments: the buffer, pointers to configuration and parameters, address of the attribute."""
         attribute = self._maps + len(self._boxes) * tensor_map.BYTES
-        buffer = ctypes.create_string_buffer(attribute + _ATTRIBUTE_BYTES)
+        buffer = ctypes.create_string_buffer(attribute + 2 * _ATTRIBUTE_BYTES)
         start = ctypes.addressof(buffer)
         struct.pack_into("=QI", buffer, attribute, _PROGRAMMATIC, 1)
+        struct.pack_into("=Q3I", buffer, attribute + _ATTRIBUTE_BYTES, _CLUSTER, self._cluster, 1, 1)
         struct.pack_into("=7I", buffer, 0, self.blocks, 1, 1, self.threads, 1, 1, self.loaded.shared_bytes)
         places = [start + _ADDRESSES + 8 * i for i in range(5)] + [start + _STRUCT]
         places += [start + self._maps + tensor_map.BYTES * i for i in range(len(self._boxes))]
@@ -239,6 +251,7 @@ _pack = struct.Struct("=QQQ5Q").pack_into
 # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, of sm_90 and later: the blocks of a kernel may start before
 # the kernel ahead in its stream has ended, and wait for that themselves (common/dependents.cuh).
 _PROGRAMMATIC, _ATTRIBUTE_BYTES = 6, 72
+_CLUSTER = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, behind it
 _LAST_DEFAULT_STREAM = 2  # 0 and CU_STREAM_LEGACY (1), CU_STREAM_PER_THREAD (2)
 
 _FAULTED = ("an earlier kernel of this process faulted and its context is lost: restart the process; "

@@ -6,11 +6,18 @@
 // the other its rows by stores, with mbarriers instead of two barriers of the cluster, takes 1 to 2 us of 20 longer, though
 // blocks could then go on to another tile.
 
+#ifndef PARTS
+#define PARTS 0
+#endif
+
 // What block `item` computes: where two share a tile its half of the k-steps, be it none. To be told which part of a tile's
 // K costs a block that has all of it 1 % (docs/experiments.md), hence PARTS.
 __device__ __forceinline__ bool work_of(const Gemm& g, int steps, int item, int half, Segment& s) {
   if constexpr (!ONCE || PARTS) return segment_of(g, steps, item, half, s);
-  if constexpr (CLUSTER == 1) {
+  if constexpr (GATHERED) {
+    const int log = cluster_log(), rank = cluster_block(), up = cluster_blocks() - 1;
+    s = {item >> log, (steps * rank + up) >> log, (steps * (rank + 1) + up) >> log, -1};
+  } else if constexpr (CLUSTER == 1) {
     s = {item, 0, steps, -1};
   } else {
     const int middle = (steps + 1) / 2;

@@ -32,6 +32,9 @@ struct Ending {
   int from;
   long long c, c0;
   unsigned stored;
+#if GATHERED  // where its sums of each round are given, what counts them there, and what this block is given
+  unsigned to[BM * BN / (THREADS * SLICES)], counts[BM * BN / (THREADS * SLICES)], given;
+#endif
 };
 
 // GROUPS is SLICES, in a template so that tiles that end otherwise need not divide evenly.
@@ -39,19 +42,64 @@ template <int GROUPS>
 struct Together {
   // Rows of a round, rounds.
   static constexpr int DOWN = THREADS * GROUPS < BN ? 1 : THREADS * GROUPS / BN, EACH = BM / DOWN;
+  // Of a block at most: one of a cluster stores half of the rows or less.
+  static constexpr int MINE = GATHERED && EACH > 1 ? EACH / 2 : EACH;
 
-  __device__ static __forceinline__ Ending ending(const Gemm& g, const Segment& s) {
+  // `sums`: where they will lie; `given`: see gather.cuh.
+  __device__ static __forceinline__ Ending ending(const Gemm& g, const Segment& s, const float* sums, unsigned given) {
     static_assert(DOWN % LANE_M == 0 && WARP_M % DOWN == 0, "rounds are rows of whole lanes, places that are constants apart");
     const Place place = place_of(g, s.tile);
     const int row = threadIdx.x / BN, column = threadIdx.x % BN;
-    const int m = first_row(g, place) + row, n = first_column(g, place) + column;
+    const int band = BM >> cluster_log();  // rows of each block
+    const int m = first_row(g, place) + cluster_block() * band + row, n = first_column(g, place) + column;
     Ending e = {place_of_sum(row, column), batch_offset(g, g.c_batch, place.batch) + m * g.ldc + n, 0, 0};
     if (g.beta != 0.f) e.c0 = batch_offset(g, g.c0_batch, place.batch) + m * g.c0_row + n * g.c0_col;
     if (between(place.n, n, g.N))
 #pragma unroll
-      for (int i = 0; i < EACH; ++i) e.stored |= between(place.m, m + i * DOWN, g.M) << i;
+      for (int i = 0; i < MINE; ++i)
+        e.stored |= (between(place.m, m + i * DOWN, g.M) && (!GATHERED || row + i * DOWN < band)) << i;
+#if GATHERED
+    const int log = cluster_log(), results = BM * BN >> log;
+    const unsigned mine = shared_address(sums + SLICES * SLICE_PITCH) + 4 * cluster_block() * results;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+      const int at = i * THREADS * GROUPS + threadIdx.x, owner = (at << log) / (BM * BN);
+      e.to[i] = address_in(mine + 4 * (at & (results - 1)), owner), e.counts[i] = address_in(given, owner);
+      asm volatile("" : "+r"(e.to[i]), "+r"(e.counts[i]));
+    }
+    e.given = given;
+#endif
     return e;
   }
+
+#if GATHERED
+  // A result has a word from each block, beside those of the band's other results.
+  template <int BLOCKS>
+  __device__ static __forceinline__ void add_given(float (&v)[MINE], const float* given) {
+    constexpr int BAND = BM * BN / BLOCKS, ALL = THREADS * GROUPS;
+#pragma unroll
+    for (int i = 0; i < MINE; ++i)
+      if (i * ALL < BAND) {
+        const float* const from = given + i * ALL + threadIdx.x % BAND;
+        v[i] = from[0];
+#pragma unroll
+        for (int block = 1; block < BLOCKS; ++block) v[i] += from[block * BAND];
+      }
+  }
+
+  // Of the tile's sums this block keeps the band's. (Their places are found early: that takes longer than giving them.)
+  __device__ static __forceinline__ void gather(float (&v)[MINE], const float* sums, const Ending& e) {
+    const int log = cluster_log();
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) give(e.to[i], added_up(sums + e.from + place_of_sum(i * DOWN, 0)), e.counts[i]);
+    mbarrier_wait(e.given, 0);
+    const float* const given = sums + SLICES * SLICE_PITCH;
+    if (log == 1) add_given<2>(v, given);
+    else if (log == 2) add_given<4>(v, given);
+    else if (log == 3) add_given<8>(v, given);
+    else add_given<16>(v, given);
+  }
+#endif
 
   // `early`: what `ending` says, where that was asked before.
   template <bool EARLY>
@@ -71,19 +119,24 @@ struct Together {
       for (int i = 0; i < PART; ++i) to[i * THREADS] = added_up(mine + (slice * PART + i) * SUM_PITCH);
       return;
     }
-    const Ending e = EARLY ? early : ending(g, s);
-    const float* const from = sums + e.from;
-    float v[EACH];
+    const Ending e = EARLY ? early : ending(g, s, sums, 0);
+    float v[MINE] = {};
+#if GATHERED
+    gather(v, sums, e);
+#else
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) v[i] = g.alpha * added_up(from + place_of_sum(i * DOWN, 0));
+    for (int i = 0; i < EACH; ++i) v[i] = added_up(sums + e.from + place_of_sum(i * DOWN, 0));
+#endif
+#pragma unroll
+    for (int i = 0; i < MINE; ++i) v[i] *= g.alpha;
     if (g.beta != 0.f) {
 #pragma unroll
-      for (int i = 0; i < EACH; ++i)
+      for (int i = 0; i < MINE; ++i)
         if (e.stored >> i & 1) v[i] = fmaf(g.beta, C0[e.c0 + i * DOWN * g.c0_row], v[i]);
     }
     float* c = C + e.c;
 #pragma unroll
-    for (int i = 0; i < EACH; ++i, c += DOWN * g.ldc)
+    for (int i = 0; i < MINE; ++i, c += DOWN * g.ldc)
       if (e.stored >> i & 1) *c = v[i];
   }
 };

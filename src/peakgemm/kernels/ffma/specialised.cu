@@ -22,17 +22,16 @@
 #include "common/prefetch.cuh"
 #include "common/edge.cuh"
 #include "common/tile_store.cuh"
-#include "common/together.cuh"
-#include "common/slices.cuh"
 #include "common/cluster.cuh"
 
 // A block has one tile at most: without a loop over more a kernel of small tiles begins and ends sooner (3.2 us instead
-// of 3.4 at 128, 10.1 instead of 10.3 at 512); large ones gain nothing and lose the copies ahead.
+// of 3.4 at 128, 10.1 instead of 10.3 at 512); large ones gain nothing and lose the copies ahead. Or one part
+// of a tile's K, which a second kernel adds up (PARTS) or the blocks of a cluster give each other (GATHERED).
 constexpr bool ONCE = CLUSTER > 1 || VARIANT & 32;
-#ifndef PARTS  // or one of the parts of a tile's K
-#define PARTS 0
-#endif
+#include "common/gather.cuh"
 #include "common/pair.cuh"
+#include "common/together.cuh"
+#include "common/slices.cuh"
 
 // Small tiles wait for the kernel before once they have their addresses: 0.3 us of 4 at 128. Large ones, whose code
 // comes out otherwise then, lost up to 3 %.
@@ -135,13 +134,13 @@ extern "C" __global__ void IN_CLUSTER __launch_bounds__(COMPUTE + PRODUCERS, MIN
 ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
                  float* __restrict__ partial, const __grid_constant__ Gemm g) {
   extern __shared__ __align__(16) float shared[];
-  __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
-  const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
+  __shared__ __align__(8) unsigned long long barriers[2 * STAGES + 4 * GATHERED];
+  const unsigned full = shared_address(barriers), empty = full + 8 * STAGES, given = empty + 8 * STAGES;
   if (threadIdx.x < STAGES) {
     mbarrier_init(full + 8 * threadIdx.x, COPYING);
     mbarrier_init(empty + 8 * threadIdx.x, THREADS / 32);
   }
-  __syncthreads();
+  all_are_there(given, BM * BN * 4);
   if (LATE) next_kernel_may_start();
   else previous_kernel_has_ended();
 
@@ -270,7 +269,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
     if constexpr (ENDS_EARLY) {
       Segment only;
       work_of(g, steps, blockIdx.x, 0, only);
-      ending = Together<SLICES>::ending(g, only);
+      ending = Together<SLICES>::ending(g, only, shared + STAGES * STAGE, given);
       asm volatile("" : "+r"(ending.from), "+l"(ending.c), "+l"(ending.c0), "+r"(ending.stored));
     }
     if (LATE) previous_kernel_has_ended();

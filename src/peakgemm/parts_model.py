@@ -75,6 +75,9 @@ GATHERED: dict[Config, _Gathered] = {
         _Gathered(1.094, .008, .039, .017, .103, .069, .546),
 }
 _CLUSTERS = 2, 4, 8, 16
+# Every GPU with clusters runs eight blocks of one; sixteen want a group of as many SMs, which a GPU with fewer SMs than
+# an H100, or a part of one (MIG), need not have.
+_PORTABLE, _WHOLE_GPU = 8, 132
 # Of fewer steps blocks with all of K are as fast: 42 x 5 x 116 takes 1.30 us so, 1.55 by clusters, 6 x 52 x 139 1.84
 # and 1.56.
 _LEAST_STEPS = 5
@@ -115,7 +118,8 @@ def part_ways(config: Config, problem: Problem, tiles: int, steps: int, sm_count
         # Two launches lie beside each other, or each waits for the one before: 0.65 us more. The groups of SMs that a
         # cluster has to lie in are no multiples of one: of 132 SMs 15 clusters of four find room so, 16 do not.
         yield from (clustered(config, blocks) for blocks in _CLUSTERS
-                    if 2 * (tiles + 1) * blocks <= sm_count and steps >= max(blocks, _LEAST_STEPS))
+                    if 2 * (tiles + 1) * blocks <= sm_count and steps >= max(blocks, _LEAST_STEPS)
+                    and (blocks <= _PORTABLE or sm_count >= _WHOLE_GPU))
     elif config in PARTS and not _whole_tiles_pay(problem, steps, sm_count):
         yield from (sharing(config, parts) for parts in _PARTS_OF_K
                     if tiles * parts <= sm_count and -(-steps // parts) in _STEPS_OF_A_PART)

@@ -190,9 +190,9 @@ class Config:
     a chunk's products are added up, and whether it is asked for C^T (kernels/schemes.py); and ``split``
     says how blocks share K: 1, a block computes its tiles whole; s > 1, every tile's K is cut among s
     blocks; 0, stream-K: whole tiles in full waves, and the k-steps of the rest dealt evenly to all
-    blocks. ``cluster`` blocks
-    share a tile, half of K each; on tensor cores what they copy of B, one below the other. ``rest`` rows at the end of
-    C are computed apart, by narrower tiles (kernels/rest.py).
+    blocks. ``cluster`` blocks share a tile, half of K each, or of a small one a part each, whose sums they give
+    each other; on tensor cores what they copy of B, one below the other. ``rest`` rows at the end of C are computed
+    apart, by narrower tiles (kernels/rest.py).
     """
 
     bm: int

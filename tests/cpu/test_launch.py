@@ -446,6 +446,20 @@ def test_static_shared_memory_counts(machine: SimpleNamespace, monkeypatch: pyte
         assert asked == wanted
 
 
+def test_clusters_of_more_than_eight_blocks_are_asked_for(machine: SimpleNamespace,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight every GPU has that has clusters; of more the driver must be told, and may refuse."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(machine.calls, "cuKernelSetAttribute", lambda kind, value, *_: asked.append((kind, value)) or 0)
+    for blocks in (1, 8, 16):
+        launch.load(Compiled("gemm", "sm_90", "cubin", b"good"), 0, H100, blocks)
+    assert asked == [(14, 1)]  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+    launch.load.cache_clear()
+    monkeypatch.setattr(machine.calls, "cuKernelSetAttribute", lambda *_: 1)
+    with pytest.raises(LaunchFailed, match=r"gemm: a cluster of 16 blocks on H100: .*INVALID_VALUE.*; use 8 at most"):
+        launch.load(Compiled("gemm", "sm_90", "cubin", b"good"), 0, H100, 16)
+
+
 def test_more_shared_memory_than_a_block_may_have(machine: SimpleNamespace) -> None:
     with pytest.raises(LaunchFailed, match="gemm: 300000 bytes of shared memory a block asked, 232448 there on H100"):
         launch.load(cubin(b"good"), 300000, H100)

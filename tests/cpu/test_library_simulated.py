@@ -317,7 +317,7 @@ GATHERED = replace(SLICED, producers=128, variant=ONCE | 2 * TEAMS)  # in cluste
 
 
 @pytest.mark.parametrize(("config", "blocks"), [
-    (GATHERED, 2), (GATHERED, 4), (GATHERED, 16), (replace(GATHERED, slices=2, variant=CARRY | ONCE), 8),
+    (GATHERED, 2), (GATHERED, 16), (replace(GATHERED, slices=2, variant=CARRY | ONCE), 8),
     (replace(PART, stages=8, variant=4 + 2 * TEAMS + ONCE + CARRY), 8), (replace(PART, bn=32), 16), (WIDER, 2),
     (replace(NARROW, slices=4, stages=8), 4)], ids=str)
 def test_blocks_of_a_cluster_give_each_other_their_sums(config: Config, blocks: int) -> None:

@@ -153,8 +153,8 @@ def test_batches_and_scales(config: str) -> None:
 def test_integers_are_exact() -> None:
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-64, 65, shape).astype(np.float32) for shape in ((64, 200), (200, 64)))
-    for config in CONFIGS:
-        for variant in (0, 1, 2):
+    for number, config in enumerate(CONFIGS):
+        for variant in (0, 1, 2) if number == 0 else (number % 3,):
             c = np.full((64, 64), np.nan, np.float32)
             turned = CONFIGS[config].variant
             assert product(Problem.contiguous(64, 64, 200), a, b, c, config=config, variant=turned | variant) == 0

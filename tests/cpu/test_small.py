@@ -53,12 +53,16 @@ def test_tiles_of_a_block_by_words(tile: Config, layout: str) -> None:
     multiply(Case(tile.bm + 3, tile.bn - 3, 21, layout, pad=1, shift=1, beta=0.0, config=tile, kernel=SMALL, sms=1))
 
 
-@pytest.mark.parametrize(("k", "layout"), [(33, "NN"), (63, "NT"), (63, "TN"), (33, "TT")])
-@pytest.mark.parametrize("tile", [one for c in small.tiles(63) if c.bm * c.bn <= 1024
-                                  for one in dict.fromkeys((replace(c, min_blocks=1), small.carrying(c) or c))],
-                         ids=lambda c: f"{c.label()} {c.variant}")
+HALVES = [one for c in small.tiles(63) if c.bm * c.bn <= 1024
+          for one in dict.fromkeys((replace(c, min_blocks=1), small.carrying(c) or c))]
+
+
+@pytest.mark.parametrize(("tile", "k", "layout"), [
+    (tile, k, layout) for number, tile in enumerate(HALVES)
+    for k, layout in (((33, "NN"), (63, "NT")), ((63, "TN"), (33, "TT")))[number // 2 % 2]],
+    ids=lambda x: f"{x.label()} {x.variant}" if isinstance(x, Config) else str(x))
 def test_halves_by_words(tile: Config, k: int, layout: str) -> None:
-    """The second half of K has a k-step, or all but one."""
+    """The second half of K has a k-step, or all but one; two layouts of a tile, the other two of the next."""
     multiply(Case(tile.bm + 1, tile.bn - 1, k, layout, beta=0.0, config=tile, kernel=SMALL, sms=1))
 
 
@@ -256,10 +260,9 @@ def test_results_leave_by_whole_sectors() -> None:
     assert report.counters["global_sectors"] == report.counters["global_sectors_ideal"]
 
 
-@pytest.mark.parametrize("size", [64, 63], ids=["by sixteen bytes", "by words"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("layout", "size"), [*((layout, 63) for layout in LAYOUTS), ("NN", 64), ("TT", 64)])
 def test_tiles_hardly_spill(layout: str, size: int) -> None:
-    """Some tens of bytes in places that are passed once."""
+    """Some tens of bytes in places that are passed once; by words, which want more addresses, in any layout."""
     ta, tb = (letter == "T" for letter in layout)
     problem = Problem(size, size, size, size, size, size, trans_a=ta, trans_b=tb)
     tiles = [*small.tiles(size), *small.configurations(problem)]

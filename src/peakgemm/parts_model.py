@@ -10,7 +10,9 @@ from functools import cache
 from typing import NamedTuple
 
 from .kernels.schedule import CARRY, ONCE, TEAMS, gathered, sharing
+from .kernels.validity import CLUSTERS
 from .problem import Config, Problem
+from .runtime.architectures import PORTABLE_CLUSTER
 
 
 def ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: int = 0, min_blocks: int = 1,
@@ -74,17 +76,16 @@ GATHERED: dict[Config, _Gathered] = {
     ring(32, 16, 32, 4, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE, cluster=2):
         _Gathered(1.094, .008, .039, .017, .103, .069, .546),
 }
-_CLUSTERS = 2, 4, 8, 16
 # Every GPU with clusters runs eight blocks of one; sixteen want a group of as many SMs, which a GPU with fewer SMs than
 # an H100, or a part of one (MIG), need not have.
-_PORTABLE, _WHOLE_GPU = 8, 132
+_WHOLE_GPU = 132
 # Of fewer steps blocks with all of K are as fast: 42 x 5 x 116 takes 1.30 us so, 1.55 by clusters, 6 x 52 x 139 1.84
 # and 1.56.
 _LEAST_STEPS = 5
 
 
-def parts_us(config: Config, tiles: int, steps: int, memory: float, by_words: bool, sm_count: int) -> float:
-    """Modelled microseconds of such a product of ``tiles`` and ``steps`` of K whose bytes take ``memory``; 0 where
+def parts_us(config: Config, tiles: int, steps: int, memory: float, by_words: bool, sm_count: int) -> float | None:
+    """Modelled microseconds of such a product of ``tiles`` and ``steps`` of K whose bytes take ``memory``; None where
     blocks have no parts."""
     if gathered(config):
         gather = GATHERED[clustered(config, 2)]
@@ -94,7 +95,7 @@ def parts_us(config: Config, tiles: int, steps: int, memory: float, by_words: bo
                 + gather.turn * -(-each // config.slices))
     parts = PARTS.get(sharing(config, 1)) if config.split > 1 else None
     if parts is None:
-        return 0.0
+        return None
     step = (parts.step + parts.words * by_words) * -(-steps // config.split)
     crowded = parts.crowded * (2 * tiles * config.split > sm_count)
     return parts.start + parts.part * config.split + step + crowded + parts.moved * memory
@@ -117,9 +118,9 @@ def part_ways(config: Config, problem: Problem, tiles: int, steps: int, sm_count
     if gathered(config):
         # Two launches lie beside each other, or each waits for the one before: 0.65 us more. The groups of SMs that a
         # cluster has to lie in are no multiples of one: of 132 SMs 15 clusters of four find room so, 16 do not.
-        yield from (clustered(config, blocks) for blocks in _CLUSTERS
+        yield from (clustered(config, blocks) for blocks in CLUSTERS
                     if 2 * (tiles + 1) * blocks <= sm_count and steps >= max(blocks, _LEAST_STEPS)
-                    and (blocks <= _PORTABLE or sm_count >= _WHOLE_GPU))
+                    and (blocks <= PORTABLE_CLUSTER or sm_count >= _WHOLE_GPU))
     elif config in PARTS and not _whole_tiles_pay(problem, steps, sm_count):
         yield from (sharing(config, parts) for parts in _PARTS_OF_K
                     if tiles * parts <= sm_count and -(-steps // parts) in _STEPS_OF_A_PART)

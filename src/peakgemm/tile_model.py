@@ -140,14 +140,14 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
                 results: int) -> float:
     """`estimate_us`, told whether B is copied ``by_words`` and what ``results`` cost (see `results_stored`)."""
     p, slots = problem, sm_count * config.min_blocks
-    rate = _rate(config)[by_words]
     count = max(p.batch.count, 1)
     tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
     steps = max(-(-p.k // config.bk), 1)
     bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
     memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
-    if parts := parts_us(config, tiles, steps, memory, by_words, sm_count):
+    if (parts := parts_us(config, tiles, steps, memory, by_words, sm_count)) is not None:
         return parts
+    rate = _rate(config)[by_words]
     step_us = _step_us(config, rate, arch)
     pieces = 0  # partial sums of tiles
 

@@ -313,7 +313,21 @@ def test_blocks_with_one_part_of_a_tiles_k(config: Config, split: int) -> None:
     multiply(Case(33, 34, 0, config=replace(config, split=split)))
 
 
-GATHERED = replace(SLICED, producers=128, variant=ONCE | 2 * TEAMS)  # in clusters
+GATHERED = replace(SLICED, producers=128, variant=ONCE | 2 * TEAMS)  # in clusters,
+CLUSTER = replace(GATHERED, cluster=4)  # for example
+
+
+def one_after_the_other(config: Config, m: int, n: int, each: int, a: np.ndarray[Any, Any],
+                        b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A B by ``config``, of ``each`` k-steps at a time, the parts added up in their order."""
+    count, k = len(b) // each, len(b)
+    alone = np.full((count, m, n), np.nan, "f4")
+    parts = Problem(m, n, each, k, n, n, batch=Batch((count,), (each,), (each * n,), (m * n,), (m * n,)))
+    run_library(SPECIALISED, config, parts, a, b, alone, sm_count=132)
+    want = alone[0]
+    for part in alone[1:]:
+        want = want + part
+    return want
 
 
 @pytest.mark.parametrize(("config", "blocks"), [
@@ -339,28 +353,9 @@ def test_what_is_given_is_added_up_in_the_blocks_order(blocks: int) -> None:
     k = each * blocks
     rng = np.random.default_rng(blocks)
     a, b = rng.standard_normal((m, k)).astype("f4"), rng.standard_normal((k, n)).astype("f4")
-    got, alone = np.full((m, n), np.nan, "f4"), np.full((blocks, m, n), np.nan, "f4")
+    got = np.full((m, n), np.nan, "f4")
     run_library(SPECIALISED, replace(GATHERED, cluster=blocks), Problem.contiguous(m, n, k), a, b, got)
-    parts = Problem(m, n, each, k, n, n, batch=Batch((blocks,), (each,), (each * n,), (m * n,), (m * n,)))
-    run_library(SPECIALISED, GATHERED, parts, a, b, alone)
-    want = alone[0]
-    for part in alone[1:]:
-        want = want + part
-    assert got.tobytes() == want.tobytes()
-
-
-@pytest.mark.parametrize(("old", "new", "says"), [
-    ("    mbarrier_wait(e.given, 0);\n", "", "races with"),
-    ("all_are_there(given, BM * BN * 4);", "all_are_there(given, BM * BN * 4 - 64);", "deadlock"),
-    ("all_are_there(given, BM * BN * 4);", "all_are_there(given, BM * BN * 4 + 64);", "deadlock"),
-])
-def test_what_blocks_of_a_cluster_must_wait_for(old: str, new: str, says: str,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    text = SPECIALISED.source
-    assert text.count(old) == 1
-    monkeypatch.setitem(SPECIALISED.__dict__, "source", text.replace(old, new))
-    with pytest.raises(AssertionError, match=says):
-        multiply(Case(33, 34, 70, config=replace(GATHERED, cluster=4)))
+    assert got.tobytes() == one_after_the_other(GATHERED, m, n, each, a, b).tobytes()
 
 
 @pytest.mark.parametrize("split", [2, 8, 9, 10, 18])
@@ -371,18 +366,13 @@ def test_parts_are_added_up_in_their_order(split: int, size: int) -> None:
     config = replace(SMALL, split=split)
     rng = np.random.default_rng(split)
     a, b = rng.standard_normal((m, k)).astype("f4"), rng.standard_normal((k, n)).astype("f4")
-    got, alone = np.full((m, n), np.nan, "f4"), np.full((split, m, n), np.nan, "f4")
+    got = np.full((m, n), np.nan, "f4")
     sms = 40 if size > 100 else 132
     problem = Problem.contiguous(m, n, k)
     plan = schedule(config, problem, sms)
     assert (plan.reduce_blocks == plan.shared * config.tm * config.tn) == (size < 100)
     run_library(SPECIALISED, config, problem, a, b, got, sm_count=sms)
-    each = Problem(m, n, 8, k, n, n, batch=Batch((split,), (8,), (8 * n,), (m * n,), (m * n,)))
-    run_library(SPECIALISED, SMALL, each, a, b, alone, sm_count=132)
-    want = alone[0]
-    for part in alone[1:]:
-        want = want + part
-    assert got.tobytes() == want.tobytes()
+    assert got.tobytes() == one_after_the_other(SMALL, m, n, 8, a, b).tobytes()
 
 
 @pytest.mark.parametrize(("layout", "k", "shift"), [("NN", 96, 0), ("NT", 133, 1), ("TN", 256, 1), ("TT", 90, 0)])
@@ -433,18 +423,21 @@ def test_a_pair_adds_up_two_halves_of_k() -> None:
     assert c.tobytes() == (parts[0] + parts[1]).tobytes()
 
 
-@pytest.mark.parametrize(("old", "new", "says"), [
-    ("  pair_meets();\n  constexpr int MINE", "  constexpr int MINE", "put a barrier between them"),
-    ("  pair_meets();  // the other has read\n", "", "may have ended; put a barrier of the cluster behind it"),
-    ("if (SLICES == 1) slices_meet();  // the stages have been read", "", "races with"),
-])
-def test_a_barrier_that_a_pair_forgets_is_a_race(old: str, new: str, says: str,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("config", "old", "new", "says"), [
+    (PAIR, "  pair_meets();\n  constexpr int MINE", "  constexpr int MINE", "put a barrier between them"),
+    (PAIR, "  pair_meets();  // the other has read\n", "", "may have ended; put a barrier of the cluster behind it"),
+    (PAIR, "if (SLICES == 1) slices_meet();  // the stages have been read", "", "races with"),
+    (CLUSTER, "    mbarrier_wait(e.given, 0);\n", "", "races with"),
+    (CLUSTER, "all_are_there(given, BM * BN * 4);", "all_are_there(given, BM * BN * 4 - 64);", "deadlock"),
+    (CLUSTER, "all_are_there(given, BM * BN * 4);", "all_are_there(given, BM * BN * 4 + 64);", "deadlock"),
+], ids=str)
+def test_what_blocks_of_a_cluster_forget_is_found(config: Config, old: str, new: str, says: str,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     text = SPECIALISED.source
     assert text.count(old) == 1
     monkeypatch.setitem(SPECIALISED.__dict__, "source", text.replace(old, new))
     with pytest.raises(AssertionError, match=says):
-        multiply(Case(64, 32, 48, config=replace(PAIR, bm=64)))
+        multiply(Case(64, 32, 48, config=config if config is CLUSTER else replace(config, bm=64)))
 
 
 @pytest.mark.parametrize(("config", "arch", "says"), [

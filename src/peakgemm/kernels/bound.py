@@ -11,7 +11,6 @@ from ..runtime.device import Gpu
 from . import anew, even_share, relay
 from .library import FAMILIES, compilations, parts
 from .registry import FLOAT, Kernel
-from .schedule import gathered
 from .validity import require
 
 _FILLS_AN_SM = 64 * 64  # results of a tile, beside which there is little room
@@ -54,7 +53,7 @@ class Bound:
         self._product = even_share.launches(
             compiled["product"], label, gpu, plan.arguments + plan.more, kernel.shared_bytes(config), plan.blocks,
             config.block_threads, even=not family.lives_on_l1 or plan.blocks <= gpu.sm_count,
-            boxes=family.boxes(config, problem), cluster=config.cluster if gathered(config) else 1)
+            boxes=family.boxes(config, problem), cluster=plan.cluster)
         if "reduce" in compiled:
             # Its blocks come where the first of many tiles leave room: 160 x 547 x 92 in 89 took 96 us instead of 63.
             # Beside few small tiles they wait on all SMs already.

@@ -35,7 +35,8 @@ class Schedule:
     ``whole`` tiles are computed by one block, or one cluster, each; the k-steps of ``shared`` tiles are dealt to
     ``parts`` ranges. ``workspace_bytes`` holds their partial sums, from byte ``sums`` on. ``arguments`` is the kernels'
     struct, ``more`` what the first one's has behind that. A kernel before it takes that, too, and lays out the first
-    chunk of K (anew.py) in ``first_blocks``.
+    chunk of K (anew.py) in ``first_blocks``. ``cluster`` blocks of the first kernel form a cluster where it leaves that
+    to the launch.
     """
 
     blocks: int
@@ -48,6 +49,7 @@ class Schedule:
     sums: int = 0
     first_blocks: int = 0
     more: bytes = b""
+    cluster: int = 1
 
 
 def teams(config: Config) -> int:
@@ -103,6 +105,7 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         whole=whole, shared=shared, parts=parts,
         workspace_bytes=parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
         arguments=arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster)),
+        cluster=config.cluster if gathered(config) else 1,
     )
 
 

@@ -21,7 +21,7 @@ from .widths import widths
 
 _TILE = frozenset({"bm", "bn", "bk", "tm", "tn", "aligned"})
 PRODUCER_REGISTERS = 40
-GATHERED = 2, 4, 8, 16  # blocks of a cluster that have parts of one small tile's K
+CLUSTERS = 2, 4, 8, 16  # blocks of a cluster that have parts of one small tile's K
 
 
 def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Problem | None = None) -> list[str]:
@@ -209,7 +209,7 @@ def _specialised(c: Config) -> Iterator[str]:
     elif c.variant & ONCE and c.split < 1:
         yield f"split = {c.split} must be 1 or more: a block has one tile, or one part of it"
     if gathered(c):
-        if c.cluster not in GATHERED:
+        if c.cluster not in CLUSTERS:
             yield f"cluster = {c.cluster} must be 2, 4, 8 or 16: each block stores a band of the tile's rows"
         if not ends_together(c):
             yield f"cluster = {c.cluster}: only tiles that all threads of a block end together (common/together.cuh)"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from ..errors import InvalidValue
 
 KIB = 1024
+# Blocks of a cluster, on every GPU that has clusters, and on one with as large a group of SMs whose driver was asked.
+PORTABLE_CLUSTER, LARGEST_CLUSTER = 8, 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from typing import Any
 from ..errors import InvalidValue, LaunchFailed, MissingComponent
 from . import compile as compiler
 from . import device, driver, tensor_map
+from .architectures import PORTABLE_CLUSTER
 from .compile import Compiled
 from .device import Gpu
 from .tensor_map import Box
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _LARGER_CLUSTERS = 14    # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-_PORTABLE_CLUSTER = 8    # blocks, on every GPU that has clusters; an H100 has 16
 
 
 class Resident:
@@ -114,12 +114,12 @@ def load(compiled: Compiled, shared_bytes: int, gpu: Gpu, cluster: int = 1) -> L
             raise LaunchFailed(f"{compiled.entry}: {shared_bytes} bytes of shared memory a block asked, "
                                f"{gpu.limits.shared_per_block} there on {gpu.name}: {error}; use a smaller tile"
                                ) from None
-    if cluster > _PORTABLE_CLUSTER:
+    if cluster > PORTABLE_CLUSTER:
         try:
             driver.check("cuKernelSetAttribute", _LARGER_CLUSTERS, 1, ctypes.c_void_p(kernel.handle), gpu.index)
         except RuntimeError as error:
             raise LaunchFailed(f"{compiled.entry}: a cluster of {cluster} blocks on {gpu.name}: {error}; use "
-                               f"{_PORTABLE_CLUSTER} at most") from None
+                               f"{PORTABLE_CLUSTER} at most") from None
     return Loaded(kernel, compiled.entry, shared_bytes)
 
 

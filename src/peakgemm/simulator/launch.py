@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import InvalidType, InvalidValue
 from ..kernels import registry
 from ..kernels.build import build as kernel_build
-from ..runtime.architectures import architecture
+from ..runtime.architectures import LARGEST_CLUSTER, architecture
 from ..runtime.compile import Compiled, compile_source
 from ..runtime.source import KERNELS, assemble, entries
 
@@ -47,7 +47,6 @@ from .tensor_map import TensorMap
 CACHE = 1 << 20  # bytes of registers of one batch that stay in the cache
 SHARED_CACHE = 4 << 20  # bytes of shared memory of one batch; the race check takes a multiple
 LEAST, MOST = 1024, 16384  # lanes of a batch
-CLUSTER = 16  # blocks of a cluster at most
 
 
 @seldom()
@@ -194,9 +193,9 @@ def _named(name: str, kernel: Kernel) -> bool:
 
 def _cluster(kernel: Kernel, blocks: int, asked: int, arch: str) -> int:
     """How many of ``blocks`` along x a cluster has: what the kernel says, else what the launch has ``asked`` for."""
-    if not 1 <= asked <= CLUSTER:
-        raise InvalidValue(f"cluster = {asked} must be 1 to {CLUSTER}, the blocks that a GPU can run as one cluster; "
-                           "pass 1 for none, or give fewer blocks more threads each")
+    if not 1 <= asked <= LARGEST_CLUSTER:
+        raise InvalidValue(f"cluster = {asked} must be 1 to {LARGEST_CLUSTER}, the blocks that a GPU can run as one "
+                           "cluster; pass 1 for none, or give fewer blocks more threads each")
     if kernel.cluster > 1 and asked not in (1, kernel.cluster):
         raise InvalidValue(f"cluster = {asked}, but kernel {kernel.name} was compiled for clusters of {kernel.cluster} "
                            "(.reqnctapercluster); leave cluster out, or compile it without")

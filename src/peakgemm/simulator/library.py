@@ -19,7 +19,6 @@ from ..kernels.library import (
     workspace_bytes,
 )
 from ..kernels.registry import Kernel
-from ..kernels.schedule import gathered
 from ..kernels.validity import require
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
@@ -90,8 +89,7 @@ def _run_part(part: Part, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], c0:
     reports.append(run(compile_for(kernel, config, problem, arch, "ptx"), grid=plan.blocks,
                        block=config.block_threads, arch=arch,
                        args=[*args, workspace, plan.arguments + plan.more, *maps],
-                       shared_bytes=kernel.shared_bytes(config),
-                       cluster=config.cluster if gathered(config) else 1, **limits))
+                       shared_bytes=kernel.shared_bytes(config), cluster=plan.cluster, **limits))
     if plan.reduce_blocks:
         reports.append(run(compile_reduce(kernel, config, problem, arch, "ptx"), grid=plan.reduce_blocks,
                            block=family.reduce_threads(config), arch=arch,

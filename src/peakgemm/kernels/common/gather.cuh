@@ -1,9 +1,9 @@
 // Blocks of a cluster (sm_90) that have one part each of a small tile's K: each gives the others the sums that they store,
 // and adds up and stores a band of the tile's rows. No second kernel, no partial sums in memory: 32 x 32 x 1024 takes 1.58
-// us so, 2.73 with those. How many they are, 2, 4, 8 or 16, the launch says; they are compiled once.
+// us so, 2.73 with those (results/h100/experiments-gathered.json). How many they are, 2, 4, 8 or 16, the launch says; they are compiled once.
 //
 // What is given is counted by a barrier in the receiver's shared memory. A barrier of the cluster would wait until all that
-// a thread has stored can be seen by the whole GPU (MEMBAR.ALL.GPU in SASS), 750 to 1400 cycles: 32 x 32 x 2048 takes 2.05 us
+// a thread has stored can be seen by the whole GPU (MEMBAR.ALL.GPU in SASS), 740 to 1430 cycles: 32 x 32 x 2048 takes 2.05 us
 // so, 2.39 by one. Nobody ends before its sums are there, so that nothing is given to who has ended.
 #ifndef GATHERED
 #define GATHERED 0
@@ -36,8 +36,7 @@ __device__ __forceinline__ void all_are_there(unsigned given, int bytes) {
   }
   if (threadIdx.x == 0) {
     mbarrier_init(given, 1);
-    asm volatile("{.reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;}" ::"r"(given), "r"(bytes)
-                 : "memory");
+    bulk_expect(given, bytes);
   }
   asm volatile("fence.mbarrier_init.release.cluster;\n"
                "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");

@@ -13,6 +13,7 @@
 #include "common/cp_async.cuh"
 #include "common/dependents.cuh"
 #include "common/mbarrier.cuh"
+#include "common/bulk.cuh"
 #include "common/fragment.cuh"
 #include "common/warp_tile.cuh"
 #include "common/outer_product.cuh"

@@ -13,7 +13,7 @@ import numpy as np
 
 from peakgemm.errors import InvalidType
 from peakgemm.problem import Batch, Problem
-from peakgemm.runtime.adapters.base import View, in_elements
+from peakgemm.runtime.adapters.base import View, by_bytes
 from peakgemm.runtime.device import Gpu
 
 GPU = Gpu(0, "stand-in", "sm_90", 132, 1980, 3350.0, 50 << 20, "13.0")
@@ -59,13 +59,13 @@ class StandIn:
         self.memory = Memory()
         self.copies = 0
 
-    def device(self, x: Any) -> int:
+    def admit(self, x: Any, name: str) -> int:
+        if x.dtype != np.float32:
+            raise InvalidType(f"{name} is {x.dtype}")
         return 0
 
     def view(self, x: Any, name: str, stream: int = -1) -> View:
-        if x.dtype != np.float32:
-            raise InvalidType(f"{name} is {x.dtype}")
-        return View(self.memory.address(x), x.shape, in_elements(x.strides))
+        return by_bytes(self.memory.address(x), x.shape, x.strides)
 
     def read_only(self, x: Any) -> bool:
         return False

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidValue
 from .plan import Explanation, Plan, set_searcher
 from .prepared import Prepared
-from .request import NO_STREAM, Request, check_precision, locate, scales
+from .request import NO_STREAM, Request, check_precision, flag, locate, scales
+from .runtime.adapters import admit
 from .runtime.adapters.base import HOST, HostLibrary, stream_handle
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
         c: float32, broadcastable to the result ``(..., M, N)``; not read where ``beta`` is 0.
         alpha, beta: real numbers, rounded to float32. ``beta`` None: 1 where ``c`` is given, else 0. With ``alpha`` 0
             neither ``a`` nor ``b`` is read, as in BLAS: a NaN there does not reach the result.
-        trans_a, trans_b: ``a`` is stored ``(..., K, M)``, ``b`` ``(..., N, K)``; no copy is made.
+        trans_a, trans_b: ``a`` is stored ``(..., K, M)``, ``b`` ``(..., N, K)``; no copy is made. A bool, 0 or 1, or
+            BLAS's letters ``"N"``, ``"T"`` and ``"C"``.
         out: as for `matmul`; it may be ``c`` itself (update in place), and shares no other memory with it.
         precision, stream: as for `matmul`.
 
@@ -73,15 +74,19 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
     """
     if precision != "ieee":
         check_precision(precision)
-    for name, x in (("a", a), ("b", b)):
-        if len(getattr(x, "shape", (1, 1))) < 2:
-            raise InvalidValue(f"{name} has shape {tuple(x.shape)}; gemm wants matrices: use matmul, or add a "
-                               "dimension")
+    if not (trans_a is False and trans_b is False):
+        trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
+    try:
+        if len(a.shape) < 2 or len(b.shape) < 2:
+            name, shape = ("a", a.shape) if len(a.shape) < 2 else ("b", b.shape)
+            raise InvalidValue(f"{name} has shape {tuple(shape)}; gemm wants matrices: use matmul, or add a dimension")
+    except (AttributeError, TypeError, RuntimeError):  # no shape, as of a nested tensor: refused by name below
+        pass
     torch = _seen_torch or _look_for_torch(a)
     if torch is not None and isinstance(a, torch.Tensor):
         return _torch(torch, a, b, c, alpha, beta, out, stream, trans_a, trans_b, precision)
     alpha, beta = scales(alpha, beta, c)
-    return _any(Request(a, b, c, out, alpha, beta, bool(trans_a), bool(trans_b), precision), stream)
+    return _any(Request(a, b, c, out, alpha, beta, trans_a, trans_b, precision), stream)
 
 
 def sgemm(alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None, trans_a: int = 0, trans_b: int = 0,
@@ -92,7 +97,7 @@ def sgemm(alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None, trans_a: i
         alpha, beta: real numbers. ``beta`` is 0 by default, also with ``c``, as in SciPy.
         a, b: float32 matrices, ``(M, K)`` and ``(K, N)`` after ``op``.
         c: ``(M, N)``; without it a matrix of zeros is meant.
-        trans_a, trans_b: 0, or 1 or 2 to transpose (the conjugate of a real matrix is itself).
+        trans_a, trans_b: 0, or 1 or 2 to transpose (the conjugate of a real matrix is itself); or as for `gemm`.
         overwrite_c: the result goes into ``c``. In SciPy that is an allowance; here it is done, or refused with an
             error where ``c`` cannot be written.
 
@@ -102,19 +107,16 @@ def sgemm(alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None, trans_a: i
     Raises:
         As `gemm`; also InvalidValue for another ``trans`` or operands of other than two dimensions.
     """
-    for name, trans in (("trans_a", trans_a), ("trans_b", trans_b)):
-        if trans not in (0, 1, 2):
-            raise InvalidValue(f"{name} = {trans!r} must be 0, 1 (transpose) or 2 (conjugate transpose)")
-    for name, x in (("a", a), ("b", b), ("c", c)):
-        if x is not None:
-            _want_rank(x, name, 2, "sgemm")
+    first, second = (True if trans == 2 and type(trans) is int else flag(trans, name)
+                     for name, trans in (("trans_a", trans_a), ("trans_b", trans_b)))
+    of_a, of_b = _shape(a, "a", 2, "sgemm"), _shape(b, "b", 2, "sgemm")
     if c is None:
-        return gemm(a, b, alpha=alpha, trans_a=trans_a != 0, trans_b=trans_b != 0)
-    want = (a.shape[1] if trans_a else a.shape[0], b.shape[0] if trans_b else b.shape[1])
-    if tuple(c.shape) != want:
+        return gemm(a, b, alpha=alpha, trans_a=first, trans_b=second)
+    want = (of_a[1] if first else of_a[0], of_b[0] if second else of_b[1])
+    if _shape(c, "c", 2, "sgemm") != want:
         raise InvalidValue(f"c has shape {tuple(c.shape)}, the result has {want}; pass a c of that shape")
-    return gemm(a, b, c, alpha=alpha, beta=beta, trans_a=trans_a != 0, trans_b=trans_b != 0,
-                out=c if overwrite_c else None)
+    return gemm(a, b, c, alpha=alpha, beta=beta, trans_a=first, trans_b=second,
+                out=c if flag(overwrite_c, "overwrite_c") else None)
 
 
 def mm(a: Any, b: Any, out: Any = None) -> Any:
@@ -123,8 +125,8 @@ def mm(a: Any, b: Any, out: Any = None) -> Any:
     Raises:
         As `matmul`; also InvalidValue for other than two dimensions.
     """
-    _want_rank(a, "a", 2, "mm")
-    _want_rank(b, "b", 2, "mm")
+    _shape(a, "a", 2, "mm")
+    _shape(b, "b", 2, "mm")
     return matmul(a, b, out=out)
 
 
@@ -134,8 +136,8 @@ def addmm(input: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any
     Raises:
         As `gemm`; also InvalidValue for other than two dimensions.
     """
-    _want_rank(a, "a", 2, "addmm")
-    _want_rank(b, "b", 2, "addmm")
+    _shape(a, "a", 2, "addmm")
+    _shape(b, "b", 2, "addmm")
     return gemm(a, b, input, alpha=alpha, beta=beta, out=out)
 
 
@@ -145,11 +147,10 @@ def bmm(a: Any, b: Any, out: Any = None) -> Any:
     Raises:
         As `matmul`; also InvalidValue for other than three dimensions or batches of different sizes.
     """
-    _want_rank(a, "a", 3, "bmm")
-    _want_rank(b, "b", 3, "bmm")
-    if a.shape[0] != b.shape[0]:
-        raise InvalidValue(f"a {tuple(a.shape)} and b {tuple(b.shape)} have batches of {a.shape[0]} and {b.shape[0]}; "
-                           "bmm does not broadcast: use matmul")
+    of_a, of_b = _shape(a, "a", 3, "bmm"), _shape(b, "b", 3, "bmm")
+    if of_a[0] != of_b[0]:
+        raise InvalidValue(f"a {of_a} and b {of_b} have batches of {of_a[0]} and {of_b[0]}; bmm does not broadcast: "
+                           "use matmul")
     return matmul(a, b, out=out)
 
 
@@ -167,8 +168,8 @@ def plan(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
     """
     check_precision(precision)
     request = _request(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
-    library, index = locate(request)
-    if library.name == "torch" and index != HOST:
+    library, _ = locate(request)
+    if library.name == "torch":
         from .eager_plan import TorchPlan
 
         return TorchPlan(request)
@@ -201,17 +202,23 @@ def prepare(b: Any, *, precision: str = "ieee", trans_b: bool = False) -> Prepar
     return Prepared(b, precision, trans_b)
 
 
-def _want_rank(x: Any, name: str, rank: int, call: str) -> None:
-    shape = getattr(x, "shape", None)
-    if shape is not None and len(shape) != rank:
-        raise InvalidValue(f"{name} has shape {tuple(shape)}; {call} wants {rank} dimensions: use matmul or gemm")
+def _shape(x: Any, name: str, rank: int, call: str) -> tuple[int, ...]:
+    """The shape of ``x``, which ``call`` wants with ``rank`` dimensions; what has none is refused at the door."""
+    try:
+        shape = tuple(x.shape)
+    except (AttributeError, TypeError, RuntimeError):
+        admit(x, name)
+        raise
+    if len(shape) != rank:
+        raise InvalidValue(f"{name} has shape {shape}; {call} wants {rank} dimensions: use matmul or gemm")
+    return shape
 
 
 def _request(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
              precision: str) -> Request:
     alpha, beta = scales(alpha, beta, c)
-    return Request(a, b.array if isinstance(b, Prepared) else b, c, out, alpha, beta, bool(trans_a), bool(trans_b),
-                   precision)
+    return Request(a, b.array if isinstance(b, Prepared) else b, c, out, alpha, beta, flag(trans_a, "trans_a"),
+                   flag(trans_b, "trans_b"), precision)
 
 
 def _any(request: Request, stream: Any) -> Any:
@@ -239,32 +246,34 @@ def _on_host(library: HostLibrary, request: Request, stream: Any, resident: Any)
 
 def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any,
            trans_a: bool = False, trans_b: bool = False, precision: str = "ieee") -> Any:
-    """torch tensors: traced, with gradients, or straight to the kernel. ``alpha`` None: a plain product."""
+    """torch tensors: traced, differentiated, or straight to the kernel. ``alpha`` None: a plain product."""
     ready = None
     if isinstance(b, Prepared):
         ready, b = b.split_for(precision, trans_b), b.array
-    if torch.compiler.is_compiling() or _is_special(torch, a) or _is_special(torch, b):
+    plain = torch.Tensor
+    if (torch.compiler.is_compiling() or (type(a) is not plain and _is_special(torch, a))
+            or (type(b) is not plain and _is_special(torch, b))
+            or (c is not None and type(c) is not plain and _is_special(torch, c))
+            or (out is not None and type(out) is not plain and _is_special(torch, out))
+            or torch._C._len_torch_dispatch_stack()):
         if stream is not None:
-            raise InvalidValue("stream cannot be traced by torch.compile; leave it out")
-        from .integrations.torch import traced_gemm
+            raise InvalidValue("stream is lost where torch's dispatcher runs the call (under torch.compile, in a "
+                               "dispatch mode, or of a tensor subclass); leave it out")
+        from .integrations.torch import dispatched
 
-        result = _as_matrices(traced_gemm, a, b, c, alpha, beta, trans_a, trans_b, precision)
-        return result if out is None else out.copy_(result)
+        return dispatched(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
     eager = _eager or _load_eager()
     try:
-        wants_grad = (a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
-                      or (out is not None and out.requires_grad))
+        differentiated = (((a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
+                            or (out is not None and out.requires_grad)) and torch.is_grad_enabled())
+                          or eager.is_transformed())
     except AttributeError:  # not all are tensors: refused below
-        wants_grad = False
-    if wants_grad and torch.is_grad_enabled():
-        if out is not None:
-            eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
-        locate(Request(a, b, c))  # a's kind of array, all on one device
-        alpha, beta = scales(1.0 if alpha is None else alpha, beta, c)
-        from .integrations.torch import gemm_with_grad
+        differentiated = False
+    if differentiated:
+        from .integrations.torch import differentiable
 
         with eager.on_stream(a, stream):
-            return _as_matrices(gemm_with_grad, a, b, c, alpha, beta, trans_a, trans_b, precision)
+            return differentiable(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
     if alpha is None and out is None and stream is None and precision == "ieee":
         return eager.product(a, b)
     if alpha is None:
@@ -275,7 +284,7 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
 
 def _is_special(torch: Any, x: Any) -> bool:
     """A subclass, fake or distributed say, which torch's dispatcher has to see."""
-    return type(x) is not torch.Tensor and isinstance(x, torch.Tensor) and type(x) is not torch.nn.Parameter
+    return type(x) is not torch.nn.Parameter and isinstance(x, torch.Tensor) and type(x) is not torch.Tensor
 
 
 _seen_torch: Any = sys.modules.get("torch")  # torch, once one of its tensors has come
@@ -306,20 +315,6 @@ def _load_eager() -> Any:
 
     _eager = eager
     return eager
-
-
-def _as_matrices(call: Callable[..., Any], a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool,
-                 trans_b: bool, precision: str) -> Any:
-    """``call`` with transposes as views and 1-D operands as matrices."""
-    alpha = 1.0 if alpha is None else alpha
-    if beta is None:
-        beta = 0.0 if c is None else 1.0
-    row, column = a.ndim == 1, b.ndim == 1
-    a, b = a[None, :] if row else a.mT if trans_a else a, b[:, None] if column else b.mT if trans_b else b
-    result = call(a, b, c, alpha, beta, precision)
-    if row:
-        result = result.squeeze(-2)
-    return result.squeeze(-1) if column else result
 
 
 def _search(problem: Problem, gpu: Gpu, precision: str) -> tuple[Kernel, Config]:

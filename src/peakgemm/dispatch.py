@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import byref, c_size_t
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .boundary import Posed, pose
 from .errors import InvalidType, InvalidValue, OutOfMemory, out_of_memory_as
+from .overlap import overlaps
 from .request import Request, refuse_overlap
 from .runtime import device, driver
 from .runtime.adapters.base import FLOAT, DeviceLibrary, Library, View
@@ -41,6 +43,12 @@ def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound
     from .kernels.bound import bind
 
     return bind(choice.kernel, choice.config, problem, gpu)
+
+
+def bound_with(ready: Any, choice: Choice | None, posed: Posed, problem: Problem, gpu: Gpu) -> Bound | Emulated:
+    """`bound_for`; with ``ready``, what `prepare` made of ``b``, the product that reads it where the kernel does."""
+    found = None if ready is None else ready.bound(choice, posed, gpu)
+    return found or bound_for(problem, gpu, choice)
 
 
 def workspace_bytes(choice: Choice | Bound | Emulated, problem: Problem, gpu: Gpu) -> int:
@@ -107,12 +115,12 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
             if choice is None and request.precision != "ieee":
                 ready = "" if request.ready is None else "a" if posed.swapped else "b"
                 choice = choice_for(posed.problem, gpu, request.precision, ready)
-            bound = None if request.ready is None else request.ready.bound(choice, posed, gpu)
-            bound = bound or bound_for(posed.problem, gpu, choice)
+            bound = bound_with(request.ready, choice, posed, posed.problem, gpu)
             scratch = workspace
             if bound.workspace_bytes and scratch is None:
                 bound, scratch = workspace_for(library, bound, gpu, request.a, handle)
-            enqueue(bound, posed, views, workspace_pointer(library, scratch, bound.workspace_bytes), handle)
+            place = workspace_pointer(library, scratch, bound.workspace_bytes, views if workspace is not None else {})
+            enqueue(bound, posed, views, place, handle)
         result = library.deliver(target, request.a, handle, (*arrays.values(), scratch))
         if request.out is None:
             return result
@@ -176,21 +184,25 @@ def no_room(error: Exception, what: str, gpu: Gpu, holder: str, instead: Sequenc
     return out_of_memory_as(type(error))(f"{what} does not fit: GPU {gpu.index} {has}; {', or '.join(instead)}")
 
 
-def workspace_pointer(library: Library, scratch: Any, wanted: int) -> int:
-    """The address of a workspace.
+def workspace_pointer(library: Library, scratch: Any, wanted: int, others: dict[str, View]) -> int:
+    """The address of a workspace of ``wanted`` bytes, which shares no memory with ``others``.
 
     Raises:
-        InvalidValue: it is smaller than ``wanted`` bytes.
+        InvalidValue: it is smaller, has gaps, or overlaps one of them.
     """
     if not wanted:
         return 0
     view = library.view(scratch, "workspace")
-    size = FLOAT
-    for extent in view.shape:
-        size *= extent
+    size = FLOAT * prod(view.shape)
+    want = (f"pass a packed float32 array of {-(-wanted // FLOAT):,} elements (Plan.workspace_bytes), aligned to 16 "
+            "bytes")
     if size < wanted or view.alignment < 16:
-        raise InvalidValue(f"workspace has {size:,} bytes at an address aligned to {view.alignment}; pass "
-                           f"{wanted:,} bytes (Plan.workspace_bytes), aligned to 16")
+        raise InvalidValue(f"workspace has {size:,} bytes at an address aligned to {view.alignment}; {want}")
+    if view.span != (0, size):
+        raise InvalidValue(f"workspace {view.shape} has strides {view.byte_strides} (bytes), with gaps; {want}")
+    for name, other in others.items():
+        if overlaps(view, other):
+            raise InvalidValue(f"workspace overlaps {name} in memory, which it would overwrite; {want} of its own")
     return view.pointer
 
 

@@ -14,7 +14,6 @@ import torch
 
 from .dispatch import bound_for, choice_for, on_device, pose_request, views_of, without_workspace
 from .errors import InvalidValue
-from .overlap import span
 from .request import NO_STREAM, Request, locate, scales
 from .runtime import device
 from .runtime.adapters.base import FLOAT, HOST, stream_handle
@@ -29,6 +28,8 @@ LIMIT = 4096  # remembered calls; then all are forgotten
 _FLOAT32 = torch.float32
 current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a build without CUDA has none
 _increment_version = torch.autograd.graph.increment_version
+_forward = torch.autograd.forward_ad
+_transforms_active = torch._C._are_functorch_transforms_active
 _empty = torch.empty
 
 
@@ -85,10 +86,10 @@ def product(a: Any, b: Any) -> Any:
         first, second = a.data_ptr(), b.data_ptr()
         key = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.device, b.device, first & 15, second & 15,
                a.is_neg(), b.is_neg())
-    except (RuntimeError, AttributeError):  # no tensor, or none with memory: `locate` and `view` say what is wrong
+    except (RuntimeError, AttributeError):  # no tensor, or none with memory: `locate` says what is wrong
         return _cold(Request(a, b), None)
     warm = _warm.get(key)
-    if warm is None:
+    if warm is None or not (first and second):  # address 0: empty, or its memory is gone
         return _cold(Request(a, b), key)
     out = _empty(warm.shape, dtype=_FLOAT32, device=warm.place)
     warm.run(first, second, 0, out, current_stream(warm.index))
@@ -102,7 +103,7 @@ def run(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, out
     ``ready``: what `prepare` made of ``b``; such calls are not remembered, for that would keep its memory.
     """
     alpha, beta = scales(alpha, beta, c)
-    request = Request(a, b, c, out, alpha, beta, bool(trans_a), bool(trans_b), precision, ready)
+    request = Request(a, b, c, out, alpha, beta, trans_a, trans_b, precision, ready)
     if stream is not None:
         return _on_stream(request, stream_handle(stream))
     if ready is not None:
@@ -121,7 +122,7 @@ def run(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, out
     except (RuntimeError, AttributeError):
         return _cold(request, None)
     warm = _warm.get(key)
-    if warm is None:
+    if warm is None or not (first and second and (third or c is None) and (target or out is None)):
         return _cold(request, key)
     if out is None:
         out = _empty(warm.shape, dtype=_FLOAT32, device=warm.place)
@@ -145,12 +146,22 @@ def on_stream(like: Any, stream: Any) -> Iterator[None]:
             yield
 
 
+def is_transformed() -> bool:
+    """Whether a forward-mode level or a transform of torch.func is in force."""
+    return bool(_forward._current_level >= 0 or _transforms_active())
+
+
 def refuse_gradients(tensors: dict[str, Any], what: str) -> None:
-    """Refuse tensors that need a gradient while autograd records.
+    """Refuse tensors that need a gradient while autograd records, and those that carry a forward-mode tangent.
 
     Raises:
         InvalidValue: one does; the message says which.
     """
+    if _forward._current_level >= 0:
+        for name, x in tensors.items():
+            if isinstance(x, torch.Tensor) and _forward.unpack_dual(x).tangent is not None:
+                raise InvalidValue(f"{name} carries a forward-mode tangent, which {what} would lose; use peakgemm.gemm "
+                                   f"without out, or pass torch.autograd.forward_ad.unpack_dual({name}).primal")
     if not torch.is_grad_enabled():
         return
     for name, x in tensors.items():
@@ -179,7 +190,7 @@ def warm_entry(request: Request) -> Warm | None:
     if 0 not in posed.shape:
         gpu = device.require(index)
         bound = bound_for(posed.problem, gpu, choice_for(posed.problem, gpu, request.precision))
-    reach = {name: span(view)[1] for name, view in views.items()}
+    reach = {name: view.span[1] for name, view in views.items()}
     spans = tuple(reach.get(name, 0) for name in ("out", "a", "b", "c"))
     return Warm(bound, posed.shape, posed.swapped, posed.in_place, request.a.device, spans)
 

@@ -1,4 +1,4 @@
-"""`Plan` for torch CUDA tensors: what is checked for each call is checked by torch's own attributes."""
+"""`Plan` for torch tensors: what is checked for each call on CUDA is checked by torch's own attributes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import torch
 
 from .dispatch import bound_for
 from .eager import Warm, current_stream, refuse_gradients, touched
-from .overlap import span
 from .plan import Plan
+from .prepared import Prepared
 from .request import Request
+from .runtime.adapters.base import HOST
+from .runtime.adapters.torch import PLAIN
 
 if TYPE_CHECKING:
     from .select import Choice
 
 _FLOAT32 = torch.float32
+_forward = torch.autograd.forward_ad
 _empty = torch.empty
 
 
@@ -26,12 +29,14 @@ class TorchPlan(Plan):
         super().__init__(request)
         expected, posed = self._expected, self._posed
         self._warm: Warm | None = None
+        if self._index == HOST:
+            return
         self._shape_a, self._shape_b = request.a.shape, request.b.shape
         self._steps_a, self._steps_b = request.a.stride(), request.b.stride()
         self._mask_a, self._mask_b = expected["a"].alignment - 1, expected["b"].alignment - 1
         if posed.problem is None or "c" in expected or request.beta != 0:
             return
-        spans = tuple(span(expected[x])[1] if x in expected else 0 for x in ("out", "a", "b", "c"))
+        spans = tuple(expected[x].span[1] if x in expected else 0 for x in ("out", "a", "b", "c"))
         out = request.out
         self._shape_out = torch.Size(posed.shape) if out is None else out.shape
         self._steps_out = torch.empty(posed.shape, device="meta").stride() if out is None else out.stride()
@@ -56,18 +61,20 @@ class TorchPlan(Plan):
             return self._slowly(a, b, c, out, workspace, stream)
         try:
             first, second = a.data_ptr(), b.data_ptr()
-            if (a.shape != self._shape_a or b.shape != self._shape_b or a.stride() != self._steps_a
+            if (type(a) not in PLAIN or type(b) not in PLAIN or not (first and second)
+                    or a.shape != self._shape_a or b.shape != self._shape_b or a.stride() != self._steps_a
                     or b.stride() != self._steps_b or a.dtype is not _FLOAT32 or b.dtype is not _FLOAT32
                     or a.get_device() != self._index or b.get_device() != self._index
                     or first & self._mask_a or second & self._mask_b or a.is_neg() or b.is_neg()
-                    or a.requires_grad or b.requires_grad):
+                    or a.requires_grad or b.requires_grad or _forward._current_level >= 0):
                 return self._slowly(a, b, c, out, workspace, stream)
             if out is None:
                 out = _empty(warm.shape, dtype=_FLOAT32, device=warm.place)
             else:
                 target = out.data_ptr()
                 reach, for_a, for_b, _ = warm.spans
-                if (out.shape != self._shape_out or out.stride() != self._steps_out or out.dtype is not _FLOAT32
+                if (type(out) not in PLAIN or not target or out.shape != self._shape_out
+                        or out.stride() != self._steps_out or out.dtype is not _FLOAT32
                         or out.get_device() != self._index or target & self._mask_out or out.is_neg()
                         or out.requires_grad or (first < target + reach and target < first + for_a)
                         or (second < target + reach and target < second + for_b)):
@@ -78,11 +85,12 @@ class TorchPlan(Plan):
         stream = current_stream(warm.index)
         kept = warm.run(first, second, 0, out, stream)
         if kept is not None and self._is_emulated:
-            self._last = kept, stream
+            self._last = kept, stream, warm.bound
         return out
 
     def _slowly(self, a: Any, b: Any, c: Any, out: Any, workspace: Any, stream: Any) -> Any:
-        refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "Plan.execute")
+        plain = b.array if isinstance(b, Prepared) else b
+        refuse_gradients({"a": a, "b": plain, "c": c, "out": out}, "Plan.execute")
         result = super().execute(a, b, c, out, workspace, stream)
         if out is not None:
             touched(out)

@@ -7,14 +7,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .boundary import Posed
-from .dispatch import bound_for, choice_for, on_device, pose_request, views_of, workspace_bytes, workspace_for
+from .dispatch import (
+    bound_for,
+    bound_with,
+    choice_for,
+    on_device,
+    pose_request,
+    views_of,
+    workspace_bytes,
+    workspace_for,
+)
 from .errors import InvalidValue, MissingComponent
-from .request import Request, check_precision, locate
+from .prepared import Prepared
+from .request import Request, admit_beside, check_precision, locate
 from .runtime import device
 from .runtime.adapters.base import HOST, View, place, stream_handle
 from .runtime.device import Gpu
 
 if TYPE_CHECKING:
+    from .emulate.bound import Emulated
+    from .kernels.bound import Bound
     from .kernels.registry import Kernel
     from .problem import Config, Problem
     from .select import Choice
@@ -122,7 +134,7 @@ class Plan:
             if not explain_only and self._index != HOST and 0 not in self._posed.shape:
                 bound_for(problem, self._gpu, self._choice)
         self._request = request._replace(a=None, b=None, c=None, out=None)  # holds no operand
-        self._last: tuple[Any, int] | None = None  # workspace and stream of the last emulated product
+        self._last: tuple[Any, int, Bound | Emulated | None] | None = None  # workspace, stream, what ran: if emulated
 
     def _packed_problem(self) -> Problem:
         """The problem that is left when the copies have been made."""
@@ -206,33 +218,44 @@ class Plan:
         """Run the product.
 
         Args:
-            a, b, c, out: of the planned shapes, strides, device and alignment. ``out`` None: a new packed array.
-            workspace: `workspace_bytes` of the device's memory as an array of the operands' library; None:
-                allocated. A workspace serves one call at a time.
+            a, b, c, out: of the planned shapes, strides, device and alignment; ``b`` may be what `prepare` made of it,
+                ``c`` is None where the plan was made without. ``out`` None: a new packed array.
+            workspace: `workspace_bytes` of the device's memory as a packed float32 array of the operands' library that
+                shares no memory with them; None: allocated. A workspace serves one call at a time.
             stream: as for `peakgemm.gemm`.
 
         Returns:
             ``out``, or the new array.
 
         Raises:
-            InvalidValue, InvalidType: an operand that differs from the plan; the message says in what.
+            InvalidValue, InvalidType: an operand that differs from the plan, or no such workspace; the message says in
+                what.
             OutOfMemory: split operands do not fit on the device; the library's own error is its cause.
         """
+        resident = None
         request = self._request._replace(a=a, b=b, c=c, out=out)
+        if isinstance(b, Prepared):
+            request = request._replace(b=b.array, ready=b.split_for(request.precision, request.trans_b))
+            resident = b.resident()
         library, index = self._check(request)
+        if workspace is not None:
+            admit_beside(workspace, "workspace", library, index, written=True)
         if index == HOST:
             from . import host
 
-            return host.multiply(library, request)
+            if stream is not None or workspace is not None:
+                raise InvalidValue("stream and workspace are for arrays on the GPU; a plan for arrays in the host's "
+                                   "memory takes neither: leave them out")
+            return host.multiply(library, request, resident)
         handle = None if stream is None else stream_handle(stream)
         if not self._is_emulated:
             return on_device(library, index, request, handle, self._choice, workspace)
         with library.scope(index, handle) as used:
+            assert self._choice is not None and self._gpu is not None
+            bound = bound_with(request.ready, self._choice, self._posed, self._problem, self._gpu)
             if workspace is None:
-                assert self._choice is not None and self._gpu is not None
-                bound = bound_for(self._problem, self._gpu, self._choice)
                 _, workspace = workspace_for(library, bound, self._gpu, a, used)  # none does without
-            self._last = workspace, used
+            self._last = workspace, used, bound
         return on_device(library, index, request, handle, self._choice, workspace)
 
     @property
@@ -252,10 +275,8 @@ class Plan:
             raise InvalidValue("last_path() tells of the last execute(), and there was none; call execute() first")
         from .emulate.bound import Emulated
 
-        assert self._choice is not None and self._gpu is not None
-        bound = bound_for(self._problem, self._gpu, self._choice)
+        scratch, stream, bound = self._last
         assert isinstance(bound, Emulated)
-        scratch, stream = self._last
         rerouted = bound.rerouted(self._library.view(scratch, "workspace").pointer, stream)
         if not rerouted:
             return bound.scheme.name
@@ -264,6 +285,8 @@ class Plan:
     def _check(self, request: Request) -> tuple[Any, int]:
         if self._request.beta != 0 and request.c is None:
             raise InvalidValue(f"the plan has beta = {self._request.beta} and needs c; pass it")
+        if request.c is not None and "c" not in self._expected:
+            raise InvalidValue("c was given to a plan that was made without c; make the plan with it: plan(a, b, c)")
         library, index = locate(request)
         if library is not self._library or index != self._index:
             raise InvalidValue(f"the plan is for {self._library.name} arrays on {place(self._index)}, these are "
@@ -272,8 +295,10 @@ class Plan:
             view, planned = library.view(x, name), self._expected.get(name)
             if planned is None and name == "out":
                 planned = View.packed(self._result_shape())
-            elif planned is None:
-                continue  # c, where beta is 0
+            assert planned is not None
+            if view.strides is None and planned.strides is not None:
+                raise InvalidValue(f"{name} has no strides in whole elements, or is lazily negated, the plan strides "
+                                   f"{planned.strides}; make a plan for these arrays")
             for what, got, wanted in (("shape", view.shape, planned.shape), ("strides", _steps(view), _steps(planned))):
                 if got != wanted:
                     raise InvalidValue(f"{name} has {what} {got}, the plan {wanted}; make a plan for these arrays")

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from .boundary import Posed, pose
 from .dispatch import choice_for, no_room
+from .errors import InvalidValue
 from .problem import Problem
-from .request import Request, locate
+from .request import flag
 from .runtime import device
+from .runtime.adapters import admit
 from .runtime.adapters.base import FLOAT, HOST, DeviceLibrary, View
 from .runtime.device import Gpu
 
@@ -31,10 +33,11 @@ class Prepared:
     __slots__ = ("_for", "_kept", "_split", "array", "shape")
 
     def __init__(self, b: Any, precision: str = "ieee", trans_b: bool = False) -> None:
-        library, index = locate(Request(b, b))
+        trans_b = flag(trans_b, "trans_b")
+        library, index = admit(b, "b")
         self._kept: Any = None
         self._split: Split | None = None
-        self._for = precision, bool(trans_b)
+        self._for = precision, trans_b
         if index == HOST:
             from .runtime.adapters.numpy import host_view
 
@@ -49,9 +52,12 @@ class Prepared:
                 view = library.view(b, "b")
                 inner = view.shape[-1] if trans_b or len(view.shape) == 1 else view.shape[-2]
                 posed = pose(View.packed((1, inner)), view, trans_b=trans_b)
+                if "b" in posed.copies and getattr(b, "requires_grad", False):
+                    raise InvalidValue("b requires a gradient and has strides that no kernel takes, so that prepare "
+                                       "would copy it without one; pass b.detach(), or b.contiguous()")
                 self.array = library.copy(b, view.shape) if "b" in posed.copies else b
                 if precision != "ieee" and len(view.shape) == 2 and 0 not in view.shape:
-                    self._split = _split(library, self.array, index, precision, bool(trans_b), stream)
+                    self._split = _split(library, self.array, index, precision, trans_b, stream)
         self.shape = view.shape
 
     def resident(self) -> View | None:
@@ -61,7 +67,7 @@ class Prepared:
 
     def split_for(self, precision: str, trans_b: bool) -> Split | None:
         """The operand split for calls of that precision and layout, if it was."""
-        return self._split if self._for == (precision, bool(trans_b)) else None
+        return self._split if self._for == (precision, trans_b) else None
 
     def __repr__(self) -> str:
         return f"Prepared({type(self.array).__name__} of shape {self.shape})"

@@ -6,10 +6,12 @@ import ctypes
 from numbers import Real
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .errors import InvalidType, InvalidValue
 from .overlap import overlaps
-from .runtime.adapters import library_of
-from .runtime.adapters.base import View, place
+from .runtime.adapters import admit
+from .runtime.adapters.base import Library, View, place
 
 NO_STREAM = ("stream is for arrays on the GPU; a product of arrays in the host's memory is done when the call returns: "
              "leave stream out")
@@ -43,21 +45,26 @@ def locate(request: Request) -> tuple[Any, int]:
         InvalidType: no array, or arrays of several libraries.
         InvalidValue: arrays on several devices, or an ``out`` that cannot be written.
     """
-    arrays = request.arrays()
-    libraries = {name: library_of(x, name) for name, x in arrays.items()}
-    library = libraries["a"]
-    for name, other in libraries.items():
-        if other is not library:
-            raise InvalidType(f"a is a {library.name} array and {name} a {other.name} array; convert one, so that all "
-                              "are of one library")
-    places = {name: library.device(x) for name, x in arrays.items()}
-    for name, index in places.items():
-        if index != places["a"]:
-            raise InvalidValue(f"a is on {place(places['a'])} and {name} on {place(index)}; move one, so that all "
-                               "are in one place")
-    if request.out is not None and library.read_only(request.out):
-        raise InvalidValue(f"out is a read-only {library.name} array; pass one that can be written, or leave it out")
-    return library, places["a"]
+    library, index = admit(request.a, "a")
+    for name, x in request.arrays().items():
+        if name != "a":
+            admit_beside(x, name, library, index, written=name == "out")
+    return library, index
+
+
+def admit_beside(x: Any, name: str, library: Library, index: int, *, written: bool = False) -> None:
+    """`admit`, for an array that must be of ``library`` and on device ``index``, as a call's first operand is.
+
+    Raises:
+        InvalidType, InvalidValue: as `admit`; of another library, or in another place.
+    """
+    other, where = admit(x, name, written=written)
+    if other is not library:
+        raise InvalidType(f"a is a {library.name} array and {name} a {other.name} array; convert one, so that all are "
+                          "of one library")
+    if where != index:
+        raise InvalidValue(f"a is on {place(index)} and {name} on {place(where)}; move one, so that all are in one "
+                           "place")
 
 
 def refuse_overlap(views: dict[str, View], beta: float) -> None:
@@ -80,10 +87,31 @@ def number(value: Any, name: str) -> float:
 
     Raises:
         InvalidType: no real number. An array with one element is none: to read it would wait for the GPU.
+        InvalidValue: beyond what a float holds.
     """
     if not isinstance(value, Real):
         raise InvalidType(f"{name} is a {type(value).__name__}; pass a real number: float({name})")
-    return ctypes.c_float(float(value)).value
+    try:
+        return ctypes.c_float(float(value)).value
+    except OverflowError:
+        raise InvalidValue(f"{name} is a {type(value).__name__} beyond the largest float (1.8e308); pass a float, "
+                           "float('inf') if infinity is meant") from None
+
+
+def flag(value: Any, name: str) -> bool:
+    """Whether to transpose: a bool, 0 or 1, or BLAS's letters ``"N"``, ``"T"`` and ``"C"`` (of a real matrix: T).
+
+    Raises:
+        InvalidValue: none of these.
+    """
+    if value is True or value is False:
+        return value
+    if isinstance(value, str) and value.upper() in ("N", "T", "C"):
+        return value.upper() != "N"
+    if isinstance(value, (int, np.integer, np.bool_)) and value in (0, 1):
+        return bool(value)
+    raise InvalidValue(f"{name} = {value!r} is neither a bool, 0 or 1, nor 'N', 'T' or 'C'; pass {name}=True to "
+                       "transpose")
 
 
 def scales(alpha: Any, beta: Any, c: Any) -> tuple[float, float]:

@@ -34,6 +34,11 @@ class Addresses:
         return np.ctypeslib.as_array((ctypes.c_float * 100_000).from_address(address))
 
 
+def _admit_on_gpu(self: Torch, x: Any, name: str, admit: Any = Torch.admit) -> int:
+    admit(self, x, name)
+    return 0
+
+
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     """CPU tensors pass for tensors of GPU 0; the problems that were bound are listed."""
@@ -51,7 +56,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
         STAGED, STAGED.default, "only", "there is no other"))
     monkeypatch.setattr(eager, "current_stream", lambda index: stand_in.STREAM)
     monkeypatch.setattr(eager_plan, "current_stream", lambda index: stand_in.STREAM)
-    monkeypatch.setattr(Torch, "device", lambda self, x: 0)
+    monkeypatch.setattr(Torch, "admit", _admit_on_gpu)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda self: 0)
     monkeypatch.setattr(Torch, "scope", lambda self, index, stream: stand_in.StandIn().scope(index, stream))
     monkeypatch.setattr(eager, "_warm", {})
@@ -217,7 +222,7 @@ for _ in range(3):
     (lambda: pg.matmul(torch.ones(2, 2), np.ones((2, 2), np.float32)), InvalidType, "a is a torch array and b a NumPy"),
     (lambda: pg.matmul(torch.ones(2, 2).double(), torch.ones(2, 2)), InvalidType, r"a is float64.*a\.float\(\)"),
     (lambda: pg.matmul(torch.ones(2, 2).to_sparse(), torch.ones(2, 2)), InvalidType, "sparse_coo tensor.*to_dense"),
-    (lambda: pg.matmul(torch.ones(2, 2, device="meta"), torch.ones(2, 2)), InvalidValue, "torch tensor is on meta"),
+    (lambda: pg.matmul(torch.ones(2, 2, device="meta"), torch.ones(2, 2)), InvalidValue, "a is a meta tensor"),
     (lambda: pg.matmul(torch.ones(2, 2), torch.ones(2, 2), stream=0), InvalidValue, "leave stream out"),
     (lambda: pg.bmm(torch.ones(2, 2, 2), torch.ones(1, 2, 2)), InvalidValue, "bmm does not broadcast"),
     (lambda: pg.addmm(torch.ones(3), torch.ones(2, 2), torch.ones(2, 2)), InvalidValue, "does not broadcast"),

@@ -173,4 +173,7 @@ def test_overlap_is_exact() -> None:
     assert not overlaps(even, odd) and overlaps(even, view((100,), (3,), 4100))
     backwards = view((10,), (-1,), 4132)
     assert overlaps(backwards, view((1,), (1,), 4096)) and not overlaps(backwards, view((1,), (1,), 4136))
-    assert overlaps(View(0, (4, 4), None), right)
+    # Strides that are no whole elements: a field of packed records of 6 bytes, the other field, and what lies apart.
+    field = View(4096, (10,), None, (6,))
+    assert overlaps(field, View(4100, (10,), None, (6,))) and not overlaps(field, View(8192, (10,), (1,)))
+    assert not overlaps(View(4096, (10,), None, (8,)), View(4100, (10,), None, (8,)))

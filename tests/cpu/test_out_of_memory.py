@@ -25,7 +25,7 @@ from peakgemm.kernels.schemes import PRODUCTS
 from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Problem
 from peakgemm.request import Request
-from peakgemm.runtime import driver
+from peakgemm.runtime import adapters, driver
 from peakgemm.runtime.adapters.base import driver_out_of_memory
 from peakgemm.runtime.adapters.interop import Interop
 from peakgemm.select import Choice
@@ -169,7 +169,7 @@ def test_without_the_drivers_word_the_rest_is_told(gpu: None, monkeypatch: pytes
 
 def test_plan(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     library, (a, b) = FullLibrary(-(-WANTED // 4)), operands()
-    monkeypatch.setattr(plan, "locate", lambda request: (library, 0))
+    monkeypatch.setattr(adapters, "library_of", lambda x, name: library)
     monkeypatch.setattr(plan, "choice_for", lambda problem, gpu, precision: NAMED)
     for module in (plan, dispatch):
         monkeypatch.setattr(module, "bound_for", lambda problem, gpu, choice=None: Hungry(problem, library.memory))

@@ -7,12 +7,60 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingComponent
+from ..errors import InvalidType, MissingComponent, PeakgemmError
+from ..request import scales
 
 if TYPE_CHECKING:
     from .torch_use import Use
 
-__all__ = ["gemm_with_grad", "traced_gemm", "use"]
+_NO_RULE = (AttributeError, AssertionError, NotImplementedError, RuntimeError, TypeError)
+
+__all__ = ["differentiable", "dispatched", "gemm_with_grad", "traced_gemm", "use"]
+
+
+def dispatched(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
+               precision: str) -> Any:
+    """`peakgemm.gemm` by torch's dispatcher: under ``torch.compile``, in a dispatch mode, of tensor subclasses.
+
+    Arguments are those of `peakgemm.gemm`; ``alpha`` None is 1. The dispatcher sees one op, ``peakgemm::gemm``, or
+    ``peakgemm::gemm_out`` with ``out``.
+
+    Raises:
+        InvalidType, InvalidValue: as `peakgemm.gemm`, or the dispatcher has no rule for a subclass.
+    """
+    import torch
+
+    from . import torch_ops
+
+    if torch.compiler.is_compiling():
+        return torch_ops.by_dispatcher(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
+    alpha, beta = scales(1.0 if alpha is None else alpha, beta, c)
+    torch_ops.count_in_modes()
+    try:
+        return torch_ops.by_dispatcher(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
+    except PeakgemmError:
+        raise
+    except _NO_RULE as error:  # of their subclasses, of out-of-memory say, each says what it has to say
+        arrays = {"a": a, "b": b, "c": c, "out": out}
+        kinds = ", ".join(f"{name} is a {type(x).__name__}" for name, x in arrays.items() if torch_ops.is_subclass(x))
+        if not kinds or type(error) not in _NO_RULE:
+            raise
+        raise InvalidType(f"{kinds}: torch's dispatcher cannot run peakgemm's product of it "
+                          f"({str(error).strip().partition(chr(10))[0]}); pass plain tensors") from error
+
+
+def differentiable(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
+                   precision: str) -> Any:
+    """`peakgemm.gemm` with derivatives, in both modes and under the transforms of ``torch.func``.
+
+    Arguments are those of `peakgemm.gemm`; ``alpha`` None is 1.
+
+    Raises:
+        InvalidType, InvalidValue: as `peakgemm.gemm`; also ``out`` where a derivative would be lost in it.
+    """
+    from . import torch_ops
+
+    return torch_ops.differentiable(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
 
 
 def gemm_with_grad(a: Any, b: Any, c: Any, alpha: float, beta: float, precision: str = "ieee") -> Any:

@@ -1,6 +1,8 @@
-"""The product as torch sees it: an autograd function for eager calls, a registered op for ``torch.compile``.
+"""The product as torch sees it: autograd functions for eager calls, registered ops for whatever traces or dispatches.
 
-Eager calls take the autograd function, not the op: an op that Python implements costs about 6 us a call.
+Eager calls take an autograd function, not the op: an op that Python implements costs about 6 us a call. The function
+that transforms of torch.func and forward mode take is one of its own, since torch binds its arguments by name at each
+call, 15 us.
 """
 
 from __future__ import annotations
@@ -11,12 +13,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import UnsupportedOperatorException
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
+from .. import eager
 from ..boundary import result_shape
-from ..errors import InvalidValue
+from ..errors import InvalidType, InvalidValue
+from ..overlap import overlaps
 from ..plan import run as multiply
-from ..request import check_precision, scales
-from ..runtime.adapters.base import check_dtype
+from ..request import Request, check_precision, locate, scales
+from ..runtime.adapters.base import FLOAT, View, check_dtype
+from ..runtime.adapters.torch import PLAIN, is_batched
 
 Gemm = Callable[[Tensor, Tensor, "Tensor | None", float, float, str], Tensor]
 
@@ -24,7 +31,8 @@ Gemm = Callable[[Tensor, Tensor, "Tensor | None", float, float, str], Tensor]
 def gemm_with_grad(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float,
                    precision: str = "ieee") -> Tensor:
     """See `peakgemm.integrations.torch.gemm_with_grad`."""
-    result: Tensor = _Gemm.apply(a, b, c, float(alpha), float(beta), precision)
+    function = _Transformed if eager.is_transformed() else _Gemm
+    result: Tensor = function.apply(a, b, c, float(alpha), float(beta), precision)
     return result
 
 
@@ -34,10 +42,110 @@ def traced_gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: floa
     return result
 
 
+def by_dispatcher(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
+                  precision: str) -> Any:
+    """See `peakgemm.integrations.torch.dispatched`."""
+    alpha = 1.0 if alpha is None else alpha
+    if beta is None:
+        beta = 0.0 if c is None else 1.0
+    if out is None:
+        return _as_matrices(traced_gemm, a, b, c, alpha, beta, trans_a, trans_b, precision)
+    eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
+    _, shape = result_shape(_turned(a, trans_a).shape, _turned(b, trans_b).shape)
+    check_dtype(str(out.dtype).removeprefix("torch."), "out")
+    if tuple(out.shape) != tuple(shape):
+        raise InvalidValue(f"out has shape {tuple(out.shape)}, the result has {tuple(shape)}; pass an out of that "
+                           "shape")
+    if any(is_subclass(x) for x in (a, b, c, out)):  # a rule for copy_ is what every subclass has
+        out.copy_(_as_matrices(traced_gemm, a, b, c, alpha, beta, trans_a, trans_b, precision))
+        return out
+    target = out[..., None] if b.ndim == 1 else out
+    target = target[..., None, :] if a.ndim == 1 else target
+    _as_matrices(lambda x, y, *rest: _write(x, y, target, *rest), a, b, c, alpha, beta, trans_a, trans_b, precision)
+    return out
+
+
+def differentiable(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
+                   precision: str) -> Any:
+    """See `peakgemm.integrations.torch.differentiable`."""
+    alpha = 1.0 if alpha is None else alpha
+    if out is not None:
+        eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
+        return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, trans_a=trans_a, trans_b=trans_b,
+                         precision=precision)
+    alpha, beta = scales(alpha, beta, c)
+    if not torch._C._are_functorch_transforms_active():
+        locate(Request(a, b, c))  # a's kind of array, all on one device
+    return _as_matrices(gemm_with_grad, a, b, c, alpha, beta, trans_a, trans_b, precision)
+
+
+def is_subclass(x: Any) -> bool:
+    """Whether ``x`` is a tensor that only the dispatcher can read."""
+    return isinstance(x, Tensor) and type(x) not in PLAIN
+
+
+def count_in_modes() -> None:
+    """Make the modes in force that count FLOPs know the ops, also those made before the ops were registered."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    for mode in _get_current_dispatch_mode_stack():
+        known = getattr(getattr(mode, "counter", mode), "flop_registry", None)
+        if known is not None:
+            for op in _OPS:
+                known.setdefault(op, flop_registry[op])
+
+
+def _turned(x: Any, trans: bool) -> Any:
+    return x.mT if trans else x
+
+
+def _as_matrices(call: Callable[..., Any], a: Any, b: Any, c: Any, alpha: float, beta: float, trans_a: bool,
+                 trans_b: bool, precision: str) -> Any:
+    """``call`` with transposes as views and 1-D operands as matrices; their dimensions are dropped from its result."""
+    row, column = a.ndim == 1, b.ndim == 1
+    result = call(a[None, :] if row else _turned(a, trans_a), b[:, None] if column else _turned(b, trans_b), c, alpha,
+                  beta, precision)
+    if row and result is not None:
+        result = result.squeeze(-2)
+    return result.squeeze(-1) if column and result is not None else result
+
+
+def _write(a: Tensor, b: Tensor, out: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str) -> None:
+    torch.ops.peakgemm.gemm_out.default(a, b, c, out, float(alpha), float(beta), precision)
+
+
+def _run_out(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, beta: float, precision: str) -> None:
+    multiply(a, b, c, alpha=alpha, beta=beta, out=out, precision=precision)
+
+
+def _out_only(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, beta: float, precision: str) -> None:
+    """What the tracer runs for ``gemm_out``. An ``out`` that lies in an operand is not traced, as it would be cloned
+    away: the call then runs outside of the graph, where it is refused."""
+    _shape_only(a, b, c, alpha, beta, precision)
+    target = _traced_view(out)
+    for name, x in (("a", a), ("b", b), ("c", c if beta != 0 else None)):
+        if x is None or x.untyped_storage()._cdata != out.untyped_storage()._cdata:
+            continue
+        view = _traced_view(x)
+        if overlaps(view, target) and not (name == "c" and view == target):
+            raise UnsupportedOperatorException(torch.ops.peakgemm.gemm_out.default)
+
+
+def _traced_view(x: Tensor) -> View:
+    """Where a traced tensor lies in its storage; sizes that were symbols become numbers."""
+    shape, strides = (tuple(int(size) for size in sizes) for sizes in (x.shape, x.stride()))
+    return View(FLOAT * int(x.storage_offset()), shape, strides)
+
+
 def _run(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str) -> Tensor:
     _check_ranks(a, b)
     check_precision(precision)
-    result: Tensor = multiply(a, b, c, alpha=alpha, beta=beta, precision=precision)
+    try:
+        result: Tensor = multiply(a, b, c, alpha=alpha, beta=beta, precision=precision)
+    except InvalidType:
+        if not any(is_batched(x) for x in (a, b, c)):
+            raise
+        result = traced_gemm(a, b, c, alpha, beta, precision)  # the dispatcher runs the examples one by one
     return result
 
 
@@ -111,6 +219,70 @@ class _Gemm(torch.autograd.Function):  # type: ignore[misc]
         return _gradients(gemm_with_grad, ctx, grad)
 
 
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]
+    """The same in forward mode and under torch.func: grad, jvp, vmap, and what is made of them."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> Tensor:
+        return _run(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        a, b, c, ctx.alpha, ctx.beta, ctx.precision = inputs
+        ctx.shapes = a.shape, b.shape, None if c is None else c.shape
+        ctx.shape = output.shape
+        ctx.save_for_backward(a, b)
+        ctx.save_for_forward(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _gradients(gemm_with_grad, ctx, grad)
+
+    @staticmethod
+    def jvp(ctx: Any, of_a: Tensor | None, of_b: Tensor | None, of_c: Tensor | None, *rest: Any) -> Tensor:
+        """``alpha (dA B + A dB) + beta dC``; what is added is the next product's ``c``."""
+        a, b = ctx.saved_tensors
+        sum_, beta = of_c if ctx.beta != 0 else None, ctx.beta
+        for x, y in ((of_a, b), (a, of_b)):
+            if x is not None and y is not None:
+                sum_ = gemm_with_grad(x, y, sum_, ctx.alpha, beta if sum_ is not None else 0.0, ctx.precision)
+                beta = 1.0
+        if sum_ is None:
+            return a.new_zeros(ctx.shape)
+        return sum_ if sum_ is not of_c else (beta * sum_).expand(ctx.shape).clone()
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+        return _batched(gemm_with_grad, info.batch_size, in_dims, *inputs)
+
+
+def _batched(gemm: Gemm, size: int, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, c: Tensor | None,
+             alpha: float, beta: float, precision: str) -> tuple[Tensor, int]:
+    """One batched product for all that vmap would run; its dimension comes first, before the operands' own batches."""
+    rank = max(x.dim() - (dim is not None) for x, dim in zip((a, b), in_dims, strict=False))
+    if in_dims[0] is None and in_dims[1] is None:  # c alone differs
+        a, in_dims = a.expand(size, *a.shape), (0, *in_dims[1:])
+    first, second, third = (x if x is None or dim is None else _batch_first(x, dim, rank)
+                            for x, dim in zip((a, b, c), in_dims, strict=False))
+    assert first is not None and second is not None
+    return gemm(first, second, third, alpha, beta, precision), 0
+
+
+def _batch_first(x: Tensor, dim: int, rank: int) -> Tensor:
+    x = x.movedim(dim, 0)
+    return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:])
+
+
+def _batched_op(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+    return _batched(traced_gemm, info.batch_size, in_dims, *inputs)
+
+
+def _flops(a: Any, b: Any, *rest: Any, **options: Any) -> int:
+    """A multiply and an add for each m, n and k, from shapes."""
+    _, shape = result_shape(tuple(a), tuple(b))
+    return 2 * prod(shape) * int(a[-1])
+
+
 def _traced_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return _gradients(traced_gemm, ctx, grad)
 
@@ -121,7 +293,14 @@ def _traced_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _LIBRARY = torch.library.Library("peakgemm", "FRAGMENT")
 _LIBRARY.define("gemm(Tensor a, Tensor b, Tensor? c, float alpha, float beta, str precision) -> Tensor",
                 tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout))
+_LIBRARY.define("gemm_out(Tensor a, Tensor b, Tensor? c, Tensor(a!) out, float alpha, float beta, str precision) -> ()",
+                tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout))
 for _key in ("CUDA", "CPU"):
     _LIBRARY.impl("gemm", _run, _key)
+    _LIBRARY.impl("gemm_out", _run_out, _key)
 torch.library.register_fake("peakgemm::gemm", _shape_only, lib=_LIBRARY)
+torch.library.register_fake("peakgemm::gemm_out", _out_only, lib=_LIBRARY)
+torch.library.register_vmap("peakgemm::gemm", _batched_op, lib=_LIBRARY)
 torch.library.register_autograd("peakgemm::gemm", _traced_backward, setup_context=_keep, lib=_LIBRARY)
+_OPS = (torch.ops.peakgemm.gemm, torch.ops.peakgemm.gemm_out)
+register_flop_formula(_OPS)(_flops)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidValue
-from .adapters import library_of
-from .adapters.base import HOST, View, check_dtype, stream_handle
+from .adapters import admit
+from .adapters.base import FLOAT, HOST, View, stream_handle
 from .adapters.interop import LEGACY
 from .memory import DeviceMemory, event, wait
 from .staging import copy
@@ -45,13 +45,15 @@ def matrix(array: Any, name: str) -> Matrix:
         InvalidType: not an array, or not float32.
         InvalidValue: not 2-D, not on a GPU, or rows that are not contiguous.
     """
-    library = library_of(array, name)
-    if library.device(array) == HOST:
+    library, index = admit(array, name)
+    if index == HOST:
         raise InvalidValue(f"{name} is a torch tensor on {array.device}; move it to the GPU with {name}.cuda()"
                            if library.name == "torch" else
                            f"{name} ({type(array).__name__}) is not on a GPU; move it there first")
-    pointer, shape, strides = library.view(array, name)
+    pointer, shape, strides, _ = library.view(array, name)
     _check_rank(shape, name)
+    if pointer % FLOAT:
+        raise InvalidValue(f"{name} starts at address {pointer:#x}, no multiple of {FLOAT} bytes; pass a copy of it")
     rows, columns = shape
     if strides is None or (columns > 1 and strides[1] != 1):
         found = "no strides in whole elements" if strides is None else f"strides {strides} (elements)"
@@ -65,7 +67,7 @@ def matrix(array: Any, name: str) -> Matrix:
 
 def check_host(array: np.ndarray[Any, Any], name: str) -> None:
     """Refuse a NumPy array that is not a float32 matrix."""
-    check_dtype(str(array.dtype), name)
+    admit(array, name)
     _check_rank(array.shape, name)
 
 
@@ -109,8 +111,9 @@ def stream_of(array: Any) -> Any:
     """The current stream of the array's library, a ``cuda.core.Stream``: the default one where it has none."""
     from cuda.core import LEGACY_DEFAULT_STREAM, Stream
 
-    library: Any = library_of(array, "array")
-    index, handle = library.device(array), LEGACY
+    library: Any
+    library, index = admit(array, "array")
+    handle = LEGACY
     if index != HOST:
         with library.scope(index, None) as current:
             handle = current

@@ -28,15 +28,37 @@ _ELSEWHERE = "Set PEAKGEMM_CACHE_DIR to a folder that can be written."
 
 
 def folder() -> Path:
-    """The folder of compiled programs: ``$PEAKGEMM_CACHE_DIR``, else ``programs`` in the user's cache folder."""
-    chosen = os.environ.get("PEAKGEMM_CACHE_DIR")
-    return Path(chosen) if chosen else _users_folder() / "programs"
+    """The folder of compiled programs: ``$PEAKGEMM_CACHE_DIR``, else ``programs`` in the user's cache folder.
+
+    Raises:
+        InvalidValue: the variable holds a relative path.
+    """
+    return _chosen() or _users_folder() / "programs"
 
 
 def tuned_folder() -> Path:
-    """The folder of tuning entries: ``tuned`` in ``$PEAKGEMM_CACHE_DIR`` or in the user's cache folder."""
-    chosen = os.environ.get("PEAKGEMM_CACHE_DIR")
-    return (Path(chosen) if chosen else _users_folder()) / "tuned"
+    """The folder of tuning entries: ``tuned`` in ``$PEAKGEMM_CACHE_DIR`` or in the user's cache folder.
+
+    Raises:
+        InvalidValue: as of `folder`.
+    """
+    return (_chosen() or _users_folder()) / "tuned"
+
+
+def _chosen() -> Path | None:
+    """``$PEAKGEMM_CACHE_DIR``, with ``~`` for the user's home; None where it is not set.
+
+    Raises:
+        InvalidValue: a relative path, which would follow the working directory, or the home of an unknown user.
+    """
+    named = os.environ.get("PEAKGEMM_CACHE_DIR")
+    if not named:
+        return None
+    place = os.path.expanduser(named)
+    if not os.path.isabs(place):
+        raise InvalidValue(f"PEAKGEMM_CACHE_DIR = {named!r} is not absolute and would follow the working directory; "
+                           "set it to an absolute path, or to one that begins with ~/")
+    return Path(place)
 
 
 def _users_folder() -> Path:

@@ -7,12 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InvalidType
+from ...errors import InvalidType, InvalidValue
 from .base import Library
 
 _BY_TYPE: dict[type, Library] = {}
 _MODULES = {"torch": "torch.Torch", "cupy": "cupy.Cupy", "jax": "jax.Jax", "jaxlib": "jax.Jax"}
 _MADE: dict[str, Library] = {}
+
+
+def admit(x: Any, name: str, *, written: bool = False) -> tuple[Any, int]:
+    """The door: every array argument of every call passes it before anything asks for its address.
+
+    Args:
+        x: what the caller passed.
+        name: the argument's name, for messages.
+        written: the call writes to it.
+
+    Returns:
+        The library of ``x`` and the device where it lies: a `HostLibrary` where that is `HOST`, else a `DeviceLibrary`.
+
+    Raises:
+        InvalidType: no array, none that is plain, or not float32; see `Library.admit`.
+        InvalidValue: in no place that kernels reach, without memory, or read-only and ``written``.
+    """
+    library = library_of(x, name)
+    index = library.admit(x, name)
+    if written and library.read_only(x):
+        raise InvalidValue(f"{name} is a read-only {library.name} array; pass one that can be written"
+                           + (", or leave it out" if name == "out" else ""))
+    return library, index
 
 
 def library_of(x: Any, name: str) -> Library:

@@ -23,12 +23,26 @@ class View(NamedTuple):
     """Where a float32 array lies: address in bytes, shape, strides in elements.
 
     ``strides`` None: they are no whole number of elements, or the memory does not hold the values
-    as they are (torch's lazy negation); only a copy helps.
+    as they are (torch's lazy negation); only a copy helps. ``steps`` are then the strides in bytes.
     """
 
     pointer: int
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
+    steps: tuple[int, ...] | None = None
+
+    @property
+    def byte_strides(self) -> tuple[int, ...]:
+        """Strides in bytes, also where ``strides`` is None."""
+        return self.steps or () if self.strides is None else tuple(FLOAT * step for step in self.strides)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First byte and the byte past the last one, relative to the address; (0, 0) for an empty array."""
+        if 0 in self.shape:
+            return 0, 0
+        reach = [step * (size - 1) for step, size in zip(self.byte_strides, self.shape, strict=True)]
+        return sum(x for x in reach if x < 0), sum(x for x in reach if x > 0) + FLOAT
 
     @property
     def alignment(self) -> int:
@@ -54,19 +68,17 @@ class Library(Protocol):
 
     name: str
 
-    def device(self, x: Any) -> int:
-        """Where ``x`` lies.
+    def admit(self, x: Any, name: str) -> int:
+        """The device of ``x``, a plain float32 array with memory of its own. Called through `admit` alone.
 
         Raises:
-            InvalidValue: neither on the host nor on one CUDA device.
+            InvalidType: no array, a wrapper without memory, or not float32. ``name`` is what the message calls it.
+            InvalidValue: neither on the host nor on one CUDA device, or its memory has been freed.
         """
 
     def view(self, x: Any, name: str, stream: int = -1) -> View:
-        """Describe ``x``; work enqueued on ``stream`` afterwards finds its values ready (-1: no care taken).
-
-        Raises:
-            InvalidType: not float32, or no strided array. ``name`` is what the message calls it.
-        """
+        """Describe an admitted ``x``; work enqueued on ``stream`` afterwards finds its values ready (-1: no care
+        taken)."""
 
     def read_only(self, x: Any) -> bool:
         """Whether ``x`` must not be written."""
@@ -76,11 +88,7 @@ class HostLibrary(Library, Protocol):
     """A library with arrays in the host's memory."""
 
     def host(self, x: Any, name: str) -> NDArray[np.float32]:
-        """The NumPy view of such an array, without a copy.
-
-        Raises:
-            InvalidType: not float32. ``name`` is what the message calls it.
-        """
+        """The NumPy view of an admitted array, without a copy."""
 
     def wrap(self, x: NDArray[np.float32], like: Any) -> Any:
         """A result as the caller's kind of array."""
@@ -97,7 +105,11 @@ class DeviceLibrary(Library, Protocol):
         """Packed memory for a result on the device of ``like``: an array, or what `deliver` makes one of."""
 
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """``x`` broadcast to ``shape``, packed row-major."""
+        """``x`` broadcast to ``shape``, packed row-major; ``x`` may start at any byte.
+
+        Raises:
+            InvalidValue: the library cannot read elements at such an address.
+        """
 
     def assign(self, to: Any, source: Any) -> None:
         """``to[...] = source``."""
@@ -121,14 +133,19 @@ def check_dtype(dtype: str, name: str) -> None:
     Raises:
         InvalidType: another dtype.
     """
+    if dtype != "float32" and name == "workspace":
+        raise InvalidType(f"workspace is {dtype}; pass a packed float32 array of Plan.workspace_bytes / {FLOAT} "
+                          "elements")
     if dtype != "float32":
         raise InvalidType(f"{name} is {dtype}; peakgemm multiplies float32: convert it with {name}.astype('float32') "
                           f"({name}.float() in torch)")
 
 
-def in_elements(strides: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Strides in elements from strides in bytes."""
-    return None if any(step % FLOAT for step in strides) else tuple(step // FLOAT for step in strides)
+def by_bytes(pointer: int, shape: tuple[int, ...], steps: tuple[int, ...]) -> View:
+    """A `View` from strides in bytes."""
+    if any(step % FLOAT for step in steps):
+        return View(pointer, shape, None, steps)
+    return View(pointer, shape, tuple(step // FLOAT for step in steps))
 
 
 def packed(shape: tuple[int, ...]) -> tuple[int, ...]:

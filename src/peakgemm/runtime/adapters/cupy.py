@@ -8,7 +8,8 @@ from typing import Any
 
 import cupy
 
-from .base import View, check_dtype, in_elements
+from ...errors import InvalidType
+from .base import FLOAT, View, by_bytes, check_dtype
 
 
 class Cupy:
@@ -16,14 +17,16 @@ class Cupy:
 
     name = "CuPy"
 
-    def device(self, x: Any) -> int:
-        """See `Library.device`."""
+    def admit(self, x: Any, name: str) -> int:
+        """See `Library.admit`."""
+        if not isinstance(x, cupy.ndarray):
+            raise InvalidType(f"{name} is a {type(x).__name__} of CuPy, no array; pass a cupy.ndarray")
+        check_dtype(str(x.dtype), name)
         return int(x.device.id)
 
     def view(self, x: Any, name: str, stream: int = -1) -> View:
         """See `Library.view`."""
-        check_dtype(str(x.dtype), name)
-        return View(int(x.data.ptr), tuple(x.shape), in_elements(x.strides))
+        return by_bytes(int(x.data.ptr), tuple(x.shape), tuple(x.strides))
 
     def read_only(self, x: Any) -> bool:
         """CuPy has no such arrays."""
@@ -45,11 +48,14 @@ class Cupy:
 
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
         """See `DeviceLibrary.copy`."""
-        return cupy.broadcast_to(x, shape).copy(order="C")
+        return _readable(cupy.broadcast_to(x, shape)).copy(order="C")
 
     def assign(self, to: Any, source: Any) -> None:
         """See `DeviceLibrary.assign`."""
-        to[...] = source
+        if to.data.ptr % FLOAT:
+            _bytes(to)[...] = _bytes(source)
+        else:
+            to[...] = source
 
     def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
         """``result`` itself; CuPy's pool frees by stream."""
@@ -58,3 +64,13 @@ class Cupy:
     def out_of_memory(self, error: Exception) -> bool:
         """See `DeviceLibrary.out_of_memory`."""
         return isinstance(error, cupy.cuda.memory.OutOfMemoryError)
+
+
+def _bytes(x: Any) -> Any:
+    """The same memory as bytes, four in a last dimension: CuPy's kernels fault on floats at an odd address."""
+    return cupy.ndarray((*x.shape, FLOAT), cupy.uint8, x.data, strides=(*x.strides, 1))
+
+
+def _readable(x: Any) -> Any:
+    """``x``, or its values at an address that kernels can read."""
+    return cupy.ascontiguousarray(_bytes(x)).view(cupy.float32)[..., 0] if x.data.ptr % FLOAT else x

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InvalidType
+from ...errors import InvalidType, InvalidValue
 from .. import device
 from ..memory import PENDING, DeviceMemory, order
 from .base import FLOAT, HOST, View, check_dtype, driver_out_of_memory, packed
@@ -23,9 +23,13 @@ class Interop:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def device(self, x: Any) -> int:
-        """See `Library.device`."""
-        seen = _seen(x, self.name, -1)
+    def admit(self, x: Any, name: str) -> int:
+        """See `Library.admit`."""
+        seen = _seen(x, name, -1)
+        check_dtype(str(seen.dtype), name)
+        if not seen.ptr and 0 not in seen.shape:
+            raise InvalidValue(f"{name} is a {type(x).__name__} of shape {tuple(seen.shape)} at address 0: it has no "
+                               "memory; pass one that has")
         return int(seen.device_id) if seen.is_device_accessible else HOST
 
     def view(self, x: Any, name: str, stream: int = -1) -> View:
@@ -33,7 +37,6 @@ class Interop:
         if isinstance(x, Fresh):
             return x.view
         seen = _seen(x, name, stream)
-        check_dtype(str(seen.dtype), name)
         shape = tuple(seen.shape)
         return View(int(seen.ptr), shape, packed(shape) if seen.strides is None else tuple(seen.strides))
 
@@ -56,7 +59,12 @@ class Interop:
 
         Raises:
             InvalidType: the library does not follow the array API.
+            InvalidValue: an address that is no multiple of 4.
         """
+        start = self.view(x, self.name).pointer
+        if start % FLOAT:
+            raise InvalidValue(f"a {self.name} array starts at address {start:#x}, no multiple of {FLOAT} bytes; pass "
+                               "a copy of it")
         xp = self._namespace(x, "has strides that no kernel takes, and peakgemm cannot copy it")
         return xp.asarray(xp.broadcast_to(x, shape), copy=True)
 
@@ -76,7 +84,6 @@ class Interop:
     def host(self, x: Any, name: str) -> NDArray[np.float32]:
         """The NumPy view of the memory that DLPack describes."""
         array: NDArray[Any] = np.from_dlpack(x)
-        check_dtype(str(array.dtype), name)
         return array
 
     def wrap(self, x: NDArray[np.float32], like: Any) -> Any:

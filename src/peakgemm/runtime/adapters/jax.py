@@ -20,23 +20,29 @@ class Jax(Interop):
     def __init__(self) -> None:
         super().__init__("JAX")
 
-    def device(self, x: Any) -> int:
-        """See `Library.device`.
+    def admit(self, x: Any, name: str) -> int:
+        """See `Library.admit`.
 
         Raises:
-            InvalidType: a tracer.
-            InvalidValue: spread over several devices, or on another kind of them.
+            InvalidType: a tracer, or a description of an array.
+            InvalidValue: spread over several devices, on another kind of them, or donated.
         """
         if isinstance(x, jax.core.Tracer):
-            raise InvalidType("a JAX array under jit, grad or vmap has no memory yet; call peakgemm outside of them")
+            raise InvalidType(f"{name} is a JAX array under jit, grad or vmap, which has no memory yet; call peakgemm "
+                              "outside of them")
+        if not isinstance(x, jax.Array):
+            raise InvalidType(f"{name} is a {type(x).__name__} of JAX, no array; pass a jax.Array")
+        if x.is_deleted():
+            raise InvalidValue(f"{name} is a JAX array whose memory was donated or deleted; pass one that is alive")
+        check_dtype(str(x.dtype), name)
         if len(x.devices()) != 1:
-            raise InvalidValue(f"a JAX array is spread over {len(x.devices())} devices; gather it on one with "
+            raise InvalidValue(f"{name} is a JAX array spread over {len(x.devices())} devices; gather it on one with "
                                "jax.device_put")
         (place,) = x.devices()
         if place.platform == "cpu":
             return HOST
         if place.platform not in ("gpu", "cuda"):
-            raise InvalidValue(f"a JAX array is on {place}; move it to a CUDA device with jax.device_put")
+            raise InvalidValue(f"{name} is a JAX array on {place}; move it to a CUDA device with jax.device_put")
         return int(place.local_hardware_id)
 
     def read_only(self, x: Any) -> bool:
@@ -54,7 +60,6 @@ class Jax(Interop):
 
     def host(self, x: Any, name: str) -> NDArray[np.float32]:
         """The NumPy view of an array on the CPU."""
-        check_dtype(str(x.dtype), name)
         return np.asarray(x)
 
     def wrap(self, x: NDArray[np.float32], like: Any) -> Any:

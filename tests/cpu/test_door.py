@@ -1,0 +1,186 @@
+"""Every argument of every public call, with what people hand over: right, or refused by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import peakgemm as pg
+from peakgemm.errors import InvalidType, InvalidValue
+from peakgemm.runtime import cache
+
+
+def normal(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+class TestTensors:
+    """torch tensors on the CPU; tests/gpu has the same on a GPU."""
+
+    def test_every_argument_of_every_call(self) -> None:
+        pytest.importorskip("torch", reason="needs torch")
+        import door_cases
+
+        wrong, said = [], {}
+        for case in door_cases.cases():
+            try:
+                said[case] = door_cases.run(*case, "cpu")
+            except Exception as error:
+                wrong.append((case, type(error).__name__, str(error)[:200]))
+        assert not wrong, wrong
+        assert len(said) > 900
+        for call in ("matmul, new", "gemm, new", "mm", "addmm"):
+            for kind in ("plain", "wrapped", "subclass", "parameter", "misaligned", "expanded", "strided", "negated"):
+                assert said[call, "a", kind] == said[call, "b", kind] == "right", (call, kind)
+        for (call, argument, kind), text in said.items():
+            if kind in ("meta", "sparse", "complex", "half", "freed", "a module", "a list") and call != "bmm":
+                name = {"run_rung": {"a": "A", "b": "B", "out": "C"}.get(argument)}.get(call) or argument
+                name = {"addmm": "c", "sgemm": "c"}.get(call, name) if argument == "c" else name
+                assert f"{name} is" in text or f"{name} has" in text or "A is a torch tensor on cpu" in text, (
+                    call, argument, kind, text)
+
+
+class TestNumpy:
+    def test_units_are_not_dropped(self) -> None:
+        class Metres(np.ndarray):
+            def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+                raise TypeError("metres")
+
+        class Refusing(np.ndarray):
+            __array_ufunc__ = None  # type: ignore[assignment]
+
+        class Named(np.ndarray):
+            pass
+
+        a, b = normal(3, 4), normal(4, 5)
+        for kind in (Metres, Refusing):
+            for call in (lambda x: pg.matmul(x, b), lambda x: pg.plan(x, b),
+                         lambda x: pg.matmul(x, b, out=normal(3, 5))):
+                with pytest.raises(InvalidType, match=f"a is a {kind.__name__}, a NumPy subclass with arithmetic of "
+                                   r"its own .* pass np.asarray\(a\)"):
+                    call(a.view(kind))
+        assert np.allclose(pg.matmul(a.view(Named), b), a @ b, atol=1e-5)
+        assert np.allclose(pg.matmul(np.asmatrix(a), b), a @ b, atol=1e-5)
+
+    def test_fields_of_packed_records_overlap_nothing(self) -> None:
+        """Strides of six bytes: no whole elements, but a span that is known."""
+        records = np.zeros((4, 5), np.dtype([("x", "<f4"), ("tag", "<i2")]))
+        x, b, out = records["x"], normal(5, 3), np.empty((4, 3), np.float32)
+        x[...] = normal(4, 5)
+        assert pg.matmul(x, b, out=out) is out
+        assert np.allclose(out, x @ b, atol=1e-5)
+        assert np.allclose(pg.matmul(np.asarray(x), b), x @ b, atol=1e-5)
+        square = np.zeros((4, 4), np.dtype([("x", "<f4"), ("tag", "<i2")]))["x"]
+        with pytest.raises(InvalidValue, match="out overlaps a"):
+            pg.matmul(square, normal(4, 4), out=square)
+
+    def test_odd_addresses(self) -> None:
+        memory = np.frombuffer(bytearray(4 * 5 * 4 + 1), np.float32, offset=1).reshape(4, 5)
+        memory[...] = normal(4, 5)
+        b = normal(5, 3)
+        assert memory.__array_interface__["data"][0] % 4
+        assert np.allclose(pg.matmul(memory, b), memory @ b, atol=1e-5)
+
+    @pytest.mark.parametrize("alpha", [10**400, -10**400], ids=["large", "small"])
+    def test_numbers_beyond_a_float(self, alpha: int) -> None:
+        a, b = normal(2, 2), normal(2, 2)
+        with pytest.raises(InvalidValue, match=r"alpha is a int beyond the largest float \(1.8e308\); pass a float"):
+            pg.gemm(a, b, alpha=alpha)
+        with pytest.raises(InvalidValue, match="beta is a int beyond the largest float"):
+            pg.gemm(a, b, a, beta=alpha)
+
+
+class TestFlags:
+    """What says that an operand is transposed."""
+
+    @pytest.mark.parametrize("says", [False, 0, np.int64(0), np.bool_(False), "N", "n"], ids=repr)
+    def test_plain(self, says: Any) -> None:
+        a, b = normal(3, 3), normal(3, 3, seed=1)
+        assert np.allclose(pg.gemm(a, b, trans_a=says, trans_b=says), a @ b, atol=1e-5)
+        assert np.allclose(pg.plan(a, b, trans_a=says).execute(a, b), a @ b, atol=1e-5)
+        assert np.allclose(pg.sgemm(1.0, a, b, trans_a=says, trans_b=says), a @ b, atol=1e-5)
+
+    @pytest.mark.parametrize("says", [True, 1, np.int32(1), np.bool_(True), "T", "t", "C"], ids=repr)
+    def test_transposed(self, says: Any) -> None:
+        a, b = normal(3, 3), normal(3, 3, seed=1)
+        assert np.allclose(pg.gemm(a, b, trans_a=says), a.T @ b, atol=1e-5)
+        assert np.allclose(pg.gemm(a, b, trans_b=says), a @ b.T, atol=1e-5)
+        assert np.allclose(pg.gemm(a, pg.prepare(b, trans_b=says), trans_b=says), a @ b.T, atol=1e-5)
+        assert np.allclose(pg.sgemm(1.0, a, b, trans_a=says), a.T @ b, atol=1e-5)
+
+    @pytest.mark.parametrize("says", ["yes", "", 2, -1, 0.0, 1.0, None, [True], np.array(True)], ids=repr)
+    def test_neither(self, says: Any) -> None:
+        a = normal(3, 3)
+        for call in (lambda: pg.gemm(a, a, trans_a=says), lambda: pg.plan(a, a, trans_a=says),
+                     lambda: pg.explain(a, a, trans_a=says)):
+            with pytest.raises(InvalidValue, match=r"trans_a = .* is neither a bool, 0 or 1, nor 'N', 'T' or 'C'"):
+                call()
+        for call in (lambda: pg.gemm(a, a, trans_b=says), lambda: pg.prepare(a, trans_b=says)):
+            with pytest.raises(InvalidValue, match="trans_b = "):
+                call()
+
+
+class TestPlans:
+    def test_c_that_the_plan_does_not_know(self) -> None:
+        a, b, c = normal(3, 4), normal(4, 5), normal(3, 5)
+        with pytest.raises(InvalidValue, match=r"c was given to a plan that was made without c; make the plan with it"):
+            pg.plan(a, b).execute(a, b, c)
+        assert np.allclose(pg.plan(a, b, c, beta=0.0).execute(a, b, c), a @ b, atol=1e-5)
+        assert np.allclose(pg.plan(a, b, c).execute(a, b, c), a @ b + c, atol=1e-5)
+
+    def test_prepared_operands(self) -> None:
+        a, b = normal(3, 4), normal(4, 5)
+        assert np.allclose(pg.plan(a, pg.prepare(b)).execute(a, pg.prepare(b)), a @ b, atol=1e-5)
+        assert np.allclose(pg.plan(a, b).execute(a, pg.prepare(b)), a @ b, atol=1e-5)
+        with pytest.raises(InvalidValue, match="b has shape"):
+            pg.plan(a, b).execute(a, pg.prepare(normal(4, 6)))
+
+    def test_workspace_and_stream_of_host_arrays(self) -> None:
+        a, b = normal(3, 4), normal(4, 5)
+        made = pg.plan(a, b)
+        for more in ({"workspace": normal(64)}, {"stream": 1}):
+            with pytest.raises(InvalidValue, match="stream and workspace are for arrays on the GPU"):
+                made.execute(a, b, **more)
+        with pytest.raises(InvalidType, match=r"workspace is uint8; pass a packed float32 array of Plan\.work"):
+            made.execute(a, b, workspace=np.zeros(64, np.uint8))
+
+
+class TestJax:
+    def test_what_is_no_array(self) -> None:
+        jax = pytest.importorskip("jax", reason="needs jax")
+        a, b = jax.numpy.ones((3, 4)), jax.numpy.ones((4, 5))
+        for bad, says in ((jax.ShapeDtypeStruct((4, 5), np.float32), "b is a ShapeDtypeStruct of JAX, no array"),
+                          (jax.random.key(0), "b is key"), (b.astype(np.float16), "b is float16")):
+            with pytest.raises(InvalidType, match=says):
+                pg.matmul(a, bad)
+        gone = jax.numpy.ones((4, 5))
+        gone.delete()
+        with pytest.raises(InvalidValue, match="b is a JAX array whose memory was donated or deleted"):
+            pg.matmul(a, gone)
+        with pytest.raises(InvalidType, match="a is a JAX array under jit, grad or vmap"):
+            jax.jit(lambda x: pg.matmul(x, b))(a)
+
+
+class TestCacheFolder:
+    def test_home_is_expanded(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("PEAKGEMM_CACHE_DIR", "~/mine")
+        assert cache.folder() == tmp_path / "mine" and cache.tuned_folder() == tmp_path / "mine" / "tuned"
+
+    def test_relative_paths_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PEAKGEMM_CACHE_DIR", "mine")
+        for ask in (cache.folder, cache.tuned_folder):
+            with pytest.raises(InvalidValue, match=r"PEAKGEMM_CACHE_DIR = 'mine' is not absolute .* absolute path"):
+                ask()
+
+    def test_from_the_command_line(self, tmp_path: Path) -> None:
+        told = subprocess.run([sys.executable, "-m", "peakgemm", "cache", "info"], cwd=tmp_path, text=True,
+                              capture_output=True, env=os.environ | {"PEAKGEMM_CACHE_DIR": "mine"})
+        assert told.returncode == 2 and "is not absolute" in told.stderr and "Traceback" not in told.stderr
+        assert not list(tmp_path.iterdir())

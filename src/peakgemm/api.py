@@ -250,23 +250,22 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
     ready = None
     if isinstance(b, Prepared):
         ready, b = b.split_for(precision, trans_b), b.array
+    eager = None if torch.compiler.is_compiling() else _eager or _load_eager()
     plain = torch.Tensor
-    if (torch.compiler.is_compiling() or (type(a) is not plain and _is_special(torch, a))
+    if (eager is None or (type(a) is not plain and _is_special(torch, a))
             or (type(b) is not plain and _is_special(torch, b))
             or (c is not None and type(c) is not plain and _is_special(torch, c))
-            or (out is not None and type(out) is not plain and _is_special(torch, out))
-            or torch._C._len_torch_dispatch_stack()):
+            or (out is not None and type(out) is not plain and _is_special(torch, out)) or eager.modes()):
         if stream is not None:
             raise InvalidValue("stream is lost where torch's dispatcher runs the call (under torch.compile, in a "
                                "dispatch mode, or of a tensor subclass); leave it out")
         from .integrations.torch import dispatched
 
         return dispatched(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
-    eager = _eager or _load_eager()
     try:
         differentiated = (((a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
                             or (out is not None and out.requires_grad)) and torch.is_grad_enabled())
-                          or eager.is_transformed())
+                          or eager.forward._current_level >= 0 or eager.transforms_active())
     except AttributeError:  # not all are tensors: refused below
         differentiated = False
     if differentiated:

@@ -28,8 +28,9 @@ LIMIT = 4096  # remembered calls; then all are forgotten
 _FLOAT32 = torch.float32
 current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a build without CUDA has none
 _increment_version = torch.autograd.graph.increment_version
-_forward = torch.autograd.forward_ad
-_transforms_active = torch._C._are_functorch_transforms_active
+forward = torch.autograd.forward_ad
+transforms_active = torch._C._are_functorch_transforms_active
+modes = torch._C._len_torch_dispatch_stack
 _empty = torch.empty
 
 
@@ -148,7 +149,7 @@ def on_stream(like: Any, stream: Any) -> Iterator[None]:
 
 def is_transformed() -> bool:
     """Whether a forward-mode level or a transform of torch.func is in force."""
-    return bool(_forward._current_level >= 0 or _transforms_active())
+    return bool(forward._current_level >= 0 or transforms_active())
 
 
 def refuse_gradients(tensors: dict[str, Any], what: str) -> None:
@@ -157,9 +158,9 @@ def refuse_gradients(tensors: dict[str, Any], what: str) -> None:
     Raises:
         InvalidValue: one does; the message says which.
     """
-    if _forward._current_level >= 0:
+    if forward._current_level >= 0:
         for name, x in tensors.items():
-            if isinstance(x, torch.Tensor) and _forward.unpack_dual(x).tangent is not None:
+            if isinstance(x, torch.Tensor) and forward.unpack_dual(x).tangent is not None:
                 raise InvalidValue(f"{name} carries a forward-mode tangent, which {what} would lose; use peakgemm.gemm "
                                    f"without out, or pass torch.autograd.forward_ad.unpack_dual({name}).primal")
     if not torch.is_grad_enabled():

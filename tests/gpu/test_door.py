@@ -24,7 +24,8 @@ out = torch.empty(64, 32, device="cuda")
 deep = torch.randn(64, 65536, device="cuda", generator=draw), torch.randn(65536, 64, device="cuda", generator=draw)
 
 def close(got, want, within=1e-4):
-    got, want = (torch.as_tensor(np.asarray(x) if not hasattr(x, "cpu") else x).cpu().double() for x in (got, want))
+    got, want = (x.get() if hasattr(x, "get") else x for x in (got, want))  # CuPy
+    got, want = (torch.as_tensor(x if hasattr(x, "cpu") else np.asarray(x)).cpu().double() for x in (got, want))
     assert got.shape == want.shape and torch.allclose(got, want, rtol=1e-4, atol=within), (got - want).abs().max()
 
 def refused(kind, says, call):
@@ -112,7 +113,7 @@ for precision in ("ieee", "emulated", "fp16x3"):
         for again in (y, weight, pg.prepare(y, precision=precision)):
             close(made.execute(x, again), x.double() @ y.double(), 1e-3)
             path = made.last_path()
-            assert path == "ieee" if precision == "ieee" else path.startswith(("fp16x3", "tf32x3", "bf16x9", "ieee")), path
+            assert path.startswith("ieee" if precision == "ieee" else ("fp16x3", "tf32x3", "bf16x9", "ieee")), path
             if precision == "fp16x3":
                 assert path == "fp16x3", path
 hot = x.clone()
@@ -132,7 +133,7 @@ def odd(x):
     return there
 def even(x):
     raw = cupy.ndarray((*x.shape, 4), cupy.uint8, x.data, strides=(*x.strides, 1))
-    return cupy.ascontiguousarray(raw).view(cupy.float32)[..., 0]
+    return raw.copy().view(cupy.float32)[..., 0]
 x, y, z = (cupy.asarray(v) for v in (a, b, c))
 want = a.double() @ b.double()
 for left, right in ((odd(x), y), (x, odd(y)), (odd(x), odd(y)), (odd(x.T.copy()).T, y), (odd(x)[::2], y)):
@@ -187,17 +188,17 @@ def work():
 threads = [threading.Thread(target=work) for _ in range(4)]
 [t.start() for t in threads], [t.join() for t in threads]
 assert not failed, failed
-refused(InvalidType, "b is a ShapeDtypeStruct of JAX", lambda: pg.matmul(x, jax.ShapeDtypeStruct((48, 32), np.float32)))
+shape = jax.ShapeDtypeStruct((48, 32), np.float32)
+refused(InvalidType, "b is a ShapeDtypeStruct of JAX", lambda: pg.matmul(x, shape))
 """,
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_in_a_process_of_its_own(case: str) -> None:
-    told = subprocess.run([sys.executable, "-c", HEAD + CASES[case] + TAIL], text=True, capture_output=True, timeout=240,
-                          env=os.environ | {"PYTHONPATH": os.pathsep.join(
-                              [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
-                              "XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    told = subprocess.run([sys.executable, "-c", HEAD + CASES[case] + TAIL], text=True, capture_output=True, timeout=99,
+                          env=os.environ | {"PYTHONPATH": paths, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
     assert told.returncode == 0 and told.stdout.rstrip().endswith("alive"), told.stderr[-3000:]
 
 

@@ -74,8 +74,8 @@ def differentiable(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool,
         return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, trans_a=trans_a, trans_b=trans_b,
                          precision=precision)
     alpha, beta = scales(alpha, beta, c)
-    if not torch._C._are_functorch_transforms_active():
-        locate(Request(a, b, c))  # a's kind of array, all on one device
+    if not (isinstance(b, Tensor) and (c is None or isinstance(c, Tensor))):
+        locate(Request(a, b, c))  # refuses what is no tensor
     return _as_matrices(gemm_with_grad, a, b, c, alpha, beta, trans_a, trans_b, precision)
 
 

@@ -73,4 +73,4 @@ def _bytes(x: Any) -> Any:
 
 def _readable(x: Any) -> Any:
     """``x``, or its values at an address that kernels can read."""
-    return cupy.ascontiguousarray(_bytes(x)).view(cupy.float32)[..., 0] if x.data.ptr % FLOAT else x
+    return _bytes(x).copy(order="C").view(cupy.float32)[..., 0] if x.data.ptr % FLOAT else x

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InvalidType, InvalidValue
-from .base import HOST, check_dtype
-from .interop import Fresh, Interop
+from .base import HOST, View, check_dtype
+from .interop import LEGACY, Fresh, Interop
 
 
 class Jax(Interop):
@@ -48,6 +48,10 @@ class Jax(Interop):
     def read_only(self, x: Any) -> bool:
         """Always."""
         return True
+
+    def view(self, x: Any, name: str, stream: int = -1) -> View:
+        """See `Library.view`. JAX takes DLPack's -1, "wait for nothing", for a stream's handle, which there is not."""
+        return super().view(x, name, LEGACY if stream == -1 else stream)
 
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
         """See `DeviceLibrary.copy`."""

@@ -133,5 +133,5 @@ def _bytes(x: Any) -> Any:
 
 def _aligned(x: Any) -> Any:
     """The values of ``x`` at an address that kernels can read."""
-    values = _bytes(x).contiguous().view(torch.float32)[..., 0]
+    values = _bytes(x).clone(memory_format=torch.contiguous_format).view(torch.float32)[..., 0]
     return torch._neg_view(values) if x.is_neg() else values

@@ -18,8 +18,8 @@ from . import fma
 from .accumulators import watch, watch_guarded
 from .floats import canonical
 from .lanes import DTYPES, VIEW_OF, Group
-from .program import Block, is_barrier
-from .ptx import BYTES, Imm, Instruction, Operand, Reg, Sym, UnknownInstruction
+from .program import FRAME, Block, is_barrier
+from .ptx import BYTES, Frame, Imm, Instruction, Operand, PtxError, Reg, Sym, UnknownInstruction
 from .special_registers import special
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ Getter = Callable[[Group], Any]
 Setter = Callable[[Group, Any], None]
 Builder = Callable[["Build", Instruction], Step]
 BUILDERS: dict[str, Builder] = {}
+BAD_OPERANDS = (IndexError, KeyError, ValueError, AttributeError, AssertionError, StopIteration, TypeError,
+                OverflowError)  # what a builder raises that got something else than it expected
 WIDTH = {"p": 1, "h": 2, "r": 4, "d": 8}
 SIGNED = {"h": "s16", "r": "s32", "d": "s64"}
 UNSIGNED = {"h": "u16", "r": "u32", "d": "u64"}
@@ -104,16 +106,18 @@ class Build:
 
     def instruction(self, ins: Instruction) -> Step:
         """The step of one instruction; for one that is not implemented, a step that says so when it is reached."""
+        if ins.error is not None:
+            return self.refusal(ins, ins.error)
         try:
             if ins.base not in BUILDERS:
                 raise ins.unknown()
             return BUILDERS[ins.base](self, ins)
         except UnknownInstruction as error:
             return self.refusal(ins, error)
-        except (IndexError, KeyError, ValueError, AttributeError, AssertionError, StopIteration) as error:
+        except BAD_OPERANDS as error:
             return self.refusal(ins, ins.unknown(f"its operands or modifiers are not understood ({error})"))
 
-    def refusal(self, ins: Instruction, error: UnknownInstruction) -> Step:
+    def refusal(self, ins: Instruction, error: UnknownInstruction | PtxError) -> Step:
         """A step that raises: an assertion that never fails does not keep a kernel from being simulated."""
         guard = self.guard(ins)
 
@@ -172,8 +176,13 @@ class Build:
             value = self.constant(ins, operand, kind)
             return lambda group: value
         if isinstance(operand, Sym):
-            address = np.uint64(self.machine.address_of(ins, operand.name) + operand.offset).astype(DTYPES[kind])
+            place = self.machine.address_of(ins, operand.name) + operand.offset
+            address = np.uint64(place & 0xFFFFFFFFFFFFFFFF).astype(DTYPES[kind])
             return lambda group: address
+        if isinstance(operand, Frame):
+            dtype, row = DTYPES[kind], self.program.slot[FRAME][1]
+            move = np.uint32(operand.offset & 0xFFFFFFFF)
+            return lambda group: (group.rows["u32"][row] + move).astype(dtype)
         if not isinstance(operand, Reg):
             raise ins.unknown(f"operand {operand} is not a value")
         if operand.name not in self.program.slot:
@@ -241,4 +250,4 @@ class Build:
         return self.simple(ins, kind, function)
 
 
-CONTROL = {"bra", "ret", "exit", "trap", "brx", "setmaxnreg"}
+CONTROL = {"bra", "ret", "exit", "trap", "brx", "setmaxnreg", "call"}

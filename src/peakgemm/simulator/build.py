@@ -86,9 +86,14 @@ class Build:
                 dirty.update(defines)
             else:
                 dirty.difference_update(defines)
-            if ins.opcode == "fma.rn.f32" and ins.guard is None:
-                d, *sources = ins.operands
-                run.append((self.slot(ins, d), *[self.fma_source(ins, s) for s in sources]))  # type: ignore[arg-type]
+            if ins.opcode == "fma.rn.f32" and ins.guard is None and len(ins.operands) == 4:
+                try:
+                    d, x, y, z = ins.operands
+                    run.append((self.slot(ins, d), self.fma_source(ins, x), self.fma_source(ins, y),
+                                self.fma_source(ins, z)))
+                except UnknownInstruction as error:
+                    close_run()
+                    steps.append(self.refusal(ins, error))
                 continue
             close_run()
             if ins.base in CONTROL or is_barrier(ins):
@@ -188,6 +193,8 @@ class Build:
         if operand.name not in self.program.slot:
             return special(self.machine, ins, operand.name, DTYPES[kind])
         cls, slot = self.program.slot[operand.name]
+        if (cls == "p") != (kind == "pred"):
+            raise ins.unknown(f"{operand.name} is {'a' if cls == 'p' else 'no'} predicate, .{kind} is wanted")
         if cls == "p":
             if operand.negated:
                 return lambda group: ~group.rows["pred"][slot]
@@ -208,6 +215,8 @@ class Build:
         if not isinstance(operand, Reg) or operand.name not in self.program.slot:
             raise ins.unknown(f"result {operand} is not a register")
         cls, slot = self.program.slot[operand.name]
+        if (cls == "p") != (kind == "pred"):
+            raise ins.unknown(f"{operand.name} is {'a' if cls == 'p' else 'no'} predicate, the result is .{kind}")
         if cls == "p":
             view = "pred"
         elif BYTES[kind] == WIDTH[cls]:
@@ -230,6 +239,8 @@ class Build:
         """A step for ``d = compute(a, b, ...)`` with all sources of type ``kind``."""
         put = self.dst(ins, ins.operands[0], result or kind)
         get = [self.src(ins, operand, kind) for operand in ins.operands[1:]]
+        if (wanted := _sources(compute)) not in (None, len(get)):
+            raise ins.unknown(f"it has {len(get)} sources, {wanted} are wanted")
         if len(get) == 1:
             one = get[0]
             return lambda group: put(group, compute(one(group)))
@@ -248,6 +259,13 @@ class Build:
                 left, right = self.src(ins, a, kind), self.src(ins, b, kind)
                 return lambda group: function(left(group), right(group), out=group.rows[view][slot])
         return self.simple(ins, kind, function)
+
+
+def _sources(compute: Callable[..., Any]) -> int | None:
+    """How many arguments a function takes; None: that is not known."""
+    known: int | None = getattr(compute, "nin", None)  # of NumPy's own
+    code = getattr(compute, "__code__", None)
+    return known if code is None or code.co_flags & 0x0C or compute.__defaults__ else code.co_argcount
 
 
 CONTROL = {"bra", "ret", "exit", "trap", "brx", "setmaxnreg", "call"}

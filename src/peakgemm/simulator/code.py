@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 from .build import Step
 from .lanes import Group
 from .ptx import Instruction
+
+LOOK = 2000  # instructions between two looks at the clock
 
 
 class Stop(Exception):
@@ -43,3 +47,25 @@ class Code:
     def live(self) -> dict[str, NDArray[Any]]:
         """The slots, by class, of the registers that are alive at its start."""
         return {kind: np.array(slots, int) for kind, slots in self._live().items()}
+
+
+class Clock:
+    """Stops a run after so many seconds; ``look``: from how many instructions on it wants to be asked."""
+
+    def __init__(self) -> None:
+        self.look, self.seconds, self.end = sys.maxsize, 0.0, 0.0
+
+    def start(self, seconds: float) -> None:
+        """Count from now on."""
+        self.look, self.seconds, self.end = 0, seconds, time.perf_counter() + seconds
+
+    def check(self, steps: int) -> None:
+        """Look at the clock after ``steps`` instructions.
+
+        Raises:
+            Stop: time is up.
+        """
+        self.look = steps + LOOK
+        if time.perf_counter() > self.end:
+            raise Stop(f"more than max_seconds = {self.seconds:g} have passed; the kernel may never end, or "
+                       "max_seconds is too small")

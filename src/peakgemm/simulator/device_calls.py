@@ -101,8 +101,19 @@ def _printf(call: Call, group: Group) -> None:
     for place in range(group.lanes.n):
         form = call.text_at(group, place, int(forms[place]))
         text, printed[place] = _formatted(call, group, place, form, int(lists[place]))
-        machine.print(text, MOST_TEXT)
+        _keep(machine.printed, text)
     call.result(group, printed)
+
+
+def _keep(printed: list[str], text: str) -> None:
+    """Add what a thread prints, up to a limit."""
+    room = MOST_TEXT - sum(map(len, printed))
+    if 0 < room < len(text):
+        text = f"{text[:room]}\n... more than {MOST_TEXT:,} characters were printed, the rest is left out\n"
+    if room > 0:
+        printed.append(text)
+        if len(printed) > 64:
+            printed[:] = ["".join(printed)]
 
 
 def _formatted(call: Call, group: Group, place: int, form: str, at: int) -> tuple[str, int]:

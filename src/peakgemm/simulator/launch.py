@@ -52,7 +52,7 @@ MOST_PARAMETERS = 32764  # bytes of a kernel's parameters, from sm_70 and CUDA 1
 CACHE = 1 << 20  # bytes of registers of one batch that stay in the cache
 SHARED_CACHE = 4 << 20  # bytes of shared memory of one batch; the race check takes a multiple
 MOST_LOCAL = 512 << 10  # bytes of local memory that a thread has on a GPU
-LOCAL_MEMORY = 256 << 20  # bytes of local memory of one batch
+LOCAL_MEMORY = 64 << 20  # bytes of local memory of one batch
 LEAST, MOST = 1024, 16384  # lanes of a batch
 
 
@@ -60,7 +60,8 @@ LEAST, MOST = 1024, 16384  # lanes of a batch
 def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | None = None, grid: int | Sequence[int],
         block: int | Sequence[int], args: Sequence[Any], shared_bytes: int = 0, arch: str = "sm_90",
         macros: Mapping[str, int] | None = None, max_steps: int = 50_000_000, max_memory: int = 4 << 30,
-        checks: bool = True, cluster: int = 1, include: Sequence[Path | str] = ()) -> Report:
+        checks: bool = True, cluster: int = 1, include: Sequence[Path | str] = (),
+        max_seconds: float | None = None) -> Report:
     """Run one kernel on the CPU.
 
     Args:
@@ -84,6 +85,7 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
         cluster: blocks along x that form a cluster, 1 to 16, of a kernel that leaves this to the launch (on a GPU
             ``CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION``). One with ``.reqnctapercluster`` (``__cluster_dims__``) has the
             clusters that it asks for; 1, or the same number, is right for it.
+        max_seconds: seconds after which the run is stopped; None: as long as it takes.
         include: folders in which a ``.cu`` file's headers are looked for, before those of CUDA.
 
     Returns:
@@ -116,6 +118,10 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
         sizes = [smallest_access(kernel, "shared", ("st",)), *(tensor.size for tensor, _ in launch.maps)]
         machine.write_log = WriteLog(machine, min(sizes))
     compile_kernel(Build(machine))
+    if max_seconds is not None:
+        if not max_seconds > 0:
+            raise InvalidValue(f"max_seconds = {max_seconds} is not positive; pass the seconds that the run may take")
+        machine.clock.start(max_seconds)
     started = time.perf_counter()
     per_batch = max(1, lanes // machine.padded)
     with machine.scratch.quiet():
@@ -352,7 +358,7 @@ def _report(machine: Machine, stopped: str, seconds: float) -> Report:
     items = machine.counts
     hot = sorted(items, key=lambda item: -item.threads)[:3]
     faults = sorted(machine.faults.values(), key=lambda fault: fault.ptx_line)
-    if "max_steps" in stopped and items:
+    if ("max_steps" in stopped or "max_seconds" in stopped) and items:
         seen: dict[tuple[str, int], int] = {}
         for item in items:
             seen[item.file, item.line] = seen.get((item.file, item.line), 0) + item.executions

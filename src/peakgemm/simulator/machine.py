@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from .accumulators import Accumulators, tracked
 from .barriers import Barriers
 from .build import Getter
-from .code import Code, Stop
+from .code import Clock, Code, Stop
 from .fma import Scratch
 from .global_writes import WriteLog
 from .lanes import Group, LanePool, LaneSet, merge
@@ -50,7 +50,6 @@ class Machine:
         self.checks, self.max_steps, self.arch, self.maps = checks, max_steps, arch, maps
         self.frames = frames
         self.printed: list[str] = []
-        self.characters = 0
         self.cluster = cluster  # blocks of one: the number is the kernel's own or the launch's
         self.threads = block[0] * block[1] * block[2]
         self.padded = -(-self.threads // 32) * 32
@@ -63,6 +62,7 @@ class Machine:
         self.masks: dict[int, Getter] = {}
         self.batch: Batch = None  # type: ignore[assignment]
         self.steps = 0
+        self.clock = Clock()
         self.scratch = Scratch()
         self.progress = 0  # grows when memory changes, or a loop is cut short: not a deadlock
         self.write_log: WriteLog | None = None
@@ -126,15 +126,6 @@ class Machine:
         """
         self.fault(kind, ins, message, lanes)
         raise Stop(f"{kind} at {ins.where}")
-
-    def print(self, text: str, most: int) -> None:
-        """Keep what the kernel prints, up to ``most`` characters."""
-        room = most - self.characters
-        self.characters += len(text)
-        if 0 < room < len(text):
-            text = f"{text[:room]}\n... more than {most:,} characters were printed, the rest is left out\n"
-        if room > 0:
-            self.printed.append(text)
 
     def sync_mask(self, ins: Instruction, group: Group) -> NDArray[np.bool_] | None:
         """``(warps, 32)``: the lanes that a warp-wide instruction names; None for all."""
@@ -299,6 +290,8 @@ class Batch:
             block.warps += group.lanes.warps
             block.lanes += group.lanes.n
             machine.steps += block.length
+            if machine.steps >= machine.clock.look:
+                machine.clock.check(machine.steps)
             if machine.steps > machine.max_steps:
                 raise Stop(f"more than max_steps = {machine.max_steps} instructions were executed; "
                            f"the kernel may never end, or max_steps is too small")

@@ -58,6 +58,8 @@ def address(b: Build, ins: Instruction, operand: Operand, space: str) -> Getter:
 def targets(b: Build, ins: Instruction, operand: Operand, kind: str) -> list[Target | None]:
     """Where a loaded vector goes: row view, slot, and the type of the loaded elements."""
     out: list[Target | None] = []
+    if (given := len(operand.items) if isinstance(operand, Vec) else 1) != vector(ins):
+        raise ins.unknown(f"it loads {vector(ins)} elements into {given}")
     for item in operand.items if isinstance(operand, Vec) else (operand,):
         assert isinstance(item, Reg)
         if item.name == "_":

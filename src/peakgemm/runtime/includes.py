@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -32,16 +33,31 @@ def _candidates() -> Iterator[Path]:
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if root := os.environ.get(variable):
             yield Path(root) / "include"
-    try:
-        from cuda.pathfinder import find_nvidia_header_directory
-
-        if found := find_nvidia_header_directory("cudart"):
-            yield Path(found)
-    except Exception:  # of old versions, which know fewer places, or none
-        pass
+    if (found := _of_wheel("cudart")) is not None:
+        yield found
     if nvcc := shutil.which("nvcc"):
         yield Path(nvcc).resolve().parent.parent / "include"
     yield Path("/usr/local/cuda/include")
+
+
+def _of_wheel(library: str) -> Path | None:
+    """Where cuda-pathfinder has the headers of a library; its old versions know fewer places, or none."""
+    with suppress(Exception):
+        from cuda.pathfinder import find_nvidia_header_directory
+
+        if found := find_nvidia_header_directory(library):
+            return Path(found)
+    return None
+
+
+@cache
+def _theirs() -> tuple[Path, ...]:
+    """The folders of CUDA's headers, those of CCCL (``cuda/std``, ``nv/target``) being beside or elsewhere."""
+    found = toolkit()
+    if found is None:
+        return ()
+    more = None if (found / "cccl").is_dir() else _of_wheel("cccl")
+    return (found, *([found / "cccl"] if more is None else [more]))
 
 
 def folders(own: Sequence[Path]) -> list[str]:
@@ -53,9 +69,7 @@ def folders(own: Sequence[Path]) -> list[str]:
     for folder in own:
         if not folder.is_dir():
             raise InvalidValue(f"--include {folder} is not a folder; name the folder that holds the headers")
-    found = toolkit()
-    theirs = [] if found is None else [found, found / "cccl"]
-    return [str(folder) for folder in (*own, *theirs, HOST)]
+    return [str(folder) for folder in (*own, *_theirs(), HOST) if folder.is_dir()]
 
 
 def hinted(error: CompileFailed) -> CompileFailed:
@@ -70,5 +84,10 @@ def hinted(error: CompileFailed) -> CompileFailed:
 
 def known(name: str) -> bool:
     """Whether the compiler will find a header without the caller's folders."""
-    found = toolkit()
-    return any((folder / name).is_file() for folder in ([found, found / "cccl"] if found else []) + [HOST])
+    return any((folder / name).is_file() for folder in (*_theirs(), HOST))
+
+
+def forget() -> None:
+    """Look again, for what is installed may have changed."""
+    toolkit.cache_clear()
+    _theirs.cache_clear()

@@ -56,10 +56,10 @@ __global__ void other(float* y) {
 def nowhere(monkeypatch):
     """No headers of CUDA are installed."""
     monkeypatch.setattr(includes, "_candidates", lambda: iter(()))
-    includes.toolkit.cache_clear()
+    includes.forget()
     yield
     monkeypatch.undo()
-    includes.toolkit.cache_clear()
+    includes.forget()
 
 
 def test_headers_of_the_host(tmp_path, nowhere):
@@ -98,13 +98,13 @@ def test_where_headers_are_looked_for(tmp_path, monkeypatch, variable, folder):
     (tmp_path / folder / "include").mkdir(parents=True)
     (tmp_path / folder / "include" / includes.PROBE).touch()
     monkeypatch.setenv(variable, str(tmp_path / folder))
-    includes.toolkit.cache_clear()
+    includes.forget()
     try:
         assert includes.toolkit() == tmp_path / folder / "include"
         assert includes.folders([tmp_path])[:2] == [str(tmp_path), str(tmp_path / folder / "include")]
     finally:
         monkeypatch.undo()
-        includes.toolkit.cache_clear()
+        includes.forget()
 
 
 def test_folders_of_the_caller(tmp_path, nowhere):

@@ -31,9 +31,13 @@ class Operands(Declarations):
         return found.name
 
     def operand(self) -> Operand:
-        text = self.peek()
+        text = self.texts[self.at]
+        found = self.scopes.find(text)
         result: Operand
-        if text == "{":
+        if found is not None and not isinstance(found, Sym):
+            self.at += 1
+            result = found
+        elif text == "{":
             result = Vec(tuple(self.listed("{", "}")))
         elif text == "(":
             result = Vec(tuple(self.listed("(", ")")))
@@ -44,7 +48,10 @@ class Operands(Declarations):
             result = Reg(self.predicate(), True)
         else:
             result = self.scalar()
-        return Pair(result, self.scalar()) if self.accept("|") else result
+        if self.texts[self.at] != "|":
+            return result
+        self.at += 1
+        return Pair(result, self.scalar())
 
     def listed(self, start: str, end: str) -> list[Operand]:
         self.expect(start)
@@ -63,7 +70,7 @@ class Operands(Declarations):
         base = self.scalar()
         if not isinstance(base, (Reg, Sym, Imm)):
             raise self.fail("an address")
-        offset = self.offset()
+        offset = self.offset() if self.texts[self.at] in ("+", "-") else 0
         index: tuple[Operand, ...] = ()
         if self.accept(","):  # coordinates of a tensor or texture
             index = item.items if isinstance(item := self.operand(), Vec) else (item,)
@@ -80,6 +87,9 @@ class Operands(Declarations):
 
     def scalar(self) -> Operand:
         text = self.take("an operand")
+        found = self.scopes.find(text)
+        if found is not None:
+            return self.place(text, found.name) if isinstance(found, Sym) else found
         if text == "-":
             if kind(self.peek()) == "float":
                 return Imm(*negated(*float_bits(self.take())))
@@ -92,11 +102,6 @@ class Operands(Declarations):
         if what == "float":
             return Imm(*float_bits(text))
         if what == "name" and not text.startswith("."):
-            found = self.scopes.find(text)
-            if isinstance(found, Sym):
-                return self.place(text, found.name)
-            if found is not None:
-                return found
             if text == "_":
                 return Reg("_")
             if text == "WARP_SZ":
@@ -125,7 +130,7 @@ class Operands(Declarations):
             for index, size in zip((*indices, *[0] * (len(shape) - len(indices))), shape, strict=True):
                 offset = offset * max(size, 1) + index
             offset *= variable.element
-        return Sym(name, offset + self.offset())
+        return Sym(name, offset + self.offset() if self.texts[self.at] in ("+", "-") else offset)
 
     def known_variable(self, name: str) -> Variable | None:
         kernel = self.scopes.kernel

@@ -302,10 +302,12 @@ class _Parser(Operands):
         if not opcode[0].isalpha() and opcode[0] != "_":
             self.at -= 1
             raise self.fail("an instruction")
-        operands = []
-        while self.peek() != ";":
+        operands, texts = [], self.texts
+        while texts[self.at] != ";":
             operands.append(self.operand())
-            if self.peek() != ";" and not self.accept(","):
+            if texts[self.at] == ",":
+                self.at += 1
+            elif texts[self.at] != ";":
                 raise self.fail("',' or ';'")
         self.at += 1
         if kernel.function and opcode.split(".")[0] == "ret":

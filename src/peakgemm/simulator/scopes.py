@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from .ptx import Kernel, Operand, Reg, Sym, Vec
 
 SELECTORS = ("xr", "yg", "zb", "wa")
-_NUMBERED = re.compile(r"(.*?)(0|[1-9]\d{0,9})")
 
 
 class Scopes:
@@ -42,13 +39,13 @@ class Scopes:
         self.taken.add(known)
         return known
 
-    def register(self, name: str, element: str, vector: int = 1, depth: int = -1) -> Operand:
+    def register(self, name: str, element: str, vector: int = 1) -> Operand:
         """Declare a register, or a vector of them."""
-        names = self.names[depth]
+        names = self.names[-1]
         if vector > 1:
             parts = []
             for selector in SELECTORS[:vector]:
-                part = self.register(f"{name}.{selector[0]}", element, 1, depth)
+                part = self.register(f"{name}.{selector[0]}", element)
                 names[f"{name}.{selector[1]}"] = part
                 parts.append(part)
             names[name] = Vec(tuple(parts))
@@ -73,13 +70,21 @@ class Scopes:
 
     def find(self, name: str) -> Operand | None:
         """What a name means; None: it is not declared here."""
-        numbered = name[-1:].isdigit()
+        found = self.names[-1].get(name)
+        if found is not None:
+            return found
+        stem = name.rstrip("0123456789")
+        number = name[len(stem):]
+        numbered = number != "" and (number[0] != "0" or number == "0") and len(number) < 10
         for depth in range(len(self.names) - 1, -1, -1):
             found = self.names[depth].get(name)
             if found is not None:
                 return found
-            if numbered and self.ranges[depth] and (match := _NUMBERED.fullmatch(name)):
-                of = self.ranges[depth].get(match[1])
-                if of is not None and int(match[2]) < of[0]:
-                    return self.register(name, of[1], 1, depth)
+            if numbered:
+                of = self.ranges[depth].get(stem)
+                if of is not None and int(number) < of[0]:
+                    known = self.unique(name)
+                    self.kernel.registers[known] = of[1]
+                    self.names[depth][name] = one = Reg(known)
+                    return one
         return None

@@ -10,7 +10,7 @@ from .scopes import Scopes
 from .tokens import float_bits, kind, negated
 
 _SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|clock\w*|globaltimer\w*|smid|nsmid|"
-                      r"gridid|dynamic_smem_size|total_smem_size|n?cluster\w*|envreg\d+|is_explicit_cluster)(\.[xyz])?$")
+                      r"gridid|dynamic_smem_size|total_smem_size|n?cluster\w*|reserved_smem_offset_\w+|envreg\d+|is_explicit_cluster)(\.[xyz])?$")
 DEEPEST = 200  # braces and brackets within each other
 
 

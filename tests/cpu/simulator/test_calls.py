@@ -1,9 +1,13 @@
 """Calls of functions: arguments, results, recursion, divergence; printf and assert."""
 
+import json
+
 import numpy as np
 import pytest
 from simulator_cases import FIXTURES, ptx
 
+import record_schema
+from peakgemm import cli
 from peakgemm.errors import InvalidValue
 from peakgemm.simulator import PtxError, UnknownInstruction, run
 
@@ -54,6 +58,14 @@ def test_large_arguments_of_double_sine():
     np.testing.assert_allclose(y, np.sin(x), rtol=1e-15, atol=3e-16)
 
 
+def test_virtual_functions_and_tables_of_pointers():
+    y, i = np.zeros(32, "f4"), np.arange(32)
+    go("virtuals", [y])
+    assert (y == np.where(i % 2, i * i, 3 * i)).all()
+    go("pointers", [y, 1])
+    assert (y == np.where(i % 2, i + 1, 2 * i)).all()
+
+
 def test_recursion_without_an_end_is_stopped():
     f = np.zeros(32, "i4")
     report = run(SOURCE, entry="deep", grid=1, block=32, args=[2_000_000, f])
@@ -69,6 +81,24 @@ def test_printf():
     assert sorted(lines) == sorted(["nothing", *(f"thread {i}: {x[i]:5.2f}|{i * 10:<6d}|ff {i << 40} {chr(97 + i)}%"
                                                  for i in (1, 3, 5, 7))])
     assert report.to_json()["printed"] == report.printed and "thread 3" in str(report)
+
+
+def test_what_the_command_says_of_them(tmp_path, monkeypatch, capsys):
+    words = ["peakgemm", "simulate", str(SOURCE), "--grid", "1", "--block", "32", "--no-source"]
+    for more, code, says in (
+        (["--kernel", "prints", "--arg", "f32:9:ones", "--arg", "9", "--json", str(tmp_path / "r.json")], 0,
+         "Printed by prints:\nthread 1:  1.00|10"),
+        (["--kernel", "asserts", "--arg", "f32:32:arange", "--arg", "f32:32", "--arg", "32"], 1,
+         "assertion: assertion `x[i] < 5.0f` failed"),
+    ):
+        monkeypatch.setattr("sys.argv", [*words, *more])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert (end.value.code or 0) == code
+        assert says in "".join(capsys.readouterr())
+    data = json.loads((tmp_path / "r.json").read_text())
+    record_schema.validate(data)
+    assert data["report"]["printed"].count("thread") == 4
 
 
 def test_a_failed_assertion():

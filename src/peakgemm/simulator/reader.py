@@ -5,8 +5,6 @@ from __future__ import annotations
 from .ptx import PtxError
 from .tokens import Tokens, integer
 
-NAMES = 200  # characters of what was not understood, in a message
-
 
 class Reader:
     """Tokens, read one after the other."""

@@ -8,6 +8,7 @@ from simulator_cases import FIXTURES, ptx
 
 import record_schema
 from peakgemm import cli
+from peakgemm.cli import console
 from peakgemm.errors import InvalidValue
 from peakgemm.simulator import PtxError, UnknownInstruction, run
 
@@ -84,6 +85,7 @@ def test_printf():
 
 
 def test_what_the_command_says_of_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(console.err, "width", 1000)
     words = ["peakgemm", "simulate", str(SOURCE), "--grid", "1", "--block", "32", "--no-source"]
     for more, code, says in (
         (["--kernel", "prints", "--arg", "f32:9:ones", "--arg", "9", "--json", str(tmp_path / "r.json")], 0,

@@ -47,6 +47,8 @@ def compile_kernel(b: Build) -> list[Code]:
 
 def _checked_end(b: Build, block: Block) -> End:
     """What ends a block; where that is not known, what says so when it is reached."""
+    if block.end == block.start:  # of a kernel that does nothing
+        return _end(b, block)
     ins = b.program.kernel.instructions[block.end - 1]
     try:
         return _end(b, block)

@@ -89,8 +89,8 @@ def mutated(text: str, draw: random.Random) -> str:
 
 
 def _byte(text: str, draw: random.Random) -> str:
-    at = draw.randrange(len(text))
-    put = draw.choice(("", chr(draw.randrange(32, 127)), text[at] * 2, "\0", "é", "\n"))
+    at = draw.randrange(max(len(text), 1))
+    put = draw.choice(("", chr(draw.randrange(32, 127)), text[at:at + 1] * 2, "\0", "é", "\n"))
     return text[:at] + put + text[at + draw.choice((0, 1, 1, draw.randrange(40))):]
 
 
@@ -107,7 +107,7 @@ def _line(text: str, draw: random.Random) -> str:
     elif how == 3:
         lines[a] = lines[b]
     else:
-        return "\n".join(lines[:max(a, 1)])
+        return "\n".join(lines[:a + 1])
     return "\n".join(lines)
 
 

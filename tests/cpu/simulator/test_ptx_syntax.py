@@ -127,6 +127,11 @@ def test_what_was_passed_over_is_named_where_it_is_missing():
         run(ptx("ret;").replace(".visible .entry", ".entyr"), grid=1, block=1, args=[])
 
 
+@pytest.mark.parametrize("body", ["", ";", "{ }", "OVER:", ".reg .b32 x;"])
+def test_kernels_that_do_nothing(body):
+    assert run(ptx(body), grid=2, block=33, args=[]).clean
+
+
 @pytest.mark.parametrize(("head", "says"), [
     (".reg .b32 %x<99999999999>;", "'%x1' where a declared register"),
     (".shared .align 3 .b8 s[4];", "s is not a variable"), (".shared .b8 s[-4];", "s is not a variable"),

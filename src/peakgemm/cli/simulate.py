@@ -36,34 +36,38 @@ def command(
     precision: Annotated[str | None, typer.Option(help="For matmul: as in peakgemm.matmul.  [ieee]")] = None,
     sms: Annotated[int | None, typer.Option(help="For matmul: SMs of the GPU that is played.  [the "
                                                  "architecture's]")] = None,
-    entry: Annotated[str | None, typer.Option(help="For a file: the kernel, where there are several.")] = None,
+    entry: Annotated[str | None, typer.Option("--entry", "--kernel", help="For a file: the kernel, where there are "
+                                              "several; foo, ns::foo or foo<float, 8> of C++.")] = None,
     grid: Annotated[str | None, typer.Option(help="For a file: blocks, X or XxYxZ.")] = None,
     block: Annotated[str | None, typer.Option(help="For a file: threads, X or XxYxZ.")] = None,
     arg: Annotated[list[str] | None, typer.Option(help=f"For a file, one per parameter: {FORMS}.")] = None,
     macro: Annotated[list[str] | None, typer.Option(help="For a .cu file: NAME=INTEGER.")] = None,
+    include: Annotated[list[Path] | None, typer.Option(help="For a .cu file: a folder with headers.")] = None,
     shared: Annotated[int, typer.Option(help="For a file: bytes of dynamic shared memory.")] = 0,
     arch: Annotated[str, typer.Option(help="Architecture that the kernel is compiled for.")] = "sm_90",
     source: Annotated[bool, typer.Option(help="Show the annotated source.")] = True,
     max_steps: Annotated[int, typer.Option(min=1, help="Stop after this many instructions.")] = 50_000_000,
+    max_seconds: Annotated[float | None, typer.Option(help="For a file: stop after this many seconds.")] = None,
     max_memory: Annotated[int, typer.Option(min=1, help="Bytes that the simulation may take.")] = 4 << 30,
     json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
 ) -> None:
     """Run a kernel's PTX, or what matmul would run, on the CPU: result, wavefronts, sectors, races, out-of-bounds."""
     architecture(arch)
     records.check_writable(json)
-    limits = {"max_steps": max_steps, "max_memory": max_memory}
+    limits: dict[str, Any] = {"max_steps": max_steps, "max_memory": max_memory}
     file, call = kernel.endswith((".cu", ".ptx")), kernel == simulate_matmul.NAME
     for what, taken, options in (
         ("a rung or matmul", not file, {"--size": size, "--shape": shape, "--alpha": alpha != 1, "--beta": beta}),
         ("matmul", call, {"--precision": precision, "--sms": sms is not None}),
         ("a file", file, {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro,
-                          "--shared": shared}),
+                          "--include": include, "--shared": shared, "--max-seconds": max_seconds}),
     ):
         if not taken and (unused := [name for name, value in options.items() if value]):
             raise InvalidValue(f"{', '.join(unused)}: for {what} only, not for {kernel}")
     found: dict[str, Any] = {}
     if file:
-        report, args = _file(Path(kernel), entry, grid, block, arg or [], macro or [], shared, arch, limits)
+        report, args = _file(Path(kernel), entry, grid, block, arg or [], macro or [], include or [], shared,
+                             arch, {**limits, "max_seconds": max_seconds})
         _arrays(args)
         main, reports = Path(kernel), [report]
     elif call:
@@ -79,6 +83,9 @@ def command(
         report, main, found = _rung(kernel, size, shape, alpha, beta, arch, limits)
         reports = [report]
     _counters(reports)
+    for each in reports:
+        if each.printed:
+            out.print(f"\nPrinted by {each.kernel}:\n{each.printed.rstrip()}", markup=False, soft_wrap=True)
     if source:
         _source(report, main)
     clean = all(each.clean for each in reports)
@@ -95,7 +102,7 @@ def command(
 
 
 def _rung(text: str, size: str | None, shape: str | None, alpha: float, beta: float, arch: str,
-          limits: dict[str, int]) -> tuple[Report, Path, dict[str, Any]]:
+          limits: dict[str, Any]) -> tuple[Report, Path, dict[str, Any]]:
     chosen, wanted = rungs(text), parse.shapes(size, shape, 256)
     if len(chosen) != 1 or len(wanted) != 1:
         raise InvalidValue(f"simulate takes one rung and one shape, not {len(chosen)} and {len(wanted)}")
@@ -104,7 +111,7 @@ def _rung(text: str, size: str | None, shape: str | None, alpha: float, beta: fl
     parse.room(needed, limits["max_memory"])
     a, b, c = matrices(wanted[0], beta)
     before = c.copy()
-    report = run_rung(chosen[0], a, b, c, alpha=alpha, beta=beta, arch=arch, **limits)  # type: ignore[arg-type]
+    report = run_rung(chosen[0], a, b, c, alpha=alpha, beta=beta, arch=arch, **limits)
     row = simulated_row(report, a, b, before, c, alpha, beta)
     out.print(f"{chosen[0].label}, M, N, K = {m}, {n}, {k}: largest error {row['max_error']:.2f} eps |A||B| against "
               f"FP64, {report.seconds:.2f} s simulated, {report.counters.get('lane_instructions', 0):,} "
@@ -115,13 +122,15 @@ def _rung(text: str, size: str | None, shape: str | None, alpha: float, beta: fl
 
 
 def _file(path: Path, entry: str | None, grid: str | None, block: str | None, words: list[str], macros: list[str],
-          shared: int, arch: str, limits: dict[str, int]) -> tuple[Report, list[Any]]:
+          include: list[Path], shared: int, arch: str, limits: dict[str, Any]) -> tuple[Report, list[Any]]:
     if not path.is_file():
         raise InvalidValue(f"{path} is not a file; name a .cu or .ptx file, or a rung such as 12")
     if grid is None or block is None:
         raise InvalidValue(f"{path} needs --grid and --block, such as --grid 4x4 --block 256")
     if macros and path.suffix == ".ptx":
         raise InvalidValue(f"--macro: for a .cu file only, {path} is compiled already")
+    if include and path.suffix == ".ptx":
+        raise InvalidValue(f"--include: for a .cu file only, {path} is compiled already")
     args = [argument(word, number, limits["max_memory"]) for number, word in enumerate(words)]
     defined = {}
     for text in macros:
@@ -130,7 +139,7 @@ def _file(path: Path, entry: str | None, grid: str | None, block: str | None, wo
             raise InvalidValue(f"--macro {text!r} is not NAME=INTEGER")
         defined[match[1]] = int(match[2])
     report = run(path, entry=entry, grid=_triple("--grid", grid), block=_triple("--block", block), args=args,
-                 shared_bytes=shared, arch=arch, macros=defined, **limits)  # type: ignore[arg-type]
+                 shared_bytes=shared, arch=arch, macros=defined, include=include, **limits)
     return report, args
 
 

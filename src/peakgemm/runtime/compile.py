@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -72,8 +72,12 @@ class Compiled:
 
 
 def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] | None = None,
-                   kind: Kind = "cubin", name: str = "kernel.cu") -> Compiled:
+                   kind: Kind = "cubin", name: str = "kernel.cu", include: Sequence[str] = (),
+                   instance: str = "") -> Compiled:
     """Compile joined CUDA C++ ``text`` for ``arch`` (``sm_NN``) with ``macros`` defined.
+
+    Of PTX the ``entry`` may be empty: whatever the source exports. ``include`` are the folders of headers, ``instance``
+    an expression (``foo<float, 8>``) whose kernel is wanted although the source does not ask for it.
 
     Line information is always kept: it costs no instruction and every tool shows it.
 
@@ -88,9 +92,12 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
         "std": "c++17", "lineinfo": True,
         "define_macro": [(key, str(value)) for key, value in sorted((macros or {}).items())] or None,
         "ptxas_options": ["-v"] if kind == "cubin" else None,
+        **({"include_path": list(include)} if include else {}),
         "no_cache": True,  # NVRTC's own cache, which works where there is a driver, gives back no ptxas log
     }
     made_from = [text, entry, kind, options, _compiler()]  # the entry, for the stored facts are of it
+    if include or instance:
+        made_from += [instance, {folder: os.stat(folder).st_mtime_ns for folder in include}]
     key = hashlib.sha256(json.dumps(made_from).encode()).digest()
 
     def work() -> Compiled:
@@ -106,14 +113,14 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
         try:
             with _announced(name, arch):
                 chosen = ProgramOptions(**options)
-                code = (_ptx(text, chosen, logs) if kind == "ptx"
+                code = (_ptx(text, chosen, logs, instance) if kind == "ptx"
                         else bytes(Program(text, "c++", chosen).compile(kind, logs=logs).code))
         except Exception as error:
             detail = logs.getvalue().strip() or str(error) or type(error).__name__
         if detail:  # raised out here, it holds on to no Program: cuda.core 1.2 crashes on one in a cycle
             raise CompileFailed(f"{name} does not compile for {arch}:\n{detail}")
         facts = _ptxas_facts(logs.getvalue(), entry) if kind == "cubin" else {}
-        if not facts if kind == "cubin" else f".entry {entry}(".encode() not in code:
+        if not facts if kind == "cubin" else entry and f".entry {entry}(".encode() not in code:
             raise CompileFailed(
                 f"{name} holds no kernel {entry!r} for {arch}; compiler log:\n{logs.getvalue().strip()}")
         disk_cache.save(key, code, facts)
@@ -260,7 +267,7 @@ def _cuda_core() -> tuple[Any, Any]:
     return Program, ProgramOptions
 
 
-def _ptx(text: str, options: Any, logs: io.StringIO) -> bytes:
+def _ptx(text: str, options: Any, logs: io.StringIO, instance: str) -> bytes:
     """PTX by NVRTC itself: cuda.core 1.2 asks the driver for its version before it returns PTX."""
     from cuda.bindings import nvrtc
 
@@ -271,6 +278,8 @@ def _ptx(text: str, options: Any, logs: io.StringIO) -> bytes:
 
     program = checked(nvrtc.nvrtcCreateProgram(text.encode(), options.name.encode(), 0, None, None))
     try:
+        if instance:
+            checked(nvrtc.nvrtcAddNameExpression(program, instance.encode()))
         flags = options.as_bytes("nvrtc", "ptx")
         status = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
         log = bytearray(checked(nvrtc.nvrtcGetProgramLogSize(program)))

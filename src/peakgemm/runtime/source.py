@@ -8,32 +8,35 @@ names the file it came from, and the joined text alone is the cache key.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import InvalidValue, MissingComponent
+from . import includes
 
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$')
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<([^>]+)>)[ \t]*(?://.*)?$')
 _BOUNDS = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
 _ENTRY = re.compile(rf'extern\s+"C"\s+__global__\s+void\s+{_BOUNDS}(\w+)\s*\(')
 
 
-def assemble(path: Path) -> str:
-    """The text of ``path`` with its quoted includes joined in.
+def assemble(path: Path, folders: Sequence[Path] = ()) -> str:
+    """The text of ``path`` with its quoted includes joined in, and those that lie in ``folders``.
 
-    Includes are looked for beside the including file, then in the package's kernel folder.
+    Quoted includes are looked for beside the including file, then in ``folders``, then in the package's kernel folder;
+    one that is a header of CUDA is left to the compiler.
 
     Raises:
         MissingComponent: a file that is not there.
     """
     seen: set[Path] = set()
-    return _join(path.resolve(), seen)
+    return _join(path.resolve(), seen, tuple(folders))
 
 
-def _join(path: Path, seen: set[Path]) -> str:
+def _join(path: Path, seen: set[Path], folders: tuple[Path, ...]) -> str:
     seen.add(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise MissingComponent(f"kernel source {path} cannot be read ({error.strerror}); reinstall peakgemm") from None
     shown = _display(path)
@@ -43,13 +46,18 @@ def _join(path: Path, seen: set[Path]) -> str:
         if match is None:
             out.append(line)
             continue
-        target = next((p for p in (path.parent / match[1], KERNELS / match[1]) if p.is_file()), None)
+        name = match[1] or match[2]
+        beside = (path.parent, *folders, KERNELS) if match[1] else folders
+        target = next((folder / name for folder in beside if (folder / name).is_file()), None)
+        if target is None and (match[2] or includes.known(name)):
+            out.append(line)
+            continue
         if target is None:
             raise MissingComponent(
-                f'{shown}:{number}: #include "{match[1]}" is neither beside the file nor in {KERNELS}'
+                f'{shown}:{number}: #include "{name}" is neither beside the file nor in {KERNELS}; {includes.REMEDY}'
             )
         if target.resolve() not in seen:
-            out.append(_join(target.resolve(), seen))
+            out.append(_join(target.resolve(), seen, folders))
         out.append(f'#line {number + 1} "{shown}"')
     return "\n".join(out)
 

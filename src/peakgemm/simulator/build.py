@@ -18,8 +18,8 @@ from . import fma
 from .accumulators import watch, watch_guarded
 from .floats import canonical
 from .lanes import DTYPES, VIEW_OF, Group
-from .program import Block, is_barrier
-from .ptx import BYTES, Imm, Instruction, Operand, Reg, Sym, UnknownInstruction
+from .program import FRAME, Block, is_barrier
+from .ptx import BYTES, Frame, Imm, Instruction, Operand, PtxError, Reg, Sym, UnknownInstruction
 from .special_registers import special
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ Getter = Callable[[Group], Any]
 Setter = Callable[[Group, Any], None]
 Builder = Callable[["Build", Instruction], Step]
 BUILDERS: dict[str, Builder] = {}
+BAD_OPERANDS = (IndexError, KeyError, ValueError, AttributeError, AssertionError, StopIteration, TypeError,
+                OverflowError)  # what a builder raises that got something else than it expected
 WIDTH = {"p": 1, "h": 2, "r": 4, "d": 8}
 SIGNED = {"h": "s16", "r": "s32", "d": "s64"}
 UNSIGNED = {"h": "u16", "r": "u32", "d": "u64"}
@@ -84,9 +86,14 @@ class Build:
                 dirty.update(defines)
             else:
                 dirty.difference_update(defines)
-            if ins.opcode == "fma.rn.f32" and ins.guard is None:
-                d, *sources = ins.operands
-                run.append((self.slot(ins, d), *[self.fma_source(ins, s) for s in sources]))  # type: ignore[arg-type]
+            if ins.opcode == "fma.rn.f32" and ins.guard is None and len(ins.operands) == 4:
+                try:
+                    d, x, y, z = ins.operands
+                    run.append((self.slot(ins, d), self.fma_source(ins, x), self.fma_source(ins, y),
+                                self.fma_source(ins, z)))
+                except UnknownInstruction as error:
+                    close_run()
+                    steps.append(self.refusal(ins, error))
                 continue
             close_run()
             if ins.base in CONTROL or is_barrier(ins):
@@ -104,16 +111,18 @@ class Build:
 
     def instruction(self, ins: Instruction) -> Step:
         """The step of one instruction; for one that is not implemented, a step that says so when it is reached."""
+        if ins.error is not None:
+            return self.refusal(ins, ins.error)
         try:
             if ins.base not in BUILDERS:
                 raise ins.unknown()
             return BUILDERS[ins.base](self, ins)
         except UnknownInstruction as error:
             return self.refusal(ins, error)
-        except (IndexError, KeyError, ValueError, AttributeError, AssertionError, StopIteration) as error:
+        except BAD_OPERANDS as error:
             return self.refusal(ins, ins.unknown(f"its operands or modifiers are not understood ({error})"))
 
-    def refusal(self, ins: Instruction, error: UnknownInstruction) -> Step:
+    def refusal(self, ins: Instruction, error: UnknownInstruction | PtxError) -> Step:
         """A step that raises: an assertion that never fails does not keep a kernel from being simulated."""
         guard = self.guard(ins)
 
@@ -172,13 +181,20 @@ class Build:
             value = self.constant(ins, operand, kind)
             return lambda group: value
         if isinstance(operand, Sym):
-            address = np.uint64(self.machine.address_of(ins, operand.name) + operand.offset).astype(DTYPES[kind])
+            place = self.machine.address_of(ins, operand.name) + operand.offset
+            address = np.uint64(place & 0xFFFFFFFFFFFFFFFF).astype(DTYPES[kind])
             return lambda group: address
+        if isinstance(operand, Frame):
+            dtype, row = DTYPES[kind], self.program.slot[FRAME][1]
+            move = np.uint32(operand.offset & 0xFFFFFFFF)
+            return lambda group: (group.rows["u32"][row] + move).astype(dtype)
         if not isinstance(operand, Reg):
             raise ins.unknown(f"operand {operand} is not a value")
         if operand.name not in self.program.slot:
             return special(self.machine, ins, operand.name, DTYPES[kind])
         cls, slot = self.program.slot[operand.name]
+        if (cls == "p") != (kind == "pred"):
+            raise ins.unknown(f"{operand.name} is {'a' if cls == 'p' else 'no'} predicate, .{kind} is wanted")
         if cls == "p":
             if operand.negated:
                 return lambda group: ~group.rows["pred"][slot]
@@ -199,6 +215,8 @@ class Build:
         if not isinstance(operand, Reg) or operand.name not in self.program.slot:
             raise ins.unknown(f"result {operand} is not a register")
         cls, slot = self.program.slot[operand.name]
+        if (cls == "p") != (kind == "pred"):
+            raise ins.unknown(f"{operand.name} is {'a' if cls == 'p' else 'no'} predicate, the result is .{kind}")
         if cls == "p":
             view = "pred"
         elif BYTES[kind] == WIDTH[cls]:
@@ -221,6 +239,8 @@ class Build:
         """A step for ``d = compute(a, b, ...)`` with all sources of type ``kind``."""
         put = self.dst(ins, ins.operands[0], result or kind)
         get = [self.src(ins, operand, kind) for operand in ins.operands[1:]]
+        if (wanted := _sources(compute)) not in (None, len(get)):
+            raise ins.unknown(f"it has {len(get)} sources, {wanted} are wanted")
         if len(get) == 1:
             one = get[0]
             return lambda group: put(group, compute(one(group)))
@@ -241,4 +261,11 @@ class Build:
         return self.simple(ins, kind, function)
 
 
-CONTROL = {"bra", "ret", "exit", "trap", "brx", "setmaxnreg"}
+def _sources(compute: Callable[..., Any]) -> int | None:
+    """How many arguments a function takes; None: that is not known."""
+    known: int | None = getattr(compute, "nin", None)  # of NumPy's own
+    code = getattr(compute, "__code__", None)
+    return known if code is None or code.co_flags & 0x0C or compute.__defaults__ else code.co_argcount
+
+
+CONTROL = {"bra", "ret", "exit", "trap", "brx", "setmaxnreg", "call"}

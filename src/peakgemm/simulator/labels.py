@@ -13,11 +13,12 @@ class Labels:
     A branch may stand before its label, so names are resolved at the end of the kernel.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, prefix: str = "") -> None:
+        self.kernel, self.prefix = kernel, prefix
         self.scopes: list[Scope] = [{}]  # innermost last
         self.branches: list[tuple[Instruction, tuple[Scope, ...]]] = []
         self.tables: list[tuple[str, int, tuple[Scope, ...]]] = []
+        self.errors: dict[str, PtxError] = {}
 
     def open(self) -> None:
         """A block begins."""
@@ -50,31 +51,40 @@ class Labels:
         self.branches.append((ins, tuple(self.scopes)))
 
     def resolve(self) -> None:
-        """Replace the names in branches and tables.
-
-        Raises:
-            PtxError: a label that no block around the branch declares.
-        """
+        """Replace the names in branches and tables; a branch to a label that no block around it declares gets the
+        error that it raises where it is executed."""
         for name, line, scopes in self.tables:
-            self.kernel.tables[name] = [self._find(target, scopes, line, f"table {name}")
-                                        for target in self.kernel.tables[name]]
+            try:
+                self.kernel.tables[name] = [self._find(target, scopes, line, f"table {name}")
+                                            for target in self.kernel.tables[name]]
+            except PtxError as error:
+                self.kernel.tables[name] = []
+                self.errors[name] = error
         for ins, scopes in self.branches:
-            place = 1 if ins.base == "brx" else 0
-            target = ins.operands[place] if place < len(ins.operands) else None
-            name = target.name if isinstance(target, Sym) else "?"
-            found = self._find(name, scopes, ins.ptx_line, f"`{ins.text}`")
-            if (found in self.kernel.tables) != (ins.base == "brx"):
-                raise self._missing(ins.ptx_line, f"`{ins.text}`")
-            ins.operands = (*ins.operands[:place], Sym(found), *ins.operands[place + 1:])
+            try:
+                self._resolve(ins, scopes)
+            except PtxError as error:
+                ins.refuse(error)
+
+    def _resolve(self, ins: Instruction, scopes: tuple[Scope, ...]) -> None:
+        place = 1 if ins.base == "brx" else 0
+        target = ins.operands[place] if place < len(ins.operands) else None
+        name = target.name if isinstance(target, Sym) else "?"
+        found = self._find(name, scopes, ins.ptx_line, f"`{ins.text}`")
+        if found in self.errors:
+            raise self.errors[found]
+        if (found in self.kernel.tables) != (ins.base == "brx"):
+            raise self._missing(ins.ptx_line, f"`{ins.text}`")
+        ins.operands = (*ins.operands[:place], Sym(found), *ins.operands[place + 1:])
 
     def _declare(self, name: str, line: int) -> str:
         if name in self.scopes[-1]:
             raise PtxError(f"PTX line {line}: label {name} is declared twice in one block; rename one, or put its code "
                            "into braces")
-        known, number = name, 0
+        known, number = self.prefix + name, 0
         while known in self.kernel.labels or known in self.kernel.tables:
             number += 1
-            known = f"{name}'{number}"
+            known = f"{self.prefix}{name}'{number}"
         self.scopes[-1][name] = known
         return known
 

@@ -15,11 +15,11 @@ from ..errors import InvalidType, InvalidValue
 from ..kernels import registry
 from ..kernels.build import build as kernel_build
 from ..runtime.architectures import LARGEST_CLUSTER, architecture
-from ..runtime.compile import Compiled, compile_source
-from ..runtime.source import KERNELS, assemble, entries
+from ..runtime.compile import Compiled
 
 # imported for the builders that they register
 from . import (  # noqa: F401
+    demangle,
     ops_async,
     ops_atomic,
     ops_float,
@@ -33,19 +33,26 @@ from . import (  # noqa: F401
 )
 from .build import Build
 from .collector import seldom
+from .frames import Frames
 from .global_writes import WriteLog
+from .initialisers import referring
+from .link import address_of_function, link
 from .machine import Machine
-from .memory import Arena
+from .memory import Arena, Segment
 from .ops_control import compile_kernel
 from .parser import parse
 from .program import Program, build, smallest_access
-from .ptx import Kernel, Module, Param
+from .ptx import Kernel, Module, Param, Variable
 from .report import Fault, Report, totals
+from .sources import display, kernel_of, ptx_of
 from .tensor_map import BYTES as TENSOR_MAP
 from .tensor_map import TensorMap
 
+MOST_PARAMETERS = 32764  # bytes of a kernel's parameters, from sm_70 and CUDA 12.1 on
 CACHE = 1 << 20  # bytes of registers of one batch that stay in the cache
 SHARED_CACHE = 4 << 20  # bytes of shared memory of one batch; the race check takes a multiple
+MOST_LOCAL = 512 << 10  # bytes of local memory that a thread has on a GPU
+LOCAL_MEMORY = 64 << 20  # bytes of local memory of one batch
 LEAST, MOST = 1024, 16384  # lanes of a batch
 
 
@@ -53,7 +60,8 @@ LEAST, MOST = 1024, 16384  # lanes of a batch
 def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | None = None, grid: int | Sequence[int],
         block: int | Sequence[int], args: Sequence[Any], shared_bytes: int = 0, arch: str = "sm_90",
         macros: Mapping[str, int] | None = None, max_steps: int = 50_000_000, max_memory: int = 4 << 30,
-        checks: bool = True, cluster: int = 1) -> Report:
+        checks: bool = True, cluster: int = 1, include: Sequence[Path | str] = (),
+        max_seconds: float | None = None) -> Report:
     """Run one kernel on the CPU.
 
     Args:
@@ -77,6 +85,8 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
         cluster: blocks along x that form a cluster, 1 to 16, of a kernel that leaves this to the launch (on a GPU
             ``CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION``). One with ``.reqnctapercluster`` (``__cluster_dims__``) has the
             clusters that it asks for; 1, or the same number, is right for it.
+        max_seconds: seconds after which the run is stopped; None: as long as it takes.
+        include: folders in which a ``.cu`` file's headers are looked for, before those of CUDA.
 
     Returns:
         The faults, the counts per instruction, and the totals.
@@ -93,20 +103,25 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
         config = ladder.config_for(arch)
         source = kernel_build(ladder, config, arch, "ptx")
         shared_bytes = shared_bytes or (ladder.shared_bytes(config) if ladder.dynamic else 0)
-    text = _text(source, entry, arch, macros)
-    module, program = _program(text, entry)
+    text = ptx_of(source, entry, arch, macros, tuple(map(Path, include)))
+    whose = f"{source.name} exports" if isinstance(source, Path) and source.suffix != ".ptx" else "the PTX holds"
+    module, program = _program(text, entry, whose)
     kernel = program.kernel
-    launch = _Launch(module, kernel, _triple("grid", grid), _triple("block", block), arch, shared_bytes, cluster)
+    launch = _Launch(module, program, _triple("grid", grid), _triple("block", block), arch, shared_bytes, cluster)
     arena, params, symbols = launch.memory(args)
     lanes = launch.lanes_per_batch(program)
     launch.check_memory(program, lanes, arena, checks, max_memory)
     arena.allocate()
     machine = Machine(program, launch.grid, launch.block, arena, params, symbols, launch.shared, launch.local, checks,
-                      max_steps, architecture(arch).number, launch.maps, launch.cluster)
+                      max_steps, launch.frames, architecture(arch).number, launch.maps, launch.cluster)
     if checks:
         sizes = [smallest_access(kernel, "shared", ("st",)), *(tensor.size for tensor, _ in launch.maps)]
         machine.write_log = WriteLog(machine, min(sizes))
     compile_kernel(Build(machine))
+    if max_seconds is not None:
+        if not max_seconds > 0:
+            raise InvalidValue(f"max_seconds = {max_seconds} is not positive; pass the seconds that the run may take")
+        machine.clock.start(max_seconds)
     started = time.perf_counter()
     per_batch = max(1, lanes // machine.padded)
     with machine.scratch.quiet():
@@ -117,64 +132,10 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
 
 
 @lru_cache(maxsize=16)
-def _program(text: str, entry: str | None) -> tuple[Module, Program]:
+def _program(text: str, entry: str | None, whose: str) -> tuple[Module, Program]:
     """Parsed once for the runs of one kernel on several inputs; a run changes neither."""
-    module = parse(text, _display)
-    return module, build(_kernel(module, entry))
-
-
-def _text(source: Path | str | Compiled, entry: str | None, arch: str, macros: Mapping[str, int] | None) -> str:
-    if isinstance(source, Compiled):
-        if source.kind != "ptx":
-            raise InvalidType(f"a compiled {source.kind} cannot be simulated; compile with kind='ptx'")
-        return source.text
-    if isinstance(source, Path):
-        if source.suffix == ".ptx":
-            return _read(source)
-        _read(source)
-        joined = assemble(source)
-        names = entries(joined)
-        if entry is not None and not re.search(rf"\b{re.escape(entry)}\b", joined):
-            raise InvalidValue(f"{source.name} exports no kernel {entry!r}; it has {', '.join(names) or 'none'}")
-        if entry is None and len(names) != 1:
-            raise InvalidValue(f"{source.name} exports {len(names)} kernels ({', '.join(names) or 'none'}); "
-                               "pass entry=, and declare it extern \"C\" __global__")
-        return compile_source(joined, entry or names[0], arch, macros, kind="ptx", name=source.name).text
-    if isinstance(source, str):
-        if ".version" not in source and "\n" not in source:
-            raise InvalidType(f"source {source!r} is text, not PTX; pass pathlib.Path({source!r}) for a file")
-        return source
-    raise InvalidType(f"source is a {type(source).__name__}; pass a pathlib.Path, PTX text or a Compiled of kind 'ptx'")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidValue(f"{path} cannot be read ({error.strerror}); name a .cu or .ptx file") from None
-    except UnicodeDecodeError as error:
-        raise InvalidValue(f"{path} is not text (byte {error.start} is no UTF-8); name a .cu or .ptx file") from None
-
-
-def _display(name: str) -> str:
-    """A file of the package by its name there: the compiler makes it relative to some folder."""
-    parts = Path(name).parts
-    for start in range(len(parts)):
-        suffix = Path(*parts[start:])
-        if not suffix.is_absolute() and (KERNELS / suffix).is_file():
-            return suffix.as_posix()
-    return name
-
-
-def _kernel(module: Module, entry: str | None) -> Kernel:
-    names = ", ".join(module.kernels) or "none"
-    if entry is None:
-        if len(module.kernels) != 1:
-            raise InvalidValue(f"the PTX holds {len(module.kernels)} kernels ({names}); pass entry=")
-        return next(iter(module.kernels.values()))
-    if entry not in module.kernels:
-        raise InvalidValue(f"the PTX holds no kernel {entry!r}; it has {names}")
-    return module.kernels[entry]
+    module = parse(text, display)
+    return module, build(link(kernel_of(module, entry, whose), module))
 
 
 def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
@@ -212,8 +173,9 @@ def _cluster(kernel: Kernel, blocks: int, asked: int, arch: str) -> int:
 class _Launch:
     """The shape of a launch and the memory that it needs."""
 
-    def __init__(self, module: Module, kernel: Kernel, grid: tuple[int, int, int], block: tuple[int, int, int],
+    def __init__(self, module: Module, program: Program, grid: tuple[int, int, int], block: tuple[int, int, int],
                  arch: str, shared_bytes: int, cluster: int) -> None:
+        kernel = program.kernel
         self.module, self.kernel, self.grid, self.block = module, kernel, grid, block
         limits = architecture(arch)
         self.cluster = _cluster(kernel, grid[0], cluster, arch)
@@ -245,7 +207,13 @@ class _Launch:
         if self.shared > limits.shared_per_block:
             raise InvalidValue(f"the launch asks for {self.shared} bytes of shared memory per block, {arch} has "
                                f"{limits.shared_per_block}; use fewer stages or a smaller tile")
-        self.local = self._stack([v for v in variables if v.space == "local"], 0)
+        self.frames = Frames(program, self._stack([v for v in variables if v.space in ("local", "param")], 0))
+        self.local = self.frames.total
+        if self.local > MOST_LOCAL:
+            raise InvalidValue(f"kernel {kernel.name} needs {self.local:,} bytes of local memory per thread, a GPU has "
+                               f"{MOST_LOCAL:,}; use smaller local arrays")
+        for number, name in enumerate(kernel.linked):
+            self.symbols[name] = address_of_function(number)
 
     def _stack(self, variables: Sequence[Any], start: int) -> int:
         for variable in variables:
@@ -273,14 +241,20 @@ class _Launch:
                                       "scalar; pass a number")
                 arrays[f"argument {number}"] = arg
         addresses = arena.place(arrays)
+        initialised: list[tuple[Segment, Variable]] = []
         for variable in (*self.module.variables.values(), *self.kernel.variables):
             if variable.space in ("global", "const"):
-                host = np.frombuffer(variable.data, np.uint8) if variable.size else None
                 segment = arena.reserve(variable.size, f"variable {variable.name}", variable.align, 0,
                                         variable.space == "global", None)
-                segment.host, segment.space, self.symbols[variable.name] = host, variable.space, segment.base
+                segment.space, self.symbols[variable.name] = variable.space, segment.base
+                initialised.append((segment, variable))
+        for segment, variable in initialised:
+            segment.host = np.frombuffer(referring(variable, self.symbols), np.uint8)
         blobs = {}
         for number, (arg, param) in enumerate(zip(args, params, strict=False)):
+            if param.size > MOST_PARAMETERS:
+                raise InvalidValue(f"parameter {param.name} has {param.size:,} bytes, a kernel takes at most "
+                                   f"{MOST_PARAMETERS:,}; pass an array")
             address = addresses.get(f"argument {number}")
             if isinstance(arg, TensorMap) and address is not None:
                 blobs[param.name] = self._map(number, arg, param, address)
@@ -310,6 +284,8 @@ class _Launch:
         blocks = max(1, lanes // self.padded)
         if self.shared:
             blocks = max(1, min(blocks, SHARED_CACHE // self.shared))
+        if self.local:
+            blocks = max(1, min(blocks, LOCAL_MEMORY // (self.local * self.padded)))
         return max(blocks // self.cluster, 1) * self.cluster * self.padded
 
     def _batch_bytes(self, program: Program, lanes: int) -> int:
@@ -356,15 +332,21 @@ def _convert(number: int, arg: Any, param: Param) -> bytes:
                 return bytes(np.array(arg, dtype).tobytes())
         except OverflowError:
             raise InvalidValue(f"{what} is too large for a float; pass a smaller number") from None
+    if isinstance(arg, np.float16) and param.size == 2 and param.type in ("b8", "b16"):  # a __half by value
+        return arg.tobytes()
+    if isinstance(arg, np.uint16) and param.size == 2 and param.type == "b8":  # the bits of a __nv_bfloat16
+        return arg.tobytes()
     if isinstance(arg, (float, np.floating)):
         # newer compilers type float parameters as plain bits
         if param.type == "b32":
             return bytes(np.float32(arg).tobytes())
         if param.type == "b64":
             return bytes(np.float64(arg).tobytes())
-        raise InvalidType(f"{what} is an integer, {arg!r} was given; pass an int")
+        if param.type != "b8":
+            raise InvalidType(f"{what} is an integer, {arg!r} was given; pass an int")
     if param.size > 8 or (param.type == "b8" and param.size != 1):
-        raise InvalidType(f"{what} is a struct of {param.size} bytes, {arg!r} was given; pass bytes")
+        half = f"np.float16({arg!r}) for a __half, or " if param.size == 2 else ""
+        raise InvalidType(f"{what} is a struct of {param.size} bytes, {arg!r} was given; pass {half}bytes")
     value, bits = int(arg), 8 * param.size
     if not -(1 << bits - 1) <= value < 1 << bits:
         raise InvalidValue(f"{what} = {value} does not fit {bits} bits; pass a smaller number")
@@ -376,7 +358,7 @@ def _report(machine: Machine, stopped: str, seconds: float) -> Report:
     items = machine.counts
     hot = sorted(items, key=lambda item: -item.threads)[:3]
     faults = sorted(machine.faults.values(), key=lambda fault: fault.ptx_line)
-    if "max_steps" in stopped and items:
+    if ("max_steps" in stopped or "max_seconds" in stopped) and items:
         seen: dict[tuple[str, int], int] = {}
         for item in items:
             seen[item.file, item.line] = seen.get((item.file, item.line), 0) + item.executions
@@ -385,4 +367,4 @@ def _report(machine: Machine, stopped: str, seconds: float) -> Report:
         faults.append(Fault("never_ending", f"{stopped}; the lines executed most, with warp executions: {lines}",
                             kernel.name, hot[0].file, hot[0].line, hot[0].ptx_line, hot[0].text, []))
     return Report(kernel.name, faults, totals(items), items, stopped, machine.steps, seconds,
-                  [(item.file, item.line, item.executions) for item in hot])
+                  [(item.file, item.line, item.executions) for item in hot], "".join(machine.printed))

@@ -9,16 +9,16 @@ consumers at different places make progress.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .accumulators import Accumulators, tracked
 from .barriers import Barriers
-from .build import Getter, Step
+from .build import Getter
+from .code import Clock, Code, Stop
 from .fma import Scratch
 from .global_writes import WriteLog
 from .lanes import Group, LanePool, LaneSet, merge
@@ -30,39 +30,11 @@ from .register_pool import RegisterPool
 from .report import Fault, InstructionCounts
 from .tensor_map import TensorMap
 
+if TYPE_CHECKING:
+    from .frames import Frames
+
 TURNS = 20000  # turns of a loop before a group lets the others run, whatever it does
 IDLE = 300  # rounds of polling in which no memory changed: a deadlock
-
-
-class Stop(Exception):
-    """The run cannot go on; the message says why."""
-
-
-class Code:
-    """A block made executable: steps, the closing branch, how often it ran.
-
-    Steps and branch are made when a group first arrives: most blocks of a kernel are for cases that do not come up.
-    """
-
-    def __init__(self, length: int, sync: Instruction | None, steps: Callable[[], list[Step]],
-                 end: Callable[[], Callable[[Group], int]], live: Callable[[], dict[str, list[int]]]) -> None:
-        self.length, self.sync, self._steps, self._end, self._live = length, sync, steps, end, live
-        self.warps = self.lanes = 0
-
-    @cached_property
-    def steps(self) -> list[Step]:
-        """What the lanes of a group do, one instruction or a few after the other."""
-        return self._steps()
-
-    @cached_property
-    def end(self) -> Callable[[Group], int]:
-        """Where the group goes; negative where it is split, waits or has been kept."""
-        return self._end()
-
-    @cached_property
-    def live(self) -> dict[str, NDArray[Any]]:
-        """The slots, by class, of the registers that are alive at its start."""
-        return {kind: np.array(slots, int) for kind, slots in self._live().items()}
 
 
 class Machine:
@@ -70,12 +42,14 @@ class Machine:
 
     def __init__(self, program: Program, grid: tuple[int, int, int], block: tuple[int, int, int], arena: Arena,
                  params: dict[str, Any], symbols: dict[str, int], shared_size: int, local_size: int,
-                 checks: bool, max_steps: int, arch: int = 90, maps: Sequence[tuple[TensorMap, int]] = (),
-                 cluster: int = 1) -> None:
+                 checks: bool, max_steps: int, frames: Frames, arch: int = 90,
+                 maps: Sequence[tuple[TensorMap, int]] = (), cluster: int = 1) -> None:
         self.program, self.grid, self.block_shape, self.arena = program, grid, block, arena
         self.params, self.symbols = params, symbols
         self.shared_size, self.local_size = shared_size, local_size
         self.checks, self.max_steps, self.arch, self.maps = checks, max_steps, arch, maps
+        self.frames = frames
+        self.printed: list[str] = []
         self.cluster = cluster  # blocks of one: the number is the kernel's own or the launch's
         self.threads = block[0] * block[1] * block[2]
         self.padded = -(-self.threads // 32) * 32
@@ -88,6 +62,7 @@ class Machine:
         self.masks: dict[int, Getter] = {}
         self.batch: Batch = None  # type: ignore[assignment]
         self.steps = 0
+        self.clock = Clock()
         self.scratch = Scratch()
         self.progress = 0  # grows when memory changes, or a loop is cut short: not a deadlock
         self.write_log: WriteLog | None = None
@@ -101,7 +76,9 @@ class Machine:
     def address_of(self, ins: Instruction, name: str) -> int:
         """The address of a variable, as its own space counts it."""
         if name not in self.symbols:
-            raise ins.unknown(f"{name} is not a variable of this kernel")
+            skipped = self.program.kernel.skipped
+            more = f"; not understood: {'; '.join(skipped[:3])}" if skipped else ""
+            raise ins.unknown(f"{name} is not a variable of this kernel{more}")
         return self.symbols[name]
 
     def thread(self, lane: int, batch: Batch | None = None) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -140,6 +117,15 @@ class Machine:
                                              ins.text, threads, address, times)
         if not self.checks:
             raise Stop(f"{kind} at {ins.where}; run with checks=True to go on past refused accesses")
+
+    def stop(self, kind: str, ins: Instruction, message: str, lanes: NDArray[Any]) -> NoReturn:
+        """Record a finding behind which the run cannot go on.
+
+        Raises:
+            Stop: always.
+        """
+        self.fault(kind, ins, message, lanes)
+        raise Stop(f"{kind} at {ins.where}")
 
     def sync_mask(self, ins: Instruction, group: Group) -> NDArray[np.bool_] | None:
         """``(warps, 32)``: the lanes that a warp-wide instruction names; None for all."""
@@ -226,6 +212,7 @@ class Batch:
         everyone = self.pool.get(np.flatnonzero(self.live).astype(np.int64))
         group = Group(everyone, machine.program.slots)
         group.zero()
+        group.block = machine.program.entry
         self.ready.append(group)
 
     def coordinates(self, root: str, axis: int) -> NDArray[Any]:
@@ -303,6 +290,8 @@ class Batch:
             block.warps += group.lanes.warps
             block.lanes += group.lanes.n
             machine.steps += block.length
+            if machine.steps >= machine.clock.look:
+                machine.clock.check(machine.steps)
             if machine.steps > machine.max_steps:
                 raise Stop(f"more than max_steps = {machine.max_steps} instructions were executed; "
                            f"the kernel may never end, or max_steps is too small")

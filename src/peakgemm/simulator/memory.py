@@ -124,7 +124,8 @@ class Arena:
         self.bytes = np.zeros(-(-(self.size + 64) // 64) * 64, np.uint8)
         for segment in self.segments:
             if segment.host is not None:
-                self.bytes[segment.base - GLOBAL:segment.end - GLOBAL] = segment.host
+                start = segment.base - GLOBAL  # of a variable the host has what its initialiser says
+                self.bytes[start:start + len(segment.host)] = segment.host
         self.views = {size: self.bytes.view(f"u{size}") for size in (1, 2, 4, 8)} | {16: self.bytes.view("c16")}
         self.segments.sort(key=lambda segment: segment.base)
         self.bases = np.array([segment.base for segment in self.segments], np.uint64)

@@ -52,6 +52,8 @@ def cp_async(b: Build, ins: Instruction) -> Step:
     size_operand = ins.operands[2]
     assert isinstance(size_operand, Imm)
     size = size_operand.value
+    if size not in ((4, 8, 16) if ins.has("ca") else (16,)):
+        raise ins.unknown(f"it copies {size} bytes; .ca copies 4, 8 or 16, .cg 16")
     to, source = address(b, ins, ins.operands[0], "shared"), address(b, ins, ins.operands[1], "global")
     amount = _source_size(b, ins, size)
     guard = b.guard(ins)
@@ -73,6 +75,8 @@ def cp_async(b: Build, ins: Instruction) -> Step:
         else:
             given = np.broadcast_to(np.asarray(amount(group)), (group.lanes.n,))
             given = given if places is None else given[places]
+            if (given > size).any():
+                raise ins.unknown(f"it reads {int(given.max())} bytes for a copy of {size}")
             reads = given > 0
             for bytes_read in np.unique(given):
                 if bytes_read:

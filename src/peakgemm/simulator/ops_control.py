@@ -7,21 +7,24 @@ straight block: that is run by the lanes concerned on a copy of the registers it
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .barriers import CLUSTER
-from .build import Build, Step, builder
+from .build import BAD_OPERANDS, Build, Step, builder
+from .calls import compile_call, compile_return
+from .code import Code
 from .lanes import Group
-from .machine import Code, Stop
 from .ops_memory import chosen_lanes
 from .program import WARP_SYNC, Block, is_barrier, is_cluster_arrival, is_warp_barrier
-from .ptx import Imm, Instruction, Reg, Sym
+from .ptx import Imm, Instruction, Reg, Sym, UnknownInstruction
 from .register_pool import compile_setmaxnreg
 
 End = Callable[[Group], int]
+LEAVES = {"bar", "trap", "exit", "ret", "setmaxnreg", "call"}
 
 
 def compile_kernel(b: Build) -> list[Code]:
@@ -34,11 +37,32 @@ def compile_kernel(b: Build) -> list[Code]:
         if sync is not None and sync.base == "activemask":
             sync = None
         if sync is not None and sync.operands and isinstance(sync.operands[-1], (Imm, Reg)):
-            b.machine.masks[sync.index] = b.src(sync, sync.operands[-1], "u32")
-        code.append(Code(block.end - block.start, sync, partial(b.block, block), partial(_end, b, block),
+            with suppress(UnknownInstruction):  # its step says so, where it is executed
+                b.machine.masks[sync.index] = b.src(sync, sync.operands[-1], "u32")
+        code.append(Code(block.end - block.start, sync, partial(b.block, block), partial(_checked_end, b, block),
                          partial(b.program.slots_of, block.live_in)))
     b.machine.code = code
     return code
+
+
+def _checked_end(b: Build, block: Block) -> End:
+    """What ends a block; where that is not known, what says so when it is reached."""
+    if block.end == block.start:  # of a kernel that does nothing
+        return _end(b, block)
+    ins = b.program.kernel.instructions[block.end - 1]
+    try:
+        return _end(b, block)
+    except UnknownInstruction as error:
+        refused = b.refusal(ins, error)
+    except BAD_OPERANDS as error:
+        refused = b.refusal(ins, ins.unknown(f"its operands or modifiers are not understood ({error})"))
+    following = block.number + 1
+
+    def end(group: Group) -> int:
+        refused(group)
+        return following
+
+    return end
 
 
 def _end(b: Build, block: Block) -> End:
@@ -54,10 +78,15 @@ def _end(b: Build, block: Block) -> End:
             return lambda group: number
         return _branch(b, block, last, number, following)
     if last.base in ("ret", "exit"):
+        function = b.program.function_at(block)
+        if function is not None and last.base == "ret":
+            return compile_return(b, block, function)
         end = len(b.program.blocks)
         if last.guard is None:
             return lambda group: end
         return _branch(b, block, last, end, following)
+    if last.base == "call":
+        return compile_call(b, block)
     if last.base == "trap":
         return _trap(b, last)
     if last.base == "brx":
@@ -75,8 +104,7 @@ def _trap(b: Build, ins: Instruction) -> End:
     def end(group: Group) -> int:
         hit = np.ones(group.lanes.n, bool) if guard is None else np.asarray(guard(group))
         if hit.any():
-            b.machine.fault("trap", ins, "the kernel trapped (an assertion or __trap())", group.lanes.lanes[hit])
-            raise Stop(f"trap at {ins.where}")
+            b.machine.stop("trap", ins, "the kernel trapped (an assertion or __trap())", group.lanes.lanes[hit])
         return group.block + 1
 
     return end
@@ -134,7 +162,7 @@ def _hammock(b: Build, number: int, join: int) -> Callable[[Group, Any], None] |
     if block.successors != [join] or block.end == block.start:
         return None
     instructions = b.program.kernel.instructions[block.start:block.end]
-    if any(is_barrier(ins) or ins.base in WARP_SYNC or ins.base in ("bar", "trap", "exit", "ret", "setmaxnreg") or
+    if any(is_barrier(ins) or ins.base in WARP_SYNC or ins.base in LEAVES or
            (ins.base == "bra" and ins.guard is not None) for ins in instructions):
         return None
     names = block.uses | block.defines

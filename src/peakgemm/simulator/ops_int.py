@@ -54,15 +54,22 @@ def add(b: Build, ins: Instruction) -> Step:
     return b.ufunc(ins, kind, function)
 
 
-@builder("addc", "subc")
+@builder("addc", "subc", "madc")
 def addc(b: Build, ins: Instruction) -> Step:
     return _carry(b, ins, ins.types[-1], True)
 
 
 def _carry(b: Build, ins: Instruction, kind: str, takes: bool) -> Step:
-    kind = "u32" if BYTES[kind] == 4 else "u64"
+    signed, kind = kind, "u32" if BYTES[kind] == 4 else "u64"
     put = b.dst(ins, ins.operands[0], kind)
-    left, right = (b.src(ins, operand, kind) for operand in ins.operands[1:])
+    left, right = (b.src(ins, operand, kind) for operand in ins.operands[-2:])
+    if ins.base.startswith("mad"):
+        x, y = (b.src(ins, operand, signed) for operand in ins.operands[1:3])
+        product = (lambda a, b: mul_high(a, b, signed)) if ins.has("hi") else np.multiply
+
+        def left(group: Group) -> Any:
+            return np.asarray(product(x(group), y(group))).astype(DTYPES[kind])
+
     slot = b.program.slot[CARRY][1] if takes or ins.has("cc") else 0
     minus, gives, dtype = ins.base.startswith("sub"), ins.has("cc"), DTYPES[kind]
 
@@ -115,8 +122,10 @@ def mad(b: Build, ins: Instruction) -> Step:
     kind = ins.types[-1]
     if kind.startswith("f"):
         return fused(b, ins)
-    if ins.has("cc", "sat"):
+    if ins.has("sat"):
         raise ins.unknown()
+    if ins.has("cc"):
+        return _carry(b, ins, kind, False)
     result = WIDER[kind] if ins.has("wide") else kind
     put = b.dst(ins, ins.operands[0], result)
     x, y = (b.src(ins, operand, kind) for operand in ins.operands[1:3])

@@ -12,7 +12,7 @@ from .access import RANK, UNITS, Site, split_generic
 from .build import SIGNED, UNSIGNED, WIDTH, Build, Getter, Step, builder
 from .lanes import DTYPES, Group, LaneSet
 from .memory import GLOBAL, LOCAL, SHARED, WINDOW
-from .ptx import BYTES, Imm, Instruction, Mem, Operand, Reg, Sym, Vec
+from .ptx import BYTES, Frame, Imm, Instruction, Mem, Operand, Reg, Sym, Vec
 
 Array = NDArray[Any]
 STRONG = ("volatile", "acquire", "relaxed", "release", "acq_rel")
@@ -30,29 +30,36 @@ def space_of(ins: Instruction) -> str:
 
 def address(b: Build, ins: Instruction, operand: Operand, space: str) -> Getter:
     """A getter of an address operand for every lane: uint32 in shared and local space, else uint64."""
+    if isinstance(operand, (Sym, Frame)):  # a variable without brackets: a[2]
+        operand = Mem(operand)
     if not isinstance(operand, Mem):
         raise ins.unknown(f"operand {operand} is not an address")
     kind = "u32" if space in ("shared", "cluster", "local") else "u64"
     dtype = DTYPES[kind]
     base, offset = operand.base, operand.offset
     if isinstance(base, Reg) and base.name in b.program.slot:
-        own = {"r": "u32", "d": "u64"}[b.program.slot[base.name][0]]
+        own = {"r": "u32", "d": "u64"}.get(b.program.slot[base.name][0], "")
+        if not own:
+            raise ins.unknown(f"{base.name} is narrower than an address")
         get = b.src(ins, base, own)
         move = dtype(offset & ((1 << 8 * BYTES[kind]) - 1))
         if own == kind:
             return (lambda group: get(group) + move) if offset else get
         return lambda group: get(group).astype(dtype) + move
-    if isinstance(base, Imm):
-        value = dtype(base.value + offset)
-    else:
-        assert isinstance(base, Sym)
-        value = dtype(b.machine.address_of(ins, base.name) + base.offset + offset)
+    if isinstance(base, Frame):
+        return b.src(ins, Frame(base.offset + offset), kind)
+    if isinstance(base, Reg):
+        raise ins.unknown(f"{base.name} holds no address")
+    place = base.value if isinstance(base, Imm) else b.machine.address_of(ins, base.name) + base.offset
+    value = dtype((place + offset) & ((1 << 8 * BYTES[kind]) - 1))
     return lambda group: np.full(group.lanes.n, value)
 
 
 def targets(b: Build, ins: Instruction, operand: Operand, kind: str) -> list[Target | None]:
     """Where a loaded vector goes: row view, slot, and the type of the loaded elements."""
     out: list[Target | None] = []
+    if (given := len(operand.items) if isinstance(operand, Vec) else 1) != vector(ins):
+        raise ins.unknown(f"it loads {vector(ins)} elements into {given}")
     for item in operand.items if isinstance(operand, Vec) else (operand,):
         assert isinstance(item, Reg)
         if item.name == "_":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,11 @@ from .ptx import BYTES, Imm, Instruction, Pair, Vec
 def mov(b: Build, ins: Instruction) -> Step:
     kind = ins.types[-1]
     target, source = ins.operands
+    if ins.has("v2", "v4"):
+        assert isinstance(target, Vec) and isinstance(source, Vec)
+        moves = [b.simple(replace(ins, operands=pair), f"u{8 * BYTES[kind]}", lambda x: x.copy())
+                 for pair in zip(target.items, source.items, strict=True)]
+        return lambda group: [move(group) for move in moves][-1]
     if isinstance(source, Vec):  # pack
         each = BYTES[kind] // len(source.items)
         parts = [b.src(ins, item, f"u{8 * each}") for item in source.items]

@@ -60,6 +60,8 @@ def _values(b: Build, ins: Instruction) -> Values:
     """A getter of what the ``n`` lanes at ``places`` (None: all) store: ``(n, vector)`` unsigned words."""
     kind, value = ins.types[-1], ins.operands[1]
     each = BYTES[kind]
+    if (given := len(value.items) if isinstance(value, Vec) else 1) != vector(ins):
+        raise ins.unknown(f"it stores {given} values as {vector(ins)}")
     items = value.items if isinstance(value, Vec) else (value,)
     sources = [b.src(ins, item, kind if isinstance(item, Imm) else f"u{8 * each}") for item in items]
 

@@ -2,249 +2,257 @@
 
 Grammar: PTX ISA, "Syntax" and "Directives". Debug sections are skipped, `.loc` and
 `.file` kept: they carry every message and every count back to the CUDA source.
+
+What it does not understand is an error where it is executed, not before: an instruction
+becomes one that raises, a kernel's head is an error for whoever asks for the kernel, and
+a directive is passed over and named where something is missing.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from .labels import Labels
-from .ptx import BYTES, Imm, Instruction, Kernel, Mem, Module, Operand, Pair, Param, PtxError, Reg, Sym, Variable, Vec
-from .tokens import Tokens, float_bits, kind
+from .operands import Operands, arrange_call
+from .ptx import (
+    BYTES,
+    NOT_UNDERSTOOD,
+    Instruction,
+    Kernel,
+    Mem,
+    Module,
+    Operand,
+    Param,
+    PtxError,
+    Reg,
+    Sym,
+)
+from .scopes import Scopes
+from .tokens import integer, kind
 
-_SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|clock\w*|globaltimer\w*|smid|nsmid|"
-                      r"gridid|dynamic_smem_size|total_smem_size|n?cluster\w*|envreg\d+|is_explicit_cluster)(\.[xyz])?$")
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
 _BOUNDS = {".maxntid": "max_threads", ".reqntid": "max_threads", ".minnctapersm": "min_blocks",
            ".maxnreg": "max_registers", ".reqnctapercluster": "cluster"}
-_SPACES = {".global": "global", ".const": "const", ".shared": "shared", ".local": "local"}
+_SPACES = {".global": "global", ".const": "const", ".shared": "shared", ".local": "local",
+           ".shared::cta": "shared"}
+_TOP = {*_LINKAGE, *_SPACES, ".entry", ".func", ".file", ".section", ".version", ".target", ".address_size", ".alias",
+        ".pragma", ".tex"}
+_LINES = {".version", ".target", ".address_size"}
+_HEADS = {".noreturn", ".pragma", ".abi_preserve", ".abi_preserve_control", ".explicitcluster",
+          ".blocksareclusters", ".maxclusterrank", ".maxnctapersm"}
+MOST_REGISTERS = 1 << 24
 
 
 def parse(text: str, display: Callable[[str], str] = str) -> Module:
     """Parse PTX text; ``display`` turns the compiler's file names into those of messages.
 
     Raises:
-        PtxError: malformed PTX; the message names the line and the token.
+        PtxError: this is no PTX, or it is cut off; the message names the line and the token.
     """
-    return _Parser(text, display).module()
+    return _Parser(text.removeprefix("\ufeff"), display).module()
 
 
-class _Parser:
+class _Parser(Operands):
     def __init__(self, text: str, display: Callable[[str], str]) -> None:
-        self.display = display
-        self.tokens = Tokens(text)
-        self.texts, self.count = self.tokens.texts, self.tokens.count
-        self.text = text
-        self.at = 0
         self.result = Module({}, {}, {})
-        self.scopes: list[dict[str, str]] = []  # of registers
-        self.known: dict[str, Reg] = {}  # one object for each, however often it is named
+        super().__init__(text, self.result.variables)
+        self.display = display
         self.location: tuple[str, int] = ("", 0)  # number of a file, line
-        self.unique = 0
-
-    def fail(self, expected: str) -> PtxError:
-        if self.at >= self.count:
-            last = self.tokens.line(-1) if self.count else 1
-            return PtxError(f"PTX line {last}: the text ends where {expected} is expected; the file is cut off")
-        line, text = self.tokens.line(self.at), self.texts[self.at]
-        return PtxError(f"PTX line {line}: {text!r} where {expected} is expected; mend the PTX text")
-
-    def peek(self) -> str:
-        return self.texts[self.at]
-
-    def take(self, expected: str = "more text") -> str:
-        if self.at >= self.count:
-            raise self.fail(expected)
-        self.at += 1
-        return self.texts[self.at - 1]
-
-    def expect(self, text: str) -> None:
-        if not self.accept(text):
-            raise self.fail(repr(text))
-
-    def accept(self, text: str) -> bool:
-        if self.texts[self.at] == text:
-            self.at += 1
-            return True
-        return False
-
-    def rest_of_line(self) -> list[str]:
-        line, start = self.tokens.line(self.at - 1), self.at
-        while self.at < self.count and self.tokens.line(self.at) == line:
-            self.at += 1
-        return self.texts[start:self.at]
-
-    def integer(self) -> int:
-        negative = self.accept("-")
-        text = self.take("an integer")
-        if kind(text) != "number":
-            self.at -= 1
-            raise self.fail("an integer")
-        value = int(text.rstrip("U"), 0)
-        return -value if negative else value
-
-    def skip_to(self, end: str) -> None:
-        depth = 0
-        while True:
-            text = self.take(repr(end))
-            depth += (text == "{") - (text == "}")
-            if text == end and depth <= 0:
-                return
+        self.named = ""  # the kernel or function whose head is read
 
     def module(self) -> Module:
         if ".version" not in self.texts[:4]:
             raise PtxError("PTX line 1: no .version directive at the start; is this PTX text?")
         while self.at < self.count:
-            text = self.take()
-            if text in (".version", ".target", ".address_size"):
-                self.rest_of_line()
-            elif text == ".file":
-                self.file_directive()
-            elif text == ".section":
-                self.skip_to("}")
-            elif text in (".pragma", ".alias"):
-                self.skip_to(";")
-            elif text in _LINKAGE:
-                if self.peek() in _SPACES:
-                    self.variable(_SPACES[self.take()], self.result.variables, text == ".extern")
-            elif text in _SPACES:
-                self.variable(_SPACES[text], self.result.variables, False)
-            elif text == ".entry":
-                self.entry()
-            elif text == ".func":
-                self.function()
-            elif text != ";" and kind(text) != "loc":
-                self.at -= 1
-                raise self.fail("a directive")
-        for kernel in self.result.kernels.values():
+            start, self.named = self.at, ""
+            try:
+                self.directive(self.take())
+            except PtxError as error:
+                if self.at >= self.count:
+                    raise
+                self.pass_over(start, error)
+        for kernel in (*self.result.kernels.values(), *self.result.functions.values()):
             for instruction in kernel.instructions:
                 number = int(instruction.file or 0)
                 instruction.file = self.result.files.get(number, "")
         return self.result
 
+    def directive(self, text: str) -> None:
+        if text in _LINES:
+            self.rest_of_line()
+        elif text == ".file":
+            self.file_directive()
+        elif text == ".section":
+            self.skip_to("}")
+        elif text == ".pragma":
+            self.skip_to(";")
+        elif text == ".alias":
+            name = self.name("a function")
+            self.expect(",")
+            self.result.aliases[name] = self.name("a function")
+            self.expect(";")
+        elif text in _LINKAGE:
+            if self.peek() in _SPACES:
+                self.declare(_SPACES[self.take()], text == ".extern")
+        elif text in _SPACES:
+            self.declare(_SPACES[text], False)
+        elif text in (".entry", ".func"):
+            self.body(text == ".func")
+        elif text != ";" and kind(text) != "loc":
+            self.at -= 1
+            raise self.fail("a directive")
+
+    def declare(self, space: str, extern: bool) -> None:
+        for variable in self.variable(space, extern):
+            known = self.result.variables.get(variable.name)
+            if not (extern and known is not None and not known.dynamic):
+                self.result.variables[variable.name] = variable
+
+    def pass_over(self, start: int, error: PtxError) -> None:
+        """Go on behind what ``error`` is about, with the next thing that a module can hold."""
+        self.at, depth = start + 1, 0
+        while self.at < self.count:
+            text = self.texts[self.at]
+            if depth <= 0 and text in _TOP:
+                break
+            self.at += 1
+            depth += (text == "{") - (text == "}")
+            if depth <= 0 and text in (";", "}"):
+                break
+        self.result.skipped.append(f"line {self.tokens.line(start)}: `{self.excerpt(start, self.at)[:60]}`")
+        if self.named:
+            (self.result.unusable if ".func" in self.texts[start:start + 3] else self.result.broken)[self.named] = error
+
     def file_directive(self) -> None:
         items = self.rest_of_line()
-        if len(items) < 2 or kind(items[1]) != "string":
+        number = integer(items[0]) if items else None
+        if number is None or len(items) < 2 or kind(items[1]) != "string":
             raise self.fail("a file number and name")
-        self.result.files[int(items[0])] = self.display(items[1][1:-1])
+        self.result.files[number] = self.display(items[1][1:-1])
 
-    def function(self) -> None:
-        while self.peek() not in ("{", ";"):
-            self.take("a function body")
-        if not self.accept(";"):
-            self.skip_to("}")
-
-    def variable(self, space: str, into: dict[str, Variable], extern: bool) -> None:
-        align, element = 1, "b8"
-        while self.peek().startswith("."):
-            word = self.take()[1:]
-            if word == "align":
-                align = self.integer()
-            elif word in BYTES:
-                element = word
-            elif word not in ("attribute", "v2", "v4"):
-                self.at -= 1
-                raise self.fail("a variable's type")
-        name = self.take("a variable's name")
-        count, dynamic = 1, False
-        while self.accept("["):
-            if self.accept("]"):
-                dynamic = True
-            else:
-                count *= self.integer()
-                self.expect("]")
-        data = self.initialiser(BYTES[element]) if self.accept("=") else b""
-        self.expect(";")
-        size = 0 if dynamic else count * BYTES[element]
-        into[name] = Variable(name, space, size, max(align, BYTES[element]), data.ljust(size, b"\0"), dynamic or extern)
-
-    def initialiser(self, size: int) -> bytes:
-        out = bytearray()
-        while self.peek() != ";":
-            text = self.take("an initialiser")
-            if text in "{},-":
-                continue
-            if kind(text) == "float":
-                out += float_bits(text)[0].to_bytes(size, "little")
-            elif kind(text) == "number":
-                value = int(text.rstrip("U"), 0)
-                if self.texts[self.at - 2] == "-":
-                    value = -value
-                out += (value & (1 << 8 * size) - 1).to_bytes(size, "little")
-            else:
-                self.at -= 1
-                raise self.fail("a number")
-        return bytes(out)
-
-    def entry(self) -> None:
-        kernel = Kernel(self.take("a kernel name"), [])
-        if self.accept("("):
-            while not self.accept(")"):
-                kernel.params.append(self.parameter())
-                self.accept(",")
+    def body(self, function: bool) -> None:
+        """A kernel, or a function: its head and, where there is one, its body."""
+        line = self.tokens.line(self.at - 1)
+        results = self.parameters() if function and self.peek() == "(" else []
+        kernel = Kernel(self.name("a kernel name"), [], results=results, function=function, line=line)
+        name = self.named = kernel.name
+        kernel.params = self.parameters() if self.peek() == "(" else []
         while self.peek() != "{":
             if (word := self.take("a kernel body")) == ";":
+                if function:
+                    self.result.declared.add(name)
                 return
             if word in _BOUNDS:
-                product = first = self.integer()
+                product = first = self.integer(1 << 31)
                 while self.accept(","):
-                    product *= self.integer()
+                    product *= self.integer(1 << 31)
                 if _BOUNDS[word] == "cluster" and product != first:
                     raise self.fail("a cluster along x, the only ones that are simulated")
                 setattr(kernel, _BOUNDS[word], product)
+            elif word.startswith(".") and word not in _HEADS and kind(word) != "loc":
+                kernel.skipped.append(f"line {self.tokens.line(self.at - 1)}: `{word}`")
+            elif word == "}" or word in _TOP:
+                self.at -= 1
+                raise self.fail("a kernel body")
         self.take()
         self.location = ("", 0)
-        self.scopes, self.labels = [{}], Labels(kernel)
-        local: dict[str, Variable] = {}
-        while self.scopes:
-            self.statement(kernel, local)
-        kernel.variables = list(local.values())
+        self.scopes, self.labels = Scopes(kernel, f"{name}:" if function else ""), Labels(kernel, f"{name}:" * function)
+        if function:
+            self.signature(kernel)
+        while True:
+            start = self.at
+            if self.accept("}"):
+                self.labels.close()
+                if self.scopes.close():
+                    break
+                continue
+            try:
+                self.statement(kernel)
+            except PtxError as error:
+                self.recover(kernel, start, error)
+        if function:
+            self.results(kernel, None)
+            self.append(kernel, "ret", ())
         self.labels.resolve()
-        self.result.kernels[kernel.name] = kernel
+        (self.result.functions if function else self.result.kernels)[name] = kernel
 
-    def parameter(self) -> Param:
-        self.expect(".param")
-        element, align = "", 0
-        while self.peek().startswith("."):
-            word = self.take()[1:]
-            if word == "align":
-                align = self.integer()
-            elif word in BYTES:
-                element = word
-        if not element:
-            raise self.fail("a parameter type")
-        name, count = self.take("a parameter name"), 1
-        if self.accept("["):
-            count = self.integer()
-            self.expect("]")
-        size = BYTES[element] * count
-        # `.ptr .align n` speaks of the memory pointed to, not of the parameter's place.
-        return Param(name, element, size, max(align, BYTES[element]) if element == "b8" else BYTES[element])
+    def parameters(self) -> list[Param]:
+        """``( ... )``."""
+        self.expect("(")
+        found = []
+        while not self.accept(")"):
+            found.append(self.parameter())
+            if not self.accept(",") and self.peek() != ")":
+                raise self.fail("',' or ')'")
+        return found
 
-    def statement(self, kernel: Kernel, local: dict[str, Variable]) -> None:
+    def signature(self, function: Kernel) -> None:
+        """The names of a function's parameters and results; what is in registers is read where it begins."""
+        for param in (*function.results, *function.params):
+            if param.register:
+                register = self.scopes.register(param.name, param.type)
+                assert isinstance(register, Reg)
+                param.register = register.name
+                param.name = self.scopes.unique(f"{param.name}'")
+            else:
+                param.name = self.scopes.variable(param.name)
+        for param in function.params:
+            if param.register:
+                self.append(function, f"ld.param.{_plain(param.type)}", (Reg(param.register), Mem(Sym(param.name))))
+
+    def results(self, function: Kernel, guard: Reg | None) -> None:
+        """Where a function ends: what it returns in registers."""
+        for param in function.results:
+            if param.register:
+                self.append(function, f"st.param.{_plain(param.type)}", (Mem(Sym(param.name)), Reg(param.register)),
+                            guard)
+
+    def append(self, kernel: Kernel, opcode: str, operands: tuple[Operand, ...], guard: Reg | None = None,
+               first: int | None = None, error: PtxError | None = None) -> Instruction:
+        """Append an instruction whose text begins at the token ``first`` and ends before the one that comes next."""
+        text = opcode if first is None else self.excerpt(first, self.at)
+        line = self.tokens.line(self.at - 1 if first is None else first)
+        ins = Instruction(len(kernel.instructions), opcode, operands, guard, text, line, *self.location, error=error)
+        kernel.instructions.append(ins)
+        return ins
+
+    def recover(self, kernel: Kernel, start: int, error: PtxError) -> None:
+        """Pass over a statement that is not understood: an instruction will raise when it is executed.
+
+        Raises:
+            PtxError: there is nothing behind it.
+        """
+        if self.at >= self.count:
+            raise error
+        self.depth = 0
+        text = self.skip_statement(start)
+        if self.at >= self.count:
+            raise error
+        if self.texts[start].startswith("."):
+            kernel.skipped.append(f"line {self.tokens.line(start)}: `{text[:60]}`")
+        else:
+            self.append(kernel, NOT_UNDERSTOOD, (), None, start, error)
+
+    def statement(self, kernel: Kernel) -> None:
         text = self.take("an instruction")
         if text == "{":
-            self.scopes.append({})
+            self.scopes.open()
             self.labels.open()
-        elif text == "}":
-            self.scopes.pop()
-            self.labels.close()
         elif text == ";":
             pass
         elif kind(text) == "loc":
-            number, row = text.split(maxsplit=3)[1:3]
-            self.location = (number, int(row))
+            words = text.replace(",", " ").split(maxsplit=3)
+            self.location = (words[1], int(words[2]))
         elif text == ".file":
             self.file_directive()
         elif text == ".pragma":
             self.skip_to(";")
         elif text == ".reg":
-            self.register(kernel)
-        elif text in _SPACES:
-            self.variable(_SPACES[text], local, False)
-        elif text == ".param":  # of a call, which is refused where it is reached
-            self.skip_to(";")
+            self.register()
+        elif text in _SPACES or text == ".param":
+            for variable in self.variable(_SPACES.get(text, "param"), False):
+                variable.name = self.scopes.variable(variable.name)
+                kernel.variables.append(variable)
         elif self.peek() == ":":
             line = self.tokens.line(self.at - 1)
             self.take()
@@ -252,6 +260,7 @@ class _Parser:
                 targets = [self.take("a label")]
                 while self.accept(","):
                     targets.append(self.take("a label"))
+                self.expect(";")
                 self.labels.table(text, line, targets)
             elif self.peek() in (".callprototype", ".calltargets"):
                 self.skip_to(";")
@@ -261,25 +270,25 @@ class _Parser:
             self.at -= 1
             self.instruction(kernel)
 
-    def register(self, kernel: Kernel) -> None:
-        element = self.take("a register type")[1:]
-        if element not in BYTES:
+    def register(self) -> None:
+        vector, word = 1, self.take("a register type")[1:]
+        if word in ("v2", "v4"):
+            vector, word = int(word[1]), self.take("a register type")[1:]
+        if word not in BYTES:
             self.at -= 1
             raise self.fail("a register type")
         while True:
-            name = self.take("a register name")
+            name = self.name("a register name")
             if self.accept("<"):
-                names = [f"{name}{index}" for index in range(self.integer())]
+                count = self.integer(MOST_REGISTERS)
                 self.expect(">")
+                if vector == 1:
+                    self.scopes.range(name, count, word)
+                else:
+                    for index in range(count):
+                        self.scopes.register(f"{name}{index}", word, vector)
             else:
-                names = [name]
-            for one in names:
-                known = one
-                if known in kernel.registers:
-                    self.unique += 1
-                    known = f"{one}'{self.unique}"
-                self.scopes[-1][one] = known
-                kernel.registers[known] = element
+                self.scopes.register(name, word, vector)
             if not self.accept(","):
                 break
         self.expect(";")
@@ -288,113 +297,27 @@ class _Parser:
         first, guard = self.at, None
         if self.accept("@"):
             negated = self.accept("!")
-            name = self.resolve(self.take("a predicate"))
-            if name is None:
-                self.at -= 1
-                raise self.fail("a declared predicate")
-            guard = Reg(name, negated)
+            guard = Reg(self.predicate(), negated)
         opcode = self.take("an opcode")
         if not opcode[0].isalpha() and opcode[0] != "_":
             self.at -= 1
             raise self.fail("an instruction")
-        operands = []
-        while self.peek() != ";":
+        operands, texts = [], self.texts
+        while texts[self.at] != ";":
             operands.append(self.operand())
-            if self.peek() != ";" and not self.accept(","):
+            if texts[self.at] == ",":
+                self.at += 1
+            elif texts[self.at] != ";":
                 raise self.fail("',' or ';'")
         self.at += 1
-        text = self.text[self.tokens.starts[first]:self.tokens.starts[self.at - 1]]
-        if "//" in text:
-            text = " ".join(line.split("//")[0] for line in text.split("\n"))
-        ins = Instruction(len(kernel.instructions), opcode, tuple(operands), guard, " ".join(text.split()),
-                          self.tokens.line(first), *self.location)
-        kernel.instructions.append(ins)
+        if kernel.function and opcode.split(".")[0] == "ret":
+            self.results(kernel, guard)
+        ins = self.append(kernel, opcode, tuple(operands), guard, first)
         if ins.base in ("bra", "brx"):
             self.labels.branch(ins)
+        elif ins.base == "call":
+            arrange_call(ins)
 
-    def resolve(self, name: str) -> str | None:
-        for scope in reversed(self.scopes):
-            if name in scope:
-                return scope[name]
-        return None
 
-    def register_of(self, known: str) -> Reg:
-        found = self.known.get(known)
-        if found is None:
-            found = self.known[known] = Reg(known)
-        return found
-
-    def operand(self) -> Operand:
-        text = self.peek()
-        result: Operand
-        if (known := self.resolve(text)) is not None:
-            self.at += 1
-            result = self.register_of(known)
-        elif text == "{":
-            result = Vec(tuple(self.listed("{", "}")))
-        elif text == "(":
-            result = Vec(tuple(self.listed("(", ")")))
-        elif text == "[":
-            result = self.memory()
-        elif text == "!":
-            self.take()
-            name = self.resolve(self.take("a predicate"))
-            if name is None:
-                self.at -= 1
-                raise self.fail("a declared predicate")
-            result = Reg(name, True)
-        else:
-            result = self.scalar()
-        return Pair(result, self.scalar()) if self.accept("|") else result
-
-    def listed(self, start: str, end: str) -> list[Operand]:
-        self.expect(start)
-        items = []
-        while not self.accept(end):
-            items.append(self.operand())
-            self.accept(",")
-        return items
-
-    def memory(self) -> Operand:
-        self.expect("[")
-        base = self.scalar()
-        if not isinstance(base, (Reg, Sym, Imm)):
-            raise self.fail("an address")
-        offset = 0
-        if self.accept("+") or self.peek() == "-":
-            offset = self.integer()
-        index: tuple[Operand, ...] = ()
-        if self.accept(","):  # coordinates of a tensor or texture
-            index = item.items if isinstance(item := self.operand(), Vec) else (item,)
-        self.expect("]")
-        return Mem(base, offset, index)
-
-    def scalar(self) -> Operand:
-        text = self.take("an operand")
-        if text == "-":
-            if kind(self.peek()) == "float":
-                raise self.fail("an integer")
-            self.at -= 1
-            return Imm(self.integer())
-        what = kind(text)
-        if what == "number":
-            return Imm(int(text.rstrip("U"), 0))
-        if what == "float":
-            return Imm(*float_bits(text))
-        if what == "name":
-            known = self.resolve(text)
-            if known is not None or text == "_":
-                return self.register_of(known or "_")
-            if text == "WARP_SZ":
-                return Imm(32)
-            if text.startswith(("%", "WARP_SZ")):
-                if not _SPECIAL.match(text):
-                    self.at -= 1
-                    raise self.fail("a declared register")
-                return Reg(text)
-            if self.peek() == "+" and kind(self.texts[self.at + 1]) == "number":
-                self.take()
-                return Sym(text, self.integer())
-            return Sym(text)
-        self.at -= 1
-        raise self.fail("an operand")
+def _plain(element: str) -> str:
+    return f"b{8 * BYTES[element]}"

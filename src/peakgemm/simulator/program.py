@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from .ptx import BYTES, Instruction, Kernel, Mem, Operand, Pair, PtxError, Reg, Sym, Vec
+from .ptx import BYTES, NOT_UNDERSTOOD, Frame, Instruction, Kernel, Linked, Mem, Operand, Pair, Reg, Sym, Vec
 
 CLASS_OF = {"pred": "p", "b8": "h", "u8": "h", "s8": "h", "b16": "h", "u16": "h", "s16": "h", "f16": "h", "bf16": "h",
             "b32": "r", "u32": "r", "s32": "r", "f32": "r", "f16x2": "r", "bf16x2": "r",
@@ -22,6 +22,7 @@ NO_RESULT = {"st", "red", "bra", "ret", "exit", "trap", "brkpt", "bar", "barrier
 WARP_SYNC = {"shfl", "vote", "match", "redux", "mma", "wgmma", "ldmatrix", "stmatrix", "movmatrix", "elect",
              "activemask"}  # fmt: skip
 CARRY = "%cc"
+FRAME = "%frame"  # of a function that runs: where its frame begins in local memory
 Flow = tuple[list[str], list[str]]
 
 
@@ -52,13 +53,21 @@ class Program:
     slots: dict[str, int]
     block_of_label: dict[str, int]
     flow: list[Flow]
+    entry: int = 0  # the block in which the kernel begins, behind those of the functions that it calls
+
+    def function_at(self, block: Block) -> Linked | None:
+        """The function that a block is in; None: the kernel."""
+        if block.start >= self.kernel.start:
+            return None
+        return next(one for one in self.kernel.linked.values() if one.start <= block.start < one.end)
 
     def slots_of(self, names: set[str]) -> dict[str, list[int]]:
         """The slots of ``names`` by class, sorted."""
         out: dict[str, list[int]] = {"p": [], "h": [], "r": [], "d": []}
         for name in names:
-            kind, index = self.slot[name]
-            out[kind].append(index)
+            if name in self.slot:  # of a type that the simulator lacks, where it is not
+                kind, index = self.slot[name]
+                out[kind].append(index)
         return {kind: sorted(set(indices)) for kind, indices in out.items()}
 
     def is_read(self, name: str) -> bool:
@@ -89,6 +98,8 @@ def has_no_result(ins: Instruction) -> bool:
 def _registers(operand: Operand) -> list[str]:
     if isinstance(operand, Reg):
         return [] if operand.name == "_" else [operand.name]
+    if isinstance(operand, Frame):
+        return [FRAME]
     if isinstance(operand, Mem):
         return [name for item in (operand.base, *operand.index) for name in _registers(item)]
     if isinstance(operand, Vec):
@@ -100,6 +111,8 @@ def _registers(operand: Operand) -> list[str]:
 
 def uses_and_defines(ins: Instruction, known: dict[str, str]) -> Flow:
     """Virtual registers that the instruction reads, and those that it writes."""
+    if ins.base == NOT_UNDERSTOOD:
+        return ([ins.guard.name] if ins.guard is not None else []), []
     operands = list(ins.operands)
     defines: list[str] = []
     if operands and not has_no_result(ins):
@@ -134,18 +147,16 @@ def is_warp_barrier(ins: Instruction) -> bool:
 
 def ends_block(ins: Instruction) -> bool:
     """Whether control may leave the straight line after the instruction."""
-    return ins.base in ("bra", "ret", "exit", "trap", "brx", "setmaxnreg") or is_barrier(ins)
+    return ins.base in ("bra", "ret", "exit", "trap", "brx", "setmaxnreg", "call") or is_barrier(ins)
 
 
 def build(kernel: Kernel) -> Program:
-    """Cut ``kernel`` into blocks and assign slots.
-
-    Raises:
-        PtxError: a register used in an instruction but not declared.
-    """
+    """Cut ``kernel``, linked with what it calls, into blocks and assign slots."""
     code = kernel.instructions
     kernel.registers.setdefault(CARRY, "pred")
-    starts = {0} | {index for index in kernel.labels.values() if index < len(code)}
+    starts = {0, *(one.start for one in kernel.linked.values())}
+    starts |= {index for index in (kernel.start,) if index < len(code)}
+    starts |= {index for index in kernel.labels.values() if index < len(code)}
     for ins in code:
         if ends_block(ins) and ins.index + 1 < len(code):
             starts.add(ins.index + 1)
@@ -175,9 +186,12 @@ def build(kernel: Kernel) -> Program:
             block.successors = [falls]
         block.successors = [s for s in block.successors if s < len(blocks)]
     flow = [uses_and_defines(ins, kernel.registers) for ins in code]
+    for one in kernel.linked.values():  # each return looks into the frame, as calls do
+        for uses, _ in (flow[ins.index] for ins in code[one.start:one.end] if ins.base in ("ret", "call")):
+            uses.append(FRAME)
     _liveness(flow, blocks)
     slot, slots = _allocate(kernel, flow, blocks)
-    return Program(kernel, blocks, slot, slots, labels, flow)
+    return Program(kernel, blocks, slot, slots, labels, flow, number.get(kernel.start, end_number))
 
 
 def _liveness(flow: list[Flow], blocks: list[Block]) -> None:
@@ -221,8 +235,8 @@ def _allocate(kernel: Kernel, flow: list[Flow],
     busy: dict[str, list[tuple[int, int]]] = {kind: [] for kind in slots}
     for name in sorted(first, key=lambda n: (first[n], n)):
         declared = kernel.registers[name]
-        if declared not in CLASS_OF:
-            raise PtxError(f"kernel {kernel.name}: register {name} has type .{declared}, which the simulator lacks")
+        if declared not in CLASS_OF:  # refused where it is used
+            continue
         kind = CLASS_OF[declared]
         while busy[kind] and busy[kind][0][0] < first[name]:
             heapq.heappush(free[kind], heapq.heappop(busy[kind])[1])

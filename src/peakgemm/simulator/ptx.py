@@ -13,6 +13,7 @@ BYTES = {
     "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
 }  # fmt: skip
 TYPES = frozenset(BYTES)
+NOT_UNDERSTOOD = "(not understood)"  # the opcode of an instruction that cannot be parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Sym:
 class Mem:
     """``[base + offset]``, or ``[base, {index}]`` of a tensor: ``index`` holds its coordinates, innermost first."""
 
-    base: Reg | Sym | Imm
+    base: Reg | Sym | Imm | Frame
     offset: int = 0
     index: tuple[Operand, ...] = ()
 
@@ -63,7 +64,14 @@ class Pair:
     second: Operand
 
 
-Operand = Reg | Imm | Sym | Mem | Vec | Pair
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The address, in local memory, of a byte of the frame of the function that runs."""
+
+    offset: int
+
+
+Operand = Reg | Imm | Sym | Mem | Vec | Pair | Frame
 
 
 @cache
@@ -85,6 +93,7 @@ class Instruction:
     ptx_line: int
     file: str = ""
     line: int = 0
+    error: PtxError | None = None  # of one that could not be parsed, raised where it is executed
     base: str = field(init=False)  # the opcode without modifiers: ``fma`` of ``fma.rn.f32``
     parts: tuple[str, ...] = field(init=False)
     types: tuple[str, ...] = field(init=False)
@@ -99,6 +108,10 @@ class Instruction:
             if modifier in self.parts:
                 return True
         return False
+
+    def refuse(self, error: PtxError) -> None:
+        """Make it one that raises ``error`` where it is executed, and does nothing else."""
+        self.error, self.base, self.parts, self.types = error, NOT_UNDERSTOOD, (NOT_UNDERSTOOD,), ()
 
     @property
     def where(self) -> str:
@@ -121,9 +134,26 @@ class UnknownInstruction(InvalidValue):
     """An instruction, modifier or special register that the simulator does not implement."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An address in an initialiser: ``size`` bytes at ``place`` hold ``name + addend``; of a masked one its byte
+    ``shift // 8``."""
+
+    place: int
+    size: int
+    name: str
+    addend: int = 0
+    shift: int = 0
+    line: int = 0
+
+
 @dataclass(slots=True)
 class Variable:
-    """A module or kernel variable; ``space`` is global, const, shared or local."""
+    """A module or kernel variable; ``space`` is global, const, shared, local or param (of a call).
+
+    ``data`` holds the initialiser, no further than it goes; ``shape`` the dimensions, ``element`` the bytes of one
+    element.
+    """
 
     name: str
     space: str
@@ -131,21 +161,46 @@ class Variable:
     align: int
     data: bytes = b""
     dynamic: bool = False
+    references: list[Reference] = field(default_factory=list)
+    shape: tuple[int, ...] = ()
+    element: int = 1
 
 
 @dataclass(slots=True)
 class Param:
-    """A kernel parameter: its type (``u64``, ``f32``, ``b8`` for structs) and bytes."""
+    """A parameter or result: its type (``u64``, ``f32``, ``b8`` for structs) and bytes.
+
+    ``register``: of a function, the register that it is (``.reg .b32 x`` between the parentheses).
+    """
 
     name: str
     type: str
     size: int
     align: int
+    register: str = ""
+
+
+@dataclass(slots=True)
+class Linked:
+    """A function among the instructions of a kernel: ``start`` to ``end`` (exclusive); its results and parameters, by
+    their places in its frame; the bytes of that (without saved registers); whether it may come to call itself."""
+
+    name: str
+    start: int
+    end: int
+    results: list[tuple[Param, int]]
+    params: list[tuple[Param, int]]
+    size: int
+    recursive: bool = False
+    calls: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class Kernel:
-    """One entry: parameters, register types, instructions, labels (name to instruction index)."""
+    """One entry: parameters, register types, instructions, labels (name to instruction index).
+
+    Or a function: it has ``results``, and names of registers, labels and variables that begin with its own.
+    """
 
     name: str
     params: list[Param]
@@ -158,12 +213,28 @@ class Kernel:
     min_blocks: int | None = None
     max_registers: int | None = None
     cluster: int = 1
+    results: list[Param] = field(default_factory=list)
+    function: bool = False
+    line: int = 0
+    linked: dict[str, Linked] = field(default_factory=dict)  # what it calls
+    start: int = 0  # its first instruction, behind those of what it calls
+    skipped: list[str] = field(default_factory=list)  # directives that were not understood
 
 
 @dataclass(slots=True)
 class Module:
-    """A parsed PTX text."""
+    """A parsed PTX text.
+
+    ``functions`` have bodies, ``declared`` ones have none here; ``broken`` kernels and ``unusable`` functions have a
+    head that cannot be parsed, which is an error where one is asked for. ``skipped``: directives not understood.
+    """
 
     kernels: dict[str, Kernel]
     variables: dict[str, Variable]
     files: dict[int, str]
+    functions: dict[str, Kernel] = field(default_factory=dict)
+    declared: set[str] = field(default_factory=set)
+    aliases: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, PtxError] = field(default_factory=dict)
+    unusable: dict[str, PtxError] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)

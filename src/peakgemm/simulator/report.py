@@ -78,7 +78,7 @@ class Report:
 
     ``counters`` maps names, the profiler's and short ones, to totals; ``stopped`` says why the run
     ended early (empty: it ran to the end); ``steps`` are instructions executed by groups of lanes,
-    ``lane_instructions`` by lanes.
+    ``lane_instructions`` by lanes. ``printed`` is what the kernel printed, thread by thread in the order of the run.
     """
 
     kernel: str
@@ -89,6 +89,7 @@ class Report:
     steps: int = 0
     seconds: float = 0.0
     hot: list[tuple[str, int, int]] = field(default_factory=list)
+    printed: str = ""
 
     @property
     def clean(self) -> bool:
@@ -106,7 +107,7 @@ class Report:
         """Everything as a JSON object."""
         return {"kernel": self.kernel, "stopped": self.stopped, "faults": [asdict(fault) for fault in self.faults],
                 "counters": self.counters, "instructions": [asdict(item) for item in self.instructions],
-                "seconds": self.seconds}
+                "seconds": self.seconds, **({"printed": self.printed} if self.printed else {})}
 
     def __str__(self) -> str:
         lines = [f"{self.kernel}: {len(self.faults)} fault{'s' * (len(self.faults) != 1)}"
@@ -117,6 +118,8 @@ class Report:
         for first, *others in shown.values():
             lines.append(str(first) + (f"\n    and {len(others)} more instructions of this line" if others else ""))
         lines += [f"  {name:<68}{value:>16,}" for name, value in self.counters.items() if value]
+        if self.printed:
+            lines += ["printed:", self.printed.rstrip("\n")]
         return "\n".join(lines)
 
 

@@ -27,6 +27,8 @@ def special(machine: Machine, ins: Instruction, name: str, dtype: Any) -> Getter
              "dynamic_smem_size": machine.symbols.get("%dynamic", 0), "cluster_nctarank": machine.cluster,
              "cluster_nctaid": machine.cluster if which == 0 else 1,
              "nclusterid": machine.grid[which] // (machine.cluster if which == 0 else 1)}
+    if root.startswith("reserved_smem_offset_"):  # of what is the system's there is an address, and nothing at it
+        fixed[root] = -(-machine.shared_size // 16) * 16
     if root in fixed:
         value = dtype(fixed[root])
         return lambda group: value

@@ -12,16 +12,18 @@ from .ptx import PtxError
 # as long.
 _TOKEN = re.compile(
     r"""(?:[ \t\r\f\v\n]+|//[^\n]*|/\*.*?\*/)*
-    (\.loc[ \t]+\d+[ \t]+\d+[^\n]*
+    (\.loc[ \t]+\d+[ \t]+\d+(?:[ \t]+\d+)?(?:[ \t]*,[^\n]*)?
     |"(?:[^"\\\n]|\\.)*"
-    |0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|\d+\.\d*(?:[eE][+-]?\d+)?
-    |0[xX][0-9a-fA-F]+U?|\d+U?
-    |[%$_.A-Za-z][\w$.]*(?:::[\w.]+)*
+    |0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b
+    |0[xX][0-9a-fA-F]+U?|0[bB][01]+U?\b
+    |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+\b|\.\d+(?:[eE][+-]?\d+)?\b|\d+U?
+    |[%$_A-Za-z][\w$.]*(?:::[\w.]+)*|\.[\w$]+(?:::\w+)*
     |\S)""",
     re.S | re.X,
 )
 _SIGNS = "{}()[]<>,;:@!|+-=*~&^/?"
 _STARTS = "%$_."  # of names, beside letters
+_INTEGER = re.compile(r"(0[xX][0-9a-fA-F]+|0[bB][01]+|0[0-7]*|[1-9]\d*)U?")
 
 
 class Tokens:
@@ -52,13 +54,24 @@ class Tokens:
 def kind(text: str) -> str:
     """What a token is: ``name``, ``number``, ``float``, ``string``, ``loc`` or ``sign``; nothing of those: empty."""
     first = text[:1]
-    if first.isdigit():
-        return "float" if text[:2] in ("0f", "0F", "0d", "0D") or "." in text else "number"
+    if first.isdigit() or (first == "." and text[1:2].isdigit()):
+        exact = text[:2] in ("0f", "0F", "0d", "0D")
+        decimal = "." in text or (text[:2] not in ("0x", "0X") and ("e" in text or "E" in text))
+        return "float" if exact or decimal else "number"
     if first == '"':
         return "string" if len(text) > 1 else ""
     if first and (first in _STARTS or (first.isascii() and first.isalpha())):
         return "loc" if text[:5] in (".loc ", ".loc\t") else "name"
     return "sign" if first and first in _SIGNS else ""
+
+
+def integer(text: str) -> int | None:
+    """The value of a decimal, hexadecimal, octal (``017``) or binary (``0b101``) literal; None: it is none."""
+    match = _INTEGER.fullmatch(text)
+    if match is None:
+        return None
+    digits = match[1]
+    return int(digits, 8) if digits[0] == "0" and digits.isdigit() else int(digits, 0)
 
 
 def float_bits(text: str) -> tuple[int, str]:
@@ -68,3 +81,15 @@ def float_bits(text: str) -> tuple[int, str]:
     if text[:2] in ("0d", "0D"):
         return int(text[2:], 16), "f64"
     return struct.unpack("<Q", struct.pack("<d", float(text)))[0], "f64"
+
+
+def negated(bits: int, kind: str) -> tuple[int, str]:
+    """A float literal behind a minus sign."""
+    return bits ^ (1 << (31 if kind == "f32" else 63)), kind
+
+
+def float_value(text: str) -> float:
+    """The number that a literal of kind ``float`` is."""
+    bits, kind = float_bits(text)
+    form = ("<I", "<f") if kind == "f32" else ("<Q", "<d")
+    return float(struct.unpack(form[1], struct.pack(form[0], bits))[0])

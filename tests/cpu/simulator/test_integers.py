@@ -93,6 +93,20 @@ def test_wide_and_64_bit():
         signed(a, 64) * signed(b, 64) >> 64 for a, b in zip(x, y, strict=False)]
     text = "mov.b64 {%r1, %r2}, %i0; mov.b64 {%r3, %r4}, %i1; add.cc.u32 %r5, %r1, %r3; addc.u32 %r6, %r2, %r4;"
     assert list(apply(f"{text} mov.b64 %o, {{%r5, %r6}};", "u64", ("u64", x), ("u64", y))) == list(x + y)
+    text = ("mov.b64 {%r1, %r2}, %i0; mov.b64 {%r3, %r4}, %i1; mul.lo.u32 %r5, %r1, %r3; mul.hi.u32 %r6, %r1, %r3;"
+            "mad.lo.cc.u32 %r6, %r1, %r4, %r6; madc.hi.u32 %r7, %r1, %r4, 0; mad.lo.cc.u32 %r6, %r2, %r3, %r6;"
+            "madc.hi.cc.u32 %r7, %r2, %r3, %r7; addc.u32 %r8, 0, 0; mad.lo.cc.u32 %r7, %r2, %r4, %r7;"
+            "madc.hi.u32 %r8, %r2, %r4, %r8;")
+    assert list(apply(f"{text} mov.b64 %o, {{%r7, %r8}};", "u64", ("u64", x), ("u64", y))) == [
+        int(a) * int(b) >> 64 for a, b in zip(x, y, strict=False)]
+
+
+def test_signed_products_with_a_carry():
+    a, b = np.array([-5, 7, -2**31, -1], "i4"), np.array([3, -9, 2**31 - 1, 1], "i4")
+    got = apply("mad.hi.cc.s32 %r1, %i0, %i1, -1; addc.u32 %r2, 0, 0; mov.b64 %o, {%r1, %r2};", "u64", ("s32", a),
+                ("s32", b))
+    high = [(int(x) * int(y) >> 32) % 2**32 for x, y in zip(a, b, strict=True)]
+    assert list(got) == [h + 2**32 - 1 for h in high]
 
 
 def test_conversions_of_width():

@@ -63,9 +63,16 @@ def test_without_checks_an_access_out_of_bounds_stops_the_run(plant):
 
 def test_a_call_is_refused_only_where_it_is_reached():
     a, c = np.arange(128, dtype="f4"), np.zeros(128, "f4")
-    with pytest.raises(UnknownInstruction, match=r"planted.cu:\d+ \(PTX line \d+\)"):
-        run(SOURCE, entry="talks", grid=1, block=128, args=[a, c], macros={"PLANT": 16})
+    with pytest.raises(UnknownInstruction, match=r"planted.cu:\d+ \(PTX line \d+\): call.* it calls malloc, which"):
+        run(SOURCE, entry="allocates", grid=1, block=128, args=[a, c], macros={"PLANT": 16})
     assert not c.any()
+    assert run(SOURCE, entry="allocates", grid=1, block=128, args=[a, c], macros={"PLANT": 0}).clean and (a == c).all()
+
+
+def test_what_a_kernel_prints():
+    a, c = np.arange(128, dtype="f4"), np.zeros(128, "f4")
+    report = run(SOURCE, entry="talks", grid=1, block=128, args=[a, c], macros={"PLANT": 16})
+    assert report.clean and report.printed == "".join(f"too large: {x:f}\n" for x in a[6:])
 
 
 def test_a_fault_is_counted_once_per_instruction():

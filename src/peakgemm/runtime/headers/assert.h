@@ -1,0 +1,2 @@
+// Stands for the host's <assert.h>, which NVRTC has not: what device code uses of it is built in or below.
+#pragma once

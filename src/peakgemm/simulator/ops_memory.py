@@ -15,7 +15,6 @@ from .memory import GLOBAL, LOCAL, SHARED, WINDOW
 from .ptx import BYTES, Imm, Instruction, Mem, Operand, Reg, Sym, Vec
 
 Array = NDArray[Any]
-STRONG = ("volatile", "acquire", "relaxed", "release", "acq_rel")
 Target = tuple[str, int, Any]
 
 
@@ -118,6 +117,20 @@ def resolve(b: Build, site: Site, space: str, lanes: LaneSet, at: Array, event: 
     return offsets, valid, machine.batch.local_views
 
 
+def flag(b: Build, site: Site, space: str, lanes: LaneSet, offsets: Array, valid: Array | None) -> None:
+    """Note strong accesses at ``offsets``, which may be to flags."""
+    machine = b.machine
+    if not machine.checks or space == "local":
+        return
+    if valid is not None:
+        lanes = machine.pool.get(lanes.lanes[valid])
+    words = offsets
+    if space != "global":  # below 0, and of its block
+        batch = machine.batch
+        words = -1 - offsets % batch.shared_stride - (batch.numbers[offsets // batch.shared_stride] << 32)
+    machine.batch.order.flag(machine.batch, site.strength, lanes, words)
+
+
 def gather(views: dict[int, Array], offsets: Array, each: int, count: int) -> Array:
     """``(n, count)`` elements of ``each`` bytes from byte offsets aligned to the whole."""
     size = each * count
@@ -167,8 +180,7 @@ def load(b: Build, ins: Instruction) -> Step:
     if space in ("const", "param"):
         return _load_constant(b, ins, space, get, into, guard, count)
     site = Site(b.machine, ins, each * count, "ld")
-    strong = ins.has(*STRONG)
-    event = "a" if strong else "r"
+    strong = not site.strength.weak
 
     def step(group: Group) -> None:
         lanes, places = chosen_lanes(b, guard, group)
@@ -180,7 +192,9 @@ def load(b: Build, ins: Instruction) -> Step:
         if places is not None:
             at = at[places]
         for where, some, there, sub in by_space(b, space, lanes, at):
-            offsets, valid, views = resolve(b, site, where, some, there, event, False)
+            offsets, valid, views = resolve(b, site, where, some, there, "r", False)
+            if strong and b.machine.fences:
+                flag(b, site, where, some, offsets, valid)
             data = gather(views, offsets, each, count)
             if valid is not None:
                 every = np.zeros((some.n, count), data.dtype)

@@ -113,6 +113,8 @@ class Clocks:
                 self.reads.commit(*token[1:])
             elif kind == "wait_reads":
                 self.reads.wait(*token[1:])
+            elif kind == "flag":
+                self.strong.flag(token[1], -1 - np.frombuffer(token[3], np.int64), token[2].warp_of)
             elif kind == "fence":
                 self.strong.fence(np.unique(token[1].warp_of))
             elif kind == "proxy":

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from .lanes import LaneSet
 from .memory import GLOBAL, Segment
-from .strength import CLUSTER, CTA, LOOK, SCOPE, STRONG, VOLATILE, WIDE, forgiven
+from .ptx import Instruction
+from .strength import CLUSTER, CTA, FEW, LOOK, SCOPE, STRONG, VOLATILE, WIDE, forgiven
 
 if TYPE_CHECKING:
     from .access import Pattern, Site
@@ -28,7 +29,6 @@ Note = tuple[int, Array, int, "Pattern | Callable[[], Array]", int]
 THREAD = (1 << 32) - 1  # of what is remembered: the thread, from 1; above it the number of the access
 NOTED = 1 << 17  # reads of one array that are noted before they are looked at
 BYTES = 32 << 20  # of addresses that they have, likewise
-FEW = 64  # lanes of an instruction that looks at flags, rather than at data
 
 
 class GlobalLog:
@@ -274,18 +274,19 @@ class GlobalLog:
         if write and written and not mine and not theirs:
             message = f"{where} is written by thread {{0}} and, at {earlier.where}, by thread {{1}}; {remedy}"
         else:
-            message = (f"{named(mine, site.verb)} of {where} by thread {{0}} races with the "
-                       f"{named(theirs, VERBS.get(earlier.base, 'write') if written else 'read')} at {earlier.where} "
-                       f"by thread {{1}}; {remedy}")
+            message = (f"{named(site.ins, mine, write)} of {where} by thread {{0}} races with the "
+                       f"{named(earlier, theirs, written)} at {earlier.where} by thread {{1}}; {remedy}")
         machine.fault(kind, site.ins, message, lanes.lanes[wrong], at, pair=True, threads=threads)
 
 
-VERBS = {"atom": "atomic", "red": "atomic", "cp": "bulk store"}
-
-
-def named(bits: int, verb: str) -> str:
+def named(ins: Instruction, bits: int, write: bool) -> str:
     """An access in words."""
-    if verb == "atomic" or not bits:
+    verb = "write" if write else "read"
+    if ins.base in ("atom", "red"):
+        return "atomic"
+    if ins.base == "cp":
+        return f"{verb} by a copy"
+    if not bits:
         return verb
     return f"volatile {verb}" if bits & VOLATILE else f"strong {verb}"
 

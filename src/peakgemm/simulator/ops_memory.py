@@ -13,6 +13,7 @@ from .build import SIGNED, UNSIGNED, WIDTH, Build, Getter, Step, builder
 from .lanes import DTYPES, Group, LaneSet
 from .memory import GLOBAL, LOCAL, SHARED, WINDOW
 from .ptx import BYTES, Imm, Instruction, Mem, Operand, Reg, Sym, Vec
+from .strength import FEW
 
 Array = NDArray[Any]
 Target = tuple[str, int, Any]
@@ -128,7 +129,9 @@ def flag(b: Build, site: Site, space: str, lanes: LaneSet, offsets: Array, valid
     if space != "global":  # below 0, and of its block
         batch = machine.batch
         words = -1 - offsets % batch.shared_stride - (batch.numbers[offsets // batch.shared_stride] << 32)
-    machine.batch.order.flag(machine.batch, site.strength, lanes, words)
+    told = machine.batch.order.flag(machine.batch, site.strength, lanes, words)
+    if told and space == "global" and lanes.n <= FEW:  # it may order shared memory as well
+        machine.batch.races.event("flag", site.strength, lanes, words.tobytes())
 
 
 def gather(views: dict[int, Array], offsets: Array, each: int, count: int) -> Array:

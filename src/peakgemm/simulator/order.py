@@ -97,17 +97,18 @@ class Order:
         kind = "cluster" if self.machine.cluster > 1 else "blocks"
         self._add(kind, self.machine.time, 0, batch.numbers)
 
-    def flag(self, batch: Batch, how: Strength, lanes: LaneSet, words: Array) -> None:
-        """Strong accesses to words; ``words`` names them, below 0 in shared memory."""
+    def flag(self, batch: Batch, how: Strength, lanes: LaneSet, words: Array) -> bool:
+        """Strong accesses to words; ``words`` names them, below 0 in shared memory. Whether they may tell something."""
         if how.writes:
             self.stored.update(words.tolist())
         else:
             there = [place for place, word in enumerate(words.tolist()) if word in self.stored]
             if not there:
-                return
+                return False
             lanes, words = LaneSet(lanes.lanes[there], lanes.padded), words[there]
         self.machine.time += 1
         self._add("flag", self.machine.time, lanes.n, batch.numbers, lanes, how, words)
+        return True
 
     def _add(self, kind: str, time: int, size: int, *rest: Any) -> None:
         self.events.append((kind, time, *rest))
@@ -170,6 +171,8 @@ class Order:
                 self.inside.pop(who, None)
                 for plane in PLANES:
                     self.tables.pop((plane, who), None)
+        if self.ended:
+            self.told = {place: table for place, table in self.told.items() if place[1] not in self.ended}
         self.ended.clear()
 
     def _learn(self, plane: int, who: int, table: Table) -> None:

@@ -50,7 +50,8 @@ class RaceLog:
     def event(self, *token: Any) -> None:
         """``bar`` lanes (whether others have arrived), ``arrive``/``join`` key lanes, ``warp`` lanes masks, ``commit``
         lanes, ``wait`` lanes n, ``cluster`` lanes (a barrier of it), ``exit`` lanes (one of each block that ends),
-        ``landed`` mbarrier lanes phase, ``proxy`` lanes, ``fence`` lanes scope,
+        ``landed`` mbarrier lanes phase, ``proxy`` lanes, ``fence`` lanes scope, ``flag`` strength lanes
+        words (in global memory),
         ``commit_reads``/``wait_reads`` kind lanes (n)."""
         self.log.append(token[:2] if token[0] == "warp" else token)
         self.batch.order.note(self.batch, *token)

@@ -22,6 +22,7 @@ CTA, CLUSTER, WIDE = 0, 1, 2  # scopes: threads of a block, of a cluster, all
 SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": WIDE, "sys": WIDE, "gl": WIDE}
 STRONG, VOLATILE, LOOK, SCOPE = 1, 2, 4, 3  # bits, the last one the place of the scope
 STORES = ("st", "red", "atom", "stmatrix", "cp")
+FEW = 1024  # lanes of an instruction that looks at flags, rather than at data
 NO_DATA = ("setp", "bra", "bar", "barrier", "vote", "nanosleep")
 
 

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .lanes import LaneSet
-from .strength import STRONG, Strength, forgiven
+from .strength import FEW, STRONG, Strength, forgiven
 
 if TYPE_CHECKING:
     from .clocks import Clocks
 
 Array = NDArray[Any]
 Row = NDArray[np.int64]
-FEW = 64  # lanes of an instruction that looks at flags, rather than at data
 
 
 def later(one: Row | None, other: Row) -> Row:
@@ -43,7 +42,7 @@ class StrongWords:
         self.lookers: dict[int, set[int]] = {}
         self.fenced: dict[int, Row] = {}  # by warp: what its strong stores tell
         self.seen: dict[int, Row] = {}  # by warp: what flags told it, and no fence has followed
-        self.flags: dict[int, Row] = {}  # by unit: what it tells
+        self.flags: dict[tuple[int, int], Row] = {}  # by unit, or word of global memory and cluster: what it tells
 
     def _begin(self) -> None:
         if not self.any:
@@ -126,13 +125,14 @@ class StrongWords:
                 table.update((warp, union.copy()) for warp in warps.tolist())
 
     def flag(self, how: Strength, start: Array, warp: Array) -> None:
-        """A strong access: what it learns, and what it tells."""
+        """A strong access to units of shared memory, or, below 0, words of global memory: what it learns and tells."""
         clocks = self.clocks
         if not clocks.machine.fences or not (self.fenced or self.flags or how.releases):
             return
         count = len(clocks.clock)
         for unit, one in zip(*(x.tolist() for x in np.divmod(np.unique(start * count + warp), count)), strict=True):
-            row, told = clocks.clock[one], self.flags.get(unit)
+            place = (unit, one // clocks.across if unit < 0 else 0)
+            row, told = clocks.clock[one], self.flags.get(place)
             if how.reads and told is not None:
                 if how.acquires:
                     np.maximum(row[:len(told)], told, out=row[:len(told)])
@@ -141,11 +141,11 @@ class StrongWords:
             if not how.writes:
                 continue
             if not how.reads:  # a store ends what the word told before
-                self.flags.pop(unit, None)
+                self.flags.pop(place, None)
                 told = None
             tells = row if how.releases else self.fenced.get(one)
             if tells is not None:
-                self.flags[unit] = later(told, tells)
+                self.flags[place] = later(told, tells)
         if how.releases:
             mine = np.unique(warp)
             clocks.clock[mine, clocks.own[mine]] += 1

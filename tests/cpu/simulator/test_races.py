@@ -89,6 +89,37 @@ def test_there_are_a_dozen_of_each():
         assert len(kernels(space, "racy")) >= 12 and len(kernels(space, "clean")) >= 12
 
 
+def blocks_that_read_before_others_write(monkeypatch, grid, noted):
+    """Each block reads its own word and the neighbour's, and writes its own: the blocks of many batches."""
+    from peakgemm.simulator import global_races, launch
+
+    monkeypatch.setattr(global_races, "NOTED", noted)
+    monkeypatch.setattr(launch, "MOST", 64)
+    monkeypatch.setattr(launch, "LEAST", 64)
+    source = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 c, .param .u32 step) {
+  .reg .b32 %r<8>; .reg .b64 %rd<8>; .reg .pred %p<4>;
+  mov.u32 %r0, %ctaid.x; mov.u32 %r1, %nctaid.x; ld.param.u32 %r2, [step]; add.u32 %r3, %r0, %r2; rem.u32 %r3, %r3, %r1;
+  ld.param.u64 %rd0, [c]; mul.wide.u32 %rd1, %r3, 4; add.u64 %rd1, %rd0, %rd1; ld.global.u32 %r4, [%rd1];
+  ld.global.u32 %r7, [%rd1];
+  sub.u32 %r5, %r1, 1; setp.ne.u32 %p0, %r0, %r5; setp.ne.u32 %p1, %r2, 0; and.pred %p0, %p0, %p1; @%p0 ret;
+  mul.wide.u32 %rd2, %r0, 4; add.u64 %rd2, %rd0, %rd2; st.global.u32 [%rd2], %r4;
+  ret;
+}
+"""
+    return [run(source, grid=grid, block=32, args=[np.zeros(grid, "i4"), step]) for step in (0, 1)]
+
+
+@pytest.mark.parametrize("noted", [3, 1 << 17])
+def test_reads_of_blocks_that_have_ended(monkeypatch, noted):
+    own, neighbours = blocks_that_read_before_others_write(monkeypatch, 40, noted)
+    assert {fault.kind for fault in own.faults} <= {"global_race"}  # 32 threads of a block read and write one word
+    assert all(fault.threads[0][0] == fault.threads[1][0] for fault in own.faults)
+    assert any(fault.threads[0][0][0] == 39 and fault.threads[1][0][0] == 38 for fault in neighbours.faults)
+
+
 @pytest.mark.parametrize(("name", "expected"), [
     ("clean_chain", 4 * np.arange(64)), ("clean_last_block", 4 * np.arange(64) + 384),
     ("clean_grid_sync", 3 * np.arange(256)[::-1] + 3), ("clean_lock", [8]), ("clean_warp_behind_a_lane", [7] * 32),

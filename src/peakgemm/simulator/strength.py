@@ -80,8 +80,8 @@ def forgiven(one: Any, other: Any, apart: Any) -> tuple[NDArray[np.bool_], NDArr
 
 
 def looks(program: Program, ins: Instruction) -> bool:
-    """Whether a load only looks at a flag: it polls, or its value decides branches and is nothing else."""
-    return _polls(program, ins) or _decides(program, ins)
+    """Whether a load only looks at a flag: it polls, or its value, no float, decides branches and is nothing else."""
+    return _polls(program, ins) or (not ins.types[-1].startswith("f") and _decides(program, ins))
 
 
 def _polls(program: Program, ins: Instruction) -> bool:

@@ -234,6 +234,21 @@ def test_the_copy_engine_waits_for_what_is_laid_out(monkeypatch: pytest.MonkeyPa
         multiply(case)
 
 
+@pytest.mark.parametrize(("old", "new"), [
+    ("ld.acquire.gpu.global.u32", "ld.relaxed.gpu.global.u32"),
+    ('  __threadfence();\n  __syncwarp();\n  if (threadIdx.x % 32 == 0) asm volatile("red.release.gpu',
+     '  __syncwarp();\n  if (threadIdx.x % 32 == 0) asm volatile("red.relaxed.gpu'),
+    ('__syncwarp();\n  if (threadIdx.x % 32 == 0) asm volatile("red.release.gpu',
+     'if (threadIdx.x % 32 == 0) asm volatile("red.release.gpu'),
+], ids=["acquire", "release", "the rest of the warp"])
+def test_what_the_counters_of_units_forget_is_found(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = WIDE.source
+    assert text.count(old) == 1
+    monkeypatch.setitem(WIDE.__dict__, "source", text.replace(old, new))
+    with pytest.raises(AssertionError, match=r"global_race: read by a copy .* races with the write at common/lay_out"):
+        multiply(Case(40, 20, 200, "NN", kernel=WIDE, config=WIDE.default))
+
+
 def test_large_products_take_wide_tiles() -> None:
     for layout, size, kernel in (("NN", 8192, WIDE), ("NT", 8192, WIDE), ("TT", 16384, WIDE),
                                  ("NN", 2048, SPECIALISED)):

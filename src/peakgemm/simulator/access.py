@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from . import counters
 from .lanes import LaneSet
-from .memory import GLOBAL, LOCAL, SHARED, WINDOW
+from .memory import GLOBAL, LOCAL, SHARED, WINDOW, Segment
 from .ptx import Instruction
+from .strength import strength
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -81,6 +82,8 @@ class Site:
         self.load = kind in ("ld", "ldsm")
         self.patterns: dict[str, list[Pattern]] = {"shared": [], "global": []}
         self.counts = machine.counts[ins.index]
+        self.strength = strength(machine.program, ins)
+        self.segment: Segment | None = None  # the one accessed last
 
     def match(self, space: str, lanes: LaneSet, address: Array) -> tuple[Pattern, int]:
         """The known pattern that ``address`` repeats and its translation in bytes, or a new one and 0."""
@@ -110,7 +113,7 @@ class Site:
         """Check, count and log an access to shared memory.
 
         ``address (n,)`` uint32 bytes within the block's shared memory; ``event`` is ``r``, ``w``,
-        ``a`` (atomic, volatile and other strong accesses) or ``c`` (cp.async write). Returns byte
+        ``a`` (atomic), ``u`` (volatile write of what is there) or ``c`` (cp.async write). Returns byte
         offsets into the batch's shared memory and, when some lanes were refused, the mask of those
         that were not.
         """
@@ -145,7 +148,7 @@ class Site:
                 if key not in pattern.proved:
                     self._written(lanes, offsets)
                     pattern.proved.add(key)
-            writes = not self.load and event in "wac"
+            writes = not self.load and event in "wauc"
             if writes and not batch.all_written and (batch.number, shift) not in pattern.marked:
                 batch.mark_written(offsets, size)
                 pattern.marked.add((batch.number, shift))
@@ -223,7 +226,7 @@ class Site:
     # ---- global memory -------------------------------------------------------------------------
 
     def global_(self, lanes: LaneSet, address: Array, write: bool) -> tuple[Array, Array | None]:
-        """Check and count an access to global memory; ``address (n,)`` uint64.
+        """Check and count an access to global memory, and log a read; ``address (n,)`` uint64.
 
         Returns byte offsets into the arena and, when some lanes were refused, the mask of the others.
         """
@@ -236,14 +239,23 @@ class Site:
             cost = pattern.costs[shift & 31] = counters.sectors(address, lanes, size)
         counts.sectors += cost[0]
         counts.sectors_ideal += cost[1]
-        segment = arena.find(pattern.low + shift, pattern.high + shift + size)
+        log, low, high = self.machine.global_log, pattern.low + shift, pattern.high + shift + size
+        segment = self.segment
+        if segment is None or low < segment.base or high > segment.end:
+            segment = self.segment = arena.find(low, high)
         if segment is None or ((pattern.bits | shift) & (size - 1)) or (write and not segment.writable):
             valid = self._refuse_global(lanes, address, write)
             if valid is not None:
-                return (address[valid] - np.uint64(GLOBAL)).astype(np.int64), valid
+                offsets = (address[valid] - np.uint64(GLOBAL)).astype(np.int64)
+                if log is not None and not write and len(offsets):
+                    log.read(self, self.machine.pool.get(lanes.lanes[valid]), offsets)
+                return offsets, valid
         if pattern.offsets is None:
             pattern.offsets = (pattern.ref - np.uint64(GLOBAL)).astype(np.int64)
-        return (pattern.offsets + shift if shift else pattern.offsets), None
+        offsets = pattern.offsets + shift if shift else pattern.offsets
+        if log is not None and not write:
+            log.read(self, lanes, offsets, segment, pattern, shift)
+        return offsets, None
 
     @property
     def verb(self) -> str:

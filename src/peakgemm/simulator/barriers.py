@@ -80,17 +80,15 @@ class Barriers:
         """``lanes`` (None: all that live) have passed a barrier; ``key`` of what has arrived without waiting."""
         batch = self.batch
         if lanes is None and (batch.machine.cluster == 1 or barrier == CLUSTER):
-            batch.epoch += 1
             if batch.machine.checks:
                 batch.races.full_barrier()
             return
         if lanes is None:
             lanes = batch.pool.get(np.flatnonzero(batch.live).astype(np.int64))
-        batch.epoch[lanes.blocks] += 1
         if batch.machine.checks:
             if key is not None:
                 batch.races.event("join", key, lanes)
-            batch.races.event("cluster" if barrier == CLUSTER else "bar", lanes)
+            batch.races.event("cluster" if barrier == CLUSTER else "bar", lanes, key is not None)
 
     def release_all(self) -> None:
         """Look again at every barrier, after threads have ended."""

@@ -17,12 +17,14 @@ from .access import Pattern, Site
 from .async_reads import AsyncReads
 from .lanes import LaneSet
 from .ptx import Instruction
+from .strength import WORDS
+from .strong_words import StrongWords
 
 if TYPE_CHECKING:
     from .machine import Batch, Machine
 
 Token = tuple[Any, ...]
-DID = {"r": "read", "w": "write", "a": "atomic or volatile access", "c": "cp.async write", "t": "bulk copy",
+DID = {"r": "read", "w": "write", "u": "write", "a": "atomic", "c": "cp.async write", "t": "bulk copy",
        "g": "read by wgmma", "s": "read by a bulk store"}  # fmt: skip
 EARLIER = {"w": "write", "r": "read", "q": "read", "c": "cp.async write, not waited for,",
            "t": "bulk copy, not waited for,", "g": "read by wgmma, not waited for,",
@@ -35,6 +37,10 @@ REMEDY = {"t": "a wait for the phase of its mbarrier between them",
 
 def _told(what: str, ins: Instruction) -> str:
     """``what`` an access of ``ins`` is called in messages: st.async is logged as bulk copies are."""
+    if what == "write" and ins.base in ("atom", "red"):
+        return "atomic"
+    if what in ("read", "write") and ins.has(*WORDS):
+        return f"{'volatile' if ins.has('volatile') else 'strong'} {what}"
     return what.replace("bulk copy", "st.async") if ins.base == "st" else what
 
 
@@ -54,9 +60,9 @@ class Clocks:
         self.time = {name: np.zeros(units, np.int64) for name in ("w", "r", "q", "c")}
         self.code = {name: np.zeros(units, np.int32) for name in ("w", "r", "q", "c")}
         self.copies = False  # whether there was a cp.async write
-        self.atomic = np.zeros(units, bool)
         self.group = np.zeros(units, np.int32)
         self.commits = np.zeros(batch.blocks * batch.padded, np.int32)
+        self.strong = StrongWords(self)
         self.released: dict[Any, NDArray[np.int64]] = {}
         # An mbarrier of bulk copies has a column of the clocks: how many of its phases each warp knows to have ended.
         # So has who reads asynchronously: how many of its groups of reads. Blocks of one rank in their clusters share
@@ -90,13 +96,14 @@ class Clocks:
         for one in np.unique(group):
             mine = warps[group == one]
             self.clock[mine] = self.clock[mine].max(axis=0)
+            self.strong.join(mine)
         self.clock[warps, self.own[warps]] += 1
 
     def replay(self, log: list[Token]) -> None:
         """Apply a log, reporting what it finds."""
         for token in log:
             kind = token[0]
-            if kind in "rwac":
+            if kind in "rwauc":
                 self._access(*token)
             elif kind == "t":
                 self._bulk(*token[1:])
@@ -106,6 +113,10 @@ class Clocks:
                 self.reads.commit(*token[1:])
             elif kind == "wait_reads":
                 self.reads.wait(*token[1:])
+            elif kind == "flag":
+                self.strong.flag(token[1], -1 - np.frombuffer(token[3], np.int64), token[2].warp_of)
+            elif kind == "fence":
+                self.strong.fence(np.unique(token[1].warp_of))
             elif kind == "proxy":
                 self._fence(np.unique(token[1].warp_of))
             elif kind == "landed":
@@ -204,7 +215,7 @@ class Clocks:
         warp = owner >> 5
         self.lane["w"][flying], self.time["w"][flying] = owner, self.clock[warp, self.own[warp]]
         self.code["w"][flying] = self.code["c"][flying]
-        self.atomic[flying] = False
+        self.strong.forget("w", flying)
         self.lane["c"][flying] = -1
 
     def _access(self, event: str, site: Site, pattern: Pattern, shift: int, check: bool = True) -> None:
@@ -213,8 +224,6 @@ class Clocks:
         start = offsets >> self.batch.unit_shift
         warp = lanes.warp_of
         now = self.clock[warp, self.own[warp]]
-        if event == "a":
-            self._flags(start, warp)
         # A row for each unit of one access. Accesses are aligned, so that no unit is in two rows, and all rows are
         # looked at together.
         unit = start + np.arange(max(1, site.size // self.batch.unit))[:, None]
@@ -226,13 +235,16 @@ class Clocks:
             which = which[::-1]
             self._record("q", unit[stale][::-1], lanes.lanes[which], now[which], site)
             self._record("r", unit, lanes.lanes, now, site)
+            self.strong.read(site, unit, lanes)
         elif event == "c":
             self.copies = True
             self._record("c", unit, lanes.lanes, now, site)
             self.group[unit] = self.commits[lanes.lanes]
         else:
             self._record("w", unit, lanes.lanes, now, site)
-            self.atomic[unit] = event == "a"
+            self.strong.written(unit)
+        if not site.strength.weak:
+            self.strong.flag(site.strength, start, warp)
 
     def _bulk(self, site: Site, pattern: Pattern, shift: int, mbarrier: int, phase: int) -> None:
         if "t" not in self.lane:
@@ -264,6 +276,7 @@ class Clocks:
         self.lane[name][unit] = lane
         self.time[name][unit] = now
         self.code[name][unit] = site.ins.index
+        self.strong.record(name, unit, site)
 
     def _ordered(self, name: str, unit: NDArray[Any], lanes: LaneSet) -> NDArray[np.bool_]:
         before = self.lane[name].take(unit)
@@ -278,11 +291,11 @@ class Clocks:
 
         Most race with nothing, which is seen of all rows at once.
         """
-        found = any(wrong.any() for _, wrong in self._wrong(event, lanes, unit))
+        found = any(wrong.any() for _, wrong in self._wrong(event, site, lanes, unit))
         if not found and (event == "r" or self.reads.late(lanes, unit) is None):
             return
         for row in unit:
-            for name, wrong in self._wrong(event, lanes, row):
+            for name, wrong in self._wrong(event, site, lanes, row):
                 if name == "w" and event != "r":
                     self.reads.check(event, site, lanes, row)
                 if wrong.any():
@@ -290,7 +303,8 @@ class Clocks:
                     if name in "wrq":
                         break
 
-    def _wrong(self, event: str, lanes: LaneSet, unit: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    def _wrong(self, event: str, site: Any, lanes: LaneSet,
+               unit: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         """The kinds of earlier access (see `EARLIER`), and where they are not known to have ended."""
         flying: Any = False
         if self.copies:
@@ -302,17 +316,9 @@ class Clocks:
             flying = flying | late
         for name in "w" if event == "r" else "wrq":
             wrong = ~(self._ordered(name, unit, lanes) | flying)
-            if event == "a" and name == "w":
-                wrong &= ~self.atomic[unit]
+            if event in "rwau" and wrong.any():
+                wrong &= ~self.strong.forgives(name, event, site, lanes, unit)
             yield name, wrong
-
-    def _flags(self, start: NDArray[Any], warp: NDArray[Any]) -> None:
-        pairs = np.unique(start * len(self.clock) + warp)
-        if len(pairs) > 64:  # a histogram, not a flag
-            return
-        for unit, one in zip(*np.divmod(pairs, len(self.clock)), strict=True):
-            self._acquire(("flag", int(unit)), one[None])
-            self._release(("flag", int(unit)), one[None])
 
     def _report(self, name: str, wrong: NDArray[np.bool_], event: str, site: Any, lanes: LaneSet,
                 unit: NDArray[Any]) -> None:
@@ -328,6 +334,8 @@ class Clocks:
         earlier = self.machine.program.kernel.instructions[code]
         kind = "cp_async_race" if name in "ct" else "shared_race"
         remedy = REMEDY.get(name) or (REMEDY["c"] if event == "c" else "a barrier between them")
+        if event in "rwu" and site.ins.has("volatile") and earlier.has("volatile"):
+            remedy += " (volatile orders nothing)"
         message = (f"{_told(DID[event], site.ins)} of shared address {at} by thread {{0}} races with the "
                    f"{_told(EARLIER[name], earlier)} at {earlier.where} by thread {{1}}; put {remedy}")
         self.machine.fault(kind, site.ins, message, np.array(pair), at, pair=True, count=count, batch=self.batch)

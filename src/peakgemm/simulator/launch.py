@@ -34,7 +34,7 @@ from . import (  # noqa: F401
 from .build import Build
 from .collector import seldom
 from .frames import Frames
-from .global_writes import WriteLog
+from .global_races import GlobalLog
 from .initialisers import referring
 from .link import address_of_function, link
 from .machine import Machine
@@ -116,7 +116,7 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
                       max_steps, launch.frames, architecture(arch).number, launch.maps, launch.cluster)
     if checks:
         sizes = [smallest_access(kernel, "shared", ("st",)), *(tensor.size for tensor, _ in launch.maps)]
-        machine.write_log = WriteLog(machine, min(sizes))
+        machine.global_log = GlobalLog(machine, min(sizes))
     compile_kernel(Build(machine))
     if max_seconds is not None:
         if not max_seconds > 0:
@@ -297,7 +297,7 @@ class _Launch:
 
     def check_memory(self, program: Program, lanes: int, arena: Arena, checks: bool, limit: int) -> None:
         """Refuse a run whose estimate exceeds the limit."""
-        owners = 8 / smallest_access(self.kernel, "shared", ("st",)) if checks else 0
+        owners = 24 / smallest_access(self.kernel, "shared", ("st",)) if checks else 0
         estimate = int(arena.size * (2 + owners)) + self._batch_bytes(program, lanes)
         if estimate > limit:
             raise InvalidValue(f"the simulation needs about {estimate:,} bytes, max_memory allows {limit:,}; pass "

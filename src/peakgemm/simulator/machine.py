@@ -20,14 +20,16 @@ from .barriers import Barriers
 from .build import Getter
 from .code import Clock, Code, Stop
 from .fma import Scratch
-from .global_writes import WriteLog
+from .global_races import GlobalLog
 from .lanes import Group, LanePool, LaneSet, merge
 from .memory import Arena
+from .order import Order
 from .program import Program, smallest_access
 from .ptx import Instruction
 from .races import RaceLog
 from .register_pool import RegisterPool
 from .report import Fault, InstructionCounts
+from .strength import orders
 from .tensor_map import TensorMap
 
 if TYPE_CHECKING:
@@ -65,11 +67,14 @@ class Machine:
         self.clock = Clock()
         self.scratch = Scratch()
         self.progress = 0  # grows when memory changes, or a loop is cut short: not a deadlock
-        self.write_log: WriteLog | None = None
+        self.global_log: GlobalLog | None = None
+        self.time = 0  # how many synchronisations there have been, see `order`
         self.unit = smallest_access(program.kernel, "global", ("ld", "st", "atom", "red"))
         code = program.kernel.instructions
-        self.fences = any(ins.base == "membar" or (ins.base == "fence" and not ins.has("proxy", "mbarrier_init")) or
-                          (ins.base != "fence" and ins.has("acquire", "release", "acq_rel")) for ins in code)
+        self.fences = any(orders(ins) or (ins.base in ("ld", "st", "atom", "red") and
+                                          ins.has("acquire", "release", "acq_rel")) for ins in code)
+        self.told_across = self.fences or cluster > 1  # whether blocks may learn of each other
+        self.order = Order(self)
         self.async_reads = any(ins.has("mma_async", "bulk_group") for ins in code)
         self.tracked = tracked(program.kernel)
 
@@ -154,7 +159,7 @@ class Machine:
                 turn %= len(alive)
                 self.batch = alive[turn]
                 if self.batch.run():
-                    alive.pop(turn)
+                    self.order.forget(alive.pop(turn))
                     idle = 0
                     continue
                 turn += 1
@@ -200,7 +205,9 @@ class Batch:
         self.live = np.zeros(self.blocks * self.padded, bool)
         self.live.reshape(-1, self.padded)[:, :machine.threads] = True
         self.live_total = int(self.live.sum())
-        self.epoch = np.zeros(self.blocks, np.int64)
+        # when all of a block, and of a warp, met last; see `order`
+        self.met, self.warp_met = (np.zeros(n, np.int64) for n in (self.blocks, self.blocks * self.padded // 32))
+        self.order = machine.order if machine.told_across else Order(machine)
         self.barriers = Barriers(self)
         self.registers = RegisterPool(self)
         self.races = RaceLog(machine, self)

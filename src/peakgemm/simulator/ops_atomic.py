@@ -11,7 +11,7 @@ from .access import Site
 from .build import Build, Step, builder
 from .floats import canonical, flush
 from .lanes import DTYPES, Group
-from .ops_memory import address, by_space, chosen_lanes, resolve, space_of
+from .ops_memory import address, by_space, chosen_lanes, flag, resolve, space_of
 from .ptx import BYTES, Imm, Instruction, Reg
 
 Array = NDArray[Any]
@@ -84,6 +84,11 @@ def atomic(b: Build, ins: Instruction) -> Step:
             values.append(given if places is None else given[places])
         for where, some, there, sub in by_space(b, space, lanes, at):
             offsets, valid, views = resolve(b, site, where, some, there, "a", True)
+            if where == "global" and b.machine.global_log is not None:
+                able = some if valid is None else b.machine.pool.get(some.lanes[valid])
+                b.machine.global_log.write(site, able, offsets)
+            if b.machine.fences:
+                flag(b, site, where, some, offsets, valid)
             mine = values if sub is None else [value[sub] for value in values]
             if valid is not None:
                 mine = [value[valid] for value in mine]

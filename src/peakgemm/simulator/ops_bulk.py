@@ -6,6 +6,7 @@ business of `races`. The profiler shows neither LSU requests nor wavefronts, so 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def bulk_copy(b: Build, ins: Instruction) -> Step:
     mask = b.src(ins, ins.operands[4], "u16") if rest[2:] == ["multicast::cluster"] else None
     guard = b.guard(ins)
     sites: dict[int, Site] = {}
+    piece = Site(b.machine, ins, UNIT, "bulk")
     counts = b.machine.counts[ins.index]
     cluster = b.machine.cluster
 
@@ -45,7 +47,7 @@ def bulk_copy(b: Build, ins: Instruction) -> Step:
         for each, where, number in sorted(set(zip(size.tolist(), bar.tolist(), phase.tolist(), strict=True))):
             some, chosen = b.machine.pool.subset(lanes, (size == each) & (bar == where) & (phase == number))
             site = sites.setdefault(each, Site(b.machine, ins, each, "bulk"))
-            _copy(b, site, some, block[chosen], at[chosen], origin[chosen], (where, number))
+            _copy(b, site, piece, some, block[chosen], at[chosen], origin[chosen], (where, number))
         transfer(b, ins, lanes, bar, -size, block)
 
     def step(group: Group) -> None:
@@ -74,7 +76,7 @@ def bulk_copy(b: Build, ins: Instruction) -> Step:
     return step
 
 
-def _copy(b: Build, site: Site, lanes: LaneSet, block: Array, at: Array, origin: Array,
+def _copy(b: Build, site: Site, piece: Site, lanes: LaneSet, block: Array, at: Array, origin: Array,
           mbarrier: tuple[int, int]) -> None:
     machine, batch = b.machine, b.machine.batch
     valid = allowed(b, site, lanes, at, origin)
@@ -84,6 +86,9 @@ def _copy(b: Build, site: Site, lanes: LaneSet, block: Array, at: Array, origin:
     if not lanes.n or not site.size:
         return
     steps = np.arange(0, site.size, UNIT)
+    if machine.global_log is not None:
+        for lane, begin in zip(lanes.lanes.tolist(), (origin - np.uint64(GLOBAL)).tolist(), strict=True):
+            machine.global_log.copied(piece, lane, begin + GLOBAL, partial(np.add, begin, steps))
     start = at + block * batch.shared_stride
     into = (start[:, None] + steps).ravel()
     out_of = ((origin - np.uint64(GLOBAL)).astype(np.int64)[:, None] + steps).ravel()

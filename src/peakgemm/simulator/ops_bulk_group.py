@@ -52,9 +52,8 @@ def log_write(b: Build, site: Site, lane: int, offsets: Array) -> None:
     """Tell the log of global writes about elements of ``site.size`` bytes at ``offsets`` in the arena."""
     machine = b.machine
     if machine.checks and len(offsets):
-        assert machine.write_log is not None
-        lanes = LaneSet(np.full(len(offsets), lane, np.int64), machine.padded)
-        machine.write_log.record(site, lanes, offsets, lambda: np.ones(len(offsets), bool))
+        assert machine.global_log is not None
+        machine.global_log.write_rows(site, lane, offsets)
 
 
 def bulk_store(b: Build, ins: Instruction) -> Step:

@@ -22,6 +22,7 @@ from .ops_memory import chosen_lanes
 from .program import WARP_SYNC, Block, is_barrier, is_cluster_arrival, is_warp_barrier
 from .ptx import Imm, Instruction, Reg, Sym, UnknownInstruction
 from .register_pool import compile_setmaxnreg
+from .strength import orders, scope_of
 
 End = Callable[[Group], int]
 LEAVES = {"bar", "trap", "exit", "ret", "setmaxnreg", "call"}
@@ -286,25 +287,30 @@ def warp_barrier(b: Build, ins: Instruction) -> Step:
         return lambda group: None
     if "warp" not in ins.parts:
         raise ins.unknown()
+    named = b.src(ins, ins.operands[-1], "u32")
 
     def step(group: Group) -> None:
         if b.machine.checks:
-            b.machine.batch.races.event("warp", group.lanes)
+            mask = np.broadcast_to(np.asarray(named(group)), (group.lanes.n,)).astype(np.int64)
+            b.machine.batch.races.event("warp", group.lanes, None if (mask == 0xFFFFFFFF).all() else mask)
 
     return step
 
 
-@builder("fence")
+@builder("fence", "membar")
 def fence(b: Build, ins: Instruction) -> Step:
-    """Memory is sequentially consistent here: what matters is a fence between a thread's writes and the async proxy."""
+    """Memory is sequentially consistent here: fences matter to the search for races."""
     guard = b.guard(ins)
-    if not b.machine.checks or not (ins.has("proxy") and any(part.startswith("async") for part in ins.parts)):
+    proxy = ins.has("proxy") and any(part.startswith("async") for part in ins.parts)
+    if not b.machine.checks or not (proxy or orders(ins)):
         return lambda group: None
+    event: tuple[Any, ...] = ("proxy",) if proxy else ("fence",)
+    scope = () if proxy else (scope_of(ins),)
 
     def step(group: Group) -> None:
         lanes, _ = chosen_lanes(b, guard, group)
         if lanes.n:
-            b.machine.batch.races.event("proxy", lanes)
+            b.machine.batch.races.event(*event, lanes, *scope)
 
     return step
 
@@ -316,7 +322,7 @@ def create_policy(b: Build, ins: Instruction) -> Step:
     return lambda group: put(group, np.uint64(0))
 
 
-@builder("membar", "prefetchu", "nanosleep", "discard", "griddepcontrol",
+@builder("prefetchu", "nanosleep", "discard", "griddepcontrol",
          "applypriority", "pmevent")
 def nothing(b: Build, ins: Instruction) -> Step:
     """Instructions that order or hint, and change no value here: memory is sequentially consistent."""

@@ -13,9 +13,9 @@ from .build import SIGNED, UNSIGNED, WIDTH, Build, Getter, Step, builder
 from .lanes import DTYPES, Group, LaneSet
 from .memory import GLOBAL, LOCAL, SHARED, WINDOW
 from .ptx import BYTES, Frame, Imm, Instruction, Mem, Operand, Reg, Sym, Vec
+from .strength import FEW
 
 Array = NDArray[Any]
-STRONG = ("volatile", "acquire", "relaxed", "release", "acq_rel")
 Target = tuple[str, int, Any]
 
 
@@ -125,6 +125,22 @@ def resolve(b: Build, site: Site, space: str, lanes: LaneSet, at: Array, event: 
     return offsets, valid, machine.batch.local_views
 
 
+def flag(b: Build, site: Site, space: str, lanes: LaneSet, offsets: Array, valid: Array | None) -> None:
+    """Note strong accesses at ``offsets``, which may be to flags."""
+    machine = b.machine
+    if not machine.checks or space == "local":
+        return
+    if valid is not None:
+        lanes = machine.pool.get(lanes.lanes[valid])
+    words = offsets
+    if space != "global":  # below 0, and of its block
+        batch = machine.batch
+        words = -1 - offsets % batch.shared_stride - (batch.numbers[offsets // batch.shared_stride] << 32)
+    told = machine.batch.order.flag(machine.batch, site.strength, lanes, words)
+    if told and space == "global" and lanes.n <= FEW:  # it may order shared memory as well
+        machine.batch.races.event("flag", site.strength, lanes, words.tobytes())
+
+
 def gather(views: dict[int, Array], offsets: Array, each: int, count: int) -> Array:
     """``(n, count)`` elements of ``each`` bytes from byte offsets aligned to the whole."""
     size = each * count
@@ -174,8 +190,7 @@ def load(b: Build, ins: Instruction) -> Step:
     if space in ("const", "param"):
         return _load_constant(b, ins, space, get, into, guard, count)
     site = Site(b.machine, ins, each * count, "ld")
-    strong = ins.has(*STRONG)
-    event = "a" if strong else "r"
+    strong = not site.strength.weak
 
     def step(group: Group) -> None:
         lanes, places = chosen_lanes(b, guard, group)
@@ -187,7 +202,9 @@ def load(b: Build, ins: Instruction) -> Step:
         if places is not None:
             at = at[places]
         for where, some, there, sub in by_space(b, space, lanes, at):
-            offsets, valid, views = resolve(b, site, where, some, there, event, False)
+            offsets, valid, views = resolve(b, site, where, some, there, "r", False)
+            if strong and b.machine.fences:
+                flag(b, site, where, some, offsets, valid)
             data = gather(views, offsets, each, count)
             if valid is not None:
                 every = np.zeros((some.n, count), data.dtype)

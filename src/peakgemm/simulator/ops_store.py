@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from .access import Site, in_cluster
 from .build import Build, Step, builder
 from .lanes import Group, LaneSet
+from .memory import GLOBAL
 from .ops_mbarrier import objects, transfer
-from .ops_memory import STRONG, address, by_space, chosen_lanes, gather, resolve, scatter, space_of, vector
+from .ops_memory import address, by_space, chosen_lanes, flag, gather, resolve, scatter, space_of, vector
 from .ptx import BYTES, Imm, Instruction, Vec
+from .strength import VOLATILE
 
 Array = NDArray[Any]
 Values = Callable[[Group, int, Array | None], Array]
@@ -31,8 +33,8 @@ def store(b: Build, ins: Instruction) -> Step:
     get, values, guard = address(b, ins, ins.operands[0], space), _values(b, ins), b.guard(ins)
     site = Site(b.machine, ins, each * count, "st")
     machine = b.machine
-    strong = ins.has(*STRONG)
-    event = "a" if strong else "w"
+    strong = not site.strength.weak
+    volatile = ins.has("volatile") and machine.checks
 
     def step(group: Group) -> None:
         lanes, places = chosen_lanes(b, guard, group)
@@ -43,15 +45,20 @@ def store(b: Build, ins: Instruction) -> Step:
         data = values(group, lanes.n, places)
         for where, some, there, sub in by_space(b, space, lanes, at):
             part = data if sub is None else data[sub]
+            unchanged = _unchanged(b, site, where, some, there, part) if volatile and where != "local" else None
+            event = "u" if unchanged is not None and unchanged.all() else "w"
             offsets, valid, views = resolve(b, site, where, some, there, event, True)
             if valid is not None:
                 part = part[valid]
+                unchanged = None if unchanged is None else unchanged[valid]
                 some = machine.pool.get(some.lanes[valid])
                 if not some.n:
                     continue
             scatter(views, offsets, part)
-            if machine.checks and not strong and where != "local":
-                _same_instruction(b, site, where, some, offsets, part, views)
+            if machine.checks and where != "local":
+                _same_instruction(b, site, where, some, offsets, part, views, unchanged)
+                if strong and machine.fences:
+                    flag(b, site, where, some, offsets, None)
 
     return step
 
@@ -75,16 +82,30 @@ def _values(b: Build, ins: Instruction) -> Values:
     return values
 
 
+def _unchanged(b: Build, site: Site, where: str, lanes: LaneSet, at: Array, data: Array) -> Array:
+    """Per lane whether memory holds what it is about to store."""
+    machine = b.machine
+    if where == "global":
+        views, offsets = machine.arena.views, (at - np.uint64(GLOBAL)).astype(np.int64)
+    else:
+        block, within = in_cluster(machine, lanes, at) if where == "cluster" else (lanes.block_of, at)
+        views, offsets = machine.batch.shared_views, within.astype(np.int64) + block * machine.batch.shared_stride
+    return np.asarray((gather(views, offsets, data.itemsize, data.shape[1]) == data).all(axis=1))
+
+
 def _same_instruction(b: Build, site: Site, where: str, lanes: LaneSet, offsets: Array, data: Array,
-                      views: dict[int, Array]) -> None:
+                      views: dict[int, Array], unchanged: Array | None = None) -> None:
     each, count = data.itemsize, data.shape[1]
+    timed = site.strength.weak or bool(site.strength.bits & VOLATILE)  # who is last makes a difference
 
     def again() -> Array:
         return np.asarray((gather(views, offsets, each, count) == data).all(axis=1))
 
     if where == "global":
-        assert b.machine.write_log is not None
-        b.machine.write_log.record(site, lanes, offsets, again)
+        assert b.machine.global_log is not None
+        b.machine.global_log.write(site, lanes, offsets, again if timed else None, unchanged)
+        return
+    if not timed:
         return
     pattern = site.patterns["shared"][0]
     if pattern.lanes is lanes and pattern.twice is None:

@@ -5,6 +5,7 @@ What lies outside the tensor is read as zero, and counts in full; it is not writ
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,12 @@ class _Copy:
         return np.asarray(~(outside | crooked | odd))
 
 
+def _inside(tensor: TensorMap, base: int, corner: list[int]) -> Array:
+    """Where in the arena the elements of a box lie."""
+    offset, inside = tensor.elements(corner)
+    return np.asarray(base - GLOBAL + offset[inside])
+
+
 class _Load(_Copy):
     def __init__(self, b: Build, ins: Instruction) -> None:
         super().__init__(b, ins, ins.operands[1], ins.operands[0])
@@ -141,7 +148,11 @@ class _Load(_Copy):
         memory = machine.arena.views[tensor.size]
         start = (base - GLOBAL) // tensor.size
         for lane, (block, to) in enumerate(zip(lanes.block_of.tolist(), at.tolist(), strict=True)):
-            offset, inside = tensor.elements([int(c[lane]) for c in corner])
+            place = [int(c[lane]) for c in corner]
+            offset, inside = tensor.elements(place)
+            if machine.global_log is not None:
+                machine.global_log.copied(self.site(tensor.size), int(lanes.lanes[lane]), base,
+                                          partial(_inside, tensor, base, place))
             data = np.where(inside, memory[start + offset // tensor.size], memory.dtype.type(0))
             rows = tensor.places(to) + block * batch.shared_stride
             batch.shared_views[16][rows >> 4] = data.view(np.complex128)

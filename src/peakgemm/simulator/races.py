@@ -1,9 +1,9 @@
 """Shared-memory races: two accesses to one place by different threads, one a write, unordered.
 
 What orders accesses is a barrier that both threads take part in, a synchronisation of their
-warp, or a flag passed by atomic or volatile accesses; a ``cp.async`` write lasts from its issue
-until its thread waits for it, a bulk copy or ``st.async`` until its mbarrier's phase has been waited for. Accesses
-are logged, not examined: between two barriers of all threads a kernel in a loop leaves the same log
+warp, or a flag: a strong store behind a fence, seen by a strong load before one. A ``cp.async`` write lasts from its
+issue until its thread waits for it, a bulk copy or ``st.async`` until its mbarrier's phase has been waited for.
+Accesses are logged, not examined: between two barriers of all threads a kernel in a loop leaves the same log
 again, and a log seen before is known to be clean. A new one is replayed on vector clocks (`clocks`).
 """
 
@@ -34,8 +34,9 @@ class RaceLog:
         self.clocks: Clocks | None = None  # set while a log is carried over without a full barrier
 
     def access(self, event: str, site: Any, pattern: Pattern | Footprint, shift: int = 0, *mbarrier: int) -> None:
-        """An access: ``r``, ``w``, ``a`` (atomic or volatile), ``c`` (cp.async write), ``t`` (bulk copy to shared
-        memory, or ``st.async``), or of a `Footprint` ``g`` (read by wgmma) or ``s`` (read by a bulk store).
+        """An access: ``r``, ``w``, ``a`` (atomic), ``u`` (a volatile write of what is there), ``c`` (cp.async write),
+        ``t`` (bulk copy to shared memory, or ``st.async``), or of a `Footprint` ``g`` (read by wgmma) or ``s`` (read by
+        a bulk store).
 
         ``mbarrier``, of ``t``: the mbarrier's address and phase.
         """
@@ -47,13 +48,17 @@ class RaceLog:
             self._carry()
 
     def event(self, *token: Any) -> None:
-        """``bar`` lanes, ``arrive``/``join`` key lanes, ``warp`` lanes, ``commit`` lanes, ``wait`` lanes n,
-        ``cluster`` lanes (a barrier of it), ``exit`` lanes (one of each block that ends), ``landed`` mbarrier lanes
-        phase, ``proxy`` lanes, ``commit_reads``/``wait_reads`` kind lanes (n)."""
-        self.log.append(token)
+        """``bar`` lanes (whether others have arrived), ``arrive``/``join`` key lanes, ``warp`` lanes masks, ``commit``
+        lanes, ``wait`` lanes n, ``cluster`` lanes (a barrier of it), ``exit`` lanes (one of each block that ends),
+        ``landed`` mbarrier lanes phase, ``proxy`` lanes, ``fence`` lanes scope, ``flag`` strength lanes
+        words (in global memory),
+        ``commit_reads``/``wait_reads`` kind lanes (n)."""
+        self.log.append(token[:2] if token[0] == "warp" else token)
+        self.batch.order.note(self.batch, *token)
 
     def full_barrier(self) -> None:
         """All live threads of the batch have passed a barrier: what came before is ordered."""
+        self.batch.order.all_met(self.batch)
         log, self.log = self.log, []
         if not log and not self.prefix and self.clocks is None:
             return

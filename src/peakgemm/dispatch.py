@@ -83,7 +83,7 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
         library: that all arrays belong to.
         stream: a ``CUstream`` handle; None: the library's current one.
         choice: kernel and configuration; None: `choice_for`.
-        workspace: memory for partial sums, split operands or a B laid out anew, of the library; None: allocated.
+        workspace: memory for partial sums, split or repacked operands, of the library; None: allocated.
 
     Raises:
         InvalidType, InvalidValue: see `pose` and `DeviceLibrary`; or the library's copies are not packed.
@@ -152,13 +152,13 @@ def without_workspace(error: Exception, bound: Bound | Emulated, gpu: Gpu, holde
     Raises:
         OutOfMemory: there is no such kernel, as of operands that tensor cores need split; with what takes less.
     """
-    from .kernels.library import RELAID, SPECIALISED
+    from .kernels.library import SPECIALISED
     from .kernels.schemes import split_before
     from .kernels.wide import WIDE
     from .select import Choice
 
     p, config = bound.problem, replace(bound.config, split=1)
-    kernel = SPECIALISED if bound.kernel in (RELAID, WIDE) else bound.kernel
+    kernel = SPECIALISED if bound.kernel is WIDE else bound.kernel
     if bound.kernel is WIDE:  # whose tiles no other kernel has
         config = kernel.default
     if kernel.folder != "tensor" and (kernel, config) != (bound.kernel, bound.config):

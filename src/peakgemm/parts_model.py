@@ -7,19 +7,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .kernels.schedule import CARRY, ONCE, TEAMS, gathered, sharing
+from .kernels.schedule import cluster_split, sharing
 from .kernels.validity import CLUSTERS
-from .problem import Config, Problem
+from .problem import Config, FfmaOrder, Problem
 from .runtime.architectures import PORTABLE_CLUSTER
 
+ROWS, REVERSED, COLUMNS = FfmaOrder
 
-def ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, registers: int = 0, min_blocks: int = 1,
-         slices: int = 1, variant: int = 0, producers: int = 128, cluster: int = 1) -> Config:
+
+def ring(bm: int, bn: int, bk: int, tm: int, tn: int, stages: int, order: FfmaOrder = ROWS, registers: int = 0,
+         producers: int = 128, **more: Any) -> Config:
     """A configuration of ffma/specialised.cu."""
-    return Config(bm, bn, bk, tm, tn, stages=stages, fragments=2, raster=8, min_blocks=min_blocks,
-                  producers=producers, registers=registers, slices=slices, variant=variant, cluster=cluster)
+    return Config(bm, bn, bk, tm, tn, stages=stages, fragments=2, raster=8, producers=producers, registers=registers,
+                  ffma_order=order, **more)
+
+
+def tile(bm: int, bn: int, tm: int, tn: int, stages: int, slices: int, copy_groups: int, **more: Any) -> Config:
+    """One of a block that has one tile, of 32 k-steps a stage; its sums are chunked."""
+    return ring(bm, bn, 32, tm, tn, stages, REVERSED, slices=slices, copy_groups=copy_groups, one_tile=True,
+                chunked=True, **more)
 
 
 class _Parts(NamedTuple):
@@ -38,10 +46,9 @@ class _Parts(NamedTuple):
 # Fitted to 595 times of 81 shapes, within 6 % of each (results/h100/experiments-parts-of-k.json). 32 x 32 x 2048 takes
 # 2.84 us so, 4.22 by blocks that may have several tiles, 25 x 26 x 1385 2.72 and 4.61.
 PARTS: dict[Config, _Parts] = {
-    ring(16, 16, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + CARRY): _Parts(2.08, .035, .089, .073, .023, .479),
-    ring(16, 16, 32, 2, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE + CARRY):
-        _Parts(2.174, .018, .085, .382, .014, .347),
-    ring(32, 32, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): _Parts(2.591, .019, .209, .095, .049, .52),
+    tile(16, 16, 2, 4, 12, 4, 2): _Parts(2.08, .035, .089, .073, .023, .479),
+    tile(16, 16, 2, 4, 16, 4, 4): _Parts(2.174, .018, .085, .382, .014, .347),
+    tile(32, 32, 4, 4, 8, 2, 2, a_first=True): _Parts(2.591, .019, .209, .095, .049, .52),
 }
 _PARTS_OF_K = 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24
 _STEPS_OF_A_PART = range(3, 41)  # what was measured
@@ -67,14 +74,12 @@ class _Gathered(NamedTuple):
 # Fitted to 543 times of 95 shapes, within 4 to 6 % in the mean (results/h100/experiments-gathered.json). 32 x 32 x 1024
 # takes 1.61 us so, 2.71 by parts that a second kernel adds up, 128 x 128 x 512 2.47, 2.60 by blocks with all of K.
 GATHERED: dict[Config, _Gathered] = {
-    ring(16, 16, 32, 2, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE + CARRY, cluster=2):
+    tile(16, 16, 2, 4, 8, 4, 4, cluster=2):
         _Gathered(1.161, .006, .014, .010, .955, .089, .306),
-    ring(16, 32, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + CARRY, cluster=2):
+    tile(16, 32, 2, 4, 12, 4, 2, cluster=2):
         _Gathered(1.313, .005, .078, .030, .564, 0, .210),
-    ring(32, 32, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE, cluster=2):
+    tile(32, 32, 4, 4, 8, 2, 2, a_first=True, cluster=2):
         _Gathered(1.389, .005, .063, .047, .381, 0, .292),
-    ring(32, 16, 32, 4, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE, cluster=2):
-        _Gathered(1.094, .008, .039, .017, .103, .069, .546),
 }
 # Every GPU with clusters runs eight blocks of one; sixteen want a group of as many SMs, which a GPU with fewer SMs than
 # an H100, or a part of one (MIG), need not have.
@@ -87,7 +92,7 @@ _LEAST_STEPS = 5
 def parts_us(config: Config, tiles: int, steps: int, memory: float, by_words: bool, sm_count: int) -> float | None:
     """Modelled microseconds of such a product of ``tiles`` and ``steps`` of K whose bytes take ``memory``; None where
     blocks have no parts."""
-    if gathered(config):
+    if cluster_split(config):
         gather = GATHERED[clustered(config, 2)]
         each = -(-steps // config.cluster)
         return (gather.start + gather.block * config.cluster + (gather.step + gather.words * by_words) * each
@@ -115,7 +120,7 @@ def clustered(config: Config, blocks: int) -> Config:
 
 def part_ways(config: Config, problem: Problem, tiles: int, steps: int, sm_count: int) -> Iterator[Config]:
     """The ways of ``config`` to have the ``steps`` of its ``tiles`` in parts."""
-    if gathered(config):
+    if cluster_split(config):
         # Two launches lie beside each other, or each waits for the one before: 0.65 us more. The groups of SMs that a
         # cluster has to lie in are no multiples of one: of 132 SMs 15 clusters of four find room so, 16 do not.
         yield from (clustered(config, blocks) for blocks in CLUSTERS

@@ -74,9 +74,9 @@ class Explanation:
         kernel, tile: names; the tile is empty where NumPy runs it.
         layout: ``NN``, ``NT``, ``TN`` or ``TT``: how the kernel finds A and B, after an exchange for a column-major
             ``out``.
-        source: where the choice comes from: ``tuned``, ``table``, ``heuristic`` or ``only``; ``host`` for NumPy.
+        source: where the choice comes from: ``tuned``, ``heuristic`` or ``named``; ``host`` for NumPy.
         reason: one sentence.
-        workspace_bytes: device memory for partial sums, split operands or operands laid out anew.
+        workspace_bytes: device memory for partial sums, split or repacked operands.
         precision: as asked for; ``kernel`` and ``reason`` say what runs it.
         where: the GPU's name, or ``CPU: NumPy``.
         copied: operands that are copied first, since no kernel takes their strides.
@@ -159,7 +159,7 @@ class Plan:
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory that `execute` needs, for partial sums, split operands or operands laid out anew: its
+        """Device memory that `execute` needs, for partial sums, split or repacked operands: its
         ``workspace``, or allocated for each call."""
         if self._choice is None or self._gpu is None or self._index == HOST:
             return 0
@@ -176,13 +176,9 @@ class Plan:
             return Explanation(product, "numpy.matmul", "", p.layout, "host", "there is no GPU here: NumPy's BLAS runs "
                                "it in float32", 0, self._request.precision, f"CPU: NumPy {np.__version__}")
         where = self._gpu.name + (", copied there and back" if self._index == HOST else "")
-        from .kernels.library import parts
-
         chosen = self._choice
-        apart = "".join(f"; the last {part.problem.m} rows by {part.kernel.name} {part.config.label()}"
-                        for part in parts(chosen.kernel, chosen.config, p)[1:])
         return Explanation(product, chosen.kernel.name, chosen.config.label(), p.layout, chosen.source,
-                           chosen.reason + apart, self.workspace_bytes, self._request.precision, where,
+                           chosen.reason, self.workspace_bytes, self._request.precision, where,
                            tuple(sorted(self._posed.copies)))
 
     def __str__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
+from enum import IntEnum
 from math import prod
 from operator import index
 from typing import Any, ClassVar
@@ -166,6 +167,22 @@ class Problem:
         return "NT"[self.trans_a] + "NT"[self.trans_b]
 
 
+class FfmaOrder(IntEnum):
+    """The order of a k-step's FFMAs over a thread's tile, always back and forth (common/outer_product*.cuh).
+
+    A row reuses an element of A, a column one of B. ``REVERSED`` begins the first row at its other end.
+    """
+
+    ROWS = 0
+    ROWS_REVERSED = 1
+    COLUMNS = 2
+
+
+_FLAGS = frozenset({"aligned", "a_first", "chunked", "one_tile", "trans_c"})
+_FROM_ZERO = frozenset({"stages", "producers", "registers", "split", "ffma_order"})
+_LADDER_FIELDS = 11  # of `Config`: those behind them are the library's alone
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """How a kernel is cut: a block computes ``bm x bn`` of C in steps of ``bk``, a thread ``tm x tn``.
@@ -179,20 +196,18 @@ class Config:
     the compilation with vector accesses and no bounds test.
 
     Of the library's kernels alone: ``producers`` counts the threads that copy, and multiply nothing,
-    ``registers`` what a computing thread gets when the register file is dealt anew (0: it is
-    not), ``slices`` the groups of threads that share a block's tile, each with its share of K
-    (in kernels/small.py each with a tile of its own),
-    ``variant`` the order of FFMAs, loads and unrolling, of which ptxas makes register
-    allocations with more or fewer bank conflicts, whether sums are carried over every 16 or 32 k-steps
-    (16; in kernels/small.py every 8) or, with few results a thread, several (16 + 8), whether a block has
-    one tile (32) and how many teams of copying threads
-    take the tiles of K in turn (64: two, 128: four, 192: eight); of a tensor-core kernel how often
-    a chunk's products are added up, and whether it is asked for C^T (kernels/schemes.py); and ``split``
+    ``registers`` what a computing thread gets when setmaxnreg deals the register file (0: it does
+    not), ``slices`` the groups of threads that share a block's tile, each with its share of K, intra-block split-K
+    (in kernels/small.py each with a tile of its own). ``split``
     says how blocks share K: 1, a block computes its tiles whole; s > 1, every tile's K is cut among s
-    blocks; 0, stream-K: whole tiles in full waves, and the k-steps of the rest dealt evenly to all
-    blocks. ``cluster`` blocks share a tile, half of K each, or of a small one a part each, whose sums they give
-    each other; on tensor cores what they copy of B, one below the other. ``rest`` rows at the end of C are computed
-    apart, by narrower tiles (kernels/rest.py).
+    blocks; 0, stream-K: whole tiles in full waves, and the k-steps of the others dealt evenly to all
+    blocks. ``cluster`` blocks form a cluster: of ffma/specialised.cu they have a part of one tile's K each (cluster
+    split-K); on tensor cores they share what they copy of B, one below the other.
+    ``ffma_order`` is the order of a k-step's FFMAs, and ``a_first`` loads A's fragments before B's: of these ptxas
+    makes register allocations with more or fewer bank conflicts. ``chunked``: sums over 32 k-steps are added up among
+    themselves; else K is one chain. ``one_tile``: a block has one tile; else it is persistent. ``copy_groups``: groups
+    of copying warps that take the tiles of K in turn. Of tensor-core kernels ``accumulations`` counts how often a
+    chunk's products are added up in FP32, and ``trans_c`` asks for C^T.
     """
 
     bm: int
@@ -209,18 +224,28 @@ class Config:
     producers: int = 0
     registers: int = 0
     slices: int = 1
-    variant: int = 0
     split: int = 1
     cluster: int = 1
-    rest: int = 0
+    ffma_order: FfmaOrder = FfmaOrder.ROWS
+    a_first: bool = False
+    chunked: bool = False
+    one_tile: bool = False
+    copy_groups: int = 1
+    accumulations: int = 1
+    trans_c: bool = False
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value = _whole(f.name, getattr(self, f.name))
-            low = 0 if f.name in ("stages", "aligned", "producers", "registers", "variant", "split", "rest") else 1
+            low = 0 if f.name in _FROM_ZERO or f.name in _FLAGS else 1
             if value < low:
                 raise InvalidValue(f"{f.name} = {value} must be an integer of at least {low}")
-            object.__setattr__(self, f.name, bool(value) if f.name == "aligned" else value)
+            if f.name == "ffma_order":
+                if value > FfmaOrder.COLUMNS:
+                    raise InvalidValue(f"ffma_order = {value} must be 0 to {int(FfmaOrder.COLUMNS)}: "
+                                       + ", ".join(order.name for order in FfmaOrder))
+                value = FfmaOrder(value)
+            object.__setattr__(self, f.name, bool(value) if f.name in _FLAGS else value)
 
     @property
     def threads(self) -> int:
@@ -233,8 +258,8 @@ class Config:
         return self.threads * self.slices + self.producers
 
     def macros(self) -> dict[str, int]:
-        """The ``#define`` that the compilation passes for each field; ``split``, ``rest`` are the launch's affair."""
-        return {name.upper(): int(value) for name, value in asdict(self).items() if name not in ("split", "rest")}
+        """The ``#define`` that the compilation passes for each field; ``split`` is the launch's affair."""
+        return {name.upper(): int(value) for name, value in asdict(self).items() if name != "split"}
 
     def guarded(self) -> Config:
         """The compilation of the same tile that accepts every shape and alignment."""
@@ -253,12 +278,10 @@ class Config:
             extras += f" {self.cluster}cl"
         if self.split != 1:
             extras += f" split-K {self.split}" if self.split else " stream-K"
-        if self.rest:
-            extras += f" rest {self.rest}"
         return f"{self.bm}x{self.bn}x{self.bk}/{self.tm}x{self.tn}{extras}"
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object; those of the library's kernels only where they are set."""
-        library = {"producers": 0, "registers": 0, "slices": 1, "variant": 0, "split": 1, "cluster": 1,
-                   "rest": 0}
-        return {name: value for name, value in asdict(self).items() if library.get(name) != value}
+        library = {f.name: f.default for f in fields(self)[_LADDER_FIELDS:]}
+        return {name: int(value) if isinstance(value, FfmaOrder) else value for name, value in asdict(self).items()
+                if name not in library or library[name] != value}

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
-from .kernels.anew import CHUNK
 from .kernels.library import SPECIALISED, STAGED, copied_by_words
 from .kernels.registry import FLOAT, Kernel
-from .kernels.schedule import CARRY, ONCE, SHORT, TEAMS, gathered, sharing
-from .kernels.validity import ends_together, four_wide, is_valid, two_rows
+from .kernels.repack import CHUNK
+from .kernels.schedule import cluster_split, sharing
+from .kernels.validity import is_valid, reduces_together, two_rows
 from .kernels.wide import WIDE
 from .kernels.widths import width
-from .parts_model import GATHERED, PARTS, part_ways, parts_us, ring
+from .parts_model import COLUMNS, GATHERED, PARTS, REVERSED, part_ways, parts_us, ring, tile
 from .problem import Config, Problem
 from .runtime.architectures import Architecture, architecture
 
@@ -27,65 +27,36 @@ from .runtime.architectures import Architecture, architecture
 # where rows of B are copied by 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that
 # are no multiple of 16).
 _RATES: dict[Config, tuple[float, float]] = {
-    ring(128, 256, 16, 8, 16, 8, 232, variant=6): (0.841, 0.805),
-    ring(128, 256, 16, 8, 16, 8, 216, variant=4, producers=256): (0.830, 0.825),
-    ring(128, 128, 16, 8, 8, 8, variant=3 + TEAMS): (0.813, 0.799),
-    ring(192, 128, 32, 12, 8, 4, variant=4): (0.823, 0.792),
-    ring(64, 128, 32, 8, 8, 6, slices=2, variant=3): (0.798, 0.773),
-    ring(128, 64, 32, 8, 8, 6, slices=2): (0.779, 0.735),
-    ring(64, 128, 16, 8, 8, 12, slices=2): (0.777, 0.739),
-    ring(64, 128, 16, 8, 8, 4, min_blocks=2, variant=3, producers=64): (0.794, 0.782),
-    ring(32, 256, 16, 4, 16, 4, min_blocks=2, variant=3, producers=64): (0.793, 0.699),
-    ring(32, 128, 32, 4, 8, 4, min_blocks=2, variant=3, producers=64): (0.749, 0.731),
-    ring(32, 128, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.736, 0.707),
-    ring(64, 64, 16, 4, 8, 4, min_blocks=3, variant=1, producers=64): (0.735, 0.716),
-    ring(96, 128, 32, 12, 8, 4, 232, slices=2, variant=6): (0.820, 0.803),
-    ring(64, 64, 32, 4, 8, 6, slices=2): (0.743, 0.727),
-    ring(128, 64, 16, 8, 8, 4, min_blocks=2, variant=4 + TEAMS, producers=64): (0.795, 0.782),
-    ring(64, 128, 8, 8, 8, 4, min_blocks=3, variant=4, producers=32): (0.675, 0.565),
-    ring(64, 64, 16, 4, 8, 3, min_blocks=4, variant=1, producers=32): (0.711, 0.695),
-    ring(128, 32, 16, 8, 4, 4, min_blocks=3, variant=6 + TEAMS, producers=64): (0.576, 0.673),
-    ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.625, 0.568),
-    ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=4): (0.590, 0.568),
-    ring(32, 32, 32, 4, 4, 8, slices=4, variant=1, producers=256): (0.413, 0.393),
-    ring(32, 32, 32, 4, 4, 8, slices=4, min_blocks=2, variant=4): (0.503, 0.478),
+    ring(128, 256, 16, 8, 16, 8, REVERSED, 232, a_first=True): (0.841, 0.805),
+    ring(128, 128, 16, 8, 8, 8, COLUMNS, a_first=True, copy_groups=2): (0.813, 0.799),
+    ring(64, 128, 32, 8, 8, 6, COLUMNS, slices=2, a_first=True): (0.798, 0.773),
+    ring(64, 128, 16, 8, 8, 4, COLUMNS, producers=64, min_blocks=2, a_first=True): (0.794, 0.782),
+    ring(32, 128, 32, 4, 8, 4, COLUMNS, producers=64, min_blocks=2, a_first=True, chunked=True): (0.734, 0.717),
+    ring(32, 128, 16, 4, 8, 4, COLUMNS, producers=64, min_blocks=3): (0.736, 0.707),
+    ring(64, 64, 16, 4, 8, 4, COLUMNS, producers=64, min_blocks=3): (0.735, 0.716),
+    ring(96, 128, 32, 12, 8, 4, REVERSED, 232, slices=2, a_first=True): (0.820, 0.803),
+    ring(64, 64, 32, 4, 8, 6, COLUMNS, slices=2, a_first=True, chunked=True): (0.736, 0.720),
+    ring(128, 64, 16, 8, 8, 4, REVERSED, producers=64, min_blocks=2, copy_groups=2): (0.795, 0.782),
+    ring(32, 64, 32, 4, 4, 6, REVERSED, slices=2, min_blocks=2, chunked=True): (0.613, 0.557),
+    ring(64, 32, 32, 4, 4, 6, REVERSED, slices=2, min_blocks=2, chunked=True): (0.578, 0.557),
+    ring(32, 32, 32, 4, 4, 8, REVERSED, slices=4, min_blocks=2, chunked=True): (0.493, 0.469),
     # Each block has one tile.
-    ring(32, 32, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): (0.518, 0.465),
-    ring(32, 64, 32, 4, 8, 8, slices=4, variant=3 + TEAMS + ONCE + SHORT): (0.715, 0.660),
-    ring(32, 16, 32, 4, 4, 8, slices=2, variant=6 + TEAMS + ONCE): (0.278, 0.261),
-    ring(32, 16, 32, 4, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.402, 0.398),
-    ring(32, 16, 16, 4, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE): (0.346, 0.345),
-    ring(16, 16, 32, 2, 4, 8, slices=4, variant=4 + 2 * TEAMS + ONCE + CARRY): (0.220, 0.205),
-    ring(16, 16, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + CARRY): (0.265, 0.245),
-    ring(16, 16, 32, 2, 4, 16, slices=4, variant=4 + 2 * TEAMS + ONCE + CARRY): (0.295, 0.270),
-    ring(16, 32, 32, 2, 4, 8, slices=4, variant=4 + TEAMS + ONCE + CARRY): (0.40, 0.350),
-    ring(16, 32, 32, 2, 4, 12, slices=4, variant=4 + TEAMS + ONCE + CARRY): (0.380, 0.355),
-    # Two blocks of a cluster share a tile.
-    ring(192, 128, 32, 12, 8, 4, variant=4, cluster=2): (0.788, 0.762),
-    ring(128, 128, 16, 8, 8, 8, cluster=2): (0.731, 0.684),
-    ring(64, 128, 32, 8, 8, 6, slices=2, cluster=2): (0.787, 0.624),
-    ring(128, 64, 32, 8, 8, 6, slices=2, cluster=2): (0.667, 0.654),
-    ring(64, 64, 32, 4, 8, 6, slices=2, variant=4, cluster=2): (0.691, 0.597),
-    ring(32, 64, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.586, 0.551),
-    ring(64, 32, 32, 4, 4, 6, slices=2, min_blocks=2, variant=6, cluster=2): (0.588, 0.486),
+    tile(32, 32, 4, 4, 8, 2, 2, a_first=True): (0.508, 0.456),
+    tile(16, 16, 2, 4, 8, 4, 4): (0.220, 0.205),
+    tile(16, 16, 2, 4, 16, 4, 4): (0.295, 0.270),
+    tile(16, 32, 2, 4, 8, 4, 2): (0.400, 0.350),
+    tile(16, 32, 2, 4, 12, 4, 2): (0.380, 0.355),
 }
-# Tiles (and blocks an SM) that gain where a block knows that it has one alone, by two teams of copying warps.
+# Tiles (and blocks an SM) that gain where a block knows that it has one alone, by two groups of copying warps.
 _ALONE = {(32, 32, 2), (32, 64, 2), (64, 32, 2)}
-# Columns of a tile of 32 rows that only pays where no more than half of the SMs have one: 128 x 128 x 96 takes 1.64 us
-# (by 32 columns 1.99), 256 x 256 x 64 2.31 (1.72).
-_NARROWEST = 16
-# Tiles of K for each of four slices of 4 x 8 results: 512 x 512 x 96 takes 3.80 us so, 3.36 by two slices of 4 x 4,
-# 512 x 512 x 192 4.74 and 4.73.
-_TURNS = 2
 # Steps of K for which tiles of 2 x 4 results a thread have so many stages, by their columns. Of K from 200 on sixteen
 # stages gain up to 40 % (440 x 16 x 532 takes 2.82 us so, 3.80 by eight), 128 loses 10 (1.56 us, 1.43).
-_RINGS = {(16, 8): range(5), (16, 12): range(5, 7), (16, 16): range(7, 1 << 30),
+_RINGS = {(16, 8): range(7), (16, 16): range(7, 1 << 30),
           (32, 8): range(12), (32, 12): range(12, 1 << 30)}
 # Where nearly all SMs have such a tile of 32 columns few steps of K are slower than by 32 x 32 on half as many, beside
 # the next launch: 255 takes 3.33 us so, 3.14 by 32 x 32, 319 x 186 x 174 NT 2.81 and 2.66; 224 x 268 x 304 3.61, 3.86.
 _CROWDED, _CROWDED_STEPS = 7 / 8, 8
-# And K of which one slice would make two sums: 16 x 16 x 16 had up to 1.20 times cuBLAS's largest error so (not kept).
-_ONE_SLICE = 16
+_ONE_SLICE = 16  # k-steps, half of a slice's stage
 
 
 _FOUR_WARPS = 128  # threads
@@ -107,16 +78,14 @@ _WAITED = 0.30          # of a step's time, for each that the last turn of slice
 _LONELY = 0.17, 0.88
 _REDUCE_US = -0.30      # a second kernel, less the end of a tile that its own blocks make,
 _RANGES_US = 0.09       # and where ranges of k-steps end anywhere: 448 x 1288 x 108 takes 9.5 us by those, 8.0 without
-_PAIR_US = 0.40         # two blocks wait for each other and add up
 _ALONE_US = 1.075       # less, where a block of a small tile knows that it has one alone,
 _EARLY_US = 0.050       # more of it with 16 results a thread at most, whose end is found early,
 _BESIDE_US = 0.530      # and where two launches lie beside each other
 _PART_US = 0.031        # of it, for each partial sum that one result is made of
 _IN_L2 = 1.5            # times that, for partial sums, which stay there; those of wide tiles do not
-_RELAY_US = 6.5         # a kernel that lays B out anew, beside reading and writing it
-_ANEW_US = 5.0          # until the first chunk of K is laid out, where operands are so beside the product,
-_ANEW_PER_US = 6e6      # and bytes of them that cost a microsecond more;
-_LAID_PER_US = 0.5e6    # bytes that are laid out in one
+_REPACK_US = 5.0        # until the first chunk of K is repacked, where operands are,
+_REPACKED_COST = 6e6    # and bytes of them that cost a microsecond more;
+_REPACKED_PER_US = 0.5e6  # bytes that are repacked in one
 _BANDWIDTH = 0.855      # of the nominal figure
 _OVERLAP = 2.5          # power of the sum of both that is the time of what is computed and of what is moved
 _RAGGED = 2             # times the bytes of results whose rows start anywhere: they leave word by word
@@ -164,8 +133,8 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
         turns = tiles // slots * in_turns(steps) * config.min_blocks + max(shared * steps / sm_count, least)
         stored = tiles // slots * config.min_blocks + max(pieces / sm_count, least)
     else:
-        split = min(config.split * config.cluster, steps)
-        pieces = tiles * split if split > 1 and config.cluster == 1 else 0
+        split = min(config.split, steps)
+        pieces = tiles * split if split > 1 else 0
         whole, rest = divmod(tiles * split, slots)
         # Blocks share their SM's lanes; in the last wave there are fewer to share with.
         last = -(-rest // sm_count)
@@ -176,9 +145,9 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
         turns = (whole * config.min_blocks + lonely) * in_turns(-(-steps // split))
     # A block stores or computes; beside others on its SM, these go on meanwhile.
     together = max(1, min(config.min_blocks, -(-tiles // sm_count)))
-    all_end = ends_together(config)
+    all_end = reduces_together(config)
     storing = config.threads * (config.slices if all_end else 1) // 32 * together
-    store = stored * config.bm * config.bn / config.cluster / (_stored_per_us(config) * storing) / together
+    store = stored * config.bm * config.bn / (_stored_per_us(config) * storing) / together
     added_us = _TOGETHER_US * config.tm * config.tn / 16 if all_end else _SLICE_US
     store += stored / together * added_us * (config.slices - 1)
     besides = 0.0  # what the sums of several blocks cost, or a lone block saves
@@ -186,31 +155,24 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
         each = pieces / (tiles % slots if config.split == 0 else tiles)  # partial sums of one result
         moved = 2 * FLOAT * pieces * config.bm * config.bn
         besides = (_REDUCE_US if config.split else _RANGES_US) + _PART_US * each + moved / (bandwidth * _in_l2(config))
-    elif config.cluster > 1:
-        besides = _PAIR_US
-    elif config.variant & ONCE:
-        besides = -_ALONE_US - _BESIDE_US * arch.lie_beside(tiles, sm_count) - _EARLY_US * (not four_wide(config))
-    if all_end and not config.variant & ONCE:
+    elif config.one_tile:
+        besides = -_ALONE_US - _BESIDE_US * arch.lie_beside(tiles, sm_count) - _EARLY_US
+    if all_end and not config.one_tile:
         besides += _GOES_ON_US
     busy = (turns + stored * _TURNOVER) * step_us + store
     return math.pow(math.pow(busy, _OVERLAP) + math.pow(memory, _OVERLAP), 1 / _OVERLAP) + _START_US + besides
 
 
-def relay_us(size: int, limits: Architecture) -> float:
-    """A kernel that lays ``size`` bytes of an operand out anew."""
-    return _RELAY_US + 2 * size / (limits.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH)
-
-
-def anew_us(config: Config, problem: Problem, size: int, arch: Architecture) -> float:
-    """What a product loses that lays ``size`` bytes of its operands out anew beside its own work.
+def repack_us(config: Config, problem: Problem, size: int, arch: Architecture) -> float:
+    """What a product loses whose idle producer warps repack ``size`` bytes of its operands.
 
     The first chunk of K is there before; the others must be while the first tiles are computed.
     """
     if not size:
         return 0.0
     tile = -(-problem.k // config.bk) * _step_us(config, _rate(config)[0], arch)
-    late = size * max(problem.k - CHUNK, 0) / max(problem.k, 1) / _LAID_PER_US - tile
-    return _ANEW_US + size / _ANEW_PER_US + max(late, 0.0)
+    late = size * max(problem.k - CHUNK, 0) / max(problem.k, 1) / _REPACKED_PER_US - tile
+    return _REPACK_US + size / _REPACKED_COST + max(late, 0.0)
 
 
 def _step_us(config: Config, rate: float, arch: Architecture) -> float:
@@ -237,15 +199,9 @@ def _rate(config: Config) -> tuple[float, float]:
     if config in WIDE_RATES:
         return WIDE_RATES[config]
     tile = (config.bm, config.bn, config.tm, config.tn)
-    same = [(sum(getattr(known, name) != getattr(config, name) for name in ("cluster", "min_blocks", "bk")), rate)
+    same = [(sum(getattr(known, name) != getattr(config, name) for name in ("min_blocks", "bk")), rate)
             for known, rate in (_RATES | _STAGED_RATES).items() if (known.bm, known.bn, known.tm, known.tn) == tile]
     return min(same, key=lambda one: one[0])[1] if same else (0.5, 0.5)
-
-
-def _idle(config: Config, steps: int) -> bool:
-    """Whether more than half of the slices, which wait for each other at the end, have no k-steps, or four of them more
-    than the ring holds: 257 k-steps take such 4.3 us, two slices 3.8."""
-    return 2 * steps < config.slices or (config.slices > 2 and steps > config.stages)
 
 
 def _two_rows_pay(config: Config, tiles: int, k: int, sm_count: int) -> bool:
@@ -261,21 +217,10 @@ def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
     slots = sm_count * config.min_blocks
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     steps = -(-problem.k // config.bk)
-    if config.variant & ONCE:
+    if config.one_tile:
         yield from part_ways(config, problem, tiles, steps, sm_count)
-        if gathered(config):
-            return
-        if two_rows(config):
-            if _two_rows_pay(config, tiles, problem.k, sm_count):
-                yield config
-            return
-        narrow = config.bn == _NARROWEST
-        unused = _idle(config, steps) if narrow else four_wide(config) and steps < _TURNS * config.slices
-        if tiles * (2 if narrow else 1) <= sm_count and not unused:
-            yield config
-        return
-    if config.cluster > 1:
-        if steps > 1:
+        if not cluster_split(config) and (_two_rows_pay(config, tiles, problem.k, sm_count) if two_rows(config)
+                                          else tiles <= sm_count):
             yield config
         return
     yield alone(config) if tiles <= slots else config
@@ -291,9 +236,9 @@ def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
 @cache
 def alone(config: Config) -> Config:
     """``config`` for blocks that have one tile each, where its threads gain by that."""
-    if (config.bm, config.bn, config.min_blocks) not in _ALONE or not config.producers or config.cluster > 1:
+    if (config.bm, config.bn, config.min_blocks) not in _ALONE or not config.producers:
         return config
-    return replace(config, variant=config.variant | TEAMS | ONCE)
+    return replace(config, one_tile=True, copy_groups=2)
 
 
 @cache

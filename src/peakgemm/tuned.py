@@ -1,4 +1,4 @@
-"""What was measured to be fastest, by exact key: the user's tuning entries, then the tables that come with the package.
+"""What was measured to be fastest, by exact key: the user's tuning entries.
 
 An entry is JSON: names and numbers, checked before they are used. What is damaged, or was measured
 with another version of its kernel, is as good as absent.
@@ -10,20 +10,18 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from .errors import InvalidValue
-from .kernels import relay, wide
-from .kernels.library import SPECIALISED, kernel_named
+from .kernels.library import kernel_named
 from .kernels.widths import widths
 from .problem import Config, Problem
 from .runtime.cache import tuned_folder
 
 log = logging.getLogger("peakgemm")
-TABLES = Path(__file__).parent / "tables"
 SCHEMA = 1
 remembering: set[Callable[[], None]] = set()  # what modules above have remembered of answers; `forget` calls each
 
@@ -46,19 +44,15 @@ def folder(device_name: str) -> Path:
 
 
 def lookup(problem: Problem, device_name: str) -> tuple[str, Config, str] | None:
-    """Kernel's name, configuration, and ``tuned`` (the user's entry) or ``table``; None: never tuned, or the default
-    won. The caller asks whether the configuration is valid on its architecture.
+    """Kernel's name, configuration, and ``tuned``; None: never tuned, or the default won. The caller asks whether the
+    configuration is valid on its architecture.
 
-    The folders are listed and the table is read once a process and device: see `forget`.
+    The folder is listed once a process and device: see `forget`.
     """
     if not slug(device_name):
         return None
-    name = key(problem)
-    own = entry(device_name, name)
-    if own is not None and not own["default"]:
-        return own["kernel"], own["config"], "tuned"
-    found = _table(slug(device_name)).get(name)
-    return None if found is None else (found["kernel"], found["config"], "table")
+    own = entry(device_name, key(problem))
+    return None if own is None or own["default"] else (own["kernel"], own["config"], "tuned")
 
 
 def entry(device_name: str, name: str) -> dict[str, Any] | None:
@@ -68,8 +62,8 @@ def entry(device_name: str, name: str) -> dict[str, Any] | None:
 
 
 def forget() -> None:
-    """Read folders and tables anew, as after an entry has been written, and decide anew."""
-    for cached in (_listed, _entry, _table):
+    """Read folders again, as after an entry has been written, and decide again."""
+    for cached in (_listed, _entry):
         cached.cache_clear()
     for also in tuple(remembering):
         also()
@@ -77,19 +71,16 @@ def forget() -> None:
 
 @cache
 def digest(kernel: str) -> str:
-    """Of a kernel's source, and of those launched with it: an entry holds for what was measured.
+    """Of a kernel's source: an entry holds for what was measured.
 
     Raises:
         InvalidValue: no such kernel.
     """
-    found = kernel_named(kernel)
-    before = relay.SOURCE.read_text(encoding="utf-8") if kernel in (relay.KERNEL, wide.KERNEL) else ""
-    behind = SPECIALISED.source if "rest" in found.tunes else ""
-    return hashlib.sha256((found.source + before + behind).encode()).hexdigest()[:16]
+    return hashlib.sha256(kernel_named(kernel).source.encode()).hexdigest()[:16]
 
 
 def checked(found: Any) -> dict[str, Any]:
-    """An entry of a folder or a table, its ``config`` a `Config`.
+    """An entry of a folder, its ``config`` a `Config`.
 
     Raises:
         InvalidValue: fields are missing, of another type, or no configuration.
@@ -123,32 +114,11 @@ def _entry(path: Path) -> dict[str, Any] | None:
         return None
 
 
-@cache
-def _table(device: str) -> Mapping[str, dict[str, Any]]:
-    path = TABLES / f"{device}.json"
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["schema"] != SCHEMA:
-            return {}
-        return {name: checked(found) for name, found in data["entries"].items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        _say_once(str(path), f"the table {path} is damaged and ignored ({error}); install peakgemm anew")
-        return {}
-
-
-def table_configurations() -> set[tuple[str, Config]]:
-    """Kernel's name and configuration of every entry of the committed tables."""
-    return {(found["kernel"], found["config"]) for path in TABLES.glob("*.json")
-            for found in _table(path.stem).values()}
-
-
 _said: set[str] = set()
 
 
 def _say_once(about: str, message: str) -> None:
-    """One warning for each folder or table, however many of its entries are damaged."""
+    """One warning for each folder, however many of its entries are damaged."""
     if about not in _said:
         _said.add(about)
         log.warning("peakgemm: %s", message)

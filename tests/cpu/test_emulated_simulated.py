@@ -8,24 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.kernels.posed import TURNED
+from peakgemm.emulate.estimate import FOUR_TIMES, TWICE
 from peakgemm.kernels.schemes import (
-    FOUR_TIMES,
     FUSED,
     HEAD,
     PRODUCTS,
     ROWS,
     SCHEMES,
-    SMALL_BLOCKS,
     SPLIT_THREADS,
     STREAMED,
-    TWICE,
     emulation,
     half_as_high,
-    small_blocks,
     split_recipe,
     streamed,
-    tall,
     target,
 )
 from peakgemm.problem import Batch, Problem
@@ -36,14 +31,10 @@ from peakgemm.simulator.launch import run
 SEED = 7
 CONFIGS = {"64 rows": half_as_high(SCHEMES["fp16x3"]), "tf32x3 of 64": half_as_high(SCHEMES["tf32x3"]),
            "bf16x9 of 64": half_as_high(SCHEMES["bf16x9"]), "narrow": streamed(64),
-           "turned": replace(streamed(128), variant=TURNED), "turned fused": replace(FUSED.default, variant=TURNED),
-           "tall": tall(), "tall turned": replace(tall(), variant=TURNED),
-           "small": small_blocks(64), "small of 16": replace(small_blocks(16), variant=TURNED),
-           "small of 32": small_blocks(32)}
+           "turned": replace(streamed(128), trans_c=True), "turned fused": replace(FUSED.default, trans_c=True)}
 KERNELS = {**PRODUCTS, **dict.fromkeys(CONFIGS, FUSED), "64 rows": PRODUCTS["fp16x3"],
            "tf32x3 of 64": PRODUCTS["tf32x3"], "bf16x9 of 64": PRODUCTS["bf16x9"], "fused": FUSED,
-           **dict.fromkeys(("streamed", "narrow", "turned", "tall", "tall turned"), STREAMED),
-           **dict.fromkeys(("small", "small of 16", "small of 32"), SMALL_BLOCKS)}
+           **dict.fromkeys(("streamed", "narrow", "turned"), STREAMED)}
 
 
 pytestmark = pytest.mark.usefixtures("many_lanes")
@@ -57,7 +48,6 @@ def product(name: str, problem: Problem, a: Any, b: Any, c: Any, c0: Any = None,
     """Run it; every check of the simulator has to be silent. How many half tiles were rerouted."""
     kernel = KERNELS[name]
     config = CONFIGS.get(name, kernel.default)
-    kw["variant"] = kw.get("variant", 0) | config.variant
     reports, rerouted = run_emulated(kernel, replace(config, **kw), problem, a, b, c, c0, sm_count=sms)
     for report in reports:
         assert not report.faults, report.faults[:3]
@@ -72,7 +62,7 @@ def products(name: str, a: Any, b: Any, *, trans_a: bool = False, apart: int = 0
     """
     kernel, (cases, m, k), n = KERNELS[name], a.shape, b.shape[2]
     config = CONFIGS.get(name, kernel.default)
-    config = replace(config, **kw | {"variant": kw.get("variant", 0) | config.variant})
+    config = replace(config, **kw)
     memory, c = np.full(cases * (m * k + apart) - apart, np.nan, np.float32), np.full((cases, m, n), np.nan, np.float32)
     for case in range(cases):
         begin = case * (m * k + apart)
@@ -113,7 +103,7 @@ def within(got: Any, a: Any, b: Any, units: float = 3.0) -> None:
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("name", [*SCHEMES, "64 rows", "tf32x3 of 64", "bf16x9 of 64", "fused", "streamed", "narrow",
-                                  "turned", "turned fused", "small", "small of 16", "small of 32"])
+                                  "turned", "turned fused"])
 def test_layouts(name: str, layout: str) -> None:
     """More than one tile, chunk and stage, with ragged edges; each operand stored either way, rows padded."""
     m, n = {"NN": (130, 131), "NT": (70, 131), "TN": (130, 67), "TT": (70, 131)}[layout]
@@ -128,46 +118,25 @@ def test_layouts(name: str, layout: str) -> None:
     assert np.isnan(c[:, n:]).all()
 
 
-@pytest.mark.parametrize(("name", "split", "variant"), [
-    ("fp16x3", 1, 1), ("fp16x3", 0, 0), ("fp16x3", 3, 2), ("tf32x3", 2, 0),
-    ("64 rows", 0, 1), ("64 rows", 3, 2), ("bf16x9 of 64", 1, 0),
-    ("fused", 1, 1), ("fused", 0, 0), ("fused", 3, 2),
-    ("streamed", 1, 1), ("streamed", 0, 0), ("streamed", 3, 2), ("narrow", 2, 0),
-    ("turned", 1, 2), ("turned", 3, 0), ("turned fused", 0, 1), ("turned fused", 2, 0),
-    ("small", 3, 1), ("small of 16", 2, 2), ("small of 32", 2, 1)])
-def test_scales_and_persistence(name: str, split: int, variant: int) -> None:
+@pytest.mark.parametrize(("name", "split", "times"), [
+    ("fp16x3", 1, 2), ("fp16x3", 0, 1), ("fp16x3", 3, 4), ("tf32x3", 2, 1),
+    ("64 rows", 0, 2), ("64 rows", 3, 4), ("bf16x9 of 64", 1, 1),
+    ("fused", 1, 2), ("fused", 0, 1), ("fused", 3, 4),
+    ("streamed", 1, 2), ("streamed", 0, 1), ("streamed", 3, 4), ("narrow", 2, 1),
+    ("turned", 1, 4), ("turned", 3, 1), ("turned fused", 0, 2), ("turned fused", 2, 1)])
+def test_scales_and_persistence(name: str, split: int, times: int) -> None:
     """Several tiles a block, K shared or not, alpha, beta and another C0; sums carried over once or twice a chunk."""
     m, n, k = 140, 200, 130
     a, b, c0 = normal(m, k), normal(k, n, seed=1), normal(m, n, seed=2)
     c = np.full((m, n), np.nan, np.float32)
     problem = Problem(m, n, k, k, n, n, alpha=-1.5, beta=0.5, c0=(n, 1))
-    assert product(name, problem, a, b, c, c0, sms=2, variant=variant, split=split) == 0
+    assert product(name, problem, a, b, c, c0, sms=2, accumulations=times, split=split) == 0
     exact = -1.5 * (a.astype(np.float64) @ b) + 0.5 * c0
     scale = 1.5 * (abs(a).astype(np.float64) @ abs(b)) + 0.5 * abs(c0)
     assert (abs(c - exact) <= 4 * 2.0**-24 * scale).all()
 
 
-@pytest.mark.parametrize(("turned", "split", "variant"), [
-    (False, 1, 0), (False, 0, 0), (False, 3, TWICE), (True, 1, FOUR_TIMES), (True, 2, 0)])
-def test_tiles_of_192_rows(turned: bool, split: int, variant: int) -> None:
-    """By three warpgroups, of which the last has few rows or none; several tiles and rings, K shared or not, alpha,
-    beta and another C0, of either operand along K."""
-    m, n, k = 450, 140, 204
-    a, b = normal(m, k), normal(k, n, seed=1)
-    if turned:
-        m, n, a, b = n, m, np.ascontiguousarray(b.T), np.ascontiguousarray(a.T)
-    c0, c = normal(m, n, seed=2), np.full((m, n), np.nan, np.float32)
-    stored = [np.ascontiguousarray(a if not turned else a.T), np.ascontiguousarray(b if not turned else b.T)]
-    problem = Problem(m, n, k, stored[0].shape[1], stored[1].shape[1], n, alpha=-1.5, beta=0.5, c0=(n, 1),
-                      trans_a=turned, trans_b=turned)
-    name = "tall turned" if turned else "tall"
-    assert product(name, problem, *stored, c, c0, sms=2, variant=variant, split=split) == 0
-    exact = -1.5 * (a.astype(np.float64) @ b) + 0.5 * c0
-    scale = 1.5 * (abs(a).astype(np.float64) @ abs(b)) + 0.5 * abs(c0)
-    assert (abs(c - exact) <= 4 * 2.0**-24 * scale).all()
-
-
-@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused", "tall"])
+@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused"])
 def test_batch(name: str) -> None:
     """Two products that share B: a split pass takes it once."""
     a, b, c = normal(2, 70, 40), normal(40, 50, seed=1), np.full((2, 70, 50), np.nan, np.float32)
@@ -177,7 +146,7 @@ def test_batch(name: str) -> None:
         within(c[i], a[i], b)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "tall"])
+@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow"])
 def test_what_the_guard_reroutes(name: str) -> None:
     """Infinities, few terms and spans beyond the split's reach: those half tiles come out as IEEE's."""
     columns = 64 if name in ("fused", "narrow") else 128
@@ -217,23 +186,22 @@ def test_what_the_guard_reroutes(name: str) -> None:
             within(c, a, b, 16)
 
 
-@pytest.mark.parametrize(("name", "variant"), [("streamed", 0), ("streamed", TWICE), ("streamed", FOUR_TIMES),
-                                               ("tall", 0)])
-def test_every_strip_of_columns_is_asked(name: str, variant: int) -> None:
+@pytest.mark.parametrize(("name", "times"), [("streamed", 1), ("streamed", TWICE), ("streamed", FOUR_TIMES)])
+def test_every_strip_of_columns_is_asked(name: str, times: int) -> None:
     """The only large element of a row meets a zero in one column, wherever that is."""
     m, n, k, columns = 64, 128, 64, (7, 39, 71, 103)
     a, b = np.stack([normal(m, k)] * len(columns)), np.stack([normal(k, n, seed=1)] * len(columns))
     a[:, 3] *= 2.0**-30
     a[:, 3, 5], b[range(len(columns)), 5, columns] = 1.0, 0.0
-    c, rerouted = products(name, a, b, variant=variant)
+    c, rerouted = products(name, a, b, accumulations=times)
     assert dict(zip(columns, rerouted, strict=True)) == dict.fromkeys(columns, 1)
     for case in zip(c, a, b, strict=True):
         within(*case, 8)
 
 
-@pytest.mark.parametrize(("name", "variant"), [("streamed", 0), ("streamed", TWICE), ("streamed", FOUR_TIMES),
-                                               ("narrow", 0), ("tall", 0)])
-def test_columns_of_one_scale_are_promoted_by_it(name: str, variant: int) -> None:
+@pytest.mark.parametrize(("name", "times"), [("streamed", 1), ("streamed", TWICE), ("streamed", FOUR_TIMES),
+                                             ("narrow", 1)])
+def test_columns_of_one_scale_are_promoted_by_it(name: str, times: int) -> None:
     """Where they have several each is read, in any chunk; either may come after the other."""
     m, n, k = 64, 64, 256
     a, one = normal(m, k), normal(k, n, seed=1)
@@ -242,7 +210,7 @@ def test_columns_of_one_scale_are_promoted_by_it(name: str, variant: int) -> Non
     loads = []
     for b in (one, both, several):
         c = np.full((m, n), np.nan, np.float32)
-        config = replace(CONFIGS.get(name, STREAMED.default), variant=variant)
+        config = replace(CONFIGS.get(name, STREAMED.default), accumulations=times)
         reports, rerouted = run_emulated(STREAMED, config, Problem.contiguous(m, n, k), a, b, c, sm_count=4)
         assert not any(report.faults for report in reports) and rerouted == 0
         within(c, a, b)
@@ -251,7 +219,7 @@ def test_columns_of_one_scale_are_promoted_by_it(name: str, variant: int) -> Non
 
 
 @pytest.mark.parametrize("planted", ["a", "b"])
-@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused", "tall"])
+@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused"])
 def test_rows_of_elements_that_lose_bits(name: str, planted: str) -> None:
     """Four large elements of each chunk of a row, and all others far smaller, in every row of an operand: no matter as
     long as the large ones meet something, a half tile by FFMAs where they meet zeros."""
@@ -273,10 +241,9 @@ def test_rows_of_elements_that_lose_bits(name: str, planted: str) -> None:
         within(*case, 8)  # eight products make some of the sums, and whatever is promised for few
 
 
-@pytest.mark.parametrize(("name", "planted", "k", "variant"), [
-    ("fused", "a", 100, 2), ("streamed", "a", 80, 1), ("streamed", "b", 100, 2), ("fp16x3", "b", 80, 1),
-    ("tall", "a", 100, 0), ("tall", "b", 80, 0)])
-def test_short_chunks_of_elements_that_lose_bits(name: str, planted: str, k: int, variant: int) -> None:
+@pytest.mark.parametrize(("name", "planted", "k", "times"), [
+    ("fused", "a", 100, 4), ("streamed", "a", 80, 2), ("streamed", "b", 100, 4), ("fp16x3", "b", 80, 2)])
+def test_short_chunks_of_elements_that_lose_bits(name: str, planted: str, k: int, times: int) -> None:
     """Sums that are carried over within a chunk, of a last one that has no k-steps for its last part; and zeros, which
     nobody has to ask about."""
     a, b = normal(60, k), normal(k, 64, seed=1)
@@ -285,13 +252,13 @@ def test_short_chunks_of_elements_that_lose_bits(name: str, planted: str, k: int
     wide[:, ::8] = 1.5
     a[7:50], b[:, 3:60] = 0, 0
     c = np.full((60, 64), np.nan, np.float32)
-    assert product(name, Problem.contiguous(60, 64, k), a, b, c, variant=variant) == 0
+    assert product(name, Problem.contiguous(60, 64, k), a, b, c, accumulations=times) == 0
     within(c, a, b, 8)
 
 
-@pytest.mark.parametrize(("apart", "shared", "variant"), [
-    (3, True, 0), (4, False, 0), (3, True, TWICE), (9, False, TWICE), (0, True, FOUR_TIMES), (4, False, FOUR_TIMES)])
-def test_columns_that_share_a_scale(apart: int, shared: bool, variant: int) -> None:
+@pytest.mark.parametrize(("apart", "shared", "times"), [
+    (3, True, 1), (4, False, 1), (3, True, TWICE), (9, False, TWICE), (0, True, FOUR_TIMES), (4, False, FOUR_TIMES)])
+def test_columns_that_share_a_scale(apart: int, shared: bool, times: int) -> None:
     """Columns of B 2^``apart`` apart do or do not; sums are right by one factor a row, and by each column's."""
     m, n, k = 66, 70, 70
     a = np.random.default_rng(SEED).uniform(1, 2, (m, k)).astype(np.float32)
@@ -303,7 +270,7 @@ def test_columns_that_share_a_scale(apart: int, shared: bool, variant: int) -> N
     assert (scales[:, 3] == 0).all()
     assert (len(np.unique(np.delete(scales[:, :n], 3, 1))) == 1) == shared
     c = np.full((m, n), np.nan, np.float32)
-    assert product("fp16x3", problem, a, b, c, variant=variant) == 0
+    assert product("fp16x3", problem, a, b, c, accumulations=times) == 0
     assert (c[:, 3] == 0).all()
     within(c, a, b, 8)  # of one sign, so that what is cut off adds up
 
@@ -360,7 +327,7 @@ def test_bits_lost_beyond_2_to_the_112(name: str) -> None:
         within(c, a, b, 8)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow", "tall"])
+@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
 def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
     """Thirty-two products that make 2^110, then sums of 32 of which none changes that by itself: in all 5.6 of its last
     places."""
@@ -375,7 +342,7 @@ def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
     assert (abs(c - exact) <= last_place).all()
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused", "tall"])
+@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused"])
 def test_the_guard_where_blocks_share_k(name: str) -> None:
     """A part of K by FFMAs and the others not; a row with few terms in each part is judged by all of K."""
     m, n, k = 64, 64, 200
@@ -407,7 +374,7 @@ def test_the_guard_where_blocks_share_k(name: str) -> None:
         within(c, a, b, 8)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow", "tall"])
+@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
 def test_magnitudes_that_change_along_k(name: str) -> None:
     """A chunk far above or below the one before, rows that begin or end with zeros, zeros between: all in reach."""
     m, n, k = 70, 64, 320
@@ -423,7 +390,6 @@ def test_magnitudes_that_change_along_k(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "cases"), [
     ("streamed", {(-4, 27, -4, 10): 0, (0, 31, 0, -31): 1}), ("streamed", {(None, -36, 0): 1}),
-    ("tall", {(-4, 27, -4, 10): 0, (0, 31, 0, -31): 1}),
     ("narrow", {(-4, 27, -4, 10): 0, (0, 31, 0, -31): 1}),
     ("narrow", {(0, 16, -16): 0, (0, 30, -30): 1, (0, 25, -8): 1, (0, -32, 32): 1, (None, -36, -30): 0,
                 (None, None, 40): 0, (None, -36, 0): 1})])

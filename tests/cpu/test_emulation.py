@@ -12,29 +12,23 @@ import numpy as np
 import pytest
 
 import peakgemm as pg
-from peakgemm.emulate.estimate import estimate_us
+from peakgemm.emulate.estimate import FOUR_TIMES, TWICE, estimate_us
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.library import SPECIALISED
-from peakgemm.kernels.posed import TURNED
 from peakgemm.kernels.schemes import (
-    FOUR_TIMES,
     FUSED,
     HEAD,
     OLDER,
     PRODUCTS,
     SCHEMES,
-    SMALL_BLOCKS,
     STREAMED,
-    TWICE,
     emulation,
     half_as_high,
     operand,
     product_on,
     scheme_of,
-    small_blocks,
     split_before,
     streamed,
-    tall,
 )
 from peakgemm.kernels.validity import violations
 from peakgemm.prepared import Split
@@ -68,7 +62,7 @@ class TestChoice:
         for name, scheme in SCHEMES.items():
             for arch, kernels in (("sm_90", PRODUCTS), ("sm_80", OLDER), ("sm_89", OLDER)):
                 chosen = choose(Problem.contiguous(7, 5, 3), arch, SMS, "", name)
-                assert chosen.kernel in (kernels[name], FUSED, STREAMED, SMALL_BLOCKS) and chosen.source == "named"
+                assert chosen.kernel in (kernels[name], FUSED, STREAMED) and chosen.source == "named"
                 assert scheme_of(chosen.kernel) is scheme
                 assert not violations(chosen.kernel, chosen.config, architecture(arch))
         with pytest.raises(InvalidValue, match=r"no such kernel for sm_75, which has none .* use 'emulated'"):
@@ -77,14 +71,14 @@ class TestChoice:
     def test_short_sums_are_carried_over_more_often(self) -> None:
         def config(m: int, n: int, k: int) -> tuple[int, int]:
             chosen = choose(Problem.contiguous(m, n, k), "sm_90", SMS, "", "emulated").config
-            return chosen.variant, chosen.cluster
+            return chosen.accumulations, chosen.cluster
 
-        assert config(4096, 4096, 512) == (1, 1) and config(4096, 4096, 4096) == (0, 1)
-        assert config(16384, 16384, 4096) == (0, 2)
+        assert config(4096, 4096, 512) == (2, 1) and config(4096, 4096, 4096) == (1, 1)
+        assert config(16384, 16384, 4096) == (1, 2)
         small = choose(Problem.contiguous(320, 320, 320), "sm_90", SMS, "", "emulated")
-        assert small.kernel is SPECIALISED and small.config.variant & 16  # as cuBLAS, which cuts K there
+        assert small.kernel is SPECIALISED and small.config.chunked
         assert choose(Problem.contiguous(320, 320, 320), "sm_90", SMS).config == small.config
-        wide = Problem.contiguous(4096, 4096, 32)  # where it does not
+        wide = Problem.contiguous(4096, 4096, 32)
         assert choose(wide, "sm_90", SMS, "", "emulated").config == choose(wide, "sm_90", SMS).config
 
     def test_prepared_costs_less(self) -> None:
@@ -110,7 +104,7 @@ class TestChoice:
     def test_where_a_is_split_in_registers(self) -> None:
         """A long A by a narrow B, with a workspace for B's panels and the guard's marks alone."""
         assert choose(Problem.contiguous(25088, 128, 1152), "sm_90", SMS, "", "emulated").kernel is STREAMED
-        long, config = Problem.contiguous(100352, 64, 576), replace(streamed(64), variant=TWICE)
+        long, config = Problem.contiguous(100352, 64, 576), replace(streamed(64), accumulations=TWICE)
         plan = emulation(STREAMED, config, long, SMS)
         assert plan.split_blocks == 9 and plan.counters == (HEAD, 2 * 784)  # panels of B; a mark for each half tile
         assert plan.workspace_bytes == HEAD + -(-4 * 2 * 784 // 256) * 256 + operand(
@@ -123,25 +117,6 @@ class TestChoice:
         thin = choose(Problem.contiguous(4096, 8, 4096), "sm_90", SMS, "", "emulated")
         assert scheme_of(thin.kernel) is None  # A comes no faster than FFMAs take it
 
-    def test_tiles_of_192_rows(self) -> None:
-        """Where they are as many as SMs, of an operand along whose rows K lies; not where K is long enough to share."""
-        for p in (Problem(25088, 128, 1152, 1152, 1152, 128, trans_b=True), Problem.contiguous(8192, 384, 2048)):
-            chosen = choose(p, "sm_90", SMS, "", "emulated")
-            assert (chosen.kernel, chosen.config) == (STREAMED, tall())
-            assert emulation(STREAMED, tall(), p, SMS).counters[1] == 3 * -(-p.m // 192) * (p.n // 128)
-            for other in (replace(p, lda=p.m, trans_a=True), replace(p, lda=p.k + 1),
-                          replace(p, alignment=(4, 16, 16))):
-                assert choose(other, "sm_90", SMS, "", "emulated").config.bm == 128
-                told = violations(STREAMED, tall(), architecture("sm_90"), other)
-                assert len(told) == 1 and "use 128" in told[0]
-        whole = choose(Problem(6272, 256, 2304, 2304, 2304, 256, trans_b=True), "sm_90", SMS, "", "emulated")
-        assert (whole.kernel, whole.config.bm, whole.config.split) == (STREAMED, 128, 1)  # 98 tiles
-        shared = choose(Problem.contiguous(4096, 768, 3072), "sm_90", SMS, "", "emulated")
-        assert (shared.kernel, shared.config.bm, shared.config.split) == (STREAMED, 128, 0)  # 192 tiles of 48 chunks
-        assert choose(Problem.contiguous(1536, 1536, 1024), "sm_90", SMS, "", "emulated").config.bm == 128  # 96 of them
-        turned = Problem(128, 25088, 1152, 1152, 1152, 25088, trans_b=True)
-        assert choose(turned, "sm_90", SMS, "", "emulated").config == replace(tall(), variant=TURNED)
-
     def test_the_larger_operand_is_split_in_registers(self) -> None:
         """B, as A of C^T: only A, 512 rows, goes through a split pass."""
         p = Problem(512, 11008, 4096, 4096, 4096, 11008, trans_b=True, beta=0.5, c0=(11008, 1), alignment=(16, 8, 4),
@@ -152,20 +127,20 @@ class TestChoice:
             Problem(11009, 512, 64, 64, 512, 11008, trans_c=True)
         one = replace(p, batch=Batch(), alignment=(16, 16, 16))
         chosen = choose(one, "sm_90", SMS, "", "emulated")
-        assert chosen.kernel is STREAMED and chosen.config.variant & TURNED
+        assert chosen.kernel is STREAMED and chosen.config.trans_c
         plan, ready = (emulation(STREAMED, chosen.config, one, SMS, ready_a=at) for at in (0, 0x1000))
         assert plan.problem == one.turned() and not plan.problem.is_plain
         assert (plan.split_blocks, ready.split_blocks) == (4 * 64, 0)  # panels of A
         assert plan.workspace_bytes - ready.workspace_bytes == operand(SCHEMES["fp16x3"], 512, 4096, (), ()).bytes
-        assert choose(one, "sm_90", SMS, "", "emulated", "a").config.variant & TURNED
-        assert not choose(replace(one, m=4096, n=512, ldc=512), "sm_90", SMS, "", "emulated").config.variant & TURNED
+        assert choose(one, "sm_90", SMS, "", "emulated", "a").config.trans_c
+        assert not choose(replace(one, m=4096, n=512, ldc=512), "sm_90", SMS, "", "emulated").config.trans_c
 
     def test_panels_are_for_kernels_that_read_them(self) -> None:
         """Of a prepared operand; on the side of A none but the kernel that has both split, and those asked for C^T."""
         split = Split(SCHEMES["fp16x3"], None, 0x1000, 64, 576)
         long = Problem.contiguous(64, 64, 576)
         for kernel, config, sides in ((FUSED, FUSED.default, ""), (STREAMED, streamed(64), "b"),
-                                      (STREAMED, replace(streamed(64), variant=TURNED), "a"),
+                                      (STREAMED, replace(streamed(64), trans_c=True), "a"),
                                       (PRODUCTS["fp16x3"], PRODUCTS["fp16x3"].default, "ab")):
             for side in "ab":
                 posed: Any = SimpleNamespace(problem=long, swapped=side == "a")
@@ -180,8 +155,8 @@ class TestChoice:
     @pytest.mark.parametrize(("config", "says"), [
         (replace(streamed(64), bn=96, tn=6), "128 x 96 must be"), (replace(streamed(128), stages=4), "shared memory"),
         (replace(streamed(64), stages=1), "stages = 1"), (replace(streamed(64), cluster=2), "cluster"),
-        (replace(streamed(64), registers=248), "from 24 to 240"), (replace(tall(), bn=64, tn=4), "192 x 64 must be"),
-        (replace(tall(), registers=168), "it leaves 8"), (replace(tall(), stages=4), "shared memory")])
+        (replace(streamed(64), registers=248), "from 24 to 240"), (replace(streamed(64), bm=192, tm=8), "TM"),
+        (replace(streamed(64), registers=232, producers=256), "producers = 256")])
     def test_configurations_that_are_none(self, config: Config, says: str) -> None:
         assert not list(violations(STREAMED, streamed(64), architecture("sm_90")))
         assert any(says in text for text in violations(STREAMED, config, architecture("sm_90")))
@@ -198,43 +173,20 @@ class TestChoice:
         assert not list(violations(FUSED, FUSED.default, architecture("sm_90")))
         assert any(says in text for text in violations(FUSED, config, architecture("sm_90")))
 
-    def test_every_sum_is_carried_over_where_cublas_slices_k(self) -> None:
+    def test_every_sum_of_few_results_is_added_up_by_itself(self) -> None:
         for ready, long in (("", 65536), ("b", 131072)):  # in up to 16 and 32 parts
             deep = choose(Problem.contiguous(256, 256, 4096), "sm_90", SMS, "", "emulated", ready)
-            assert scheme_of(deep.kernel) is SCHEMES["fp16x3"] and deep.config.variant == FOUR_TIMES
+            assert scheme_of(deep.kernel) is SCHEMES["fp16x3"] and deep.config.accumulations == FOUR_TIMES
             # Of long parts of K, 4096 k-steps and more, rounding is more than truncation.
             deeper = choose(Problem.contiguous(256, 256, long), "sm_90", SMS, "", "emulated", ready)
-            assert scheme_of(deeper.kernel) is SCHEMES["fp16x3"] and deeper.config.variant == TWICE
-        assert choose(Problem.contiguous(256, 256, 65536), "sm_90", SMS, "", "fp16x3").config.variant == 0
-
-    def test_small_blocks(self) -> None:
-        """Where a product is over soon; no more columns than there are, and a part of K for each of a few blocks."""
-        for m, n, k, columns, turned in ((128, 2304, 768, 64, 0), (64, 4096, 1024, 64, 0),
-                                         (16, 11008, 4096, 16, TURNED), (32, 4096, 4096, 32, TURNED)):
-            p = Problem(m, n, k, k, k, n, trans_b=True)
-            chosen = choose(p, "sm_90", SMS, "", "emulated")
-            assert chosen.kernel is SMALL_BLOCKS and "tf32x3" in chosen.reason
-            assert chosen.config.bn == columns and chosen.config.variant & TURNED == turned
-            plan = emulation(chosen.kernel, chosen.config, p, SMS)
-            tiles = -(-max(m, n) // 64) * -(-min(m, n) // 64)
-            assert plan.blocks == tiles * chosen.config.split <= 3 * SMS and plan.split_blocks == 0
-            assert plan.counters == (HEAD, tiles)  # a mark for each tile
-        assert choose(SQUARE, "sm_90", SMS, "", "emulated").kernel is not SMALL_BLOCKS
-
-    @pytest.mark.parametrize(("config", "says"), [
-        (replace(small_blocks(64), bn=128, tn=8), "BN = 128 must be 16, 32 or 64"),
-        (replace(small_blocks(64), bm=128), "BM = 128"), (replace(small_blocks(64), split=0), "split = 0"),
-        (replace(small_blocks(64), stages=1), "stages = 1"), (replace(small_blocks(64), stages=40), "shared memory")])
-    def test_small_blocks_that_are_none(self, config: Config, says: str) -> None:
-        assert not list(violations(SMALL_BLOCKS, small_blocks(64), architecture("sm_90")))
-        assert any(says in text for text in violations(SMALL_BLOCKS, config, architecture("sm_90")))
+            assert scheme_of(deeper.kernel) is SCHEMES["fp16x3"] and deeper.config.accumulations == TWICE
 
     def test_blocks_share_k_where_tiles_are_few(self) -> None:
         deep = choose(Problem.contiguous(1024, 1024, 16384), "sm_90", SMS, "", "emulated")
         assert scheme_of(deep.kernel) is not None and deep.config.split != 1
         assert choose(Problem.contiguous(2048, 2048, 2048), "sm_90", SMS, "", "emulated").config.split == 1
         named = choose(Problem.contiguous(256, 256, 8192), "sm_90", SMS, "", "tf32x3")
-        assert named.kernel is SMALL_BLOCKS and named.config.split != 1
+        assert named.kernel is PRODUCTS["tf32x3"] and named.config.split != 1
 
 
 class TestMemory:

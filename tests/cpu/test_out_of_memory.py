@@ -20,7 +20,7 @@ import peakgemm as pg
 import stand_in
 from peakgemm import dispatch, prepared, staged
 from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory, PeakgemmError, out_of_memory_as
-from peakgemm.kernels.library import RELAID, SPECIALISED
+from peakgemm.kernels.library import SPECIALISED
 from peakgemm.kernels.schemes import PRODUCTS
 from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Problem
@@ -138,14 +138,12 @@ def test_only_what_helps_is_proposed(gpu: None, monkeypatch: pytest.MonkeyPatch)
     assert str(caught.value).endswith("; pass memory that you have as Plan.execute's workspace=")
 
 
-@pytest.mark.parametrize(("kernel", "split", "rest"), [
-    (SPECIALISED, 3, 0), (RELAID, 1, 0), (RELAID, 0, 0), (WIDE, 0, 0), (WIDE, 1, 108)])
-def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, kernel: Any, split: int,
-                                  rest: int) -> None:
-    """Partial sums and a B laid out anew: the same tile without them, when no room is found."""
+@pytest.mark.parametrize(("kernel", "split"), [(SPECIALISED, 3), (WIDE, 0), (WIDE, 1)])
+def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, kernel: Any, split: int) -> None:
+    """Partial sums and repacked operands: a tile without them, when no room is found."""
     library, asked = FullLibrary(1024), list[Any]()
     tile = WIDE.default if kernel is WIDE else SPECIALISED.default
-    hungry = Choice(kernel, replace(tile, split=split, rest=rest), "", "")
+    hungry = Choice(kernel, replace(tile, split=split), "", "")
 
     def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
         asked.append(choice)
@@ -245,7 +243,7 @@ def test_host_arrays_do_without(device: list[Any], monkeypatch: pytest.MonkeyPat
         return usual(problem, gpu, choice)
 
     usual = staged.bound_for
-    hungry = Choice(RELAID, replace(SPECIALISED.default, split=0), "", "")
+    hungry = Choice(SPECIALISED, replace(SPECIALISED.default, split=0), "", "")
     monkeypatch.setattr(staged, "DeviceMemory", memory)
     monkeypatch.setattr(staged, "bound_for", lambda problem, gpu, choice: Hungry(problem, None, hungry, 777_777))
     monkeypatch.setattr(dispatch, "bound_for", bound_for)
@@ -328,7 +326,8 @@ def test_torchs_warm_path_does_without(gpu: None, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(eager, "_empty", empty)
     monkeypatch.setattr(dispatch, "bound_for", bound_for)
-    hungry = Hungry(PROBLEM, stand_in.Memory(), Choice(RELAID, replace(SPECIALISED.default, split=0), "", ""), 4096)
+    named = Choice(SPECIALISED, replace(SPECIALISED.default, split=0), "", "")
+    hungry = Hungry(PROBLEM, stand_in.Memory(), named, 4096)
     warm = eager.Warm(hungry, (300, 200), False, True, SimpleNamespace(index=0), (0, 0, 0, 0))
     for _ in range(2):
         assert warm.run(256, 512, 0, torch.empty(300, 200), stand_in.STREAM) is None

@@ -12,8 +12,7 @@ from library_case import SMALL as TILE
 from library_case import Case, multiply
 from peakgemm.kernels.library import SKINNY, SMALL, SPECIALISED
 from peakgemm.kernels.registry import Kernel
-from peakgemm.kernels.schedule import ONCE
-from peakgemm.kernels.schemes import FUSED, SCHEMES, SMALL_BLOCKS, STREAMED, product_on, small_blocks, streamed
+from peakgemm.kernels.schemes import FUSED, SCHEMES, STREAMED, product_on, streamed
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.simulator import access, memory
@@ -60,8 +59,8 @@ def from_memory(read: Lines, operands: str) -> Lines:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("pad", [0, 3])
 @pytest.mark.parametrize(("kernel", "config", "shape", "batch"), [
-    (SPECIALISED, replace(TILE, bk=16, variant=ONCE), (32, 32, 48), ()),
-    (SPECIALISED, replace(TILE, bk=16, variant=ONCE), (29, 31, 41), ()),
+    (SPECIALISED, replace(TILE, bk=16, one_tile=True), (32, 32, 48), ()),
+    (SPECIALISED, replace(TILE, bk=16, one_tile=True), (29, 31, 41), ()),
     (SMALL, Config(64, 64, 32, 8, 4, stages=1), (60, 56, 32), ()),
     (SMALL, Config(32, 32, 32, 4, 4, slices=2), (32, 29, 31), (1, 1)),
     (SKINNY, Config(32, 4, 128, 4, 4, slices=16), (30, 3, 250), ()),
@@ -79,8 +78,7 @@ def test_ffma_kernels_ask_for_all_that_a_short_product_reads(
 @pytest.mark.parametrize(("kernel", "config", "shape", "whose"), [
     (*product_on(SCHEMES["fp16x3"], architecture("sm_90")), (100, 90, 64), "a"),
     (STREAMED, streamed(64), (128, 64, 64), "ab"), (FUSED, FUSED.default, (100, 60, 64), "a"),
-    (SMALL_BLOCKS, small_blocks(64), (60, 64, 32), "ab"),
-], ids=["split", "streamed", "fused", "small blocks"])
+], ids=["split", "streamed", "fused"])
 def test_tensor_core_kernels_ask_for_a_chunk(kernel: Kernel, config: Config, shape: tuple[int, int, int], whose: str,
                                              layout: str, pad: int, lines: tuple[Lines, Lines]) -> None:
     """Of both operands, or of A alone: where threads load B themselves, and by the first block of the split pass."""

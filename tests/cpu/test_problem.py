@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue, PeakgemmError
-from peakgemm.problem import MAX_SIZE, Config, Problem
+from peakgemm.problem import MAX_SIZE, Config, FfmaOrder, Problem
 
 
 def test_contiguous() -> None:
@@ -78,7 +78,8 @@ def test_config_macros() -> None:
     macros = Config(128, 64, 16, 8, 4, stages=3, fragments=2, raster=8, min_blocks=2, aligned=True).macros()
     assert macros == {"BM": 128, "BN": 64, "BK": 16, "TM": 8, "TN": 4, "STAGES": 3, "FRAGMENTS": 2, "RASTER": 8,
                       "MIN_BLOCKS": 2, "PASSES": 1, "ALIGNED": 1,
-                      "PRODUCERS": 0, "REGISTERS": 0, "SLICES": 1, "VARIANT": 0, "CLUSTER": 1}
+                      "PRODUCERS": 0, "REGISTERS": 0, "SLICES": 1, "CLUSTER": 1, "FFMA_ORDER": 0, "A_FIRST": 0,
+                      "CHUNKED": 0, "ONE_TILE": 0, "COPY_GROUPS": 1, "ACCUMULATIONS": 1, "TRANS_C": 0}
     assert {type(value) for value in macros.values()} == {int}
 
 
@@ -87,17 +88,20 @@ def test_config_macros() -> None:
     (Config(64, 32, 16, 4, 2, stages=0), "64x32x16/4x2"),
     (Config(64, 32, 16, 4, 2, stages=3), "64x32x16/4x2 3st"),
     (Config(64, 32, 16, 4, 2, stages=2, fragments=2), "64x32x16/4x2 2st db"),
-    (Config(64, 32, 16, 4, 2, split=0, rest=8), "64x32x16/4x2 stream-K rest 8"),
+    (Config(64, 32, 16, 4, 2, split=0), "64x32x16/4x2 stream-K"),
 ])
 def test_config_label(config: Config, label: str) -> None:
     assert config.label() == label
 
 
 def test_config_json_of_library_fields() -> None:
-    plain, library = Config(8, 8, 8, 1, 1), Config(8, 8, 8, 1, 1, producers=128, slices=2, split=0)
-    assert not {"producers", "registers", "slices", "variant", "split", "rest"} & plain.to_json().keys()
-    assert Config(**library.to_json()) == library
-    assert library.to_json()["split"] == 0
+    plain, library = Config(8, 8, 8, 1, 1), Config(8, 8, 8, 1, 1, producers=128, slices=2, split=0,
+                                                             ffma_order=FfmaOrder.COLUMNS, one_tile=True)
+    assert not {"producers", "registers", "slices", "split", "ffma_order", "one_tile"} & plain.to_json().keys()
+    assert Config(**json.loads(json.dumps(library.to_json()))) == library
+    assert library.to_json()["split"] == 0 and library.to_json()["ffma_order"] == 2
+    with pytest.raises(InvalidValue, match="ffma_order = 3 must be 0 to 2: ROWS, ROWS_REVERSED, COLUMNS"):
+        replace(plain, ffma_order=3)
 
 
 def test_config_guarded() -> None:
@@ -110,7 +114,8 @@ def test_config_round_trips_through_json() -> None:
     assert Config(**json.loads(json.dumps(config.to_json()))) == config
 
 
-MAY_BE_ZERO = ("stages", "aligned", "producers", "registers", "variant", "split", "rest")
+MAY_BE_ZERO = ("stages", "aligned", "producers", "registers", "split", "ffma_order", "a_first", "chunked", "one_tile",
+               "trans_c")
 
 
 @pytest.mark.parametrize("name", MAY_BE_ZERO)

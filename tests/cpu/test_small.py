@@ -13,7 +13,6 @@ from test_library_simulated import LAYOUTS, Case, multiply
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import small
 from peakgemm.kernels.library import SPECIALISED, compile_for
-from peakgemm.kernels.short_sums import sliced
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.small import SMALL
 from peakgemm.kernels.validity import violations
@@ -26,7 +25,6 @@ from peakgemm.simulator.library import run_library
 TINY = Config(8, 8, 8, 2, 2, slices=8)
 EIGHTH = next(c for c in small.configurations(Problem.contiguous(64, 64, 64)) if (c.bk, c.stages) == (32, 2))
 TILES = [replace(c, min_blocks=1) for c in (*small.tiles(8), *small.tiles(16), *small.tiles(64), EIGHTH)]
-CARRYING = [tile for c in TILES if not small.carries(c) and (tile := small.carrying(c))]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -39,8 +37,8 @@ def test_edges_in_any_layout(layout: str) -> None:
 
 
 @pytest.mark.parametrize(("tile", "layout", "beta"), [
-    (tile, *way) for tile in TILES + CARRYING for way in (("NN", 0.0), ("TT", 0.5)) if tile.bk > 8 or way[0] == "NN"],
-    ids=lambda x: f"{x.label()} {x.variant}" if isinstance(x, Config) else None)
+    (tile, *way) for tile in TILES for way in (("NN", 0.0), ("TT", 0.5)) if tile.bk > 8 or way[0] == "NN"],
+    ids=lambda x: x.label() if isinstance(x, Config) else None)
 def test_every_tile(tile: Config, layout: str, beta: float) -> None:
     """More K than a tile holds at once, rows and columns past the edge; results by words and by sixteen bytes."""
     multiply(Case(tile.bm + 4, tile.bn - 4, 2 * tile.bk - 4, layout, beta=beta, config=tile, kernel=SMALL, sms=1))
@@ -53,14 +51,13 @@ def test_tiles_of_a_block_by_words(tile: Config, layout: str) -> None:
     multiply(Case(tile.bm + 3, tile.bn - 3, 21, layout, pad=1, shift=1, beta=0.0, config=tile, kernel=SMALL, sms=1))
 
 
-HALVES = [one for c in small.tiles(63) if c.bm * c.bn <= 1024
-          for one in dict.fromkeys((replace(c, min_blocks=1), small.carrying(c) or c))]
+HALVES = [replace(c, min_blocks=1) for c in small.tiles(63) if c.bm * c.bn <= 1024]
 
 
 @pytest.mark.parametrize(("tile", "k", "layout"), [
     (tile, k, layout) for number, tile in enumerate(HALVES)
     for k, layout in (((33, "NN"), (63, "NT")), ((63, "TN"), (33, "TT")))[number // 2 % 2]],
-    ids=lambda x: f"{x.label()} {x.variant}" if isinstance(x, Config) else str(x))
+    ids=lambda x: x.label() if isinstance(x, Config) else str(x))
 def test_halves_by_words(tile: Config, k: int, layout: str) -> None:
     """The second half of K has a k-step, or all but one; two layouts of a tile, the other two of the next."""
     multiply(Case(tile.bm + 1, tile.bn - 1, k, layout, beta=0.0, config=tile, kernel=SMALL, sms=1))
@@ -118,8 +115,8 @@ def test_batches_of_any_strides() -> None:
     ({"stages": 0}, "stages = 0 must divide BK = 8"), ({"bm": 6, "tm": 2}, "BM = 6 must be a power of two, 4 at least"),
     ({"bm": 24, "tm": 4}, "BM = 24"), ({"bm": 12, "tm": 3}, "TM = 3 must be a power of two"),
     ({"slices": 128}, "2048 threads"), ({"bk": 64, "bm": 512, "tm": 8, "slices": 2}, "shared memory"),
-    ({"producers": 32}, "producers = 32"), ({"variant": 8}, "variant = 8 must be 0, or 16"),
-    ({"bm": 32, "tm": 8, "tn": 4, "variant": 16}, "variant = 16 must be 0"),
+    ({"producers": 32}, "producers = 32"), ({"one_tile": True}, "one_tile = True"),
+    ({"bm": 32, "tm": 8, "tn": 4, "chunked": True}, "chunked with 32 results a thread: 16 at most"),
 ])
 def test_what_is_not_valid(change: dict[str, int], words: str) -> None:
     assert any(words in broken for broken in violations(SMALL, replace(TINY, **change), architecture("sm_90")))
@@ -211,32 +208,15 @@ def test_products_with_nothing_in_them_have_a_choice(arch: str, shape: tuple[int
         assert choose(Problem.contiguous(*shape), arch, 132, precision=precision).reason
 
 
-def test_sums_are_carried_where_cublas_cuts_k() -> None:
-    """A chain errs more than cuBLAS's short sums: "emulated" promises not to."""
-    problem = Problem.contiguous(32, 4000, 33)
-    kernel, plain, _ = candidates(problem, "sm_90", 132)[0]
-    assert kernel is SMALL and not small.carries(plain)
-    taken = choose(problem, "sm_90", 132)  # and so in IEEE products, which run the same kernel
-    assert taken.kernel is SMALL and small.carries(taken.config) and taken.config == small.carrying(plain)
-    assert choose(problem, "sm_90", 132, precision="emulated").config == taken.config
+def test_sums_of_a_long_k_are_chunked() -> None:
+    """In every tile that has registers for a second set of sums, whatever the problem."""
+    for k in (8, 32, 64, 200):
+        for tile in small.tiles(k):
+            assert tile.chunked == (k > 32 and tile.tm * tile.tn <= 16), tile.label()
 
 
-@pytest.mark.parametrize(("m", "n", "k", "count", "cut"), [
-    (64, 64, 64, 1000, False), (64, 64, 64, 2, False), (64, 64, 64, 1, True), (16, 16, 64, 5000, True),
-    (8, 64, 64, 200, True), (8, 64, 64, 500, False), (10, 10, 8, 5000, False), (512, 512, 512, 1, True),
-    (1024, 1024, 1024, 1, False), (64, 64, 32, 1, False), (128, 128, 128, 1, False), (64, 256, 192, 1, False),
-    (512, 512, 63, 1, False), (512, 511, 63, 1, True), (63, 2000, 63, 1, True), (63, 8192, 63, 1, False),
-    (512, 512, 33, 1, False), (16, 9000, 63, 1, False), (8, 20000, 33, 1, True),
-    (128, 128, 127, 1, True), (127, 127, 128, 1, True), (128, 128, 193, 1, True), (32, 512, 128, 1, True),
-])
-def test_where_cublas_cuts_k(m: int, n: int, k: int, count: int, cut: bool) -> None:
-    batch = Batch() if count == 1 else Batch((count,), (m * k,), (k * n,), (m * n,), (m * n,))
-    assert sliced(replace(Problem.contiguous(m, n, k), batch=batch)) is cut
-
-
-@pytest.mark.parametrize("tile", [replace(carrying, min_blocks=1) for c in TILES if c.bk >= 32
-                                  and (carrying := small.carrying(c))], ids=lambda c: c.label())
-def test_short_sums_err_less(tile: Config) -> None:
+@pytest.mark.parametrize("tile", [c for c in TILES if c.chunked and c.bk >= 32], ids=lambda c: c.label())
+def test_chunked_sums_err_less(tile: Config) -> None:
     draw = np.random.default_rng(1)
     a, b = draw.random((tile.bm, 64), "f4"), draw.random((64, tile.bn), "f4")
     exact = a.astype(float) @ b.astype(float)
@@ -266,8 +246,7 @@ def test_tiles_hardly_spill(layout: str, size: int) -> None:
     ta, tb = (letter == "T" for letter in layout)
     problem = Problem(size, size, size, size, size, size, trans_a=ta, trans_b=tb)
     tiles = [*small.tiles(size), *small.configurations(problem)]
-    carrying = [tile for one in tiles if (tile := small.carrying(one))] if layout == "TT" else []
-    found = in_parallel(lambda tile: compile_for(SMALL, tile, problem, "sm_90"), dict.fromkeys(tiles + carrying))
+    found = in_parallel(lambda tile: compile_for(SMALL, tile, problem, "sm_90"), dict.fromkeys(tiles))
     assert max(one.spill_bytes for one in found) <= 48
 
 

@@ -20,9 +20,8 @@ from peakgemm import dispatch, select, tuned
 from peakgemm.bench.suites import SUITES, cases
 from peakgemm.bench.timer import Comparison
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
-from peakgemm.kernels.library import RELAID, SPECIALISED
+from peakgemm.kernels.library import SPECIALISED
 from peakgemm.kernels.schemes import PRODUCTS
-from peakgemm.kernels.short_sums import shortened
 from peakgemm.kernels.small import SMALL
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
@@ -150,7 +149,6 @@ def test_candidates_have_sums_as_short_as_the_choice(shape: str) -> None:
     problem = cases(shape)[0].problem()[0]
     found = space.candidates(problem, "sm_90", 132, keep=1000)
     assert found[0].config == select.choose(problem, "sm_90", 132, precision="emulated").config
-    assert all(shortened(c.kernel, c.config, problem) == c.config for c in found)
     assert len({c[:2] for c in found}) == len(found) > 3
 
 
@@ -167,10 +165,8 @@ def test_compilations_are_shared_by_splits_and_shapes() -> None:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder and a folder of tables of this test's own."""
+    """A cache folder of this test's own."""
     monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(tuned, "TABLES", tmp_path / "tables")
-    (tmp_path / "tables").mkdir()
     monkeypatch.setattr(tuned, "_said", set())
     tuned.forget()
     yield tmp_path
@@ -213,17 +209,6 @@ def test_an_entry_goes_round(kept: Path) -> None:
     choice = select.choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name)  # no longer what it said before
     assert (choice.kernel, choice.config, choice.source) == (SPECIALISED, OTHER, "tuned")
     assert dispatch.choice_for(PROBLEM, GPU) is choice
-
-
-def test_one_b_for_the_batch_is_not_taken_for_many(kept: Path) -> None:
-    """Both have the same key, but only one B can be laid out anew."""
-    one = Problem(2048, 4096, 4096, 4096, 4096, 4096, trans_b=True,
-                  batch=Batch((3,), (2049 * 4096,), (0,), (1 << 23,), (1 << 23,)))
-    many = replace(one, batch=replace(one.batch, b=(1 << 24,)))
-    assert tuned.key(one) == tuned.key(many)
-    store.save(GPU.name, one, replace(outcome(True), winner=Candidate(RELAID, OTHER, 1.0)), "heuristic")
-    choices = [select.choose(p, GPU.arch, GPU.sm_count, GPU.name) for p in (one, many)]
-    assert [(choice.kernel, choice.source) for choice in choices] == [(RELAID, "tuned"), (SPECIALISED, "heuristic")]
 
 
 def test_a_default_that_stays_is_remembered_and_not_imposed(kept: Path) -> None:
@@ -278,64 +263,6 @@ def test_a_folder_that_others_may_write_to_is_refused(kept: Path) -> None:
     with pytest.raises(InvalidValue, match="chmod go-w"):
         store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
     assert list(folder.iterdir()) == []
-
-
-def test_tables(kept: Path) -> None:
-    table = kept / "tables" / "nvidia-h100-80gb-hbm3.json"
-    other = replace(PROBLEM, k=60, lda=60)
-    store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
-    store.save(GPU.name, other, outcome(False), "heuristic")
-    assert store.export(GPU, table) == (1, 1)
-    (kept / "cache" / "tuned" / "nvidia-h100-80gb-hbm3" / f"{tuned.key(PROBLEM)}.json").unlink()
-    tuned.forget()
-    assert tuned.lookup(PROBLEM, GPU.name) == ("specialised", OTHER, "table")
-    assert tuned.lookup(other, GPU.name) is None
-    # A later search adds to the table; the user's entry goes before it.
-    third = replace(OTHER, raster=2)
-    store.save(GPU.name, other, outcome(True, third), "heuristic")
-    assert store.export(GPU, table) == (1, 2)
-    store.save(GPU.name, PROBLEM, outcome(True, third), "table")
-    assert tuned.lookup(PROBLEM, GPU.name) == ("specialised", third, "tuned")
-    # Where the user's search found the table's choice best, the table stays.
-    store.save(GPU.name, PROBLEM, outcome(False), "table")
-    assert tuned.lookup(PROBLEM, GPU.name) == ("specialised", OTHER, "table")
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"schema": 1, "entries": {"x": {}}}',
-                                  '{"schema": 1, "entries": []}'])
-def test_a_damaged_table(kept: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
-    table = kept / "tables" / "nvidia-h100-80gb-hbm3.json"
-    table.write_text(text)
-    with caplog.at_level(logging.WARNING, "peakgemm"):
-        assert tuned.lookup(PROBLEM, GPU.name) is tuned.lookup(replace(PROBLEM, k=60, lda=60), GPU.name) is None
-    assert len(caplog.records) == 1 and "is damaged and ignored" in caplog.text
-    with pytest.raises(InvalidValue, match="is no table of tuning entries"):
-        store.export(GPU, table)
-    assert table.read_text() == text
-
-
-def test_a_table_of_another_gpu_is_not_written_over(kept: Path) -> None:
-    table = kept / "table.json"
-    store.export(replace(GPU, name="NVIDIA H200"), table)
-    with pytest.raises(InvalidValue, match="is the table of NVIDIA H200, not one of NVIDIA H100"):
-        store.export(GPU, table)
-
-
-def unusable(table: dict[str, Any]) -> list[str]:
-    """Entries whose configuration is not valid on the table's architecture."""
-    return [key for key, found in table["entries"].items()
-            if not is_valid(tuned.kernel_named(found["kernel"]), tuned.checked(found)["config"],
-                            architecture(table["arch"]))]
-
-
-def test_tables_are_usable_where_they_were_made(kept: Path) -> None:
-    store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
-    store.save(GPU.name, replace(PROBLEM, k=60, lda=60), outcome(True, replace(OTHER, stages=40)), "heuristic")
-    store.export(GPU, kept / "table.json")
-    assert unusable(json.loads((kept / "table.json").read_text())) == ["NN-96x80x60-b1-v44"]
-    for path in (Path(tuned.__file__).parent / "tables").glob("*.json"):
-        data = json.loads(path.read_text())
-        assert (data["schema"], tuned.slug(data["device"]), unusable(data)) == (tuned.SCHEMA, path.stem, [])
 
 
 def times(config: Config, default: Config) -> float:
@@ -398,10 +325,10 @@ def test_best(gpu: Path, problem: Problem) -> None:
 @pytest.mark.parametrize(("tensor", "ieee", "wins"), [(4, 8, "fp16x3"), (8, 4, "specialised")])
 def test_best_emulated(gpu: Path, monkeypatch: pytest.MonkeyPatch, tensor: int, ieee: int, wins: str) -> None:
     """The faster of two that keep the promise; nothing is searched or kept. Raster 4 is fast: see `times`."""
-    kernel, accurate = PRODUCTS["fp16x3"], Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128, variant=16)
+    kernel, plain = PRODUCTS["fp16x3"], Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128)
     chosen = Choice(kernel, replace(kernel.default, raster=tensor), "heuristic", "")
-    monkeypatch.setattr(search, "choose", lambda *args: chosen)
-    monkeypatch.setattr(search, "accurate", lambda *args: Choice(SPECIALISED, replace(accurate, raster=ieee), "", ""))
+    other = Choice(SPECIALISED, replace(plain, raster=ieee), "", "")
+    monkeypatch.setattr(search, "choose", lambda *args: chosen if args[4:] == ("emulated",) else other)
     monkeypatch.setattr(search, "bound_for", lambda problem, gpu, each: search.bind(each.kernel, each.config,
                                                                                              problem, gpu))
     found, config = search.best(PROBLEM, GPU, "emulated")
@@ -477,14 +404,6 @@ def test_a_shape_that_fails_does_not_end_the_run(gpu: Path, run: Any, monkeypatc
     monkeypatch.setattr(search, "tune", failing)
     code, out, err = run("tune", "--shape", "16x16x16,32x32x32")
     assert code == 1 and "Failed: 16x16x16: RuntimeError: out of memory" in err and "32x32x32: " in out
-
-
-def test_export(gpu: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = gpu / "tables" / "nvidia-h100-80gb-hbm3.json"
-    assert run("tune", "--shape", "64x64x64,32x32x32", "--export", str(table))[0] == 0
-    assert set(json.loads(table.read_text())["entries"]) == {"NN-64x64x64-b1-v44", "NN-32x32x32-b1-v44"}
-    code, out, _ = run("tune", "--export", str(table))
-    assert code == 0 and "2 entries, 2 of them from here" in out
 
 
 def test_a_gpu_without_torch_or_cupy(gpu: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

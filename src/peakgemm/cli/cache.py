@@ -58,7 +58,7 @@ def warm(
 def _jobs(arch: str, shape: str | None) -> Sequence[tuple[str, Callable[[], Compiled]]]:
     """What to compile, with a label each."""
     from .. import select
-    from ..kernels.library import FAMILIES, compilations, parts
+    from ..kernels.library import FAMILIES, compilations
 
     if shape is None:
         return select.warm_set(arch)
@@ -68,10 +68,9 @@ def _jobs(arch: str, shape: str | None) -> Sequence[tuple[str, Callable[[], Comp
     for m, n, k in parse.shapes(None, shape, 0):
         problem = Problem.contiguous(m, n, k)
         choice = select.choose(problem, arch, sms, name)
-        for part in parts(choice.kernel, choice.config, problem):
-            plan = FAMILIES[part.kernel].schedule(part.config, part.problem, sms)
-            found += [(f"{part.kernel.name} {part.config.label()}: {what}", job) for what, job in compilations(
-                part.kernel, part.config, part.problem, arch, plan).items()]
+        plan = FAMILIES[choice.kernel].schedule(choice.config, problem, sms)
+        found += [(f"{choice.kernel.name} {choice.config.label()}: {what}", job) for what, job in compilations(
+            choice.kernel, choice.config, problem, arch, plan).items()]
     return found
 
 

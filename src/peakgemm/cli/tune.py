@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,11 +33,10 @@ def command(
     keep: Annotated[int, typer.Option(min=1, max=1000, help="Candidates a shape, the model's best.")] = KEEP,
     again: Annotated[bool, typer.Option("--again", help="Shapes that are tuned already, too.")] = False,
     arch: Annotated[str | None, typer.Option(help="With --dry-run: for sm_NN.  [the GPU's, else sm_90]")] = None,
-    export: Annotated[Path | None, typer.Option(help="Write this GPU's entries as a table, into one if there.")] = None,
 ) -> None:
     """Search the tile space for each shape; keep what beats the default."""
     cases = distinct(groups(suite, shape))
-    if not cases and export is None:
+    if not cases:
         raise InvalidValue(f"nothing to tune: give --suite (all, {', '.join(NAMES)}) or --shape MxNxK[:layout]")
     if arch and not dry_run:
         raise InvalidValue("--arch goes with --dry-run: a search times on the GPU at hand; leave it out")
@@ -50,11 +48,8 @@ def command(
     gpu = device.require()
     left = [case for case in cases if again or tuned.entry(gpu.name, tuned.key(case.problem()[0])) is None]
     if len(left) < len(cases):
-        out.print(f"{len(cases) - len(left)} of {len(cases)} shapes are tuned already; --again does them anew.")
+        out.print(f"{len(cases) - len(left)} of {len(cases)} shapes are tuned already; --again tunes them again.")
     failed = _tune(left, gpu, seconds, keep) if left else 0
-    if export is not None:
-        own, entries = store.export(gpu, export)
-        out.print(f"{export}: {entries} entries, {own} of them from here", markup=False, soft_wrap=True)
     if failed:
         raise typer.Exit(1)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 from ..problem import Config, Problem
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
-from . import anew, even_share, relay
-from .library import FAMILIES, compilations, parts
-from .registry import FLOAT, Kernel
+from . import even_share, repack
+from .library import FAMILIES, compilations
+from .registry import Kernel
 from .validity import require
 
 _FILLS_AN_SM = 64 * 64  # results of a tile, beside which there is little room
@@ -21,27 +20,22 @@ class Bound:
 
     Attributes:
         kernel, config, problem: what was bound.
-        workspace_bytes: device memory that `launch` needs for partial sums and operands laid out anew; 0 mostly.
+        workspace_bytes: device memory that `launch` needs for partial sums and repacked operands; 0 mostly.
     """
 
-    __slots__ = ("_first", "_product", "_reduce", "_relay", "_rest", "_sums", "config", "kernel", "problem",
-                 "workspace_bytes")
+    __slots__ = ("_first", "_product", "_reduce", "_sums", "config", "kernel", "problem", "workspace_bytes")
 
     def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> None:
         self.kernel, self.config, self.problem = kernel, config, problem
         require(kernel, config, gpu.limits, problem)
-        main, *rest = parts(kernel, config, problem)
-        config, problem = main.config, main.problem
         family = FAMILIES[kernel]
         plan = family.schedule(config, problem, gpu.sm_count)
         self.workspace_bytes = plan.workspace_bytes
         # Of the launchers the bound methods: through the objects each call would take 0.13 us more.
         self._product: even_share.Enqueue | None = None
         self._reduce: even_share.Enqueue | None = None
-        self._relay: even_share.Enqueue | None = None
         self._first: even_share.Enqueue | None = None
         self._sums = plan.sums
-        self._rest: list[tuple[Callable[[int, int, int, int, int, int], None], int, int, int]] = []
         if plan.blocks == 0:
             return
         label = f"{kernel.name} {config.label()} {problem.layout}"
@@ -61,17 +55,9 @@ class Bound:
             self._reduce = even_share.launches(
                 compiled["reduce"], label, gpu, plan.arguments, 0, plan.reduce_blocks, family.reduce_threads(config),
                 even=waves or (config.min_blocks == 1 and config.bm * config.bn >= _FILLS_AN_SM))
-        if "relay" in compiled:
-            first = relay.relay(problem)
-            self._relay = even_share.launches(compiled["relay"], label, gpu, first.arguments, 0, first.blocks,
-                                              relay.THREADS, even=False)
         if "first" in compiled:
             self._first = even_share.launches(compiled["first"], label, gpu, plan.arguments + plan.more, 0,
-                                              plan.first_blocks, 32 * anew.FIRST_WARPS, even=False)
-        for part in rest:
-            below = Bound(part.kernel, part.config, part.problem, gpu)
-            self._rest.append((below.launch, FLOAT * part.a, FLOAT * part.c, FLOAT * part.c0))
-            self.workspace_bytes = max(self.workspace_bytes, below.workspace_bytes)
+                                              plan.first_blocks, 32 * repack.FIRST_WARPS, even=False)
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         """Enqueue ``C = alpha op(A) op(B) + beta C0`` on ``stream`` (a ``CUstream`` as an integer) and return.
@@ -83,17 +69,12 @@ class Bound:
             LaunchFailed: the driver's refusal, with kernel, configuration, grid and shared memory.
         """
         if self._product is not None:
-            right, sums = b, workspace + self._sums
-            if self._relay is not None:
-                self._relay(a, b, c0, c, workspace, stream)
-                right = workspace
+            sums = workspace + self._sums
             if self._first is not None:
                 self._first(a, b, c0, c, workspace, stream)
-            self._product(a, right, c0, c, workspace if self._first is not None else sums, stream)
+            self._product(a, b, c0, c, workspace if self._first is not None else sums, stream)
             if self._reduce is not None:
-                self._reduce(a, right, c0, c, sums, stream)
-            for below, from_a, from_c, from_c0 in self._rest:
-                below(a + from_a, b, c + from_c, c0 + from_c0, workspace, stream)
+                self._reduce(a, b, c0, c, sums, stream)
 
 
 @lru_cache(maxsize=1024)

@@ -13,13 +13,13 @@ from ..runtime import source
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, Kind, compile_source
 from ..runtime.tensor_map import Box
-from . import anew, relay, rest, shipped, skinny, small, wide
+from . import repack, shipped, skinny, small, wide
 from .registry import FLOAT, Kernel
-from .schedule import ONCE, Schedule, gathered
+from .schedule import Schedule, cluster_split
 from .schedule import schedule as tiled_schedule
 from .skinny import SKINNY
 from .small import SMALL
-from .validity import ends_together, require
+from .validity import reduces_together, require
 from .wide import WIDE
 from .widths import widths
 
@@ -27,8 +27,8 @@ from .widths import widths
 def _ring(c: Config) -> int:
     """Bytes of the stages (rows padded by four words, as K-contiguous operands have them), epilogue, slices' sums."""
     stages = c.stages * c.bk * (c.bm + 4 + c.bn + 4)
-    if ends_together(c):
-        given = c.bm * c.bn if gathered(c) else 0
+    if reduces_together(c):
+        given = c.bm * c.bn if cluster_split(c) else 0
         return (stages + c.slices * c.tm * c.tn * (c.threads // 32 * 40 + 2) + given) * FLOAT
     return (stages + c.threads * c.slices * (c.tn + 1) + (c.slices - 1) * c.bm * c.bn) * FLOAT
 
@@ -37,13 +37,8 @@ SPECIALISED = Kernel(
     -1, "specialised", "warps that copy and warps that compute, on a ring of mbarriers; persistent, stream-K",
     Config(128, 256, 16, 8, 16, stages=6, fragments=2, raster=8, producers=128, registers=232), "specialised",
     _ring, dynamic=True, cp_async=True, folder="ffma",
-    tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "variant", "split",
-                     "cluster"}),
-)
-RELAID = Kernel(
-    -1, relay.KERNEL, "as specialised, after a pass that lays B out anew, so that it is copied sixteen bytes at a time",
-    SPECIALISED.default, SPECIALISED.shape, _ring, dynamic=True, cp_async=True, folder="ffma",
-    source_name=SPECIALISED.name, tunes=SPECIALISED.tunes,
+    tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "split", "cluster",
+                     "ffma_order", "a_first", "chunked", "one_tile", "copy_groups"}),
 )
 STAGED = Kernel(
     -1, "staged", "the next tile waits in registers; for GPUs without cp.async",
@@ -75,7 +70,6 @@ class Family:
         reduce_entry: its name.
         reduce_macros: what it is compiled with.
         reduce_threads: in a block of it.
-        relays: whether B is laid out anew first, at the start of the workspace (kernels/relay.py).
         boxes: what the copy engine moves; none where threads copy.
         lives_on_l1: whether operands come by way of L1, which has what shared memory leaves of an SM's 256 KB.
     """
@@ -86,7 +80,6 @@ class Family:
     reduce_entry: str
     reduce_macros: Callable[[Config, Problem], dict[str, int]]
     reduce_threads: Callable[[Config], int]
-    relays: bool = False
     boxes: Callable[[Config, Problem], tuple[Box, ...]] = lambda config, problem: ()
     lives_on_l1: bool = False
 
@@ -109,12 +102,8 @@ def copied_by_words(problem: Problem) -> bool:
 
 def _bare_tile(config: Config, problem: Problem, shifted: int = 1) -> dict[str, int]:
     """Of the config only how C is cut; ``shifted``: what columns tiles at its edge begin at (common/edge.cuh)."""
-    tile = replace(config, stages=2, registers=0, producers=0, min_blocks=1, slices=1, variant=0, cluster=1)
+    tile = Config(config.bm, config.bn, config.bk, config.tm, config.tn, stages=2, raster=config.raster)
     return tile.macros() | {"SHIFTED": shifted}
-
-
-def _relaid_layouts_and_widths(problem: Problem) -> dict[str, int]:
-    return _layouts_and_widths(relay.relaid(problem)) | {"WIDTH_B": 4}  # whatever N: rows end with zeros
 
 
 _TILED = Family(_layouts_and_widths, tiled_schedule, source.KERNELS / "ffma" / "reduce.cu", "ffma_reduce",
@@ -122,42 +111,14 @@ _TILED = Family(_layouts_and_widths, tiled_schedule, source.KERNELS / "ffma" / "
 _SKINNY = Family(skinny.specialisation, skinny.schedule, skinny.REDUCE, "ffma_skinny_reduce", skinny.reduce_macros,
                  lambda config: skinny.REDUCE_THREADS, lives_on_l1=True)
 _SMALL = replace(_TILED, specialisation=small.specialisation, schedule=small.schedule)
-_RELAID = replace(_TILED, specialisation=_relaid_layouts_and_widths, schedule=relay.schedule, relays=True,
-                  reduce_macros=partial(_bare_tile, shifted=4))
 _WIDE = replace(_TILED, specialisation=lambda problem: {}, schedule=wide.schedule, boxes=wide.boxes,
                 reduce_macros=partial(_bare_tile, shifted=0))
-FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, RELAID: _RELAID, WIDE: _WIDE, STAGED: _TILED, SKINNY: _SKINNY,
-                                  SMALL: _SMALL}
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One of the products that a product is launched as: its rows begin so many elements behind the whole's ``a``,
-    ``c``, and ``c0``, the matrix that beta scales."""
-
-    kernel: Kernel
-    config: Config
-    problem: Problem
-    a: int = 0
-    c: int = 0
-    c0: int = 0
-
-
-def parts(kernel: Kernel, config: Config, problem: Problem) -> tuple[Part, ...]:
-    """The products that ``problem`` is launched as, in their order: itself, or all rows but `Config.rest`, and these.
-
-    They may have the same memory for a workspace, since each kernel waits for the end of the one before it.
-    """
-    if not config.rest:
-        return (Part(kernel, config, problem),)
-    return (Part(kernel, replace(config, rest=0), rest.above(config, problem)),
-            Part(SPECIALISED, rest.tile(config), rest.below(config, problem), *rest.offsets(config, problem)))
+FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, WIDE: _WIDE, STAGED: _TILED, SKINNY: _SKINNY, SMALL: _SMALL}
 
 
 def workspace_bytes(kernel: Kernel, config: Config, problem: Problem, sm_count: int) -> int:
     """Device memory that the launches for ``problem`` need beside the operands."""
-    return max(FAMILIES[part.kernel].schedule(part.config, part.problem, sm_count).workspace_bytes
-               for part in parts(kernel, config, problem))
+    return FAMILIES[kernel].schedule(config, problem, sm_count).workspace_bytes
 
 
 def target(config: Config, arch: str) -> str:
@@ -189,10 +150,9 @@ class Recipe:
 def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
     """What ``kernel`` is compiled from for ``config`` and what its family's specialisation takes from ``problem``."""
     macros = config.macros()
-    if kernel is SPECIALISED and gathered(config):  # by how many blocks, the launch says
-        macros |= {"CLUSTER": 1, "GATHERED": 1}
-    elif kernel is SPECIALISED and config.variant & ONCE and config.split > 1:
-        macros["PARTS"] = 1
+    if kernel is SPECIALISED:  # by how many blocks of a cluster, the launch says
+        macros |= {"CLUSTER": 1, "CLUSTER_SPLIT_K": int(cluster_split(config)),
+                   "SPLIT_K": int(config.one_tile and config.split > 1)}
     return Recipe(kernel.source, kernel.entry, target(config, arch), macros | FAMILIES[kernel].specialisation(problem),
                   kernel.path.name)
 
@@ -204,14 +164,9 @@ def reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -
                   family.reduce_macros(config, problem), family.reduce.name)
 
 
-def relay_recipe(problem: Problem, arch: str) -> Recipe:
-    """What the kernel that lays B of ``problem`` out anew is compiled from."""
-    return Recipe(_text(relay.SOURCE), relay.ENTRY, architecture(arch).name, relay.macros(problem), relay.SOURCE.name)
-
-
 def first_recipe(arch: str) -> Recipe:
-    """What the kernel that lays out the first chunk of K is compiled from."""
-    return Recipe(_text(anew.FIRST), anew.FIRST_ENTRY, architecture(arch).name, anew.macros(), anew.FIRST.name)
+    """What the kernel that repacks the first chunk of K is compiled from."""
+    return Recipe(_text(repack.FIRST), repack.FIRST_ENTRY, architecture(arch).name, repack.macros(), repack.FIRST.name)
 
 
 @cache
@@ -235,22 +190,14 @@ def compile_reduce(kernel: Kernel, config: Config, problem: Problem, arch: str, 
     return reduce_recipe(kernel, config, problem, arch).make(kind)
 
 
-def compile_relay(problem: Problem, arch: str, kind: Kind = "cubin") -> Compiled:
-    """Compile the kernel that lays B of ``problem`` out anew, or take the shipped cubin."""
-    return relay_recipe(problem, arch).make(kind)
-
-
 def compilations(kernel: Kernel, config: Config, problem: Problem, arch: str,
                  plan: Schedule) -> dict[str, Callable[[], Compiled]]:
-    """What compiles the kernels of the launch ``plan``: ``product``, and as it needs them ``reduce``, ``relay`` and
-    ``first``."""
+    """What compiles the kernels of the launch ``plan``: ``product``, and as it needs them ``reduce`` and ``first``."""
     found: dict[str, Callable[[], Compiled]] = {}
     if plan.blocks:
         found["product"] = partial(compile_for, kernel, config, problem, arch)
     if plan.reduce_blocks:
         found["reduce"] = partial(compile_reduce, kernel, config, problem, arch)
-    if plan.blocks and FAMILIES[kernel].relays and relay.relay(problem).blocks:
-        found["relay"] = partial(compile_relay, problem, arch)
     if plan.first_blocks:
         found["first"] = partial(first_recipe(arch).make, "cubin")
     return found

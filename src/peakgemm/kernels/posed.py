@@ -6,11 +6,9 @@ from functools import lru_cache
 
 from ..problem import Config, Problem
 
-TURNED = 4  # of a configuration's variant
-
 _turned = lru_cache(maxsize=16)(Problem.turned)  # a model asks for each of its candidates
 
 
 def posed(config: Config, problem: Problem) -> Problem:
     """The problem as a kernel with ``config`` sees it."""
-    return _turned(problem) if config.variant & TURNED else problem
+    return _turned(problem) if config.trans_c else problem

@@ -89,7 +89,7 @@ class Kernel:
     @property
     def wgmma(self) -> bool:
         """Whether it multiplies on the tensor cores of sm_90."""
-        return self.shape in ("wgmma", "split tile", "fused", "streamed", "small blocks")
+        return self.shape in ("wgmma", "split tile", "fused", "streamed")
 
     @property
     def tensor_copies(self) -> bool:

@@ -19,12 +19,6 @@ from .registry import FLOAT
 
 # struct Gemm of common/gemm.cuh: 17 long long, 6 int, 2 float, 5 int, 7 pairs of unsigned.
 _GEMM = Struct("<17q6i2f5i14I4x")
-# Bits of a configuration's variant: the order of FFMAs and loads; sums are carried over every 16 or 32 k-steps
-# (ffma/specialised.cu) or 8 (ffma/small.cu), or, with the bit below, several, where a thread has 4 x 4 results, or 4 x
-# 8 in four slices; a block has one tile; and the teams of copying warps, by their logarithm.
-WALK = 7
-SEVERAL, CARRY, ONCE, TEAMS = 8, 16, 32, 64
-SHORT = CARRY | SEVERAL  # several sums
 _FEW = 8  # results of thread tiles for each SM: with fewer, a thread of the second kernel takes one, else four
 
 
@@ -34,9 +28,9 @@ class Schedule:
 
     ``whole`` tiles are computed by one block, or one cluster, each; the k-steps of ``shared`` tiles are dealt to
     ``parts`` ranges. ``workspace_bytes`` holds their partial sums, from byte ``sums`` on. ``arguments`` is the kernels'
-    struct, ``more`` what the first one's has behind that. A kernel before it takes that, too, and lays out the first
-    chunk of K (anew.py) in ``first_blocks``. ``cluster`` blocks of the first kernel form a cluster where it leaves that
-    to the launch.
+    struct, ``more`` what the first one's has behind that. A kernel before it takes that, too, and repacks the first
+    chunk of K (repack.py) in ``first_blocks``. ``cluster`` blocks of the first kernel form a cluster where it leaves
+    that to the launch.
     """
 
     blocks: int
@@ -52,15 +46,10 @@ class Schedule:
     cluster: int = 1
 
 
-def teams(config: Config) -> int:
-    """Teams of copying warps that take the tiles of K in turn."""
-    return 1 << config.variant // TEAMS
-
-
-def gathered(config: Config) -> bool:
-    """Whether the blocks of a cluster have one part each of a small tile's K and add up for each other
-    (common/gather.cuh)."""
-    return config.cluster > 1 and bool(config.variant & ONCE)
+def cluster_split(config: Config) -> bool:
+    """Whether the blocks of a cluster have a part each of a small tile's K, and add up for each other
+    (common/cluster_split_k.cuh)."""
+    return config.cluster > 1 and config.one_tile
 
 
 @cache
@@ -82,7 +71,7 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     down, across = -(-p.m // config.bm), -(-p.n // config.bn)
     tiles = down * across * p.batch.count
     parts = shared = 0
-    if config.cluster > 1 or config.variant & ONCE:  # a block, or a cluster, has one tile, or one part of it
+    if config.one_tile:  # a block, or a cluster, has one tile, or one part of it
         slots = tiles * max(1, min(config.split, steps))
     if config.split > 1 and steps > 1:
         shared, parts = tiles, tiles * min(config.split, steps)
@@ -105,7 +94,7 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         whole=whole, shared=shared, parts=parts,
         workspace_bytes=parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
         arguments=arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster)),
-        cluster=config.cluster if gathered(config) else 1,
+        cluster=config.cluster,
     )
 
 

@@ -17,7 +17,7 @@ from ..problem import Config, Problem
 from ..runtime.architectures import Architecture, architecture
 from .launch_shape import MAX_BLOCKS
 from .library import Recipe
-from .posed import TURNED, posed
+from .posed import posed
 from .registry import Kernel
 from .schedule import arguments, cut, schedule
 from .widths import widths
@@ -78,7 +78,8 @@ def _product(scheme: Scheme) -> Kernel:
                registers=232),
         "wgmma", lambda config: _ring(config, scheme), dynamic=True, folder="tensor", source_name="product",
         defines={"SCHEME": scheme.code},
-        tunes=frozenset({"bm", "tm", "stages", "raster", "producers", "registers", "variant", "cluster", "split"}))
+        tunes=frozenset({"bm", "tm", "stages", "raster", "producers", "registers", "accumulations", "cluster",
+                         "split"}))
 
 
 def _older(scheme: Scheme) -> Kernel:
@@ -104,8 +105,8 @@ def half_as_high(scheme: Scheme) -> Config:
 
 def _streamed_ring(c: Config) -> int:
     """Bytes of the stages, the scales and summaries, and what an IEEE half tile needs for each 64 rows."""
-    of_a = 4 * c.bm * (c.stages * 68 if c.bm == ROWS else 2 * 64)
-    return of_a + c.stages * 4 * c.bn * 64 + (c.stages + 1) * (c.bn * 4 + 32) + c.bm // 64 * _ieee_bytes() // 2
+    return (4 * c.bm * c.stages * 68 + c.stages * 4 * c.bn * 64 + (c.stages + 1) * (c.bn * 4 + 32)
+            + c.bm // 64 * _ieee_bytes() // 2)
 
 
 # A split in the registers of the threads that multiply; B goes through a split pass, or
@@ -114,42 +115,14 @@ STREAMED = Kernel(
     Config(128, 128, SCHEMES["fp16x3"].chunk, 8, 8, stages=3, raster=16, producers=128, registers=232), "streamed",
     _streamed_ring,
     dynamic=True, folder="tensor", source_name="streamed", defines={"SCHEME": SCHEMES["fp16x3"].code, "SPLIT_B": 0},
-    tunes=frozenset({"bm", "tm", "bn", "tn", "stages", "raster", "registers", "variant", "split"}))
+    tunes=frozenset({"bn", "tn", "stages", "raster", "registers", "accumulations", "trans_c", "split"}))
 
 # is split on the way: one kernel, for products that a split pass of their own would hold up.
 FUSED = Kernel(
     -1, "fp16x3", "both operands split on the way to the tensor cores, in one kernel",
     replace(STREAMED.default, bn=64, tn=4, stages=4, producers=256, registers=168), "fused", STREAMED.shared_bytes,
     dynamic=True, folder="tensor", source_name="streamed", defines={"SCHEME": SCHEMES["fp16x3"].code, "SPLIT_B": 1},
-    tunes=frozenset({"stages", "raster", "producers", "registers", "variant", "split"}))
-
-
-def _small_ring(c: Config) -> int:
-    """Bytes of the planes of a chunk of B and the stages (lines that start anywhere have four words more); or of what
-    is staged of results, or an IEEE half tile needs for each 64 rows."""
-    operands = c.bk * (c.bm + c.bn) + 4 * (max(c.bm, c.bk) + max(c.bn, c.bk))
-    return max(4 * (2 * c.bk * c.bn + c.stages * operands), 4 * c.bn * (c.bm + 8), 4 * c.bm * (c.bn + 8),
-               c.bm // (ROWS // 2) * _ieee_bytes() // 2)
-
-
-# is split by TF32, in small blocks: for products that are over before large tiles have begun to overlap anything.
-SMALL_BLOCKS = Kernel(
-    -1, "tf32x3", "small blocks, several an SM, that split what they multiply",
-    Config(64, 64, SCHEMES["tf32x3"].chunk, 8, 4, stages=3, raster=8, min_blocks=3, producers=32), "small blocks",
-    _small_ring, dynamic=True, cp_async=True, folder="tensor", source_name="small_blocks",
-    defines={"SCHEME": SCHEMES["tf32x3"].code},
-    tunes=frozenset({"bn", "tn", "stages", "raster", "min_blocks", "variant", "split"}))
-
-
-@cache
-def small_blocks(columns: int) -> Config:
-    """The configuration of `SMALL_BLOCKS` for tiles of 16, 32 or 64 columns."""
-    return replace(SMALL_BLOCKS.default, bn=columns, tn=columns // 16)
-
-
-def carried(columns: int, variant: int) -> int:
-    """How often sums are carried over in `SMALL_BLOCKS` where ``variant`` is asked for: as often as costs nothing."""
-    return variant or TWICE if columns < 64 else variant
+    tunes=frozenset({"stages", "raster", "producers", "registers", "accumulations", "trans_c", "split"}))
 
 
 @cache
@@ -160,20 +133,9 @@ def streamed(columns: int) -> Config:
     return replace(STREAMED.default, bn=columns, tn=columns // 16, stages=4, registers=200)
 
 
-@cache
-def tall() -> Config:
-    """The configuration of `STREAMED` for tiles of 192 rows, of three warpgroups, where the operand that they split has
-    contiguous K in rows that start at 16 bytes."""
-    return replace(STREAMED.default, bm=192, registers=160)
-
-
-# Variants of the kernels, beside TURNED: how often a chunk's products of first planes are added up.
-TWICE, FOUR_TIMES = 1, 2
-
-
 def scheme_of(kernel: Kernel) -> Scheme | None:
     """The scheme of a tensor-core kernel; None: it is an FFMA kernel."""
-    if kernel in (FUSED, STREAMED, SMALL_BLOCKS):
+    if kernel in (FUSED, STREAMED):
         return SCHEMES[kernel.name]
     return SCHEMES[kernel.name] if kernel in (PRODUCTS.get(kernel.name), OLDER.get(kernel.name)) else None
 
@@ -244,12 +206,12 @@ class Emulation:
 def split_before(kernel: Kernel, config: Config) -> str:
     """The operands, of ``"ab"``, that ``kernel`` reads as panels."""
     panels = _panels(kernel)
-    return "a" if panels == "b" and config.variant & TURNED else panels
+    return "a" if panels == "b" and config.trans_c else panels
 
 
 def _panels(kernel: Kernel) -> str:
     """The same of the problem as the kernel sees it."""
-    return "" if kernel in (FUSED, SMALL_BLOCKS) else "b" if kernel == STREAMED else "ab"
+    return "" if kernel == FUSED else "b" if kernel == STREAMED else "ab"
 
 
 def emulation(kernel: Kernel, config: Config, problem: Problem, sm_count: int, ready_a: int = 0,
@@ -279,9 +241,8 @@ def emulation(kernel: Kernel, config: Config, problem: Problem, sm_count: int, r
     clusters = sm_count // config.cluster
     blocks, partial, reduce_blocks = min(tiles, clusters) * config.cluster, 0, 0
     gemm = arguments(p, tiles, 0, 0, 0, cut(down, across, config.raster))
-    if config.split != 1 or kernel == SMALL_BLOCKS:  # whose blocks have one tile each, or one range of its k-steps
-        shared = (schedule(config, p, sm_count) if kernel != SMALL_BLOCKS else
-                  schedule(replace(config, min_blocks=1), p, tiles * config.split))
+    if config.split != 1:
+        shared = schedule(config, p, sm_count)
         blocks, gemm, partial = shared.blocks, shared.arguments, shared.workspace_bytes
         reduce_blocks = shared.shared * (config.bm * config.bn // (4 * REDUCE_THREADS))
     meet = a.bytes + b.bytes > _L2_BYTES and tiles >= 2 * clusters
@@ -311,16 +272,16 @@ def product_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) 
     before."""
     macros = config.macros() | dict(kernel.defines)
     a, b = widths(problem)
-    if kernel in (FUSED, STREAMED, SMALL_BLOCKS):
+    if kernel in (FUSED, STREAMED):
         macros |= {"TRANS_A": int(problem.trans_a), "WIDTH_A": a}
-    if kernel in (FUSED, SMALL_BLOCKS):  # the fused kernel reads B's rows by words where its columns are contiguous
-        macros |= {"TRANS_B": int(problem.trans_b), "WIDTH_B": b if problem.trans_b or kernel == SMALL_BLOCKS else 1}
+    if kernel == FUSED:  # which reads B's rows by words where its columns are contiguous
+        macros |= {"TRANS_B": int(problem.trans_b), "WIDTH_B": b if problem.trans_b else 1}
     return Recipe(kernel.source, kernel.entry, target(arch), macros, kernel.path.name)
 
 
 def reduce_recipe(scheme: Scheme, config: Config, arch: str) -> Recipe:
     """What the kernel is compiled from that adds up what blocks have left of tiles whose K they shared."""
-    macros = replace(config, stages=2, registers=0, producers=0, variant=config.variant & TURNED).macros()
+    macros = replace(config, stages=2, registers=0, producers=0, accumulations=1).macros()
     return Recipe(_REDUCE.source, _REDUCE.entry, target(arch), macros | {"SCHEME": scheme.code}, _REDUCE.path.name)
 
 

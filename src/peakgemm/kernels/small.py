@@ -17,7 +17,7 @@ from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 from .launch_shape import MAX_BLOCKS
 from .registry import FLOAT, Kernel
-from .schedule import CARRY, Schedule, arguments, cut
+from .schedule import Schedule, arguments, cut
 from .widths import widest, width
 
 SHORT_K = 64    # a block asks for all of it at once,
@@ -40,7 +40,7 @@ def _shared(c: Config) -> int:
 SMALL = Kernel(
     -1, "small", "a tile a team of threads, 64 k-steps of its operands asked for at once; many blocks an SM",
     Config(32, 32, 32, 4, 4, slices=2, min_blocks=8), "small", _shared, dynamic=True, cp_async=True, folder="ffma",
-    tunes=frozenset({"min_blocks", "slices", "stages", "variant"}),
+    tunes=frozenset({"min_blocks", "slices", "stages", "chunked"}),
 )
 # Tile and thread tile -> blocks an SM, of 128 threads or more (with more blocks, registers spill), and how much longer
 # its instructions take than the model counts: with up to 32 k-steps, with more of them all at once, in halves. Fitted,
@@ -48,13 +48,10 @@ SMALL = Kernel(
 # (docs/experiments.md); None: never the fastest.
 _TILES: dict[tuple[int, int, int, int], tuple[int, float, float | None, float | None]] = {
     (8, 8, 2, 2): (10, 1.056, 1.212, 1.547), (16, 16, 4, 4): (8, 1.080, 1.245, 1.158),
-    (32, 32, 4, 4): (8, 0.999, 1.066, 0.981), (32, 32, 8, 4): (7, 1.068, None, 0.971),
-    (64, 64, 8, 4): (7, 0.988, None, 0.910), (64, 64, 4, 4): (4, 0.976, 0.974, None),
+    (32, 32, 4, 4): (8, 0.999, 1.066, 0.981), (64, 64, 8, 4): (7, 0.988, None, 0.910),
     (64, 32, 4, 4): (8, 0.996, 1.045, 0.958), (32, 64, 4, 4): (8, 1.024, 1.078, 1.005),
-    (64, 16, 4, 4): (8, 1.064, 1.183, 1.065), (16, 64, 4, 4): (8, 1.092, 1.127, 1.013),
-    (128, 8, 4, 4): (8, 1.155, 1.047, 1.217), (8, 128, 4, 4): (8, 1.148, 1.174, 1.360),
-    (128, 16, 8, 4): (7, 1.200, None, 1.326), (16, 128, 4, 8): (7, 1.150, None, 1.246),
-    (128, 32, 8, 4): (7, 1.130, None, 0.960),
+    (64, 16, 4, 4): (8, 1.064, 1.183, 1.065), (128, 8, 4, 4): (8, 1.155, 1.047, 1.217),
+    (8, 128, 4, 4): (8, 1.148, 1.174, 1.360),
 }
 _UNKNOWN = 1.2  # of another tile
 _START_US = 1.64
@@ -70,10 +67,12 @@ _ROUND_US, _GROUP_US, _STORE_US = 0.53, 0.0648, 0.0283
 _BANDWIDTH = 1.04       # of the nominal figure
 _SECTOR = 8             # results
 _PARTLY = 1.08          # of what sectors hold beside the results that one store writes to them
-_ALWAYS, _CARRIED = 4, 16  # results a thread that carry always, and that may; of more, registers would leave few blocks
+# Results a thread whose sums are in chunks always, and those that have them where K may be longer than a chunk of
+# larger tiles; of more, registers would leave few blocks.
+_ALWAYS, _CHUNKED = 4, 16
 _SUM = 4       # k-steps, of the smallest tiles
 _FEW_SUMS = 3  # that are added up one after the other: two by two is no better, and takes 12 x 12 x 12 6 % longer
-_CARRYING_BLOCKS = 6       # of 128 threads an SM then, of 4 x 4 results a thread
+_CHUNKED_BLOCKS = 6        # of 128 threads an SM then, of 4 x 4 results a thread
 _BLOCK = 128  # threads
 _MOST_AGAIN = 4  # times that an operand is read by tiles with few results
 _BEYOND_L2 = 20 << 20  # bytes of an operand: 20 x 1000000 x 20 took 183 us by tiles of 32 columns, 103 by 64, 78 by 128
@@ -85,19 +84,6 @@ def applies(problem: Problem) -> bool:
     p, (short, long) = problem, sorted((problem.m, problem.n))
     most = MOST_K if p.batch.count > 1 and short <= THIN else SHORT_K
     return p.k <= most and (long <= 32 or p.k <= _STREAMED.get(short, most))
-
-
-def carries(config: Config) -> bool:
-    """Whether sums of 4 or 8 k-steps are added up among themselves."""
-    return config.tm * config.tn <= _ALWAYS or bool(config.variant & CARRY)
-
-
-def carrying(config: Config) -> Config | None:
-    """``config`` with its sums carried, and registers for them; None where a thread has more than 16 results."""
-    if config.tm * config.tn > _CARRIED:
-        return None
-    blocks = max(_CARRYING_BLOCKS * _BLOCK // (config.threads * config.slices), 1)
-    return config if carries(config) else replace(config, variant=CARRY, min_blocks=min(config.min_blocks, blocks))
 
 
 def specialisation(problem: Problem) -> dict[str, int]:
@@ -125,9 +111,8 @@ def constraints(c: Config) -> Iterator[str]:
     for name, size, least in (("BM", c.bm, 4), ("BN", c.bn, 4), ("TM", c.tm, 1), ("TN", c.tn, 1)):
         if size < least or size & (size - 1):
             yield f"{name} = {size} must be a power of two, {least} at least: a team's threads share lines evenly"
-    if c.variant not in (0, CARRY) or (c.variant and c.tm * c.tn > _CARRIED):
-        yield (f"variant = {c.variant} must be 0, or {CARRY} where a thread has {_CARRIED} results at most: sums are "
-               "carried")
+    if c.chunked and c.tm * c.tn > _CHUNKED:
+        yield f"chunked with {c.tm * c.tn} results a thread: {_CHUNKED} at most, a second set of sums takes registers"
     if c.threads * c.slices > 1024:
         yield f"(BM/TM)(BN/TN) slices = {c.threads * c.slices} threads must be 1024 at most"
 
@@ -167,7 +152,7 @@ def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     apart = wide > abreast  # a thread's columns
     stores = c.tm * c.tn // (1 if apart or p.beta != 0 else wide)
     long = p.k > _HALF
-    beside = _GROUP + (_ALONG_K if long and p.trans_b and c.tm * c.tn > _CARRIED else 0)
+    beside = _GROUP + (_ALONG_K if long and p.trans_b and c.tm * c.tn > _CHUNKED else 0)
     instructions = _ENDS + _QUAD * quads + _WORD * words + groups * (group * c.tm * c.tn + beside) + _STORE * stores
     _, short, whole, halves = _TILES.get((c.bm, c.bn, c.tm, c.tn), (0, _UNKNOWN, None, None))
     slower = (whole if c.bk == SHORT_K else halves) or _UNKNOWN if long else short
@@ -198,6 +183,8 @@ def tiles(k: int) -> tuple[Config, ...]:
         if bk < SHORT_K:
             found.append(config)
             continue
+        if tm * tn <= _CHUNKED:
+            config = replace(config, chunked=True, min_blocks=min(blocks, _CHUNKED_BLOCKS))
         if whole:
             # The first half is multiplied while the other is under way: the fastest where few blocks follow, and 1000
             # of 64 took 22.5 us by 32 x 64 so, 24.1 without parts.
@@ -231,7 +218,7 @@ def configurations(problem: Problem) -> Iterator[Config]:
 
 def _group(c: Config) -> int:
     """K-steps that a thread holds at once."""
-    return 4 if c.tm * c.tn <= _CARRIED else 2
+    return 4 if c.tm * c.tn <= _CHUNKED else 2
 
 
 @lru_cache(maxsize=8)  # a model asks for each of its tiles

@@ -13,11 +13,9 @@ from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 from ..runtime.tensor_map import MAX_LD
-from . import relay, rest, skinny, small, wide
-from .posed import posed
+from . import skinny, small, wide
 from .registry import Kernel
-from .schedule import ONCE, TEAMS, gathered, teams
-from .widths import widths
+from .schedule import cluster_split
 
 _TILE = frozenset({"bm", "bn", "bk", "tm", "tn", "aligned"})
 PRODUCER_REGISTERS = 40
@@ -36,12 +34,8 @@ def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Prob
     broken += _resources(kernel, config, arch)
     if problem is not None and config.aligned:
         broken += _alignment(kernel, config, problem)
-    if problem is not None and kernel.shape == "streamed":
-        broken += _lines(config, problem)
-    if problem is not None and kernel.name == relay.KERNEL:
-        broken += relay.constraints(problem)
     if problem is not None and kernel.name == wide.KERNEL:
-        broken += wide.constraints(problem) + rest.constraints(config, problem)
+        broken += wide.constraints(problem)
     return broken
 
 
@@ -172,19 +166,14 @@ def two_rows(c: Config) -> bool:
     return (c.slices, c.tm, c.tn) == (4, 2, 4)
 
 
-def four_wide(c: Config) -> bool:
-    """Whether four slices share a tile of ffma/specialised.cu by 4 x 8 results a thread."""
-    return (c.slices, c.tm, c.tn) == (4, 4, 8)
-
-
-def ends_together(c: Config) -> bool:
-    """Whether all threads of a block of ffma/specialised.cu add up and store its tile (common/together.cuh)."""
-    return c.slices > 1 and (c.cluster == 1 or gathered(c)) and (c.tm * c.tn <= 16 or four_wide(c))
+def reduces_together(c: Config) -> bool:
+    """Whether all threads of a block of ffma/specialised.cu add up and store its tile (common/slice_reduction.cuh)."""
+    return c.slices > 1 and c.tm * c.tn <= 16
 
 
 def _specialised(c: Config) -> Iterator[str]:
     yield from _exactly(c, fragments=2, passes=1)
-    if two_rows(c) and (c.cluster == 1 or gathered(c)):  # which end together, not by quads of rows
+    if two_rows(c):  # which are stored by all threads, not by quads of rows
         yield from _warp_tile(c)
     else:
         yield from _stored(c)
@@ -192,11 +181,11 @@ def _specialised(c: Config) -> Iterator[str]:
         yield f"BK = {c.bk} must be 8, 16 or 32: copies of a K-contiguous operand are 8 k-steps wide"
     if c.producers not in (32, 64, 128, 256):
         yield f"producers = {c.producers} must be 32, 64, 128 or 256: they cover whole rows of both tiles"
-    elif c.variant >= 4 * TEAMS or c.producers % (32 * teams(c)) or teams(c) > c.stages:
-        yield (f"variant = {c.variant} makes {teams(c)} teams of {c.producers} copying threads and {c.stages} stages: "
-               "at most 8, of whole warps, and a stage each")
+    elif c.copy_groups not in (1, 2, 4, 8) or c.producers % (32 * c.copy_groups) or c.copy_groups > c.stages:
+        yield (f"copy_groups = {c.copy_groups} of {c.producers} copying threads and {c.stages} stages must be 1, 2, 4 "
+               "or 8, of whole warps, with a stage each")
     else:
-        covered = c.producers // teams(c) // 8
+        covered = c.producers // c.copy_groups // 8
         yield from _multiple(c, "bm", min(c.bm, covered), "rows of A that a round of copies covers")
         yield from _multiple(c, "bn", min(c.bn, covered), "rows of B that a round of copies covers")
     if c.stages % c.slices or c.stages < 2 * c.slices:
@@ -206,18 +195,11 @@ def _specialised(c: Config) -> Iterator[str]:
         yield f"{c.block_threads} threads a block: 1024 at most; make slices = {c.slices} or the tile smaller"
     if c.cluster > 1 and c.split != 1:
         yield f"split = {c.split} must be 1: a cluster has one tile"
-    elif c.variant & ONCE and c.split < 1:
+    elif c.one_tile and c.split < 1:
         yield f"split = {c.split} must be 1 or more: a block has one tile, or one part of it"
-    if gathered(c):
-        if c.cluster not in CLUSTERS:
-            yield f"cluster = {c.cluster} must be 2, 4, 8 or 16: each block stores a band of the tile's rows"
-        if not ends_together(c):
-            yield f"cluster = {c.cluster}: only tiles that all threads of a block end together (common/together.cuh)"
-    elif c.cluster not in (1, 2):
-        yield f"cluster = {c.cluster} must be 1 or 2: with more blocks an H100 leaves SMs idle"
-    elif c.cluster == 2 and c.bm * c.bn > c.stages * c.bk * (c.bm + c.bn):
-        yield (f"stages = {c.stages}: two blocks that share a tile leave its {c.bm * c.bn} sums where the stages were, "
-               f"{c.stages * c.bk * (c.bm + c.bn)} words; use more")
+    if c.cluster > 1 and not (cluster_split(c) and c.cluster in CLUSTERS and reduces_together(c)):
+        yield (f"cluster = {c.cluster} must be 1, or 2, 4, 8 or 16 where a block has one tile that all its threads "
+               "store (common/cluster_split_k.cuh)")
     if c.block_threads <= 1024 and c.registers:
         compute = c.threads * c.slices
         pool = 65536 // (c.block_threads * c.min_blocks) // 8 * 8 * c.block_threads
@@ -288,29 +270,11 @@ def _fused(c: Config) -> Iterator[str]:
 
 
 def _streamed(c: Config) -> Iterator[str]:
-    """Two warpgroups of 64 rows, which multiply 64 columns at a time, or three, which multiply 32 at a time."""
+    """Two warpgroups of 64 rows, which multiply 64 columns at a time."""
     yield from _exactly(c, bk=64, tm=8, tn=c.bn // 16, min_blocks=1, slices=1, producers=128, cluster=1)
-    if (c.bm, c.bn) not in ((128, 64), (128, 128), (192, 128)):
-        yield f"BM x BN = {c.bm} x {c.bn} must be 128 x 64, 128 x 128 or 192 x 128: strips of columns of one panel"
+    if (c.bm, c.bn) not in ((128, 64), (128, 128)):
+        yield f"BM x BN = {c.bm} x {c.bn} must be 128 x 64 or 128 x 128: strips of columns of one panel"
     yield from _dealt(c)
-    if c.stages < 2:
-        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
-
-
-def _lines(c: Config, problem: Problem) -> Iterator[str]:
-    """Of 192 rows, one layout."""
-    p = posed(c, problem)
-    if c.bm == 192 and (p.trans_a or widths(p)[0] < 4):
-        yield "BM = 192 needs an operand whose K is contiguous, in rows that start at 16 bytes; use 128"
-
-
-def _small_blocks(c: Config) -> Iterator[str]:
-    """A warpgroup of 64 rows, and a warp that copies for it."""
-    yield from _exactly(c, bm=64, bk=32, tm=8, tn=c.bn // 16, slices=1, cluster=1, producers=32, registers=0)
-    if c.bn not in (16, 32, 64):
-        yield f"BN = {c.bn} must be 16, 32 or 64: columns that wgmma has, and 32 registers of sums"
-    if c.split == 0:
-        yield "split = 0: a block has one tile, or one part of it; use 1 or more"
     if c.stages < 2:
         yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
 
@@ -330,7 +294,7 @@ def _split_tile(c: Config) -> Iterator[str]:
 
 _SHAPES = {
     "split tile": _split_tile,
-    "wgmma": _wgmma, "fused": _fused, "streamed": _streamed, "mma": _mma, "small blocks": _small_blocks,
+    "wgmma": _wgmma, "fused": _fused, "streamed": _streamed, "mma": _mma,
     "specialised": _specialised, "staged": _carried, "skinny": skinny.constraints,
     "small": small.constraints, "wide": wide.shape,
     "one output": _one_output, "direct": _direct, "square tile": _square_tile, "one float4": _one_float4,

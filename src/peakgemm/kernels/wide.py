@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from ..problem import Config, Problem
 from ..runtime.tensor_map import MAX_LD, MAX_SIDE, Box
-from . import relay
-from .anew import UNIT_BYTES, Anew
-from .anew import constraints as layable
 from .registry import FLOAT, Kernel
+from .repack import UNIT_BYTES, Repack, repacked
+from .repack import constraints as repackable
 from .schedule import Schedule
 from .schedule import schedule as tiled_schedule
 from .widths import width
@@ -21,15 +20,15 @@ _REGISTERS = 240  # of each of 256 threads that compute; 24 for each of 128 that
 
 def _shared(c: Config) -> int:
     """Bytes of the stages, what a warp's lanes stage of eight pairs of rows (common/tile_store_pairs.cuh), two units
-    for each of three warps that lay operands out."""
+    for each of three warps that repack operands."""
     stages, pairs = c.stages * c.bk * (c.bm + c.bn), c.threads // 32 * 8 * (4 * (2 * c.tn + 16) + 2)
     return (stages + pairs) * FLOAT + 2 * (c.producers // 32 - 1) * UNIT_BYTES
 
 
 WIDE = Kernel(
-    -1, KERNEL, "12 x 16 results a thread; the copy engine brings both operands, laid out anew where it must be",
+    -1, KERNEL, "12 x 16 results a thread; the copy engine brings both operands, repacked where it must be",
     Config(192, 256, 8, 12, 16, stages=8, raster=8, producers=128, registers=_REGISTERS), "wide", _shared,
-    dynamic=True, folder="ffma", tunes=frozenset({"stages", "raster", "split", "rest"}),
+    dynamic=True, folder="ffma", tunes=frozenset({"stages", "raster", "split"}),
 )
 
 
@@ -62,37 +61,37 @@ def constraints(problem: Problem) -> list[str]:
         broken.append(f"a batch of {p.batch.count}: the kernel 'wide' computes one product; use 'specialised'")
     if p.k == 0 or p.alpha == 0:
         broken.append(f"K = {p.k}, alpha = {p.alpha}: a tensor map describes one element at least; use 'specialised'")
-    anew = relays(p)
-    broken += layable(p, anew)
+    operands = to_repack(p)
+    broken += repackable(p, operands)
     for operand, ld in (("a", p.lda), ("b", p.ldb)):
-        if operand not in anew and ld > MAX_LD:
+        if operand not in operands and ld > MAX_LD:
             broken.append(f"ld{operand} = {ld} elements: a tensor map describes {MAX_LD} at most; use 'specialised'")
     return broken
 
 
-def relays(problem: Problem) -> str:
-    """The operands that are laid out anew: whose rows, of M or N elements, do not all begin at 16 bytes."""
+def to_repack(problem: Problem) -> str:
+    """The operands that are repacked: whose rows, of M or N elements, do not all begin at 16 bytes."""
     p = problem
     a = p.trans_a and width(p.alignment[0], p.lda) == 4
     b = not p.trans_b and width(p.alignment[1], p.ldb) == 4
     return "a" * (not a) + "b" * (not b)
 
 
-def laid_out(problem: Problem) -> Problem:
-    """The problem that the product is of operands as they are laid out."""
-    return relay.relaid(problem, relays(problem))
+def after_repack(problem: Problem) -> Problem:
+    """The problem that the product is of operands as they are repacked."""
+    return repacked(problem, to_repack(problem))
 
 
 def boxes(config: Config, problem: Problem) -> tuple[Box, ...]:
     """What the copy engine moves of A and of B for each stage."""
-    p, c, operands = laid_out(problem), config, relays(problem)
-    anew = Anew(problem, operands)
-    return (Box(0, p.k, p.m, p.lda, c.bk, c.bm, within=anew.a if "a" in operands else None),
-            Box(1, p.k, p.n, p.ldb, c.bk, c.bn, within=anew.b if "b" in operands else None))
+    p, c, operands = after_repack(problem), config, to_repack(problem)
+    place = Repack(problem, operands)
+    return (Box(0, p.k, p.m, p.lda, c.bk, c.bm, within=place.a if "a" in operands else None),
+            Box(1, p.k, p.n, p.ldb, c.bk, c.bn, within=place.b if "b" in operands else None))
 
 
 def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
-    """The launch; its workspace begins with what is laid out anew."""
-    plan, anew = tiled_schedule(config, problem, sm_count), Anew(problem, relays(problem))
-    return replace(plan, workspace_bytes=anew.sums + plan.workspace_bytes, sums=anew.sums,
-                   first_blocks=anew.first_blocks, more=anew.argument)
+    """The launch; its workspace begins with what is repacked."""
+    plan, place = tiled_schedule(config, problem, sm_count), Repack(problem, to_repack(problem))
+    return replace(plan, workspace_bytes=place.sums + plan.workspace_bytes, sums=place.sums,
+                   first_blocks=place.first_blocks, more=place.argument)

@@ -18,7 +18,7 @@ from ..problem import Config, Problem
 from ..runtime import device
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
-from ..select import accurate, choose
+from ..select import choose
 from . import store
 from .halving import Outcome, halve
 from .space import KEEP, Candidate, candidates
@@ -76,8 +76,8 @@ def best(problem: Problem, gpu: Gpu, precision: str = "ieee") -> tuple[Kernel, C
     """The fastest kernel and configuration for ``problem`` on ``gpu``: what `Plan.autotune` asks.
 
     For ``"ieee"`` the outcome is kept, for later calls and processes, where that is possible. A scheme that is named
-    has nothing to choose between; for ``"emulated"``, which promises accuracy, fp16x3 is timed against the IEEE kernel
-    that is accurate enough, where the model takes tensor cores at all. The caller's streams and switches stay as they
+    has nothing to choose between; for ``"emulated"``, which promises accuracy, fp16x3 is timed against the IEEE kernel,
+    where the model takes tensor cores at all. The caller's streams and switches stay as they
     are; memory for operands, beyond twice the L2, is used meanwhile.
 
     Raises:
@@ -101,7 +101,7 @@ def best(problem: Problem, gpu: Gpu, precision: str = "ieee") -> tuple[Kernel, C
 def _best_emulated(problem: Problem, gpu: Gpu, precision: str, peer: Peer, timer: Timer) -> tuple[Kernel, Config]:
     chosen = choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision)
     if chosen.kernel.folder == "tensor" and chosen.source != "named":
-        ieee = accurate(problem, gpu.arch, gpu.sm_count, gpu.name)
+        ieee = choose(problem, gpu.arch, gpu.sm_count, gpu.name)
         memory = Flat(problem, gpu, peer)
         works = [launches(bound_for(problem, gpu, each), memory.addresses, peer) for each in (chosen, ieee)]
         if median(timer.compare(*works).ratios) < 1:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from .. import select
-from ..kernels.library import FAMILIES, parts
+from ..kernels.library import FAMILIES
 from ..kernels.registry import Kernel
-from ..kernels.short_sums import shortened
 from ..kernels.validity import is_valid
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
@@ -39,9 +38,6 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
     limits = architecture(arch)
     ranked = [Candidate(*found) for found in select.candidates(problem, arch, sm_count)]
     choice = select.choose(problem, arch, sm_count, device_name)
-    if limits.has_cp_async and shortened(choice.kernel, choice.config, problem) == choice.config:
-        # With sums as short as the choice's, so that an emulated product may run what is found here.
-        ranked = [c._replace(config=way) for c in ranked if (way := shortened(c.kernel, c.config, problem)) is not None]
     ranked = sorted((c for c in ranked if is_valid(c.kernel, c.config, limits, problem)), key=lambda c: c.us)
     same = [c for c in ranked if (c.kernel, c.config) == (choice.kernel, choice.config)]
     # A tuned default may be one that the model no longer proposes: it takes part all the same.
@@ -51,6 +47,5 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
 
 def compilations(problem: Problem, found: Iterable[Candidate]) -> set[tuple[str, Config, tuple[int, ...]]]:
     """What tells the candidates' cubins apart, those of other problems too: how K is split does not."""
-    return {(part.kernel.name, replace(part.config, split=1),
-             tuple(FAMILIES[part.kernel].specialisation(part.problem).values()))
-            for c in found for part in parts(c.kernel, c.config, problem)}
+    return {(c.kernel.name, replace(c.config, split=1), tuple(FAMILIES[c.kernel].specialisation(problem).values()))
+            for c in found}

@@ -1,20 +1,16 @@
-"""Tuning entries on disk: one JSON for each GPU and key, written aside and renamed in; and tables of them."""
+"""Tuning entries on disk: one JSON for each GPU and key, written aside and renamed in."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from .. import __version__, tuned
 from ..bench import records
 from ..errors import InvalidValue
 from ..problem import Problem
 from ..runtime import cache
-from ..runtime.device import Gpu
 from .halving import Outcome
 
 
@@ -57,43 +53,3 @@ def folder(device_name: str) -> Path:
         raise InvalidValue(f"no tuning entry can be kept in {place}: it cannot be written. Set PEAKGEMM_CACHE_DIR to "
                            "a folder that can")
     return place
-
-
-def export(gpu: Gpu, path: Path) -> tuple[int, int]:
-    """Write the entries in which another than the default won as a table, over those of a table that is there.
-
-    Returns:
-        How many entries were taken, and how many the table has.
-
-    Raises:
-        InvalidValue: ``path`` holds something else or another device's table, or cannot be written.
-    """
-    records.check_writable(path)
-    entries = dict(_existing(gpu.name, path))
-    own = 0
-    for file in sorted(tuned.folder(gpu.name).glob("*.json")):
-        found = tuned.entry(gpu.name, file.stem)
-        if found is None or found["default"]:
-            continue
-        own += 1
-        entries[file.stem] = {"kernel": found["kernel"], "config": found["config"].to_json(),
-                              "ratio": found["ratio"], "spread": found["spread"]}
-    records.write(path, {"schema": tuned.SCHEMA, "device": gpu.name, "arch": gpu.arch, "peakgemm": __version__,
-                         "entries": dict(sorted(entries.items()))})
-    return own, len(entries)
-
-
-def _existing(device_name: str, path: Path) -> Mapping[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        entries: Mapping[str, Any] = data["entries"]
-        for found in entries.values():
-            tuned.checked(found)
-        if data["device"] == device_name and data["schema"] == tuned.SCHEMA:
-            return entries
-        what = f"the table of {data['device']}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        what = "no table of tuning entries"
-    raise InvalidValue(f"{path} is {what}, not one of {device_name}; name another file, or remove it")

@@ -1,4 +1,4 @@
-// Blocks of a cluster (sm_90): CLUSTER of them share what they copy, or a tile of C (pair.cuh).
+// Blocks of a cluster (sm_90): CLUSTER of them share what they copy.
 __device__ __forceinline__ int cluster_rank() { return CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER; }
 
 // All threads of all blocks; barriers that were set up before it are there for everybody after it.

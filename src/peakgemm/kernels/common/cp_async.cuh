@@ -3,17 +3,9 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-// Four bytes; where `valid` is false nothing is read and zero is written. L2 may be asked for their WHOLE_LINE.
-template <bool WHOLE_LINE = false>
+// Four bytes; where `valid` is false nothing is read and zero is written.
 __device__ __forceinline__ void copy4_or_zero(unsigned to, const float* from, bool valid) {
-  if constexpr (WHOLE_LINE)
-    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
-  else asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
-}
-
-// Eight bytes, likewise: both addresses must be multiples of 8.
-__device__ __forceinline__ void copy8_or_zero(unsigned to, const float* from, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
 }
 
 // Four bytes, or nothing at all. The predicate is inside the assembly so that no branch cuts the

@@ -1,9 +1,7 @@
 // Eight rows of 64 results in shared memory, rows so far apart that four of them have banks of their own.
 constexpr int STAGED_PITCH = 72;
 
-// A kernel that is asked for C^T finds C's columns where a row is expected: what is contiguous are its own rows.
-constexpr bool TURNED = VARIANT / 4 % 2;
-
+// TRANS_C: a kernel that is asked for C^T finds C's columns where a row is expected: what is contiguous are its own rows.
 // Where the sums of a tile go: to C, as alpha sum + beta C0; or, where other blocks have the rest of K, as they
 // are to a slot of partial sums, row beside row or, turned, column beside column.
 struct Output {
@@ -17,17 +15,17 @@ struct Output {
   bool plain;         // and four may be stored at once anywhere in it
 
   __device__ __forceinline__ Output(const Gemm& g, Place place, const float* C0, float* C, float* partial, int slot) {
-    rows = TURNED && slot >= 0 ? BM : g.M - place.m;
-    columns = !TURNED && slot >= 0 ? BN : min(g.N - place.n, BN);
+    rows = TRANS_C && slot >= 0 ? BM : g.M - place.m;
+    columns = !TRANS_C && slot >= 0 ? BN : min(g.N - place.n, BN);
     if (slot >= 0) {
       c = partial + static_cast<long long>(slot) * BM * BN;
       c0 = nullptr;
-      ldc = TURNED ? BM : BN;
+      ldc = TRANS_C ? BM : BN;
       c0_row = c0_col = 0;
       alpha = 1.f;
       beta = 0.f;
     } else {
-      c = C + batch_offset(g, g.c_batch, place.batch) + (TURNED ? place.n * g.ldc + place.m : place.m * g.ldc + place.n);
+      c = C + batch_offset(g, g.c_batch, place.batch) + (TRANS_C ? place.n * g.ldc + place.m : place.m * g.ldc + place.n);
       c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + place.m * g.c0_row + place.n * g.c0_col;
       ldc = g.ldc;
       c0_row = g.c0_row;
@@ -46,7 +44,7 @@ struct Output {
   }
 
   __device__ __forceinline__ float* at(int row, int column) const {
-    return c + (TURNED ? column * ldc + row : row * ldc + column);
+    return c + (TRANS_C ? column * ldc + row : row * ldc + column);
   }
 
   __device__ __forceinline__ void store(int row, int column, float sum) const {
@@ -55,7 +53,7 @@ struct Output {
 
   // And its neighbour in memory, the right one or, turned, the lower one; `sum` is at an even place.
   __device__ __forceinline__ void store(int row, int column, float sum, float next) const {
-    const int down = TURNED ? row + 1 : row, right = TURNED ? column : column + 1;
+    const int down = TRANS_C ? row + 1 : row, right = TRANS_C ? column : column + 1;
     if (pairs && down < rows && right < columns) {
       *reinterpret_cast<float2*>(at(row, column)) = make_float2(scaled(row, column, sum), scaled(down, right, next));
     } else {
@@ -67,7 +65,7 @@ struct Output {
   // What a warp has staged: from there on, whole lines. Little code, on purpose: with a store for each of a thread's 64
   // sums, where jumps past its tests each missed the instruction cache, a tile took 3 to 4 us more.
   __device__ __forceinline__ void store_rows(const float* staged, int row, int column, int lane) const {
-    if (TURNED && plain) {  // two lanes have a column's eight rows, a whole sector
+    if (TRANS_C && plain) {  // two lanes have a column's eight rows, a whole sector
       // All is read before the first is stored: the compiler takes what is stored for what may be read next.
       float4 v[4];
 #pragma unroll
@@ -84,17 +82,17 @@ struct Output {
     if (beta == 0.f) {
       // Rows that start anywhere, or end at the edge: words, with two tests each. By the general case below 2047 took
       // 8 us more.
-      const int first = TURNED ? lane % 8 : 0, beside = TURNED ? lane / 8 : lane;
+      const int first = TRANS_C ? lane % 8 : 0, beside = TRANS_C ? lane / 8 : lane;
       const float* const from = staged + first * STAGED_PITCH + beside;
       const int down = rows - row - first, right = columns - column - beside;
       float v[16];
 #pragma unroll
-      for (int t = 0; t < 16; ++t) v[t] = alpha * from[TURNED ? 4 * t : t / 2 * STAGED_PITCH + t % 2 * 32];
+      for (int t = 0; t < 16; ++t) v[t] = alpha * from[TRANS_C ? 4 * t : t / 2 * STAGED_PITCH + t % 2 * 32];
       float* to = at(row + first, column + beside);
 #pragma unroll
       for (int t = 0; t < 16; ++t) {
-        if ((TURNED ? 0 : t / 2) < down && (TURNED ? 4 * t : t % 2 * 32) < right) to[TURNED ? 0 : t % 2 * 32] = v[t];
-        if (TURNED) to += 4 * ldc;
+        if ((TRANS_C ? 0 : t / 2) < down && (TRANS_C ? 4 * t : t % 2 * 32) < right) to[TRANS_C ? 0 : t % 2 * 32] = v[t];
+        if (TRANS_C) to += 4 * ldc;
         else if (t % 2) to += ldc;
       }
       return;
@@ -104,13 +102,13 @@ struct Output {
       float v[8];  // and C0 may be C
 #pragma unroll
       for (int t = 0; t < 8; ++t) {
-        const int down = TURNED ? lane % 8 : y + t / 2, right = TURNED ? 8 * y + 4 * t + lane / 8 : t % 2 * 32 + lane;
+        const int down = TRANS_C ? lane % 8 : y + t / 2, right = TRANS_C ? 8 * y + 4 * t + lane / 8 : t % 2 * 32 + lane;
         v[t] = staged[down * STAGED_PITCH + right];
         v[t] = row + down < rows && column + right < columns ? scaled(row + down, column + right, v[t]) : 0.f;
       }
 #pragma unroll
       for (int t = 0; t < 8; ++t) {
-        const int down = TURNED ? lane % 8 : y + t / 2, right = TURNED ? 8 * y + 4 * t + lane / 8 : t % 2 * 32 + lane;
+        const int down = TRANS_C ? lane % 8 : y + t / 2, right = TRANS_C ? 8 * y + 4 * t + lane / 8 : t % 2 * 32 + lane;
         if (row + down < rows && column + right < columns) *at(row + down, column + right) = v[t];
       }
     }

@@ -11,7 +11,7 @@
 //
 // Where C is smaller than a tile (edge.cuh), zeros are written for what is outside and nothing is read there.
 template <bool K_INNER, int WIDTH, int ROWS, int EDGE_ROUNDS = 4, int COPYING = PRODUCERS, bool FIRST_UNROLLED = false,
-          int LANES = 8, bool L1 = false, bool WHOLE_LINES = false>
+          int LANES = 8, bool L1 = false>
 struct Panel {
   static constexpr bool VIA_L1 = L1;  // copies of sixteen bytes
   static constexpr int PITCH = K_INNER ? ROWS + 4 : ROWS;
@@ -126,6 +126,6 @@ struct Panel {
     const unsigned place = first + 4 * (steps_on * PITCH + rows_on - (IN_QUAD > 1 ? f % IN_QUAD * BELOW : 0));
     const float* const source = from + (K_INNER ? steps_on : rows_on);
     if constexpr (WIDTH == 4) copy16_or_zero<VIA_L1>(place, source, valid ? 4 : 0);
-    else copy4_or_zero<WHOLE_LINES>(place, source, valid);
+    else copy4_or_zero(place, source, valid);
   }
 };

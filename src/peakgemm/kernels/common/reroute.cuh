@@ -2,7 +2,7 @@
 __device__ __forceinline__ void reroute(const float* A, const float* B, const Output& out, const Emulated& e,
                                         Place place, const Segment& s, float* staging, int group) {
   const Gemm& g = e.g;
-  const int top = IEEE_ROWS * group, rows = TURNED ? g.M - place.m : out.rows;  // of a slot `out` has all
+  const int top = IEEE_ROWS * group, rows = TRANS_C ? g.M - place.m : out.rows;  // of a slot `out` has all
   if (top >= rows) return;
   const long long begin = static_cast<long long>(s.begin) * CHUNK, most = (s.end - s.begin) * CHUNK;
   ieee_tile(A + batch_offset(g, g.a_batch, place.batch) + (place.m + top) * e.a_row + begin * e.a_col,

@@ -60,7 +60,7 @@ struct Right {
 
   // The next chunk of this warpgroup, of which K has `left` elements.
   __device__ __forceinline__ void fetch(int left, const Emulated& e) {
-    const long long step = TRANS_B ? 4 * anew(e.b_row) : anew(e.b_col);  // elements: four columns on; or along K
+    const long long step = TRANS_B ? 4 * opaque(e.b_row) : opaque(e.b_col);  // elements: four columns on; or along K
     const float* from = next;
     if (inside && left >= CHUNK) {
 #pragma unroll

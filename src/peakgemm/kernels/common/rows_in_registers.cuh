@@ -1,7 +1,6 @@
 // Rows of A from memory to the registers of the threads that multiply: copied as they are into shared memory, then
 // read, scaled and split by the threads whose rows they are.
-constexpr int A_BYTES = BM * (BM > ROWS ? 64 : 68) * 4;  // of a stage, in whichever layout
-static_assert(BM <= ROWS || (!TRANS_A && WIDTH_A == 4), "of 192 rows: lines of K that start at 16 bytes");
+constexpr int A_BYTES = BM * 68 * 4;  // of a stage, in whichever layout
 constexpr int APART_HIGHEST = HIGHEST / 2, APART_LOWEST = LOWEST / 2;  // exponents: no two operands are compared
 constexpr int LOSSY_EXPONENT = -13;
 static_assert(SCHEME == FP16X3 && LOSSY == 0x1p-13f, "what is looked for in elements");
@@ -75,7 +74,7 @@ struct RowCopies {
   // lies before it, past the end of K of the next row, or zeros: copies with a predicate take so long that all wait for
   // the tiles at the edge (1023 x 1024 x 1024: 39.6 us; 29.3 with addresses that stand still).
   __device__ __forceinline__ void copy(unsigned to, int left, int thread, const Emulated& e) {
-    const long long line = anew(K_INNER ? e.a_row : e.a_col);
+    const long long line = opaque(K_INNER ? e.a_row : e.a_col);
     const Layout lines(first, line);
     const int line_at = thread / BESIDE, x_at = thread % BESIDE * 4;
     const int lines_there = K_INNER ? rows : left, length = K_INNER ? left : rows;

@@ -1,11 +1,11 @@
-// 64 x BN of a tile by one of two warpgroups, or three: products of a chunk's planes on the tensor cores, sums in FP32.
-constexpr int GROUPS = BM > ROWS ? BM / 64 : 2;  // warpgroups that multiply,
+// 64 x BN of a tile by one of two warpgroups: products of a chunk's planes on the tensor cores, sums in FP32.
+constexpr int GROUPS = 2;                        // warpgroups that multiply,
 constexpr int COMPUTE = 128 * GROUPS;            // their threads
 constexpr bool ALTERNATE = BM == 64;             // the warpgroups have the same rows, and every other chunk each
 constexpr int A_PLANE = BM * 64;                 // bytes of the tile's rows, of half a chunk
-constexpr bool TWICE = VARIANT % 4 == 1;         // products of first planes are added up twice a chunk,
-constexpr bool FOUR_TIMES = VARIANT % 4 == 2;    // or four times, each wgmma by itself
-static_assert((BM == ROWS || ALTERNATE || GROUPS == 3) && BN <= ROWS, "64, 128 or 192 rows, and one panel of B");
+constexpr bool TWICE = ACCUMULATIONS == 2;       // products of first planes are added up twice a chunk,
+constexpr bool FOUR_TIMES = ACCUMULATIONS == 4;  // or four times, each wgmma by itself
+static_assert((BM == ROWS || ALTERNATE) && BN <= ROWS, "64 or 128 rows, and one panel of B");
 static_assert(IEEE_ROWS == 64, "a warpgroup's rows");
 
 // A block's items of work, each of which touches two tiles at most: twice the item, and which of the two.
@@ -164,7 +164,7 @@ __device__ __forceinline__ void stage_sums(const float (&sum)[ACCUMULATORS], int
 __device__ __forceinline__ void store_sums(const float (&sum)[ACCUMULATORS], const Output& out, float* staged, int row,
                                            int lane, int strip = 0) {
   constexpr int ACROSS = BN / 64;
-  if (!TURNED && out.whole) {
+  if (!TRANS_C && out.whole) {
     float* const first = out.plain ? out.at(row + lane / 16, lane % 16 * 4) : out.at(row, lane);
 #pragma unroll
     for (int p = 0; p < 2 * ACROSS; ++p) {

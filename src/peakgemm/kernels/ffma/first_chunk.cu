@@ -1,14 +1,14 @@
-// Before a product that lays its operands out beside its own work (common/lay_out.cuh): counters at zero, and the first
+// Before a product that lays its operands out beside its own work (common/repack.cuh): counters at zero, and the first
 // chunk of K, which the product would have to wait for. A warp lays out a unit.
 
 #include "common/gemm.cuh"
 #include "common/cp_async.cuh"
 #include "common/dependents.cuh"
-#include "common/lay_out.cuh"
+#include "common/repack.cuh"
 
 struct Chunk {
   Gemm g;
-  Anew anew;
+  Repack repack;
 };
 constexpr int WARPS = 4;
 
@@ -19,12 +19,12 @@ ffma_first_chunk(const float* A, const float* B, const float* C0, float* C, floa
   const int number = blockIdx.x * WARPS + threadIdx.x / 32;
   previous_kernel_has_ended();
   if (blockIdx.x == 0)
-    for (int i = threadIdx.x; i < c.anew.a; i += 32 * WARPS) reinterpret_cast<unsigned*>(workspace)[i] = 0;
-  if (number >= c.anew.units) return;
+    for (int i = threadIdx.x; i < c.repack.a; i += 32 * WARPS) reinterpret_cast<unsigned*>(workspace)[i] = 0;
+  if (number >= c.repack.units) return;
   const unsigned words = shared_address(shared + threadIdx.x / 32 * UNIT_WORDS);
-  const Unit unit(c.anew, number);
-  ask_for(unit, A, B, c.g, c.anew, words);
+  const Unit unit(c.repack, number);
+  ask_for(unit, A, B, c.g, c.repack, words);
   copies_wait_all();
   __syncwarp();
-  lay_out(unit, workspace, c.g, c.anew, words);
+  repack_unit(unit, workspace, c.g, c.repack, words);
 }

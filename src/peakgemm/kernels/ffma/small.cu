@@ -16,11 +16,11 @@
 #include "common/store_quad.cuh"
 
 constexpr int AT_ONCE = TM * TN <= 16 ? 4 : 2;  // k-steps in registers: of larger thread tiles four would spill
-// Where it is asked for, sums of eight k-steps are added up among themselves, of the smallest tiles always, of four: errors
-// are 0.6 of a chain's with 64 k-steps, and cuBLAS makes two sums of up to 12 x 12. It costs 5 % (docs/experiments.md).
+// CHUNKED: sums of eight k-steps are added up among themselves, of the smallest tiles always, of four: errors are 0.6 of one
+// chain's with 64 k-steps. It costs 5 %.
 // Those are added up two by two where they are an even number (PAIRED): of 16 subnormal products four sums, one added
 // to the others after the other, err more than cuBLAS's two.
-constexpr bool CARRY = VARIANT & 16 || TM * TN <= 4, PAIRS = TM * TN <= 4 && PAIRED;  // small.carries
+constexpr bool CARRY = CHUNKED || TM * TN <= 4, PAIRS = TM * TN <= 4 && PAIRED;
 constexpr int CARRIED = TM * TN <= 4 && !PAIRS ? 4 : 8;
 constexpr int PART = BK / STAGES;  // k-steps that are awaited together
 static_assert(PART % 8 == 0 && CARRIED % AT_ONCE == 0, "whole sums");

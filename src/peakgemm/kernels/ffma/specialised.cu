@@ -2,8 +2,8 @@
 //
 // Idea: a ring of stages on mbarriers and no block-wide barrier in the loop. Copies, their addresses and their
 //   predicates leave the computing warps, which issue LDS, FFMA and one wait a tile. Blocks are persistent:
-//   while one tile of C is stored, the copies of the next are under way. Or they have one tile (ONCE), or half the
-//   k-steps of one (CLUSTER, see pair.cuh).
+//   while one tile of C is stored, the copies of the next are under way. Or they have one tile (ONE_TILE), or one range
+//   of its k-steps (split_k.cuh, cluster_split_k.cuh).
 // Any layout and alignment without a copy of the operand: see panel.cuh. K's remainder is the first tile, behind zeros.
 // With SLICES, that many groups of warps share a tile of C: they take turns at the tiles of K and add up through
 //   shared memory. A small tile then has the warps to hide its latencies.
@@ -19,19 +19,13 @@
 #include "common/outer_product.cuh"
 #include "common/outer_product_rows.cuh"
 #include "common/panel.cuh"
-#include "common/mixed_rows.cuh"
 #include "common/prefetch.cuh"
 #include "common/edge.cuh"
 #include "common/tile_store.cuh"
-#include "common/cluster.cuh"
 
-// A block has one tile at most: without a loop over more a kernel of small tiles begins and ends sooner (3.2 us instead
-// of 3.4 at 128, 10.1 instead of 10.3 at 512); large ones gain nothing and lose the copies ahead. Or one part
-// of a tile's K, which a second kernel adds up (PARTS) or the blocks of a cluster give each other (GATHERED).
-constexpr bool ONCE = CLUSTER > 1 || VARIANT & 32;
-#include "common/gather.cuh"
-#include "common/pair.cuh"
-#include "common/together.cuh"
+#include "common/cluster_split_k.cuh"
+#include "common/split_k.cuh"
+#include "common/slice_reduction.cuh"
 #include "common/slices.cuh"
 
 // Small tiles wait for the kernel before once they have their addresses: 0.3 us of 4 at 128. Large ones, whose code
@@ -39,16 +33,17 @@ constexpr bool ONCE = CLUSTER > 1 || VARIANT & 32;
 constexpr bool LATE = BM * BN <= 64 * 128;
 // Rows of B as words want many addresses: 40 registers are too few for four unrolled rounds at an edge as well.
 constexpr bool CROWDED = REGISTERS && !TRANS_B && WIDTH_B == 1;
-// Copying warps form teams that take the tiles of K in turn: a warp asks for each of its words by an instruction, one after
+// Copying warps form groups that take the tiles of K in turn: a warp asks for each of its words by an instruction, one after
 // the other and behind those of the computing warps, so that fewer warps with more words each keep more tiles under way. 127
-// takes 2.44 us by four teams of one warp, 2.56 by two, 2.70 by one; 1023 46.6 by one, 47.4 by two. Where registers allow.
-constexpr int TEAMS = 1 << (VARIANT >> 6), COPYING = PRODUCERS / TEAMS;
-static_assert(TEAMS <= STAGES && COPYING % 32 == 0, "a team is whole warps, and no stage ahead of the ring");
+// takes 2.44 us by four groups of one warp, 2.56 by two, 2.70 by one; 1023 46.6 by one, 47.4 by two. Where registers allow.
+constexpr int COPYING = PRODUCERS / COPY_GROUPS;
+static_assert(COPY_GROUPS <= STAGES && COPYING % 32 == 0, "a group is whole warps, and no stage ahead of the ring");
 // The k-steps that are unrolled: a loop of 20 or of 40 KB. A stage may hold more of them.
 __device__ constexpr int unrolled(int steps, int most) {
   return steps > 2 && TM * TN * steps > most ? unrolled(steps / 2, most) : steps;
 }
-constexpr int UNROLL = unrolled(BK, VARIANT & 8 ? 1280 : 2560);
+constexpr int UNROLL = unrolled(BK, 2560);
+enum FfmaOrder { BY_ROWS, BY_ROWS_REVERSED, BY_COLUMNS };  // of problem.FfmaOrder
 constexpr bool SMALL = TM * TN <= 16;  // thread tiles
 // Lanes that copy neighbours along K (panel.cuh). Small tiles copy much, and so do those that transpose a row for each 32
 // results; others lose more by the addresses than they gain.
@@ -56,86 +51,47 @@ constexpr int TRANSPOSED = (TRANS_A ? 0 : BM) + (TRANS_B ? BN : 0);
 constexpr bool LINES = BK == 32 ? BM * BN <= 64 * 64 : BK == 16 && 32 * TRANSPOSED >= BM * BN;
 constexpr int LANES = !LINES ? 8 : SMALL && BK == 32 ? 32 : 16;
 static_assert(LANES <= (UNROLL < 8 ? 8 : UNROLL), "of each unrolled k-step it is known how rows have changed places");
-// Four slices of 4 x 8 results a thread: three loads for 32 FFMAs, not two for 16. 512 takes 8.22 us so, 8.50 by two of 4 x 4.
-constexpr bool FOUR_WIDE = SLICES == 4 && TM == 4 && TN == 8;
 // 2 x 4 results a thread, in tiles of 16 rows: less for each of twice as many SMs. 128 takes 1.43 us by 16 x 16, 1.61 by 32 x 16.
 constexpr bool TWO_ROWS = TM == 2;
-// Sixteen bytes by way of L1: rows that lie across its lines take two thirds of the time. 500 takes 8.53 us so, 9.12 past it,
-// 100 1.50 and 1.57, 1024 46.1 and 46.6; other tiles gain nothing, or lose up to 3 % (16 x 32: 200 takes 2.75 us so, 2.70).
-constexpr bool VIA_L1 = FOUR_WIDE || (TWO_ROWS && BN == 16) || (SLICES == 2 && BM == 64 && BN == 128);
-// Half a line of each row of A a stage: L2 brings the other half with it. 100352 x 64 x 576 takes 166 us so, 172 without.
-constexpr bool WHOLE_LINES = BM == 128 && BN == 64 && BK == 16;
-using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4, COPYING, LATE, LANES, VIA_L1, WHOLE_LINES>;
+// Sixteen bytes by way of L1: rows that lie across its lines take two thirds of the time. 100 takes 1.50 us so, 1.57 past it,
+// 1024 46.1 and 46.6; other tiles gain nothing, or lose up to 3 % (16 x 32: 200 takes 2.75 us so, 2.70).
+constexpr bool VIA_L1 = (TWO_ROWS && BN == 16) || (SLICES == 2 && BM == 64 && BN == 128);
+using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4, COPYING, LATE, LANES, VIA_L1>;
 using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN, CROWDED ? 1 : 4, COPYING, LATE, LANES, VIA_L1>;
 constexpr int STAGE = PanelA::FLOATS + PanelB::FLOATS;
 constexpr int COMPUTE = THREADS * SLICES;
 // Which ask for their first tiles of K ahead (prefetch.cuh), and for how many. 128 takes 2.78 us so, 2.98 without, 512 9.42
 // and 9.62. Of blocks that go on to other tiles of C the code for copies comes out otherwise then: 1024 loses 1 %, but
 // 100352 x 64 x 576 takes 175.8 us instead of 179.5.
-// FOUR_WIDE has one block an SM, but asks for half as many lines: 512 takes 8.22 us so, 8.29 by 256, 511 8.73 and 8.85.
-constexpr bool ASKS = LATE && (ONCE || (BM == 128 && BN == 64));
-constexpr int CAN = AHEAD / (FOUR_WIDE ? 2 : MIN_BLOCKS) / (lines_of(!TRANS_A, BM, BK) + lines_of(TRANS_B, BN, BK));
+constexpr bool ASKS = LATE && (ONE_TILE || (BM == 128 && BN == 64));
+constexpr int CAN = AHEAD / MIN_BLOCKS / (lines_of(!TRANS_A, BM, BK) + lines_of(TRANS_B, BN, BK));
 constexpr int EARLY = CAN < 1 ? 1 : CAN < STAGES ? CAN : STAGES;
 // Whole tiles are copied by a loop of nothing else. The schedulers prefer who computes, so what a tile's copies take is
 // instructions of a copying warp: 126 of them, 102 by such a loop, of which 48 copy, at 1023 (48.1 us, 46.6 so).
 // Not beside 128 x 256 results, for which ptxas then finds worse registers.
 constexpr bool STRAIGHT = BM * BN < 128 * 256;
-// Short sums: SETS of them, each over its part of every tile's k-steps, or one over each CARRIED k-steps, which are added up
-// among themselves. cuBLAS cuts a short K of small products in four (docs/emulation.md); six or eight sums err 0.6 to 0.9
-// times what four do, by fewer additions than sums that are carried. kernels/short_sums.py says which.
-constexpr bool SHORT = VARIANT & 16;
-constexpr bool SEVERAL = VARIANT & 8;
-constexpr int SETS = !SHORT ? 1 : TWO_ROWS ? 4 : !SEVERAL || !(SMALL || FOUR_WIDE) ? 1 : SLICES > 2 ? 2 : 3;
-// By 32 the errors of 512 are 0.60 of cuBLAS's and those of tiles of 32 x 32, at 256, up to 1.03, by 16 0.54 and 0.82.
-constexpr bool CARRY = SHORT && SETS == 1;
-constexpr int AT_MOST = BM * BN > 32 * 32 ? 32 : 16, CARRIED = UNROLL < AT_MOST ? UNROLL : AT_MOST;
-// Small tiles that slices share end by all threads at once (together.cuh): 128 takes 1.74 us so, took 2.26, 256 3.03 and 3.37,
-// 512 8.65 and 8.93. Of larger tiles, which have several rounds of it, 64 x 64 where a block has one and 96 x 128 gain up to 1 %;
-// the others, those that several blocks of an SM overlap, and pairs of blocks lose 1 to 11 %.
-constexpr bool END_TOGETHER = SLICES > 1 && CLUSTER == 1 && (SMALL || FOUR_WIDE);
-static_assert(!TWO_ROWS || END_TOGETHER, "others end by quads of rows");
+// CHUNKED: sums over CHUNK k-steps, which are added up among themselves, so that the error grows with K / CHUNK + CHUNK and not
+// with K. Of 32 k-steps 512 has 0.60 of the error of one chain.
+constexpr int CHUNK = UNROLL < 32 ? UNROLL : 32;
+// Small tiles that slices share are added up and stored by all threads at once (slice_reduction.cuh): 128 takes 1.74 us so, took
+// 2.26, 256 3.03 and 3.37. Of larger tiles, which have several rounds of it, 64 x 64 where a block has one and 96 x 128 gain up
+// to 1 %; the others, and those that several blocks of an SM overlap, lose 1 to 11 %.
+constexpr bool REDUCES_TOGETHER = SLICES > 1 && SMALL;
+static_assert(!TWO_ROWS || REDUCES_TOGETHER, "others end by quads of rows");
 // A block with one tile finds the places of its results while the kernel before still runs: half of the 200 instructions of
 // the end, which run but once, one after the other. 128 takes 1.61 us so, took 1.75, 256 2.93 and 3.10.
-constexpr bool ENDS_EARLY = END_TOGETHER && ONCE;
-// And look for their next stage, the first one too, before they have something to copy there: 2 % of 128.
-constexpr bool EAGER = END_TOGETHER;
+constexpr bool ENDS_EARLY = REDUCES_TOGETHER && ONE_TILE;
 // Who computes there looks for the next stage so many k-steps before it needs it, and waits only for one that was not there:
-// a scheduler has one warp or two, which do nothing until a barrier answers. 256 takes 2.98 us so, 3.02 without. Not where
-// four slices have a tile of K each, and no next one: 127 takes 1.83 us so, 1.79 without.
-constexpr int SOONER = END_TOGETHER && (SLICES == 2 || FOUR_WIDE) ? UNROLL > 4 ? 2 : UNROLL / 2 : 0;
-// Words in rows at an odd distance: see mixed_rows.cuh. In tiles of one slice and 128 columns or more they gain 1 to 4 % (3001 x
-// 3001 x 65 takes 48.9 us so, 50.7 by words), in two slices of 4 x 4 results 1 to 3: where a block has one tile, if its sums are
-// not carried, or are and the tile is 32 x 32; and of 64 columns also where it has many, if only one operand needs them, as
-// both spill. Four slices of 4 x 4, with a tile of K each, take for finding the rows what they save. In other tiles some
-// shapes gain and as many lose (docs/experiments.md).
-constexpr bool WORDS_A = TRANS_A && WIDTH_A == 1, WORDS_B = !TRANS_B && WIDTH_B == 1;
-constexpr bool WIDE = SLICES == 1 && CLUSTER == 1 && BN >= 128 && BM <= 128 && MIN_BLOCKS <= 2 && !REGISTERS;
-constexpr bool TWO_SQUARES = SLICES == 2 && TM * TN == 16;
-constexpr bool MIXES = WIDE || (ONCE && (FOUR_WIDE || TWO_SQUARES) && (!CARRY || BM * BN == 32 * 32)) ||
-                       (!ONCE && TWO_SQUARES && BN == 64 && !CARRY && !(WORDS_A && WORDS_B));
-constexpr bool MIXED = (WORDS_A || WORDS_B) && MIXES;
-template <bool USED, typename Mixed, typename Plain>
-__device__ __forceinline__ auto& rows_of(Mixed& mixed, Plain& plain) {
-  if constexpr (USED) return mixed;
-  else return plain;
-}
-// Instructions that never run, which keep two loops apart in the instruction cache (sass/placement.py, tools/cubins.py).
-#ifndef PAD
-#define PAD 0
-#endif
+// a scheduler has one warp or two, which do nothing until a barrier answers. 4096 x 32 x 4096 takes 15 % longer without. Not
+// where four slices have a tile of K each, and no next one: 127 takes 1.83 us so, 1.79 without.
+constexpr int SOONER = REDUCES_TOGETHER && SLICES == 2 ? UNROLL > 4 ? 2 : UNROLL / 2 : 0;
 static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the same stages, and one ahead");
 
-#if CLUSTER > 1
-#define IN_CLUSTER __cluster_dims__(CLUSTER)
-#else
-#define IN_CLUSTER
-#endif
-
-extern "C" __global__ void IN_CLUSTER __launch_bounds__(COMPUTE + PRODUCERS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, MIN_BLOCKS)
 ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
                  float* __restrict__ partial, const __grid_constant__ Gemm g) {
   extern __shared__ __align__(16) float shared[];
-  __shared__ __align__(8) unsigned long long barriers[2 * STAGES + 4 * GATHERED];
+  __shared__ __align__(8) unsigned long long barriers[2 * STAGES + 4 * CLUSTER_SPLIT_K];
   const unsigned full = shared_address(barriers), empty = full + 8 * STAGES, given = empty + 8 * STAGES;
   if (threadIdx.x < STAGES) {
     mbarrier_init(full + 8 * threadIdx.x, COPYING);
@@ -160,9 +116,9 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 #endif
     const int copying = threadIdx.x - COMPUTE;
-    const int thread = TEAMS > 1 ? copying % COPYING : copying, team = TEAMS > 1 ? copying / COPYING : 0;
-    int ahead = team;  // stages from here to this team's next one
-    if (TEAMS > 1) step(team);
+    const int thread = COPY_GROUPS > 1 ? copying % COPYING : copying, group = COPY_GROUPS > 1 ? copying / COPYING : 0;
+    int ahead = group;  // stages from here to this group's next one
+    if (COPY_GROUPS > 1) step(group);
     // The first tiles of K to be in L2.
     auto ask_ahead = [&](const Segment& s, const Place& place) {
       const int k = max(remainder + (s.begin - 1) * BK, 0), m = first_row(g, place), n = first_column(g, place);
@@ -172,20 +128,18 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
       into_l2<PRODUCERS, TRANS_B, BN, EARLY * BK, WIDTH_B == 1>(b, g.ldb, g.N - n, g.K - k, copying);
     };
     Segment first;
-    if (ASKS && !ONCE && work_of(g, steps, blockIdx.x, 0, first)) ask_ahead(first, place_of(g, first.tile));
+    if (ASKS && !ONE_TILE && work_of(g, steps, blockIdx.x, 0, first)) ask_ahead(first, place_of(g, first.tile));
     PanelA a(shared_address(shared), thread);
     PanelB b(shared_address(shared + PanelA::FLOATS), thread);
-    MixedRows<PanelA, BM, COPYING> mixed_a;
-    MixedRows<PanelB, BN, COPYING> mixed_b;
     // Around the copies to the stage in turn: it has been read; it is full once they have arrived.
     auto await_stage = [&] { mbarrier_wait(barrier + 8 * STAGES, parity ^ 1); };
     auto leave_stage = [&] {
       mbarrier_arrive_after_copies(barrier);
-      step(TEAMS);
+      step(COPY_GROUPS);
     };
-    for (int item = blockIdx.x; ONCE ? item == blockIdx.x : item < items; item += ONCE ? 1 : gridDim.x)
+    for (int item = blockIdx.x; ONE_TILE ? item == blockIdx.x : item < items; item += ONE_TILE ? 1 : gridDim.x)
 #pragma unroll 1
-      for (int half = 0; half < (ONCE ? 1 : 2); ++half) {
+      for (int half = 0; half < (ONE_TILE ? 1 : 2); ++half) {
         Segment s;
         if (!work_of(g, steps, item, half, s)) continue;
         const Place place = place_of(g, s.tile);
@@ -193,73 +147,41 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
         a.start(A + batch_offset(g, g.a_batch, place.batch), g.lda, first_row(g, place), g.M, from);
         b.start(B + batch_offset(g, g.b_batch, place.batch), g.ldb, first_column(g, place), g.N, from);
         const bool inside = g.M >= BM && g.N >= BN;
-        if (TEAMS > 1) a.tile *= TEAMS, b.tile *= TEAMS;
-        const bool odd = MIXED && inside && (!WORDS_A || g.lda % 2) && (!WORDS_B || g.ldb % 2);
-        if (odd) {
-          if (WORDS_A) mixed_a.start(a, g.lda, thread);
-          if (WORDS_B) mixed_b.start(b, g.ldb, thread);
-        }
+        if (COPY_GROUPS > 1) a.tile *= COPY_GROUPS, b.tile *= COPY_GROUPS;
         int wide = s.begin + ahead ? BK : remainder;  // k-steps of the tile in turn
-        if (ASKS && ONCE) ask_ahead(s, place);
+        if (ASKS && ONE_TILE) ask_ahead(s, place);
         int left = s.end - s.begin - ahead;
-        if (EAGER && left > 0) await_stage();
         if (LATE) previous_kernel_has_ended();
-        if (PAD && g.batch[0] < 0) {
-#pragma unroll
-          for (int i = 0; i < PAD; ++i) asm volatile("nanosleep.u32 1;");
-        }
-        if (odd) {
-          auto& rows_a = rows_of<WORDS_A>(mixed_a, a);
-          auto& rows_b = rows_of<WORDS_B>(mixed_b, b);
-          if (left > 0 && wide < BK) {
-            if (!EAGER) await_stage();
-            rows_a.copy_first(at, wide);
-            rows_b.copy_first(at, wide);
-            leave_stage();
-            if (EAGER && left > TEAMS) await_stage();
-            left -= TEAMS;
-          }
-#pragma unroll 1
-          for (; left > 0; left -= TEAMS) {
-            if (!EAGER) await_stage();
-            rows_a.copy_whole(at);
-            rows_b.copy_whole(at);
-            leave_stage();
-            if (EAGER && left > TEAMS) await_stage();
-          }
-        }
         // Tiles at an edge, and the remainder of K.
 #pragma unroll 1
-        for (; left > 0 && !(STRAIGHT && inside && wide == BK); left -= TEAMS) {
-          if (!EAGER) await_stage();
+        for (; left > 0 && !(STRAIGHT && inside && wide == BK); left -= COPY_GROUPS) {
+          await_stage();
           a.copy(at, !STRAIGHT && g.M >= BM, wide);
           b.copy(at, !STRAIGHT && g.N >= BN, wide);
           leave_stage();
-          if (EAGER && left > TEAMS) await_stage();
           a.advance();
           b.advance();
           wide = BK;
         }
         if (STRAIGHT) {
 #pragma unroll 1
-          for (; left > 0; left -= TEAMS) {
-            if (!EAGER) await_stage();
+          for (; left > 0; left -= COPY_GROUPS) {
+            await_stage();
             a.copy_whole(at);
             b.copy_whole(at);
             leave_stage();
-            if (EAGER && left > TEAMS) await_stage();
           }
         }
-        if (TEAMS > 1) ahead = -left;
+        if (COPY_GROUPS > 1) ahead = -left;
       }
     // Each slice reads one k-step ahead of its last tile, of which nothing is made. When whole tiles of zeros were copied for
     // that, the slices waited for them, 700 to 2000 cycles (128 takes 3.07 us so, took 3.22; 127 3.24 and 3.73).
-    for (; ahead < SLICES && steps; ahead += TEAMS) {
+    for (; ahead < SLICES && steps; ahead += COPY_GROUPS) {
       mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
       for (int x = 4 * thread; x < BM + BN; x += 4 * COPYING)
         *reinterpret_cast<float4*>(shared + at / 4 + (x < BM ? x : PanelA::FLOATS + x - BM)) = float4{};
       mbarrier_arrive(barrier);
-      step(TEAMS);
+      step(COPY_GROUPS);
     }
     copies_wait_all();
   } else {
@@ -270,7 +192,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
     if constexpr (ENDS_EARLY) {
       Segment only;
       work_of(g, steps, blockIdx.x, 0, only);
-      ending = Together<SLICES>::ending(g, only, shared + STAGES * STAGE, given);
+      ending = SliceReduction<SLICES>::ending(g, only, shared + STAGES * STAGE, given);
       asm volatile("" : "+r"(ending.from), "+l"(ending.c), "+l"(ending.c0), "+r"(ending.stored));
     }
     if (LATE) previous_kernel_has_ended();
@@ -311,23 +233,22 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
       from_a = from_b = at;
     };
     auto load = [&](int slot, int k) {
-      if (VARIANT & 2) load_a(slot, k);
+      if (A_FIRST) load_a(slot, k);
       load_b(slot, k);
-      if (!(VARIANT & 2)) load_a(slot, k);
+      if (!A_FIRST) load_a(slot, k);
     };
     if (steps) {
       if (slice) step(slice);
       next_stage(false);
       load(0, 0);
     }
-    for (int item = blockIdx.x; ONCE ? item == blockIdx.x : item < items; item += ONCE ? 1 : gridDim.x)
+    for (int item = blockIdx.x; ONE_TILE ? item == blockIdx.x : item < items; item += ONE_TILE ? 1 : gridDim.x)
 #pragma unroll 1
-      for (int half = 0; half < (ONCE ? 1 : 2); ++half) {
+      for (int half = 0; half < (ONE_TILE ? 1 : 2); ++half) {
         Segment s;
         if (!work_of(g, steps, item, half, s)) continue;
-        float sets[SETS][TM][TN] = {};
-        auto& acc = sets[0];
-        float sum[CARRY ? TM : 1][CARRY ? TN : 1] = {};
+        float acc[TM][TN] = {};
+        float sum[CHUNKED ? TM : 1][CHUNKED ? TN : 1] = {};
 #pragma unroll 1
         for (turn -= s.end - s.begin; turn < 0; turn += SLICES) {
           const unsigned read = barrier + 8 * STAGES;
@@ -352,11 +273,10 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
                 }
                 load((k + 1) % 2, 0);
               }
-              auto& now = sets[k * SETS / UNROLL];
-              if constexpr (VARIANT & 1) outer_product(now, af[k % 2], bf[k % 2]);
-              else outer_product_rows<(VARIANT & 4) != 0>(now, af[k % 2], bf[k % 2]);
-              if constexpr (CARRY) {
-                if (k % CARRIED == CARRIED - 1) {
+              if constexpr (FFMA_ORDER == BY_COLUMNS) outer_product(acc, af[k % 2], bf[k % 2]);
+              else outer_product_rows<FFMA_ORDER == BY_ROWS_REVERSED>(acc, af[k % 2], bf[k % 2]);
+              if constexpr (CHUNKED) {
+                if (k % CHUNK == CHUNK - 1) {
 #pragma unroll
                   for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -368,32 +288,21 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
           __syncwarp();
           if (threadIdx.x % 32 == 0) mbarrier_arrive(read);
         }
-        if constexpr (CARRY) {
+        if constexpr (CHUNKED) {
 #pragma unroll
           for (int i = 0; i < TM; ++i)
 #pragma unroll
             for (int j = 0; j < TN; ++j) acc[i][j] = sum[i][j];
         }
-#pragma unroll
-        for (int set = 1; set < SETS; ++set)
-#pragma unroll
-          for (int i = 0; i < TM; ++i)
-#pragma unroll
-            for (int j = 0; j < TN; ++j) acc[i][j] += sets[set][i][j];
-        if constexpr (END_TOGETHER) {
-          Together<SLICES>::template store<ENDS_EARLY>(acc, staging, C0, C, partial, g, s, slice, thread, ending);
-          if (!ONCE) slices_meet();  // all have read
+        if constexpr (REDUCES_TOGETHER) {
+          SliceReduction<SLICES>::template store<ENDS_EARLY>(acc, staging, C0, C, partial, g, s, slice, thread, ending);
+          if (!ONE_TILE) slices_meet();  // all have read
         } else {
           if constexpr (SLICES > 1) {
             slices_add_up(acc, exchange, slice);
             slices_meet();
           }
-          if constexpr (CLUSTER > 1) {
-            if (SLICES == 1) slices_meet();  // the stages have been read
-            store_pair(acc, shared + thread, C0, C, g, s.tile, thread, slice, staging);
-          } else if (slice * OWNED < TM) {
-            store_tile(acc, C0, C, partial, g, s, thread, slice, staging);
-          }
+          if (slice * OWNED < TM) store_tile(acc, C0, C, partial, g, s, thread, slice, staging);
         }
       }
   }

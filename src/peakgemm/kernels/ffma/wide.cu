@@ -5,7 +5,7 @@
 //   the wait for a stage or over a tile's end: ptxas would spill there, or give accumulators another parity
 //   (tile_store_pairs.cuh). Two warps a scheduler hide what a stage's first loads take.
 // Both operands are read with K outermost and rows that begin at 16 bytes: any other is laid out anew by three warps that
-//   copy nothing else, a chunk of K before it is asked for (common/lay_out.cuh). By passes of their own, of both operands,
+//   copy nothing else, a chunk of K before it is asked for (common/repack.cuh). By passes of their own, of both operands,
 //   4096 NT took 2.6 % longer, 8192 NT 1.1 %.
 // On sm_90a the register file is dealt anew: 24 registers for a copying thread, 240 for a computing one, which is all.
 
@@ -19,7 +19,7 @@
 #include "common/fragment.cuh"
 #include "common/warp_tile.cuh"
 #include "common/tile_store_pairs.cuh"
-#include "common/lay_out.cuh"
+#include "common/repack.cuh"
 
 constexpr int STAGE = BK * (BM + BN);  // floats
 static_assert(THREADS == 256 && PRODUCERS == 128, "registers are dealt to whole warpgroups");
@@ -33,7 +33,7 @@ constexpr int WORKS = 2 * STAGES;
 
 struct Wide {
   Gemm g;
-  Anew anew;
+  Repack repack;
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS + PRODUCERS, MIN_BLOCKS)
@@ -66,8 +66,8 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
     if (warp > THREADS / 32) {
       // Never runs. With a loop here into which some lanes might not go, ptxas 13.4 mostly gives the main loop registers for
       // 1.07 modelled cycles an FFMA; of a hundred texts without, each for 1.53 at least (docs/experiments.md).
-      for (int i = threadIdx.x; i < w.anew.none; i += PRODUCERS) atomicAdd(workspace + i, 1.f);
-      lay_out_units(A, B, workspace, g, w.anew, shared_address(shared + STAGES * STAGE + THREADS / 32 * PAIRED) +
+      for (int i = threadIdx.x; i < w.repack.none; i += PRODUCERS) atomicAdd(workspace + i, 1.f);
+      repack_units(A, B, workspace, g, w.repack, shared_address(shared + STAGES * STAGE + THREADS / 32 * PAIRED) +
                                                     8 * UNIT_WORDS * (warp - THREADS / 32 - 1));
     } else if (threadIdx.x == THREADS) {
       const unsigned stages = shared_address(shared);
@@ -87,9 +87,9 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
               works[work] = {s.tile, s.end - s.begin, s.slot};
               if (++work == WORKS) work = 0;
             }
-            if (w.anew.units)
+            if (w.repack.units)
               for (; there <= k * BK / CHUNK; ++there)
-                wait_for_units(reinterpret_cast<const unsigned*>(workspace) + 1 + there, w.anew.units);
+                wait_for_units(reinterpret_cast<const unsigned*>(workspace) + 1 + there, w.repack.units);
             bulk_expect(barrier, 4 * STAGE);
             tensor_load(stages + at, map_a, k * BK, place.m, barrier);
             tensor_load(stages + at + 4 * BK * BM, map_b, k * BK, place.n, barrier);
@@ -141,6 +141,6 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
       if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier + 8 * STAGES);
       step();
     }
-    store_tile_pairs(acc, C0, C, workspace + w.anew.sums, g, now.tile, now.slot, threadIdx.x, shared + STAGES * STAGE);
+    store_tile_pairs(acc, C0, C, workspace + w.repack.sums, g, now.tile, now.slot, threadIdx.x, shared + STAGES * STAGE);
   }
 }

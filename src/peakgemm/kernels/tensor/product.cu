@@ -12,7 +12,7 @@
 //   fill the GPU's SMs are shared along K: see segment_of, and reduce.cu.
 
 #include "common/gemm.cuh"
-#include "common/anew.cuh"
+#include "common/opaque.cuh"
 #include "common/cp_async.cuh"
 #include "common/bulk.cuh"
 #include "common/dependents.cuh"
@@ -246,7 +246,7 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
       __syncwarp();
       if (lane == 0) mbarrier_arrive(heard + 8 * (turn % 2));
       ++turn;
-      segment_of(g, chunks, anew(work) / 2, anew(work) % 2, s);  // again, for want of registers
+      segment_of(g, chunks, opaque(work) / 2, opaque(work) % 2, s);  // again, for want of registers
       const Place place = cluster_place(g, s.tile);
       const bool wholly = verdict >> (ALTERNATE ? place.m / 64 % 2 : group) & 1;
       bool broken = wholly;

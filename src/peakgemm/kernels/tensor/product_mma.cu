@@ -9,7 +9,7 @@
 // A half tile for whose data the split is too coarse (guard.cuh) is computed with FFMAs instead.
 
 #include "common/gemm.cuh"
-#include "common/anew.cuh"
+#include "common/opaque.cuh"
 #include "common/cp_async.cuh"
 #include "common/dependents.cuh"
 #include "common/narrow.cuh"
@@ -140,7 +140,7 @@ tensor_product_mma(const float* __restrict__ A, const float* __restrict__ B, con
     const char* from_b = first_panel(e, workspace, item, true) + 16 * threadIdx.x;
     auto fetch = [&](int stage) {
       if (left > 0) {
-        const int thread = anew(static_cast<int>(threadIdx.x));
+        const int thread = opaque(static_cast<int>(threadIdx.x));
         const unsigned to = first_stage + stage * STAGE + 16 * thread;
         copy<HALF>(to, from_a);
         copy<HALF>(to + HALF, from_b);
@@ -178,7 +178,7 @@ tensor_product_mma(const float* __restrict__ A, const float* __restrict__ B, con
         fetch(stage ? stage - 1 : STAGES - 1);
         // Rows whose 16 bytes this lane names to ldmatrix: of A two matrices in M by two in K, of B two in K by two
         // in N.
-        const int thread = anew(static_cast<int>(threadIdx.x)), lane = thread % 32;
+        const int thread = opaque(static_cast<int>(threadIdx.x)), lane = thread % 32;
         const unsigned at = first_stage + stage * STAGE;
         unsigned a = at + thread / 128 * WARP_M * 64 + piece_at(lane % 16, lane / 16);
         unsigned b = at + HALF + thread / 32 % (BN / WARP_N) * WARP_N * 64 +
@@ -192,17 +192,17 @@ tensor_product_mma(const float* __restrict__ A, const float* __restrict__ B, con
         if (++stage == STAGES) stage = 0;
       }
       const char* const tail = tails + chunk % TAILS * 2 * TAIL;
-      const int thread = anew(static_cast<int>(threadIdx.x));
+      const int thread = opaque(static_cast<int>(threadIdx.x));
       promote(sum, part, reinterpret_cast<const float*>(tail) + row_of(thread),
               reinterpret_cast<const float*>(tail + TAIL) + column_of(thread));
     }
-    const Place place = place_of(g, anew(item));
-    const int thread = anew(static_cast<int>(threadIdx.x)), group = thread / 128, top = group * WARP_M;
+    const Place place = place_of(g, opaque(item));
+    const int thread = opaque(static_cast<int>(threadIdx.x)), group = thread / 128, top = group * WARP_M;
     int broken = verdicts[item / gridDim.x % 2];
     if (broken) __syncthreads();  // FFMAs take the ring's place
     if (broken & LOST_BITS) {
       if (!(broken >> group & 1) &&
-          !lossy_sums_hold(first_panel(e, workspace, anew(item), false), first_panel(e, workspace, anew(item), true),
+          !lossy_sums_hold(first_panel(e, workspace, opaque(item), false), first_panel(e, workspace, opaque(item), true),
                            0, chunks, thread / 32 * 16))
         atomicOr(&verdicts[item / gridDim.x % 2], 1 << group);
       __syncthreads();

@@ -21,7 +21,7 @@ tensor_reduce(const float* A, const float* B, const float* C0, float* C, char* w
   const Shares shares(g, chunks_of(g), tile);
   const Output out(g, place_of(g, g.whole + tile), C0, C, nullptr, -1);
   const int at = (blockIdx.x % BLOCKS * ADDERS + threadIdx.x) * 4;
-  const int row = TURNED ? at % BM : at / BN, column = TURNED ? at / BM : at % BN;
+  const int row = TRANS_C ? at % BM : at / BN, column = TRANS_C ? at / BM : at % BN;
   previous_kernel_has_ended();
   if (shares.whole || row >= out.rows || column >= out.columns) return;
   const float* const from = reinterpret_cast<const float*>(workspace + e.partial_offset) + at;
@@ -29,5 +29,5 @@ tensor_reduce(const float* A, const float* B, const float* C0, float* C, char* w
   Sums<4> sum = load(shares.first_slot);
   add_parts(sum, shares.last - shares.first, [&](int i) { return load(shares.first + 1ll + i); });
   out.store(row, column, sum.of[0], sum.of[1]);
-  out.store(TURNED ? row + 2 : row, TURNED ? column : column + 2, sum.of[2], sum.of[3]);
+  out.store(TRANS_C ? row + 2 : row, TRANS_C ? column : column + 2, sum.of[2], sum.of[3]);
 }

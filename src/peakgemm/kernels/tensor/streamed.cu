@@ -5,7 +5,7 @@
 //   panels of A in memory, and shared memory is read once for each chunk of A instead of three times.
 // B comes from the panels of a split pass or, compiled with SPLIT_B, is split by the warps that copy A: one kernel, and
 //   nothing in memory but the operands, which pays where B is read by few blocks or a pass takes as long as the product.
-// TURNED, it is asked for C^T, so that op(B) is what is split in registers: whichever operand is the larger one.
+// TRANS_C, it is asked for C^T, so that op(B) is what is split in registers: whichever operand is the larger one.
 // Two warpgroups multiply 64 rows by 64 columns at a time, and take turns: one has the tensor cores while the other
 //   splits. What a warpgroup does between its turns takes longer than the other one's turn, so in tiles of 192 rows there
 //   are three, which have registers for 32 columns at a time and need no turns: 25088 x 128 x 1152, a tile for each SM,
@@ -15,7 +15,7 @@
 //   shared along K as in product.cu; reduce.cu adds up.
 
 #include "common/gemm.cuh"
-#include "common/anew.cuh"
+#include "common/opaque.cuh"
 #include "common/prefetch.cuh"
 #include "common/cp_async.cuh"
 #include "common/dependents.cuh"
@@ -37,12 +37,7 @@ constexpr int COPIERS = 128, HELPERS = PRODUCERS / COPIERS;  // warpgroups that 
 #include "common/rows_in_registers.cuh"
 
 constexpr int B_PLANE = BN * 64, B_HALF = PLANES * B_PLANE;  // bytes, of half a chunk
-// Of 192 rows three stages are too large. A's have a ring of their own there, and are free as soon as they are split.
-constexpr bool APART = GROUPS > 2;
-constexpr int A_STAGES = APART ? 2 : STAGES, A_PITCH = APART ? A_BYTES : A_BYTES + 2 * B_HALF;
-constexpr int B_BEGIN = APART ? A_STAGES * A_BYTES : A_BYTES, B_PITCH = APART ? 2 * B_HALF : A_PITCH;
-constexpr int RING = A_STAGES * A_BYTES + STAGES * 2 * B_HALF;
-constexpr bool TURNS = GROUPS == 2;  // of three 4096 x 768 x 3072 takes 127 us with turns, 125 without
+constexpr int PITCH = A_BYTES + 2 * B_HALF, RING = STAGES * PITCH;  // of a stage, of all
 constexpr int B_TAIL = BN * 4 + 32;  // a chunk's scales of columns, and B's summary
 constexpr int SLOTS = STAGES + 1;    // for those, read until the products of the next chunk have begun
 
@@ -62,32 +57,24 @@ extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1)
 tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C, char* workspace,
                 const __grid_constant__ Emulated e) {
   extern __shared__ __align__(1024) char ring[];
-  __shared__ __align__(8) unsigned long long barriers[2 * STAGES + (APART ? 2 * A_STAGES : 0)];
+  __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
   __shared__ int verdicts[2][COMPUTE / 32];
   const Gemm& g = e.g;
   char* const all_tails = ring + RING;
   const unsigned first_stage = shared_address(ring), first_tail = first_stage + RING;
   const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
-  const unsigned full_a = APART ? empty + 8 * STAGES : full, empty_a = APART ? full_a + 8 * A_STAGES : empty;
   if (threadIdx.x < STAGES) {
-    mbarrier_init(full + 8 * threadIdx.x, (APART ? 0 : COPIERS) + RIGHT_ARRIVALS);
+    mbarrier_init(full + 8 * threadIdx.x, COPIERS + RIGHT_ARRIVALS);
     mbarrier_init(empty + 8 * threadIdx.x, COMPUTE / 32);
-  }
-  if (APART && threadIdx.x < A_STAGES) {
-    mbarrier_init(full_a + 8 * threadIdx.x, COPIERS);
-    mbarrier_init(empty_a + 8 * threadIdx.x, COMPUTE / 32);
   }
   __syncthreads();
   next_kernel_may_start();
 
   const int chunks = chunks_of(g), items = g.whole + g.parts;
-  int stage = 0, apart_stage = 0;
-  unsigned parity = 0, apart_parity = 0;
-  int& stage_a = APART ? apart_stage : stage;
-  unsigned& parity_a = APART ? apart_parity : parity;
+  int stage = 0;
+  unsigned parity = 0;
   auto step = [&] {
     if (++stage == STAGES) stage = 0, parity ^= 1;
-    if (APART && ++stage_a == A_STAGES) stage_a = 0, parity_a ^= 1;
   };
 
   if (threadIdx.x >= COMPUTE) {
@@ -115,13 +102,11 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
 #pragma unroll 1
       for (int chunk = begin; chunk < s.end; chunk += HELPERS) {
         mbarrier_wait(empty + 8 * stage, parity ^ 1);
-        const unsigned to = first_stage + stage_a * A_PITCH, barrier = full + 8 * stage;
-        const unsigned to_b = APART ? first_stage + B_BEGIN + stage * B_PITCH : to + A_BYTES;
-        const auto bring = [&] { right.bring(to_b, first_tail + slot * B_TAIL, barrier, e, chunk, s.end); };
+        const unsigned to = first_stage + stage * PITCH, barrier = full + 8 * stage;
+        const auto bring = [&] { right.bring(to + A_BYTES, first_tail + slot * B_TAIL, barrier, e, chunk, s.end); };
         if (!SPLIT_B) bring();  // whatever only asks for copies comes first
-        if (APART) mbarrier_wait(empty_a + 8 * stage_a, parity_a ^ 1);
         rows.copy(to, g.K - chunk * CHUNK, thread, e);
-        mbarrier_arrive_after_copies(APART ? full_a + 8 * stage_a : barrier);
+        mbarrier_arrive_after_copies(barrier);
         if (SPLIT_B) bring();
 #pragma unroll
         for (int i = 0; i < HELPERS; ++i) {
@@ -142,7 +127,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
     left += item < g.whole ? chunks : static_cast<int>(part_begin(g, item - g.whole + 1) -
                                                        part_begin(g, item - g.whole));
   previous_kernel_has_ended();
-  if (TURNS && group == 1) pass_turn(1);
+  if (group == 1) pass_turn(1);
   for (int work = first_work(); work < 2 * items; work = next_work(work)) {
     Segment s;
     if (!segment_of(g, chunks, work / 2, work % 2, s)) continue;
@@ -155,8 +140,8 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
     RowsInRegisters<!TRANS_A, WIDTH_A> a;
     RightSeen right;
     bool hold = true;
-    mbarrier_wait(full_a + 8 * stage_a, parity_a);
-    a.start(first_stage + stage_a * A_PITCH, lines, row, column, g.M - place.m - row);
+    mbarrier_wait(full + 8 * stage, parity);
+    a.start(first_stage + stage * PITCH, lines, row, column, g.M - place.m - row);
     int todo = s.end - s.begin;
     unsigned asked;  // ASKED where elements of a chunk have lost bits, and RowsInRegisters::marks
     const auto next = [&] {
@@ -169,11 +154,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
       const bool keep = __any_sync(~0u, asked);  // A as it lies is read again where sums are asked for
       const char* const tail = all_tails + slot * B_TAIL;
       const float* const scales = reinterpret_cast<const float*>(tail) + column;
-      if (APART) {
-        __syncwarp();
-        if (!keep && lane == 0) mbarrier_arrive(empty_a + 8 * stage_a);
-      }
-      const unsigned at_b = APART ? first_stage + B_BEGIN + stage * B_PITCH : first_stage + stage * B_PITCH + A_BYTES;
+      const unsigned at_b = first_stage + stage * PITCH + A_BYTES;
       const unsigned long long b = matrix_descriptor(at_b);
       const auto descriptor = [&](int strip, int plane, int k) {
         return b + (k / 2 * B_HALF + plane * B_PLANE + strip * STRIP * 64 + k % 2 * 32 >> 4);
@@ -188,20 +169,19 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
       };
       // Where a strip's sums are asked for: whether they hold.
       const auto look_at = [&](const float (&sums)[STRIP_SUMS], int strip) {
-        const char* const held = ring + stage_a * A_PITCH;
+        const char* const held = ring + stage * PITCH;
         if (hold && keep)
-          hold = lossy_sums_hold(sums, strip, held, APART ? ring + B_BEGIN + stage * B_PITCH : held + A_BYTES, lines, tail,
+          hold = lossy_sums_hold(sums, strip, held, held + A_BYTES, lines, tail,
                                  place.n % ROWS, g.N - place.n - strip * STRIP, asked);
       };
       const auto all_is_read = [&] {
         __syncwarp();
         if (lane == 0) mbarrier_arrive(empty + 8 * stage);
-        if (APART && keep && lane == 0) mbarrier_arrive(empty_a + 8 * stage_a);
       };
       const auto promote = [&](const float (&part)[STRIP_SUMS], int strip) {
         promote_strip(sum, part, scales, APIECE ? alike : __any_sync(~0u, alike), common, strip);
       };
-      if (TURNS) take_turn(group);
+      take_turn(group);
       wgmma_fence();
       if constexpr (IN_PAIRS) {
         float part[2][STRIP_SUMS];  // of two strips corrections, and then all products
@@ -245,7 +225,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
             multiply_high(strip + i);
           }
         }
-        if (TURNS && (--left > 0 || group == 0)) pass_turn(group);
+        if (--left > 0 || group == 0) pass_turn(group);
         wgmma_wait<1>();
         if (TIMES == 2) look_at(part[0], STRIPS - 2);
         if (TIMES == 1 && keep) {  // one place to be jumped over, not two
@@ -285,7 +265,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
               wgmma_commit();
               wgmma_wait<1>();
             } else {
-              if (TURNS && ends && last && (--left > 0 || group == 0)) pass_turn(group);
+              if (ends && last && (--left > 0 || group == 0)) pass_turn(group);
               wgmma_wait<0>();
             }
             if (ends) {
@@ -303,9 +283,8 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
     for (bool more = true; more;) {
       int4 told;
       const auto arrives = [&] {
-        const unsigned at = first_stage + stage_a * A_PITCH;
+        const unsigned at = first_stage + stage * PITCH;
         mbarrier_wait(full + 8 * stage, parity);
-        if (APART) mbarrier_wait(full_a + 8 * stage_a, parity_a);
         told = *reinterpret_cast<const int4*>(all_tails + slot * B_TAIL + BN * 4);
         bool over, lossy;
         asked = 0;
@@ -341,7 +320,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
 #pragma unroll
     for (int i = 0; i < ACCUMULATORS; ++i) sum[i] *= power_of_two(-a.shift[i / 2 % 2]);
     bool broken = a.broken || !hold;
-    segment_of(g, chunks, anew(work) / 2, anew(work) % 2, s);  // again, for want of registers
+    segment_of(g, chunks, opaque(work) / 2, opaque(work) % 2, s);  // again, for want of registers
     const Place here = place_of(g, s.tile);
     const Output out(g, here, C0, C, reinterpret_cast<float*>(workspace + e.partial_offset), s.slot);
     broken |= right.sparse(e, workspace, here);
@@ -369,7 +348,7 @@ tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const 
     ++turn;
     // Every tile's mark is written by whoever has its first k-steps: nobody has set them to zero before.
     int* const marks = reinterpret_cast<int*>(workspace + WORKSPACE_HEAD) + GROUPS * s.tile;
-    const bool inside = IEEE_ROWS * group < (TURNED ? g.M - here.m : out.rows);
+    const bool inside = IEEE_ROWS * group < (TRANS_C ? g.M - here.m : out.rows);
     if (threadIdx.x % 128 == 0 && s.begin == 0) marks[group] = broken && inside;
     if (broken) {
       reroute(A, B, out, e, here, s, staging, group);

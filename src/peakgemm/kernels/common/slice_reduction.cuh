@@ -1,4 +1,4 @@
-// The end of a small tile that SLICES groups of warps share, thread tiles being 2 x 4, 4 x 4 or 4 x 8: all give their sums,
+// The end of a small tile that SLICES groups of warps share, thread tiles being 2 x 4 or 4 x 4: all give their sums,
 // then all threads add up, scale and store some of them.
 //
 // What a thread loads and stores there does not wait for each other. When the slices added up first and then one of them staged
@@ -32,20 +32,20 @@ struct Ending {
   int from;
   long long c, c0;
   unsigned stored;
-#if GATHERED  // where its sums of each round are given, what counts them there, and what this block is given
+#if CLUSTER_SPLIT_K  // where its sums of each round are given, what counts them there, and what this block is given
   unsigned to[BM * BN / (THREADS * SLICES)], counts[BM * BN / (THREADS * SLICES)], given;
 #endif
 };
 
 // GROUPS is SLICES, in a template so that tiles that end otherwise need not divide evenly.
 template <int GROUPS>
-struct Together {
+struct SliceReduction {
   // Rows of a round, rounds.
   static constexpr int DOWN = THREADS * GROUPS < BN ? 1 : THREADS * GROUPS / BN, EACH = BM / DOWN;
   // Of a block at most: one of a cluster stores half of the rows or less.
-  static constexpr int MINE = GATHERED && EACH > 1 ? EACH / 2 : EACH;
+  static constexpr int MINE = CLUSTER_SPLIT_K && EACH > 1 ? EACH / 2 : EACH;
 
-  // `sums`: where they will lie; `given`: see gather.cuh.
+  // `sums`: where they will lie; `given`: see cluster_split_k.cuh.
   __device__ static __forceinline__ Ending ending(const Gemm& g, const Segment& s, const float* sums, unsigned given) {
     static_assert(DOWN % LANE_M == 0 && WARP_M % DOWN == 0, "rounds are rows of whole lanes, places that are constants apart");
     const Place place = place_of(g, s.tile);
@@ -57,8 +57,8 @@ struct Together {
     if (between(place.n, n, g.N))
 #pragma unroll
       for (int i = 0; i < MINE; ++i)
-        e.stored |= (between(place.m, m + i * DOWN, g.M) && (!GATHERED || row + i * DOWN < band)) << i;
-#if GATHERED
+        e.stored |= (between(place.m, m + i * DOWN, g.M) && (!CLUSTER_SPLIT_K || row + i * DOWN < band)) << i;
+#if CLUSTER_SPLIT_K
     const int log = cluster_log(), results = BM * BN >> log;
     const unsigned mine = shared_address(sums + SLICES * SLICE_PITCH) + 4 * cluster_block() * results;
 #pragma unroll
@@ -72,7 +72,7 @@ struct Together {
     return e;
   }
 
-#if GATHERED
+#if CLUSTER_SPLIT_K
   // A result has a word from each block, beside those of the band's other results.
   template <int BLOCKS>
   __device__ static __forceinline__ void add_given(float (&v)[MINE], const float* given) {
@@ -121,7 +121,7 @@ struct Together {
     }
     const Ending e = EARLY ? early : ending(g, s, sums, 0);
     float v[MINE] = {};
-#if GATHERED
+#if CLUSTER_SPLIT_K
     gather(v, sums, e);
 #else
 #pragma unroll

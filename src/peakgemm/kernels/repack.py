@@ -1,32 +1,35 @@
-"""Operands that a product lays out anew beside its own work (common/lay_out.cuh): where they lie, and its units."""
+"""Operands repacked by idle producer warps while the main loop runs (common/repack.cuh): where they lie, and its units.
+
+A repacked operand has K outermost, and rows that begin at 16 bytes, so that the copy engine can bring it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from struct import Struct
 
 from ..errors import InvalidValue
-from ..problem import Problem
+from ..problem import Config, Problem
 from ..runtime import source
-from . import relay
 from .divide import divisor
 from .registry import FLOAT
 from .widths import width
 
 UNIT, CHUNK = 32, 64  # columns and k-steps of a unit
-UNIT_BYTES = UNIT * (CHUNK + 4) * FLOAT  # of shared memory; a warp that lays out has two
+UNIT_BYTES = UNIT * (CHUNK + 4) * FLOAT  # of shared memory; a warp that repacks has two
 # What runs before: counters at zero, and the first chunk of K.
 FIRST, FIRST_ENTRY, FIRST_WARPS = source.KERNELS / "ffma" / "first_chunk.cu", "ffma_first_chunk", 4
-_ANEW = Struct("<3q2I6i")  # struct Anew of common/lay_out.cuh
+_REPACK = Struct("<3q2I6i")  # struct Repack of common/repack.cuh
 _MOST = (1 << 31) - 1    # units; each warp asks for one more than there is
 
 
-class Anew:
-    """Operands of a product laid out anew in its workspace: counters, A, B, and partial sums behind them.
+class Repack:
+    """Operands of a product repacked in its workspace: counters, A, B, and partial sums behind them.
 
     Attributes:
-        first_blocks: of the kernel before (0: nothing is laid out).
-        a, b, sums: where A and B as laid out, and partial sums, begin, in bytes.
-        argument: ``struct Anew``.
+        first_blocks: of the kernel before (0: nothing is repacked).
+        a, b, sums: where A and B as repacked, and partial sums, begin, in bytes.
+        argument: ``struct Repack``.
 
     Args:
         problem: the product.
@@ -45,25 +48,41 @@ class Anew:
         columns_a, columns_b, units, chunks = _units(p, operands)
         self.first_blocks = -(-units // FIRST_WARPS)
         self.a = FLOAT * (-(-(1 + chunks) // 4) * 4 if units else 0)  # the counters
-        self.b = self.a + relay.size(columns_a, p.k)
-        self.sums = self.b + relay.size(columns_b, p.k)
-        self.argument = _ANEW.pack(self.a // FLOAT, self.b // FLOAT, self.sums // FLOAT, *divisor(units),
+        self.b = self.a + size(columns_a, p.k)
+        self.sums = self.b + size(columns_b, p.k)
+        self.argument = _REPACK.pack(self.a // FLOAT, self.b // FLOAT, self.sums // FLOAT, *divisor(units),
                                    -(-columns_a // UNIT), units, units * chunks, _along_k(not p.trans_a, p, 0, p.lda),
                                    _along_k(p.trans_b, p, 1, p.ldb), 0)
 
 
 def constraints(problem: Problem, operands: str) -> list[str]:
-    """Why ``operands`` of ``problem`` cannot be laid out so."""
+    """Why ``operands`` of ``problem`` cannot be repacked so."""
     _, _, units, chunks = _units(problem, operands)
     if units * chunks > _MOST - (1 << 20):
-        return [f"{problem.m} x {problem.n} x {problem.k}: {units * chunks} units of {UNIT} x {CHUNK} to lay out anew, "
+        return [f"{problem.m} x {problem.n} x {problem.k}: {units * chunks} units of {UNIT} x {CHUNK} to repack, "
                 f"the limit is {_MOST - (1 << 20)}; use 'specialised'"]
     return []
 
 
 def macros() -> dict[str, int]:
     """What the kernel before is compiled with: no tile of C."""
-    return relay.macros(Problem(1, 1, 1, 1, 1, 1))
+    return Config(UNIT, UNIT, CHUNK, 1, 1).macros() | {"TRANS_B": 0}
+
+
+def size(columns: int, steps: int) -> int:
+    """Bytes of ``steps`` rows of ``columns`` floats, each a multiple of 16 bytes."""
+    return steps * (-(-columns // 4) * 4) * FLOAT
+
+
+def repacked(problem: Problem, operands: str) -> Problem:
+    """The problem that the product then is: those of its ``operands`` are in the workspace."""
+    p = problem
+    if "a" in operands:
+        p = repacked(p.turned(), "b").turned()
+    if "b" in operands:
+        a, _, c = p.alignment
+        p = replace(p, trans_b=False, ldb=max(-(-p.n // 4) * 4, 1), alignment=(a, 16, c))
+    return p
 
 
 def _along_k(contiguous: bool, p: Problem, operand: int, ld: int) -> int:
@@ -72,6 +91,6 @@ def _along_k(contiguous: bool, p: Problem, operand: int, ld: int) -> int:
 
 
 def _units(p: Problem, operands: str) -> tuple[int, int, int, int]:
-    """Columns of A and of B that are laid out, units of a chunk of K, and chunks."""
+    """Columns of A and of B that are repacked, units of a chunk of K, and chunks."""
     a, b = p.m * ("a" in operands), p.n * ("b" in operands)
     return a, b, -(-a // UNIT) + -(-b // UNIT), -(-p.k // CHUNK)

@@ -10,9 +10,9 @@ constexpr int UNIT = 32, CHUNK = 64;             // columns, k-steps
 constexpr int COLUMN = CHUNK + 4, ROW = UNIT;    // words from column to column where K is contiguous, else from row to row
 constexpr int UNIT_WORDS = UNIT * COLUMN;
 
-// What is laid out (kernels/anew.py): counters at the start of the workspace, zero at first, one that deals units and one a
+// What is laid out (kernels/repack.py): counters at the start of the workspace, zero at first, one that deals units and one a
 // chunk; then A and B, each where it is laid out at all; then partial sums.
-struct Anew {
+struct Repack {
   long long a, b, sums;      // where they begin, in floats
   Divisor each;              // by units of a chunk
   int units_a, units, all;   // of a chunk: of A, and of both (0: none is laid out); of all chunks
@@ -25,11 +25,11 @@ struct Unit {
   bool of_a;
   int chunk, x, k;
 
-  __device__ __forceinline__ Unit(const Anew& anew, int number) {
-    chunk = over(number, anew.each);
-    x = number - chunk * anew.units;
-    of_a = x < anew.units_a;
-    x = (of_a ? x : x - anew.units_a) * UNIT;
+  __device__ __forceinline__ Unit(const Repack& repack, int number) {
+    chunk = over(number, repack.each);
+    x = number - chunk * repack.units;
+    of_a = x < repack.units_a;
+    x = (of_a ? x : x - repack.units_a) * UNIT;
     k = chunk * CHUNK;
   }
 };
@@ -57,9 +57,9 @@ __device__ __forceinline__ void copy4(unsigned to, const float* from) {
 }
 
 // Ask for a unit's words: element (x, k) at from[x ld + k] or, where K is not contiguous, from[k ld + x].
-__device__ __forceinline__ void ask_for(const Unit& unit, const float* A, const float* B, const Gemm& g, const Anew& anew,
+__device__ __forceinline__ void ask_for(const Unit& unit, const float* A, const float* B, const Gemm& g, const Repack& repack,
                                         unsigned words) {
-  const int lane = threadIdx.x % 32, along_k = unit.of_a ? anew.along_k_a : anew.along_k_b;
+  const int lane = threadIdx.x % 32, along_k = unit.of_a ? repack.along_k_a : repack.along_k_b;
   const int size = unit.of_a ? g.M : g.N;
   const long long ld = unit.of_a ? g.lda : g.ldb;
   const bool inside = unit.x + UNIT <= size && unit.k + CHUNK <= g.K;
@@ -116,12 +116,12 @@ __device__ __forceinline__ void ask_for(const Unit& unit, const float* A, const 
 
 // Lay out a unit whose words are there: lanes write four k-steps, 32 columns of each. Where K is contiguous four of them
 // meet in a bank, which is nothing beside what the product reads.
-__device__ __forceinline__ void lay_out(const Unit& unit, float* workspace, const Gemm& g, const Anew& anew, unsigned words) {
-  const int lane = threadIdx.x % 32, along_k = unit.of_a ? anew.along_k_a : anew.along_k_b;
+__device__ __forceinline__ void repack_unit(const Unit& unit, float* workspace, const Gemm& g, const Repack& repack, unsigned words) {
+  const int lane = threadIdx.x % 32, along_k = unit.of_a ? repack.along_k_a : repack.along_k_b;
   const int pitch = ((unit.of_a ? g.M : g.N) + 3) / 4 * 4, x = lane % 8 * 4;
   if (unit.x + x >= pitch) return;
   int left = g.K - unit.k - lane / 8;
-  float* to = workspace + (unit.of_a ? anew.a : anew.b) + static_cast<long long>(unit.k + lane / 8) * pitch + unit.x + x;
+  float* to = workspace + (unit.of_a ? repack.a : repack.b) + static_cast<long long>(unit.k + lane / 8) * pitch + unit.x + x;
   words += 4 * (along_k ? x * COLUMN + lane / 8 : lane / 8 * ROW + x);
   const int step = 4 * (along_k ? 4 : 4 * ROW);
 #pragma unroll 2
@@ -144,27 +144,27 @@ __device__ __forceinline__ void lay_out(const Unit& unit, float* workspace, cons
 }
 
 // Units of all chunks but the first, until none is left, by one warp of several.
-__device__ __forceinline__ void lay_out_units(const float* A, const float* B, float* workspace, const Gemm& g,
-                                              const Anew& anew, unsigned words) {
+__device__ __forceinline__ void repack_units(const float* A, const float* B, float* workspace, const Gemm& g,
+                                              const Repack& repack, unsigned words) {
   unsigned* const counters = reinterpret_cast<unsigned*>(workspace);
   auto deal = [&] {
     int unit = 0;
     if (threadIdx.x % 32 == 0) unit = atomicAdd(counters, 1u);
-    return __shfl_sync(~0u, unit, 0) + anew.units;
+    return __shfl_sync(~0u, unit, 0) + repack.units;
   };
-  int number = anew.units < anew.all ? deal() : anew.all;
+  int number = repack.units < repack.all ? deal() : repack.all;
   unsigned now = words, next = words + 4 * UNIT_WORDS;
-  if (number < anew.all) ask_for(Unit(anew, number), A, B, g, anew, now);
+  if (number < repack.all) ask_for(Unit(repack, number), A, B, g, repack, now);
   copies_commit();
 #pragma unroll 1
-  while (number < anew.all) {
+  while (number < repack.all) {
     const int after = deal();
-    if (after < anew.all) ask_for(Unit(anew, after), A, B, g, anew, next);
+    if (after < repack.all) ask_for(Unit(repack, after), A, B, g, repack, next);
     copies_commit();
     copies_wait<1>();
     __syncwarp();
-    const Unit unit(anew, number);
-    lay_out(unit, workspace, g, anew, now);
+    const Unit unit(repack, number);
+    repack_unit(unit, workspace, g, repack, now);
     unit_is_done(counters + 1 + unit.chunk);
     number = after;
     const unsigned other = now;

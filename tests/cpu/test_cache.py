@@ -515,20 +515,17 @@ def test_warm_for_shapes(cold: Path, run, selection: list[Problem]) -> None:
 
 
 def test_what_is_warmed_is_all_that_a_first_call_compiles() -> None:
-    """Rows computed apart, both with partial sums, and operands laid out anew; of the set, the kernels of every
-    launch."""
-    from peakgemm.kernels.library import FAMILIES, compilations, parts
+    """Partial sums, and repacked operands; of the set, the kernels of every launch."""
+    from peakgemm.kernels.library import FAMILIES, compilations
     from peakgemm.select import choose, warm_set
 
     problem = Problem.contiguous(4095, 4095, 4095)
     choice = choose(problem, "sm_90", 132)
-    plans = [(part, FAMILIES[part.kernel].schedule(part.config, part.problem, 132))
-             for part in parts(choice.kernel, choice.config, problem)]
-    assert [set(compilations(part.kernel, part.config, part.problem, "sm_90", plan)) for part, plan in plans] == [
-        {"product", "reduce", "first"}, {"product", "reduce"}]
+    plan = FAMILIES[choice.kernel].schedule(choice.config, problem, 132)
+    assert set(compilations(choice.kernel, choice.config, problem, "sm_90", plan)) == {"product", "reduce", "first"}
     labels = [label for label, _ in warm_set("sm_90")]
-    assert {"sums of 128x256x16/8x16 8st db", "B of NT laid out anew", "B of NN laid out anew"} <= set(labels)
-    assert not any("anew" in label for label, _ in warm_set("sm_75"))
+    assert {"sums of 128x256x16/8x16 8st db", "the first chunk of K"} <= set(labels)
+    assert "the first chunk of K" not in {label for label, _ in warm_set("sm_75")}
 
 
 def test_warm_without_a_cache_is_refused(cold: Path, run, selection: list[Problem]) -> None:
@@ -537,11 +534,3 @@ def test_warm_without_a_cache_is_refused(cold: Path, run, selection: list[Proble
     assert code == 2
     assert "nothing would be kept: " in err
     assert "Set PEAKGEMM_CACHE_DIR" in err
-
-
-def test_rows_that_are_computed_apart_are_warmed(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from peakgemm.cli.cache import _jobs
-
-    labels = [label for label, _ in _jobs("sm_90", "4096x4096x4096")]
-    assert [label for label in labels if label.startswith("specialised 64x128x32/8x8")]
-    assert len(labels) == 5  # A laid out anew, and of both products the tiles and what adds up their partial sums

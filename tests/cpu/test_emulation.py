@@ -155,7 +155,7 @@ class TestChoice:
     @pytest.mark.parametrize(("config", "says"), [
         (replace(streamed(64), bn=96, tn=6), "128 x 96 must be"), (replace(streamed(128), stages=4), "shared memory"),
         (replace(streamed(64), stages=1), "stages = 1"), (replace(streamed(64), cluster=2), "cluster"),
-        (replace(streamed(64), registers=248), "from 24 to 240"), (replace(streamed(64), bm=192, tm=8), "TM"),
+        (replace(streamed(64), registers=248), "from 24 to 240"), (replace(streamed(64), bm=192), "192 x 64 must be"),
         (replace(streamed(64), registers=232, producers=256), "producers = 256")])
     def test_configurations_that_are_none(self, config: Config, says: str) -> None:
         assert not list(violations(STREAMED, streamed(64), architecture("sm_90")))

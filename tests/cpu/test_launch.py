@@ -332,8 +332,8 @@ def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch
     config = replace(choose(thin, "sm_90", 132, "NVIDIA H100 80GB HBM3").config, split=3)
     bound.Bound(SKINNY, config, thin, H100)
     assert asked["ffma_skinny"] == SKINNY.shared_bytes(config) and asked["ffma_skinny_reduce"] == 0
-    for bm, reduce in ((64, True), (32, False)):  # beside few small tiles the second kernel's blocks have room
-        tile = next(c for _, c in configurations("sm_90") if (c.bm, c.bn, c.bk, c.min_blocks) == (bm, bm, 32, 1))
+    for bm, blocks, reduce in ((64, 1, True), (32, 2, False)):  # beside few small tiles a second kernel has room
+        tile = next(c for _, c in configurations("sm_90") if (c.bm, c.bn, c.bk, c.min_blocks) == (bm, bm, 32, blocks))
         bound.Bound(SPECIALISED, replace(tile, split=0), Problem.contiguous(32, 704, 776), H100)
         assert (asked["ffma_reduce"] > 0) is reduce
     three = next(c for _, c in configurations("sm_90") if (c.bm, c.bn, c.bk, c.min_blocks) == (64, 64, 16, 3))

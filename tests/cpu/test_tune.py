@@ -461,5 +461,5 @@ def test_without_a_gpu(here: Path, run: Any, monkeypatch: pytest.MonkeyPatch) ->
 def test_help(run: Any) -> None:
     code, out, _ = run("tune", "--help")
     assert code == 0
-    for option in ("--suite", "--shape", "--dry-run", "--seconds", "--keep", "--again", "--export"):
+    for option in ("--suite", "--shape", "--dry-run", "--seconds", "--keep", "--again"):
         assert option in out

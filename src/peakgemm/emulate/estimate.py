@@ -149,7 +149,7 @@ def candidates(scheme: Scheme, problem: Problem, arch: Architecture, sm_count: i
     kernel, config = product_on(scheme, arch)
     found = [(kernel, config)]
     if kernel.wgmma:
-        few = problem.batch.count == 1 and problem.m * problem.n <= _FEW_RESULTS
+        few = scheme.name in _FOUR_TIMES_K and problem.batch.count == 1 and problem.m * problem.n <= _FEW_RESULTS
         times = FOUR_TIMES if few else TWICE if problem.k < _TWICE_K else 1
         wide = min(problem.m, problem.n) > 128 * _CLUSTER_TILES
         found = [(kernel, _varied(config, times, False, 2 if wide else 1))]

@@ -23,8 +23,7 @@ from record_schema import SCHEMA
 
 ROOT = Path(__file__).parents[2]
 KINDS = {"suite": "bench", "case": "overhead", "refused": "refused", "ncu": "profiled", "digests": "hashed",
-         "variant": "variant", "contender": "accuracy", "workload": "workload", "screening": "screening",
-         "errors": "batched"}
+         "contender": "accuracy", "workload": "workload", "errors": "batched"}
 COLUMNS = 100
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
 

@@ -34,7 +34,7 @@ from ..kernels.widths import widths
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 
-# Fitted to 755 times on an H100, results/h100/tensor-kernels-apiece.json: root mean square error 8 %, 7 % of those up
+# Fitted to 755 times on an H100, docs/notebook/19: root mean square error 8 %, 7 % of those up
 # to 1.5 times as long as a shape's fastest. By hand what that has few of or none: other schemes, edges, tiles of 192
 # rows. A tile's chunk of K, the rest of a tile, what launches cost, what moves through memory (of its nominal
 # bandwidth).
@@ -43,7 +43,7 @@ _HALF_AS_HIGH = 0.65  # of a chunk's time, where tiles have 64 rows
 _FUSED_CHUNK_US, _FUSED_TILE_US = 1.27, 1.7
 _FUSED_SKEW_US = 0.32, 0.3  # more for a chunk of A, of B, whose rows start anywhere
 _FUSED_COLUMNS_US = 0.07  # and where K is contiguous in B: a lane has pieces of four columns
-# By columns of a tile; 192: of tiles of 192 rows and 128 columns, by hand to experiments-apiece.json.
+# By columns of a tile; 192: of tiles of 192 rows and 128 columns, by hand to docs/notebook/16.
 _STREAMED_CHUNK_US, _STREAMED_TILE_US = {64: 0.93, 128: 1.26, 192: 2.15}, {64: 1.7, 128: 2.0, 192: 5.0}
 _STREAMED_SKEW_US = 0.49  # more for a chunk of A whose rows start anywhere
 _STREAMED_FAR, _FAR_BYTES = 1.05, 40 << 20  # times, of an A that L2 does not keep
@@ -59,7 +59,7 @@ _FOUR_TIMES_US, _FUSED_FOUR_TIMES_US, _STREAMED_FOUR_TIMES_US = 0.4, 0.23, {64: 
 _TURNED_ACROSS_US = 1.3  # more for a tile of C^T where rows of C start anywhere: pieces of eight floats
 _START_US, _FUSED_START_US, _STREAMED_START_US, _REDUCE_US = 2.7, 1.7, 3.7, 1.2
 _BANDWIDTH, _SMALL_BANDWIDTH = 0.89, 0.82
-# Small blocks, by hand to results/h100/experiments-small-blocks.json, and those of two and three that carry over four
+# Small blocks, by hand to docs/notebook/17, and those of two and three that carry over four
 # times to bench-emulated.json: an SM's time for a chunk, whichever of its blocks has it, where it has one of them, two
 # or three; the same where sums of 64 columns are carried over four times; of 16 columns. More where columns are
 # contiguous in B, and for lines that start anywhere, of each operand; times, where tiles or chunks pass an edge. What

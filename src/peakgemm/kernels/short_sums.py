@@ -22,7 +22,7 @@ CARRYING = 1.02  # times the time without: 1.01 to 1.04
 _CARRIED = 32    # results a thread, at most: with more, or more blocks an SM, a second set of sums spills
 # Tiles of so few results a thread have several sums instead, by their slices: where each thread has so many registers,
 # and for K up to so much. Longer sums err more than cuBLAS's: 320 with cancellation 1.33 times as much, 0.95 by one
-# that is carried (results/h100/sums-several.json, sums-carried.json).
+# that is carried (docs/notebook/14).
 _FEW, _REGISTERS, _LONGEST = 16, {2: 128, 4: 80}, 256
 # But of these, by four slices: 144 has up to 1.14 times cuBLAS's mean error then, 160 to 256 0.98 at most.
 _UNEVEN = range(129, 160)
@@ -36,18 +36,18 @@ _OF_TWO_ROWS = 4
 ANY = 1 << 30  # k-steps: what may be carried of some K, or is made of any
 # As many sums as cuBLAS makes of K up to so much, by parts of K and slices: mean errors of 32 x 1000 x 2048, 32 x 2000
 # x 2048 and 64 x 1000 x 1024 are 0.87 to 1.00 of cuBLAS's with 16; of 32 x 1000 x 4096 up to 1.33. Of 2585 to 5560
-# k-steps they are 0.49 to 0.89 with 48 to 96, up to 1.24 with 32 (results/h100/sums-parts.json); of 64 x 64 x 65536
+# k-steps they are 0.49 to 0.89 with 48 to 96, up to 1.24 with 32 (docs/notebook/14); of 64 x 64 x 65536
 # 0.73 to 0.98 with 128.
 _PARTS = (2048, 16), (6144, 40), (ANY, 128)
 # What four slices of one stage each need no more sums for: mean errors of 64 k-steps are 0.43 to 0.82 of cuBLAS's
-# then; of 48, and of 63, up to 1.23 and 1.14 (docs/experiments.md).
+# then; of 48, and of 63, up to 1.23 and 1.14 (docs/notebook/14).
 _QUARTERS, _QUARTERED = 4, 64
 _SM = architecture("sm_90")  # every one with cp.async has as many registers
 # Larger tiles carry sums over every 32 k-steps, and of 33 those are one sum: 384 x 384 x 33 had 1.67 times cuBLAS's
-# mean error so (results/h100/sums-by-32.json).
+# mean error so (docs/notebook/14).
 _BY_16, _LONG = 32 * 32, 64
 # By two slices of one stage of 32 k-steps each these are as short as any that are carried there: mean errors of 40 to
-# 63 are 0.58 to 1.02 of cuBLAS's then (results/h100/sums.json, sums-thin.json).
+# 63 are 0.58 to 1.02 of cuBLAS's then (results/h100/sums.json, docs/notebook/14).
 _HALVED = range(37, 65)
 _DEALT = 208     # registers of a computing thread that carries more results
 # Tiles (and cluster) that carry by another order of FFMAs, with fewer conflicts of register banks: 1.04 to 1.16
@@ -62,7 +62,7 @@ _WHOLE, _WHOLE_BATCH = 32, 8
 # 384, 512 x 512, 1000 x 500 and 128 x 4096 are 0.51 to 1.00 of cuBLAS's then, of 384 x 384 x 320 up to 1.53.
 _FEW_SUMS, _LARGE = range(64, 257), 384 * 384
 # And of which it makes one sum, too, in matrices of so many results, by their least side: of these the mean errors of
-# one chain are its own, to the last digit (results/h100/sums.json, sums-thin.json; of 8 x 20000 x 33 1.84 of them).
+# one chain are its own, to the last digit (results/h100/sums.json, docs/notebook/14; of 8 x 20000 x 33 1.84 of them).
 _ALSO_WHOLE = (range(33, 64), {64: 1 << 18, 16: 1 << 17}), (range(128, 193), {64: 1 << 14})
 
 

@@ -11,7 +11,7 @@
 #endif
 
 // What block `item` computes: where two share a tile its half of the k-steps, be it none. To be told which part of a tile's
-// K costs a block that has all of it 1 % (docs/experiments.md), hence PARTS.
+// K costs a block that has all of it 1 % (docs/notebook/05), hence PARTS.
 __device__ __forceinline__ bool work_of(const Gemm& g, int steps, int item, int half, Segment& s) {
   if constexpr (!ONCE || PARTS) return segment_of(g, steps, item, half, s);
   if constexpr (GATHERED) {

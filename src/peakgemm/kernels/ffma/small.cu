@@ -17,7 +17,7 @@
 
 constexpr int AT_ONCE = TM * TN <= 16 ? 4 : 2;  // k-steps in registers: of larger thread tiles four would spill
 // Where it is asked for, sums of eight k-steps are added up among themselves, of the smallest tiles always, of four: errors
-// are 0.6 of a chain's with 64 k-steps, and cuBLAS makes two sums of up to 12 x 12. It costs 5 % (docs/experiments.md).
+// are 0.6 of a chain's with 64 k-steps, and cuBLAS makes two sums of up to 12 x 12. It costs 5 % (docs/notebook/14).
 // Those are added up two by two where they are an even number (PAIRED): of 16 subnormal products four sums, one added
 // to the others after the other, err more than cuBLAS's two.
 constexpr bool CARRY = VARIANT & 16 || TM * TN <= 4, PAIRS = TM * TN <= 4 && PAIRED;  // small.carries

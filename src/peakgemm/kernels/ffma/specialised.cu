@@ -107,7 +107,7 @@ constexpr int SOONER = END_TOGETHER && (SLICES == 2 || FOUR_WIDE) ? UNROLL > 4 ?
 // 3001 x 65 takes 48.9 us so, 50.7 by words), in two slices of 4 x 4 results 1 to 3: where a block has one tile, if its sums are
 // not carried, or are and the tile is 32 x 32; and of 64 columns also where it has many, if only one operand needs them, as
 // both spill. Four slices of 4 x 4, with a tile of K each, take for finding the rows what they save. In other tiles some
-// shapes gain and as many lose (docs/experiments.md).
+// shapes gain and as many lose (docs/notebook/03).
 constexpr bool WORDS_A = TRANS_A && WIDTH_A == 1, WORDS_B = !TRANS_B && WIDTH_B == 1;
 constexpr bool WIDE = SLICES == 1 && CLUSTER == 1 && BN >= 128 && BM <= 128 && MIN_BLOCKS <= 2 && !REGISTERS;
 constexpr bool TWO_SQUARES = SLICES == 2 && TM * TN == 16;

@@ -65,7 +65,7 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (warp > THREADS / 32) {
       // Never runs. With a loop here into which some lanes might not go, ptxas 13.4 mostly gives the main loop registers for
-      // 1.07 modelled cycles an FFMA; of a hundred texts without, each for 1.53 at least (docs/experiments.md).
+      // 1.07 modelled cycles an FFMA; of a hundred texts without, each for 1.53 at least (docs/notebook/08).
       for (int i = threadIdx.x; i < w.anew.none; i += PRODUCERS) atomicAdd(workspace + i, 1.f);
       lay_out_units(A, B, workspace, g, w.anew, shared_address(shared + STAGES * STAGE + THREADS / 32 * PAIRED) +
                                                     8 * UNIT_WORDS * (warp - THREADS / 32 - 1));

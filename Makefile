@@ -23,10 +23,9 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Tables, plots and the measured line of each kernel's header, from results/.
+# Tables and plots, from results/.
 publish: $(VENV)/.installed-dev
 	$(BIN)/python tools/publish.py
-	$(BIN)/python tools/screening.py --write
 
 # The cubins that come with the package, with the NVRTC at hand.
 cubins: $(VENV)/.installed-dev

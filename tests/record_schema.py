@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-import jsonschema_rs
+import pytest
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "record.schema.json").read_text())
-CHECK = jsonschema_rs.validator_for(SCHEMA)  # 2 s for the published records; in Python 28
+
+
+@cache
+def check() -> Any:
+    """The validator; a test that asks for it without jsonschema-rs is skipped. 2 s for the published records; in Python
+    28."""
+    return pytest.importorskip("jsonschema_rs", reason="needs jsonschema-rs").validator_for(SCHEMA)
 
 
 def validate(record: object) -> None:
     """Raise a ``jsonschema_rs.ValidationError`` that says where a record does not fit the schema."""
-    CHECK.validate(record)
+    check().validate(record)

@@ -1,10 +1,12 @@
 """Everything that a page says in figures, generated from results/<gpu>/*.json.
 
-    python tools/publish.py            write the README's tables, docs/, plots, kernel headers
+    python tools/publish.py            write the README's tables, docs/ and plots
     python tools/publish.py --check    say what is out of date and exit 1
 
-A plot ends with a digest of the records that it shows: it is drawn anew where they have changed, not where another
-matplotlib would draw it differently. Rungs that the records do not hold yet are left out.
+No source is edited. A rung's header ends with its measured figures; where they are not the record's, the line that
+belongs there is printed, and the exit status is 1. A plot ends with a digest of the records that it shows: it is drawn
+again where they have changed, not where another matplotlib would draw it differently. Rungs that the records do not
+hold yet are left out.
 """
 
 from __future__ import annotations
@@ -116,7 +118,7 @@ def sweep_table(record: dict[str, Any]) -> str:
 
 
 def measured_line(rows: dict[int, Row], number: int) -> str:
-    """The last line of a kernel's header."""
+    """What the last line of a kernel's header must say."""
     r = rows[number]
     before = max((other for other in rows if other < number), default=None)
     gain = "" if before is None else f", {r['tflops'] / rows[before]['tflops']:.2f} times rung {before:02}"
@@ -212,8 +214,6 @@ def outputs() -> Iterator[tuple[Path, str]]:
                                                          "counters.json"))
     rows = {r["number"]: r for r in rows_at(ladder, (SIZE, SIZE, SIZE))}
     for kernel in measured_rungs(rows):
-        text = kernel.path.read_text(encoding="utf-8")
-        yield kernel.path, re.sub(r"^// Measured: .*$", measured_line(rows, kernel.number), text, count=1, flags=re.M)
         counted = by_shape(counters, kernel.number)
         sizes = [*by_shape(ladder, kernel.number), *by_shape(k1024, kernel.number)]
         yield ROOT / "docs" / "rungs" / f"{kernel.path.stem}.md", rung_page(kernel, rows, counted, sizes)
@@ -223,6 +223,14 @@ def outputs() -> Iterator[tuple[Path, str]]:
         pages[page] = block(pages.get(page) or (ROOT / page).read_text(encoding="utf-8"), name, body)
     for page, text in pages.items():
         yield ROOT / page, text
+
+
+def stale_headers() -> list[tuple[Kernel, str]]:
+    """Rungs whose header does not say what the record holds, with the line that it lacks."""
+    rows = {r["number"]: r for r in rows_at(load("ladder.json"), (SIZE, SIZE, SIZE))}
+    wanted = [(kernel, measured_line(rows, kernel.number)) for kernel in measured_rungs(rows)]
+    return [(kernel, line) for kernel, line in wanted
+            if line not in kernel.path.read_text(encoding="utf-8").splitlines()]
 
 
 def plots_of() -> Iterator[tuple[Path, tuple[str, ...], Callable[[], str]]]:
@@ -324,17 +332,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
+    headers = [f"{kernel.file} must say: {line}" for kernel, line in stale_headers()]
+    stale = [(path, text) for path, text in outputs()
+             if not path.exists() or path.read_text(encoding="utf-8") != text]
     if args.check:
-        stale = [path for path, text in outputs() if not path.exists() or path.read_text(encoding="utf-8") != text]
-        stale += [path for path, _, _ in stale_plots()]
-        if stale:
-            sys.exit("out of date; run: make publish\n" + "\n".join(str(p.relative_to(ROOT)) for p in stale))
+        found = [str(path.relative_to(ROOT)) for path in [*(path for path, _ in stale),
+                                                          *(path for path, _, _ in stale_plots())]]
+        if headers or found:
+            sys.exit("out of date; run: make publish\n" + "\n".join([*found, *headers]))
         return
-    # Headers first: a rung's page quotes its header.
-    for _ in range(2):
-        for path, text in outputs():
-            if not path.exists() or path.read_text(encoding="utf-8") != text:
-                path.write_text(text, encoding="utf-8")
+    if headers:  # a rung's page quotes its header
+        sys.exit("\n".join(headers))
+    for path, text in stale:
+        path.write_text(text, encoding="utf-8")
     redraw()
 
 

@@ -14,7 +14,7 @@ for tool in memcheck racecheck initcheck synccheck; do
 done
 # Allocations of exact size: in the caching allocator's blocks a read past an operand's end stays unseen.
 export PYTORCH_NO_CUDA_MEMORY_CACHING=1
-# racecheck last: it does not follow the rings of mbarriers, and reports them (docs/experiments.md).
+# racecheck last: it does not follow the rings of mbarriers, and reports them (docs/notebook/20).
 for tool in memcheck initcheck synccheck racecheck; do
   echo "== $tool, library"
   # With fewer, synccheck loses track of the rings' mbarriers, and the launch fails.

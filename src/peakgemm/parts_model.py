@@ -1,5 +1,5 @@
 """The cost model of blocks that have one part each of a small tile's K: parts that a second kernel adds up, and parts
-that the blocks of a cluster give each other. Its constants were fitted to times on an H100 (docs/experiments.md).
+that the blocks of a cluster give each other. Its constants were fitted to times on an H100 (docs/notebook/19).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Parts(NamedTuple):
     moved: float
 
 
-# Fitted to 595 times of 81 shapes, within 6 % of each (results/h100/experiments-parts-of-k.json). 32 x 32 x 2048 takes
+# Fitted to 595 times of 81 shapes, within 6 % of each (docs/notebook/19). 32 x 32 x 2048 takes
 # 2.84 us so, 4.22 by blocks that may have several tiles, 25 x 26 x 1385 2.72 and 4.61.
 PARTS: dict[Config, _Parts] = {
     tile(16, 16, 2, 4, 12, 4, 2): _Parts(2.08, .035, .089, .073, .023, .479),
@@ -71,7 +71,7 @@ class _Gathered(NamedTuple):
     turn: float
 
 
-# Fitted to 543 times of 95 shapes, within 4 to 6 % in the mean (results/h100/experiments-gathered.json). 32 x 32 x 1024
+# Fitted to 543 times of 95 shapes, within 4 to 6 % in the mean (docs/notebook/19). 32 x 32 x 1024
 # takes 1.61 us so, 2.71 by parts that a second kernel adds up, 128 x 128 x 512 2.47, 2.60 by blocks with all of K.
 GATHERED: dict[Config, _Gathered] = {
     tile(16, 16, 2, 4, 8, 4, 4, cluster=2):

@@ -2,7 +2,7 @@
 
 It counts what a launch must do: waves of tiles over the SMs at each configuration's measured share of the FP32 peak,
 bytes over the memory's bandwidth, and the second kernel where K is shared. Its constants were fitted to times on an
-H100 (docs/experiments.md).
+H100 (docs/notebook/19).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .parts_model import COLUMNS, GATHERED, PARTS, REVERSED, part_ways, parts_us
 from .problem import Config, Problem
 from .runtime.architectures import Architecture, architecture
 
-# Configuration -> share of the FP32 peak that its main loop reaches, fitted to times on an H100 (docs/experiments.md):
+# Configuration -> share of the FP32 peak that its main loop reaches, fitted to times on an H100 (docs/notebook/19):
 # where rows of B are copied by 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that
 # are no multiple of 16).
 _RATES: dict[Config, tuple[float, float]] = {

@@ -190,5 +190,22 @@ def test_rungs_without_results_are_left_out(publish: Any) -> None:
         one["rungs"][:] = [row for row in one["rungs"] if row["number"] != 9]
     (publish.RESULTS / "ladder.json").write_text(json.dumps(record))
     texts = {path.name: text for path, text in publish.outputs()}
-    assert "09_quadrants.cu" not in texts and "| [09" not in texts["README.md"] and "| [10" in texts["README.md"]
-    assert "times rung 08." in texts["10_double_buffer.cu"]
+    assert "09_quadrants.md" not in texts and "| [09" not in texts["README.md"] and "| [10" in texts["README.md"]
+    lines = {kernel.number: line for kernel, line in publish.stale_headers()}
+    assert list(lines) == [10] and lines[10].endswith("times rung 08.")
+
+
+def test_a_header_that_disagrees_with_the_record_is_told(publish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert publish.stale_headers() == []
+    record = publish.load("ladder.json")
+    row = next(row for row in publish.rows_at(record, (4096, 4096, 4096)) if row["number"] == 14)
+    row["tflops"] += 1
+    (publish.RESULTS / "ladder.json").write_text(json.dumps(record))
+    kernel, line = publish.stale_headers()[0]
+    assert kernel.number == 14 and line.startswith(f"// Measured: {row['tflops']:.2f} TFLOPS at 4096 on an H100, ")
+    before = kernel.path.read_bytes()
+    for words in ([], ["--check"]):
+        monkeypatch.setattr(sys, "argv", ["publish.py", *words])
+        with pytest.raises(SystemExit, match=re.escape(f"{kernel.file} must say: {line}")):
+            publish.main()
+    assert kernel.path.read_bytes() == before  # no tool edits a source

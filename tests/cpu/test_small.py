@@ -193,7 +193,7 @@ def test_what_all_tiles_read_comes_by_way_of_l1(m: int, n: int, k: int, via_l1: 
 
 def test_beside_tiles_where_k_is_no_more_than_a_few_steps() -> None:
     """By what they take where launches lie beside each other: 12 x 56 x 8 TT 1.1 us and 32 x 40 x 28 TN 1.5, by 16 x
-    16 1.1 (results/h100/experiments-ends.json)."""
+    16 1.1 (docs/notebook/09)."""
     for shape, kernel in (((16, 16, 16), SMALL), ((32, 32, 32), SPECIALISED), ((68, 172, 5), SMALL),
                           ((102, 133, 51), SPECIALISED), ((406, 38, 32), SPECIALISED), ((10, 18, 34), SPECIALISED),
                           ((2, 1000, 640), SKINNY)):

@@ -90,7 +90,7 @@ def _show(run: Row, arch: str, gpu: str | None) -> None:
          number(_percent(r["bank_ceiling"])), str(r["loads_in_a_row"] or "-"), number(r["bytes_per_flop"], 3),
          number(r["roofline_tflops"]), _widths(r["widths"])] for r in rows],
         "banks: share of FP32 peak that register-bank conflicts leave, modelled. LDS: the most in a row,\n"
-        "of which ten cost 4 % (docs/experiments.md). B/FLOP: bytes that the tiling asks of global memory;\n"
+        "of which ten cost 4 % (docs/notebook/08). B/FLOP: bytes that the tiling asks of global memory;\n"
         "roof: the TFLOPS that its bandwidth allows if no cache helps.")
     if any(r["backend"] == "simulator" for r in rows):
         out.print()

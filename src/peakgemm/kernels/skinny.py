@@ -49,7 +49,7 @@ SKINNY = Kernel(
 # Columns -> patches that a thread reads ahead, threads of an SM: all that 64 K registers hold without a spill.
 _DEPTH = {1: (2, 768), 2: (2, 768), 4: (2, 512), 8: (2, 512), 16: (1, 512)}
 
-# Of the model, fitted to 3085 times of 153 products on an H100 (docs/experiments.md).
+# Of the model, fitted to 3085 times of 153 products on an H100 (docs/notebook/19).
 _BANDWIDTH = 0.91   # of the nominal figure, that reading reaches
 _SEGMENT = 128      # bytes of X side by side that a warp reads. A read takes so much longer for each time that less lie
 _LACK, _LACK_OF_WORDS = 0.315, 0.04  # there, by four words, and by one along the rows,

@@ -45,7 +45,7 @@ SMALL = Kernel(
 # Tile and thread tile -> blocks an SM, of 128 threads or more (with more blocks, registers spill), and how much longer
 # its instructions take than the model counts: with up to 32 k-steps, with more of them all at once, in halves. Fitted,
 # as what follows, to 2475 times of 337 shapes on an H100, the last two to 3365 of 489 products with more k-steps
-# (docs/experiments.md); None: never the fastest.
+# (docs/notebook/19); None: never the fastest.
 _TILES: dict[tuple[int, int, int, int], tuple[int, float, float | None, float | None]] = {
     (8, 8, 2, 2): (10, 1.056, 1.212, 1.547), (16, 16, 4, 4): (8, 1.080, 1.245, 1.158),
     (32, 32, 4, 4): (8, 0.999, 1.066, 0.981), (64, 64, 8, 4): (7, 0.988, None, 0.910),

@@ -57,7 +57,7 @@ def loads_in_a_row(instructions: Iterable[Instruction]) -> int:
 
     They leave by one queue, and a warp that waits for its place there computes nothing: of two loops of 8 x 16
     results a thread, alike in length and to 0.1 % in modelled bank cycles, the one with up to ten in a row takes 4 %
-    longer at 2048 than the one with none (docs/experiments.md). Two or three were no loss. Those that ptxas puts before
+    longer at 2048 than the one with none (docs/notebook/08). Two or three were no loss. Those that ptxas puts before
     cp.async and that never run (``@!PT``) are not counted.
     """
     runs = groupby(instructions, lambda one: one.base == "LDS" and one.predicate != "@!PT")

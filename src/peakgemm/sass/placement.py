@@ -3,7 +3,7 @@
 The first-level instruction cache of an H100's SM is taken to have 64 sets of four lines of 128 bytes: what lies a
 multiple of 8 KB apart shares a set. A main loop of 35 KB has four lines in most sets and a fifth in some, and warps
 that copy wait for instructions where their loop lies in those: with it there 1023 takes 47.5 us, elsewhere 46.5, and
-as it is moved on, in steps of 1 to 4 KB, times follow that rule (docs/experiments.md).
+as it is moved on, in steps of 1 to 4 KB, times follow that rule (docs/notebook/08).
 """
 
 from __future__ import annotations

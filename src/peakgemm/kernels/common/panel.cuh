@@ -6,7 +6,7 @@
 // touches four lines of memory: 512 bytes take an SM 29 cycles so, and 17.6 along a line. With 16 or 32 lanes the rows of
 // every eight k-steps change places within their quad, so that banks differ, and who reads puts them back (turned): 256
 // takes 3.50 us by 32 lanes, 3.74 by eight, 512 NT 9.2 and 10.7. It takes an address for each row, though, where eight
-// lanes need one for each four copies: large tiles, which copy little, lose up to 8 % (docs/experiments.md).
+// lanes need one for each four copies: large tiles, which copy little, lose up to 8 % (docs/notebook/03).
 // Otherwise rows are contiguous: copies of WIDTH floats, 16 bytes where addresses and the number of rows allow.
 //
 // Where C is smaller than a tile (edge.cuh), zeros are written for what is outside and nothing is read there.

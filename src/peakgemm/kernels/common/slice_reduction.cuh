@@ -3,7 +3,7 @@
 //
 // What a thread loads and stores there does not wait for each other. When the slices added up first and then one of them staged
 // its rows one after the other (tile_store.cuh), that took 1570 cycles of 3930 from the end of the kernel before to the last
-// store at 128, and takes 410 so (results/h100/experiments-together.json).
+// store at 128, and takes 410 so (docs/notebook/06).
 //
 // Sum e of thread t lies at e * SUM_PITCH + warp * WARP_PITCH + lane: lanes write neighbours, and 32 neighbouring results of
 // one or two rows of C lie in 32 banks.

@@ -10,7 +10,7 @@ constexpr bool MEANWHILE = STRIPS == 1 && TIMES == 2;
 
 // Chunks all columns of which have one scale, and others, have a loop APIECE: no scale to be found or read in the first,
 // and less that is jumped over, which costs instructions that are waited for. 3 to 4 % of a product
-// (experiments-apiece.json). Not where sums are carried over twice: ptxas then waits for products before others are asked
+// (docs/notebook/16). Not where sums are carried over twice: ptxas then waits for products before others are asked
 // for.
 constexpr bool APIECE = !SPLIT_B && TIMES != 2;
 

@@ -9,7 +9,7 @@
 // Two warpgroups multiply 64 rows by 64 columns at a time, and take turns: one has the tensor cores while the other
 //   splits. What a warpgroup does between its turns takes longer than the other one's turn, so in tiles of 192 rows there
 //   are three, which have registers for 32 columns at a time and need no turns: 25088 x 128 x 1152, a tile for each SM,
-//   takes 60 us so and 65 by 128 x 128; where those fill the SMs as well they are faster (experiments-apiece.json).
+//   takes 60 us so and 65 by 128 x 128; where those fill the SMs as well they are faster (docs/notebook/16).
 // They are the guard, too, by A's elements and what they are told of B: the summaries of its panels, or what those have
 //   seen who split it. A half tile for whose data the split is too coarse is computed with FFMAs instead. Tiles are
 //   shared along K as in product.cu; reduce.cu adds up.

@@ -317,6 +317,7 @@ def test_doctor(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NVRTC (compile)        yes" in out
     assert "nvdisasm (SASS facts)  yes" in out
     assert "GPU and driver (run)" in out
+    assert "compiled ahead         -    no kernel" in out
 
 
 def test_doctor_tells_how_to_mend(run, monkeypatch: pytest.MonkeyPatch) -> None:

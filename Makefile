@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The 4096 squares with a GPU, 1024 without; SIZE=8192 chooses.
 LADDER_ARGS := $(if $(SIZE),--size $(SIZE))
 
-.PHONY: ladder sweep test lint publish cubins clean
+.PHONY: ladder sweep test lint publish wheel clean
 
 ladder: $(VENV)/.installed
 	$(BIN)/peakgemm ladder $(LADDER_ARGS)
@@ -27,9 +27,11 @@ lint: $(VENV)/.installed-dev
 publish: $(VENV)/.installed-dev
 	$(BIN)/python tools/publish.py
 
-# The cubins that come with the package, with the NVRTC at hand.
-cubins: $(VENV)/.installed-dev
-	$(BIN)/python tools/cubins.py
+# dist/peakgemm-*.whl with the kernels compiled ahead, by the NVRTC of constraints.txt. A clone has none, nor has
+# `pip install .`: there each is compiled at its first use.
+wheel: $(VENV)/.installed-dev
+	$(BIN)/python tools/cubins.py build/cubins
+	PEAKGEMM_CUBINS=build/cubins $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
 
 # constraints.txt holds the versions that the figures and the no-spill tests were made with.
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -1,8 +1,8 @@
 """Launch every kernel and configuration of the library on awkward shapes, for compute-sanitizer; results are checked.
 
-    python tools/launch_library.py [tiled | together | wide | skinny | small | tensor | blocks]...     only these: FFMA
-                                             kernels of tiles, of those that slices end together, of wide ones, of thin
-                                             products and small ones, tensor-core ones of large tiles, small blocks
+    python tools/launch_library.py [tiled | reducing | cluster | wide | skinny | small | tensor]...    only these: FFMA
+                                             kernels of tiles, of those whose slices reduce together, of cluster
+                                             split-K, wide ones, thin products and small ones; tensor-core ones
 """
 
 from __future__ import annotations
@@ -16,31 +16,18 @@ import torch
 from peakgemm.emulate.bound import bind as bind_emulated
 from peakgemm.kernels import skinny, small
 from peakgemm.kernels.bound import bind
-from peakgemm.kernels.library import RELAID, SPECIALISED
-from peakgemm.kernels.posed import TURNED
+from peakgemm.kernels.library import SPECIALISED
 from peakgemm.kernels.registry import Kernel
-from peakgemm.kernels.schedule import ONCE, gathered
-from peakgemm.kernels.schemes import (
-    FUSED,
-    PRODUCTS,
-    SCHEMES,
-    SMALL_BLOCKS,
-    STREAMED,
-    half_as_high,
-    product_on,
-    small_blocks,
-    streamed,
-    tall,
-)
+from peakgemm.kernels.schedule import cluster_split
+from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, half_as_high, product_on, streamed
 from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.small import SMALL
-from peakgemm.kernels.validity import ends_together, is_valid
+from peakgemm.kernels.validity import reduces_together
 from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
-from peakgemm.select import variants
-from peakgemm.tile_model import configurations
+from peakgemm.tile_model import compiled, configurations
 
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
 SMALL_SHAPES = ((13, 11, 150, 5), (8, 8, 8, 3), (40, 37, 33, 2), (260, 12, 64, 1), (70, 130, 20, 1))
@@ -72,53 +59,37 @@ def main() -> None:
     """Every configuration on every layout; shapes, splits and beta take turns."""
     wrong = launched = 0
     arch = device.require().arch
-    turns, parts, clusters = cycle(product((1, 0, 3), (0.0, 1.0))), cycle((2, 5, 11)), cycle((2, 4, 16, 8))
+    turns, ranges, clusters = cycle(product((1, 0, 3), (0.0, 1.0))), cycle((1, 2, 5, 11)), cycle((2, 4, 16, 8))
     jobs = [(kernel, way, shape) for kernel, config in configurations(arch)
-            for way in (variants(config) if kernel is SPECIALISED else (config,)) for shape in TILED]
-    in_clusters = [(kernel, config, shape) for kernel, config, shape in jobs if gathered(config)]
-    in_clusters += [(kernel, config, (40, 70, 1100, 2)) for kernel, config, shape in in_clusters if shape == TILED[0]]
-    together = [job for job in jobs if ends_together(job[1]) and not gathered(job[1])]
-    together += [(kernel, config, (40, 70, 1100, 2)) for kernel, config, shape in together if shape == TILED[0]]
-    jobs = [job for job in jobs if not ends_together(job[1])]
-    relaid = next(config for kernel, config in configurations(arch) if kernel is SPECIALISED)
-    jobs += [(RELAID, relaid, (m, n, k, 1)) for m, n, k, _ in TILED]  # one B for all
+            for way in (compiled(config) if kernel is SPECIALISED else (config,)) for shape in TILED]
+    jobs += [(kernel, config, (40, 70, 1100, 2)) for kernel, config, shape in jobs if shape == TILED[0]]
     of_wide = [(WIDE, WIDE.default, (m, n, k, 1)) for m, n, k, _ in (*TILED, (400, 600, 50, 1), (130, 4, 1000, 1))]
-    of_wide += [(WIDE, replace(WIDE.default, rest=m % WIDE.default.bm), (m, n, k, 1))  # rows by narrower tiles
-                for m, n, k in ((193, 129, 65), (250, 600, 50), (475, 260, 300), (512, 40, 1000))]
     of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
                for config in dict.fromkeys(replace(one, split=1) for one in
                                            skinny.configurations(Problem.contiguous(*shape[:3]), 8))]
-    of_small = [(SMALL, config, shape) for shape in SMALL_SHAPES for tile in small.tiles(shape[2])
-                for config in dict.fromkeys((tile, small.carrying(tile) or tile))]
+    of_small = [(SMALL, tile, shape) for shape in SMALL_SHAPES for tile in small.tiles(shape[2])]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
     emulated += [(PRODUCTS["fp16x3"], half_as_high(SCHEMES["fp16x3"]), shape) for shape in TILED]
     in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]
-    emulated += [(kernel, replace(config, variant=turned), shape) for kernel, config in in_registers
-                 for turned in (0, TURNED) for shape in TILED]
-    emulated += [(STREAMED, replace(tall(), variant=turned), (m, n, 4 * k, count))  # in rows of 16 bytes
-                 for turned in (0, TURNED) for m, n, k, count in (*TILED, (200, 388, 40, 2))]
-    blocks = [(SMALL_BLOCKS, replace(small_blocks(columns), variant=variant), shape) for columns in (16, 32, 64)
-              for variant in (0, TURNED) for shape in TILED]
-    groups = {"tiled": jobs, "together": together, "gathered": in_clusters, "wide": of_wide, "skinny": of_thin,
-              "small": of_small, "tensor": emulated, "blocks": blocks}
+    emulated += [(kernel, replace(config, trans_c=trans_c), shape) for kernel, config in in_registers
+                 for trans_c in (False, True) for shape in TILED]
+    groups = {"tiled": [job for job in jobs if not reduces_together(job[1])],
+              "reducing": [job for job in jobs if reduces_together(job[1]) and not cluster_split(job[1])],
+              "cluster": [job for job in jobs if cluster_split(job[1])],
+              "wide": of_wide, "skinny": of_thin, "small": of_small, "tensor": emulated}
     if unknown := set(sys.argv[1:]) - set(groups):
         sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
     for kernel, config, shape in (job for name in sys.argv[1:] or groups for job in groups[name]):
         for ta, tb in product((False, True), (False, True)):
-            m, n, k, _ = shape
-            layout = Problem(m, n, k, m if ta else k, k if tb else n, n, trans_a=ta, trans_b=tb)
-            if config.bm == 192 and not is_valid(kernel, config, architecture(arch), layout):
-                continue  # it reads along K alone
             split, beta = next(turns)
-            one_tile = config.cluster > 1 or (kernel is SPECIALISED and config.variant & ONCE)
-            shares = kernel is not SKINNY and "split" in kernel.tunes and not one_tile
-            split = split or 2 if kernel is SMALL_BLOCKS else split  # whose blocks have one tile, or one part of it
-            cut = replace(config, split=split) if shares else config
-            if one_tile and cut.split > 1:  # or a part of one
-                cut = replace(config, split=next(parts))
-            if gathered(cut):
-                cut = replace(cut, cluster=next(clusters))
+            cut = config
+            if cluster_split(config):
+                cut = replace(config, cluster=next(clusters))
+            elif config.one_tile:
+                cut = replace(config, split=next(ranges))
+            elif kernel is not SKINNY and "split" in kernel.tunes and config.cluster == 1:
+                cut = replace(config, split=split)
             launched += 1
             if not launch(kernel, cut, shape, ta, tb, beta):
                 wrong += 1

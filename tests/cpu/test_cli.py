@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import peakgemm
 import record_schema
 from peakgemm import cli
 from peakgemm.bench.ladder import path_for, static_row
@@ -315,6 +316,7 @@ def test_doctor(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NVRTC (compile)        yes" in out
     assert "nvdisasm (SASS facts)  yes" in out
     assert "GPU and driver (run)" in out
+    assert "compiled ahead         -    no kernel" in out
 
 
 def test_doctor_tells_how_to_mend(run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,8 +341,13 @@ def test_cache(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "0 files" in run("cache", "info")[1]
 
 
+def test_version(run) -> None:
+    assert run("--version") == (0, f"peakgemm {peakgemm.__version__}\n", "")
+
+
 def test_help(run) -> None:
     code, out, _ = run("--help")
     assert code == 0
+    assert run("-h")[1] == out and run("cache", "warm", "-h")[1] == run("cache", "warm", "--help")[1]
     for command in ("ladder", "sweep", "simulate", "doctor", "inspect", "cache"):
         assert command in out

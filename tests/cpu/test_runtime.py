@@ -14,7 +14,7 @@ from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.runtime import cache
 from peakgemm.runtime.architectures import ARCHITECTURES, architecture
 from peakgemm.runtime.compile import compile_source, in_parallel, nvrtc_version
-from peakgemm.runtime.source import KERNELS, assemble, entries, only_entry
+from peakgemm.runtime.source import KERNELS, assemble, entries, essence, only_entry
 from scale import SCALE, files, scale
 
 TWO = """
@@ -86,6 +86,29 @@ def test_only_entry() -> None:
         only_entry(TWO, "two.cu")
     with pytest.raises(InvalidValue, match=r"exports 0 .*none"):
         only_entry("int x;", "empty.cu")
+
+
+@pytest.mark.parametrize(("text", "other"), [
+    ("int a; // one", "int a;"), ("int a; /* one */ int b;", "int a;  int b;"), ("/* a\n */ int b;", "\nint b;"),
+    ("// a \\\nint b;\nint c;", "\n\nint c;"), ("\tint  a;  ", "int a;"), ("int a; /* // */", "int a;"),
+    ("int a; // /* */", "int a;"),
+    ("int a = 1'000; // it's", "int a = 1'000;"), ("int a = 0xf'f'f; /* ' */", "int a = 0xf'f'f;"),
+    ("char a = '\"'; // \"", "char a = '\"';"), ("char a = '\\''; // '", "char a = '\\'';"),
+    ("auto a = u8'a'; // '", "auto a = u8'a';"), ('auto a = "\\\\"; // "', 'auto a = "\\\\";')])
+def test_comments_and_white_space_are_no_code(text: str, other: str) -> None:
+    assert essence(text) == essence(other)
+    assert "".join(essence(text).split()).startswith("".join(other.split()))
+
+
+@pytest.mark.parametrize(("text", "other"), [
+    ('auto a = "//b";', 'auto a = "//c";'), ('auto a = "b /* */";', 'auto a = "b ";'), ('a = "b  c";', 'a = "b c";'),
+    ('a = "\\"//b";', 'a = "\\"//c";'), ('a = R"(" // b)";', 'a = R"(" // c)";'),
+    ("a = '/'; b /'*';", "a = '/'; c /'*';"),
+    ('a = R"x()" /* b */)x";', 'a = R"x()" /* c */)x";'), ("int ab;", "int a b;"), ("a = b / c;", "a = b;"),
+    ("int a;\nint b;", "int a; int b;"), ("// a\nint b;", "int b;"), ("a = 1'0; b", "a = 1'0; c"),
+    ("/**/ a", "/**/ b")])
+def test_code_literals_and_lines_are(text: str, other: str) -> None:
+    assert essence(text) != essence(other)
 
 
 # Compilation
@@ -196,6 +219,13 @@ def test_a_hit_gives_the_same(cold: Path, programs: SimpleNamespace) -> None:
     assert first == second
     assert programs.count == 1
     assert len(files(cold)) == 2
+
+
+def test_another_comment_is_a_hit(cold: Path, programs: SimpleNamespace) -> None:
+    first, told = (compile_source(text, "scale", "sm_90", {"FACTOR": 3}) for text in (SCALE, SCALE + "  // It scales."))
+    assert first == told
+    assert programs.count == 1
+    assert compile_source("\n" + SCALE, "scale", "sm_90", {"FACTOR": 3}).recipe is None  # the code's line information
 
 
 @pytest.mark.parametrize("other", [{"factor": 4}, {"arch": "sm_80"}], ids=["macro", "architecture"])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from .. import __version__
 from ..errors import PeakgemmError
 from . import accuracy, bench, cache, doctor, inspect, ladder, simulate, sweep, tune
 
 app = typer.Typer(name="peakgemm", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-                  rich_markup_mode=None,
-                  help="FP32 matrix multiplication on NVIDIA GPUs: kernels, timings, and the reasons behind them.")
+                  rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 app.command("ladder")(ladder.command)
 app.command("sweep")(sweep.command)
 app.command("bench")(bench.command)
@@ -21,6 +22,18 @@ app.command("simulate")(simulate.command)
 app.add_typer(inspect.app, name="inspect")
 app.command("doctor")(doctor.command)
 app.add_typer(cache.app, name="cache")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"peakgemm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
+                                                  help="Print the version and exit.")] = False) -> None:
+    """FP32 matrix multiplication on NVIDIA GPUs: kernels, timings, and the reasons behind them."""
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from ..bench.peers import find_peer
 from ..errors import PeakgemmError
 from ..inspect.sass import find_nvdisasm
+from ..kernels import shipped
 from ..runtime import cache, device
 from ..runtime.compile import nvrtc_version
 from .console import out
@@ -105,6 +106,9 @@ def _torch(torch: Any) -> str:
 
 
 def _caches() -> Iterator[Row]:
+    found = [(path.stem, shipped.index(path)) for path in sorted(shipped.FOLDER.glob("*.cubins"))]
+    ahead = ", ".join(f"{len(i.cubins)} kernels for {arch} by NVRTC {i.nvrtc}" for arch, i in found if i.cubins)
+    yield "compiled ahead", "yes" if ahead else "-", ahead or "no kernel: each is compiled at its first use"
     place = cache.folder()
     problem = cache.trouble(place)
     if problem is None and not os.access(place, os.W_OK):

@@ -190,14 +190,20 @@ def compile_reduce(kernel: Kernel, config: Config, problem: Problem, arch: str, 
     return reduce_recipe(kernel, config, problem, arch).make(kind)
 
 
+def recipes(kernel: Kernel, config: Config, problem: Problem, arch: str, plan: Schedule) -> dict[str, Recipe]:
+    """What the kernels of the launch ``plan`` are compiled from: ``product``, and as it needs them ``reduce`` and
+    ``first``."""
+    found: dict[str, Recipe] = {}
+    if plan.blocks:
+        found["product"] = recipe(kernel, config, problem, arch)
+    if plan.reduce_blocks:
+        found["reduce"] = reduce_recipe(kernel, config, problem, arch)
+    if plan.first_blocks:
+        found["first"] = first_recipe(arch)
+    return found
+
+
 def compilations(kernel: Kernel, config: Config, problem: Problem, arch: str,
                  plan: Schedule) -> dict[str, Callable[[], Compiled]]:
-    """What compiles the kernels of the launch ``plan``: ``product``, and as it needs them ``reduce`` and ``first``."""
-    found: dict[str, Callable[[], Compiled]] = {}
-    if plan.blocks:
-        found["product"] = partial(compile_for, kernel, config, problem, arch)
-    if plan.reduce_blocks:
-        found["reduce"] = partial(compile_reduce, kernel, config, problem, arch)
-    if plan.first_blocks:
-        found["first"] = partial(first_recipe(arch).make, "cubin")
-    return found
+    """What compiles the `recipes` of a launch."""
+    return {what: partial(made.make, "cubin") for what, made in recipes(kernel, config, problem, arch, plan).items()}

@@ -1,69 +1,87 @@
-"""Cubins that come with the package: the ones that the published figures were measured with.
+"""Cubins that a wheel brings, so that a first call needs no compiler; a clone has none, and compiles.
 
-ptxas allocates registers differently from release to release, and register banks make that up to a
-third of a kernel's speed (docs/experiments.md). So the kernels of the committed table are shipped
-as they were compiled and measured, and a first call needs no compiler. An entry is named by the
-digest of everything that it was made from; one that no longer matches its source is not found,
-and the kernel is compiled as any other; so is every kernel where ``PEAKGEMM_SHIPPED=0``. ``make cubins``
-makes them anew.
+A file for each architecture: a line of JSON, which says where each cubin lies, then the cubins, compressed. That is
+read in a millisecond; a zip of a thousand has its directory read in five. A cubin is named by the digest of
+what it was made from (of its source no comments: `essence`), so one that no longer matches its source is not found, and
+the kernel is compiled as any other; so is every kernel where ``PEAKGEMM_SHIPPED=0``, or where the file is damaged.
+``make wheel`` makes them (tools/cubins.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import lzma
 import os
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from ..runtime.compile import Compiled
+from ..runtime.source import essence
 
-FOLDER = Path(__file__).parent / "prebuilt"
-_INDEX = FOLDER / "index.json"
+FOLDER = Path(__file__).parent / "cubins"
 _FACTS = ("registers", "spill_bytes", "stack_bytes", "static_shared")
 
 
 def digest(text: str, entry: str, arch: str, macros: Mapping[str, int]) -> str:
     """The name of a cubin: 16 hexadecimal digits of a digest of source, entry, architecture and macros."""
-    key = json.dumps([text, entry, arch, sorted(macros.items())])
+    key = json.dumps([essence(text), entry, arch, sorted(macros.items())])
     return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
+def container(arch: str) -> Path:
+    """The file of the cubins for ``arch``: those for ``sm_90a`` lie in that of ``sm_90``."""
+    return FOLDER / f"{arch.rstrip('af')}.cubins"
+
+
+class Index(NamedTuple):
+    """Of a container: the NVRTC that made it, name to place, bytes and facts of each cubin, and where they begin."""
+
+    nvrtc: str = ""
+    cubins: Mapping[str, Any] = MappingProxyType({})
+    begin: int = 0
+
+
 @cache
-def index() -> Mapping[str, Mapping[str, Any]]:
-    """Name of each shipped cubin to its facts (registers, spills, shared memory, the compiler's version)."""
+def index(path: Path) -> Index:
+    """What ``path`` holds: nothing where it is not there or damaged, or nothing shipped is wanted."""
     if os.environ.get("PEAKGEMM_SHIPPED") == "0":
-        return {}
+        return Index()
     try:
-        found: Mapping[str, Mapping[str, Any]] = json.loads(_INDEX.read_text(encoding="utf-8"))["cubins"]
-        return found
-    except (OSError, ValueError, KeyError):  # a stripped installation: everything is compiled
-        return {}
+        with path.open("rb") as file:
+            found = json.loads(file.readline())
+            return Index(found["nvrtc"], dict(found["cubins"]), file.tell())
+    except (OSError, ValueError, KeyError, TypeError):
+        return Index()
 
 
 def find(name: str, entry: str, arch: str) -> Compiled | None:
     """The shipped cubin of that `digest`, or None."""
-    facts = index().get(name)
-    if facts is None:
+    path = container(arch)
+    known = index(path)
+    if name not in known.cubins:
         return None
     try:
-        code = lzma.decompress((FOLDER / f"{name}.xz").read_bytes())
-    except (OSError, lzma.LZMAError):
+        place, size, facts = known.cubins[name]
+        with path.open("rb") as file:
+            file.seek(known.begin + place)
+            code = zlib.decompress(file.read(size))
+        return Compiled(entry, arch, "cubin", code, **dict(zip(_FACTS, facts, strict=True)))
+    except (OSError, ValueError, TypeError, zlib.error):
         return None
-    return Compiled(entry, arch, "cubin", code, *(facts[fact] for fact in _FACTS))
 
 
-def write(keep: Iterable[str], new: Mapping[str, tuple[Compiled, str]]) -> None:
-    """Bring the folder up to date: ``keep`` names what stays, ``new`` gives cubins and the compiler's version."""
-    kept = {name: dict(facts) for name, facts in index().items() if name in set(keep)}
-    for path in FOLDER.glob("*.xz"):
-        if path.stem not in kept:
-            path.unlink()
-    for name, (cubin, compiler) in new.items():
-        (FOLDER / f"{name}.xz").write_bytes(lzma.compress(cubin.code, preset=9 | lzma.PRESET_EXTREME))
-        kept[name] = {"nvrtc": compiler, "entry": cubin.entry, "arch": cubin.arch,
-                      **{fact: getattr(cubin, fact) for fact in _FACTS}}
-    _INDEX.write_text(json.dumps({"cubins": kept}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+def write(path: Path, cubins: Mapping[str, Compiled], nvrtc: str) -> None:
+    """Make the container of ``cubins``, by name, that NVRTC ``nvrtc`` compiled."""
+    places, packed, begin = {}, [], 0
+    for name in sorted(cubins):
+        packed.append(zlib.compress(cubins[name].code, 9))
+        places[name] = begin, len(packed[-1]), [getattr(cubins[name], fact) for fact in _FACTS]
+        begin += len(packed[-1])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(json.dumps({"nvrtc": nvrtc, "cubins": places}).encode() + b"\n")
+        file.writelines(packed)

@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeVar
 from ..errors import CompileFailed, MissingComponent
 from . import cache as disk_cache
 from .architectures import architecture
+from .source import essence
 
 Kind = Literal["cubin", "ptx"]
 T = TypeVar("T")
@@ -95,7 +96,7 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
         **({"include_path": list(include)} if include else {}),
         "no_cache": True,  # NVRTC's own cache, which works where there is a driver, gives back no ptxas log
     }
-    made_from = [text, entry, kind, options, _compiler()]  # the entry, for the stored facts are of it
+    made_from = [essence(text), entry, kind, options, _compiler()]  # the entry, for the stored facts are of it
     if include or instance:
         made_from += [instance, {folder: os.stat(folder).st_mtime_ns for folder in include}]
     key = hashlib.sha256(json.dumps(made_from).encode()).digest()

@@ -2,13 +2,15 @@
 
 Sources need no system header and no include path: ``#include "common/x.cuh"`` is replaced
 by the file's text, once, between ``#line`` directives, so that every line of the PTX still
-names the file it came from, and the joined text alone is the cache key.
+names the file it came from, and the joined text alone is the cache key, but for comments and white space
+(`essence`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from ..errors import InvalidValue, MissingComponent
@@ -16,6 +18,10 @@ from . import includes
 
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<([^>]+)>)[ \t]*(?://.*)?$')
+# Comments, and what may hold the like of one: raw strings, strings, the quotes of 1'000, characters. Each begins with a
+# sign of its own: that is what makes the search quick.
+_APART = re.compile(r"""R"([^\s()\\]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?<=[0-9A-Fa-f]')(?<!u8')|'(?:\\.|[^'\\\n])*'"""
+                    r"""|//(?:\\\n|[^\n])*|/\*.*?\*/""", re.DOTALL)
 _BOUNDS = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
 _ENTRY = re.compile(rf'extern\s+"C"\s+__global__\s+void\s+{_BOUNDS}(\w+)\s*\(')
 
@@ -60,6 +66,25 @@ def _join(path: Path, seen: set[Path], folders: tuple[Path, ...]) -> str:
             out.append(_join(target.resolve(), seen, folders))
         out.append(f'#line {number + 1} "{shown}"')
     return "\n".join(out)
+
+
+@lru_cache(maxsize=64)
+def essence(text: str) -> str:
+    """What of a CUDA source makes its code, to be a key: no comments, and one space where there are several.
+
+    Lines stay apart, for they are in the code's line information. It is no source: its literals stand once more at
+    its end, as they were.
+    """
+    literals: list[str] = []
+
+    def bare(found: re.Match[str]) -> str:
+        if found[0][0] == "/":
+            return "\n" * found[0].count("\n") or " "
+        literals.append(found[0])
+        return found[0]
+
+    lines = _APART.sub(bare, text).split("\n")
+    return "\n".join((*(" ".join(line.split()) for line in lines), *literals))
 
 
 def _display(path: Path) -> str:

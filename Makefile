@@ -1,6 +1,7 @@
-# Two commands on a fresh machine with Python, make and a package index:
+# On a fresh machine with Python, make and a package index:
 #   make ladder    every rung compiled, checked, analysed; timed where there is a GPU
 #   make test      the tests (those that need a GPU skip themselves without one)
+#   make wheel     dist/peakgemm-*.whl, its kernels compiled ahead
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

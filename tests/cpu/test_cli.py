@@ -97,7 +97,7 @@ def test_ladder_record(whole) -> None:
     data = valid(whole[1])
     assert (data["device"], data["arch"], data["shape"]) == (None, "sm_90", [64, 64, 64])
     assert [row["number"] for row in data["rungs"]] == [*range(16), 18]
-    assert {row["spill_bytes"] for row in data["rungs"]} == {0}
+    assert {row["number"] for row in data["rungs"] if row["spill_bytes"]} == {18}  # in the warps that load
     assert {row["tflops"] for row in data["rungs"]} == {None}
 
 

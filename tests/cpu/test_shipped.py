@@ -13,7 +13,7 @@ import pytest
 from peakgemm import select
 from peakgemm.emulate.estimate import best
 from peakgemm.kernels import schemes, shipped
-from peakgemm.kernels.library import FAMILIES, Recipe, parts, recipes
+from peakgemm.kernels.library import FAMILIES, Recipe, recipes
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import nvrtc_version
 from scale import SCALE
@@ -97,10 +97,9 @@ def test_the_wheel_brings_what_products_launch(monkeypatch: pytest.MonkeyPatch) 
     for m, n, k in ((512, 512, 512), (1000, 1000, 200), (1023, 1023, 1023), (4096, 4096, 4096), (4095, 4095, 4095)):
         for problem in cubins.problems(m, n, k):
             choice = select.choose(problem, "sm_90", 132)
-            for part in parts(choice.kernel, choice.config, problem):
-                plan = FAMILIES[part.kernel].schedule(part.config, part.problem, 132)
-                found = recipes(part.kernel, part.config, part.problem, "sm_90", plan).values()
-                assert part.kernel in cubins.BY_SIZE or {made.name for made in found} <= names, (problem, choice)
-            kernel, config, _ = best(None, problem, h100, 132)
+            plan = FAMILIES[choice.kernel].schedule(choice.config, problem, 132)
+            found = recipes(choice.kernel, choice.config, problem, "sm_90", plan).values()
+            assert choice.kernel in cubins.BY_SIZE or {made.name for made in found} <= names, (problem, choice)
+            kernel, config, _ = best(schemes.SCHEMES["fp16x3"], problem, h100, 132)
             plan = schemes.emulation(kernel, config, problem, 132)
             assert schemes.product_recipe(kernel, config, plan.problem, "sm_90").name in names, (problem, config)

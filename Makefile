@@ -1,6 +1,7 @@
 # On a fresh machine with Python, make and a package index:
 #   make ladder    every rung compiled, checked, analysed; timed where there is a GPU
 #   make test      the tests (those that need a GPU skip themselves without one)
+#   make test-all  every tile and variant, too
 #   make wheel     dist/peakgemm-*.whl, its kernels compiled ahead
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 # The 4096 squares with a GPU, 1024 without; SIZE=8192 chooses.
 LADDER_ARGS := $(if $(SIZE),--size $(SIZE))
 
-.PHONY: ladder sweep test lint publish wheel clean
+.PHONY: ladder sweep test test-all lint publish wheel clean
 
 ladder: $(VENV)/.installed
 	$(BIN)/peakgemm ladder $(LADDER_ARGS)
@@ -18,6 +19,9 @@ sweep: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-all: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "exhaustive or not exhaustive"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -30,10 +30,10 @@ ARCH = "sm_90"
 LIMITS = architecture(ARCH)
 SMS = LIMITS.gpu_sms
 BY_SIZE = (SKINNY, SMALL)
-# M, N and K of which the models consider every kernel of the schemes: few rows or columns, few tiles, pairs of them, a
-# round of tall ones; a K for each way to carry sums over.
+# M, N and K of which the models consider every kernel of the schemes: few rows or columns, few tiles, half tiles and
+# pairs; a K for each number of accumulations.
 SHAPES = [*product((16, 32), (1000,), (64, 1024, 1 << 20)), *product((1000,), (16, 32, 2048), (64, 1024, 1 << 20)),
-          (8192, 8192, 64), (8192, 8192, 1024), (200, 8192, 1024), (384, 8192, 1024)]
+          *product((1000, 8192), (1000, 8192), (64, 1024))]
 
 
 def problems(m: int, n: int, k: int) -> Iterator[Problem]:

@@ -64,7 +64,7 @@ def of(kernel: Kernel, arch: str) -> dict[Config, Compiled]:
     return {config: code for (where, config), code in compiled(kernel).items() if where == arch}
 
 
-# What the pinned NVRTC 13.0 spills, in bytes, with its stack frames: of rung 18 in the warps that load, as its page says;
+# What the pinned NVRTC 13.0 spills, in bytes, with stack frames: of rung 18 in the warps that load, as its page says;
 # of rung 06 where edges are tested. NVRTC 13.4 spills nothing.
 SPILLS = {("tensor_cores", "sm_90"): {(112, 56), (128, 64)}, ("block_tile_64", "sm_120"): {(0, 0), (8, 8)}}
 

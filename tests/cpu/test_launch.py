@@ -14,7 +14,7 @@ import pytest
 
 from peakgemm.emulate import bound as emulated
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
-from peakgemm.kernels import bound, even_share, small
+from peakgemm.kernels import bound, even_share, skinny, small
 from peakgemm.kernels.even_share import room, shared_bytes
 from peakgemm.kernels.library import SPECIALISED
 from peakgemm.kernels.schemes import PRODUCTS, SCHEMES
@@ -24,7 +24,6 @@ from peakgemm.runtime import device, driver, launch
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu
 from peakgemm.runtime.tensor_map import Box
-from peakgemm.select import choose
 from peakgemm.tile_model import configurations
 
 # Devices: a driver of two GPUs whose contexts are a stack of device indices
@@ -329,7 +328,7 @@ def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch
     bound.Bound(small.SMALL, tile, Problem.contiguous(6192, 110, 64), H100)
     assert asked["ffma_small"] == shared_bytes(small.SMALL.shared_bytes(tile), 388, 8, H100) > 50000
     thin = Problem(16, 11008, 4096, 4096, 4096, 11008, trans_b=True)  # lives on L1
-    config = replace(choose(thin, "sm_90", 132, "NVIDIA H100 80GB HBM3").config, split=3)
+    config = replace(next(skinny.configurations(thin, 132)), split=3)
     bound.Bound(SKINNY, config, thin, H100)
     assert asked["ffma_skinny"] == SKINNY.shared_bytes(config) and asked["ffma_skinny_reduce"] == 0
     for bm, blocks, reduce in ((64, 1, True), (32, 2, False)):  # beside few small tiles a second kernel has room

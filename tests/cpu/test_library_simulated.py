@@ -197,7 +197,7 @@ def test_what_the_counters_of_units_forget_is_found(old: str, new: str, monkeypa
     text = WIDE.source
     assert text.count(old) == 1
     monkeypatch.setitem(WIDE.__dict__, "source", text.replace(old, new))
-    with pytest.raises(AssertionError, match=r"global_race: read by a copy .* races with the write at common/lay_out"):
+    with pytest.raises(AssertionError, match=r"global_race: read by a copy .* races with the write at common/repack"):
         multiply(Case(40, 20, 200, "NN", kernel=WIDE, config=WIDE.default))
 
 

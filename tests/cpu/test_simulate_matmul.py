@@ -47,13 +47,14 @@ def columns(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("words", "kernels"), [
-    ("--shape 32x24x16*3", ["ffma_small"]), ("--shape 64x48x3000:TN", ["ffma_specialised"]),
+    ("--shape 32x24x16*3", ["ffma_small"]), ("--shape 64x48x600:TN", ["ffma_specialised"]),
+    ("--shape 64x48x3000:TN", ["ffma_specialised", "ffma_reduce"]),
     ("--shape 1x300x64:NT", ["ffma_skinny"]), ("--shape 40x36x512 --arch sm_75", ["ffma_staged", "ffma_reduce"]),
     ("--shape 256x256x192 --precision fp16x3", ["tensor_streamed", "tensor_reduce"]),
     ("--shape 136x130x134 --precision tf32x3 --alpha -2 --beta 0.5",
      ["tensor_split", "tensor_product", "tensor_reduce"]),
     ("--size 64 --precision emulated", ["ffma_specialised"]),
-    ("--shape 202x256x400:TT --sms 1 --beta 1", ["ffma_first_chunk", "ffma_wide"]),
+    ("--shape 192x256x400:TT --sms 1 --beta 1", ["ffma_first_chunk", "ffma_wide"]),
 ])
 def test_the_launches_of_a_call(run: Run, words: str, kernels: list[str]) -> None:
     code, out, err = run(f"{words} --no-source")

@@ -1,6 +1,6 @@
 """Everything that a page says in figures, generated from results/<gpu>/*.json.
 
-    python tools/publish.py            write the README's tables, docs/ and plots
+    python tools/publish.py            write the tables of the README and of docs/, and plots
     python tools/publish.py --check    say what is out of date and exit 1
 
 No source is edited. A rung's header ends with its measured figures; where they are not the record's, the line that
@@ -71,8 +71,8 @@ def block(text: str, name: str, body: str) -> str:
     return pattern.sub(lambda m: m[1] + body + m[2], text)
 
 
-def ladder_table(ladder: dict[str, Any], links: str) -> str:
-    """The README's table: one row per rung at 4096, and the other squares."""
+def ladder_table(ladder: dict[str, Any]) -> str:
+    """docs/ladder.md: one row per rung at 4096, and the other squares."""
     sizes = [run["shape"][0] for run in runs_of(ladder)]
     by_size = {n: {r["number"]: r for r in rows_at(ladder, (n, n, n))} for n in sizes}
     lines = ["| rung | idea | registers | blocks/SM | FFMA in loop | TFLOPS at 4096 | "
@@ -81,7 +81,7 @@ def ladder_table(ladder: dict[str, Any], links: str) -> str:
     shown = measured_rungs(by_size[SIZE])
     for kernel in shown:
         r = by_size[SIZE][kernel.number]
-        lines.append(f"| [{kernel.label}]({links}{kernel.path.stem}.md) | {kernel.idea} | {r['registers']} "
+        lines.append(f"| [{kernel.label}](rungs/{kernel.path.stem}.md) | {kernel.idea} | {r['registers']} "
                      f"| {r['blocks_per_sm']} | {100 * r['ffma_fraction']:.0f} % | {r['tflops']:.1f} | "
                      + " | ".join(f"{by_size[n][kernel.number]['ratio_to_cublas']:.3f}" for n in sizes) + " |")
     base = " | ".join(f"{by_size[n][shown[-1].number]['cublas_tflops']:.1f}" for n in sizes)
@@ -188,7 +188,8 @@ def bench_block(records: list[dict[str, Any]]) -> str:
 def blocks() -> Iterator[tuple[str, str, str]]:
     """(page, marker, text) of the library's figures; a record that is not there yet leaves no figure."""
     records = load_any("bench-ieee.json", "bench-emulated.json", "bench-schemes.json")
-    yield "README.md", "library", library.overview(records) + "\n" + caption(*records)
+    both = load_any("bench-ieee.json", "bench-emulated.json")
+    yield "README.md", "library", library.overview(both) + "\n" + caption(*both)
     yield "docs/bench.md", "bench", bench_block(records)
     yield "docs/bench.md", "workload", "\n".join(
         library.workload_table(record) + f"\n{record['device']['name']}. Command: `{record['command']}`.\n"
@@ -218,7 +219,7 @@ def outputs() -> Iterator[tuple[Path, str]]:
         sizes = [*by_shape(ladder, kernel.number), *by_shape(k1024, kernel.number)]
         yield ROOT / "docs" / "rungs" / f"{kernel.path.stem}.md", rung_page(kernel, rows, counted, sizes)
     pages: dict[str, str] = {}
-    for page, name, body in (("README.md", "ladder", ladder_table(ladder, "docs/rungs/") + "\n" + caption(ladder)),
+    for page, name, body in (("docs/ladder.md", "ladder", ladder_table(ladder) + "\n" + caption(ladder)),
                              ("docs/sweep.md", "sweep", sweep_table(sweep) + "\n" + caption(sweep)), *blocks()):
         pages[page] = block(pages.get(page) or (ROOT / page).read_text(encoding="utf-8"), name, body)
     for page, text in pages.items():

@@ -73,21 +73,14 @@ def square_table(records: Sequence[Row], variants: Sequence[Variant] | None = No
 
 
 def overview(records: Sequence[Row]) -> str:
-    """The README's: squares from 1024, then each suite in IEEE and emulated arithmetic."""
-    entries = {(e["suite"], Variant.of(e)): e for e in suites_of(records)}
-    shown = [v for v in (IEEE, EMULATED) if any(v == variant for _, variant in entries)]
-    header = ["suite, ratio of time to cuBLAS FP32"]
-    for variant in shown:
-        header += [f"{_label(variant)}: geometric mean", "worst", "wins"]
-    lines = []
-    for suite in dict.fromkeys(suite for suite, _ in entries):
-        cells = [suite]
-        for variant in shown:
-            e = entries.get((suite, variant))
-            cells += [""] * 3 if e is None else [f"{e['geomean']:.2f}", f"{e['worst']:.2f}", f"{100 * e['wins']:.0f} %"]
-        lines.append(cells)
-    squares = square_table(records, shown, 1024)
-    return f"TFLOPS, and how many times as fast as cuBLAS:\n\n{squares}\n{grid(header, lines)}"
+    """The README's: squares from 1024 in IEEE and emulated arithmetic, and how all suites' products come out."""
+    shown = (IEEE, EMULATED)
+    said = "; ".join(f"{_label(variant)} {e['geomean']:.2f}, {e['worst']:.2f} at worst"
+                     for variant in shown for e in suites_of(records)
+                     if e["suite"] == "all" and Variant.of(e) == variant)
+    count = max((e["rows"] for e in suites_of(records) if e["suite"] == "all"), default=0)
+    suites = f"\nGeometric mean of the ratios of all suites' {count} products: {said}.\n" if said else ""
+    return f"TFLOPS, and how many times as fast as cuBLAS:\n\n{square_table(records, shown, 1024)}{suites}"
 
 
 def others_table(records: Sequence[Row]) -> str:

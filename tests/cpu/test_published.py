@@ -26,14 +26,18 @@ def test_pages_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def pages() -> list[Path]:
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
 def test_every_plot_is_on_a_page() -> None:
-    pages = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    text = "".join(path.read_text() for path in pages())
     for path in (ROOT / "docs").glob("*.svg"):
-        assert re.search(rf"!\[[^]]+\]\((docs/|\.\./)?{re.escape(path.name)}\)", pages), path.name
+        assert re.search(rf"!\[[^]]+\]\((docs/|\.\./)?{re.escape(path.name)}\)", text), path.name
 
 
 def test_every_picture_of_a_page_is_there() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    for page in pages():
         for link in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text()):
             assert (page.parent / link).is_file(), f"{page.name}: {link}"
 
@@ -45,7 +49,8 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in ("publish", "publish_library"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     found = importlib.import_module("publish")
-    for name in ("README.md", "docs/bench.md", "docs/accuracy.md", "docs/sweep.md", "docs/rungs/00_naive.md"):
+    for name in ("README.md", "docs/ladder.md", "docs/bench.md", "docs/accuracy.md", "docs/sweep.md",
+                 "docs/rungs/00_naive.md"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text((ROOT / name).read_text())
@@ -85,7 +90,8 @@ def emulated(publish: Any, ratio: float = 4.25) -> None:
 
 def test_emulated_products_are_published(publish: Any) -> None:
     before = published(publish, "README.md")
-    assert "emulated: geometric mean" not in before and "| 8192 | 50.0 | 54.0 | 1.08 |" in before
+    assert "| 8192 | 50.0 | 54.0 | 1.08 |" in before and "emulated | ratio" not in before
+    assert "all suites' 4 products: IEEE 1.06, 0.96 at worst.\n" in before
     assert "| 512 |" not in before and "| 512 | 50.0 | 60.0 | 1.20 |" in published(publish, "docs/bench.md")
     assert "GEMMul8" not in published(publish, "docs/bench.md")
     emulated(publish)
@@ -93,7 +99,7 @@ def test_emulated_products_are_published(publish: Any) -> None:
     assert "| M = N = K | cuBLAS FP32 | IEEE | ratio | emulated | ratio |" in readme
     assert "| 8192 | 50.0 | 54.0 | 1.08 | 212.5 | 4.25 |" in readme
     assert "| 2048 | 50.0 | 51.0 | 1.02 |  |  |" in readme  # not measured
-    assert "| odd | 0.96 | 0.96 | 0 % | 1.50 | 1.50 | 100 % |" in readme
+    assert "IEEE 1.06, 0.96 at worst; emulated 2.23, 1.50 at worst.\n" in readme
     assert "| emulated | square | 3 | 2.727 | 100 % | 1.750 | 1024x1024x1024 |" in page
     assert "| emulated, B prepared | square | 1 | 4.750 | 100 % | 4.750 | 8192x8192x8192 |" in page
     assert "| 8192 | 130 | 51 | 2.55 | 212.5 | 50.0 | 4.25 |" in page
@@ -147,7 +153,7 @@ def test_publishing_again_changes_nothing_until_a_record_does(publish: Any, monk
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     # The rungs' headers and plots are the repository's own.
     monkeypatch.setattr(publish, "LADDER", ())
-    monkeypatch.setattr(publish, "ladder_table", lambda ladder, links: "")
+    monkeypatch.setattr(publish, "ladder_table", lambda ladder: "")
     monkeypatch.setattr(publish, "ladder_plot", lambda: "ladder\n")
     monkeypatch.setattr(publish, "sizes_plot", lambda: "sizes\n")
     emulated(publish)
@@ -190,7 +196,7 @@ def test_rungs_without_results_are_left_out(publish: Any) -> None:
         one["rungs"][:] = [row for row in one["rungs"] if row["number"] != 9]
     (publish.RESULTS / "ladder.json").write_text(json.dumps(record))
     texts = {path.name: text for path, text in publish.outputs()}
-    assert "09_quadrants.md" not in texts and "| [09" not in texts["README.md"] and "| [10" in texts["README.md"]
+    assert "09_quadrants.md" not in texts and "| [09" not in texts["ladder.md"] and "| [10" in texts["ladder.md"]
     lines = {kernel.number: line for kernel, line in publish.stale_headers()}
     assert list(lines) == [10] and lines[10].endswith("times rung 08.")
 

@@ -30,6 +30,56 @@ def pages() -> list[Path]:
     return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
+def links(page: Path) -> list[tuple[str, str]]:
+    """The words and the target of every link of a page, ``[words](target)`` or ``[words][name]``, outside of code."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    known = dict(re.findall(r"^\[([^]]+)\]: (\S+)$", text, re.M))
+    named = [(words, known[name]) for words, name in re.findall(r"\[([^][]+)\]\[([^][]+)\]", text)]
+    return named + re.findall(r"\[([^][]*)\]\(([^)\s]+)\)", text)
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls a page's headings."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page: Path) -> None:
+    """Files and headings are there, and what a link to a Python file names in code is defined in it."""
+    for words, target in links(page):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        assert path.exists(), f"{words}: {target}"
+        assert not anchor or anchor in anchors(path), f"{words}: {target}"
+        if path.suffix == ".py" and re.fullmatch(r"`\w+`", words):
+            name = words.strip("`")
+            assert re.search(rf"^ *(?:def|class) {name}\b|^{name}(?:: .*)? = ", path.read_text(), re.M), (words, target)
+
+
+def test_a_page_without_a_file_or_heading_is_told(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    for text in ("[there](gone.md)", "[there](#gone)", f"[`gone`][t]\n\n[t]: {__file__}\n"):
+        page.write_text(f"# Here\n\n{text}\n")
+        with pytest.raises(AssertionError):
+            test_links_resolve(page)
+    page.write_text(f"# Here, of `all`\n\n[there](#here-of-all) [`pages`][t]\n\n[t]: {__file__}\n")
+    test_links_resolve(page)
+
+
+def test_excerpts_are_of_the_sources() -> None:
+    """What the guide to a new kernel quotes stands so in a file that it links to."""
+    page = ROOT / "docs" / "contributing" / "add-a-kernel.md"
+    sources = {line for _, target in links(page) if Path(target).suffix in (".py", ".cu")
+               for line in (page.parent / target).read_text().splitlines()}
+    quoted = re.findall(r"^```(?:python|cuda)\n(.*?)^```", page.read_text(), re.M | re.S)
+    assert len(quoted) >= 10
+    for line in "".join(quoted).splitlines():
+        assert line in sources, line
+
+
 def test_every_plot_is_on_a_page() -> None:
     text = "".join(path.read_text() for path in pages())
     for path in (ROOT / "docs").glob("*.svg"):

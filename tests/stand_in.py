@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from peakgemm.arrays.base import View, by_bytes
 from peakgemm.errors import InvalidType
 from peakgemm.problem import Batch, Problem
-from peakgemm.runtime.adapters.base import View, by_bytes
 from peakgemm.runtime.device import Gpu
 
 GPU = Gpu(0, "stand-in", "sm_90", 132, 1980, 3350.0, 50 << 20, "13.0")

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import api_cases
 import stand_in
-from peakgemm import dispatch
+from peakgemm.calls import launch
+from peakgemm.calls.request import Request
 from peakgemm.kernels.library import SPECIALISED
 from peakgemm.problem import Config, Problem
-from peakgemm.request import Request
-from peakgemm.select import choose
+from peakgemm.selection.choose import choose
 
 # The smallest tile of the kernel, cut whole and along K: many tiles, ragged edges and partial sums in small products.
 TINY = Config(32, 16, 8, 4, 4, stages=2, fragments=2, producers=32)
@@ -25,19 +25,19 @@ SPLIT = replace(TINY, split=2)
 def run(case: api_cases.Case, bound: Any) -> tuple[api_cases.Arrays, Any, stand_in.StandIn]:
     """Run ``case`` with ``bound(problem, memory)`` in the place of kernels."""
     arrays, library = api_cases.make(case), stand_in.StandIn()
-    posed: list[Problem] = []
+    canonical: list[Problem] = []
 
     def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
-        posed.append(problem)
+        canonical.append(problem)
         return bound(problem, library.memory)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "bound_for", bound_for)
-        patch.setattr(dispatch.device, "require", lambda index: stand_in.GPU)
-        got = dispatch.on_device(library, 0, Request(arrays.a, arrays.b, arrays.c, arrays.out, case.alpha, case.beta,
+        patch.setattr(launch, "bound_for", bound_for)
+        patch.setattr(launch.device, "require", lambda index: stand_in.GPU)
+        got = launch.on_device(library, 0, Request(arrays.a, arrays.b, arrays.c, arrays.out, case.alpha, case.beta,
                                                      case.trans_a, case.trans_b))
     assert arrays.out is None or got is arrays.out
-    assert all(stand_in.merged_once(p.batch) for p in posed)
+    assert all(stand_in.merged_once(p.batch) for p in canonical)
     return arrays, got, library
 
 
@@ -90,12 +90,12 @@ def test_unit_strides_are_not_copied(data: st.DataObject) -> None:
 def test_one_weight_for_a_batch_is_one_tall_product() -> None:
     """(5, 7, 3) (3, 4): 35 rows, no batch."""
     case = api_cases.Case((5, 7, 3), (3, 4), (5, 7, 4), layouts=dict.fromkeys(("a", "b", "c", "out"), "packed"))
-    posed: list[Problem] = []
+    canonical: list[Problem] = []
 
     def bound(problem: Problem, memory: Any) -> Any:
-        posed.append(problem)
+        canonical.append(problem)
         return stand_in.Interpreted(problem, memory)
 
     arrays, got, _ = run(case, bound)
     arrays.check(got)
-    assert (posed[0].m, posed[0].batch.sizes) == (35, ())
+    assert (canonical[0].m, canonical[0].batch.sizes) == (35, ())

@@ -22,9 +22,10 @@ from peakgemm.problem import Problem
 torch = pytest.importorskip("torch")
 
 import api_cases  # noqa: E402
-from peakgemm import dispatch, eager, eager_plan, tuned  # noqa: E402
-from peakgemm.runtime.adapters.torch import Torch  # noqa: E402
-from peakgemm.select import Choice  # noqa: E402
+from peakgemm.arrays.torch import Torch  # noqa: E402
+from peakgemm.calls import eager, launch, plan, torch_plan  # noqa: E402
+from peakgemm.selection import tuned  # noqa: E402
+from peakgemm.selection.choose import Choice  # noqa: E402
 
 
 class Addresses:
@@ -42,25 +43,24 @@ def _admit_on_gpu(self: Torch, x: Any, name: str, admit: Any = Torch.admit) -> i
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     """CPU tensors pass for tensors of GPU 0; the problems that were bound are listed."""
-    posed: list[Problem] = []
+    canonical: list[Problem] = []
 
     def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
-        posed.append(problem)
+        canonical.append(problem)
         return stand_in.Interpreted(problem, Addresses())
 
-    plan = sys.modules["peakgemm.plan"]  # the package's attribute is the function
-    for module in (dispatch, eager, eager_plan, plan):
+    for module in (launch, eager, torch_plan, plan):
         monkeypatch.setattr(module, "bound_for", bound_for, raising=False)
-    monkeypatch.setattr(dispatch.device, "require", lambda index: stand_in.GPU)
+    monkeypatch.setattr(launch.device, "require", lambda index: stand_in.GPU)
     monkeypatch.setattr(plan, "choice_for", lambda problem, gpu, precision: Choice(
         STAGED, STAGED.default, "only", "there is no other"))
     monkeypatch.setattr(eager, "current_stream", lambda index: stand_in.STREAM)
-    monkeypatch.setattr(eager_plan, "current_stream", lambda index: stand_in.STREAM)
+    monkeypatch.setattr(torch_plan, "current_stream", lambda index: stand_in.STREAM)
     monkeypatch.setattr(Torch, "admit", _admit_on_gpu)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda self: 0)
     monkeypatch.setattr(Torch, "scope", lambda self, index, stream: stand_in.StandIn().scope(index, stream))
     monkeypatch.setattr(eager, "_warm", {})
-    return posed
+    return canonical
 
 
 def tensors(arrays: api_cases.Arrays) -> list[Any]:
@@ -125,7 +125,7 @@ def test_what_is_warm_is_decided_anew_after_tuning(cuda: list[Problem]) -> None:
 def test_plan_runs_what_it_was_made_for(cuda: list[Problem]) -> None:
     a, b = torch.randn(20, 8), torch.randn(8, 12)
     planned = pg.plan(a, b)
-    assert isinstance(planned, eager_plan.TorchPlan) and len(cuda) >= 1
+    assert isinstance(planned, torch_plan.TorchPlan) and len(cuda) >= 1
     known = len(cuda)
     out = torch.full((20, 12), float("nan"))
     version = out._version

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import peakgemm.arrays as door
 from peakgemm import run_rung
+from peakgemm.arrays.base import View
+from peakgemm.arrays.matrix import Matrix, matrix
 from peakgemm.errors import InvalidType, InvalidValue, MissingComponent
-from peakgemm.runtime import adapters
-from peakgemm.runtime.adapters.base import View
-from peakgemm.runtime.arrays import Matrix, matrix
 from peakgemm.runtime.device import reason_without_gpu
 
 
@@ -112,7 +112,7 @@ class OnDevice:
     ((2, 3), (2, 1), 0, "ld of A = 2 is shorter than its row of 3 elements; pass a copy"),
 ])
 def test_what_is_no_matrix(monkeypatch: pytest.MonkeyPatch, shape: Any, strides: Any, place: int, says: str) -> None:
-    monkeypatch.setattr(adapters, "library_of", lambda x, name: OnDevice())
+    monkeypatch.setattr(door, "library_of", lambda x, name: OnDevice())
     with pytest.raises(InvalidValue) as error:
         matrix(SimpleNamespace(place=place, lies=View(64, shape, strides)), "A")
     assert str(error.value).startswith(says)
@@ -121,7 +121,7 @@ def test_what_is_no_matrix(monkeypatch: pytest.MonkeyPatch, shape: Any, strides:
 @pytest.mark.parametrize(("shape", "strides", "ld"), [
     ((2, 3), (5, 1), 5), ((1, 3), (99, 1), 3), ((2, 1), (4, 7), 4), ((0, 3), (3, 1), 3), ((3, 0), (1, 1), 1)])
 def test_leading_dimensions(monkeypatch: pytest.MonkeyPatch, shape: Any, strides: Any, ld: int) -> None:
-    monkeypatch.setattr(adapters, "library_of", lambda x, name: OnDevice())
+    monkeypatch.setattr(door, "library_of", lambda x, name: OnDevice())
     array = SimpleNamespace(place=0, lies=View(72, shape, strides))
     found = matrix(array, "A")
     assert (found, found.alignment) == (Matrix(72, *shape, ld, array), 8)

@@ -490,8 +490,8 @@ def selection(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
         return SimpleNamespace(kernel=kernels[0], config=config)
 
     module = SimpleNamespace(choose=choose, warm_set=lambda arch: [(k.name, partial(scale, k.factor)) for k in kernels])
-    monkeypatch.setitem(sys.modules, "peakgemm.select", module)
-    monkeypatch.setattr("peakgemm.select", module, raising=False)
+    monkeypatch.setitem(sys.modules, "peakgemm.selection.choose", module)
+    monkeypatch.setattr("peakgemm.selection.choose", module, raising=False)
     family = SimpleNamespace(schedule=lambda config, problem, sms: None)
     monkeypatch.setattr("peakgemm.kernels.library.FAMILIES", defaultdict(lambda: family))
     monkeypatch.setattr("peakgemm.kernels.library.compilations", lambda kernel, config, problem, arch, plan: {
@@ -517,7 +517,7 @@ def test_warm_for_shapes(cold: Path, run, selection: list[Problem]) -> None:
 def test_what_is_warmed_is_all_that_a_first_call_compiles() -> None:
     """Partial sums, and repacked operands; of the set, the kernels of every launch."""
     from peakgemm.kernels.library import FAMILIES, compilations
-    from peakgemm.select import choose, warm_set
+    from peakgemm.selection.choose import choose, warm_set
 
     problem = Problem.contiguous(4095, 4095, 4095)
     choice = choose(problem, "sm_90", 132)

@@ -10,10 +10,10 @@ from struct import unpack_from
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels import skinny
 from peakgemm.kernels.divide import MOST_PARTS, divisor
+from peakgemm.kernels.emulated.schemes import PRODUCTS, emulation
+from peakgemm.kernels.ffma import skinny
 from peakgemm.kernels.schedule import schedule
-from peakgemm.kernels.schemes import PRODUCTS, emulation
 from peakgemm.problem import Batch, Config, Problem
 
 LARGEST = 2**31 - 1
@@ -50,7 +50,7 @@ def test_nothing_is_divided_by_nothing() -> None:
 
 
 def test_the_arguments_hold_the_divisors() -> None:
-    """struct Gemm of common/gemm.cuh after `parts`: k-steps of a range, the rest, seven pairs."""
+    """struct Gemm of include/scheduler/gemm.cuh after `parts`: k-steps of a range, the rest, seven pairs."""
     batch = Batch((2, 3, 5), (0, 0, 0), (0, 0, 0), (15 * 10**6, 5 * 10**6, 10**6), (15 * 10**6, 5 * 10**6, 10**6))
     p = Problem(100, 200, 300, 300, 200, 200, batch=batch)  # 2 x 4 tiles of 19 k-steps, 30 times
     plan = schedule(TILE, p, 100)

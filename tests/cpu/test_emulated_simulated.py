@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.emulate.estimate import FOUR_TIMES, TWICE
-from peakgemm.kernels.schemes import (
+from peakgemm.kernels.emulated.schemes import (
     FUSED,
     HEAD,
     PRODUCTS,
@@ -24,6 +23,7 @@ from peakgemm.kernels.schemes import (
     target,
 )
 from peakgemm.problem import Batch, Problem
+from peakgemm.selection.emulated_model import FOUR_TIMES, TWICE
 from peakgemm.simulator.emulated import run_counted, run_emulated
 from peakgemm.simulator.floats import fma32
 from peakgemm.simulator.launch import run

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import peakgemm as pg
-from peakgemm.emulate.estimate import FOUR_TIMES, TWICE, estimate_us
+from peakgemm.calls.prepared import Split
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels.library import SPECIALISED
-from peakgemm.kernels.schemes import (
+from peakgemm.kernels.emulated.schemes import (
     FUSED,
     HEAD,
     OLDER,
@@ -30,12 +29,13 @@ from peakgemm.kernels.schemes import (
     split_before,
     streamed,
 )
+from peakgemm.kernels.library import SPECIALISED
 from peakgemm.kernels.validity import violations
-from peakgemm.prepared import Split
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.device import Gpu
-from peakgemm.select import Choice, choose
+from peakgemm.selection.choose import Choice, choose
+from peakgemm.selection.emulated_model import FOUR_TIMES, TWICE, estimate_us
 
 SQUARE = Problem.contiguous(4096, 4096, 4096)
 SMS = 132
@@ -143,9 +143,9 @@ class TestChoice:
                                       (STREAMED, replace(streamed(64), trans_c=True), "a"),
                                       (PRODUCTS["fp16x3"], PRODUCTS["fp16x3"].default, "ab")):
             for side in "ab":
-                posed: Any = SimpleNamespace(problem=long, swapped=side == "a")
+                canonical: Any = SimpleNamespace(problem=long, swapped=side == "a")
                 gpu = Gpu(0, "Turing", "sm_75", 40, 1590, 320.0, 4 << 20, "13.0")  # refuses whatever gets so far
-                call = partial(split.bound, Choice(kernel, config, "", ""), posed, gpu)
+                call = partial(split.bound, Choice(kernel, config, "", ""), canonical, gpu)
                 if side in sides:
                     with pytest.raises(InvalidValue, match="wgmma needs sm_90"):
                         call()

@@ -13,9 +13,9 @@ FIRST_CALL = """
 import sys
 import numpy as np
 import stand_in
-from peakgemm import dispatch
+from peakgemm.calls import launch
 from peakgemm.kernels import shipped
-from peakgemm.request import Request
+from peakgemm.calls.request import Request
 from peakgemm.runtime import device, driver
 
 launches = []
@@ -32,7 +32,7 @@ if sys.argv[1] == "shipped":
     from peakgemm.runtime.compile import Compiled
     shipped.find = lambda name, entry, arch: Compiled(entry, arch, "cubin", b"")
 a, b = (np.ones((64, 64), np.float32) for _ in range(2))
-dispatch.on_device(stand_in.StandIn(), 0, Request(a, b))
+launch.on_device(stand_in.StandIn(), 0, Request(a, b))
 assert launches, "nothing was launched"
 print(*sorted({name.partition(".")[0] for name in sys.modules} & {"cuda", "email", "rich", "typer"}))
 """

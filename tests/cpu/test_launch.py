@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 
-from peakgemm.emulate import bound as emulated
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
-from peakgemm.kernels import bound, even_share, skinny, small
+from peakgemm.kernels import bound, even_share
+from peakgemm.kernels.emulated import bound as emulated
+from peakgemm.kernels.emulated.schemes import PRODUCTS, SCHEMES
 from peakgemm.kernels.even_share import room, shared_bytes
+from peakgemm.kernels.ffma import skinny, small
+from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.library import SPECIALISED
-from peakgemm.kernels.schemes import PRODUCTS, SCHEMES
-from peakgemm.kernels.skinny import SKINNY
 from peakgemm.problem import Problem
 from peakgemm.runtime import device, driver, launch
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu
 from peakgemm.runtime.tensor_map import Box
-from peakgemm.tile_model import configurations
+from peakgemm.selection.tile_model import configurations
 
 # Devices: a driver of two GPUs whose contexts are a stack of device indices
 

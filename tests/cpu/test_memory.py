@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from peakgemm.arrays.matrix import DeviceCopy, Matrix
 from peakgemm.errors import LaunchFailed
-from peakgemm.runtime import arrays, device, driver, memory, staging
+from peakgemm.runtime import device, driver, memory, staging
 
 PLACE, LONG, SIZE, INT = ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint32
 HIGH = 7 << 40  # streams and events are addresses: a call that passes 32 bits of one does not find it
@@ -175,8 +176,8 @@ def test_arrays_are_kept_until_a_stream_has_read_them(gpu: Driver) -> None:
 def test_a_copy_of_a_numpy_array(gpu: Driver) -> None:
     stream = SimpleNamespace(__cuda_stream__=lambda: (0, 1))
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
-    copy = arrays.DeviceCopy(values.T, stream)
-    assert copy.matrix == arrays.Matrix(copy.pointer, 4, 3, 3, copy)
+    copy = DeviceCopy(values.T, stream)
+    assert copy.matrix == Matrix(copy.pointer, 4, 3, 3, copy)
     assert (copy.download() == values.T).all()
     del copy
     assert gpu.held == {} and gpu.calls("cuMemFreeAsync")[0][2] == 1

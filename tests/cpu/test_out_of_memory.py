@@ -18,22 +18,22 @@ from test_staged import Memory, device
 
 import peakgemm as pg
 import stand_in
-from peakgemm import dispatch, prepared, staged
+from peakgemm import arrays
+from peakgemm.arrays.base import driver_out_of_memory
+from peakgemm.arrays.interop import Interop
+from peakgemm.calls import launch, panels, plan, prepared
+from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory, PeakgemmError, out_of_memory_as
+from peakgemm.kernels.emulated.schemes import PRODUCTS
+from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.library import SPECIALISED
-from peakgemm.kernels.schemes import PRODUCTS
-from peakgemm.kernels.wide import WIDE
 from peakgemm.problem import Problem
-from peakgemm.request import Request
-from peakgemm.runtime import adapters, driver
-from peakgemm.runtime.adapters.base import driver_out_of_memory
-from peakgemm.runtime.adapters.interop import Interop
-from peakgemm.select import Choice
+from peakgemm.runtime import driver
+from peakgemm.selection.choose import Choice
 
-plan = importlib.import_module("peakgemm.plan")  # the package's attribute is the function
 FP16X3, PROBLEM = PRODUCTS["fp16x3"], Problem.contiguous(300, 200, 500)
 NAMED = Choice(FP16X3, FP16X3.default, "named", "asked for by name")
-WANTED = dispatch.workspace_bytes(NAMED, PROBLEM, stand_in.GPU)
+WANTED = launch.workspace_bytes(NAMED, PROBLEM, stand_in.GPU)
 
 
 class Full(MemoryError):
@@ -74,8 +74,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         assert call == "cuMemGetInfo_v2"
         free._obj.value, total._obj.value = 12_345_678, 80 << 30
 
-    monkeypatch.setattr(dispatch.device, "require", lambda index: stand_in.GPU)
-    monkeypatch.setattr(dispatch.device, "activated", lambda index: nullcontext())
+    monkeypatch.setattr(launch.device, "require", lambda index: stand_in.GPU)
+    monkeypatch.setattr(launch.device, "activated", lambda index: nullcontext())
     monkeypatch.setattr(driver, "check", info)
 
 
@@ -87,8 +87,8 @@ def operands() -> tuple[Any, Any]:
 def product(library: FullLibrary, monkeypatch: pytest.MonkeyPatch, bound: Callable[..., Any] = Hungry,
             **request: Any) -> Any:
     """By `on_device`, with a kernel that wants a workspace."""
-    monkeypatch.setattr(dispatch, "bound_for", lambda problem, gpu, choice=None: bound(problem, library.memory))
-    return dispatch.on_device(library, 0, Request(*operands(), precision="fp16x3", **request), choice=NAMED)
+    monkeypatch.setattr(launch, "bound_for", lambda problem, gpu, choice=None: bound(problem, library.memory))
+    return launch.on_device(library, 0, Request(*operands(), precision="fp16x3", **request), choice=NAMED)
 
 
 def test_the_error_tells_sizes_and_remedies(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +150,9 @@ def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, ke
         return (stand_in.Interpreted(problem, library.memory) if len(asked) > 1 else
                 Hungry(problem, library.memory, hungry, 4096))
 
-    monkeypatch.setattr(dispatch, "bound_for", bound_for)
+    monkeypatch.setattr(launch, "bound_for", bound_for)
     a, b = operands()
-    assert np.allclose(dispatch.on_device(library, 0, Request(a, b)), a @ b, atol=1e-3)
+    assert np.allclose(launch.on_device(library, 0, Request(a, b)), a @ b, atol=1e-3)
     assert (asked[1].kernel, asked[1].config) == (SPECIALISED, SPECIALISED.default)
 
 
@@ -167,9 +167,9 @@ def test_without_the_drivers_word_the_rest_is_told(gpu: None, monkeypatch: pytes
 
 def test_plan(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     library, (a, b) = FullLibrary(-(-WANTED // 4)), operands()
-    monkeypatch.setattr(adapters, "library_of", lambda x, name: library)
+    monkeypatch.setattr(arrays, "library_of", lambda x, name: library)
     monkeypatch.setattr(plan, "choice_for", lambda problem, gpu, precision: NAMED)
-    for module in (plan, dispatch):
+    for module in (plan, launch):
         monkeypatch.setattr(module, "bound_for", lambda problem, gpu, choice=None: Hungry(problem, library.memory))
     made = plan.Plan(Request(a, b, precision="fp16x3"))
     with pytest.raises(OutOfMemory, match=f"^a workspace of {WANTED:,} bytes for 300 x 200 x 500 by fp16x3"):
@@ -181,9 +181,9 @@ def test_plan(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_prepared(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    import peakgemm.emulate.bound
+    from peakgemm.kernels.emulated import bound
 
-    monkeypatch.setattr(peakgemm.emulate.bound, "SplitB", lambda scheme, problem, gpu: SimpleNamespace(bytes=4000))
+    monkeypatch.setattr(bound, "SplitB", lambda scheme, problem, gpu: SimpleNamespace(bytes=4000))
     for name, error in (("Full", Full(1, 2)), ("ValueError", ValueError("another"))):
         library = FullLibrary(1000, error)
         with pytest.raises(type(error)) as caught:
@@ -217,8 +217,8 @@ def test_host_arrays(device: list[Any], monkeypatch: pytest.MonkeyPatch) -> None
                 raise error
             return Memory(size, stream)
 
-        monkeypatch.setattr(staged, "DeviceMemory", memory)
-        monkeypatch.setattr(staged, "bound_for", lambda problem, gpu, choice: Hungry(problem, None, choice, 777_777))
+        monkeypatch.setattr(panels, "DeviceMemory", memory)
+        monkeypatch.setattr(panels, "bound_for", lambda problem, gpu, choice: Hungry(problem, None, choice, 777_777))
         with pytest.raises(expected) as caught:
             pg.matmul(*operands(), precision="fp16x3")
         assert (caught.value is error) == (expected is LaunchFailed)
@@ -242,11 +242,11 @@ def test_host_arrays_do_without(device: list[Any], monkeypatch: pytest.MonkeyPat
         asked.append(choice)
         return usual(problem, gpu, choice)
 
-    usual = staged.bound_for
+    usual = panels.bound_for
     hungry = Choice(SPECIALISED, replace(SPECIALISED.default, split=0), "", "")
-    monkeypatch.setattr(staged, "DeviceMemory", memory)
-    monkeypatch.setattr(staged, "bound_for", lambda problem, gpu, choice: Hungry(problem, None, hungry, 777_777))
-    monkeypatch.setattr(dispatch, "bound_for", bound_for)
+    monkeypatch.setattr(panels, "DeviceMemory", memory)
+    monkeypatch.setattr(panels, "bound_for", lambda problem, gpu, choice: Hungry(problem, None, hungry, 777_777))
+    monkeypatch.setattr(launch, "bound_for", bound_for)
     a, b = operands()
     assert np.allclose(pg.matmul(a, b), a @ b, atol=1e-3)
     assert {(choice.kernel, choice.config.split) for choice in asked} == {(SPECIALISED, 1)}
@@ -265,9 +265,9 @@ def adapter(monkeypatch: pytest.MonkeyPatch, name: str, kind: str, **modules: An
         made = ModuleType(module.replace("_", "."))
         made.__dict__.update(members)
         monkeypatch.setitem(sys.modules, made.__name__, made)
-    where = f"peakgemm.runtime.adapters.{name}"
+    where = f"peakgemm.arrays.{name}"
     monkeypatch.delitem(sys.modules, where, raising=False)
-    monkeypatch.setattr(sys.modules["peakgemm.runtime.adapters"], name, None, raising=False)
+    monkeypatch.setattr(sys.modules["peakgemm.arrays"], name, None, raising=False)
     found = getattr(importlib.import_module(where), kind)()
     monkeypatch.delitem(sys.modules, where)
     return found
@@ -289,7 +289,7 @@ def test_jaxs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_torchs_warm_path(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
-    from peakgemm import eager
+    from peakgemm.calls import eager
 
     full = torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
@@ -312,7 +312,7 @@ def test_torchs_warm_path(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_torchs_warm_path_does_without(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """And asks torch once."""
     torch = pytest.importorskip("torch", reason="needs torch")
-    from peakgemm import eager
+    from peakgemm.calls import eager
 
     refused, launched = list[Any](), list[int]()
 
@@ -325,7 +325,7 @@ def test_torchs_warm_path_does_without(gpu: None, monkeypatch: pytest.MonkeyPatc
         return SimpleNamespace(launch=lambda a, b, c, c0, workspace, stream: launched.append(workspace))
 
     monkeypatch.setattr(eager, "_empty", empty)
-    monkeypatch.setattr(dispatch, "bound_for", bound_for)
+    monkeypatch.setattr(launch, "bound_for", bound_for)
     named = Choice(SPECIALISED, replace(SPECIALISED.default, split=0), "", "")
     hungry = Hungry(PROBLEM, stand_in.Memory(), named, 4096)
     warm = eager.Warm(hungry, (300, 200), False, True, SimpleNamespace(index=0), (0, 0, 0, 0))
@@ -336,7 +336,7 @@ def test_torchs_warm_path_does_without(gpu: None, monkeypatch: pytest.MonkeyPatc
 
 def test_torchs() -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
-    from peakgemm.runtime.adapters.torch import Torch
+    from peakgemm.arrays.torch import Torch
 
     error = torch.cuda.OutOfMemoryError("CUDA out of memory.")
     assert Torch().out_of_memory(error) and not Torch().out_of_memory(RuntimeError("CUDA out of memory."))

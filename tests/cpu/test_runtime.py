@@ -56,8 +56,8 @@ def test_assemble_survives_a_circle(tmp_path: Path) -> None:
 
 
 def test_assemble_finds_the_packages_headers(tmp_path: Path) -> None:
-    (tmp_path / "kernel.cu").write_text('#include "common/fragment.cuh"\n')
-    assert '#line 1 "common/fragment.cuh"' in assemble(tmp_path / "kernel.cu")
+    (tmp_path / "kernel.cu").write_text('#include "include/mma/fragment.cuh"\n')
+    assert '#line 1 "include/mma/fragment.cuh"' in assemble(tmp_path / "kernel.cu")
 
 
 def test_missing_include_names_file_and_line(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from peakgemm import select
-from peakgemm.emulate.estimate import best
-from peakgemm.kernels import schemes, shipped
+from peakgemm.kernels import shipped
+from peakgemm.kernels.emulated import schemes
 from peakgemm.kernels.library import FAMILIES, Recipe, recipes
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import nvrtc_version
+from peakgemm.selection.choose import choose
+from peakgemm.selection.emulated_model import best
 from scale import SCALE
 
 TEXT = f"// A kernel.\n{SCALE}"
@@ -96,7 +97,7 @@ def test_the_wheel_brings_what_products_launch(monkeypatch: pytest.MonkeyPatch) 
     names, h100 = cubins.wanted().keys(), architecture("sm_90")
     for m, n, k in ((512, 512, 512), (1000, 1000, 200), (1023, 1023, 1023), (4096, 4096, 4096), (4095, 4095, 4095)):
         for problem in cubins.problems(m, n, k):
-            choice = select.choose(problem, "sm_90", 132)
+            choice = choose(problem, "sm_90", 132)
             plan = FAMILIES[choice.kernel].schedule(choice.config, problem, 132)
             found = recipes(choice.kernel, choice.config, problem, "sm_90", plan).values()
             assert choice.kernel in cubins.BY_SIZE or {made.name for made in found} <= names, (problem, choice)

@@ -19,7 +19,7 @@ from peakgemm.bench.simulated import matrices
 from peakgemm.bench.simulated_call import simulate_call
 from peakgemm.bench.suites import cases
 from peakgemm.cli import console
-from peakgemm.select import choose
+from peakgemm.selection.choose import choose
 
 Run = Callable[[str], tuple[int, str, str]]
 

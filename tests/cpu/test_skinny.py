@@ -22,9 +22,9 @@ from peakgemm.errors import InvalidValue
 from peakgemm.inspect.loops import main_loop
 from peakgemm.inspect.occupancy import occupancy
 from peakgemm.inspect.sass import disassemble, mix, parse
-from peakgemm.kernels import skinny
+from peakgemm.kernels.ffma import skinny
+from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.library import compile_reduce
-from peakgemm.kernels.skinny import SKINNY
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture

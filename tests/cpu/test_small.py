@@ -11,15 +11,16 @@ import pytest
 from test_library_simulated import LAYOUTS, Case, multiply
 
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels import small
+from peakgemm.kernels.ffma import small
+from peakgemm.kernels.ffma.skinny import SKINNY
+from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.library import SPECIALISED, compile_for
-from peakgemm.kernels.skinny import SKINNY
-from peakgemm.kernels.small import SMALL
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
-from peakgemm.select import candidates, choose
+from peakgemm.selection.candidates import candidates
+from peakgemm.selection.choose import choose
 from peakgemm.simulator.library import run_library
 
 TINY = Config(8, 8, 8, 2, 2, slices=8)

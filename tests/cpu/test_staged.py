@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import api_cases
 import peakgemm as pg
 import stand_in
-from peakgemm import staged
+from peakgemm.calls import panels
 from peakgemm.problem import Problem
 
 
@@ -63,19 +63,19 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         log.append(("product", problem))
         return stand_in.Interpreted(problem, Flat())
 
-    monkeypatch.setattr(staged, "lane", lane)
-    monkeypatch.setattr(staged, "copy", copy)
-    monkeypatch.setattr(staged, "bound_for", bound_for)
-    monkeypatch.setattr(staged, "DeviceMemory", Memory)
-    monkeypatch.setattr(staged, "order", lambda first, second: None)
-    monkeypatch.setattr(staged, "event", lambda stream: None)
-    monkeypatch.setattr(staged, "wait", lambda mark: None)
-    monkeypatch.setattr(staged, "PANEL_BYTES", 1000)
-    monkeypatch.setattr(staged, "LARGE_BYTES", 1000)
-    import peakgemm.host
-    import peakgemm.prepared
+    monkeypatch.setattr(panels, "lane", lane)
+    monkeypatch.setattr(panels, "copy", copy)
+    monkeypatch.setattr(panels, "bound_for", bound_for)
+    monkeypatch.setattr(panels, "DeviceMemory", Memory)
+    monkeypatch.setattr(panels, "order", lambda first, second: None)
+    monkeypatch.setattr(panels, "event", lambda stream: None)
+    monkeypatch.setattr(panels, "wait", lambda mark: None)
+    monkeypatch.setattr(panels, "PANEL_BYTES", 1000)
+    monkeypatch.setattr(panels, "LARGE_BYTES", 1000)
+    import peakgemm.calls.host
+    import peakgemm.calls.prepared
 
-    for module in (peakgemm.host, peakgemm.prepared):
+    for module in (peakgemm.calls.host, peakgemm.calls.prepared):
         monkeypatch.setattr(module.device, "here", lambda: stand_in.GPU)
     return log
 

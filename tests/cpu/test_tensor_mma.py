@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from peakgemm.inspect.sass import disassemble
-from peakgemm.kernels.schemes import OLDER, REROUTED, SCHEMES, emulation, product_on, split_recipe
+from peakgemm.kernels.emulated.schemes import OLDER, REROUTED, SCHEMES, emulation, product_on, split_recipe
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
@@ -27,7 +27,7 @@ from peakgemm.simulator import Report, run
 
 pytestmark = pytest.mark.usefixtures("many_lanes")
 
-SPLIT, PRODUCT = KERNELS / "tensor" / "split.cu", KERNELS / "tensor" / "product_mma.cu"
+SPLIT, PRODUCT = KERNELS / "emulated" / "split.cu", KERNELS / "emulated" / "product_mma.cu"
 THREADS = 256
 SENTINEL = -777.25
 LOST_BITS = 16  # HMMAs of those that look at sums where bits were lost

@@ -16,17 +16,18 @@ import pytest
 from test_cli import fits, here, run
 
 from host_peer import GPU, HostBound, HostPeer, HostTimer
-from peakgemm import dispatch, select, tuned
 from peakgemm.bench.suites import SUITES, cases
 from peakgemm.bench.timer import Comparison
+from peakgemm.calls import launch
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
+from peakgemm.kernels.emulated.schemes import PRODUCTS
+from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.library import SPECIALISED
-from peakgemm.kernels.schemes import PRODUCTS
-from peakgemm.kernels.small import SMALL
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.select import Choice
+from peakgemm.selection import tuned
+from peakgemm.selection.choose import Choice, choose
 from peakgemm.tune import search, space, store
 from peakgemm.tune.halving import FINALISTS, Outcome, estimate_s, halve, rounds
 from peakgemm.tune.space import Candidate
@@ -133,7 +134,7 @@ def test_estimates_grow_with_the_work() -> None:
 def test_candidates(shape: str, arch: str) -> None:
     problem, sms = cases(shape)[0].problem()[0], architecture(arch).gpu_sms
     found = space.candidates(problem, arch, sms, keep=12)
-    choice = select.choose(problem, arch, sms)
+    choice = choose(problem, arch, sms)
     assert found[0][:2] == (choice.kernel, choice.config)
     assert len({c[:2] for c in found}) == len(found) <= 13
     assert all(is_valid(c.kernel, c.config, architecture(arch), problem) for c in found)
@@ -148,7 +149,7 @@ def test_candidates_have_sums_as_short_as_the_choice(shape: str) -> None:
     """So that an emulated product may run what is found for an IEEE one; none is timed twice for it."""
     problem = cases(shape)[0].problem()[0]
     found = space.candidates(problem, "sm_90", 132, keep=1000)
-    assert found[0].config == select.choose(problem, "sm_90", 132, precision="emulated").config
+    assert found[0].config == choose(problem, "sm_90", 132, precision="emulated").config
     assert len({c[:2] for c in found}) == len(found) > 3
 
 
@@ -198,7 +199,7 @@ def test_slug() -> None:
 
 def test_an_entry_goes_round(kept: Path) -> None:
     assert tuned.lookup(PROBLEM, GPU.name) is None
-    assert select.choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
+    assert choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
     path = store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
     assert path == kept / "cache" / "tuned" / "nvidia-h100-80gb-hbm3" / "NN-96x80x64-b1-v44.json"
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -206,9 +207,9 @@ def test_an_entry_goes_round(kept: Path) -> None:
     assert tuned.lookup(PROBLEM, GPU.name) == ("specialised", OTHER, "tuned")
     assert tuned.lookup(PROBLEM, "another GPU") is tuned.lookup(PROBLEM, "") is None
     assert tuned.lookup(replace(PROBLEM, k=65, lda=65), GPU.name) is None
-    choice = select.choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name)  # no longer what it said before
+    choice = choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name)  # no longer what it said before
     assert (choice.kernel, choice.config, choice.source) == (SPECIALISED, OTHER, "tuned")
-    assert dispatch.choice_for(PROBLEM, GPU) is choice
+    assert launch.choice_for(PROBLEM, GPU) is choice
 
 
 def test_a_default_that_stays_is_remembered_and_not_imposed(kept: Path) -> None:
@@ -248,13 +249,13 @@ def test_garbage_is_ignored_with_one_warning(kept: Path, text: str, caplog: pyte
         assert tuned.lookup(PROBLEM, GPU.name) is tuned.lookup(other, GPU.name) is None
     (record,) = caplog.records
     assert "a damaged tuning entry is ignored" in record.message and "tune --again" in record.message
-    assert select.choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
+    assert choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
 
 
 def test_an_entry_that_is_not_valid_here_is_not_chosen(kept: Path) -> None:
     store.save(GPU.name, PROBLEM, outcome(True, replace(OTHER, stages=40)), "heuristic")
     assert tuned.lookup(PROBLEM, GPU.name) is not None
-    assert select.choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
+    assert choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
 
 
 def test_a_folder_that_others_may_write_to_is_refused(kept: Path) -> None:
@@ -294,7 +295,8 @@ def gpu(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             return times(self.last, candidates(PROBLEM, "", 0)[0][1])
 
     clock = Clock()
-    monkeypatch.setattr(select, "candidates", candidates)
+    monkeypatch.setattr(space, "considered", candidates)
+    monkeypatch.setattr("peakgemm.selection.choose.candidates", candidates)
     monkeypatch.setattr(search, "bind", bind)
     monkeypatch.setattr(search, "in_parallel", lambda call, items: [call(item) for item in items])
     monkeypatch.setattr(search, "Timer", lambda *args: clock)

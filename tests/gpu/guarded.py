@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from peakgemm.kernels.execute import bind, problem_of
+from peakgemm.arrays.matrix import matrix, problem_of, stream_of
+from peakgemm.calls.rung import bind
 from peakgemm.runtime import device
-from peakgemm.runtime.arrays import matrix, stream_of
 
 GUARD = 64  # floats before and after each matrix
 SENTINEL = -777.25

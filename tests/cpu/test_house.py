@@ -80,3 +80,13 @@ def test_import_is_light() -> None:
 def test_import_is_quick() -> None:
     timed = "import time; t = time.perf_counter(); import peakgemm; print(time.perf_counter() - t)"
     assert min(float(fresh(timed)) for _ in range(3)) < 0.25
+
+
+def test_every_header_has_its_line() -> None:
+    folder = PACKAGE / "kernels" / "include"
+    group, told = "", set()
+    for line in (folder / "README.md").read_text().splitlines():
+        if found := re.match(r"## (\w+)|\| `(\w+\.cuh)` \| \S", line):
+            group = found[1] or group
+            told |= {f"{group}/{found[2]}"} if found[2] else set()
+    assert told == {path.relative_to(folder).as_posix() for path in folder.rglob("*.cuh")}

@@ -17,7 +17,7 @@
 #include "include/mma/warp_tile.cuh"
 #include "include/ptx/cp_async.cuh"
 #include "include/mma/outer_product.cuh"
-#include "include/copy/multistage.cuh"
+#include "include/mma/multistage.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 sgemm_14_large_tile(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N,

@@ -15,16 +15,17 @@ from itertools import product
 from pathlib import Path
 
 from peakgemm.cli.console import progress
-from peakgemm.emulate import estimate
-from peakgemm.kernels import schemes, shipped
+from peakgemm.kernels import shipped
+from peakgemm.kernels.emulated import schemes
+from peakgemm.kernels.ffma.skinny import SKINNY
+from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.library import FAMILIES, SPECIALISED, Recipe, recipe, recipes, reduce_recipe
-from peakgemm.kernels.skinny import SKINNY
-from peakgemm.kernels.small import SMALL
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel, nvrtc_version
-from peakgemm.select import candidates
-from peakgemm.tile_model import compiled, configurations
+from peakgemm.selection import emulated_model
+from peakgemm.selection.candidates import candidates
+from peakgemm.selection.tile_model import compiled, configurations
 
 ARCH = "sm_90"
 LIMITS = architecture(ARCH)
@@ -60,7 +61,7 @@ def emulated() -> Iterator[Recipe]:
     """Every kernel of the schemes that a model considers for some product, its split pass, what adds up its parts."""
     for m, n, k in SHAPES:
         for problem, scheme in product(problems(m, n, k), schemes.SCHEMES.values()):
-            for kernel, config, _ in estimate.candidates(scheme, problem, LIMITS, SMS):
+            for kernel, config, _ in emulated_model.candidates(scheme, problem, LIMITS, SMS):
                 plan = schemes.emulation(kernel, config, problem, SMS)
                 yield schemes.product_recipe(kernel, config, plan.problem, ARCH)
                 if plan.split_blocks:

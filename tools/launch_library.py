@@ -13,22 +13,22 @@ from itertools import cycle, product
 
 import torch
 
-from peakgemm.emulate.bound import bind as bind_emulated
-from peakgemm.kernels import skinny, small
 from peakgemm.kernels.bound import bind
+from peakgemm.kernels.emulated.bound import bind as bind_emulated
+from peakgemm.kernels.emulated.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, half_as_high, product_on, streamed
+from peakgemm.kernels.ffma import skinny, small
+from peakgemm.kernels.ffma.skinny import SKINNY
+from peakgemm.kernels.ffma.small import SMALL
+from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.library import FAMILIES, SPECIALISED, recipes
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import cluster_split
-from peakgemm.kernels.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, half_as_high, product_on, streamed
-from peakgemm.kernels.skinny import SKINNY
-from peakgemm.kernels.small import SMALL
-from peakgemm.kernels.validity import reduces_together
-from peakgemm.kernels.wide import WIDE
+from peakgemm.kernels.validity import reduces_across_slices
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
-from peakgemm.tile_model import compiled, configurations
+from peakgemm.selection.tile_model import compiled, configurations
 
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
 SMALL_SHAPES = ((13, 11, 150, 5), (8, 8, 8, 3), (40, 37, 33, 2), (260, 12, 64, 1), (70, 130, 20, 1))
@@ -60,7 +60,7 @@ def launch(kernel: Kernel, config: Config, shape: tuple[int, int, int, int], ta:
     address = [min(16, x.data_ptr() & -x.data_ptr()) for x in (a, b, out)]
     problem = Problem(m, n, k, a.shape[-1], b.shape[-1], n, 1.0, beta, (address[0], address[1], address[2]), ta, tb,
                       batch=batch)
-    bound = (bind_emulated if kernel.folder == "tensor" else bind)(kernel, config, problem, gpu)
+    bound = (bind_emulated if kernel.folder == "emulated" else bind)(kernel, config, problem, gpu)
     partial = torch.empty(max(bound.workspace_bytes // 4, 1), device="cuda")
     bound.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), out.data_ptr(), partial.data_ptr(),
                  torch.cuda.current_stream().cuda_stream)
@@ -87,8 +87,8 @@ def main() -> None:
     in_registers = [(FUSED, FUSED.default), *((STREAMED, streamed(columns)) for columns in (64, 128))]
     emulated += [(kernel, replace(config, trans_c=trans_c), shape) for kernel, config in in_registers
                  for trans_c in (False, True) for shape in TILED]
-    groups = {"tiled": [job for job in jobs if not reduces_together(job[1])],
-              "reducing": [job for job in jobs if reduces_together(job[1]) and not cluster_split(job[1])],
+    groups = {"tiled": [job for job in jobs if not reduces_across_slices(job[1])],
+              "reducing": [job for job in jobs if reduces_across_slices(job[1]) and not cluster_split(job[1])],
               "cluster": [job for job in jobs if cluster_split(job[1])],
               "wide": of_wide, "skinny": of_thin, "small": of_small, "tensor": emulated}
     if unknown := set(sys.argv[1:]) - set(groups):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from .calls.autotune import register as _register
+from .version import __version__
 
 # Public name -> module that holds it: imported on first use, so that `import peakgemm` stays quick.
 _PUBLIC = {
     "Config": "problem",
-    "Explanation": "plan",
+    "Explanation": "calls.plan",
     "PeakgemmError": "errors",
-    "Plan": "plan",
-    "Prepared": "prepared",
+    "Plan": "calls.plan",
+    "Prepared": "calls.prepared",
     "Problem": "problem",
     "addmm": "api",
     "bmm": "api",
@@ -26,7 +25,7 @@ _PUBLIC = {
     "occupancy": "inspect.occupancy",
     "plan": "api",
     "prepare": "api",
-    "run_rung": "kernels.execute",
+    "run_rung": "calls.rung",
     "sgemm": "api",
     "simulator": "simulator",
     "torch": "integrations.torch",
@@ -41,13 +40,15 @@ __all__ = [
 if TYPE_CHECKING:
     from . import simulator
     from .api import addmm, bmm, explain, gemm, matmul, mm, plan, prepare, sgemm
+    from .calls.plan import Explanation, Plan
+    from .calls.prepared import Prepared
+    from .calls.rung import run_rung
     from .errors import PeakgemmError
     from .inspect.occupancy import occupancy
     from .integrations import torch
-    from .kernels.execute import run_rung
-    from .plan import Explanation, Plan
-    from .prepared import Prepared
+    from .kernels.registry import Kernel
     from .problem import Config, Problem
+    from .runtime.device import Gpu
 
 
 def __getattr__(name: str) -> Any:
@@ -63,13 +64,11 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _Package(ModuleType):
-    """The package, in which ``plan`` is the function, also once the module of that name has been imported."""
+def _search(problem: Problem, gpu: Gpu, precision: str) -> tuple[Kernel, Config]:
+    """The tuner, which lies above the plan that asks for it; imported when it is asked."""
+    from .tune.search import best
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "plan" and isinstance(value, ModuleType):
-            return
-        super().__setattr__(name, value)
+    return best(problem, gpu, precision)
 
 
-sys.modules[__name__].__class__ = _Package
+_register(_search)

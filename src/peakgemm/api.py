@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .arrays import admit
+from .arrays.base import HOST, HostLibrary, stream_handle
+from .calls.plan import Explanation, Plan
+from .calls.prepared import Prepared
+from .calls.request import NO_STREAM, Request, check_precision, flag, locate, scales
 from .errors import InvalidValue
-from .plan import Explanation, Plan, set_searcher
-from .prepared import Prepared
-from .request import NO_STREAM, Request, check_precision, flag, locate, scales
-from .runtime.adapters import admit
-from .runtime.adapters.base import HOST, HostLibrary, stream_handle
 
 if TYPE_CHECKING:
-    from .kernels.registry import Kernel
-    from .problem import Config, Problem
-    from .runtime.device import Gpu
+    pass
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
@@ -170,7 +167,7 @@ def plan(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
     request = _request(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
     library, _ = locate(request)
     if library.name == "torch":
-        from .eager_plan import TorchPlan
+        from .calls.torch_plan import TorchPlan
 
         return TorchPlan(request)
     return Plan(request)
@@ -231,7 +228,7 @@ def _any(request: Request, stream: Any) -> Any:
     library, index = locate(request)
     if index == HOST:
         return _on_host(library, request, stream, resident)
-    from .dispatch import on_device
+    from .calls.launch import on_device
 
     return on_device(library, index, request, None if stream is None else stream_handle(stream))
 
@@ -239,7 +236,7 @@ def _any(request: Request, stream: Any) -> Any:
 def _on_host(library: HostLibrary, request: Request, stream: Any, resident: Any) -> Any:
     if stream is not None:
         raise InvalidValue(NO_STREAM)
-    from . import host
+    from .calls import host
 
     return host.multiply(library, request, resident)
 
@@ -310,16 +307,7 @@ _eager: Any = None  # the module, once torch tensors have come: an import statem
 
 def _load_eager() -> Any:
     global _eager
-    from . import eager
+    from .calls import eager
 
     _eager = eager
     return eager
-
-
-def _search(problem: Problem, gpu: Gpu, precision: str) -> tuple[Kernel, Config]:
-    """The tuner lies above the plan, which is given it here; it is imported when it is asked."""
-    found: tuple[Kernel, Config] = import_module("peakgemm.tune.search").best(problem, gpu, precision)
-    return found
-
-
-set_searcher(_search)

@@ -168,7 +168,7 @@ class Problem:
 
 
 class FfmaOrder(IntEnum):
-    """The order of a k-step's FFMAs over a thread's tile, always back and forth (common/outer_product*.cuh).
+    """The order of a k-step's FFMAs over a thread's tile, always back and forth (include/mma/outer_product*.cuh).
 
     A row reuses an element of A, a column one of B. ``REVERSED`` begins the first row at its other end.
     """
@@ -188,7 +188,7 @@ class Config:
     """How a kernel is cut: a block computes ``bm x bn`` of C in steps of ``bk``, a thread ``tm x tn``.
 
     Each field becomes a macro of the same name in capitals. ``stages`` counts the
-    shared-memory buffers (0: the kernel stages nothing in shared memory; in kernels/small.py parts of one),
+    shared-memory buffers (0: the kernel stages nothing in shared memory; in kernels/ffma/small.py parts of one),
     ``fragments`` the register buffers of A and B fragments, ``raster`` the height, in
     tiles, of the column-major groups in which blocks walk over C (1: row by row),
     ``min_blocks`` the blocks per SM that the register allocator must leave room for,
@@ -198,7 +198,7 @@ class Config:
     Of the library's kernels alone: ``producers`` counts the threads that copy, and multiply nothing,
     ``registers`` what a computing thread gets when setmaxnreg deals the register file (0: it does
     not), ``slices`` the groups of threads that share a block's tile, each with its share of K, intra-block split-K
-    (in kernels/small.py each with a tile of its own). ``split``
+    (in kernels/ffma/small.py each with a tile of its own). ``split``
     says how blocks share K: 1, a block computes its tiles whole; s > 1, every tile's K is cut among s
     blocks; 0, stream-K: whole tiles in full waves, and the k-steps of the others dealt evenly to all
     blocks. ``cluster`` blocks form a cluster: of ffma/specialised.cu they have a part of one tile's K each (cluster

@@ -10,18 +10,18 @@ import pytest
 
 import peakgemm
 from peakgemm import simulator
-from peakgemm.kernels.execute import run_rung
+from peakgemm.arrays.matrix import DeviceCopy, stream_of
+from peakgemm.calls.rung import run_rung
+from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.registry import LADDER
-from peakgemm.kernels.schemes import SCHEMES
 from peakgemm.problem import Problem
 from peakgemm.runtime import device, source
-from peakgemm.runtime.arrays import DeviceCopy, stream_of
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.launch import load
-from peakgemm.select import choose
+from peakgemm.selection.choose import choose
 from peakgemm.simulator.emulated import run_emulated
 
-FIXTURES = Path(__file__).parents[1] / "cpu" / "simulator" / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"
 SIZES = [1, 2, 3, 7, 31, 33, 64, 65, 127, 129, 130]
 
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import peakgemm as pg  # noqa: E402
 from peakgemm.kernels.bound import bind  # noqa: E402
-from peakgemm.kernels.wide import WIDE  # noqa: E402
+from peakgemm.kernels.ffma.wide import WIDE  # noqa: E402
 from peakgemm.problem import Problem  # noqa: E402
 from peakgemm.runtime import device  # noqa: E402
 

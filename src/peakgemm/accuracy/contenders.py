@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from .. import api
+from ..calls.request import PRECISIONS, check_precision
 from ..errors import InvalidType, InvalidValue, MissingComponent
-from ..request import PRECISIONS, check_precision
 from .arrays import Arrays, Torch, check
 
 Multiply = Callable[[Any, Any], Any]  # (a, b) -> c

@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median
 
 from ..runtime.device import Gpu
-from ..select import Choice, choose
+from ..selection.choose import Choice, choose
 from .contenders import Contender
 from .operands import Arrays
 from .ours import Launches, Ours, Prepared, Row

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..arrays.matrix import Matrix, matrix, problem_of
+from ..calls.rung import bind
 from ..inspect.occupancy import occupancy
 from ..inspect.roofline import bound_tflops, bytes_per_flop
 from ..kernels import validity
 from ..kernels.build import build
-from ..kernels.execute import bind, problem_of
 from ..kernels.registry import LADDER, Kernel
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
-from ..runtime.arrays import Matrix, matrix
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
 from ..sass.facts import static_facts

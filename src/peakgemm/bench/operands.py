@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..emulate.bound import Emulated
 from ..kernels.bound import Bound
+from ..kernels.emulated.bound import Emulated
 from ..problem import Problem
 from ..runtime.device import Gpu
 from .peers import Peer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from .. import api
-from ..dispatch import bound_for
+from ..calls.launch import bound_for
 from ..runtime.device import Gpu
-from ..select import Choice
+from ..selection.choose import Choice
 from .operands import Arrays, launches
 from .peers import Peer
 from .timer import Work

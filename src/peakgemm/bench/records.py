@@ -15,10 +15,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
 from ..errors import InvalidValue, MissingComponent
 from ..runtime.compile import nvrtc_version
 from ..runtime.device import Gpu
+from ..version import __version__
 
 SCHEMA = 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..select import Choice, choose
+from ..selection.choose import Choice, choose
 from ..simulator import Report
 from ..simulator.emulated import run_emulated
 from ..simulator.library import run_library
@@ -34,10 +34,10 @@ def simulate_call(case: Case, precision: str, arch: str, sm_count: int, alpha: f
     """``C = alpha A B + beta C`` by what is chosen for ``arch`` with ``sm_count`` SMs; ``limits`` as of the simulator.
 
     Raises:
-        InvalidValue: see `select.choose`.
+        InvalidValue: see `selection.choose`.
     """
-    posed, swapped = case.problem()
-    problem = replace(posed, alpha=alpha, beta=beta)
+    canonical, swapped = case.problem()
+    problem = replace(canonical, alpha=alpha, beta=beta)
     choice = choose(problem, arch, sm_count, "", precision)
     lead = (case.batch,) if case.batch > 1 else ()
     a, b, c = matrices((case.m, case.n, case.k), beta, case.trans_a, case.trans_b, lead)
@@ -45,7 +45,7 @@ def simulate_call(case: Case, precision: str, arch: str, sm_count: int, alpha: f
     first, second = (b, a) if swapped else (a, b)
     rerouted = None
     how = {"arch": arch, "sm_count": sm_count, **limits}
-    if choice.kernel.folder == "tensor":
+    if choice.kernel.folder == "emulated":
         reports, rerouted = run_emulated(choice.kernel, choice.config, problem, first, second, c, **how)
     else:
         reports = run_library(choice.kernel, choice.config, problem, first, second, c, **how)

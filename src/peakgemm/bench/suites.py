@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from itertools import islice
 
-from ..boundary import pose
+from ..arrays.base import View
+from ..calls.canonical import canonicalise
 from ..errors import InvalidValue
 from ..problem import MAX_SIZE, Problem
-from ..runtime.adapters.base import View
 from .drawn import drawn
 
 
@@ -51,9 +51,9 @@ class Case:
         lead = (self.batch,) if self.batch > 1 else ()
         a = View.packed((*lead, self.k, self.m)).mT if self.trans_a else View.packed((*lead, self.m, self.k))
         b = View.packed((*lead, self.n, self.k)).mT if self.trans_b else View.packed((*lead, self.k, self.n))
-        posed = pose(a, b)
-        assert posed.problem is not None  # packed arrays are never copied
-        return posed.problem, posed.swapped
+        canonical = canonicalise(a, b)
+        assert canonical.problem is not None  # packed arrays are never copied
+        return canonical.problem, canonical.swapped
 
 
 def _plain(m: int, n: int, k: int, layout: str = "NN", batch: int = 1, name: str = "") -> Case:
@@ -169,7 +169,7 @@ def groups(suite: str | None, shape: str | None) -> dict[str, tuple[Case, ...]]:
 
 
 def distinct(chosen: dict[str, tuple[Case, ...]]) -> list[Case]:
-    """The cases without those that pose the same problem as an earlier one."""
+    """The cases without those that make the same problem as an earlier one."""
     found: dict[Problem, Case] = {}
     for case in (case for group in chosen.values() for case in group):
         found.setdefault(case.problem()[0], case)

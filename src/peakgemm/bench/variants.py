@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..calls.request import PRECISIONS, check_precision
 from ..errors import InvalidValue
-from ..request import PRECISIONS, check_precision
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .. import __version__
 from ..errors import PeakgemmError
+from ..version import __version__
 from . import accuracy, bench, cache, doctor, inspect, ladder, simulate, sweep, tune
 
 app = typer.Typer(name="peakgemm", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,

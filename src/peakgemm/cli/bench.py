@@ -16,9 +16,9 @@ from ..bench.suites import NAMES, groups
 from ..bench.summary import summaries
 from ..bench.timer import Timer
 from ..bench.variants import IEEE, Variant, named
+from ..calls.request import PRECISIONS
 from ..errors import CompileFailed, InvalidValue, MissingComponent
 from ..problem import Config
-from ..request import PRECISIONS
 from ..runtime import device
 from ..runtime.architectures import architecture
 from . import parse

@@ -57,17 +57,17 @@ def warm(
 
 def _jobs(arch: str, shape: str | None) -> Sequence[tuple[str, Callable[[], Compiled]]]:
     """What to compile, with a label each."""
-    from .. import select
     from ..kernels.library import FAMILIES, compilations
+    from ..selection.choose import choose, warm_set
 
     if shape is None:
-        return select.warm_set(arch)
+        return warm_set(arch)
     gpu = device.find()
     sms, name = (gpu.sm_count, gpu.name) if gpu and gpu.arch == arch else (architecture(arch).gpu_sms, "")
     found = list[tuple[str, Callable[[], Compiled]]]()
     for m, n, k in parse.shapes(None, shape, 0):
         problem = Problem.contiguous(m, n, k)
-        choice = select.choose(problem, arch, sms, name)
+        choice = choose(problem, arch, sms, name)
         plan = FAMILIES[choice.kernel].schedule(choice.config, problem, sms)
         found += [(f"{choice.kernel.name} {choice.config.label()}: {what}", job) for what, job in compilations(
             choice.kernel, choice.config, problem, arch, plan).items()]

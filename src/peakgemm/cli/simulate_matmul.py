@@ -6,8 +6,8 @@ from typing import Any
 
 from ..bench.simulated_call import SimulatedCall, simulate_call
 from ..bench.suites import Case, cases
+from ..calls.request import check_precision
 from ..errors import InvalidValue
-from ..request import check_precision
 from ..runtime.architectures import architecture
 from . import parse
 from .console import out

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from .. import tuned
 from ..bench.peers import find_peer
 from ..bench.suites import NAMES, Case, distinct, groups
 from ..bench.timer import Timer
@@ -16,6 +15,7 @@ from ..errors import InvalidValue
 from ..runtime import device
 from ..runtime.architectures import architecture
 from ..runtime.device import Gpu
+from ..selection import tuned
 from ..tune import search, store
 from ..tune.halving import Outcome, estimate_s, rounds
 from ..tune.space import KEEP, Candidate, candidates, compilations

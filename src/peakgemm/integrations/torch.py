@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..calls.request import scales
 from ..errors import InvalidType, MissingComponent, PeakgemmError
-from ..request import scales
 
 if TYPE_CHECKING:
     from .torch_use import Use

@@ -16,14 +16,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from .. import eager
-from ..boundary import result_shape
+from ..arrays.aliasing import overlaps
+from ..arrays.base import FLOAT, View, check_dtype
+from ..arrays.torch import PLAIN, is_batched
+from ..calls import eager
+from ..calls.canonical import result_shape
+from ..calls.plan import run as multiply
+from ..calls.request import Request, check_precision, locate, scales
 from ..errors import InvalidType, InvalidValue
-from ..overlap import overlaps
-from ..plan import run as multiply
-from ..request import Request, check_precision, locate, scales
-from ..runtime.adapters.base import FLOAT, View, check_dtype
-from ..runtime.adapters.torch import PLAIN, is_batched
 
 Gemm = Callable[[Tensor, Tensor, "Tensor | None", float, float, str], Tensor]
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..calls.plan import run as multiply
+from ..calls.request import check_precision
 from ..errors import InvalidValue, MissingComponent
-from ..plan import run as multiply
-from ..request import check_precision
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _NUMBERS = (int, float)  # not bool, which torch refuses, nor complex

@@ -7,7 +7,8 @@ from functools import lru_cache
 from ..problem import Config, Problem
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
-from . import even_share, repack
+from . import even_share
+from .ffma import repack
 from .library import FAMILIES, compilations
 from .registry import Kernel
 from .validity import require

@@ -1,4 +1,5 @@
-"""Division by a number known before the launch, as a multiplication: the host's half of common/gemm.cuh's `over`.
+"""Division by a number known before the launch, as a multiplication: the host's half of `over` in
+include/scheduler/gemm.cuh.
 
 For a divisor d and 0 <= x < 2**31, with l = ceil(log2 d) and m = ceil(2**(31 + l) / d), x // d = x m >> 31 + l:
 m d exceeds 2**(31 + l) by less than d <= 2**l, so x m exceeds the true multiple by less than 2**(31 + l) / d (Granlund

@@ -36,9 +36,9 @@ def room(registers: int | None, threads: int, gpu: Gpu) -> int:
 def shared_bytes(wanted: int, blocks: int, most: int, gpu: Gpu) -> int:
     """Dynamic shared memory in bytes of a launch, ``wanted`` at least; beside it blocks may have half a KB of static.
 
-    With dependent launch (common/dependents.cuh) blocks gather on the SMs that are free first, as many as there is room
-    for, while others get none: 6192 x 110 x 64 took 12.7 us with 3 blocks for each SM and room for 8, and takes 6.7.
-    So each asks for so much shared memory that one more than an even share of them finds no room.
+    With dependent launch (include/ptx/dependents.cuh) blocks gather on the SMs that are free first, as many as there is
+    room for, while others get none: 6192 x 110 x 64 took 12.7 us with 3 blocks for each SM and room for 8, and takes
+    6.7. So each asks for so much shared memory that one more than an even share of them finds no room.
 
     Args:
         wanted: what a block needs, in bytes.

@@ -13,21 +13,22 @@ from ..runtime import source
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, Kind, compile_source
 from ..runtime.tensor_map import Box
-from . import repack, shipped, skinny, small, wide
+from . import shipped
+from .ffma import repack, skinny, small, wide
+from .ffma.skinny import SKINNY
+from .ffma.small import SMALL
+from .ffma.wide import WIDE
 from .registry import FLOAT, Kernel
 from .schedule import Schedule, cluster_split
 from .schedule import schedule as tiled_schedule
-from .skinny import SKINNY
-from .small import SMALL
-from .validity import reduces_together, require
-from .wide import WIDE
+from .validity import reduces_across_slices, require
 from .widths import widths
 
 
 def _ring(c: Config) -> int:
     """Bytes of the stages (rows padded by four words, as K-contiguous operands have them), epilogue, slices' sums."""
     stages = c.stages * c.bk * (c.bm + 4 + c.bn + 4)
-    if reduces_together(c):
+    if reduces_across_slices(c):
         given = c.bm * c.bn if cluster_split(c) else 0
         return (stages + c.slices * c.tm * c.tn * (c.threads // 32 * 40 + 2) + given) * FLOAT
     return (stages + c.threads * c.slices * (c.tn + 1) + (c.slices - 1) * c.bm * c.bn) * FLOAT
@@ -101,7 +102,7 @@ def copied_by_words(problem: Problem) -> bool:
 
 
 def _bare_tile(config: Config, problem: Problem, shifted: int = 1) -> dict[str, int]:
-    """Of the config only how C is cut; ``shifted``: what columns tiles at its edge begin at (common/edge.cuh)."""
+    """Of the config only how C is cut; ``shifted``: what columns tiles at its edge begin at (include/copy/edge.cuh)."""
     tile = Config(config.bm, config.bn, config.bk, config.tm, config.tn, stages=2, raster=config.raster)
     return tile.macros() | {"SHIFTED": shifted}
 

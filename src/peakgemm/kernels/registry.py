@@ -116,7 +116,8 @@ class Kernel:
         """Name of the exported kernel."""
         if self.folder == "ladder":
             return f"sgemm_{self.number:02}_{self.name}"
-        return f"{self.folder}_{self.source_name or self.name}"
+        prefix = "tensor" if self.folder == "emulated" else self.folder
+        return f"{prefix}_{self.source_name or self.name}"
 
     @property
     def label(self) -> str:

@@ -17,7 +17,7 @@ from .divide import MOST_PARTS, divisor
 from .launch_shape import MAX_BLOCKS
 from .registry import FLOAT
 
-# struct Gemm of common/gemm.cuh: 17 long long, 6 int, 2 float, 5 int, 7 pairs of unsigned.
+# struct Gemm of include/scheduler/gemm.cuh: 17 long long, 6 int, 2 float, 5 int, 7 pairs of unsigned.
 _GEMM = Struct("<17q6i2f5i14I4x")
 _FEW = 8  # results of thread tiles for each SM: with fewer, a thread of the second kernel takes one, else four
 
@@ -48,7 +48,7 @@ class Schedule:
 
 def cluster_split(config: Config) -> bool:
     """Whether the blocks of a cluster have a part each of a small tile's K, and add up for each other
-    (common/cluster_split_k.cuh)."""
+    (include/epilogue/cluster_split_k.cuh)."""
     return config.cluster > 1 and config.one_tile
 
 

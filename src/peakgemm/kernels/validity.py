@@ -13,7 +13,7 @@ from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 from ..runtime.tensor_map import MAX_LD
-from . import skinny, small, wide
+from .ffma import skinny, small, wide
 from .registry import Kernel
 from .schedule import cluster_split
 
@@ -154,7 +154,7 @@ def _multistage(c: Config) -> Iterator[str]:
 
 
 def _stored(c: Config) -> Iterator[str]:
-    """Thread tiles that common/tile_store.cuh stores."""
+    """Thread tiles that include/epilogue/tile_store.cuh stores."""
     yield from _multiple(c, "tm", 4, "float4 fragments")
     if c.tn != 4:
         yield from _multiple(c, "tn", 8, "a round of 32 lanes stores whole rows of a warp's 4 TN columns (or 4)")
@@ -166,8 +166,9 @@ def two_rows(c: Config) -> bool:
     return (c.slices, c.tm, c.tn) == (4, 2, 4)
 
 
-def reduces_together(c: Config) -> bool:
-    """Whether all threads of a block of ffma/specialised.cu add up and store its tile (common/slice_reduction.cuh)."""
+def reduces_across_slices(c: Config) -> bool:
+    """Whether all threads of a block of ffma/specialised.cu add up and store its tile
+    (include/epilogue/slice_reduction.cuh)."""
     return c.slices > 1 and c.tm * c.tn <= 16
 
 
@@ -197,9 +198,9 @@ def _specialised(c: Config) -> Iterator[str]:
         yield f"split = {c.split} must be 1: a cluster has one tile"
     elif c.one_tile and c.split < 1:
         yield f"split = {c.split} must be 1 or more: a block has one tile, or one part of it"
-    if c.cluster > 1 and not (cluster_split(c) and c.cluster in CLUSTERS and reduces_together(c)):
+    if c.cluster > 1 and not (cluster_split(c) and c.cluster in CLUSTERS and reduces_across_slices(c)):
         yield (f"cluster = {c.cluster} must be 1, or 2, 4, 8 or 16 where a block has one tile that all its threads "
-               "store (common/cluster_split_k.cuh)")
+               "store (include/epilogue/cluster_split_k.cuh)")
     if c.block_threads <= 1024 and c.registers:
         compute = c.threads * c.slices
         pool = 65536 // (c.block_threads * c.min_blocks) // 8 * 8 * c.block_threads

@@ -69,7 +69,7 @@ class Architecture:
         """Whether a kernel's blocks may start before the kernel ahead of it has ended (sm_90 and later)."""
         return self.number >= 90
 
-    def lie_beside(self, blocks: int, sm_count: int) -> bool:
+    def launches_overlap(self, blocks: int, sm_count: int) -> bool:
         """Whether the next launch of as many ``blocks`` finds SMs of its own: it is there when this one ends, half a
         microsecond sooner than one whose blocks wait for this one's to make room."""
         return self.has_dependent_launch and 2 * blocks <= sm_count

@@ -249,7 +249,7 @@ _STREAM, _ADDRESSES, _POINTERS, _STRUCT = 32, 56, 96, 160
 _map = lru_cache(maxsize=64)(tensor_map.encode)
 _pack = struct.Struct("=QQQ5Q").pack_into
 # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, of sm_90 and later: the blocks of a kernel may start before
-# the kernel ahead in its stream has ended, and wait for that themselves (common/dependents.cuh).
+# the kernel ahead in its stream has ended, and wait for that themselves (include/ptx/dependents.cuh).
 _PROGRAMMATIC, _ATTRIBUTE_BYTES = 6, 72
 _CLUSTER = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, behind it
 _LAST_DEFAULT_STREAM = 2  # 0 and CU_STREAM_LEGACY (1), CU_STREAM_PER_THREAD (2)

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidValue
-from ..kernels.registry import Kernel
-from ..kernels.schemes import (
+from ..kernels.emulated.schemes import (
     REDUCE_THREADS,
     SPLIT_THREADS,
     emulation,
@@ -19,6 +18,7 @@ from ..kernels.schemes import (
     split_recipe,
     target,
 )
+from ..kernels.registry import Kernel
 from ..kernels.validity import require
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture

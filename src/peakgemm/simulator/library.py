@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels import repack
+from ..kernels.ffma import repack
 from ..kernels.library import FAMILIES, compile_for, compile_reduce, first_recipe, workspace_bytes
 from ..kernels.registry import Kernel
 from ..kernels.validity import require

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays.matrix import Matrix, check_host, problem_of
 from ..errors import InvalidType, InvalidValue
 from ..kernels import validity
 from ..kernels.build import build
-from ..kernels.execute import problem_of
 from ..kernels.launch_shape import launch_shape
 from ..kernels.registry import Kernel, rung
 from ..problem import Config
 from ..runtime.architectures import architecture
-from ..runtime.arrays import Matrix, check_host
 from ..runtime.tensor_map import Box
 from .launch import run
 from .report import Report, totals

@@ -10,7 +10,7 @@ from statistics import median
 from ..bench.operands import Flat, launches
 from ..bench.peers import Peer, visiting
 from ..bench.timer import Comparison, Timer
-from ..dispatch import bound_for
+from ..calls.launch import bound_for
 from ..errors import InvalidValue, PeakgemmError
 from ..kernels.bound import bind
 from ..kernels.registry import Kernel
@@ -18,7 +18,7 @@ from ..problem import Config, Problem
 from ..runtime import device
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
-from ..select import choose
+from ..selection.choose import choose
 from . import store
 from .halving import Outcome, halve
 from .space import KEEP, Candidate, candidates
@@ -100,7 +100,7 @@ def best(problem: Problem, gpu: Gpu, precision: str = "ieee") -> tuple[Kernel, C
 
 def _best_emulated(problem: Problem, gpu: Gpu, precision: str, peer: Peer, timer: Timer) -> tuple[Kernel, Config]:
     chosen = choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision)
-    if chosen.kernel.folder == "tensor" and chosen.source != "named":
+    if chosen.kernel.folder == "emulated" and chosen.source != "named":
         ieee = choose(problem, gpu.arch, gpu.sm_count, gpu.name)
         memory = Flat(problem, gpu, peer)
         works = [launches(bound_for(problem, gpu, each), memory.addresses, peer) for each in (chosen, ieee)]

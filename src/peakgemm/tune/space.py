@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from .. import select
 from ..kernels.library import FAMILIES
 from ..kernels.registry import Kernel
 from ..kernels.validity import is_valid
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
+from ..selection.candidates import candidates as considered
+from ..selection.choose import choose
 
 KEEP = 24  # the model's best lie among these, and a search stays below ten seconds
 
@@ -31,13 +32,13 @@ class Candidate(NamedTuple):
 
 def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = "",
                keep: int = KEEP) -> list[Candidate]:
-    """The default (what `select.choose` answers), then the model's ``keep`` best others, quickest first.
+    """The default (what `selection.choose` answers), then the model's ``keep`` best others, quickest first.
 
-    All are valid on ``arch``; equal estimates stand in `select.candidates`' order.
+    All are valid on ``arch``; equal estimates stand in `selection.candidates`' order.
     """
     limits = architecture(arch)
-    ranked = [Candidate(*found) for found in select.candidates(problem, arch, sm_count)]
-    choice = select.choose(problem, arch, sm_count, device_name)
+    ranked = [Candidate(*found) for found in considered(problem, arch, sm_count)]
+    choice = choose(problem, arch, sm_count, device_name)
     ranked = sorted((c for c in ranked if is_valid(c.kernel, c.config, limits, problem)), key=lambda c: c.us)
     same = [c for c in ranked if (c.kernel, c.config) == (choice.kernel, choice.config)]
     # A tuned default may be one that the model no longer proposes: it takes part all the same.

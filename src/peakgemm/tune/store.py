@@ -6,11 +6,12 @@ import os
 from datetime import datetime, timezone
 from pathlib import Path
 
-from .. import __version__, tuned
 from ..bench import records
 from ..errors import InvalidValue
 from ..problem import Problem
 from ..runtime import cache
+from ..selection import tuned
+from ..version import __version__
 from .halving import Outcome
 
 

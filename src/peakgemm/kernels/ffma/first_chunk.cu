@@ -1,10 +1,10 @@
-// Before a product that lays its operands out beside its own work (common/repack.cuh): counters at zero, and the first
+// Before a product that lays its operands out beside its own work (include/copy/repack.cuh): counters at zero, and the first
 // chunk of K, which the product would have to wait for. A warp lays out a unit.
 
-#include "common/gemm.cuh"
-#include "common/cp_async.cuh"
-#include "common/dependents.cuh"
-#include "common/repack.cuh"
+#include "include/scheduler/gemm.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/copy/repack.cuh"
 
 struct Chunk {
   Gemm g;

@@ -9,9 +9,9 @@
 //   in the loop. The last k-steps, of which some may be missing, come first.
 // SWAPPED: X is op(B) transposed, rows of X are columns of C. Otherwise X is op(A).
 
-#include "common/dependents.cuh"
-#include "common/gemm.cuh"
-#include "common/prefetch.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/scheduler/gemm.cuh"
+#include "include/copy/prefetch.cuh"
 
 constexpr int S = BN;
 constexpr bool X_ALONG_K = SWAPPED ? TRANS_B : !TRANS_A;

@@ -3,9 +3,9 @@
 // In a fixed order: the same bits every time, and no float atomics. `shared` threads a sum, each takes every
 // `shared`-th part; neighbouring threads read neighbouring sums.
 
-#include "common/dependents.cuh"
-#include "common/gemm.cuh"
-#include "common/parts.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/scheduler/gemm.cuh"
+#include "include/epilogue/partial_sums.cuh"
 
 constexpr int BLOCK = 256;
 

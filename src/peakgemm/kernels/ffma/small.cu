@@ -9,11 +9,11 @@
 //   B, where rows of C start anywhere (WIDTH_C), columns that far apart, too, so that lanes store neighbouring words.
 // What all tiles of a matrix read comes by way of L1 (VIA_L1_A, VIA_L1_B): else they meet at a few lines of L2, and wait.
 
-#include "common/cp_async.cuh"
-#include "common/dependents.cuh"
-#include "common/gemm.cuh"
-#include "common/prefetch.cuh"
-#include "common/store_quad.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/scheduler/gemm.cuh"
+#include "include/copy/prefetch.cuh"
+#include "include/ptx/store_quad.cuh"
 
 constexpr int AT_ONCE = TM * TN <= 16 ? 4 : 2;  // k-steps in registers: of larger thread tiles four would spill
 // CHUNKED: sums of eight k-steps are added up among themselves, of the smallest tiles always, of four: errors are 0.6 of one

@@ -9,24 +9,24 @@
 //   shared memory. A small tile then has the warps to hide its latencies.
 // On sm_90a the register file is dealt anew: 40 registers for a copying thread, REGISTERS for a computing one.
 
-#include "common/gemm.cuh"
-#include "common/cp_async.cuh"
-#include "common/dependents.cuh"
-#include "common/mbarrier.cuh"
-#include "common/bulk.cuh"
-#include "common/fragment.cuh"
-#include "common/warp_tile.cuh"
-#include "common/outer_product.cuh"
-#include "common/outer_product_rows.cuh"
-#include "common/panel.cuh"
-#include "common/prefetch.cuh"
-#include "common/edge.cuh"
-#include "common/tile_store.cuh"
+#include "include/scheduler/gemm.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/ptx/bulk.cuh"
+#include "include/mma/fragment.cuh"
+#include "include/mma/warp_tile.cuh"
+#include "include/mma/outer_product.cuh"
+#include "include/mma/outer_product_rows.cuh"
+#include "include/copy/panel.cuh"
+#include "include/copy/prefetch.cuh"
+#include "include/copy/edge.cuh"
+#include "include/epilogue/tile_store.cuh"
 
-#include "common/cluster_split_k.cuh"
-#include "common/split_k.cuh"
-#include "common/slice_reduction.cuh"
-#include "common/slices.cuh"
+#include "include/epilogue/cluster_split_k.cuh"
+#include "include/scheduler/split_k.cuh"
+#include "include/epilogue/slice_reduction.cuh"
+#include "include/epilogue/slices.cuh"
 
 // Small tiles wait for the kernel before once they have their addresses: 0.3 us of 4 at 128. Large ones, whose code
 // comes out otherwise then, lost up to 3 %.

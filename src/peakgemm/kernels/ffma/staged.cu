@@ -4,14 +4,14 @@
 //   memory: one barrier a tile. Any layout, alignment and edge: one word an access, lanes along whichever
 //   dimension is contiguous, zeros for what is outside.
 
-#include "common/gemm.cuh"
-#include "common/cp_async.cuh"
-#include "common/dependents.cuh"
-#include "common/fragment.cuh"
-#include "common/warp_tile.cuh"
-#include "common/outer_product.cuh"
-#include "common/edge.cuh"
-#include "common/tile_store.cuh"
+#include "include/scheduler/gemm.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/mma/fragment.cuh"
+#include "include/mma/warp_tile.cuh"
+#include "include/mma/outer_product.cuh"
+#include "include/copy/edge.cuh"
+#include "include/epilogue/tile_store.cuh"
 
 // One operand, ROWS (M or N) by K: THREADS threads carry a tile of it, element by element.
 template <bool K_INNER, int ROWS>

@@ -5,21 +5,21 @@
 //   the wait for a stage or over a tile's end: ptxas would spill there, or give accumulators another parity
 //   (tile_store_pairs.cuh). Two warps a scheduler hide what a stage's first loads take.
 // Both operands are read with K outermost and rows that begin at 16 bytes: any other is laid out anew by three warps that
-//   copy nothing else, a chunk of K before it is asked for (common/repack.cuh). By passes of their own, of both operands,
+//   copy nothing else, a chunk of K before it is asked for (include/copy/repack.cuh). By passes of their own, of both operands,
 //   4096 NT took 2.6 % longer, 8192 NT 1.1 %.
 // On sm_90a the register file is dealt anew: 24 registers for a copying thread, 240 for a computing one, which is all.
 
-#include "common/gemm.cuh"
-#include "common/cp_async.cuh"
-#include "common/dependents.cuh"
-#include "common/mbarrier.cuh"
-#include "common/mbarrier_poll.cuh"
-#include "common/bulk.cuh"
-#include "common/tensor_copy.cuh"
-#include "common/fragment.cuh"
-#include "common/warp_tile.cuh"
-#include "common/tile_store_pairs.cuh"
-#include "common/repack.cuh"
+#include "include/scheduler/gemm.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/ptx/mbarrier_poll.cuh"
+#include "include/ptx/bulk.cuh"
+#include "include/ptx/tensor_copy.cuh"
+#include "include/mma/fragment.cuh"
+#include "include/mma/warp_tile.cuh"
+#include "include/epilogue/tile_store_pairs.cuh"
+#include "include/copy/repack.cuh"
 
 constexpr int STAGE = BK * (BM + BN);  // floats
 static_assert(THREADS == 256 && PRODUCERS == 128, "registers are dealt to whole warpgroups");

@@ -7,8 +7,8 @@
 //   bytes per FLOP.
 // Measured: 6.09 TFLOPS at 4096 on an H100, 0.117 of cuBLAS, 12.13 times rung 00.
 
-#include "common/tile.cuh"
-#include "common/epilogue.cuh"
+#include "include/scheduler/tile.cuh"
+#include "include/epilogue/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(BM * BN)
 sgemm_01_coalesced(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N, int K,

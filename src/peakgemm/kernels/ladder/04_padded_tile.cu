@@ -7,8 +7,8 @@
 //   loop.
 // Measured: 7.05 TFLOPS at 4096 on an H100, 0.135 of cuBLAS, 4.09 times rung 03.
 
-#include "common/tile.cuh"
-#include "common/epilogue.cuh"
+#include "include/scheduler/tile.cuh"
+#include "include/epilogue/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(BM * BN)
 sgemm_04_padded_tile(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N,

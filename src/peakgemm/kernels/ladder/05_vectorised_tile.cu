@@ -8,9 +8,9 @@
 //   LDS.
 // Measured: 13.08 TFLOPS at 4096 on an H100, 0.251 of cuBLAS, 1.85 times rung 04.
 
-#include "common/tile.cuh"
-#include "common/global.cuh"
-#include "common/epilogue.cuh"
+#include "include/scheduler/tile.cuh"
+#include "include/copy/global.cuh"
+#include "include/epilogue/epilogue.cuh"
 
 constexpr int THREADS = BM * BN / TN;
 

@@ -6,9 +6,9 @@
 //   conflicts (1.6 modelled cycles per FFMA).
 // Measured: 29.79 TFLOPS at 4096 on an H100, 0.572 of cuBLAS, 2.28 times rung 05.
 
-#include "common/tile.cuh"
-#include "common/global.cuh"
-#include "common/epilogue.cuh"
+#include "include/scheduler/tile.cuh"
+#include "include/copy/global.cuh"
+#include "include/epilogue/epilogue.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
 

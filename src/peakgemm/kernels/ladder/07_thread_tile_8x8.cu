@@ -9,9 +9,9 @@
 //   rung 06.
 // Measured: 24.23 TFLOPS at 4096 on an H100, 0.466 of cuBLAS, 0.81 times rung 06.
 
-#include "common/tile.cuh"
-#include "common/global.cuh"
-#include "common/epilogue.cuh"
+#include "include/scheduler/tile.cuh"
+#include "include/copy/global.cuh"
+#include "include/epilogue/epilogue.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
 

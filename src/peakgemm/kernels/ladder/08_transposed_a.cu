@@ -6,9 +6,9 @@
 //   wavefronts per LDS.
 // Measured: 35.90 TFLOPS at 4096 on an H100, 0.690 of cuBLAS, 1.48 times rung 07.
 
-#include "common/tile.cuh"
-#include "common/global.cuh"
-#include "common/epilogue.cuh"
+#include "include/scheduler/tile.cuh"
+#include "include/copy/global.cuh"
+#include "include/epilogue/epilogue.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
 

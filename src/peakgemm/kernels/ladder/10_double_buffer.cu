@@ -6,10 +6,10 @@
 // Leaves: the first FFMA of each k-step waits for its LDS (stall: short scoreboard).
 // Measured: 42.28 TFLOPS at 4096 on an H100, 0.812 of cuBLAS, 1.05 times rung 09.
 
-#include "common/tile.cuh"
-#include "common/global.cuh"
-#include "common/epilogue.cuh"
-#include "common/fragment.cuh"
+#include "include/scheduler/tile.cuh"
+#include "include/copy/global.cuh"
+#include "include/epilogue/epilogue.cuh"
+#include "include/mma/fragment.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
 

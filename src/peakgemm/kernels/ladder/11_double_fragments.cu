@@ -2,18 +2,18 @@
 //
 // Idea: the fragments of the next k-step are loaded during the arithmetic of this one. This file
 //   is *the* template of the tile table: any BM, BN, BK, TM, TN, double buffering on or off.
-//   From here on the outer product is walked in snake order (common/outer_product.cuh).
+//   From here on the outer product is walked in snake order (include/mma/outer_product.cuh).
 // Removes: the wait for LDS at the head of each k-step (stall short scoreboard: 1.30 in rung 10,
 //   0.31 here).
 // Leaves: LDS wavefronts: 3.0 a load, three quarters of what the path to the registers can
 //   carry.
 // Measured: 44.90 TFLOPS at 4096 on an H100, 0.863 of cuBLAS, 1.06 times rung 10.
 
-#include "common/tile.cuh"
-#include "common/global.cuh"
-#include "common/epilogue.cuh"
-#include "common/fragment.cuh"
-#include "common/outer_product.cuh"
+#include "include/scheduler/tile.cuh"
+#include "include/copy/global.cuh"
+#include "include/epilogue/epilogue.cuh"
+#include "include/mma/fragment.cuh"
+#include "include/mma/outer_product.cuh"
 
 // The template of the tile table: any BM, BN, BK, TM, TN, and double buffering (of shared memory
 // and of fragments together) on or off.

@@ -8,12 +8,12 @@
 //   to transpose A, and the registers to hold them.
 // Measured: 41.94 TFLOPS at 4096 on an H100, 0.806 of cuBLAS, 0.93 times rung 11.
 
-#include "common/tile.cuh"
-#include "common/global.cuh"
-#include "common/epilogue.cuh"
-#include "common/fragment.cuh"
-#include "common/warp_tile.cuh"
-#include "common/outer_product.cuh"
+#include "include/scheduler/tile.cuh"
+#include "include/copy/global.cuh"
+#include "include/epilogue/epilogue.cuh"
+#include "include/mma/fragment.cuh"
+#include "include/mma/warp_tile.cuh"
+#include "include/mma/outer_product.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
 constexpr int A_LOADS = BM * BK / 4 / THREADS;

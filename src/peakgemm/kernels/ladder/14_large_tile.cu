@@ -11,13 +11,13 @@
 //   problems: at 1024 there are 32 blocks for 132 SMs, and rung 06 with its 256 is the fastest.
 // Measured: 51.37 TFLOPS at 4096 on an H100, 0.989 of cuBLAS, 1.01 times rung 13.
 
-#include "common/tile.cuh"
-#include "common/epilogue.cuh"
-#include "common/fragment.cuh"
-#include "common/warp_tile.cuh"
-#include "common/cp_async.cuh"
-#include "common/outer_product.cuh"
-#include "common/multistage.cuh"
+#include "include/scheduler/tile.cuh"
+#include "include/epilogue/epilogue.cuh"
+#include "include/mma/fragment.cuh"
+#include "include/mma/warp_tile.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/mma/outer_product.cuh"
+#include "include/mma/multistage.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 sgemm_14_large_tile(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N,

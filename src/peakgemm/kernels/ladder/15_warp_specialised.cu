@@ -16,15 +16,15 @@
 //   in rung 14.
 // Measured: 50.33 TFLOPS at 4096 on an H100, 0.968 of cuBLAS, 0.98 times rung 14.
 
-#include "common/tile.cuh"
-#include "common/epilogue.cuh"
-#include "common/cp_async.cuh"
-#include "common/mbarrier.cuh"
-#include "common/bulk.cuh"
-#include "common/tensor_copy.cuh"
-#include "common/fragment.cuh"
-#include "common/warp_tile.cuh"
-#include "common/panel.cuh"
+#include "include/scheduler/tile.cuh"
+#include "include/epilogue/epilogue.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/ptx/bulk.cuh"
+#include "include/ptx/tensor_copy.cuh"
+#include "include/mma/fragment.cuh"
+#include "include/mma/warp_tile.cuh"
+#include "include/copy/panel.cuh"
 
 // What the computing warps read, k outermost: rows of BM + 4 floats, and of BN.
 using PanelA = Panel<true, 1, BM>;

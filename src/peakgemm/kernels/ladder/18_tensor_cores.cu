@@ -17,15 +17,15 @@
 #undef SCHEME  // the included files serve other splits too
 #define SCHEME FP16X3
 
-#include "common/tile.cuh"
-#include "common/epilogue.cuh"
-#include "common/cp_async.cuh"
-#include "common/bulk.cuh"
-#include "common/mbarrier.cuh"
-#include "common/narrow.cuh"
-#include "common/wgmma_fences.cuh"
-#include "common/wgmma.cuh"
-#include "common/split_tile.cuh"
+#include "include/scheduler/tile.cuh"
+#include "include/epilogue/epilogue.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/bulk.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/split/narrow.cuh"
+#include "include/ptx/wgmma_fences.cuh"
+#include "include/ptx/wgmma.cuh"
+#include "include/split/split_tile.cuh"
 
 constexpr int COMPUTE = (BM / TM) * (BN / TN);
 constexpr int THREADS = COMPUTE + PRODUCERS;

@@ -1,0 +1,181 @@
+"""What the boundary asks of an array library, and how it sees an array: a `View`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InvalidType, InvalidValue, LaunchFailed
+
+FLOAT = 4  # bytes
+HOST = -1  # the device index of the host's memory
+
+
+def place(index: int) -> str:
+    """A device index in words."""
+    return "the host" if index == HOST else f"GPU {index}"
+
+
+class View(NamedTuple):
+    """Where a float32 array lies: address in bytes, shape, strides in elements.
+
+    ``strides`` None: they are no whole number of elements, or the memory does not hold the values
+    as they are (torch's lazy negation); only a copy helps. ``steps`` are then the strides in bytes.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    steps: tuple[int, ...] | None = None
+
+    @property
+    def byte_strides(self) -> tuple[int, ...]:
+        """Strides in bytes, also where ``strides`` is None."""
+        return self.steps or () if self.strides is None else tuple(FLOAT * step for step in self.strides)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First byte and the byte past the last one, relative to the address; (0, 0) for an empty array."""
+        if 0 in self.shape:
+            return 0, 0
+        reach = [step * (size - 1) for step, size in zip(self.byte_strides, self.shape, strict=True)]
+        return sum(x for x in reach if x < 0), sum(x for x in reach if x > 0) + FLOAT
+
+    @property
+    def alignment(self) -> int:
+        """Largest power of two up to 16 that divides the address."""
+        return 16 if self.pointer == 0 else min(16, self.pointer & -self.pointer)
+
+    @classmethod
+    def packed(cls, shape: tuple[int, ...]) -> View:
+        """A row-major array without gaps, at an aligned address."""
+        return cls(0, shape, packed(shape))
+
+    @property
+    def mT(self) -> View:
+        """The matrices transposed."""
+        def swapped(x: tuple[int, ...]) -> tuple[int, ...]:
+            return (*x[:-2], x[-1], x[-2])
+
+        return View(self.pointer, swapped(self.shape), self.strides and swapped(self.strides))
+
+
+class Library(Protocol):
+    """An array library. ``name`` is what errors call it; device indices are the driver's, `HOST` the host."""
+
+    name: str
+
+    def admit(self, x: Any, name: str) -> int:
+        """The device of ``x``, a plain float32 array with memory of its own. Called through `admit` alone.
+
+        Raises:
+            InvalidType: no array, a wrapper without memory, or not float32. ``name`` is what the message calls it.
+            InvalidValue: neither on the host nor on one CUDA device, or its memory has been freed.
+        """
+
+    def view(self, x: Any, name: str, stream: int = -1) -> View:
+        """Describe an admitted ``x``; work enqueued on ``stream`` afterwards finds its values ready (-1: no care
+        taken)."""
+
+    def read_only(self, x: Any) -> bool:
+        """Whether ``x`` must not be written."""
+
+
+class HostLibrary(Library, Protocol):
+    """A library with arrays in the host's memory."""
+
+    def host(self, x: Any, name: str) -> NDArray[np.float32]:
+        """The NumPy view of an admitted array, without a copy."""
+
+    def wrap(self, x: NDArray[np.float32], like: Any) -> Any:
+        """A result as the caller's kind of array."""
+
+
+class DeviceLibrary(Library, Protocol):
+    """A library with arrays on CUDA devices."""
+
+    def scope(self, device: int, stream: int | None) -> AbstractContextManager[int]:
+        """Within it, ``device`` is current and memory is allocated for ``stream`` (None: the library's own
+        current stream); gives that stream's handle."""
+
+    def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
+        """Packed memory for a result on the device of ``like``: an array, or what `deliver` makes one of."""
+
+    def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """``x`` broadcast to ``shape``, packed row-major; ``x`` may start at any byte.
+
+        Raises:
+            InvalidValue: the library cannot read elements at such an address.
+        """
+
+    def assign(self, to: Any, source: Any) -> None:
+        """``to[...] = source``."""
+
+    def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
+        """The array that the caller gets for what `empty` made, once ``stream`` has work that writes it and
+        reads ``inputs``."""
+
+    def out_of_memory(self, error: Exception) -> bool:
+        """Whether ``error``, which `empty` raised, says that the device's memory is used up."""
+
+
+def driver_out_of_memory(error: Exception) -> bool:
+    """`DeviceLibrary.out_of_memory` for memory that comes from the driver."""
+    return isinstance(error, LaunchFailed) and "CUDA_ERROR_OUT_OF_MEMORY" in str(error)
+
+
+def check_dtype(dtype: str, name: str) -> None:
+    """Refuse what is not float32, and say what to do.
+
+    Raises:
+        InvalidType: another dtype.
+    """
+    if dtype != "float32" and name == "workspace":
+        raise InvalidType(f"workspace is {dtype}; pass a packed float32 array of Plan.workspace_bytes / {FLOAT} "
+                          "elements")
+    if dtype != "float32":
+        raise InvalidType(f"{name} is {dtype}; peakgemm multiplies float32: convert it with {name}.astype('float32') "
+                          f"({name}.float() in torch)")
+
+
+def by_bytes(pointer: int, shape: tuple[int, ...], steps: tuple[int, ...]) -> View:
+    """A `View` from strides in bytes."""
+    if any(step % FLOAT for step in steps):
+        return View(pointer, shape, None, steps)
+    return View(pointer, shape, tuple(step // FLOAT for step in steps))
+
+
+def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides, in elements."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def stream_handle(stream: Any) -> int:
+    """The ``CUstream`` of a torch, CuPy, cuda.core or other stream, as an integer.
+
+    Raises:
+        InvalidType: no stream.
+        InvalidValue: a negative handle.
+    """
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        handle = stream
+    elif hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        handle = int((protocol() if callable(protocol) else protocol)[1])
+    elif hasattr(stream, "cuda_stream"):  # torch before it had the protocol
+        handle = int(stream.cuda_stream)
+    elif hasattr(stream, "ptr"):  # CuPy
+        handle = int(stream.ptr)
+    else:
+        raise InvalidType(f"stream is a {type(stream).__name__}; pass a torch, CuPy or cuda.core stream, a CUstream as "
+                          "an integer, or anything with __cuda_stream__")
+    if handle < 0:
+        raise InvalidValue(f"stream = {handle} is no CUstream handle; leave stream out for the current one")
+    return handle

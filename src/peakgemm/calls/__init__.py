@@ -1,0 +1,1 @@
+"""From a call to a launch: request, canonical problem, plan; the eager path; host arrays in panels."""

@@ -1,0 +1,302 @@
+"""A product decided once and run many times; and `run`, one product on torch CUDA tensors past all protocols."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..arrays.base import HOST, View, place, stream_handle
+from ..errors import InvalidValue
+from ..runtime import device
+from .autotune import search
+from .canonical import Canonical
+from .launch import (
+    bound_for,
+    bound_with,
+    canonical_request,
+    choice_for,
+    on_device,
+    views_of,
+    workspace_bytes,
+    workspace_for,
+)
+from .prepared import Prepared
+from .request import Request, admit_beside, check_precision, locate
+
+if TYPE_CHECKING:
+    from ..kernels.bound import Bound
+    from ..kernels.emulated.bound import Emulated
+    from ..problem import Config, Problem
+    from ..selection.choose import Choice
+
+__all__ = ["Explanation", "Plan", "check_precision", "run"]
+
+def run(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+        stream: Any = None, precision: str = "ieee") -> Any:
+    """``alpha a b + beta c`` on torch CUDA tensors, without gradients.
+
+    Args:
+        a, b: float32 ``(..., M, K)`` and ``(..., K, N)`` of any strides; batches broadcast.
+        c: broadcastable to the result, or None; not read where ``beta`` is 0.
+        out: written, where given; it may be ``c`` itself and overlaps no other operand.
+        stream: None: torch's current stream of the tensors' device.
+        precision: as for `peakgemm.matmul`.
+
+    Returns:
+        ``out``, or a new contiguous tensor.
+
+    Raises:
+        InvalidType, InvalidValue: as `peakgemm.gemm`.
+    """
+    from . import eager
+
+    return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, stream=stream, precision=precision)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Which kernel runs a product, and why.
+
+    Attributes:
+        product: sizes, ``M x N x K``, with the batch's.
+        kernel, tile: names; the tile is empty where NumPy runs it.
+        layout: ``NN``, ``NT``, ``TN`` or ``TT``: how the kernel finds A and B, after an exchange for a column-major
+            ``out``.
+        source: where the choice comes from: ``tuned``, ``heuristic`` or ``named``; ``host`` for NumPy.
+        reason: one sentence.
+        workspace_bytes: device memory for partial sums, split or repacked operands.
+        precision: as asked for; ``kernel`` and ``reason`` say what runs it.
+        where: the GPU's name, or ``CPU: NumPy``.
+        copied: operands that are copied first, since no kernel takes their strides.
+    """
+
+    product: str
+    kernel: str
+    tile: str
+    layout: str
+    source: str
+    reason: str
+    workspace_bytes: int
+    precision: str
+    where: str
+    copied: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.product}, {self.precision}, on {self.where}",
+                 f"kernel: {self.kernel}{' ' * bool(self.tile)}{self.tile}, layout {self.layout}",
+                 f"chosen by: {self.source}: {self.reason}"]
+        if self.workspace_bytes:
+            lines.append(f"workspace: {self.workspace_bytes:,} bytes")
+        if self.copied:
+            lines.append(f"copied first, for their strides: {', '.join(self.copied)}")
+        return "\n".join(lines)
+
+
+class Plan:
+    """A product decided once: `execute` runs it on operands of the planned layout. Made by `peakgemm.plan`.
+
+    It holds no operand, and of emulated products the last workspace, for `last_path`. It serves several threads at a
+    time.
+    """
+
+    def __init__(self, request: Request, *, explain_only: bool = False) -> None:
+        self._library, self._index = locate(request)
+        self._request = request
+        self._gpu = device.here() if self._index == HOST else device.require(self._index)
+        self._choice: Choice | None = None
+        self._canonical: Canonical
+        self._expected: dict[str, View]
+        if self._index == HOST:
+            from . import host
+
+            self._expected, problem = host.survey(self._library, request, self._gpu is not None)
+            self._canonical = Canonical((), {}, problem)
+        else:
+            with self._library.scope(self._index, None):
+                self._expected = views_of(self._library, request, -1)
+                self._canonical = canonical_request(request, self._expected)
+            problem = self._canonical.problem or self._packed_problem()
+        self._problem = problem
+        if self._gpu is not None:
+            self._choice = choice_for(problem, self._gpu, request.precision)
+            if not explain_only and self._index != HOST and 0 not in self._canonical.shape:
+                bound_for(problem, self._gpu, self._choice)
+        self._request = request._replace(a=None, b=None, c=None, out=None)  # holds no operand
+        self._last: tuple[Any, int, Bound | Emulated | None] | None = None  # workspace, stream, what ran: if emulated
+
+    def _packed_problem(self) -> Problem:
+        """The problem that is left when the copies have been made."""
+        views = dict(self._expected)
+        while (canonical := canonical_request(self._request, views)).problem is None:
+            for name, shape in canonical.copies.items():
+                if name == "out":
+                    del views["out"]
+                else:
+                    views[name] = View.packed(shape)
+        return canonical.problem
+
+    @property
+    def kernel(self) -> str:
+        """Name of the kernel."""
+        return self._choice.kernel.name if self._choice else "numpy.matmul"
+
+    @property
+    def config(self) -> Config | None:
+        """How the kernel is cut; None where NumPy runs the product."""
+        return self._choice.config if self._choice else None
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory that `execute` needs, for partial sums, split or repacked operands: its
+        ``workspace``, or allocated for each call."""
+        if self._choice is None or self._gpu is None or self._index == HOST:
+            return 0
+        return workspace_bytes(self._choice, self._problem, self._gpu)
+
+    def explain(self) -> Explanation:
+        """Which kernel runs, and why."""
+        p = self._problem
+        batch = " x ".join(str(size) for size in p.batch.sizes)
+        product = f"{p.m} x {p.n} x {p.k}" + (f", batch {batch}" if batch else "")
+        if self._choice is None or self._gpu is None:
+            import numpy as np
+
+            return Explanation(product, "numpy.matmul", "", p.layout, "host", "there is no GPU here: NumPy's BLAS runs "
+                               "it in float32", 0, self._request.precision, f"CPU: NumPy {np.__version__}")
+        where = self._gpu.name + (", copied there and back" if self._index == HOST else "")
+        chosen = self._choice
+        return Explanation(product, chosen.kernel.name, chosen.config.label(), p.layout, chosen.source,
+                           chosen.reason, self.workspace_bytes, self._request.precision, where,
+                           tuple(sorted(self._canonical.copies)))
+
+    def __str__(self) -> str:
+        return str(self.explain())
+
+    def autotune(self) -> Plan:
+        """Search for the fastest kernel and configuration, on the device, and use it from now on.
+
+        Returns:
+            The plan itself.
+
+        Raises:
+            InvalidValue: operands in the host's memory: their copies decide the time.
+            MissingComponent: this installation has no searcher.
+        """
+        if self._index == HOST or self._gpu is None:
+            raise InvalidValue("a plan for host arrays is not tuned, its copies decide the time; plan with operands "
+                               "on the GPU")
+        from ..selection.choose import Choice
+
+        kernel, config = search(self._problem, self._gpu, self._request.precision)
+        self._use(Choice(kernel, config, "tuned", "it was the fastest of those timed by autotune()"))
+        return self
+
+    def _use(self, choice: Choice) -> None:
+        assert self._gpu is not None
+        bound_for(self._problem, self._gpu, choice)
+        self._choice = choice
+
+    def execute(self, a: Any, b: Any, c: Any = None, out: Any = None, workspace: Any = None, stream: Any = None) -> Any:
+        """Run the product.
+
+        Args:
+            a, b, c, out: of the planned shapes, strides, device and alignment; ``b`` may be what `prepare` made of it,
+                ``c`` is None where the plan was made without. ``out`` None: a new packed array.
+            workspace: `workspace_bytes` of the device's memory as a packed float32 array of the operands' library that
+                shares no memory with them; None: allocated. A workspace serves one call at a time.
+            stream: as for `peakgemm.gemm`.
+
+        Returns:
+            ``out``, or the new array.
+
+        Raises:
+            InvalidValue, InvalidType: an operand that differs from the plan, or no such workspace; the message says in
+                what.
+            OutOfMemory: split operands do not fit on the device; the library's own error is its cause.
+        """
+        resident = None
+        request = self._request._replace(a=a, b=b, c=c, out=out)
+        if isinstance(b, Prepared):
+            request = request._replace(b=b.array, ready=b.split_for(request.precision, request.trans_b))
+            resident = b.resident()
+        library, index = self._check(request)
+        if workspace is not None:
+            admit_beside(workspace, "workspace", library, index, written=True)
+        if index == HOST:
+            from . import host
+
+            if stream is not None or workspace is not None:
+                raise InvalidValue("stream and workspace are for arrays on the GPU; a plan for arrays in the host's "
+                                   "memory takes neither: leave them out")
+            return host.multiply(library, request, resident)
+        handle = None if stream is None else stream_handle(stream)
+        if not self._is_emulated:
+            return on_device(library, index, request, handle, self._choice, workspace)
+        with library.scope(index, handle) as used:
+            assert self._choice is not None and self._gpu is not None
+            bound = bound_with(request.ready, self._choice, self._canonical, self._problem, self._gpu)
+            if workspace is None:
+                _, workspace = workspace_for(library, bound, self._gpu, a, used)  # none does without
+            self._last = workspace, used, bound
+        return on_device(library, index, request, handle, self._choice, workspace)
+
+    @property
+    def _is_emulated(self) -> bool:
+        return self._choice is not None and self._choice.kernel.folder == "emulated" and self._index != HOST
+
+    def last_path(self) -> str:
+        """What ran the last `execute`: a scheme and how much of the result its guard rerouted to IEEE FFMA, or
+        ``"ieee"``, or ``"numpy"``. Waits for that product.
+
+        Raises:
+            InvalidValue: an emulated plan that has not been executed.
+        """
+        if not self._is_emulated:
+            return "numpy" if self._choice is None else "ieee"
+        if self._last is None:
+            raise InvalidValue("last_path() tells of the last execute(), and there was none; call execute() first")
+        from ..kernels.emulated.bound import Emulated
+
+        scratch, stream, bound = self._last
+        assert isinstance(bound, Emulated)
+        rerouted = bound.rerouted(self._library.view(scratch, "workspace").pointer, stream)
+        if not rerouted:
+            return bound.scheme.name
+        return f"{bound.scheme.name}, {rerouted} of {bound.half_tiles} half tiles by ieee"
+
+    def _check(self, request: Request) -> tuple[Any, int]:
+        if self._request.beta != 0 and request.c is None:
+            raise InvalidValue(f"the plan has beta = {self._request.beta} and needs c; pass it")
+        if request.c is not None and "c" not in self._expected:
+            raise InvalidValue("c was given to a plan that was made without c; make the plan with it: plan(a, b, c)")
+        library, index = locate(request)
+        if library is not self._library or index != self._index:
+            raise InvalidValue(f"the plan is for {self._library.name} arrays on {place(self._index)}, these are "
+                               f"{library.name} arrays on {place(index)}; make a plan for them")
+        for name, x in request.arrays().items():
+            view, planned = library.view(x, name), self._expected.get(name)
+            if planned is None and name == "out":
+                planned = View.packed(self._result_shape())
+            assert planned is not None
+            if view.strides is None and planned.strides is not None:
+                raise InvalidValue(f"{name} has no strides in whole elements, or is lazily negated, the plan strides "
+                                   f"{planned.strides}; make a plan for these arrays")
+            for what, got, wanted in (("shape", view.shape, planned.shape), ("strides", _steps(view), _steps(planned))):
+                if got != wanted:
+                    raise InvalidValue(f"{name} has {what} {got}, the plan {wanted}; make a plan for these arrays")
+            if view.alignment < planned.alignment and 0 not in view.shape:
+                raise InvalidValue(f"{name} starts at an address aligned to {view.alignment} bytes, the plan relies on "
+                                   f"{planned.alignment}; make a plan for these arrays")
+        return library, index
+
+    def _result_shape(self) -> tuple[int, ...]:
+        return canonical_request(self._request, {x: y for x, y in self._expected.items() if x in "ab"}
+                            | ({"c": self._expected["c"]} if "c" in self._expected else {})).shape
+
+
+def _steps(view: View) -> tuple[int, ...] | None:
+    """Strides (elements) with 0 where they mean nothing."""
+    if view.strides is None:
+        return None
+    return tuple(step if size > 1 and 0 not in view.shape else 0
+                 for step, size in zip(view.strides, view.shape, strict=True))

@@ -1,0 +1,130 @@
+"""A constant right operand, made ready once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..arrays import admit
+from ..arrays.base import FLOAT, HOST, DeviceLibrary, View
+from ..errors import InvalidValue
+from ..problem import Problem
+from ..runtime import device
+from ..runtime.device import Gpu
+from .canonical import Canonical, canonicalise
+from .launch import choice_for, no_room
+from .request import flag
+
+if TYPE_CHECKING:
+    from ..kernels.emulated.bound import Emulated
+    from ..kernels.emulated.schemes import Scheme
+    from ..selection.choose import Choice
+
+_ROWS = 1 << 13  # of the left operand that a scheme is chosen for
+
+
+class Prepared:
+    """What `peakgemm.prepare` returns: a right operand for `matmul`, `gemm` and `plan`.
+
+    Attributes:
+        array: the operand, in strides that kernels take; ``prepare``'s argument itself where it has them.
+        shape: its shape.
+    """
+
+    __slots__ = ("_for", "_kept", "_split", "array", "shape")
+
+    def __init__(self, b: Any, precision: str = "ieee", trans_b: bool = False) -> None:
+        trans_b = flag(trans_b, "trans_b")
+        library, index = admit(b, "b")
+        self._kept: Any = None
+        self._split: Split | None = None
+        self._for = precision, trans_b
+        if index == HOST:
+            from ..arrays.numpy import host_view
+
+            host = library.host(b, "b")
+            self.array, view, gpu = b, host_view(host), device.here()
+            if gpu is not None and host.size:
+                from .panels import Resident
+
+                self._kept = Resident(host, gpu)
+        else:
+            with library.scope(index, None) as stream:
+                view = library.view(b, "b")
+                inner = view.shape[-1] if trans_b or len(view.shape) == 1 else view.shape[-2]
+                canonical = canonicalise(View.packed((1, inner)), view, trans_b=trans_b)
+                if "b" in canonical.copies and getattr(b, "requires_grad", False):
+                    raise InvalidValue("b requires a gradient and has strides that no kernel takes, so that prepare "
+                                       "would copy it without one; pass b.detach(), or b.contiguous()")
+                self.array = library.copy(b, view.shape) if "b" in canonical.copies else b
+                if precision != "ieee" and len(view.shape) == 2 and 0 not in view.shape:
+                    self._split = _split(library, self.array, index, precision, trans_b, stream)
+        self.shape = view.shape
+
+    def resident(self) -> View | None:
+        """Where a host array's copy lies on the current GPU, if there."""
+        gpu = device.here() if self._kept is not None else None
+        return self._kept.view if gpu is not None and gpu.index == self._kept.gpu.index else None
+
+    def split_for(self, precision: str, trans_b: bool) -> Split | None:
+        """The operand split for calls of that precision and layout, if it was."""
+        return self._split if self._for == (precision, trans_b) else None
+
+    def __repr__(self) -> str:
+        return f"Prepared({type(self.array).__name__} of shape {self.shape})"
+
+
+class Split:
+    """A right operand in panels on its device; see kernels/emulated/schemes.py."""
+
+    def __init__(self, scheme: Scheme, memory: Any, panels: int, n: int, k: int) -> None:
+        self._scheme, self._memory, self._panels, self._n, self._k = scheme, memory, panels, n, k
+        self._bound: dict[tuple[Problem, Gpu], Emulated] = {}
+
+    def bound(self, choice: Choice | None, canonical: Canonical, gpu: Gpu) -> Emulated | None:
+        """The product with these panels; None where another kernel was chosen, or a batch has several of them."""
+        from ..kernels.emulated.bound import Emulated
+        from ..kernels.emulated.schemes import operand, scheme_of, split_before
+
+        p, side = canonical.problem, "a" if canonical.swapped else "b"
+        if choice is None or p is None or scheme_of(choice.kernel) is not self._scheme:
+            return None
+        if side not in split_before(choice.kernel, choice.config):
+            return None
+        rows, strides = (p.m, p.batch.a) if canonical.swapped else (p.n, p.batch.b)
+        if (rows, p.k) != (self._n, self._k) or operand(self._scheme, rows, p.k, p.batch.sizes, strides).matrices != 1:
+            return None
+        found = self._bound.get((p, gpu))
+        if found is None:
+            ready = {f"ready_{side}": self._panels}
+            found = self._bound[p, gpu] = Emulated(choice.kernel, choice.config, p, gpu, **ready)
+        return found
+
+
+def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: bool, stream: int) -> Split | None:
+    """Split ``b``; None where ``precision`` runs IEEE kernels for it.
+
+    Raises:
+        OutOfMemory: its panels do not fit.
+    """
+    from ..kernels.emulated.bound import SplitB
+    from ..kernels.emulated.schemes import scheme_of
+
+    gpu, view = device.require(index), library.view(b, "b", stream)
+    inner, columns = view.shape[::-1] if trans_b else view.shape
+    canonical = canonicalise(View.packed((_ROWS, inner)), view, trans_b=trans_b)
+    assert canonical.problem is not None and not canonical.swapped
+    scheme = scheme_of(choice_for(canonical.problem, gpu, precision).kernel)
+    if scheme is None:
+        return None
+    split = SplitB(scheme, canonical.problem, gpu)
+    try:
+        memory = library.empty((-(-split.bytes // FLOAT),), b, stream)
+    except Exception as error:
+        if not library.out_of_memory(error):
+            raise
+        what = f"b, {inner} x {columns}, split for {scheme.name} in {split.bytes:,} bytes,"
+        raise no_room(error, what, gpu, library.name,
+                      ["prepare it with precision='ieee', which splits nothing (0 bytes)"]) from error
+    start = library.view(memory, "workspace").pointer
+    split.launch(view.pointer, start, stream)
+    return Split(scheme, memory, start + SplitB.PANELS, columns, inner)

@@ -1,0 +1,139 @@
+"""One product as the caller asked for it, and the checks that every array library shares."""
+
+from __future__ import annotations
+
+import ctypes
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arrays import admit
+from ..arrays.aliasing import overlaps
+from ..arrays.base import Library, View, place
+from ..errors import InvalidType, InvalidValue
+
+NO_STREAM = ("stream is for arrays on the GPU; a product of arrays in the host's memory is done when the call returns: "
+             "leave stream out")
+PRECISIONS = ("ieee", "emulated", "fp16x3", "tf32x3", "bf16x9")
+
+
+class Request(NamedTuple):
+    """``alpha op(a) op(b) + beta c`` into ``out``; alpha and beta are float32 numbers."""
+
+    a: Any
+    b: Any
+    c: Any = None
+    out: Any = None
+    alpha: float = 1.0
+    beta: float = 0.0
+    trans_a: bool = False
+    trans_b: bool = False
+    precision: str = "ieee"
+    ready: Any = None  # what `prepare` made of ``b`` for this precision
+
+    def arrays(self) -> dict[str, Any]:
+        """The arrays that are there, by name."""
+        return {name: x for name, x in zip(("a", "b", "c", "out"), self, strict=False)
+                if x is not None or name in ("a", "b")}
+
+
+def locate(request: Request) -> tuple[Any, int]:
+    """The library and the device that all arrays share: a `HostLibrary` where that is `HOST`, else a `DeviceLibrary`.
+
+    Raises:
+        InvalidType: no array, or arrays of several libraries.
+        InvalidValue: arrays on several devices, or an ``out`` that cannot be written.
+    """
+    library, index = admit(request.a, "a")
+    for name, x in request.arrays().items():
+        if name != "a":
+            admit_beside(x, name, library, index, written=name == "out")
+    return library, index
+
+
+def admit_beside(x: Any, name: str, library: Library, index: int, *, written: bool = False) -> None:
+    """`admit`, for an array that must be of ``library`` and on device ``index``, as a call's first operand is.
+
+    Raises:
+        InvalidType, InvalidValue: as `admit`; of another library, or in another place.
+    """
+    other, where = admit(x, name, written=written)
+    if other is not library:
+        raise InvalidType(f"a is a {library.name} array and {name} a {other.name} array; convert one, so that all are "
+                          "of one library")
+    if where != index:
+        raise InvalidValue(f"a is on {place(index)} and {name} on {place(where)}; move one, so that all are in one "
+                           "place")
+
+
+def refuse_overlap(views: dict[str, View], beta: float) -> None:
+    """``out`` may be ``c`` itself; it shares no other memory with an input.
+
+    Raises:
+        InvalidValue: it does; the message says with which.
+    """
+    out = views.get("out")
+    for name, view in views.items():
+        if out is None or name == "out" or (name == "c" and (view == out or beta == 0)):
+            continue
+        if overlaps(view, out):
+            raise InvalidValue(f"out overlaps {name} in memory, which would be overwritten while it is read; pass an "
+                               f"out of its own{', or c itself as out' if name == 'c' else ''}")
+
+
+def number(value: Any, name: str) -> float:
+    """A scale factor, rounded to float32.
+
+    Raises:
+        InvalidType: no real number. An array with one element is none: to read it would wait for the GPU.
+        InvalidValue: beyond what a float holds.
+    """
+    if not isinstance(value, Real):
+        raise InvalidType(f"{name} is a {type(value).__name__}; pass a real number: float({name})")
+    try:
+        return ctypes.c_float(float(value)).value
+    except OverflowError:
+        raise InvalidValue(f"{name} is a {type(value).__name__} beyond the largest float (1.8e308); pass a float, "
+                           "float('inf') if infinity is meant") from None
+
+
+def flag(value: Any, name: str) -> bool:
+    """Whether to transpose: a bool, 0 or 1, or BLAS's letters ``"N"``, ``"T"`` and ``"C"`` (of a real matrix: T).
+
+    Raises:
+        InvalidValue: none of these.
+    """
+    if value is True or value is False:
+        return value
+    if isinstance(value, str) and value.upper() in ("N", "T", "C"):
+        return value.upper() != "N"
+    if isinstance(value, (int, np.integer, np.bool_)) and value in (0, 1):
+        return bool(value)
+    raise InvalidValue(f"{name} = {value!r} is neither a bool, 0 or 1, nor 'N', 'T' or 'C'; pass {name}=True to "
+                       "transpose")
+
+
+def scales(alpha: Any, beta: Any, c: Any) -> tuple[float, float]:
+    """alpha and beta; ``beta`` None: 1 where there is a ``c``, else 0.
+
+    Raises:
+        InvalidType: not a number.
+        InvalidValue: ``beta`` without ``c``.
+    """
+    first = number(alpha, "alpha")
+    second = float(c is not None) if beta is None else number(beta, "beta")
+    if second != 0 and c is None:
+        raise InvalidValue(f"beta = {beta} without c; pass c, or beta=0")
+    return first, second
+
+
+def check_precision(precision: Any) -> None:
+    """Refuse what is no precision. Whether a GPU has a scheme is found when a kernel is chosen for it.
+
+    Raises:
+        InvalidValue: none of `PRECISIONS`.
+    """
+    if precision not in PRECISIONS:
+        raise InvalidValue(f"precision = {precision!r} is unknown; valid ones: "
+                           + ", ".join(repr(x) for x in PRECISIONS))

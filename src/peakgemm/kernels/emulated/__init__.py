@@ -1,0 +1,1 @@
+"""Kernels that compute FP32 products on tensor cores."""

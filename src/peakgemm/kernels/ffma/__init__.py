@@ -1,0 +1,1 @@
+"""Kernels of FFMA instructions: a ``.cu`` and a ``.py`` of the same name a family."""

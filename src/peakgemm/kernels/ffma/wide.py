@@ -1,0 +1,97 @@
+"""The kernel of wide thread tiles: which problems it takes, what the copy engine moves, how it is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...problem import Config, Problem
+from ...runtime.tensor_map import MAX_LD, MAX_SIDE, Box
+from ..registry import FLOAT, Kernel
+from ..schedule import Schedule
+from ..schedule import schedule as tiled_schedule
+from ..widths import width
+from .repack import UNIT_BYTES, Repack, repacked
+from .repack import constraints as repackable
+
+KERNEL = "wide"
+_REGISTERS = 240  # of each of 256 threads that compute; 24 for each of 128 that copy: all that there are
+
+
+def _shared(c: Config) -> int:
+    """Bytes of the stages, what a warp's lanes stage of eight pairs of rows (include/epilogue/tile_store_pairs.cuh),
+    two units for each of three warps that repack operands."""
+    stages, pairs = c.stages * c.bk * (c.bm + c.bn), c.threads // 32 * 8 * (4 * (2 * c.tn + 16) + 2)
+    return (stages + pairs) * FLOAT + 2 * (c.producers // 32 - 1) * UNIT_BYTES
+
+
+WIDE = Kernel(
+    -1, KERNEL, "12 x 16 results a thread; the copy engine brings both operands, repacked where it must be",
+    Config(192, 256, 8, 12, 16, stages=8, raster=8, producers=128, registers=_REGISTERS), "wide", _shared,
+    dynamic=True, folder="ffma", tunes=frozenset({"stages", "raster", "split"}),
+)
+
+
+def boxed(c: Config) -> Iterator[str]:
+    """What a configuration breaks of what two warpgroups that compute, and boxes of the copy engine, ask for."""
+    if c.threads != 256:
+        yield f"(BM/TM)(BN/TN) = {c.threads} threads must be 256: registers are dealt to two warpgroups that compute"
+    for name, side in (("BM", c.bm), ("BN", c.bn)):
+        if side > MAX_SIDE:
+            yield f"{name} = {side} must be at most {MAX_SIDE}: the side of a box that a tensor map describes"
+    if c.stages < 2:
+        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+
+
+def shape(c: Config) -> Iterator[str]:
+    """What a configuration breaks of what the kernel's text takes for granted."""
+    yield from boxed(c)
+    if c.tn != 16 or c.tm not in (8, 12):
+        yield f"thread tile {c.tm}x{c.tn} must be 8x16 or 12x16"
+    elif c.bm % (8 * c.tm) or c.bn % (4 * c.tn):
+        yield f"BM = {c.bm}, BN = {c.bn} must be multiples of {8 * c.tm} and {4 * c.tn}: rows and columns of a warp"
+    if c.bk not in (8, 16):
+        yield f"BK = {c.bk} must be 8 or 16: all k-steps of a stage are unrolled"
+
+
+def constraints(problem: Problem) -> list[str]:
+    """Why the kernel cannot take ``problem``."""
+    p, broken = problem, list[str]()
+    if p.batch.count != 1:
+        broken.append(f"a batch of {p.batch.count}: the kernel 'wide' computes one product; use 'specialised'")
+    if p.k == 0 or p.alpha == 0:
+        broken.append(f"K = {p.k}, alpha = {p.alpha}: a tensor map describes one element at least; use 'specialised'")
+    operands = to_repack(p)
+    broken += repackable(p, operands)
+    for operand, ld in (("a", p.lda), ("b", p.ldb)):
+        if operand not in operands and ld > MAX_LD:
+            broken.append(f"ld{operand} = {ld} elements: a tensor map describes {MAX_LD} at most; use 'specialised'")
+    return broken
+
+
+def to_repack(problem: Problem) -> str:
+    """The operands that are repacked: whose rows, of M or N elements, do not all begin at 16 bytes."""
+    p = problem
+    a = p.trans_a and width(p.alignment[0], p.lda) == 4
+    b = not p.trans_b and width(p.alignment[1], p.ldb) == 4
+    return "a" * (not a) + "b" * (not b)
+
+
+def after_repack(problem: Problem) -> Problem:
+    """The problem that the product is of operands as they are repacked."""
+    return repacked(problem, to_repack(problem))
+
+
+def boxes(config: Config, problem: Problem) -> tuple[Box, ...]:
+    """What the copy engine moves of A and of B for each stage."""
+    p, c, operands = after_repack(problem), config, to_repack(problem)
+    place = Repack(problem, operands)
+    return (Box(0, p.k, p.m, p.lda, c.bk, c.bm, within=place.a if "a" in operands else None),
+            Box(1, p.k, p.n, p.ldb, c.bk, c.bn, within=place.b if "b" in operands else None))
+
+
+def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
+    """The launch; its workspace begins with what is repacked."""
+    plan, place = tiled_schedule(config, problem, sm_count), Repack(problem, to_repack(problem))
+    return replace(plan, workspace_bytes=place.sums + plan.workspace_bytes, sums=place.sums,
+                   first_blocks=place.first_blocks, more=place.argument)

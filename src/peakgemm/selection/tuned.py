@@ -1,0 +1,124 @@
+"""What was measured to be fastest, by exact key: the user's tuning entries.
+
+An entry is JSON: names and numbers, checked before they are used. What is damaged, or was measured
+with another version of its kernel, is as good as absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidValue
+from ..kernels.library import kernel_named
+from ..kernels.widths import widths
+from ..problem import Config, Problem
+from ..runtime.cache import tuned_folder
+
+log = logging.getLogger("peakgemm")
+SCHEMA = 1
+remembering: set[Callable[[], None]] = set()  # what modules above have remembered of answers; `forget` calls each
+
+
+def key(problem: Problem) -> str:
+    """What an entry is found by: layout, M, N, K, products in the batch, and the vector widths of A and of B."""
+    p = problem
+    a, b = widths(p)
+    return f"{p.layout}-{p.m}x{p.n}x{p.k}-b{p.batch.count}-v{a}{b}"
+
+
+def slug(device_name: str) -> str:
+    """A device's name as a file's: ``nvidia-h100-80gb-hbm3``."""
+    return re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
+
+
+def folder(device_name: str) -> Path:
+    """Where the user's entries for a device lie, one file each."""
+    return tuned_folder() / slug(device_name)
+
+
+def lookup(problem: Problem, device_name: str) -> tuple[str, Config, str] | None:
+    """Kernel's name, configuration, and ``tuned``; None: never tuned, or the default won. The caller asks whether the
+    configuration is valid on its architecture.
+
+    The folder is listed once a process and device: see `forget`.
+    """
+    if not slug(device_name):
+        return None
+    own = entry(device_name, key(problem))
+    return None if own is None or own["default"] else (own["kernel"], own["config"], "tuned")
+
+
+def entry(device_name: str, name: str) -> dict[str, Any] | None:
+    """The user's entry under a key, checked, its ``config`` a `Config`; None without one that holds today."""
+    place = folder(device_name)
+    return _entry(place / f"{name}.json") if f"{name}.json" in _listed(place) else None
+
+
+def forget() -> None:
+    """Read folders again, as after an entry has been written, and decide again."""
+    for cached in (_listed, _entry):
+        cached.cache_clear()
+    for also in tuple(remembering):
+        also()
+
+
+@cache
+def digest(kernel: str) -> str:
+    """Of a kernel's source: an entry holds for what was measured.
+
+    Raises:
+        InvalidValue: no such kernel.
+    """
+    return hashlib.sha256(kernel_named(kernel).source.encode()).hexdigest()[:16]
+
+
+def checked(found: Any) -> dict[str, Any]:
+    """An entry of a folder, its ``config`` a `Config`.
+
+    Raises:
+        InvalidValue: fields are missing, of another type, or no configuration.
+    """
+    try:
+        kernel, config = found["kernel"], found["config"]
+        kernel_named(kernel)
+        return {**found, "config": Config(**config), "default": bool(found.get("default", False))}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidValue(f"no tuning entry ({type(error).__name__}: {error})") from None
+
+
+@cache
+def _listed(place: Path) -> frozenset[str]:
+    try:
+        return frozenset(file.name for file in place.iterdir())
+    except OSError:  # not there, or not readable: nothing was tuned
+        return frozenset()
+
+
+@cache
+def _entry(path: Path) -> dict[str, Any] | None:
+    try:
+        found = checked(json.loads(path.read_text(encoding="utf-8")))
+        if found.get("schema") != SCHEMA:
+            return None
+        return found if found["digest"] == digest(found["kernel"]) else None
+    except (OSError, ValueError, KeyError) as error:
+        _say_once(str(path.parent), f"a damaged tuning entry is ignored: {path} ({error}); remove it, or run: "
+                                    "peakgemm tune --again")
+        return None
+
+
+_said: set[str] = set()
+
+
+def _say_once(about: str, message: str) -> None:
+    """One warning for each folder, however many of its entries are damaged."""
+    if about not in _said:
+        _said.add(about)
+        log.warning("peakgemm: %s", message)

@@ -1,0 +1,106 @@
+"""Cubins that a wheel brings: which they are, and what becomes of them where source or container is another."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from peakgemm.kernels import shipped
+from peakgemm.kernels.emulated import schemes
+from peakgemm.kernels.library import FAMILIES, Recipe, recipes
+from peakgemm.runtime.architectures import architecture
+from peakgemm.runtime.compile import nvrtc_version
+from peakgemm.selection.choose import choose
+from peakgemm.selection.emulated_model import best
+from scale import SCALE
+
+TEXT = f"// A kernel.\n{SCALE}"
+TOOLS = Path(__file__).parents[2] / "tools"
+DAMAGE = {
+    "emptied": lambda path: path.write_bytes(b""),
+    "no JSON": lambda path: path.write_bytes(b"{\n" + path.read_bytes()),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe\n" + path.read_bytes()),
+    "another JSON": lambda path: path.write_bytes(b"[1, 2]\n" + path.read_bytes()),
+    "no table": lambda path: path.write_bytes(b'{"nvrtc": "13.0", "cubins": 3}\n' + path.read_bytes()),
+    "another table": lambda path: path.write_bytes(json.dumps({"nvrtc": "13.0", "cubins": {
+        scale(factor).name: [0, 1] for factor in (3, 4)}}).encode() + b"\n"),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:path.read_bytes().index(b"\n") + 9]),
+    "altered": lambda path: path.write_bytes(path.read_bytes().replace(b"\n", b"\nx", 1)),
+}
+
+
+def scale(factor: int, text: str = TEXT) -> Recipe:
+    return Recipe(text, "scale", "sm_90", {"FACTOR": factor}, "scale.cu")
+
+
+@pytest.fixture
+def container(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: SimpleNamespace) -> Path:
+    """One of two kernels, where the package looks for it; compilations count from here, on a cold cache."""
+    monkeypatch.delenv("PEAKGEMM_SHIPPED", raising=False)
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "cubins")
+    path = shipped.container("sm_90a")
+    shipped.write(path, {made.name: made.make("cubin") for made in (scale(3), scale(4))}, nvrtc_version())
+    shipped.index.cache_clear()
+    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(tmp_path / "colder"))
+    programs.count = 0
+    return path
+
+
+def test_a_shipped_kernel_is_not_compiled(container: Path, programs: SimpleNamespace,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (container.name, list(container.parent.iterdir())) == ("sm_90.cubins", [container])
+    assert (shipped.index(container).nvrtc, len(shipped.index(container).cubins)) == (nvrtc_version(), 2)
+    found = [scale(factor).make("cubin") for factor in (3, 4)]
+    assert programs.count == 0 and found[0].code != found[1].code
+    monkeypatch.setenv("PEAKGEMM_SHIPPED", "0")
+    shipped.index.cache_clear()
+    assert [scale(factor).make("cubin") for factor in (3, 4)] == found
+    assert programs.count == 2
+    shipped.index.cache_clear()
+
+
+def test_what_is_not_shipped_is_compiled(container: Path, programs: SimpleNamespace) -> None:
+    others = scale(5), replace(scale(3), arch="sm_80"), scale(3, TEXT.replace("FACTOR", "(FACTOR + 1)"))
+    assert [made.make("cubin").entry for made in others] == ["scale"] * 3
+    assert scale(3).make("ptx").kind == "ptx"
+    assert programs.count == 3  # PTX is made beside cuda.core
+
+
+def test_a_comment_may_change(container: Path, programs: SimpleNamespace) -> None:
+    for text in (TEXT.replace("// A kernel.", "/* Another one. */  "), TEXT.replace("{", "{ /* opens */  ", 1)):
+        assert text != TEXT and scale(3, text).make("cubin") == scale(3).make("cubin")
+    assert programs.count == 0
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_container_is_no_error(container: Path, programs: SimpleNamespace, damage) -> None:
+    whole = [scale(factor).make("cubin") for factor in (3, 4)]
+    damage(container)
+    shipped.index.cache_clear()
+    assert [scale(factor).make("cubin") for factor in (3, 4)] == whole
+    assert programs.count == 2
+
+
+def test_a_clone_ships_nothing() -> None:
+    assert shipped.index(shipped.FOLDER / "sm_75.cubins").cubins == {}
+
+
+def test_the_wheel_brings_what_products_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for kernels of few rows or columns, and of small matrices: their sizes are compiled in."""
+    monkeypatch.syspath_prepend(str(TOOLS))
+    cubins = importlib.import_module("cubins")
+    names, h100 = cubins.wanted().keys(), architecture("sm_90")
+    for m, n, k in ((512, 512, 512), (1000, 1000, 200), (1023, 1023, 1023), (4096, 4096, 4096), (4095, 4095, 4095)):
+        for problem in cubins.problems(m, n, k):
+            choice = choose(problem, "sm_90", 132)
+            plan = FAMILIES[choice.kernel].schedule(choice.config, problem, 132)
+            found = recipes(choice.kernel, choice.config, problem, "sm_90", plan).values()
+            assert choice.kernel in cubins.BY_SIZE or {made.name for made in found} <= names, (problem, choice)
+            kernel, config, _ = best(schemes.SCHEMES["fp16x3"], problem, h100, 132)
+            plan = schemes.emulation(kernel, config, problem, 132)
+            assert schemes.product_recipe(kernel, config, plan.problem, "sm_90").name in names, (problem, config)

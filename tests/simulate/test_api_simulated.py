@@ -1,0 +1,101 @@
+"""Drawn products through the boundary and `on_device`, as for arrays on a GPU; kernels interpreted, or simulated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import api_cases
+import stand_in
+from peakgemm.calls import launch
+from peakgemm.calls.request import Request
+from peakgemm.kernels.library import SPECIALISED
+from peakgemm.problem import Config, Problem
+from peakgemm.selection.choose import choose
+
+# The smallest tile of the kernel, cut whole and along K: many tiles, ragged edges and partial sums in small products.
+TINY = Config(32, 16, 8, 4, 4, stages=2, fragments=2, producers=32)
+SPLIT = replace(TINY, split=2)
+
+
+def run(case: api_cases.Case, bound: Any) -> tuple[api_cases.Arrays, Any, stand_in.StandIn]:
+    """Run ``case`` with ``bound(problem, memory)`` in the place of kernels."""
+    arrays, library = api_cases.make(case), stand_in.StandIn()
+    canonical: list[Problem] = []
+
+    def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
+        canonical.append(problem)
+        return bound(problem, library.memory)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "bound_for", bound_for)
+        patch.setattr(launch.device, "require", lambda index: stand_in.GPU)
+        got = launch.on_device(library, 0, Request(arrays.a, arrays.b, arrays.c, arrays.out, case.alpha, case.beta,
+                                                     case.trans_a, case.trans_b))
+    assert arrays.out is None or got is arrays.out
+    assert all(stand_in.merged_once(p.batch) for p in canonical)
+    return arrays, got, library
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.data())
+def test_interpreted(data: st.DataObject) -> None:
+    case = api_cases.draw(lambda options: data.draw(st.sampled_from(options)), layouts=(*api_cases.LAYOUTS, "flipped"))
+    arrays, got, _ = run(case, stand_in.Interpreted)
+    arrays.check(got)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_simulated(data: st.DataObject) -> None:
+    """The kernel itself, checked for races and accesses out of bounds as well."""
+    sizes = (0, 1, 1, 2, 3, 5, 8, 15, 16, 17, 33)
+    case = api_cases.draw(lambda options: data.draw(st.sampled_from(options)), sizes)
+    config = data.draw(st.sampled_from([TINY, TINY, SPLIT]))
+    arrays, got, _ = run(case, lambda problem, memory: stand_in.Simulated(SPECIALISED, config, problem, memory))
+    arrays.check(got)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.data())
+def test_chosen(data: st.DataObject) -> None:
+    """The kernel and configuration that a GPU would be given."""
+    case = api_cases.draw(lambda options: data.draw(st.sampled_from(options)), (1, 2, 5, 17))
+
+    def bound(problem: Problem, memory: Any) -> Any:
+        choice = choose(problem, stand_in.GPU.arch, stand_in.GPU.sm_count)
+        return stand_in.Simulated(choice.kernel, choice.config, problem, memory)
+
+    arrays, got, _ = run(case, bound)
+    arrays.check(got)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_unit_strides_are_not_copied(data: st.DataObject) -> None:
+    """One dimension with unit stride, and a leading dimension: a kernel takes it, in batches of up to three levels."""
+    layouts = ("packed", "padded", "transposed", "padded transposed", "shifted", "expanded")
+    case = api_cases.draw(lambda options: data.draw(st.sampled_from(options)), layouts=layouts)
+    if len(case.result) <= 5 or all(x in ("packed", "expanded") for x in case.layouts.values()):
+        arrays, got, library = run(case, stand_in.Interpreted)
+        arrays.check(got)
+        if max(len(case.a), len(case.b)) <= 5:
+            assert library.copies == 0, case
+
+
+def test_one_weight_for_a_batch_is_one_tall_product() -> None:
+    """(5, 7, 3) (3, 4): 35 rows, no batch."""
+    case = api_cases.Case((5, 7, 3), (3, 4), (5, 7, 4), layouts=dict.fromkeys(("a", "b", "c", "out"), "packed"))
+    canonical: list[Problem] = []
+
+    def bound(problem: Problem, memory: Any) -> Any:
+        canonical.append(problem)
+        return stand_in.Interpreted(problem, memory)
+
+    arrays, got, _ = run(case, bound)
+    arrays.check(got)
+    assert (canonical[0].m, canonical[0].batch.sizes) == (35, ())

@@ -1,0 +1,332 @@
+"""The kernel for at most 16 rows or columns: its results on the simulator, its code, its launches."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import as_strided
+
+from peakgemm.errors import InvalidValue
+from peakgemm.inspect.loops import main_loop
+from peakgemm.inspect.occupancy import occupancy
+from peakgemm.inspect.sass import disassemble, mix, parse
+from peakgemm.kernels.ffma import skinny
+from peakgemm.kernels.ffma.skinny import SKINNY
+from peakgemm.kernels.library import compile_reduce
+from peakgemm.kernels.validity import violations
+from peakgemm.problem import Batch, Config, Problem
+from peakgemm.runtime.architectures import architecture
+from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
+from peakgemm.simulator.launch import run
+
+H100 = architecture("sm_90")
+LAYOUTS = tuple(product((False, True), (False, True)))
+SENTINEL = -777.25
+
+
+def compiled(config: Config, problem: Problem, arch: str = "sm_90", kind: Any = "cubin") -> Compiled:
+    return compile_source(SKINNY.source, SKINNY.entry, arch, config.macros() | skinny.specialisation(problem), kind,
+                          name=SKINNY.path.name)
+
+
+def compiled_elsewhere(config: Config, problem: Problem) -> None:
+    """Into the cache, by a new process."""
+    job = (SKINNY.source, SKINNY.entry, "sm_90", config.macros() | skinny.specialisation(problem), "cubin",
+           SKINNY.path.name)
+    code = "import pickle, sys; from peakgemm.runtime.compile import compile_source as make; " \
+           "make(*pickle.load(sys.stdin.buffer))"
+    subprocess.run([sys.executable, "-c", code], input=pickle.dumps(job), check=True)
+
+
+def simulated(config: Config, p: Problem, a: Any, b: Any, c: Any, c0: Any) -> None:
+    """Run ``config`` on flat arrays; no fault, and partial sums that nobody wrote are NaN."""
+    assert list(skinny.constraints(config)) == []
+    plan = skinny.schedule(config, p, 4)
+    partial = np.full(max(plan.workspace_bytes // 4, 1), np.nan, np.float32)
+    args = [a, b, c0, c, partial, plan.arguments]
+    reports = [run(compiled(config, p, kind="ptx"), grid=plan.blocks, block=config.block_threads, args=args,
+                   shared_bytes=SKINNY.shared_bytes(config))]
+    if plan.reduce_blocks:
+        reports.append(run(compile_reduce(SKINNY, config, p, "sm_90", "ptx"), grid=plan.reduce_blocks,
+                           block=skinny.REDUCE_THREADS, args=args))
+    assert [(r.faults, r.stopped) for r in reports if r.faults or r.stopped] == []
+
+
+def matrices(flat: Any, batch: Sequence[int], steps: Sequence[int], shape: tuple[int, int],
+             strides: tuple[int, int]) -> Any:
+    """The batch of matrices in a flat array, as a view."""
+    return as_strided(flat, (*batch, *shape), [4 * s for s in (*steps, *strides)])
+
+
+def check(m: int, n: int, k: int, trans_a: bool, trans_b: bool, config: Config | None = None, *, alpha: float = 1.0,
+          beta: float = 0.0, pad: int = 0, shift: int = 0, batch: tuple[int, ...] = (), broadcast: str = "",
+          c0: tuple[int, int] | None = None) -> None:
+    """A product of small integers comes out exact, and nothing beside C is written."""
+    rng = np.random.default_rng(m + 7 * n + 31 * k)
+
+    def steps(size: int, name: str) -> tuple[int, ...]:
+        return tuple(0 if name in broadcast else size * prod(batch[i + 1:]) for i in range(len(batch)))
+
+    def operand(rows: int, columns: int, name: str) -> tuple[Any, int, tuple[int, ...]]:
+        ld = max(columns, 1) + pad
+        flat = rng.integers(-4, 5, max(rows * ld, 1) * prod(batch) + shift).astype(np.float32)
+        return flat[shift:], ld, steps(max(rows * ld, 1), name)
+
+    a, lda, sa = operand(k if trans_a else m, m if trans_a else k, "a")
+    b, ldb, sb = operand(n if trans_b else k, k if trans_b else n, "b")
+    ldc = n + pad
+    sc = steps(m * ldc, "c")
+    c = np.full(m * ldc * prod(batch), SENTINEL, np.float32)
+    result = matrices(c, batch, sc, (m, n), (ldc, 1))
+    result[...] = rng.integers(-4, 5, result.shape) if beta else np.nan
+    other = rng.integers(-4, 5, m * n).astype(np.float32) if c0 else c
+    start = matrices(other, batch, (0,) * len(batch), (m, n), c0) if c0 else result
+    op_a = matrices(a, batch, sa, (m, k), (1, lda) if trans_a else (lda, 1)).astype(np.float64)
+    op_b = matrices(b, batch, sb, (k, n), (1, ldb) if trans_b else (ldb, 1)).astype(np.float64)
+    expected = alpha * (op_a @ op_b) + (beta * start if beta else 0.0)
+    problem = Problem(m, n, k, lda, ldb, ldc, alpha, beta, (16 if shift == 0 else 4,) * 2 + (16,), trans_a, trans_b, c0,
+                      Batch(batch, sa, sb, sc, (0,) * len(batch) if c0 else sc))
+    simulated(config or skinny.best(problem, H100, 4)[1], problem, a, b, c, other)
+    np.testing.assert_array_equal(result, expected)
+    result[...] = SENTINEL
+    assert (c == SENTINEL).all()
+
+
+@pytest.mark.parametrize(("trans_a", "trans_b"), LAYOUTS)
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 64, 300), (64, 1, 300), (16, 68, 257), (36, 7, 130)])
+@pytest.mark.parametrize("shift", [0, 1], ids=["aligned", "unaligned"])
+def test_layouts(m: int, n: int, k: int, trans_a: bool, trans_b: bool, shift: int) -> None:
+    check(m, n, k, trans_a, trans_b, shift=shift, pad=4 - 4 * shift)
+
+
+@pytest.mark.parametrize("columns", range(1, 17))
+def test_every_number_of_columns(columns: int) -> None:
+    check(columns, 40, 70, columns % 2 == 0, columns % 3 == 0)
+    check(40, columns, 70, columns % 3 == 0, columns % 2 == 0, beta=2.0)
+
+
+@pytest.mark.parametrize("k", [1, 3, 4, 127, 128, 129, 1024, 1025])
+def test_every_kind_of_end_of_k(k: int) -> None:
+    check(2, 36, k, False, True)
+    check(2, 36, k, False, False)
+
+
+@pytest.mark.parametrize("config", [Config(128, 16, 32, 4, 16, slices=8), Config(128, 16, 64, 4, 16, slices=16),
+                                    Config(64, 16, 128, 4, 16, slices=32)], ids=Config.label)
+def test_sums_of_a_tall_block(config: Config) -> None:
+    """More of them than shared memory keeps at a time: half are added to the other half first."""
+    check(15, 130, 40, False, False, config)
+    check(130, 16, 70, True, False, config)
+    check(130, 13, 40, False, True, config)
+
+
+@pytest.mark.parametrize("split", [2, 3, 9, 40])
+def test_blocks_share_k(split: int) -> None:
+    config = Config(32, 4, 128, 4, 4, slices=32, split=split)
+    check(3, 70, 1100, False, False, config, beta=0.5, batch=(2,))
+    check(70, 3, 1100, False, False, config, alpha=2.0, c0=(0, 1))
+
+
+def test_batches_and_broadcasts() -> None:
+    check(1, 33, 40, False, True, batch=(2, 3))
+    check(5, 33, 40, True, False, batch=(2, 3), broadcast="a", beta=1.0)
+    check(33, 5, 40, False, False, batch=(3,), broadcast="b", pad=3)
+
+
+@pytest.mark.parametrize("c0", [(0, 1), (1, 0), (0, 0), (1, 34), (6, 1)])
+def test_what_beta_scales(c0: tuple[int, int]) -> None:
+    check(34, 6, 20, False, False, beta=3.0, c0=c0)
+    check(6, 34, 20, False, False, beta=3.0, c0=c0[::-1])
+
+
+@pytest.mark.parametrize(("k", "alpha"), [(0, 1.0), (50, 0.0)])
+def test_no_product_reads_no_operand(k: int, alpha: float) -> None:
+    for beta, before, after in ((0.0, np.nan, 0.0), (0.5, 3.0, 1.5)):
+        c = np.full(3 * 40, before, np.float32)
+        problem = Problem(3, 40, k, max(k, 1), 40, 40, alpha, beta)
+        nothing = np.full(3 * max(k, 1), np.nan, np.float32), np.full(40 * max(k, 1), np.nan, np.float32)
+        simulated(skinny.best(problem, H100, 4)[1], problem, *nothing, c, c)
+        assert (c == after).all()
+
+
+def test_drawn_products() -> None:
+    draw = random.Random(3)
+    for _ in range(25):
+        small, large = draw.randint(1, 16), draw.choice((1, 3, 17, 33, 64, 100))
+        m, n = draw.choice(((small, large), (large, small)))
+        k = draw.choice((1, 16, 100, 256, 517))
+        trans = draw.choice(LAYOUTS)
+        every = list(skinny.configurations(Problem.contiguous(m, n, k), draw.choice((2, 4, 132))))
+        check(m, n, k, *trans, draw.choice(every), beta=draw.choice((0.0, 1.0)), pad=draw.choice((0, 3, 4)),
+              shift=draw.choice((0, 0, 1)), batch=draw.choice(((), (2,))))
+
+
+def large(columns: int, swapped: bool, trans_a: bool, trans_b: bool, alignment: int = 16) -> Problem:
+    m, n, k = (columns, 8192, 4096) if swapped else (8192, columns, 4096)
+    return Problem(m, n, k, m if trans_a else k, k if trans_b else n, n, alignment=(alignment, alignment, 16),
+                   trans_a=trans_a, trans_b=trans_b)
+
+
+def distinct(arch: str, widths: Sequence[int], layouts: Sequence[tuple[bool, bool]]) -> dict[Any, Compiled]:
+    """The first configuration for each number of columns, compiled for every way in which the operands may lie."""
+    jobs = [(next(iter(skinny.configurations(p, 132))), p) for columns in (1, 2, 4, 8, 16) for swapped in (False, True)
+            for layout in layouts for alignment in widths for p in [large(columns, swapped, *layout, alignment)]]
+    codes = in_parallel(lambda job: compiled(*job, arch), jobs)
+    return dict(zip(jobs, codes, strict=True))
+
+
+@pytest.mark.parametrize(("arch", "widths", "layouts"), [
+    ("sm_75", (16,), LAYOUTS[:1]), ("sm_80", (16,), LAYOUTS[:1]), ("sm_90", (16,), LAYOUTS),
+    ("sm_90", (4,), LAYOUTS[::3])])
+def test_compiles_without_spill(arch: str, widths: Sequence[int], layouts: Sequence[tuple[bool, bool]]) -> None:
+    found = distinct(arch, widths, layouts)
+    assert len(found) == 10 * len(widths) * len(layouts)
+    assert {(c.spill_bytes, c.stack_bytes, c.static_shared) for c in found.values()} == {(0, 0, 0)}
+    for (config, _), code in found.items():
+        fit = occupancy(architecture(arch), config.block_threads, code.registers or 0, SKINNY.shared_bytes(config))
+        assert fit.blocks_per_sm >= config.min_blocks, fit
+        if arch == "sm_90":  # bytes on their way in an SM: bandwidth times latency wants 20 KB of each
+            patches = config.bk // (4 * config.slices)
+            assert fit.warps_per_sm * 32 * 64 * patches >= 32 * 1024
+
+
+@pytest.mark.parametrize("columns", [1, 8, 16])
+@pytest.mark.parametrize("swapped", [False, True], ids=["along K", "along the rows"])
+def test_loads_are_under_way_together(columns: int, swapped: bool, cold: Path,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a compilation by itself: beside others, in threads, NVRTC 13.4 makes another loop once in a while, with a word
+    more from shared memory (two of four runs from an empty cache); by itself seldom, so there are three tries."""
+    problem = large(columns, swapped, False, False)
+    config = next(iter(skinny.configurations(problem, 132)))
+    for attempt in range(3):
+        if attempt:  # what one process has made it makes again
+            monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(cold / str(attempt)))
+            compiled_elsewhere(config, problem)
+        loop = main_loop(parse(disassemble(compiled(config, problem).code, "sm_90")))
+        if loop is not None and set(mix(loop.instructions).widths["LDS"]) == {"128"}:
+            break
+    assert loop is not None
+    wide = [i for i, x in enumerate(loop.instructions) if x.base == "LDG" and ".128" in x.opcode]
+    patches = config.bk // (4 * config.slices)
+    assert len(wide) == 4 * patches
+    arriving = {f"R{int(loop.instructions[i].operands[0][1:]) + j}" for i in wide for j in range(4)}
+    assert len(arriving) == 16 * patches
+    # In a turn every FFMA of the patch in these registers comes before the load that replaces it.
+    after = loop.instructions[wide[-1]:]
+    assert not arriving & {r for x in after if x.is_ffma for r in re.findall(r"R\d+", x.text)}
+    found = mix(loop.instructions)
+    assert found.ffma == 16 * patches * columns
+    assert set(found.widths["LDS"]) == {"128"}
+    assert "BAR" not in {x.base for x in loop.instructions}
+
+
+def test_reads_each_sector_of_the_large_operand_once() -> None:
+    m, n, k = 1, 128, 256
+    problem, c = Problem.contiguous(m, n, k), np.zeros(n, np.float32)
+    config = Config(32, 1, 256, 4, 1, slices=32)
+    plan = skinny.schedule(config, problem, 132)
+    a, b = np.ones(k, np.float32), np.ones(k * n, np.float32)
+    report = run(compiled(config, problem, kind="ptx"), grid=plan.blocks, block=256,
+                 shared_bytes=SKINNY.shared_bytes(config), args=[a, b, c, c, None, plan.arguments])
+    loads = [x for x in report.instructions if x.opcode.startswith("ld.global") and "v4" in x.opcode]
+    assert sum(x.sectors for x in loads) == k * n * 4 // 32
+
+
+def test_sums_meet_in_banks_of_their_own() -> None:
+    """Of 16 columns neighbouring rows' sums would meet in one bank, were rows not turned."""
+    m, n, k = 64, 16, 512
+    problem, config = Problem.contiguous(m, n, k), Config(32, 16, 256, 4, 16, slices=64)
+    plan = skinny.schedule(config, problem, 132)
+    a, b, c = np.ones((m, k), "f4"), np.ones((k, n), "f4"), np.zeros((m, n), "f4")
+    report = run(compiled(config, problem, kind="ptx"), grid=plan.blocks, block=config.block_threads,
+                 shared_bytes=SKINNY.shared_bytes(config), args=[a, b, c, c, None, plan.arguments])
+    assert report.counters["shared_wavefronts"] == report.counters["shared_wavefronts_ideal"]
+    assert report.counters["global_sectors"] == report.counters["global_sectors_ideal"]
+
+
+def test_vector_loads_only_where_addresses_allow() -> None:
+    plain = large(4, False, False, False)
+    assert skinny.width(plain) == 4
+    for change in ({"alignment": (8, 16, 16)}, {"lda": 4097}, {"batch": Batch((2,), (2,), (0,), (8192 * 4,), (0,))}):
+        assert skinny.width(replace(plain, **change)) == 1, change
+    assert skinny.width(replace(plain, alignment=(16, 4, 4), ldb=5)) == 4  # the small operand's do not matter
+    assert skinny.width(replace(plain, m=8191)) == 4
+    # Along the rows a last float4 must not end past the last row.
+    assert skinny.width(Problem(8191, 4, 64, 8192, 4, 4, trans_a=True)) == 1
+
+
+def test_large_operand() -> None:
+    assert skinny.swapped(Problem.contiguous(4, 100, 8)) and not skinny.swapped(Problem.contiguous(100, 4, 8))
+    assert [skinny.along_k(large(4, *flags)) for flags in product((False, True), repeat=3)] == [
+        True, True, False, False, False, True, False, True]
+    assert skinny.applies(Problem.contiguous(100, 16, 8)) and not skinny.applies(Problem.contiguous(17, 17, 8))
+    assert list(skinny.configurations(Problem.contiguous(17, 17, 8), 132)) == []
+    with pytest.raises(InvalidValue, match="17 x 17"):
+        skinny.best(Problem.contiguous(17, 17, 8), H100, 132)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 8192, 8192), (8192, 1, 8192), (16, 4096, 4096), (4096, 8, 4096)])
+def test_large_products_take_one_launch(m: int, n: int, k: int) -> None:
+    us, config = skinny.best(Problem.contiguous(m, n, k), H100, 132)
+    plan = skinny.schedule(config, Problem.contiguous(m, n, k), 132)
+    assert (plan.parts, plan.reduce_blocks, plan.workspace_bytes) == (1, 0, 0)
+    assert plan.blocks >= 120
+    # Measured: 88.9, 91.4, 28.4 and 25.9 us; 3.1 TB/s is what a copy reaches.
+    assert 1 < us / (4 * m * n * k / min(m, n) / 3.1e6) < 1.35
+
+
+@pytest.mark.parametrize("problem", [Problem.contiguous(1, 1, 1 << 24), Problem.contiguous(256, 1, 65536)],
+                         ids=["dot", "few rows"])
+def test_long_k_is_shared(problem: Problem) -> None:
+    _, config = skinny.best(problem, H100, 132)
+    plan = skinny.schedule(config, problem, 132)
+    assert plan.blocks >= 120 and plan.parts > 1
+    assert plan.workspace_bytes == plan.blocks * config.bm * config.bn * 4
+
+
+def test_every_configuration_is_valid() -> None:
+    for m, n, k in product((1, 3, 16, 5000), (1, 2, 7, 16), (1, 64, 5000, 10**6)):
+        for config in skinny.configurations(Problem.contiguous(m, n, k), 132):
+            assert list(skinny.constraints(config)) == []
+            assert SKINNY.shared_bytes(config) * config.min_blocks <= H100.shared_per_sm - 1024 * config.min_blocks
+            assert SKINNY.shared_bytes(config) <= architecture("sm_75").shared_per_block
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"tm": 8}, "TM = 8"), ({"bn": 3, "tn": 3}, "BN = 3"), ({"bm": 48}, "powers of two"),
+    ({"slices": 512}, "slices = 4096 threads must be a multiple of 32, 1024 at most"), ({"slices": 4}, "64 to 1024"),
+    ({"bm": 4, "slices": 16}, "slices = 16 threads must be a multiple of 32"),
+    ({"bm": 256, "slices": 4, "bk": 16}, "slices = 4"), ({"bk": 384}, "BK = 384"),
+    ({"bk": 2048}, "1024 at most"), ({"split": 0}, "split = 0")])
+def test_constraints(change: dict[str, int], words: str) -> None:
+    good = Config(32, 4, 128, 4, 4, slices=32)
+    assert violations(SKINNY, good, H100) == []
+    assert any(words in said for said in violations(SKINNY, replace(good, **change), H100))
+
+
+def test_refusals() -> None:
+    config = Config(32, 4, 128, 4, 4, slices=32)
+    with pytest.raises(InvalidValue, match="BN = 4"):
+        skinny.schedule(config, Problem.contiguous(5, 100, 8), 132)
+    batch = Batch((2**31 - 1,), (0,), (0,), (100,), (100,))
+    with pytest.raises(InvalidValue, match="split the product"):
+        skinny.schedule(config, replace(Problem.contiguous(1, 100, 8), batch=batch), 132)
+
+
+@pytest.mark.parametrize("problem", [
+    Problem.contiguous(0, 5, 3), Problem.contiguous(5, 0, 3),
+    replace(Problem.contiguous(2, 5, 3), batch=Batch((0,), (0,), (0,), (10,), (10,)))])
+def test_nothing_to_do(problem: Problem) -> None:
+    assert skinny.schedule(Config(32, 4, 128, 4, 4, slices=32), problem, 132).blocks == 0

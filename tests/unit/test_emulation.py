@@ -1,0 +1,258 @@
+"""Emulated products without a GPU: what is chosen, how much memory it takes, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from struct import unpack_from
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import peakgemm as pg
+from peakgemm.calls.prepared import Split
+from peakgemm.errors import InvalidValue
+from peakgemm.kernels.emulated.schemes import (
+    FUSED,
+    HEAD,
+    OLDER,
+    PRODUCTS,
+    SCHEMES,
+    STREAMED,
+    emulation,
+    half_as_high,
+    operand,
+    product_on,
+    scheme_of,
+    split_before,
+    streamed,
+)
+from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.validity import violations
+from peakgemm.problem import Batch, Config, Problem
+from peakgemm.runtime.architectures import architecture
+from peakgemm.runtime.device import Gpu
+from peakgemm.selection.choose import Choice, choose
+from peakgemm.selection.emulated_model import FOUR_TIMES, TWICE, estimate_us
+
+SQUARE = Problem.contiguous(4096, 4096, 4096)
+SMS = 132
+
+
+class TestChoice:
+    def test_large_products_on_tensor_cores(self) -> None:
+        chosen = choose(SQUARE, "sm_90", SMS, "", "emulated")
+        assert chosen.kernel is PRODUCTS["fp16x3"] and "fp16x3" in chosen.reason
+
+    @pytest.mark.parametrize("problem", [
+        Problem.contiguous(64, 64, 64), Problem.contiguous(1, 4096, 4096), Problem.contiguous(4096, 4096, 63),
+        Problem.contiguous(4096, 4096, 4096, alpha=0.0), Problem.contiguous(4096, 4096, 0)])
+    def test_what_cannot_win_is_ieee(self, problem: Problem) -> None:
+        chosen = choose(problem, "sm_90", SMS, "", "emulated")
+        assert scheme_of(chosen.kernel) is None and "IEEE FFMA" in chosen.reason
+
+    @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_120"])
+    def test_emulated_is_ieee_where_nothing_was_measured(self, arch: str) -> None:
+        chosen = choose(SQUARE, arch, 100, "", "emulated")
+        assert scheme_of(chosen.kernel) is None and f"not measured to win on {arch}" in chosen.reason
+
+    def test_a_scheme_by_name(self) -> None:
+        for name, scheme in SCHEMES.items():
+            for arch, kernels in (("sm_90", PRODUCTS), ("sm_80", OLDER), ("sm_89", OLDER)):
+                chosen = choose(Problem.contiguous(7, 5, 3), arch, SMS, "", name)
+                assert chosen.kernel in (kernels[name], FUSED, STREAMED) and chosen.source == "named"
+                assert scheme_of(chosen.kernel) is scheme
+                assert not violations(chosen.kernel, chosen.config, architecture(arch))
+        with pytest.raises(InvalidValue, match=r"no such kernel for sm_75, which has none .* use 'emulated'"):
+            choose(SQUARE, "sm_75", 40, "", "fp16x3")
+
+    def test_short_sums_are_carried_over_more_often(self) -> None:
+        def config(m: int, n: int, k: int) -> tuple[int, int]:
+            chosen = choose(Problem.contiguous(m, n, k), "sm_90", SMS, "", "emulated").config
+            return chosen.accumulations, chosen.cluster
+
+        assert config(4096, 4096, 512) == (2, 1) and config(4096, 4096, 4096) == (1, 1)
+        assert config(16384, 16384, 4096) == (1, 2)
+        small = choose(Problem.contiguous(320, 320, 320), "sm_90", SMS, "", "emulated")
+        assert small.kernel is SPECIALISED and small.config.chunked
+        assert choose(Problem.contiguous(320, 320, 320), "sm_90", SMS).config == small.config
+        wide = Problem.contiguous(4096, 4096, 32)
+        assert choose(wide, "sm_90", SMS, "", "emulated").config == choose(wide, "sm_90", SMS).config
+
+    def test_prepared_costs_less(self) -> None:
+        limits, (kernel, config) = architecture("sm_90"), product_on(SCHEMES["fp16x3"], architecture("sm_90"))
+        first, second = (estimate_us(kernel, config, SQUARE, limits, SMS, ready) for ready in ("b", ""))
+        assert first < second
+        small = Problem.contiguous(640, 640, 640)
+        chosen = choose(small, "sm_90", SMS, "", "emulated")
+        assert split_before(chosen.kernel, chosen.config) == ""  # B is not split twice
+        assert choose(small, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
+
+    def test_half_as_high(self) -> None:
+        """Twice as many tiles, where SMs would have none."""
+        for size, rows in ((1024, 64), (896, 64), (1280, 128), (2048, 128)):
+            square = choose(Problem.contiguous(size, size, size), "sm_90", SMS, "", "emulated")
+            assert square.kernel is PRODUCTS["fp16x3"] and square.config.bm == rows
+        assert not list(violations(PRODUCTS["fp16x3"], half_as_high(SCHEMES["fp16x3"]), architecture("sm_90")))
+        for wrong, told in (({"stages": 6}, "STAGES = 6"), ({"cluster": 2}, "BM = 64"),
+                            ({"bm": 96, "tm": 6}, "BM = 96")):
+            config = replace(half_as_high(SCHEMES["fp16x3"]), **wrong)
+            assert any(told in text for text in violations(PRODUCTS["fp16x3"], config, architecture("sm_90"))), told
+
+    def test_where_a_is_split_in_registers(self) -> None:
+        """A long A by a narrow B, with a workspace for B's panels and the guard's marks alone."""
+        assert choose(Problem.contiguous(25088, 128, 1152), "sm_90", SMS, "", "emulated").kernel is STREAMED
+        long, config = Problem.contiguous(100352, 64, 576), replace(streamed(64), accumulations=TWICE)
+        plan = emulation(STREAMED, config, long, SMS)
+        assert plan.split_blocks == 9 and plan.counters == (HEAD, 2 * 784)  # panels of B; a mark for each half tile
+        assert plan.workspace_bytes == HEAD + -(-4 * 2 * 784 // 256) * 256 + operand(
+            SCHEMES["fp16x3"], 64, 576, (), ()).bytes
+        ready = emulation(STREAMED, config, long, SMS, ready_b=0x1000)
+        assert (ready.split_blocks, ready.blocks, plan.blocks) == (0, SMS, SMS)
+        both = emulation(FUSED, FUSED.default, long, SMS, ready_b=0x1000)  # which has no use for panels
+        assert (both.split_blocks, both.workspace_bytes) == (0, HEAD + -(-4 * 2 * 784 // 256) * 256)
+        assert choose(long, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
+        thin = choose(Problem.contiguous(4096, 8, 4096), "sm_90", SMS, "", "emulated")
+        assert scheme_of(thin.kernel) is None  # A comes no faster than FFMAs take it
+
+    def test_the_larger_operand_is_split_in_registers(self) -> None:
+        """B, as A of C^T: only A, 512 rows, goes through a split pass."""
+        p = Problem(512, 11008, 4096, 4096, 4096, 11008, trans_b=True, beta=0.5, c0=(11008, 1), alignment=(16, 8, 4),
+                    batch=Batch((2,), (1 << 21,), (0,), (512 * 11008,), (0,)))
+        assert p.turned().turned() == p and p.turned().c0 == (1, 11008) and p.turned().alignment == (8, 16, 4)
+        assert replace(p, c0=None).turned().turned() == replace(p, c0=None)
+        with pytest.raises(InvalidValue, match="ldc = 11008 is shorter than its row of 11009"):
+            Problem(11009, 512, 64, 64, 512, 11008, trans_c=True)
+        one = replace(p, batch=Batch(), alignment=(16, 16, 16))
+        chosen = choose(one, "sm_90", SMS, "", "emulated")
+        assert chosen.kernel is STREAMED and chosen.config.trans_c
+        plan, ready = (emulation(STREAMED, chosen.config, one, SMS, ready_a=at) for at in (0, 0x1000))
+        assert plan.problem == one.turned() and not plan.problem.is_plain
+        assert (plan.split_blocks, ready.split_blocks) == (4 * 64, 0)  # panels of A
+        assert plan.workspace_bytes - ready.workspace_bytes == operand(SCHEMES["fp16x3"], 512, 4096, (), ()).bytes
+        assert choose(one, "sm_90", SMS, "", "emulated", "a").config.trans_c
+        assert not choose(replace(one, m=4096, n=512, ldc=512), "sm_90", SMS, "", "emulated").config.trans_c
+
+    def test_panels_are_for_kernels_that_read_them(self) -> None:
+        """Of a prepared operand; on the side of A none but the kernel that has both split, and those asked for C^T."""
+        split = Split(SCHEMES["fp16x3"], None, 0x1000, 64, 576)
+        long = Problem.contiguous(64, 64, 576)
+        for kernel, config, sides in ((FUSED, FUSED.default, ""), (STREAMED, streamed(64), "b"),
+                                      (STREAMED, replace(streamed(64), trans_c=True), "a"),
+                                      (PRODUCTS["fp16x3"], PRODUCTS["fp16x3"].default, "ab")):
+            for side in "ab":
+                canonical: Any = SimpleNamespace(problem=long, swapped=side == "a")
+                gpu = Gpu(0, "Turing", "sm_75", 40, 1590, 320.0, 4 << 20, "13.0")  # refuses whatever gets so far
+                call = partial(split.bound, Choice(kernel, config, "", ""), canonical, gpu)
+                if side in sides:
+                    with pytest.raises(InvalidValue, match="wgmma needs sm_90"):
+                        call()
+                else:
+                    assert call() is None
+
+    @pytest.mark.parametrize(("config", "says"), [
+        (replace(streamed(64), bn=96, tn=6), "128 x 96 must be"), (replace(streamed(128), stages=4), "shared memory"),
+        (replace(streamed(64), stages=1), "stages = 1"), (replace(streamed(64), cluster=2), "cluster"),
+        (replace(streamed(64), registers=248), "from 24 to 240"), (replace(streamed(64), bm=192), "192 x 64 must be"),
+        (replace(streamed(64), registers=232, producers=256), "producers = 256")])
+    def test_configurations_that_are_none(self, config: Config, says: str) -> None:
+        assert not list(violations(STREAMED, streamed(64), architecture("sm_90")))
+        assert any(says in text for text in violations(STREAMED, config, architecture("sm_90")))
+        assert any("wgmma needs sm_90" in text for text in violations(STREAMED, streamed(64), architecture("sm_89")))
+
+    @pytest.mark.parametrize(("config", "says"), [
+        (replace(FUSED.default, producers=0), "producers = 0 must be 128 to 512"),
+        (replace(FUSED.default, producers=384, stages=2), "producers = 384 must be 128 to 256"),
+        (replace(FUSED.default, producers=192), "multiple of 128"),
+        (replace(FUSED.default, registers=164), "multiple of 8"),
+        (replace(FUSED.default, registers=240), "it leaves 16"),
+        (replace(FUSED.default, bn=128, tn=8), "BN = 128")])
+    def test_fused_configurations_that_are_none(self, config: Config, says: str) -> None:
+        assert not list(violations(FUSED, FUSED.default, architecture("sm_90")))
+        assert any(says in text for text in violations(FUSED, config, architecture("sm_90")))
+
+    def test_every_sum_of_few_results_is_added_up_by_itself(self) -> None:
+        for ready, long in (("", 65536), ("b", 131072)):  # in up to 16 and 32 parts
+            deep = choose(Problem.contiguous(256, 256, 4096), "sm_90", SMS, "", "emulated", ready)
+            assert scheme_of(deep.kernel) is SCHEMES["fp16x3"] and deep.config.accumulations == FOUR_TIMES
+            # Of long parts of K, 4096 k-steps and more, rounding is more than truncation.
+            deeper = choose(Problem.contiguous(256, 256, long), "sm_90", SMS, "", "emulated", ready)
+            assert scheme_of(deeper.kernel) is SCHEMES["fp16x3"] and deeper.config.accumulations == TWICE
+
+    def test_blocks_share_k_where_tiles_are_few(self) -> None:
+        deep = choose(Problem.contiguous(1024, 1024, 16384), "sm_90", SMS, "", "emulated")
+        assert scheme_of(deep.kernel) is not None and deep.config.split != 1
+        assert choose(Problem.contiguous(2048, 2048, 2048), "sm_90", SMS, "", "emulated").config.split == 1
+        named = choose(Problem.contiguous(256, 256, 8192), "sm_90", SMS, "", "tf32x3")
+        assert named.kernel is PRODUCTS["tf32x3"] and named.config.split != 1
+
+
+class TestMemory:
+    def test_workspace(self) -> None:
+        """Head, and 4 bytes (6 for bf16x9) an element with the panels' tails."""
+        for name, width in (("fp16x3", 4), ("tf32x3", 8), ("bf16x9", 6)):
+            plan = emulation(PRODUCTS[name], PRODUCTS[name].default, SQUARE, SMS)
+            elements = 2 * 4096 * 4096
+            assert HEAD + width * elements < plan.workspace_bytes < HEAD + 1.05 * width * elements
+
+    def test_broadcast_operands_are_split_once(self) -> None:
+        scheme = SCHEMES["fp16x3"]
+        assert operand(scheme, 200, 130, (3, 5), (1000, 50)).matrices == 15
+        shared = operand(scheme, 200, 130, (3, 5), (0, 50))
+        assert (shared.matrices, shared.panels, shared.steps) == (5, 5 * 2 * 3, (0, 0, 1))
+        assert operand(scheme, 1, 1, (), ()).panels == 1
+
+    def test_prepared_operands_take_no_workspace(self) -> None:
+        config = PRODUCTS["fp16x3"].default
+        whole, ready = (emulation(PRODUCTS["fp16x3"], config, SQUARE, SMS, ready_b=address) for address in (0, 0x1000))
+        assert ready.workspace_bytes == HEAD + (whole.workspace_bytes - HEAD) // 2
+        assert ready.split_blocks * 2 == whole.split_blocks and ready.blocks == whole.blocks == SMS
+        # struct Emulated after struct Gemm: four steps, then the panels' addresses.
+        assert unpack_from("<2q", ready.arguments, 248 + 32) == (0, 0x1000)
+
+    def test_clusters_come_in_pairs(self) -> None:
+        config = replace(PRODUCTS["fp16x3"].default, cluster=2)
+        plan = emulation(PRODUCTS["fp16x3"], config, Problem.contiguous(129, 128, 64), SMS)
+        assert plan.blocks == 2  # one pair has both rows of tiles
+        assert emulation(PRODUCTS["fp16x3"], config, SQUARE, 131).blocks == 130
+
+    def test_as_many_stages_as_fit(self) -> None:
+        for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_120"):
+            for scheme in SCHEMES.values():
+                kernel, config = product_on(scheme, architecture(arch))
+                assert kernel.shared_bytes(config) <= architecture(arch).shared_per_block
+                assert not violations(kernel, config, architecture(arch))
+
+    def test_too_many_tiles(self) -> None:
+        huge = Problem(2**30, 2**30, 64, 64, 2**30, 2**30, batch=Batch((9,), (0,), (0,), (2**60,), (2**60,)))
+        with pytest.raises(InvalidValue, match="the limit is"):
+            emulation(PRODUCTS["fp16x3"], PRODUCTS["fp16x3"].default, huge, SMS)
+
+
+class TestHost:
+    """NumPy without a GPU; with one these calls run there (tests/gpu)."""
+
+    @pytest.fixture(autouse=True)
+    def no_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("peakgemm.runtime.device.here", lambda: None)
+
+    def test_emulated_runs_in_float32(self) -> None:
+        a = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
+        assert (pg.matmul(a, a.T, precision="emulated") == pg.matmul(a, a.T)).all()
+        plan = pg.plan(a, a.T, precision="emulated")
+        plan.execute(a, a.T)
+        assert plan.last_path() == "numpy" and plan.workspace_bytes == 0
+        said = pg.explain(a, a.T, precision="emulated")
+        assert said.precision == "emulated" and "NumPy" in str(said)
+        ready = pg.prepare(a.T.copy(), precision="emulated")
+        assert np.allclose(pg.matmul(a, ready, precision="emulated"), a @ a.T, atol=1e-4)
+
+    @pytest.mark.parametrize("call", [pg.matmul, pg.gemm, pg.plan, pg.explain])
+    def test_a_scheme_is_refused(self, call: object) -> None:
+        a = np.ones((4, 4), np.float32)
+        with pytest.raises(InvalidValue, match=r"'fp16x3' needs a GPU.*'emulated'"):
+            call(a, a, precision="fp16x3")  # type: ignore[operator]
+        with pytest.raises(InvalidValue, match="'fp32' is unknown; valid ones: 'ieee', 'emulated'"):
+            call(a, a, precision="fp32")  # type: ignore[operator]

@@ -1,12 +1,18 @@
-"""Shared by all tests: the gpu marker and its skip."""
+"""Shared by all tests: the helpers' folder, the gpu marker and its skip, fixtures of the compiler and its cache."""
+
+from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-sys.path.insert(0, os.path.dirname(__file__))
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 gc.set_threshold(50_000, 20, 20)  # of the simulator's programs there are millions of objects, which the tests keep
 
 
@@ -20,3 +26,52 @@ def pytest_collection_modifyitems(items):
             reason = reason or reason_without_gpu()
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty compile cache."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """NVRTC's compilations counted, a cache hit being none; ``meanwhile`` runs during each."""
+    import cuda.core
+
+    seen = SimpleNamespace(count=0, meanwhile=lambda: None)
+
+    class Program(cuda.core.Program):
+        def compile(self, *args, **kwargs):
+            seen.count += 1
+            seen.meanwhile()
+            return super().compile(*args, **kwargs)
+
+    monkeypatch.setattr(cuda.core, "Program", Program)
+    return seen
+
+
+@pytest.fixture
+def many_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four times as many blocks of large kernels run together, in two thirds of the time: what a kernel of hundreds of
+    registers has in the processor's cache matters less than how many lanes there are for each call of NumPy."""
+    monkeypatch.setattr("peakgemm.simulator.launch.LEAST", 4096)
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """What the logger is told from warnings up, in order."""
+    from peakgemm.runtime import cache
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                messages.append(record.getMessage())
+
+    messages: list[str] = []
+    handler = Collect()
+    cache.log.addHandler(handler)
+    yield messages
+    cache.log.removeHandler(handler)

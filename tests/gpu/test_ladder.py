@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the GPU tests use torch as reference")
 
-from gpu.guarded import check  # noqa: E402
+from guarded import check  # noqa: E402
 from peakgemm.calls.rung import run_rung  # noqa: E402
 from peakgemm.kernels import validity  # noqa: E402
 from peakgemm.kernels.registry import LADDER, rung  # noqa: E402

@@ -196,7 +196,7 @@ refused(InvalidType, "b is a ShapeDtypeStruct of JAX", lambda: pg.matmul(x, shap
 
 @pytest.mark.parametrize("case", CASES)
 def test_in_a_process_of_its_own(case: str) -> None:
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")])
     told = subprocess.run([sys.executable, "-c", HEAD + CASES[case] + TAIL], text=True, capture_output=True, timeout=99,
                           env=os.environ | {"PYTHONPATH": paths, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
     assert told.returncode == 0 and told.stdout.rstrip().endswith("alive"), told.stderr[-3000:]

@@ -21,7 +21,7 @@ from peakgemm.runtime.launch import load
 from peakgemm.selection.choose import choose
 from peakgemm.simulator.emulated import run_emulated
 
-FIXTURES = Path(__file__).parents[1] / "cpu" / "simulator" / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"
 SIZES = [1, 2, 3, 7, 31, 33, 64, 65, 127, 129, 130]
 
 

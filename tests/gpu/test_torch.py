@@ -15,9 +15,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="the GPU tests use torch")
 
 import peakgemm as pg  # noqa: E402
-from gpu.torch_cases import agrees, close, draw, operands, reference  # noqa: E402
 from peakgemm.errors import InvalidValue  # noqa: E402
 from peakgemm.integrations.torch_ops import gemm_with_grad, traced_gemm  # noqa: E402
+from torch_cases import agrees, close, draw, operands, reference  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="the GPU tests use torch")
 
 import peakgemm as pg  # noqa: E402
-from gpu.torch_cases import agrees, draw, operands, reference  # noqa: E402
 from peakgemm.integrations.torch import use  # noqa: E402
 from peakgemm.integrations.torch_use import _OPS  # noqa: E402
+from torch_cases import agrees, draw, operands, reference  # noqa: E402
 
 
 def test_ieee_whatever_tf32_says():

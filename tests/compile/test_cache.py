@@ -1,0 +1,519 @@
+"""The cache on disk under damage, strangers, full disks and many processes; compilations shared and announced."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+from peakgemm import cli
+from peakgemm.cli.console import progress
+from peakgemm.errors import CompileFailed, InvalidValue
+from peakgemm.problem import Problem
+from peakgemm.runtime import cache
+from peakgemm.runtime import compile as compiler
+from peakgemm.runtime.compile import Compiled
+from scale import SCALE, files, scale
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has announced nothing yet, and finds a tenth of a second long."""
+    monkeypatch.setattr(compiler, "ANNOUNCE_AFTER", 0.1)
+    monkeypatch.setitem(compiler._silence, "said", 0)
+
+
+def halves(folder: Path) -> tuple[Path, Path]:
+    """Binary and facts of the one entry."""
+    first, second = sorted(files(folder), key=lambda f: f.read_bytes().startswith(b"{"))
+    return first, second
+
+
+# Damage
+
+
+def _wrong_number(code: Path, facts: Path) -> None:
+    record = json.loads(facts.read_text())
+    record["facts"]["registers"] += 1
+    facts.write_text(json.dumps(record))
+
+
+DAMAGE = {
+    "binary emptied": lambda code, facts: code.write_bytes(b""),
+    "binary cut off": lambda code, facts: code.write_bytes(code.read_bytes()[:-1]),
+    "binary altered": lambda code, facts: code.write_bytes(code.read_bytes()[:-1] + b"\x77"),
+    "binary of zeros": lambda code, facts: code.write_bytes(bytes(len(code.read_bytes()))),
+    "facts emptied": lambda code, facts: facts.write_bytes(b""),
+    "facts cut off": lambda code, facts: facts.write_bytes(facts.read_bytes()[:-1]),
+    "facts no text": lambda code, facts: facts.write_bytes(b"\xff\xfe\x00"),
+    "facts no object": lambda code, facts: facts.write_text("[1, 2]"),
+    "facts without digest": lambda code, facts: facts.write_text('{"registers": 1}'),
+    "facts no dictionary": lambda code, facts: facts.write_text('{"digest": "", "facts": 3}'),
+    "facts wrong": _wrong_number,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_entry_is_compiled_anew(cold: Path, programs: SimpleNamespace, said: list[str], damage) -> None:
+    first = scale()
+    damage(*halves(cold))
+    assert scale() == first
+    assert programs.count == 2
+    assert said == [f"peakgemm: a damaged entry in the compile cache {cold} is compiled anew."]
+    assert scale() == first  # mended
+    assert programs.count == 2
+
+
+def test_another_kernels_entry_is_damage(cold: Path, programs: SimpleNamespace) -> None:
+    first = scale(3)
+    code, facts = halves(cold)
+    kept = code.read_bytes(), facts.read_bytes()
+    shutil.rmtree(cold / "entries")
+    other = scale(4)
+    for path, content in zip(halves(cold), kept, strict=True):
+        path.write_bytes(content)  # a whole and undamaged entry, under the wrong name
+    assert scale(4) == other != first
+    assert programs.count == 3
+
+
+def test_facts_of_other_names_are_no_hit(cold: Path, programs: SimpleNamespace, monkeypatch) -> None:
+    first = scale()
+    monkeypatch.setattr(cache, "load", lambda key: (b"code", {"registers": 1, "colour": 2}))
+    assert scale() == first
+    assert programs.count == 2
+
+
+# Folders
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+class TestPrivacy:
+    def test_what_is_made_is_private(self, cold: Path) -> None:
+        before = os.umask(0)
+        try:
+            scale()
+        finally:
+            os.umask(before)
+        for folder in (cold, cold / "entries"):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert [stat.S_IMODE(file.stat().st_mode) for file in files(cold)] == [0o600, 0o600]
+
+    @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777], ids=oct)
+    @pytest.mark.parametrize("part", [".", "entries"])
+    def test_a_folder_open_to_others_is_not_read(self, cold: Path, programs: SimpleNamespace, said: list[str],
+                                                 mode: int, part: str) -> None:
+        first = scale()
+        before = files(cold)
+        (cold / part).chmod(mode)
+        assert scale() == scale() == first
+        assert programs.count == 3
+        assert files(cold) == before
+        assert len(said) == 1
+        assert f"other users may write to {cold / part}. Run: chmod go-w {cold / part}" in said[0]
+
+    def test_readable_by_others_is_no_harm(self, cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
+        scale()
+        cold.chmod(0o755)
+        scale()
+        assert (programs.count, said) == (1, [])
+
+    def test_a_strangers_folder_is_not_read(self, cold: Path, programs: SimpleNamespace, said: list[str],
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+        scale()
+        me = os.geteuid()
+        if me == 0:
+            os.chown(cold, 12345, -1)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+        scale()
+        assert programs.count == 2
+        assert len(said) == 1
+        assert f"{cold} belongs to user {12345 if me == 0 else me}" in said[0]
+        assert "Set PEAKGEMM_CACHE_DIR" in said[0]
+        with pytest.raises(InvalidValue, match=f"cannot clear the compile cache in {cold}: .* belongs to user"):
+            cache.clear()
+
+
+def test_a_read_only_disk_is_read(cold: Path, programs: SimpleNamespace, said: list[str],
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    first = scale(3)
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    assert scale(3) == first
+    assert programs.count == 1
+    assert scale(4) == scale(4) != first
+    assert scale(5) != first
+    assert programs.count == 4
+    assert said == [f"peakgemm: cannot write the compile cache in {cold} (Read-only file system); "
+                    "going on without it."]
+
+
+def test_a_disk_that_cannot_be_read(cold: Path, programs: SimpleNamespace, said: list[str],
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_bytes
+
+    def fail(self):
+        if cold in self.parents:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(self)
+
+    scale()
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    assert scale() == scale()
+    assert programs.count == 3
+    assert said == [f"peakgemm: cannot read the compile cache in {cold} (Input/output error); going on without it."]
+
+
+SMALL_DISK = f"""
+import resource
+from pathlib import Path
+from peakgemm.runtime import cache
+from peakgemm.runtime.compile import compile_source
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))  # bytes: writes stop midway
+found = [compile_source({SCALE!r}, "scale", "sm_90", {{"FACTOR": f}}) for f in (3, 4, 3)]
+assert found[0] == found[2] != found[1]
+assert all(c.recipe is None and len(c.code) > 1000 for c in found)  # compiled, all three
+print(sum(f.is_file() for f in cache.folder().rglob("*")))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX limits")
+def test_writes_that_stop_midway_leave_nothing(cold: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", SMALL_DISK], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    assert done.stderr.splitlines() == [
+        f"peakgemm: cannot write the compile cache in {cold} (File too large); going on without it."]
+
+
+def test_a_folder_removed_meanwhile_is_made_again(cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
+    scale()
+    shutil.rmtree(cold)
+    assert scale() == scale()
+    assert (programs.count, said) == (2, [])
+
+
+# Size
+
+
+def test_what_was_used_least_recently_goes(cold: Path, programs: SimpleNamespace,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    for factor, age in ((3, 9000), (4, 6000)):
+        scale(factor)
+        for file in files(cold):
+            if file.stat().st_mtime > time.time() - 3000:
+                os.utime(file, (time.time() - age,) * 2)
+    (cold / "entries" / "0a").mkdir()
+    left = [cold / "entries" / ".aside", cold / "entries" / "0a" / "earlier"]  # a killed process, an earlier layout
+    for file in left:
+        file.write_bytes(bytes(100))
+        os.utime(file, (time.time() - 8000,) * 2)
+    scale(3)  # read: now the one used last
+    assert programs.count == 2
+    monkeypatch.setattr(cache, "MAX_BYTES", cache.usage(cold)[1])
+    scale(5)
+    assert cache.usage(cold)[1] <= cache.MAX_BYTES
+    assert not any(file.exists() for file in left)
+    assert [scale(factor).recipe is not None for factor in (3, 5, 4)] == [True, True, False]
+
+
+def test_clear_takes_what_earlier_versions_left(cold: Path) -> None:
+    scale()
+    for name in ("entries/4b/0c66", "tmp/half", "entries/.aside"):
+        (cold / name).parent.mkdir(exist_ok=True)
+        (cold / name).write_bytes(b"x")
+    cache.clear()
+    assert files(cold) == []
+
+
+# Keys
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What `_compiler` says where these distributions are installed, in two folders."""
+    compiler._cuda_core()  # while it can still be found: it is asked for again below
+
+    def call(*names: str) -> str:
+        places = [tmp_path / "one", tmp_path / "two"]
+        shutil.rmtree(places[0], ignore_errors=True)
+        for place in places:
+            place.mkdir(exist_ok=True)
+        for name in names:
+            (places[0] / f"{name}.dist-info").mkdir()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "path", ["gone", *map(str, places)])
+            patch.setattr(compiler, "nvrtc_version", lambda: "loaded")
+            return compiler._compiler.__wrapped__()
+    return call
+
+
+def test_the_key_names_the_compiler(installed) -> None:
+    core, bindings = "cuda_core-1.2.2", "cuda_bindings-13.5.0"
+    found = [installed(core, bindings, f"nvidia_cuda_nvrtc-{v}", "numpy-2.4.6") for v in ("13.4.92", "13.5.1")]
+    assert "nvidia_cuda_nvrtc-13.4.92" in found[0]
+    assert len(set(found)) == 2
+    assert not any("loaded" in x or "numpy" in x for x in found)
+
+
+@pytest.mark.parametrize("names", [
+    ["cuda_bindings-13.5.0"], ["cuda_bindings-12.9.4", "nvidia_cuda_nvrtc-13.4.92"],
+    ["cuda_bindings-13.5.0", "nvidia_cuda_nvrtc_cu12-12.9.86"]], ids=["none", "13 for 12", "12 for 13"])
+def test_a_compiler_of_no_distribution_is_asked(installed, names: list[str]) -> None:
+    assert "NVRTC loaded" in installed(*names)
+
+
+def test_cuda_12_takes_its_own(installed) -> None:
+    assert "loaded" not in installed("cuda_bindings-12.9.4", "nvidia_cuda_nvrtc_cu12-12.9.86")
+
+
+def test_another_compiler_is_no_hit(cold: Path, programs: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale()
+    monkeypatch.setattr(compiler, "_compiler", lambda: "another")
+    scale()
+    assert programs.count == 2
+
+
+# Many processes
+
+
+WORKER = f"""
+import hashlib, sys
+from peakgemm.runtime import compile as compiler
+compiler.ANNOUNCE_AFTER = 300  # many on few cores take long
+sys.stdin.readline()  # all start together
+for factor in range(3):
+    c = compiler.compile_source({SCALE!r}, "scale", "sm_90", {{"FACTOR": factor + 2}})
+    print(hashlib.sha256(c.code).hexdigest(), c.registers)
+"""
+
+
+def test_eight_processes_on_a_cold_cache(cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
+    workers = [subprocess.Popen([sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True) for _ in range(8)]
+    for worker in workers:
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    told = [worker.communicate(timeout=300) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * 8, told
+    assert [err for _, err in told] == [""] * 8
+    assert len({out for out, _ in told}) == 1
+    assert len(files(cold)) == 6  # three binaries, three facts, nothing half-written
+    assert len({scale(factor).code for factor in (2, 3, 4)}) == 3
+    assert (programs.count, said) == (3, [])  # under the name scale.cu: entries of their own
+    assert len(files(cold)) == 12
+
+
+# Many threads
+
+
+def test_threads_share_a_compilation(cold: Path, programs: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = threading.Semaphore(0)
+    result = compiler.Future.result
+
+    def tell(future):
+        waiting.release()
+        return result(future)
+
+    def all_ask() -> None:
+        for _ in range(3):  # the compilation ends when the three others wait for it
+            assert waiting.acquire(timeout=60)
+
+    monkeypatch.setattr(compiler.Future, "result", tell)
+    programs.meanwhile = all_ask
+    found: list[Compiled] = []
+    threads = [threading.Thread(target=lambda: found.append(scale())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert programs.count == 1
+    assert len(found) == 4
+    assert all(c is found[0] for c in found)
+    assert not compiler._under_way
+
+
+def test_a_failure_is_not_kept(cold: Path, programs: SimpleNamespace) -> None:
+    def fail() -> None:
+        raise RuntimeError("out of luck")
+
+    programs.meanwhile = fail
+    with pytest.raises(CompileFailed, match="out of luck"):
+        scale()
+    programs.meanwhile = lambda: None
+    assert scale().entry == "scale"
+    assert programs.count == 2
+
+
+# Announcements
+
+
+def test_a_long_compilation_says_so_meanwhile(cold: Path, programs: SimpleNamespace, said: list[str],
+                                              impatient: None) -> None:
+    heard = []
+
+    def listen() -> None:
+        for _ in range(1000):
+            if said:
+                break
+            threading.Event().wait(0.01)
+        heard.extend(said)  # while the compilation is still under way
+
+    programs.meanwhile = listen
+    scale(3)
+    assert heard == [f"peakgemm: compiling scale.cu for sm_90 (first use; cached in {cold}) ..."]
+    programs.meanwhile = lambda: threading.Event().wait(0.3)
+    scale(4)
+    assert len(said) == 1  # once is enough
+
+
+def test_quick_ones_and_hits_are_silent(cold: Path, programs: SimpleNamespace, said: list[str], impatient: None,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "ANNOUNCE_AFTER", 30)
+    scale()
+    monkeypatch.setattr(compiler, "ANNOUNCE_AFTER", 0)
+    scale()
+    threading.Event().wait(0.05)
+    assert (programs.count, said) == (1, [])
+
+
+def test_a_progress_bar_silences_it(cold: Path, programs: SimpleNamespace, said: list[str], impatient: None) -> None:
+    programs.meanwhile = lambda: threading.Event().wait(0.3)
+    with progress("compiling", 1):
+        scale(3)
+    assert said == []
+    scale(4)
+    assert len(said) == 1
+
+
+# Entries of no use
+
+
+def test_an_entry_that_the_driver_refuses_is_made_again(cold: Path, programs: SimpleNamespace) -> None:
+    fresh = scale()
+    assert compiler.anew(fresh) is None  # this process compiled it
+    kept = scale()
+    assert kept.recipe is not None
+    assert compiler.anew(kept) is None  # the same code again
+    assert programs.count == 2
+    stale = Compiled(kept.entry, kept.arch, kept.kind, b"refused", 1, 0, 0, 0, kept.recipe)
+    assert compiler.anew(stale) == fresh
+    assert programs.count == 3
+    assert len(files(cold)) == 2
+
+
+# The command line
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Run a command line in this process: exit code, what it printed, what it complained of."""
+    monkeypatch.setattr("peakgemm.runtime.device.find", lambda: None)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["peakgemm", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return end.value.code or 0, *capsys.readouterr()
+    return call
+
+
+def test_info_counts_both_kinds(cold: Path, run) -> None:
+    scale()
+    (cold / "tuned").mkdir()
+    (cold / "tuned" / "one.json").write_text("{}")
+    lines = run("cache", "info")[1].splitlines()
+    assert lines[0].startswith(f"programs: {cold}: 2 files")
+    assert lines[1].startswith(f"tuning entries: {cold / 'tuned'}: 1 files")
+
+
+def test_clear_takes_tuning_entries_only_when_told(cold: Path, run) -> None:
+    scale()
+    (cold / "tuned").mkdir()
+    for name in ("one.json", "notes.txt"):
+        (cold / "tuned" / name).write_text("{}")
+    assert run("cache", "clear")[0] == 0
+    assert files(cold) == [cold / "tuned" / "notes.txt", cold / "tuned" / "one.json"]
+    assert run("cache", "clear", "--tuned")[0] == 0
+    assert files(cold) == [cold / "tuned" / "notes.txt"]
+
+
+class Times(NamedTuple):
+    """Stands for a kernel."""
+
+    name: str
+    factor: int
+
+
+@pytest.fixture
+def selection(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
+    """A dispatcher of three kernels; the problems that it was asked about."""
+    asked: list[Problem] = []
+    kernels = [Times(f"times{f}", f) for f in (2, 3, 4)]
+    config = SimpleNamespace(label=lambda: "label", rest=0)
+
+    def choose(problem, arch, sm_count, device_name=""):
+        asked.append(problem)
+        return SimpleNamespace(kernel=kernels[0], config=config)
+
+    module = SimpleNamespace(choose=choose, warm_set=lambda arch: [(k.name, partial(scale, k.factor)) for k in kernels])
+    monkeypatch.setitem(sys.modules, "peakgemm.selection.choose", module)
+    monkeypatch.setattr("peakgemm.selection.choose", module, raising=False)
+    family = SimpleNamespace(schedule=lambda config, problem, sms: None)
+    monkeypatch.setattr("peakgemm.kernels.library.FAMILIES", defaultdict(lambda: family))
+    monkeypatch.setattr("peakgemm.kernels.library.compilations", lambda kernel, config, problem, arch, plan: {
+        "product": partial(scale, kernel.factor), "reduce": partial(scale, 7)})
+    return asked
+
+
+def test_warm(cold: Path, programs: SimpleNamespace, run, selection: list[Problem]) -> None:
+    code, out, err = run("cache", "warm", "--arch", "sm_90")
+    assert (code, err, selection) == (0, "", [])
+    assert out == f"{cold}: 3 kernels for sm_90, 3 of them new\n"
+    assert run("cache", "warm", "--arch", "sm_90")[1] == f"{cold}: 3 kernels for sm_90, 0 of them new\n"
+    assert programs.count == 3
+
+
+def test_warm_for_shapes(cold: Path, run, selection: list[Problem]) -> None:
+    code, out, _ = run("cache", "warm", "--shape", "64x32x16,8x8x8")
+    assert code == 0
+    assert [(p.m, p.n, p.k) for p in selection] == [(64, 32, 16), (8, 8, 8)]
+    assert "4 kernels for sm_90" in out
+
+
+def test_what_is_warmed_is_all_that_a_first_call_compiles() -> None:
+    """Partial sums, and repacked operands; of the set, the kernels of every launch."""
+    from peakgemm.kernels.library import FAMILIES, compilations
+    from peakgemm.selection.choose import choose, warm_set
+
+    problem = Problem.contiguous(4095, 4095, 4095)
+    choice = choose(problem, "sm_90", 132)
+    plan = FAMILIES[choice.kernel].schedule(choice.config, problem, 132)
+    assert set(compilations(choice.kernel, choice.config, problem, "sm_90", plan)) == {"product", "reduce", "first"}
+    labels = [label for label, _ in warm_set("sm_90")]
+    assert {"sums of 128x256x16/8x16 8st db", "the first chunk of K"} <= set(labels)
+    assert "the first chunk of K" not in {label for label, _ in warm_set("sm_75")}
+
+
+def test_warm_without_a_cache_is_refused(cold: Path, run, selection: list[Problem]) -> None:
+    cold.write_text("in the way")
+    code, _, err = run("cache", "warm", "--arch", "sm_90")
+    assert code == 2
+    assert "nothing would be kept: " in err
+    assert "Set PEAKGEMM_CACHE_DIR" in err

@@ -1,0 +1,302 @@
+"""The command line: tables of 100 columns, records that fit their schema, one message for a mistake."""
+# ruff: noqa: F401, F811  (fixtures of tests/support)
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import peakgemm
+import record_schema
+from commands import ROOT, fits, here, outside, run, valid
+from peakgemm.bench.ladder import path_for, static_row
+from peakgemm.bench.timer import Comparison
+from peakgemm.errors import CompileFailed
+from peakgemm.kernels.registry import LADDER
+from peakgemm.runtime.device import Gpu
+
+H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """All rungs for sm_90, and the record of them."""
+    path = tmp_path_factory.mktemp("record") / "ladder.json"
+    return outside("ladder", "--size", "64", "--arch", "sm_90", "--json", str(path)), path
+
+
+def test_ladder_shows_every_rung(whole) -> None:
+    done, _ = whole
+    assert (done.returncode, done.stderr) == (0, "")
+    for kernel in LADDER:
+        assert done.stdout.count(kernel.label) == 3  # resources, main loop, simulated
+    assert "Not timed: " in done.stdout
+
+
+def test_ladder_fits_100_columns(whole) -> None:
+    assert fits(whole[0].stdout)
+
+
+def test_ladder_record(whole) -> None:
+    data = valid(whole[1])
+    assert (data["device"], data["arch"], data["shape"]) == (None, "sm_90", [64, 64, 64])
+    assert [row["number"] for row in data["rungs"]] == [*range(16), 18]
+    assert {row["number"] for row in data["rungs"] if row["spill_bytes"]} == {18}  # in the warps that load
+    assert {row["tflops"] for row in data["rungs"]} == {None}
+
+
+def test_ladder_of_some_rungs(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    done = outside("ladder", "--rungs", "00-02", "--size", "64", "--arch", "sm_90", "--json", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Record written to {path}" in "".join(done.stdout.splitlines())
+    data = valid(path)
+    assert [row["name"] for row in data["rungs"]] == ["naive", "coalesced", "register_tile"]
+    assert data["command"] == "peakgemm ladder --rungs 00-02 --size 64 --arch sm_90 --json some.json"
+    assert os.listdir(tmp_path) == ["some.json"]
+
+
+def test_several_shapes_lie_under_runs(here: Path, run) -> None:
+    code, out, _ = run("ladder", "--rungs", "1", "--shape", "64x96x32,33x7x5", "--json", "shapes.json")
+    assert code == 0
+    data = valid(here / "shapes.json")
+    assert [r["shape"] for r in data["runs"]] == [[64, 96, 32], [33, 7, 5]]
+    assert [r["rungs"][0]["path"] for r in data["runs"]] == ["aligned", "guarded"]
+    assert "M, N, K = 33, 7, 5" in out
+
+
+def measured(kernel: Any, shape: tuple[int, int, int]) -> dict[str, Any]:
+    """A row as a GPU would fill it, with wide figures."""
+    compared = Comparison("graph", [123.456] * 5, [99.9] * 5, 130.0,
+                          {"sm_clock_mhz": 1980, "power_w": 699.5, "temperature_c": 61})
+    flops = round(1.3e13)
+    return {**static_row(kernel, path_for(kernel, kernel.config_for("sm_90"), "sm_90", shape), "sm_90", H100),
+            "config_name": None, "max_error": float("inf"), "reference_error": 101.25, "operand_sets": 12,
+            **compared.to_json(flops)}
+
+
+@pytest.fixture
+def on_h100(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A GPU that measures at once."""
+    class Peer:
+        def versions(self) -> dict[str, str]:
+            return {"torch": "2.9.0", "cublas": "13.1.0"}
+
+    def ladder(kernels: Any, shapes: Any, *rest: Any) -> list[dict[str, Any]]:
+        return [{"shape": list(shape), "rungs": [measured(k, shape) for k in kernels]} for shape in shapes]
+
+    monkeypatch.setattr("peakgemm.runtime.device.find", lambda: H100)
+    monkeypatch.setattr("peakgemm.cli.measuring.find_peer", Peer)
+    monkeypatch.setattr("peakgemm.cli.ladder.ladder", ladder)
+    return here
+
+
+def test_measured_tables_fit_100_columns(on_h100: Path, run) -> None:
+    code, out, err = run("ladder", "--rungs", "9-14")
+    assert code == 1  # the fixture's infinite error: a wrong product fails the command, the table is still shown
+    assert "Wrong products" in err and "14 large_tile" in err
+    assert "Measured on NVIDIA H100 80GB HBM3" in out
+    assert "105.30" in out
+    assert fits(out)
+
+
+def test_measured_record(on_h100: Path, run) -> None:
+    assert run("ladder", "--rungs", "0,14", "--size", "256,512", "--json", "measured.json")[0] == 1
+    data = valid(on_h100 / "measured.json")
+    assert (data["device"]["name"], data["environment"]["cublas"]) == (H100.name, "13.1.0")
+    row = data["runs"][1]["rungs"][1]
+    assert (row["tflops"], row["ratio_to_cublas"], row["mode"]) == (105.301, 0.809195, "graph")
+    assert row["max_error"] == "inf"  # JSON has no infinity
+
+
+def test_the_schema_refuses(whole) -> None:
+    data = json.loads(whole[1].read_text())
+    row = data["rungs"][0]
+    jsonschema_rs = pytest.importorskip("jsonschema_rs", reason="needs jsonschema-rs")
+    assert record_schema.check().is_valid(data)
+    for broken in ({**data, "schema": 2}, {**data, "runs": []}, {**data, "shape": [1, 2]},
+                   {k: v for k, v in data.items() if k != "device"},
+                   {**data, "rungs": [{**row, "tflops": "fast"}]}, {**data, "rungs": [{**row, "mode": "eager"}]},
+                   {**data, "rungs": [{**row, "backend": "cpu"}]}, {**data, "report": {}},
+                   {**data, "rungs": [{**row, "global_sectors": None}]},
+                   {k: v for k, v in data.items() if k != "shape"},
+                   {**data, "rungs": [{k: v for k, v in row.items() if k != "registers"}]}):
+        with pytest.raises(jsonschema_rs.ValidationError):
+            record_schema.validate(broken)
+
+
+def test_published_results_fit_the_schema() -> None:
+    for path in sorted((ROOT / "results").rglob("*.json")):
+        if "schema" in json.loads(path.read_text()):
+            valid(path)
+
+
+def test_explain(here: Path, run) -> None:
+    code, out, err = run("ladder", "--explain", "07", "--size", "64")
+    assert (code, err) == (0, "")
+    assert "07 thread tile 8x8" in out
+    assert "07_thread_tile_8x8.cu" in out
+    for part in ("Idea: ", "Removes: ", "Leaves: ", "Measured: "):
+        assert f"\n{part}" in out
+    assert "08 transposed" not in out
+
+
+def test_sweep_of_one_tile(here: Path, run) -> None:
+    code, out, err = run("sweep", "--tile", "128,8,128,8,8,db", "--arch", "sm_90", "--json", "sweep.json")
+    assert (code, err) == (0, "")
+    assert fits(out)
+    (row,) = valid(here / "sweep.json")["rungs"]
+    assert [row["config"][name] for name in ("bm", "bk", "bn", "tm", "tn", "stages", "fragments")] == [
+        128, 8, 128, 8, 8, 2, 2]
+
+
+def test_sweep_without_double_buffering(here: Path, run) -> None:
+    assert run("sweep", "--tile", "64,16,64,4,4", "--json", "sweep.json")[0] == 0
+    (row,) = valid(here / "sweep.json")["rungs"]
+    assert (row["config"]["stages"], row["config"]["fragments"]) == (1, 1)
+
+
+def test_sweep_of_the_published_tiles(here: Path, run) -> None:
+    code, out, _ = run("sweep", "--arch", "sm_90", "--json", "sweep.json")
+    assert code == 0
+    assert fits(out)
+    assert len(valid(here / "sweep.json")["rungs"]) == 8
+
+
+def test_a_tile_that_the_compiler_refuses_is_a_row(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise CompileFailed("11.cu does not compile for sm_90:\nptxas error: too much")
+
+    monkeypatch.setattr("peakgemm.bench.sweep.static_row", refuse)
+    code, out, _ = run("sweep", "--tile", "64,16,64,4,4", "--json", "sweep.json")
+    assert code == 0
+    assert "ptxas error: too much" in out
+    assert valid(here / "sweep.json")["rungs"][0]["refused"].endswith("too much")
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    ("ladder --rungs 16", ["unknown rung 16", "00 naive", "14 large_tile"]),
+    ("ladder --rungs ²", ["unknown rung '²'", "14 large_tile"]),
+    ("ladder --rungs 07-03", ["run backwards; write 03-07"]),
+    ("ladder --explain nosuch", ["unknown rung 'nosuch'", "14 large_tile"]),
+    ("ladder --arch sm_42", ["unknown architecture 'sm_42'", "sm_75, sm_80, sm_86, sm_89, sm_90, sm_100, sm_120"]),
+    ("ladder --arch sm_75 --rungs 13", ["cp.async needs sm_80 or later, not sm_75"]),
+    ("ladder --size 12x", ["'12x' is not a number such as 4096"]),
+    ("ladder --size -5", ["'-5' is not a number"]),
+    ("ladder --size 0", ["'0': each size must lie in 1..2147482624"]),
+    ("ladder --size 1024,9999999999", ["'9999999999'", "2147482624"]),
+    ("ladder --shape 128x128", ["'128x128' is not MxNxK"]),
+    ("ladder --size 128 --shape 1x1x1", ["--size 128 and --shape 1x1x1 exclude each other"]),
+    ("ladder --rungs 0 --json gone/record.json", ["cannot write gone/record.json", "folder that exists"]),
+    ("ladder --rungs 0 --json .", ["cannot write ."]),
+    ("sweep --tile 100,8,128,8,8", ["BM = 100 must be a multiple of 8 (TM)"]),
+    ("sweep --tile 128,64,128,8,8,db --arch sm_86", ["131072 bytes asked, 101376 there"]),
+    ("sweep --tile 256,16,256,16,16,db", ["320 a thread", "255"]),
+    ("sweep --tile 0,8,128,8,8", ["bm = 0 must be an integer of at least 1"]),
+    ("sweep --tile 128,8,128", ["'128,8,128' is not a tile; write bm,bk,bn,rm,rn"]),
+    ("sweep --tile 128,8,128,8,8,dbl", ["is not a tile", ",db"]),
+    ("sweep --size 128,256", ["one shape, not 2"]),
+    ("sweep --json gone/record.json", ["cannot write gone/record.json"]),
+    ("inspect occupancy --threads 2000 --registers 32 --arch sm_90", ["2000 threads", "1024"]),
+    ("inspect occupancy --threads 256 --registers 32 --arch sm_42", ["unknown architecture 'sm_42'"]),
+])
+def test_mistakes(here: Path, run, words: str, says: list[str]) -> None:
+    code, out, err = run(*words.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("peakgemm: ")
+    assert err.count("peakgemm: ") == err.count("\n") == 1
+    for text in says:
+        assert text in err
+    assert os.listdir(here) == []
+
+
+def test_ladder_for_volta(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peakgemm.runtime.compile.nvrtc_version", lambda: "13.1")
+    code, out, err = run("ladder", "--arch", "sm_70", "--rungs", "0")
+    assert (code, out) == (2, "")
+    assert err == "peakgemm: sm_70: NVRTC 13 has dropped it (oldest: sm_75); install peakgemm[cu12]\n"
+
+
+def test_ladder_for_turing_leaves_out_what_it_has_no_instructions_for(here: Path, run) -> None:
+    code, out, err = run("ladder", "--arch", "sm_75", "--size", "64", "--json", "turing.json")
+    assert (code, err) == (0, "")
+    assert [row["number"] for row in valid(here / "turing.json")["rungs"]] == list(range(13))
+    assert "Left out on sm_75, cp.async needs sm_80 or later: 13 cp async, 14 large tile." in out
+    assert "Left out on sm_75, setmaxnreg needs sm_90: 15 warp specialised." in out
+    assert "Left out on sm_75, wgmma needs sm_90: 18 tensor cores." in out
+
+
+def test_a_mistake_is_no_traceback(tmp_path: Path) -> None:
+    done = outside("sweep", "--tile", "100,8,128,8,8", "--json", str(tmp_path / "sweep.json"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == ("peakgemm: rung 11 double fragments cannot use the tile 100x128x8/8x8 on sm_90: "
+                           "BM = 100 must be a multiple of 8 (TM)\n")
+    assert os.listdir(tmp_path) == []
+
+
+def test_inspect_occupancy(run) -> None:
+    code, out, _ = run("inspect", "occupancy", "--threads", "256", "--registers", "128", "--shared", "16384",
+                       "--arch", "sm_90")
+    assert code == 0
+    row = next(line for line in out.splitlines() if line.startswith("sm_90"))
+    assert " ".join(row.split()) == "sm_90 2 16 25 registers registers 2, shared memory 13, threads 8, blocks 32"
+
+
+def test_inspect_occupancy_of_all(run) -> None:
+    code, out, _ = run("inspect", "occupancy", "--threads", "256", "--registers", "32", "--shared", "70000")
+    assert code == 0
+    assert fits(out)
+    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("sm_")}
+    assert list(rows) == ["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
+    assert "no block fits" in rows["sm_75"]
+    assert "70000 bytes of shared memory a block asked, 65536 available on sm_75" in out
+    assert rows["sm_90"].split()[1] == "3"
+
+
+def test_doctor(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(here / "cache"))
+    code, out, err = run("doctor")
+    assert (code, err) == (0, "")
+    assert "NVRTC (compile)        yes" in out
+    assert "nvdisasm (SASS facts)  yes" in out
+    assert "GPU and driver (run)" in out
+    assert "compiled ahead         -    no kernel" in out
+
+
+def test_doctor_tells_how_to_mend(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise RuntimeError("libnvrtc.so.13 not found")
+
+    monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcVersion", absent)
+    code, out, _ = run("doctor")
+    assert code == 0
+    assert "NVRTC (compile)        no" in out
+    assert "pip install nvidia-cuda-nvrtc" in " ".join(out.split())
+
+
+def test_cache(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(here / "cache"))
+    assert "0 files" in run("cache", "info")[1]
+    assert run("ladder", "--rungs", "0", "--size", "64", "--arch", "sm_90")[0] == 0
+    assert "4 files" in run("cache", "info")[1]  # the cubin, the PTX for the simulator, the facts of each
+    code, out, err = run("cache", "clear")
+    assert (code, err) == (0, "")
+    assert "cleared" in out
+    assert "0 files" in run("cache", "info")[1]
+
+
+def test_version(run) -> None:
+    assert run("--version") == (0, f"peakgemm {peakgemm.__version__}\n", "")
+
+
+def test_help(run) -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    assert run("-h")[1] == out and run("cache", "warm", "-h")[1] == run("cache", "warm", "--help")[1]
+    for command in ("ladder", "sweep", "simulate", "doctor", "inspect", "cache"):
+        assert command in out

@@ -1,0 +1,59 @@
+"""What the first product of a process may import: the time is the caller's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# A library of GPU arrays that stands in, a driver that says yes.
+FIRST_CALL = """
+import sys
+import numpy as np
+import stand_in
+from peakgemm.calls import launch
+from peakgemm.kernels import shipped
+from peakgemm.calls.request import Request
+from peakgemm.runtime import device, driver
+
+launches = []
+
+class Driver:
+    def __getattr__(self, call):
+        return lambda *args: launches.append(call) or 0 if call.startswith("cuLaunch") else 0
+
+    __getitem__ = __getattr__
+
+driver.library = Driver
+device.require = lambda index: stand_in.GPU
+if sys.argv[1] == "shipped":
+    from peakgemm.runtime.compile import Compiled
+    shipped.find = lambda name, entry, arch: Compiled(entry, arch, "cubin", b"")
+a, b = (np.ones((64, 64), np.float32) for _ in range(2))
+launch.on_device(stand_in.StandIn(), 0, Request(a, b))
+assert launches, "nothing was launched"
+print(*sorted({name.partition(".")[0] for name in sys.modules} & {"cuda", "email", "rich", "typer"}))
+"""
+
+
+def imported(kernel: str) -> list[str]:
+    """Of what takes long to import, what a process has that made one product (email: of importlib.metadata)."""
+    found = subprocess.run([sys.executable, "-c", FIRST_CALL, kernel], capture_output=True, text=True,
+                           cwd=Path(__file__).parents[1] / "support")
+    assert found.returncode == 0, found.stderr
+    return found.stdout.split()
+
+
+def test_a_kernel_of_the_package_needs_no_cuda_core() -> None:
+    """Neither cuda.core nor cuda.bindings: together they take a tenth of a second."""
+    assert imported("shipped") == []
+
+
+def test_a_kernel_on_disk_needs_no_cuda_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one that an earlier process compiled; nor is the compiler loaded for its version."""
+    monkeypatch.setenv("PEAKGEMM_SHIPPED", "0")
+    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(tmp_path))
+    assert "cuda" in imported("compiled")
+    assert imported("compiled") == []

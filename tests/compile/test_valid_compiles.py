@@ -1,0 +1,38 @@
+"""What the predicate calls valid compiles, without static shared memory and within the registers of an SM."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peakgemm.kernels.build import build
+from peakgemm.kernels.registry import Kernel, rung
+from peakgemm.kernels.validity import is_valid
+from peakgemm.problem import Config
+from peakgemm.runtime.architectures import architecture
+
+HOPPER = architecture("sm_90")
+
+
+def _grid() -> list[tuple[Kernel, Config]]:
+    """Valid configs of the four templates, over a small grid."""
+    sides, threads = (32, 64, 96, 128, 256), (4, 8, 12, 16)
+    found = []
+    for number, bm, bn, bk, tm, tn, buffers in product((11, 12, 13, 14), sides, sides, (4, 8, 16, 24), threads, threads,
+                                                       (1, 2, 3)):
+        config = Config(bm, bn, bk, tm, tn, stages=buffers, fragments=min(buffers, 2))
+        if is_valid(rung(number), config, HOPPER):
+            found.append((rung(number), config))
+    return found
+
+
+@given(st.sampled_from(_grid()), st.booleans())
+@settings(max_examples=12, derandomize=True, deadline=None, database=None)
+def test_what_is_valid_compiles(case: tuple[Kernel, Config], aligned: bool) -> None:
+    kernel, config = case
+    code = build(kernel, replace(config, aligned=aligned), "sm_90")
+    assert code.static_shared == 0
+    assert code.registers * config.threads <= HOPPER.registers_per_sm

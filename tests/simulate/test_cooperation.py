@@ -1,0 +1,144 @@
+"""Threads that wait for each other: named barriers, flags, locks, mbarriers, early exits."""
+
+import numpy as np
+import pytest
+
+from peakgemm.simulator import run
+from simulator_cases import FIXTURES, ptx
+
+SOURCE = FIXTURES / "cooperation.cu"
+RNG = np.random.default_rng(3)
+
+
+def go(entry, grid, block, args, clean=True, **options):
+    report = run(SOURCE, entry=entry, grid=grid, block=block, args=args, **options)
+    assert report.clean or not clean, str(report)
+    return report
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7])
+def test_producer_and_consumers_with_named_barriers(rounds):
+    x, out = RNG.standard_normal((rounds, 96)).astype("f4"), np.zeros(96, "f4")
+    go("specialised", 1, 128, [x, out, rounds])
+    np.testing.assert_allclose(out, x.sum(axis=0)[::-1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("broken", ["NO_EMPTY", "NO_FULL"])
+def test_missing_half_of_the_handshake_is_found(broken):
+    """A side that runs ahead races, reads what nobody wrote, or arrives once too often and leaves the other waiting."""
+    x, out = RNG.standard_normal((7, 96)).astype("f4"), np.zeros(96, "f4")
+    report = go("specialised", 1, 128, [x, out, 7], clean=False, macros={broken: 1})
+    assert {"shared_race", "shared_unwritten", "deadlock"} & {fault.kind for fault in report.faults}, str(report)
+
+
+def test_the_first_block_may_wait_for_the_last():
+    blocks = 600
+    x, partial = RNG.standard_normal(blocks).astype("f4"), np.zeros(blocks, "f4")
+    ready, out = np.zeros(1, "i4"), np.zeros(1, "f4")
+    go("last_block_first", blocks, 64, [x, partial, ready, out])
+    np.testing.assert_allclose(out[0], 2 * x[1:].sum(), atol=1e-3)
+
+
+def test_polling_for_ever_is_a_deadlock():
+    report = go("never", 1, 64, [np.zeros(1, "i4")], clean=False)
+    assert report.faults[0].kind == "deadlock" and "flag" in report.stopped
+    assert report.faults[0].line == 1 + next(i for i, line in enumerate(SOURCE.read_text().splitlines(), 1)
+                                         if "void never" in line)
+
+
+def test_an_endless_kernel_is_stopped_with_its_hot_lines():
+    report = go("endless", 1, 1, [np.zeros(2, "i4")], clean=False, max_steps=20_000)
+    assert "max_steps" in report.stopped and report.faults[-1].kind == "never_ending"
+    line = next(i for i, text in enumerate(SOURCE.read_text().splitlines(), 1) if "while (out[0] >= 0)" in text)
+    assert f"cooperation.cu:{line}" in report.faults[-1].message
+
+
+def test_spin_lock():
+    mutex, counter = np.zeros(1, "i4"), np.zeros(1, "i4")
+    go("lock", 2, 40, [mutex, counter])
+    assert counter[0] == 80
+
+
+STRONG = """.shared .align 16 .b8 s[64]; ld.param.u64 %rd0, [out]; mov.u32 %r0, %tid.x; shl.b32 %r2, %r0, 2;
+  mov.u32 %r1, s; add.u32 %r1, %r1, %r2; mov.u32 %r9, 5; {} st.global.u32 [%rd0], %r9; ret;"""
+
+
+@pytest.mark.parametrize("store", ["st.volatile.shared.u32 [%r1], %r3;", "st.relaxed.cta.shared.u32 [%r1], %r3;",
+                                   "st.release.cta.shared::cta.u32 [%r1], %r3;"])
+@pytest.mark.parametrize("load", ["ld.shared.u32 %r9, [%r1];", "ld.volatile.shared.u32 %r9, [%r1];",
+                                  "ld.acquire.cta.shared.u32 %r9, [%r1];"])
+def test_what_a_strong_store_writes_is_written(store, load):
+    out = np.zeros(1, "u4")
+    report = run(ptx(STRONG.format(f"mov.u32 %r3, 9; {store} {load}"), ".param .u64 out"), grid=1, block=1, args=[out])
+    assert report.clean and out[0] == 9, str(report)
+
+
+def test_a_strong_load_reads_and_writes_nothing():
+    body = "ld.volatile.shared.u32 %r9, [%r1]; ld.shared.u32 %r8, [%r1];"
+    report = run(ptx(STRONG.format(body), ".param .u64 out"), grid=1, block=1, args=[np.zeros(1, "u4")])
+    assert [fault.kind for fault in report.faults] == ["shared_unwritten"] * 2, str(report)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_mbarrier_phases(rounds):
+    x, out = RNG.standard_normal((rounds, 32)).astype("f4"), np.zeros(32, "f4")
+    go("phases", 1, 64, [x, out, rounds])
+    np.testing.assert_allclose(out, x.sum(axis=0)[::-1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("stay", [128, 96, 70, 20, 1])
+def test_barrier_after_some_threads_have_left(stay):
+    out = np.full(128, -1, "f4")
+    go("early_exit", 1, 128, [out, stay])
+    assert (out[:stay] == np.arange(stay)[::-1]).all() and (out[stay:] == -1).all()
+
+
+def test_barrier_votes():
+    x, out = RNG.integers(-1, 8, 128).astype("i4"), np.zeros(128, "i4")
+    for low in (-1, 1):
+        x = np.maximum(x, low)
+        go("vote", 1, 128, [x, out])
+        assert (out == (x > 0).all() * 1000000 + (x > 5).any() * 100000 + (x > 3).sum()).all()
+
+
+def test_divergence_and_local_memory():
+    x, out = np.arange(100).astype("i4"), np.zeros(100, "i4")
+    report = go("diverge", 1, 100, [x, out])
+
+    def reference(v):
+        total = 0
+        for i in range(v):
+            total = total + i if i % 3 == 0 else total - 2 * i if i % 3 == 1 else total ^ i
+        cases = {0: lambda s: s + 11, 1: lambda s: s * 3, 2: lambda s: s - 7, 3: lambda s: s ^ 21,
+                 4: lambda s: s + int(s / 3), 5: lambda s: -s}
+        total = cases.get(v & 7, lambda s: s - 13 * int(s / 13))(total)
+        return total + v * (v & 7)
+
+    assert list(out) == [reference(v) for v in range(100)]
+    assert report.counters["divergent_branches"] > 0
+
+
+def test_results_do_not_depend_on_the_batches(monkeypatch):
+    from peakgemm.simulator import launch
+
+    results = []
+    for most in (1024, 64):
+        monkeypatch.setattr(launch, "MOST", most)
+        monkeypatch.setattr(launch, "LEAST", 64)
+        x, out = np.linspace(0, 1, 5000).astype("f4"), np.zeros(1, "f4")
+        report = run(FIXTURES / "foreign.cu", entry="reduce", grid=7, block=96, args=[x, out, 5000])
+        results.append((out[0], report.counters))
+    assert results[0] == results[1]
+
+
+def test_runs_in_parallel_threads_do_not_disturb_each_other():
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(seed):
+        x, out = np.random.default_rng(seed).standard_normal(3000).astype("f4"), np.zeros(1, "f4")
+        report = run(FIXTURES / "foreign.cu", entry="reduce", grid=5, block=64, args=[x, out, 3000])
+        return out[0], report.counters["lane_instructions"]
+
+    alone = [one(seed) for seed in range(6)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(one, range(6))) == alone

@@ -1,0 +1,134 @@
+"""Integer, logic, conversion and select instructions against Python integers."""
+
+import numpy as np
+import pytest
+
+from simulator_cases import apply
+
+EDGES = [0, 1, 2, 3, 5, 31, 32, 33, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32 - 2, 0x12345678]
+A = np.array([a for a in EDGES for _ in EDGES], np.uint32)
+B = np.array([b for _ in EDGES for b in EDGES], np.uint32)
+C = np.roll(A, 7) ^ B
+
+
+def signed(v, bits=32):
+    v = int(v) & ((1 << bits) - 1)
+    return v - (1 << bits) if v >> (bits - 1) else v
+
+
+def trunc_div(a, b):
+    q = abs(a) // abs(b)
+    return -q if (a < 0) != (b < 0) else q
+
+
+def bfe(a, position, length, sign):
+    fill = a >> min(position + length - 1, 31) & 1 if sign and length else 0
+    return sum((a >> position + i & 1 if i < length and position + i < 32 else fill) << i for i in range(32))
+
+
+TWO = {
+    "add.s32": lambda a, b: a + b, "sub.u32": lambda a, b: a - b, "mul.lo.s32": lambda a, b: a * b,
+    "mul.hi.u32": lambda a, b: a * b >> 32, "mul.hi.s32": lambda a, b: signed(a) * signed(b) >> 32,
+    "and.b32": lambda a, b: a & b, "or.b32": lambda a, b: a | b, "xor.b32": lambda a, b: a ^ b,
+    "min.s32": lambda a, b: min(signed(a), signed(b)), "max.u32": max,
+    "shl.b32": lambda a, b: a << b if b < 32 else 0, "shr.u32": lambda a, b: a >> b if b < 32 else 0,
+    "shr.s32": lambda a, b: signed(a) >> min(b, 31),
+    "div.u32": lambda a, b: a // b if b else 2**32 - 1, "rem.u32": lambda a, b: a % b if b else a,
+    "div.s32": lambda a, b: trunc_div(signed(a), signed(b)) if b else -1,
+    "rem.s32": lambda a, b: signed(a) - signed(b) * trunc_div(signed(a), signed(b)) if b else a,
+    "mul24.lo.s32": lambda a, b: signed(a, 24) * signed(b, 24),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TWO)
+def test_two_operands(text):
+    got = apply(f"{text} %o, %i0, %i1;", "b32", ("b32", A), ("b32", B))
+    want = [TWO[text](int(a), int(b)) & 0xFFFFFFFF for a, b in zip(A, B, strict=False)]
+    assert list(got) == want
+
+
+THREE = {
+    "mad.lo.s32": lambda a, b, c: a * b + c, "mad.hi.u32": lambda a, b, c: (a * b >> 32) + c,
+    "sad.u32": lambda a, b, c: abs(a - b) + c,
+    "bfe.u32": lambda a, b, c: bfe(a, b, c, False), "bfe.s32": lambda a, b, c: bfe(a, b, c, True),
+    "shf.l.wrap.b32": lambda a, b, c: ((b << 32 | a) << (c & 31)) >> 32,
+    "shf.r.clamp.b32": lambda a, b, c: (b << 32 | a) >> min(c, 32),
+    "dp4a.s32.s32": lambda a, b, c: c + sum(signed(a >> 8 * k, 8) * signed(b >> 8 * k, 8) for k in range(4)),
+    "dp2a.lo.u32.u32": lambda a, b, c: c + sum((a >> 16 * k & 0xFFFF) * (b >> 8 * k & 255) for k in range(2)),
+    "dp2a.hi.s32.s32": lambda a, b, c: c + sum(signed(a >> 16 * k, 16) * signed(b >> 8 * k + 16, 8) for k in range(2)),
+    "lop3.b32": lambda a, b, c: (a & b) ^ c,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", THREE)
+def test_three_operands(text):
+    tail = ", 0x6a" if text == "lop3.b32" else ""
+    small = C & np.uint32(63) if text.startswith(("bfe", "shf")) else C
+    middle = B & np.uint32(63) if text.startswith("bfe") else B
+    got = apply(f"{text} %o, %i0, %i1, %i2{tail};", "b32", ("b32", A), ("b32", middle), ("b32", small))
+    want = [THREE[text](int(a), int(b), int(c)) & 0xFFFFFFFF for a, b, c in zip(A, middle, small, strict=False)]
+    assert list(got) == want
+
+
+def test_prmt_bfi_and_bit_counts():
+    got = apply("prmt.b32 %o, %i0, %i1, 0x3715;", "b32", ("b32", A), ("b32", B))
+    for a, b, value in zip(A, B, got, strict=False):
+        pair = int(b) << 32 | int(a)
+        assert value == sum((pair >> 8 * k & 255) << 8 * i for i, k in enumerate((5, 1, 7, 3)))
+    got = apply("bfi.b32 %o, %i0, %i1, 4, 8;", "b32", ("b32", A), ("b32", B))
+    assert list(got) == [(int(b) & ~0xFF0) | (int(a) & 255) << 4 for a, b in zip(A, B, strict=False)]
+    for text, function in (("popc.b32", lambda a: bin(a).count("1")), ("clz.b32", lambda a: 32 - a.bit_length()),
+                           ("brev.b32", lambda a: int(f"{a:032b}"[::-1], 2)),
+                           ("bfind.u32", lambda a: a.bit_length() - 1 & 0xFFFFFFFF)):
+        assert list(apply(f"{text} %o, %i0;", "b32", ("b32", A))) == [function(int(a)) for a in A], text
+
+
+def test_wide_and_64_bit():
+    got = apply("mul.wide.s32 %o, %i0, %i1;", "s64", ("b32", A), ("b32", B))
+    assert list(got) == [signed(a) * signed(b) for a, b in zip(A, B, strict=False)]
+    x = np.array([int(a) * 0x100000001 % 2**64 for a in A], np.uint64)
+    y = np.array([int(b) * 0x9E3779B97F4A7C15 % 2**64 for b in B], np.uint64)
+    assert list(apply("mul.hi.u64 %o, %i0, %i1;", "u64", ("u64", x), ("u64", y))) == [
+        int(a) * int(b) >> 64 for a, b in zip(x, y, strict=False)]
+    assert list(apply("mul.hi.s64 %o, %i0, %i1;", "s64", ("u64", x), ("u64", y))) == [
+        signed(a, 64) * signed(b, 64) >> 64 for a, b in zip(x, y, strict=False)]
+    text = "mov.b64 {%r1, %r2}, %i0; mov.b64 {%r3, %r4}, %i1; add.cc.u32 %r5, %r1, %r3; addc.u32 %r6, %r2, %r4;"
+    assert list(apply(f"{text} mov.b64 %o, {{%r5, %r6}};", "u64", ("u64", x), ("u64", y))) == list(x + y)
+    text = ("mov.b64 {%r1, %r2}, %i0; mov.b64 {%r3, %r4}, %i1; mul.lo.u32 %r5, %r1, %r3; mul.hi.u32 %r6, %r1, %r3;"
+            "mad.lo.cc.u32 %r6, %r1, %r4, %r6; madc.hi.u32 %r7, %r1, %r4, 0; mad.lo.cc.u32 %r6, %r2, %r3, %r6;"
+            "madc.hi.cc.u32 %r7, %r2, %r3, %r7; addc.u32 %r8, 0, 0; mad.lo.cc.u32 %r7, %r2, %r4, %r7;"
+            "madc.hi.u32 %r8, %r2, %r4, %r8;")
+    assert list(apply(f"{text} mov.b64 %o, {{%r7, %r8}};", "u64", ("u64", x), ("u64", y))) == [
+        int(a) * int(b) >> 64 for a, b in zip(x, y, strict=False)]
+
+
+def test_signed_products_with_a_carry():
+    a, b = np.array([-5, 7, -2**31, -1], "i4"), np.array([3, -9, 2**31 - 1, 1], "i4")
+    got = apply("mad.hi.cc.s32 %r1, %i0, %i1, -1; addc.u32 %r2, 0, 0; mov.b64 %o, {%r1, %r2};", "u64", ("s32", a),
+                ("s32", b))
+    high = [(int(x) * int(y) >> 32) % 2**32 for x, y in zip(a, b, strict=True)]
+    assert list(got) == [h + 2**32 - 1 for h in high]
+
+
+def test_conversions_of_width():
+    assert list(apply("cvt.s32.s8 %o, %i0;", "s32", ("b32", [127, 128, 255, 256]))) == [127, -128, -1, 0]
+    assert list(apply("cvt.u32.u16 %o, %i0;", "u32", ("b16", [0, 65535]))) == [0, 65535]
+    assert list(apply("cvt.s64.s32 %o, %i0;", "s64", ("b32", [1, 2**32 - 1]))) == [1, -1]
+    assert list(apply("cvt.sat.u8.s32 %r1, %i0; cvt.u32.u8 %o, %r1;", "u32", ("s32", [-5, 200, 300]))) == [0, 200, 255]
+
+
+def test_predicates():
+    text = ("setp.lt.s32 %p1, %i0, %i1; setp.eq.and.u32 %p2|%p3, %i0, %i1, %p1; not.pred %p4, %p1;"
+            "@%p4 add.s32 %i0, %i0, 100; @!%p4 sub.s32 %i0, %i0, 100; selp.b32 %o, %i0, %i1, !%p3;")
+    text = text.replace("!%p3", "%p3")
+    a, b = np.array([1, 5, 3], np.int32), np.array([2, 2, 3], np.int32)
+    assert list(apply(text, "s32", ("s32", a), ("s32", b))) == [-99, 2, 3]
+
+
+def test_comparisons_with_nan():
+    a = np.array([np.nan, 1, 2], np.float32)
+    b = np.array([1, 1, 1], np.float32)
+    for name, want in (("eq", [0, 1, 0]), ("ne", [0, 0, 1]), ("equ", [1, 1, 0]), ("neu", [1, 0, 1]), ("gtu", [1, 0, 1]),
+                       ("le", [0, 1, 0]), ("num", [0, 1, 1]), ("nan", [1, 0, 0])):
+        got = apply(f"setp.{name}.f32 %p1, %i0, %i1; selp.u32 %o, 1, 0, %p1;", "u32", ("f32", a), ("f32", b))
+        assert list(got) == want, name

@@ -1,0 +1,150 @@
+"""What PTX may look like: forms that compilers and headers write, and what is not known, elsewhere or unreached."""
+
+import numpy as np
+import pytest
+
+from peakgemm.errors import InvalidValue
+from peakgemm.simulator import PtxError, UnknownInstruction, run
+from peakgemm.simulator.tokens import Tokens, integer, kind
+from simulator_cases import ptx
+
+
+def go(body, registers="", before="", count=1, dtype="u4", text=None):
+    """Run ``body``, which stores at ``%rd0``; what it stored."""
+    out = np.zeros(count, dtype)
+    text = text or ptx(f"ld.param.u64 %rd0, [out]; {body} ret;", ".param .u64 out", registers)
+    report = run(text.replace(".visible", f"{before}\n.visible", 1), entry="k", grid=1, block=1, args=[out])
+    assert report.clean, str(report)
+    return list(out)
+
+
+@pytest.mark.parametrize(("text", "value"), [("017", 15), ("0b101", 5), ("0B11U", 3), ("0x1FU", 31), ("0X1f", 31),
+                                             ("5U", 5), ("0", 0), ("00", 0), ("08", None), ("0b2", None)])
+def test_integer_literals(text, value):
+    assert integer(text) == value
+
+
+@pytest.mark.parametrize(("literal", "value"), [("017", 15), ("0b101", 5), ("0b11U", 3), ("0x1FU", 31), ("5U", 5),
+                                                ("-017", 2**32 - 15), ("-0b1", 2**32 - 1)])
+def test_integers_in_instructions(literal, value):
+    assert go(f"mov.u32 %r1, {literal}; st.global.u32 [%rd0], %r1;") == [value]
+    assert go(f"mov.u32 %r1, {abs(value) % 32}; st.global.u32 [%rd0], %r1;") == [abs(value) % 32]
+
+
+@pytest.mark.parametrize(("kind", "size", "literal", "value"), [
+    ("f32", "f4", "-0f3F800000", -1.0), ("f32", "f4", "-1.5", -1.5), ("f32", "f4", "2.5e-1", 0.25),
+    ("f32", "f4", "1e3", 1000.0), ("f32", "f4", ".5", 0.5), ("f32", "f4", "3.", 3.0),
+    ("f64", "f8", "-0d3FF8000000000000", -1.5), ("f64", "f8", "-2.25", -2.25), ("f64", "f8", "1E-2", 0.01),
+])
+def test_float_literals(kind, size, literal, value):
+    register = {"f32": "%f1", "f64": "%d1"}[kind]
+    for form in (f"mov.{kind} {register}, {literal};",
+                 f"mov.{kind} {register}, 0.0; add.{kind} {register}, {register}, {literal};"):
+        assert go(f"{form} st.global.{kind} [%rd0], {register};", dtype=size) == [np.dtype(size).type(value)]
+
+
+def test_directives_without_blanks():
+    assert go(".reg.b32 a; .shared.align 4 .b8 s[16]; mov.u32 a, 7; st.shared.u32 [s+4], a; ld.shared.u32 %r1, [s+4];"
+              "st.global.u32 [%rd0], %r1;") == [7]
+    assert Tokens(".shared.align 4 .b8 x[];").texts[:4] == [".shared", ".align", "4", ".b8"]
+    assert kind(".5") == "float" and kind(".b8") == "name" and kind("1e5") == "float" and kind("0x1e5") == "number"
+
+
+def test_addresses_of_elements():
+    array = ".global .align 4 .u32 a[4] = {10, 11, 12, 13}; .global .u16 m[2][3] = {{1, 2, 3}, {4, 5, 6}};"
+    body = ("ld.global.u32 %r1, a[2]; st.global.u32 [%rd0], %r1; mov.u64 %rd1, a[1]; mov.u64 %rd2, a+4; mov.u64 %rd3, "
+            "a[0]; sub.u64 %rd4, %rd2, %rd3; sub.u64 %rd5, %rd1, %rd2; st.global.u32 [%rd0+4], %rd4; st.global.u32 "
+            "[%rd0+8], %rd5; ld.global.u16 %h1, m[1][1]; cvt.u32.u16 %r2, %h1; st.global.u32 [%rd0+12], %r2;"
+            "ld.global.u32 %r1, [a[3]-4]; st.global.u32 [%rd0+16], %r1; ld.global.u32 %r1, [a+-0+8];"
+            "st.global.u32 [%rd0+20], %r1;")
+    assert go(body, before=array, count=6) == [12, 4, 0, 5, 12, 12]
+
+
+def test_shared_arrays_are_indexed_too():
+    body = (".shared .align 4 .f32 s[8]; mov.u64 %rd1, s[0]; st.shared.f32 [%rd1+12], 0f40400000;"
+            "ld.shared.f32 %f1, s[3]; st.global.f32 [%rd0], %f1;")
+    assert go(body, dtype="f4") == [3.0]
+
+
+def test_vector_registers():
+    vectors = ".reg .v4 .f32 v, w<2>; .reg .v2 .u32 p;"
+    body = ("ld.global.v4.f32 v, [c]; add.f32 v.x, v.x, v.w; mov.f32 w1.g, v.b; mov.v4.f32 w0, v; add.f32 %f1, w0.r, "
+            "w1.y; st.global.f32 [%rd0], %f1; mov.u32 p.x, 5; mov.u32 p.y, 6; st.global.v2.u32 [%rd0+8], p;"
+            "mov.v2.u32 {%r1, %r2}, p; st.global.u32 [%rd0+4], %r2;")
+    out = np.array(go(body, vectors, ".global .align 16 .f32 c[4] = {1.0, 2.0, 4.0, 8.0};", 4), "u4")
+    assert out.view("f4")[0] == 9 + 4 and list(out[1:]) == [6, 5, 6]
+
+
+def test_directives_that_a_kernel_does_not_use():
+    before = ('.weak .global .u32 w; .common .global .u32 c; .tex .u64 t; .global .texref o; .global .samplerref s;'
+              '.global .surfref f; .pragma "nounroll"; .extern .global .u32 e[]; .file 1 "a.cu", 12, 34\n'
+              '.section .debug_str { .b8 1, 2 }\n.section .nv.info, "a" { info: .b8 3 }\n.func g; .alias h, g;\n'
+              '.extern .func (.param .b32 r) out (.param .b64 a, .param .b32 b);')
+    text = ptx('.loc 1 5 3\n .loc 1 7 3, function_name $L, inlined_at 1 5 3\n .pragma "nounroll"; ld.param.u64 %rd0, '
+               '[out]; st.global.u32 [%rd0], 9; ret;', ".param .u64 .ptr .global .align 4 out")
+    text = text.replace(")\n{", ")\n.maxntid 32, 1, 1\n.minnctapersm 1\n.maxnreg 64\n.noreturn\n{")
+    assert go("", before=before, text=text) == [9]
+
+
+def test_text_begins_with_a_mark_of_byte_order(tmp_path):
+    text = "\ufeff" + ptx("ld.param.u64 %rd0, [out]; st.global.u32 [%rd0], 3; ret;", ".param .u64 out")
+    (tmp_path / "k.ptx").write_text(text, encoding="utf-8")
+    (tmp_path / "k.cu").write_text('\ufeffextern "C" __global__ void k(int* x) { *x = 3; }', encoding="utf-8")
+    for source in (text, tmp_path / "k.ptx", tmp_path / "k.cu"):
+        out = np.zeros(1, "u4")
+        assert run(source, grid=1, block=1, args=[out]).clean and out[0] == 3
+
+
+UNKNOWN = ["frobnicate.b32 %r1, %r2;", "mov.u32 %r0, %nosuch;", "add.u32 %r1, %r2, <3>;", "bra NOWHERE;",
+           "@%q0 bra OVER;", "mov.u32 %r1, %r99999;", "ld.global.u32 %r1, nosuch[2];",
+           "frob.x [%r1], {%r2, (%r3)} : 5;"]
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_what_is_not_known_is_an_error_only_where_it_is_executed(text):
+    body = f"mov.u32 %r1, 4; setp.eq.u32 %p1, %r1, 4; @%p1 bra OVER; {text} OVER: st.global.u32 [%rd0], %r1;"
+    assert go(body) == [4]
+    with pytest.raises((PtxError, UnknownInstruction), match=r"PTX line 1[45]"):
+        go(body.replace("%r1, 4; @", "%r1, 5; @"))
+    other = ptx(text + " ret;").replace("entry k(", "entry other(").split(".address_size 64")[1]
+    assert go("st.global.u32 [%rd0], 8;", before=other.replace(".visible", ".weak")) == [8]
+
+
+@pytest.mark.parametrize("before", [".frobnicate a, b;", ".frobnicate { .b8 5; }", ".global .b1024 wide;",
+                                    ".global .u32 x = {frob(3)};", ".entry bad(.param .b999 x) { ret; }",
+                                    ".func (.param .b999 r) f(.param .b32 y) { ret; }", ".weak .frob x;"])
+def test_directives_that_are_not_known_are_passed_over(before):
+    assert go("st.global.u32 [%rd0], 8;", before=before) == [8]
+
+
+def test_what_was_passed_over_is_named_where_it_is_missing():
+    with pytest.raises(PtxError, match=r"PTX line 4: '.b999' where a parameter type is expected"):
+        run(ptx("ret;").replace(".visible", ".entry bad(.param .b999 x) { ret; }\n.visible"), entry="bad", grid=1,
+            block=1, args=[0])
+    with pytest.raises(UnknownInstruction, match=r"PTX line 16.*x is not a variable.*line 15: `.shared .b999 x"):
+        go("\n.shared .b999 x[4];\n mov.u32 %r1, x;")
+    with pytest.raises(InvalidValue, match=r"holds 0 kernels \(none\); pass entry=; not understood: line 4: `.entyr k"):
+        run(ptx("ret;").replace(".visible .entry", ".entyr"), grid=1, block=1, args=[])
+
+
+@pytest.mark.parametrize("body", ["", ";", "{ }", "OVER:", ".reg .b32 x;"])
+def test_kernels_that_do_nothing(body):
+    assert run(ptx(body), grid=2, block=33, args=[]).clean
+
+
+@pytest.mark.parametrize(("head", "says"), [
+    (".reg .b32 %x<99999999999>;", "'%x1' where a declared register"),
+    (".shared .align 3 .b8 s[4];", "s is not a variable"), (".shared .b8 s[-4];", "s is not a variable"),
+    (".local .b8 s[999999999999999999];", "s is not a variable"),
+])
+def test_numbers_that_cannot_be(head, says):
+    with pytest.raises((PtxError, UnknownInstruction), match=says):
+        go(f"{head} mov.u32 %r1, s; " if " s[" in head else f"{head} mov.u32 %r1, %x1;")
+
+
+def test_declared_sizes_take_no_room_before_they_are_checked():
+    with pytest.raises(InvalidValue, match="max_memory allows"):
+        run(ptx("ret;").replace(".visible", ".global .b8 big[99999999999];\n.visible"), grid=1, block=1, args=[])
+    with pytest.raises(InvalidValue, match=r"bytes of local memory per thread, a GPU has 524,288"):
+        run(ptx(".local .b8 big[99999999]; ret;"), grid=1, block=1, args=[])
+    assert run(ptx("ret;", registers=".reg .b32 %many<16000000>;"), grid=1, block=1, args=[]).clean

@@ -1,0 +1,194 @@
+"""Broken PTX: seeded changes to the text of kernels, and what the command line makes of them.
+
+``python mutations.py SEED COUNT`` tries more than the tests do.
+"""
+
+import contextlib
+import io
+import random
+import re
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from peakgemm import cli
+from peakgemm.kernels.build import build
+from peakgemm.kernels.launch_shape import launch_shape
+from peakgemm.kernels.registry import rung
+from peakgemm.problem import Problem
+from peakgemm.runtime import includes
+from peakgemm.runtime.compile import compile_source
+from peakgemm.runtime.source import assemble
+from simulator_cases import FIXTURES
+
+TOKEN = re.compile(r"\s+|[%$_.A-Za-z][\w$.:]*|\d[\w.]*|.", re.S)
+NUMBERS = ("0", "1", "-1", "2", "3", "7", "31", "32", "33", "64", "255", "256", "1024", "65536", "2147483647",
+           "4294967295", "4294967296", "9223372036854775807", "18446744073709551616", "99999999999999999999", "0x7f",
+           "0f7FC00000", "1.5", "-0.0", "1e400", "017", "0b11", "08")
+WORDS = (".b8", ".u16", ".b32", ".s64", ".f32", ".f64", ".pred", ".f16x2", ".b128", ".v4", ".shared", ".global",
+         ".local", ".param", ".reg", "{", "}", "(", ")", "[", "]", ";", ",", "@%p1", "ret;", "exit;", "bar.sync 0;",
+         "bra", "call", "%r1", "%rd1", "%f1", "%p1", "%tid.x", "_", "trap;", "-", "|", "!")
+
+
+@dataclass
+class Seed:
+    """A kernel that runs, and how."""
+
+    name: str
+    text: str
+    options: list[str]
+
+
+def seeds() -> list[Seed]:
+    """Texts of several compilers, and a rung that copies asynchronously."""
+    found = []
+    foreign = FIXTURES / "foreign"
+    for name, options in (
+        ("clang", "--grid 2 --block 64 --arg f32:100:ones --arg f32:100 --arg 3.0 --arg 100"),
+        ("nvcc_debug", "--grid 2 --block 32 --arg f32:50:ones --arg f32:50 --arg 50"),
+        ("tinygrad", "--grid 4x2 --block 16 --arg f32:32x16 --arg f32:32x48:ones --arg f32:48x16:ones"),
+        ("triton", "--grid 2 --block 128 --arg f32:2x100:ones --arg f32:2x100 --arg 100 --arg 0 --arg 0 --shared 16"),
+        ("nvrtc", "--kernel rows<float,8> --grid 2 --block 32 --arg f32:2x37 --arg f32:2 --arg 37"),
+    ):
+        text = (foreign / f"{name}.ptx").read_text().split("\n\t.section")[0]  # what a debugger reads is passed over
+        found.append(Seed(name, text + "\n", options.split()))
+    for file, entry, options in (
+        ("foreign", "reduce", "--grid 2 --block 96 --arg f32:100:ones --arg f32:1 --arg 100"),
+        ("foreign", "softmax", "--grid 2 --block 32 --arg f32:2x50:ones --arg f32:2x50 --arg 50 --shared 200"),
+        ("foreign", "histogram", "--grid 2 --block 64 --arg u8:200:arange --arg 200 --arg u32:256"),
+        ("foreign", "mma_gemm", "--grid 1x1 --block 32 --arg f16:16x32:ones --arg f16:8x32:ones --arg f32:16x8 "
+                                "--arg 16 --arg 8 --arg 32"),
+        ("calls", "prints", "--grid 1 --block 32 --arg f32:32:ones --arg 5"),
+        ("calls", "structs", "--grid 1 --block 32 --arg f32:32:ones --arg f32:32 --arg 30"),
+    ):
+        text = compile_source(assemble(FIXTURES / f"{file}.cu"), entry, "sm_90", kind="ptx",
+                              include=includes.folders([])).text
+        found.append(Seed(entry, text, ["--kernel", entry, *options.split()]))
+    for number in (3, 13, 14):
+        kernel, problem = rung(number), Problem.contiguous(20, 24, 16)
+        config = kernel.config_for("sm_90")
+        shape = launch_shape(kernel, config, problem)
+        shared = kernel.shared_bytes(config) if kernel.dynamic else 0
+        grid, block = ("x".join(map(str, np.atleast_1d(size))) for size in (shape.blocks, shape.threads))
+        args = ["f32:20x16:ones", "f32:16x24:ones", "f32:20x24", *map(str, shape.args)]
+        found.append(Seed(f"rung{number}", build(kernel, config, "sm_90", "ptx").text,
+                          ["--grid", grid, "--block", block, "--shared", str(shared),
+                           *(word for arg in args for word in ("--arg", arg))]))
+    return found
+
+
+def mutated(text: str, draw: random.Random) -> str:
+    """The text with one to three changes."""
+    for _ in range(draw.choice((1, 1, 1, 2, 3))):
+        text = draw.choice((_byte, _line, _line, _token, _token, _token, _number, _number))(text, draw)
+    return text
+
+
+def _byte(text: str, draw: random.Random) -> str:
+    at = draw.randrange(max(len(text), 1))
+    put = draw.choice(("", chr(draw.randrange(32, 127)), text[at:at + 1] * 2, "\0", "é", "\n"))
+    return text[:at] + put + text[at + draw.choice((0, 1, 1, draw.randrange(40))):]
+
+
+def _line(text: str, draw: random.Random) -> str:
+    lines = text.split("\n")
+    a, b = draw.randrange(len(lines)), draw.randrange(len(lines))
+    how = draw.randrange(5)
+    if how == 0:
+        del lines[a]
+    elif how == 1:
+        lines.insert(b, lines[a])
+    elif how == 2:
+        lines[a], lines[b] = lines[b], lines[a]
+    elif how == 3:
+        lines[a] = lines[b]
+    else:
+        return "\n".join(lines[:a + 1])
+    return "\n".join(lines)
+
+
+def _token(text: str, draw: random.Random) -> str:
+    tokens = TOKEN.findall(text)
+    a, b = draw.randrange(len(tokens)), draw.randrange(len(tokens))
+    how = draw.randrange(6)
+    if how == 0:
+        del tokens[a]
+    elif how == 1:
+        tokens.insert(b, tokens[a])
+    elif how == 2:
+        tokens[a], tokens[b] = tokens[b], tokens[a]
+    elif how == 3:
+        same = [one for one in tokens if one[:1] == tokens[a][:1]]
+        tokens[a] = draw.choice(same)
+    elif how == 4:
+        tokens[a] = f" {draw.choice(WORDS)} "
+    else:  # another modifier
+        names = [place for place, one in enumerate(tokens) if one.count(".") > 1]
+        if names:
+            place = draw.choice(names)
+            parts = tokens[place].split(".")
+            parts[draw.randrange(1, len(parts))] = draw.choice(tokens[draw.choice(names)].split(".")[1:])
+            tokens[place] = ".".join(parts)
+    return "".join(tokens)
+
+
+def _number(text: str, draw: random.Random) -> str:
+    places = list(re.finditer(r"(?<![\w$.])-?\d[\w.]*", text))
+    if not places:
+        return text
+    one = draw.choice(places)
+    return text[:one.start()] + draw.choice(NUMBERS) + text[one.end():]
+
+
+def outcome(text: str, options: list[str], folder: Path) -> tuple[int, str]:
+    """The exit code of ``peakgemm simulate`` and what it said; any other exception passes."""
+    path = folder / "mutated.ptx"
+    path.write_text(text, encoding="utf-8")
+    words = ["peakgemm", "simulate", str(path), *options, "--max-steps", "12000", "--max-memory", "200000000"]
+    said = io.StringIO()
+    before, sys.argv = sys.argv, words
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            cli.main()
+    except SystemExit as end:
+        return (end.code if isinstance(end.code, int) else 0), said.getvalue()
+    finally:
+        sys.argv = before
+    return 0, said.getvalue()
+
+
+def main() -> None:
+    """Try many; print what is no answer."""
+    import tempfile
+
+    seed, count = int(sys.argv[1]), int(sys.argv[2])
+    texts, codes, slow, bad = seeds(), dict[int, int](), [], {}
+    folder = Path(tempfile.mkdtemp())
+    for number in range(count):
+        draw = random.Random(f"{seed} {number}")
+        one = draw.choice(texts)
+        text = mutated(one.text, draw)
+        start = time.perf_counter()
+        try:
+            code, said = outcome(text, one.options, folder)
+            codes[code] = codes.get(code, 0) + 1
+            if code not in (0, 1, 2) or (code == 2 and not said.startswith("peakgemm: ")):
+                bad.setdefault(f"exit {code}: {said[:200]}", []).append((seed, number))
+        except BaseException as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            own = [f for f in traceback.extract_tb(error.__traceback__) if "simulator" in f.filename]
+            bad.setdefault(f"{type(error).__name__}: {str(error)[:120]} at {own[-1].filename.split('/')[-1]}:"
+                           f"{own[-1].lineno} ({last.lineno})", []).append((seed, number))
+        if (took := time.perf_counter() - start) > 3:
+            slow.append((round(took, 1), one.name, number))
+    print(codes, "slow:", slow)
+    for what, where in bad.items():
+        print(len(where), what, where[:3])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""`peakgemm accuracy`: tables, records, plots, refusals; and the suite over torch tensors."""
+# ruff: noqa: F401, F811  (fixtures of tests/support)
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import commands
+from commands import fits, here, run, valid
+from peakgemm.accuracy import arrays, judge
+from peakgemm.accuracy.families import FAMILIES
+from peakgemm.accuracy.measure import Exact, bound
+
+PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
+QUICK = ("--host", "--sizes", "16,32,64", "--ks", "64,128")
+HALF = "import numpy as np\ndef half(a, b):\n    return a.astype(np.float16).astype(np.float32) @ b\n"
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`valid` knows the suite's rows; the module path is put back."""
+    monkeypatch.setitem(commands.KINDS, "contender", "accuracy")
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the folder of somebody's own GEMM is added
+
+
+def test_everything(here: Path, run: Any) -> None:
+    code, said, complained = run("accuracy", *QUICK, "--json", "a.json", "--plot", "a.svg")
+    assert (code, complained) == (0, "")
+    assert fits(said)
+    for line in ("random: normal", "random: exp0.5", "long-k: uniform", "scaled: normal", "structure: fixed-point",
+                 "exact: identity", "slope: huge"):
+        assert re.search(rf"^{line} +ok( \S+( n u)?)? +ok", said, re.MULTILINE), line
+    assert re.search(r"^special values +ok 36 of 36 +ok 36 of 36", said, re.MULTILINE)
+    assert re.search(r"All \d+ verdicts: pass\.", said)
+    data = valid(here / "a.json")
+    assert (data["against"], data["seed"], data["arrays"], data["device"]) == ("numpy", 0, "numpy", None)
+    assert data["unavailable"] == {}
+    assert data["command"].startswith("peakgemm accuracy --host --sizes 16,32,64")
+    rows = [row for row in data["rungs"] if row["test"] == "random" and row["family"] == "normal"]
+    assert [(row["shape"][0], row["contender"], row["draws"]) for row in rows] == [
+        (n, name, 2**14 // n**2) for n in (16, 32, 64) for name in ("numpy", "peakgemm:ieee")]
+    assert all(0 < row["mean_error"] < row["max_error"] < row["bound"] for row in rows)
+    picture = (here / "a.svg").read_text()
+    assert picture.startswith("<?xml") and picture.count("<!-- peakgemm:ieee -->") == 1
+    for family in ("normal", "uniform", "exp4"):
+        assert f"<!-- {family} -->" in picture
+
+
+def test_somebodys_own_gemm(here: Path, run: Any) -> None:
+    (here / "mine_of_cli_test.py").write_text(HALF)
+    words = ("--host", "--sizes", "16,32,64,128", "--of", "mine_of_cli_test:half", "--of", "numpy", "--tests",
+             "random,exact,special", "--families", "normal,exp4", "--json", "a.json")
+    code, said, complained = run("accuracy", *words)
+    assert (code, complained) == (0, "")
+    assert fits("\n".join(line for line in said.splitlines() if not line.startswith("mine_of_cli_test")))
+    assert re.search(r"^random: normal +ok \S+ +FAIL \S+", said, re.MULTILINE)
+    assert "~ne_of_cli_test:half"[-17:] in said
+    assert re.search(r"^mine_of_cli_test:half, random: fail on normal, exp4\. (normal|exp4) \d+: largest error "
+                     r"\S+ eps; float32 arithmetic makes [\d.]+ at most$", said, re.MULTILINE)
+    assert re.search(r"^mine_of_cli_test:half, exact: fail on wide-integers, identity, powers\. ", said, re.MULTILINE)
+    assert re.search(r"\d+ of \d+ verdicts are no pass", said)
+    assert {row["verdict"] for row in valid(here / "a.json")["rungs"] if row["contender"] == "numpy"} == {"pass"}
+    assert run("accuracy", *words, "--strict")[0] == 1
+    assert run("accuracy", *QUICK, "--tests", "repeat", "--strict")[0] == 0
+
+
+def test_infinite_errors_are_json(here: Path, run: Any) -> None:
+    (here / "nan_of_cli_test.py").write_text("def none(a, b):\n    return a @ b * float('nan')\n")
+    code, said, _ = run("accuracy", *QUICK, "--of", "nan_of_cli_test:none", "--json", "a.json", "--plot", "a.svg")
+    assert code == 0 and re.search(r"^random: normal +ok \S+ +FAIL inf/inf", said, re.MULTILINE)
+    data = valid(here / "a.json")
+    assert {row["max_error"] for row in data["rungs"] if row["contender"] == "nan_of_cli_test:none"
+            and "max_error" in row} == {"inf"}
+
+
+def test_many_contenders_fit(here: Path, run: Any) -> None:
+    (here / "many_of_cli_test.py").write_text("".join(f"def gemm{i}(a, b):\n    return a @ b\n" for i in range(6)))
+    own = [word for i in range(6) for word in ("--of", f"many_of_cli_test:gemm{i}")]
+    code, said, _ = run("accuracy", *QUICK, *own, "--tests", "structure,scaled")
+    assert code == 0 and fits(said)
+    assert said.count("Accuracy, reference numpy") == 2
+    assert all(f"cli_test:gemm{i}" in said for i in range(6))
+    assert re.search(r"^scaled: normal +ok \S+ +- - +- -", said, re.MULTILINE)
+
+
+def test_a_contender_that_is_not_here(here: Path, run: Any) -> None:
+    code, said, complained = run("accuracy", *QUICK, "--tests", "repeat", "--of", "numpy", "--of", "cublas", "--json",
+                                 "a.json")
+    assert code == 0 and "Left out: cublas: cublas runs on a GPU" in complained
+    assert list(valid(here / "a.json")["unavailable"]) == ["cublas"]
+    code, said, complained = run("accuracy", *QUICK, "--of", "cublas")
+    assert (code, said) == (2, "") and "nothing to judge: cublas" in complained
+
+
+@pytest.mark.parametrize(("words", "complaint"), [
+    (["--sizes", "16,x"], "'x' is not a size"), (["--sizes", "1"], r"size = 1 must lie in 2\.\.16384"),
+    (["--ks", "2000000"], r"K = 2000000 must lie in 2\.\.1048576"), (["--families", "flat"], "unknown family 'flat'"),
+    (["--tests", "rndom"], "unknown test 'rndom'; valid ones: random, long-k"), (["--of", "mkl"], "unknown contender"),
+    (["--against", "mkl"], "unknown contender 'mkl'"), (["--json", "gone/a.json"], "cannot write"),
+    (["--tests", "repeat", "--plot", "a.svg"], "has none; add random or long-k"),
+])
+def test_mistakes(here: Path, run: Any, words: list[str], complaint: str) -> None:
+    code, said, complained = run("accuracy", *words)
+    assert (code, said) == (2, "")
+    assert re.search(complaint, complained) and len(complained.strip().splitlines()) == 1
+
+
+def test_the_examples_of_the_page(here: Path, monkeypatch: pytest.MonkeyPatch,
+                                  capsys: pytest.CaptureFixture[str]) -> None:
+    examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    for example in examples:
+        exec(compile(example, str(PAGE), "exec"), names)
+    assert len(examples) == 2
+    assert "fixed-point" in capsys.readouterr().out
+
+
+def test_torch_answers_as_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    place = arrays.Torch("cpu")
+    monkeypatch.setattr("peakgemm.accuracy.suite.find", lambda host: place)
+
+    def half(a: Any, b: Any) -> Any:
+        return a.half().float() @ b
+
+    def ieee(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
+        return torch.addmm(c, a, b, alpha=alpha, beta=beta)
+
+    report = judge(half, ieee, "numpy", "peakgemm:ieee", reference="numpy", sizes=[16, 32, 64], ks=[64])
+    verdicts = {(row["contender"], row["verdict"]) for row in report.judged}
+    assert not {name for name, verdict in verdicts if verdict == "fail"} - {report.contenders[0]}
+    assert {row["test"] for row in report.failures if row["contender"] == report.contenders[0]} == {
+        "random", "long-k", "exact", "special", "structure", "slope"} - {"slope"}
+    for family in FAMILIES:  # the same measure as NumPy's, on the same operands
+        a, b = FAMILIES[family](place, place.draw(3), 24, 20, 33)
+        got = a @ b
+        with np.errstate(all="ignore"):
+            theirs = Exact(arrays.Numpy(), a.numpy(), b.numpy()).errors(got.numpy())
+        errors = Exact(place, a, b).errors(got)
+        assert np.allclose(errors.numpy(), theirs, rtol=1e-6, atol=33 * 2.0**-30)
+        assert 0 < float(errors.max()) <= bound(33)

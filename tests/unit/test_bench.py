@@ -1,0 +1,500 @@
+"""`peakgemm bench`: suites, contenders, rows, summaries, plots and the command; the GPU is NumPy's."""
+# ruff: noqa: F401, F811  (fixtures of tests/support)
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from math import sqrt
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench_cases import Rival, bound, broken, into, on_host
+from commands import fits, here, run, valid
+from fake_peer import FakePeer, peer
+from host_peer import GPU, HostBound, HostPeer, HostTimer
+from peakgemm.bench import bench, contenders, operands, ours, plot, roofs, suites, summary
+from peakgemm.bench.drawn import drawn
+from peakgemm.bench.suites import SUITES, Case
+from peakgemm.bench.timer import Timer
+from peakgemm.bench.variants import IEEE, Variant, named
+from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
+
+
+def shapes(suite: str) -> set[tuple[int, int, int]]:
+    return {(case.m, case.n, case.k) for case in SUITES[suite]}
+
+
+def test_the_suites_hold_what_they_promise() -> None:
+    assert list(SUITES) == ["square", "odd", "k1024", "deepk", "skinny", "shallow", "layouts", "models",
+                            "small"]
+    assert shapes("square") == {(s, s, s) for s in (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)}
+    assert {s for s, _, _ in shapes("odd")} == {127, 255, 511, 1023, 1535, 2047, 3071, 4095, 6143, 8191, 509, 1021,
+                                                2039, 4093}
+    assert all(m == n and k == 1024 for m, n, k in shapes("k1024"))
+    assert {(256, 256, 65536), (512, 512, 32768), (128, 128, 131072), (64, 64, 65536),
+            (1024, 1024, 16384)} == shapes("deepk")
+    thin = (1, 2, 4, 8, 16, 32, 64, 128)
+    assert shapes("skinny") == {*((s, 4096, 4096) for s in thin), *((4096, s, 4096) for s in thin), (1, 8192, 8192),
+                                (8192, 1, 8192)}
+    assert shapes("shallow") == {(4096, 4096, k) for k in (8, 16, 32, 64, 128, 256)}
+    assert {(case.m, case.layout) for case in SUITES["layouts"]} == {
+        (s, layout) for s in (1024, 4096, 8192) for layout in ("NN", "NT", "TN", "TT")}
+    models = {case.name: case for case in SUITES["models"]}
+    assert (models["1000 blocks of 64"].batch, models["64 blocks of 256"].batch) == (1000, 64)
+    assert {case.layout for case in SUITES["models"]} == {"NN", "NT", "TN"}
+
+
+def test_the_drawn_suite_is_the_same_everywhere_and_holds_every_kind() -> None:
+    found = suites.suites("drawn")["drawn"]
+    assert [case.name for case in found[:5]] == ["28956x160x24:NT", "48x4204x3008:TT", "80x71192x157:NT",
+                                                 "448x644x20704:NT", "1168x127x2432:TT"]
+    assert len(found) == len(set(found)) == 200
+    assert not set(found) & {suites._plain(*shape) for shape in islice(drawn(seed=1), 200)}
+    for share, least, most in (
+        (sum(case.batch > 1 for case in found), 25, 60), (sum(min(case.m, case.n) <= 16 for case in found), 30, 90),
+        (sum(case.k <= 64 for case in found), 50, 100), (sum(case.k >= 2048 for case in found), 40, 100),
+        (sum(case.layout == "NN" for case in found), 60, 100), (sum(case.n % 4 > 0 for case in found), 20, 80),
+    ):
+        assert least <= share <= most
+    assert max(case.flops for case in found) <= 2.4e10 and max(case.bytes for case in found) <= 6e8
+    assert min(case.flops for case in found) >= 2**19
+
+
+def test_names_are_one_to_a_case_and_fit_the_tables() -> None:
+    for cases in [*SUITES.values(), suites.suites("drawn")["drawn"]]:
+        names = [case.name for case in cases]
+        assert len(set(names)) == len(names)
+        assert max(map(len, names)) <= 27
+
+
+def test_case() -> None:
+    (case,) = suites.cases("64x32x16:NT*10")
+    assert case == Case("64x32x16:NT*10", 64, 32, 16, False, True, 10)
+    assert (case.flops, case.bytes) == (2 * 64 * 32 * 16 * 10, 4 * 10 * (64 * 16 + 16 * 32 + 64 * 32))
+    assert [c.name for c in suites.cases("1x2x3, 4x5x6:TT")] == ["1x2x3", "4x5x6:TT"]
+
+
+@pytest.mark.parametrize("text", ["12x", "1x2", "1x2x3:XX", "1x2x3:N", "1x2x3*", "", "1x2x3,", "²x2x2"])
+def test_shapes_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidValue, match="is not MxNxK"):
+        suites.cases(text)
+
+
+@pytest.mark.parametrize("text", ["0x2x2", "2x2x2147483648", "2x2x2*0"])
+def test_shapes_out_of_bounds(text: str) -> None:
+    with pytest.raises(InvalidValue, match=r"each size must lie in 1\.\.2147482624"):
+        suites.cases(text)
+
+
+def test_suites_by_name() -> None:
+    assert list(suites.suites("odd, square")) == ["square", "odd"]
+    assert suites.suites("all") == SUITES and "drawn" not in SUITES
+    assert list(suites.suites("drawn,odd")) == ["odd", "drawn"]
+    with pytest.raises(InvalidValue, match="unknown suite 'cubes'; valid ones: all, square, odd"):
+        suites.suites("square,cubes")
+
+
+def test_distinct_leaves_out_what_was_there_before() -> None:
+    chosen = suites.groups("k1024,square", "1024x1024x1024,7x8x9")
+    found = suites.distinct(chosen)
+    assert [case.name for case in found].count("1024x1024x1024") == 1
+    assert len(found) == len(SUITES["square"]) + len(SUITES["k1024"]) - 1 + 1
+    assert found[:len(SUITES["square"])] == list(SUITES["square"])
+
+
+def test_a_case_is_posed_as_matmul_poses_it() -> None:
+    problem, swapped = Case("x", 4096, 1, 64).problem()
+    assert swapped and (problem.m, problem.n, problem.layout) == (1, 4096, "NT")  # C^T = B^T A^T
+    problem, swapped = Case("x", 8, 16, 32, True, False, 3).problem()
+    assert not swapped
+    assert (problem.layout, problem.lda, problem.batch.sizes, problem.batch.a) == ("TN", 8, (3,), (256,))
+
+
+def test_sets_exceed_twice_the_l2() -> None:
+    for footprint in (300, 1000, 65536, 131072, 131073):
+        count = operands.set_count(footprint, GPU)
+        assert count == 1 if footprint > 2 * GPU.l2_bytes else count * footprint > 2 * GPU.l2_bytes
+    assert operands.set_count(8, GPU) == operands.MOST_SETS
+
+
+LAYOUTS = [Case("x", 40, 24, 56, ta, tb, batch) for ta in (False, True) for tb in (False, True) for batch in (1, 3)]
+
+
+@pytest.mark.parametrize("case", [*LAYOUTS, Case("x", 1, 30, 20), Case("x", 30, 1, 20), Case("x", 30, 1, 20, True),
+                                  Case("x", 5, 7, 3)], ids=lambda case: case.size)
+def test_kernels_find_the_operands(case: Case) -> None:
+    peer = HostPeer()
+    arrays = operands.Arrays(case, GPU, peer)
+    assert len(arrays.a) == operands.set_count(case.bytes, GPU) > 1
+    config = bench.choice_for(case, "sm_90", 132, "").config
+    for work in operands.launches(HostBound(None, config, arrays.problem, GPU), arrays.addresses(), peer):
+        work()
+    lead = (case.batch,) if case.batch > 1 else ()
+    for a, b, c in zip(arrays.a, arrays.b, arrays.c, strict=True):
+        assert (a.shape, b.shape) == ((*lead, case.m, case.k), (*lead, case.k, case.n))
+        assert np.allclose(c, np.matmul(a, b), atol=1e-4)
+    assert not np.array_equal(arrays.a[0], arrays.a[1])
+
+
+def measured(case: Case, rivals: list[Rival], peer: HostPeer | None = None,
+             variant: Variant = IEEE) -> tuple[dict[str, Any], HostTimer, list]:
+    timer, steps = HostTimer(), []
+    found = bench.Bench(GPU, peer or HostPeer(), timer, rivals, 2500.0, 0.6)
+    choice = bench.choice_for(case, "sm_90", 132, "", variant.precision)
+    row = {**bench.static_row("suite", case, choice, variant), **found.measure(case, choice, steps.append, variant)}
+    return row, timer, steps
+
+
+def test_a_row(bound: dict[str, float]) -> None:
+    case = Case("x", 64, 32, 48)
+    row, timer, steps = measured(case, [Rival("torch", lambda a, b, out: np.matmul(a, b)),
+                                        Rival("cupy", into, capture=False)])
+    assert 0 < row["max_error"] < 10 and 0 < row["reference_error"] < 10
+    assert row["tflops"] == row["cublas_tflops"] == pytest.approx(case.flops / 1e9)
+    assert (row["ratio_to_cublas"], row["mode"], row["operand_sets"]) == (1.0, "graph", timer.compared[0]["sets"])
+    assert row["pj_per_flop"] == row["cublas_pj_per_flop"] == pytest.approx(1e-3 / case.flops * 1e12)
+    assert [each["capture"] for each in timer.compared] == [True, True, False]
+    assert {name: peer["mode"] for name, peer in row["peers"].items()} == {"torch": "graph", "cupy": "eager"}
+    assert set(row["peers"]["torch"]["samples_ms"]) == {"theirs", "cublas"}
+    assert steps == ["x: measured", "x: torch", "x: cupy"]
+
+
+@pytest.mark.parametrize("precision", ["emulated", "fp16x3", "tf32x3", "bf16x9"])
+def test_a_row_in_another_precision(bound: dict[str, float], precision: str) -> None:
+    row, _, _ = measured(Case("x", 64, 32, 48), [], variant=Variant(precision))
+    assert (row["precision"], row["prepared"], row["ratio_to_cublas"]) == (precision, False, 1.0)
+    assert row["kernel"] == precision or precision == "emulated"  # emulated: so small a product is IEEE's
+    assert (row["path"], row["workspace_bytes"]) == (f"{precision}, 1 of 2 half tiles by ieee", 0)
+    assert ours.api.seen == [("execute", precision)]  # the timed work is the kernels': only the path was asked for
+    row, _, _ = measured(Case("x", 64, 32, 48), [])
+    assert (row["precision"], row["prepared"]) == ("ieee", False) and "path" not in row
+    assert ours.api.seen == [("execute", precision)]
+
+
+def test_a_prepared_operand_is_made_before_the_clock_runs(bound: dict[str, float]) -> None:
+    row, timer, _ = measured(Case("x", 64, 32, 48, True), [], variant=Variant("fp16x3", prepared=True))
+    sets = row["operand_sets"]
+    assert (row["precision"], row["prepared"], sets) == ("fp16x3", True, timer.compared[0]["sets"])
+    # B of every set, the path, the product that is checked, and the timed ones.
+    calls = ["prepare"] * sets + ["execute"] + ["matmul"] * (1 + sets)
+    assert ours.api.seen == [(call, "fp16x3") for call in calls]
+    assert "workspace_bytes" not in row and row["max_error"] < 10
+
+
+@pytest.mark.parametrize("variant", [IEEE, Variant("fp16x3"), Variant("emulated", True)], ids=lambda v: v.label)
+def test_how_far_a_product_may_be_off(bound: dict[str, float], variant: Variant) -> None:
+    case = Case("x", 1, 1, 1)
+    limit = 2.0 if variant == IEEE else 6.0
+    assert bench.bound_of(case, variant) == limit
+    for eps, wrong in ((limit - 1, False), (limit + 1, True)):
+        peer = HostPeer()
+        a, b = (peer.random(1, 1, seed)[0, 0] for seed in (0, 1))
+        bound["off"] = eps * 2.0**-23 * abs(float(a) * float(b))
+        row, _, _ = measured(case, [], variant=variant)
+        assert ("error" in row) == wrong, row["max_error"]
+
+
+def test_variants_by_name() -> None:
+    assert named(["ieee"], False) == [IEEE]
+    assert named(["emulated, tf32x3", "ieee", "emulated"], False) == [Variant("emulated"), Variant("tf32x3"), IEEE]
+    assert named(["ieee", "emulated"], True) == [IEEE, Variant("emulated"), Variant("emulated", prepared=True)]
+    assert (IEEE.name("odd"), Variant("emulated", True).name("odd")) == ("odd", "odd, emulated, B prepared")
+    assert Variant.of({}) == IEEE and Variant.of(Variant("fp16x3", True).fields()) == Variant("fp16x3", True)
+    with pytest.raises(InvalidValue, match="precision = 'double' is unknown; valid ones: 'ieee'"):
+        named(["ieee,double"], False)
+    with pytest.raises(InvalidValue, match="add --precision with one of emulated, fp16x3, tf32x3, bf16x9"):
+        named(["ieee"], True)
+
+
+def test_bandwidth_where_the_memory_bounds(bound: dict[str, float]) -> None:
+    row, _, _ = measured(Case("x", 1, 256, 256), [])
+    assert row["gbs"] == pytest.approx(Case("x", 1, 256, 256).bytes / 1e6)  # 1 ms a call
+    assert row["share_of_copy"] == pytest.approx(row["gbs"] / 2500)
+    row, _, _ = measured(Case("x", 256, 256, 256), [])
+    assert row["gbs"] is row["share_of_copy"] is None
+
+
+def test_memory_bound() -> None:
+    assert roofs.is_memory_bound(Case("x", 8, 4096, 4096), GPU)
+    assert not roofs.is_memory_bound(Case("x", 64, 4096, 4096), GPU)
+    assert roofs.is_memory_bound(Case("x", 4096, 4096, 8), GPU)
+
+
+def test_copy_bandwidth_counts_both_ways() -> None:
+    assert roofs.copy_gbs(HostPeer(), HostTimer(), 1 << 16) == pytest.approx(8 * (1 << 16) / 1e6)
+
+
+@pytest.mark.parametrize("off", [1.0, float("nan")])
+def test_a_wrong_product_is_not_timed(bound: dict[str, float], off: float) -> None:
+    bound["off"] = off
+    row, timer, steps = measured(Case("x", 16, 16, 16), [Rival("torch", into)])
+    assert "wrong product" in row["error"] and "9.5 at most" in row["error"]
+    assert row["max_error"] > 1000 and row["reference_error"] < 10
+    assert not timer.compared and "tflops" not in row
+    assert steps == ["x: failed"] * 2
+
+
+def test_a_failure_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise LaunchFailed("specialised: 300000 bytes\nsecond line")
+
+    monkeypatch.setattr(ours, "bound_for", refuse)
+    row, _, steps = measured(Case("x", 16, 16, 16), [])
+    assert row["error"] == "LaunchFailed: specialised: 300000 bytes"
+    assert len(steps) == 1
+
+
+def test_a_contender_that_fails_or_errs_spoils_nothing(bound: dict[str, float]) -> None:
+    def wrong(a: Any, b: Any, out: Any) -> None:
+        out[...] = 0
+
+    row, _, steps = measured(Case("x", 16, 16, 16), [Rival("triton", broken), Rival("cupy", wrong),
+                                                     Rival("torch", lambda a, b, out: None), Rival("good", into)])
+    assert row["ratio_to_cublas"] == 1.0
+    assert row["peers"]["triton"] == {"error": "RuntimeError: no kernel"}
+    assert "wrong product" in row["peers"]["cupy"]["error"]
+    assert row["peers"]["torch"]["max_error"] == float("inf")  # it wrote nothing: the NaN are still there
+    assert row["peers"]["good"]["ratio_to_cublas"] == 1.0
+    assert len(steps) == 5
+
+
+def test_without_graphs_of_cublas_nothing_is_captured(bound: dict[str, float]) -> None:
+    peer = HostPeer()
+    peer.captures_cublas = False
+    row, timer, _ = measured(Case("x", 16, 16, 16), [Rival("torch", into)], peer)
+    assert [each["capture"] for each in timer.compared] == [False, False]
+    assert row["mode"] == "eager"
+
+
+def test_time_and_graphs_can_be_asked_for(peer: FakePeer) -> None:
+    clock = Timer(peer, seconds=60)
+    found = clock.compare([peer.work("A", 0.01)], [peer.work("B", 0.02)], capture=False, seconds=0.08)
+    assert (found.mode, found.eager_ms, peer.captured, len(found.ours_ms)) == ("eager", None, 0, 10)
+
+
+class Meter:
+    """NVML's energy counter: 400 W, moving every 0.1 s; None where it is not there."""
+
+    def __init__(self, peer: FakePeer, there: bool = True, moving: bool = True) -> None:
+        self.peer, self.there, self.moving = peer, there, moving
+
+    def energy_j(self) -> float | None:
+        return (self.peer.now // 100 * 40 if self.moving else 40.0) if self.there else None
+
+
+def test_energy_is_counted_from_step_to_step(peer: FakePeer) -> None:
+    clock = Timer(peer)
+    clock._sensors = Meter(peer)
+    assert clock.energy([peer.work("A", 0.5)], 0.35) == pytest.approx(400 * 0.5e-3, rel=0.03)
+    assert peer.captured == 0
+    assert clock.energy([peer.work("A", 0.01)], 0.35) == pytest.approx(400 * 0.01e-3, rel=0.03)
+    assert peer.captured == 1
+    clock.energy([peer.work("A", 0.01)], 0.35, capture=False)
+    assert peer.captured == 1
+
+
+def test_energy_without_a_counter_or_with_one_that_stands_still(peer: FakePeer) -> None:
+    clock = Timer(peer)
+    clock._sensors = Meter(peer, there=False)
+    assert clock.energy([peer.work("A", 0.5)], 0.35) is None
+    assert peer.now == 0
+    clock._sensors = Meter(peer, moving=False)
+    assert clock.energy([peer.work("A", 0.5)], 0.35) is None
+    assert peer.now < 3000  # ms: it gives up
+
+
+def test_contenders_by_name() -> None:
+    assert contenders.names("cublas") == []
+    assert contenders.names("triton, cublas,cupy,triton,cutlass") == ["triton", "cupy", "cutlass"]
+    with pytest.raises(InvalidValue, match="unknown peer 'mkl'; valid ones: cublas, torch, cupy, triton, cutlass"):
+        contenders.names("mkl")
+
+
+@pytest.mark.parametrize("name", [name for name in contenders.CONTENDERS if name != "cutlass"])  # test_cutlass
+def test_a_missing_contender_says_how_to_mend_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(module: str, package: str | None = None) -> Any:
+        raise ImportError(f"No module named {module!r}")
+
+    monkeypatch.setattr(contenders, "import_module", absent)
+    peer = HostPeer()
+    if name == "triton":
+        peer.name = "torch"
+    with pytest.raises(MissingComponent, match="run: pip install"):
+        contenders.CONTENDERS[name](peer)
+
+
+def test_geomean() -> None:
+    assert summary.geomean([]) is None
+    assert summary.geomean([2.0, 0.5, 4.0]) == pytest.approx(4 ** (1 / 3))
+
+
+def entry(suite: str, name: str, ratio: float | None, **peers: float) -> dict[str, Any]:
+    if ratio is None:
+        return {"suite": suite, "name": name, "error": "failed"}
+    return {"suite": suite, "name": name, "ratio_to_cublas": ratio, "ratio_spread": [ratio - 0.01, ratio + 0.02],
+            "peers": {peer: {"ratio_to_cublas": r} if r else {"error": "no"} for peer, r in peers.items()}}
+
+
+def test_summaries() -> None:
+    rows = [entry("square", "a", 2.0, triton=0.5), entry("square", "b", 0.5, triton=2.0), entry("square", "c", None),
+            entry("odd", "d", 1.0, triton=1.0), entry("odd", "e", 1.21, triton=0)]
+    square, odd, both = summary.summaries(rows)
+    assert (square["rows"], square["failed"], square["geomean"]) == (3, 1, 1.0)
+    assert (square["worst"], square["worst_name"], square["wins"]) == (0.5, "b", 0.5)
+    assert square["peers"] == {"triton": {"geomean": 1.0, "not_slower": 0.5}}
+    assert odd["geomean"] == pytest.approx(1.1) and odd["wins"] == 0.5  # exactly 1 is no win
+    assert odd["peers"]["triton"] == {"geomean": 1.0, "not_slower": 1.0}
+    assert both["suite"] == "all" and both["geomean"] == pytest.approx(sqrt(sqrt(1.21)))
+    assert [s["suite"] for s in summary.summaries(rows[:2])] == ["square"]
+    assert summary.summarise("x", IEEE, rows[2:3])["worst"] is None
+
+
+def test_every_precision_is_summed_up_by_itself() -> None:
+    emulated, prepared = Variant("emulated").fields(), Variant("emulated", True).fields()
+    rows = [entry("square", "a", 1.0), {**entry("square", "a", 4.0), **emulated},
+            {**entry("square", "a", 5.0), **prepared}, {**entry("odd", "b", 1.0), **emulated}]
+    found = {(e["suite"], e["precision"], e["prepared"]): e for e in summary.summaries(rows)}
+    assert {key: e["geomean"] for key, e in found.items()} == pytest.approx({
+        ("square", "ieee", False): 1.0, ("square", "emulated", False): 4.0, ("odd", "emulated", False): 1.0,
+        ("all", "emulated", False): 2.0, ("square", "emulated", True): 5.0})
+
+
+def test_the_plot_shows_every_measured_row() -> None:
+    rows = [entry("square", "first", 2.0, triton=0.5), entry("square", "second", None), entry("odd", "third", 0.5)]
+    text = plot.svg(rows, "a title")
+    assert text.startswith("<?xml") and text.rstrip().endswith("</svg>")
+    for shown in ("first", "third", "square", "odd", "a title", "triton"):
+        assert f"<!-- {shown} -->" in text
+    assert "<!-- second -->" not in text
+    text = plot.svg([*rows, {**rows[0], **Variant("emulated", True).fields()}], "")
+    assert text.count("<!-- first -->") == 2 and "<!-- square, emulated, B prepared -->" in text
+
+
+def test_command(on_host: Path, run: Any) -> None:
+    code, out, err = run("bench", "--shape", "1x48x64,64x64x64:NT,8x8x8*5", "--peers", "cublas,triton,cupy", "--json",
+                         "bench.json", "--svg", "bench.svg")
+    assert (code, err) == (0, "")
+    assert fits(out)
+    for text in ("1x48x64", "64x64x64:NT", "8x8x8*5", "skinny", "heuristic", "graph", "cupy: RuntimeError", "1.250"):
+        assert text in " ".join(out.split()), text
+    assert "A copy on this device moves 2988 GB/s" in out
+    data = valid(on_host / "bench.json")
+    assert [row["shape"] for row in data["rungs"]] == [[1, 48, 64], [64, 64, 64], [8, 8, 8]]
+    assert (data["device"]["name"], data["environment"]["triton"], data["copy_gbs"]) == (GPU.name, "1.0", 2987.65)
+    assert data["suites"][0]["geomean"] == pytest.approx(1.25, rel=1e-4)
+    assert len(data["rungs"][0]["samples_ms"]["ours"]) == 5
+    assert (on_host / "bench.svg").read_text().startswith("<?xml")
+
+
+def test_command_in_several_precisions(on_host: Path, run: Any) -> None:
+    code, out, err = run("bench", "--shape", "64x64x64,300x300x300", "--precision", "ieee,fp16x3", "--precision",
+                         "emulated", "--prepared", "--json", "bench.json", "--svg", "bench.svg")
+    assert (code, err) == (0, "")
+    assert fits(out)
+    for text in ("shapes, fp16x3: measured", "shapes, fp16x3, B prepared: measured", "shapes, emulated: what ran",
+                 "1 of 2 half tiles by ieee", "Ratio of time to cuBLAS FP32, emulated, B prepared"):
+        assert text in " ".join(out.split()), text
+    data = valid(on_host / "bench.json")
+    variants = [("ieee", False), ("fp16x3", False), ("fp16x3", True), ("emulated", False), ("emulated", True)]
+    assert [(row["precision"], row["prepared"]) for row in data["rungs"]] == variants * 2
+    assert [row["shape"][0] for row in data["rungs"]] == [64] * 5 + [300] * 5
+    assert [(e["precision"], e["prepared"]) for e in data["suites"]] == variants
+    # What the clock of this test says of a prepared call is what it says of our kernels.
+    assert {round(e["geomean"], 3) for e in data["suites"]} == {1.25}
+
+
+def test_a_failed_row_says_in_which_precision(on_host: Path, bound: dict[str, float], run: Any) -> None:
+    bound["off"] = float("nan")
+    code, _, err = run("bench", "--shape", "16x16x16", "--precision", "ieee,tf32x3", "--prepared")
+    assert code == 1
+    for name in ("16x16x16", "16x16x16, tf32x3", "16x16x16, tf32x3, B prepared"):
+        assert f"Failed: {name}: wrong product" in err
+
+
+def test_a_wrong_row_fails_the_command_and_is_recorded(on_host: Path, bound: dict[str, float], run: Any) -> None:
+    bound["off"] = float("nan")
+    code, out, err = run("bench", "--shape", "16x16x16,32x32x32", "--json", "bench.json")
+    assert code == 1
+    assert err.count("Failed: ") == 2 and "wrong product" in err
+    data = valid(on_host / "bench.json")
+    assert data["suites"][0]["failed"] == 2 and data["rungs"][0]["max_error"] == "inf"
+    assert "failed" in out
+
+
+def test_rows_are_written_as_they_come(on_host: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(self: Any, case: Case, *rest: Any) -> dict[str, Any]:
+        if case.m == 32:
+            raise KeyboardInterrupt
+        return measure(self, case, *rest)
+
+    measure = bench.Bench.measure
+    monkeypatch.setattr(bench.Bench, "measure", killed)
+    run("bench", "--shape", "16x16x16,32x32x32", "--json", "bench.json")
+    assert [row["name"] for row in valid(on_host / "bench.json")["rungs"]] == ["16x16x16"]
+
+
+def test_command_without_a_gpu(here: Path, run: Any) -> None:
+    code, out, err = run("bench", "--suite", "all", "--arch", "sm_90", "--json", "bench.json")
+    assert (code, err) == (0, "")
+    assert fits(out)
+    assert "Not timed: " in out and "ResNet-50 conv5 3x3" in out
+    data = valid(here / "bench.json")
+    assert data["device"] is None
+    assert len(data["rungs"]) == sum(map(len, SUITES.values()))
+    assert {row["suite"] for row in data["rungs"]} == set(SUITES)
+
+
+def test_other_precisions_without_a_gpu(here: Path, run: Any) -> None:
+    code, out, err = run("bench", "--precision", "emulated,bf16x9", "--prepared", "--arch", "sm_90", "--json", "b.json")
+    assert (code, err) == (0, "")
+    assert fits(out) and "prepared" not in out  # the choice is the same
+    rows = valid(here / "b.json")["rungs"]
+    assert {row["kernel"] for row in rows if row["precision"] == "bf16x9"} == {"bf16x9"}
+    chosen = {row["shape"][0]: row["kernel"] for row in rows if row["precision"] == "emulated"}
+    assert chosen[128] == "specialised" and chosen[8192] == "fp16x3"
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    ("--suite nosuch", ["unknown suite 'nosuch'", "square, odd, k1024"]),
+    ("--peers nosuch", ["unknown peer 'nosuch'", "cublas, torch, cupy, triton, cutlass"]),
+    ("--precision nosuch", ["precision = 'nosuch' is unknown", "'ieee', 'emulated'"]),
+    ("--prepared", ["--prepared splits B beforehand", "add --precision"]),
+    ("--precision tf32x3 --arch sm_75", ["no such kernel for sm_75", "use 'emulated'"]),
+    ("--shape 5x5", ["'5x5' is not MxNxK[:layout][*batch]", "NN, NT, TN, TT"]),
+    ("--arch sm_42", ["unknown architecture 'sm_42'"]),
+    ("--json gone/bench.json", ["cannot write gone/bench.json"]),
+    ("--svg gone/bench.svg", ["cannot write gone/bench.svg"]),
+    ("--svg bench.svg", ["--svg plots measurements", "leave it out"]),
+])
+def test_mistakes(here: Path, run: Any, words: str, says: list[str]) -> None:
+    code, out, err = run("bench", *words.split())
+    assert (code, out) == (2, "")
+    for text in says:
+        assert text in err
+    assert list(here.iterdir()) == []
+
+
+def test_svg_without_matplotlib(here: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    code, _, err = run("bench", "--svg", "bench.svg")
+    assert code == 2 and "pip install 'peakgemm[plot]'" in err
+
+
+def test_help(run: Any) -> None:
+    code, out, _ = run("bench", "--help")
+    assert code == 0
+    for option in ("--suite", "--shape", "--precision", "--prepared", "--peers", "--seconds", "--json", "--svg"):
+        assert option in out
+
+
+def test_the_record_is_json_that_says_what_ran() -> None:
+    row = bench.static_row("odd", Case("x", 5, 6, 7, batch=2), SimpleNamespace(
+        kernel=SimpleNamespace(name="skinny"), config=bench.choice_for(Case("x", 5, 6, 7), "sm_90", 132, "").config,
+        source="table"))
+    assert json.loads(json.dumps(row))["kernel"] == "skinny"
+    assert (row["shape"], row["layout"], row["batch"], row["source"]) == ([5, 6, 7], "NN", 2, "table")

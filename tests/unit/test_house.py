@@ -1,0 +1,98 @@
+"""The rules of the house: layers, style, where CUDA lives, how long a file is, what an import costs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import peakgemm
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(peakgemm.__file__).parent
+PYTHON = sorted(PACKAGE.rglob("*.py"))
+CUDA = sorted(path for suffix in ("*.cu", "*.cuh") for path in PACKAGE.rglob(suffix))
+LONGEST = 400
+
+
+def fresh(code: str) -> str:
+    """What a new interpreter prints."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_layers() -> None:
+    # In a process of its own: import-linter's logging set-up would silence our logger in other tests.
+    said = fresh("from importlinter.cli import lint_imports; "
+                 f"lint_imports(config_filename={str(ROOT / 'pyproject.toml')!r}, no_cache=True, no_logo=True)")
+    assert "Contracts: 4 kept, 0 broken" in said, said
+
+
+def test_ruff() -> None:
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "concise",
+                           str(PACKAGE), str(ROOT / "tests")], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_cuda_lives_in_its_own_files() -> None:
+    assert len(CUDA) > 15
+    # A definition, not the word: messages and patterns may speak of kernels.
+    assert [str(p) for p in PYTHON if re.search(r"__global__\s+void\s+\w+\s*\(", p.read_text())] == []
+
+
+def test_no_file_is_long() -> None:
+    lengths = {str(p.relative_to(PACKAGE)): len(p.read_text().splitlines()) for p in PYTHON + CUDA}
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST} == {}
+
+
+@pytest.mark.parametrize("name", [name for name in peakgemm.__all__ if name != "__version__"])
+def test_public_docstrings(name: str) -> None:
+    thing = getattr(peakgemm, name)
+    assert thing.__doc__
+    # A dataclass without one is given its signature.
+    assert not thing.__doc__.startswith(f"{name}(")
+    if inspect.isclass(thing):
+        public = [member for key, member in vars(thing).items() if not key.startswith("_")]
+        assert all(inspect.getdoc(m) for m in public if callable(m) or isinstance(m, property))
+
+
+def test_public_names() -> None:
+    assert set(peakgemm.__all__) == {*peakgemm._PUBLIC, "__version__"}
+    assert dir(peakgemm) == sorted(peakgemm.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nosuch'"):
+        _ = peakgemm.nosuch
+
+
+def test_every_module_says_what_it_is() -> None:
+    bare = [str(p) for p in PYTHON if not re.match(r'(r?"""\S)', p.read_text())]
+    assert bare == []
+
+
+def test_import_is_light() -> None:
+    loaded = set(fresh("import sys, peakgemm; print(*sys.modules)").split())
+    assert not {"torch", "cupy", "numpy", "cuda", "typer", "rich"} & loaded
+    assert "peakgemm" in loaded
+
+
+def test_import_is_quick() -> None:
+    timed = "import time; t = time.perf_counter(); import peakgemm; print(time.perf_counter() - t)"
+    assert min(float(fresh(timed)) for _ in range(3)) < 0.25
+
+
+def test_every_header_has_its_line() -> None:
+    folder = PACKAGE / "kernels" / "include"
+    group, told = "", set()
+    for line in (folder / "README.md").read_text().splitlines():
+        if found := re.match(r"## (\w+)|\| `(\w+\.cuh)` \| \S", line):
+            group = found[1] or group
+            told |= {f"{group}/{found[2]}"} if found[2] else set()
+    assert told == {path.relative_to(folder).as_posix() for path in folder.rglob("*.cuh")}
+
+
+def test_no_test_imports_a_test() -> None:
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    naming = re.compile(r"^\s*(from|import) (\w+\.)*test_\w+", re.MULTILINE)
+    assert [str(p) for p in tests if naming.search(p.read_text())] == []

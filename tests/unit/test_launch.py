@@ -1,0 +1,478 @@
+"""Devices, contexts, loading and launching, against a driver that only keeps a record."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
+from peakgemm.kernels.even_share import room, shared_bytes
+from peakgemm.runtime import device, driver, launch
+from peakgemm.runtime.compile import Compiled
+from peakgemm.runtime.device import Gpu
+from peakgemm.runtime.tensor_map import Box
+
+# Devices: a driver of two GPUs whose contexts are a stack of device indices
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """Two GPUs and a thread without a context; ``log`` has what was done to contexts, ``calls`` the driver's calls."""
+    import cuda.core
+
+    attributes = [{75: 9, 76: 0}, {75: 4, 76: 2}]  # compute capability; all others alike
+    common = {16: 132, 13: 1980000, 36: 2619000, 37: 5120, 38: 50 << 20}
+    state = SimpleNamespace(stack=[], log=[], version=13010, loaded={}, unloaded=[])
+
+    def put(place: Any, value: int) -> int:
+        place._obj.value = value  # what ctypes.byref points to
+        return 0
+
+    def push(context: Any) -> int:
+        state.log.append(("push", context.value - 100))
+        state.stack.append(context.value - 100)
+        return 0
+
+    def pop(place: Any) -> int:
+        state.log.append(("pop", state.stack.pop()))
+        return 0
+
+    def switch(context: Any) -> int:
+        state.log.append(("set", context.value - 100))
+        state.stack[-1:] = [context.value - 100]
+        return 0
+
+    def name(buffer: Any, size: int, index: int) -> int:
+        buffer.value = f"GPU {index}".encode()
+        return 0
+
+    def load(place: Any, code: bytes, *options: Any) -> int:
+        if code != b"good":
+            return 200
+        state.loaded[len(state.loaded) + 900] = code
+        return put(place, max(state.loaded))
+
+    class Device:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def set_current(self) -> None:
+            state.log.append(("introduced", self.index))
+
+    errors = {1: "CUDA_ERROR_INVALID_VALUE", 200: "CUDA_ERROR_INVALID_IMAGE", 500: "CUDA_ERROR_NOT_FOUND",
+              700: "CUDA_ERROR_ILLEGAL_ADDRESS"}
+    state.calls = SimpleNamespace(
+        cuInit=lambda flags: 0, cuDeviceGetCount=lambda place: put(place, 2),
+        cuDriverGetVersion=lambda place: put(place, state.version), cuDeviceGet=put, cuDeviceGetName=name,
+        cuDeviceGetAttribute=lambda place, kind, index: put(place, (attributes[index] | common)[kind]),
+        cuCtxGetDevice=lambda place: put(place, state.stack[-1]) if state.stack else 201,
+        cuCtxGetCurrent=lambda place: put(place, 100 + state.stack[-1]) if state.stack else put(place, None),
+        cuCtxSetCurrent=switch, cuCtxPushCurrent_v2=push, cuCtxPopCurrent_v2=pop,
+        cuDevicePrimaryCtxRetain=lambda place, index: put(place, 100 + index),
+        cuLibraryLoadData=load, cuLibraryUnload=lambda library: state.unloaded.append(library.value) or 0,
+        cuLibraryGetKernel=lambda place, library, entry: put(place, 12345) if entry == b"gemm" else 500,
+        cuKernelGetFunction=lambda place, kernel: put(place, kernel.value),
+        cuKernelSetAttribute=lambda kind, value, kernel, index: int(value > 232448),
+        cuGetErrorName=lambda status, place: put(place, errors[status].encode()) if status in errors else 1,
+        cuGetErrorString=lambda status, place: put(place, b"as told"))
+    monkeypatch.setattr(driver, "library", lambda: state.calls)
+    monkeypatch.setattr(cuda.core, "Device", Device)
+    monkeypatch.setattr(device, "_thread", threading.local())
+    caches = (device._count, device._probe, device._primary_context, launch.load)
+    for each in caches:
+        each.cache_clear()
+    yield state
+    for each in caches:
+        each.cache_clear()
+
+
+def test_a_thread_without_a_context_gets_device_0(machine: SimpleNamespace) -> None:
+    gpu = device.require()
+    assert gpu == Gpu(0, "GPU 0", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.1")
+    assert machine.log == [("set", 0), ("introduced", 0)]  # cuda.core is told once
+    assert device.find() is gpu
+    assert machine.log == [("set", 0), ("introduced", 0)]
+
+
+def test_here_tells_cuda_core_nothing(machine: SimpleNamespace) -> None:
+    assert device.here() is device.require(0)
+    assert machine.log == [("set", 0)]
+
+
+def test_a_context_that_is_not_the_primary_one_is_the_callers(machine: SimpleNamespace,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.stack = [0]
+    machine.calls.cuCtxGetCurrent = lambda place: setattr(place._obj, "value", 77) or 0
+    assert device.find() is not None
+    assert machine.log == []
+
+
+def test_the_callers_context_is_respected(machine: SimpleNamespace) -> None:
+    machine.stack = [1]
+    assert device.find() is None  # the table does not hold sm_42
+    assert machine.stack == [1]
+    with pytest.raises(MissingComponent, match=r"GPU 1: unknown architecture 'sm_42'"):
+        device.require()
+
+
+def test_a_device_by_index_touches_no_context(machine: SimpleNamespace) -> None:
+    assert device.require(0).index == 0
+    assert (device.current(), machine.log) == (None, [])
+    machine.stack = [1]
+    assert device.require(0).index == 0
+    assert (device.current(), machine.log) == (1, [])
+
+
+@pytest.mark.parametrize("index", [2, -1])
+def test_a_device_that_is_not_there(machine: SimpleNamespace, index: int) -> None:
+    assert device.find(index) is None
+    with pytest.raises(MissingComponent, match=rf"no GPU {index}: this process sees 2 \(0 to 1\)"):
+        device.require(index)
+
+
+def test_activated_gives_the_context_back(machine: SimpleNamespace) -> None:
+    machine.stack = [1]
+    with pytest.raises(ZeroDivisionError), device.activated(0):
+        assert device.current() == 0
+        raise ZeroDivisionError
+    assert machine.stack == [1]
+    machine.log.clear()
+    with device.activated(1):
+        assert device.current() == 1
+    assert machine.log == []
+
+
+def test_a_driver_that_fails(machine: SimpleNamespace) -> None:
+    machine.calls.cuDeviceGetName = lambda *args: 700
+    with pytest.raises(MissingComponent, match=r"GPU 0 does not answer \(CUDA_ERROR_ILLEGAL_ADDRESS \(as told\)\)"):
+        device.require(0)
+    machine.calls.cuCtxPushCurrent_v2 = lambda context: 1
+    with pytest.raises(LaunchFailed, match=r"GPU 1: .* made current \(CUDA_ERROR_INVALID_VALUE"), \
+            device.activated(1):
+        pass
+    del machine.calls.cuCtxSetCurrent
+    with pytest.raises(LaunchFailed, match="the driver is older than CUDA 12: it has no cuCtxSetCurrent"):
+        device.make_current(0)
+    device._count.cache_clear()
+    machine.calls.cuInit = lambda flags: 999
+    assert device.reason_without_gpu() == ("no NVIDIA driver or GPU here (CUDA error 999); install the driver, then "
+                                           "see: peakgemm doctor")
+
+
+def test_no_driver() -> None:
+    reason = device.reason_without_gpu()
+    if reason is None:
+        pytest.skip("there is a GPU")
+    assert reason.startswith("no NVIDIA driver or GPU here (")
+    assert (device.count(), device.find(0)) == (0, None)
+    with pytest.raises(MissingComponent, match="no NVIDIA driver or GPU here"):
+        device.require(0)
+
+
+# Launches: the driver's call is a Python function that reads what it is given, as cuda.h describes it
+
+H100 = Gpu(0, "H100", "sm_90", 132, 1980, 3352.0, 50 << 20, "13.0")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, machine: SimpleNamespace) -> SimpleNamespace:
+    """What was launched, in order; ``answer()`` gives the status."""
+    from cuda.bindings import driver as bindings
+
+    seen = SimpleNamespace(made=[], answer=lambda: 0, size=0)
+
+    def read(config: int, kernel: int, parameters: int, extra: int | None) -> int:
+        status = seen.answer()  # first: others may write meanwhile
+        c = bindings.CUlaunchConfig(_ptr=config)
+        places = (ctypes.c_uint64 * 6).from_address(parameters)
+        attribute = bindings.CUlaunchAttribute(_ptr=ctypes.c_uint64.from_address(config + 40).value)
+        second = bindings.CUlaunchAttribute(_ptr=ctypes.c_uint64.from_address(config + 40).value + 72)
+        seen.made.append(SimpleNamespace(
+            grid=(c.gridDimX, c.gridDimY, c.gridDimZ), block=(c.blockDimX, c.blockDimY, c.blockDimZ),
+            shared=c.sharedMemBytes, stream=int(c.hStream), kernel=kernel, extra=extra,
+            attributes=(c.numAttrs, int(attribute.id), attribute.value.programmaticStreamSerializationAllowed),
+            cluster=(int(second.id), second.value.clusterDim.x, second.value.clusterDim.y, second.value.clusterDim.z),
+            addresses=[ctypes.c_uint64.from_address(p).value for p in places[:5]],
+            argument=ctypes.string_at(places[5], seen.size), aligned=places[5] % 8 == 0))
+        return status
+
+    entry = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(read)
+    monkeypatch.setattr(launch, "_driver_launch", lambda: entry)
+    machine.stack[:] = [0]
+    return seen
+
+
+def launcher(argument: bytes = b"", blocks: int = 7, threads: int = 256) -> Any:
+    """Its `enqueue`."""
+    loaded = launch.Loaded(SimpleNamespace(handle=12345), "gemm", 70000)
+    return launch.Launcher(loaded, "128x128x8", H100, blocks, threads, argument).enqueue
+
+
+HIGH = 1 << 47
+
+
+@pytest.mark.parametrize("size", [0, 1, 13, 200, 256])
+def test_launch_layout(calls: SimpleNamespace, size: int) -> None:
+    calls.size, argument = size, bytes(i % 251 + 1 for i in range(size))
+    ready = launcher(argument)
+    ready(HIGH + 1, HIGH + 2, HIGH + 3, HIGH + 4, HIGH + 5, HIGH + 6)
+    ready(11, 12, 13, 14, 0, 0)
+    first, second = calls.made
+    assert (first.grid, first.block, first.shared, first.stream) == ((7, 1, 1), (256, 1, 1), 70000, HIGH + 6)
+    assert (first.kernel, first.extra, first.aligned) == (12345, None, True)
+    assert first.attributes == second.attributes == (1, 6, 1)  # one: ..._PROGRAMMATIC_STREAM_SERIALIZATION, allowed
+    assert first.addresses == [HIGH + i for i in range(1, 6)]  # A, B, C0, C, partial sums
+    assert (second.addresses, second.stream) == ([11, 12, 13, 14, 0], 0)
+    assert first.argument == second.argument == argument
+
+
+def test_tensor_maps_follow_the_struct(calls: SimpleNamespace, machine: SimpleNamespace,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call's are of its own addresses, behind what other kernels take."""
+    made: list[tuple[int, int]] = []
+
+    def encode(box: Box, address: int) -> Any:
+        made.append((box.operand, address))
+        return (ctypes.c_uint64 * 16)(*[1000 * box.operand + address] * 16)
+
+    monkeypatch.setattr(launch, "_map", encode)
+    boxes = (Box(0, 8, 64, 64, 8, 32), Box(1, 8, 32, 32, 8, 32))
+    calls.size, argument, places = 264, bytes(i % 251 for i in range(264)), list[list[int]]()
+    loaded = launch.Loaded(SimpleNamespace(handle=12345), "gemm", 70000)
+    ready = launch.Launcher(loaded, "192x256x8", H100, 7, 384, argument, boxes)
+    send = ready._launch
+
+    def watch(config: Any, kernel: Any, parameters: Any, extra: Any) -> Any:
+        found = (ctypes.c_uint64 * 8).from_address(parameters.value)
+        places.append([ctypes.c_uint64.from_address(found[6 + i] + 8 * w).value for i in (0, 1) for w in (0, 15)])
+        return send(config, kernel, parameters, extra)
+
+    ready._launch = watch
+    machine.stack.clear()  # a thread's first call to CUDA
+    ready.enqueue(16, 32, 3, 4, 5, 600)
+    assert machine.stack == [0]
+    ready.enqueue(48, 64, 3, 4, 5, 600)
+    assert made == [(0, 16), (1, 32), (0, 48), (1, 64)]
+    assert places == [[16, 16, 1032, 1032], [48, 48, 1064, 1064]]
+    assert [one.argument for one in calls.made] == [argument] * 2
+    assert calls.made[0].attributes == (1, 6, 1)
+
+
+def test_a_launch_says_how_many_blocks_a_cluster_has(calls: SimpleNamespace) -> None:
+    loaded = launch.Loaded(SimpleNamespace(handle=12345), "gemm", 0)
+    launch.Launcher(loaded, "16x16x32", H100, 24, 256, b"", cluster=8).enqueue(1, 2, 3, 4, 5, 600)
+    assert calls.made[0].attributes == (2, 6, 1) and calls.made[0].cluster == (4, 8, 1, 1)
+
+
+@pytest.mark.parametrize(("arch", "early"), [("sm_80", False), ("sm_89", False), ("sm_90", True), ("sm_120", True)])
+def test_a_kernel_starts_early_where_it_can(calls: SimpleNamespace, arch: str, early: bool) -> None:
+    gpu = replace(H100, arch=arch)
+    loaded = launch.Loaded(SimpleNamespace(handle=12345), "gemm", 0)
+    launch.Launcher(loaded, "128x128x8", gpu, 7, 256, b"").enqueue(1, 2, 3, 4, 5, 600)
+    assert calls.made[0].attributes[0] == early
+
+
+@pytest.mark.parametrize("wanted", [0, 5000, 20000, 30000])
+@pytest.mark.parametrize("most", [1, 2, 4, 8, 12])
+@pytest.mark.parametrize(("arch", "early"), [("sm_80", False), ("sm_89", False), ("sm_90", True), ("sm_120", True)])
+def test_no_sm_has_room_for_more_than_its_share_of_blocks(arch: str, early: bool, most: int, wanted: int) -> None:
+    """Where a kernel may start early its blocks would gather on the SMs that are free first."""
+    gpu = replace(H100, arch=arch)
+    limits = gpu.limits
+
+    def room(asked: int) -> int:  # of an SM, by shared memory
+        unit = limits.shared_granularity
+        return limits.shared_per_sm // (-(-asked // unit) * unit + limits.shared_reserved)
+
+    for blocks in range(1, 132 * (most + 2), 17):
+        asked, share = shared_bytes(wanted, blocks, most, gpu), -(-blocks // 132)
+        assert wanted <= asked <= limits.shared_per_block
+        if early and share < most:
+            assert room(asked) == min(share, room(wanted))
+            assert asked == wanted or room(asked + 512) == share  # static shared memory
+        else:
+            assert asked == wanted
+
+
+@pytest.mark.parametrize(("registers", "threads", "blocks"), [
+    (63, 256, 4), (64, 256, 4), (65, 256, 3), (80, 256, 3), (96, 192, 3), (30, 128, 16), (16, 128, 16), (None, 1024, 2),
+    (168, 384, 1), (32, 96, 21),
+])
+def test_an_sm_has_room_by_registers_and_threads(registers: int | None, threads: int, blocks: int) -> None:
+    assert room(registers, threads, H100) == blocks
+
+
+def test_threads_launch_with_their_own_arguments(calls: SimpleNamespace) -> None:
+    ready, together = launcher(), threading.Barrier(4)
+    calls.answer = lambda: together.wait(60) * 0  # all four have written before the first is read
+    threads = [threading.Thread(target=ready, args=[10 * i + j for j in range(6)]) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted([*call.addresses, call.stream] for call in calls.made) == [
+        [10 * i + j for j in range(6)] for i in range(4)]
+
+
+def test_a_thread_without_a_context_may_launch(calls: SimpleNamespace, machine: SimpleNamespace) -> None:
+    machine.stack.clear()
+    calls.answer = lambda: 0 if machine.stack else 201
+    launcher()(1, 2, 3, 4, 5, 600)
+    assert len(calls.made) == 2
+    assert machine.log == [("set", 0)]
+    assert calls.made[1].addresses == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("status", "name", "remedy"), [
+    (1, "CUDA_ERROR_INVALID_VALUE", "peakgemm doctor"), (700, "CUDA_ERROR_ILLEGAL_ADDRESS", "restart the process")])
+def test_a_failed_launch_names_everything(calls: SimpleNamespace, status: int, name: str, remedy: str) -> None:
+    calls.answer = lambda: status
+    with pytest.raises(LaunchFailed) as error:
+        launcher()(1, 2, 3, 4, 5, 600)
+    assert len(calls.made) == 1  # there was a context: nothing to try again
+    assert str(error.value).startswith("gemm (128x128x8): launch of 7 blocks of 256 threads with 70000 bytes of "
+                                       f"dynamic shared memory on H100 failed: {name} (as told); ")
+    assert remedy in str(error.value)
+
+
+def test_a_default_stream_means_the_kernels_device(calls: SimpleNamespace, machine: SimpleNamespace) -> None:
+    ready = launcher()
+    machine.stack[:] = [1]
+    on = []
+    calls.answer = lambda: on.append(machine.stack[-1]) or 0
+    for stream in (0, 1, 2, 600):  # legacy, legacy, per thread: of the current context; 600 is a stream of its own
+        ready(1, 2, 3, 4, 5, stream)
+    assert on == [0, 0, 0, 1]
+    assert machine.stack == [1]
+
+
+@pytest.mark.parametrize(("wrong", "told"), [
+    ({"blocks": 0}, "0 blocks"), ({"blocks": 2**31}, "2147483648 blocks, a grid holds 1 to 2147483647"),
+    ({"threads": 1025}, "1025 threads a block"), ({"threads": 0}, "0 threads a block")])
+def test_grids_that_no_gpu_takes(calls: SimpleNamespace, wrong: dict, told: str) -> None:
+    with pytest.raises(InvalidValue, match=told):
+        launcher(**wrong)
+
+
+def cubin(code: bytes, entry: str = "gemm") -> Compiled:
+    return Compiled(entry, "sm_90", "cubin", code)
+
+
+def test_a_refused_cubin_is_made_again_once(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Compiled] = []
+    for fresh, outcome in ((cubin(b"good"), 12345), (cubin(b"worse"), None), (None, None)):
+        monkeypatch.setattr("peakgemm.runtime.compile.anew",
+                            lambda compiled, fresh=fresh: tried.append(compiled) or fresh)
+        launch.load.cache_clear()
+        tried.clear()
+        if outcome:
+            assert launch.load(cubin(b"bad"), 0, H100).kernel.handle == outcome
+        else:
+            with pytest.raises(MissingComponent, match=r"gemm: the driver \(13\.0\) cannot load a cubin for sm_90 on "
+                                                       r"H100 \(CUDA_ERROR_INVALID_IMAGE \(as told\)\); update"):
+                launch.load(cubin(b"bad"), 0, H100)
+        assert tried == [cubin(b"bad")]
+        assert machine.stack == []  # the caller's context, which was none, is back
+
+
+def test_code_leaves_the_device_with_the_last_reference(machine: SimpleNamespace) -> None:
+    loaded = launch.load(cubin(b"good"), 70000, H100)
+    assert (loaded.kernel.handle, loaded.shared_bytes, machine.unloaded) == (12345, 70000, [])
+    launch.load.cache_clear()
+    assert machine.unloaded == []
+    del loaded
+    assert machine.unloaded == [900]
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_NOT_FOUND"):
+        launch.Resident(cubin(b"good", "other"))
+    assert machine.unloaded == [900, 901]  # a library without the kernel does not stay
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_IMAGE"):
+        launch.Resident(cubin(b"bad"))
+    assert machine.unloaded == [900, 901]
+
+
+def test_static_shared_memory_counts(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over 48 KB of both a kernel may have only if the driver has been asked."""
+    asked = list[int]()
+    monkeypatch.setattr(machine.calls, "cuKernelSetAttribute", lambda kind, value, *_: asked.append(value) or 0)
+    for static, dynamic, wanted in ((0, 48 << 10, []), (0, 50000, [50000]), (8192, 41000, [41000])):
+        asked.clear()
+        launch.load(replace(cubin(b"good"), static_shared=static), dynamic, H100)
+        assert asked == wanted
+
+
+def test_clusters_of_more_than_eight_blocks_are_asked_for(machine: SimpleNamespace,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight every GPU has that has clusters; of more the driver must be told, and may refuse."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(machine.calls, "cuKernelSetAttribute", lambda kind, value, *_: asked.append((kind, value)) or 0)
+    for blocks in (1, 8, 16):
+        launch.load(Compiled("gemm", "sm_90", "cubin", b"good"), 0, H100, blocks)
+    assert asked == [(14, 1)]  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+    launch.load.cache_clear()
+    monkeypatch.setattr(machine.calls, "cuKernelSetAttribute", lambda *_: 1)
+    with pytest.raises(LaunchFailed, match=r"gemm: a cluster of 16 blocks on H100: .*INVALID_VALUE.*; use 8 at most"):
+        launch.load(Compiled("gemm", "sm_90", "cubin", b"good"), 0, H100, 16)
+
+
+def test_more_shared_memory_than_a_block_may_have(machine: SimpleNamespace) -> None:
+    with pytest.raises(LaunchFailed, match="gemm: 300000 bytes of shared memory a block asked, 232448 there on H100"):
+        launch.load(cubin(b"good"), 300000, H100)
+
+
+def test_the_ladders_launch(machine: SimpleNamespace) -> None:
+    seen = []
+
+    def kernel(function: Any, *rest: Any) -> int:
+        *sizes, stream, places, extra = rest
+        read = ctypes.c_int32.from_address(places[0]).value, ctypes.c_float.from_address(places[1]).value
+        seen.append((function.value, tuple(sizes), stream.value, read, len(places), extra))
+        return 0 if sizes[0] < 9 else 1
+
+    machine.calls.cuLaunchKernel = kernel
+    loaded = launch.Loaded(launch.Resident(cubin(b"good")), "gemm", 70000)
+    arguments, stream = (launch.int32(-7), launch.float32(0.5)), SimpleNamespace(handle=HIGH)
+    loaded.launch(stream, 7, 256, *arguments)
+    loaded.launch(stream, (3, 4), (8, 8, 2), *arguments)
+    assert seen == [(12345, (7, 1, 1, 256, 1, 1, 70000), HIGH, (-7, 0.5), 2, None),
+                    (12345, (3, 4, 1, 8, 8, 2, 70000), HIGH, (-7, 0.5), 2, None)]
+    with pytest.raises(LaunchFailed, match=r"gemm: launch of 9 blocks of 256 threads with 70000 bytes of dynamic "
+                                           r"shared memory failed: CUDA_ERROR_INVALID_VALUE \(as told\); see"):
+        loaded.launch(stream, 9, 256, *arguments)
+
+
+# The doctor
+
+
+@pytest.mark.parametrize(("version", "verdict"), [(99000, "yes"), (11080, "old")])
+def test_the_doctor_looks_at_every_gpu(machine: SimpleNamespace, capsys: pytest.CaptureFixture[str],
+                                       monkeypatch: pytest.MonkeyPatch, version: int, verdict: str) -> None:
+    from peakgemm.cli import doctor
+
+    def no_peer() -> None:
+        raise MissingComponent("no cuBLAS; run: pip install 'torch[cu13]'")
+
+    machine.version = version
+    monkeypatch.setattr(doctor, "find_peer", no_peer)
+    doctor.command()
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"GPU and driver (run) {verdict} 0: GPU 0, sm_90, 132 SMs, driver for CUDA {version // 1000}." in text
+    assert ("pip install 'peakgemm[cu12]'" in text) == (verdict == "old")
+    assert "GPU and driver (run) no GPU 1: unknown architecture 'sm_42'" in text
+    assert "cuBLAS (compare) no no cuBLAS; run: pip install 'torch[cu13]'" in text  # brackets are no markup
+
+
+def test_the_doctor_tells_of_an_open_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    from peakgemm.cli import doctor
+
+    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o777)
+    doctor.command()
+    assert "compile cache no other users may write to" in " ".join(capsys.readouterr().out.split())

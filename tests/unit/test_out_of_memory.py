@@ -1,0 +1,343 @@
+"""Where no room is left for a workspace or a split operand: who says so, what the error tells, and who catches it."""
+# ruff: noqa: F401, F811  (fixtures of tests/support)
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import peakgemm as pg
+import stand_in
+from host_memory import Memory, device
+from peakgemm import arrays
+from peakgemm.arrays.base import driver_out_of_memory
+from peakgemm.arrays.interop import Interop
+from peakgemm.calls import launch, panels, plan, prepared
+from peakgemm.calls.request import Request
+from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory, PeakgemmError, out_of_memory_as
+from peakgemm.kernels.emulated.schemes import PRODUCTS
+from peakgemm.kernels.ffma.wide import WIDE
+from peakgemm.kernels.library import SPECIALISED
+from peakgemm.problem import Problem
+from peakgemm.runtime import driver
+from peakgemm.selection.choose import Choice
+
+FP16X3, PROBLEM = PRODUCTS["fp16x3"], Problem.contiguous(300, 200, 500)
+NAMED = Choice(FP16X3, FP16X3.default, "named", "asked for by name")
+WANTED = launch.workspace_bytes(NAMED, PROBLEM, stand_in.GPU)
+
+
+class Full(MemoryError):
+    """A library's own error, made of figures as CuPy's is."""
+
+    def __init__(self, size: int, total: int) -> None:
+        super().__init__(f"{size} of {total} bytes")
+
+
+class FullLibrary(stand_in.StandIn):
+    """Gives results, but no ``refused`` floats; ``error`` instead."""
+
+    def __init__(self, refused: int, error: Exception | None = None) -> None:
+        super().__init__()
+        self.refused, self.error = refused, error or Full(1, 2)
+
+    def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
+        if shape == (self.refused,):
+            raise self.error
+        return super().empty(shape, like, stream)
+
+    def out_of_memory(self, error: Exception) -> bool:
+        return isinstance(error, Full)
+
+
+class Hungry(stand_in.Interpreted):
+    """A bound kernel with a workspace."""
+
+    def __init__(self, problem: Problem, memory: Any, choice: Choice = NAMED, wanted: int = WANTED) -> None:
+        super().__init__(problem, memory)
+        self.kernel, self.config, self.workspace_bytes = choice.kernel, choice.config, wanted
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that has 12,345,678 bytes free."""
+    def info(call: str, free: Any, total: Any) -> None:
+        assert call == "cuMemGetInfo_v2"
+        free._obj.value, total._obj.value = 12_345_678, 80 << 30
+
+    monkeypatch.setattr(launch.device, "require", lambda index: stand_in.GPU)
+    monkeypatch.setattr(launch.device, "activated", lambda index: nullcontext())
+    monkeypatch.setattr(driver, "check", info)
+
+
+def operands() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    return tuple(rng.standard_normal(shape).astype(np.float32) for shape in ((300, 500), (500, 200)))
+
+
+def product(library: FullLibrary, monkeypatch: pytest.MonkeyPatch, bound: Callable[..., Any] = Hungry,
+            **request: Any) -> Any:
+    """By `on_device`, with a kernel that wants a workspace."""
+    monkeypatch.setattr(launch, "bound_for", lambda problem, gpu, choice=None: bound(problem, library.memory))
+    return launch.on_device(library, 0, Request(*operands(), precision="fp16x3", **request), choice=NAMED)
+
+
+def test_the_error_tells_sizes_and_remedies(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FullLibrary(-(-WANTED // 4))
+    with pytest.raises(OutOfMemory) as caught:
+        product(library, monkeypatch)
+    assert str(caught.value) == (
+        f"a workspace of {WANTED:,} bytes for 300 x 200 x 500 by fp16x3 does not fit: GPU 0 has 12,345,678 of "
+        f"85,899,345,920 bytes free beside what stand-in holds; use precision='ieee', which does without, or split "
+        "a constant b once, with peakgemm.prepare, or pass memory that you have as Plan.execute's workspace=")
+    assert caught.value.__cause__ is library.error
+
+
+def test_what_caught_the_librarys_error_still_does(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (Full, MemoryError, RuntimeError, PeakgemmError):
+        with pytest.raises(kind, match="a workspace of"):
+            product(FullLibrary(-(-WANTED // 4)), monkeypatch)
+
+
+@pytest.mark.parametrize("kind", [Full, LaunchFailed, RuntimeError, type("OutOfMemoryError", (RuntimeError,), {})])
+def test_one_class_for_every_library(kind: type[Exception]) -> None:
+    error = out_of_memory_as(kind)("so many bytes")
+    assert isinstance(error, kind) and isinstance(error, OutOfMemory) and str(error) == "so many bytes"
+    assert type(error).__name__ == "OutOfMemory" and not isinstance(error, InvalidValue)
+
+
+def test_other_errors_stay_what_they_are(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FullLibrary(-(-WANTED // 4), ValueError("an illegal address was met"))
+    with pytest.raises(ValueError, match=r"^an illegal address") as caught:
+        product(library, monkeypatch)
+    assert caught.value is library.error
+
+
+def test_only_what_helps_is_proposed(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def split(problem: Problem, memory: Any) -> Any:  # b was split before
+        return Hungry(problem, memory, wanted=WANTED // 2)
+
+    def partial(problem: Problem, memory: Any) -> Any:
+        return Hungry(problem, memory, Choice(SPECIALISED, SPECIALISED.default, "", ""), 4096)
+
+    with pytest.raises(OutOfMemory, match=r"'ieee'.*workspace=$") as caught:
+        product(FullLibrary(WANTED // 8), monkeypatch, split)
+    assert "prepare" not in str(caught.value)
+    with pytest.raises(OutOfMemory, match=r"^a workspace of 4,096 bytes .* by specialised does not fit") as caught:
+        product(FullLibrary(1024), monkeypatch, partial)
+    assert "'ieee'" not in str(caught.value) and "prepare" not in str(caught.value)
+    assert str(caught.value).endswith("; pass memory that you have as Plan.execute's workspace=")
+
+
+@pytest.mark.parametrize(("kernel", "split"), [(SPECIALISED, 3), (WIDE, 0), (WIDE, 1)])
+def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, kernel: Any, split: int) -> None:
+    """Partial sums and repacked operands: a tile without them, when no room is found."""
+    library, asked = FullLibrary(1024), list[Any]()
+    tile = WIDE.default if kernel is WIDE else SPECIALISED.default
+    hungry = Choice(kernel, replace(tile, split=split), "", "")
+
+    def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
+        asked.append(choice)
+        return (stand_in.Interpreted(problem, library.memory) if len(asked) > 1 else
+                Hungry(problem, library.memory, hungry, 4096))
+
+    monkeypatch.setattr(launch, "bound_for", bound_for)
+    a, b = operands()
+    assert np.allclose(launch.on_device(library, 0, Request(a, b)), a @ b, atol=1e-3)
+    assert (asked[1].kernel, asked[1].config) == (SPECIALISED, SPECIALISED.default)
+
+
+def test_without_the_drivers_word_the_rest_is_told(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(call: str, *args: Any) -> None:
+        raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    monkeypatch.setattr(driver, "check", refuse)
+    with pytest.raises(OutOfMemory, match=r"does not fit: GPU 0 has no room for it; use precision='ieee'"):
+        product(FullLibrary(-(-WANTED // 4)), monkeypatch)
+
+
+def test_plan(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, (a, b) = FullLibrary(-(-WANTED // 4)), operands()
+    monkeypatch.setattr(arrays, "library_of", lambda x, name: library)
+    monkeypatch.setattr(plan, "choice_for", lambda problem, gpu, precision: NAMED)
+    for module in (plan, launch):
+        monkeypatch.setattr(module, "bound_for", lambda problem, gpu, choice=None: Hungry(problem, library.memory))
+    made = plan.Plan(Request(a, b, precision="fp16x3"))
+    with pytest.raises(OutOfMemory, match=f"^a workspace of {WANTED:,} bytes for 300 x 200 x 500 by fp16x3"):
+        made.execute(a, b)
+    with pytest.raises(InvalidValue, match="there was none"):
+        made.last_path()
+    own = np.empty(-(-made.workspace_bytes // 4), np.float32)
+    assert np.allclose(made.execute(a, b, workspace=own), a @ b, atol=1e-3)  # the remedy is one
+
+
+def test_prepared(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from peakgemm.kernels.emulated import bound
+
+    monkeypatch.setattr(bound, "SplitB", lambda scheme, problem, gpu: SimpleNamespace(bytes=4000))
+    for name, error in (("Full", Full(1, 2)), ("ValueError", ValueError("another"))):
+        library = FullLibrary(1000, error)
+        with pytest.raises(type(error)) as caught:
+            prepared._split(library, operands()[1], 0, "fp16x3", False, stand_in.STREAM)
+        assert (caught.value is error) == (name == "ValueError")
+        if name == "Full":
+            assert str(caught.value) == (
+                "b, 500 x 200, split for fp16x3 in 4,000 bytes, does not fit: GPU 0 has 12,345,678 of 85,899,345,920 "
+                "bytes free beside what stand-in holds; prepare it with precision='ieee', which splits nothing (0 "
+                "bytes)")
+
+
+def refused_by_the_driver(monkeypatch: pytest.MonkeyPatch, status: str) -> LaunchFailed:
+    """What `DeviceMemory` raises."""
+    def refuse(call: str, *args: Any) -> None:
+        raise RuntimeError(status)
+
+    monkeypatch.setattr(driver, "check", refuse)
+    with pytest.raises(LaunchFailed) as caught:
+        driver.demand("8 bytes of device memory", "cuMemAllocAsync", ctypes.c_size_t(8))
+    return caught.value
+
+
+def test_host_arrays(device: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for status, expected in (("CUDA_ERROR_OUT_OF_MEMORY (out of memory)", OutOfMemory),
+                             ("CUDA_ERROR_ILLEGAL_ADDRESS (an illegal address)", LaunchFailed)):
+        error = refused_by_the_driver(monkeypatch, status)
+
+        def memory(size: int, stream: int = 0, error: Exception = error) -> Any:
+            if size == 777_777:
+                raise error
+            return Memory(size, stream)
+
+        monkeypatch.setattr(panels, "DeviceMemory", memory)
+        monkeypatch.setattr(panels, "bound_for", lambda problem, gpu, choice: Hungry(problem, None, choice, 777_777))
+        with pytest.raises(expected) as caught:
+            pg.matmul(*operands(), precision="fp16x3")
+        assert (caught.value is error) == (expected is LaunchFailed)
+        if expected is OutOfMemory:
+            assert isinstance(caught.value, LaunchFailed)  # as before
+            said = str(caught.value)
+            assert said.startswith("a workspace of 777,777 bytes for ") and "use precision='ieee', which does" in said
+            assert "Plan.execute" not in said and "holds" not in said and "prepare" not in said
+
+
+def test_host_arrays_do_without(device: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refused_by_the_driver(monkeypatch, "CUDA_ERROR_OUT_OF_MEMORY (out of memory)")
+    asked: list[Any] = []
+
+    def memory(size: int, stream: int = 0) -> Any:
+        if size == 777_777:
+            raise error
+        return Memory(size, stream)
+
+    def bound_for(problem: Problem, gpu: Any, choice: Any) -> Any:
+        asked.append(choice)
+        return usual(problem, gpu, choice)
+
+    usual = panels.bound_for
+    hungry = Choice(SPECIALISED, replace(SPECIALISED.default, split=0), "", "")
+    monkeypatch.setattr(panels, "DeviceMemory", memory)
+    monkeypatch.setattr(panels, "bound_for", lambda problem, gpu, choice: Hungry(problem, None, hungry, 777_777))
+    monkeypatch.setattr(launch, "bound_for", bound_for)
+    a, b = operands()
+    assert np.allclose(pg.matmul(a, b), a @ b, atol=1e-3)
+    assert {(choice.kernel, choice.config.split) for choice in asked} == {(SPECIALISED, 1)}
+
+
+def test_the_drivers_own_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = refused_by_the_driver(monkeypatch, "CUDA_ERROR_OUT_OF_MEMORY (out of memory)")
+    other = refused_by_the_driver(monkeypatch, "CUDA_ERROR_INVALID_VALUE (invalid argument)")
+    for says in (driver_out_of_memory, Interop("other").out_of_memory):
+        assert says(full) and not says(other) and not says(RuntimeError(str(full)))
+
+
+def adapter(monkeypatch: pytest.MonkeyPatch, name: str, kind: str, **modules: Any) -> Any:
+    """A library's adapter, over modules that stand for the library's."""
+    for module, members in modules.items():
+        made = ModuleType(module.replace("_", "."))
+        made.__dict__.update(members)
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+    where = f"peakgemm.arrays.{name}"
+    monkeypatch.delitem(sys.modules, where, raising=False)
+    monkeypatch.setattr(sys.modules["peakgemm.arrays"], name, None, raising=False)
+    found = getattr(importlib.import_module(where), kind)()
+    monkeypatch.delitem(sys.modules, where)
+    return found
+
+
+def test_cupys(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = SimpleNamespace(OutOfMemoryError=Full)
+    found = adapter(monkeypatch, "cupy", "Cupy", cupy={"cuda": SimpleNamespace(memory=memory)})
+    assert found.out_of_memory(Full(1, 2)) and not found.out_of_memory(MemoryError("of the host"))
+
+
+def test_jaxs(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = adapter(monkeypatch, "jax", "Jax", jax={"__path__": []}, jax_dlpack={})
+    assert found.out_of_memory(RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes."))
+    assert found.out_of_memory(LaunchFailed("8 bytes: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"))
+    assert not found.out_of_memory(RuntimeError("INTERNAL: RESOURCE_EXHAUSTED")) and not found.out_of_memory(
+        ValueError("RESOURCE_EXHAUSTED: "))
+
+
+def test_torchs_warm_path(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    from peakgemm.calls import eager
+
+    full = torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    def empty(shape: Any, **where: Any) -> Any:
+        raise full if error is None else error
+
+    monkeypatch.setattr(eager, "_empty", empty)
+    memory, out = stand_in.Memory(), torch.empty(300, 200)
+    warm = eager.Warm(Hungry(PROBLEM, memory), (300, 200), False, True, SimpleNamespace(index=0), (0, 0, 0, 0))
+    error = None
+    with pytest.raises(torch.cuda.OutOfMemoryError, match=f"^a workspace of {WANTED:,} bytes.*torch holds") as caught:
+        warm.run(256, 512, 0, out, stand_in.STREAM)
+    assert isinstance(caught.value, OutOfMemory) and caught.value.__cause__ is full
+    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    with pytest.raises(RuntimeError) as caught:
+        warm.run(256, 512, 0, out, stand_in.STREAM)
+    assert caught.value is error
+
+
+def test_torchs_warm_path_does_without(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And asks torch once."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    from peakgemm.calls import eager
+
+    refused, launched = list[Any](), list[int]()
+
+    def empty(shape: Any, **where: Any) -> Any:
+        refused.append(shape)
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    def bound_for(problem: Problem, gpu: Any, choice: Any) -> Any:
+        assert (choice.kernel, choice.config.split) == (SPECIALISED, 1)
+        return SimpleNamespace(launch=lambda a, b, c, c0, workspace, stream: launched.append(workspace))
+
+    monkeypatch.setattr(eager, "_empty", empty)
+    monkeypatch.setattr(launch, "bound_for", bound_for)
+    named = Choice(SPECIALISED, replace(SPECIALISED.default, split=0), "", "")
+    hungry = Hungry(PROBLEM, stand_in.Memory(), named, 4096)
+    warm = eager.Warm(hungry, (300, 200), False, True, SimpleNamespace(index=0), (0, 0, 0, 0))
+    for _ in range(2):
+        assert warm.run(256, 512, 0, torch.empty(300, 200), stand_in.STREAM) is None
+    assert (len(refused), launched) == (1, [0, 0])
+
+
+def test_torchs() -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    from peakgemm.arrays.torch import Torch
+
+    error = torch.cuda.OutOfMemoryError("CUDA out of memory.")
+    assert Torch().out_of_memory(error) and not Torch().out_of_memory(RuntimeError("CUDA out of memory."))
+    assert isinstance(out_of_memory_as(type(error))("so many"), torch.cuda.OutOfMemoryError)

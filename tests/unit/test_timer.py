@@ -1,0 +1,142 @@
+"""The measuring protocol, against a clock that the test turns."""
+# ruff: noqa: F401, F811  (fixtures of tests/support)
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+
+import pytest
+
+from fake_peer import FakePeer, peer
+from peakgemm.bench.sensors import Reading, summary
+from peakgemm.bench.timer import BURST_MS, MIN_PAIRS, Comparison, Timer
+
+
+def pairs(peer: FakePeer, count: int) -> list[list[str]]:
+    """The bursts of the last ``count`` pairs: each pair records before, between and after."""
+    bursts = [part.split() for part in " ".join(peer.calls).split("|")]
+    timed = bursts[-3 * count:]
+    assert not any(timed[2::3])  # nothing runs between the pairs
+    return [burst for burst in timed if burst]
+
+
+def test_bursts_alternate(peer: FakePeer) -> None:
+    found = Timer(peer).compare([peer.work("A", 2.0)], [peer.work("B", 1.0)])
+    bursts = pairs(peer, len(found.ours_ms))
+    assert len(bursts) == 2 * len(found.ours_ms)
+    assert [set(burst) for burst in bursts] == [{"A"}, {"B"}] * len(found.ours_ms)
+
+
+def test_bursts_last_long_enough(peer: FakePeer) -> None:
+    found = Timer(peer).compare([peer.work("A", 0.5)], [peer.work("B", 1.5)])
+    lengths = {(burst[0], len(burst)) for burst in pairs(peer, len(found.ours_ms))}
+    assert lengths == {("A", 8), ("B", 3)}
+    assert all({"A": 0.5, "B": 1.5}[name] * calls >= BURST_MS for name, calls in lengths)
+
+
+def test_times_are_per_call(peer: FakePeer) -> None:
+    found = Timer(peer).compare([peer.work("A", 0.5)], [peer.work("B", 1.5)])
+    assert found.ours_ms == pytest.approx([0.5] * len(found.ours_ms))
+    assert found.baseline_ms == pytest.approx([1.5] * len(found.ours_ms))
+    assert found.ratios == pytest.approx([3.0] * len(found.ours_ms))
+
+
+def test_no_burst_begins_on_an_idle_gpu(peer: FakePeer) -> None:
+    """Its launch would count, of the first of a pair alone."""
+    peer.launch = 0.1
+    found = Timer(peer).compare([peer.work("A", 2.0)], [peer.work("B", 2.0)])
+    assert found.ratios == pytest.approx([1.0] * len(found.ratios))
+    assert found.ours_ms == pytest.approx([2.0] * len(found.ours_ms))
+
+
+def test_a_drifting_clock_leaves_the_ratios(peer: FakePeer) -> None:
+    def drifting() -> None:
+        work()
+        peer.slow *= 1.01
+
+    work = peer.work("B", 5.0)
+    found = Timer(peer).compare([peer.work("A", 10.0)], [drifting])
+    assert found.ours_ms[-1] > 1.3 * found.ours_ms[0]
+    assert found.ratios == pytest.approx([0.5] * len(found.ratios))
+
+
+def test_ratios_are_pairwise_medians() -> None:
+    # The median of the ratios, not the ratio of the medians (which would be 1.5).
+    found = Comparison("eager", [1.0, 2.0, 4.0], [3.0, 2.0, 4.0], None, {})
+    assert found.ratios == [3.0, 1.0, 1.0]
+    assert found.to_json(1)["ratio_to_cublas"] == median([3.0, 1.0, 1.0]) == 1.0
+
+
+def test_small_work_is_captured(peer: FakePeer) -> None:
+    found = Timer(peer).compare([peer.work("A", 0.01)], [peer.work("B", 0.02)])
+    assert found.mode == "graph"
+    assert peer.captured == 2
+    assert found.eager_ms == pytest.approx(0.01)
+
+
+def test_both_are_captured_when_one_is_small(peer: FakePeer) -> None:
+    found = Timer(peer).compare([peer.work("A", 1.0)], [peer.work("B", 0.1)])
+    assert (found.mode, peer.captured) == ("graph", 2)
+
+
+def test_large_work_is_not(peer: FakePeer) -> None:
+    found = Timer(peer).compare([peer.work("A", 0.3)], [peer.work("B", 0.4)])
+    assert (found.mode, found.eager_ms, peer.captured) == ("eager", None, 0)
+
+
+@pytest.mark.parametrize("ms", [0.05, 1.0, 30.0], ids=["graph", "many a burst", "one a burst"])
+def test_operand_sets_rotate(peer: FakePeer, ms: float) -> None:
+    ours = [peer.work(f"A{i}", ms) for i in range(3)]
+    baseline = [peer.work(f"B{i}", 2 * ms) for i in range(3)]
+    found = Timer(peer, seconds=0.4).compare(ours, baseline)
+    run = [name for burst in pairs(peer, len(found.ours_ms)) for name in burst if name.startswith("A")]
+    assert all(later == f"A{(int(name[1]) + 1) % 3}" for name, later in pairwise(run))
+    assert set(run) == {"A0", "A1", "A2"}
+
+
+def test_long_work_still_gets_enough_pairs(peer: FakePeer) -> None:
+    found = Timer(peer, seconds=0.1).compare([peer.work("A", 500.0)], [peer.work("B", 500.0)])
+    assert len(found.ours_ms) == MIN_PAIRS
+
+
+def test_more_seconds_give_more_pairs(peer: FakePeer) -> None:
+    counts = [len(Timer(peer, seconds=s).compare([peer.work("A", 4.0)], [peer.work("B", 4.0)]).ours_ms)
+              for s in (0.08, 0.16, 60)]
+    assert counts == [10, 20, 60]
+
+
+def test_warms_up_once(peer: FakePeer) -> None:
+    clock = Timer(peer, seconds=0.1)
+    spent = []
+    for _ in range(2):
+        before = peer.now
+        clock.compare([peer.work("A", 5.0)], [peer.work("B", 5.0)])
+        spent.append(peer.now - before)
+    # Two readings, a tenth of a second apart each, agree at once with this sensor.
+    assert spent[0] - spent[1] == pytest.approx(200, abs=20)
+
+
+def test_to_json() -> None:
+    found = Comparison("graph", [1.0, 2.0, 2.0], [2.0, 2.0, 3.0], 4.0, {"sm_clock_mhz": 1980, "power_w": None})
+    assert found.to_json(2_000_000_000) == {
+        "mode": "graph", "tflops": 1.0, "eager_tflops": 0.5, "cublas_tflops": 1.0, "ratio_to_cublas": 1.5,
+        "ratio_spread": [1.0, 2.0], "sm_clock_mhz": 1980, "power_w": None,
+        "samples_ms": {"ours": [1.0, 2.0, 2.0], "cublas": [2.0, 2.0, 3.0]},
+    }
+
+
+def test_spread_leaves_out_the_outer_tenths() -> None:
+    found = Comparison("eager", [1.0] * 20, [float(x) for x in range(20)], None, {}).to_json(1)
+    assert found["ratio_spread"] == [2.0, 17.0]
+    assert found["eager_tflops"] is None
+
+
+def test_state_is_summed_up(peer: FakePeer) -> None:
+    found = Timer(peer).compare([peer.work("A", 5.0)], [peer.work("B", 5.0)])
+    assert found.state == {"sm_clock_mhz": 1980, "power_w": 650.0, "temperature_c": 55}
+
+
+def test_summary_of_readings() -> None:
+    readings = [Reading(1900, 600.0, None), Reading(1980, None, None), Reading(1950, 700.0, None)]
+    assert summary(readings) == {"sm_clock_mhz": 1950, "power_w": 650.0, "temperature_c": None}

@@ -1,0 +1,467 @@
+"""`peakgemm tune`: halving, entries and tables on disk, and the command; the GPU is NumPy's, its clock the test's."""
+# ruff: noqa: F401, F811  (fixtures of tests/support)
+
+from __future__ import annotations
+
+import json
+import logging
+import stat
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import fits, here, run
+from host_peer import GPU, HostBound, HostPeer, HostTimer
+from peakgemm.bench.suites import SUITES, cases
+from peakgemm.bench.timer import Comparison
+from peakgemm.calls import launch
+from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
+from peakgemm.kernels.emulated.schemes import PRODUCTS
+from peakgemm.kernels.ffma.small import SMALL
+from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.validity import is_valid
+from peakgemm.problem import Batch, Config, Problem
+from peakgemm.runtime.architectures import architecture
+from peakgemm.selection import tuned
+from peakgemm.selection.choose import Choice, choose
+from peakgemm.tune import search, space, store
+from peakgemm.tune.halving import FINALISTS, Outcome, estimate_s, halve, rounds
+from peakgemm.tune.space import Candidate
+
+PROBLEM = Problem.contiguous(96, 80, 64)
+
+
+def named(number: int, us: float = 10.0) -> Candidate:
+    """Candidate of that number: its raster says it."""
+    return Candidate(SPECIALISED, replace(SPECIALISED.default, raster=number + 1), us)
+
+
+def number(candidate: Candidate) -> int:
+    return candidate.config.raster - 1
+
+
+FIELD = [named(i) for i in range(21)]  # the default is 0
+
+
+class Race:
+    """Comparisons whose ratios are as told; what was compared, for how long."""
+
+    def __init__(self, ratio: Callable[[int], list[float]]) -> None:
+        self.ratio, self.log = ratio, []
+
+    def __call__(self, candidate: Candidate, seconds: float) -> Comparison:
+        self.log.append((number(candidate), seconds))
+        return Comparison("graph", [1.0] * 10, self.ratio(number(candidate)), None, {})
+
+
+def steady(fast: dict[int, float]) -> Callable[[int], list[float]]:
+    return lambda i: [fast.get(i, 0.9 - i / 1000)] * 10
+
+
+def right(candidate: Candidate) -> str | None:
+    return None
+
+
+def test_rounds_halve_the_field_and_double_the_time() -> None:
+    assert rounds(24, 0.8) == [(24, 0.1), (12, 0.2), (6, 0.4), (3, 0.8)]
+    assert rounds(5, 1.0) == [(5, 0.5), (3, 1.0)]
+    assert rounds(2, 1.0) == [(2, 1.0)]
+    assert rounds(0, 1.0) == []
+    for count in range(1, 60):
+        sizes = [size for size, _ in rounds(count, 1.0)]
+        assert sizes[0] == count and sizes[-1] <= FINALISTS and sizes == sorted(sizes, reverse=True)
+
+
+def test_the_fastest_wins() -> None:
+    race = Race(steady({17: 1.2, 3: 1.1}))
+    found = halve(FIELD, race, right, 0.8)
+    assert (number(found.winner), found.ratio, found.replaced, found.timed) == (17, 1.2, True, 20)
+    assert [i for i, seconds in race.log if seconds == 0.1] == list(range(1, 21))
+    assert {i for i, seconds in race.log if seconds == 0.8} == {17, 3, 1}  # 1: the best of the others
+    assert 0 not in {i for i, _ in race.log}  # every comparison is with the default
+
+
+@pytest.mark.parametrize(("ratios", "replaced"), [
+    ([1.005] * 10, False),               # less than 1 %
+    ([1.0101] * 10, True),
+    ([0.9, 0.95] + [1.05] * 8, False),   # better by the median, but within the noise
+    ([0.9] + [1.05] * 9, True),          # one pair in ten may be off
+    ([0.97] * 10, False),
+])
+def test_the_default_stays_unless_beaten_beyond_the_noise(ratios: list[float], replaced: bool) -> None:
+    found = halve(FIELD[:3], Race(lambda i: ratios if i == 1 else [0.5] * 10), right, 0.8)
+    assert (number(found.winner) == 1, found.replaced) == (replaced, replaced)
+    assert number(found.best) == 1
+
+
+def test_equals_stay_in_the_models_order() -> None:
+    assert number(halve(FIELD, Race(lambda i: [1.1] * 10), right, 0.8).winner) == 1
+
+
+def test_what_fails_leaves_the_search() -> None:
+    def ratio(i: int) -> list[float]:
+        if i in (1, 2):
+            raise CompileFailed("too many registers\nlog")
+        return [1.5 if i == 3 else 1.1] * 10
+
+    told: list[str] = []
+    found = halve(FIELD[:6], Race(ratio), lambda c: "wrong product" if number(c) == 3 else None, 0.8, told.append)
+    assert number(found.winner) == 4  # 3 is fastest and wrong
+    assert [text.split(": ", 1)[1] for text in found.refused] == ["too many registers"] * 2 + ["wrong product"]
+    assert len(told) == 5 + 3
+
+
+def test_nobody_is_left() -> None:
+    found = halve(FIELD[:3], Race(steady({1: 2.0, 2: 2.0})), lambda c: "wrong", 0.8)
+    assert (number(found.winner), found.best, found.replaced, len(found.refused)) == (0, None, False, 2)
+    alone = halve(FIELD[:1], Race(steady({})), right, 0.8)
+    assert (number(alone.winner), alone.timed) == (0, 0)
+
+
+def test_estimates_grow_with_the_work() -> None:
+    small, large = ([named(i, us) for i in range(11)] for us in (100.0, 200_000.0))
+    assert estimate_s(small, 0.6) < estimate_s(small, 2.0) < estimate_s(large, 2.0)
+    # At least five pairs of each of 10, 5 and 3 others, 0.4 s a pair.
+    assert estimate_s(large, 0.6) > 18 * 5 * 0.4
+
+
+@pytest.mark.parametrize("shape", ["4096x4096x4096", "1x4096x4096", "64x64x65536", "33x35x37:TT", "64x64x64*1000"])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_86", "sm_90"])
+def test_candidates(shape: str, arch: str) -> None:
+    problem, sms = cases(shape)[0].problem()[0], architecture(arch).gpu_sms
+    found = space.candidates(problem, arch, sms, keep=12)
+    choice = choose(problem, arch, sms)
+    assert found[0][:2] == (choice.kernel, choice.config)
+    assert len({c[:2] for c in found}) == len(found) <= 13
+    assert all(is_valid(c.kernel, c.config, architecture(arch), problem) for c in found)
+    times = [c.us for c in found[1:]]
+    assert times == sorted(times)
+    if arch == "sm_90":
+        assert len(found) == 13
+
+
+@pytest.mark.parametrize("shape", ["320x320x320", "100x60x700:TN", "32x4000x33", "20x30x12*500", "67x91x2985"])
+def test_candidates_have_sums_as_short_as_the_choice(shape: str) -> None:
+    """So that an emulated product may run what is found for an IEEE one; none is timed twice for it."""
+    problem = cases(shape)[0].problem()[0]
+    found = space.candidates(problem, "sm_90", 132, keep=1000)
+    assert found[0].config == choose(problem, "sm_90", 132, precision="emulated").config
+    assert len({c[:2] for c in found}) == len(found) > 3
+
+
+def test_compilations_are_shared_by_splits_and_shapes() -> None:
+    split = Candidate(SPECIALISED, replace(named(1).config, split=4), 1.0)
+    found = space.compilations(PROBLEM, [named(1), split, named(2)])
+    assert len(found) == 2
+    assert space.compilations(replace(PROBLEM, m=50), [split, named(2)]) == found
+    assert not space.compilations(replace(PROBLEM, trans_a=True, lda=96), [split]) & found
+    tall, wide = Problem.contiguous(80, 40, 64), Problem.contiguous(40, 80, 64)
+    tile = [Candidate(SMALL, SMALL.default, 1.0)]
+    assert not space.compilations(tall, tile) & space.compilations(wide, tile), "the smaller operand comes otherwise"
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of this test's own."""
+    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuned, "_said", set())
+    tuned.forget()
+    yield tmp_path
+    tuned.forget()
+
+
+def outcome(replaced: bool, config: Config | None = None, ratio: float = 1.25) -> Outcome:
+    winner = Candidate(SPECIALISED, config or OTHER, 1.0)
+    return Outcome(winner, ratio, (ratio - 0.05, ratio + 0.05), winner, replaced, 7)
+
+
+OTHER = replace(SPECIALISED.default, raster=4, split=0)
+
+
+def test_keys_tell_problems_apart() -> None:
+    p = PROBLEM
+    assert tuned.key(p) == "NN-96x80x64-b1-v44"
+    assert tuned.key(replace(p, alpha=2.0, beta=1.0)) == tuned.key(p)
+    others = [replace(p, m=97), replace(p, n=79), replace(p, k=63), replace(p, trans_a=True, lda=96),
+              replace(p, trans_b=True), replace(p, lda=65), replace(p, alignment=(16, 8, 16)),
+              replace(p, batch=Batch((3,), (6144,), (5120,), (7680,), (7680,)))]
+    assert len({tuned.key(q) for q in [p, *others]}) == len(others) + 1
+
+
+def test_slug() -> None:
+    assert tuned.slug("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
+    assert tuned.slug("../Evil/ GPU") == "evil-gpu"
+
+
+def test_an_entry_goes_round(kept: Path) -> None:
+    assert tuned.lookup(PROBLEM, GPU.name) is None
+    assert choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
+    path = store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
+    assert path == kept / "cache" / "tuned" / "nvidia-h100-80gb-hbm3" / "NN-96x80x64-b1-v44.json"
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [file.name for file in path.parent.iterdir()] == [path.name]  # nothing aside is left
+    assert tuned.lookup(PROBLEM, GPU.name) == ("specialised", OTHER, "tuned")
+    assert tuned.lookup(PROBLEM, "another GPU") is tuned.lookup(PROBLEM, "") is None
+    assert tuned.lookup(replace(PROBLEM, k=65, lda=65), GPU.name) is None
+    choice = choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name)  # no longer what it said before
+    assert (choice.kernel, choice.config, choice.source) == (SPECIALISED, OTHER, "tuned")
+    assert launch.choice_for(PROBLEM, GPU) is choice
+
+
+def test_a_default_that_stays_is_remembered_and_not_imposed(kept: Path) -> None:
+    store.save(GPU.name, PROBLEM, outcome(False), "heuristic")
+    assert tuned.lookup(PROBLEM, GPU.name) is None
+    assert tuned.entry(GPU.name, tuned.key(PROBLEM))["default"] is True
+
+
+def test_a_tuned_default_that_stays_keeps_its_entry(kept: Path) -> None:
+    path = store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
+    before = path.read_bytes()
+    assert store.save(GPU.name, PROBLEM, outcome(False, ratio=0.99), "tuned") == path
+    assert path.read_bytes() == before
+
+
+def test_entries_of_another_kernel_source_are_absent(kept: Path) -> None:
+    path = store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "digest": "0" * 16}))
+    tuned.forget()
+    assert tuned.lookup(PROBLEM, GPU.name) is tuned.entry(GPU.name, tuned.key(PROBLEM)) is None
+
+
+@pytest.mark.parametrize("text", [
+    "", "{", "[]", "3", "null", "{}", '{"schema": 1, "kernel": "specialised"}',
+    '{"schema": 1, "kernel": "nosuch", "config": {}, "digest": ""}',
+    '{"schema": 1, "kernel": "specialised", "config": {"bm": 1}, "digest": ""}',
+    '{"schema": 1, "kernel": "specialised", "config": {"bm": "x", "bn": 1, "bk": 1, "tm": 1, "tn": 1}, "digest": ""}',
+    '{"schema": 1, "kernel": "specialised", "config": {"bm": 1, "bn": 1, "bk": 1, "tm": 1, "tn": 1}}',
+    '{"schema": 1, "kernel": ["specialised"], "config": 7, "digest": ""}', "\x00\xff",
+])
+def test_garbage_is_ignored_with_one_warning(kept: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    folder = store.folder(GPU.name)
+    other = replace(PROBLEM, k=60, lda=60)
+    for problem in (PROBLEM, other):
+        (folder / f"{tuned.key(problem)}.json").write_bytes(text.encode("latin-1"))
+    with caplog.at_level(logging.WARNING, "peakgemm"):
+        assert tuned.lookup(PROBLEM, GPU.name) is tuned.lookup(other, GPU.name) is None
+    (record,) = caplog.records
+    assert "a damaged tuning entry is ignored" in record.message and "tune --again" in record.message
+    assert choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
+
+
+def test_an_entry_that_is_not_valid_here_is_not_chosen(kept: Path) -> None:
+    store.save(GPU.name, PROBLEM, outcome(True, replace(OTHER, stages=40)), "heuristic")
+    assert tuned.lookup(PROBLEM, GPU.name) is not None
+    assert choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
+
+
+def test_a_folder_that_others_may_write_to_is_refused(kept: Path) -> None:
+    folder = store.folder(GPU.name)
+    folder.chmod(0o777)
+    with pytest.raises(InvalidValue, match="chmod go-w"):
+        store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
+    assert list(folder.iterdir()) == []
+
+
+def times(config: Config, default: Config) -> float:
+    """Milliseconds: the default takes 1, raster 4 half of it, all others 2."""
+    return 1.0 if config == default else 0.5 if config.raster == 4 else 2.0
+
+
+@pytest.fixture
+def gpu(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """NumPy as the GPU; each problem has, beside its default, a candidate that is twice as fast."""
+    def candidates(problem: Problem, arch: str, sm_count: int) -> list[Any]:
+        tile = Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128)
+        return [(SPECIALISED, replace(tile, raster=i + 1, split=1 + i % 2), 10.0 + i) for i in range(6)]
+
+    def bind(kernel: Any, config: Config, problem: Problem, gpu: Any) -> Any:
+        class Marked(HostBound):
+            def launch(self, *args: int) -> None:
+                clock.last = config
+                super().launch(*args)
+        return Marked(kernel, config, problem, gpu)
+
+    class Clock(HostTimer):
+        def __init__(self) -> None:
+            super().__init__(self._ms)
+            self.last: Config | None = None
+
+        def _ms(self, work: Any) -> float:
+            work()
+            return times(self.last, candidates(PROBLEM, "", 0)[0][1])
+
+    clock = Clock()
+    monkeypatch.setattr(space, "considered", candidates)
+    monkeypatch.setattr("peakgemm.selection.choose.candidates", candidates)
+    monkeypatch.setattr(search, "bind", bind)
+    monkeypatch.setattr(search, "in_parallel", lambda call, items: [call(item) for item in items])
+    monkeypatch.setattr(search, "Timer", lambda *args: clock)
+    monkeypatch.setattr(search, "visiting", lambda: nullcontext(HostPeer()))
+    monkeypatch.setattr(search.device, "activated", lambda index: nullcontext())
+    monkeypatch.setattr(search.device, "introduce", lambda index: None)
+    monkeypatch.setattr("peakgemm.runtime.device.find", lambda index=None: GPU)
+    monkeypatch.setattr("peakgemm.runtime.device.require", lambda index=None: GPU)
+    monkeypatch.setattr("peakgemm.cli.tune.find_peer", HostPeer)
+    monkeypatch.setattr("peakgemm.cli.tune.Timer", lambda *args: clock)
+    return kept
+
+
+PROBLEMS = [
+    PROBLEM, Problem.contiguous(1, 50, 30), Problem(33, 35, 37, 40, 40, 36, trans_a=True, trans_b=True),
+    Problem(20, 24, 28, 28, 24, 24, alignment=(4, 8, 16)),
+    Problem(8, 9, 10, 10, 9, 9, 2.0, 0.5, c0=(0, 1), batch=Batch((2, 3), (240, 80), (0, 90), (216, 72), (0, 0))),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=tuned.key)
+def test_best(gpu: Path, problem: Problem) -> None:
+    kernel, config = search.best(problem, GPU)
+    assert (kernel, config.raster) == (SPECIALISED, 4)
+    assert tuned.lookup(problem, GPU.name) == ("specialised", config, "tuned")
+
+
+@pytest.mark.parametrize(("tensor", "ieee", "wins"), [(4, 8, "fp16x3"), (8, 4, "specialised")])
+def test_best_emulated(gpu: Path, monkeypatch: pytest.MonkeyPatch, tensor: int, ieee: int, wins: str) -> None:
+    """The faster of two that keep the promise; nothing is searched or kept. Raster 4 is fast: see `times`."""
+    kernel, plain = PRODUCTS["fp16x3"], Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128)
+    chosen = Choice(kernel, replace(kernel.default, raster=tensor), "heuristic", "")
+    other = Choice(SPECIALISED, replace(plain, raster=ieee), "", "")
+    monkeypatch.setattr(search, "choose", lambda *args: chosen if args[4:] == ("emulated",) else other)
+    monkeypatch.setattr(search, "bound_for", lambda problem, gpu, each: search.bind(each.kernel, each.config,
+                                                                                             problem, gpu))
+    found, config = search.best(PROBLEM, GPU, "emulated")
+    assert (found.name, config.raster) == (wins, 4)
+    assert tuned.lookup(PROBLEM, GPU.name) is None
+
+
+def test_best_of_what_leaves_no_choice(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "bound_for", None)  # nothing is timed
+    assert search.best(PROBLEM, GPU, "bf16x9")[0] is PRODUCTS["bf16x9"]
+    ieee = Choice(SPECIALISED, Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128), "heuristic", "")
+    monkeypatch.setattr(search, "choose", lambda *args: ieee)
+    assert search.best(PROBLEM, GPU, "emulated") == (SPECIALISED, ieee.config)
+
+
+def test_best_without_a_folder_still_answers(gpu: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store.folder(GPU.name).chmod(0o777)
+    assert search.best(PROBLEM, GPU)[1].raster == 4
+    assert "holds for this plan only" in caplog.text
+
+
+def test_best_of_nothing_is_the_default(gpu: Path) -> None:
+    assert search.best(Problem.contiguous(0, 5, 5), GPU)[1].raster == 1
+
+
+def test_a_wrong_winner_is_passed_over(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bind = search.bind
+
+    def off(kernel: Any, config: Config, problem: Problem, gpu: Any) -> Any:
+        bound = bind(kernel, config, problem, gpu)
+        bound.off = 1.0 if config.raster == 4 else 0.0
+        return bound
+
+    monkeypatch.setattr(search, "bind", off)
+    peer = HostPeer()
+    found = search.search(PROBLEM, GPU, peer, search.Timer(peer))
+    assert (found.winner.config.raster, found.replaced) == (1, False)
+    assert any("wrong product" in text for text in found.refused)
+
+
+def test_the_command_tunes_and_resumes(gpu: Path, run: Any) -> None:
+    code, out, err = run("tune", "--shape", "64x64x64,32x32x32:TN*3")
+    assert (code, err) == (0, "")
+    first, second = out.splitlines()
+    assert first.startswith("64x64x64: specialised 64x64x16/8x8") and "2.000 (2.000-2.000)" in first
+    assert second.startswith("32x32x32:TN*3: ")
+    assert len(list((gpu / "cache" / "tuned").rglob("*.json"))) == 2
+    code, out, _ = run("tune", "--shape", "64x64x64,16x16x16")
+    assert "1 of 2 shapes are tuned already; --again" in out and "16x16x16: " in out and "\n64x64x64" not in out
+    code, out, _ = run("tune", "--shape", "64x64x64", "--again")  # now the tuned entry is the default
+    assert code == 0 and "64x64x64: specialised" in out
+
+
+def test_each_outcome_is_kept_when_it_is_decided(gpu: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(problem: Problem, *args: Any, **more: Any) -> Outcome:
+        if problem.m == 16:
+            raise KeyboardInterrupt
+        return tune(problem, *args, **more)
+
+    tune = search.tune
+    monkeypatch.setattr(search, "tune", killed)
+    assert run("tune", "--shape", "64x64x64,16x16x16,32x32x32")[0] != 0
+    assert [path.stem for path in (gpu / "cache" / "tuned").rglob("*.json")] == ["NN-64x64x64-b1-v44"]
+
+
+def test_a_shape_that_fails_does_not_end_the_run(gpu: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(problem: Problem, *args: Any, **more: Any) -> Outcome:
+        if problem.m == 16:
+            raise RuntimeError("out of memory")
+        return tune(problem, *args, **more)
+
+    tune = search.tune
+    monkeypatch.setattr(search, "tune", failing)
+    code, out, err = run("tune", "--shape", "16x16x16,32x32x32")
+    assert code == 1 and "Failed: 16x16x16: RuntimeError: out of memory" in err and "32x32x32: " in out
+
+
+def test_a_gpu_without_torch_or_cupy(gpu: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise MissingComponent("timing needs torch or CuPy; run: pip install cupy-cuda13x")
+
+    monkeypatch.setattr("peakgemm.cli.tune.find_peer", absent)
+    code, out, err = run("tune", "--shape", "64x64x64")
+    assert (code, out) == (2, "") and "pip install cupy-cuda13x" in err
+
+
+def test_dry_run(here: Path, run: Any) -> None:
+    code, out, err = run("tune", "--suite", "square,models", "--dry-run", "--arch", "sm_90", "--keep", "10")
+    assert (code, err) == (0, "")
+    assert fits(out)
+    rows = {line.split("  ")[0]: line for line in out.splitlines()}
+    for case in SUITES["square"]:
+        assert f"  {case.name}  ".strip() in rows
+    assert rows["4096x4096x4096"].split()[1] == "10"
+    assert "H100 SXM5 80GB (sm_90)" in out
+    assert f"{len(SUITES['square']) + len(SUITES['models'])} shapes: " in out
+    assert list(here.iterdir()) == []
+
+
+def test_dry_run_knows_what_is_tuned(gpu: Path, run: Any) -> None:
+    run("tune", "--shape", "64x64x64")
+    _, out, _ = run("tune", "--shape", "64x64x64,32x32x32", "--dry-run")
+    last = {line.split()[0]: line.split()[-1] for line in out.splitlines() if "x" in line.split()[0]}
+    assert last["64x64x64"] == "tuned" and last["32x32x32"] != "tuned"
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    ("", ["nothing to tune: give --suite (all, square", "--shape MxNxK[:layout]"]),
+    ("--suite nosuch --dry-run", ["unknown suite 'nosuch'", "models"]),
+    ("--shape 5 --dry-run", ["'5' is not MxNxK[:layout]"]),
+    ("--shape 5x5x5 --arch sm_90", ["--arch goes with --dry-run"]),
+    ("--shape 5x5x5 --arch sm_42 --dry-run", ["unknown architecture 'sm_42'"]),
+])
+def test_mistakes(here: Path, run: Any, words: str, says: list[str]) -> None:
+    code, out, err = run("tune", *words.split())
+    assert (code, out) == (2, "")
+    for text in says:
+        assert text in err
+
+
+def test_without_a_gpu(here: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(index: int | None = None) -> None:
+        raise MissingComponent("no NVIDIA driver or GPU here")
+
+    monkeypatch.setattr("peakgemm.runtime.device.require", absent)
+    code, _, err = run("tune", "--shape", "64x64x64")
+    assert code == 2 and "no NVIDIA driver or GPU here" in err
+
+
+def test_help(run: Any) -> None:
+    code, out, _ = run("tune", "--help")
+    assert code == 0
+    for option in ("--suite", "--shape", "--dry-run", "--seconds", "--keep", "--again"):
+        assert option in out

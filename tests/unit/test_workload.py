@@ -1,0 +1,106 @@
+"""tools/workload.py: that it runs, and that it tells a product that is off from one that is right."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from commands import ROOT, valid
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The tool as a module."""
+    spec = importlib.util.spec_from_file_location("workload", ROOT / "tools" / "workload.py")
+    found = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "workload", found)  # its dataclasses look there
+    spec.loader.exec_module(found)
+    return found
+
+
+class Scaled(TorchDispatchMode):
+    """Products larger by a factor, and counted."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor, self.calls = factor, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.name in ("aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_"):
+            self.calls += 1
+            at = 1 if "addmm" in func._schema.name else 0
+            args = (*args[:at], args[at] * self.factor, *args[at + 1:])
+        return func(*args, **(kwargs or {}))
+
+
+def quickly(tool: Any, monkeypatch: pytest.MonkeyPatch, factor: float) -> dict[tuple[str, str], dict[str, Any]]:
+    """Rows by workload and products, with those of ``ieee`` off by a factor."""
+    @contextmanager
+    def using(products: str) -> Any:
+        if products == tool.TORCH:
+            yield None
+            return
+        counts = SimpleNamespace(calls={}, fallbacks={"bmm": 1})
+        with Scaled(factor) as mode:
+            yield counts
+        counts.calls["all"] = mode.calls
+
+    monkeypatch.setattr(tool, "using", using)
+    return {(row["workload"], row["products"]): row for row in tool.measured(["ieee"], tool.QUICK, "cpu")}
+
+
+def test_equal_products_give_equal_results(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = quickly(tool, monkeypatch, 1.0)
+    assert {name for name, _ in rows} == {"transformer", "cholesky", "block-cg"}
+    for (name, products), row in rows.items():
+        assert row["from_fp32"] == 0 and 0 < row["from_fp64"] < 1e-4
+        assert row["rerouted"] > 0 if products == "ieee" else row["rerouted"] == 0
+        assert row["ms"] > 0 and row["speedup"] > 0
+        if name != "transformer":
+            assert row["residual"] < 1e-6
+        if products == "ieee":  # one a repeat, whether it is timed or not
+            repeats = tool.QUICK.steps if name == "transformer" else tool.QUICK.repeats
+            assert (row["fallbacks"], len(row["samples_ms"])) == (tool.WARM_UP + repeats, repeats)
+    assert rows["transformer", "torch"]["losses"] == rows["transformer", "ieee"]["losses"]
+    assert rows["block-cg", "torch"]["iterations"] > 1
+
+
+def test_products_that_are_off_are_told(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = quickly(tool, monkeypatch, 1 + 1e-3)
+    for name in ("transformer", "cholesky", "block-cg"):
+        right, off = rows[name, "torch"], rows[name, "ieee"]
+        assert right["from_fp32"] == 0
+        assert off["from_fp32"] > 1e-4 and off["from_fp64"] > 10 * right["from_fp64"]
+    assert rows["cholesky", "ieee"]["residual"] > 10 * rows["cholesky", "torch"]["residual"]
+
+
+def test_the_rule_can_be_learnt(tool: Any) -> None:
+    model = tool.Training(tool.QUICK, "cpu")
+    losses = [model.step(*model.batch()) for _ in range(200)]
+    assert losses[-1] < losses[0] / 2
+
+
+def test_where_nothing_is_rerouted_the_gpu_run_stops(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"workload": "transformer", "products": "ieee", "rerouted": 0}
+    monkeypatch.setattr(tool, "transformer", lambda entries, sizes, place: [row])
+    with pytest.raises(SystemExit, match="no product went to peakgemm in ieee"):
+        tool.measured(["ieee"], tool.QUICK, "cuda")
+
+
+def test_command(tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "quick.json"
+    monkeypatch.setattr(sys, "argv", ["tools/workload.py", "--quick", "--precision", "ieee", "--json", str(path)])
+    tool.main()
+    data = valid(path)
+    assert data["device"] is None and data["command"].startswith("python tools/workload.py --quick")
+    assert [row["products"] for row in data["rungs"]] == ["torch", "ieee"] * 3

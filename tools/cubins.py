@@ -19,7 +19,8 @@ from peakgemm.kernels import shipped
 from peakgemm.kernels.emulated import schemes
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
-from peakgemm.kernels.library import FAMILIES, SPECIALISED, Recipe, recipe, recipes, reduce_recipe
+from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.library import FAMILIES, Recipe, recipe, recipes, reduce_recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel, nvrtc_version

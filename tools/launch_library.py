@@ -19,8 +19,9 @@ from peakgemm.kernels.emulated.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED
 from peakgemm.kernels.ffma import skinny, small
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
+from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.ffma.wide import WIDE
-from peakgemm.kernels.library import FAMILIES, SPECIALISED, recipes
+from peakgemm.kernels.library import FAMILIES, recipes
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import cluster_split
 from peakgemm.kernels.validity import reduces_across_slices

@@ -13,7 +13,7 @@ from peakgemm.kernels.emulated.schemes import PRODUCTS, SCHEMES
 from peakgemm.kernels.even_share import shared_bytes
 from peakgemm.kernels.ffma import skinny, small
 from peakgemm.kernels.ffma.skinny import SKINNY
-from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.problem import Problem
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu

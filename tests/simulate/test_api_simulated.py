@@ -13,7 +13,7 @@ import api_cases
 import stand_in
 from peakgemm.calls import launch
 from peakgemm.calls.request import Request
-from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.problem import Config, Problem
 from peakgemm.selection.choose import choose
 

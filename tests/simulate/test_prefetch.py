@@ -11,7 +11,8 @@ import pytest
 from library_case import SMALL as TILE
 from library_case import Case, multiply
 from peakgemm.kernels.emulated.schemes import FUSED, SCHEMES, STREAMED, product_on, streamed
-from peakgemm.kernels.library import SKINNY, SMALL, SPECIALISED
+from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.library import SKINNY, SMALL
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime.architectures import architecture

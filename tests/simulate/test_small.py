@@ -14,7 +14,8 @@ from peakgemm.errors import InvalidValue
 from peakgemm.kernels.ffma import small
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
-from peakgemm.kernels.library import SPECIALISED, compile_for
+from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.library import compile_for
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture

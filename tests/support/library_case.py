@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.simulator.library import run_library

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import peakgemm as pg
 import stand_in
 from peakgemm.errors import InvalidType, InvalidValue
-from peakgemm.kernels.library import STAGED
+from peakgemm.kernels.ffma.staged import STAGED
 from peakgemm.problem import Problem
 
 torch = pytest.importorskip("torch")

@@ -29,7 +29,7 @@ from peakgemm.kernels.emulated.schemes import (
     split_before,
     streamed,
 )
-from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture

@@ -25,8 +25,8 @@ from peakgemm.calls import launch, panels, plan, prepared
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory, PeakgemmError, out_of_memory_as
 from peakgemm.kernels.emulated.schemes import PRODUCTS
+from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.ffma.wide import WIDE
-from peakgemm.kernels.library import SPECIALISED
 from peakgemm.problem import Problem
 from peakgemm.runtime import driver
 from peakgemm.selection.choose import Choice

@@ -22,7 +22,7 @@ from peakgemm.calls import launch
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels.emulated.schemes import PRODUCTS
 from peakgemm.kernels.ffma.small import SMALL
-from peakgemm.kernels.library import SPECIALISED
+from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture

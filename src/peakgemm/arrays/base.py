@@ -1,4 +1,4 @@
-"""What the boundary asks of an array library, and how it sees an array: a `View`."""
+"""What the door and the calls ask of an array library, and how it sees an array: a `View`."""
 
 from __future__ import annotations
 

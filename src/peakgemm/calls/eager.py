@@ -181,7 +181,7 @@ _TORCH = Torch()
 
 
 def warm_entry(request: Request) -> Warm | None:
-    """Pose and bind ``request``; None where an operand has to be copied each time."""
+    """Canonicalise and bind ``request``; None where an operand has to be copied each time."""
     library, index = locate(request)
     views = views_of(library, request, -1)
     canonical = canonical_request(request, views)
@@ -207,9 +207,8 @@ def _cold(request: Request, key: tuple[Any, ...] | None) -> Any:
     if key is not None:
         warm = warm_entry(request)
         if warm is not None:
-            from ..selection import (
-                tuned,  # here, where it is there already: a product of host arrays does not wait for it
-            )
+            # Here, where it is there already: a product of host arrays does not wait for it.
+            from ..selection import tuned
 
             tuned.remembering.add(forget)
             if len(_warm) >= LIMIT:

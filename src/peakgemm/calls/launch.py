@@ -153,8 +153,8 @@ def without_workspace(error: Exception, bound: Bound | Emulated, gpu: Gpu, holde
         OutOfMemory: there is no such kernel, as of operands that tensor cores need split; with what takes less.
     """
     from ..kernels.emulated.schemes import split_before
+    from ..kernels.ffma.specialised import SPECIALISED
     from ..kernels.ffma.wide import WIDE
-    from ..kernels.library import SPECIALISED
     from ..selection.choose import Choice
 
     p, config = bound.problem, replace(bound.config, split=1)

@@ -70,7 +70,7 @@ def run(r: Request, gpu: Gpu, resident: View | None = None) -> None:
 
 
 def problem(r: Request) -> Problem:
-    """What `run` poses where the product is one panel."""
+    """What `run` multiplies where the product is one panel."""
     r = _mergeable(r, None)
     canonical = _canonicalise(r, _planned(r))
     assert canonical.problem is not None

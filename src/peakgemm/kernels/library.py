@@ -17,35 +17,14 @@ from . import shipped
 from .ffma import repack, skinny, small, wide
 from .ffma.skinny import SKINNY
 from .ffma.small import SMALL
+from .ffma.specialised import SPECIALISED
+from .ffma.staged import STAGED
 from .ffma.wide import WIDE
-from .registry import FLOAT, Kernel
+from .registry import Kernel
 from .schedule import Schedule, cluster_split
 from .schedule import schedule as tiled_schedule
-from .validity import reduces_across_slices, require
+from .validity import require
 from .widths import widths
-
-
-def _ring(c: Config) -> int:
-    """Bytes of the stages (rows padded by four words, as K-contiguous operands have them), epilogue, slices' sums."""
-    stages = c.stages * c.bk * (c.bm + 4 + c.bn + 4)
-    if reduces_across_slices(c):
-        given = c.bm * c.bn if cluster_split(c) else 0
-        return (stages + c.slices * c.tm * c.tn * (c.threads // 32 * 40 + 2) + given) * FLOAT
-    return (stages + c.threads * c.slices * (c.tn + 1) + (c.slices - 1) * c.bm * c.bn) * FLOAT
-
-
-SPECIALISED = Kernel(
-    -1, "specialised", "warps that copy and warps that compute, on a ring of mbarriers; persistent, stream-K",
-    Config(128, 256, 16, 8, 16, stages=6, fragments=2, raster=8, producers=128, registers=232), "specialised",
-    _ring, dynamic=True, cp_async=True, folder="ffma",
-    tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "split", "cluster",
-                     "ffma_order", "a_first", "chunked", "one_tile", "copy_groups"}),
-)
-STAGED = Kernel(
-    -1, "staged", "the next tile waits in registers; for GPUs without cp.async",
-    Config(64, 64, 16, 4, 4, stages=2, raster=8), "staged", _ring, dynamic=True,
-    tunes=frozenset({"raster", "min_blocks", "split"}), folder="ffma",
-)
 
 
 def kernel_named(name: str) -> Kernel:

@@ -26,7 +26,7 @@ def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Prob
     """Every constraint that ``config`` breaks; an empty list means that it is valid.
 
     With a ``problem``, an aligned config must also suit its sizes, leading dimensions and addresses, and a kernel that
-    lays operands out anew its batch.
+    repacks operands its batch.
     """
     broken = list(_tile(kernel, config))
     if broken:  # the formulas below divide by what has just been found wrong

@@ -1,6 +1,6 @@
 """Source assembly: a kernel file joined with the ``.cuh`` files that it names.
 
-Sources need no system header and no include path: ``#include "common/x.cuh"`` is replaced
+Sources need no system header and no include path: ``#include "include/copy/x.cuh"`` is replaced
 by the file's text, once, between ``#line`` directives, so that every line of the PTX still
 names the file it came from, and the joined text alone is the cache key, but for comments and white space
 (`essence`).

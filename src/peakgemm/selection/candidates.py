@@ -18,10 +18,10 @@ from ..problem import Config, Problem
 from ..runtime.architectures import Architecture, architecture
 from .tile_model import WIDE_RATES, configurations, modelled_us, repack_us, results_stored, ways
 
-# What the models of small and of thin products do not know: blocks that wait beside those of the launch before, and
+# What the models of small and of thin products do not know: blocks that overlap those of the launch before, and
 # have asked for their operands. 24 x 24 x 24 takes 1.3 us where 1.95 are modelled, 60 drawn thin products 0.2 less than
 # modelled in the median. Less for all of their tiles alike, as among those they know which is fastest.
-_BESIDE_US = {SMALL: 0.65, SKINNY: 0.2}
+_OVERLAP_US = {SMALL: 0.65, SKINNY: 0.2}
 _WIDE_BYTES = 1 << 31    # of both operands, of what is repacked for wide thread tiles
 _WIDE_TILES = 1          # for each SM, at least
 # Sums this short in wide tiles, and factors by which they must be faster: their model errs most there.
@@ -46,7 +46,7 @@ def candidates(problem: Problem, arch: str, sm_count: int) -> tuple[tuple[Kernel
     if others:
         kernel, config, _ = min(others, key=_modelled_time)
         if limits.launches_overlap(FAMILIES[kernel].schedule(config, problem, sm_count).blocks, sm_count):
-            others = [(kernel, config, us - _BESIDE_US[kernel]) for kernel, config, us in others]
+            others = [(kernel, config, us - _OVERLAP_US[kernel]) for kernel, config, us in others]
     return tuple(sorted(found + others, key=_modelled_time))  # stable: of equals, the first named
 
 

@@ -121,7 +121,7 @@ def clustered(config: Config, blocks: int) -> Config:
 def split_k_ways(config: Config, problem: Problem, tiles: int, steps: int, sm_count: int) -> Iterator[Config]:
     """The ways of ``config`` to have the ``steps`` of its ``tiles`` in parts."""
     if cluster_split(config):
-        # Two launches lie beside each other, or each waits for the one before: 0.65 us more. The groups of SMs that a
+        # Two launches overlap, or each waits for the one before: 0.65 us more. The groups of SMs that a
         # cluster has to lie in are no multiples of one: of 132 SMs 15 clusters of four find room so, 16 do not.
         yield from (clustered(config, blocks) for blocks in CLUSTERS
                     if 2 * (tiles + 1) * blocks <= sm_count and steps >= max(blocks, _LEAST_STEPS)

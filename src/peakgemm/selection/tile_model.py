@@ -13,8 +13,10 @@ from dataclasses import replace
 from functools import cache
 
 from ..kernels.ffma.repack import CHUNK
+from ..kernels.ffma.specialised import SPECIALISED
+from ..kernels.ffma.staged import STAGED
 from ..kernels.ffma.wide import WIDE
-from ..kernels.library import SPECIALISED, STAGED, copied_by_words
+from ..kernels.library import copied_by_words
 from ..kernels.registry import FLOAT, Kernel
 from ..kernels.schedule import cluster_split, sharing
 from ..kernels.validity import is_valid, reduces_across_slices, two_rows
@@ -69,7 +71,7 @@ _BY_PAIRS = 2           # and times that, where they pass shared memory in pairs
 _TURNOVER = 1.25        # steps of BK, in time, from a block's tile to its next
 _LATER_STEP = 0.85      # of the time of a step that the ring holds, for others of a tile of 16 rows
 _SLICE_US = 0.230       # of the end of a tile, for each slice whose sums are added to another's,
-_TOGETHER_US = 0.104    # and where all threads of the block do that together, for 16 results of each;
+_SLICE_REDUCTION_US = 0.104    # and where all threads of the block do that together, for 16 results of each;
 _GOES_ON_US = 0.15      # before a next tile these wait for each other once more
 _WAITED = 0.30          # of a step's time, for each that the last turn of slices lacks: 1000 x 1000 x 200 takes 15.2 us
                         # by steps of 32 and two slices, a K of 256 15.5
@@ -80,7 +82,7 @@ _REDUCE_US = -0.30      # a second kernel, less the end of a tile that its own b
 _RANGES_US = 0.09       # and where ranges of k-steps end anywhere: 448 x 1288 x 108 takes 9.5 us by those, 8.0 without
 _ALONE_US = 1.075       # less, where a block of a small tile knows that it has one alone,
 _EARLY_US = 0.050       # more of it with 16 results a thread at most, whose end is found early,
-_BESIDE_US = 0.530      # and where two launches lie beside each other
+_OVERLAP_US = 0.530      # and where two launches overlap
 _PART_US = 0.031        # of it, for each partial sum that one result is made of
 _IN_L2 = 1.5            # times that, for partial sums, which stay there; those of wide tiles do not
 _REPACK_US = 5.0        # until the first chunk of K is repacked, where operands are,
@@ -148,7 +150,7 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
     all_end = reduces_across_slices(config)
     storing = config.threads * (config.slices if all_end else 1) // 32 * together
     store = stored * config.bm * config.bn / (_stored_per_us(config) * storing) / together
-    added_us = _TOGETHER_US * config.tm * config.tn / 16 if all_end else _SLICE_US
+    added_us = _SLICE_REDUCTION_US * config.tm * config.tn / 16 if all_end else _SLICE_US
     store += stored / together * added_us * (config.slices - 1)
     besides = 0.0  # what the sums of several blocks cost, or a lone block saves
     if pieces:
@@ -156,7 +158,7 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
         moved = 2 * FLOAT * pieces * config.bm * config.bn
         besides = (_REDUCE_US if config.split else _RANGES_US) + _PART_US * each + moved / (bandwidth * _in_l2(config))
     elif config.one_tile:
-        besides = -_ALONE_US - _BESIDE_US * arch.launches_overlap(tiles, sm_count) - _EARLY_US
+        besides = -_ALONE_US - _OVERLAP_US * arch.launches_overlap(tiles, sm_count) - _EARLY_US
     if all_end and not config.one_tile:
         besides += _GOES_ON_US
     busy = (turns + stored * _TURNOVER) * step_us + store

@@ -1,5 +1,5 @@
-// Before a product that lays its operands out beside its own work (include/copy/repack.cuh): counters at zero, and the first
-// chunk of K, which the product would have to wait for. A warp lays out a unit.
+// Before a product that repacks its operands while it runs (include/copy/repack.cuh): counters at zero, and the first
+// chunk of K, which the product would have to wait for. A warp repacks a unit.
 
 #include "include/scheduler/gemm.cuh"
 #include "include/ptx/cp_async.cuh"

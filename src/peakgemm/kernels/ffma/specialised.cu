@@ -76,15 +76,15 @@ constexpr int CHUNK = UNROLL < 32 ? UNROLL : 32;
 // Small tiles that slices share are added up and stored by all threads at once (slice_reduction.cuh): 128 takes 1.74 us so, took
 // 2.26, 256 3.03 and 3.37. Of larger tiles, which have several rounds of it, 64 x 64 where a block has one and 96 x 128 gain up
 // to 1 %; the others, and those that several blocks of an SM overlap, lose 1 to 11 %.
-constexpr bool REDUCES_TOGETHER = SLICES > 1 && SMALL;
-static_assert(!TWO_ROWS || REDUCES_TOGETHER, "others end by quads of rows");
+constexpr bool REDUCES_ACROSS_SLICES = SLICES > 1 && SMALL;
+static_assert(!TWO_ROWS || REDUCES_ACROSS_SLICES, "others end by quads of rows");
 // A block with one tile finds the places of its results while the kernel before still runs: half of the 200 instructions of
 // the end, which run but once, one after the other. 128 takes 1.61 us so, took 1.75, 256 2.93 and 3.10.
-constexpr bool ENDS_EARLY = REDUCES_TOGETHER && ONE_TILE;
+constexpr bool ENDS_EARLY = REDUCES_ACROSS_SLICES && ONE_TILE;
 // Who computes there looks for the next stage so many k-steps before it needs it, and waits only for one that was not there:
 // a scheduler has one warp or two, which do nothing until a barrier answers. 4096 x 32 x 4096 takes 15 % longer without. Not
 // where four slices have a tile of K each, and no next one: 127 takes 1.83 us so, 1.79 without.
-constexpr int SOONER = REDUCES_TOGETHER && SLICES == 2 ? UNROLL > 4 ? 2 : UNROLL / 2 : 0;
+constexpr int SOONER = REDUCES_ACROSS_SLICES && SLICES == 2 ? UNROLL > 4 ? 2 : UNROLL / 2 : 0;
 static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the same stages, and one ahead");
 
 extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, MIN_BLOCKS)
@@ -294,7 +294,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
 #pragma unroll
             for (int j = 0; j < TN; ++j) acc[i][j] = sum[i][j];
         }
-        if constexpr (REDUCES_TOGETHER) {
+        if constexpr (REDUCES_ACROSS_SLICES) {
           SliceReduction<SLICES>::template store<ENDS_EARLY>(acc, staging, C0, C, partial, g, s, slice, thread, ending);
           if (!ONE_TILE) slices_meet();  // all have read
         } else {

@@ -4,7 +4,7 @@
 //   engine brings both operands (one thread asks), that thread deals the tiles as well, and no fragment is held over
 //   the wait for a stage or over a tile's end: ptxas would spill there, or give accumulators another parity
 //   (tile_store_pairs.cuh). Two warps a scheduler hide what a stage's first loads take.
-// Both operands are read with K outermost and rows that begin at 16 bytes: any other is laid out anew by three warps that
+// Both operands are read with K outermost and rows that begin at 16 bytes: any other is repacked by three warps that
 //   copy nothing else, a chunk of K before it is asked for (include/copy/repack.cuh). By passes of their own, of both operands,
 //   4096 NT took 2.6 % longer, 8192 NT 1.1 %.
 // On sm_90a the register file is dealt anew: 24 registers for a copying thread, 240 for a computing one, which is all.
@@ -65,7 +65,7 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (warp > THREADS / 32) {
       // Never runs. With a loop here into which some lanes might not go, ptxas 13.4 mostly gives the main loop registers for
-      // 1.07 modelled cycles an FFMA; of a hundred texts without, each for 1.53 at least (docs/experiments.md).
+      // 1.07 modelled cycles an FFMA; of a hundred texts without, each for 1.53 at least (docs/notebook/08).
       for (int i = threadIdx.x; i < w.repack.none; i += PRODUCERS) atomicAdd(workspace + i, 1.f);
       repack_units(A, B, workspace, g, w.repack, shared_address(shared + STAGES * STAGE + THREADS / 32 * PAIRED) +
                                                     8 * UNIT_WORDS * (warp - THREADS / 32 - 1));

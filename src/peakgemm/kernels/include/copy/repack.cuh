@@ -1,5 +1,5 @@
-// Operands laid out anew while the product runs, by warps that have nothing else to do: K rows of M or N floats, each row a
-// multiple of 16 bytes with zeros at its end (what relay.cu makes), in units of 32 columns and 64 k-steps, in the order in
+// Operands repacked while the product runs, by warps that do nothing else: K rows of M or N floats, each row a
+// multiple of 16 bytes with zeros at its end, in units of 32 columns and 64 k-steps, in the order in
 // which the product asks for them.
 //
 // Units are dealt by a counter, not by a block's number: each unit that somebody waits for is some running warp's, however
@@ -10,8 +10,8 @@ constexpr int UNIT = 32, CHUNK = 64;             // columns, k-steps
 constexpr int COLUMN = CHUNK + 4, ROW = UNIT;    // words from column to column where K is contiguous, else from row to row
 constexpr int UNIT_WORDS = UNIT * COLUMN;
 
-// What is laid out (kernels/ffma/repack.py): counters at the start of the workspace, zero at first, one that deals units and one a
-// chunk; then A and B, each where it is laid out at all; then partial sums.
+// What is repacked (kernels/ffma/repack.py): counters at the start of the workspace, zero at first, one that deals units and one a
+// chunk; then A and B, each where it is repacked at all; then partial sums.
 struct Repack {
   long long a, b, sums;      // where they begin, in floats
   Divisor each;              // by units of a chunk

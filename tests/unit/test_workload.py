@@ -84,6 +84,7 @@ def test_products_that_are_off_are_told(tool: Any, monkeypatch: pytest.MonkeyPat
     assert rows["cholesky", "ieee"]["residual"] > 10 * rows["cholesky", "torch"]["residual"]
 
 
+@pytest.mark.exhaustive
 def test_the_rule_can_be_learnt(tool: Any) -> None:
     model = tool.Training(tool.QUICK, "cpu")
     losses = [model.step(*model.batch()) for _ in range(200)]

@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The 4096 squares with a GPU, 1024 without; SIZE=8192 chooses.
+# The square of 4096 with a GPU, of 512 without; SIZE=8192 chooses.
 LADDER_ARGS := $(if $(SIZE),--size $(SIZE))
 
 .PHONY: ladder sweep test test-all lint publish wheel clean

@@ -142,7 +142,8 @@ def test_scales_and_persistence(name: str, split: int, times: int) -> None:
     assert (abs(c - exact) <= 4 * 2.0**-24 * scale).all()
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused"])
+@pytest.mark.parametrize("name", ["fp16x3", exhaustive("64 rows"), "fused", "streamed", "narrow", exhaustive("turned"),
+                                  "turned fused"])
 def test_batch(name: str) -> None:
     """Two products that share B: a split pass takes it once."""
     a, b, c = normal(2, 70, 40), normal(40, 50, seed=1), np.full((2, 70, 50), np.nan, np.float32)
@@ -205,7 +206,7 @@ def test_every_strip_of_columns_is_asked(name: str, times: int) -> None:
         within(*case, 8)
 
 
-@pytest.mark.parametrize(("name", "times"), [("streamed", 1), ("streamed", TWICE), ("streamed", FOUR_TIMES),
+@pytest.mark.parametrize(("name", "times"), [("streamed", 1), ("streamed", TWICE), exhaustive("streamed", FOUR_TIMES),
                                              ("narrow", 1)])
 def test_columns_of_one_scale_are_promoted_by_it(name: str, times: int) -> None:
     """Where they have several each is read, in any chunk; either may come after the other."""
@@ -351,7 +352,8 @@ def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
     assert (abs(c - exact) <= last_place).all()
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow", "turned", "turned fused"])
+@pytest.mark.parametrize("name", ["fp16x3", exhaustive("64 rows"), "fused", "streamed", "narrow", exhaustive("turned"),
+                                  "turned fused"])
 def test_the_guard_where_blocks_share_k(name: str) -> None:
     """A part of K by FFMAs and the others not; a row with few terms in each part is judged by all of K."""
     m, n, k = 64, 64, 200
@@ -416,9 +418,9 @@ def test_a_row_whose_scales_lie_far_apart(name: str, cases: dict[tuple[int | Non
         within(*each, 16)
 
 
-@pytest.mark.parametrize("layout", ["NN", "TN"])
-@pytest.mark.parametrize("split", [1, 2])
-@pytest.mark.parametrize("name", ["streamed", "narrow"])
+@pytest.mark.parametrize(("name", "split", "layout"), [
+    ("streamed", 1, "NN"), exhaustive("streamed", 1, "TN"), exhaustive("streamed", 2, "NN"), ("streamed", 2, "TN"),
+    exhaustive("narrow", 1, "NN"), ("narrow", 1, "TN"), ("narrow", 2, "NN"), exhaustive("narrow", 2, "TN")])
 def test_few_terms_at_the_end_of_k(name: str, layout: str, split: int) -> None:
     """Rows whose few elements lie in a chunk that K ends in the middle of; what is copied past its end is none."""
     m, n, k = 64, 64, 64 + 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .arrays import admit
 from .arrays.base import HOST, HostLibrary, stream_handle
@@ -11,9 +11,6 @@ from .calls.plan import Explanation, Plan
 from .calls.prepared import Prepared
 from .calls.request import NO_STREAM, Request, check_precision, flag, locate, scales
 from .errors import InvalidValue
-
-if TYPE_CHECKING:
-    pass
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
@@ -24,9 +21,9 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: 
         b: float32, ``(..., K, N)`` or ``(K,)``, or what `prepare` made of it. Batch dimensions broadcast; a 1-D operand
             is a row (a) or a column (b), and its dimension is dropped from the result.
         out: written, where given: of the result's shape, any strides, no memory shared with an operand.
-        precision: ``"ieee"``: FFMA arithmetic, nothing else. ``"emulated"``: no less accurate than cuBLAS in FP32 on
-            the same operands, on tensor cores where that is faster and the operands allow it, which is decided on the
-            device. ``"fp16x3"``, ``"tf32x3"``, ``"bf16x9"``: that scheme on tensor cores, with the same guard.
+        precision: ``"ieee"``: FFMA arithmetic, nothing else. ``"emulated"``: on tensor cores where that is faster and
+            the operands allow it, which is decided on the device, else FFMA; docs/accuracy.md has the bounds of both.
+            ``"fp16x3"``, ``"tf32x3"``, ``"bf16x9"``: that scheme on tensor cores, with the same guard.
             `explain` says what runs.
         stream: a torch, CuPy or cuda.core stream, a ``CUstream`` as an integer, or anything with ``__cuda_stream__``;
             None: the library's current stream of the arrays' device.

@@ -204,7 +204,7 @@ def test_an_entry_goes_round(kept: Path) -> None:
     assert path == kept / "cache" / "tuned" / "nvidia-h100-80gb-hbm3" / "NN-96x80x64-b1-v44.json"
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [file.name for file in path.parent.iterdir()] == [path.name]  # nothing aside is left
-    assert tuned.lookup(PROBLEM, GPU.name) == ("specialised", OTHER, "tuned")
+    assert tuned.lookup(PROBLEM, GPU.name) == ("specialised", OTHER)
     assert tuned.lookup(PROBLEM, "another GPU") is tuned.lookup(PROBLEM, "") is None
     assert tuned.lookup(replace(PROBLEM, k=65, lda=65), GPU.name) is None
     choice = choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name)  # no longer what it said before
@@ -321,7 +321,7 @@ PROBLEMS = [
 def test_best(gpu: Path, problem: Problem) -> None:
     kernel, config = search.best(problem, GPU)
     assert (kernel, config.raster) == (SPECIALISED, 4)
-    assert tuned.lookup(problem, GPU.name) == ("specialised", config, "tuned")
+    assert tuned.lookup(problem, GPU.name) == ("specialised", config)
 
 
 @pytest.mark.parametrize(("tensor", "ieee", "wins"), [(4, 8, "fp16x3"), (8, 4, "specialised")])

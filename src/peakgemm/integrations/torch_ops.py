@@ -173,10 +173,16 @@ def _check_ranks(a: Tensor, b: Tensor) -> None:
                            "add one with unsqueeze()")
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float, float, str], output: Any = None) -> None:
-    """Save for the backward pass only what it will read."""
+def _note(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float, float, str]) -> tuple[Tensor, Tensor]:
+    """Remember what `_gradients` reads beside the operands, which are returned."""
     a, b, c, ctx.alpha, ctx.beta, ctx.precision = inputs
     ctx.shapes = a.shape, b.shape, None if c is None else c.shape
+    return a, b
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float, float, str], output: Any = None) -> None:
+    """Save for the backward pass only what it will read."""
+    a, b = _note(ctx, inputs)
     ctx.save_for_backward(a if ctx.needs_input_grad[1] else None, b if ctx.needs_input_grad[0] else None)
 
 
@@ -228,8 +234,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        a, b, c, ctx.alpha, ctx.beta, ctx.precision = inputs
-        ctx.shapes = a.shape, b.shape, None if c is None else c.shape
+        a, b = _note(ctx, inputs)
         ctx.shape = output.shape
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)

@@ -58,9 +58,9 @@ def _fastest(problem: Problem, arch: str, sm_count: int, device_name: str) -> Ch
     limits = architecture(arch)
     known = tuned.lookup(problem, device_name)
     if known is not None:
-        name, config, source = known
+        name, config = known
         if is_valid(kernel_named(name), config, limits, problem):
-            return Choice(kernel_named(name), config, source, f"measured on {device_name} for this very shape")
+            return Choice(kernel_named(name), config, "tuned", f"measured on {device_name} for this very shape")
     ranked = candidates(problem, arch, sm_count)
     kernel, config, us = ranked[0]
     return Choice(kernel, config, "heuristic",

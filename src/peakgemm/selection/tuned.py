@@ -20,6 +20,7 @@ from ..kernels.library import kernel_named
 from ..kernels.widths import widths
 from ..problem import Config, Problem
 from ..runtime.cache import tuned_folder
+from ..runtime.source import essence
 
 log = logging.getLogger("peakgemm")
 SCHEMA = 1
@@ -43,8 +44,8 @@ def folder(device_name: str) -> Path:
     return tuned_folder() / slug(device_name)
 
 
-def lookup(problem: Problem, device_name: str) -> tuple[str, Config, str] | None:
-    """Kernel's name, configuration, and ``tuned``; None: never tuned, or the default won. The caller asks whether the
+def lookup(problem: Problem, device_name: str) -> tuple[str, Config] | None:
+    """Kernel's name and configuration; None: never tuned, or the default won. The caller asks whether the
     configuration is valid on its architecture.
 
     The folder is listed once a process and device: see `forget`.
@@ -52,7 +53,7 @@ def lookup(problem: Problem, device_name: str) -> tuple[str, Config, str] | None
     if not slug(device_name):
         return None
     own = entry(device_name, key(problem))
-    return None if own is None or own["default"] else (own["kernel"], own["config"], "tuned")
+    return None if own is None or own["default"] else (own["kernel"], own["config"])
 
 
 def entry(device_name: str, name: str) -> dict[str, Any] | None:
@@ -71,12 +72,12 @@ def forget() -> None:
 
 @cache
 def digest(kernel: str) -> str:
-    """Of a kernel's source: an entry holds for what was measured.
+    """Of a kernel's source, but for its comments: an entry holds for what was measured.
 
     Raises:
         InvalidValue: no such kernel.
     """
-    return hashlib.sha256(kernel_named(kernel).source.encode()).hexdigest()[:16]
+    return hashlib.sha256(essence(kernel_named(kernel).source).encode()).hexdigest()[:16]
 
 
 def checked(found: Any) -> dict[str, Any]:

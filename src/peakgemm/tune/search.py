@@ -76,9 +76,9 @@ def best(problem: Problem, gpu: Gpu, precision: str = "ieee") -> tuple[Kernel, C
     """The fastest kernel and configuration for ``problem`` on ``gpu``: what `Plan.autotune` asks.
 
     For ``"ieee"`` the outcome is kept, for later calls and processes, where that is possible. A scheme that is named
-    has nothing to choose between; for ``"emulated"``, which promises accuracy, fp16x3 is timed against the IEEE kernel,
-    where the model takes tensor cores at all. The caller's streams and switches stay as they
-    are; memory for operands, beyond twice the L2, is used meanwhile.
+    has nothing to choose between; for ``"emulated"`` fp16x3 is timed against the IEEE kernel, where the model takes
+    tensor cores at all. The caller's streams and switches stay as they are; memory for operands, beyond twice the L2,
+    is used meanwhile.
 
     Raises:
         MissingComponent: neither torch nor CuPy is installed with a GPU build.

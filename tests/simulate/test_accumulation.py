@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from peakgemm.simulator import run
-from peakgemm.simulator.accumulation import WIDTHS, Widths, accumulate
+from peakgemm.simulator.ops.accumulation import WIDTHS, Widths, accumulate
 from simulator_cases import FIXTURES
 
 HOPPER, HALVES, AMPERE = WIDTHS[90, "wgmma", "bf16"], WIDTHS[90, "wgmma", "f16"], WIDTHS[80, "mma", "f16"]

@@ -9,7 +9,7 @@ import pytest
 
 from peakgemm.errors import InvalidValue
 from peakgemm.simulator import run
-from peakgemm.simulator.ptx import PtxError, UnknownInstruction
+from peakgemm.simulator.front.ptx import PtxError, UnknownInstruction
 
 SOURCE = """.version 8.0
 .target sm_90

@@ -10,7 +10,7 @@ import pytest
 
 from peakgemm.errors import InvalidValue
 from peakgemm.simulator import launch
-from peakgemm.simulator.collector import THRESHOLD, seldom
+from peakgemm.simulator.core.collector import THRESHOLD, seldom
 
 
 @pytest.fixture(autouse=True)

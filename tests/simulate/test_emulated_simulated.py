@@ -24,8 +24,8 @@ from peakgemm.kernels.emulated.schemes import (
 )
 from peakgemm.problem import Batch, Problem
 from peakgemm.selection.emulated_model import FOUR_TIMES, TWICE
+from peakgemm.simulator.core.floats import fma32
 from peakgemm.simulator.emulated import run_counted, run_emulated
-from peakgemm.simulator.floats import fma32
 from peakgemm.simulator.launch import run
 from seldom import exhaustive
 

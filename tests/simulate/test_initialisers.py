@@ -5,7 +5,7 @@ import pytest
 
 from peakgemm.errors import InvalidValue
 from peakgemm.simulator import run
-from peakgemm.simulator.parser import parse
+from peakgemm.simulator.front.parser import parse
 from simulator_cases import ptx
 
 

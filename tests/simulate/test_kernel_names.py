@@ -5,7 +5,7 @@ import pytest
 
 from peakgemm.errors import InvalidType, InvalidValue
 from peakgemm.simulator import run
-from peakgemm.simulator.demangle import chosen, shown
+from peakgemm.simulator.front.demangle import chosen, shown
 
 NAMES = {
     "_Z3fooPfi": "foo(float*, int)", "_Z3fooPdi": "foo(double*, int)", "plain": "plain", "_Z1kv": "k()",

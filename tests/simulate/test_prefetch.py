@@ -16,7 +16,8 @@ from peakgemm.kernels.library import SKINNY, SMALL
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.simulator import access, memory
+from peakgemm.simulator.checks import access
+from peakgemm.simulator.core import memory
 from peakgemm.simulator.emulated import run_emulated
 
 LAYOUTS = ("NN", "NT", "TN", "TT")

@@ -5,7 +5,7 @@ import pytest
 
 from peakgemm.errors import InvalidValue
 from peakgemm.simulator import PtxError, UnknownInstruction, run
-from peakgemm.simulator.tokens import Tokens, integer, kind
+from peakgemm.simulator.front.tokens import Tokens, integer, kind
 from simulator_cases import ptx
 
 

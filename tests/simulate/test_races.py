@@ -91,7 +91,8 @@ def test_there_are_a_dozen_of_each():
 
 def blocks_that_read_before_others_write(monkeypatch, grid, noted):
     """Each block reads its own word and the neighbour's, and writes its own: the blocks of many batches."""
-    from peakgemm.simulator import global_races, launch
+    from peakgemm.simulator import launch
+    from peakgemm.simulator.checks import global_races
 
     monkeypatch.setattr(global_races, "NOTED", noted)
     monkeypatch.setattr(launch, "MOST", 64)

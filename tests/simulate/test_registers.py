@@ -6,9 +6,9 @@ import pytest
 from peakgemm.errors import InvalidValue
 from peakgemm.runtime.compile import compile_source
 from peakgemm.simulator import run
-from peakgemm.simulator.parser import parse
-from peakgemm.simulator.ptx import UnknownInstruction
-from peakgemm.simulator.register_pool import registers_at_launch
+from peakgemm.simulator.core.register_pool import registers_at_launch
+from peakgemm.simulator.front.parser import parse
+from peakgemm.simulator.front.ptx import UnknownInstruction
 from simulator_cases import FIXTURES, planted_line, ptx
 
 SOURCE = FIXTURES / "registers.cu"

@@ -22,7 +22,7 @@ from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
 from peakgemm.simulator import run as simulate
 from peakgemm.simulator import run_rung
-from peakgemm.simulator.arguments import DTYPES, argument
+from peakgemm.simulator.front.arguments import DTYPES, argument
 from peakgemm.simulator.listing import annotated
 
 FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"

@@ -12,7 +12,8 @@ from peakgemm.kernels.launch_shape import launch_shape
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
 from peakgemm.runtime.compile import compile_source
-from peakgemm.simulator import floats, run, run_rung
+from peakgemm.simulator import run, run_rung
+from peakgemm.simulator.core import floats
 
 RUNG = rung(18)
 EPS = 2.0**-23

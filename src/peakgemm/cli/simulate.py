@@ -16,7 +16,7 @@ from ..errors import InvalidValue
 from ..kernels.registry import rungs
 from ..runtime.architectures import architecture
 from ..simulator import Report, run, run_rung
-from ..simulator.arguments import FORMS, argument
+from ..simulator.front.arguments import FORMS, argument
 from ..simulator.listing import annotated
 from . import parse, simulate_matmul
 from .console import err, out, table

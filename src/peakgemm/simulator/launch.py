@@ -16,37 +16,22 @@ from ..kernels import registry
 from ..kernels.build import build as kernel_build
 from ..runtime.architectures import LARGEST_CLUSTER, architecture
 from ..runtime.compile import Compiled
-
-# imported for the builders that they register
-from . import (  # noqa: F401
-    demangle,
-    ops_async,
-    ops_atomic,
-    ops_float,
-    ops_int,
-    ops_mbarrier,
-    ops_select,
-    ops_store,
-    ops_warp,
-    ops_wgmma,
-    tensor,
-)
-from .build import Build
-from .collector import seldom
-from .frames import Frames
-from .global_races import GlobalLog
-from .initialisers import referring
-from .link import address_of_function, link
+from .checks.global_races import GlobalLog
+from .core.collector import seldom
+from .core.memory import Arena, Segment
+from .core.tensor_map import BYTES as TENSOR_MAP
+from .core.tensor_map import TensorMap
+from .front.initialisers import referring
+from .front.link import address_of_function, link
+from .front.parser import parse
+from .front.program import Program, build, smallest_access
+from .front.ptx import Kernel, Module, Param, Variable
+from .front.sources import display, kernel_of, ptx_of
 from .machine import Machine
-from .memory import Arena, Segment
-from .ops_control import compile_kernel
-from .parser import parse
-from .program import Program, build, smallest_access
-from .ptx import Kernel, Module, Param, Variable
+from .ops.build import Build
+from .ops.control import compile_kernel
+from .ops.frames import Frames
 from .report import Fault, Report, totals
-from .sources import display, kernel_of, ptx_of
-from .tensor_map import BYTES as TENSOR_MAP
-from .tensor_map import TensorMap
 
 MOST_PARAMETERS = 32764  # bytes of a kernel's parameters, from sm_70 and CUDA 12.1 on
 CACHE = 1 << 20  # bytes of registers of one batch that stay in the cache

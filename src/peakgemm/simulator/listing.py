@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..runtime.source import KERNELS
-from .counters import Counts
+from .core.counters import Counts
 from .report import Report
 
 

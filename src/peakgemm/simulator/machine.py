@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from .accumulators import Accumulators, tracked
-from .barriers import Barriers
-from .build import Getter
-from .code import Clock, Code, Stop
-from .fma import Scratch
-from .global_races import GlobalLog
-from .lanes import Group, LanePool, LaneSet, merge
-from .memory import Arena
-from .order import Order
-from .program import Program, smallest_access
-from .ptx import Instruction
-from .races import RaceLog
-from .register_pool import RegisterPool
+from .checks.accumulators import Accumulators, tracked
+from .checks.global_races import GlobalLog
+from .checks.order import Order
+from .checks.races import RaceLog
+from .checks.strength import orders
+from .core.barriers import Barriers
+from .core.lanes import Group, LanePool, LaneSet, merge
+from .core.memory import Arena
+from .core.register_pool import RegisterPool
+from .core.tensor_map import TensorMap
+from .front.program import Program, smallest_access
+from .front.ptx import Instruction
+from .ops.build import Getter
+from .ops.code import Clock, Code, Stop
+from .ops.fma import Scratch
 from .report import Fault, InstructionCounts
-from .strength import orders
-from .tensor_map import TensorMap
 
 if TYPE_CHECKING:
-    from .frames import Frames
+    from .ops.frames import Frames
 
 TURNS = 20000  # turns of a loop before a group lets the others run, whatever it does
 IDLE = 300  # rounds of polling in which no memory changed: a deadlock

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
-from .counters import Counts
-from .ptx import Instruction
+from .core.counters import Counts
+from .front.ptx import Instruction
 
 WAY = {"ld": "ld", "ldu": "ld", "ldmatrix": "ld", "st": "st", "stmatrix": "st", "cp": "st", "red": "red"}
 

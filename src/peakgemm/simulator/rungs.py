@@ -16,9 +16,9 @@ from ..kernels.registry import Kernel, rung
 from ..problem import Config
 from ..runtime.architectures import architecture
 from ..runtime.tensor_map import Box
+from .core.tensor_map import TensorMap
 from .launch import run
 from .report import Report, totals
-from .tensor_map import TensorMap
 
 
 def run_rung(number: int | Kernel, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], *, alpha: float = 1.0,

@@ -1,0 +1,16 @@
+"""What each instruction does: one builder an opcode, registered when its module is imported."""
+
+from . import (  # noqa: F401
+    async_copy,
+    atomic,
+    control,
+    float,
+    int,
+    mbarrier,
+    memory,
+    select,
+    store,
+    tensor,
+    warp,
+    wgmma,
+)

@@ -26,11 +26,13 @@ from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel, nvrtc_version
 from peakgemm.selection import emulated_model
 from peakgemm.selection.candidates import candidates
+from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import compiled, configurations
 
 ARCH = "sm_90"
 LIMITS = architecture(ARCH)
 SMS = LIMITS.gpu_sms
+GPU = machine(ARCH, SMS)
 BY_SIZE = (SKINNY, SMALL)
 # M, N and K of which the models consider every kernel of the schemes: few rows or columns, few tiles, half tiles and
 # pairs; a K for each number of accumulations.
@@ -46,13 +48,12 @@ def problems(m: int, n: int, k: int) -> Iterator[Problem]:
 
 def ieee() -> Iterator[Recipe]:
     """Every tiled configuration as each way is compiled, and what large products need beside."""
-    named = {config for kernel, config in configurations(ARCH) if kernel is SPECIALISED}
-    ways = dict.fromkeys(way for config in named for way in compiled(config))
+    ways = dict.fromkeys(way for tiling in configurations(GPU) for way in compiled(tiling))
     for problem in problems(8192, 8192, 8192):
         for way in ways:
             yield recipe(SPECIALISED, way, problem, ARCH)
             yield reduce_recipe(SPECIALISED, way, problem, ARCH)
-        for kernel, config, _ in candidates(problem, ARCH, SMS):
+        for kernel, config, _ in candidates(problem, GPU):
             if kernel not in BY_SIZE:
                 plan = FAMILIES[kernel].schedule(config, problem, SMS)
                 yield from recipes(kernel, config, problem, ARCH, plan).values()
@@ -62,7 +63,7 @@ def emulated() -> Iterator[Recipe]:
     """Every kernel of the schemes that a model considers for some product, its split pass, what adds up its parts."""
     for m, n, k in SHAPES:
         for problem, scheme in product(problems(m, n, k), schemes.SCHEMES.values()):
-            for kernel, config, _ in emulated_model.candidates(scheme, problem, LIMITS, SMS):
+            for kernel, config, _ in emulated_model.candidates(scheme, problem, GPU):
                 plan = schemes.emulation(kernel, config, problem, SMS)
                 yield schemes.product_recipe(kernel, config, plan.problem, ARCH)
                 if plan.split_blocks:

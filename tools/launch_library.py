@@ -16,10 +16,8 @@ import torch
 from peakgemm.kernels.bound import bind
 from peakgemm.kernels.emulated.bound import bind as bind_emulated
 from peakgemm.kernels.emulated.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, half_as_high, product_on, streamed
-from peakgemm.kernels.ffma import skinny, small
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
-from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.library import FAMILIES, recipes
 from peakgemm.kernels.registry import Kernel
@@ -29,6 +27,8 @@ from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
+from peakgemm.selection import skinny_model, small_model
+from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import compiled, configurations
 
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
@@ -73,15 +73,16 @@ def main() -> None:
     """Every configuration on every layout; shapes, splits and beta take turns."""
     wrong = launched = 0
     arch = device.require().arch
+    gpu, few = machine(arch, device.require().sm_count), machine(arch, 8)
     turns, ranges, clusters = cycle(product((1, 0, 3), (0.0, 1.0))), cycle((1, 2, 5, 11)), cycle((2, 4, 16, 8))
-    jobs = [(kernel, way, shape) for kernel, config in configurations(arch)
-            for way in (compiled(config) if kernel is SPECIALISED else (config,)) for shape in TILED]
+    jobs = [(tiling.kernel, way, shape) for tiling in configurations(gpu)
+            for way in compiled(tiling) for shape in TILED]
     jobs += [(kernel, config, (40, 70, 1100, 2)) for kernel, config, shape in jobs if shape == TILED[0]]
     of_wide = [(WIDE, WIDE.default, (m, n, k, 1)) for m, n, k, _ in (*TILED, (400, 600, 50, 1), (130, 4, 1000, 1))]
     of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
                for config in dict.fromkeys(replace(one, split=1) for one in
-                                           skinny.configurations(Problem.contiguous(*shape[:3]), 8))]
-    of_small = [(SMALL, tile, shape) for shape in SMALL_SHAPES for tile in small.tiles(shape[2])]
+                                           skinny_model.configurations(Problem.contiguous(*shape[:3]), few))]
+    of_small = [(SMALL, tile, shape) for shape in SMALL_SHAPES for tile in small_model.tiles(shape[2], gpu)]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
     emulated += [(PRODUCTS["fp16x3"], half_as_high(SCHEMES["fp16x3"]), shape) for shape in TILED]

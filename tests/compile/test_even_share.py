@@ -11,37 +11,41 @@ from peakgemm.kernels import bound, even_share
 from peakgemm.kernels.emulated import bound as emulated
 from peakgemm.kernels.emulated.schemes import PRODUCTS, SCHEMES
 from peakgemm.kernels.even_share import shared_bytes
-from peakgemm.kernels.ffma import skinny, small
+from peakgemm.kernels.ffma import small
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.problem import Problem
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu
+from peakgemm.selection import skinny_model, small_model
+from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import configurations
 
 H100 = Gpu(0, "H100", "sm_90", 132, 1980, 3352.0, 50 << 20, "13.0")
+GPU = machine("sm_90", 132)
 
 
 def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = dict[str, int]()
+    known = [tiling.config for tiling in configurations(GPU)]
 
     def note(compiled: Compiled, shared: int, gpu: Gpu, cluster: int) -> None:
         asked[compiled.entry] = shared
 
     monkeypatch.setattr(even_share, "load", note)
     monkeypatch.setattr(even_share, "Launcher", lambda *_: SimpleNamespace(enqueue=None))
-    tile = next(c for c in small.tiles(64) if (c.bm, c.bn) == (64, 32))
+    tile = next(c for c in small_model.tiles(64, GPU) if (c.bm, c.bn) == (64, 32))
     bound.Bound(small.SMALL, tile, Problem.contiguous(6192, 110, 64), H100)
     assert asked["ffma_small"] == shared_bytes(small.SMALL.shared_bytes(tile), 388, 8, H100) > 50000
     thin = Problem(16, 11008, 4096, 4096, 4096, 11008, trans_b=True)  # lives on L1
-    config = replace(next(skinny.configurations(thin, 132)), split=3)
+    config = replace(next(skinny_model.configurations(thin, GPU)), split=3)
     bound.Bound(SKINNY, config, thin, H100)
     assert asked["ffma_skinny"] == SKINNY.shared_bytes(config) and asked["ffma_skinny_reduce"] == 0
     for bm, blocks, reduce in ((64, 1, True), (32, 2, False)):  # beside few small tiles a second kernel has room
-        tile = next(c for _, c in configurations("sm_90") if (c.bm, c.bn, c.bk, c.min_blocks) == (bm, bm, 32, blocks))
+        tile = next(c for c in known if (c.bm, c.bn, c.bk, c.min_blocks) == (bm, bm, 32, blocks))
         bound.Bound(SPECIALISED, replace(tile, split=0), Problem.contiguous(32, 704, 776), H100)
         assert (asked["ffma_reduce"] > 0) is reduce
-    three = next(c for _, c in configurations("sm_90") if (c.bm, c.bn, c.bk, c.min_blocks) == (64, 64, 16, 3))
+    three = next(c for c in known if (c.bm, c.bn, c.bk, c.min_blocks) == (64, 64, 16, 3))
     for rows, reduce in ((2624, True), (512, False)):  # more tiles than find room, of which the last share their K
         bound.Bound(SPECIALISED, replace(three, split=0), Problem.contiguous(rows, 640, 160), H100)
         assert asked["ffma_specialised"] == SPECIALISED.shared_bytes(three)

@@ -13,10 +13,10 @@ import pytest
 from peakgemm.kernels import shipped
 from peakgemm.kernels.emulated import schemes
 from peakgemm.kernels.library import FAMILIES, Recipe, recipes
-from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import nvrtc_version
 from peakgemm.selection.choose import choose
 from peakgemm.selection.emulated_model import best
+from peakgemm.selection.machine import machine
 from scale import SCALE
 
 TEXT = f"// A kernel.\n{SCALE}"
@@ -94,13 +94,13 @@ def test_the_wheel_brings_what_products_launch(monkeypatch: pytest.MonkeyPatch) 
     """But for kernels of few rows or columns, and of small matrices: their sizes are compiled in."""
     monkeypatch.syspath_prepend(str(TOOLS))
     cubins = importlib.import_module("cubins")
-    names, h100 = cubins.wanted().keys(), architecture("sm_90")
+    names = cubins.wanted().keys()
     for m, n, k in ((512, 512, 512), (1000, 1000, 200), (1023, 1023, 1023), (4096, 4096, 4096), (4095, 4095, 4095)):
         for problem in cubins.problems(m, n, k):
             choice = choose(problem, "sm_90", 132)
             plan = FAMILIES[choice.kernel].schedule(choice.config, problem, 132)
             found = recipes(choice.kernel, choice.config, problem, "sm_90", plan).values()
             assert choice.kernel in cubins.BY_SIZE or {made.name for made in found} <= names, (problem, choice)
-            kernel, config, _ = best(schemes.SCHEMES["fp16x3"], problem, h100, 132)
+            kernel, config, _ = best(schemes.SCHEMES["fp16x3"], problem, machine("sm_90", 132))
             plan = schemes.emulation(kernel, config, problem, 132)
             assert schemes.product_recipe(kernel, config, plan.problem, "sm_90").name in names, (problem, config)

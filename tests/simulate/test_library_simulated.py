@@ -23,12 +23,14 @@ from peakgemm.problem import Batch, Config, FfmaOrder, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.selection.candidates import candidates
 from peakgemm.selection.choose import choose
+from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import compiled, configurations
 from peakgemm.simulator.library import run_library
 
 pytestmark = pytest.mark.usefixtures("many_lanes")
 
 LEVELS = (2, 3, 2)
+CONFIGURATIONS = [tiling.config for tiling in configurations(machine("sm_90", 132))]
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_edges_in_any_layout(layout: str) -> None:
     multiply(Case(45, 39, 21, layout, pad=3, shift=1))
@@ -109,7 +111,7 @@ def test_one_row_or_column(layout: str) -> None:
         multiply(Case(m, n, 10, layout))
 
 
-@pytest.mark.parametrize("config", [config for kernel, config in configurations("sm_90") if kernel is SPECIALISED],
+@pytest.mark.parametrize("config", CONFIGURATIONS,
                          ids=lambda config: config.label().replace(" ", "-"))
 @pytest.mark.exhaustive
 def test_each_configuration_of_the_model_past_its_edges(config: Config) -> None:
@@ -204,13 +206,13 @@ def test_large_products_take_wide_tiles() -> None:
     for layout, size, kernel in (("NN", 8192, WIDE), ("NT", 8192, WIDE), ("TT", 16384, WIDE),
                                  ("NN", 2048, SPECIALISED)):
         p = Problem(size, size, size, size, size, size, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
-        assert candidates(p, "sm_90", 132)[0][0] is kernel, layout
+        assert candidates(p, machine("sm_90", 132))[0][0] is kernel, layout
     # Its workspace is bounded: not for operands of more than 2 GB.
     huge = Problem(32768, 32768, 32768, 32768, 32768, 32768)
-    assert WIDE not in {kernel for kernel, *_ in candidates(huge, "sm_90", 132)}
+    assert WIDE not in {kernel for kernel, *_ in candidates(huge, machine("sm_90", 132))}
     large = Problem(8192, 8192, 8192, 8192, 8192, 8192)
-    assert WIDE not in {kernel for kernel, *_ in candidates(large, "sm_80", 108)}
-    assert WIDE in {kernel for kernel, *_ in candidates(large, "sm_90", 108)}
+    assert WIDE not in {kernel for kernel, *_ in candidates(large, machine("sm_80", 108))}
+    assert WIDE in {kernel for kernel, *_ in candidates(large, machine("sm_90", 108))}
 
 
 def test_what_wide_tiles_read_is_what_was_repacked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,10 +469,11 @@ def test_few_small_tiles_have_a_cluster_each() -> None:
         assert cluster_split(chosen.config) and chosen.config.cluster == blocks
         assert schedule(chosen.config, p, 132).workspace_bytes == 0
         for sms in (132, 60):
-            clusters = [c for _, c, _ in candidates(p, "sm_90", sms) if cluster_split(c)]
+            clusters = [c for _, c, _ in candidates(p, machine("sm_90", sms)) if cluster_split(c)]
             assert (clusters or sms < 132) and all(2 * schedule(c, p, sms).blocks < sms for c in clusters)
-        assert not any(cluster_split(config) for _, config, _ in candidates(p, "sm_89", 132))
-        assert all(config.cluster <= 8 for _, config, _ in candidates(p, "sm_90", 114))  # which may have no group of 16
+        assert not any(cluster_split(config) for _, config, _ in candidates(p, machine("sm_89", 132)))
+        # a GPU of 114 SMs may have no group of 16
+        assert all(config.cluster <= 8 for _, config, _ in candidates(p, machine("sm_90", 114)))
     for m, n, k in ((64, 64, 64), (42, 5, 116), (1000, 1000, 512), (64, 64, 0)):
         assert not cluster_split(choose(Problem.contiguous(m, n, k), "sm_90", 132).config)
 
@@ -488,16 +491,16 @@ def test_an_ieee_product_runs_what_an_emulated_one_runs_without_tensor_cores(m: 
 
 def test_how_a_tile_adds_up_is_its_own_property() -> None:
     """Sums of chunks where a thread has few results and registers for a second set; one chain elsewhere."""
-    known = [config for kernel, config in configurations("sm_90") if kernel is SPECIALISED]
-    for config in known:
+    for config in CONFIGURATIONS:
         assert config.chunked == (config.tm * config.tn <= 32 and config.min_blocks <= 2), config.label()
-    assert len({replace(config, chunked=False) for config in known}) == len(known)
+    assert len({replace(config, chunked=False) for config in CONFIGURATIONS}) == len(CONFIGURATIONS)
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
 def test_every_way_is_valid_where_it_is_proposed(arch: str) -> None:
     limits = architecture(arch)
-    for kernel, config in configurations(arch):
+    for tiling in configurations(machine(arch, architecture(arch).gpu_sms)):
+        config = tiling.config
         assert arch == "sm_90" or (config.cluster == 1 and not config.registers)
-        for way in compiled(config) if kernel is SPECIALISED else (config,):
-            assert not violations(kernel, way, limits)
+        for way in compiled(tiling):
+            assert not violations(tiling.kernel, way, limits)

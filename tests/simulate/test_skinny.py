@@ -29,6 +29,8 @@ from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
+from peakgemm.selection import skinny_model
+from peakgemm.selection.machine import machine
 from peakgemm.simulator.launch import run
 
 H100 = architecture("sm_90")
@@ -98,7 +100,7 @@ def check(m: int, n: int, k: int, trans_a: bool, trans_b: bool, config: Config |
     expected = alpha * (op_a @ op_b) + (beta * start if beta else 0.0)
     problem = Problem(m, n, k, lda, ldb, ldc, alpha, beta, (16 if shift == 0 else 4,) * 2 + (16,), trans_a, trans_b, c0,
                       Batch(batch, sa, sb, sc, (0,) * len(batch) if c0 else sc))
-    simulated(config or skinny.best(problem, H100, 4)[1], problem, a, b, c, other)
+    simulated(config or skinny_model.best(problem, machine("sm_90", 4))[1], problem, a, b, c, other)
     np.testing.assert_array_equal(result, expected)
     result[...] = SENTINEL
     assert (c == SENTINEL).all()
@@ -157,7 +159,7 @@ def test_no_product_reads_no_operand(k: int, alpha: float) -> None:
         c = np.full(3 * 40, before, np.float32)
         problem = Problem(3, 40, k, max(k, 1), 40, 40, alpha, beta)
         nothing = np.full(3 * max(k, 1), np.nan, np.float32), np.full(40 * max(k, 1), np.nan, np.float32)
-        simulated(skinny.best(problem, H100, 4)[1], problem, *nothing, c, c)
+        simulated(skinny_model.best(problem, machine("sm_90", 4))[1], problem, *nothing, c, c)
         assert (c == after).all()
 
 
@@ -168,7 +170,8 @@ def test_drawn_products() -> None:
         m, n = draw.choice(((small, large), (large, small)))
         k = draw.choice((1, 16, 100, 256, 517))
         trans = draw.choice(LAYOUTS)
-        every = list(skinny.configurations(Problem.contiguous(m, n, k), draw.choice((2, 4, 132))))
+        gpu = machine("sm_90", draw.choice((2, 4, 132)))
+        every = list(skinny_model.configurations(Problem.contiguous(m, n, k), gpu))
         check(m, n, k, *trans, draw.choice(every), beta=draw.choice((0.0, 1.0)), pad=draw.choice((0, 3, 4)),
               shift=draw.choice((0, 0, 1)), batch=draw.choice(((), (2,))))
 
@@ -181,7 +184,9 @@ def large(columns: int, swapped: bool, trans_a: bool, trans_b: bool, alignment: 
 
 def distinct(arch: str, widths: Sequence[int], layouts: Sequence[tuple[bool, bool]]) -> dict[Any, Compiled]:
     """The first configuration for each number of columns, compiled for every way in which the operands may lie."""
-    jobs = [(next(iter(skinny.configurations(p, 132))), p) for columns in (1, 2, 4, 8, 16) for swapped in (False, True)
+    gpu = machine("sm_90", 132)
+    jobs = [(next(iter(skinny_model.configurations(p, gpu))), p) for columns in (1, 2, 4, 8, 16)
+            for swapped in (False, True)
             for layout in layouts for alignment in widths for p in [large(columns, swapped, *layout, alignment)]]
     codes = in_parallel(lambda job: compiled(*job, arch), jobs)
     return dict(zip(jobs, codes, strict=True))
@@ -209,7 +214,7 @@ def test_loads_are_under_way_together(columns: int, swapped: bool, cold: Path,
     """Of a compilation by itself: beside others, in threads, NVRTC 13.4 makes another loop once in a while, with a word
     more from shared memory (two of four runs from an empty cache); by itself seldom, so there are three tries."""
     problem = large(columns, swapped, False, False)
-    config = next(iter(skinny.configurations(problem, 132)))
+    config = next(iter(skinny_model.configurations(problem, machine("sm_90", 132))))
     for attempt in range(3):
         if attempt:  # what one process has made it makes again
             monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(cold / str(attempt)))
@@ -272,14 +277,14 @@ def test_large_operand() -> None:
     assert [skinny.along_k(large(4, *flags)) for flags in product((False, True), repeat=3)] == [
         True, True, False, False, False, True, False, True]
     assert skinny.applies(Problem.contiguous(100, 16, 8)) and not skinny.applies(Problem.contiguous(17, 17, 8))
-    assert list(skinny.configurations(Problem.contiguous(17, 17, 8), 132)) == []
+    assert list(skinny_model.configurations(Problem.contiguous(17, 17, 8), machine("sm_90", 132))) == []
     with pytest.raises(InvalidValue, match="17 x 17"):
-        skinny.best(Problem.contiguous(17, 17, 8), H100, 132)
+        skinny_model.best(Problem.contiguous(17, 17, 8), machine("sm_90", 132))
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 8192, 8192), (8192, 1, 8192), (16, 4096, 4096), (4096, 8, 4096)])
 def test_large_products_take_one_launch(m: int, n: int, k: int) -> None:
-    us, config = skinny.best(Problem.contiguous(m, n, k), H100, 132)
+    us, config = skinny_model.best(Problem.contiguous(m, n, k), machine("sm_90", 132))
     plan = skinny.schedule(config, Problem.contiguous(m, n, k), 132)
     assert (plan.parts, plan.reduce_blocks, plan.workspace_bytes) == (1, 0, 0)
     assert plan.blocks >= 120
@@ -290,7 +295,7 @@ def test_large_products_take_one_launch(m: int, n: int, k: int) -> None:
 @pytest.mark.parametrize("problem", [Problem.contiguous(1, 1, 1 << 24), Problem.contiguous(256, 1, 65536)],
                          ids=["dot", "few rows"])
 def test_long_k_is_shared(problem: Problem) -> None:
-    _, config = skinny.best(problem, H100, 132)
+    _, config = skinny_model.best(problem, machine("sm_90", 132))
     plan = skinny.schedule(config, problem, 132)
     assert plan.blocks >= 120 and plan.parts > 1
     assert plan.workspace_bytes == plan.blocks * config.bm * config.bn * 4
@@ -298,7 +303,7 @@ def test_long_k_is_shared(problem: Problem) -> None:
 
 def test_every_configuration_is_valid() -> None:
     for m, n, k in product((1, 3, 16, 5000), (1, 2, 7, 16), (1, 64, 5000, 10**6)):
-        for config in skinny.configurations(Problem.contiguous(m, n, k), 132):
+        for config in skinny_model.configurations(Problem.contiguous(m, n, k), machine("sm_90", 132)):
             assert list(skinny.constraints(config)) == []
             assert SKINNY.shared_bytes(config) * config.min_blocks <= H100.shared_per_sm - 1024 * config.min_blocks
             assert SKINNY.shared_bytes(config) <= architecture("sm_75").shared_per_block

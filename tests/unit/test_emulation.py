@@ -36,6 +36,7 @@ from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.device import Gpu
 from peakgemm.selection.choose import Choice, choose
 from peakgemm.selection.emulated_model import FOUR_TIMES, TWICE, estimate_us
+from peakgemm.selection.machine import machine
 
 SQUARE = Problem.contiguous(4096, 4096, 4096)
 SMS = 132
@@ -82,8 +83,8 @@ class TestChoice:
         assert choose(wide, "sm_90", SMS, "", "emulated").config == choose(wide, "sm_90", SMS).config
 
     def test_prepared_costs_less(self) -> None:
-        limits, (kernel, config) = architecture("sm_90"), product_on(SCHEMES["fp16x3"], architecture("sm_90"))
-        first, second = (estimate_us(kernel, config, SQUARE, limits, SMS, ready) for ready in ("b", ""))
+        kernel, config = product_on(SCHEMES["fp16x3"], architecture("sm_90"))
+        first, second = (estimate_us(kernel, config, SQUARE, machine("sm_90", SMS), ready) for ready in ("b", ""))
         assert first < second
         small = Problem.contiguous(640, 640, 640)
         chosen = choose(small, "sm_90", SMS, "", "emulated")

@@ -28,6 +28,7 @@ from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.selection import tuned
 from peakgemm.selection.choose import Choice, choose
+from peakgemm.selection.machine import Machine, machine
 from peakgemm.tune import search, space, store
 from peakgemm.tune.halving import FINALISTS, Outcome, estimate_s, halve, rounds
 from peakgemm.tune.space import Candidate
@@ -274,7 +275,7 @@ def times(config: Config, default: Config) -> float:
 @pytest.fixture
 def gpu(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """NumPy as the GPU; each problem has, beside its default, a candidate that is twice as fast."""
-    def candidates(problem: Problem, arch: str, sm_count: int) -> list[Any]:
+    def candidates(problem: Problem, gpu: Machine) -> list[Any]:
         tile = Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128)
         return [(SPECIALISED, replace(tile, raster=i + 1, split=1 + i % 2), 10.0 + i) for i in range(6)]
 
@@ -292,7 +293,7 @@ def gpu(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
         def _ms(self, work: Any) -> float:
             work()
-            return times(self.last, candidates(PROBLEM, "", 0)[0][1])
+            return times(self.last, candidates(PROBLEM, machine(GPU.arch, GPU.sm_count))[0][1])
 
     clock = Clock()
     monkeypatch.setattr(space, "considered", candidates)

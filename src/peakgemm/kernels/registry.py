@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ..errors import InvalidValue
 from ..problem import Config
@@ -135,62 +137,54 @@ class Kernel:
         return self.overrides.get(arch.rstrip("af"), self.default)
 
 
-_ONE = Config(32, 32, 1, 1, 1, stages=0)
-_8X8 = Config(128, 128, 8, 8, 8)
-_WARP = Config(128, 128, 8, 8, 8, stages=2, fragments=2, min_blocks=2)
-_DIRECT = Config(64, 64, 4, 4, 4, stages=0)
+_CONFIGS: Mapping[str, Any] = json.loads((source.KERNELS / "configs.json").read_text(encoding="utf-8"))
+
+
+def default_of(name: str) -> Config:
+    """The default configuration that configs.json has for a kernel."""
+    return Config(**_CONFIGS[name]["default"])
+
+
+def _rung(number: int, name: str, idea: str, shape: str, shared_bytes: Callable[[Config], int] = _none,
+          **more: Any) -> Kernel:
+    """A rung with the configurations that configs.json has for it."""
+    named, overrides = ({key: Config(**config) for key, config in _CONFIGS[name].get(what, {}).items()}
+                        for what in ("named", "overrides"))
+    return Kernel(number, name, idea, default_of(name), shape, shared_bytes, named=named, overrides=overrides, **more)
+
 
 LADDER: tuple[Kernel, ...] = (
-    Kernel(0, "naive", "one output a thread, lanes along the rows of C", _ONE, "one output"),
-    Kernel(1, "coalesced", "lanes along the columns of C", _ONE, "one output"),
-    Kernel(2, "register_tile", "4x4 outputs a thread, float4 straight from global memory", _DIRECT, "direct",
-           tunes=frozenset({"passes", "fragments"}), vectors="abc",
-           named={"4x4": _DIRECT, "8x8": Config(128, 128, 4, 8, 8, stages=0),
-                  "8x8 in four passes": Config(128, 128, 4, 8, 8, stages=0, passes=4),
-                  "8x8 double-buffered": Config(128, 128, 4, 8, 8, stages=0, fragments=2)}),
-    Kernel(3, "shared_tile", "32x32 tiles in shared memory, with bank conflicts", Config(32, 32, 32, 1, 1),
-           "square tile", _tiles(transposed=False)),
-    Kernel(4, "padded_tile", "a pad of one word ends the conflicts", Config(32, 32, 32, 1, 1),
-           "square tile", _tiles(1, 1, transposed=False)),
-    Kernel(5, "vectorised_tile", "float4 everywhere, next tile preloaded into registers", Config(32, 32, 32, 1, 4),
-           "one float4", _tiles(4, transposed=False), vectors="abc"),
-    Kernel(6, "block_tile_64", "64x64 block, 4x4 a thread", Config(64, 64, 16, 4, 4),
-           "one float4", _tiles(4, transposed=False), vectors="abc"),
-    Kernel(7, "thread_tile_8x8", "128x128 block, 8x8 a thread", _8X8,
-           "one float4", _tiles(transposed=False), vectors="abc"),
-    Kernel(8, "transposed_a", "A transposed in shared memory: fragments by LDS.128", _8X8,
-           "one float4", _tiles(), vectors="abc"),
-    Kernel(9, "quadrants", "fragments in 4x4 quadrants: no conflict on B", _8X8,
-           "one float4", _tiles(), vectors="abc"),
-    Kernel(10, "double_buffer", "two shared buffers, one barrier an iteration", replace(_8X8, stages=2),
-           "one float4", _tiles(), vectors="abc"),
-    Kernel(11, "double_fragments", "fragments double-buffered too: the template of the tile table",
-           replace(_8X8, stages=2, fragments=2), "template", _tiles(), dynamic=True,
-           tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="abc",
-           overrides={"sm_90": replace(_8X8, stages=2, fragments=2, min_blocks=2)}),
-    Kernel(12, "warp_tile", "lanes in a compact warp tile: fragment reads multicast", _WARP, "warp tile",
-           _tiles(4), dynamic=True, tunes=frozenset({"fragments", "min_blocks"}), vectors="abc",
-           overrides={arch: replace(_WARP, min_blocks=1) for arch in ("sm_70", "sm_100", "sm_120")}),
-    Kernel(13, "cp_async", "cp.async in stages; four-byte copies transpose A",
-           Config(128, 128, 16, 8, 8, stages=3, fragments=2, min_blocks=2), "multistage",
-           _tiles(4), dynamic=True, tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="b",
-           cp_async=True),
-    Kernel(14, "large_tile", "8x16 a thread, 128x256 a block, rasterised for L2",
-           Config(128, 256, 16, 8, 16, stages=4, fragments=2, raster=8), "multistage",
-           _tiles(4), dynamic=True, tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b",
-           cp_async=True,
-           named={"128x256": Config(128, 256, 16, 8, 16, stages=4, fragments=2, raster=8),
-                  "256x128": Config(256, 128, 16, 16, 8, stages=4, fragments=2, raster=8)}),
-    Kernel(15, "warp_specialised", "warps that copy (TMA) beside warps that compute, on a ring of mbarriers",
-           Config(128, 256, 16, 8, 16, stages=6, fragments=2, raster=8, producers=128, registers=232),
-           "warp specialised", _boxes, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ab"),
-    Kernel(18, "tensor_cores", "FP32 accuracy from FP16 tensor cores: split on the way in, three products",
-           Config(128, 128, 64, 8, 8, stages=3, raster=8, producers=128, registers=200), "split tile", _split_tiles,
-           dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ac",
-           # Three products at 2048 FP16 multiply-adds a clock and SM (Hopper's white paper), beside 128 FFMA.
-           peak=16 / 3,
-           # Two elements rounded to 2^-23 of themselves, and the product of their second halves, 2^-22, left out.
-           rounding=4.0),
+    _rung(0, "naive", "one output a thread, lanes along the rows of C", "one output"),
+    _rung(1, "coalesced", "lanes along the columns of C", "one output"),
+    _rung(2, "register_tile", "4x4 outputs a thread, float4 straight from global memory", "direct",
+          tunes=frozenset({"passes", "fragments"}), vectors="abc"),
+    _rung(3, "shared_tile", "32x32 tiles in shared memory, with bank conflicts", "square tile",
+          _tiles(transposed=False)),
+    _rung(4, "padded_tile", "a pad of one word ends the conflicts", "square tile", _tiles(1, 1, transposed=False)),
+    _rung(5, "vectorised_tile", "float4 everywhere, next tile preloaded into registers", "one float4",
+          _tiles(4, transposed=False), vectors="abc"),
+    _rung(6, "block_tile_64", "64x64 block, 4x4 a thread", "one float4", _tiles(4, transposed=False), vectors="abc"),
+    _rung(7, "thread_tile_8x8", "128x128 block, 8x8 a thread", "one float4", _tiles(transposed=False), vectors="abc"),
+    _rung(8, "transposed_a", "A transposed in shared memory: fragments by LDS.128", "one float4", _tiles(),
+          vectors="abc"),
+    _rung(9, "quadrants", "fragments in 4x4 quadrants: no conflict on B", "one float4", _tiles(), vectors="abc"),
+    _rung(10, "double_buffer", "two shared buffers, one barrier an iteration", "one float4", _tiles(), vectors="abc"),
+    _rung(11, "double_fragments", "fragments double-buffered too: the template of the tile table", "template", _tiles(),
+          dynamic=True, tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="abc"),
+    _rung(12, "warp_tile", "lanes in a compact warp tile: fragment reads multicast", "warp tile", _tiles(4),
+          dynamic=True, tunes=frozenset({"fragments", "min_blocks"}), vectors="abc"),
+    _rung(13, "cp_async", "cp.async in stages; four-byte copies transpose A", "multistage", _tiles(4), dynamic=True,
+          tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="b", cp_async=True),
+    _rung(14, "large_tile", "8x16 a thread, 128x256 a block, rasterised for L2", "multistage", _tiles(4), dynamic=True,
+          tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b", cp_async=True),
+    _rung(15, "warp_specialised", "warps that copy (TMA) beside warps that compute, on a ring of mbarriers",
+          "warp specialised", _boxes, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ab"),
+    _rung(18, "tensor_cores", "FP32 accuracy from FP16 tensor cores: split on the way in, three products", "split tile",
+          _split_tiles, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ac",
+          # Three products at 2048 FP16 multiply-adds a clock and SM (Hopper's white paper), beside 128 FFMA.
+          peak=16 / 3,
+          # Two elements rounded to 2^-23 of themselves, and the product of their second halves, 2^-22, left out.
+          rounding=4.0),
 )
 
 

@@ -18,7 +18,7 @@ PORTABLE_CLUSTER, LARGEST_CLUSTER = 8, 16
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Limits of one SM (bytes, threads, registers) and a reference GPU (TFLOPS, GB/s)."""
+    """Limits of one SM (bytes, threads, registers) and a reference GPU (MHz, GB/s, bytes of L2)."""
 
     number: int
     shared_per_sm: int
@@ -32,6 +32,7 @@ class Architecture:
     gpu_sms: int
     gpu_mhz: int
     gpu_bandwidth_gbs: float
+    gpu_l2: int
     registers_per_sm: int = 65536
     registers_per_thread: int = 255
     register_granularity: int = 256
@@ -81,22 +82,22 @@ class Architecture:
 
 
 def _row(number: int, sm_kib: int, block_kib: int, threads: int, blocks: int, granularity: int,
-         reserved: int, lanes: int, gpu: str, sms: int, mhz: int, gbs: float) -> Architecture:
+         reserved: int, lanes: int, gpu: str, sms: int, mhz: int, gbs: float, l2_mib: int) -> Architecture:
     return Architecture(number, sm_kib * KIB, block_kib * KIB, threads, blocks, granularity, reserved,
-                        lanes, gpu, sms, mhz, gbs)
+                        lanes, gpu, sms, mhz, gbs, l2_mib * KIB**2)
 
 
 ARCHITECTURES: dict[str, Architecture] = {
     row.name: row
     for row in (
-        _row(70, 96, 96, 2048, 32, 256, 0, 64, "V100 SXM2", 80, 1530, 900),
-        _row(75, 64, 64, 1024, 16, 256, 0, 64, "T4", 40, 1590, 320),
-        _row(80, 164, 163, 2048, 32, 128, 1024, 64, "A100 SXM4 80GB", 108, 1410, 2039),
-        _row(86, 100, 99, 1536, 16, 128, 1024, 128, "RTX 3090", 82, 1695, 936),
-        _row(89, 100, 99, 1536, 24, 128, 1024, 128, "RTX 4090", 128, 2520, 1008),
-        _row(90, 228, 227, 2048, 32, 128, 1024, 128, "H100 SXM5 80GB", 132, 1980, 3352),
-        _row(100, 228, 227, 2048, 32, 128, 1024, 128, "B200", 148, 1965, 8000),
-        _row(120, 100, 99, 1536, 24, 128, 1024, 128, "RTX 5090", 170, 2407, 1792),
+        _row(70, 96, 96, 2048, 32, 256, 0, 64, "V100 SXM2", 80, 1530, 900, 6),
+        _row(75, 64, 64, 1024, 16, 256, 0, 64, "T4", 40, 1590, 320, 4),
+        _row(80, 164, 163, 2048, 32, 128, 1024, 64, "A100 SXM4 80GB", 108, 1410, 2039, 40),
+        _row(86, 100, 99, 1536, 16, 128, 1024, 128, "RTX 3090", 82, 1695, 936, 6),
+        _row(89, 100, 99, 1536, 24, 128, 1024, 128, "RTX 4090", 128, 2520, 1008, 72),
+        _row(90, 228, 227, 2048, 32, 128, 1024, 128, "H100 SXM5 80GB", 132, 1980, 3352, 50),
+        _row(100, 228, 227, 2048, 32, 128, 1024, 128, "B200", 148, 1965, 8000, 126),
+        _row(120, 100, 99, 1536, 24, 128, 1024, 128, "RTX 5090", 170, 2407, 1792, 96),
     )
 }
 

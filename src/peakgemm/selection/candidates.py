@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from ..kernels.ffma import skinny, small, wide
+from ..kernels.ffma import wide
 from ..kernels.ffma.repack import Repack
 from ..kernels.ffma.skinny import SKINNY
 from ..kernels.ffma.small import SMALL
@@ -15,59 +15,76 @@ from ..kernels.registry import Kernel
 from ..kernels.schedule import sharing
 from ..kernels.validity import is_valid
 from ..problem import Config, Problem
-from ..runtime.architectures import Architecture, architecture
-from .tile_model import WIDE_RATES, configurations, modelled_us, repack_us, results_stored, ways
+from . import skinny_model, small_model
+from .machine import Machine
+from .profile import Tile
+from .tile_model import configurations, modelled_us, repack_us, results_stored, ways, wide_configurations
 
-# What the models of small and of thin products do not know: blocks that overlap those of the launch before, and
-# have asked for their operands. 24 x 24 x 24 takes 1.3 us where 1.95 are modelled, 60 drawn thin products 0.2 less than
-# modelled in the median. Less for all of their tiles alike, as among those they know which is fastest.
-_OVERLAP_US = {SMALL: 0.65, SKINNY: 0.2}
-_WIDE_BYTES = 1 << 31    # of both operands, of what is repacked for wide thread tiles
-_WIDE_TILES = 1          # for each SM, at least
-# Sums this short in wide tiles, and factors by which they must be faster: their model errs most there.
-_WIDE_SHORT = (64, 1.05), (200, 1.08)
+Candidate = tuple[Kernel, Config, float]
 
 
 @lru_cache(maxsize=8)  # an emulated product asks twice
-def candidates(problem: Problem, arch: str, sm_count: int) -> tuple[tuple[Kernel, Config, float], ...]:
+def candidates(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     """Every kernel and configuration considered for ``problem``, with its modelled microseconds, best first."""
-    limits, by_words, results = architecture(arch), copied_by_words(problem), results_stored(problem)
-    apply = limits.has_cp_async and small.applies(problem)
-    found = [(kernel, way, modelled_us(way, problem, limits, sm_count, by_words, results))
-             for kernel, config in configurations(arch) for way in ways(config, problem, sm_count)]
-    found += _wide(problem, limits, sm_count)
-    others = []
-    if skinny.applies(problem):
-        others += [(SKINNY, config, skinny.estimate_us(config, problem, limits, sm_count))
-                   for config in skinny.configurations(problem, sm_count) if is_valid(SKINNY, config, limits)]
-    if apply:
-        others += [(SMALL, config, small.estimate_us(config, problem, limits, sm_count))
-                   for config in small.configurations(problem) if is_valid(SMALL, config, limits)]
-    if others:
-        kernel, config, _ = min(others, key=_modelled_time)
-        if limits.launches_overlap(FAMILIES[kernel].schedule(config, problem, sm_count).blocks, sm_count):
-            others = [(kernel, config, us - _OVERLAP_US[kernel]) for kernel, config, us in others]
-    return tuple(sorted(found + others, key=_modelled_time))  # stable: of equals, the first named
+    by_words, results = copied_by_words(problem), results_stored(problem, machine)
+    found = [(tiling.kernel, way, modelled_us(tiling.row, way, problem, machine, by_words, results))
+             for tiling in configurations(machine) for way in ways(tiling, problem, machine)]
+    found += _wide(problem, machine)
+    found += _overlapping([*_skinny(problem, machine), *_small(problem, machine)], problem, machine)
+    return tuple(sorted(found, key=_modelled_time))  # stable: of equals, the first named
 
 
-def _modelled_time(candidate: tuple[Kernel, Config, float]) -> float:
+def _modelled_time(candidate: Candidate) -> float:
     return candidate[2]
 
 
-def _wide(p: Problem, limits: Architecture, sm_count: int) -> Iterator[tuple[Kernel, Config, float]]:
+def _skinny(problem: Problem, machine: Machine) -> Iterator[Candidate]:
+    for config in skinny_model.configurations(problem, machine):
+        if is_valid(SKINNY, config, machine.arch):
+            yield SKINNY, config, skinny_model.estimate_us(config, problem, machine)
+
+
+def _small(problem: Problem, machine: Machine) -> Iterator[Candidate]:
+    for config in small_model.configurations(problem, machine):
+        if is_valid(SMALL, config, machine.arch):
+            yield SMALL, config, small_model.estimate_us(config, problem, machine)
+
+
+def _overlapping(found: list[Candidate], problem: Problem, machine: Machine) -> list[Candidate]:
+    """What the models of small and of thin products do not know: blocks that overlap those of the launch before, and
+    have asked for their operands.
+
+    24 x 24 x 24 takes 1.3 us where 1.95 are modelled. Less for all of their tiles alike, as among those they know which
+    is fastest.
+    """
+    if not found:
+        return found
+    kernel, config, _ = min(found, key=_modelled_time)
+    if not machine.arch.launches_overlap(FAMILIES[kernel].schedule(config, problem, machine.sms).blocks, machine.sms):
+        return found
+    less = {SKINNY: machine.profile.skinny.overlap_us, SMALL: machine.profile.small.overlap_us}
+    return [(kernel, config, us - less[kernel]) for kernel, config, us in found]
+
+
+def _wide(p: Problem, machine: Machine) -> Iterator[Candidate]:
     """Wide thread tiles, for products of many tiles: what they gain pays for repacked operands.
 
-    Results whose rows start anywhere cost them no more than others.
+    Results whose rows start anywhere cost them no more than others. With few k-steps their model errs most, and they
+    must be faster by a margin.
     """
-    for config in WIDE_RATES:
+    numbers = machine.profile.wide
+    for tiling in wide_configurations(machine):
+        config, row = tiling.config, tiling.row
+        assert isinstance(row, Tile)
         tiles = -(-p.m // config.bm) * -(-p.n // config.bn)
-        if tiles < _WIDE_TILES * sm_count or not is_valid(WIDE, config, limits, p):
+        if tiles < numbers.least_tiles_factor * machine.sms or not is_valid(WIDE, config, machine.arch, p):
             continue
         size = Repack(p, wide.to_repack(p)).sums
-        if size > _WIDE_BYTES:
+        if size > numbers.most_bytes:
             continue
-        before = repack_us(config, p, size, limits)
-        margin = next((factor for most, factor in _WIDE_SHORT if p.k <= most), 1.0)
+        before = repack_us(row, config, p, size, machine)
+        margin = (numbers.short_factor if p.k <= numbers.short_k else
+                  numbers.medium_factor if p.k <= numbers.medium_k else 1.0)
         for way in (config, sharing(config, 0)):
-            us = modelled_us(way, wide.after_repack(p), limits, sm_count, False, p.m * p.n)
+            us = modelled_us(row, way, wide.after_repack(p), machine, False, p.m * p.n)
             yield WIDE, way, (before + us) * margin

@@ -1,6 +1,6 @@
 """(problem, device) to kernel and configuration: the user's tuning entry, else the best by a cost model.
 
-The models (tile_model.py for tiles, and those beside the other kernels) count what a launch must do. The choice is
+The models (``*_model.py``) count what a launch must do, with the numbers of the GPU's profile. The choice is
 deterministic: equal estimates go to the configuration that is named first.
 """
 
@@ -12,7 +12,6 @@ from functools import lru_cache, partial
 
 from ..errors import InvalidValue
 from ..kernels.emulated.schemes import SCHEMES, schemes_on
-from ..kernels.ffma.wide import WIDE
 from ..kernels.library import compile_for, compile_reduce, first_recipe, kernel_named
 from ..kernels.registry import Kernel
 from ..kernels.validity import is_valid
@@ -22,7 +21,11 @@ from ..runtime.compile import Compiled
 from . import tuned
 from .candidates import candidates
 from .emulated_model import best as best_emulated
-from .tile_model import WIDE_RATES, compiled, configurations
+from .machine import Machine, machine
+from .tile_model import compiled, configurations, wide_configurations
+
+# Sums over fewer k-steps are so nearly exact in FP32 that 22 bits are not better: whatever a profile says.
+_EMULATED_K = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,77 +44,72 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", pr
            ready: str = "") -> Choice:
     """The kernel and configuration for ``problem`` on a GPU of ``arch`` (``sm_NN``) with ``sm_count`` SMs.
 
-    Deterministic; ``device_name`` says whose tuning entries are asked first.
+    Deterministic; ``device_name`` says whose tuning entries are asked first, and whose profile.
     ``precision``: see `peakgemm.matmul`; ``"emulated"`` takes tensor cores where the models say that they win.
     ``ready``: which operand of the problem, ``"a"`` or ``"b"``, has been split for tensor cores before.
 
     Raises:
         InvalidValue: an architecture that the table does not hold, or a scheme that it has no kernel for.
     """
+    gpu = machine(arch, sm_count, device_name)
     if precision != "ieee":
-        return _emulated(problem, arch, sm_count, device_name, precision, ready)
-    return _fastest(problem, arch, sm_count, device_name)
+        return _emulated(problem, gpu, device_name, precision, ready)
+    return _fastest(problem, gpu, device_name)
 
 
-def _fastest(problem: Problem, arch: str, sm_count: int, device_name: str) -> Choice:
+def _fastest(problem: Problem, gpu: Machine, device_name: str) -> Choice:
     """What was measured to be the fastest, or what the models say is."""
-    limits = architecture(arch)
     known = tuned.lookup(problem, device_name)
     if known is not None:
         name, config = known
-        if is_valid(kernel_named(name), config, limits, problem):
+        if is_valid(kernel_named(name), config, gpu.arch, problem):
             return Choice(kernel_named(name), config, "tuned", f"measured on {device_name} for this very shape")
-    ranked = candidates(problem, arch, sm_count)
+    ranked = candidates(problem, gpu)
     kernel, config, us = ranked[0]
     return Choice(kernel, config, "heuristic",
                   f"the model's best of {len(ranked)} candidates: {us:.0f} us for {problem.m} x {problem.n} x "
-                  f"{problem.k} on {sm_count} SMs")
+                  f"{problem.k} on {gpu.sms} SMs, by the numbers of the profile '{gpu.profile.name}'")
 
 
 tuned.remembering.add(choose.cache_clear)
 
 
-# Sums over fewer k-steps are so nearly exact in FP32 that 22 bits are not better.
-_EMULATED_K = 64
-# Of IEEE's modelled time, what tensor cores may take: between equals the models err, by 5 % and more.
-_WORTH = 0.945
-# Where "emulated" takes tensor cores: a scheme that is named runs wherever there is a kernel.
-_MEASURED = (90,)
-
-
-def _emulated(problem: Problem, arch: str, sm_count: int, device_name: str, precision: str, ready: str) -> Choice:
+def _emulated(problem: Problem, gpu: Machine, device_name: str, precision: str, ready: str) -> Choice:
     """A scheme that was named, or for ``"emulated"`` the faster of fp16x3 and IEEE FFMA."""
-    limits, p = architecture(arch), problem
-    there = schemes_on(limits)
+    there, arch = schemes_on(gpu.arch), gpu.arch.name
     if precision != "emulated" and precision not in there:
         raise InvalidValue(f"precision = {precision!r}: there is no such kernel for {arch}, which has "
                            f"{', '.join(there) or 'none of the schemes'}; use 'emulated', which runs IEEE FFMA there, "
                            "or 'ieee'")
-    if precision != "emulated" and not p.is_empty:
-        kernel, config, us = best_emulated(SCHEMES[precision], p, limits, sm_count, ready)
-        return Choice(kernel, config, "named", f"asked for by name; {kernel.idea}: {us:.0f} us by the model")
-    ieee = _fastest(problem, arch, sm_count, device_name)
-    if p.is_empty or limits.number not in _MEASURED:
-        why = "nothing to multiply" if p.is_empty else f"tensor cores were not measured to win on {arch}"
+    if precision != "emulated" and not problem.is_empty:
+        kernel, config, us = best_emulated(SCHEMES[precision], problem, gpu, ready)
+        return Choice(kernel, config, "named", f"asked for by name; {kernel.idea}: {us:.0f} us by the model, with the "
+                                               f"numbers of the profile '{gpu.profile.name}'")
+    ieee = _fastest(problem, gpu, device_name)
+    if problem.is_empty or not there or gpu.profile.emulated.worth_share is None:
+        why = ("nothing to multiply" if problem.is_empty else
+               f"tensor cores were not measured to win on {arch} by the profile '{gpu.profile.name}'")
         return replace(ieee, reason=f"IEEE FFMA, {why}: {ieee.reason}")
-    return _faster(ieee, problem, arch, sm_count, ready)
+    return _faster(ieee, problem, gpu, gpu.profile.emulated.worth_share, ready)
 
 
-def _faster(ieee: Choice, problem: Problem, arch: str, sm_count: int, ready: str = "") -> Choice:
-    """``ieee``, or fp16x3 where the models say that it is faster by more than they err."""
-    kernel, config, ours = best_emulated(SCHEMES["fp16x3"], problem, architecture(arch), sm_count, ready)
-    theirs = _modelled(ieee, problem, arch, sm_count)
-    if ours < _WORTH * theirs and problem.k >= _EMULATED_K:
+def _faster(ieee: Choice, problem: Problem, gpu: Machine, worth: float, ready: str = "") -> Choice:
+    """``ieee``, or fp16x3 where the models say that it takes less than that share of its time: between equals they
+    err."""
+    kernel, config, ours = best_emulated(SCHEMES["fp16x3"], problem, gpu, ready)
+    theirs = _modelled(ieee, problem, gpu)
+    if ours < worth * theirs and problem.k >= max(_EMULATED_K, gpu.profile.emulated.least_k):
         return Choice(kernel, config, "heuristic", f"{kernel.name} on tensor cores, {kernel.idea}: {ours:.0f} us by "
-                                                   f"the model, IEEE FFMA {theirs:.0f}")
+                                                   f"the model, IEEE FFMA {theirs:.0f}, by the numbers of the profile "
+                                                   f"'{gpu.profile.name}'")
     return replace(ieee, reason=f"IEEE FFMA: {theirs:.0f} us by the model, {kernel.name} on tensor cores "
                                 f"{ours:.0f}; {ieee.reason}")
 
 
-def _modelled(choice: Choice, problem: Problem, arch: str, sm_count: int) -> float:
+def _modelled(choice: Choice, problem: Problem, gpu: Machine) -> float:
     """Microseconds of the candidate that ``choice`` is; of a tuned one that is no candidate those of the model's
     best."""
-    ranked = candidates(problem, arch, sm_count)
+    ranked = candidates(problem, gpu)
     return next((us for kernel, config, us in ranked if (kernel, config) == (choice.kernel, choice.config)),
                 ranked[0][2])
 
@@ -121,16 +119,18 @@ def warm_set(arch: str) -> list[tuple[str, Callable[[], Compiled]]]:
     layout, and what adds up partial sums or repacks the first chunk of K."""
     problems = [Problem(1024, 1024, 1024, 1024, 1024, 1024, trans_a=ta, trans_b=tb)
                 for ta in (False, True) for tb in (False, True)]
-    known = configurations(arch)
-    each = dict.fromkeys((kernel, way) for kernel, config in known for way in compiled(config))
+    gpu = machine(arch, architecture(arch).gpu_sms)
+    known = configurations(gpu)
+    each = dict.fromkeys((tiling.kernel, way) for tiling in known for way in compiled(tiling))
     found: list[tuple[str, Callable[[], Compiled]]] = [
         (f"{kernel.name} {config.label()}", partial(compile_for, kernel, config, problem, arch))
         for kernel, config in each for problem in problems]
-    found += [(f"sums of {config.label()}", partial(compile_reduce, kernel, config, problems[0], arch))
-              for kernel, config in known if config.cluster == 1]
-    for config in WIDE_RATES:
-        if is_valid(WIDE, config, architecture(arch)):
-            found += [("the first chunk of K", partial(first_recipe(arch).make, "cubin")),
-                      (f"{WIDE.name} {config.label()}", partial(compile_for, WIDE, config, problems[0], arch)),
-                      (f"sums of {config.label()}", partial(compile_reduce, WIDE, config, problems[0], arch))]
+    found += [(f"sums of {one.config.label()}", partial(compile_reduce, one.kernel, one.config, problems[0], arch))
+              for one in known if one.config.cluster == 1]
+    for wide in wide_configurations(gpu):
+        found += [("the first chunk of K", partial(first_recipe(arch).make, "cubin")),
+                  (f"{wide.kernel.name} {wide.config.label()}",
+                   partial(compile_for, wide.kernel, wide.config, problems[0], arch)),
+                  (f"sums of {wide.config.label()}",
+                   partial(compile_reduce, wide.kernel, wide.config, problems[0], arch))]
     return found

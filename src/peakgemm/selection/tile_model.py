@@ -1,130 +1,79 @@
-"""The cost model of tiled kernels: configurations, measured rates, and the microseconds that a launch should take.
+"""The cost model of tiled kernels: configurations, and the microseconds that a launch should take.
 
-It counts what a launch must do: waves of tiles over the SMs at each configuration's measured share of the FP32 peak,
-bytes over the memory's bandwidth, and the second kernel where K is shared. Its constants were fitted to times on an
-H100 (docs/notebook/19).
+It counts what a launch must do: waves of tiles over the SMs at each configuration's share of the FP32 peak, bytes over
+the memory's bandwidth, and the second kernel where K is shared. The numbers are the profile's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 
 from ..kernels.ffma.repack import CHUNK
-from ..kernels.ffma.specialised import SPECIALISED
-from ..kernels.ffma.staged import STAGED
-from ..kernels.ffma.wide import WIDE
-from ..kernels.library import copied_by_words
+from ..kernels.library import kernel_named
 from ..kernels.registry import FLOAT, Kernel
-from ..kernels.schedule import cluster_split, sharing
+from ..kernels.schedule import sharing
 from ..kernels.validity import is_valid, reduces_across_slices, two_rows
 from ..kernels.widths import width
 from ..problem import Config, Problem
-from ..runtime.architectures import Architecture, architecture
-from .split_k_model import CLUSTER_SPLIT_K, COLUMNS, REVERSED, SPLIT_K, ring, split_k_us, split_k_ways, tile
+from ..runtime.architectures import Architecture
+from .machine import Machine
+from .profile import Cluster, Tile
+from .split_k_model import cluster_us, cluster_ways, split_k_us, split_k_ways
 
-# Configuration -> share of the FP32 peak that its main loop reaches, fitted to times on an H100 (docs/notebook/19):
-# where rows of B are copied by 16 bytes, and where they are copied word by word (B stored as (N, K), or addresses that
-# are no multiple of 16).
-_RATES: dict[Config, tuple[float, float]] = {
-    ring(128, 256, 16, 8, 16, 8, REVERSED, 232, a_first=True): (0.841, 0.805),
-    ring(128, 128, 16, 8, 8, 8, COLUMNS, a_first=True, copy_groups=2): (0.813, 0.799),
-    ring(64, 128, 32, 8, 8, 6, COLUMNS, slices=2, a_first=True): (0.798, 0.773),
-    ring(64, 128, 16, 8, 8, 4, COLUMNS, producers=64, min_blocks=2, a_first=True): (0.794, 0.782),
-    ring(32, 128, 32, 4, 8, 4, COLUMNS, producers=64, min_blocks=2, a_first=True, chunked=True): (0.734, 0.717),
-    ring(32, 128, 16, 4, 8, 4, COLUMNS, producers=64, min_blocks=3): (0.736, 0.707),
-    ring(64, 64, 16, 4, 8, 4, COLUMNS, producers=64, min_blocks=3): (0.735, 0.716),
-    ring(96, 128, 32, 12, 8, 4, REVERSED, 232, slices=2, a_first=True): (0.820, 0.803),
-    ring(64, 64, 32, 4, 8, 6, COLUMNS, slices=2, a_first=True, chunked=True): (0.736, 0.720),
-    ring(128, 64, 16, 8, 8, 4, REVERSED, producers=64, min_blocks=2, copy_groups=2): (0.795, 0.782),
-    ring(32, 64, 32, 4, 4, 6, REVERSED, slices=2, min_blocks=2, chunked=True): (0.613, 0.557),
-    ring(64, 32, 32, 4, 4, 6, REVERSED, slices=2, min_blocks=2, chunked=True): (0.578, 0.557),
-    ring(32, 32, 32, 4, 4, 8, REVERSED, slices=4, min_blocks=2, chunked=True): (0.493, 0.469),
-    # Each block has one tile.
-    tile(32, 32, 4, 4, 8, 2, 2, a_first=True): (0.508, 0.456),
-    tile(16, 16, 2, 4, 8, 4, 4): (0.220, 0.205),
-    tile(16, 16, 2, 4, 16, 4, 4): (0.295, 0.270),
-    tile(16, 32, 2, 4, 8, 4, 2): (0.400, 0.350),
-    tile(16, 32, 2, 4, 12, 4, 2): (0.380, 0.355),
-}
-# Tiles (and blocks an SM) that gain where a block knows that it has one alone, by two groups of copying warps.
-_ALONE = {(32, 32, 2), (32, 64, 2), (64, 32, 2)}
-# Steps of K for which tiles of 2 x 4 results a thread have so many stages, by their columns. Of K from 200 on sixteen
-# stages gain up to 40 % (440 x 16 x 532 takes 2.82 us so, 3.80 by eight), 128 loses 10 (1.56 us, 1.43).
-_RINGS = {(16, 8): range(7), (16, 16): range(7, 1 << 30),
-          (32, 8): range(12), (32, 12): range(12, 1 << 30)}
-# Where nearly all SMs have such a tile of 32 columns few steps of K are slower than by 32 x 32 on half as many, beside
-# the next launch: 255 takes 3.33 us so, 3.14 by 32 x 32, 319 x 186 x 174 NT 2.81 and 2.66; 224 x 268 x 304 3.61, 3.86.
-_CROWDED, _CROWDED_STEPS = 7 / 8, 8
-_ONE_SLICE = 16  # k-steps, half of a slice's stage
-
-
+WIDE = "wide"
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
-_STAGED_RATES: dict[Config, tuple[float, float]] = {STAGED.default: (0.45, 0.45)}
-WIDE_RATES: dict[Config, tuple[float, float]] = {WIDE.default: (0.868, 0.868)}
-_START_US = 2.16        # launch and first tiles
-_STORED_PER_US = 1599   # results that leave an SM, for each of its warps that store,
-_BY_PAIRS = 2           # and times that, where they pass shared memory in pairs (wide thread tiles)
-_TURNOVER = 1.25        # steps of BK, in time, from a block's tile to its next
-_LATER_STEP = 0.85      # of the time of a step that the ring holds, for others of a tile of 16 rows
-_SLICE_US = 0.230       # of the end of a tile, for each slice whose sums are added to another's,
-_SLICE_REDUCTION_US = 0.104    # and where all threads of the block do that together, for 16 results of each;
-_GOES_ON_US = 0.15      # before a next tile these wait for each other once more
-_WAITED = 0.30          # of a step's time, for each that the last turn of slices lacks: 1000 x 1000 x 200 takes 15.2 us
-                        # by steps of 32 and two slices, a K of 256 15.5
-# Where the last wave leaves an SM fewer blocks of four warps that multiply than it has room for, these do not run as
-# much faster: their time by the blocks missing, to this power, in the only wave and after others.
-_LONELY = 0.17, 0.88
-_REDUCE_US = -0.30      # a second kernel, less the end of a tile that its own blocks make,
-_RANGES_US = 0.09       # and where ranges of k-steps end anywhere: 448 x 1288 x 108 takes 9.5 us by those, 8.0 without
-_ALONE_US = 1.075       # less, where a block of a small tile knows that it has one alone,
-_EARLY_US = 0.050       # more of it with 16 results a thread at most, whose end is found early,
-_OVERLAP_US = 0.530      # and where two launches overlap
-_PART_US = 0.031        # of it, for each partial sum that one result is made of
-_IN_L2 = 1.5            # times that, for partial sums, which stay there; those of wide tiles do not
-_REPACK_US = 5.0        # until the first chunk of K is repacked, where operands are,
-_REPACKED_COST = 6e6    # and bytes of them that cost a microsecond more;
-_REPACKED_PER_US = 0.5e6  # bytes that are repacked in one
-_BANDWIDTH = 0.855      # of the nominal figure
-_OVERLAP = 2.5          # power of the sum of both that is the time of what is computed and of what is moved
-_RAGGED = 2             # times the bytes of results whose rows start anywhere: they leave word by word
-_SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+# In so many parts a tile's K is cut: powers of two, and what lies halfway.
+SPLITS = tuple(sorted({*(1 << i for i in range(1, 8)), *(3 << i for i in range(6))}))
 
 
-def estimate_us(config: Config, problem: Problem, arch: Architecture, sm_count: int) -> float:
-    """Modelled time in microseconds of a tiled kernel.
+@dataclass(frozen=True, eq=False, slots=True)
+class Tiling:
+    """A configuration as an architecture has it, with its row of the profile."""
 
-    Only the ranking is meant: the clock and bandwidth are those of the architecture's reference GPU.
+    kernel: Kernel
+    config: Config
+    row: Tile | Cluster
+
+
+def results_stored(p: Problem, machine: Machine) -> float:
+    """Results of a product, those of rows that start anywhere counted as what their stores cost, word by word."""
+    ragged = width(p.alignment[2], p.ldc, p.n, *p.batch.c) != 4
+    return p.m * p.n * (machine.profile.tiled.ragged_factor if ragged else 1)
+
+
+def modelled_us(row: Tile | Cluster, config: Config, problem: Problem, machine: Machine, by_words: bool,
+                results: float) -> float:
+    """Modelled time in microseconds of a tiled kernel; only the ranking is meant.
+
+    Args:
+        row: the profile's numbers of the configuration.
+        config: a way of it to cut the work.
+        by_words: whether B is copied word by word.
+        results: see `results_stored`.
     """
-    return modelled_us(config, problem, arch, sm_count, copied_by_words(problem), results_stored(problem))
-
-
-def results_stored(p: Problem) -> int:
-    """Results of a product, those of rows that start anywhere counted as what their stores cost."""
-    return p.m * p.n * (1 if width(p.alignment[2], p.ldc, p.n, *p.batch.c) == 4 else _RAGGED)
-
-
-def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: int, by_words: bool,
-                results: int) -> float:
-    """`estimate_us`, told whether B is copied ``by_words`` and what ``results`` cost (see `results_stored`)."""
-    p, slots = problem, sm_count * config.min_blocks
-    count = max(p.batch.count, 1)
+    p, sms, numbers = problem, machine.sms, machine.profile.tiled
+    count, slots = max(p.batch.count, 1), sms * config.min_blocks
     tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
     steps = max(-(-p.k // config.bk), 1)
-    bandwidth = arch.gpu_bandwidth_gbs * 1e3 * _BANDWIDTH  # bytes a microsecond
+    bandwidth = machine.bandwidth * numbers.bandwidth_share
     memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
-    if (parts := split_k_us(config, tiles, steps, memory, by_words, sm_count)) is not None:
-        return parts
-    rate = _rate(config)[by_words]
-    step_us = _step_us(config, rate, arch)
+    if isinstance(row, Cluster):
+        return cluster_us(row, config, steps, memory, by_words)
+    if row.split_k is not None and config.split > 1:
+        return split_k_us(row.split_k, config, tiles, steps, memory, by_words, sms)
+    step_us = _step_us(config, row.words_share if by_words else row.share, machine)
+    wide = row.kernel == WIDE
     pieces = 0  # partial sums of tiles
 
     def in_turns(steps: int) -> float:
-        sooner = (1 - _LATER_STEP) * max(steps - config.stages, 0) if two_rows(config) else 0.0
-        return steps + _WAITED * (-steps % config.slices) - sooner
+        sooner = (1 - numbers.later_step_share) * max(steps - config.stages, 0) if two_rows(config) else 0.0
+        # Of a step's time, for each that the last turn of slices lacks: 1000 x 1000 x 200 takes 15.2 us by steps of 32
+        # and two slices, a K of 256 15.5.
+        return steps + numbers.waited_share * (-steps % config.slices) - sooner
 
     if config.split == 0:
         shared = tiles % slots
@@ -132,103 +81,98 @@ def modelled_us(config: Config, problem: Problem, arch: Architecture, sm_count: 
         pieces = min(slots, shared * steps) + shared
         # Some block has a k-step and a piece at least, alone on its SM where there are few.
         least = 1.0 if shared else 0.0
-        turns = tiles // slots * in_turns(steps) * config.min_blocks + max(shared * steps / sm_count, least)
-        stored = tiles // slots * config.min_blocks + max(pieces / sm_count, least)
+        turns = tiles // slots * in_turns(steps) * config.min_blocks + max(shared * steps / sms, least)
+        stored = tiles // slots * config.min_blocks + max(pieces / sms, least)
     else:
         split = min(config.split, steps)
         pieces = tiles * split if split > 1 else 0
         whole, rest = divmod(tiles * split, slots)
         # Blocks share their SM's lanes; in the last wave there are fewer to share with.
-        last = -(-rest // sm_count)
+        last = -(-rest // sms)
         stored = whole * config.min_blocks + last
         lonely = float(last)
         if last and config.threads * config.slices <= _FOUR_WARPS:
-            lonely *= (config.min_blocks / last) ** _LONELY[whole > 0]
+            # Blocks of four warps that compute do not run as much faster: their time by the blocks missing.
+            lonely *= (config.min_blocks / last) ** (numbers.lonely_after_power if whole else numbers.lonely_power)
         turns = (whole * config.min_blocks + lonely) * in_turns(-(-steps // split))
     # A block stores or computes; beside others on its SM, these go on meanwhile.
-    together = max(1, min(config.min_blocks, -(-tiles // sm_count)))
+    together = max(1, min(config.min_blocks, -(-tiles // sms)))
     all_end = reduces_across_slices(config)
-    storing = config.threads * (config.slices if all_end else 1) // 32 * together
-    store = stored * config.bm * config.bn / (_stored_per_us(config) * storing) / together
-    added_us = _SLICE_REDUCTION_US * config.tm * config.tn / 16 if all_end else _SLICE_US
+    storing = config.threads * (config.slices if all_end else 1) // 32 * together  # warps
+    stored_per_us = numbers.stored_per_us * (machine.profile.wide.stored_factor if wide else 1)
+    store = stored * config.bm * config.bn / (stored_per_us * storing) / together
+    # For each slice whose sums are added to another's; where all threads of a block do it, for 16 results of each.
+    added_us = numbers.slice_reduction_us * config.tm * config.tn / 16 if all_end else numbers.slice_us
     store += stored / together * added_us * (config.slices - 1)
     besides = 0.0  # what the sums of several blocks cost, or a lone block saves
     if pieces:
         each = pieces / (tiles % slots if config.split == 0 else tiles)  # partial sums of one result
         moved = 2 * FLOAT * pieces * config.bm * config.bn
-        besides = (_REDUCE_US if config.split else _RANGES_US) + _PART_US * each + moved / (bandwidth * _in_l2(config))
+        # Partial sums stay in L2; those of wide tiles do not. The second kernel, less the end of a tile that its own
+        # blocks make; where ranges end anywhere, 448 x 1288 x 108 takes 9.5 us, 8.0 without.
+        besides = ((numbers.reduce_us if config.split else numbers.ranges_us) + numbers.part_us * each
+                   + moved / (bandwidth * (1.0 if wide else numbers.in_l2_factor)))
     elif config.one_tile:
-        besides = -_ALONE_US - _OVERLAP_US * arch.launches_overlap(tiles, sm_count) - _EARLY_US
+        overlap = numbers.overlap_us * machine.arch.launches_overlap(tiles, sms)
+        # With 16 results a thread at most, whose end is found early, more.
+        besides = -numbers.alone_us - overlap - numbers.early_us * (config.tm * config.tn <= 16)
     if all_end and not config.one_tile:
-        besides += _GOES_ON_US
-    busy = (turns + stored * _TURNOVER) * step_us + store
-    return math.pow(math.pow(busy, _OVERLAP) + math.pow(memory, _OVERLAP), 1 / _OVERLAP) + _START_US + besides
+        besides += numbers.goes_on_us  # before a next tile slices wait for each other once more
+    busy = (turns + stored * numbers.turnover_factor) * step_us + store
+    power = numbers.overlap_power  # of what is computed and of what is moved, which hide each other in part
+    return math.pow(math.pow(busy, power) + math.pow(memory, power), 1 / power) + numbers.start_us + besides
 
 
-def repack_us(config: Config, problem: Problem, size: int, arch: Architecture) -> float:
+def repack_us(row: Tile, config: Config, problem: Problem, size: int, machine: Machine) -> float:
     """What a product loses whose idle producer warps repack ``size`` bytes of its operands.
 
     The first chunk of K is there before; the others must be while the first tiles are computed.
     """
     if not size:
         return 0.0
-    tile = -(-problem.k // config.bk) * _step_us(config, _rate(config)[0], arch)
-    late = size * max(problem.k - CHUNK, 0) / max(problem.k, 1) / _REPACKED_PER_US - tile
-    return _REPACK_US + size / _REPACKED_COST + max(late, 0.0)
+    numbers = machine.profile.wide
+    tile = -(-problem.k // config.bk) * _step_us(config, row.share, machine)
+    late = size * max(problem.k - CHUNK, 0) / max(problem.k, 1) / numbers.repacked_beside_per_us - tile
+    return numbers.repack_us + size / numbers.repacked_per_us + max(late, 0.0)
 
 
-def _step_us(config: Config, rate: float, arch: Architecture) -> float:
+def _step_us(config: Config, share: float, machine: Machine) -> float:
     """One SM, one step of one block: bm bn bk multiply-adds."""
-    return config.bm * config.bn * config.bk / (arch.fp32_lanes_per_sm * rate * arch.gpu_mhz)
+    return config.bm * config.bn * config.bk / (machine.arch.fp32_lanes_per_sm * share * machine.mhz)
 
 
-@cache
-def _stored_per_us(config: Config) -> float:
-    return _STORED_PER_US * (_BY_PAIRS if sharing(config, 1) in WIDE_RATES else 1)
+def _two_rows_pay(row: Tile, config: Config, tiles: int, k: int, machine: Machine) -> bool:
+    """Whether ``tiles`` by 2 x 4 results a thread have an SM each, and the stages that ``k`` wants.
+
+    Where nearly all SMs have such a tile of 32 columns few steps of K are slower than by 32 x 32 on half as many,
+    beside the next launch: 255 takes 3.33 us so, 3.14 by 32 x 32, 319 x 186 x 174 NT 2.81 and 2.66; 224 x 268 x 304
+    3.61, 3.86.
+    """
+    steps, numbers = -(-k // config.bk), machine.profile.tiled
+    crowded = config.bn > config.bm and steps <= numbers.crowded_steps
+    return (k > numbers.one_slice_k and row.least_steps <= steps
+            and (row.most_steps is None or steps <= row.most_steps)
+            and tiles <= machine.sms * (numbers.crowded_share if crowded else 1))
 
 
-@cache
-def _in_l2(config: Config) -> float:
-    return 1.0 if sharing(config, 1) in WIDE_RATES else _IN_L2
-
-
-@cache
-def _rate(config: Config) -> tuple[float, float]:
-    """The measured shares of peak; of a configuration fitted to another architecture, that of its tile."""
-    config = replace(config, split=1)
-    if config in _RATES:
-        return _RATES[config]
-    if config in WIDE_RATES:
-        return WIDE_RATES[config]
-    tile = (config.bm, config.bn, config.tm, config.tn)
-    same = [(sum(getattr(known, name) != getattr(config, name) for name in ("min_blocks", "bk")), rate)
-            for known, rate in (_RATES | _STAGED_RATES).items() if (known.bm, known.bn, known.tm, known.tn) == tile]
-    return min(same, key=lambda one: one[0])[1] if same else (0.5, 0.5)
-
-
-def _two_rows_pay(config: Config, tiles: int, k: int, sm_count: int) -> bool:
-    """Whether ``tiles`` by 2 x 4 results a thread have an SM each, and the stages that ``k`` wants."""
-    steps = -(-k // config.bk)
-    crowded = config.bn > config.bm and steps <= _CROWDED_STEPS
-    return (k > _ONE_SLICE and steps in _RINGS[config.bn, config.stages]
-            and tiles <= sm_count * (_CROWDED if crowded else 1))
-
-
-def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
-    """The ways of ``config`` to cut the work: tiles whole, or their k-steps shared."""
-    slots = sm_count * config.min_blocks
+def ways(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
+    """The ways of a configuration to cut the work: tiles whole, or their k-steps shared."""
+    config, row, slots = tiling.config, tiling.row, machine.sms * tiling.config.min_blocks
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     steps = -(-problem.k // config.bk)
+    if isinstance(row, Cluster):
+        yield from cluster_ways(config, tiles, steps, machine)
+        return
     if config.one_tile:
-        yield from split_k_ways(config, problem, tiles, steps, sm_count)
-        if not cluster_split(config) and (_two_rows_pay(config, tiles, problem.k, sm_count) if two_rows(config)
-                                          else tiles <= sm_count):
+        if row.split_k is not None:
+            yield from split_k_ways(config, problem, tiles, steps, machine)
+        if _two_rows_pay(row, config, tiles, problem.k, machine) if two_rows(config) else tiles <= machine.sms:
             yield config
         return
-    yield alone(config) if tiles <= slots else config
+    yield alone(config) if row.alone and tiles <= slots else config
     if steps > 1 and tiles % slots:
         yield sharing(config, 0)
-    for split in _SPLITS:
+    for split in SPLITS:
         # More parts than twice the slots buy nothing and cost workspace; fewer than four steps a part, latency.
         if tiles * split > 2 * slots or 4 * split > steps:
             return
@@ -237,36 +181,56 @@ def ways(config: Config, problem: Problem, sm_count: int) -> Iterator[Config]:
 
 @cache
 def alone(config: Config) -> Config:
-    """``config`` for blocks that have one tile each, where its threads gain by that."""
-    if (config.bm, config.bn, config.min_blocks) not in _ALONE or not config.producers:
-        return config
+    """``config`` for blocks that have one tile each, with two groups of copying warps."""
     return replace(config, one_tile=True, copy_groups=2)
 
 
-@cache
-def compiled(config: Config) -> tuple[Config, ...]:
-    """``config``, and as what else it is compiled: for blocks with one tile each, and with one part of a tile's K."""
-    return tuple(dict.fromkeys((config, alone(config), *((sharing(config, 2),) if config in SPLIT_K else ()))))
-
-
-@cache
-def configurations(arch: str) -> tuple[tuple[Kernel, Config], ...]:
-    """The tiled kernels and configurations that the model ranks on ``arch``, all valid there."""
-    limits = architecture(arch)
-    if not limits.has_cp_async:
-        return tuple((STAGED, config) for config in _STAGED_RATES)
-    found = []
-    for config in (*_RATES, *CLUSTER_SPLIT_K):
-        if config.cluster > 1 and limits.number != 90:
-            continue
-        if config.registers and limits.number != 90:
-            if config.tm * config.tn > _UNDEALT:
-                continue
-            config = replace(config, registers=0)
-        fitted: Config | None = config
-        while fitted is not None and not is_valid(SPECIALISED, fitted, limits):
-            stages = fitted.stages - fitted.slices
-            fitted = replace(fitted, stages=stages) if stages >= 2 * fitted.slices else None
-        if fitted is not None:
-            found.append((SPECIALISED, fitted))
+def compiled(tiling: Tiling) -> tuple[Config, ...]:
+    """A configuration, and as what else it is compiled: for blocks with one tile each, with one part of a tile's K."""
+    config, row = tiling.config, tiling.row
+    found = [config]
+    if isinstance(row, Tile) and row.alone:
+        found.append(alone(config))
+    if isinstance(row, Tile) and row.split_k is not None:
+        found.append(sharing(config, 2))
     return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def configurations(machine: Machine) -> tuple[Tiling, ...]:
+    """The tiled kernels and configurations that the model ranks, all valid on the machine's architecture; the wide ones
+    apart."""
+    limits, profile = machine.arch, machine.profile
+    found = []
+    rows: tuple[Tile | Cluster, ...] = (*profile.tiles, *profile.clusters)
+    for row in rows:
+        kernel = kernel_named("specialised" if isinstance(row, Cluster) else row.kernel)
+        if kernel.name == WIDE or kernel.cp_async != limits.has_cp_async:  # without it, what waits in registers
+            continue
+        config = _fitted(kernel, row.config, limits)
+        if config is not None:
+            found.append(Tiling(kernel, config, row))
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def wide_configurations(machine: Machine) -> tuple[Tiling, ...]:
+    """Those of wide thread tiles."""
+    return tuple(Tiling(kernel_named(WIDE), row.config, row) for row in machine.profile.tiles
+                 if row.kernel == WIDE and is_valid(kernel_named(WIDE), row.config, machine.arch))
+
+
+def _fitted(kernel: Kernel, config: Config, limits: Architecture) -> Config | None:
+    """``config`` as ``limits`` allow it: without setmaxnreg, and with as many stages as fit. None: not at all."""
+    if config.cluster > 1 and limits.number != 90:
+        return None
+    if config.registers and limits.number != 90:
+        if config.tm * config.tn > _UNDEALT:
+            return None
+        config = replace(config, registers=0)
+    while not is_valid(kernel, config, limits):
+        stages = config.stages - config.slices
+        if stages < 2 * config.slices:
+            return None
+        config = replace(config, stages=stages)
+    return config

@@ -13,6 +13,7 @@ from ..problem import Config, Problem
 from ..runtime.architectures import architecture
 from ..selection.candidates import candidates as considered
 from ..selection.choose import choose
+from ..selection.machine import machine
 
 KEEP = 24  # the model's best lie among these, and a search stays below ten seconds
 
@@ -37,7 +38,7 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
     All are valid on ``arch``; equal estimates stand in `selection.candidates`' order.
     """
     limits = architecture(arch)
-    ranked = [Candidate(*found) for found in considered(problem, arch, sm_count)]
+    ranked = [Candidate(*found) for found in considered(problem, machine(arch, sm_count, device_name))]
     choice = choose(problem, arch, sm_count, device_name)
     ranked = sorted((c for c in ranked if is_valid(c.kernel, c.config, limits, problem)), key=lambda c: c.us)
     same = [c for c in ranked if (c.kernel, c.config) == (choice.kernel, choice.config)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...problem import Config
-from ..registry import FLOAT, Kernel
+from ..registry import FLOAT, Kernel, default_of
 from ..schedule import cluster_split
 from ..validity import reduces_across_slices
 
@@ -19,8 +19,7 @@ def ring_bytes(c: Config) -> int:
 
 SPECIALISED = Kernel(
     -1, "specialised", "warps that copy and warps that compute, on a ring of mbarriers; persistent, stream-K",
-    Config(128, 256, 16, 8, 16, stages=6, fragments=2, raster=8, producers=128, registers=232), "specialised",
-    ring_bytes, dynamic=True, cp_async=True, folder="ffma",
+    default_of("specialised"), "specialised", ring_bytes, dynamic=True, cp_async=True, folder="ffma",
     tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "split", "cluster",
                      "ffma_order", "a_first", "chunked", "one_tile", "copy_groups"}),
 )

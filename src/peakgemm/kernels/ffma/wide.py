@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...problem import Config, Problem
 from ...runtime.tensor_map import MAX_LD, MAX_SIDE, Box
-from ..registry import FLOAT, Kernel
+from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule
 from ..schedule import schedule as tiled_schedule
 from ..widths import width
@@ -15,7 +15,6 @@ from .repack import UNIT_BYTES, Repack, repacked
 from .repack import constraints as repackable
 
 KERNEL = "wide"
-_REGISTERS = 240  # of each of 256 threads that compute; 24 for each of 128 that copy: all that there are
 
 
 def _shared(c: Config) -> int:
@@ -27,7 +26,7 @@ def _shared(c: Config) -> int:
 
 WIDE = Kernel(
     -1, KERNEL, "12 x 16 results a thread; the copy engine brings both operands, repacked where it must be",
-    Config(192, 256, 8, 12, 16, stages=8, raster=8, producers=128, registers=_REGISTERS), "wide", _shared,
+    default_of(KERNEL), "wide", _shared,
     dynamic=True, folder="ffma", tunes=frozenset({"stages", "raster", "split"}),
 )
 

@@ -42,7 +42,7 @@ def record(gpu: Gpu | None, arch: str, runs: Sequence[Mapping[str, Any]], **more
     """A complete record. One run lies at the top level (``shape``, ``rungs``), several under ``runs``."""
     head: dict[str, Any] = {
         "schema": SCHEMA,
-        "command": _command(),
+        "command": command(),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": gpu.to_json() if gpu else None,
         "arch": arch,
@@ -52,7 +52,7 @@ def record(gpu: Gpu | None, arch: str, runs: Sequence[Mapping[str, Any]], **more
     return {**head, **runs[0]} if len(runs) == 1 else {**head, "runs": list(runs)}
 
 
-def _command() -> str:
+def command() -> str:
     """What was run, as one would type it elsewhere: absolute paths by their last part."""
     program = Path(sys.argv[0])
     name = f"python tools/{program.name}" if program.parent.name == "tools" else "peakgemm"
@@ -65,13 +65,22 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
     Raises:
         InvalidValue: the folder is not there or cannot be written.
     """
+    write_text(path, _dumps(data))
+
+
+def write_text(path: Path, text: str) -> None:
+    """As `write`, of a text.
+
+    Raises:
+        InvalidValue: the folder is not there or cannot be written.
+    """
     try:
         handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise InvalidValue(f"cannot write {path} ({error.strerror}); name a file in a folder that exists") from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(_dumps(data))
+            file.write(text)
         os.chmod(aside, 0o644)
         os.replace(aside, path)
     except BaseException:

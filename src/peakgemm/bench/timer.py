@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, pairwise
 from statistics import median
 from typing import Any
 
@@ -96,6 +96,32 @@ class Timer:
         per_call = [[t / calls for t in ts] for ts, (_, calls) in zip(times, bursts, strict=True)]
         return Comparison("graph" if eager else "eager", per_call[0], per_call[1],
                           estimates[0] if eager else None, state)
+
+    def each(self, kinds: Sequence[Sequence[Work]], *, ms: float, rounds: int) -> list[list[float]]:
+        """Milliseconds a call of several kinds of work, ``rounds`` figures of each: bursts of about ``ms``, in turns.
+
+        For rankings, where `compare` of each with another would take minutes. Bursts of all rounds are enqueued before
+        the first is waited for, so that none begins on an idle GPU.
+        """
+        bursts: list[tuple[Work, int]] = []
+        for works in kinds:
+            for work in works:
+                work()
+            estimate = self._estimate(works)
+            calls = _calls(works, estimate, ms)
+            bursts.append((self._burst(works, calls, estimate < GRAPH_BELOW_MS), calls))
+        if bursts and not self._settled:
+            self._settle(bursts[0][0])
+        for burst, _ in bursts:
+            burst()
+        marks = [self._peer.record()]
+        for _ in range(rounds):
+            for burst, _ in bursts:
+                burst()
+                marks.append(self._peer.record())
+        marks[-1].sync()
+        spans = [float(end - start) for start, end in pairwise(marks)]
+        return [[span / calls for span in spans[i::len(bursts)]] for i, (_, calls) in enumerate(bursts)]
 
     def energy(self, works: Sequence[Work], seconds: float, *, capture: bool = True) -> float | None:
         """Joules a call, by NVML's counter over at least ``seconds`` of nothing else; None without a counter.
@@ -189,7 +215,7 @@ class Timer:
         return times, summary(readings)
 
 
-def _calls(works: Sequence[Work], ms: float) -> int:
-    """Calls of a burst: `BURST_MS`, in whole rounds of the operand sets; or one call."""
-    calls = max(1, math.ceil(BURST_MS / ms))
+def _calls(works: Sequence[Work], ms: float, burst_ms: float = BURST_MS) -> int:
+    """Calls of a burst of so many milliseconds, in whole rounds of the operand sets; or one call."""
+    calls = max(1, math.ceil(burst_ms / ms))
     return math.ceil(calls / len(works)) * len(works) if calls > 1 else calls

@@ -17,6 +17,8 @@ from ..inspect.sass import find_nvdisasm
 from ..kernels import shipped
 from ..runtime import cache, device
 from ..runtime.compile import nvrtc_version
+from ..runtime.device import Gpu
+from ..selection.machine import kept, kept_path, profile_of
 from .console import out
 
 Row = tuple[str, str, str]
@@ -59,6 +61,21 @@ def _gpus() -> Iterator[Row]:
         told = f"{index}: {gpu.name}, {gpu.arch}, {gpu.sm_count} SMs, driver for CUDA {gpu.driver}"
         yield (what, "old", f"{told}; NVRTC is newer: update the driver, or run: pip install 'peakgemm[cu12]'"
                ) if _driver_is_older(gpu.driver) else (what, "yes", told)
+        yield _profile(gpu)
+
+
+def _profile(gpu: Gpu) -> Row:
+    """Whose numbers the cost models have for a GPU."""
+    own, found = kept(gpu.name), profile_of(gpu.arch, gpu.name)
+    loss = found.residuals.get("ieee", {}).get("choice_loss", {})
+    told = f"{found.name}, of {found.date}" + (
+        f"; its choices lose {100 * loss['median']:.1f} % in the median of products held out, "
+        f"{100 * loss['p90']:.1f} % at the 90th percentile" if loss else "")
+    if own is not None and found.name == own.name:
+        return "profile (choose)", "yes", f"yours, {told}: {kept_path(gpu.name)}"
+    if found.gpus:
+        return "profile (choose)", "yes", f"shipped: {told}"
+    return "profile (choose)", "-", f"{told}: none was fitted to this GPU; run: peakgemm tune --profile"
 
 
 def _driver_is_older(driver: str) -> bool:

@@ -7,12 +7,14 @@ itself.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import InvalidValue
 from ..runtime import device
@@ -63,22 +65,43 @@ def machine(arch: str, sm_count: int, device_name: str = "") -> Machine:
     return machine_with(profile_of(architecture(arch).name, device_name), arch, sm_count, device_name)
 
 
-def profile_of(arch: str, device_name: str = "") -> Profile:
-    """The profile that a GPU of that name gets; see the module."""
-    own = kept(device_name)
-    if own is not None and own.architecture in (None, arch):
-        return own
-    for profile in shipped().values():
-        if profile.architecture == arch and (not device_name or any(fnmatchcase(device_name, name)
-                                                                     for name in profile.gpus)):
-            return profile
-    return shipped()[GENERIC]
+def profile_of(arch: str, device_name: str = "", own: bool = True) -> Profile:
+    """The profile that a GPU of that name gets; see the module. ``own``: whether the user's is asked for."""
+    users = kept(device_name) if own else None
+    if users is not None and users.architecture in (None, arch):
+        return users
+    for name in shipped_names():
+        if name.architecture == arch and (not device_name or any(fnmatchcase(device_name, gpu) for gpu in name.gpus)):
+            return shipped(name.name)
+    return shipped(GENERIC)
+
+
+class Named(NamedTuple):
+    """A shipped profile, and what it holds for."""
+
+    name: str
+    architecture: str | None
+    gpus: tuple[str, ...]
 
 
 @cache
-def shipped() -> dict[str, Profile]:
-    """The profiles of the package, by name."""
-    return {path.stem: read(path) for path in sorted(SHIPPED.glob("*.json"))}
+def shipped_names() -> tuple[Named, ...]:
+    """The profiles of the package. They are checked when one is asked for: a first product waits for that."""
+    heads = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(SHIPPED.glob("*.json"))}
+    return tuple(Named(name, head["architecture"], tuple(head["gpus"])) for name, head in heads.items())
+
+
+@cache
+def shipped(name: str) -> Profile:
+    """A profile of the package.
+
+    Raises:
+        InvalidValue: there is none of that name; the message lists those there are.
+    """
+    if name not in {known.name for known in shipped_names()}:
+        raise InvalidValue(f"no profile {name!r} is shipped; there are: "
+                           f"{', '.join(known.name for known in shipped_names())}")
+    return read(SHIPPED / f"{name}.json")
 
 
 def kept_path(device_name: str) -> Path:

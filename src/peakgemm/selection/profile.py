@@ -244,7 +244,7 @@ class Device:
     l2_bytes: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class Profile:
     """The numbers of one GPU, and where they come from. Two profiles are equal where they are one object.
 
@@ -265,6 +265,8 @@ class Profile:
     date: str
     source: str
     command: str
+    residuals: Mapping[str, Any] = field(default_factory=dict)
+    device: Device | None = None
     tiled: Tiled
     tiles: tuple[Tile, ...]
     clusters: tuple[Cluster, ...]
@@ -273,5 +275,3 @@ class Profile:
     small: Small
     skinny: Skinny
     emulated: Emulated
-    residuals: Mapping[str, Any] = field(default_factory=dict)
-    device: Device | None = None

@@ -10,7 +10,9 @@ from ..bench import records
 from ..errors import InvalidValue
 from ..problem import Problem
 from ..runtime import cache
-from ..selection import tuned
+from ..selection import profile_file, tuned
+from ..selection.machine import kept_path
+from ..selection.profile import Profile
 from ..version import __version__
 from .halving import Outcome
 
@@ -35,6 +37,19 @@ def save(device_name: str, problem: Problem, outcome: Outcome, default_source: s
         "digest": tuned.digest(kernel.name), "peakgemm": __version__,
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     })
+    tuned.forget()
+    return path
+
+
+def save_profile(device_name: str, profile: Profile, path: Path | None = None) -> Path:
+    """Keep a profile for GPUs of a name, or write it to a file; where it lies.
+
+    Raises:
+        InvalidValue: the folder cannot be written, or others may write to it.
+    """
+    if path is None:
+        path = folder(device_name) / kept_path(device_name).name
+    records.write_text(path, profile_file.dumps(profile_file.to_json(profile)) + "\n")
     tuned.forget()
     return path
 

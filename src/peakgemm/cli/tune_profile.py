@@ -1,0 +1,125 @@
+"""``peakgemm tune --profile``: the cost models' numbers for this GPU, fitted to times of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from ..bench import records
+from ..bench.peers import find_peer
+from ..errors import InvalidValue
+from ..runtime import device
+from ..runtime.architectures import architecture
+from ..runtime.device import Gpu
+from ..selection.machine import Machine, machine, machine_with, profile_of
+from ..selection.profile import Device, Profile
+from ..selection.tuned import slug
+from ..tune import profile_fit, profile_times, store
+from ..tune.profile_plan import Planned, plan, programs
+from ..tune.profile_times import TimedProduct
+from ..tune.stopwatch import BURST_MS, ROUNDS, GpuStopwatch, Stopwatch
+from . import parse
+from .console import out, progress, table
+
+COMPILING, TIMING = 0.6, 0.95  # of the budget: until when kernels are compiled, and products timed
+_LAUNCHES_S = 0.02  # a kernel's other launches: the estimate of its time, and a graph's capture
+_COMPILE_S = 3.0    # a kernel, on one core: for the plan alone
+
+
+def command(minutes: float, json: Path | None, source: Path | None, output: Path | None, dry_run: bool,
+            arch: str | None) -> None:
+    """Measure, or read times from ``source``; fit; keep the profile for GPUs of that name, or write it to
+    ``output``."""
+    records.check_writable(json)
+    records.check_writable(output)
+    gpu = device.find()
+    if dry_run:
+        _plan(parse.target(arch, gpu), gpu, minutes)
+        return
+    if source is not None:
+        if json is not None:
+            raise InvalidValue("--json keeps times that are measured, --from reads times that were: give one of them")
+        record, timed = profile_times.read(source)
+        _finish(timed, Gpu(**record["device"]), source.name, records.command(), output)
+        return
+    gpu = device.require()
+    if output is None:
+        store.folder(gpu.name)  # refused before the work, not after it
+    rows = _measured(gpu, minutes)
+    record = records.record(gpu, gpu.arch, [{"rungs": rows}], versions=find_peer().versions())
+    if json is not None:
+        records.write(json, record)
+    source_name = json.name if json is not None else "times that were not kept"
+    _finish(profile_times.products(rows), gpu, source_name, record["command"], output)
+
+
+def _measured(gpu: Gpu, minutes: float) -> list[dict[str, Any]]:
+    begun, here = time.monotonic(), machine(gpu.arch, gpu.sm_count, gpu.name)
+    planned = plan(here)
+    return measure(planned, GpuStopwatch(gpu, here, find_peer()), here, begun, 60 * minutes)
+
+
+def measure(planned: Sequence[Planned], stopwatch: Stopwatch, here: Machine, begun: float,
+            seconds: float) -> list[dict[str, Any]]:
+    """Compile, then time, each until its share of the budget is spent; rows of a record."""
+    with progress("compiling", len(programs(planned, here))) as done:
+        ready = stopwatch.compile(planned, begun + COMPILING * seconds, done)
+    if len(ready) < len(planned):
+        out.print(f"{len(ready)} of {len(planned)} products were compiled in time; more with a larger --minutes.")
+    with progress("timing", len(ready)) as done:
+        return list(profile_times.measure(ready, stopwatch, begun + TIMING * seconds, done))
+
+
+def _finish(timed: Sequence[TimedProduct], gpu: Gpu, source: str, command_line: str, output: Path | None) -> None:
+    """Fit, say what came of it, and keep it."""
+    name = output.stem if output is not None else slug(gpu.name)
+    profile = fit(timed, gpu, name, source, command_line)
+    path = store.save_profile(gpu.name, profile, output)
+    _tell(profile, path)
+
+
+def fit(timed: Sequence[TimedProduct], gpu: Gpu, name: str, source: str, command_line: str) -> Profile:
+    """A profile of ``gpu``, begun from the shipped one that it gets."""
+    if len(timed) < 2 * profile_fit.HELD_OUT:
+        raise InvalidValue(f"{len(timed)} products were timed, a profile wants {2 * profile_fit.HELD_OUT} at least; "
+                           "give more --minutes")
+    prior = profile_of(gpu.arch, gpu.name, own=False)
+    own = Device(gpu.clock_mhz, gpu.bandwidth_gbs, gpu.l2_bytes)
+    begin = machine_with(replace(prior, device=own), gpu.arch, gpu.sm_count)
+    made = profile_fit.fitted(timed, begin)
+    return replace(made, name=name, gpus=prior.gpus or (gpu.name,), architecture=gpu.arch, source=source,
+                   date=date.today().isoformat(), command=command_line)
+
+
+def _tell(profile: Profile, path: Path) -> None:
+    found = profile.residuals
+    lines = [[name, what.replace("_", " "), f"{100 * found[name][what]['median']:.1f} %",
+              f"{100 * found[name][what]['p90']:.1f} %"]
+             for name in ("ieee", "emulated") if name in found for what in ("model_error", "choice_loss")]
+    table(f"Profile {profile.name}: {found['times']} times of {found['products']} products, of which "
+          f"{found['held_out']} held out", [("kernels", "left"), ("held out", "left"), ("median", "right"),
+                                            ("90th percentile", "right")], lines,
+          "model error: modelled over measured time, less 1. choice loss: chosen over the fastest timed, less 1.")
+    worth = profile.emulated.worth_share
+    out.print('"emulated" takes ' + ("IEEE FFMA: tensor cores did not win" if worth is None else
+                                     f"tensor cores from K = {profile.emulated.least_k} on, where they take less than "
+                                     f"{worth:.3f} of IEEE's modelled time"), markup=False)
+    out.print(f"{path}: written", markup=False, soft_wrap=True)
+
+
+def _plan(arch: str, gpu: Gpu | None, minutes: float) -> None:
+    own = gpu is not None and gpu.arch == arch
+    here = machine(arch, gpu.sm_count, gpu.name) if gpu and own else machine(arch, architecture(arch).gpu_sms)
+    planned = plan(here)
+    rows, kernels = sum(len(one.rows) for one in planned), len(programs(planned, here))
+    timing, compiling = rows * (ROUNDS * BURST_MS / 1e3 + _LAUNCHES_S), _COMPILE_S * kernels / (os.cpu_count() or 1)
+    out.print(f"For {gpu.name if gpu and own else here.arch.gpu} ({arch}), beginning with the profile "
+              f"'{here.profile.name}': {len(planned)} products, {rows} times, {kernels} kernels to compile where they "
+              f"are not cached. Timing takes {timing / 60:.1f} minutes, compiling {compiling / 60:.1f} here, both "
+              f"estimated. Of {minutes:g} minutes compiling gets {100 * COMPILING:.0f} %; products that it does not "
+              "reach are left out.", markup=False)

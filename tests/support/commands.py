@@ -18,7 +18,7 @@ from record_schema import SCHEMA
 
 ROOT = Path(__file__).parents[2]
 KINDS = {"suite": "bench", "case": "overhead", "refused": "refused", "ncu": "profiled", "digests": "hashed",
-         "contender": "accuracy", "workload": "workload", "errors": "batched"}
+         "contender": "accuracy", "workload": "workload", "errors": "batched", "timed": "timed", "losses": "loss"}
 COLUMNS = 100
 
 

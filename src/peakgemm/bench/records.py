@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import InvalidValue, MissingComponent
 from ..runtime.compile import nvrtc_version
 from ..runtime.device import Gpu
+from ..selection.profile_file import dumps
 from ..version import __version__
 
 SCHEMA = 1
@@ -59,13 +60,15 @@ def command() -> str:
     return shlex.join([*name.split(), *(Path(a).name if a.startswith("/") else a for a in sys.argv[1:])])
 
 
-def write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write whole or not at all: aside first, then renamed in.
+def write(path: Path, data: Mapping[str, Any], by_object: bool = False) -> None:
+    """Write whole or not at all: aside first, then renamed in. ``by_object``: a line for each small object, of records
+    with thousands of them.
 
     Raises:
         InvalidValue: the folder is not there or cannot be written.
     """
-    write_text(path, _dumps(data))
+    text = dumps(json.loads(_dumps(data))) + "\n" if by_object else _dumps(data)
+    write_text(path, text)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from ..bench import records
 from ..bench.peers import find_peer
@@ -21,7 +20,7 @@ from ..selection.profile import Device, Profile
 from ..selection.tuned import slug
 from ..tune import profile_fit, profile_times, store
 from ..tune.profile_plan import Planned, plan, programs
-from ..tune.profile_times import TimedProduct
+from ..tune.profile_times import Measured, TimedProduct
 from ..tune.stopwatch import BURST_MS, ROUNDS, GpuStopwatch, Stopwatch
 from . import parse
 from .console import out, progress, table
@@ -50,23 +49,23 @@ def command(minutes: float, json: Path | None, source: Path | None, output: Path
     gpu = device.require()
     if output is None:
         store.folder(gpu.name)  # refused before the work, not after it
-    rows = _measured(gpu, minutes)
-    record = records.record(gpu, gpu.arch, [{"rungs": rows}], versions=find_peer().versions())
+    record = records.record(gpu, gpu.arch, [profile_times.fields_of(_measured(gpu, minutes))],
+                            versions=find_peer().versions())
     if json is not None:
-        records.write(json, record)
+        records.write(json, record, by_object=True)
     source_name = json.name if json is not None else "times that were not kept"
-    _finish(profile_times.products(rows), gpu, source_name, record["command"], output)
+    _finish(profile_times.products(record), gpu, source_name, record["command"], output)
 
 
-def _measured(gpu: Gpu, minutes: float) -> list[dict[str, Any]]:
+def _measured(gpu: Gpu, minutes: float) -> list[Measured]:
     begun, here = time.monotonic(), machine(gpu.arch, gpu.sm_count, gpu.name)
     planned = plan(here)
     return measure(planned, GpuStopwatch(gpu, here, find_peer()), here, begun, 60 * minutes)
 
 
 def measure(planned: Sequence[Planned], stopwatch: Stopwatch, here: Machine, begun: float,
-            seconds: float) -> list[dict[str, Any]]:
-    """Compile, then time, each until its share of the budget is spent; rows of a record."""
+            seconds: float) -> list[Measured]:
+    """Compile, then time, each until its share of the budget is spent."""
     with progress("compiling", len(programs(planned, here))) as done:
         ready = stopwatch.compile(planned, begun + COMPILING * seconds, done)
     if len(ready) < len(planned):

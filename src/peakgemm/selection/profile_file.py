@@ -59,9 +59,7 @@ def to_json(profile: Profile) -> dict[str, Any]:
     """What `parse` takes; of configurations the fields that are not their defaults."""
     def plain(value: Any) -> Any:
         if isinstance(value, Config):
-            default = {f.name: f.default for f in fields(Config)}
-            return {name: int(x) if type(x) is not bool else x for name, x in asdict(value).items()
-                    if x != default[name]}
+            return config_json(value)
         if isinstance(value, tuple):
             return [plain(each) for each in value]
         if hasattr(value, "__dataclass_fields__"):
@@ -69,6 +67,12 @@ def to_json(profile: Profile) -> dict[str, Any]:
                     if f.default is MISSING or getattr(value, f.name) != f.default}
         return value
     return {"schema": SCHEMA, **plain(profile)}
+
+
+def config_json(config: Config) -> dict[str, int]:
+    """The fields of a configuration that are not their defaults."""
+    default = {f.name: f.default for f in fields(Config)}
+    return {name: x if isinstance(x, bool) else int(x) for name, x in asdict(config).items() if x != default[name]}
 
 
 def dumps(found: Any, indent: int = 0) -> str:

@@ -78,7 +78,7 @@ def estimate_us(one: Row, gpu: Machine) -> float:
         model, numbers = ((small_model, gpu.profile.small) if kernel is SMALL else
                           (skinny_model, gpu.profile.skinny))
         overlap = gpu.arch.launches_overlap(FAMILIES[kernel].schedule(config, p, gpu.sms).blocks, gpu.sms)
-        return model.estimate_us(config, p, gpu) - overlap * numbers.overlap_us
+        return float(model.estimate_us(config, p, gpu) - overlap * numbers.overlap_us)
     found: Tile | Cluster = (gpu.profile.clusters if one.group.startswith("clusters") else gpu.profile.tiles)[one.index]
     if kernel is WIDE:
         assert isinstance(found, Tile)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,12 @@ from ..bench.suites import Case, cases
 from ..errors import InvalidValue
 from ..kernels.registry import Kernel
 from ..problem import Config, Problem
+from ..selection.profile_file import config_json
 from .profile_plan import KERNELS, Planned, label
 from .stopwatch import Done, Stopwatch
+
+log = logging.getLogger("peakgemm")
+Measured = tuple[Case, list[tuple[Kernel, Config, list[float]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +46,8 @@ class TimedProduct:
         return min(row.us for row in self.rows)
 
 
-def measure(planned: Sequence[Planned], stopwatch: Stopwatch, deadline: float, done: Done) -> Iterator[dict[str, Any]]:
-    """Rows of a record, one for each product, until a moment of `time.monotonic`.
+def measure(planned: Sequence[Planned], stopwatch: Stopwatch, deadline: float, done: Done) -> Iterator[Measured]:
+    """The rounds' microseconds of each product's kernels, until a moment of `time.monotonic`.
 
     A product that does not run at all, for want of memory say, is left out.
     """
@@ -51,13 +56,22 @@ def measure(planned: Sequence[Planned], stopwatch: Stopwatch, deadline: float, d
             try:
                 found = stopwatch.times(one.problem, one.rows)
             except Exception:  # whatever a driver or an allocator raises: the other products still run
+                log.debug("%s does not run", one.case.size, exc_info=True)
                 found = []
-            timed = [{"kernel": label(kernel), "config": config.to_json(), "samples_us": samples}
-                     for (kernel, config), samples in zip(one.rows, found, strict=bool(found)) if samples]
-            if timed:
-                yield {"timed": timed, "shape": [one.case.m, one.case.n, one.case.k], "layout": one.case.layout,
-                       "batch": one.case.batch}
+            ran = [(*row, samples) for row, samples in zip(one.rows, found, strict=bool(found)) if samples]
+            if ran:
+                yield one.case, ran
         done(one.case.size)
+
+
+def fields_of(measured: Sequence[Measured]) -> dict[str, Any]:
+    """The fields of a record: kernels and configurations once, as ``programs``, and a row for each product."""
+    programs: dict[tuple[Kernel, Config], int] = {}
+    rows = [{"timed": [{"program": programs.setdefault((kernel, config), len(programs)), "samples_us": samples}
+                       for kernel, config, samples in ran],
+             "shape": [case.m, case.n, case.k], "layout": case.layout, "batch": case.batch} for case, ran in measured]
+    return {"programs": [{"kernel": label(kernel), "config": config_json(config)} for kernel, config in programs],
+            "rungs": rows}
 
 
 def read(path: Path) -> tuple[Mapping[str, Any], list[TimedProduct]]:
@@ -75,24 +89,24 @@ def read(path: Path) -> tuple[Mapping[str, Any], list[TimedProduct]]:
                                                                         record.get("rungs", ())):
         raise InvalidValue(f"{path} is no record of kernels' times on a GPU; make one with: peakgemm tune --profile "
                            "--json TIMES.json")
-    return record, products(record["rungs"])
+    return record, products(record)
 
 
-def products(rows: Sequence[Mapping[str, Any]]) -> list[TimedProduct]:
-    """The products of a record's rows.
+def products(record: Mapping[str, Any]) -> list[TimedProduct]:
+    """The products of a record.
 
     Raises:
-        InvalidValue: a row names no kernel or configuration that there is.
+        InvalidValue: it names a kernel or a field of a configuration that there is not.
     """
+    try:
+        programs = [(KERNELS[one["kernel"]], Config(**one["config"])) for one in record["programs"]]
+    except (KeyError, TypeError) as error:
+        raise InvalidValue(f"these times are of another version, of a kernel or field {error}: measure them anew, "
+                           "with: peakgemm tune --profile --json TIMES.json") from None
     found = []
-    for row in rows:
+    for row in record["rungs"]:
         m, n, k = row["shape"]
         (case,) = cases(f"{m}x{n}x{k}:{row['layout']}*{row['batch']}")
-        try:
-            timed = tuple(Timed(KERNELS[one["kernel"]], Config(**one["config"]), median(one["samples_us"]))
-                          for one in row["timed"])
-        except (KeyError, TypeError) as error:
-            raise InvalidValue(f"{case.size}: unknown kernel or field {error}; these times are of another version: "
-                               "measure them anew") from None
-        found.append(TimedProduct(case, case.problem()[0], timed))
+        ran = [(*programs[one["program"]], median(one["samples_us"])) for one in row["timed"]]
+        found.append(TimedProduct(case, case.problem()[0], tuple(Timed(*one) for one in ran)))
     return found

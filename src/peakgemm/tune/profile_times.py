@@ -67,7 +67,8 @@ def measure(planned: Sequence[Planned], stopwatch: Stopwatch, deadline: float, d
 def fields_of(measured: Sequence[Measured]) -> dict[str, Any]:
     """The fields of a record: kernels and configurations once, as ``programs``, and a row for each product."""
     programs: dict[tuple[Kernel, Config], int] = {}
-    rows = [{"timed": [{"program": programs.setdefault((kernel, config), len(programs)), "samples_us": samples}
+    rows = [{"timed": [{"program": programs.setdefault((kernel, config), len(programs)),
+                        "samples_us": [float(f"{us:.5g}") for us in samples]}
                        for kernel, config, samples in ran],
              "shape": [case.m, case.n, case.k], "layout": case.layout, "batch": case.batch} for case, ran in measured]
     return {"programs": [{"kernel": label(kernel), "config": config_json(config)} for kernel, config in programs],

@@ -48,7 +48,8 @@ def main() -> None:
         rows = list(profile_check.losses(ready, machines, stopwatch, done))
     found = profile_check.summary(rows)
     records.write(args.json, records.record(gpu, gpu.arch, [{"rungs": rows}], versions=peer.versions(), losses=found))
-    table(f"Loss of the choices for {len(rows)} of {args.count} drawn products on {gpu.name}",
+    out.print(f"{gpu.name}: {len(rows)} of {args.count} drawn products", markup=False)
+    table("What choices lose",
           [("profile", "left"), ("median", "right"), ("90th percentile", "right")],
           [[name, f"{100 * loss['median']:.1f} %", f"{100 * loss['p90']:.1f} %"] for name, loss in found.items()],
           f"{compiled - begun:.0f} s of compiling, {time.monotonic() - compiled:.0f} s of timing.")

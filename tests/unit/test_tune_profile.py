@@ -16,18 +16,32 @@ import pytest
 
 from commands import fits, here, run, valid
 from fake_peer import FakePeer, peer
+from host_peer import HostBound, HostPeer
 from peakgemm.bench.suites import suites
 from peakgemm.bench.timer import Timer
 from peakgemm.cli import doctor, tune_profile
-from peakgemm.problem import Problem
+from peakgemm.errors import CompileFailed, LaunchFailed
+from peakgemm.kernels.emulated.schemes import FUSED
+from peakgemm.kernels.library import Recipe
+from peakgemm.kernels.registry import Kernel
+from peakgemm.problem import Config, Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.device import Gpu
 from peakgemm.selection import tuned
+from peakgemm.selection.candidates import candidates
 from peakgemm.selection.choose import choose
 from peakgemm.selection.machine import Machine, machine, machine_with, shipped
 from peakgemm.selection.profile import Profile
 from peakgemm.selection.profile_file import read, to_json
-from peakgemm.tune import least_squares, profile_check, profile_fit, profile_plan, profile_rows, profile_times
+from peakgemm.tune import (
+    least_squares,
+    profile_check,
+    profile_fit,
+    profile_plan,
+    profile_rows,
+    profile_times,
+    stopwatch,
+)
 from peakgemm.tune.profile_plan import Planned, plan
 from peakgemm.tune.profile_times import Timed, TimedProduct
 from peakgemm.tune.stopwatch import Done, Row
@@ -263,3 +277,51 @@ def test_works_are_timed_in_turns(peer: FakePeer) -> None:
     bursts = "".join(peer.calls[-4 * (12 + 2 + 2):])
     assert bursts == ("a" * 12 + "|" + "bc" + "|") * 4
     assert timer.each([], ms=0.6, rounds=4) == []
+
+
+class Turns:
+    """`Timer.each` that runs every work once; of a kind it says how many there are."""
+
+    def __init__(self, peer: HostPeer) -> None:
+        pass
+
+    def each(self, kinds: Sequence[Sequence[Callable[[], None]]], *, ms: float, rounds: int) -> list[list[float]]:
+        for works in kinds:
+            works[0]()
+        return [[len(works) * 1e-3] * rounds for works in kinds]
+
+
+def test_a_stopwatch_times_what_runs(prior: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem.contiguous(64, 64, 256)
+    rows = [(kernel, config) for kernel, config, _ in candidates(problem, prior)[:3]]
+    rows.append((FUSED, FUSED.default))
+
+    def refuses(kernel: Kernel, config: Config, *more: object) -> HostBound:
+        if (kernel, config) == rows[1]:
+            raise LaunchFailed("too many resources requested")
+        return HostBound(kernel, config, *more)
+
+    monkeypatch.setattr(stopwatch, "bind", refuses)
+    monkeypatch.setattr(stopwatch, "bind_emulated", HostBound)
+    monkeypatch.setattr(stopwatch, "Timer", Turns)
+    watch = stopwatch.GpuStopwatch(replace(GPU, l2_bytes=1 << 18), prior, HostPeer())
+    sets = pytest.approx([5.0] * stopwatch.ROUNDS)  # of 147 KB, beyond twice the L2
+    assert watch.times(problem, rows) == [sets, None, sets, sets]
+
+
+def test_a_stopwatch_compiles_until_its_deadline(prior: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, made, told = plan(prior, 3), [], []
+    bad = profile_plan.key(profile_plan.compilations(*planned[0].rows[0], planned[0].problem, prior)[0])
+
+    def make(recipe: Recipe, kind: str) -> None:
+        if profile_plan.key(recipe) == bad:
+            raise CompileFailed("ptxas: no")
+        made.append(recipe)
+
+    monkeypatch.setattr(Recipe, "make", make)
+    watch = stopwatch.GpuStopwatch(GPU, prior, HostPeer())
+    programs = profile_plan.programs(planned, prior)
+    ready = watch.compile(planned, time.monotonic() + 60, told.append)
+    assert len(made) == len(programs) - 1 and len(told) == len(programs)
+    assert planned[0].rows[0] not in ready[0].rows and len(ready) == 3
+    assert watch.compile(planned, time.monotonic() - 1, told.append) == []

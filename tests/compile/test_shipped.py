@@ -12,6 +12,7 @@ import pytest
 
 from peakgemm.kernels import shipped
 from peakgemm.kernels.emulated import schemes
+from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.library import FAMILIES, Recipe, recipes
 from peakgemm.runtime.compile import nvrtc_version
 from peakgemm.selection.choose import choose
@@ -21,6 +22,7 @@ from scale import SCALE
 
 TEXT = f"// A kernel.\n{SCALE}"
 TOOLS = Path(__file__).parents[2] / "tools"
+MOST_KERNELS = 400  # compiled, that a profile can name
 DAMAGE = {
     "emptied": lambda path: path.write_bytes(b""),
     "no JSON": lambda path: path.write_bytes(b"{\n" + path.read_bytes()),
@@ -94,13 +96,16 @@ def test_the_wheel_brings_what_products_launch(monkeypatch: pytest.MonkeyPatch) 
     """But for kernels of few rows or columns, and of small matrices: their sizes are compiled in."""
     monkeypatch.syspath_prepend(str(TOOLS))
     cubins = importlib.import_module("cubins")
-    names = cubins.wanted().keys()
+    wanted = cubins.wanted()
+    names = wanted.keys()
+    # What "ieee" and "emulated" choose by the profile; other schemes run where they are named.
+    assert sum(made.macros.get("SCHEME", 0) == SCHEMES["fp16x3"].code for made in wanted.values()) <= MOST_KERNELS
     for m, n, k in ((512, 512, 512), (1000, 1000, 200), (1023, 1023, 1023), (4096, 4096, 4096), (4095, 4095, 4095)):
         for problem in cubins.problems(m, n, k):
             choice = choose(problem, "sm_90", 132)
             plan = FAMILIES[choice.kernel].schedule(choice.config, problem, 132)
             found = recipes(choice.kernel, choice.config, problem, "sm_90", plan).values()
             assert choice.kernel in cubins.BY_SIZE or {made.name for made in found} <= names, (problem, choice)
-            kernel, config, _ = best(schemes.SCHEMES["fp16x3"], problem, machine("sm_90", 132))
+            kernel, config, _ = best(SCHEMES["fp16x3"], problem, machine("sm_90", 132))
             plan = schemes.emulation(kernel, config, problem, 132)
             assert schemes.product_recipe(kernel, config, plan.problem, "sm_90").name in names, (problem, config)

@@ -163,6 +163,22 @@ def test_tensor_cores_that_do_not_win_are_not_taken(timed: list[TimedProduct], p
     assert profile_fit.fitted(slow, prior).emulated.worth_share is None
 
 
+def test_numbers_that_choose_worse_go_back(timed: list[TimedProduct], prior: Machine,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a group whose fit goes astray."""
+    refit = profile_fit._refitted
+
+    def astray(group: str, rows: Sequence[profile_rows.Row], gpu: Machine) -> Machine:
+        found = refit(group, rows, gpu)
+        if group != "skinny":
+            return found
+        return replace(found, profile=profile_rows.changed(found.profile, ("skinny", "start_us"), 50.0))
+
+    monkeypatch.setattr(profile_fit, "_refitted", astray)
+    found = profile_fit.fitted(timed[:40], prior)
+    assert found.residuals["not_fitted"] == ["skinny"] and found.skinny == prior.profile.skinny
+
+
 def test_few_times_move_little(timed: list[TimedProduct], prior: Machine) -> None:
     """What no row speaks of stays, and a wild row does not carry numbers off."""
     wild = [replace(one, rows=tuple(Timed(row.kernel, row.config, row.us * (50 if i == 0 else 1)) for row in one.rows))
@@ -189,6 +205,17 @@ def test_least_squares() -> None:
     assert at[0] <= 0.1
 
 
+def found_times() -> set[str]:
+    return set(os.listdir(tuned.folder(GPU.name)))
+
+
+def test_times_are_kept_beside_the_profile(on_gpu: Callable[..., None], run: Callable) -> None:
+    on_gpu()
+    assert run("tune", "--profile")[0] == 0
+    assert found_times() == {"profile.json", "profile-times.json"}
+    assert valid(tuned.folder(GPU.name) / "profile-times.json")["rungs"]
+
+
 def test_the_command(on_gpu: Callable[..., None], run: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     on_gpu()
     code, said, err = run("tune", "--profile", "--minutes", "1", "--json", "times.json")
@@ -199,6 +226,7 @@ def test_the_command(on_gpu: Callable[..., None], run: Callable, capsys: pytest.
     assert choose(Problem.contiguous(500, 500, 500), GPU.arch, 132, GPU.name).reason.endswith(
         "by the numbers of the profile 'nvidia-unheard-of'")
     doctor.out.print(*doctor._profile(GPU))
+    assert found_times() == {"profile.json"}, "times go where --json says"
     assert "yours, nvidia-unheard-of, of " in " ".join(capsys.readouterr().out.split())
     kept = read(tuned.folder(GPU.name) / "profile.json")
     assert kept.gpus == (GPU.name,) and kept.source == "times.json" and kept.command.startswith("peakgemm tune")

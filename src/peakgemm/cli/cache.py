@@ -31,8 +31,8 @@ def info() -> None:
 
 
 @app.command()
-def clear(tuned: Annotated[bool, typer.Option("--tuned", help="The tuning entries too.")] = False) -> None:
-    """Remove every compiled kernel, and with --tuned what was tuned."""
+def clear(tuned: Annotated[bool, typer.Option("--tuned", help="Tuning entries and profiles too.")] = False) -> None:
+    """Remove every compiled kernel, and with --tuned what was tuned or fitted."""
     cache.clear(tuned)
     places = [cache.folder(), *([cache.tuned_folder()] if tuned else [])]
     out.print(f"{', '.join(map(str, places))}: cleared", markup=False, soft_wrap=True)

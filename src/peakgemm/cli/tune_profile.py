@@ -25,6 +25,7 @@ from ..tune.stopwatch import BURST_MS, ROUNDS, GpuStopwatch, Stopwatch
 from . import parse
 from .console import out, progress, table
 
+TIMES = "profile-times.json"  # beside the profile that is kept, if nothing else is said
 COMPILING, TIMING = 0.6, 0.95  # of the budget: until when kernels are compiled, and products timed
 _LAUNCHES_S = 0.02  # a kernel's other launches: the estimate of its time, and a graph's capture
 _COMPILE_S = 3.0    # a kernel, on one core: for the plan alone
@@ -48,7 +49,8 @@ def command(minutes: float, json: Path | None, source: Path | None, output: Path
         return
     gpu = device.require()
     if output is None:
-        store.folder(gpu.name)  # refused before the work, not after it
+        folder = store.folder(gpu.name)  # refused before the work, not after it
+        json = json or folder / TIMES
     record = records.record(gpu, gpu.arch, [profile_times.fields_of(_measured(gpu, minutes))],
                             versions=find_peer().versions())
     if json is not None:

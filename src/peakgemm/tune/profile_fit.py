@@ -24,21 +24,47 @@ HELD_OUT = 5  # one product in so many is fitted to nothing
 _SIGNED = frozenset({"reduce_us", "ranges_us"})  # differences of latencies: they may be below zero
 _FURTHEST_US, _FURTHEST = 2.0, log(8)  # from where a number starts: of differences, and of the logarithm of others
 _DIGITS = 4
+_BETTER = 0.001  # of the mean loss: less is noise
 _WORTH = tuple(round(0.8 + 0.005 * i, 3) for i in range(41))
 _LEAST_K = 64, 96, 128, 192, 256, 384, 512
 _GAIN = 1.02  # over IEEE, in the mean of all products that were timed: below that tensor cores are not worth their test
 
 
 def fitted(timed: Sequence[TimedProduct], gpu: Machine) -> Profile:
-    """The profile of ``gpu`` fitted to four products of five, and its residuals on the fifth."""
+    """The profile of ``gpu`` fitted to four products of five, and its residuals on the fifth.
+
+    A model that errs less need not choose better. Numbers of a group go back to where they began, if the choices for
+    the products that were fitted to lose less with those; ``residuals`` names such groups.
+    """
     training = [one for i, one in enumerate(timed) if i % HELD_OUT]
     rows = [found for one in training for found in _rows(one, gpu)]
+    prior, now = gpu.profile, gpu
     # Tiles first: others share their bandwidth and their launch.
     groups = sorted(dict.fromkeys(one.group for one in rows), key=lambda group: (group != "tiled", group))
     for group in groups:
-        gpu = _refitted(group, [one for one in rows if one.group == group], gpu)
-    gpu = _with(gpu, _tensor_cores(training, gpu))
-    return replace(gpu.profile, residuals=residuals(timed, gpu))
+        now = _refitted(group, [one for one in rows if one.group == group], now)
+    begun, lost = [], _lost(training, now)
+    for group in groups:
+        back = _with(now, _returned(group, now.profile, prior))
+        if (less := _lost(training, back)) < lost - _BETTER:
+            now, lost = back, less
+            begun.append(group)
+    now = _with(now, _tensor_cores(training, now))
+    return replace(now.profile, residuals={**residuals(timed, now), "not_fitted": begun})
+
+
+def _returned(group: str, profile: Profile, prior: Profile) -> Profile:
+    """``profile`` with a group's numbers as they were."""
+    for path in numbers_of(group, prior):
+        profile = changed(profile, path, get(prior, path))
+    return profile
+
+
+def _lost(timed: Sequence[TimedProduct], gpu: Machine) -> float:
+    """Mean logarithm of what choices lose, of IEEE kernels and of those for tensor cores."""
+    found = [log(choice(one, gpu, tensor)[0].us / min(row.us for row in some)) for one in timed
+             for tensor in (False, True) if (some := _some(one, tensor))]
+    return sum(found) / len(found)
 
 
 def _rows(one: TimedProduct, gpu: Machine) -> list[Row]:

@@ -32,7 +32,7 @@ from peakgemm.selection.candidates import candidates
 from peakgemm.selection.choose import choose
 from peakgemm.selection.machine import Machine, machine, machine_with, shipped
 from peakgemm.selection.profile import Profile
-from peakgemm.selection.profile_file import read, to_json
+from peakgemm.selection.profile_file import parse, read, to_json
 from peakgemm.tune import (
     least_squares,
     profile_check,
@@ -181,9 +181,10 @@ def test_numbers_that_choose_worse_go_back(timed: list[TimedProduct], prior: Mac
 
 def test_few_times_move_little(timed: list[TimedProduct], prior: Machine) -> None:
     """What no row speaks of stays, and a wild row does not carry numbers off."""
-    wild = [replace(one, rows=tuple(Timed(row.kernel, row.config, row.us * (50 if i == 0 else 1)) for row in one.rows))
+    wild = [replace(one, rows=tuple(Timed(row.kernel, row.config, row.us / (50 if i else 1)) for row in one.rows))
             for i, one in enumerate(timed[1:5])]
     found = profile_fit.fitted([timed[0], *wild], prior)
+    parse(to_json(found))  # within what a file may hold
     for path in profile_rows.numbers_of("tiled", prior.profile):
         before, after = (profile_rows.get(profile, path) for profile in (prior.profile, found))
         assert before <= 0 or 1 / 8.01 < after / before < 8.01, path

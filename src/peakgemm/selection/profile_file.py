@@ -69,6 +69,11 @@ def to_json(profile: Profile) -> dict[str, Any]:
     return {"schema": SCHEMA, **plain(profile)}
 
 
+def allowed(name: str) -> tuple[float, float]:
+    """The least and the largest value that a number of that name may have."""
+    return next((limits for end, limits in _RANGES.items() if name.endswith(end)), _ANY)
+
+
 def config_json(config: Config) -> dict[str, int]:
     """The fields of a configuration that are not their defaults."""
     default = {f.name: f.default for f in fields(Config)}
@@ -120,7 +125,7 @@ def _value(f: Field[Any], value: Any, where: str) -> Any:
 
 def _one(kind: str, name: str, value: Any, where: str) -> Any:
     if kind in ("float", "int"):
-        low, high = next((limits for end, limits in _RANGES.items() if name.endswith(end)), _ANY)
+        low, high = allowed(name)
         number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
         if not number or not low <= value <= high or (kind == "int" and value != int(value)):
             what = "an integer" if kind == "int" else "a number"

@@ -15,6 +15,7 @@ from ..selection import emulated_model
 from ..selection.candidates import candidates
 from ..selection.machine import Machine
 from ..selection.profile import Profile
+from ..selection.profile_file import allowed
 from . import least_squares
 from .least_squares import Rows, Vector
 from .profile_rows import Path, Row, changed, estimate_us, get, moves, numbers_of, row
@@ -23,6 +24,7 @@ from .profile_times import Timed, TimedProduct
 HELD_OUT = 5  # one product in so many is fitted to nothing
 _SIGNED = frozenset({"reduce_us", "ranges_us"})  # differences of latencies: they may be below zero
 _FURTHEST_US, _FURTHEST = 2.0, log(8)  # from where a number starts: of differences, and of the logarithm of others
+_PEAK = 1.1  # of the FP32 peak: boost clocks exceed the nominal one
 _DIGITS = 4
 _BETTER = 0.001  # of the mean loss: less is noise
 _WORTH = tuple(round(0.8 + 0.005 * i, 3) for i in range(41))
@@ -101,8 +103,10 @@ def _limits(profile: Profile, path: Path) -> tuple[float, float]:
     value, name = get(profile, path), str(path[-1])
     if _is_difference(value, path):
         return (-_FURTHEST_US if name in _SIGNED else 0.0), _FURTHEST_US
-    most = min(_FURTHEST, log(1.1 / value)) if name in ("share", "words_share") else _FURTHEST
-    return -_FURTHEST, most
+    least, most = allowed(name)
+    if name in ("share", "words_share"):
+        most = _PEAK
+    return max(-_FURTHEST, log(max(least, 1e-9) / value)), min(_FURTHEST, log(most / value))
 
 
 def _moved(profile: Profile, paths: Sequence[Path], at: Vector, digits: int = 0) -> Profile:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 from ..bench import records
@@ -15,8 +13,8 @@ from ..errors import InvalidValue
 from ..runtime import device
 from ..runtime.architectures import architecture
 from ..runtime.device import Gpu
-from ..selection.machine import Machine, machine, machine_with, profile_of
-from ..selection.profile import Device, Profile
+from ..selection.machine import Machine, machine
+from ..selection.profile import Profile
 from ..selection.tuned import slug
 from ..tune import profile_fit, profile_times, store
 from ..tune.profile_plan import Planned, plan, programs
@@ -79,22 +77,9 @@ def measure(planned: Sequence[Planned], stopwatch: Stopwatch, here: Machine, beg
 def _finish(timed: Sequence[TimedProduct], gpu: Gpu, source: str, command_line: str, output: Path | None) -> None:
     """Fit, say what came of it, and keep it."""
     name = output.stem if output is not None else slug(gpu.name)
-    profile = fit(timed, gpu, name, source, command_line)
+    profile = profile_fit.made(timed, gpu, name, source, command_line)
     path = store.save_profile(gpu.name, profile, output)
     _tell(profile, path)
-
-
-def fit(timed: Sequence[TimedProduct], gpu: Gpu, name: str, source: str, command_line: str) -> Profile:
-    """A profile of ``gpu``, begun from the shipped one that it gets."""
-    if len(timed) < 2 * profile_fit.HELD_OUT:
-        raise InvalidValue(f"{len(timed)} products were timed, a profile wants {2 * profile_fit.HELD_OUT} at least; "
-                           "give more --minutes")
-    prior = profile_of(gpu.arch, gpu.name, own=False)
-    own = Device(gpu.clock_mhz, gpu.bandwidth_gbs, gpu.l2_bytes)
-    begin = machine_with(replace(prior, device=own), gpu.arch, gpu.sm_count)
-    made = profile_fit.fitted(timed, begin)
-    return replace(made, name=name, gpus=prior.gpus or (gpu.name,), architecture=gpu.arch, source=source,
-                   date=date.today().isoformat(), command=command_line)
 
 
 def _tell(profile: Profile, path: Path) -> None:

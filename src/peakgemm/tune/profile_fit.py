@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from math import exp, log
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from ..errors import InvalidValue
 from ..kernels.emulated.schemes import SCHEMES
+from ..runtime.device import Gpu
 from ..selection import emulated_model
 from ..selection.candidates import candidates
-from ..selection.machine import Machine
-from ..selection.profile import Profile
+from ..selection.machine import Machine, machine_with, profile_of
+from ..selection.profile import Device, Profile
 from ..selection.profile_file import allowed
 from . import least_squares
 from .least_squares import Rows, Vector
@@ -22,6 +25,7 @@ from .profile_rows import Path, Row, changed, estimate_us, get, moves, numbers_o
 from .profile_times import Timed, TimedProduct
 
 HELD_OUT = 5  # one product in so many is fitted to nothing
+LEAST = 10     # products
 _SIGNED = frozenset({"reduce_us", "ranges_us"})  # differences of latencies: they may be below zero
 _FURTHEST_US, _FURTHEST = 2.0, log(8)  # from where a number starts: of differences, and of the logarithm of others
 _PEAK = 1.1  # of the FP32 peak: boost clocks exceed the nominal one
@@ -30,6 +34,21 @@ _BETTER = 0.001  # of the mean loss: less is noise
 _WORTH = tuple(round(0.8 + 0.005 * i, 3) for i in range(41))
 _LEAST_K = 64, 96, 128, 192, 256, 384, 512
 _GAIN = 1.02  # over IEEE, in the mean of all products that were timed: below that tensor cores are not worth their test
+
+
+def made(timed: Sequence[TimedProduct], gpu: Gpu, name: str, source: str, command: str) -> Profile:
+    """A profile of ``gpu``, begun from the shipped one that it gets, of whose GPUs' names it takes the place.
+
+    Raises:
+        InvalidValue: fewer products than tell anything.
+    """
+    if len(timed) < LEAST:
+        raise InvalidValue(f"{len(timed)} products were timed, a profile wants {LEAST} at least; give more --minutes")
+    prior = profile_of(gpu.arch, gpu.name, own=False)
+    device = Device(gpu.clock_mhz, gpu.bandwidth_gbs, gpu.l2_bytes)
+    profile = fitted(timed, machine_with(replace(prior, device=device), gpu.arch, gpu.sm_count))
+    return replace(profile, name=name, gpus=prior.gpus or (gpu.name,), architecture=gpu.arch, source=source,
+                   date=date.today().isoformat(), command=command)
 
 
 def fitted(timed: Sequence[TimedProduct], gpu: Machine) -> Profile:

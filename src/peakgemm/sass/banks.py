@@ -15,7 +15,7 @@ from .register_reads import SLOTS, Reads, Rule, Step, rule_of, steady
 
 _REGISTER = re.compile(r"[-~|!]*R(\d+)(?![\w])")
 _PREDICATE = re.compile(r"!?U?P(\d+|T)$")
-_NO_READS = frozenset(("memory", "barrier", "branch", "tensor", "other"))
+_NO_READS = frozenset(("memory", "barrier", "branch", "other"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ Bound Analysis and Optimization of SGEMM on Fermi and Kepler GPUs" (2013); the w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import InvalidValue
+from ..runtime.architectures import number_of
 
 SLOTS = "abc"
 
@@ -245,11 +245,11 @@ def rule_of(arch: str) -> Rule:
     Raises:
         InvalidValue: an architecture whose rule is not known.
     """
-    match = re.fullmatch(r"sm_(\d+)[af]?", arch)
-    if match is None or int(match[1]) not in _RULES:
+    rule = _RULES.get(number_of(arch))
+    if rule is None:
         known = ", ".join(f"sm_{number}" for number in _RULES)
         raise InvalidValue(f"no rule for the register reads of {arch!r}; there are rules for {known}")
-    return _RULES[int(match[1])]
+    return rule
 
 
 def steady(stream: Iterable[Reads | None], rule: Rule, turns: int = 2) -> list[list[Step | None]]:

@@ -1,0 +1,133 @@
+"""The listing of one kernel: instructions with their control bits, live registers, register reads and PTX lines."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ..errors import InvalidValue, MissingComponent
+from ..inspect.loops import Loop, loops, most
+from ..inspect.sass import Instruction, classify, nvdisasm, parse
+from ..sass.banks import marks, read_steps
+from ..sass.control import Control
+from ..sass.elf import Cubin
+from ..sass.register_reads import Rule, rule_of
+from .subject import Subject
+
+_COUNT = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/.*//\s*\|\s*(\d*)\s*\|", re.M)
+_PTX_SECTION = ".nv_debug_ptx_txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One instruction: ``live`` registers behind it (None: not known), ``reads`` as of `sass.banks.marks`, ``extra`` the
+    modelled cycles that its register reads cost (the mean of two turns), ``ptx`` the line that it came from."""
+
+    instruction: Instruction
+    control: Control
+    live: int | None
+    reads: str
+    extra: float
+    ptx: int | None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A kernel's ``code``, its main ``loop`` (None: it has no loop) and why it is that, and the loop's ``lines``.
+
+    ``every`` are all loops with the FFMA of their own; ``live`` counts registers by address; ``ptx`` is the text.
+    """
+
+    code: tuple[Instruction, ...]
+    loop: Loop | None
+    why: str
+    every: tuple[tuple[int, Loop], ...]
+    live: dict[int, int]
+    lines: tuple[Line, ...]
+    ptx: tuple[str, ...]
+    rule: Rule | None
+    notes: tuple[str, ...]
+
+
+def read(subject: Subject, with_ptx: bool = False) -> Listing:
+    """Disassemble ``subject``; ``with_ptx`` links SASS to PTX, where the cubin holds it (line information does that).
+
+    Raises:
+        MissingComponent: nvdisasm is not there, or refuses the cubin.
+    """
+    only = ("-fun", str(_symbol(subject)))
+    data = subject.cubin.data
+    runs = [("-c", "-g", *only), ("-c", "-lrm", "count", *only)]
+    ptx = _ptx_text(subject.cubin) if with_ptx else ()
+    if ptx:
+        runs.append(("-c", "-gp", *only))
+    with ThreadPoolExecutor() as pool:
+        texts = [pool.submit(nvdisasm, data, subject.arch, *options) for options in runs]
+    code = tuple(one for one in parse(texts[0].result()) if one.function == subject.function)
+    notes = []
+    try:
+        live = {int(at, 16): int(count) for at, count in _COUNT.findall(texts[1].result()) if count}
+    except MissingComponent:
+        live = {}
+        notes.append("nvdisasm gives no live registers for this cubin.")
+    origin = {}
+    if ptx:
+        origin = {one.address: one.line for one in parse(texts[2].result())
+                  if one.function == subject.function and one.line is not None and (one.file or "").startswith(_PTX_SECTION)
+                  and 0 < one.line <= len(ptx)}
+    elif with_ptx:
+        notes.append("The cubin holds no PTX (compile with line information: nvcc -lineinfo), so SASS stands alone.")
+    every = tuple(loops(code))
+    loop, why = _main(code, every)
+    try:
+        rule = rule_of(subject.arch)
+    except InvalidValue as error:
+        rule = None
+        notes.append(f"{error}. All else holds.")
+    lines = _lines(subject, loop, live, origin, rule) if loop else ()
+    return Listing(code, loop, why, every, live, lines, ptx, rule, tuple(notes))
+
+
+def _main(code: tuple[Instruction, ...], every: tuple[tuple[int, Loop], ...]) -> tuple[Loop | None, str]:
+    """Tensor instructions make a main loop before FFMAs do (a tensor kernel may hold an FFMA loop to fall back on)."""
+    tensor = most(loops(code, lambda one: classify(one) == "tensor"))
+    if tensor is not None:
+        return tensor, "the loop with the most tensor instructions"
+    ffma = most(every)
+    if ffma is not None:
+        return ffma, "the loop with the most FFMA"
+    longest = most(loops(code, lambda one: True))
+    if longest is not None:
+        return longest, "no loop holds an FFMA: the loop with the most instructions of its own"
+    return None, "the kernel has no loop"
+
+
+def _lines(subject: Subject, loop: Loop, live: dict[int, int], origin: dict[int, int],
+           rule: Rule | None) -> tuple[Line, ...]:
+    words = subject.cubin.words(subject.function)
+    packed = any(one.base == "FFMA2" for one in loop.instructions)
+    turns = read_steps(loop.instructions, rule) if rule is not None and not packed else []
+    found = []
+    for place, one in enumerate(loop.instructions):
+        steps = [turn[place] for turn in turns]
+        cost = [step.cycles - (rule.issue if one.is_ffma else 1) for step in steps if step is not None and rule is not None]
+        extra = max(sum(cost) / len(cost), 0.0) if cost else 0.0
+        text = marks(one, max(steps, key=lambda step: step.cycles if step else 0), rule) if steps and rule else ""
+        found.append(Line(one, Control.decode(words[one.address // 16]), live.get(one.address), text, extra,
+                          origin.get(one.address)))
+    return tuple(found)
+
+
+def _symbol(subject: Subject) -> int:
+    """The index of the kernel's symbol, which nvdisasm asks for."""
+    return next((index for index, one in enumerate(subject.cubin.symbols)
+                 if one.name == subject.function and one.info & 15 == 2), 0)
+
+
+def _ptx_text(cubin: Cubin) -> tuple[str, ...]:
+    """The PTX that the cubin was assembled from, its comments and directives about lines empty; nvJitLink numbers it."""
+    section = next((one for one in cubin.sections if one.name.startswith(_PTX_SECTION)), None)
+    if section is None:
+        return ()
+    return tuple(line.decode("utf-8", "replace") for line in cubin.content(section).split(b"\0"))

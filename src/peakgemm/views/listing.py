@@ -91,9 +91,10 @@ def read(subject: Subject, with_ptx: bool = False) -> Listing:
 
 def _main(code: tuple[Instruction, ...], every: tuple[tuple[int, Loop], ...]) -> tuple[Loop | None, str]:
     """Tensor instructions make a main loop before FFMAs do (a tensor kernel may hold an FFMA loop to fall back on)."""
-    tensor = most(loops(code, lambda one: classify(one) == "tensor"))
-    if tensor is not None:
-        return tensor, "the loop with the most tensor instructions"
+    for what, counted in (("warpgroup-wide tensor instructions", _is_wide_tensor), ("tensor instructions", _is_tensor)):
+        tensor = most(loops(code, counted))
+        if tensor is not None:
+            return tensor, f"the loop with the most {what}"
     ffma = most(every)
     if ffma is not None:
         return ffma, "the loop with the most FFMA"
@@ -101,6 +102,15 @@ def _main(code: tuple[Instruction, ...], every: tuple[tuple[int, Loop], ...]) ->
     if longest is not None:
         return longest, "no loop holds an FFMA: the loop with the most instructions of its own"
     return None, "the kernel has no loop"
+
+
+def _is_tensor(instruction: Instruction) -> bool:
+    return classify(instruction) == "tensor"
+
+
+def _is_wide_tensor(instruction: Instruction) -> bool:
+    """One of HGMMA and its like (sm_90), or of the tensor memory of sm_100: dozens of HMMA in one."""
+    return _is_tensor(instruction) and ("GMMA" in instruction.base or instruction.base.startswith("UT"))
 
 
 def _lines(subject: Subject, loop: Loop, live: dict[int, int], origin: dict[int, int],

@@ -51,31 +51,32 @@ class Listing:
 
 
 def read(subject: Subject, with_ptx: bool = False) -> Listing:
-    """Disassemble ``subject``; ``with_ptx`` links SASS to PTX, where the cubin holds it (line information does that).
+    """Disassemble ``subject``; ``with_ptx`` links SASS to source lines, and to PTX where the cubin holds it (what is compiled
+    with line information does).
 
     Raises:
         MissingComponent: nvdisasm is not there, or refuses the cubin.
     """
     only = ("-fun", str(_symbol(subject)))
-    data = subject.cubin.data
-    runs = [("-c", "-g", *only), ("-c", "-lrm", "count", *only)]
     ptx = _ptx_text(subject.cubin) if with_ptx else ()
-    if ptx:
-        runs.append(("-c", "-gp", *only))
+    # nvdisasm prints live registers or lines, not both; figures need no lines.
+    runs = [("-c", "-lrm", "count", *only)]
+    if with_ptx:
+        runs += [("-c", "-g", *only), *([("-c", "-gp", *only)] if ptx else [])]
     with ThreadPoolExecutor() as pool:
-        texts = [pool.submit(nvdisasm, data, subject.arch, *options) for options in runs]
-    code = tuple(one for one in parse(texts[0].result()) if one.function == subject.function)
+        texts = [pool.submit(nvdisasm, subject.cubin.data, subject.arch, *options) for options in runs]
     notes = []
     try:
-        live = {int(at, 16): int(count) for at, count in _COUNT.findall(texts[1].result()) if count}
-    except MissingComponent:
-        live = {}
+        counted = texts[0].result()
+    except MissingComponent:  # its dataflow analysis fails where control flow is unusual
+        counted = nvdisasm(subject.cubin.data, subject.arch, "-c", *only)
         notes.append("nvdisasm gives no live registers for this cubin.")
+    live = {int(at, 16): int(count) for at, count in _COUNT.findall(counted) if count}
+    code = _of(subject, texts[1].result() if with_ptx else counted)
     origin = {}
     if ptx:
-        origin = {one.address: one.line for one in parse(texts[2].result())
-                  if one.function == subject.function and one.line is not None and (one.file or "").startswith(_PTX_SECTION)
-                  and 0 < one.line <= len(ptx)}
+        origin = {one.address: one.line for one in _of(subject, texts[2].result())
+                  if one.line is not None and (one.file or "").startswith(_PTX_SECTION) and 0 < one.line <= len(ptx)}
     elif with_ptx:
         notes.append("The cubin holds no PTX (compile with line information: nvcc -lineinfo), so SASS stands alone.")
     every = tuple(loops(code))
@@ -87,6 +88,11 @@ def read(subject: Subject, with_ptx: bool = False) -> Listing:
         notes.append(f"{error}. All else holds.")
     lines = _lines(subject, loop, live, origin, rule) if loop else ()
     return Listing(code, loop, why, every, live, lines, ptx, rule, tuple(notes))
+
+
+def _of(subject: Subject, text: str) -> tuple[Instruction, ...]:
+    """The instructions of the one function."""
+    return tuple(one for one in parse(text) if one.function == subject.function)
 
 
 def _main(code: tuple[Instruction, ...], every: tuple[tuple[int, Loop], ...]) -> tuple[Loop | None, str]:

@@ -16,6 +16,7 @@ from ..sass.register_reads import Rule, rule_of
 from .subject import Subject
 
 _COUNT = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/.*//\s*\|\s*(\d*)\s*\|", re.M)
+_COLUMNS = re.compile(r"\s*// [|+].*$", re.M)
 _PTX_SECTION = ".nv_debug_ptx_txt"
 
 
@@ -72,7 +73,7 @@ def read(subject: Subject, with_ptx: bool = False) -> Listing:
         counted = nvdisasm(subject.cubin.data, subject.arch, "-c", *only)
         notes.append("nvdisasm gives no live registers for this cubin.")
     live = {int(at, 16): int(count) for at, count in _COUNT.findall(counted) if count}
-    code = _of(subject, texts[1].result() if with_ptx else counted)
+    code = _of(subject, texts[1].result() if with_ptx else _COLUMNS.sub("", counted))
     origin = {}
     if ptx:
         origin = {one.address: one.line for one in _of(subject, texts[2].result())
@@ -91,8 +92,11 @@ def read(subject: Subject, with_ptx: bool = False) -> Listing:
 
 
 def _of(subject: Subject, text: str) -> tuple[Instruction, ...]:
-    """The instructions of the one function."""
-    return tuple(one for one in parse(text) if one.function == subject.function)
+    """The instructions of the one function, without the padding at its end (a branch to itself, and NOP)."""
+    code = [one for one in parse(text) if one.function == subject.function]
+    while code and (code[-1].base == "NOP" or (code[-1].base == "BRA" and code[-1].target == code[-1].address)):
+        code.pop()
+    return tuple(code)
 
 
 def _main(code: tuple[Instruction, ...], every: tuple[tuple[int, Loop], ...]) -> tuple[Loop | None, str]:

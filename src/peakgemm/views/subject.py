@@ -93,7 +93,8 @@ def pick(cubin: Cubin, name: str, whose: str) -> tuple[str, tuple[str, ...]]:
     Raises:
         InvalidValue: none, or several to choose from; the message lists them.
     """
-    kernels = [one for one in cubin.kernels if cubin.section(f".nv.info.{one}") is not None] or list(cubin.kernels)
+    # What can be launched has a bank of constants for its parameters.
+    kernels = [one for one in cubin.kernels if cubin.section(f".nv.constant0.{one}") is not None] or list(cubin.kernels)
     if not kernels:
         raise InvalidValue(f"{whose} holds no code; give a cubin with a kernel")
     if not name and len(kernels) > 1:

@@ -59,8 +59,8 @@ def test_snake_order_has_no_conflicts() -> None:
 
 
 def test_same_parity_of_b_and_c() -> None:
-    # What float4 stores of C lead to: C(i, j) is where B(j) is. Even and odd columns in turn, each leaves room for the next
-    # (1.01 cycles an FFMA on an H100); two of each in turn do not (1.5).
+    # What float4 stores of C lead to: C(i, j) is where B(j) is. Even and odd columns in turn, each leaves room for the
+    # next (1.01 cycles an FFMA on an H100); two of each in turn do not (1.5).
     row = [f"FFMA R{32 + j}, R3.reuse, R{8 + j}, R{32 + j}" for j in range(8)]
     assert (model(*row).conflicts, model(*row).cycles) == (0, 8)
     assert model(*(row[j] for j in (0, 2, 1, 3, 4, 6, 5, 7))).cycles == 12
@@ -129,7 +129,8 @@ def test_where_it_does_not_apply() -> None:
 def test_other_instructions_take_an_issue_slot() -> None:
     # Even registers twice: the LDS between leaves the bank a cycle, which is no FFMA's.
     assert model("FFMA R0, R3.reuse, R4, R6", "FFMA R2, R3.reuse, R8, R10").cycles == 4
-    assert model("FFMA R0, R3.reuse, R4, R6", "LDS R20, [R21]", "FFMA R2, R3.reuse, R8, R10", "LDS R22, [R21]").cycles == 2
+    assert model("FFMA R0, R3.reuse, R4, R6", "LDS R20, [R21]", "FFMA R2, R3.reuse, R8, R10",
+                 "LDS R22, [R21]").cycles == 2
 
 
 def test_marks() -> None:

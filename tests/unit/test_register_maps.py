@@ -64,7 +64,8 @@ def test_a_map_that_cannot_be() -> None:
     assert (2, 3) in RegisterMap(found.rule, found.a, found.b, (*found.c[:2], tuple(row), *found.c[3:])).late()
 
 
-@pytest.mark.parametrize(("tile", "says"), [((8, 6), "tile 8x6"), ((0, 8), "multiples of 4"), ((32, 16), "256 accumulators")])
+@pytest.mark.parametrize(("tile", "says"), [
+    ((8, 6), "tile 8x6"), ((0, 8), "multiples of 4"), ((32, 16), "256 accumulators")])
 def test_tiles_that_are_refused(tile: tuple[int, int], says: str) -> None:
     with pytest.raises(InvalidValue, match=says):
         derived(rule_of("sm_90"), *tile)

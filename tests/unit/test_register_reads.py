@@ -91,14 +91,15 @@ def test_against_an_h100() -> None:
 
 
 @pytest.mark.parametrize("rule", [
-    OwnReads("own reads, an entry a slot", 2), Window("three cycles", window=3), Window("an entry a slot", entry_per_bank=False)])
+    OwnReads("own reads, an entry a slot", 2), Window("three cycles", window=3),
+    Window("an entry a slot", entry_per_bank=False)])
 def test_other_rules_are_worse(rule: Rule) -> None:
     assert sum(errors(rule)) > 2 * sum(errors(TWO_BANKS))
 
 
 @pytest.mark.parametrize(("arch", "rule"), [
-    ("sm_35", KEPLER), ("sm_52", MAXWELL), ("sm_61", MAXWELL), ("sm_70", HALF_RATE), ("sm_80", HALF_RATE), ("sm_86", TWO_BANKS),
-    ("sm_90a", TWO_BANKS), ("sm_120", TWO_BANKS)])
+    ("sm_35", KEPLER), ("sm_52", MAXWELL), ("sm_61", MAXWELL), ("sm_70", HALF_RATE), ("sm_80", HALF_RATE),
+    ("sm_86", TWO_BANKS), ("sm_90a", TWO_BANKS), ("sm_120", TWO_BANKS)])
 def test_rule_of(arch: str, rule: Rule) -> None:
     assert rule_of(arch) is rule
 

@@ -19,7 +19,7 @@ _COLOURS = ("cyan", "yellow", "green", "magenta")
 def command(
     arch: Annotated[str, typer.Option(help="sm_NN, from sm_30 on.")] = "sm_90",
     tile: Annotated[str, typer.Option(help="Results a thread, ROWSxCOLUMNS: multiples of 4.")] = "8x8",
-    plain: Annotated[bool, typer.Option("--naive", help="The naive map instead: A, B and C one after the other.")] = False,
+    plain: Annotated[bool, typer.Option("--naive", help="The naive map: A, B and C one after the other.")] = False,
 ) -> None:
     """Which register each accumulator of a thread tile takes so that no FFMA waits for a bank."""
     match = re.fullmatch(r"(\d{1,3})x(\d{1,3})", tile)
@@ -51,7 +51,8 @@ def _caption(shown: RegisterMap, before: RegisterMap | None) -> str:
 
 def _said(what: str, one: RegisterMap) -> str:
     count = len(one.a) * len(one.b)
-    return (f"{what}: {len(one.late())} of {count} FFMAs wait in the walk back and forth, {len(one.late_alone())} with nothing "
-            f"in the reuse cache;\n{one.cycles_per_ffma:.3f} cycles an FFMA modelled, {one.registers} registers.")
+    return (f"{what}: {len(one.late())} of {count} FFMAs wait in the walk back and forth, "
+            f"{len(one.late_alone())} with nothing in the reuse cache;\n"
+            f"{one.cycles_per_ffma:.3f} cycles an FFMA modelled, {one.registers} registers.")
 
 

@@ -25,8 +25,8 @@ _LABEL_WIDTH = 22
 
 
 def command(
-    kernel: Annotated[str, typer.Argument(help="A rung (14, warp_tile), matmul or a kernel of the library (wide, fp16x3), a "
-                                               ".cubin, .ptx or .cu file.")],
+    kernel: Annotated[str, typer.Argument(help="A rung (14, warp_tile), matmul or a kernel of the library (wide, "
+                                               "fp16x3), a .cubin, .ptx or .cu file.")],
     arch: Annotated[str | None, typer.Option(help="Compile for sm_NN.  [sm_90; a file's own]")] = None,
     config: Annotated[str, typer.Option(help="For a rung or the library: a configuration's label.")] = "",
     shape: Annotated[str, typer.Option(help="For the library: what runs for MxNxK[:layout][*batch].")] = "",
@@ -49,10 +49,12 @@ def command(
         if is_file(what):
             if config or shape or precision != "ieee":
                 raise InvalidValue(f"--config, --shape and --precision are for rungs and the library, not for {what}")
-            subject = launched(from_file(Path(what), arch, function, _defined(macro or []), include or []), threads, shared)
+            found = from_file(Path(what), arch, function, _defined(macro or []), include or [])
+            subject = launched(found, threads, shared)
         else:
             if function or macro or include or threads or shared is not None:
-                raise InvalidValue(f"--kernel, --macro, --include, --threads and --shared are for files, not for {what}")
+                raise InvalidValue("--kernel, --macro, --include, --threads and --shared are for files, "
+                                   f"not for {what}")
             subject = named(what, arch or "sm_90", config, shape, precision)
         return view(subject, with_ptx=listing or html is not None)
 
@@ -113,8 +115,8 @@ def _compare(first: View, second: View) -> None:
         style = "bold yellow" if pair.differs else "default"
         lines.append([f"  {pair.name}", "*" if pair.differs else "",
                       *(f"[{style}]{text.replace('[', chr(92) + '[')}[/]" for text in (pair.first, pair.second))])
-    table("* differs", [("", "left"), ("", "left"), (first.subject.label, "left"), (second.subject.label, "left")], lines,
-          wrap=True)
+    heads = [("", "left"), ("", "left"), (first.subject.label, "left"), (second.subject.label, "left")]
+    table("* differs", heads, lines, wrap=True)
     _notes(first)
     _notes(second)
 
@@ -122,8 +124,8 @@ def _compare(first: View, second: View) -> None:
 def _listing(subject: Subject, listing: Listing) -> None:
     """One line an instruction; what repeats from the line above is left out."""
     out.print(f"\n{subject.label}: main loop", style="bold", markup=False)
-    out.print(f"{'address':8} {'waits:rd:wr:y:stall':20} {'SASS':56} {'reads':8} {'live':>4}  {'PTX':50} source", style="bold",
-              markup=False, soft_wrap=True)
+    out.print(f"{'address':8} {'waits:rd:wr:y:stall':20} {'SASS':56} {'reads':8} {'live':>4}  {'PTX':50} source",
+              style="bold", markup=False, soft_wrap=True)
     source, before = SourceLines(subject.source), ("", "")
     for line in listing.lines:
         one = line.instruction
@@ -137,5 +139,5 @@ def _listing(subject: Subject, listing: Listing) -> None:
         shown.append(f"{where if (ptx, where) != before else ''}  {text}".rstrip(), style="dim")
         out.print(shown, soft_wrap=True)
         before = (ptx, where)
-    out.print("reads: the bank of each register operand a, b, c; r: from the reuse cache, .: no register, !: this bank made\n"
-              "it wait. live: registers that hold a value behind the instruction.", style="dim", markup=False)
+    out.print("reads: the bank of each register operand a, b, c; r: from the reuse cache, .: no register, !: this\n"
+              "bank made it wait. live: registers that hold a value behind the instruction.", style="dim", markup=False)

@@ -65,8 +65,8 @@ PROFILED = {
 def profiled(instructions: Iterable[Instruction]) -> dict[str, int]:
     """What the profiler's counters of `PROFILED` gain in one turn of a loop, for each warp that takes it.
 
-    ``smsp__inst_executed.sum`` is all of them. A guard that is false for the whole warp still counts as executed; of blocks
-    that a branch leaves out, and of ``@!PT``, that is not so: see docs/inspect.md.
+    ``smsp__inst_executed.sum`` is all of them. A guard that is false for the whole warp still counts as executed; of
+    blocks that a branch leaves out, and of ``@!PT``, that is not so: see docs/inspect.md.
     """
     loop = tuple(instructions)
     opcodes = Counter(one.base for one in loop if one.runs)

@@ -1,7 +1,7 @@
 """What a loop's register reads cost: instructions to `register_reads`, and what its steps say of the loop.
 
-Memory instructions, barriers and branches read the register file by another way: they take an issue slot, and neither read
-nor fill the reuse cache. Other arithmetic reads as FFMA does.
+Memory instructions, barriers and branches read the register file by another way: they take an issue slot, and neither
+read nor fill the reuse cache. Other arithmetic reads as FFMA does.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _NO_READS = frozenset(("memory", "barrier", "branch", "other"))
 class BankModel:
     """Modelled register reads of the FFMA in one turn of a loop, in its steady state.
 
-    ``cycles`` is what ``ffmas`` take to issue, other instructions' slots not counted, ``conflicts`` how many take longer
-    than without banks, ``reuse_hits`` the operands that came from the reuse cache, ``moves`` the FFMA that write another
-    register than the one they accumulate onto, ``issue_cycles`` what one FFMA takes without conflict.
+    ``cycles`` is what ``ffmas`` take to issue, other instructions' slots not counted, ``conflicts`` how many take
+    longer than without banks, ``reuse_hits`` the operands that came from the reuse cache, ``moves`` the FFMA that write
+    another register than the one they accumulate onto, ``issue_cycles`` what one FFMA takes without conflict.
     """
 
     ffmas: int

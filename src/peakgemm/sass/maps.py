@@ -1,20 +1,20 @@
 """Register maps of a thread tile: which bank each accumulator must sit in, so that its FFMAs read without a conflict.
 
-``C(i, j) += A(i) B(j)`` reads A(i), B(j) and C(i, j). Fragments come by 128-bit loads of four consecutive registers, aligned
-to four, so their banks are given: A(i) and B(j) repeat with i and j. Accumulators are free. The maps that were published for
-each architecture answer one question, and here the answer is searched for, not copied:
+``C(i, j) += A(i) B(j)`` reads A(i), B(j) and C(i, j). Fragments come by 128-bit loads of four consecutive registers,
+aligned to four, so their banks are given: A(i) and B(j) repeat with i and j. Accumulators are free. The maps that were
+published for each architecture answer one question, and here the answer is searched for, not copied:
 
-* **Kepler** (KeplerAs): no reuse cache, so A, B and C of every FFMA must lie in three of the four banks. A's quads are put
-  where the register's number is 0 to 3 modulo 8, B's where it is 4 to 7: then A and B never meet, and of the two banks left C
-  takes either.
+* **Kepler** (KeplerAs): no reuse cache, so A, B and C of every FFMA must lie in three of the four banks. A's quads are
+  put where the register's number is 0 to 3 modulo 8, B's where it is 4 to 7: then A and B never meet, and of the two
+  banks left C takes either.
 * **Maxwell, Pascal** (maxas): C lies in neither A(i)'s nor B(j)'s bank. A(i) and B(j) themselves meet where i and j are
   alike modulo 4; the walk over the tile, back and forth, holds one of them in the reuse cache.
-* **sm_70 to sm_80** ("transposed" for Volta): only three reads of one parity conflict: where A(i) and B(j) have the same,
-  C(i, j) has the other. Then no FFMA waits whatever the order and the reuse cache.
+* **sm_70 to sm_80** ("transposed" for Volta): only three reads of one parity conflict: where A(i) and B(j) have the
+  same, C(i, j) has the other. Then no FFMA waits whatever the order and the reuse cache.
 * **sm_86 and later**: the walk holds A(i); C has the parity that B(j) has not.
 
-The search is exact: accumulators are dealt to banks with as many registers in each as the register file gives (a flow of one
-unit each, by augmenting paths), and the walk is then checked by the architecture's own rule.
+The search is exact: accumulators are dealt to banks with as many registers in each as the register file gives (a flow
+of one unit each, by augmenting paths), and the walk is then checked by the architecture's own rule.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class RegisterMap:
         return found
 
     def late(self) -> dict[tuple[int, int], float]:
-        """Cycles that each (i, j) waits for its registers, above those of an FFMA without conflict; none are left out."""
+        """Cycles that each (i, j) waits for its registers, above those of an FFMA without conflict; none are left
+        out."""
         turns = steady(self.walk(), self.rule)
         found: dict[tuple[int, int], float] = {}
         for turn in turns:
@@ -101,7 +102,8 @@ def naive(rule: Rule, rows: int, columns: int) -> RegisterMap:
     a = tuple(range(rows))
     b = tuple(range(rows, rows + columns))
     start = -(-(rows + columns) // _QUAD) * _QUAD
-    return RegisterMap(rule, a, b, tuple(tuple(range(start + i * columns, start + (i + 1) * columns)) for i in range(rows)))
+    c = tuple(tuple(range(start + i * columns, start + (i + 1) * columns)) for i in range(rows))
+    return RegisterMap(rule, a, b, c)
 
 
 def derived(rule: Rule, rows: int, columns: int) -> RegisterMap:
@@ -132,12 +134,13 @@ def derived(rule: Rule, rows: int, columns: int) -> RegisterMap:
 
 def _check(rows: int, columns: int) -> None:
     if rows < 1 or columns < 1 or rows % _QUAD or columns % _QUAD or rows * columns > _LARGEST:
-        raise InvalidValue(f"tile {rows}x{columns}: rows and columns must be multiples of {_QUAD} (fragments come by 128-bit "
-                           f"loads), {_LARGEST} accumulators at most")
+        raise InvalidValue(f"tile {rows}x{columns}: rows and columns must be multiples of {_QUAD} (fragments come by "
+                           f"128-bit loads), {_LARGEST} accumulators at most")
 
 
 def _fragments(rule: Rule, rows: int, columns: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Registers of A and of B, in aligned quads, and the first one behind them. On Kepler A and B take quads in turn."""
+    """Registers of A and of B, in aligned quads, and the first one behind them. On Kepler A and B take quads in
+    turn."""
     if rule != KEPLER:
         return tuple(range(rows)), tuple(range(rows, rows + columns)), rows + columns
     a = tuple(8 * (i // _QUAD) + i % _QUAD for i in range(rows))

@@ -16,10 +16,10 @@ sm_86 and later    two banks of one register a cycle; the reads of an instructio
                    so that it leaves to the next what it asks too much of a bank; a reuse entry per slot *and* bank
 =================  ===================================================================================
 
-The last was measured on an H100 over 45 streams of FFMA (two warps a scheduler): mean error 0.028 cycles an FFMA, largest
-0.13. Taking every FFMA to wait for its own reads erred by 0.36. Sources of the others: Lai and Seznec, "Performance Upper
-Bound Analysis and Optimization of SGEMM on Fermi and Kepler GPUs" (2013); the wiki of maxas (Gray, 2014); Jia et al.,
-"Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018).
+The last was measured on an H100 over 45 streams of FFMA (two warps a scheduler): mean error 0.028 cycles an FFMA,
+largest 0.13. Taking every FFMA to wait for its own reads erred by 0.36. Sources of the others: Lai and Seznec,
+"Performance Upper Bound Analysis and Optimization of SGEMM on Fermi and Kepler GPUs" (2013); the wiki of maxas (Gray,
+2014); Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What became of an instruction: ``cycles`` from the issue before it to its own, ``cached`` the slots that the reuse
-    cache served, ``waited`` the slots whose bank made it take longer, each as the slots' bits."""
+    """What became of an instruction: ``cycles`` from the issue before it to its own, ``cached`` the slots that the
+    reuse cache served, ``waited`` the slots whose bank made it take longer, each as the slots' bits."""
 
     cycles: int
     cached: int = 0
@@ -158,8 +158,8 @@ class _OwnReads:
 class Window:
     """An instruction issues at t if each of its uncached reads finds a free cycle of its bank in t .. t + window - 1.
 
-    Where an instruction asks a bank for more reads than the window has cycles, the window is as long as these are. Reads
-    look for their cycles in the ``order`` of the slots.
+    Where an instruction asks a bank for more reads than the window has cycles, the window is as long as these are.
+    Reads look for their cycles in the ``order`` of the slots.
     """
 
     name: str

@@ -12,7 +12,7 @@ from ..runtime import includes
 from ..runtime.compile import Compiled, compile_source, ptxas_facts
 from ..runtime.link import assemble_ptx
 from ..runtime.source import assemble, entries
-from ..sass.elf import Cubin
+from ..sass.elf import BadCubin, Cubin
 from ..simulator import demangle
 from ..simulator.sources import ptx_of
 from .subject import Subject, pick
@@ -43,9 +43,13 @@ def from_file(path: Path, arch: str | None, kernel: str = "", macros: Mapping[st
     if path.suffix == ".cu":
         return _from_cuda(path, arch or "sm_90", kernel, macros, include)
     data = path.read_bytes()
-    if path.suffix == ".ptx" or (data[:4] != b"\x7fELF" and b".version" in data[:4096]):
+    if path.suffix == ".ptx":
         return _from_ptx(path, data, arch, kernel)
-    cubin = Cubin.read(data)
+    try:
+        cubin = Cubin.read(data)
+    except BadCubin as error:
+        hint = "" if path.suffix == ".cubin" else "; of a library or a fatbin, extract cubins by: cuobjdump -xelf all FILE"
+        raise BadCubin(f"{path.name}: {error}{hint}") from None
     if arch is not None and arch.rstrip("af") != cubin.arch:
         raise InvalidValue(f"--arch {arch}: {path.name} is compiled for {cubin.arch} already; leave --arch out")
     function, others = pick(cubin, kernel, path.name)
@@ -68,7 +72,8 @@ def _from_ptx(path: Path, data: bytes, arch: str | None, kernel: str) -> Subject
                    spill_bytes=ptxas_facts(log, function).get("spill_bytes"), source=path, others=others)
 
 
-def _from_cuda(path: Path, arch: str, kernel: str, macros: Mapping[str, int] | None, include: Sequence[Path]) -> Subject:
+def _from_cuda(path: Path, arch: str, kernel: str, macros: Mapping[str, int] | None,
+               include: Sequence[Path]) -> Subject:
     compiled = _compile(path, arch, kernel, macros, include)
     cubin = Cubin.read(compiled.code)
     function, others = pick(cubin, compiled.entry, path.name)
@@ -81,7 +86,8 @@ def _compile(path: Path, arch: str, kernel: str, macros: Mapping[str, int] | Non
     """The cubin of a file that has the kernel: one that is not ``extern "C"`` is found in the PTX first."""
     joined = assemble(path, include)
     names = entries(joined)
-    known = kernel if kernel in names else names[0] if not kernel and len(names) == joined.count("__global__") == 1 else ""
+    alone = not kernel and len(names) == joined.count("__global__") == 1
+    known = kernel if kernel in names else names[0] if alone else ""
     if not kernel and len(names) > 1:
         raise InvalidValue(f"{path.name} holds {len(names)} kernels ({', '.join(names)}); name one by --kernel")
     headers = includes.folders(include) if re.search(r"^\s*#\s*include\b", joined, re.M) else []

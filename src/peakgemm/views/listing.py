@@ -22,8 +22,8 @@ _PTX_SECTION = ".nv_debug_ptx_txt"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One instruction: ``live`` registers behind it (None: not known), ``reads`` as of `sass.banks.marks`, ``extra`` the
-    modelled cycles that its register reads cost (the mean of two turns), ``ptx`` the line that it came from."""
+    """One instruction: ``live`` registers behind it (None: not known), ``reads`` as of `sass.banks.marks`, ``extra``
+    the modelled cycles that its register reads cost (the mean of two turns), ``ptx`` the line that it came from."""
 
     instruction: Instruction
     control: Control
@@ -52,18 +52,18 @@ class Listing:
 
 
 def read(subject: Subject, with_ptx: bool = False) -> Listing:
-    """Disassemble ``subject``; ``with_ptx`` links SASS to source lines, and to PTX where the cubin holds it (what is compiled
-    with line information does).
+    """Disassemble ``subject``; ``with_ptx`` links SASS to source lines, and to PTX where the cubin holds it (what is
+    compiled with line information does).
 
     Raises:
         MissingComponent: nvdisasm is not there, or refuses the cubin.
     """
-    only = ("-fun", str(_symbol(subject)))
+    only = ["-fun", str(_symbol(subject))]
     ptx = _ptx_text(subject.cubin) if with_ptx else ()
     # nvdisasm prints live registers or lines, not both; figures need no lines.
-    runs = [("-c", "-lrm", "count", *only)]
+    runs = [["-c", "-lrm", "count", *only]]
     if with_ptx:
-        runs += [("-c", "-g", *only), *([("-c", "-gp", *only)] if ptx else [])]
+        runs += [["-c", "-g", *only], *([["-c", "-gp", *only]] if ptx else [])]
     with ThreadPoolExecutor() as pool:
         texts = [pool.submit(nvdisasm, subject.cubin.data, subject.arch, *options) for options in runs]
     notes = []
@@ -131,7 +131,8 @@ def _lines(subject: Subject, loop: Loop, live: dict[int, int], origin: dict[int,
     found = []
     for place, one in enumerate(loop.instructions):
         steps = [turn[place] for turn in turns]
-        cost = [step.cycles - (rule.issue if one.is_ffma else 1) for step in steps if step is not None and rule is not None]
+        least = rule.issue if rule is not None and one.is_ffma else 1
+        cost = [step.cycles - least for step in steps if step is not None]
         extra = max(sum(cost) / len(cost), 0.0) if cost else 0.0
         text = marks(one, max(steps, key=lambda step: step.cycles if step else 0), rule) if steps and rule else ""
         found.append(Line(one, Control.decode(words[one.address // 16]), live.get(one.address), text, extra,
@@ -146,7 +147,8 @@ def _symbol(subject: Subject) -> int:
 
 
 def _ptx_text(cubin: Cubin) -> tuple[str, ...]:
-    """The PTX that the cubin was assembled from, its comments and directives about lines empty; nvJitLink numbers it."""
+    """The PTX that the cubin was assembled from, its comments and directives about lines empty; nvJitLink numbers
+    it."""
     section = next((one for one in cubin.sections if one.name.startswith(_PTX_SECTION)), None)
     if section is None:
         return ()

@@ -35,8 +35,8 @@ def named(what: str, arch: str, config: str = "", shape: str = "", precision: st
           sm_count: int | None = None) -> Subject:
     """The rung or kernel of the library called ``what``, compiled for ``arch``.
 
-    ``config`` is a configuration's label, ``shape`` (``MxNxK[:layout][*batch]``) asks for what runs for it on ``sm_count``
-    SMs (the reference GPU's). Without both: the default configuration, for aligned operands.
+    ``config`` is a configuration's label, ``shape`` (``MxNxK[:layout][*batch]``) asks for what runs for it on
+    ``sm_count`` SMs (the reference GPU's). Without both: the default configuration, for aligned operands.
 
     Raises:
         InvalidValue: no such kernel, configuration or shape.
@@ -48,8 +48,8 @@ def named(what: str, arch: str, config: str = "", shape: str = "", precision: st
     if precision != "ieee":
         raise InvalidValue(f"precision {precision!r}: for {MATMUL} and the library's kernels; {what!r} is a rung")
     if not any(what == one.name or what == one.name.replace("_", "-") for one in LADDER) and not what.isdecimal():
-        raise InvalidValue(f"{what!r} is no rung (0 to {LADDER[-1].number}, or a name such as warp_tile), no kernel of the "
-                           f"library ({', '.join(family_names())}) and no .cubin, .ptx or .cu file")
+        raise InvalidValue(f"{what!r} is no rung (0 to {LADDER[-1].number}, or a name such as warp_tile), no kernel of "
+                           f"the library ({', '.join(family_names())}) and no .cubin, .ptx or .cu file")
     (kernel,) = rungs(what)
     return _rung(kernel, limits, config, shape)
 
@@ -65,7 +65,8 @@ def _rung(kernel: Kernel, limits: Architecture, config: str, shape: str) -> Subj
         chosen = labels[config]
     problem = _case(shape)[0] if shape else _ALIGNED
     if not problem.is_plain:
-        raise InvalidValue(f"--shape {shape}: a rung takes MxNxK of row-major operands; layouts and batches are the library's")
+        raise InvalidValue(f"--shape {shape}: a rung takes MxNxK of row-major operands; layouts and batches are the "
+                           "library's")
     chosen = validity.choose(kernel, chosen, limits, problem)
     compiled = build(kernel, chosen, limits.name)
     return _subject(kernel, chosen, limits, compiled, f"rung {kernel.label}", "rung")
@@ -117,7 +118,8 @@ def _tile(name: str, limits: Architecture, config: str, shape: str, problem: Pro
             if kernel == family and config in ("", cut.label()):
                 return kernel, cut
         raise InvalidValue(f"{family.label} is no candidate for {shape} on {limits.name}"
-                           + (f" with the configuration {config}" if config else "") + f"; see: {MATMUL} --shape {shape}")
+                           + (f" with the configuration {config}" if config else "")
+                           + f"; see: {MATMUL} --shape {shape}")
     known = list(dict.fromkeys(_configurations(family, limits)))
     for cut in known:
         if config in ("", cut.label()):
@@ -141,7 +143,8 @@ def _compiled(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Co
     return product_recipe(kernel, config, oriented(config, problem), arch).make("cubin")
 
 
-def _subject(kernel: Kernel, config: Config, limits: Architecture, compiled: Compiled, label: str, kind: str) -> Subject:
+def _subject(kernel: Kernel, config: Config, limits: Architecture, compiled: Compiled, label: str,
+             kind: str) -> Subject:
     cubin = Cubin.read(compiled.code)
     dynamic = kernel.shared_bytes(config) if kernel.dynamic else 0
     return Subject(f"{label}, {config.label()}, on {limits.name}", kind, cubin, compiled.entry, limits.name, config,

@@ -76,7 +76,8 @@ def _resources(found: Mapping[str, Any]) -> list[Row]:
 def _loop(facts: Mapping[str, Any]) -> list[Row]:
     found, code = facts["loop"], facts["code"]
     if found is None:
-        return [Row("code", "instructions", f"{code['instructions']:,}"), Row("code", "main loop", "the kernel has no loop")]
+        return [Row("code", "instructions", f"{code['instructions']:,}"),
+                Row("code", "main loop", "the kernel has no loop")]
 
     def row(name: str, text: str) -> Row:
         return Row("main loop", name, text)
@@ -115,8 +116,8 @@ def _reads(found: Mapping[str, Any] | None) -> list[Row]:
     if found is None:
         return []
     return [Row("register reads", "rule", found["rule"]),
-            Row("register reads", "cycles an FFMA", f"{found['cycles_per_ffma']:.3f} modelled, {found['issue_cycles']} at "
-                                                    "best"),
+            Row("register reads", "cycles an FFMA", f"{found['cycles_per_ffma']:.3f} modelled, "
+                                                    f"{found['issue_cycles']} at best"),
             Row("register reads", "late FFMA", f"{found['conflicts']:g} a turn"),
             Row("register reads", "from the reuse cache", f"{found['reuse_hits']:g} operands a turn"),
             Row("register reads", "accumulators moved", f"{100 * found['accumulators_moved']:.1f} % of FFMA")]

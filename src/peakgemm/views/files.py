@@ -48,7 +48,8 @@ def from_file(path: Path, arch: str | None, kernel: str = "", macros: Mapping[st
     try:
         cubin = Cubin.read(data)
     except BadCubin as error:
-        hint = "" if path.suffix == ".cubin" else "; of a library or a fatbin, extract cubins by: cuobjdump -xelf all FILE"
+        library = "; of a library or a fatbin, extract cubins by: cuobjdump -xelf all FILE"
+        hint = "" if path.suffix == ".cubin" else library
         raise BadCubin(f"{path.name}: {error}{hint}") from None
     if arch is not None and arch.rstrip("af") != cubin.arch:
         raise InvalidValue(f"--arch {arch}: {path.name} is compiled for {cubin.arch} already; leave --arch out")

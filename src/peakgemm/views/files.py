@@ -13,8 +13,8 @@ from ..runtime.compile import Compiled, compile_source, ptxas_facts
 from ..runtime.link import assemble_ptx
 from ..runtime.source import assemble, entries
 from ..sass.elf import BadCubin, Cubin
-from ..simulator import demangle
-from ..simulator.sources import ptx_of
+from ..simulator.front import demangle
+from ..simulator.front.sources import ptx_of
 from .subject import Subject, pick
 
 SUFFIXES = (".cubin", ".ptx", ".cu")

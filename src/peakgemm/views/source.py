@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from ..runtime.source import KERNELS
-from ..simulator.sources import display
+from ..simulator.front.sources import display
 
 
 def place(file: str | None, line: int | None) -> str:

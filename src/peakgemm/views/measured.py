@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.records import runs_of
+from ..runtime.architectures import ARCHITECTURES
 from .subject import Subject
 
 #: results/ of a checkout; a wheel has none.
@@ -18,14 +19,18 @@ _RECORDS = ("ladder.json", "bench-ieee.json", "bench-emulated.json")
 def measured(subject: Subject, results: Path | None = None) -> dict[str, Any] | None:
     """The fastest row of the records under ``results`` that ran this configuration on this architecture; or None.
 
-    It has ``gpu``, ``record``, ``shape``, ``tflops`` and ``ratio_to_cublas``.
+    Rows of the shape that was asked for go first, then those of the GPU that the architecture is best known by. It has
+    ``gpu``, ``record``, ``shape``, ``tflops`` and ``ratio_to_cublas``.
     """
     if subject.config is None or subject.kernel is None:
         return None
     rows = [row for row in _rows(results or RESULTS, subject.arch) if _is(row, subject)]
     if not rows:
         return None
-    best = max(rows, key=lambda row: float(row["tflops"]))
+    limits = ARCHITECTURES.get(subject.arch)
+    known = limits.gpu.split()[0] if limits else ""
+    best = max(rows, key=lambda row: (subject.shape is not None and tuple(row["shape"]) == subject.shape,
+                                      known in row["gpu"], float(row["tflops"])))
     return {name: best[name] for name in ("gpu", "record", "shape", "tflops", "ratio_to_cublas")}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..bench.suites import cases
+from ..bench.suites import Case, cases
 from ..errors import InvalidValue
 from ..kernels import validity
 from ..kernels.build import build
@@ -44,14 +44,22 @@ def named(what: str, arch: str, config: str = "", shape: str = "", precision: st
     """
     limits = architecture(arch)
     if what in family_names():
-        return _of_library(what, limits, config, shape, precision, sm_count or limits.gpu_sms)
+        found = _of_library(what, limits, config, shape, precision, sm_count or limits.gpu_sms)
+        return replace(found, shape=_sizes(shape))
     if precision != "ieee":
         raise InvalidValue(f"precision {precision!r}: for {MATMUL} and the library's kernels; {what!r} is a rung")
     if not any(what == one.name or what == one.name.replace("_", "-") for one in LADDER) and not what.isdecimal():
         raise InvalidValue(f"{what!r} is no rung (0 to {LADDER[-1].number}, or a name such as warp_tile), no kernel of "
                            f"the library ({', '.join(family_names())}) and no .cubin, .ptx or .cu file")
     (kernel,) = rungs(what)
-    return _rung(kernel, limits, config, shape)
+    return replace(_rung(kernel, limits, config, shape), shape=_sizes(shape))
+
+
+def _sizes(shape: str) -> tuple[int, int, int] | None:
+    if not shape:
+        return None
+    case = _case(shape)
+    return case.m, case.n, case.k
 
 
 def _rung(kernel: Kernel, limits: Architecture, config: str, shape: str) -> Subject:
@@ -63,7 +71,7 @@ def _rung(kernel: Kernel, limits: Architecture, config: str, shape: str) -> Subj
         if config not in labels:
             raise InvalidValue(f"{kernel.label} has no configuration {config!r}; it has {', '.join(labels)}")
         chosen = labels[config]
-    problem = _case(shape)[0] if shape else _ALIGNED
+    problem = _problem(shape)
     if not problem.is_plain:
         raise InvalidValue(f"--shape {shape}: a rung takes MxNxK of row-major operands; layouts and batches are the "
                            "library's")
@@ -72,17 +80,22 @@ def _rung(kernel: Kernel, limits: Architecture, config: str, shape: str) -> Subj
     return _subject(kernel, chosen, limits, compiled, f"rung {kernel.label}", "rung")
 
 
-def _case(shape: str) -> tuple[Problem, bool]:
+def _case(shape: str) -> Case:
     found = cases(shape)
     if len(found) != 1:
         raise InvalidValue(f"--shape {shape} names {len(found)} products; name one")
-    return found[0].problem()
+    return found[0]
+
+
+def _problem(shape: str) -> Problem:
+    """What kernels see of a shape; without one, of aligned operands."""
+    return _case(shape).problem()[0] if shape else _ALIGNED
 
 
 def _of_library(what: str, limits: Architecture, config: str, shape: str, precision: str, sm_count: int) -> Subject:
     if what == MATMUL and not shape:
         raise InvalidValue(f"{MATMUL}: which kernel runs depends on the product; add --shape MxNxK[:layout][*batch]")
-    problem = _case(shape)[0] if shape else _ALIGNED
+    problem = _problem(shape)
     reason = ""
     if what == MATMUL:
         choice = choose(problem, limits.name, sm_count, "", precision)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import resource
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from peakgemm.kernels.registry import rung
 from peakgemm.problem import Config
 from peakgemm.runtime.compile import compile_source, nvrtc_version
 from peakgemm.runtime.source import assemble
+from peakgemm.sass.banks import reads_of
+from peakgemm.sass.elf import Cubin
 from peakgemm.views.files import from_file
 from peakgemm.views.listing import read
 from peakgemm.views.measured import measured
@@ -133,6 +136,18 @@ def test_without_live_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.notes == ("nvdisasm gives no live registers for this cubin.",)
 
 
+def test_a_cubin_of_cuda_12_has_live_registers() -> None:
+    """nvdisasm 13 counts none where the ELF header is of CUDA 12; Triton's cubins may be such."""
+    subject = named("8", "sm_80")
+    data = subject.cubin.data
+    older = Cubin.read(data[:7] + bytes((51, 7)) + data[9:48] + bytes((80, 5, 80, 0)) + data[52:])
+    assert older.arch == "sm_80"
+    with pytest.raises(MissingComponent):
+        nvdisasm(older.data, "sm_80", "-c", "-lrm", "count")
+    found = read(replace(subject, cubin=older))
+    assert found.live and (found.live, found.notes) == (read(subject).live, ())
+
+
 def test_a_cubin_of_others(tile: Path, run) -> None:
     code, _, err = run("inspect", str(tile), "--threads", "256", "--shared", "0", "--json", f"{tile}.json")
     assert (code, err) == (0, "")
@@ -213,6 +228,8 @@ def test_lines_are_linked_to_the_ptx_that_made_them(arch: str) -> None:
             assert line.ptx is not None and listing.ptx[line.ptx - 1].startswith("fma.rn.f32")
             assert line.instruction.file is not None
             assert line.live is not None and line.live <= 255
+            # The control bits, read off the words, say what the text does.
+            assert line.control.reuse == reads_of(line.instruction).reuse and line.control.stall >= 1
 
 
 def test_figures_are_the_same_with_and_without_lines() -> None:

@@ -17,6 +17,7 @@ from .subject import Subject
 
 _COUNT = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/.*//\s*\|\s*(\d*)\s*\|", re.M)
 _COLUMNS = re.compile(r"\s*// [|+].*$", re.M)
+_CUDA_12, _CUDA_13 = (51, 7), (65, 8)  # OSABI and ABI
 _PTX_SECTION = ".nv_debug_ptx_txt"
 
 
@@ -60,12 +61,14 @@ def read(subject: Subject, with_ptx: bool = False) -> Listing:
     """
     only = ["-fun", str(_symbol(subject))]
     ptx = _ptx_text(subject.cubin) if with_ptx else ()
+    todays = _in_todays_format(subject)
     # nvdisasm prints live registers or lines, not both; figures need no lines.
     runs = [["-c", "-lrm", "count", *only]]
     if with_ptx:
         runs += [["-c", "-g", *only], *([["-c", "-gp", *only]] if ptx else [])]
     with ThreadPoolExecutor() as pool:
-        texts = [pool.submit(nvdisasm, subject.cubin.data, subject.arch, *options) for options in runs]
+        texts = [pool.submit(nvdisasm, subject.cubin.data if place else todays, subject.arch, *options)
+                 for place, options in enumerate(runs)]
     notes = []
     try:
         counted = texts[0].result()
@@ -89,6 +92,17 @@ def read(subject: Subject, with_ptx: bool = False) -> Listing:
         notes.append(f"{error}. All else holds.")
     lines = _lines(subject, loop, live, origin, rule) if loop else ()
     return Listing(code, loop, why, every, live, lines, ptx, rule, tuple(notes))
+
+
+def _in_todays_format(subject: Subject) -> bytes:
+    """A cubin of CUDA 12 with the ELF header of CUDA 13: of others nvdisasm 13 analyses no dataflow.
+
+    Only the header differs: OSABI and ABI (bytes 7, 8), and where in the flags (bytes 48 to 51) the architecture is.
+    """
+    data = subject.cubin.data
+    if subject.cubin.abi != _CUDA_12:
+        return data
+    return data[:7] + bytes(_CUDA_13) + data[9:48] + bytes((4, subject.number, 0, 10)) + data[52:]
 
 
 def _of(subject: Subject, text: str) -> tuple[Instruction, ...]:
@@ -133,8 +147,10 @@ def _lines(subject: Subject, loop: Loop, live: dict[int, int], origin: dict[int,
         steps = [turn[place] for turn in turns]
         least = rule.issue if rule is not None and one.is_ffma else 1
         cost = [step.cycles - least for step in steps if step is not None]
-        extra = max(sum(cost) / len(cost), 0.0) if cost else 0.0
-        text = marks(one, max(steps, key=lambda step: step.cycles if step else 0), rule) if steps and rule else ""
+        extra = max(sum(cost) / len(cost), 0.0) if cost and not _is_tensor(one) else 0.0
+        text = ""
+        if steps and rule is not None and not _is_tensor(one):  # whose operands are several registers each
+            text = marks(one, max(steps, key=lambda step: step.cycles if step else 0), rule)
         found.append(Line(one, Control.decode(words[one.address // 16]), live.get(one.address), text, extra,
                           origin.get(one.address)))
     return tuple(found)

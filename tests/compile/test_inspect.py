@@ -251,6 +251,12 @@ def test_compare(here: Path, run) -> None:
     assert " * " not in lines["threads a block"] and lines["threads a block"].split()[-2:] == ["256", "256"]
 
 
+def test_compare_a_rung_with_a_cubin(tile: Path, run) -> None:
+    code, out, err = run("inspect", "8", "--arch", "sm_90", "--compare", str(tile), "--shared", "0")
+    assert (code, err) == (0, "")
+    assert "rung 08 transposed a" in out and "gemm_tile on sm_86" in " ".join(out.split())
+
+
 def data_of(page: Path) -> list[dict[str, Any]]:
     text = page.read_text()
     (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)

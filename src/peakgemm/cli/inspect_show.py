@@ -45,16 +45,22 @@ def command(
     records.check_writable(json)
     records.check_writable(html)
 
+    asked = [kernel, *([compare] if compare is not None else [])]
+    if (config or shape or precision != "ieee") and all(map(is_file, asked)):
+        raise InvalidValue("--config, --shape and --precision are for rungs and the library, "
+                           f"not for {' and '.join(asked)}")
+    if (function or macro or include or threads or shared is not None) and not any(map(is_file, asked)):
+        raise InvalidValue("--kernel, --macro, --include, --threads and --shared are for files, "
+                           f"not for {' and '.join(asked)}")
+
     def look(what: str) -> View:
         if is_file(what):
-            if config or shape or precision != "ieee":
-                raise InvalidValue(f"--config, --shape and --precision are for rungs and the library, not for {what}")
-            found = from_file(Path(what), arch, function, _defined(macro or []), include or [])
+            path, own = Path(what), compare is not None and what.endswith(".cubin")  # --arch may be the other's
+            sources = compare is None or what.endswith(".cu")  # and so may macros
+            found = from_file(path, None if own else arch, function, _defined(macro or []) if sources else None,
+                              include or [] if sources else [])
             subject = launched(found, threads, shared)
         else:
-            if function or macro or include or threads or shared is not None:
-                raise InvalidValue("--kernel, --macro, --include, --threads and --shared are for files, "
-                                   f"not for {what}")
             subject = named(what, arch or "sm_90", config, shape, precision)
         return view(subject, with_ptx=listing or html is not None)
 

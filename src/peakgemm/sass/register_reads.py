@@ -158,14 +158,15 @@ class _OwnReads:
 class Window:
     """An instruction issues at t if each of its uncached reads finds a free cycle of its bank in t .. t + window - 1.
 
-    Where an instruction asks a bank for more reads than the window has cycles, the window is as long as these are.
-    Reads look for their cycles in the ``order`` of the slots.
+    ``three_reads`` is the window of an instruction that asks one bank for three registers. Reads look for their cycles
+    in the ``order`` of the slots. ``drop_on_read``: a read drops the entry of its slot that it does not renew.
     """
 
     name: str
     banks: int = 2
     issue: int = 1
     window: int = 2
+    three_reads: int = 3
     entry_per_bank: bool = True
     drop_on_read: bool = True
     order: str = SLOTS
@@ -214,7 +215,8 @@ class _Window:
         for register in registers:
             bank = self._rule.bank(register)
             asked = sum(self._rule.bank(one) == bank for one in registers)
-            free = next((cycle for cycle in range(at, at + max(self._rule.window, asked))
+            window = self._rule.three_reads if asked >= len(SLOTS) else self._rule.window
+            free = next((cycle for cycle in range(at, at + max(window, asked))
                          if cycle not in self._busy[bank] and (bank, cycle) not in taken), None)
             if free is None:
                 missed.append(register)

@@ -29,12 +29,13 @@ def progress(what: str, total: int) -> Iterator[Any]:
         yield lambda step: bar.update(task, advance=1, description=step)
 
 
-def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], caption: str = "") -> None:
-    """Print rows under ``(header, justification)`` columns, and a caption below them."""
+def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], caption: str = "",
+          wrap: bool = False) -> None:
+    """Print rows under ``(header, justification)`` columns, and a caption below them; ``wrap`` breaks long cells."""
     grid = Table(title=title, title_justify="left", title_style="italic", box=None, pad_edge=False,
                  padding=(0, 2, 0, 0), header_style="bold")
     for header, justify in columns:
-        grid.add_column(header, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        grid.add_column(header, justify=justify, no_wrap=not wrap)  # type: ignore[arg-type]
     for row in rows:
         grid.add_row(*row)
     out.print(grid)

@@ -1,21 +1,42 @@
-"""``peakgemm inspect``: what can be known of a kernel without running it."""
+"""``peakgemm inspect``: what can be known of a kernel without running it.
+
+``peakgemm inspect 14`` is ``peakgemm inspect show 14``: a first word that is no command of the group is a kernel.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from ..inspect.occupancy import occupancy
 from ..runtime.architectures import ARCHITECTURES, architecture
+from . import inspect_map, inspect_show
 from .console import table
 
-app = typer.Typer(no_args_is_help=True, help="PTX and SASS of a kernel: occupancy and more.")
+_DEFAULT = "show"
+
+
+class _DefaultsToShow(TyperGroup):
+    """A group that hands what it does not know to its command `show`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the command's name in where it is left out."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [_DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(cls=_DefaultsToShow, no_args_is_help=True,
+                  help="A kernel, compiled: its resources, its main loop in SASS and PTX, what its registers cost.")
+app.command(_DEFAULT)(inspect_show.command)
+app.command("map")(inspect_map.command)
 
 
 @app.callback()
 def _group() -> None:
-    """PTX and SASS of a kernel: occupancy and more."""
+    """A kernel, compiled: its resources, its main loop in SASS and PTX, what its registers cost."""
 
 
 @app.command("occupancy")

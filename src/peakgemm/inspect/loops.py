@@ -7,7 +7,7 @@ the branch out can be a CALL that never returns), and puts other loops inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -38,21 +38,31 @@ def main_loop(instructions: Iterable[Instruction]) -> Loop | None:
     An FFMA belongs to the innermost loop around it, so the loop over K wins over a loop over tiles
     around it, and over the copy loops, without FFMA, inside it.
     """
+    return most(loops(instructions))
+
+
+def most(found: Iterable[tuple[int, Loop]]) -> Loop | None:
+    """The loop with the most of what `loops` counted, the shortest of equals; None where none has any."""
     best: tuple[int, int, Loop] | None = None
-    for own, loop in loops(instructions):
+    for own, loop in found:
         rank = (own, -len(loop.instructions), loop)
         if own and (best is None or rank[:2] > best[:2]):
             best = rank
     return best[2] if best else None
 
 
-def loops(instructions: Iterable[Instruction]) -> list[tuple[int, Loop]]:
-    """Each natural loop, with the number of FFMA that lie in no loop inside it."""
+def _is_ffma(instruction: Instruction) -> bool:
+    return instruction.is_ffma
+
+
+def loops(instructions: Iterable[Instruction],
+          counted: Callable[[Instruction], bool] = _is_ffma) -> list[tuple[int, Loop]]:
+    """Each natural loop, with the number of ``counted`` instructions (FFMA) that lie in no loop inside it."""
     return [found for _, group in groupby(instructions, key=lambda instruction: instruction.function)
-            for found in _loops_of(tuple(group))]
+            for found in _loops_of(tuple(group), counted)]
 
 
-def _loops_of(code: Sequence[Instruction]) -> list[tuple[int, Loop]]:
+def _loops_of(code: Sequence[Instruction], counted: Callable[[Instruction], bool]) -> list[tuple[int, Loop]]:
     """`loops` of one function."""
     blocks = _blocks(code)
     if not blocks:
@@ -67,12 +77,12 @@ def _loops_of(code: Sequence[Instruction]) -> list[tuple[int, Loop]]:
             if _dominates(dominator, header, block):
                 # Two branches back to one header are one loop with a `continue`.
                 bodies.setdefault(header, {header}).update(_reaching(predecessors, block, header))
-    ffmas = {block: sum(instruction.is_ffma for instruction in blocks[block]) for block in order}
+    counts = {block: sum(map(counted, blocks[block])) for block in order}
     own = dict.fromkeys(bodies, 0)
     for block in order:
         around = [header for header in bodies if block in bodies[header]]
         if around:
-            own[min(around, key=lambda header: len(bodies[header]))] += ffmas[block]
+            own[min(around, key=lambda header: len(bodies[header]))] += counts[block]
     return [(own[header], Loop(header, tuple(instruction for block in sorted(body) for instruction in blocks[block])))
             for header, body in bodies.items()]
 

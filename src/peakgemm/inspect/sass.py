@@ -118,6 +118,16 @@ def disassemble(cubin: bytes, arch: str) -> str:
         MissingComponent: nvdisasm is not there, or refuses this architecture.
     """
     architecture(arch)
+    return nvdisasm(cubin, arch, "-c", "-g")
+
+
+def nvdisasm(cubin: bytes, arch: str, *options: str) -> str:
+    """What nvdisasm prints of ``cubin`` with ``options``; ``arch`` is for the message alone.
+
+    Raises:
+        InvalidValue: bytes that are not a cubin.
+        MissingComponent: nvdisasm is not there, or refuses this architecture.
+    """
     if not cubin.startswith(b"\x7fELF"):
         raise InvalidValue(f"{len(cubin)} bytes that are not a cubin: they start with {cubin[:4]!r}, an ELF file with "
                            "b'\\x7fELF'; compile to cubin, not to PTX")
@@ -127,7 +137,7 @@ def disassemble(cubin: bytes, arch: str) -> str:
         path = Path(folder, "kernel.cubin")
         path.write_bytes(cubin)
         try:
-            run = subprocess.run([tool, "-c", "-g", str(path)], capture_output=True, text=True, errors="replace",
+            run = subprocess.run([tool, *options, str(path)], capture_output=True, text=True, errors="replace",
                                  check=False)
         except OSError as error:
             raise MissingComponent(f"{tool} cannot be run ({error.strerror}); run: pip install {NVDISASM}") from None

@@ -102,6 +102,18 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
+def number_of(name: str) -> int:
+    """The number in ``sm_NN``, ``sm_90a``: of any architecture, in the table or not.
+
+    Raises:
+        InvalidValue: not the name of an architecture.
+    """
+    match = re.fullmatch(r"sm_(\d{2,3})[af]?", name)
+    if match is None:
+        raise InvalidValue(f"{name!r} is not the name of an architecture; write sm_90, or sm_90a")
+    return int(match[1])
+
+
 def architecture(name: str) -> Architecture:
     """The limits of ``sm_NN``; a family suffix (``sm_90a``) is accepted and ignored.
 

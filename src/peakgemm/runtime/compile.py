@@ -120,7 +120,7 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
             detail = logs.getvalue().strip() or str(error) or type(error).__name__
         if detail:  # raised out here, it holds on to no Program: cuda.core 1.2 crashes on one in a cycle
             raise CompileFailed(f"{name} does not compile for {arch}:\n{detail}")
-        facts = _ptxas_facts(logs.getvalue(), entry) if kind == "cubin" else {}
+        facts = ptxas_facts(logs.getvalue(), entry) if kind == "cubin" else {}
         if not facts if kind == "cubin" else entry and f".entry {entry}(".encode() not in code:
             raise CompileFailed(
                 f"{name} holds no kernel {entry!r} for {arch}; compiler log:\n{logs.getvalue().strip()}")
@@ -297,7 +297,7 @@ def _ptx(text: str, options: Any, logs: io.StringIO, instance: str) -> bytes:
 _FACTS = ("registers", "spill_bytes", "stack_bytes", "static_shared")
 
 
-def _ptxas_facts(log: str, entry: str) -> dict[str, Any]:
+def ptxas_facts(log: str, entry: str) -> dict[str, Any]:
     """Registers, spills, stack and static shared memory of ``entry`` from ``ptxas -v``."""
     block = re.search(rf"Compiling entry function '{re.escape(entry)}'(.*?)(?=Compiling entry function|\Z)", log, re.S)
     if block is None:

@@ -1,0 +1,149 @@
+"""``peakgemm inspect KERNEL``: the tables, the listing, the comparison and the files of one kernel."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from ..bench import records
+from ..errors import InvalidValue
+from ..views.files import from_file, is_file
+from ..views.listing import Listing
+from ..views.named import named
+from ..views.page import write_page
+from ..views.rows import compared, rows
+from ..views.source import SourceLines, place
+from ..views.subject import Subject, launched
+from ..views.view import View, view
+from .console import out, table
+
+_LABEL_WIDTH = 22
+
+
+def command(
+    kernel: Annotated[str, typer.Argument(help="A rung (14, warp_tile), matmul or a kernel of the library (wide, "
+                                               "fp16x3), a .cubin, .ptx or .cu file.")],
+    arch: Annotated[str | None, typer.Option(help="Compile for sm_NN.  [sm_90; a file's own]")] = None,
+    config: Annotated[str, typer.Option(help="For a rung or the library: a configuration's label.")] = "",
+    shape: Annotated[str, typer.Option(help="For the library: what runs for MxNxK[:layout][*batch].")] = "",
+    precision: Annotated[str, typer.Option(help="For matmul: as in peakgemm.matmul.")] = "ieee",
+    function: Annotated[str, typer.Option("--kernel", help="For a file: which, where there are several.")] = "",
+    macro: Annotated[list[str] | None, typer.Option(help="For a .cu file: NAME=INTEGER.")] = None,
+    include: Annotated[list[Path] | None, typer.Option(help="For a .cu file: a folder with headers.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="For a file: threads a block of its launch.")] = None,
+    shared: Annotated[int | None, typer.Option(min=0, help="For a file: bytes of dynamic shared memory.")] = None,
+    compare: Annotated[str | None, typer.Option(help="Another kernel or file, beside the first.")] = None,
+    listing: Annotated[bool, typer.Option("--listing", help="PTX and SASS of the main loop, side by side.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one page with source, PTX and SASS linked.")] = None,
+) -> None:
+    """Resources, main loop, register reads and roofline of a compiled kernel. No GPU needed."""
+    records.check_writable(json)
+    records.check_writable(html)
+
+    asked = [kernel, *([compare] if compare is not None else [])]
+    if (config or shape or precision != "ieee") and all(map(is_file, asked)):
+        raise InvalidValue("--config, --shape and --precision are for rungs and the library, "
+                           f"not for {' and '.join(asked)}")
+    if (function or macro or include or threads or shared is not None) and not any(map(is_file, asked)):
+        raise InvalidValue("--kernel, --macro, --include, --threads and --shared are for files, "
+                           f"not for {' and '.join(asked)}")
+
+    def look(what: str) -> View:
+        if is_file(what):
+            path, own = Path(what), compare is not None and what.endswith(".cubin")  # --arch may be the other's
+            sources = compare is None or what.endswith(".cu")  # and so may macros
+            found = from_file(path, None if own else arch, function, _defined(macro or []) if sources else None,
+                              include or [] if sources else [])
+            subject = launched(found, threads, shared)
+        else:
+            subject = named(what, arch or "sm_90", config, shape, precision)
+        return view(subject, with_ptx=listing or html is not None)
+
+    first = look(kernel)
+    second = look(compare) if compare is not None else None
+    if second is None:
+        _show(first)
+    else:
+        _compare(first, second)
+    if listing:
+        for one in (first, second):
+            if one is not None:
+                _listing(one.subject, one.listing)
+    if json is not None:
+        found: dict[str, Any] = {"inspect": [one.facts for one in (first, second) if one is not None]}
+        records.write(json, records.record(None, first.subject.arch, [found]))
+        out.print(f"\nFigures written to {json}", markup=False)
+    if html is not None:
+        write_page(html, [one for one in (first, second) if one is not None])
+        out.print(f"\nPage written to {html}", markup=False)
+
+
+def _defined(macros: list[str]) -> dict[str, int]:
+    found = {}
+    for text in macros:
+        match = re.fullmatch(r"(\w+)=(-?\d+)", text)
+        if match is None:
+            raise InvalidValue(f"--macro {text!r} is not NAME=INTEGER")
+        found[match[1]] = int(match[2])
+    return found
+
+
+def _show(one: View) -> None:
+    group = ""
+    out.print(one.subject.label, style="bold", markup=False)
+    for row in rows(one.facts):
+        if row.group != group:
+            group = row.group
+            out.print(f"\n{group}", style="italic", markup=False)
+        out.print(f"  {row.name:{_LABEL_WIDTH}}{row.text}", markup=False, soft_wrap=True)
+    _notes(one)
+
+
+def _notes(one: View) -> None:
+    if one.facts["notes"]:
+        out.print()
+    for note in one.facts["notes"]:
+        out.print(note, style="dim", markup=False, soft_wrap=True)
+
+
+def _compare(first: View, second: View) -> None:
+    lines = []
+    group = ""
+    for pair in compared(first.facts, second.facts):
+        if pair.group != group:
+            group = pair.group
+            lines.append([f"[italic]{group}[/italic]", "", "", ""])
+        style = "bold yellow" if pair.differs else "default"
+        lines.append([f"  {pair.name}", "*" if pair.differs else "",
+                      *(f"[{style}]{text.replace('[', chr(92) + '[')}[/]" for text in (pair.first, pair.second))])
+    heads = [("", "left"), ("", "left"), (first.subject.label, "left"), (second.subject.label, "left")]
+    table("* differs", heads, lines, wrap=True)
+    _notes(first)
+    _notes(second)
+
+
+def _listing(subject: Subject, listing: Listing) -> None:
+    """One line an instruction; what repeats from the line above is left out."""
+    out.print(f"\n{subject.label}: main loop", style="bold", markup=False)
+    out.print(f"{'address':8} {'waits:rd:wr:y:stall':20} {'SASS':40} {'reads':8} {'live':>4}  {'PTX':44} source",
+              style="bold", markup=False, soft_wrap=True)
+    source, before = SourceLines(subject.source), ("", "")
+    for line in listing.lines:
+        one = line.instruction
+        ptx = listing.ptx[line.ptx - 1].replace("\t", " ") if line.ptx else ""
+        where = place(one.file, one.line)
+        text = source.text(one.file, one.line).strip() if (ptx, where) != before else ""
+        shown = Text(f"{one.address:#08x} {line.control!s:20} {one.text:40} ")
+        shown.append(f"{line.reads:8} ", style="red" if line.extra else "")
+        live = "" if line.live is None else str(line.live)
+        shown.append(f"{live:>4}  {ptx if (ptx, where) != before else '':44} ")
+        shown.append(f"{where if (ptx, where) != before else ''}  {text}".rstrip(), style="dim")
+        out.print(shown, soft_wrap=True)
+        before = (ptx, where)
+    out.print("reads: the bank of each register operand a, b, c; r: from the reuse cache, .: no register, !: this\n"
+              "bank made it wait. live: registers that hold a value behind the instruction.", style="dim", markup=False)

@@ -1,0 +1,26 @@
+"""A kernel, its listing and its figures together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .facts import facts
+from .listing import Listing, read
+from .subject import Subject
+
+
+@dataclass(frozen=True)
+class View:
+    """What was looked at, its listing, and the figures as docs/inspect.md tells them."""
+
+    subject: Subject
+    listing: Listing
+    facts: dict[str, Any]
+
+
+def view(subject: Subject, with_ptx: bool = False, results: Path | None = None) -> View:
+    """Look at ``subject``; see `listing.read` and `facts.facts`."""
+    listing = read(subject, with_ptx)
+    return View(subject, listing, facts(subject, listing, results))

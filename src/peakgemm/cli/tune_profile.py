@@ -49,8 +49,8 @@ def command(minutes: float, json: Path | None, source: Path | None, output: Path
     if output is None:
         folder = store.folder(gpu.name)  # refused before the work, not after it
         json = json or folder / TIMES
-    record = records.record(gpu, gpu.arch, [profile_times.fields_of(_measured(gpu, minutes))],
-                            versions=find_peer().versions())
+    versions = find_peer().versions()  # before the operands fill the memory: cuBLAS wants some for its handle
+    record = records.record(gpu, gpu.arch, [profile_times.fields_of(_measured(gpu, minutes))], versions=versions)
     if json is not None:
         records.write(json, record, by_object=True)
     source_name = json.name if json is not None else "times that were not kept"

@@ -158,6 +158,20 @@ def probe(kind: str, quietly: bool) -> int:
     return PROBE[kind.lstrip("~")] if quietly else {"R": 208, "UR": 40, "P": 5, "UP": 5}[kind.lstrip("~")]
 
 
+#: What nvdisasm's life ranges leave out or get wrong: predicates that are read or written together; LDGSTS's predicate,
+#: which they show as written.
+ALL_PREDICATES = {"P2R": Field("P", 0, 0, "r", 7), "R2P": Field("P", 0, 0, "x", 7)}
+
+
+def corrected(name: str, variant: tuple[Field, ...]) -> tuple[Field, ...]:
+    """A variant with the above put right."""
+    if name in ALL_PREDICATES:
+        return (*(field for field in variant if field.bits), ALL_PREDICATES[name])
+    if name == "LDGSTS":
+        return tuple(field._replace(role="r") if field.kind == "P" else field for field in variant)
+    return variant
+
+
 PROBE = {"R": 64, "UR": 16, "P": 2, "UP": 2, "B": 3, "SB": 2}
 
 
@@ -285,12 +299,14 @@ def derive(words: set[int], arch: str) -> tuple[dict[str, dict[str, object]], li
     marks: list[tuple[int, int, int]] = []  # opcode, index of the specimen, flipped bit or -1
     structural: dict[int, set[int]] = defaultdict(set)
     flips = []
+    # Sizes sit above the operands; only a tensor instruction of sm_90 has its shape among them.
+    first = 16 if arch == "sm_90" else 72
     for opcode, rows in by_opcode.items():
         for index, (word, _text, layout) in enumerate(rows):
             taken = {bit for kind, low in layout for bit in range(low, low + bits_of(kind, arch))}
             jobs.append((word, layout))
             marks.append((opcode, index, -1))
-            flips += [(opcode, index, bit) for bit in range(16, 105) if bit not in taken]
+            flips += [(opcode, index, bit) for bit in range(first, 105) if bit not in taken]
     said = texts([by_opcode[opcode][index][0] ^ (1 << bit) for opcode, index, bit in flips], arch)
     for (opcode, index, bit), text in zip(flips, said, strict=True):
         if text is None:
@@ -331,7 +347,9 @@ def derive(words: set[int], arch: str) -> tuple[dict[str, dict[str, object]], li
         variants |= {value: answers.pop() for value, answers in guessed.items() if len(answers) == 1}
         guard = "UP" if uniform_guard(rows[0][0], arch) else "P"
         name = strip(rows[0][1]).partition(" ")[0].partition(".")[0]
-        table[f"{opcode:03x}"] = {"name": name, "guard": guard, **shrink(chosen_bits, variants)}
+        table[f"{opcode:03x}"] = {
+            "name": name, "guard": guard,
+            **shrink(chosen_bits, {value: corrected(name, variant) for value, variant in variants.items()})}
     return table, trouble
 
 

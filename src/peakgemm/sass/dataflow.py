@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .effects import SPACES, ends_block, only_loads, reads_clock, space
-from .encoding import ALWAYS, Register, Word, no_register, registers
+from .encoding import ALWAYS, Register, Word, no_register
 
 _FFMA = 0x223
 
@@ -51,7 +51,7 @@ def dependences(block: Sequence[Word]) -> list[Dependence]:
             readers.setdefault(register, []).append(place)
         for register in word.writes:
             written[register] = place
-            readers[register] = [place] if register in word.reads and word.guard != ALWAYS else []
+            readers[register] = []
         accessed = space(word)
         if accessed or reads_clock(word):
             touched = SPACES if accessed in ("sync", None) else (accessed, "sync")
@@ -115,7 +115,8 @@ def outcome(block: Sequence[Word], numbering: Numbering, names: Mapping[Register
             memory["sync"] = numbering.of("never", word.opcode, word.rest, memory["sync"]) if space(word) else memory["sync"]
             continue
         guard = (word.negated, value(Register(word.layout.guard_kind, word.guard))) if word.guard != ALWAYS else None
-        sources = [_source(entry, number, word.arch, value) for entry, number in word.operands if entry.role in "rx"]
+        sources = [tuple(map(value, word.registers(entry, number))) for entry, number in word.operands
+                   if entry.role in "rx"]
         if word.opcode == _FFMA:  # a product is the same whichever way round, its signs in ``rest`` too
             sources[:2] = sorted(sources[:2])
         accessed = space(word)
@@ -127,7 +128,7 @@ def outcome(block: Sequence[Word], numbering: Numbering, names: Mapping[Register
         done = numbering.of("do", word.opcode, word.layout.name, word.rest, guard, tuple(sources), seen, nowhere)
         for place, (entry, number) in enumerate(word.operands):
             if entry.role in "wx":
-                for offset, register in enumerate(registers(entry, number, word.arch)):
+                for offset, register in enumerate(word.registers(entry, number)):
                     old = value(register) if guard is not None else None
                     values[register] = numbering.of("result", done, place, offset, old)
         if ordered and not (accessed is not None and only_loads(word)):
@@ -135,10 +136,6 @@ def outcome(block: Sequence[Word], numbering: Numbering, names: Mapping[Register
                 memory[name] = done
     return Outcome({original(register): number for register, number in values.items()
                     if number != numbering.of("in", original(register))}, memory)
-
-
-def _source(entry: object, number: int, arch: str, value: object) -> tuple[int, ...]:
-    return tuple(value(register) for register in registers(entry, number, arch))  # type: ignore
 
 
 def difference(before: Sequence[Word], after: Sequence[Word],

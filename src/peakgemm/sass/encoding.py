@@ -7,7 +7,7 @@ Where an opcode keeps its registers, what it does with them and how many there a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -106,19 +106,27 @@ class Word:
     @property
     def reads(self) -> frozenset[Register]:
         """Registers and predicates that it reads, its guard among them."""
-        return self.guards | frozenset(register for field, number in self.operands if field.role in "rx"
-                                       for register in registers(field, number, self.arch))
+        return self.guards.union(*(self.registers(*operand) for operand in self.operands if operand[0].role in "rx"))
 
     @property
     def writes(self) -> frozenset[Register]:
         """Registers and predicates that it writes, or may write under a guard."""
-        return frozenset(register for field, number in self.operands if field.role in "wx"
-                         for register in registers(field, number, self.arch))
+        return frozenset[Register]().union(*(self.registers(*operand) for operand in self.operands
+                                             if operand[0].role in "wx"))
 
     @property
     def operands(self) -> tuple[tuple[Field, int], ...]:
         """`named`, and what the opcode uses unasked."""
         return *self.named, *((field, field.low) for field in self.layout.fields if not field.bits)
+
+    def registers(self, field: Field, number: int) -> tuple[Register, ...]:
+        """The registers of a field that holds ``number``: none for RZ, URZ or PT."""
+        if field.bits:
+            return () if number == no_register(field.kind, self.arch) else tuple(
+                Register(field.kind, number + place) for place in range(field.width))
+        # Predicates moved together, by a mask.
+        mask = self.rest >> 32 if self.name in ("P2R", "R2P") else -1
+        return tuple(Register(field.kind, number + place) for place in range(field.width) if mask >> place & 1)
 
     def renamed(self, numbers: Mapping[Register, int]) -> Word:
         """The same instruction with the first register of each field renamed as ``numbers`` say; others stay."""
@@ -150,12 +158,6 @@ def no_register(kind: str, arch: str) -> int:
     if kind == "UR":
         return 63 if int(arch[3:]) < 100 else 255
     return {"R": 255, "P": ALWAYS, "UP": ALWAYS}.get(kind, -1)
-
-
-def registers(field: Field, number: int, arch: str) -> Iterator[Register]:
-    """The registers of a field that holds ``number``: none for RZ, URZ or PT."""
-    if not field.bits or number != no_register(field.kind, arch):
-        yield from (Register(field.kind, number + place) for place in range(field.width))
 
 
 @cache

@@ -107,7 +107,7 @@ def fields_of(words: Sequence[int], arch: str) -> list[list[tuple[str, int]] | N
                     elif held ^ (1 << bits_of(kind, arch)) - 1 == old:
                         votes["~" + kind, low] += 1  # encoded inverted
         found.append(sorted((kind, low) for (kind, low), count in votes.items()
-                            if count >= bits_of(kind, arch) - 2 - (kind == "SB")))
+                            if count >= bits_of(kind, arch) - (0 if kind[0] == "~" else 3 if kind == "SB" else 2)))
     return found
 
 
@@ -135,7 +135,7 @@ def strip(text: str) -> str:
 def skeleton(text: str) -> str:
     """A text with every register number blanked and ``.reuse`` gone."""
     body = strip(text)
-    if FLOW.match(body):
+    if FLOW.match(body) or body.startswith("WARPSYNC"):
         body = re.sub(r"\b0x[0-9a-f]+", "#", body)  # a target, relative to the address
     return TOKEN.sub(lambda match: match[1] + "#", body).replace(".reuse", "")
 

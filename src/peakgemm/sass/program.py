@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..errors import InvalidValue
@@ -18,11 +18,15 @@ _TARGETS = frozenset(("BRA", "BSSY", "CALL", "WARPSYNC"))
 
 @dataclass(frozen=True)
 class Program:
-    """A kernel: ``words`` in order, the word at place i from address 16 i on."""
+    """A kernel: ``words`` in order, the word at place i from address 16 i on.
+
+    ``indirect`` are the places to which each indirect branch may go, as the compiler noted them.
+    """
 
     arch: str
     name: str
     words: tuple[Word, ...]
+    indirect: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cubin: Cubin, name: str = "") -> Program:
@@ -33,12 +37,15 @@ class Program:
             InvalidValue: no such kernel, or an architecture without a table.
         """
         kernel = cubin.kernel(name)
-        return cls(cubin.arch, kernel.name, tuple(decode(word, cubin.arch, place * WORD_BYTES)
-                                                  for place, word in enumerate(cubin.words(kernel.name))))
+        words = tuple(decode(word, cubin.arch, place * WORD_BYTES)
+                      for place, word in enumerate(cubin.words(kernel.name)))
+        return cls(cubin.arch, kernel.name, words, {
+            address // WORD_BYTES: tuple(goes // WORD_BYTES for goes in targets)
+            for address, targets in cubin.indirect_branches(kernel.name).items()})
 
     def with_words(self, words: Sequence[Word]) -> Program:
         """The same kernel with other instructions."""
-        return Program(self.arch, self.name, tuple(words))
+        return Program(self.arch, self.name, tuple(words), self.indirect)
 
     def encode(self) -> tuple[int, ...]:
         """The instruction words, for `Cubin.with_words`."""
@@ -62,15 +69,27 @@ class Program:
         A call goes to its function, and from there back behind every call.
         """
         blocks = _blocks(self.outline)
-        goes = _successors(blocks)
-        found = {block: tuple(dict.fromkeys(address // WORD_BYTES for address in targets))
-                 for block, targets in ((block // WORD_BYTES, targets) for block, targets in goes.items())}
-        ends = {block: self.words[places[-1]] for block, places in self.blocks.items()}
-        behind = tuple(self.blocks[block][-1] + 1 for block in found
-                       if ends[block].name == "CALL" and self.blocks[block][-1] + 1 in self.blocks)
-        for block, targets in found.items():
-            if ends[block].name == "RET" or ends[block].name in ("BRX", "BRXU", "JMX"):
-                found[block] = tuple(dict.fromkeys((*targets, *(behind if ends[block].name == "RET" else self.blocks))))
+        found: dict[int, tuple[int, ...]] = {}
+        # Blocks that only a return or an indirect branch reaches are walked from there.
+        ends = {start: place[-1] for start, place in self.blocks.items()}
+        behind = tuple(end + 1 for end in ends.values() if self.words[end].name == "CALL" and end + 1 in self.blocks)
+        roots = [next(iter(self.blocks))]
+        while roots:
+            root = roots.pop()
+            if root in found:
+                continue
+            order = {address: block for address, block in blocks.items() if address != root * WORD_BYTES}
+            goes = _successors({root * WORD_BYTES: blocks[root * WORD_BYTES], **order})
+            for address, targets in goes.items():
+                start = address // WORD_BYTES
+                last, more = self.words[ends[start]], ()
+                if last.name == "RET":
+                    more = behind
+                elif last.name in ("BRX", "BRXU", "JMX"):
+                    more = self.indirect.get(ends[start], tuple(self.blocks))
+                known = found.get(start, ())
+                found[start] = tuple(dict.fromkeys((*known, *(to // WORD_BYTES for to in targets), *more)))
+                roots += [one for one in more if one not in found and one in self.blocks]
         return found
 
     @cached_property

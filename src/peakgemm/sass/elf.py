@@ -24,10 +24,11 @@ CUDA_MACHINE = 190
 _ABIS = {(51, 7): 0, (65, 8): 8}  # OSABI and ABI version, and the bit of the flags where the architecture starts
 _HEADER, _SECTION, _SYMBOL = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ")
 _REGISTERS = 0x2F
-# Attributes of a kernel whose payload is a list of offsets into its code, by name in cuobjdump.
+# Attributes of a kernel whose payload holds offsets into its code, by name in cuobjdump.
 _OFFSETS = {0x1C: "EXIT_INSTR_OFFSETS", 0x1D: "S2RCTAID_INSTR_OFFSETS", 0x25: "LD_CACHEMOD_INSTR_OFFSETS",
-            0x28: "COOP_GROUP_INSTR_OFFSETS", 0x31: "INT_WARP_WIDE_INSTR_OFFSETS", 0x39: "MBARRIER_INSTR_OFFSETS",
-            0x46: "SW_WAR_MEMBAR_SYS_INSTR_OFFSETS"}
+            0x28: "COOP_GROUP_INSTR_OFFSETS", 0x31: "INT_WARP_WIDE_INSTR_OFFSETS", 0x34: "INDIRECT_BRANCH_TARGETS",
+            0x39: "MBARRIER_INSTR_OFFSETS", 0x46: "SW_WAR_MEMBAR_SYS_INSTR_OFFSETS"}
+_INDIRECT = 0x34
 _NO_BITS = 8  # a section without content in the file
 _RELOCATIONS = (4, 9)
 
@@ -204,7 +205,21 @@ class Cubin:
             if section.kind in _RELOCATIONS and code is not None and section.info == code.index:
                 content, size = self.content(section), 24 if section.kind == 4 else 16
                 found |= {struct.unpack_from("<Q", content, at)[0] for at in range(0, len(content) - size + 1, size)}
-        return frozenset(found)
+        return frozenset(address for address in found if address % WORD_BYTES == 0 and address < kernel.size)
+
+    def indirect_branches(self, name: str = "") -> dict[int, tuple[int, ...]]:
+        """Where each indirect branch of a kernel may go, by its address: the compiler's list."""
+        found = {}
+        for attribute in self.attributes(self.kernel(name).name):
+            at = 0
+            while attribute.code == _INDIRECT and at + 12 <= len(attribute.payload):
+                address, _, count = struct.unpack_from("<III", attribute.payload, at)
+                if at + 12 + 4 * count > len(attribute.payload):
+                    raise BadCubin(f"attribute {_INDIRECT:#x} of {name}: {count} targets of the branch at {address:#x} do "
+                                   "not fit into it; the cubin is damaged")
+                found[address] = struct.unpack_from(f"<{count}I", attribute.payload, at + 12)
+                at += 12 + 4 * count
+        return found
 
     def with_words(self, words: Sequence[int], name: str = "") -> bytes:
         """A copy of the file with ``words`` as the code of a kernel, filled up with NOP to its length.

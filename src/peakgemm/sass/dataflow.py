@@ -1,0 +1,155 @@
+"""Who depends on whom in a block, and whether two versions of a block compute the same.
+
+The comparison numbers values: each is a hash-consed expression over what the block finds in its registers and in
+memory. Two versions are the same where every register ends with the same expression, and the accesses to each memory
+space and all synchronisation form the same sequence. Control bits play no part: that they are right is
+`hazards`' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .effects import SPACES, ends_block, only_loads, reads_clock, space
+from .encoding import ALWAYS, Register, Word, no_register
+
+_FFMA = 0x223
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """The instruction at ``after`` must follow the one at ``before`` (places in the block).
+
+    ``kind`` is RAW, WAR or WAW, of ``register``; MEM (two accesses whose order matters) or FLOW (control flow).
+    """
+
+    before: int
+    after: int
+    kind: str
+    register: Register | None = None
+
+
+def dependences(block: Sequence[Word]) -> list[Dependence]:
+    """Every dependence of a block of straight-line code, in order of ``after``; none that another two imply over the
+    same register."""
+    found: list[Dependence] = []
+    written: dict[Register, int] = {}
+    readers: dict[Register, list[int]] = {}
+    stores: dict[str, int] = {}
+    loads: dict[str, list[int]] = {name: [] for name in SPACES}
+    flow: int | None = None
+    for place, word in enumerate(block):
+        for register in sorted(word.reads):
+            if register in written:
+                found.append(Dependence(written[register], place, "RAW", register))
+        for register in sorted(word.writes):
+            if register in written:
+                found.append(Dependence(written[register], place, "WAW", register))
+            found += [Dependence(reader, place, "WAR", register) for reader in readers.get(register, ()) if reader != place]
+        for register in word.reads:
+            readers.setdefault(register, []).append(place)
+        for register in word.writes:
+            written[register] = place
+            readers[register] = []
+        accessed = space(word)
+        if accessed or reads_clock(word):
+            touched = SPACES if accessed in ("sync", None) else (accessed, "sync")
+            before = set()
+            for name in touched:
+                if name in stores:
+                    before.add(stores[name])
+                if not only_loads(word):
+                    before |= set(loads[name])
+            found += [Dependence(earlier, place, "MEM") for earlier in sorted(before)]
+            for name in (accessed or "sync",) if accessed != "sync" else SPACES:
+                if only_loads(word):
+                    loads[name].append(place)
+                else:
+                    stores[name], loads[name] = place, []
+        if flow is not None:
+            found.append(Dependence(flow, place, "FLOW"))
+        if ends_block(word):
+            found += [Dependence(earlier, place, "FLOW") for earlier in range(flow + 1 if flow is not None else 0, place)]
+            flow = place
+    return found
+
+
+@dataclass
+class Numbering:
+    """Expressions met so far, by what they are made of: equal ones have one number."""
+
+    known: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    def of(self, *parts: object) -> int:
+        """The number of an expression."""
+        return self.known.setdefault(parts, len(self.known))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a block leaves: the expression in each register that it wrote, and that of each memory space."""
+
+    registers: Mapping[Register, int]
+    memory: Mapping[str, int]
+
+
+def outcome(block: Sequence[Word], numbering: Numbering, names: Mapping[Register, Register] | None = None) -> Outcome:
+    """Number what a block computes.
+
+    ``names`` maps this block's registers to those of the version that it is compared with, where it has been renamed.
+    """
+    values: dict[Register, int] = {}
+    memory = {name: numbering.of("memory", name) for name in SPACES}
+
+    def original(register: Register) -> Register:
+        return names.get(register, register) if names else register
+
+    def value(register: Register) -> int:
+        if register not in values:
+            values[register] = numbering.of("in", original(register))
+        return values[register]
+
+    for word in block:
+        if word.never and not ends_block(word):
+            memory["sync"] = numbering.of("never", word.opcode, word.rest, memory["sync"]) if space(word) else memory["sync"]
+            continue
+        guard = (word.negated, value(Register(word.layout.guard_kind, word.guard))) if word.guard != ALWAYS else None
+        sources = [tuple(map(value, word.registers(entry, number))) for entry, number in word.operands
+                   if entry.role in "rx"]
+        if word.opcode == _FFMA:  # a product is the same whichever way round, its signs in ``rest`` too
+            sources[:2] = sorted(sources[:2])
+        accessed = space(word)
+        ordered = accessed is not None or reads_clock(word) or ends_block(word)
+        touched = () if not ordered else SPACES if accessed in (None, "sync") else (accessed, "sync")
+        seen = tuple(memory[name] for name in touched)
+        nowhere = tuple(place for place, (entry, number) in enumerate(word.operands)
+                        if entry.role in "wx" and entry.bits and number == no_register(entry.kind, word.arch))
+        done = numbering.of("do", word.opcode, word.layout.name, word.rest, guard, tuple(sources), seen, nowhere)
+        for place, (entry, number) in enumerate(word.operands):
+            if entry.role in "wx":
+                for offset, register in enumerate(word.registers(entry, number)):
+                    old = value(register) if guard is not None else None
+                    values[register] = numbering.of("result", done, place, offset, old)
+        if ordered and not (accessed is not None and only_loads(word)):
+            for name in touched if accessed in (None, "sync") else (accessed,):
+                memory[name] = done
+    return Outcome({original(register): number for register, number in values.items()
+                    if number != numbering.of("in", original(register))}, memory)
+
+
+def difference(before: Sequence[Word], after: Sequence[Word],
+               names: Mapping[Register, Register] | None = None) -> str | None:
+    """What two versions of a block do not have in common, in words; None: they compute the same.
+
+    ``names`` maps registers of ``after`` to those of ``before``.
+    """
+    numbering = Numbering()
+    first, second = outcome(before, numbering), outcome(after, numbering, names)
+    for register in sorted({*first.registers, *second.registers}):
+        if first.registers.get(register) != second.registers.get(register):
+            return f"{register} ends with another value"
+    for name in SPACES:
+        if first.memory[name] != second.memory[name]:
+            return f"the accesses to {name} memory differ" if name != "sync" else "synchronisation or control flow differs"
+    return None

@@ -1,0 +1,247 @@
+"""Three transformations of a kernel, and the door through which an edited one becomes a cubin: `install`.
+
+`remap` renames registers over the whole kernel, `reorder` moves instructions within a block, `retime` recomputes the
+control bits of a block for its order. None of them is trusted: `install` writes a cubin only if every block computes
+what it did (`dataflow`), what the rest of the file points to lies where it lay, and the hazard checker finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..errors import InvalidValue
+from .control import BARRIERS
+from .dataflow import difference
+from .effects import ends_block, space
+from .elf import WORD_BYTES, Cubin
+from .encoding import ALWAYS, Register, Word
+from .hazards import VISIBLE, check
+from .latency import least, shortest_stall
+from .program import Program
+from .schedule import Flight, State, queue, reader, states, step, waited
+
+_STACK = 1  # R1 is the stack pointer, which debuggers and the driver's trap handler know
+_SLOTS = {24: 0, 32: 1, 64: 2}
+_LOOKAHEAD = 4  # instructions over which `retime` keeps a reuse entry; another warp may come between any two
+
+
+class Unproved(InvalidValue):
+    """An edit that cannot be proved to keep what the kernel computes; nothing was written."""
+
+
+def remap(program: Program, numbers: Mapping[int, int]) -> Program:
+    """The kernel with its registers renamed: ``numbers`` maps old to new; what it leaves out keeps its number.
+
+    Raises:
+        InvalidValue: not a bijection, the stack pointer renamed, a register beyond those that the kernel has, or a
+            group of registers (64 or 128 bits, the accumulators of wgmma) torn apart or moved off its alignment.
+    """
+    used = {register.number for word in program.words for register in word.reads | word.writes if register.kind == "R"}
+    full = {number: numbers.get(number, number) for number in used | set(numbers)}
+    if len(set(full.values())) != len(full):
+        twice = next(new for new in full.values() if list(full.values()).count(new) > 1)
+        raise InvalidValue(f"two registers would become R{twice}; a renaming must be a bijection")
+    if full.get(_STACK, _STACK) != _STACK:
+        raise InvalidValue(f"R{_STACK} is the stack pointer and keeps its number")
+    top = max(used, default=0)
+    if max((full[number] for number in used), default=0) > top:
+        raise InvalidValue(f"R{max(full[number] for number in used)} lies beyond R{top}, the last that the kernel uses")
+    renamed = []
+    for place, word in enumerate(program.words):
+        for field, number in word.operands:
+            registers = word.registers(field, number) if field.kind == "R" else ()
+            if len(registers) < 2:
+                continue
+            first, align = full[number], min(8, 1 << (len(registers) - 1).bit_length())
+            if [full[register.number] for register in registers] != list(range(first, first + len(registers))):
+                raise InvalidValue(f"address {place * WORD_BYTES:#x}: {word.name} uses R{number} to "
+                                   f"R{registers[-1].number} as a group, which the renaming tears apart")
+            if first % align != number % align:
+                raise InvalidValue(f"address {place * WORD_BYTES:#x}: {word.name} uses a group at R{number}, which R{first} "
+                                   f"does not match modulo {align}")
+        renamed.append(word.renamed({Register("R", old): new for old, new in full.items()}))
+    return program.with_words(renamed)
+
+
+def reorder(program: Program, block: range, order: Sequence[int]) -> Program:
+    """The kernel with the instructions of a block in another order: ``order`` lists their old places.
+
+    Each brings its control bits along; `retime` the block afterwards.
+
+    Raises:
+        InvalidValue: not a permutation of the block.
+        Unproved: the block would compute something else.
+    """
+    if sorted(order) != list(block):
+        raise InvalidValue(f"order is not a permutation of the places {block.start} to {block.stop - 1}")
+    moved = [program.words[place] for place in order]
+    if (said := difference([program.words[place] for place in block], moved)) is not None:
+        raise Unproved(f"{program.name}, block at {block.start * WORD_BYTES:#x}: in this order {said}")
+    words = list(program.words)
+    words[block.start:block.stop] = moved
+    return program.with_words(words)
+
+
+def retime(program: Program, block: range, original: Program | None = None) -> Program:
+    """The kernel with stalls, waits and reuse of a block recomputed for its order; scoreboard numbers stay.
+
+    A stall is as short as the table of latencies and the opcode allow. An instruction waits for the scoreboards that its
+    registers need; synchronisation and control flow keep their waits, and what the ``original`` block (before it was
+    reordered; else this one) had waited for at its end is waited for at the end. Yield bits stay but where reuse forbids.
+    """
+    start = states(program)[block.start]
+    words = _with_reuse([program.words[place] for place in block])
+    state, clock, timed = start.copy(), 0, list[Word]()
+    for place, word in zip(block, words, strict=True):
+        keeps = ends_block(word) or space(word) == "sync" or word.name == "WARPGROUP"
+        mask = word.control.wait_mask if keeps else 0
+        mask |= _needed(word, state, mask, program)
+        word = word.with_control(wait_mask=mask)
+        earliest = max([clock, *(time + VISIBLE for barrier, time in state.set.items() if waited(word) >> barrier & 1),
+                        *_ready(word, state, words, block, program)])
+        if earliest > clock and timed:
+            timed[-1] = timed[-1].with_control(stall=min(15, timed[-1].control.stall + earliest - clock))
+        elif earliest > clock:  # the block before has to leave more time
+            raise Unproved(f"{program.name}, block at {block.start * WORD_BYTES:#x}: its first instruction cannot issue "
+                           f"{earliest - clock} cycles sooner than its operands are there")
+        clock = earliest
+        stall = max(shortest_stall(word), word.control.stall if keeps else 1)
+        word = word.with_control(stall=stall)
+        _end_waits(state, waited(word))
+        step(state, word, place, clock)
+        clock += max(stall, 1)
+        timed.append(word)
+    before = original or program
+    timed[-1] = timed[-1].with_control(wait_mask=timed[-1].control.wait_mask | _owed(before, program, block, timed, start))
+    # What follows the block counts on the time that the original left behind its last results.
+    timed[-1] = timed[-1].with_control(stall=max(timed[-1].control.stall, before.words[block[-1]].control.stall))
+    fresh = list(program.words)
+    fresh[block.start:block.stop] = timed
+    return program.with_words(fresh)
+
+
+def install(cubin: Cubin, edited: Program, names: Mapping[int, int] | None = None) -> bytes:
+    """The bytes of ``cubin`` with an edited kernel in the place of its own, if it is proved.
+
+    ``names`` is the renaming that `remap` was given, where there was one: it is what the blocks are compared under.
+
+    Raises:
+        Unproved: another length, blocks or meaning than the cubin's kernel, a moved instruction that the file points
+            to, or a hazard; the message says which.
+    """
+    original = Program.of(cubin, edited.name)
+    if len(original.words) != len(edited.words) or original.blocks != edited.blocks or \
+            original.successors != edited.successors:
+        raise Unproved(f"{edited.name}: its blocks, or the branches between them, are not those of the cubin")
+    back = {Register("R", new): Register("R", old) for old, new in (names or {}).items()}
+    for start, places in original.blocks.items():
+        first, second = ([one.words[place] for place in places] for one in (original, edited))
+        if first != second and (said := difference(first, second, back or None)) is not None:
+            raise Unproved(f"{edited.name}, block at {start * WORD_BYTES:#x}: {said}")
+    for address in sorted(cubin.pinned(edited.name)):
+        first_, second_ = (one.words[address // WORD_BYTES] for one in (original, edited))
+        if (first_.opcode, first_.rest) != (second_.opcode, second_.rest):
+            raise Unproved(f"{edited.name}: the file points to the {first_.name} at {address:#x}, which has moved")
+    if found := check(edited):
+        raise Unproved(f"{edited.name}, {found[0].address:#x}: {found[0].message} ({len(found)} hazards)")
+    return cubin.with_words(edited.encode(), edited.name)
+
+
+def _needed(word: Word, state: State, mask: int, program: Program) -> int:
+    """The scoreboards beside ``mask`` that an instruction has to wait for."""
+    if word.never:
+        return 0
+    reads, writes, more = word.reads, word.writes, 0
+    for register in reads | writes:
+        for flight in state.results.get(register, ()):
+            tensor = flight.queue == "tensor" == queue(word.name)
+            in_order = flight.queue == queue(word.name) != program.words[flight.place].name and register not in reads
+            if not tensor and not in_order:
+                more |= _one(flight, mask | more)
+        if register in writes:
+            for flight in state.reads.get(register, ()):
+                if flight.queue not in (queue(word.name), reader(word.name)):
+                    more |= _one(flight, mask | more)
+    return more
+
+
+def _one(flight: Flight, waits: int) -> int:
+    """The scoreboard of a flight to add to a mask that has none of it: the lowest, which is the one set first."""
+    return 0 if flight.barriers & waits else flight.barriers & -flight.barriers
+
+
+def _ready(word: Word, state: State, words: Sequence[Word], block: range, program: Program) -> list[int]:
+    """When the fixed-latency results that an instruction needs are there."""
+    found = []
+    if word.never:
+        return found
+    for register in word.reads | word.writes:
+        for place, issued in state.issued.get(register, {}).items():
+            inside = place in block and issued >= 0
+            before = words[place - block.start] if inside else program.words[place]
+            found.append(issued + least(before, word, register)[0])
+    return found
+
+
+def _end_waits(state: State, mask: int) -> None:
+    if mask:
+        for flights in (state.results, state.reads):
+            for register in list(flights):
+                kept = frozenset(flight for flight in flights[register] if not flight.barriers & mask)
+                flights[register] = kept
+                if not kept:
+                    del flights[register]
+
+
+def _owed(before: Program, after: Program, block: range, timed: Sequence[Word], start: State) -> int:
+    """Scoreboards that the block used to have waited for when it ended, and now has not."""
+    def pending(words: Sequence[Word]) -> set[int]:
+        open_: set[int] = set()
+        for word in words:
+            open_ -= {barrier for barrier in range(BARRIERS) if waited(word) >> barrier & 1}
+            open_ |= {barrier for barrier in (word.control.write_barrier, word.control.read_barrier) if barrier < BARRIERS}
+        return open_
+
+    touched = {barrier for word in timed for barrier in range(BARRIERS) if waited(word) >> barrier & 1}
+    ended = {barrier for place in block for barrier in range(BARRIERS) if waited(before.words[place]) >> barrier & 1}
+    mine, theirs = pending(timed), pending([before.words[place] for place in block])
+    set_before = {barrier for flights in (start.results, start.reads) for known in flights.values() for flight in known
+                  for barrier in range(BARRIERS) if flight.barriers >> barrier & 1}
+    owed = (mine - theirs) | ((ended - touched) & set_before)
+    return sum(1 << barrier for barrier in owed)
+
+
+def _with_reuse(words: Sequence[Word]) -> list[Word]:
+    """The words with reuse set where one of the next instructions reads the same register by the same slot."""
+    made = []
+    for at, word in enumerate(words):
+        if queue(word.name) is not None or word.name == "DEPBAR" or ends_block(word):
+            made.append(word)
+            continue
+        bits = 0
+        for field, number in word.named:
+            slot = _SLOTS.get(field.low)
+            if slot is not None and field.kind == "R" and field.role == "r" and field.width == 1 and number != 255:
+                bits |= _read_again(words, at, field.low, number) << slot
+        changes = {"reuse": bits} | ({"yield_": 1} if bits else {})
+        made.append(word.with_control(**changes) if word.control.reuse != bits or bits and not word.control.yield_ else word)
+    return made
+
+
+def _read_again(words: Sequence[Word], at: int, low: int, number: int) -> int:
+    register = Register("R", number)
+    if register in words[at].writes or words[at].guard != ALWAYS:
+        return 0
+    for word in words[at + 1:at + 1 + _LOOKAHEAD]:
+        if ends_block(word) or queue(word.name) is not None:
+            return 0
+        held = next((held for field, held in word.named if field.low == low and field.kind == "R" and field.role == "r"
+                     and field.width == 1), None)
+        if held == number:
+            return int(word.guard == ALWAYS)
+        if (held is not None and held % 2 == number % 2) or register in word.writes:
+            return 0
+    return 0
+
+
+__all__ = ["Unproved", "install", "remap", "reorder", "retime"]

@@ -1,0 +1,144 @@
+"""A kernel of a cubin, decoded, with its control flow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ..errors import InvalidValue
+from ..inspect.loops import Loop, _blocks, _successors, main_loop
+from ..inspect.sass import Instruction
+from .elf import WORD_BYTES, Cubin
+from .encoding import ALWAYS, Word, decode
+
+_UNIFORM, _DIVERGENT = 32, 33  # bits of BRA: by a uniform predicate; to the slow twin of a warp-wide operation
+_TARGETS = frozenset(("BRA", "BSSY", "CALL", "WARPSYNC"))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel: ``words`` in order, the word at place i from address 16 i on.
+
+    ``indirect`` are the places to which each indirect branch may go, as the compiler noted them.
+    """
+
+    arch: str
+    name: str
+    words: tuple[Word, ...]
+    indirect: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cubin: Cubin, name: str = "") -> Program:
+        """Decode a kernel of a cubin; without a name, its only one.
+
+        Raises:
+            UnknownInstruction: an instruction that the table does not have.
+            InvalidValue: no such kernel, or an architecture without a table.
+        """
+        kernel = cubin.kernel(name)
+        words = tuple(decode(word, cubin.arch, place * WORD_BYTES)
+                      for place, word in enumerate(cubin.words(kernel.name)))
+        return cls(cubin.arch, kernel.name, words, {
+            address // WORD_BYTES: tuple(goes // WORD_BYTES for goes in targets)
+            for address, targets in cubin.indirect_branches(kernel.name).items()})
+
+    def with_words(self, words: Sequence[Word]) -> Program:
+        """The same kernel with other instructions."""
+        return Program(self.arch, self.name, tuple(words), self.indirect)
+
+    def encode(self) -> tuple[int, ...]:
+        """The instruction words, for `Cubin.with_words`."""
+        return tuple(word.encode() for word in self.words)
+
+    @cached_property
+    def outline(self) -> tuple[Instruction, ...]:
+        """The instructions as `inspect.loops` takes them: what control flow needs, no operands beside."""
+        return tuple(_outline(word, place, self.name) for place, word in enumerate(self.words))
+
+    @cached_property
+    def blocks(self) -> Mapping[int, range]:
+        """Basic blocks: the places of their instructions, by the first."""
+        return {address // WORD_BYTES: range(address // WORD_BYTES, address // WORD_BYTES + len(block))
+                for address, block in _blocks(self.outline).items()}
+
+    @cached_property
+    def successors(self) -> Mapping[int, tuple[int, ...]]:
+        """Where control goes from each block that can be reached.
+
+        A call goes to its function, and from there back behind every call.
+        """
+        blocks = _blocks(self.outline)
+        found: dict[int, tuple[int, ...]] = {}
+        # Blocks that only a return or an indirect branch reaches are walked from there.
+        ends = {start: place[-1] for start, place in self.blocks.items()}
+        behind = tuple(end + 1 for end in ends.values() if self.words[end].name == "CALL" and end + 1 in self.blocks)
+        roots = [next(iter(self.blocks))]
+        while roots:
+            root = roots.pop()
+            if root in found:
+                continue
+            order = {address: block for address, block in blocks.items() if address != root * WORD_BYTES}
+            goes = _successors({root * WORD_BYTES: blocks[root * WORD_BYTES], **order})
+            for address, targets in goes.items():
+                start = address // WORD_BYTES
+                last, more = self.words[ends[start]], ()
+                if last.name == "RET":
+                    more = behind
+                elif last.name in ("BRX", "BRXU", "JMX"):
+                    more = self.indirect.get(ends[start], tuple(self.blocks))
+                known = found.get(start, ())
+                found[start] = tuple(dict.fromkeys((*known, *(to // WORD_BYTES for to in targets), *more)))
+                roots += [one for one in more if one not in found and one in self.blocks]
+        return found
+
+    @cached_property
+    def loop(self) -> Loop | None:
+        """The main loop (`inspect.loops.main_loop`), its instructions in outline."""
+        return main_loop(self.outline)
+
+    @cached_property
+    def loop_blocks(self) -> tuple[range, ...]:
+        """The blocks of the main loop, as places in ``words``.
+
+        Raises:
+            InvalidValue: no loop holds an FFMA.
+        """
+        if self.loop is None:
+            raise InvalidValue(f"{self.name} has no loop around an FFMA")
+        places = {one.address // WORD_BYTES for one in self.loop.instructions}
+        return tuple(block for start, block in self.blocks.items() if start in places)
+
+
+def target(word: Word, place: int) -> int | None:
+    """The place to which an instruction may branch, None where it names none or a register says.
+
+    Offsets count from the next instruction: in bytes from bit 32 on up to sm_89 and for BSSY; from sm_90 on in words of
+    four bytes, the low eight bits of which sit at bit 16.
+    """
+    if word.name not in _TARGETS or (word.name == "WARPSYNC" and word.opcode != 0x348):
+        return None
+    rest = word.encode()
+    if int(word.arch[3:]) < 90 or word.name == "BSSY":
+        offset, bits = rest >> 32 & (1 << 50) - 1, 50
+    else:
+        offset, bits = (rest >> 34 & (1 << 48) - 1) << 10 | (rest >> 16 & 0xFF) << 2, 58
+    if offset >> bits - 1:
+        offset -= 1 << bits
+    return place + 1 + offset // WORD_BYTES
+
+
+def _outline(word: Word, place: int, function: str) -> Instruction:
+    sign = "!" if word.negated else ""
+    guard = "" if word.guard == ALWAYS and not word.negated else (
+        f"@{sign}{word.layout.guard_kind}{'T' if word.guard == ALWAYS else word.guard}")
+    operands: tuple[str, ...] = ()
+    if word.name in ("BSSY", "BSYNC", "BREAK"):
+        operands = tuple(f"B{number}" for field, number in word.named if field.kind == "B")
+    elif word.name == "BRA":
+        always = all(number == ALWAYS for field, number in word.named if field.kind in ("P", "UP"))
+        plain = not word.rest >> _DIVERGENT & 1 and not word.rest >> 90 & 1
+        operands = ("L",) if always and plain else ("P", "L")
+    where = target(word, place)
+    return Instruction(place * WORD_BYTES, guard, word.name, operands, word.name, function,
+                       None if where is None else where * WORD_BYTES)

@@ -15,6 +15,7 @@ import peakgemm
 import record_schema
 from commands import ROOT, fits, here, outside, run, valid
 from peakgemm.bench.ladder import path_for, static_row
+from peakgemm.bench.records import runs_of
 from peakgemm.bench.timer import Comparison
 from peakgemm.errors import CompileFailed
 from peakgemm.kernels.registry import LADDER
@@ -66,7 +67,7 @@ def test_several_shapes_lie_under_runs(here: Path, run) -> None:
     assert code == 0
     data = valid(here / "shapes.json")
     assert [r["shape"] for r in data["runs"]] == [[64, 96, 32], [33, 7, 5]]
-    assert [r["rungs"][0]["path"] for r in data["runs"]] == ["aligned", "guarded"]
+    assert [r["rungs"][0]["path"] for r in runs_of(data)] == ["aligned", "guarded"]
     assert "M, N, K = 33, 7, 5" in out
 
 
@@ -109,7 +110,8 @@ def test_measured_record(on_h100: Path, run) -> None:
     assert run("ladder", "--rungs", "0,14", "--size", "256,512", "--json", "measured.json")[0] == 1
     data = valid(on_h100 / "measured.json")
     assert (data["device"]["name"], data["environment"]["cublas"]) == (H100.name, "13.1.0")
-    row = data["runs"][1]["rungs"][1]
+    assert data["kernels"][1]["name"] == "large_tile" and "name" not in data["runs"][1]["rungs"][1]
+    row = runs_of(data)[1]["rungs"][1]
     assert (row["tflops"], row["ratio_to_cublas"], row["mode"]) == (105.301, 0.809195, "graph")
     assert row["max_error"] == "inf"  # JSON has no infinity
 

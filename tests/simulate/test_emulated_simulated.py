@@ -251,21 +251,6 @@ def test_rows_of_elements_that_lose_bits(name: str, planted: str) -> None:
         within(*case, 8)  # eight products make some of the sums, and whatever is promised for few
 
 
-@pytest.mark.parametrize(("name", "planted", "k", "times"), [
-    ("fused", "a", 100, 4), ("streamed", "a", 80, 2), ("streamed", "b", 100, 4), ("fp16x3", "b", 80, 2)])
-def test_short_chunks_of_elements_that_lose_bits(name: str, planted: str, k: int, times: int) -> None:
-    """Sums that are carried over within a chunk, of a last one that has no k-steps for its last part; and zeros, which
-    nobody has to ask about."""
-    a, b = normal(60, k), normal(k, 64, seed=1)
-    wide = a if planted == "a" else b.T
-    wide[:, 1:] *= np.float32(2.0**-30)
-    wide[:, ::8] = 1.5
-    a[7:50], b[:, 3:60] = 0, 0
-    c = np.full((60, 64), np.nan, np.float32)
-    assert product(name, Problem.contiguous(60, 64, k), a, b, c, accumulations=times) == 0
-    within(c, a, b, 8)
-
-
 @pytest.mark.parametrize(("apart", "shared", "times"), [
     (3, True, 1), (4, False, 1), (3, True, TWICE), (9, False, TWICE), (0, True, FOUR_TIMES), (4, False, FOUR_TIMES)])
 def test_columns_that_share_a_scale(apart: int, shared: bool, times: int) -> None:
@@ -283,18 +268,6 @@ def test_columns_that_share_a_scale(apart: int, shared: bool, times: int) -> Non
     assert product("fp16x3", problem, a, b, c, accumulations=times) == 0
     assert (c[:, 3] == 0).all()
     within(c, a, b, 8)  # of one sign, so that what is cut off adds up
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_columns_past_the_edge_pass_for_full_ones(turned: bool) -> None:
-    """Or the guard would have to count the elements of every row of such a panel."""
-    n, k = 70, 64
-    b = normal(n, k).T if turned else normal(k, n)
-    problem = replace(Problem.contiguous(8, n, k), ldb=k if turned else n, trans_b=turned)
-    for zeros in (0, 3):
-        b[1:1 + zeros, 5] = 0
-        fewest = tails_of_b(problem, normal(8, k, seed=1), b)[0, ROWS * 4 + 8:ROWS * 4 + 12].view(np.int32)
-        assert fewest == k - zeros
 
 
 def tails_of_b(problem: Problem, a: Any, b: Any) -> Any:
@@ -385,20 +358,6 @@ def test_the_guard_where_blocks_share_k(name: str) -> None:
         within(c, a, b, 8)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused", "streamed", "narrow"])
-def test_magnitudes_that_change_along_k(name: str) -> None:
-    """A chunk far above or below the one before, rows that begin or end with zeros, zeros between: all in reach."""
-    m, n, k = 70, 64, 320
-    a, b = normal(m, k), normal(k, n, seed=1)
-    for row, orders in ((0, (0, 0, 12)), (1, (0, 5, 10, 15, 20)), (2, (0, -6, -12, -18, -24)), (9, (3, 17, -14, 2, 9))):
-        a[row] *= 2.0 ** np.resize(np.repeat(orders, 64), k)
-    a[3, :64] = a[4, 256:] = 0
-    a[5:8, ::2] = 0
-    c = np.full((m, n), np.nan, np.float32)
-    assert product(name, Problem.contiguous(m, n, k), a, b, c) == 0
-    within(c, a, b)
-
-
 @pytest.mark.parametrize(("name", "cases"), [
     ("streamed", {(-4, 27, -4, 10): 0, (0, 31, 0, -31): 1}), ("streamed", {(None, -36, 0): 1}),
     exhaustive("narrow", {(-4, 27, -4, 10): 0, (0, 31, 0, -31): 1}),
@@ -416,25 +375,6 @@ def test_a_row_whose_scales_lie_far_apart(name: str, cases: dict[tuple[int | Non
     assert dict(zip(want, rerouted, strict=True)) == want
     for each in zip(c, a, b, strict=True):
         within(*each, 16)
-
-
-@pytest.mark.parametrize(("name", "split", "layout"), [
-    ("streamed", 1, "NN"), exhaustive("streamed", 1, "TN"), exhaustive("streamed", 2, "NN"), ("streamed", 2, "TN"),
-    exhaustive("narrow", 1, "NN"), ("narrow", 1, "TN"), ("narrow", 2, "NN"), exhaustive("narrow", 2, "TN")])
-def test_few_terms_at_the_end_of_k(name: str, layout: str, split: int) -> None:
-    """Rows whose few elements lie in a chunk that K ends in the middle of; what is copied past its end is none."""
-    m, n, k = 64, 64, 64 + 5
-    a, b = np.zeros((m, k), np.float32), normal(k, n, seed=1)
-    a[:, -5:] = normal(m, 5)
-    c = np.full((m, n), np.nan, np.float32)
-    stored = np.ascontiguousarray(a.T) if layout == "TN" else a
-    problem = Problem(m, n, k, stored.shape[1], n, n, trans_a=layout == "TN")
-    rerouted = product(name, problem, stored, b, c, split=split)
-    assert rerouted == (split == 1)  # of two blocks the one with the first k-steps tells, and has none of these
-    chain = np.zeros((m, n), np.float32)  # of FFMAs, but for sums that are rounded twice here
-    for step in range(64, k):
-        chain = (a[:, step:step + 1].astype(np.float64) * b[step] + chain).astype(np.float32)
-    assert (c == chain).mean() > 0.999
 
 
 @pytest.mark.parametrize("k", [70, 97])
@@ -458,20 +398,6 @@ def test_the_next_row_past_the_end_of_k(name: str, k: int) -> None:
         finite = np.isfinite(a).all(1)
         within(c[finite], a[finite], b, 8)
         assert (c[~finite] == np.copysign(np.inf, b[0])).all()
-
-
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize("name", ["fused", "turned fused", "narrow"])
-def test_what_lies_between_rows_counts_nowhere(name: str, layout: str) -> None:
-    """NaN between rows that start anywhere, of tiles that few rows and columns fill: nothing is rerouted for it."""
-    for m, n, k in ((5, 67, 70), (3, 2, 33)):
-        a, b, c = normal(m, k), normal(k, n, seed=1), np.full((m, n), np.nan, np.float32)
-        stored = [np.pad(np.ascontiguousarray(x.T if way == "T" else x), ((0, 0), (0, 3)), constant_values=np.nan)
-                  for x, way in zip((a, b), layout, strict=True)]
-        problem = Problem(m, n, k, stored[0].shape[1], stored[1].shape[1], n, trans_a=layout[0] == "T",
-                          trans_b=layout[1] == "T", alignment=(4, 4, 4))
-        assert product(name, problem, *stored, c) == 0
-        within(c, a, b)
 
 
 @pytest.mark.parametrize(("m", "k", "lda", "trans"), [

@@ -78,16 +78,6 @@ def test_infinite_errors_are_json(here: Path, run: Any) -> None:
             and "max_error" in row} == {float("inf")}
 
 
-def test_many_contenders_fit(here: Path, run: Any) -> None:
-    (here / "many_of_cli_test.py").write_text("".join(f"def gemm{i}(a, b):\n    return a @ b\n" for i in range(6)))
-    own = [word for i in range(6) for word in ("--of", f"many_of_cli_test:gemm{i}")]
-    code, said, _ = run("accuracy", *QUICK, *own, "--tests", "structure,scaled")
-    assert code == 0 and fits(said)
-    assert said.count("Accuracy, reference numpy") == 2
-    assert all(f"cli_test:gemm{i}" in said for i in range(6))
-    assert re.search(r"^scaled: normal +ok \S+ +- - +- -", said, re.MULTILINE)
-
-
 def test_a_contender_that_is_not_here(here: Path, run: Any) -> None:
     code, said, complained = run("accuracy", *QUICK, "--tests", "repeat", "--of", "numpy", "--of", "cublas", "--json",
                                  "a.json")

@@ -25,13 +25,6 @@ def test_write(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_write_replaces(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    path.write_text("old " * 1000)
-    records.write(path, {"new": 1})
-    assert json.loads(path.read_text()) == {"new": 1}
-
-
 def test_a_record_that_is_no_json_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         records.write(tmp_path / "record.json", {"a": object()})

@@ -121,7 +121,7 @@ def test_torch_answers_as_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     def ieee(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
         return torch.addmm(c, a, b, alpha=alpha, beta=beta)
 
-    report = judge(half, ieee, "numpy", "peakgemm:ieee", reference="numpy", sizes=[16, 32, 64], ks=[64])
+    report = judge(half, ieee, "numpy", "peakgemm:ieee", reference="numpy", sizes=[16, 32], ks=[64])
     verdicts = {(row["contender"], row["verdict"]) for row in report.judged}
     assert not {name for name, verdict in verdicts if verdict == "fail"} - {report.contenders[0]}
     assert {row["test"] for row in report.failures if row["contender"] == report.contenders[0]} == {

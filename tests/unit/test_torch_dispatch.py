@@ -165,10 +165,8 @@ class TestCompiled:
 
     @pytest.mark.parametrize(("bad", "kind", "says"), [
         (torch.full((5, 3), 7, dtype=torch.int32), InvalidType, "out is int32"),
-        (torch.full((5, 3), 7.0, dtype=torch.float64), InvalidType, "out is float64"),
         (torch.full((2, 3, 4), 7.0), InvalidValue, r"out has shape \(2, 3, 4\), the result has \(5, 3\)"),
-        (torch.full((5, 1), 7.0), InvalidValue, r"out has shape \(5, 1\)"),
-    ], ids=["int32", "float64", "shape", "broadcast"])
+    ], ids=["int32", "shape"])
     def test_refused_as_eager_refuses(self, bad: Any, kind: type[Exception], says: str) -> None:
         for run in (self.compiled(), lambda a, b, out: pg.matmul(a, b, out=out)):
             with pytest.raises(kind, match=says):

@@ -75,6 +75,7 @@ def test_equal_products_give_equal_results(tool: Any, monkeypatch: pytest.Monkey
     assert rows["block-cg", "torch"]["iterations"] > 1
 
 
+@pytest.mark.exhaustive
 def test_products_that_are_off_are_told(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = quickly(tool, monkeypatch, 1 + 1e-3)
     for name in ("transformer", "cholesky", "block-cg"):

@@ -134,6 +134,22 @@ def test_a_read_only_disk_is_read(cold: Path, programs: SimpleNamespace, said: l
                     "going on without it."]
 
 
+def test_a_disk_that_cannot_be_read(cold: Path, programs: SimpleNamespace, said: list[str],
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_bytes
+
+    def fail(self):
+        if cold in self.parents:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(self)
+
+    scale()
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    assert scale() == scale()
+    assert programs.count == 3
+    assert said == [f"peakgemm: cannot read the compile cache in {cold} (Input/output error); going on without it."]
+
+
 SMALL_DISK = f"""
 import resource
 from pathlib import Path

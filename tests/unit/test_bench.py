@@ -17,7 +17,7 @@ from bench_cases import Rival, bound, broken, into, on_host
 from commands import fits, here, run, valid
 from fake_peer import FakePeer, peer
 from host_peer import GPU, HostBound, HostPeer, HostTimer
-from peakgemm.bench import bench, contenders, operands, ours, plot, suites, summary
+from peakgemm.bench import bench, contenders, operands, ours, plot, roofs, suites, summary
 from peakgemm.bench.drawn import drawn
 from peakgemm.bench.suites import SUITES, Case
 from peakgemm.bench.timer import Timer
@@ -189,6 +189,16 @@ def test_bandwidth_where_the_memory_bounds(bound: dict[str, float]) -> None:
     assert row["gbs"] is row["share_of_copy"] is None
 
 
+def test_memory_bound() -> None:
+    assert roofs.is_memory_bound(Case("x", 8, 4096, 4096), GPU)
+    assert not roofs.is_memory_bound(Case("x", 64, 4096, 4096), GPU)
+    assert roofs.is_memory_bound(Case("x", 4096, 4096, 8), GPU)
+
+
+def test_copy_bandwidth_counts_both_ways() -> None:
+    assert roofs.copy_gbs(HostPeer(), HostTimer(), 1 << 16) == pytest.approx(8 * (1 << 16) / 1e6)
+
+
 @pytest.mark.parametrize("off", [1.0, float("nan")])
 def test_a_wrong_product_is_not_timed(bound: dict[str, float], off: float) -> None:
     bound["off"] = off
@@ -242,6 +252,16 @@ def test_energy_is_counted_from_step_to_step(peer: FakePeer) -> None:
     assert peer.captured == 1
     clock.energy([peer.work("A", 0.01)], 0.35, capture=False)
     assert peer.captured == 1
+
+
+def test_energy_without_a_counter_or_with_one_that_stands_still(peer: FakePeer) -> None:
+    clock = Timer(peer)
+    clock._sensors = Meter(peer, there=False)
+    assert clock.energy([peer.work("A", 0.5)], 0.35) is None
+    assert peer.now == 0
+    clock._sensors = Meter(peer, moving=False)
+    assert clock.energy([peer.work("A", 0.5)], 0.35) is None
+    assert peer.now < 3000  # ms: it gives up
 
 
 def test_contenders_by_name() -> None:
@@ -337,6 +357,16 @@ def test_command_in_several_precisions(on_host: Path, run: Any) -> None:
     assert [(e["precision"], e["prepared"]) for e in data["suites"]] == variants
     # What the clock of this test says of a prepared call is what it says of our kernels.
     assert {round(e["geomean"], 3) for e in data["suites"]} == {1.25}
+
+
+def test_a_wrong_row_fails_the_command_and_is_recorded(on_host: Path, bound: dict[str, float], run: Any) -> None:
+    bound["off"] = float("nan")
+    code, out, err = run("bench", "--shape", "16x16x16,32x32x32", "--json", "bench.json")
+    assert code == 1
+    assert err.count("Failed: ") == 2 and "wrong product" in err
+    data = valid(on_host / "bench.json")
+    assert data["suites"][0]["failed"] == 2 and data["rungs"][0]["max_error"] == "inf"
+    assert "failed" in out
 
 
 def test_rows_are_written_as_they_come(on_host: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,15 @@ def test_built_once(nvcc: Path, said: list[str]) -> None:
     assert len(compiled(nvcc)) == 5
 
 
+def test_a_refusal_by_nvcc_shows_the_end_of_its_log(nvcc: Path) -> None:
+    nvcc_at(nvcc, "for i in $(seq 100); do echo \"line $i\" >&2; done; echo 'error: no such tile' >&2; exit 2")
+    with pytest.raises(CompileFailed) as caught:
+        cutlass_gemm.build(cutlass_gemm.find_tools(), "sm_90")
+    text = str(caught.value)
+    assert "cutlass_gemm.cu for sm_90, layout " in text and "CUTLASS 4.2.1" in text and "(exit code 2)" in text
+    assert text.endswith("error: no such tile") and "line 99\n" in text and "line 50\n" not in text
+
+
 class Counter:
     """Milliseconds by candidate, in place of the clock's; ``ran`` is the candidate that ran last."""
 

@@ -391,6 +391,11 @@ def test_clusters_of_more_than_eight_blocks_are_asked_for(machine: SimpleNamespa
         launch.load(Compiled("gemm", "sm_90", "cubin", b"good"), 0, H100, 16)
 
 
+def test_more_shared_memory_than_a_block_may_have(machine: SimpleNamespace) -> None:
+    with pytest.raises(LaunchFailed, match="gemm: 300000 bytes of shared memory a block asked, 232448 there on H100"):
+        launch.load(cubin(b"good"), 300000, H100)
+
+
 def test_the_ladders_launch(machine: SimpleNamespace) -> None:
     seen = []
 

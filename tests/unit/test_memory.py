@@ -7,11 +7,13 @@ import gc
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from peakgemm.arrays.matrix import DeviceCopy, Matrix
 from peakgemm.errors import LaunchFailed
 from peakgemm.runtime import device, driver, memory, staging
 
@@ -169,3 +171,13 @@ def test_arrays_are_kept_until_a_stream_has_read_them(gpu: Driver) -> None:
     del gpu.answers["cuEventQuery"]
     pending.keep(None, 1)
     assert there() is None and gpu.held == {}
+
+
+def test_a_copy_of_a_numpy_array(gpu: Driver) -> None:
+    stream = SimpleNamespace(__cuda_stream__=lambda: (0, 1))
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    copy = DeviceCopy(values.T, stream)
+    assert copy.matrix == Matrix(copy.pointer, 4, 3, 3, copy)
+    assert (copy.download() == values.T).all()
+    del copy
+    assert gpu.held == {} and gpu.calls("cuMemFreeAsync")[0][2] == 1

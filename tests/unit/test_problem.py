@@ -30,6 +30,10 @@ def test_sizes_refused(sizes: tuple, says: str) -> None:
     assert says in str(error.value)
 
 
+def test_largest_size() -> None:
+    assert Problem.contiguous(MAX_SIZE, 1, 1).m == MAX_SIZE
+
+
 @pytest.mark.parametrize(("lds", "says"), [
     ((6, 5, 5), "lda = 6 is shorter than its row of 7 elements"),
     ((7, 4, 5), "ldb = 4 is shorter than its row of 5 elements"),

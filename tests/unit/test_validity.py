@@ -46,11 +46,13 @@ def large(**changes: int) -> Config:
     (11, replace(TILE, bk=4, bm=64), "sm_90", ["tile of A: 256 floats", "4 x 128 threads"]),
     (11, replace(TILE, stages=2, fragments=1), "sm_90", ["stages = 2, fragments = 1", "(1, 1), or (2, 2)"]),
     (0, replace(rung(0).default, tm=2), "sm_90", ["TM = 2 must be 1"]),
+    (2, replace(rung(2).default, passes=2), "sm_90", ["passes = 2", "(4, 1)"]),
     (2, replace(rung(2).default, tn=2, bn=32), "sm_90", ["TN = 2", "multiple of 4 (float4 columns)"]),
     (3, replace(rung(3).default, bk=16), "sm_90", ["BK = 16 must be 32"]),
     (6, replace(rung(6).default, tm=2, bm=32), "sm_90", ["thread tile 2x4", "1x4, 4x4 or 8x8"]),
     (12, replace(rung(12).default, bm=32), "sm_90", ["BM = 32", "multiple of 64 (8 lanes of TM rows)"]),
     (13, replace(rung(13).default, bk=12), "sm_90", ["BK = 12", "multiple of 8"]),
+    (13, replace(rung(13).default, stages=1), "sm_90", ["stages = 1", "at least 2"]),
     (14, large(bm=64, bn=384), "sm_90", ["BM = 64 must be a multiple of 24", "192 threads", "BN = 384"]),
     # What a kernel has fixed.
     (10, replace(rung(10).default, stages=1), "sm_90", ["stages = 1", "fixed at 2"]),
@@ -67,6 +69,7 @@ def large(**changes: int) -> Config:
     (15, replace(rung(15).default, bn=512, bm=64), "sm_90", ["BN = 512 must be at most 256"]),
     (15, replace(rung(15).default, bm=256, bn=192, tm=16, tn=12), "sm_90", ["248 for accumulators", "232 dealt"]),
     (15, replace(rung(15).default, stages=7), "sm_90", ["236712 bytes asked", "232448 there"]),
+    (15, replace(rung(15).default, stages=1), "sm_90", ["stages = 1", "at least 2"]),
     (18, rung(18).default, "sm_80", ["wgmma needs sm_90, not sm_80"]),
     (18, replace(rung(18).default, bk=32), "sm_90", ["BK = 32 must be 64"]),
     (18, replace(rung(18).default, stages=4), "sm_90", ["266304 bytes asked", "232448 there"]),
@@ -125,6 +128,11 @@ def test_require_names_what_misaligns() -> None:
     assert "ldb = 385 elements, address aligned to 16 bytes: float4 wants 4 and 16" in str(error.value)
 
 
+def test_choose_refuses_what_neither_path_can_run() -> None:
+    with pytest.raises(InvalidValue, match="BM = 100"):
+        choose(rung(11), replace(TILE, bm=100), HOPPER, ALIGNED)
+
+
 @pytest.mark.parametrize(("text", "numbers"), [
     ("00-14", list(range(15))), ("3", [3]), ("03,07-09", [3, 7, 8, 9]), ("warp_tile", [12]), ("cp-async, 1", [1, 13]),
     ("13-18", [13, 14, 15, 18]), ("tensor-cores", [18]), ("9,9,8-9", [8, 9]),
@@ -137,3 +145,8 @@ def test_rungs_by_word(text: str, numbers: list[int]) -> None:
 def test_unknown_rungs_list_those_there_are(text: str) -> None:
     with pytest.raises(InvalidValue, match=r"unknown rung .*; valid ones: 00 naive, .* 14 large_tile"):
         rungs(text)
+
+
+def test_rungs_that_run_backwards() -> None:
+    with pytest.raises(InvalidValue, match="write 03-07"):
+        rungs("7-3")

@@ -87,7 +87,7 @@ def on_h100(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_measured_tables_fit_100_columns(on_h100: Path, run) -> None:
-    code, out, err = run("ladder", "--rungs", "9-14")
+    code, out, err = run("ladder", "--rungs", "13-14")
     assert code == 1  # the fixture's infinite error: a wrong product fails the command, the table is still shown
     assert "Wrong products" in err and "14 large_tile" in err
     assert "Measured on NVIDIA H100 80GB HBM3" in out
@@ -137,6 +137,7 @@ def test_explain(here: Path, run) -> None:
     assert "08 transposed" not in out
 
 
+@pytest.mark.exhaustive
 def test_sweep_of_the_published_tiles(here: Path, run) -> None:
     code, out, _ = run("sweep", "--arch", "sm_90", "--json", "sweep.json")
     assert code == 0

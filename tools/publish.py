@@ -273,7 +273,7 @@ def bench_svg(name: str, precision: str) -> str:
 def accuracy_svg() -> str:
     """Error against K of all contenders."""
     record = load("accuracy.json")
-    return accuracy_plot.svg(library.finite(record["rungs"]), f"{record['device']['name']}: error against FP64")
+    return accuracy_plot.svg(library.accuracy_rows(record), f"{record['device']['name']}: error against FP64")
 
 
 def ladder_plot() -> str:

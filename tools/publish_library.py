@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from peakgemm.accuracy.cases import rows_of as accuracy_rows
 from peakgemm.bench.variants import IEEE, Variant
 
 Row = dict[str, Any]
@@ -98,26 +99,17 @@ def others_table(records: Sequence[Row]) -> str:
 
 def accuracy_table(record: Row) -> str:
     """Largest and mean error of every kind of random data at the largest size, a column each contender."""
-    rows = [row for row in record["rungs"] if row["test"] == "random" and "max_error" in row]
+    rows = [row for row in accuracy_rows(record) if row["test"] == "random" and "max_error" in row]
     names = sorted(dict.fromkeys(row["contender"] for row in rows), key=lambda name: name != record["against"])
     lines = []
     for family in dict.fromkeys(row["family"] for row in rows):
         own = [row for row in rows if row["family"] == family]
         size = max(row["shape"][2] for row in own)
         at = {row["contender"]: row for row in own if row["shape"][2] == size}
-        cells = [" / ".join(_error(at[name][key]) for key in ("max_error", "mean_error")) if name in at else ""
+        cells = [" / ".join(f"{at[name][key]:.2g}" for key in ("max_error", "mean_error")) if name in at else ""
                  for name in names]
         lines.append([family, str(size), *cells])
     return grid(("data", "M = N = K", *names), lines)
-
-
-def _error(value: float | str) -> str:
-    return f"{value:.2g}" if isinstance(value, (int, float)) else value
-
-
-def finite(rows: Sequence[Row]) -> list[Row]:
-    """Rows of a record with JSON's ``"inf"`` and ``"nan"`` as numbers again."""
-    return [{key: float(value) if value in ("inf", "nan") else value for key, value in row.items()} for row in rows]
 
 
 def workload_table(record: Row) -> str:

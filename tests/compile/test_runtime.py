@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +11,8 @@ import pytest
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.runtime import cache
 from peakgemm.runtime.architectures import ARCHITECTURES, architecture
-from peakgemm.runtime.compile import compile_source, in_parallel, nvrtc_version
-from peakgemm.runtime.source import KERNELS, assemble, entries, essence, only_entry
+from peakgemm.runtime.compile import compile_source, in_parallel
+from peakgemm.runtime.source import KERNELS, assemble, entries, essence
 from scale import SCALE, files, scale
 
 TWO = """
@@ -49,12 +47,6 @@ def test_assemble_includes_once(tmp_path: Path) -> None:
     assert text.index("int deep;") < text.index("int part;") < text.index("int last;")
 
 
-def test_assemble_survives_a_circle(tmp_path: Path) -> None:
-    (tmp_path / "part.cuh").write_text('#include "kernel.cu"\nint part;\n')
-    (tmp_path / "kernel.cu").write_text('#include "part.cuh"\nint last;\n')
-    assert assemble(tmp_path / "kernel.cu").count("int last;") == 1
-
-
 def test_assemble_finds_the_packages_headers(tmp_path: Path) -> None:
     (tmp_path / "kernel.cu").write_text('#include "include/mma/fragment.cuh"\n')
     assert '#line 1 "include/mma/fragment.cuh"' in assemble(tmp_path / "kernel.cu")
@@ -78,14 +70,6 @@ def test_entries() -> None:
     text = TWO + 'extern "C" __global__ void __launch_bounds__((BM / TM) * (BN / TN), 2)\nthree(int* p) {}\n'
     assert entries(text) == ["one", "two", "three"]
     assert entries("__global__ void mangled(int* p) {}") == []
-
-
-def test_only_entry() -> None:
-    assert only_entry(SCALE, "scale.cu") == "scale"
-    with pytest.raises(InvalidValue, match=r'two\.cu exports 2 extern "C" kernels \(one, two\); name one'):
-        only_entry(TWO, "two.cu")
-    with pytest.raises(InvalidValue, match=r"exports 0 .*none"):
-        only_entry("int x;", "empty.cu")
 
 
 @pytest.mark.parametrize(("text", "other"), [
@@ -136,10 +120,6 @@ def test_ptx_needs_no_driver(cold: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (code.registers, code.spill_bytes) == (None, None)
 
 
-def test_macros_reach_the_source(cold: Path) -> None:
-    assert "0f40E00000" in scale(factor=7, kind="ptx").text  # 7.0f
-
-
 def test_compile_error_carries_the_log(tmp_path: Path) -> None:
     (tmp_path / "bad.cuh").write_text("int fine;\n\nint broken = nonsense;\n")
     (tmp_path / "kernel.cu").write_text('#include "bad.cuh"\n' + SCALE)
@@ -157,21 +137,11 @@ def test_wrong_entry(cold: Path, kind: str) -> None:
         compile_source(SCALE, "shrink", "sm_90", {"FACTOR": 3}, kind)
 
 
-def test_facts_are_of_the_entry_asked_for(cold: Path) -> None:
-    assert [compile_source(TWO, entry, "sm_90").static_shared for entry in ("one", "two")] == [0, 1024]
-
-
 def test_unknown_architecture_lists_valid_ones() -> None:
     with pytest.raises(InvalidValue) as error:
         scale(arch="sm_42")
     assert str(error.value) == f"unknown architecture 'sm_42'; valid ones: {', '.join(ARCHITECTURES)}"
     assert "sm_75, sm_80, sm_86, sm_89, sm_90, sm_100, sm_120" in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["90", "sm90", "sm_", "SM_90", "sm_90x", "compute_90", ""])
-def test_what_is_no_architecture(name: str) -> None:
-    with pytest.raises(InvalidValue, match="unknown architecture"):
-        architecture(name)
 
 
 def test_family_suffix() -> None:
@@ -198,10 +168,6 @@ def test_nvrtc_missing(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_nvrtc_version() -> None:
-    assert int(nvrtc_version().partition(".")[0]) in (12, 13)
-
-
 def test_in_parallel_keeps_the_order() -> None:
     assert in_parallel(lambda x: x * x, range(20)) == [x * x for x in range(20)]
 
@@ -214,36 +180,11 @@ def test_in_parallel_raises_what_the_work_raises() -> None:
 # The cache
 
 
-def test_a_hit_gives_the_same(cold: Path, programs: SimpleNamespace) -> None:
-    first, second = scale(), scale()
-    assert first == second
-    assert programs.count == 1
-    assert len(files(cold)) == 2
-
-
 def test_another_comment_is_a_hit(cold: Path, programs: SimpleNamespace) -> None:
     first, told = (compile_source(text, "scale", "sm_90", {"FACTOR": 3}) for text in (SCALE, SCALE + "  // It scales."))
     assert first == told
     assert programs.count == 1
     assert compile_source("\n" + SCALE, "scale", "sm_90", {"FACTOR": 3}).recipe is None  # the code's line information
-
-
-@pytest.mark.parametrize("other", [{"factor": 4}, {"arch": "sm_80"}], ids=["macro", "architecture"])
-def test_another_compilation_is_no_hit(cold: Path, programs: SimpleNamespace, other: dict) -> None:
-    assert scale().code != scale(**other).code
-    assert programs.count == 2
-
-
-@pytest.mark.parametrize("content", [b"", b'{"registers": 1'], ids=["emptied", "cut off"])
-def test_corrupted_facts_recompile(cold: Path, programs: SimpleNamespace, content: bytes) -> None:
-    first = scale()
-    facts = [f for f in files(cold) if f.read_bytes().startswith(b"{")]
-    assert len(facts) == 1
-    facts[0].write_bytes(content)
-    assert scale() == first
-    assert programs.count == 2
-    assert scale() == first  # mended
-    assert programs.count == 2
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: SimpleNamespace,
@@ -258,19 +199,6 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "Set PEAKGEMM_CACHE_DIR" in caplog.text
 
 
-def test_a_folder_that_cannot_be_written(cold: Path, monkeypatch: pytest.MonkeyPatch,
-                                         caplog: pytest.LogCaptureFixture) -> None:
-    def full(source, target):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with caplog.at_level(logging.WARNING, "peakgemm"):
-        assert scale() == scale()
-    assert [r.getMessage() for r in caplog.records] == [
-        f"peakgemm: cannot write the compile cache in {cold} (No space left on device); going on without it."]
-    assert files(cold) == []  # nor what was written aside
-
-
 def test_clear_leaves_what_is_not_ours(cold: Path, programs: SimpleNamespace) -> None:
     scale()
     (cold / "notes.txt").write_text("mine")
@@ -278,24 +206,3 @@ def test_clear_leaves_what_is_not_ours(cold: Path, programs: SimpleNamespace) ->
     assert files(cold) == [cold / "notes.txt"]
     scale()
     assert programs.count == 2
-
-
-def _share(barrier) -> None:
-    global together
-    together = barrier
-
-
-def _compile_all(folder: str) -> list[tuple[bytes, int | None]]:
-    os.environ["PEAKGEMM_CACHE_DIR"] = folder
-    together.wait(timeout=60)  # all four at once, in a process each
-    found = [scale(factor=factor) for factor in range(1, 7)]
-    return [(c.code, c.registers) for c in found]
-
-
-def test_processes_share_a_cold_cache(cold: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(4, initializer=_share, initargs=(spawn.Barrier(4),)) as pool:
-        results = pool.map(_compile_all, [str(cold)] * 4, chunksize=1)
-    assert all(result == results[0] for result in results)
-    assert len({code for code, _ in results[0]}) == 6
-    assert len(files(cold)) == 12  # six binaries, six facts, nothing half-written

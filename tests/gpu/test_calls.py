@@ -340,12 +340,6 @@ class TestTorch:
             with pytest.raises(error, match=match):
                 bad()
 
-    def test_prepared(self, torch: Any) -> None:
-        a, b = torch.randn(40, 50, device="cuda"), torch.randn(100, 60, device="cuda")[::2, ::2]
-        ready = pg.prepare(b)
-        assert ready.array is not b and torch.equal(pg.matmul(a, ready), pg.matmul(a, b))
-        assert pg.prepare(a).array is a
-
     def test_another_device_than_the_current_one(self, torch: Any) -> None:
         if torch.cuda.device_count() < 2:
             pytest.skip("needs two GPUs")

@@ -72,30 +72,3 @@ def test_chosen(data: st.DataObject) -> None:
 
     arrays, got, _ = run(case, bound)
     arrays.check(got)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_unit_strides_are_not_copied(data: st.DataObject) -> None:
-    """One dimension with unit stride, and a leading dimension: a kernel takes it, in batches of up to three levels."""
-    layouts = ("packed", "padded", "transposed", "padded transposed", "shifted", "expanded")
-    case = api_cases.draw(lambda options: data.draw(st.sampled_from(options)), layouts=layouts)
-    if len(case.result) <= 5 or all(x in ("packed", "expanded") for x in case.layouts.values()):
-        arrays, got, library = run(case, stand_in.Interpreted)
-        arrays.check(got)
-        if max(len(case.a), len(case.b)) <= 5:
-            assert library.copies == 0, case
-
-
-def test_one_weight_for_a_batch_is_one_tall_product() -> None:
-    """(5, 7, 3) (3, 4): 35 rows, no batch."""
-    case = api_cases.Case((5, 7, 3), (3, 4), (5, 7, 4), layouts=dict.fromkeys(("a", "b", "c", "out"), "packed"))
-    canonical: list[Problem] = []
-
-    def bound(problem: Problem, memory: Any) -> Any:
-        canonical.append(problem)
-        return stand_in.Interpreted(problem, memory)
-
-    arrays, got, _ = run(case, bound)
-    arrays.check(got)
-    assert (canonical[0].m, canonical[0].batch.sizes) == (35, ())

@@ -58,13 +58,6 @@ def test_without_a_barrier_of_the_cluster_it_is_a_race(before: str, after: str, 
     assert says in report.faults[0].message
 
 
-def test_threads_that_have_ended_are_not_waited_for() -> None:
-    ends = "setp.ge.u32 %p1, %r0, 32; @%p1 ret;"
-    report, out = cluster(before=f"{MEET} {ends}", after="barrier.cluster.arrive; barrier.cluster.wait;")
-    assert report.clean, str(report)
-    assert (out.reshape(6, 2, 32)[:, 0] > 0).sum() > 180 and not out.reshape(6, 2, 32)[:, 1].any()
-
-
 def test_half_of_a_cluster_waits_for_ever() -> None:
     report, _ = cluster(before="setp.eq.u32 %p1, %r2, 0; @%p1 bra WAIT; SPIN: bar.sync 1, 96; bra GO; WAIT: " + MEET
                         + " GO:")
@@ -102,16 +95,6 @@ def test_a_store_into_a_block_that_may_have_ended() -> None:
     report, _ = cluster(after=f"{MEET} {store}")
     assert [fault.kind for fault in report.faults] == ["shared_race"]
     assert "writes to shared memory of the block of" in report.faults[0].message
-
-
-def test_many_threads_that_store_different_words_to_one() -> None:
-    report, _ = cluster(after=f"{MEET} mapa.shared::cluster.u32 %r7, 0, %r6; st.shared::cluster.u32 [%r7], %r0; {MEET}")
-    assert [fault.kind for fault in report.faults] == ["shared_race"]
-
-
-def test_reading_where_a_block_has_ended() -> None:
-    report, _ = cluster(before=f"{MEET} setp.eq.u32 %p1, %r2, 1; @%p1 ret;")
-    assert {fault.kind for fault in report.faults} == {"shared_race"}
 
 
 @pytest.mark.parametrize("text", [

@@ -10,7 +10,7 @@ import pytest
 
 from peakgemm.errors import InvalidValue
 from peakgemm.simulator import launch
-from peakgemm.simulator.core.collector import THRESHOLD, seldom
+from peakgemm.simulator.core.collector import THRESHOLD
 
 
 @pytest.fixture(autouse=True)
@@ -19,23 +19,6 @@ def usual() -> Iterator[None]:
     gc.set_threshold(700, 10, 10)
     yield
     gc.set_threshold(*before)
-
-
-def test_as_before_after_the_last_of_several() -> None:
-    with seldom():
-        with pytest.raises(ZeroDivisionError), seldom():
-            assert gc.get_threshold() == (THRESHOLD, 10, 10)
-            raise ZeroDivisionError
-        assert gc.get_threshold() == (THRESHOLD, 10, 10)
-    assert gc.get_threshold() == (700, 10, 10)
-
-
-@pytest.mark.parametrize("first", [0, 2 * THRESHOLD])
-def test_never_called_more_often(first: int) -> None:
-    gc.set_threshold(first, 7, 8)
-    with seldom():
-        assert gc.get_threshold() == (first, 7, 8)
-    assert gc.get_threshold() == (first, 7, 8)
 
 
 def test_a_run_that_ends_and_one_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,21 +31,6 @@ def test_missing_half_of_the_handshake_is_found(broken):
     assert {"shared_race", "shared_unwritten", "deadlock"} & {fault.kind for fault in report.faults}, str(report)
 
 
-def test_the_first_block_may_wait_for_the_last():
-    blocks = 600
-    x, partial = RNG.standard_normal(blocks).astype("f4"), np.zeros(blocks, "f4")
-    ready, out = np.zeros(1, "i4"), np.zeros(1, "f4")
-    go("last_block_first", blocks, 64, [x, partial, ready, out])
-    np.testing.assert_allclose(out[0], 2 * x[1:].sum(), atol=1e-3)
-
-
-def test_polling_for_ever_is_a_deadlock():
-    report = go("never", 1, 64, [np.zeros(1, "i4")], clean=False)
-    assert report.faults[0].kind == "deadlock" and "flag" in report.stopped
-    assert report.faults[0].line == 1 + next(i for i, line in enumerate(SOURCE.read_text().splitlines(), 1)
-                                         if "void never" in line)
-
-
 def test_an_endless_kernel_is_stopped_with_its_hot_lines():
     report = go("endless", 1, 1, [np.zeros(2, "i4")], clean=False, max_steps=20_000)
     assert "max_steps" in report.stopped and report.faults[-1].kind == "never_ending"
@@ -84,13 +69,6 @@ def test_mbarrier_phases(rounds):
     x, out = RNG.standard_normal((rounds, 32)).astype("f4"), np.zeros(32, "f4")
     go("phases", 1, 64, [x, out, rounds])
     np.testing.assert_allclose(out, x.sum(axis=0)[::-1], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("stay", [128, 96, 70, 20, 1])
-def test_barrier_after_some_threads_have_left(stay):
-    out = np.full(128, -1, "f4")
-    go("early_exit", 1, 128, [out, stay])
-    assert (out[:stay] == np.arange(stay)[::-1]).all() and (out[stay:] == -1).all()
 
 
 def test_barrier_votes():

@@ -58,11 +58,3 @@ def test_wavefronts_against_brute_force(size, seed):
 ])
 def test_known_sectors(size, address, want, ideal):
     assert counters.sectors(address.astype(np.uint64) + np.uint64(1 << 40), FULL, size) == (want, ideal)
-
-
-def test_sectors_of_partial_warps():
-    rng = np.random.default_rng(0)
-    lanes = np.sort(rng.choice(128, 77, replace=False))
-    address = rng.integers(0, 4096, 77).astype(np.uint64) * np.uint64(4)
-    want = sum(len(set((address[lanes >> 5 == warp] >> np.uint64(5)).tolist())) for warp in range(4))
-    assert counters.sectors(address, LaneSet(lanes, 128), 4)[0] == want

@@ -46,19 +46,6 @@ def test_structs_and_addresses_of_local_arrays():
         assert abs(y[k] - want) < 1e-5
 
 
-def test_a_barrier_in_a_function():
-    x, y = np.arange(64, dtype="f4"), np.zeros(64, "f4")
-    go("barrier", [x, y], block=64)
-    assert (y == x[np.arange(64) ^ 1]).all()
-
-
-def test_large_arguments_of_double_sine():
-    x = np.array([0.5, 1e3, 1e6, 1e12, 1e100, -1e300, np.pi, 1e9] * 5)
-    y = np.zeros_like(x)
-    go("sines", [x, y, len(x)], grid=2)
-    np.testing.assert_allclose(y, np.sin(x), rtol=1e-15, atol=3e-16)
-
-
 def test_virtual_functions_and_tables_of_pointers():
     y, i = np.zeros(32, "f4"), np.arange(32)
     go("virtuals", [y])
@@ -183,14 +170,6 @@ def test_calls_that_are_refused(body, says):
         hand(body, functions=FUNCTIONS + ".func bad(.param .b999 x) { ret; }")
     skip = f"mov.u32 %r5, 0; setp.eq.u32 %p2, %r5, 0; @%p2 bra OVER; {body} OVER:"
     assert hand(skip, functions=FUNCTIONS + ".func bad(.param .b999 x) { ret; }") == [1000] * 6
-
-
-def test_a_pointer_to_no_function():
-    out = np.zeros(6, "u4")
-    body = HEAD + ONE.format("mov.u64 %rd4, 64; call (q), %rd4, (p), to;") + "ret;"
-    text = ptx(body, ".param .u64 out").replace(".visible", FUNCTIONS + "\n.visible")
-    report = run(text, grid=1, block=6, args=[out])
-    assert report.faults[0].kind == "call" and "0x40, where no function" in report.faults[0].message
 
 
 def test_local_memory_has_an_end():

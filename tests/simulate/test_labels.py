@@ -25,12 +25,6 @@ def test_two_blocks_may_hold_one_label():
     assert go(LOOP.format(5) + "add.u32 %r9, %r9, 1;" + LOOP.format(5)) == [11]
 
 
-def test_the_inner_label_counts_before_the_outer_one():
-    inner = "{ bra over; add.u32 %r9, %r9, 100; over: add.u32 %r9, %r9, 1; }"
-    assert go(f"bra over; {inner} over: add.u32 %r9, %r9, 5;") == [5]
-    assert go(f"bra start; over: add.u32 %r9, %r9, 7; start: {inner}") == [1]
-
-
 def test_a_block_sees_the_labels_around_it_before_and_after():
     assert go("{ { bra end; } add.u32 %r9, %r9, 1; } add.u32 %r9, %r9, 2; end: add.u32 %r9, %r9, 4;") == [4]
     body = "top: add.u32 %r9, %r9, 1; { setp.lt.u32 %p1, %r9, 3; @%p1 bra top; }"
@@ -49,9 +43,3 @@ def test_a_label_in_another_block_is_no_target(body):
 def test_one_block_may_not_declare_a_label_twice(body):
     with pytest.raises(PtxError, match=r"PTX line \d+: label x is declared twice in one block"):
         go(body)
-
-
-def test_tables_of_two_blocks_have_labels_of_their_own():
-    switch = ("{{ and.b32 %r1, %r0, 1; ts: .branchtargets even, odd; brx.idx %r1, ts;"
-              "even: add.u32 %r9, %r9, {}; bra end; odd: add.u32 %r9, %r9, {}; end: }}")
-    assert go(switch.format(1, 2) + switch.format(10, 20), threads=4) == [11, 22, 11, 22]

@@ -68,15 +68,6 @@ def test_batches(layout: str, batch: tuple[int, ...], still: dict[str, tuple[int
     multiply(Case(12, 36, 8, layout, batch=batch, still=still, pad=2, c0="mn" if "c0" in still else None))
 
 
-def test_three_levels_share_k() -> None:
-    multiply(Case(8, 20, 30, batch=LEVELS, still={"b": (1,)}, config=replace(SMALL, split=2)))
-
-
-def test_a_batch_whose_matrices_are_not_aligned() -> None:
-    """The first matrix and its rows are, the step to the next is a multiple of 16 bytes less one float."""
-    multiply(Case(32, 33, 8, "TN", pad=3, batch=(2, 2), still={"b": (0,)}))
-
-
 SHARED = [replace(SMALL, split=3), replace(SMALL, split=0), replace(SMALL, slices=2),
           replace(SMALL, slices=2, split=0), replace(SMALL, slices=2, split=3),
           # Slices that end tiles together.
@@ -332,19 +323,6 @@ def test_partial_sums_are_added_up_in_their_order(split: int, size: int) -> None
     assert got.tobytes() == one_after_the_other(SMALL, m, n, 8, a, b).tobytes()
 
 
-def test_a_block_with_one_tile_has_the_bits_of_one_with_many() -> None:
-    want, _ = multiply(Case(70, 39, 40))
-    got, _ = multiply(Case(70, 39, 40, config=ALONE))
-    assert got.tobytes() == want.tobytes()
-
-
-@pytest.mark.parametrize("groups", [2, 4])
-def test_copy_groups_leave_the_bits_as_they_are(groups: int) -> None:
-    want, _ = multiply(Case(70, 39, 61))
-    got, _ = multiply(Case(70, 39, 61, config=replace(SMALL, producers=128, copy_groups=groups)))
-    assert got.tobytes() == want.tobytes()
-
-
 @pytest.mark.parametrize(("m", "n", "layout", "sms", "pad"), [
     (33, 63, "NN", 4, 1), (95, 32, "TT", 4, 1), (31, 65, "NT", 4, 1), (64, 36, "TN", 4, 1),
     # Tiles at the edge alone share their K: quads of their results lie across where their neighbour's end, by words and
@@ -388,18 +366,6 @@ def test_what_a_block_with_one_tile_cannot_be(config: Config, arch: str, says: s
     assert not violations(SPECIALISED, ALONE, architecture("sm_90"))
     assert not violations(SPECIALISED, CLUSTER, architecture("sm_90"))
     assert says in "; ".join(violations(SPECIALISED, config, architecture(arch)))
-
-
-def test_few_sums_and_many_are_added_up_alike() -> None:
-    """By one result a thread where there are few, by four where there are many."""
-    few = schedule(replace(SMALL, split=3), Problem.contiguous(64, 64, 96), 132)
-    many = schedule(replace(SMALL, split=3), Problem.contiguous(2048, 2048, 96), 132)
-    assert few.reduce_blocks == few.shared * 32 and many.reduce_blocks == many.shared * 8
-    for shape, pad in (((70, 39), 3), ((64, 64), 4)):  # rows of C at 16 bytes, or not; with four SMs there are many
-        case = Case(*shape, 40, pad=pad, config=replace(SMALL, split=3), c0="n")
-        (few_, first), (many_, second) = (multiply(replace(case, sms=sms)) for sms in (132, 4))
-        assert few_.tobytes() == many_.tobytes() and len(first) == len(second) == 2
-        assert first[1].counters["global_requests"] > second[1].counters["global_requests"]
 
 
 @pytest.mark.parametrize(("bk", "chunk"), [(32, 32), (16, 16)])

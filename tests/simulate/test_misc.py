@@ -49,13 +49,6 @@ def test_integers_structs_and_constants(arch):
         assert got == wrap(r, 64)
 
 
-def test_doubles():
-    x, out = RNG.standard_normal(64) * 100, np.zeros(64)
-    go("doubles", 1, 64, [x, out])
-    want = np.sqrt(np.abs(x)) + x / 3 + (x * x - 1) + np.floor(x) + np.trunc(x)
-    np.testing.assert_allclose(out, want, rtol=1e-14)
-
-
 def test_warp_operations():
     x, out = RNG.integers(0, 8, 64).astype("i4"), np.zeros(64, "i4")
     go("warp_ops", 1, 64, [x, out])
@@ -101,13 +94,6 @@ def test_diverged_lanes_meet_at_a_shuffle():
         return v
 
     assert list(out) == [way(t ^ 1, int(x[t ^ 1])) for t in range(64)]
-
-
-def test_three_dimensions():
-    out = np.zeros((6, 8, 10), "i4")
-    go("grid3d", (5, 2, 3), (2, 4, 2), [out])
-    z, y, x = np.indices(out.shape)
-    assert (out == x + 100 * y + 10000 * z).all()
 
 
 def program(rng, depth=0):

@@ -54,11 +54,6 @@ def test_mistakes(plant):
         assert report.stopped.startswith("deadlock")
 
 
-def test_accumulators_that_stay_behind_the_fence():
-    report, _, _ = pipeline(plant=15)
-    assert report.clean, str(report)
-
-
 def boxes(tensor, corners, way="load", rank=2, bytes_=None, **options):
     """Run the copies of ``boxes.cu``: ``(box bytes, corners)`` of what came, or for a store of what went."""
     size = tensor.bytes if bytes_ is None else bytes_
@@ -138,12 +133,6 @@ def test_stores_leave_alone_what_is_outside(swizzle):
         box = plain(image.view("u1"), tensor).view("f4").reshape(6, 32)
         want[10 + r:16 + r, 30 + c:62 + c] = box
     assert (x == want[10:30, 30:70]).all()
-
-
-def test_two_boxes_that_overlap_in_global_memory():
-    x = np.zeros((20, 40), "f4")
-    report, _ = boxes(TensorMap(x, (32, 6)), [(0, 0), (8, 5)], "store", data=np.zeros((2, 6 * 128), "u1"))
-    assert [fault.kind for fault in report.faults] == ["overlapping_blocks"]
 
 
 @pytest.mark.parametrize(("options", "kind", "message"), [

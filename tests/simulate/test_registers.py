@@ -80,31 +80,6 @@ def test_bounds_in_the_ptx(bounds, each):
     assert report.clean == (each in (None, 232)) == bool(out.all()), str(report)
 
 
-@pytest.mark.parametrize("after", ["", "bar.sync 0;"])
-def test_registers_that_come_later(after):
-    report, out = go(f"""@%p2 bra give; {INC} 232; bra after; give: mov.u32 %r5, 0;
-      more: add.u32 %r5, %r5, 1; setp.lt.u32 %p3, %r5, 50; @%p3 bra more; {DEC} 40; after: {after}""")
-    assert report.clean and out.all(), str(report)
-
-
-@pytest.mark.parametrize(("kept", "enough"), [(112, True), (120, False)])
-def test_registers_are_taken_over_one_after_another(kept, enough):
-    """3,072 go from the third warpgroup to the first, whose 192 become ``kept``; the second waits for 10,240."""
-    body = f"""@%p2 bra give; @%p1 bra second; {INC} 192; {DEC} {kept}; bra done; second: {INC} 248; bra done;
-      give: {DEC} 144;"""
-    report, out = go(body)
-    assert report.clean == enough, str(report)
-    assert out[0, :128].all() and out[0, 256:].all() and out[0, 128:256].all() == enough
-
-
-def test_each_block_has_its_own():
-    body = f"setp.eq.u32 %p3, %r2, 1; @!%p2 bra ask; @%p3 bra done; {DEC} 40; bra done; ask: {INC} 232;"
-    report, out = go(body, grid=3)
-    assert report.stopped == "deadlock at setmaxnreg"
-    assert [fault.threads[0][0] for fault in report.faults] == [(1, 0, 0)], str(report)
-    assert out[[0, 2]].all() and not out[1, :256].any()
-
-
 def test_a_warpgroup_that_is_not_whole():
     half = "setp.lt.u32 %p3, %r0, 32; @%p3 {}; @%p2 bra give;" + f"{INC} 168; bra done; give: {DEC} 40;"
     report, _ = go(half.format("bra done"))

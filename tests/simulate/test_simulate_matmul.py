@@ -9,13 +9,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import record_schema
 from peakgemm import cli
 from peakgemm.bench import simulated_call
-from peakgemm.bench.simulated import matrices
 from peakgemm.bench.simulated_call import simulate_call
 from peakgemm.bench.suites import cases
 from peakgemm.cli import console
@@ -77,14 +75,6 @@ def test_the_figures_are_those_of_the_choice(run: Run) -> None:
     assert choice.kernel.file in out
 
 
-@pytest.mark.parametrize(("trans_a", "trans_b", "lead"), [(False, False, ()), (True, True, ()), (True, False, (3,))])
-def test_matrices_lie_as_asked(trans_a: bool, trans_b: bool, lead: tuple[int, ...]) -> None:
-    a, b, c = matrices((5, 6, 7), 0.0, trans_a, trans_b, lead)
-    assert (a.shape, b.shape, c.shape) == ((*lead, 5, 7), (*lead, 7, 6), (*lead, 5, 6))
-    assert (a.strides[-2] < a.strides[-1], b.strides[-2] < b.strides[-1]) == (trans_a, trans_b)
-    assert np.isnan(c).all() and not np.isnan(matrices((5, 6, 7), 1.0, lead=lead)[2]).any()
-
-
 def test_a_wrong_result_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = simulated_call.run_library
 
@@ -122,8 +112,3 @@ def test_mistakes(run: Run, words: str, says: list[str]) -> None:
     assert (code, out) == (2, "") and err.startswith("peakgemm: ")
     for text in says:
         assert text in err
-
-
-def test_what_is_stopped_is_told(run: Run) -> None:
-    code, _, err = run("--size 64 --max-steps 100 --no-source")
-    assert code == 1 and "100" in err

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import random
-import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +14,7 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 from peakgemm.errors import InvalidValue
-from peakgemm.inspect.loops import main_loop
 from peakgemm.inspect.occupancy import occupancy
-from peakgemm.inspect.sass import disassemble, mix, parse
 from peakgemm.kernels.ffma import skinny
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.library import compile_reduce
@@ -41,15 +34,6 @@ SENTINEL = -777.25
 def compiled(config: Config, problem: Problem, arch: str = "sm_90", kind: Any = "cubin") -> Compiled:
     return compile_source(SKINNY.source, SKINNY.entry, arch, config.macros() | skinny.specialisation(problem), kind,
                           name=SKINNY.path.name)
-
-
-def compiled_elsewhere(config: Config, problem: Problem) -> None:
-    """Into the cache, by a new process."""
-    job = (SKINNY.source, SKINNY.entry, "sm_90", config.macros() | skinny.specialisation(problem), "cubin",
-           SKINNY.path.name)
-    code = "import pickle, sys; from peakgemm.runtime.compile import compile_source as make; " \
-           "make(*pickle.load(sys.stdin.buffer))"
-    subprocess.run([sys.executable, "-c", code], input=pickle.dumps(job), check=True)
 
 
 def simulated(config: Config, p: Problem, a: Any, b: Any, c: Any, c0: Any) -> None:
@@ -117,21 +101,6 @@ def test_layouts(m: int, n: int, k: int, trans_a: bool, trans_b: bool, shift: in
 def test_every_number_of_columns(columns: int) -> None:
     check(columns, 40, 70, columns % 2 == 0, columns % 3 == 0)
     check(40, columns, 70, columns % 3 == 0, columns % 2 == 0, beta=2.0)
-
-
-@pytest.mark.parametrize("k", [1, 3, 4, 127, 128, 129, 1024, 1025])
-def test_every_kind_of_end_of_k(k: int) -> None:
-    check(2, 36, k, False, True)
-    check(2, 36, k, False, False)
-
-
-@pytest.mark.parametrize("config", [Config(128, 16, 32, 4, 16, slices=8), Config(128, 16, 64, 4, 16, slices=16),
-                                    Config(64, 16, 128, 4, 16, slices=32)], ids=Config.label)
-def test_sums_of_a_tall_block(config: Config) -> None:
-    """More of them than shared memory keeps at a time: half are added to the other half first."""
-    check(15, 130, 40, False, False, config)
-    check(130, 16, 70, True, False, config)
-    check(130, 13, 40, False, True, config)
 
 
 @pytest.mark.parametrize("split", [2, 3, 9, 40])
@@ -207,36 +176,6 @@ def test_compiles_without_spill(arch: str, widths: Sequence[int], layouts: Seque
             assert fit.warps_per_sm * 32 * 64 * patches >= 32 * 1024
 
 
-@pytest.mark.parametrize("columns", [1, 8, 16])
-@pytest.mark.parametrize("swapped", [False, True], ids=["along K", "along the rows"])
-def test_loads_are_under_way_together(columns: int, swapped: bool, cold: Path,
-                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a compilation by itself: beside others, in threads, NVRTC 13.4 makes another loop once in a while, with a word
-    more from shared memory (two of four runs from an empty cache); by itself seldom, so there are three tries."""
-    problem = large(columns, swapped, False, False)
-    config = next(iter(skinny_model.configurations(problem, machine("sm_90", 132))))
-    for attempt in range(3):
-        if attempt:  # what one process has made it makes again
-            monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(cold / str(attempt)))
-            compiled_elsewhere(config, problem)
-        loop = main_loop(parse(disassemble(compiled(config, problem).code, "sm_90")))
-        if loop is not None and set(mix(loop.instructions).widths["LDS"]) == {"128"}:
-            break
-    assert loop is not None
-    wide = [i for i, x in enumerate(loop.instructions) if x.base == "LDG" and ".128" in x.opcode]
-    patches = config.bk // (4 * config.slices)
-    assert len(wide) == 4 * patches
-    arriving = {f"R{int(loop.instructions[i].operands[0][1:]) + j}" for i in wide for j in range(4)}
-    assert len(arriving) == 16 * patches
-    # In a turn every FFMA of the patch in these registers comes before the load that replaces it.
-    after = loop.instructions[wide[-1]:]
-    assert not arriving & {r for x in after if x.is_ffma for r in re.findall(r"R\d+", x.text)}
-    found = mix(loop.instructions)
-    assert found.ffma == 16 * patches * columns
-    assert set(found.widths["LDS"]) == {"128"}
-    assert "BAR" not in {x.base for x in loop.instructions}
-
-
 def test_reads_each_sector_of_the_large_operand_once() -> None:
     m, n, k = 1, 128, 256
     problem, c = Problem.contiguous(m, n, k), np.zeros(n, np.float32)
@@ -270,16 +209,6 @@ def test_vector_loads_only_where_addresses_allow() -> None:
     assert skinny.width(replace(plain, m=8191)) == 4
     # Along the rows a last float4 must not end past the last row.
     assert skinny.width(Problem(8191, 4, 64, 8192, 4, 4, trans_a=True)) == 1
-
-
-def test_large_operand() -> None:
-    assert skinny.swapped(Problem.contiguous(4, 100, 8)) and not skinny.swapped(Problem.contiguous(100, 4, 8))
-    assert [skinny.along_k(large(4, *flags)) for flags in product((False, True), repeat=3)] == [
-        True, True, False, False, False, True, False, True]
-    assert skinny.applies(Problem.contiguous(100, 16, 8)) and not skinny.applies(Problem.contiguous(17, 17, 8))
-    assert list(skinny_model.configurations(Problem.contiguous(17, 17, 8), machine("sm_90", 132))) == []
-    with pytest.raises(InvalidValue, match="17 x 17"):
-        skinny_model.best(Problem.contiguous(17, 17, 8), machine("sm_90", 132))
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 8192, 8192), (8192, 1, 8192), (16, 4096, 4096), (4096, 8, 4096)])

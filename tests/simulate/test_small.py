@@ -51,13 +51,6 @@ def test_every_tile(tile: Config, layout: str, beta: float) -> None:
     multiply(Case(tile.bm + 4, tile.bn - 4, 2 * tile.bk - 4, layout, beta=beta, config=tile, kernel=SMALL, sms=1))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("tile", [c for c in TILES if c.bk == 16 and c.slices == 1], ids=lambda c: c.label())
-def test_tiles_of_a_block_by_words(tile: Config, layout: str) -> None:
-    """Threads of several warps wait for each other; rows start anywhere."""
-    multiply(Case(tile.bm + 3, tile.bn - 3, 21, layout, pad=1, shift=1, beta=0.0, config=tile, kernel=SMALL, sms=1))
-
-
 HALVES = [replace(c, min_blocks=1) for c in small_model.tiles(63, GPU) if c.bm * c.bn <= 1024]
 
 
@@ -79,22 +72,6 @@ def test_matrices_without_gaps_between_them(m: int, n: int, layout: str) -> None
     multiply(Case(m, n, 9, layout, beta=0.5, batch=(3,), config=tile, kernel=SMALL))
 
 
-def test_matrices_of_a_batch_that_start_at_any_word() -> None:
-    """Rows of C are whole quads, the matrices' first elements are not."""
-    tile = next(tile for tile in TILES if (tile.bm, tile.bn, tile.bk) == (16, 16, 8))
-    m = n = 16
-    problem = Problem(m, n, 8, 8, n, n, batch=Batch((3,), (m * 8,), (8 * n,), (m * n + 1,), (m * n + 1,)))
-    draw = np.random.default_rng(0)
-    a, b = draw.standard_normal((3, m, 8)).astype("f4"), draw.standard_normal((3, 8, n)).astype("f4")
-    c = np.full(3 * m * n + 8, np.nan, "f4")
-    (report,) = run_library(SMALL, tile, problem, a, b, c)
-    assert report.clean, str(report)
-    for i in range(3):
-        found = c[i * (m * n + 1):][:m * n].reshape(m, n)
-        np.testing.assert_allclose(found, a[i].astype(float) @ b[i].astype(float), rtol=0, atol=1e-5)
-    assert np.isnan(c[[m * n, 2 * m * n + 1]]).all(), "between the matrices nothing is written"
-
-
 @pytest.mark.parametrize(("k", "alpha", "beta", "poison"), [
     (1, 1.5, 0.5, ""), (1, 1.0, 0.0, "c"), (0, 1.5, 0.5, ""), (0, 1.5, 0.0, "c"), (21, 0.0, 0.5, "ab"),
     (21, 0.0, 0.0, "abc"), (21, -2.0, 0.0, "c"), (9, 1.0, 1.0, ""),
@@ -102,11 +79,6 @@ def test_matrices_of_a_batch_that_start_at_any_word() -> None:
 def test_scales_and_short_k(k: int, alpha: float, beta: float, poison: str) -> None:
     """With alpha = 0 or K = 0, A and B are not read; with beta = 0, C0 is not."""
     multiply(Case(9, 10, k, alpha=alpha, beta=beta, poison=poison, config=TINY, kernel=SMALL))
-
-
-@pytest.mark.parametrize("c0", ["mn", "n", "m", ""])
-def test_c0_of_its_own(c0: str) -> None:
-    multiply(Case(9, 10, 8, c0=c0, config=TINY, kernel=SMALL))
 
 
 def test_batches_of_any_strides() -> None:
@@ -220,18 +192,6 @@ def test_sums_of_a_long_k_are_chunked() -> None:
     for k in (8, 32, 64, 200):
         for tile in small_model.tiles(k, GPU):
             assert tile.chunked == (k > 32 and tile.tm * tile.tn <= 16), tile.label()
-
-
-@pytest.mark.parametrize("tile", [c for c in TILES if c.chunked and c.bk >= 32], ids=lambda c: c.label())
-def test_chunked_sums_err_less(tile: Config) -> None:
-    draw = np.random.default_rng(1)
-    a, b = draw.random((tile.bm, 64), "f4"), draw.random((64, tile.bn), "f4")
-    exact = a.astype(float) @ b.astype(float)
-    chain, c = np.zeros_like(exact, "f4"), np.full(exact.shape, np.nan, "f4")
-    for k in range(64):
-        chain = (chain.astype(float) + np.outer(a[:, k], b[k]).astype(float)).astype("f4")
-    run_library(SMALL, tile, Problem.contiguous(tile.bm, tile.bn, 64), a, b, c)
-    assert np.abs(c - exact).mean() < 0.7 * np.abs(chain - exact).mean()
 
 
 def test_results_leave_by_whole_sectors() -> None:

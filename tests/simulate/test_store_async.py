@@ -95,30 +95,12 @@ def test_every_block_gives_to_all(cluster: int, rounds: int, checks: bool) -> No
     assert report.counters["shared_stores"] == store.wavefronts == 0  # it is the network between SMs that it takes
 
 
-def test_each_launch_of_a_kernel_has_its_own_clusters() -> None:
-    for cluster in (2, 4, 1, 2):
-        report, out = go(cluster, clusters=3)
-        assert report.clean and (out == wanted(out)).all(), str(report)
-
-
 def test_one_gives_and_the_other_counts() -> None:
     fill = "shl.b32 %r21, %r0, 2; add.u32 %r21, %r4, %r21; st.shared.u32 [%r21], 7; st.shared.u32 [%r21+256], 7;"
     report, out = go(expect=f"{fill} shl.b32 %r6, %r2, 8; {EXPECT}", give=f"setp.lt.u32 %p2, %r2, %r10; @%p2 {GIVE}")
     assert report.clean, str(report)
     assert (out[::2] == 7).all() and (out[1::2, 0, 1] == 7).all()
     np.testing.assert_array_equal(out[1::2, 0, 0], wanted(out)[1::2, 0, 0])
-
-
-@pytest.mark.parametrize("give", [
-    GIVE.replace(".u32", ".b32"), GIVE.replace(".u32", ".s32"), GIVE.replace("async", "async.weak"),
-    f"mov.b32 %f0, %r7; {ASYNC}.f32 [%r11], %f0, [%r12];",
-    f"add.u32 %r11, %r11, 64; sub.u32 %r12, %r12, 8; {ASYNC}.u32 [%r11+-64], %r7, [%r12+8];",
-    f"@!%p0 {GIVE} @%p0 {GIVE}",
-    f"setp.eq.u32 %p2, %r2, %r10; @!%p2 {GIVE} @%p2 {ASYNC}.u32 [%r8], %r7, [%r5];",  # to itself, by its own address
-])
-def test_ways_of_giving_a_word(give: str) -> None:
-    report, out = go(4, give=give.replace("mov.b32 %f0", ".reg .f32 %f<1>; mov.b32 %f0"))
-    assert report.clean and (out == wanted(out)).all(), str(report)
 
 
 @pytest.mark.parametrize(("form", "value", "words"), [
@@ -152,47 +134,12 @@ def test_reading_without_a_wait_is_a_race() -> None:
     assert faults(report, "cp_async_race")
 
 
-def test_one_waits_and_the_others_meet_it() -> None:
-    alone = f"@!%p0 bra waited; {WAIT} waited:"
-    report, out = go(wait=f"{alone} bar.sync 0;")
-    assert report.clean and (out == wanted(out)).all(), str(report)
-    report, _ = go(wait=alone)
-    assert [fault.kind for fault in report.faults] == ["cp_async_race"]
-
-
-def test_a_wait_for_the_phase_before_the_bytes() -> None:
-    early = "early: mbarrier.try_wait.parity.shared.b64 %p1, [%r5], 1; @!%p1 bra early;"
-    report, _ = go(meet=f"{MEET} {early}", wait="", end=LATE)
-    assert [fault.kind for fault in report.faults] == ["cp_async_race"]
-
-
 def test_giving_again_before_the_others_have_taken() -> None:
     assert go(rounds=3)[0].clean
     once = f"setp.gt.u32 %p2, %r20, 0; @%p2 bra met; {MEET} met:"
     report, _ = go(rounds=2, meet=once, expect=f"{EXPECT} bar.sync 0;")
     assert any(fault.kind in ("shared_race", "cp_async_race") and fault.instruction.startswith(("st.async", "ld."))
                for fault in report.faults), str(report)
-
-
-@pytest.mark.parametrize("bytes_", ["add.u32 %r6, %r6, 4;", "sub.u32 %r6, %r6, 4;"])
-def test_other_bytes_than_the_mbarrier_was_told(bytes_: str) -> None:
-    report, _ = go(expect=f"{bytes_} {EXPECT}")
-    assert report.stopped.startswith("deadlock")
-    assert any(fault.kind == "deadlock" and "mbarrier.try_wait" in fault.instruction for fault in report.faults)
-
-
-def test_a_phase_that_ends_before_all_bytes_have_come() -> None:
-    """Of two words of each thread the second comes when the phase has ended."""
-    twice = f"{GIVE} add.u32 %r11, %r11, 2048; {GIVE}"
-    past = "ld.shared.u32 %r18, [%r4+2048];"
-    report, _ = go(give=twice, wait=WAIT + past)
-    assert "[%r4+2048]" in faults(report, "cp_async_race")[0].instruction, str(report)
-
-
-def test_the_last_arrival_before_the_bytes_are_announced() -> None:
-    report, _ = go(expect="", wait=f"{MEET} @%p0 mbarrier.arrive.shared.b64 %rd2, [%r5]; {WAIT}")
-    assert [fault.kind for fault in report.faults] == ["mbarrier"]
-    assert "512 bytes under way are not announced" in report.faults[0].message
 
 
 def test_value_and_mbarrier_in_different_blocks() -> None:
@@ -222,11 +169,6 @@ def test_refused_stores(give: str, kind: str, message: str) -> None:
     assert found and re.search(message, found[0].message), str(report)
     assert not [fault for fault in report.faults if fault.kind == "mbarrier"]
     assert (kind == "misaligned" and "v2" in give) or not report.stopped  # what is refused is counted, the run goes on
-
-
-def test_without_checks_a_refused_store_stops_the_run() -> None:
-    report, out = go(give=GIVE.replace("[%r11]", "[%r11+2]"), checks=False)
-    assert "misaligned" in report.stopped and not out.any()
 
 
 @pytest.mark.parametrize(("value", "races"), [("%r0", True), ("%r1", True), ("7", False)])
@@ -281,12 +223,6 @@ def test_clusters_where_there_are_none() -> None:
         go(arch="sm_80")
 
 
-@pytest.mark.parametrize("cluster", [1, 2])
-def test_clusters_that_the_kernel_has_said(cluster: int) -> None:
-    report, out = go(cluster, size=2, bounds=NAMED)
-    assert report.clean and (out == wanted(out)).all(), str(report)
-
-
 def test_rank_and_size_of_a_cluster_of_the_launch() -> None:
     reads = ("mov.u32 %r21, %cluster_nctarank; mov.u32 %r22, %cluster_ctarank; mov.u32 %r23, %clusterid.x; "
              "mad.lo.u32 %r7, %r21, 100, %r22; mad.lo.u32 %r7, %r23, 1000, %r7;")
@@ -295,13 +231,3 @@ def test_rank_and_size_of_a_cluster_of_the_launch() -> None:
     assert out[:, 0, :, 5].tolist() == [[block // 4 * 1000 + 400 + rank for rank in range(4)] for block in range(12)]
     with pytest.raises(InvalidValue, match="mapa names block 4 of a cluster of 4; ranks count from 0 to 3"):
         go(4, give=f"mapa.shared::cluster.u32 %r11, %r8, 4; {GIVE}")
-
-
-def test_a_barrier_of_a_cluster_of_the_launch() -> None:
-    """A block that the others wait for keeps them all there, and no others."""
-    spins = "setp.eq.u32 %p2, %r1, 5; @!%p2 bra GO; bar.sync 1, 96; GO:"
-    report, _ = go(4, meet=f"{spins} {MEET}")
-    waits = [fault for fault in report.faults if fault.kind == "deadlock" and "the barrier of their cluster" in
-             fault.message]
-    assert len(waits) == 1 and {block[0] for block, _ in waits[0].threads} <= {4, 6, 7}
-    assert waits[0].count == 3 * 64

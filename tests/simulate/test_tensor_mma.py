@@ -24,6 +24,7 @@ from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
 from peakgemm.runtime.source import KERNELS, assemble
 from peakgemm.simulator import Report, run
+from seldom import exhaustive
 
 pytestmark = pytest.mark.usefixtures("many_lanes")
 
@@ -113,10 +114,6 @@ def test_instructions_of_a_step() -> None:
         assert listing.count(" LDSM.") == (4 + 2) * scheme.planes
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
-def test_code_of_the_split(arch: str) -> None:
-    for name in SCHEMES:
-        assert split(name, arch, "cubin", Problem(256, 256, 256, 256, 256, 256)).spill_bytes == 0, name
     
 
 @pytest.mark.parametrize(("name", "trans_a", "trans_b"), [
@@ -131,11 +128,6 @@ def test_layouts(name: str, trans_a: bool, trans_b: bool) -> None:
                                                   (128, 128, 400, 4)])
 def test_edges(m: int, n: int, k: int, pad: int) -> None:
     check_exact("fp16x3", m, n, k, False, False, pad=pad)
-
-
-@pytest.mark.parametrize(("arch", "name"), [("sm_86", "fp16x3"), ("sm_86", "bf16x9"), ("sm_120", "tf32x3")])
-def test_fewer_stages(arch: str, name: str) -> None:
-    check_exact(name, 70, 140, 170, False, True, beta=2.0, arch=arch, sms=1)
 
 
 def test_batches_and_broadcasts() -> None:
@@ -171,7 +163,8 @@ def chain(a: Any, b: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", list(SCHEMES))
-@pytest.mark.parametrize(("kind", "k", "most"), [("normal", 128, 1.0), ("uniform", 64, 3.0), ("uniform", 384, 3.0)])
+@pytest.mark.parametrize(("kind", "k", "most"), [("normal", 128, 1.0), ("uniform", 64, 3.0),
+                                                exhaustive("uniform", 384, 3.0)])
 def test_accuracy(name: str, kind: str, k: int, most: float) -> None:
     """A second plane left out would cost thousands of units; sums that stay in the tensor cores grow with K."""
     a, b, exact, magnitudes = operands(kind, k)

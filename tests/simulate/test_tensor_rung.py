@@ -8,24 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from peakgemm.kernels.launch_shape import launch_shape
 from peakgemm.kernels.registry import rung
-from peakgemm.problem import Problem
-from peakgemm.runtime.compile import compile_source
-from peakgemm.simulator import run, run_rung
+from peakgemm.simulator import run_rung
 from peakgemm.simulator.core import floats
+from rung_changes import changed, window
 
 RUNG = rung(18)
 EPS = 2.0**-23
 SENTINEL = np.float32(-777.25)
-
-
-def window(draw, rows, columns, pad, fill):
-    """A rows x columns view into a larger array that holds ``fill`` elsewhere."""
-    whole = np.full((rows + 2, columns + pad), fill, np.float32)
-    inside = whole[1:rows + 1, :columns]
-    inside[:] = draw.standard_normal((rows, columns))
-    return whole, inside
 
 
 def errors(a, b, c, before=0.0, alpha=1.0, beta=0.0):
@@ -46,9 +36,9 @@ def bound(k):
 @pytest.mark.parametrize(("alpha", "beta", "pad"), [(1.0, 0.0, 0), (-0.5, 2.0, 3)])
 def test_edges(m, n, k, alpha, beta, pad):
     draw = np.random.RandomState(m + 3 * n + 7 * k)
-    _, a = window(draw, m, k, pad, np.nan)  # NaN beside the operands: what is read there shows
-    _, b = window(draw, k, n, pad, np.nan)
-    whole, c = window(draw, m, n, pad, SENTINEL)
+    _, a = window(draw, m, k, k + pad, np.nan)  # NaN beside the operands: what is read there shows
+    _, b = window(draw, k, n, n + pad, np.nan)
+    whole, c = window(draw, m, n, n + pad, SENTINEL)
     if beta == 0:
         c[:] = np.nan
     before = c.astype(np.float64) if beta else 0.0
@@ -106,27 +96,16 @@ def test_more_accurate_than_a_chain_of_fmas(family):
 # ---- the source with something forgotten: the checks above can fail -----------------------------
 
 
-def changed(*edits):
-    """Kinds of fault, and the largest error, of the rung with texts replaced; five chunks, so the ring goes round."""
-    m, n, k = 128, 128, 320
-    text = RUNG.source
-    for old, new in edits:
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    config = RUNG.config_for("sm_90")
-    problem = Problem.contiguous(m, n, k)
-    launch = launch_shape(RUNG, config, problem)
-    code = compile_source(text, RUNG.entry, "sm_90a", config.macros(), "ptx", "changed.cu")
+def forgotten(*edits):
+    """Kinds of fault, and the largest error; five chunks, so the ring goes round."""
     draw = np.random.RandomState(3)
-    a, b = (draw.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
-    c = np.full((m, n), np.nan, np.float32)
-    report = run(code, grid=launch.blocks, block=launch.threads, args=[a, b, c, *launch.args], arch="sm_90",
-                 shared_bytes=launch.shared_bytes)
-    return {fault.kind for fault in report.faults}, errors(a, b, c).max()
+    a, b = (draw.standard_normal(s).astype(np.float32) for s in ((128, 320), (320, 128)))
+    kinds, c = changed(RUNG, edits, a, b)
+    return kinds, errors(a, b, c).max()
 
 
 def test_nothing_changed():
-    kinds, error = changed()
+    kinds, error = forgotten()
     assert not kinds and error < 2
 
 
@@ -143,7 +122,7 @@ RELEASE = "if (lane == 0) mbarrier_arrive(empty + 8 * stage);\n"
     ("deadlock", [("if (lane == 0) mbarrier_arrive(full + 8 * stage);", "")]),
 ], ids=["no fence", "no wait for empty", "no wait for full", "released too early", "no wait for wgmma", "never full"])
 def test_forgotten_synchronisation_is_found(kind, edits):
-    assert kind in changed(*edits)[0]
+    assert kind in forgotten(*edits)[0]
 
 
 @pytest.mark.parametrize(("old", "new"), [
@@ -153,7 +132,7 @@ def test_forgotten_synchronisation_is_found(kind, edits):
     ("wgmma<true>(low, a0 + at + SECOND, b0 + at);", ""),
 ], ids=["first halves alone", "scale of a row", "scale of a column", "one product of a k-step"])
 def test_forgotten_terms_show_in_the_error(old, new):
-    kinds, error = changed((old, new))
+    kinds, error = forgotten((old, new))
     assert not kinds and error > 10
 
 

@@ -16,22 +16,13 @@ from peakgemm.kernels.registry import rung
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime import driver
 from peakgemm.runtime.architectures import architecture
-from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.tensor_map import Box, encode
-from peakgemm.simulator import run, run_rung
-from peakgemm.simulator.rungs import tensor_map
+from peakgemm.simulator import run_rung
+from rung_changes import changed, window
 
 RUNG = rung(15)
 HOPPER = architecture("sm_90")
 SENTINEL = np.float32(-777.25)
-
-
-def window(draw, rows, columns, ld, fill):
-    """A rows x columns view, its first element on a multiple of 16 bytes if ``ld`` is of 4, among ``fill``."""
-    whole = np.full((rows + 2, ld), fill, np.float32)
-    inside = whole[1:rows + 1, :columns]
-    inside[:] = draw.standard_normal((rows, columns))
-    return whole, inside
 
 
 def padded(columns, mapped):
@@ -101,28 +92,17 @@ def test_no_read_or_write_conflicts_in_shared_memory(config, mapped):
 # ---- the source with something forgotten: the checks above can fail -----------------------------
 
 
-def changed(*edits, mapped=True):
-    """Kinds of fault, and whether the product is right, of the rung with texts replaced; the ring goes round twice."""
-    m, n, k = 128, 256, 16 * 14
-    text = RUNG.source
-    for old, new in edits:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    problem = Problem.contiguous(m, n, k)
-    config = validity.choose(RUNG, RUNG.default, HOPPER, problem) if mapped else RUNG.default
-    launch = launch_shape(RUNG, config, problem)
-    code = compile_source(text, RUNG.entry, "sm_90a", config.macros(), "ptx", "changed.cu")
+def forgotten(*edits, mapped=True):
+    """Kinds of fault, and whether the product is right; the ring goes round twice."""
     draw = np.random.RandomState(3)
-    a, b = (draw.randint(-8, 9, s).astype(np.float32) for s in ((m, k), (k, n)))
-    c = np.full((m, n), np.nan, np.float32)
-    report = run(code, grid=launch.blocks, block=launch.threads, arch="sm_90", shared_bytes=launch.shared_bytes,
-                 args=[a, b, c, *launch.args, *(tensor_map(box, (a, b)[box.operand]) for box in launch.boxes)])
-    return {fault.kind for fault in report.faults}, bool((c == a @ b).all())
+    a, b = (draw.randint(-8, 9, s).astype(np.float32) for s in ((128, 16 * 14), (16 * 14, 256)))
+    kinds, c = changed(RUNG, edits, a, b, aligned=mapped)
+    return kinds, bool((c == a @ b).all())
 
 
 @pytest.mark.parametrize("mapped", [True, False], ids=["boxes", "cp.async"])
 def test_nothing_changed(mapped):
-    assert changed(mapped=mapped) == (set(), True)
+    assert forgotten(mapped=mapped) == (set(), True)
 
 
 RELEASE = "    __syncwarp();\n    if (lane == 0) mbarrier_arrive(read);\n"
@@ -143,11 +123,11 @@ WAIT_EMPTY = "        mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);\n        
 ], ids=["no wait for full", "no wait for the box", "full before it is transposed", "released before it is read",
         "no wait for empty", "never released", "more bytes than come"])
 def test_forgotten_synchronisation_is_found(kind, edits):
-    assert kind in changed(*edits)[0]
+    assert kind in forgotten(*edits)[0]
 
 
 def test_a_swizzle_that_is_forgotten_shows():
-    assert changed(("(from ^ (from >> 3 & (ROW - 1) & ~15))", "from")) == (set(), False)
+    assert forgotten(("(from ^ (from >> 3 & (ROW - 1) & ~15))", "from")) == (set(), False)
 
 
 # ---- the driver's maps -----------------------------------------------------------------------------

@@ -82,10 +82,6 @@ def nvcc(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return nvcc_at(nowhere / "cuda" / "bin" / "nvcc")
 
 
-def test_the_source_ships_with_the_package() -> None:
-    assert files("peakgemm.bench").joinpath(cutlass_gemm.SOURCE.name).is_file()
-
-
 def test_where_the_headers_are_looked_for(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingComponent, match=r"set CUTLASS_PATH .* run: pip install --no-deps nvidia-cutlass"):
         cutlass_gemm.find_headers()
@@ -122,18 +118,6 @@ def test_versions_are_read(nvcc: Path) -> None:
     assert (tools.headers.parent.name, tools.nvcc) == ("checkout", nvcc)
 
 
-@pytest.mark.parametrize(("spoil", "says"), [
-    (lambda nvcc: nvcc.write_text("#!/bin/sh\necho none\n"), "nvcc --version names no version; set CUDA_HOME"),
-    (lambda nvcc: nvcc.write_text("#!/no/such/shell\n"), "nvcc cannot be run"),
-    (lambda nvcc: (nvcc.parents[2] / "checkout/include/cutlass/version.h").write_text(""),
-     "version.h names no version; set CUTLASS_PATH"),
-])
-def test_tools_that_are_broken(nvcc: Path, spoil: Callable[[Path], Any], says: str) -> None:
-    spoil(nvcc)
-    with pytest.raises(MissingComponent, match=says):
-        cutlass_gemm.find_tools()
-
-
 @needs_cc
 def test_built_once(nvcc: Path, said: list[str]) -> None:
     tools = cutlass_gemm.find_tools()
@@ -153,36 +137,6 @@ def test_built_once(nvcc: Path, said: list[str]) -> None:
     assert len(compiled(nvcc)) == 5
 
 
-@needs_cc
-def test_a_damaged_library_is_built_anew_and_never_loaded(nvcc: Path) -> None:
-    tools = cutlass_gemm.find_tools()
-    built = cutlass_gemm.build(tools, "sm_90")
-    (cache.folder() / "entries" / cutlass_gemm.key(tools, "sm_90", "NN").hex()).write_bytes(b"\x7fELF of a stranger")
-    assert cutlass_gemm.build(tools, "sm_90") == built
-    assert len(compiled(nvcc)) == 5
-
-
-@needs_cc
-def test_without_a_cache_it_is_built_by_every_process(nvcc: Path) -> None:
-    cache.folder().mkdir(mode=0o700)
-    cache.folder().chmod(0o777)
-    for times in (1, 2):
-        assert len(cutlass_gemm.build(cutlass_gemm.find_tools(), "sm_90")) == 4
-        assert len(compiled(nvcc)) == 4 * times
-
-
-def test_what_a_library_is_kept_under(nvcc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tools = cutlass_gemm.find_tools()
-    first = cutlass_gemm.key(tools, "sm_90", "NN")
-    others = [cutlass_gemm.key(tools, "sm_90", "NT"), cutlass_gemm.key(tools, "sm_80", "NN"),
-              cutlass_gemm.key(replace(tools, nvcc_version="13.1.0"), "sm_90", "NN"),
-              cutlass_gemm.key(replace(tools, cutlass_version="4.3.0"), "sm_90", "NN")]
-    assert cutlass_gemm.key(replace(tools, nvcc=Path("/elsewhere/nvcc")), "sm_90", "NN") == first
-    monkeypatch.setattr(cutlass_gemm, "SOURCE", STUB)
-    others.append(cutlass_gemm.key(tools, "sm_90", "NN"))
-    assert len({first, *others}) == 6
-
-
 def test_a_refusal_by_nvcc_shows_the_end_of_its_log(nvcc: Path) -> None:
     nvcc_at(nvcc, "for i in $(seq 100); do echo \"line $i\" >&2; done; echo 'error: no such tile' >&2; exit 2")
     with pytest.raises(CompileFailed) as caught:
@@ -190,16 +144,6 @@ def test_a_refusal_by_nvcc_shows_the_end_of_its_log(nvcc: Path) -> None:
     text = str(caught.value)
     assert "cutlass_gemm.cu for sm_90, layout " in text and "CUTLASS 4.2.1" in text and "(exit code 2)" in text
     assert text.endswith("error: no such tile") and "line 99\n" in text and "line 50\n" not in text
-
-
-def test_what_is_no_library_is_said() -> None:
-    with pytest.raises(MissingComponent, match="CUTLASS's library cannot be loaded"):
-        cutlass_gemm.load(b"not ELF")
-
-
-@needs_cc
-def test_a_process_loads_a_library_once(nvcc: Path) -> None:
-    assert len({id(each) for _ in range(2) for each in products(HostPeer())._libraries.values()}) == 4
 
 
 class Counter:
@@ -277,15 +221,6 @@ def test_the_fastest_is_chosen_once_for_a_shape(nvcc: Path, monkeypatch: pytest.
 
 
 @needs_cc
-def test_a_split_ends_where_the_sms_are_full(nvcc: Path) -> None:
-    library = cutlass_gemm.load(cutlass_gemm.build(cutlass_gemm.find_tools(), "sm_90")["NN"])
-    found = {(c.tile, c.slices) for c in library.candidates(1024, 1024, 1 << 20, 1, 132)}
-    assert max(slices for tile, slices in found if tile == 0) == 8  # 64 blocks of 128x128, at most 4 an SM
-    assert max(slices for tile, slices in found if tile == 1) == 1
-    assert library.name(Candidate(0)) == "large" and library.name(Candidate(1, 8)) == "small, 8 slices of K"
-
-
-@needs_cc
 def test_a_status_is_an_error(nvcc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Counter(monkeypatch, lambda candidate: 1.0)
     peer = HostPeer()
@@ -309,45 +244,6 @@ def test_arrays_as_they_lie() -> None:
     assert Operand.of(face((5, 1), (28, 4))) == Operand(64, 1, 5, 1, "N", 7, 0)
     with pytest.raises(InvalidValue, match=r"contiguous rows or columns, not strides \[12, 2\]"):
         Operand.of(face((5, 6), (48, 8)))
-
-
-class Ticking(HostPeer):
-    """A GPU whose copies take 1 ms."""
-
-    now = 0.0
-
-    def copy(self, source: Any, to: Any) -> None:
-        self.now += 1.0
-
-    def record(self) -> Any:
-        at = self.now
-
-        class Mark(float):
-            def sync(self) -> None:
-                pass
-        return Mark(at)
-
-
-@pytest.mark.parametrize(("ms", "calls"), [(0.0, 1 + 1 + 3 * 20), (0.3, 1 + 1 + 3 * 4), (5.0, 1 + 1 + 3), (50.0, 3)])
-def test_the_clock_leaves_out_what_keeps_the_gpu_busy(ms: float, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutlass_gemm, "AHEAD_BYTES", 64)
-    peer, count = Ticking(), 0
-
-    def run() -> None:
-        nonlocal count
-        count += 1
-        peer.now += ms
-
-    assert Clock(peer).milliseconds(run) == pytest.approx(ms, abs=1e-6)
-    assert count == calls
-
-
-def test_a_contender_without_headers_nvcc_or_gpu(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingComponent, match="headers are not found"):
-        contenders.Cutlass(HostPeer())
-    monkeypatch.setenv("CUTLASS_PATH", str(headers_in(nowhere / "checkout" / "include").parent))
-    with pytest.raises(MissingComponent, match="nvcc is not found"):
-        contenders.Cutlass(HostPeer())
 
 
 @needs_cc

@@ -99,14 +99,14 @@ class TestNumpy:
 class TestFlags:
     """What says that an operand is transposed."""
 
-    @pytest.mark.parametrize("says", [False, 0, np.int64(0), np.bool_(False), "N", "n"], ids=repr)
+    @pytest.mark.parametrize("says", [0, np.bool_(False), "n"], ids=repr)
     def test_plain(self, says: Any) -> None:
         a, b = normal(3, 3), normal(3, 3, seed=1)
         assert np.allclose(pg.gemm(a, b, trans_a=says, trans_b=says), a @ b, atol=1e-5)
         assert np.allclose(pg.plan(a, b, trans_a=says).execute(a, b), a @ b, atol=1e-5)
         assert np.allclose(pg.sgemm(1.0, a, b, trans_a=says, trans_b=says), a @ b, atol=1e-5)
 
-    @pytest.mark.parametrize("says", [True, 1, np.int32(1), np.bool_(True), "T", "t", "C"], ids=repr)
+    @pytest.mark.parametrize("says", [1, np.bool_(True), "t", "C"], ids=repr)
     def test_transposed(self, says: Any) -> None:
         a, b = normal(3, 3), normal(3, 3, seed=1)
         assert np.allclose(pg.gemm(a, b, trans_a=says), a.T @ b, atol=1e-5)
@@ -114,7 +114,7 @@ class TestFlags:
         assert np.allclose(pg.gemm(a, pg.prepare(b, trans_b=says), trans_b=says), a @ b.T, atol=1e-5)
         assert np.allclose(pg.sgemm(1.0, a, b, trans_a=says), a.T @ b, atol=1e-5)
 
-    @pytest.mark.parametrize("says", ["yes", "", 2, -1, 0.0, 1.0, None, [True], np.array(True)], ids=repr)
+    @pytest.mark.parametrize("says", ["yes", 2, 0.0, None, np.array(True)], ids=repr)
     def test_neither(self, says: Any) -> None:
         a = normal(3, 3)
         for call in (lambda: pg.gemm(a, a, trans_a=says), lambda: pg.plan(a, a, trans_a=says),

@@ -6,7 +6,6 @@ import ctypes
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,33 +100,12 @@ def test_a_thread_without_a_context_gets_device_0(machine: SimpleNamespace) -> N
     assert machine.log == [("set", 0), ("introduced", 0)]
 
 
-def test_here_tells_cuda_core_nothing(machine: SimpleNamespace) -> None:
-    assert device.here() is device.require(0)
-    assert machine.log == [("set", 0)]
-
-
-def test_a_context_that_is_not_the_primary_one_is_the_callers(machine: SimpleNamespace,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.stack = [0]
-    machine.calls.cuCtxGetCurrent = lambda place: setattr(place._obj, "value", 77) or 0
-    assert device.find() is not None
-    assert machine.log == []
-
-
 def test_the_callers_context_is_respected(machine: SimpleNamespace) -> None:
     machine.stack = [1]
     assert device.find() is None  # the table does not hold sm_42
     assert machine.stack == [1]
     with pytest.raises(MissingComponent, match=r"GPU 1: unknown architecture 'sm_42'"):
         device.require()
-
-
-def test_a_device_by_index_touches_no_context(machine: SimpleNamespace) -> None:
-    assert device.require(0).index == 0
-    assert (device.current(), machine.log) == (None, [])
-    machine.stack = [1]
-    assert device.require(0).index == 0
-    assert (device.current(), machine.log) == (1, [])
 
 
 @pytest.mark.parametrize("index", [2, -1])
@@ -218,7 +196,7 @@ def launcher(argument: bytes = b"", blocks: int = 7, threads: int = 256) -> Any:
 HIGH = 1 << 47
 
 
-@pytest.mark.parametrize("size", [0, 1, 13, 200, 256])
+@pytest.mark.parametrize("size", [0, 13, 256])
 def test_launch_layout(calls: SimpleNamespace, size: int) -> None:
     calls.size, argument = size, bytes(i % 251 + 1 for i in range(size))
     ready = launcher(argument)
@@ -271,17 +249,9 @@ def test_a_launch_says_how_many_blocks_a_cluster_has(calls: SimpleNamespace) -> 
     assert calls.made[0].attributes == (2, 6, 1) and calls.made[0].cluster == (4, 8, 1, 1)
 
 
-@pytest.mark.parametrize(("arch", "early"), [("sm_80", False), ("sm_89", False), ("sm_90", True), ("sm_120", True)])
-def test_a_kernel_starts_early_where_it_can(calls: SimpleNamespace, arch: str, early: bool) -> None:
-    gpu = replace(H100, arch=arch)
-    loaded = launch.Loaded(SimpleNamespace(handle=12345), "gemm", 0)
-    launch.Launcher(loaded, "128x128x8", gpu, 7, 256, b"").enqueue(1, 2, 3, 4, 5, 600)
-    assert calls.made[0].attributes[0] == early
-
-
-@pytest.mark.parametrize("wanted", [0, 5000, 20000, 30000])
-@pytest.mark.parametrize("most", [1, 2, 4, 8, 12])
-@pytest.mark.parametrize(("arch", "early"), [("sm_80", False), ("sm_89", False), ("sm_90", True), ("sm_120", True)])
+@pytest.mark.parametrize("wanted", [0, 20000])
+@pytest.mark.parametrize("most", [1, 4, 12])
+@pytest.mark.parametrize(("arch", "early"), [("sm_80", False), ("sm_90", True)])
 def test_no_sm_has_room_for_more_than_its_share_of_blocks(arch: str, early: bool, most: int, wanted: int) -> None:
     """Where a kernel may start early its blocks would gather on the SMs that are free first."""
     gpu = replace(H100, arch=arch)
@@ -466,13 +436,3 @@ def test_the_doctor_looks_at_every_gpu(machine: SimpleNamespace, capsys: pytest.
     assert ("pip install 'peakgemm[cu12]'" in text) == (verdict == "old")
     assert "GPU and driver (run) no GPU 1: unknown architecture 'sm_42'" in text
     assert "cuBLAS (compare) no no cuBLAS; run: pip install 'torch[cu13]'" in text  # brackets are no markup
-
-
-def test_the_doctor_tells_of_an_open_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
-    from peakgemm.cli import doctor
-
-    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(tmp_path))
-    tmp_path.chmod(0o777)
-    doctor.command()
-    assert "compile cache no other users may write to" in " ".join(capsys.readouterr().out.split())

@@ -20,7 +20,7 @@ def operands(m: int = 4, n: int = 6, k: int = 5) -> list[np.ndarray]:
     return [np.zeros(shape, np.float32) for shape in ((m, k), (k, n), (m, n))]
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int32", "complex64", "float16"])
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
 @pytest.mark.parametrize("place", range(3))
 def test_dtype(dtype: str, place: int) -> None:
     arrays = operands()
@@ -54,12 +54,6 @@ def test_inner_sizes() -> None:
     assert "the columns of A (5) must be the rows of B (7)" in str(error.value)
 
 
-def test_output_shape() -> None:
-    a, b, _ = operands()
-    with pytest.raises(InvalidValue, match="C is 6 x 4; A B is 4 x 6"):
-        run_rung(7, a, b, np.zeros((6, 4), np.float32))
-
-
 def test_output_is_read_only() -> None:
     a, b, c = operands()
     c.flags.writeable = False
@@ -68,28 +62,17 @@ def test_output_is_read_only() -> None:
 
 
 @pytest.mark.parametrize("thing", [[[1.0]], 3.0, None, "matrix"], ids=lambda x: type(x).__name__)
-@pytest.mark.parametrize("all_three", [True, False])
-def test_no_array(thing: object, all_three: bool) -> None:
+def test_no_array(thing: object) -> None:
     _, b, c = operands()
     with pytest.raises(InvalidType) as error:
-        run_rung(7, *([thing] * 3 if all_three else (thing, b, c)))
+        run_rung(7, thing, b, c)
     assert str(error.value).startswith(f"A is a {type(thing).__name__}, which offers neither DLPack nor")
-
-
-def test_unknown_rung_before_anything_else() -> None:
-    with pytest.raises(InvalidValue, match="unknown rung 16; valid ones: 00 naive"):
-        run_rung(16, None, None, None)
 
 
 @pytest.mark.skipif(reason_without_gpu() is None, reason="there is a GPU")
 def test_no_gpu_names_the_remedy() -> None:
     with pytest.raises(MissingComponent, match="peakgemm doctor"):
         run_rung(7, *operands())
-
-
-@pytest.mark.parametrize(("pointer", "alignment"), [(0x7000, 16), (0x7008, 8), (0x7004, 4), (0x7001, 1), (0, 16)])
-def test_alignment(pointer: int, alignment: int) -> None:
-    assert Matrix(pointer, 1, 1, 1, None).alignment == alignment
 
 
 class OnDevice:

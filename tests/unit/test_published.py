@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from peakgemm.accuracy.cases import cases_of
 from peakgemm.bench.summary import summaries
 
 ROOT = Path(__file__).parents[2]
@@ -174,11 +175,11 @@ def test_accuracy_is_published(publish: Any) -> None:
         return {"test": test, "family": family, "shape": [size] * 3, "contender": contender, "verdict": "pass",
                 "note": None, "max_error": largest, "mean_error": mean, "rounding_max": 0.25}
 
-    keep(publish, "accuracy.json", {"against": "cublas", "seed": 3, "rungs": [
+    keep(publish, "accuracy.json", {"against": "cublas", "seed": 3, "rungs": cases_of([
         row("normal", 64, "peakgemm:emulated", 9.9, 9.9), row("normal", 4096, "peakgemm:emulated", 0.428, 0.0271),
         row("normal", 4096, "cublas", 3.36, 0.2), row("huge", 64, "cublas", "inf", 0.5),
         row("normal", 8192, "cublas", 7.7, 7.7, "long-k"),
-        {"test": "random", "family": "normal", "shape": [4096] * 3, "contender": "gone", "verdict": "skipped"}]})
+        {"test": "random", "family": "normal", "shape": [4096] * 3, "contender": "gone", "verdict": "skipped"}])})
     for page in ("docs/emulation.md", "docs/accuracy.md"):
         text = published(publish, page)
         assert "| data | M = N = K | cublas | peakgemm:emulated |" in text

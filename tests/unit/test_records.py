@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,13 +23,6 @@ def test_write(tmp_path: Path) -> None:
     assert path.read_text().endswith("}\n")
     assert os.listdir(tmp_path) == ["record.json"]
     assert path.stat().st_mode & 0o777 == 0o644
-
-
-def test_write_replaces(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    path.write_text("old " * 1000)
-    records.write(path, {"new": 1})
-    assert json.loads(path.read_text()) == {"new": 1}
 
 
 def test_a_record_that_is_no_json_leaves_nothing(tmp_path: Path) -> None:
@@ -89,10 +83,30 @@ def test_one_run_lies_at_the_top() -> None:
 def test_several_runs_lie_under_runs() -> None:
     runs = [{"shape": [1, 1, 1], "rungs": []}, {"shape": [2, 2, 2], "rungs": []}]
     found = records.record(GPU, "sm_90", runs, versions={"cublas": "13.1.0"})
-    assert records.runs_of(found) == found["runs"] == runs
+    assert records.runs_of(found) == found["runs"] == runs and found["kernels"] == []
     assert not {"shape", "rungs", "versions"} & set(found)
     assert found["device"]["name"] == "A GPU"
     assert found["environment"]["cublas"] == "13.1.0"
+
+
+def test_what_rows_of_a_kernel_share_lies_once() -> None:
+    def row(number: int, path: str, error: float) -> dict[str, Any]:
+        return {"number": number, "path": path, "config": {"bm": 8}, "max_error": error}
+
+    runs = [{"shape": [size] * 3, "rungs": [row(0, "aligned", size), row(1, path, 2.0)]}
+            for size, path in ((1, "aligned"), (2, "aligned"), (3, "guarded"))]
+    found = records.record(None, "sm_90", runs)
+    assert records.runs_of(found) == runs
+    assert [len(kernel) for kernel in found["kernels"]] == [3, 4, 4]
+    assert found["runs"][1]["rungs"] == [{"kernel": 0, "max_error": 2}, {"kernel": 1}]
+
+
+def test_lines_are_filled(tmp_path: Path) -> None:
+    data = {"command": "x" * 200, "samples_ms": [1 / 3 + i for i in range(60)], "rows": [{"a": {"b": 1}}] * 30}
+    records.write(tmp_path / "record.json", data)
+    lines = (tmp_path / "record.json").read_text().splitlines()
+    assert json.loads("".join(lines)) == {**data, "samples_ms": [float(f"{1 / 3 + i:.5g}") for i in range(60)]}
+    assert sorted(map(len, lines))[-2] <= records.WIDTH and len(lines) < 20
 
 
 def test_the_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,15 +52,6 @@ class TestModes:
         other = normal(5, 7, seed=9)
         assert close(graph(other, B), other @ B)
 
-    def test_fake_tensors_have_shapes(self) -> None:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
-        with FakeTensorMode():
-            a, b = torch.empty(4, 5, 7), torch.empty(7, 3)
-            assert pg.matmul(a, b).shape == (4, 5, 3)
-            with pytest.raises(InvalidType, match="a is a FakeTensor, a tensor subclass"):
-                pg.plan(a, b)
-
 
 class TestTransforms:
     """torch.func and forward mode against torch's own product."""
@@ -75,16 +66,6 @@ class TestTransforms:
         for argument in (0, 1):
             got = transform(self.square(pg.matmul), argnums=argument)(A, B)
             assert close(got, transform(self.square(torch.matmul), argnums=argument)(A, B))
-
-    def test_grad_jvp_vjp(self) -> None:
-        ours, theirs = self.square(pg.matmul), self.square(torch.matmul)
-        assert close(torch.func.grad(lambda a: ours(a, B).sum())(A), torch.func.grad(lambda a: theirs(a, B).sum())(A))
-        tangents = normal(5, 7, seed=3), normal(7, 3, seed=4)
-        for got, want in zip(torch.func.jvp(ours, (A, B), tangents), torch.func.jvp(theirs, (A, B), tangents),
-                             strict=True):
-            assert close(got, want)
-        for got, want in zip(torch.func.vjp(ours, A, B)[1](C), torch.func.vjp(theirs, A, B)[1](C), strict=True):
-            assert close(got, want)
 
     @pytest.mark.parametrize("in_dims", [(0, None), (None, 0), (0, 0), (2, 1)], ids=str)
     def test_vmap_is_one_product(self, in_dims: tuple[int | None, int | None],
@@ -132,18 +113,6 @@ class TestTransforms:
                 pg.matmul(a, B, out=torch.empty(5, 3))
             with pytest.raises(InvalidValue, match=r"b carries a forward-mode tangent, which Plan\.execute would"):
                 pg.plan(A, B).execute(A, b)
-
-    def test_vectorised_jacobians(self) -> None:
-        from torch.autograd.functional import jacobian
-
-        for options in ({"strategy": "forward-mode", "vectorize": True}, {"vectorize": True}, {}):
-            assert close(jacobian(lambda a: pg.matmul(a, B).pow(2), A, **options),
-                         jacobian(lambda a: (a @ B).pow(2), A))
-        x = A.clone().requires_grad_()
-        out = pg.matmul(x, B)
-        rows = torch.eye(15).reshape(15, 5, 3)
-        (got,) = torch.autograd.grad(out, x, rows, is_grads_batched=True)
-        assert close(got, rows @ B.mT)
 
     def test_what_a_transform_hides_is_refused_elsewhere(self) -> None:
         out = torch.empty(5, 3)
@@ -196,10 +165,8 @@ class TestCompiled:
 
     @pytest.mark.parametrize(("bad", "kind", "says"), [
         (torch.full((5, 3), 7, dtype=torch.int32), InvalidType, "out is int32"),
-        (torch.full((5, 3), 7.0, dtype=torch.float64), InvalidType, "out is float64"),
         (torch.full((2, 3, 4), 7.0), InvalidValue, r"out has shape \(2, 3, 4\), the result has \(5, 3\)"),
-        (torch.full((5, 1), 7.0), InvalidValue, r"out has shape \(5, 1\)"),
-    ], ids=["int32", "float64", "shape", "broadcast"])
+    ], ids=["int32", "shape"])
     def test_refused_as_eager_refuses(self, bad: Any, kind: type[Exception], says: str) -> None:
         for run in (self.compiled(), lambda a, b, out: pg.matmul(a, b, out=out)):
             with pytest.raises(kind, match=says):
@@ -218,7 +185,3 @@ class TestCompiled:
         assert torch.equal(flat, before)
         self.compiled()(flat[:7], b, flat[7:14])
         assert close(flat[7:14], before[:7] @ b)
-
-    def test_gradients_are_not_lost(self) -> None:
-        with pytest.raises(InvalidValue, match="a requires a gradient, which a call with out does not record"):
-            self.compiled()(A.clone().requires_grad_(), B, torch.empty(5, 3))

@@ -22,6 +22,7 @@ from ..selection.profile_file import dumps
 from ..version import __version__
 
 SCHEMA = 1
+WIDTH = 120  # of a line, as far as its values allow
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -40,7 +41,8 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def record(gpu: Gpu | None, arch: str, runs: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
-    """A complete record. One run lies at the top level (``shape``, ``rungs``), several under ``runs``."""
+    """A complete record. One run lies at the top level (``shape``, ``rungs``), several under ``runs``: there what all
+    rows of a kernel share lies once, in ``kernels`` (`runs_of` puts it back)."""
     head: dict[str, Any] = {
         "schema": SCHEMA,
         "command": command(),
@@ -50,7 +52,27 @@ def record(gpu: Gpu | None, arch: str, runs: Sequence[Mapping[str, Any]], **more
         "environment": environment(more.pop("versions", None)),
         **more,
     }
-    return {**head, **runs[0]} if len(runs) == 1 else {**head, "runs": list(runs)}
+    return {**head, **runs[0]} if len(runs) == 1 else {**head, **_shared(runs)}
+
+
+def _shared(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        for row in run["rungs"]:
+            groups.setdefault(_kernel(row), []).append(row)
+    common = [{name: value for name, value in rows[0].items() if all(name in r and r[name] == value for r in rows)}
+              for rows in groups.values()]
+    place = {key: i for i, key in enumerate(groups)}
+
+    def own(row: Mapping[str, Any]) -> dict[str, Any]:
+        i = place[_kernel(row)]
+        return {"kernel": i, **{name: value for name, value in row.items() if name not in common[i]}}
+
+    return {"kernels": common, "runs": [{**run, "rungs": [own(row) for row in run["rungs"]]} for run in runs]}
+
+
+def _kernel(row: Mapping[str, Any]) -> str:
+    return repr([row.get(name) for name in ("number", "config_name", "path")])
 
 
 def command() -> str:
@@ -98,25 +120,48 @@ def check_writable(path: Path | None) -> None:
 
 
 def _dumps(data: Mapping[str, Any]) -> str:
-    return json.dumps(_rounded(data), indent=1, allow_nan=False) + "\n"
+    return _filled(_rounded(data), 0) + "\n"
 
 
-def _rounded(value: Any) -> Any:
-    """Six significant digits of what is no whole number: more is noise. JSON has no infinity and no NaN:
-    they become ``"inf"`` and ``"nan"``."""
+def _filled(value: Any, depth: int) -> str:
+    """JSON in lines of `WIDTH`, as many values in each as fit: half the bytes of a value a line."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    if not isinstance(value, (dict, list)) or len(text) + depth <= WIDTH:
+        return text
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(name)}:{_filled(inner, depth + 1)}" for name, inner in value.items()]
+    else:
+        parts = [_filled(inner, depth + 1) for inner in value]
+    lines: list[str] = []
+    for part in parts:
+        whole = bool(lines) and "\n" not in part and "\n" not in lines[-1]
+        if whole and depth + len(lines[-1]) + len(part) + 3 <= WIDTH:
+            lines[-1] += "," + part
+        else:
+            lines.append(part)
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    return f"{begin}\n" + ",\n".join(" " * (depth + 1) + line for line in lines) + "\n" + " " * depth + end
+
+
+def _rounded(value: Any, digits: int = 6) -> Any:
+    """Six significant digits of what is no whole number, five of raw samples: more is noise. JSON has no infinity and
+    no NaN: they become ``"inf"`` and ``"nan"``."""
     if isinstance(value, float):
         if not isfinite(value):
             return str(value)
         if value.is_integer():
             return int(value)
-        return float(f"{value:.6g}")
+        return float(f"{value:.{digits}g}")
     if isinstance(value, Mapping):
-        return {key: _rounded(inner) for key, inner in value.items()}
+        return {key: _rounded(inner, 5 if str(key).startswith("samples") else digits) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(inner) for inner in value]
+        return [_rounded(inner, digits) for inner in value]
     return value
 
 
 def runs_of(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The runs of a record, whether it holds one or several."""
-    return list(data["runs"]) if "runs" in data else [data]
+    """The runs of a record, whether it holds one or several, with all fields in each row."""
+    if "kernels" not in data:
+        return list(data.get("runs", [data]))
+    return [{**run, "rungs": [data["kernels"][row["kernel"]] | {name: row[name] for name in row if name != "kernel"}
+                              for row in run["rungs"]]} for run in data["runs"]]

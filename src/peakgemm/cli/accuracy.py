@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..accuracy import judge, plot, table
+from ..accuracy.cases import cases_of
 from ..accuracy.contenders import NAMES
 from ..accuracy.families import FAMILIES
 from ..accuracy.suite import TESTS, Report
@@ -60,7 +61,7 @@ def command(
     measured_on = gpu if report.place == "torch" else None
     if json is not None:
         records.write(json, records.record(
-            measured_on, parse.target(None, gpu), [{"rungs": report.rows}], versions=_versions(report),
+            measured_on, parse.target(None, gpu), [{"rungs": cases_of(report.rows)}], versions=_versions(report),
             against=report.reference, seed=report.seed, arrays=report.place, unavailable=report.unavailable))
         out.print(f"Record written to {json}", markup=False)
     if svg is not None:

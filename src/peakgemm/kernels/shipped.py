@@ -19,11 +19,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..runtime.compile import Compiled
+from ..runtime.compile import FACTS, Compiled
 from ..runtime.source import essence
 
 FOLDER = Path(__file__).parent / "cubins"
-_FACTS = ("registers", "spill_bytes", "stack_bytes", "static_shared")
 
 
 def digest(text: str, entry: str, arch: str, macros: Mapping[str, int]) -> str:
@@ -69,7 +68,7 @@ def find(name: str, entry: str, arch: str) -> Compiled | None:
         with path.open("rb") as file:
             file.seek(known.begin + place)
             code = zlib.decompress(file.read(size))
-        return Compiled(entry, arch, "cubin", code, **dict(zip(_FACTS, facts, strict=True)))
+        return Compiled(entry, arch, "cubin", code, **dict(zip(FACTS, facts, strict=True)))
     except (OSError, ValueError, TypeError, zlib.error):
         return None
 
@@ -79,7 +78,7 @@ def write(path: Path, cubins: Mapping[str, Compiled], nvrtc: str) -> None:
     places, packed, begin = {}, [], 0
     for name in sorted(cubins):
         packed.append(zlib.compress(cubins[name].code, 9))
-        places[name] = begin, len(packed[-1]), [getattr(cubins[name], fact) for fact in _FACTS]
+        places[name] = begin, len(packed[-1]), [getattr(cubins[name], fact) for fact in FACTS]
         begin += len(packed[-1])
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:

@@ -133,9 +133,8 @@ def clear(tuned: bool = False) -> None:
     try:
         place = _entries()
         if place is not None:
-            for part in (place, folder() / "tmp"):  # where earlier versions wrote aside
-                for _, _, path in _files(part):
-                    Path(path).unlink(missing_ok=True)
+            for _, _, path in _files(place):
+                Path(path).unlink(missing_ok=True)
         elif (problem := trouble(folder())) is not None and folder().exists():
             raise InvalidValue(f"cannot clear the compile cache in {folder()}: {problem}")
         if tuned:

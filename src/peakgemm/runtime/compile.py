@@ -103,7 +103,7 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
 
     def work() -> Compiled:
         hit = disk_cache.load(key)
-        if hit is not None and hit[1].keys() == (set(_FACTS) if kind == "cubin" else set()):
+        if hit is not None and hit[1].keys() == (set(FACTS) if kind == "cubin" else set()):
             recipe = Recipe(text, tuple((macros or {}).items()), name, key)
             return Compiled(entry, arch, kind, hit[0], recipe=recipe, **hit[1])
         Program, ProgramOptions = _cuda_core()
@@ -294,7 +294,7 @@ def _ptx(text: str, options: Any, logs: io.StringIO, instance: str) -> bytes:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-_FACTS = ("registers", "spill_bytes", "stack_bytes", "static_shared")
+FACTS = ("registers", "spill_bytes", "stack_bytes", "static_shared")
 
 
 def ptxas_facts(log: str, entry: str) -> dict[str, Any]:

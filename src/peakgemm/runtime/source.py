@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from ..errors import InvalidValue, MissingComponent
+from ..errors import MissingComponent
 from . import includes
 
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
@@ -94,15 +94,3 @@ def _display(path: Path) -> str:
 def entries(text: str) -> list[str]:
     """Names of the ``extern "C"`` kernels in a source, in order."""
     return _ENTRY.findall(text)
-
-
-def only_entry(text: str, name: str) -> str:
-    """The one kernel that a source exports.
-
-    Raises:
-        InvalidValue: none, or more than one.
-    """
-    found = entries(text)
-    if len(found) != 1:
-        raise InvalidValue(f'{name} exports {len(found)} extern "C" kernels ({", ".join(found) or "none"}); name one')
-    return found[0]

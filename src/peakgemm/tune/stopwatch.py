@@ -68,17 +68,18 @@ class GpuStopwatch:
         return [one for one in found if len(one.rows) > 1]
 
     def times(self, problem: Problem, rows: Sequence[Row]) -> list[list[float] | None]:
-        memory = Flat(problem, self._gpu, self._peer).addresses
+        memory = Flat(problem, self._gpu, self._peer)
         kinds: list[list[Work]] = []
         runs: list[int | None] = []
         for kernel, config in rows:
             try:
-                kinds.append(launches(self._bound(kernel, config, problem), memory, self._peer))
+                kinds.append(launches(self._bound(kernel, config, problem), memory.addresses, self._peer))
                 runs.append(len(kinds) - 1)
             except Exception:  # a compiler's or a driver's refusal: the others go on
                 log.debug("%s %s does not run", kernel.name, config.label(), exc_info=True)
                 runs.append(None)
         found = self._timer.each(kinds, ms=BURST_MS, rounds=ROUNDS)
+        del memory  # the operands stay until here: `launches` holds addresses alone
         return [None if i is None else [1e3 * ms for ms in found[i]] for i in runs]
 
     def _bound(self, kernel: Kernel, config: Config, problem: Problem) -> Any:

@@ -19,6 +19,7 @@ from ..runtime.compile import Compiled
 from ..sass.elf import Cubin
 from ..selection.candidates import candidates
 from ..selection.choose import choose
+from ..selection.machine import machine
 from ..selection.tile_model import configurations
 from .subject import Subject
 
@@ -146,7 +147,7 @@ def _tile(name: str, limits: Architecture, config: str, shape: str, problem: Pro
 def _configurations(family: Kernel, limits: Architecture) -> Iterator[Config]:
     if validity.is_valid(family, family.default, limits):
         yield family.default
-    yield from (cut for kernel, cut in configurations(limits.name) if kernel == family)
+    yield from (one.config for one in configurations(machine(limits.name, limits.gpu_sms)) if one.kernel == family)
 
 
 def _compiled(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Compiled:

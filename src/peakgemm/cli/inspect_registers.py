@@ -1,0 +1,69 @@
+"""``peakgemm inspect registers``: how the register file behaves, streams of instructions beside the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..bench import records
+from ..runtime import device
+from ..runtime.device import Gpu
+from ..sass import stream_clock
+from ..sass.stream_kinds import KINDS, NAMED, drawn, from_pattern
+from ..sass.stream_summary import row, summaries
+from ..sass.streams import ARCH, Bed, Stream
+from .console import number, out, progress, table
+
+
+def command(
+    streams: Annotated[int, typer.Option(min=len(KINDS), max=2000, help="How many streams are drawn beside the named "
+                                         "ones.")] = 400,
+    seed: Annotated[int, typer.Option(help="Of the drawn streams.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what the model says, without a GPU.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,
+) -> None:
+    """Run streams of FFMAs and others with chosen registers on the GPU at hand, beside the register file's model."""
+    records.check_writable(json)
+    gpu = None if dry_run else device.require()
+    bed = Bed.make()
+    chosen: list[tuple[str, str | None, Stream]] = [
+        ("named", name, from_pattern(pattern, bed)) for name, pattern, _ in NAMED]
+    chosen += [(kind.name, None, stream) for kind, stream in drawn(streams, seed, bed)]
+    rows, overhead = _rows(chosen, gpu, bed)
+    _show(rows, gpu, overhead)
+    if json is not None:
+        found: dict[str, Any] = {"streams": rows, "kinds": summaries(rows)}
+        records.write(json, records.record(gpu, ARCH, [found], seed=seed, **overhead))
+        out.print(f"Record written to {json}", markup=False)
+
+
+def _rows(chosen: list[tuple[str, str | None, Stream]], gpu: Gpu | None,
+          bed: Bed) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    if gpu is None:
+        return [row(*one) for one in chosen], {}
+    with stream_clock.Clock(gpu, bed) as clock, progress("streams", len(chosen)) as done:
+        rows = []
+        for kind, name, stream in chosen:
+            rows.append(row(kind, name, stream, clock.cycles(stream)))
+            done(kind)
+        return rows, {"loop_overhead": [clock.overhead[1], clock.overhead[2]]}
+
+
+def _show(rows: list[dict[str, Any]], gpu: Gpu | None, overhead: dict[str, Any]) -> None:
+    where = gpu.name if gpu else f"{ARCH}, the model alone"
+    table(f"Register reads: cycles an instruction, {where}", [
+        ("stream", "left"), ("model", "right"), ("one warp", "right"), ("two", "right")],
+        [[one["name"], number(one["model"], 3), number(one.get("one_warp"), 3), number(one.get("two_warps"), 3)]
+         for one in rows if one["kind"] == "named"],
+        "One warp a scheduler, and two. What the loop itself costs is taken off: "
+        f"{', '.join(f'{each:.3f}' for each in overhead['loop_overhead'])} an instruction." if overhead else "")
+    out.print()
+    about = {kind.name: kind.what for kind in KINDS} | {"named": "those above"}
+    table("By kind: model less measurement, one warp a scheduler", [
+        ("kind", "left"), ("streams", "right"), ("exact", "right"), ("mean error", "right"), ("largest", "right"),
+        ("what", "left")],
+        [[one["kind"], str(one["streams"]), "-" if one["exact"] is None else str(one["exact"]),
+          number(one["mean_error"], 4), number(one["largest_error"], 3), about[one["kind"]]] for one in summaries(rows)],
+        "Errors in cycles an instruction. Exact: the same number of whole cycles a turn.")

@@ -1,0 +1,91 @@
+"""The cycles that streams take on the GPU at hand, by each SM's own clock.
+
+A block an SM, one warp or two a scheduler; a block takes from its first warp's start to its last warp's end. The figure
+is the median over the SMs, the least of some launches, less what the loop itself costs: that is what a stream of NOPs
+takes beyond a cycle each.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from statistics import median
+from types import SimpleNamespace, TracebackType
+
+from ..errors import InvalidValue
+from ..runtime import driver
+from ..runtime.compile import Compiled
+from ..runtime.device import Gpu, activated
+from ..runtime.launch import Loaded, Resident, int32
+from ..runtime.memory import DeviceMemory
+from .streams import ARCH, ENTRY, RZ, SHARED_BYTES, WORDS, Bed, Op, Stream
+
+SCHEDULERS, LANES = 4, 32
+TURNS, LAUNCHES = 60, 3
+_WARM_UP = 20
+_INPUT_FLOATS, _SINK_WORDS = 256, 256
+
+
+class Clock:
+    """Measures streams on ``gpu``; a context manager, in which the device's context is current.
+
+    Raises:
+        InvalidValue: a GPU whose instructions are not those that streams are made of.
+    """
+
+    def __init__(self, gpu: Gpu, bed: Bed) -> None:
+        if gpu.arch != ARCH:
+            raise InvalidValue(f"{gpu.name} is {gpu.arch}, streams and model are for {ARCH}; --dry-run shows the model")
+        self._gpu, self._bed, self._context = gpu, bed, activated(gpu.index)
+        self._stream = SimpleNamespace(handle=0)  # the legacy default stream: nothing else runs
+        self.overhead = {1: 0.0, 2: 0.0}
+
+    def __enter__(self) -> Clock:
+        self._context.__enter__()
+        warps = 2 * SCHEDULERS * self._gpu.sm_count
+        self._clocks = (ctypes.c_int64 * (2 * warps))()
+        self._on_device = DeviceMemory(ctypes.sizeof(self._clocks), 0)
+        self._data = DeviceMemory(4 * (_INPUT_FLOATS + _SINK_WORDS), 0)
+        ones = (ctypes.c_float * (_INPUT_FLOATS + _SINK_WORDS))(*[1.0] * (_INPUT_FLOATS + _SINK_WORDS))
+        driver.demand("a copy between host and device", "cuMemcpyHtoD_v2", ctypes.c_uint64(self._data.pointer),
+                      ctypes.byref(ones), ctypes.c_size_t(ctypes.sizeof(ones)))
+        nops = self._load((Op(RZ, name="NOP"),))
+        for _ in range(_WARM_UP):
+            self._run(nops, 2)
+        self.overhead = {each: self._least(nops, each) - 1 for each in (1, 2)}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        del self._on_device, self._data
+        self._context.__exit__(kind, error, trace)
+
+    def cycles(self, stream: Stream) -> tuple[float, float]:
+        """Cycles that a scheduler takes for an instruction of ``stream``, with one warp and with two.
+
+        Raises:
+            LaunchFailed: the driver's refusal.
+        """
+        loaded = self._load(stream)
+        return self._least(loaded, 1) - self.overhead[1], self._least(loaded, 2) - self.overhead[2]
+
+    def _load(self, stream: Stream) -> Loaded:
+        patched: Compiled = self._bed.patched(stream)
+        return Loaded(Resident(patched), ENTRY, SHARED_BYTES)
+
+    def _least(self, loaded: Loaded, warps: int) -> float:
+        return min(self._run(loaded, warps) for _ in range(LAUNCHES))
+
+    def _run(self, loaded: Loaded, warps: int) -> float:
+        """One launch with ``warps`` a scheduler: cycles an instruction, loop included."""
+        blocks, each = self._gpu.sm_count, warps * SCHEDULERS
+        sink = ctypes.c_uint64(self._data.pointer + 4 * _INPUT_FLOATS)
+        loaded.launch(self._stream, blocks, each * LANES, sink, ctypes.c_uint64(self._data.pointer), int32(TURNS),
+                      ctypes.c_uint64(self._on_device.pointer))
+        driver.demand(f"{ENTRY}: waiting for the device", "cuCtxSynchronize")
+        driver.demand("a copy between host and device", "cuMemcpyDtoH_v2", ctypes.byref(self._clocks),
+                      ctypes.c_uint64(self._on_device.pointer), ctypes.c_size_t(16 * blocks * each))
+        taken = []
+        for block in range(blocks):
+            mine = self._clocks[2 * each * block:2 * each * (block + 1)]
+            taken.append(max(mine[1::2]) - min(mine[::2]))
+        return median(taken) / (TURNS * WORDS * warps)

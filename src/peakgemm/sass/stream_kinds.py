@@ -1,0 +1,165 @@
+"""Which streams are measured: named ones, each a statement about the register file, and drawn ones by kind.
+
+A pattern writes an instruction's slots a, b, c as three letters: ``0`` an even register, ``1`` an odd one, each time
+another; ``-`` none; ``x`` and ``y``, ``X`` and ``Y`` one even and one odd register each, the capital with ``.reuse``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from .streams import RZ, Bed, Op, Stream
+
+_HELD = {"x": (0, 0), "X": (0, 1), "y": (1, 0), "Y": (1, 1)}
+#: How many registers of either parity are written, the rest is read.
+_WRITTEN = 16
+
+#: Statement, pattern, and what a turn takes by hand, in cycles.
+NAMED: tuple[tuple[str, str, int], ...] = (
+    ("one read of each bank", "-01", 1),
+    ("two reads of a bank", "-00", 2),
+    ("three reads of a bank", "000", 3),
+    ("two of a bank, two of the other in turn", "-00 -11", 2),
+    ("the same, two in a row of each", "-00 -00 -11 -11", 6),
+    ("the same, four in a row of each", " ".join(["-00"] * 4 + ["-11"] * 4), 14),
+    ("three of a bank, three of the other in turn", "000 111", 3),
+    ("two of one and one of the other, in turn", "011 001", 3),
+    ("two of a bank, then one of each", "-00 -01", 3),
+    ("two of a bank, three times one of each", "-00 -01 -01 -01", 5),
+    ("one bank by the same two slots, twice in a row", "--- 1-1 1-1 -00", 5),
+    ("one bank by other pairs of slots", "0-0 0-- 011 11-", 4),
+    ("a held by .reuse", "X01", 1),
+    ("a held, b and c of one bank", "X00", 2),
+    ("a held even and held odd in turn", "X01 Y01", 1 * 2),
+    ("a held, asked at each second instruction only", "X01 -01", 2),
+    ("a held, each second read does not renew it", "X01 x01", 3),
+    ("one register in two slots", "xx1", 1),
+    ("one register in three slots", "xxx", 1),
+    ("a and b held", "XY0", 1),
+)
+
+
+def from_pattern(pattern: str, bed: Bed) -> Stream:
+    """The stream that ``pattern`` means."""
+    pools = [bed.even[_WRITTEN:-2], bed.odd[_WRITTEN:-2]]
+    held = bed.even[-2], bed.odd[-2]
+    taken, ops = [0, 0], []
+    for number, slots in enumerate(pattern.split()):
+        reads, reuse = [], 0
+        for slot, letter in enumerate(slots):
+            if letter == "-":
+                reads.append(RZ)
+            elif letter in _HELD:
+                bank, keep = _HELD[letter]
+                reads.append(held[bank])
+                reuse |= keep << slot
+            else:
+                bank = int(letter)
+                reads.append(pools[bank][taken[bank] % len(pools[bank])])
+                taken[bank] += 1
+        ops.append(Op(_written(bed, number), (reads[0], reads[1], reads[2]), reuse))
+    return tuple(ops)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A way to draw streams; ``share`` of a hundred drawn ones are of it."""
+
+    name: str
+    what: str
+    share: int
+    draw: Callable[[Random, Bed], Stream]
+
+
+def drawn(count: int, seed: int, bed: Bed) -> list[tuple[Kind, Stream]]:
+    """About ``count`` streams, by kind, the same for the same ``seed`` and compiler."""
+    found = []
+    for kind in KINDS:
+        random = Random(f"{seed} {kind.name}")
+        found += [(kind, kind.draw(random, bed)) for _ in range(max(1, round(count * kind.share / 100)))]
+    return found
+
+
+def _written(bed: Bed, number: int) -> int:
+    pool = (bed.even, bed.odd)[number % 2]
+    return pool[number // 2 % _WRITTEN]
+
+
+def _ports(random: Random, bed: Bed) -> Stream:
+    """Random parities and empty slots, no register twice in a row."""
+    length = random.choice((4, 8, 16))
+    return from_pattern(" ".join("".join(random.choice("-01") for _ in range(3)) for _ in range(length)), bed)
+
+
+def _reuse(random: Random, bed: Bed) -> Stream:
+    """Few registers a slot, ``.reuse`` at random, where it is of use and where it is not."""
+    length, sources = random.choice((4, 8, 16)), bed.even[_WRITTEN:] + bed.odd[_WRITTEN:]
+    pools = [random.sample(sources, random.choice((1, 2, 2, 3, 4))) for _ in range(3)]
+    if random.random() < 0.3:
+        pools[random.randrange(3)] = [RZ]
+    chance, ops = random.random(), []
+    for number in range(length):
+        a, b, c = (random.choice(pool) for pool in pools)
+        reuse = sum((random.random() < chance) << slot for slot, register in enumerate((a, b, c)) if register != RZ)
+        ops.append(Op(_written(bed, number), (a, b, c), reuse))
+    return tuple(ops)
+
+
+def _accumulate(random: Random, bed: Bed) -> Stream:
+    """As in a product's loop: c is what is written, ``.reuse`` where the next instruction asks the same again."""
+    length, sums = 16, [*bed.even[:_WRITTEN], *bed.odd[:_WRITTEN]]
+    random.shuffle(sums)
+    sources, stay = bed.even[_WRITTEN:] + bed.odd[_WRITTEN:], random.random()
+    a = b = random.choice(sources)
+    reads = []
+    for number in range(length):
+        a = a if number and random.random() < stay else random.choice(sources)
+        b = b if number and random.random() < stay / 2 else random.choice(sources)
+        reads.append((a, b, sums[number]))
+    ops = []
+    for number, (a, b, c) in enumerate(reads):
+        after = reads[(number + 1) % length]
+        ops.append(Op(c, (a, b, c), (a == after[0]) | (b == after[1]) << 1))
+    return tuple(ops)
+
+
+def _among(random: Random, bed: Bed, op: Callable[[Random], Op]) -> Stream:
+    """One other instruction among FFMAs that read one, or each, bank in full, or none."""
+    length = random.choice((8, 16, 32, 64))
+    pattern = random.choice(("-01", "0--", "1--", "X01", "XY-", "---"))
+    ops = list(from_pattern(" ".join([pattern] * length), bed))
+    parity = random.choice((None, 0, 1))
+    if parity is not None:  # what FFMAs write lies in one bank
+        ops = [Op((bed.even, bed.odd)[parity][n % _WRITTEN], one.reads, one.reuse) for n, one in enumerate(ops)]
+    ops[random.randrange(length)] = op(random)
+    return tuple(ops)
+
+
+def _others(random: Random, bed: Bed) -> Stream:
+    def other(random: Random) -> Op:
+        name = random.choice(("NOP", "MOV", "IADD3", "IMAD"))
+        if name == "NOP":
+            return Op(RZ, name=name)
+        sources = bed.even[_WRITTEN:-2] + bed.odd[_WRITTEN:-2]
+        a, b, c = random.sample(sources, 3)
+        written = random.choice((bed.even, bed.odd))[_WRITTEN - 1]
+        return Op(written, (RZ, b, RZ) if name == "MOV" else (a, b, c), name=name)
+
+    return _among(random, bed, other)
+
+
+def _loads(random: Random, bed: Bed) -> Stream:
+    return _among(random, bed, lambda random: Op(bed.quad, name=random.choice(("LDS", "LDS.64", "LDS.128"))))
+
+
+KINDS = (
+    Kind("ports", "FFMA, no .reuse, registers of random parity", 25, _ports),
+    Kind("reuse", "FFMA, few registers, .reuse at random", 25, _reuse),
+    Kind("accumulate", "FFMA as in a product's loop", 25, _accumulate),
+    Kind("others", "a NOP, MOV, IADD3 or IMAD among FFMAs", 15, _others),
+    Kind("loads", "an LDS of 1, 2 or 4 registers among FFMAs", 10, _loads),
+)
+#: Kinds of FFMAs alone, for which the model is meant.
+FFMA_KINDS = ("named", "ports", "reuse", "accumulate")

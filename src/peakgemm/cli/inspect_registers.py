@@ -64,6 +64,6 @@ def _show(rows: list[dict[str, Any]], gpu: Gpu | None, overhead: dict[str, Any])
     table("By kind: model less measurement, one warp a scheduler", [
         ("kind", "left"), ("streams", "right"), ("exact", "right"), ("mean error", "right"), ("largest", "right"),
         ("what", "left")],
-        [[one["kind"], str(one["streams"]), "-" if one["exact"] is None else str(one["exact"]),
-          number(one["mean_error"], 4), number(one["largest_error"], 3), about[one["kind"]]] for one in summaries(rows)],
+        [[one["kind"], str(one["streams"]), number(one["exact"], 0), number(one["mean_error"], 4),
+          number(one["largest_error"], 3), about[one["kind"]]] for one in summaries(rows)],
         "Errors in cycles an instruction. Exact: the same number of whole cycles a turn.")

@@ -13,28 +13,30 @@ The rule, found by experiment on an H100 (docs/register-file.md tells it with th
   asks no bank if it wants the same register, and takes the name away, unless it carries ``.reuse`` itself. A read of
   the other bank, or of no register, leaves it alone.
 * One register wanted by several slots of an instruction is read once, when all their operand registers are free.
+* A register whose new value is under way, for five cycles from when its FFMA left the stages, is read as late as the
+  stages allow: in the third, or when the value is there.
 
-Of the 4,978 streams of 2 to 16 FFMAs that it was found with, 4,965 take exactly the cycles that it says. The others, 13
-of 400 with an accumulator in slot c, take one cycle in 18 to 28 more; why is not known.
+All 4,978 streams of 2 to 16 FFMAs that it was found with take exactly the cycles that it says.
 
 An instruction's reads never wait for a younger one's, so one pass over a stream, an instruction at a time, is enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 BANKS = 2
-SLOTS = 3
 STAGES = 3
+#: Cycles from when an FFMA leaves the read stages until its result can be read from its bank.
+UNDER_WAY = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ReadStep:
     """What became of an instruction: ``cycles`` from when the one before it left the read stages until it did itself;
-    ``cached``, the slots that ``.reuse`` of an earlier one served, and ``waited``, those that were read so
-    late that it took longer than a cycle, a bit each (a = 1, b = 2, c = 4)."""
+    ``cached``, the slots that ``.reuse`` of an earlier one served, and ``waited``, those that were read so late that it
+    took longer than a cycle, a bit each (a = 1, b = 2, c = 4)."""
 
     cycles: int
     cached: int = 0
@@ -45,23 +47,25 @@ class ReadStep:
 class RegisterFile:
     """One pass over the instructions of a warp, or of several that issue in turn: they behave alike.
 
-    ``stages`` is how many cycles an instruction may gather its operands.
+    ``stages`` is how many cycles an instruction may gather its operands, ``under_way`` as `UNDER_WAY`.
     """
 
     stages: int = STAGES
-    _left: list[int] = field(init=False)
-    _busy: list[set[int]] = field(init=False)
+    under_way: int = UNDER_WAY
+    _left: list[int] = field(init=False)  # when the last instructions left the stages, one for each stage
+    _busy: list[set[int]] = field(init=False)  # cycles in which a bank gives a register already
     _owned: dict[tuple[int, int], int] = field(default_factory=dict, init=False)  # until when, by slot and bank
     _named: dict[tuple[int, int], int] = field(default_factory=dict, init=False)  # what .reuse has kept there
+    _arrives: dict[int, int] = field(default_factory=dict, init=False)  # when a register's last value is in its bank
 
     def __post_init__(self) -> None:
         self._left = list(range(1 - self.stages, 1))
         self._busy = [set() for _ in range(BANKS)]
 
-    def read(self, registers: Sequence[int | None], reuse: int = 0) -> ReadStep:
-        """The next instruction reads ``registers`` by the slots a, b, c (None: no register) and keeps those of the bits
-        ``reuse``."""
-        entered, before = self._left[0], self._left[-1]
+    def read(self, registers: Sequence[int | None], reuse: int = 0, written: int | None = None) -> ReadStep:
+        """The next instruction reads ``registers`` by the slots a, b, c (None: no register), keeps those of the bits
+        ``reuse``, and writes ``written``."""
+        before = self._left[-1]
         wanted: dict[int, list[int]] = {}
         used, cached = [], 0
         for slot, register in enumerate(registers):
@@ -75,39 +79,27 @@ class RegisterFile:
                 wanted.setdefault(register, []).append(slot)
             if reuse >> slot & 1:
                 self._named[place] = register
-        at = {register: self._cycle(register % BANKS, entered, slots) for register, slots in wanted.items()}
+        at = {register: self._cycle(register, slots) for register, slots in wanted.items()}
         left = max(before, *at.values()) + 1 if at else before + 1
         waited = sum(1 << slot for register, slots in wanted.items() for slot in slots if at[register] > before)
         self._owned.update(dict.fromkeys(used, left))
-        self._leave(left)
+        if written is not None:
+            self._arrives[written] = left + self.under_way
+        self._left = [*self._left[1:], left]
+        for busy in self._busy:
+            busy.difference_update([cycle for cycle in busy if cycle < self._left[0]])
         return ReadStep(left - before, cached, waited)
 
     def skip(self) -> ReadStep:
         """The next instruction reads no slot, as a NOP does."""
         return self.read(())
 
-    def _cycle(self, bank: int, entered: int, slots: Sequence[int]) -> int:
-        """The cycle in which a bank gives what ``slots`` want, taken from now on."""
-        at = max(entered, *(self._owned.get((slot, bank), entered) for slot in slots))
+    def _cycle(self, register: int, slots: Sequence[int]) -> int:
+        """The cycle in which its bank gives ``register``, taken from now on."""
+        entered, last_stage, bank = self._left[0], self._left[-1], register % BANKS
+        at = max(entered, min(self._arrives.get(register, entered), last_stage),
+                 *(self._owned.get((slot, bank), entered) for slot in slots))
         while at in self._busy[bank]:
             at += 1
         self._busy[bank].add(at)
         return at
-
-    def _leave(self, at: int) -> None:
-        self._left = [*self._left[1:], at]
-        for busy in self._busy:
-            busy.difference_update([cycle for cycle in busy if cycle < self._left[0]])
-
-
-Stream = Iterable[tuple[Sequence[int | None], int]]
-
-
-def steady_cycles(stream: Stream, turns: int = 8, warm: int = 4, stages: int = STAGES) -> float:
-    """Cycles of one turn of a loop of ``stream``, the mean of ``turns`` after ``warm`` that fill the stages.
-
-    ``stream`` holds an instruction's registers by slots and its reuse bits each.
-    """
-    loop, file = list(stream), RegisterFile(stages)
-    cycles = [sum(file.read(*one).cycles for one in loop) for _ in range(warm + turns)]
-    return sum(cycles[warm:]) / turns

@@ -15,6 +15,7 @@ from .streams import RZ, Bed, Op, Stream
 _HELD = {"x": (0, 0), "X": (0, 1), "y": (1, 0), "Y": (1, 1)}
 #: How many registers of either parity are written, the rest is read.
 _WRITTEN = 16
+_LATENCY = 4  # instructions from an FFMA to the first that may read its result
 
 #: Statement, pattern, and what a turn takes by hand, in cycles.
 NAMED: tuple[tuple[str, str, int], ...] = (
@@ -32,7 +33,7 @@ NAMED: tuple[tuple[str, str, int], ...] = (
     ("one bank by other pairs of slots", "0-0 0-- 011 11-", 4),
     ("a held by .reuse", "X01", 1),
     ("a held, b and c of one bank", "X00", 2),
-    ("a held even and held odd in turn", "X01 Y01", 1 * 2),
+    ("a held even and held odd in turn", "X01 Y01", 2),
     ("a held, asked at each second instruction only", "X01 -01", 2),
     ("a held, each second read does not renew it", "X01 x01", 3),
     ("one register in two slots", "xx1", 1),
@@ -108,16 +109,17 @@ def _reuse(random: Random, bed: Bed) -> Stream:
 
 
 def _accumulate(random: Random, bed: Bed) -> Stream:
-    """As in a product's loop: c is what is written, ``.reuse`` where the next instruction asks the same again."""
+    """As in a product's loop: c is what is written, ``.reuse`` where the next instruction asks the same again. A sum comes
+    again after four instructions at the earliest, when its value is there."""
     length, sums = 16, [*bed.even[:_WRITTEN], *bed.odd[:_WRITTEN]]
-    random.shuffle(sums)
     sources, stay = bed.even[_WRITTEN:] + bed.odd[_WRITTEN:], random.random()
     a = b = random.choice(sources)
-    reads = []
+    reads: list[tuple[int, int, int]] = []
     for number in range(length):
+        near = {one[2] for one in (*reads[-_LATENCY + 1:], *reads[:max(0, number + _LATENCY - length)])}
         a = a if number and random.random() < stay else random.choice(sources)
         b = b if number and random.random() < stay / 2 else random.choice(sources)
-        reads.append((a, b, sums[number]))
+        reads.append((a, b, random.choice([one for one in sums if one not in near])))
     ops = []
     for number, (a, b, c) in enumerate(reads):
         after = reads[(number + 1) % length]

@@ -9,7 +9,7 @@ from .streams import Stream, predicted, text
 
 
 def row(kind: str, name: str | None, stream: Stream, cycles: tuple[float, float] | None = None) -> dict[str, Any]:
-    """A stream, what the model says, and what it took with one and with two warps a scheduler (cycles an instruction)."""
+    """A stream, the model, and what was measured with one and with two warps a scheduler (cycles an instruction)."""
     found: dict[str, Any] = {"kind": kind, **({"name": name} if name else {}), "stream": text(stream),
                              "model": predicted(stream)}
     if cycles is not None:
@@ -25,9 +25,9 @@ def summaries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         mine = [one for one in rows if one["kind"] == kind]
         errors = [abs(one["model"] - one["one_warp"]) for one in mine if "one_warp" in one]
         lengths = [len(one["stream"].split(" | ")) for one in mine]
+        exact = sum(error * length < 0.5 for error, length in zip(errors, lengths, strict=False))
         found.append({
-            "kind": kind, "streams": len(mine),
-            "exact": sum(error * length < 0.5 for error, length in zip(errors, lengths, strict=True)) if errors else None,
+            "kind": kind, "streams": len(mine), "exact": exact if errors else None,
             "mean_error": sum(errors) / len(errors) if errors else None,
             "largest_error": max(errors, default=None)})
     return found

@@ -88,10 +88,33 @@ def text(stream: Stream) -> str:
     return " | ".join(map(str, stream))
 
 
+def parse(line: str) -> Stream:
+    """The stream that `text` wrote.
+
+    Raises:
+        InvalidValue: an instruction of another form.
+    """
+    return tuple(_op(one) for one in line.split(" | "))
+
+
+def _op(line: str) -> Op:
+    name, *rest = line.split() if line[:1].isalpha() else ("FFMA", *line.split())
+    try:
+        if name not in _BLANK or len(rest) != (0 if name == "NOP" else 1 if name in LOADED else 4):
+            raise ValueError
+        written, *slots = rest or [str(RZ)]
+        reads = [RZ if slot == "-" else int(slot.removesuffix(".")) for slot in slots] or [RZ] * 3
+        reuse = sum(slot.endswith(".") << place for place, slot in enumerate(slots))
+        return Op(int(written), (reads[0], reads[1], reads[2]), reuse, name)
+    except ValueError:
+        raise InvalidValue(f"{line!r} is no instruction of a stream; write it as '12 66. 71 -', 'MOV 12 - 45 -', "
+                           "'LDS.64 84' or 'NOP'") from None
+
+
 def predicted(stream: Stream, stages: int = STAGES) -> float:
     """Modelled issue cycles an instruction: `RegisterFile`, and `CYCLES_A_LOADED_REGISTER` for loads."""
     file, turns, warm = RegisterFile(stages), 8, 4
-    cycles = [sum(file.read(op.registers, op.reuse).cycles for op in stream) for _ in range(warm + turns)]
+    cycles = [sum(file.read(op.registers, op.reuse, op.written).cycles for op in stream) for _ in range(warm + turns)]
     loads = CYCLES_A_LOADED_REGISTER * sum(LOADED.get(op.name, 0) for op in stream)
     return (sum(cycles[warm:]) / turns + loads) / len(stream)
 
@@ -125,8 +148,8 @@ class Bed:
         words = Cubin.read(compiled.code).words(ENTRY)
         places = tuple(place for place, word in enumerate(words) if word & _OPCODE_BITS == _FFMA_OPCODE)
         if len(places) != WORDS or places[-1] - places[0] >= WORDS + 8:
-            raise InvalidValue(f"{SOURCE.name} has {len(places)} FFMAs, expected {WORDS} in one loop; this NVRTC compiles "
-                               "it otherwise: use the NVRTC that constraints.txt names")
+            raise InvalidValue(f"{SOURCE.name} has {len(places)} FFMAs, expected {WORDS} in one loop; this NVRTC "
+                               "compiles it otherwise: use the NVRTC that constraints.txt names")
         used = {register for place in places for register in _fields(words[place])}
         # What the loop's own words might name, its counter above all, is left alone; some of these are no registers.
         for place in set(range(places[0] - 1, places[-1] + 2)).difference(places):

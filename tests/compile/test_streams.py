@@ -1,0 +1,155 @@
+"""Streams in the compiled loop, and `peakgemm inspect registers` as far as it goes without a GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+import record_schema
+import typer
+from typer.testing import CliRunner
+
+from peakgemm.cli import inspect_registers
+from peakgemm.errors import InvalidValue, MissingComponent
+from peakgemm.inspect.loops import main_loop
+from peakgemm.inspect.sass import disassemble, parse
+from peakgemm.runtime.compile import compile_source
+from peakgemm.runtime.device import Gpu
+from peakgemm.sass.control import Control
+from peakgemm.sass.elf import Cubin
+from peakgemm.sass.stream_clock import Clock
+from peakgemm.sass.stream_kinds import KINDS, NAMED, drawn, from_pattern
+from peakgemm.sass.streams import ENTRY, LOADED, RZ, Bed, Op, predicted, text
+
+H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
+
+
+@pytest.fixture(scope="module")
+def bed() -> Bed:
+    return Bed.make()
+
+
+def test_no_word_of_the_loop_uses_a_register_of_streams(bed: Bed) -> None:
+    loop = main_loop(parse(disassemble(bed.compiled.code, "sm_90")))
+    assert loop is not None
+    assert [one.address // 16 for one in loop.instructions if one.is_ffma] == list(bed.places)
+    others = " ".join(one.text for one in loop.instructions if not one.is_ffma)
+    named = {int(number) for number in re.findall(r"(?<![U\w])R(\d+)", others)}
+    assert not named.intersection({*bed.even, *bed.odd})
+
+
+def test_words_are_what_nvdisasm_reads(bed: Bed) -> None:
+    quad, (a, b, c) = bed.quad, (bed.even[20], bed.odd[20], bed.even[21])
+    stream = (Op(quad, (a, b, c), 5), Op(quad, (RZ, b, RZ), 2), Op(quad, (RZ, b, RZ), 2, "MOV"),
+              Op(quad, (a, b, c), 0, "IADD3"), Op(quad, (a, b, c), 0, "IMAD"), Op(RZ, name="NOP"), Op(quad, name="LDS"),
+              Op(quad, name="LDS.128"))
+    patched = bed.patched(stream)
+    lines = [one.text for one in parse(disassemble(patched.code, "sm_90"))]
+    assert [lines[place] for place in bed.places[8:16]] == [
+        f"FFMA R{quad}, R{a}.reuse, R{b}, R{c}.reuse", f"FFMA R{quad}, RZ, R{b}.reuse, RZ", f"MOV R{quad}, R{b}.reuse",
+        f"IADD3 R{quad}, R{a}, R{b}, R{c}", f"IMAD R{quad}, R{a}, R{b}, R{c}", "NOP", f"LDS R{quad}, [0x400]",
+        f"LDS.128 R{quad}, [0x400]"]
+    before, after = (Cubin.read(code).words(ENTRY) for code in (bed.compiled.code, patched.code))
+    assert [n for n, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1] and n not in bed.places] == []
+    control = Control.decode(after[bed.places[0]])
+    assert (control.stall, control.yield_, control.wait_mask, control.reuse) == (1, 1, 0, 5)
+
+
+@pytest.mark.parametrize(("name", "pattern", "cycles"), NAMED, ids=[name for name, _, _ in NAMED])
+def test_named_streams_by_hand(bed: Bed, name: str, pattern: str, cycles: int) -> None:
+    stream = from_pattern(pattern, bed)
+    assert predicted(stream) * len(stream) == pytest.approx(cycles)
+
+
+def test_drawn_streams_fit_the_loop(bed: Bed) -> None:
+    found = drawn(200, 3, bed)
+    assert {kind.name for kind, _ in found} == {kind.name for kind in KINDS}
+    assert len({text(stream) for _, stream in found}) > 190
+    for _, stream in found:
+        bed.patched(stream)
+    assert found == drawn(200, 3, bed)
+    assert found != drawn(200, 4, bed)
+
+
+def test_a_sum_is_read_when_it_is_there(bed: Bed) -> None:
+    """Drawn streams break no rule that a compiler keeps: four instructions from an FFMA to the next that reads it."""
+    draw = next(kind.draw for kind in KINDS if kind.name == "accumulate")
+    for seed in range(50):
+        stream = draw(Random(seed), bed)
+        for number in range(len(stream)):
+            for back in (1, 2, 3):
+                assert stream[number - back].written not in stream[number].reads
+
+
+def test_streams_that_do_not_fit(bed: Bed) -> None:
+    with pytest.raises(InvalidValue, match="3 instructions does not fill 512"):
+        bed.patched((Op(bed.even[0]),) * 3)
+    foreign = next(register for register in range(RZ) if register not in {*bed.even, *bed.odd})
+    with pytest.raises(InvalidValue, match=rf"registers \[{foreign}\] are not free"):
+        bed.patched((Op(bed.even[0], (foreign, RZ, RZ)),))
+    assert max(LOADED.values()) == 4
+    assert {*range(bed.quad, bed.quad + 4)} <= {*bed.even, *bed.odd}
+
+
+def test_another_compilation_is_refused() -> None:
+    other = compile_source(f'extern "C" __global__ void {ENTRY}(float* x) {{ *x = *x * 3 + 1; }}', ENTRY, "sm_90")
+    with pytest.raises(InvalidValue, match="has 0 FFMAs, expected 512"):
+        Bed.of(other)
+
+
+def test_no_clock_for_another_architecture(bed: Bed) -> None:
+    with pytest.raises(InvalidValue, match="A100 is sm_80, streams and model are for sm_90"):
+        Clock(Gpu(0, "A100", "sm_80", 108, 1410, 1555.0, 40 << 20, "13.0"), bed)
+
+
+app = typer.Typer()
+app.command()(inspect_registers.command)
+
+
+def test_dry_run(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["--dry-run", "--streams", "20", "--json", str(tmp_path / "r.json")])
+    assert done.exit_code == 0, done.output
+    record = json.loads((tmp_path / "r.json").read_text())
+    record_schema.validate(record)
+    assert record["device"] is None
+    assert len(record["streams"]) >= 20 + len(NAMED)
+    assert all("one_warp" not in row for row in record["streams"])
+
+
+def test_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a clock that says what the model says, and a hundredth more."""
+    class Agrees:
+        def __init__(self, *_: object) -> None:
+            self.overhead = {1: 0.05, 2: 0.01}
+
+        def __enter__(self) -> Agrees:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return
+
+        def cycles(self, stream: tuple[Op, ...]) -> tuple[float, float]:
+            return predicted(stream) + 0.01, predicted(stream)
+
+    monkeypatch.setattr("peakgemm.runtime.device.require", lambda: H100)
+    monkeypatch.setattr("peakgemm.sass.stream_clock.Clock", Agrees)
+    inspect_registers.command(streams=20, seed=1, dry_run=False, json=tmp_path / "r.json")
+    record = json.loads((tmp_path / "r.json").read_text())
+    record_schema.validate(record)
+    assert record["loop_overhead"] == [0.05, 0.01]
+    assert record["seed"] == 1
+    assert {kind["largest_error"] for kind in record["kinds"]} == {0.01}
+    shown = capsys.readouterr().out
+    assert "NVIDIA H100 80GB HBM3" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Gpu:
+        raise MissingComponent("no GPU here")
+
+    monkeypatch.setattr("peakgemm.runtime.device.require", none)
+    assert isinstance(CliRunner().invoke(app, []).exception, MissingComponent)

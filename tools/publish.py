@@ -199,6 +199,9 @@ def blocks() -> Iterator[tuple[str, str, str]]:
         for record in load_any("../h200/bench-ieee.json"))
     for record in load_any("../sm_90/library-counters.json"):
         yield "docs/simulator.md", "counters", library.counters_table(record) + f"\nCommand: `{record['command']}`.\n"
+    for record in load_any("registers.json"):
+        yield "docs/register-file.md", "registers", library.registers_table(record) + (
+            f"\n{record['device']['name']}, NVRTC {record['environment']['nvrtc']}. Command: `{record['command']}`.\n")
     accuracy = "\n".join(
         library.accuracy_table(record)
         + "\nLargest / mean componentwise error, in eps |A||B| against FP64, at the largest size. "

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from ..inspect.occupancy import occupancy
 from ..runtime.architectures import ARCHITECTURES, architecture
-from . import inspect_map, inspect_show
+from . import inspect_map, inspect_registers, inspect_show
 from .console import table
 
 _DEFAULT = "show"
@@ -32,6 +32,7 @@ app = typer.Typer(cls=_DefaultsToShow, no_args_is_help=True,
                   help="A kernel, compiled: its resources, its main loop in SASS and PTX, what its registers cost.")
 app.command(_DEFAULT)(inspect_show.command)
 app.command("map")(inspect_map.command)
+app.command("registers")(inspect_registers.command)
 
 
 @app.callback()

@@ -129,7 +129,7 @@ def _accumulate(random: Random, bed: Bed) -> Stream:
 
 def _among(random: Random, bed: Bed, op: Callable[[Random], Op]) -> Stream:
     """One other instruction among FFMAs that read one, or each, bank in full, or none."""
-    length = random.choice((8, 16, 32, 64))
+    length = random.choice((8, 16, 32))
     pattern = random.choice(("-01", "0--", "1--", "X01", "XY-", "---"))
     ops = list(from_pattern(" ".join([pattern] * length), bed))
     parity = random.choice((None, 0, 1))

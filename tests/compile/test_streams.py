@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import record_schema
 import typer
 from typer.testing import CliRunner
 
+import record_schema
 from peakgemm.cli import inspect_registers
 from peakgemm.errors import InvalidValue, MissingComponent
 from peakgemm.inspect.loops import main_loop
@@ -53,7 +53,7 @@ def test_words_are_what_nvdisasm_reads(bed: Bed) -> None:
         f"IADD3 R{quad}, R{a}, R{b}, R{c}", f"IMAD R{quad}, R{a}, R{b}, R{c}", "NOP", f"LDS R{quad}, [0x400]",
         f"LDS.128 R{quad}, [0x400]"]
     before, after = (Cubin.read(code).words(ENTRY) for code in (bed.compiled.code, patched.code))
-    assert [n for n, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1] and n not in bed.places] == []
+    assert {n for n, (old, new) in enumerate(zip(before, after, strict=True)) if old != new} == {*bed.places}
     control = Control.decode(after[bed.places[0]])
     assert (control.stall, control.yield_, control.wait_mask, control.reuse) == (1, 1, 0, 5)
 

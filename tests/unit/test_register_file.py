@@ -57,7 +57,8 @@ def test_a_hit_without_reuse_ends_it() -> None:
 
 
 def test_another_register_takes_the_name_away() -> None:
-    assert [step.cached for step in steps(((2, None, None), 1), ((4, None, None), 0), ((2, None, None), 0))] == [0, 0, 0]
+    found = steps(((2, None, None), 1), ((4, None, None), 0), ((2, None, None), 0))
+    assert [step.cached for step in found] == [0, 0, 0]
 
 
 def test_the_slots_that_made_it_wait() -> None:

@@ -90,7 +90,8 @@ def reads_of(instruction: Instruction) -> Reads:
         if match := _REGISTER.match(operand):
             registers[slot] = int(match[1])
             reuse |= (".reuse" in operand) << slot
-    return Reads((registers[0], registers[1], registers[2]), reuse)
+    written = _REGISTER.match(instruction.operands[0]) if instruction.is_ffma else None
+    return Reads((registers[0], registers[1], registers[2]), reuse, int(written[1]) if written else None)
 
 
 def marks(instruction: Instruction, step: Step | None, rule: Rule) -> str:

@@ -12,24 +12,25 @@ Three families of rules:
 Kepler             four banks, register modulo 8 folded to 4; no reuse cache; an instruction waits for its own reads
 Maxwell, Pascal    four banks, register modulo 4; a reuse entry an operand slot; waits for its own reads
 sm_70, 75, 80      two banks; 16 lanes take an FFMA two cycles, so three reads of one bank cost one cycle more
-sm_86 and later    two banks of one register a cycle; the reads of an instruction may take a window of two cycles,
-                   so that it leaves to the next what it asks too much of a bank; a reuse entry per slot *and* bank
+sm_86 and later    two banks of one register a cycle behind three read stages; an operand register, which ``.reuse``
+                   keeps, per slot *and* bank: `register_file`
 =================  ===================================================================================
 
-The last was measured on an H100 over 45 streams of FFMA (two warps a scheduler): mean error 0.028 cycles an FFMA,
-largest 0.13. Taking every FFMA to wait for its own reads erred by 0.36. Sources of the others: Lai and Seznec,
-"Performance Upper Bound Analysis and Optimization of SGEMM on Fermi and Kepler GPUs" (2013); the wiki of maxas (Gray,
-2014); Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018).
+The last was found on an H100 (docs/register-file.md) and is taken for the others with 32 lanes, where nothing was
+measured. Taking every FFMA to wait for its own reads erred by 0.36 cycles on average over 45 streams. Sources of the
+others: Lai and Seznec, "Performance Upper Bound Analysis and Optimization of SGEMM on Fermi and Kepler GPUs" (2013);
+the wiki of maxas (Gray, 2014); Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import InvalidValue
 from ..runtime.architectures import number_of
+from .register_file import BANKS, STAGES, RegisterFile
 
 SLOTS = "abc"
 
@@ -37,10 +38,11 @@ SLOTS = "abc"
 @dataclass(frozen=True, slots=True)
 class Reads:
     """The registers that an instruction reads by operand slots a, b, c (None: no register), and a bit for each slot,
-    a = 1, b = 2, c = 4, whose register ``.reuse`` keeps."""
+    a = 1, b = 2, c = 4, whose register ``.reuse`` keeps. ``written``: what an FFMA writes; None: not known."""
 
     registers: tuple[int | None, int | None, int | None]
     reuse: int = 0
+    written: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +81,12 @@ class Rule(Protocol):
 
 
 class _Entries:
-    """The reuse cache in front of the banks: what a slot, or a slot and bank, has kept."""
+    """The reuse cache in front of the banks: what a slot has kept."""
 
-    def __init__(self, per_bank: bool, drop_on_read: bool = True) -> None:
-        self._kept: dict[tuple[int, int], int] = {}
-        self._per_bank, self._drop = per_bank, drop_on_read
+    def __init__(self) -> None:
+        self._kept: dict[int, int] = {}
 
-    def uncached(self, reads: Reads, bank_of: Rule) -> tuple[dict[int, int], int]:
+    def uncached(self, reads: Reads) -> tuple[dict[int, int], int]:
         """The registers that the banks must give, with the slots that ask for each; and the slots that are served.
 
         A read drops the entry of its slot, served or not, unless it carries ``.reuse``. One register in two slots is
@@ -96,15 +97,12 @@ class _Entries:
         for slot, register in enumerate(reads.registers):
             if register is None:
                 continue
-            entry = (slot, bank_of.bank(register) if self._per_bank else 0)
-            if self._kept.get(entry) == register:
+            if self._kept.pop(slot, None) == register:
                 cached |= 1 << slot
             else:
                 wanted[register] = wanted.get(register, 0) | 1 << slot
-            if self._drop:
-                self._kept.pop(entry, None)
             if reads.reuse >> slot & 1:
-                self._kept[entry] = register
+                self._kept[slot] = register
         return wanted, cached
 
 
@@ -133,12 +131,12 @@ class OwnReads:
 
 class _OwnReads:
     def __init__(self, rule: OwnReads) -> None:
-        self._rule, self._entries = rule, _Entries(per_bank=False)
+        self._rule, self._entries = rule, _Entries()
 
     def step(self, reads: Reads) -> Step:
         if not self._rule.reuse:
             reads = Reads(reads.registers)
-        wanted, cached = self._entries.uncached(reads, self._rule)
+        wanted, cached = self._entries.uncached(reads)
         load = [0] * self._rule.banks
         for register in wanted:
             load[self._rule.bank(register)] += 1
@@ -155,85 +153,39 @@ class _OwnReads:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """An instruction issues at t if each of its uncached reads finds a free cycle of its bank in t .. t + window - 1.
-
-    ``three_reads`` is the window of an instruction that asks one bank for three registers. Reads look for their cycles
-    in the ``order`` of the slots. ``drop_on_read``: a read drops the entry of its slot that it does not renew.
-    """
+class ReadStages:
+    """Instructions gather their operands in read stages, in front of two banks: see `register_file`."""
 
     name: str
-    banks: int = 2
+    banks: int = BANKS
     issue: int = 1
-    window: int = 2
-    three_reads: int = 3
-    entry_per_bank: bool = True
-    drop_on_read: bool = True
-    order: str = SLOTS
+    stages: int = STAGES
 
     def bank(self, register: int) -> int:
-        """The register's number modulo the banks: its parity."""
+        """The parity of the register's number."""
         return register % self.banks
 
     def reader(self) -> Reader:
         """A fresh pass."""
-        return _Window(self)
+        return _ReadStages(self.stages)
 
 
-class _Window:
-    def __init__(self, rule: Window) -> None:
-        self._rule = rule
-        self._entries = _Entries(rule.entry_per_bank, rule.drop_on_read)
-        self._busy: list[set[int]] = [set() for _ in range(rule.banks)]
-        self._now = -1
-        self._order = [SLOTS.index(slot) for slot in rule.order]
+class _ReadStages:
+    def __init__(self, stages: int) -> None:
+        self._file = RegisterFile(stages)
 
     def step(self, reads: Reads) -> Step:
-        wanted, cached = self._entries.uncached(reads, self._rule)
-        ranked = sorted(wanted, key=lambda register: min(
-            self._order.index(slot) for slot in range(len(SLOTS)) if wanted[register] >> slot & 1))
-        before, at, waited = self._now, self._now + 1, 0
-        while True:
-            taken, missed = self._place(ranked, at)
-            if not missed:
-                break
-            waited |= sum(wanted[register] for register in wanted
-                          if self._rule.bank(register) in {self._rule.bank(one) for one in missed})
-            at += 1
-        for bank, cycle in taken:
-            self._busy[bank].add(cycle)
-        self._advance(at)
-        return Step(at - before, cached, waited)
+        found = self._file.read(reads.registers, reads.reuse, reads.written)
+        return Step(found.cycles, found.cached, found.waited)
 
     def skip(self) -> None:
-        self._advance(self._now + 1)
-
-    def _place(self, registers: Sequence[int], at: int) -> tuple[list[tuple[int, int]], list[int]]:
-        """The cycles of its bank that each register takes, and the registers that find none."""
-        taken: list[tuple[int, int]] = []
-        missed = []
-        for register in registers:
-            bank = self._rule.bank(register)
-            asked = sum(self._rule.bank(one) == bank for one in registers)
-            window = self._rule.three_reads if asked >= len(SLOTS) else self._rule.window
-            free = next((cycle for cycle in range(at, at + max(window, asked))
-                         if cycle not in self._busy[bank] and (bank, cycle) not in taken), None)
-            if free is None:
-                missed.append(register)
-            else:
-                taken.append((bank, free))
-        return taken, missed
-
-    def _advance(self, now: int) -> None:
-        self._now = now
-        for bank in self._busy:
-            bank.difference_update([cycle for cycle in bank if cycle <= now])
+        self._file.skip()
 
 
 KEPLER = OwnReads("Kepler: 4 banks, register modulo 8 folded", 4, reuse=False, fold=True)
 MAXWELL = OwnReads("Maxwell and Pascal: 4 banks, register modulo 4", 4)
 HALF_RATE = OwnReads("2 banks, two cycles an FFMA", 2, issue=2)
-TWO_BANKS = Window("2 banks, a window of two cycles, a reuse entry per slot and bank")
+TWO_BANKS = ReadStages("2 banks, three read stages, an operand register per slot and bank")
 
 # Architectures whose rule was measured or published. Others of a later number are not guessed.
 _RULES: dict[int, Rule] = {

@@ -109,8 +109,8 @@ def _reuse(random: Random, bed: Bed) -> Stream:
 
 
 def _accumulate(random: Random, bed: Bed) -> Stream:
-    """As in a product's loop: c is what is written, ``.reuse`` where the next instruction asks the same again. A sum comes
-    again after four instructions at the earliest, when its value is there."""
+    """As in a product's loop: c is what is written, ``.reuse`` where the next instruction asks the same again. A sum
+    comes again after four instructions at the earliest, as a compiler may have it."""
     length, sums = 16, [*bed.even[:_WRITTEN], *bed.odd[:_WRITTEN]]
     sources, stay = bed.even[_WRITTEN:] + bed.odd[_WRITTEN:], random.random()
     a = b = random.choice(sources)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import typer
@@ -16,13 +18,14 @@ from peakgemm.cli import inspect_registers
 from peakgemm.errors import InvalidValue, MissingComponent
 from peakgemm.inspect.loops import main_loop
 from peakgemm.inspect.sass import disassemble, parse
-from peakgemm.runtime.compile import compile_source
+from peakgemm.runtime.compile import Compiled, compile_source
 from peakgemm.runtime.device import Gpu
+from peakgemm.sass import stream_clock
 from peakgemm.sass.control import Control
 from peakgemm.sass.elf import Cubin
-from peakgemm.sass.stream_clock import Clock
+from peakgemm.sass.stream_clock import TURNS, Clock
 from peakgemm.sass.stream_kinds import KINDS, NAMED, drawn, from_pattern
-from peakgemm.sass.streams import ENTRY, LOADED, RZ, Bed, Op, predicted, text
+from peakgemm.sass.streams import ENTRY, LOADED, RZ, WORDS, Bed, Op, predicted, text
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
 
@@ -103,6 +106,47 @@ def test_another_compilation_is_refused() -> None:
 def test_no_clock_for_another_architecture(bed: Bed) -> None:
     with pytest.raises(InvalidValue, match="A100 is sm_80, streams and model are for sm_90"):
         Clock(Gpu(0, "A100", "sm_80", 108, 1410, 1555.0, 40 << 20, "13.0"), bed)
+
+
+def test_clock(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cycles from the clocks of warps: first start to last end of a block, median of blocks, least of launches."""
+    launched: list[int] = []
+    cost = {"now": 1.5}
+
+    class Memory:
+        pointer = 4096
+
+        def __init__(self, *_: object) -> None:
+            return
+
+    class Kernel:
+        def __init__(self, compiled: Compiled) -> None:
+            self.words = Cubin.read(compiled.code).words(ENTRY)
+            cost["now"] = 1.25 if self.words[bed.places[0]] == Op(RZ, name="NOP").word() else 3.25
+
+    def launch(self: object, stream: object, blocks: int, threads: int, *args: object) -> None:
+        assert blocks == H100.sm_count
+        launched.append(threads // 32)
+
+    def demand(what: str, call: str, *args: Any) -> None:
+        if call != "cuMemcpyDtoH_v2":
+            return
+        clocks, warps = args[0]._obj, launched[-1]
+        slow = 1 + len(launched) % 3  # of three launches the last is a slow one
+        for warp in range(H100.sm_count * warps):
+            block = warp // warps
+            clocks[2 * warp] = 10**6 * block + warp % warps
+            clocks[2 * warp + 1] = 10**6 * block + warp % warps + round(cost["now"] * TURNS * WORDS * warps / 4) * slow
+
+    monkeypatch.setattr(stream_clock, "DeviceMemory", Memory)
+    monkeypatch.setattr(stream_clock, "Resident", Kernel)
+    monkeypatch.setattr(stream_clock.Loaded, "launch", launch)
+    monkeypatch.setattr(stream_clock, "activated", lambda index: nullcontext())
+    monkeypatch.setattr("peakgemm.runtime.driver.demand", demand)
+    with Clock(H100, bed) as clock:
+        assert clock.overhead[1] == pytest.approx(0.25, abs=1e-3)
+        assert clock.cycles(from_pattern("-01", bed)) == pytest.approx((3, 3), abs=1e-3)
+    assert set(launched) == {4, 8}
 
 
 app = typer.Typer()

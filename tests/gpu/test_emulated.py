@@ -130,7 +130,7 @@ def test_paths() -> None:
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1024, 1024, 1024), (1023, 1023, 1023), (16384, 64, 640),
-                                             (64, 4096, 1280), (4096, 16, 4096)])
+                                             (64, 4096, 1280)])
 def test_what_is_looked_at_twice_is_not_rerouted(m: int, n: int, k: int) -> None:
     """Zeros, elements that lose bits, magnitudes that change along K: the tensor cores keep them."""
     for planted in ("zero", "tiny", "relu", "grows", "falls"):

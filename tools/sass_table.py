@@ -293,7 +293,7 @@ def derive(words: set[int], arch: str) -> tuple[dict[str, dict[str, object]], li
         if layout is not None:
             by_opcode[word & OPCODE].append((word, text, layout))
     for rows in by_opcode.values():
-        rows[:] = [(word, text, widen(word, layout, rows, arch)) for word, text, layout in rows]
+        rows[:] = [(word, text, unprinted(text, widen(word, layout, rows, arch), arch)) for word, text, layout in rows]
     # Neighbours: one other bit flipped, with the same layout of operands.
     jobs: list[tuple[int, list[tuple[str, int]]]] = []
     marks: list[tuple[int, int, int]] = []  # opcode, index of the specimen, flipped bit or -1
@@ -362,6 +362,19 @@ def widen(word: int, layout: list[tuple[str, int]], rows: list[tuple[int, str, l
         free = all(low + bits <= start or start + bits_of(other, arch) <= low for other, start in found)
         if free and kind not in ("B", "SB") and put(word, kind, low, none_of(kind, arch), arch) == word:
             found.append((kind, low))
+    return sorted(found)
+
+
+def unprinted(text: str, layout: list[tuple[str, int]], arch: str) -> list[tuple[str, int]]:
+    """A layout with where a memory instruction may keep the descriptor that sm_80 to sm_89 read but do not print.
+
+    `roles` keeps what the life ranges confirm.
+    """
+    found = list(layout)
+    if arch in ("sm_80", "sm_86", "sm_89") and re.match(r"LD[GS]?|ST[G]?|ATOM|RED", strip(text)):
+        for low in (32, 64):
+            if all(low + 6 <= start or start + bits_of(kind, arch) <= low for kind, start in found):
+                found.append(("UR", low))
     return sorted(found)
 
 

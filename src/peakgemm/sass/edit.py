@@ -18,7 +18,7 @@ from .encoding import ALWAYS, Register, Word
 from .hazards import VISIBLE, check
 from .latency import least, shortest_stall
 from .program import Program
-from .schedule import Flight, State, queue, reader, states, step, waited
+from .schedule import Flight, State, cycles, queue, reader, states, step, waited
 
 _STACK = 1  # R1 is the stack pointer, which debuggers and the driver's trap handler know
 _SLOTS = {24: 0, 32: 1, 64: 2}
@@ -109,7 +109,7 @@ def retime(program: Program, block: range, original: Program | None = None) -> P
         word = word.with_control(stall=stall)
         _end_waits(state, waited(word))
         step(state, word, place, clock)
-        clock += max(stall, 1)
+        clock += cycles(word)
         timed.append(word)
     before = original or program
     timed[-1] = timed[-1].with_control(wait_mask=timed[-1].control.wait_mask | _owed(before, program, block, timed, start))

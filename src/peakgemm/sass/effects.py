@@ -5,7 +5,8 @@ from __future__ import annotations
 from .encoding import Word
 
 #: Spaces whose order of accesses a transformation keeps. "sync" is an access to all of them.
-SPACES = ("shared", "global", "local", "sync")
+#: "padding" is that of what never runs: ptxas puts three such loads before LDGSTS, where they stay.
+SPACES = ("shared", "global", "local", "padding", "sync")
 
 _SHARED = ("LDS", "STS", "LDSM", "STSM", "ATOMS", "REDS", "STAS")
 _GLOBAL = ("LDG", "STG", "ATOMG", "ATOM", "REDG", "RED", "LD", "ST", "CCTL", "CCTLL", "CCTLT", "REDAS", "SULD", "SUST",
@@ -29,6 +30,8 @@ def space(word: Word) -> str | None:
     An instruction that is not known here counts as "sync": it keeps its place.
     """
     name = word.name
+    if word.never:
+        return "padding" if name.startswith(("LD", "ST")) else None
     if name in _SYNC:
         return "sync"
     if name in _SHARED:
@@ -44,7 +47,7 @@ def space(word: Word) -> str | None:
 
 def only_loads(word: Word) -> bool:
     """Whether an access leaves memory as it is, so that two of them may change places."""
-    return word.name in _LOADS
+    return word.name in _LOADS and not word.never
 
 
 def ends_block(word: Word) -> bool:

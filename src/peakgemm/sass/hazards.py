@@ -28,6 +28,8 @@ from .schedule import HORIZON, State, queue, reader, states, walk
 
 #: Cycles from an instruction that sets a scoreboard to one that may wait for it.
 VISIBLE = 2
+#: Where compiled code has stall 0.
+_NO_STALL = frozenset(("NOP", "USETMAXREG", "BRA", "ERRBAR"))
 _SLOTS = ((24, 0), (32, 1), (64, 2))  # low bit of a register field, and its operand slot
 
 
@@ -162,6 +164,8 @@ def _control(word: Word) -> list[str]:
             found.append(f"{name} barrier {barrier}; there are 0 to {BARRIERS - 1}")
         elif barrier != NO_BARRIER and queue(word.name) is None:
             found.append(f"{word.name} has a fixed latency and sets scoreboard {barrier}")
+    if control.stall == 0 and word.name not in _NO_STALL:
+        found.append(f"{word.name} with stall 0; compiled code gives it 1 or more")
     if control.reuse and queue(word.name) is None and word.name != "DEPBAR" and not control.yield_:
         found.append("reuse and yield in one instruction")
     return found

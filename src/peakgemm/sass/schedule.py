@@ -148,8 +148,14 @@ def walk(program: Program, block: int, start: State, watch: Watch | None = None)
         if watch is not None:
             watch(place, word, state, clock)
         step(state, word, place, clock)
-        clock += max(word.control.stall, 1)
+        clock += cycles(word)
     return state.later(clock)
+
+
+def cycles(word: Word) -> int:
+    """Cycles until the warp's next instruction may issue. Stall 0 is two at least: USETMAXREG carries it, and the next
+    instruction waits for the scoreboard that it sets."""
+    return word.control.stall or 2
 
 
 def _finish_groups(state: State, left: int) -> None:

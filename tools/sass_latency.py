@@ -54,8 +54,8 @@ def careful(name: str, least: dict[str, int], count: Counter[str]) -> int:
     """The cycles that a row of the table demands: the smallest distance, or less where few observations made it.
 
     Another pipe costs a consumer a cycle, no more; a producer of long latency is seldom pressed, so it is granted two
-    cycles. What overwrites a result may come as soon as it does anywhere, and a variable-latency consumer as soon as any:
-    such rows are not kept.
+    cycles. A variable-latency consumer may come as soon as any: rows of
+    their own are not kept for those.
     """
     producer, kind, dependence = ([None, *name.split()] if len(name.split()) == 2 else name.split())[:3]
     overall = least[f"{kind} {dependence}"]
@@ -88,7 +88,7 @@ def main() -> None:
                 except UnknownInstruction as error:
                     print(f"{file}: {error}")
     cycles = {name: careful(name, least, count) for name in sorted(least)
-              if len(name.split()) == 2 or (count[name] >= latency.ENOUGH and " waw" not in name and in_a_pipe(name))}
+              if len(name.split()) == 2 or (count[name] >= latency.ENOUGH and in_a_pipe(name))}
     rows = ",\n".join(f"{json.dumps(name)}: {least}" for name, least in cycles.items())
     args.json.write_text(f'{{"cubins": {used},\n"observations": {sum(count.values())},\n"stalls": '
                          f'{json.dumps(dict(sorted(stalls.items())))},\n"cycles": {{\n{rows}\n}}}}\n')

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sass_cases import ARCHITECTURES, every_kernel_of_the_library, every_rung, of_rung
 
 from peakgemm.errors import InvalidValue
 from peakgemm.sass import disassembler
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.encoding import ALWAYS, UnknownInstruction, Word, architectures, decode, no_register
+from sass_cases import ARCHITECTURES, every_kernel_of_the_library, every_rung, of_rung
 
 # nvdisasm's life ranges leave out predicates moved by a mask, and show the predicate of LDGSTS as written.
 CORRECTED = ("P2R", "R2P", "LDGSTS")

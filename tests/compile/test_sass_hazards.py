@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import run  # noqa: F401 (a fixture)
-from sass_cases import every_kernel_of_the_library, every_rung, of_fixture, of_rung, program
 
+from commands import run  # noqa: F401
 from peakgemm.errors import InvalidValue
 from peakgemm.sass.hazards import against, check, check_cubin
 from peakgemm.sass.mutate import draws
 from peakgemm.sass.program import Program
+from sass_cases import every_kernel_of_the_library, every_rung, of_fixture, of_rung, program
 
 
 @pytest.mark.parametrize("number", [0, 3, 5, 7, 11, 13, 15, 18])
@@ -41,7 +41,7 @@ def test_seeded_faults_are_found() -> None:
 
 @pytest.mark.exhaustive
 def test_a_thousand_seeded_faults() -> None:
-    lost = missed((3, 5, 7, 8, 12, 15, 18), 1000, seed=2)
+    lost = missed((2, 3, 4, 5, 6, 9), 1000, seed=2)
     assert len(lost) <= 10, lost
 
 

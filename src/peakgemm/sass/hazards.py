@@ -89,7 +89,8 @@ def check(program: Program) -> list[Hazard]:
     def _results(place: int, word: Word, register: Register, state: State, read: bool, write: bool) -> None:
         for flight in state.results.get(register, ()):
             in_order = queue(word.name) == flight.queue and flight.queue != program.words[flight.place].name
-            if (read and flight.queue == "tensor" == queue(word.name)) or (not read and in_order):
+            if (read and flight.queue == "tensor" == queue(word.name)) or (not read and in_order) or \
+                    flight.elsewhere(word):
                 continue
             what = "reads" if read else "overwrites"
             note(place, "result", flight.place, register,
@@ -98,7 +99,7 @@ def check(program: Program) -> list[Hazard]:
 
     def _reads(place: int, word: Word, register: Register, state: State) -> None:
         for flight in state.reads.get(register, ()):
-            if flight.queue not in (queue(word.name), reader(word.name)):
+            if flight.queue not in (queue(word.name), reader(word.name)) and not flight.elsewhere(word):
                 note(place, "read", flight.place, register,
                      f"{word.name} overwrites {register} before {program.words[flight.place].name} is known to have read "
                      "it" + _how(flight.barriers))

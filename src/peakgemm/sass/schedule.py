@@ -6,7 +6,7 @@ fields guarantee, so that of two paths the shorter counts. `hazards` says what o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -58,13 +58,19 @@ def reader(name: str) -> str | None:
 class Flight:
     """A result or a read under way: any scoreboard of ``barriers`` (a mask) tells its end; ``place``: who issued it.
 
-    ``groups`` counts the groups of wgmma that have been closed since, its own included.
+    ``groups`` counts the groups of wgmma that have been closed since, its own included. ``guard`` is the predicate that
+    it was issued under, as in the word (bit 3: negated), while that holds its value; 7: none.
     """
 
     queue: str
     barriers: int
     place: int
     groups: int = 0
+    guard: int = 7
+
+    def elsewhere(self, word: Word) -> bool:
+        """Whether it runs in those threads alone in which an instruction under the opposite guard does not."""
+        return self.guard != 7 and self.guard ^ 8 == (word.guard | word.negated << 3) and word.layout.guard_kind == "P"
 
 
 @dataclass
@@ -206,6 +212,9 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
             state.results.pop(register, None)
             state.issued.pop(register, None)
         state.reads.pop(register, None)
+        if register.kind == "P":
+            _forget_guard(state.results, register.number)
+            _forget_guard(state.reads, register.number)
     if name is None or word.never:
         for register in writes if not word.never else ():
             state.issued.setdefault(register, {})[place] = clock
@@ -217,7 +226,9 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
         _vouch(state.results, name, write)
     if reading_queue not in ("tensor", word.name) and (write or read):
         _vouch(state.reads, reading_queue, write | read)
-    result, reading = Flight(name, write, place), Flight(reading_queue, write | read, place)
+    under = word.guard | word.negated << 3 if word.layout.guard_kind == "P" else 7
+    result = Flight(name, write, place, guard=under)
+    reading = Flight(reading_queue, write | read, place, guard=under)
     for register in writes:
         state.results[register] = state.results.get(register, frozenset()) | {result}
     for register in word.reads:
@@ -226,6 +237,14 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
     if name == "tensor" and not word.rest >> 84 & 7:  # gsb0: the last of its group
         _close_group(state.results)
         _close_group(state.reads)
+
+
+def _forget_guard(flights: dict[Register, frozenset[Flight]], number: int) -> None:
+    """A predicate is written: what was issued under it can no longer be told apart by it."""
+    for register, known in flights.items():
+        if any(flight.guard & 7 == number for flight in known):
+            flights[register] = frozenset(replace(flight, guard=7) if flight.guard & 7 == number else flight
+                                          for flight in known)
 
 
 def _vouch(flights: dict[Register, frozenset[Flight]], name: str, barriers: int) -> None:

@@ -1,4 +1,4 @@
-"""What `peakgemm sass check` says of all compiler output for sm_90, and of seeded faults: results/sm_90/sass-check.json.
+"""What `peakgemm sass check` says of compiler output for sm_90 and of seeded faults: results/sm_90/sass-check.json.
 
     python tools/sass_check.py --json results/sm_90/sass-check.json [CUBIN...]
 
@@ -52,8 +52,8 @@ def with_options(options: dict[str, Any]) -> Iterator[bytes]:
 
 def audit(what: str, codes: list[bytes]) -> dict[str, Any]:
     """Identity and hazards of some cubins."""
-    row = {"cubins": what, "count": len(codes), "kernels": 0, "instructions": 0, "changed_by_encode": 0, "with_hazards": 0,
-           "hazards": []}
+    row: dict[str, Any] = {"cubins": what, "count": len(codes), "kernels": 0, "instructions": 0, "changed_by_encode": 0,
+                           "with_hazards": 0, "hazards": []}
     with progress(what, len(codes)) as done:
         for code in codes:
             cubin = Cubin.read(code)

@@ -47,7 +47,8 @@ def dependences(block: Sequence[Word]) -> list[Dependence]:
         for register in () if idle else sorted(word.writes):
             if register in written:
                 found.append(Dependence(written[register], place, "WAW", register))
-            found += [Dependence(reader, place, "WAR", register) for reader in readers.get(register, ()) if reader != place]
+            found += [Dependence(reader, place, "WAR", register) for reader in readers.get(register, ())
+                      if reader != place]
         for register in () if idle else word.reads:
             readers.setdefault(register, []).append(place)
         for register in () if idle else word.writes:
@@ -71,7 +72,8 @@ def dependences(block: Sequence[Word]) -> list[Dependence]:
         if flow is not None:
             found.append(Dependence(flow, place, "FLOW"))
         if ends_block(word):
-            found += [Dependence(earlier, place, "FLOW") for earlier in range(flow + 1 if flow is not None else 0, place)]
+            first = flow + 1 if flow is not None else 0
+            found += [Dependence(earlier, place, "FLOW") for earlier in range(first, place)]
             flow = place
     return found
 

@@ -58,8 +58,8 @@ def remap(program: Program, numbers: Mapping[int, int]) -> Program:
                 raise InvalidValue(f"address {place * WORD_BYTES:#x}: {word.name} uses R{number} to "
                                    f"R{registers[-1].number} as a group, which the renaming tears apart")
             if first % align != number % align:
-                raise InvalidValue(f"address {place * WORD_BYTES:#x}: {word.name} uses a group at R{number}, which R{first} "
-                                   f"does not match modulo {align}")
+                raise InvalidValue(f"address {place * WORD_BYTES:#x}: {word.name} uses a group at R{number}, which "
+                                   f"R{first} does not match modulo {align}")
         renamed.append(word.renamed({Register("R", old): new for old, new in full.items()}))
     return program.with_words(renamed)
 
@@ -86,10 +86,13 @@ def reorder(program: Program, block: range, order: Sequence[int]) -> Program:
 def retime(program: Program, block: range, original: Program | None = None) -> Program:
     """The kernel with stalls, waits and reuse of a block recomputed for its order; scoreboard numbers stay.
 
-    A stall is as short as the table of latencies and the opcode allow. A load that set no scoreboard because a later one
-    did sets that one's where it now comes too late. An instruction waits for the scoreboards that its
-    registers need; synchronisation and control flow keep their waits, and what the ``original`` block (before it was
-    reordered; else this one) had waited for at its end is waited for at the end. Yield bits stay but where reuse forbids.
+    A stall is as short as the table of latencies and the opcode allow. A load that set no scoreboard because a later
+    one did sets that one's where it now comes too late. An instruction waits for the scoreboards that its registers
+    need; synchronisation and control flow keep their waits, and what the ``original`` block (before it was reordered;
+    else this one) had waited for at its end is waited for at the end. Yield bits stay but where reuse forbids.
+
+    Raises:
+        Unproved: the first instruction would issue before what an earlier block computes is there.
     """
     before = original or program
     for _ in range(_ROUNDS):  # in a loop, what the block finds is what it leaves itself
@@ -118,8 +121,8 @@ def _retimed(program: Program, block: range, before: Program) -> Program:
         if earliest > clock and timed:
             timed[-1] = timed[-1].with_control(stall=min(15, timed[-1].control.stall + earliest - clock))
         elif earliest > clock:  # the block before has to leave more time
-            raise Unproved(f"{program.name}, block at {block.start * WORD_BYTES:#x}: its first instruction cannot issue "
-                           f"{earliest - clock} cycles sooner than its operands are there")
+            raise Unproved(f"{program.name}, block at {block.start * WORD_BYTES:#x}: its first instruction would issue "
+                           f"{earliest - clock} cycles before its operands are there")
         clock = earliest
         stall = max(shortest_stall(word), word.control.stall if keeps else 1)
         word = word.with_control(stall=stall)
@@ -127,9 +130,10 @@ def _retimed(program: Program, block: range, before: Program) -> Program:
         step(state, word, place, clock)
         clock += cycles(word)
         timed.append(word)
-    timed[-1] = timed[-1].with_control(wait_mask=timed[-1].control.wait_mask | _owed(before, program, block, timed, start))
+    last = timed[-1].control
     # What follows the block counts on the time that the original left behind its last results.
-    timed[-1] = timed[-1].with_control(stall=max(timed[-1].control.stall, before.words[block[-1]].control.stall))
+    timed[-1] = timed[-1].with_control(wait_mask=last.wait_mask | _owed(before, block, timed, start),
+                                       stall=max(last.stall, before.words[block[-1]].control.stall))
     for place in alone:
         at = place - block.start
         if timed[at].control.write_barrier == NO_BARRIER:
@@ -221,13 +225,14 @@ def _end_waits(state: State, mask: int) -> None:
                     del flights[register]
 
 
-def _owed(before: Program, after: Program, block: range, timed: Sequence[Word], start: State) -> int:
+def _owed(before: Program, block: range, timed: Sequence[Word], start: State) -> int:
     """Scoreboards that the block used to have waited for when it ended, and now has not."""
     def pending(words: Sequence[Word]) -> set[int]:
         open_: set[int] = set()
         for word in words:
             open_ -= {barrier for barrier in range(BARRIERS) if waited(word) >> barrier & 1}
-            open_ |= {barrier for barrier in (word.control.write_barrier, word.control.read_barrier) if barrier < BARRIERS}
+            open_ |= {barrier for barrier in (word.control.write_barrier, word.control.read_barrier)
+                      if barrier < BARRIERS}
         return open_
 
     touched = {barrier for word in timed for barrier in range(BARRIERS) if waited(word) >> barrier & 1}
@@ -251,8 +256,7 @@ def _with_reuse(words: Sequence[Word]) -> list[Word]:
             slot = _SLOTS.get(field.low)
             if slot is not None and field.kind == "R" and field.role == "r" and field.width == 1 and number != 255:
                 bits |= _read_again(words, at, field.low, number) << slot
-        changes = {"reuse": bits} | ({"yield_": 1} if bits else {})
-        made.append(word.with_control(**changes) if word.control.reuse != bits or (bits and not word.control.yield_) else word)
+        made.append(word.with_control(reuse=bits, yield_=1 if bits else word.control.yield_))
     return made
 
 

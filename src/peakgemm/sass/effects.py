@@ -16,12 +16,13 @@ _LOADS = frozenset(("LDS", "LDSM", "LDL"))
 _PURE_LOADS = frozenset(("LDC", "LDCU", "ULDC", "S2R", "S2UR", "CS2R", "CS2UR"))
 _FLOW = frozenset(("BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU", "CALL", "RET", "EXIT", "BSSY", "BSYNC", "BREAK", "KILL",
                    "BMOV", "RPCMOV", "LEPC", "BPT", "YIELD", "WARPSYNC", "NOP", "RTT"))
-_SYNC = frozenset(("BAR", "DEPBAR", "LDGDEPBAR", "MEMBAR", "SYNCS", "ERRBAR", "CGAERRBAR", "NANOSLEEP", "FENCE", "ARRIVES",
-                   "ACQBULK", "WARPGROUP", "PREEXIT", "SETMAXREG", "USETMAXREG", "CGABAR_ARV", "CGABAR_WAIT", "ELECT",
+_SYNC = frozenset(("BAR", "DEPBAR", "LDGDEPBAR", "MEMBAR", "SYNCS", "ERRBAR", "CGAERRBAR", "NANOSLEEP", "FENCE",
+                   "ARRIVES", "ACQBULK", "WARPGROUP", "PREEXIT", "SETMAXREG", "USETMAXREG", "CGABAR_ARV", "CGABAR_WAIT",
+                   "ELECT",
                    "VOTE", "VOTEU", "MATCH", "SHFL", "B2R", "R2B", "UCGABAR_ARV", "UCGABAR_WAIT", "WARPGROUPSET",
-                   "DEPBAR", "LDGSTS", "UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF", "UTMACCTL", "UTMACMDFLUSH", "UBLKCP",
+                   "LDGSTS", "UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF", "UTMACCTL", "UTMACMDFLUSH", "UBLKCP",
                    "UBLKPF", "UBLKRED", "HGMMA", "IGMMA", "QGMMA", "BGMMA", "REDUX", "CREDUX", "GETLMEMBASE",
-                   "SETLMEMBASE", "CCTL", "ENDCOLLECTIVE", "UTCBAR", "UTCHMMA"))
+                   "SETLMEMBASE", "ENDCOLLECTIVE", "UTCBAR", "UTCHMMA"))
 
 
 def space(word: Word) -> str | None:

@@ -207,8 +207,8 @@ def decode(word: int, arch: str, address: int = 0) -> Word:
     layout = variants.get(value)
     if layout is None:
         raise UnknownInstruction(f"{arch}, address {address:#x}: opcode {opcode:#05x} of {word:#034x} is in the table, "
-                                 f"but not with bits {list(select)} = {value:#b}; tools/sass_table.py adds what a cubin "
-                                 "holds")
+                                 f"but not with bits {list(select)} = {value:#b}; tools/sass_table.py adds what a "
+                                 "cubin holds")
     numbers = []
     for field in layout.placed:
         mask = (1 << field.bits) - 1

@@ -50,7 +50,8 @@ def keys(before: Word, after: Word, register: Register) -> Iterator[tuple[str, s
     for kind in kinds(after, register):
         coarse = f"{register.kind} {kind}"
         middle = f"{made} {coarse}"
-        yield f"{middle} {consumer(after.name)} {slots(after, register) if kind == 'raw' else ''}".strip(), middle, coarse
+        operand = slots(after, register) if kind == "raw" else ""
+        yield f"{middle} {consumer(after.name)} {operand}".strip(), middle, coarse
 
 
 def kinds(after: Word, register: Register) -> list[str]:

@@ -19,16 +19,27 @@ HORIZON = 40
 
 # Instructions whose results (or reads) come when they come, by the queue in which they stay in order: one that sets a
 # scoreboard vouches for those before it in its queue. A queue of its own name keeps no order.
-_QUEUES = {
-    "LDS": "shared", "LDSM": "shared", "STS": "shared", "STSM": "shared", "SHFL": "shared", "ATOMS": "atoms", "STAS": "stas",
-    "MUFU": "xu", "F2F": "xu", "F2I": "xu", "I2F": "xu", "FRND": "xu", "FLO": "xu", "POPC": "xu", "BREV": "xu",
-    "I2I": "xu", "LDC": "constant", "S2R": "special", "S2UR": "uspecial", "B2R": "b2r", "REDUX": "redux", "CREDUX": "redux",
-    "LDG": "", "LD": "", "LDL": "", "STG": "store", "ST": "store", "STL": "store", "ATOMG": "", "ATOM": "", "REDG": "store",
-    "RED": "store", "REDAS": "", "LDGSTS": "store", "LDGDEPBAR": "", "CCTL": "", "MEMBAR": "", "SYNCS": "", "FENCE": "",
-    "BAR": "bar", "USETMAXREG": "", "R2B": "", "UTMALDG": "", "UTMASTG": "", "UTMAREDG": "", "UTMAPF": "", "UTMACCTL": "",
-    "UTMACMDFLUSH": "", "UBLKCP": "", "UBLKPF": "", "UBLKRED": "", "MATCH": "", "QSPC": "", "TEX": "", "TLD": "", "SULD": "",
-    "SUST": "", "MOVM": "movm", "GETLMEMBASE": "", "ERRBAR": "", "CGAERRBAR": "", "LDTRAM": "",
+_IN_ORDER = {
+    "shared": "LDS LDSM STS STSM SHFL",
+    "atoms": "ATOMS",
+    "stas": "STAS",
+    "xu": "MUFU F2F F2I I2F FRND FLO POPC BREV I2I",
+    "constant": "LDC",
+    "special": "S2R",
+    "uspecial": "S2UR",
+    "b2r": "B2R",
+    "redux": "REDUX CREDUX",
+    "store": "STG ST STL REDG RED LDGSTS",
+    "bar": "BAR",
+    "movm": "MOVM",
 }
+_ALONE = (
+    "LDG LD LDL ATOMG ATOM REDAS LDGDEPBAR CCTL MEMBAR SYNCS FENCE USETMAXREG R2B UTMALDG UTMASTG "
+    "UTMAREDG UTMAPF UTMACCTL UTMACMDFLUSH UBLKCP UBLKPF UBLKRED MATCH QSPC TEX TLD SULD SUST GETLMEMBASE "
+    "ERRBAR CGAERRBAR LDTRAM "
+)
+_QUEUES = {name: label for label, names in _IN_ORDER.items() for name in names.split()} | dict.fromkeys(
+    _ALONE.split(), "")
 _TENSOR = frozenset(("HGMMA", "QGMMA", "IGMMA", "BGMMA"))
 
 

@@ -68,7 +68,8 @@ def other(word: Word, place: int) -> Word:
 def test_a_changed_field_is_what_nvdisasm_prints(arch: str) -> None:
     """One word of each opcode of several rungs; each of its register fields changed; the text changes there alone."""
     found: dict[tuple[int, int], Word] = {}
-    for number in (0, 3, 5, 11, 13, 14, *((15, 18) if arch == "sm_90" else ())):
+    later = {"sm_75": (), "sm_90": (13, 14, 15, 18)}.get(arch, (13, 14))
+    for number in (0, 3, 5, 11, *later):
         for _, _, word in words(of_rung(number, arch)):
             decoded = decode(word, arch)
             if not decoded.never and decoded.name not in ("BRA", "CALL", "RET", "BSSY", "WARPSYNC", "BRX"):
@@ -78,7 +79,7 @@ def test_a_changed_field_is_what_nvdisasm_prints(arch: str) -> None:
                 if key not in found or named > sum(held != no_register(field.kind, arch)
                                                    for field, held in found[key].named):
                     found[key] = replace(decoded, control=replace(decoded.control, reuse=0))
-    assert len(found) > 70
+    assert len(found) > 60
     jobs = [(word, place) for word in found.values() for place, (field, held) in enumerate(word.named)
             if field.kind in ("R", "UR", "P", "UP") and held != no_register(field.kind, arch)]
     texts = disassembler.texts([word.encode() for word, place in jobs for word in (word, other(word, place))], arch)

@@ -94,6 +94,11 @@ def fields_of(words: Sequence[int], arch: str) -> list[list[tuple[str, int]] | N
                         votes["~" + kind, low] += 1  # encoded inverted
         found.append(sorted((kind, low) for (kind, low), count in votes.items()
                             if count >= bits_of(kind, arch) - (0 if kind[0] == "~" else 3 if kind == "SB" else 2)))
+    # In a long run nvdisasm now and then leaves out a word that it knows.
+    lost = [at for at, layout in enumerate(found) if layout is None]
+    if lost and len(words) > 1:
+        for at in lost:
+            found[at] = fields_of([words[at]], arch)[0]
     return found
 
 

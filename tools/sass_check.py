@@ -13,7 +13,6 @@ import argparse
 import json
 import platform
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -106,7 +105,8 @@ def main() -> None:
     for place in args.foreign:
         files = sorted(place.rglob("*.cubin")) if place.is_dir() else [place]
         rows.append(audit(place.name, [file.read_bytes() for file in files]))
-    record = {"command": shlex.join(["python", "tools/sass_check.py", *sys.argv[1:]]),
+    record = {"command": shlex.join(["python", "tools/sass_check.py", "--json", str(args.json),
+                                     *(place.name for place in args.foreign)]),
               "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "arch": ARCH,
               "environment": {"nvrtc": nvrtc_version(), "python": platform.python_version()},
               "compiler_output": rows, "faults": faults()}

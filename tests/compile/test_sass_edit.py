@@ -78,7 +78,8 @@ def test_reorder_refuses() -> None:
 
 
 def test_every_exchange_of_neighbours_agrees_with_the_dependences() -> None:
-    words = [word for place in loop(program(RUNG)) for word in (program(RUNG).words[place],)]
+    original = program(RUNG)
+    words = [original.words[place] for place in loop(original)]
     found = {one.before for one in dependences(words) if one.after == one.before + 1}
     for at, (first, second) in enumerate(pairwise(words)):
         said = difference([first, second], [second, first])

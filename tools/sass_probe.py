@@ -54,7 +54,7 @@ def shape(text: str) -> str:
     """A text without the numbers of registers and immediates: what forms are told apart by."""
     text = re.sub(r"^@!?U?P[0-9T]+ ", "", text)
     text = TOKEN.sub(lambda match: match[1] + "#", text).replace(".reuse", "")
-    text = re.sub(r"-?\b(0x[0-9a-f]+|\d*\.?\d+(e[+-]?\d+)?|\+?-?(INF|QNAN|NAN|SNAN))\b", "#", text)
+    text = re.sub(r"-?(?<![\w.])(0x[0-9a-f]+|\d*\.?\d+(e[+-]?\d+)?|\+?-?(INF|QNAN|NAN|SNAN))\b", "#", text)
     return re.sub(r"[-~|!]|SR_\w+(\.\w+)?|SRZ", "", text)
 
 

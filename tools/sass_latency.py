@@ -45,18 +45,22 @@ def observe(program: Program, least: dict[str, int], count: Counter[str], stalls
         walk(program, block, state, watch)
 
 
+def in_a_pipe(name: str) -> bool:
+    """Whether a row is of a producer alone, or of a consumer of fixed latency."""
+    return len(name.split()) == 3 or name.split()[3] in ("fp32", "alu", "imad", "uniform", "fp64", "mma")
+
+
 def careful(name: str, least: dict[str, int], count: Counter[str]) -> int:
     """The cycles that a row of the table demands: the smallest distance, or less where few observations made it.
 
     Another pipe costs a consumer a cycle, no more; a producer of long latency is seldom pressed, so it is granted two
-    cycles; and what overwrites a result may come as soon as that of any producer.
+    cycles. A variable-latency consumer may come as soon as any: rows of
+    their own are not kept for those.
     """
     producer, kind, dependence = ([None, *name.split()] if len(name.split()) == 2 else name.split())[:3]
     overall = least[f"{kind} {dependence}"]
     if producer is None or dependence == "guard":
         return overall
-    if dependence == "waw":
-        return min(least[name], overall + 1)
     middle = least[f"{producer} {kind} {dependence}"]
     if count[name] < 20 * latency.ENOUGH:
         middle = min(middle, 4) if middle <= 6 else middle - 2
@@ -84,7 +88,7 @@ def main() -> None:
                 except UnknownInstruction as error:
                     print(f"{file}: {error}")
     cycles = {name: careful(name, least, count) for name in sorted(least)
-              if count[name] >= latency.ENOUGH or len(name.split()) == 2}
+              if len(name.split()) == 2 or (count[name] >= latency.ENOUGH and in_a_pipe(name))}
     rows = ",\n".join(f"{json.dumps(name)}: {least}" for name, least in cycles.items())
     args.json.write_text(f'{{"cubins": {used},\n"observations": {sum(count.values())},\n"stalls": '
                          f'{json.dumps(dict(sorted(stalls.items())))},\n"cycles": {{\n{rows}\n}}}}\n')

@@ -31,7 +31,7 @@ def _read(path: Path) -> bytes:
 @app.command("check")
 def check_command(
     file: Annotated[Path, typer.Argument(help="A cubin.")],
-    against: Annotated[Path | None, typer.Option(help="The cubin that it was made from: must compute the same.")] = None,
+    against: Annotated[Path | None, typer.Option(help="The cubin it was made from, to compute the same.")] = None,
     arch: Annotated[str | None, typer.Option(help="sm_NN, refused where the cubin is for another.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The hazards as JSON.")] = False,
 ) -> None:
@@ -48,7 +48,8 @@ def check_command(
         for one in found:
             print(f"{one.kernel} {one.address:#06x} {one.rule}: {one.message}; issued at {one.source:#x}")
         instructions = sum(kernel.size for kernel in cubin.kernels.values()) // 16
-        print(f"{file}: {len(found)} hazards in {instructions} instructions of {len(cubin.kernels)} kernels ({cubin.arch})")
+        print(f"{file}: {len(found)} hazards in {instructions} instructions of {len(cubin.kernels)} kernels "
+              f"({cubin.arch})")
     if found:
         raise typer.Exit(1)
 

@@ -40,16 +40,18 @@ def dependences(block: Sequence[Word]) -> list[Dependence]:
     loads: dict[str, list[int]] = {name: [] for name in SPACES}
     flow: int | None = None
     for place, word in enumerate(block):
-        for register in sorted(word.reads):
+        idle = word.never
+        for register in () if idle else sorted(word.reads):
             if register in written:
                 found.append(Dependence(written[register], place, "RAW", register))
-        for register in sorted(word.writes):
+        for register in () if idle else sorted(word.writes):
             if register in written:
                 found.append(Dependence(written[register], place, "WAW", register))
-            found += [Dependence(reader, place, "WAR", register) for reader in readers.get(register, ()) if reader != place]
-        for register in word.reads:
+            found += [Dependence(reader, place, "WAR", register) for reader in readers.get(register, ())
+                      if reader != place]
+        for register in () if idle else word.reads:
             readers.setdefault(register, []).append(place)
-        for register in word.writes:
+        for register in () if idle else word.writes:
             written[register] = place
             readers[register] = []
         accessed = space(word)
@@ -70,7 +72,8 @@ def dependences(block: Sequence[Word]) -> list[Dependence]:
         if flow is not None:
             found.append(Dependence(flow, place, "FLOW"))
         if ends_block(word):
-            found += [Dependence(earlier, place, "FLOW") for earlier in range(flow + 1 if flow is not None else 0, place)]
+            first = flow + 1 if flow is not None else 0
+            found += [Dependence(earlier, place, "FLOW") for earlier in range(first, place)]
             flow = place
     return found
 
@@ -112,7 +115,8 @@ def outcome(block: Sequence[Word], numbering: Numbering, names: Mapping[Register
 
     for word in block:
         if word.never and not ends_block(word):
-            memory["sync"] = numbering.of("never", word.opcode, word.rest, memory["sync"]) if space(word) else memory["sync"]
+            if space(word):
+                memory["padding"] = numbering.of("never", word.opcode, word.rest, memory["padding"], memory["sync"])
             continue
         guard = (word.negated, value(Register(word.layout.guard_kind, word.guard))) if word.guard != ALWAYS else None
         sources = [tuple(map(value, word.registers(entry, number))) for entry, number in word.operands
@@ -149,7 +153,9 @@ def difference(before: Sequence[Word], after: Sequence[Word],
     for register in sorted({*first.registers, *second.registers}):
         if first.registers.get(register) != second.registers.get(register):
             return f"{register} ends with another value"
-    for name in SPACES:
+    for name in reversed(SPACES):
         if first.memory[name] != second.memory[name]:
-            return f"the accesses to {name} memory differ" if name != "sync" else "synchronisation or control flow differs"
+            return ("synchronisation or control flow differs" if name == "sync" else
+                    "what pads the asynchronous copies differs" if name == "padding" else
+                    f"the accesses to {name} memory differ")
     return None

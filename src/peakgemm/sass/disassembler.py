@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from ..errors import InvalidValue
@@ -115,7 +116,7 @@ def _columns(header: list[str]) -> dict[int, str]:
     kinds = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}
     edges = [at for at, mark in enumerate(names) if mark == "|"]
     found = {}
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         kind = kinds.get(names[start + 1:end].strip())
         for at in range(start + 1, end) if kind else ():
             number = "".join(row[at] for row in digits if at < len(row) and row[at].isdigit())
@@ -135,15 +136,17 @@ def _elf(words: Sequence[int], arch: str) -> bytes:
         body += bytes(-len(body) % 128)
         places.append((64 + 64 + len(body), len(part)))
         body += part
-    at = {name: names.index(b"\0" + name.encode() + b"\0") + 1 for name in (".shstrtab", ".strtab", ".symtab", ".text.k")}
-    headers = bytes(64) + b"".join(struct.pack("<IIQQQQIIQQ", at[name], kind, flags, 0, *place, link, info, align, entry)
-                                   for (name, kind, flags, link, info, align, entry), place in zip((
-                                       (".shstrtab", 3, 0, 0, 0, 1, 0), (".strtab", 3, 0, 0, 0, 1, 0),
-                                       (".symtab", 2, 0, 2, 1, 8, 24), (".text.k", 1, 6, 3, 1 | 255 << 24, 128, 0)),
-                                       places, strict=True))
+    headers = bytes(64)
+    # Name, type, flags, link, info, alignment, bytes of an entry.
+    for (name, kind, section_flags, link, info, align, entry), place in zip((
+            (".shstrtab", 3, 0, 0, 0, 1, 0), (".strtab", 3, 0, 0, 0, 1, 0), (".symtab", 2, 0, 2, 1, 8, 24),
+            (".text.k", 1, 6, 3, 1 | 255 << 24, 128, 0)), places, strict=True):
+        at = names.index(b"\0" + name.encode() + b"\0") + 1
+        headers += struct.pack("<IIQQQQIIQQ", at, kind, section_flags, 0, *place, link, info, align, entry)
     body += bytes(-len(body) % 8)
     number = int(arch.removeprefix("sm_"))
     flags = 0x0A000004 | number << 8 if arch in _SPECIFIC else 0x06000002 | number << 8
     ident = b"\x7fELF\x02\x01\x01" + bytes((65, 8)) + bytes(7)
-    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 2, CUDA_MACHINE, 1, 0, 0, 128 + len(body), flags, 64, 56, 0, 64, 5, 1)
+    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 2, CUDA_MACHINE, 1, 0, 0, 128 + len(body), flags, 64, 56, 0, 64,
+                         5, 1)
     return header + bytes(64) + body + headers

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..errors import InvalidValue
-from .control import BARRIERS
+from .control import BARRIERS, NO_BARRIER
 from .dataflow import difference
 from .effects import ends_block, space
 from .elf import WORD_BYTES, Cubin
@@ -18,10 +18,11 @@ from .encoding import ALWAYS, Register, Word
 from .hazards import VISIBLE, check
 from .latency import least, shortest_stall
 from .program import Program
-from .schedule import Flight, State, queue, reader, states, step, waited
+from .schedule import Flight, State, cycles, queue, reader, states, step, waited
 
 _STACK = 1  # R1 is the stack pointer, which debuggers and the driver's trap handler know
 _SLOTS = {24: 0, 32: 1, 64: 2}
+_ROUNDS = 8
 _LOOKAHEAD = 4  # instructions over which `retime` keeps a reuse entry; another warp may come between any two
 
 
@@ -57,8 +58,8 @@ def remap(program: Program, numbers: Mapping[int, int]) -> Program:
                 raise InvalidValue(f"address {place * WORD_BYTES:#x}: {word.name} uses R{number} to "
                                    f"R{registers[-1].number} as a group, which the renaming tears apart")
             if first % align != number % align:
-                raise InvalidValue(f"address {place * WORD_BYTES:#x}: {word.name} uses a group at R{number}, which R{first} "
-                                   f"does not match modulo {align}")
+                raise InvalidValue(f"address {place * WORD_BYTES:#x}: {word.name} uses a group at R{number}, which "
+                                   f"R{first} does not match modulo {align}")
         renamed.append(word.renamed({Register("R", old): new for old, new in full.items()}))
     return program.with_words(renamed)
 
@@ -85,36 +86,58 @@ def reorder(program: Program, block: range, order: Sequence[int]) -> Program:
 def retime(program: Program, block: range, original: Program | None = None) -> Program:
     """The kernel with stalls, waits and reuse of a block recomputed for its order; scoreboard numbers stay.
 
-    A stall is as short as the table of latencies and the opcode allow. An instruction waits for the scoreboards that its
-    registers need; synchronisation and control flow keep their waits, and what the ``original`` block (before it was
-    reordered; else this one) had waited for at its end is waited for at the end. Yield bits stay but where reuse forbids.
+    A stall is as short as the table of latencies and the opcode allow. A load that set no scoreboard because a later
+    one did sets that one's where it now comes too late. An instruction waits for the scoreboards that its registers
+    need; synchronisation and control flow keep their waits, and what the ``original`` block (before it was reordered;
+    else this one) had waited for at its end is waited for at the end. Yield bits stay but where reuse forbids.
+
+    Raises:
+        Unproved: the first instruction would issue before what an earlier block computes is there.
     """
+    before = original or program
+    for _ in range(_ROUNDS):  # in a loop, what the block finds is what it leaves itself
+        edited = _retimed(program, block, before)
+        if edited == program:
+            break
+        program = edited
+    return program
+
+
+def _retimed(program: Program, block: range, before: Program) -> Program:
+    """One round of `retime`, from what the program as it is leaves in flight where the block begins."""
     start = states(program)[block.start]
     words = _with_reuse([program.words[place] for place in block])
     state, clock, timed = start.copy(), 0, list[Word]()
+    alone: set[int] = set()  # loads that relied on the scoreboard of a later one, which now comes too late
     for place, word in zip(block, words, strict=True):
         keeps = ends_block(word) or space(word) == "sync" or word.name == "WARPGROUP"
         mask = word.control.wait_mask if keeps else 0
         mask |= _needed(word, state, mask, program)
+        alone |= {flight.place for register in word.reads | word.writes for flight in state.results.get(register, ())
+                  if not flight.barriers and flight.queue != "tensor" and flight.place in block and not word.never}
         word = word.with_control(wait_mask=mask)
         earliest = max([clock, *(time + VISIBLE for barrier, time in state.set.items() if waited(word) >> barrier & 1),
                         *_ready(word, state, words, block, program)])
         if earliest > clock and timed:
             timed[-1] = timed[-1].with_control(stall=min(15, timed[-1].control.stall + earliest - clock))
         elif earliest > clock:  # the block before has to leave more time
-            raise Unproved(f"{program.name}, block at {block.start * WORD_BYTES:#x}: its first instruction cannot issue "
-                           f"{earliest - clock} cycles sooner than its operands are there")
+            raise Unproved(f"{program.name}, block at {block.start * WORD_BYTES:#x}: its first instruction would issue "
+                           f"{earliest - clock} cycles before its operands are there")
         clock = earliest
         stall = max(shortest_stall(word), word.control.stall if keeps else 1)
         word = word.with_control(stall=stall)
         _end_waits(state, waited(word))
         step(state, word, place, clock)
-        clock += max(stall, 1)
+        clock += cycles(word)
         timed.append(word)
-    before = original or program
-    timed[-1] = timed[-1].with_control(wait_mask=timed[-1].control.wait_mask | _owed(before, program, block, timed, start))
+    last = timed[-1].control
     # What follows the block counts on the time that the original left behind its last results.
-    timed[-1] = timed[-1].with_control(stall=max(timed[-1].control.stall, before.words[block[-1]].control.stall))
+    timed[-1] = timed[-1].with_control(wait_mask=last.wait_mask | _owed(before, block, timed, start),
+                                       stall=max(last.stall, before.words[block[-1]].control.stall))
+    for place in alone:
+        at = place - block.start
+        if timed[at].control.write_barrier == NO_BARRIER:
+            timed[at] = timed[at].with_control(write_barrier=_neighbour(timed, at))
     fresh = list(program.words)
     fresh[block.start:block.stop] = timed
     return program.with_words(fresh)
@@ -165,6 +188,15 @@ def _needed(word: Word, state: State, mask: int, program: Program) -> int:
     return more
 
 
+def _neighbour(words: Sequence[Word], at: int) -> int:
+    """The scoreboard that the next instruction of the same queue sets, or one before it; 0 where there is none."""
+    mine = queue(words[at].name)
+    for word in (*words[at + 1:], *reversed(words[:at])):
+        if queue(word.name) == mine and word.control.write_barrier != NO_BARRIER:
+            return word.control.write_barrier
+    return 0
+
+
 def _one(flight: Flight, waits: int) -> int:
     """The scoreboard of a flight to add to a mask that has none of it: the lowest, which is the one set first."""
     return 0 if flight.barriers & waits else flight.barriers & -flight.barriers
@@ -172,7 +204,7 @@ def _one(flight: Flight, waits: int) -> int:
 
 def _ready(word: Word, state: State, words: Sequence[Word], block: range, program: Program) -> list[int]:
     """When the fixed-latency results that an instruction needs are there."""
-    found = []
+    found: list[int] = []
     if word.never:
         return found
     for register in word.reads | word.writes:
@@ -193,13 +225,14 @@ def _end_waits(state: State, mask: int) -> None:
                     del flights[register]
 
 
-def _owed(before: Program, after: Program, block: range, timed: Sequence[Word], start: State) -> int:
+def _owed(before: Program, block: range, timed: Sequence[Word], start: State) -> int:
     """Scoreboards that the block used to have waited for when it ended, and now has not."""
     def pending(words: Sequence[Word]) -> set[int]:
         open_: set[int] = set()
         for word in words:
             open_ -= {barrier for barrier in range(BARRIERS) if waited(word) >> barrier & 1}
-            open_ |= {barrier for barrier in (word.control.write_barrier, word.control.read_barrier) if barrier < BARRIERS}
+            open_ |= {barrier for barrier in (word.control.write_barrier, word.control.read_barrier)
+                      if barrier < BARRIERS}
         return open_
 
     touched = {barrier for word in timed for barrier in range(BARRIERS) if waited(word) >> barrier & 1}
@@ -223,8 +256,7 @@ def _with_reuse(words: Sequence[Word]) -> list[Word]:
             slot = _SLOTS.get(field.low)
             if slot is not None and field.kind == "R" and field.role == "r" and field.width == 1 and number != 255:
                 bits |= _read_again(words, at, field.low, number) << slot
-        changes = {"reuse": bits} | ({"yield_": 1} if bits else {})
-        made.append(word.with_control(**changes) if word.control.reuse != bits or bits and not word.control.yield_ else word)
+        made.append(word.with_control(reuse=bits, yield_=1 if bits else word.control.yield_))
     return made
 
 

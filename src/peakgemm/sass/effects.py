@@ -5,7 +5,8 @@ from __future__ import annotations
 from .encoding import Word
 
 #: Spaces whose order of accesses a transformation keeps. "sync" is an access to all of them.
-SPACES = ("shared", "global", "local", "sync")
+#: "padding" is that of what never runs: ptxas puts three such loads before LDGSTS, where they stay.
+SPACES = ("shared", "global", "local", "padding", "sync")
 
 _SHARED = ("LDS", "STS", "LDSM", "STSM", "ATOMS", "REDS", "STAS")
 _GLOBAL = ("LDG", "STG", "ATOMG", "ATOM", "REDG", "RED", "LD", "ST", "CCTL", "CCTLL", "CCTLT", "REDAS", "SULD", "SUST",
@@ -15,12 +16,13 @@ _LOADS = frozenset(("LDS", "LDSM", "LDL"))
 _PURE_LOADS = frozenset(("LDC", "LDCU", "ULDC", "S2R", "S2UR", "CS2R", "CS2UR"))
 _FLOW = frozenset(("BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU", "CALL", "RET", "EXIT", "BSSY", "BSYNC", "BREAK", "KILL",
                    "BMOV", "RPCMOV", "LEPC", "BPT", "YIELD", "WARPSYNC", "NOP", "RTT"))
-_SYNC = frozenset(("BAR", "DEPBAR", "LDGDEPBAR", "MEMBAR", "SYNCS", "ERRBAR", "CGAERRBAR", "NANOSLEEP", "FENCE", "ARRIVES",
-                   "ACQBULK", "WARPGROUP", "PREEXIT", "SETMAXREG", "USETMAXREG", "CGABAR_ARV", "CGABAR_WAIT", "ELECT",
+_SYNC = frozenset(("BAR", "DEPBAR", "LDGDEPBAR", "MEMBAR", "SYNCS", "ERRBAR", "CGAERRBAR", "NANOSLEEP", "FENCE",
+                   "ARRIVES", "ACQBULK", "WARPGROUP", "PREEXIT", "SETMAXREG", "USETMAXREG", "CGABAR_ARV", "CGABAR_WAIT",
+                   "ELECT",
                    "VOTE", "VOTEU", "MATCH", "SHFL", "B2R", "R2B", "UCGABAR_ARV", "UCGABAR_WAIT", "WARPGROUPSET",
-                   "DEPBAR", "LDGSTS", "UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF", "UTMACCTL", "UTMACMDFLUSH", "UBLKCP",
+                   "LDGSTS", "UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF", "UTMACCTL", "UTMACMDFLUSH", "UBLKCP",
                    "UBLKPF", "UBLKRED", "HGMMA", "IGMMA", "QGMMA", "BGMMA", "REDUX", "CREDUX", "GETLMEMBASE",
-                   "SETLMEMBASE", "CCTL", "ENDCOLLECTIVE", "UTCBAR", "UTCHMMA"))
+                   "SETLMEMBASE", "ENDCOLLECTIVE", "UTCBAR", "UTCHMMA"))
 
 
 def space(word: Word) -> str | None:
@@ -29,6 +31,8 @@ def space(word: Word) -> str | None:
     An instruction that is not known here counts as "sync": it keeps its place.
     """
     name = word.name
+    if word.never:
+        return "padding" if name.startswith(("LD", "ST")) else None
     if name in _SYNC:
         return "sync"
     if name in _SHARED:
@@ -44,7 +48,7 @@ def space(word: Word) -> str | None:
 
 def only_loads(word: Word) -> bool:
     """Whether an access leaves memory as it is, so that two of them may change places."""
-    return word.name in _LOADS
+    return word.name in _LOADS and not word.never
 
 
 def ends_block(word: Word) -> bool:

@@ -73,7 +73,7 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The code of one kernel or device function: ``size`` bytes from ``offset`` of the file; None registers: not said."""
+    """The code of a kernel or device function: ``size`` bytes from ``offset`` of the file; registers None: not said."""
 
     name: str
     offset: int
@@ -124,8 +124,8 @@ class Cubin:
                 raise BadCubin(f"offset {offset:#x}: section {index} of {size} bytes ends behind the file "
                                f"({len(data):#x}); the cubin is truncated")
         base, limit = raw[names][4], raw[names][4] + raw[names][5]
-        sections = tuple(Section(index, _string(data, base + name, limit), kind, section_flags, offset, size, link, info)
-                         for index, (name, kind, section_flags, _, offset, size, link, info, _, _) in enumerate(raw))
+        sections = tuple(Section(index, _string(data, base + name, limit), kind, bits, offset, size, link, info)
+                         for index, (name, kind, bits, _, offset, size, link, info, _, _) in enumerate(raw))
         return cls(data, f"sm_{flags >> _ABIS[abi] & 0xFF}", abi, sections, _symbols(data, sections))
 
     @cached_property
@@ -215,8 +215,8 @@ class Cubin:
             while attribute.code == _INDIRECT and at + 12 <= len(attribute.payload):
                 address, _, count = struct.unpack_from("<III", attribute.payload, at)
                 if at + 12 + 4 * count > len(attribute.payload):
-                    raise BadCubin(f"attribute {_INDIRECT:#x} of {name}: {count} targets of the branch at {address:#x} do "
-                                   "not fit into it; the cubin is damaged")
+                    raise BadCubin(f"attribute {_INDIRECT:#x} of {name}: {count} targets of the branch at {address:#x} "
+                                   "do not fit into it; the cubin is damaged")
                 found[address] = struct.unpack_from(f"<{count}I", attribute.payload, at + 12)
                 at += 12 + 4 * count
         return found
@@ -254,8 +254,9 @@ def _symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[Symbol, ...]:
             raise BadCubin(f"section {section.index}: its names lie in section {section.link} of {len(sections)}")
         names = sections[section.link]
         for at in range(section.offset, section.offset + section.size - _SYMBOL.size + 1, _SYMBOL.size):
-            name, info, _, where, value, size = _SYMBOL.unpack_from(data, at)
-            found.append(Symbol(_string(data, names.offset + name, names.offset + names.size), where, value, size, info))
+            place, info, _, where, value, size = _SYMBOL.unpack_from(data, at)
+            name = _string(data, names.offset + place, names.offset + names.size)
+            found.append(Symbol(name, where, value, size, info))
     return tuple(found)
 
 
@@ -266,7 +267,8 @@ def _attributes(content: bytes, offset: int) -> list[Attribute]:
         at += 4
         if form == 4:  # the 16 bits are the size of what follows
             if at + value > len(content):
-                raise BadCubin(f"offset {offset + at - 4:#x}: attribute {code:#x} of {value} bytes ends behind its section")
+                raise BadCubin(f"offset {offset + at - 4:#x}: attribute {code:#x} of {value} bytes ends behind its "
+                               "section; the cubin is damaged")
             found.append(Attribute(form, code, content[at:at + value]))
             at += value
         elif form in (1, 2, 3):

@@ -174,7 +174,8 @@ def _entry(entry: dict[str, Any]) -> tuple[tuple[int, ...], Mapping[int, Layout]
 
 
 def _layout(name: str, guard: str, rows: list[list[Any]]) -> Layout:
-    fields = tuple(Field(str(kind).lstrip("~"), *other, inverted=str(kind).startswith("~")) for kind, *other in rows)
+    fields = tuple(Field(kind.lstrip("~"), low, bits, role, width, kind.startswith("~"))
+                   for kind, low, bits, role, width in rows)
     placed = tuple(field for field in fields if field.bits)
     taken = _CONTROL | (1 << _GUARD + 4) - 1
     for field in placed:
@@ -206,8 +207,8 @@ def decode(word: int, arch: str, address: int = 0) -> Word:
     layout = variants.get(value)
     if layout is None:
         raise UnknownInstruction(f"{arch}, address {address:#x}: opcode {opcode:#05x} of {word:#034x} is in the table, "
-                                 f"but not with bits {list(select)} = {value:#b}; tools/sass_table.py adds what a cubin "
-                                 "holds")
+                                 f"but not with bits {list(select)} = {value:#b}; tools/sass_table.py adds what a "
+                                 "cubin holds")
     numbers = []
     for field in layout.placed:
         mask = (1 << field.bits) - 1

@@ -28,12 +28,14 @@ from .schedule import HORIZON, State, queue, reader, states, walk
 
 #: Cycles from an instruction that sets a scoreboard to one that may wait for it.
 VISIBLE = 2
+#: Where compiled code has stall 0.
+_NO_STALL = frozenset(("NOP", "USETMAXREG", "BRA", "ERRBAR"))
 _SLOTS = ((24, 0), (32, 1), (64, 2))  # low bit of a register field, and its operand slot
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Hazard:
-    """One fault: the instruction at ``address`` does not wait long enough for the one at ``source``, or is itself wrong.
+    """One fault: the instruction at ``address`` does not wait long enough for that at ``source``, or is itself wrong.
 
     ``rule`` is ``latency``, ``result``, ``read``, ``scoreboard``, ``reuse``, ``control`` or ``value``.
     """
@@ -59,13 +61,14 @@ def check(program: Program) -> list[Hazard]:
     def note(place: int, rule: str, source: int, register: Register | None, message: str) -> None:
         key = place, rule, source
         if key not in found:
-            found[key] = Hazard(place * WORD_BYTES, rule, source * WORD_BYTES, str(register or ""), message, program.name)
+            found[key] = Hazard(place * WORD_BYTES, rule, source * WORD_BYTES, str(register or ""), message,
+                                program.name)
 
     def watch(place: int, word: Word, state: State, clock: int) -> None:
         for barrier, time in state.set.items():
             if word.control.wait_mask >> barrier & 1 and clock - time < VISIBLE:
-                note(place, "scoreboard", place, None, f"waits for scoreboard {barrier} {clock - time} cycle after it was "
-                     f"set; it counts from {VISIBLE} on")
+                note(place, "scoreboard", place, None, f"waits for scoreboard {barrier} {clock - time} cycle after it "
+                     f"was set; it counts from {VISIBLE} on")
         if word.never:
             return
         reads, writes = word.reads, word.writes
@@ -87,7 +90,8 @@ def check(program: Program) -> list[Hazard]:
     def _results(place: int, word: Word, register: Register, state: State, read: bool, write: bool) -> None:
         for flight in state.results.get(register, ()):
             in_order = queue(word.name) == flight.queue and flight.queue != program.words[flight.place].name
-            if (read and flight.queue == "tensor" == queue(word.name)) or (not read and in_order):
+            if (read and flight.queue == "tensor" == queue(word.name)) or (not read and in_order) or \
+                    flight.elsewhere(word):
                 continue
             what = "reads" if read else "overwrites"
             note(place, "result", flight.place, register,
@@ -96,10 +100,10 @@ def check(program: Program) -> list[Hazard]:
 
     def _reads(place: int, word: Word, register: Register, state: State) -> None:
         for flight in state.reads.get(register, ()):
-            if flight.queue not in (queue(word.name), reader(word.name)):
+            if flight.queue not in (queue(word.name), reader(word.name)) and not flight.elsewhere(word):
                 note(place, "read", flight.place, register,
-                     f"{word.name} overwrites {register} before {program.words[flight.place].name} is known to have read "
-                     "it" + _how(flight.barriers))
+                     f"{word.name} overwrites {register} before {program.words[flight.place].name} is known to have "
+                     "read it" + _how(flight.barriers))
 
     for block, state in states(program).items():
         walk(program, block, state, watch)
@@ -129,8 +133,8 @@ def against(program: Program, original: Program) -> list[Hazard]:
                                    for one, two in zip(first, second, strict=True)):
             message = "a branch is not where it was"
         if message is not None:
-            found.append(Hazard(start * WORD_BYTES, "value", start * WORD_BYTES, "", f"the block computes something else: "
-                                f"{message}", program.name))
+            found.append(Hazard(start * WORD_BYTES, "value", start * WORD_BYTES, "",
+                                f"the block computes something else: {message}", program.name))
     return found
 
 
@@ -162,6 +166,8 @@ def _control(word: Word) -> list[str]:
             found.append(f"{name} barrier {barrier}; there are 0 to {BARRIERS - 1}")
         elif barrier != NO_BARRIER and queue(word.name) is None:
             found.append(f"{word.name} has a fixed latency and sets scoreboard {barrier}")
+    if control.stall == 0 and word.name not in _NO_STALL:
+        found.append(f"{word.name} with stall 0; compiled code gives it 1 or more")
     if control.reuse and queue(word.name) is None and word.name != "DEPBAR" and not control.yield_:
         found.append("reuse and yield in one instruction")
     return found
@@ -184,8 +190,8 @@ def _reuse(program: Program, block: int) -> Sequence[tuple[int, int, Register, s
                     continue
                 register, keeper, writer = entries.pop((slot, number % 2), (-1, place, None))
                 if register == number and writer is not None:
-                    found.append((place, keeper, Register("R", number), f"R{number} comes from the reuse cache as it was "
-                                  f"before {program.words[writer].name} at {writer * WORD_BYTES:#x} wrote it"))
+                    found.append((place, keeper, Register("R", number), f"R{number} comes from the reuse cache as it "
+                                  f"was before {program.words[writer].name} at {writer * WORD_BYTES:#x} wrote it"))
                 if word.control.reuse >> slot & 1:
                     entries[slot, number % 2] = number, place, None
         for written in word.writes:

@@ -45,23 +45,25 @@ def producer(word: Word) -> str:
 
 
 def keys(before: Word, after: Word, register: Register) -> Iterator[tuple[str, str, str]]:
-    """The combinations that two dependent instructions are, each finest first: for RAW, guards and WAW."""
+    """The combinations that two dependent instructions are, each finest first: for operands and for guards."""
     made = producer(before)
     for kind in kinds(after, register):
         coarse = f"{register.kind} {kind}"
         middle = f"{made} {coarse}"
-        yield f"{middle} {consumer(after.name)} {slots(after, register) if kind == 'raw' else ''}".strip(), middle, coarse
+        operand = slots(after, register) if kind == "raw" else ""
+        yield f"{middle} {consumer(after.name)} {operand}".strip(), middle, coarse
 
 
 def kinds(after: Word, register: Register) -> list[str]:
-    """How an instruction depends on one that wrote the register: guard, raw, waw."""
+    """How an instruction depends on one that wrote the register: guard, raw.
+
+    That one result overwrites another needs no distance that compiled code would show: it leaves as little as a cycle.
+    """
     found = []
     if register in after.guards:
         found.append("guard")
     if any(register in after.registers(field, number) for field, number in after.operands if field.role in "rx"):
         found.append("raw")
-    if register in after.writes:
-        found.append("waw")
     return found
 
 

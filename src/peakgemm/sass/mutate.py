@@ -146,8 +146,9 @@ def _other(program: Program) -> Iterator[_Edit]:
 def _set_between(program: Program, before: int, after: int, barrier: int) -> bool:
     """Whether the producer, or another after it in its queue, tells by the same scoreboard all the same."""
     first = program.words[before]
-    return any(barrier in (word.control.write_barrier, word.control.read_barrier) and queue(word.name) == queue(first.name)
-               for word in program.words[before + 1:after]) or first.control.read_barrier == barrier
+    return first.control.read_barrier == barrier or any(
+        barrier in (word.control.write_barrier, word.control.read_barrier) and queue(word.name) == queue(first.name)
+        for word in program.words[before + 1:after])
 
 
 def _swaps(program: Program) -> Iterator[_Edit]:
@@ -165,12 +166,14 @@ def _swaps(program: Program) -> Iterator[_Edit]:
 
 def _same(first: Word, second: Word) -> bool:
     """Two whose order shows nowhere: the same operation, or two that only mark time."""
+    idle = {"WARPGROUP", "FENCE", "MEMBAR", "NOP", "ERRBAR"}
     return replace(first, control=second.control) == second or (
-        {first.name, second.name} <= {"WARPGROUP", "FENCE", "MEMBAR", "NOP", "ERRBAR"} and space(first) == space(second))
+        {first.name, second.name} <= idle and space(first) == space(second))
 
 
 def _registers(program: Program) -> Iterator[_Edit]:
-    top = max((register.number for word in program.words for register in word.writes if register.kind == "R"), default=0)
+    top = max((register.number for word in program.words for register in word.writes if register.kind == "R"),
+              default=0)
     for block in _reachable(program):
         for place in block:
             word = program.words[place]

@@ -33,8 +33,9 @@ def make(before: bytes, after: bytes, name: str = "") -> str:
     lines = [json.dumps({"kernel": kernel.name, "arch": first.arch, "cubin": first.digest, "result": second.digest})]
     for place, (was, now) in enumerate(zip(old, new, strict=True)):
         if was != now:
-            lines.append(json.dumps({"address": f"{place * WORD_BYTES:#x}", "old": f"{was:#034x}", "new": f"{now:#034x}",
-                                     "was": text(decode(was, first.arch)), "is": text(decode(now, first.arch))}))
+            lines.append(json.dumps({
+                "address": f"{place * WORD_BYTES:#x}", "old": f"{was:#034x}", "new": f"{now:#034x}",
+                "was": text(decode(was, first.arch)), "is": text(decode(now, first.arch))}))
     return "\n".join(lines) + "\n"
 
 
@@ -68,9 +69,8 @@ def apply(cubin: bytes, patch: str) -> bytes:
             raise InvalidValue(f"address {address:#x} does not hold {old:#034x}; the patch is damaged")
         words[place] = new
     made = found.with_words(words, name)
-    if hashlib.sha256(made).hexdigest() != result:
-        raise InvalidValue(f"the patched cubin has SHA-256 {hashlib.sha256(made).hexdigest()}, the patch says {result}; "
-                           "the patch is damaged")
+    if (digest := hashlib.sha256(made).hexdigest()) != result:
+        raise InvalidValue(f"the patched cubin has SHA-256 {digest}, the patch says {result}; the patch is damaged")
     if faults := check_cubin(Cubin.read(made)):
         raise InvalidValue(f"the patched cubin has {len(faults)} hazards, the first at {faults[0].address:#x}: "
                            f"{faults[0].message}")

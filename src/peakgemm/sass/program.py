@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..errors import InvalidValue
-from ..inspect.loops import Loop, _blocks, _successors, main_loop
+from ..inspect.loops import Loop, _blocks, _goes, main_loop
 from ..inspect.sass import Instruction
 from .elf import WORD_BYTES, Cubin
 from .encoding import ALWAYS, Word, decode
@@ -68,28 +68,34 @@ class Program:
 
         A call goes to its function, and from there back behind every call.
         """
-        blocks = _blocks(self.outline)
-        found: dict[int, tuple[int, ...]] = {}
-        # Blocks that only a return or an indirect branch reaches are walked from there.
-        ends = {start: place[-1] for start, place in self.blocks.items()}
+        ends = {start: places[-1] for start, places in self.blocks.items()}
         behind = tuple(end + 1 for end in ends.values() if self.words[end].name == "CALL" and end + 1 in self.blocks)
-        roots = [next(iter(self.blocks))]
-        while roots:
-            root = roots.pop()
-            if root in found:
-                continue
-            order = {address: block for address, block in blocks.items() if address != root * WORD_BYTES}
-            goes = _successors({root * WORD_BYTES: blocks[root * WORD_BYTES], **order})
-            for address, targets in goes.items():
-                start = address // WORD_BYTES
-                last, more = self.words[ends[start]], ()
-                if last.name == "RET":
-                    more = behind
-                elif last.name in ("BRX", "BRXU", "JMX"):
-                    more = self.indirect.get(ends[start], tuple(self.blocks))
-                known = found.get(start, ())
-                found[start] = tuple(dict.fromkeys((*known, *(to // WORD_BYTES for to in targets), *more)))
-                roots += [one for one in more if one not in found and one in self.blocks]
+        found: dict[int, tuple[int, ...]] = {}
+        # What each convergence barrier may hold where a block begins: as `inspect.loops` finds where BSYNC goes.
+        entry = next(iter(self.blocks))
+        held: dict[int, dict[str, frozenset[int]]] = {entry: {}}
+        work = [entry]
+        while work:
+            block = work.pop()
+            leaving = dict(held[block])
+            for one in self.outline[block:ends[block] + 1]:
+                if one.base == "BSSY" and one.target is not None:
+                    leaving[one.operands[0]] = frozenset((one.target,))
+            last = self.outline[ends[block]]
+            following = (ends[block] + 1) * WORD_BYTES if ends[block] + 1 in self.blocks else None
+            goes = [address // WORD_BYTES for address in _goes(last, following, leaving)]
+            if last.base == "RET":
+                goes += behind
+            elif last.base in ("BRX", "BRXU", "JMX"):
+                goes += self.indirect.get(ends[block], tuple(self.blocks))
+            found[block] = tuple(dict.fromkeys(place for place in goes if place in self.blocks))
+            for place in found[block]:
+                known = held.get(place)
+                joined = leaving if known is None else {
+                    name: known.get(name, frozenset()) | leaving.get(name, frozenset()) for name in {*known, *leaving}}
+                if joined != known:
+                    held[place] = joined
+                    work.append(place)
         return found
 
     @cached_property

@@ -6,7 +6,7 @@ fields guarantee, so that of two paths the shorter counts. `hazards` says what o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -19,16 +19,27 @@ HORIZON = 40
 
 # Instructions whose results (or reads) come when they come, by the queue in which they stay in order: one that sets a
 # scoreboard vouches for those before it in its queue. A queue of its own name keeps no order.
-_QUEUES = {
-    "LDS": "shared", "LDSM": "shared", "STS": "shared", "STSM": "shared", "SHFL": "shared", "ATOMS": "atoms", "STAS": "stas",
-    "MUFU": "xu", "F2F": "xu", "F2I": "xu", "I2F": "xu", "FRND": "xu", "FLO": "xu", "POPC": "xu", "BREV": "xu",
-    "I2I": "xu", "LDC": "constant", "S2R": "special", "S2UR": "uspecial", "B2R": "b2r", "REDUX": "redux", "CREDUX": "redux",
-    "LDG": "", "LD": "", "LDL": "", "STG": "store", "ST": "store", "STL": "store", "ATOMG": "", "ATOM": "", "REDG": "store",
-    "RED": "store", "REDAS": "", "LDGSTS": "store", "LDGDEPBAR": "", "CCTL": "", "MEMBAR": "", "SYNCS": "", "FENCE": "",
-    "BAR": "bar", "USETMAXREG": "", "R2B": "", "UTMALDG": "", "UTMASTG": "", "UTMAREDG": "", "UTMAPF": "", "UTMACCTL": "",
-    "UTMACMDFLUSH": "", "UBLKCP": "", "UBLKPF": "", "UBLKRED": "", "MATCH": "", "QSPC": "", "TEX": "", "TLD": "", "SULD": "",
-    "SUST": "", "MOVM": "movm", "GETLMEMBASE": "", "ERRBAR": "", "CGAERRBAR": "", "LDTRAM": "",
+_IN_ORDER = {
+    "shared": "LDS LDSM STS STSM SHFL",
+    "atoms": "ATOMS",
+    "stas": "STAS",
+    "xu": "MUFU F2F F2I I2F FRND FLO POPC BREV I2I",
+    "constant": "LDC",
+    "special": "S2R",
+    "uspecial": "S2UR",
+    "b2r": "B2R",
+    "redux": "REDUX CREDUX",
+    "store": "STG ST STL REDG RED LDGSTS",
+    "bar": "BAR",
+    "movm": "MOVM",
 }
+_ALONE = (
+    "LDG LD LDL ATOMG ATOM REDAS LDGDEPBAR CCTL MEMBAR SYNCS FENCE USETMAXREG R2B UTMALDG UTMASTG "
+    "UTMAREDG UTMAPF UTMACCTL UTMACMDFLUSH UBLKCP UBLKPF UBLKRED MATCH QSPC TEX TLD SULD SUST GETLMEMBASE "
+    "ERRBAR CGAERRBAR LDTRAM "
+)
+_QUEUES = {name: label for label, names in _IN_ORDER.items() for name in names.split()} | dict.fromkeys(
+    _ALONE.split(), "")
 _TENSOR = frozenset(("HGMMA", "QGMMA", "IGMMA", "BGMMA"))
 
 
@@ -58,13 +69,19 @@ def reader(name: str) -> str | None:
 class Flight:
     """A result or a read under way: any scoreboard of ``barriers`` (a mask) tells its end; ``place``: who issued it.
 
-    ``groups`` counts the groups of wgmma that have been closed since, its own included.
+    ``groups`` counts the groups of wgmma that have been closed since, its own included. ``guard`` is the predicate that
+    it was issued under, as in the word (bit 3: negated), while that holds its value; 7: none.
     """
 
     queue: str
     barriers: int
     place: int
     groups: int = 0
+    guard: int = 7
+
+    def elsewhere(self, word: Word) -> bool:
+        """Whether it runs in those threads alone in which an instruction under the opposite guard does not."""
+        return self.guard != 7 and self.guard ^ 8 == (word.guard | word.negated << 3) and word.layout.guard_kind == "P"
 
 
 @dataclass
@@ -148,8 +165,14 @@ def walk(program: Program, block: int, start: State, watch: Watch | None = None)
         if watch is not None:
             watch(place, word, state, clock)
         step(state, word, place, clock)
-        clock += max(word.control.stall, 1)
+        clock += cycles(word)
     return state.later(clock)
+
+
+def cycles(word: Word) -> int:
+    """Cycles until the warp's next instruction may issue. Stall 0 is two at least: USETMAXREG carries it, and the next
+    instruction waits for the scoreboard that it sets."""
+    return word.control.stall or 2
 
 
 def _finish_groups(state: State, left: int) -> None:
@@ -200,6 +223,9 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
             state.results.pop(register, None)
             state.issued.pop(register, None)
         state.reads.pop(register, None)
+        if register.kind == "P":
+            _forget_guard(state.results, register.number)
+            _forget_guard(state.reads, register.number)
     if name is None or word.never:
         for register in writes if not word.never else ():
             state.issued.setdefault(register, {})[place] = clock
@@ -211,7 +237,9 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
         _vouch(state.results, name, write)
     if reading_queue not in ("tensor", word.name) and (write or read):
         _vouch(state.reads, reading_queue, write | read)
-    result, reading = Flight(name, write, place), Flight(reading_queue, write | read, place)
+    under = word.guard | word.negated << 3 if word.layout.guard_kind == "P" else 7
+    result = Flight(name, write, place, guard=under)
+    reading = Flight(reading_queue, write | read, place, guard=under)
     for register in writes:
         state.results[register] = state.results.get(register, frozenset()) | {result}
     for register in word.reads:
@@ -220,6 +248,14 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
     if name == "tensor" and not word.rest >> 84 & 7:  # gsb0: the last of its group
         _close_group(state.results)
         _close_group(state.reads)
+
+
+def _forget_guard(flights: dict[Register, frozenset[Flight]], number: int) -> None:
+    """A predicate is written: what was issued under it can no longer be told apart by it."""
+    for register, known in flights.items():
+        if any(flight.guard & 7 == number for flight in known):
+            flights[register] = frozenset(replace(flight, guard=7) if flight.guard & 7 == number else flight
+                                          for flight in known)
 
 
 def _vouch(flights: dict[Register, frozenset[Flight]], name: str, barriers: int) -> None:

@@ -20,6 +20,7 @@ _PUBLIC = {
     "bmm": "api",
     "explain": "api",
     "gemm": "api",
+    "jax": "integrations.jax",
     "matmul": "api",
     "mm": "api",
     "occupancy": "inspect.occupancy",
@@ -30,11 +31,11 @@ _PUBLIC = {
     "simulator": "simulator",
     "torch": "integrations.torch",
 }
-_MODULES = ("simulator", "torch")  # public as modules
+_MODULES = ("jax", "simulator", "torch")  # public as modules
 
 __all__ = [
     "Config", "Explanation", "PeakgemmError", "Plan", "Prepared", "Problem", "__version__", "addmm", "bmm", "explain",
-    "gemm", "matmul", "mm", "occupancy", "plan", "prepare", "run_rung", "sgemm", "simulator", "torch",
+    "gemm", "jax", "matmul", "mm", "occupancy", "plan", "prepare", "run_rung", "sgemm", "simulator", "torch",
 ]
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from .calls.rung import run_rung
     from .errors import PeakgemmError
     from .inspect.occupancy import occupancy
-    from .integrations import torch
+    from .integrations import jax, torch
     from .kernels.registry import Kernel
     from .problem import Config, Problem
     from .runtime.device import Gpu

@@ -15,7 +15,7 @@ from ..problem import Batch, Problem
 from ..runtime import device
 from ..runtime.device import Gpu
 from .canonical import canonicalise, result_shape
-from .request import Request, refuse_overlap
+from .request import REPRODUCIBLE, Request, refuse_overlap
 
 Array = NDArray[np.float32]
 
@@ -32,7 +32,7 @@ def multiply(library: HostLibrary, request: Request, resident: View | None = Non
     _refuse_scheme(request, gpu)
     work = prepare(library, request)
     if gpu is None or not work.out.size:
-        _on_cpu(work)
+        by_numpy(work)
     else:
         from . import panels
 
@@ -82,7 +82,7 @@ def _refuse_scheme(request: Request, gpu: Gpu | None) -> None:
     Raises:
         InvalidValue: a scheme, and no GPU.
     """
-    if gpu is None and request.precision not in ("ieee", "emulated"):
+    if gpu is None and request.precision not in ("ieee", "emulated", REPRODUCIBLE):
         raise InvalidValue(f"precision = {request.precision!r} needs a GPU, and there is none here; use 'emulated' or "
                            "'ieee', which NumPy runs in float32, or see: peakgemm doctor")
 
@@ -110,17 +110,27 @@ def _with_matrices(r: Request) -> Request:
     return r._replace(a=a, b=b, c=c, out=out)
 
 
-def _on_cpu(r: Request) -> None:
-    """NumPy's BLAS. Overflow and NaN are results, as on the GPU, not warnings."""
+def by_numpy(r: Request) -> None:
+    """``r``, of NumPy matrices, by NumPy's BLAS; chains of fused multiply-adds where the bits are promised.
+
+    Overflow and NaN are results, as on the GPU, not warnings.
+    """
+    a, b = _turned(r.a, r.trans_a), _turned(r.b, r.trans_b)
+    c = None if r.c is None else np.broadcast_to(r.c, r.out.shape)
+    if r.precision == REPRODUCIBLE:
+        from .replay import multiply as chains
+
+        chains(a, b, c, r.alpha, r.beta, r.out)
+        return
     with np.errstate(all="ignore"):
         if r.beta == 0 and r.alpha == 1 and r.out.flags.c_contiguous:
-            np.matmul(r.a, r.b, out=r.out)
+            np.matmul(a, b, out=r.out)
             return
         if r.alpha == 0:
             result = np.zeros(r.out.shape, np.float32)
         else:
-            result = np.matmul(r.a, r.b)
+            result = np.matmul(a, b)
             result *= np.float32(r.alpha)
         if r.beta != 0:
-            result += np.float32(r.beta) * r.c
+            result += np.float32(r.beta) * c
         np.copyto(r.out, result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -15,7 +16,9 @@ from ..errors import InvalidType, InvalidValue
 
 NO_STREAM = ("stream is for arrays on the GPU; a product of arrays in the host's memory is done when the call returns: "
              "leave stream out")
-PRECISIONS = ("ieee", "emulated", "fp16x3", "tf32x3", "bf16x9")
+REPRODUCIBLE = "reproducible"  # the precision that reproducible=True asks for
+ALWAYS_REPRODUCIBLE = os.environ.get("PEAKGEMM_REPRODUCIBLE", "") not in ("", "0")
+PRECISIONS = ("ieee", "emulated", "fp16x3", "tf32x3", "bf16x9", REPRODUCIBLE)
 
 
 class Request(NamedTuple):
@@ -128,12 +131,27 @@ def scales(alpha: Any, beta: Any, c: Any) -> tuple[float, float]:
     return first, second
 
 
-def check_precision(precision: Any) -> None:
-    """Refuse what is no precision. Whether a GPU has a scheme is found when a kernel is chosen for it.
+def check_precision(precision: Any, reproducible: bool | None = None) -> str:
+    """The precision that a call has, `REPRODUCIBLE` where its bits are promised. Whether a GPU has a scheme is found
+    when a kernel is chosen for it.
+
+    ``reproducible`` None: as ``PEAKGEMM_REPRODUCIBLE`` says, which is read when peakgemm is imported.
 
     Raises:
-        InvalidValue: none of `PRECISIONS`.
+        InvalidValue: none of `PRECISIONS`, or one whose bits depend on more than a row and a column.
     """
     if precision not in PRECISIONS:
         raise InvalidValue(f"precision = {precision!r} is unknown; valid ones: "
                            + ", ".join(repr(x) for x in PRECISIONS))
+    if reproducible is None:
+        reproducible = ALWAYS_REPRODUCIBLE
+        asked = "PEAKGEMM_REPRODUCIBLE=1"
+    else:
+        asked = "reproducible=True"
+    if not reproducible or precision == REPRODUCIBLE:
+        return str(precision)
+    if precision != "ieee":
+        raise InvalidValue(f"precision = {precision!r} with {asked}: its guard looks at whole tiles, so that the bits "
+                           "of an element depend on what stands beside it; use precision='ieee', or "
+                           "reproducible=False")
+    return REPRODUCIBLE

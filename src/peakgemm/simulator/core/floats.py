@@ -1,9 +1,6 @@
 """IEEE arithmetic as a GPU does it, on NumPy arrays: every rounding exact, NaN canonical.
 
-A product of two binary32 numbers is exact in binary64; their sum with a third is not, and
-rounding it again to binary32 can differ from the one rounding of a fused multiply-add.
-`odd_sum` therefore rounds the sum to odd, after which any narrower rounding is right
-(Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
+What a fused multiply-add of binary32 numbers needs lies in `peakgemm.fma`, which products on a CPU use too.
 """
 
 from __future__ import annotations
@@ -14,21 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...fma import NAN32 as NAN32
+from ...fma import TINY32 as TINY32
+from ...fma import canonical as canonical
+from ...fma import odd_sum as odd_sum
+
 Array = NDArray[Any]
-NAN32 = np.uint32(0x7FFFFFFF)
-TINY32 = np.float64(2.0**-126)
 MODES = ("rn", "rz", "rm", "rp")
-
-
-def odd_sum(p: Array, c: Array) -> Array:
-    """``p + c`` of two float64 arrays, rounded to odd."""
-    s = p + c
-    b = s - p
-    error = (p - (s - b)) + (c - b)
-    lost = (error != 0) & ((s.view(np.uint64) & 1) == 0) & np.isfinite(s)
-    if lost.any():
-        s = np.where(lost, np.nextafter(s, np.where(error > 0, np.inf, -np.inf)), s)
-    return np.asarray(s)
 
 
 def narrow(s: Array, dtype: Any, mode: str) -> Array:
@@ -48,14 +37,6 @@ def narrow(s: Array, dtype: Any, mode: str) -> Array:
 def flush(x: Array) -> Array:
     """Subnormal float32 to zero of the same sign (``.ftz``)."""
     return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
-
-
-def canonical(x: Array) -> Array:
-    """``x`` with every float32 NaN replaced, in place, by the one NaN that GPU arithmetic makes, 0x7fffffff."""
-    bad = np.isnan(x)
-    if bad.any():
-        x.view(np.uint32)[bad] = NAN32
-    return x
 
 
 def fma32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:

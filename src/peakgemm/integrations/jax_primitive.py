@@ -1,0 +1,197 @@
+"""The primitive behind every product in JAX: its shapes, derivatives, batching, and what it is compiled to.
+
+``gemm_p`` takes ``a (*B, M, K)`` and ``b (*B, K, N)``, or transposed as ``trans_a`` and ``trans_b`` say, and maybe a
+``c (*B, M, N)`` to add. Batch dimensions are as many in all, `MOST_BATCH` at most; a size of 1 broadcasts, and in ``c``
+so do M and N. It is linear in ``a``, in ``b``, and in ``c``: derivatives are products of the same kind, in both modes
+and of any order.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from ..arrays.base import FLOAT
+from ..calls.request import REPRODUCIBLE
+from ..errors import InvalidValue
+from ..problem import Batch
+from .jax_handler import TARGET, Call, prepare, register
+
+MOST_BATCH = Batch.MAX_LEVELS
+
+gemm_p = Primitive("peakgemm_gemm")
+
+
+def product(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, trans_a: bool = False,
+            trans_b: bool = False, precision: str = "ieee") -> Any:
+    """Bind the primitive, for operands as it takes them; what has no element is not asked for."""
+    shape = result_shape(a.shape, b.shape, trans_a, trans_b)
+    inner = a.shape[-2] if trans_a else a.shape[-1]
+    if 0 in shape or inner == 0 or alpha == 0:
+        zeros = jnp.zeros(shape, jnp.float32)
+        return zeros if c is None or beta == 0 else zeros + beta * c
+    operands = (a, b) if c is None or beta == 0 else (a, b, c)
+    return gemm_p.bind(*varying_alike(*operands), alpha=alpha, beta=beta if len(operands) == 3 else 0.0,
+                       trans_a=trans_a, trans_b=trans_b, precision=precision)
+
+
+def result_shape(a: tuple[int, ...], b: tuple[int, ...], trans_a: bool, trans_b: bool) -> tuple[int, ...]:
+    """The shape of a product of operands as the primitive takes them."""
+    batch = tuple(max(x, y) if 0 not in (x, y) else 0 for x, y in zip(a[:-2], b[:-2], strict=True))
+    return (*batch, a[-1] if trans_a else a[-2], b[-2] if trans_b else b[-1])
+
+
+def varying_alike(*operands: Any) -> tuple[Any, ...]:
+    """Within ``shard_map``: operands that vary over the same axes of the mesh, as one that does beside others."""
+    axes = [getattr(jax.typeof(x), "vma", frozenset()) for x in operands]
+    every = frozenset().union(*axes)
+    if not every:
+        return operands
+    return tuple(jax.lax.pcast(x, tuple(sorted(every - own)), to="varying") if every - own else x
+                 for x, own in zip(operands, axes, strict=True))
+
+
+@cache
+def _compiled(**params: Any) -> Any:
+    return jax.jit(partial(gemm_p.bind, **params))
+
+
+@gemm_p.def_impl
+def _run(*operands: Any, **params: Any) -> Any:
+    return _compiled(**params)(*operands)
+
+
+@gemm_p.def_abstract_eval
+def _shape(a: Any, b: Any, c: Any = None, *, trans_a: bool, trans_b: bool, **_: Any) -> Any:
+    more = {"vma": a.vma} if getattr(a, "vma", None) else {}
+    return jax.core.ShapedArray(result_shape(a.shape, b.shape, trans_a, trans_b), a.dtype, **more)
+
+
+def _derivative(primals: Any, tangents: Any, *, alpha: float, beta: float, **params: Any) -> Any:
+    a, b, *c = primals
+    of_a, of_b, *of_c = (None if type(x) is ad.Zero else x for x in tangents)
+    out = gemm_p.bind(*primals, alpha=alpha, beta=beta, **params)
+    terms = []
+    if of_a is not None:
+        terms.append(product(of_a, b, alpha=alpha, **params))
+    if of_b is not None:
+        terms.append(product(a, of_b, alpha=alpha, **params))
+    if c and of_c[0] is not None:
+        terms.append(jnp.broadcast_to(jnp.float32(beta) * of_c[0], out.shape))
+    if not terms:
+        return out, ad.Zero(jax.typeof(out).to_tangent_aval())
+    return out, sum(terms[1:], terms[0])
+
+
+ad.primitive_jvps[gemm_p] = _derivative
+
+
+def _transposed(cotangent: Any, a: Any, b: Any, *c: Any, alpha: float, beta: float, trans_a: bool, trans_b: bool,
+                precision: str) -> Any:
+    """Cotangents of the one operand that is linear; ``c`` never is beside another, see `_derivative`."""
+    assert not c, "derivatives are products without c"
+    times = partial(product, alpha=alpha, precision=precision)
+    if type(cotangent) is ad.Zero:
+        return None, None
+    if ad.is_undefined_primal(a):
+        of_a = (times(b, cotangent, trans_a=trans_b, trans_b=True) if trans_a else
+                times(cotangent, b, trans_b=not trans_b))
+        return _summed(of_a, a.aval.shape), None
+    of_b = (times(cotangent, a, trans_a=True, trans_b=trans_a) if trans_b else
+            times(a, cotangent, trans_a=not trans_a))
+    return None, _summed(of_b, b.aval.shape)
+
+
+ad.primitive_transposes[gemm_p] = _transposed
+
+
+def _summed(x: Any, shape: tuple[int, ...]) -> Any:
+    """The sum over the dimensions that were broadcast."""
+    over = tuple(i for i, (have, want) in enumerate(zip(x.shape, shape, strict=True)) if have != want)
+    return x.sum(over, keepdims=True) if over else x
+
+
+def _batched(operands: Any, dims: Any, **params: Any) -> Any:
+    """One product for all: a new batch dimension in front, or rows of one tall product where only ``a`` has it."""
+    size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
+    moved = [None if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
+    a, b, *c = (x[None] if y is None else y for x, y in zip(operands, moved, strict=True))
+    if dims[1] is None and not c and a.ndim == 3 and not params["trans_a"]:
+        tall = product(a.reshape(-1, a.shape[-1]), operands[1], **params)
+        return tall.reshape(size, a.shape[1], tall.shape[-1]), 0
+    out = product(*few_batches(a, b, *c), **params)
+    return out.reshape(size, *_inner(a, b, params), *out.shape[-2:]), 0
+
+
+batching.primitive_batchers[gemm_p] = _batched
+
+
+def _inner(a: Any, b: Any, params: Any) -> tuple[int, ...]:
+    return result_shape(a.shape, b.shape, params["trans_a"], params["trans_b"])[1:-2]
+
+
+def few_batches(*operands: Any) -> tuple[Any, ...]:
+    """The operands with at most `MOST_BATCH` batch dimensions: neighbours that all have, or none, are merged, and what
+    still is too much is broadcast."""
+    ranks = operands[0].ndim - 2
+    if ranks <= 1:
+        return operands
+    sizes = [tuple(max(x.shape[i] for x in operands) for i in range(ranks))][0]
+    groups: list[list[int]] = []
+    for i in range(ranks):
+        same = bool(groups) and all((x.shape[i] == sizes[i]) == (x.shape[groups[-1][-1]] == sizes[groups[-1][-1]])
+                                    or sizes[i] == 1 or sizes[groups[-1][-1]] == 1 for x in operands)
+        if same and not _mixed(operands, groups[-1] + [i], sizes):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    if len(groups) > MOST_BATCH:
+        operands = tuple(jnp.broadcast_to(x, (*sizes, *x.shape[-2:])) for x in operands)
+        groups = [list(range(ranks))]
+    return tuple(x.reshape(*(prod(x.shape[i] for i in group) for group in groups), *x.shape[-2:]) for x in operands)
+
+
+def _mixed(operands: Any, group: list[int], sizes: tuple[int, ...]) -> bool:
+    """Whether an operand has some of these dimensions and is broadcast over others."""
+    wide = [i for i in group if sizes[i] != 1]
+    return any(len({x.shape[i] == sizes[i] for i in wide}) > 1 for x in operands)
+
+
+def local_call(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params: Any) -> Any:
+    """The custom call of one device's product."""
+    a, b, *c = (tuple(aval.shape) for aval in ctx.avals_in)
+    (out,) = ctx.avals_out
+    call = Call(a, b, c[0] if c else None, tuple(out.shape), **params)
+    room = _workspace_floats(call) if cuda else 0
+    if not cuda and params["precision"] not in ("ieee", "emulated", REPRODUCIBLE):
+        raise InvalidValue(f"precision = {params['precision']!r} needs a GPU, and this is compiled for the CPU; use "
+                           "'emulated' or 'ieee', which NumPy runs in float32")
+    scratch = jax.core.ShapedArray((max(room, 1),), out.dtype)
+    lower = jax.ffi.ffi_lowering(TARGET)
+    return lower(ctx.replace(avals_out=[out, scratch]), *operands, call=call.text())[:1]
+
+
+def _workspace_floats(call: Call) -> int:
+    """What the product wants on those of the process's GPUs that want most; there it is compiled and loaded now, since
+    a handler may be called in a capture."""
+    ready = [prepare(call, d.local_hardware_id) for d in jax.local_devices() if d.platform != "cpu"]
+    return max((-(-x.workspace_bytes // FLOAT) for x in ready), default=0)
+
+
+def _lowered(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params: Any) -> Any:
+    from .jax_partition import is_partitioned, partitioned
+
+    if is_partitioned(ctx):
+        return mlir.lower_fun(partitioned(**params), multiple_results=False)(ctx, *operands)
+    return local_call(ctx, *operands, cuda=cuda, **params)
+
+
+register()
+for _name, _cuda in (("cuda", True), ("cpu", False)):
+    mlir.register_lowering(gemm_p, partial(_lowered, cuda=_cuda), platform=_name)

@@ -1,0 +1,178 @@
+"""`peakgemm.jax.use`: the float32 products in a function's jaxpr, and in those within it, by peakgemm."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import update_wrapper
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+from jax.extend.core.primitives import dot_general_p
+
+from ..calls.request import check_precision
+from .jax_products import dot_general
+
+_log = logging.getLogger("peakgemm")
+# Primitives that hold jaxprs which are traced again as they are; what they do with them is left to them.
+_REWRITTEN = frozenset({"jit", "pjit", "closed_call", "core_call", "scan", "while", "cond", "checkpoint", "remat2",
+                        "custom_jvp_call", "custom_vjp_call"})
+_PRODUCTS = frozenset({"conv_general_dilated", "ragged_dot", "ragged_dot_general", "scaled_dot"})
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a rewriting did; each of ``changed`` and ``left`` counts places in the program, not runs of them.
+
+    Attributes:
+        precision: what runs the products that were changed.
+        changed: by their operands' shapes, ``"float32[8,4] x float32[4,2]"``.
+        left: with the reason.
+    """
+
+    precision: str
+    changed: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        lines = [f"peakgemm.jax.use(precision={self.precision!r}): {self.changed.total()} products by peakgemm, "
+                 f"{self.left.total()} left"]
+        lines += [f"  peakgemm: {count} x {what}" for what, count in self.changed.items()]
+        lines += [f"  left: {count} x {what}" for what, count in self.left.items()]
+        return "\n".join(lines)
+
+
+class Rewritten:
+    """What `peakgemm.jax.use` returns.
+
+    Attributes:
+        report: of the last call's trace; None before the first.
+    """
+
+    def __init__(self, function: Callable[..., Any], precision: str, reproducible: bool | None) -> None:
+        update_wrapper(self, function)
+        self._function, self._precision = function, check_precision(precision, reproducible)
+        self.report: Report | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        arrays = [i for i, x in enumerate(leaves) if hasattr(x, "dtype") or isinstance(x, (bool, int, float, complex))]
+        shape: list[Any] = []
+
+        def flat(*some: Any) -> list[Any]:
+            every = list(leaves)
+            for i, x in zip(arrays, some, strict=True):
+                every[i] = x
+            inner, keywords = jax.tree.unflatten(tree, every)
+            results, out_tree = jax.tree.flatten(self._function(*inner, **keywords))
+            shape[:] = [out_tree]
+            return results
+
+        values = [leaves[i] for i in arrays]
+        closed = jax.make_jaxpr(flat)(*values)
+        report = Report(self._precision)
+        results = _Rewriter(report).run(closed.jaxpr, closed.consts, values)
+        first, self.report = self.report is None, report
+        if first:
+            _log.info("%s", report)
+        return jax.tree.unflatten(shape[0], results)
+
+
+class _Rewriter:
+    """Runs jaxprs with other products."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+        """The results of ``jaxpr``."""
+        values: dict[Any, Any] = {}
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, jex.Literal) else values[atom]
+
+        values.update(zip(jaxpr.constvars, consts, strict=True))
+        values.update(zip(jaxpr.invars, args, strict=True))
+        for eqn in jaxpr.eqns:
+            with getattr(eqn.ctx, "manager", None) or nullcontext():
+                found = self._equation(eqn, [read(x) for x in eqn.invars])
+            values.update(zip(eqn.outvars, found, strict=True))
+        return [read(x) for x in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        if eqn.primitive is dot_general_p and self._is_ours(eqn):
+            return [dot_general(*operands, eqn.params["dimension_numbers"], precision=self._report.precision)]
+        params = eqn.params
+        if eqn.primitive.name in _REWRITTEN:
+            params = {name: self._within(x) for name, x in params.items()}
+        else:
+            self._note(eqn)
+        subfuns, bound = eqn.primitive.get_bind_params(params)
+        found = eqn.primitive.bind(*subfuns, *operands, **bound)
+        return found if eqn.primitive.multiple_results else [found]
+
+    def _is_ours(self, eqn: Any) -> bool:
+        a, b = (x.aval for x in eqn.invars)
+        what = f"{a.str_short()} x {b.str_short()}"
+        wanted = eqn.params.get("preferred_element_type")
+        if str(a.dtype) == str(b.dtype) == "float32" and str(eqn.outvars[0].aval.dtype) == "float32" and (
+                wanted is None or str(wanted) == "float32"):
+            self._report.changed[what] += 1
+            return True
+        self._report.left[f"dot_general {what}: not float32"] += 1
+        return False
+
+    def _within(self, value: Any) -> Any:
+        """A parameter with the jaxprs in it rewritten."""
+        if isinstance(value, jex.ClosedJaxpr):
+            return self._traced(value)
+        if isinstance(value, jex.Jaxpr):
+            new = self._traced(jex.ClosedJaxpr(value, ()))
+            return new.jaxpr if not new.consts else value
+        if isinstance(value, (tuple, list)) and any(isinstance(x, jex.ClosedJaxpr) for x in value):
+            return type(value)(self._within(x) for x in value)
+        return value
+
+    def _traced(self, closed: Any) -> Any:
+        if not _has_products(closed.jaxpr):
+            return closed
+
+        def run(*args: Any) -> list[Any]:
+            return self.run(closed.jaxpr, closed.consts, args)
+
+        return jax.make_jaxpr(run)(*(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in closed.jaxpr.invars))
+
+    def _note(self, eqn: Any) -> None:
+        """List a product that stays as it is, by itself or within."""
+        name = eqn.primitive.name
+        if name in _PRODUCTS:
+            shapes = " x ".join(x.aval.str_short() for x in eqn.invars[:2])
+            self._report.left[f"{name} {shapes}: peakgemm has no such product"] += 1
+            return
+        count = sum(_count(jaxpr) for jaxpr in _jaxprs(eqn.params))
+        if count:
+            self._report.left[f"{name} with products inside: it is not rewritten; call peakgemm.jax within it"] += count
+
+
+def _jaxprs(params: dict[str, Any]) -> list[Any]:
+    found = []
+    for value in params.values():
+        for x in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(x, jex.ClosedJaxpr):
+                found.append(x.jaxpr)
+            elif isinstance(x, jex.Jaxpr):
+                found.append(x)
+    return found
+
+
+def _count(jaxpr: Any) -> int:
+    return sum((eqn.primitive is dot_general_p or eqn.primitive.name in _PRODUCTS)
+               + sum(_count(x) for x in _jaxprs(eqn.params)) for eqn in jaxpr.eqns)
+
+
+def _has_products(jaxpr: Any) -> bool:
+    return _count(jaxpr) > 0

@@ -12,6 +12,7 @@ import ctypes
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,6 +88,7 @@ class Ready(NamedTuple):
         return self.bound.workspace_bytes
 
 
+_parsed = lru_cache(maxsize=4096)(Call.parse)
 _ready: dict[tuple[bytes, int, int], Ready] = {}
 _kept: list[Any] = []  # handlers, for as long as XLA may call them
 
@@ -148,7 +150,7 @@ def _on_cuda(frame: Any, api: int) -> None:
 
 
 def _on_host(frame: Any, api: int) -> None:
-    call = Call.parse(_attribute(frame))
+    call = _parsed(_attribute(frame))
     args, rets = _buffers(frame[abi.ARGS], frame[abi.ARG_COUNT]), _buffers(frame[abi.RETS], frame[abi.RET_COUNT])
     a, b, out = (_array(buffer, shape) for buffer, shape in
                  ((args[0], call.a), (args[1], call.b), (rets[0], call.out)))

@@ -21,7 +21,8 @@ def is_partitioned(ctx: mlir.LoweringRuleContext) -> bool:
     context = ctx.module_context.axis_context
     if isinstance(context, mlir.SPMDAxisContext):
         return set(context.manual_axes) != set(context.mesh.axis_names)
-    return isinstance(context, mlir.ShardingContext) and context.num_devices > 1
+    return (isinstance(context, mlir.ShardingContext) and context.num_devices > 1
+            and context.device_assignment is not None)
 
 
 @cache

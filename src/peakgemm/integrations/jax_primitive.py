@@ -8,6 +8,7 @@ and of any order.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import PartitionSpec
 
 from ..arrays.base import FLOAT
 from ..calls.request import REPRODUCIBLE
@@ -49,12 +51,18 @@ def result_shape(a: tuple[int, ...], b: tuple[int, ...], trans_a: bool, trans_b:
 
 def varying_alike(*operands: Any) -> tuple[Any, ...]:
     """Within ``shard_map``: operands that vary over the same axes of the mesh, as one that does beside others."""
-    axes = [getattr(jax.typeof(x), "vma", frozenset()) for x in operands]
+    axes = [_varies_over(jax.typeof(x)) for x in operands]
     every = frozenset().union(*axes)
     if not every:
         return operands
     return tuple(jax.lax.pcast(x, tuple(sorted(every - own)), to="varying") if every - own else x
                  for x, own in zip(operands, axes, strict=True))
+
+
+def _varies_over(aval: Any) -> frozenset[str]:
+    """The axes of a mesh that a value in ``shard_map`` varies over: ``vma`` until jax 0.9, ``mat.varying`` later."""
+    kind = getattr(aval, "mat", None)
+    return frozenset(getattr(aval, "vma", ()) if kind is None else getattr(kind, "varying", ()))
 
 
 @cache
@@ -69,8 +77,10 @@ def _run(*operands: Any, **params: Any) -> Any:
 
 @gemm_p.def_abstract_eval
 def _shape(a: Any, b: Any, c: Any = None, *, trans_a: bool, trans_b: bool, **_: Any) -> Any:
-    more = {"vma": a.vma} if getattr(a, "vma", None) else {}
-    return jax.core.ShapedArray(result_shape(a.shape, b.shape, trans_a, trans_b), a.dtype, **more)
+    shape = result_shape(a.shape, b.shape, trans_a, trans_b)
+    if _varies_over(a):  # as `a` does
+        return a.update(shape=shape, weak_type=False, sharding=a.sharding.update(spec=PartitionSpec(*[None] * len(shape))))
+    return jax.core.ShapedArray(shape, a.dtype)
 
 
 def _derivative(primals: Any, tangents: Any, *, alpha: float, beta: float, **params: Any) -> Any:
@@ -193,5 +203,11 @@ def _lowered(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params
 
 
 register()
+with suppress(ImportError, AttributeError):
+    # How jit learns that a lowering asks which devices there are (jax_partition.py); JAX has no public name for it. Without
+    # it XLA gathers the operands of spread products.
+    from jax._src.dispatch import prim_requires_devices_during_lowering
+
+    prim_requires_devices_during_lowering.add(gemm_p)
 for _name, _cuda in (("cuda", True), ("cpu", False)):
     mlir.register_lowering(gemm_p, partial(_lowered, cuda=_cuda), platform=_name)

@@ -111,8 +111,10 @@ class _Rewriter:
             params = {name: self._within(x) for name, x in params.items()}
         else:
             self._note(eqn)
-        subfuns, bound = eqn.primitive.get_bind_params(params)
-        found = eqn.primitive.bind(*subfuns, *operands, **bound)
+        bound = eqn.primitive.get_bind_params(params)
+        if isinstance(bound, tuple):  # before jax 0.10: functions apart
+            operands, bound = [*bound[0], *operands], bound[1]
+        found = eqn.primitive.bind(*operands, **bound)
         return found if eqn.primitive.multiple_results else [found]
 
     def _is_ours(self, eqn: Any) -> bool:

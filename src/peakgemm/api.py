@@ -9,11 +9,12 @@ from .arrays import admit
 from .arrays.base import HOST, HostLibrary, stream_handle
 from .calls.plan import Explanation, Plan
 from .calls.prepared import Prepared
-from .calls.request import NO_STREAM, Request, check_precision, flag, locate, scales
+from .calls.request import ALWAYS_REPRODUCIBLE, NO_STREAM, Request, check_precision, flag, locate, scales
 from .errors import InvalidValue
 
 
-def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
+def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproducible: bool | None = None,
+           stream: Any = None) -> Any:
     """``a b``, by the rules of the array API's ``matmul``, in IEEE float32.
 
     Args:
@@ -25,6 +26,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: 
             the operands allow it, which is decided on the device, else FFMA; docs/accuracy.md has the bounds of both.
             ``"fp16x3"``, ``"tf32x3"``, ``"bf16x9"``: that scheme on tensor cores, with the same guard.
             `explain` says what runs.
+        reproducible: every element is one chain of FMAs over k = 0 ... K - 1, so that its bits depend on its row of
+            ``a``, its column of ``b`` and nothing else: docs/reproducible.md. None: as ``PEAKGEMM_REPRODUCIBLE`` says.
         stream: a torch, CuPy or cuda.core stream, a ``CUstream`` as an integer, or anything with ``__cuda_stream__``;
             None: the library's current stream of the arrays' device.
 
@@ -35,14 +38,15 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: 
     Raises:
         InvalidType: not float32, no arrays, or arrays of different libraries.
         InvalidValue: shapes that do not match, different devices, an ``out`` that overlaps an operand, is read-only or
-            has another shape, a precision that there is not, or a scheme that the GPU has no kernels for.
+            has another shape, a precision that there is not, a scheme that the GPU has no kernels for, or one with
+            ``reproducible``.
         MissingComponent, CompileFailed, LaunchFailed: the GPU, its driver or the compiler.
         OutOfMemory: the GPU has no room for the operands that tensor cores need split; the message says how many bytes.
             It is the array library's own out-of-memory error, too. An IEEE product that finds no room for partial sums
             does without, slower.
     """
-    if precision != "ieee":
-        check_precision(precision)
+    if precision != "ieee" or reproducible is not None or ALWAYS_REPRODUCIBLE:
+        precision = check_precision(precision, reproducible)
     torch = _seen_torch or _look_for_torch(a)
     if torch is not None and isinstance(a, torch.Tensor):
         return _torch(torch, a, b, None, None, None, out, stream, precision=precision)
@@ -50,7 +54,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", stream: 
 
 
 def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, trans_a: bool = False,
-         trans_b: bool = False, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
+         trans_b: bool = False, out: Any = None, precision: str = "ieee", reproducible: bool | None = None,
+         stream: Any = None) -> Any:
     """``alpha op(a) op(b) + beta c``, ``op`` transposing the last two dimensions where asked.
 
     Args:
@@ -61,13 +66,13 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
         trans_a, trans_b: ``a`` is stored ``(..., K, M)``, ``b`` ``(..., N, K)``; no copy is made. A bool, 0 or 1, or
             BLAS's letters ``"N"``, ``"T"`` and ``"C"``.
         out: as for `matmul`; it may be ``c`` itself (update in place), and shares no other memory with it.
-        precision, stream: as for `matmul`.
+        precision, reproducible, stream: as for `matmul`.
 
     Returns, raises:
         As `matmul`; also InvalidValue where ``beta`` is not 0 and there is no ``c``.
     """
-    if precision != "ieee":
-        check_precision(precision)
+    if precision != "ieee" or reproducible is not None or ALWAYS_REPRODUCIBLE:
+        precision = check_precision(precision, reproducible)
     if not (trans_a is False and trans_b is False):
         trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
     try:
@@ -149,18 +154,18 @@ def bmm(a: Any, b: Any, out: Any = None) -> Any:
 
 
 def plan(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, trans_a: bool = False,
-         trans_b: bool = False, out: Any = None, precision: str = "ieee") -> Plan:
+         trans_b: bool = False, out: Any = None, precision: str = "ieee", reproducible: bool | None = None) -> Plan:
     """Decide a product once, compile its kernel, and run it many times with `Plan.execute`.
 
     Args:
         a, b, c, out: example operands, as for `gemm` (1-D ones too): their shapes, strides, device and alignment are
             planned for, their values are not looked at. ``out`` None: a packed row-major one.
-        alpha, beta, trans_a, trans_b, precision: as for `gemm`.
+        alpha, beta, trans_a, trans_b, precision, reproducible: as for `gemm`.
 
     Raises:
         As `gemm`.
     """
-    check_precision(precision)
+    precision = check_precision(precision, reproducible)
     request = _request(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
     library, _ = locate(request)
     if library.name == "torch":
@@ -171,20 +176,22 @@ def plan(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
 
 
 def explain(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, trans_a: bool = False,
-            trans_b: bool = False, out: Any = None, precision: str = "ieee") -> Explanation:
+            trans_b: bool = False, out: Any = None, precision: str = "ieee",
+            reproducible: bool | None = None) -> Explanation:
     """Which kernel `gemm` or `matmul` would run on these operands, where, and why. Nothing is compiled or run.
 
     Args and errors are those of `plan`. ``print`` it, or read its fields.
     """
-    check_precision(precision)
+    precision = check_precision(precision, reproducible)
     return Plan(_request(a, b, c, alpha, beta, trans_a, trans_b, out, precision), explain_only=True).explain()
 
 
-def prepare(b: Any, *, precision: str = "ieee", trans_b: bool = False) -> Prepared:
+def prepare(b: Any, *, precision: str = "ieee", trans_b: bool = False,
+            reproducible: bool | None = None) -> Prepared:
     """Make a constant right operand ready once: pass the result as ``b`` to `matmul`, `gemm` or `plan`.
 
     An array on the GPU whose strides no kernel takes is copied now, rather than in each product; one in the host's
-    memory is put on the current GPU, if there is one. With another ``precision`` than ``"ieee"`` a matrix on the GPU is
+    memory is put on the current GPU, if there is one. ``reproducible`` splits nothing. With another ``precision`` than ``"ieee"`` a matrix on the GPU is
     split now, on the current stream: `matmul` and `gemm` with that precision and ``trans_b`` no longer split it, unless
     a kernel that splits it on the way is faster than one that reads it split; a plan does. ``b`` must not change
     afterwards.
@@ -192,7 +199,7 @@ def prepare(b: Any, *, precision: str = "ieee", trans_b: bool = False) -> Prepar
     Raises:
         As `matmul`.
     """
-    check_precision(precision)
+    precision = check_precision(precision, reproducible)
     return Prepared(b, precision, trans_b)
 
 
@@ -217,6 +224,8 @@ def _request(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans
 
 def _any(request: Request, stream: Any) -> Any:
     """Arrays of any library but torch."""
+    if "jax" in sys.modules and _is_traced(request):
+        return _in_jax(request, stream)
     resident = None
     if isinstance(request.b, Prepared):
         prepared = request.b
@@ -228,6 +237,24 @@ def _any(request: Request, stream: Any) -> Any:
     from .calls.launch import on_device
 
     return on_device(library, index, request, None if stream is None else stream_handle(stream))
+
+
+def _is_traced(request: Request) -> bool:
+    """Whether an operand is a JAX value inside ``jit``, ``grad`` or ``vmap``."""
+    from jax.core import Tracer
+
+    return any(isinstance(x, Tracer) for x in (request.a, request.b, request.c))
+
+
+def _in_jax(r: Request, stream: Any) -> Any:
+    """`peakgemm.jax.gemm`, for values that have no memory yet."""
+    from .integrations import jax
+
+    b = r.b.array if isinstance(r.b, Prepared) else r.b
+    if r.out is not None or stream is not None:
+        raise InvalidValue(f"{'out' if stream is None else 'stream'} was given for JAX arrays under jit, grad or vmap, "
+                           "where XLA places results and work; leave it out")
+    return jax.traced(r.a, b, r.c, r.alpha, r.beta, r.trans_a, r.trans_b, r.precision)
 
 
 def _on_host(library: HostLibrary, request: Request, stream: Any, resident: Any) -> Any:

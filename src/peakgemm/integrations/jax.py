@@ -89,6 +89,12 @@ def use(function: Callable[..., Any], *, precision: str = "ieee", reproducible: 
     return jax_use.Rewritten(function, precision, reproducible)
 
 
+def traced(a: Any, b: Any, c: Any, alpha: float, beta: float, trans_a: bool, trans_b: bool, precision: str) -> Any:
+    """`peakgemm.gemm` and `peakgemm.matmul` of tracers; ``precision`` has been checked."""
+    return _products().multiply(a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, precision=precision,
+                                reproducible=False)
+
+
 def _products() -> Any:
     try:
         import jax  # noqa: F401

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..calls.request import scales
+from ..calls.request import check_precision, scales
 from ..errors import InvalidType, MissingComponent, PeakgemmError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def traced_gemm(a: Any, b: Any, c: Any, alpha: float, beta: float, precision: st
     return torch_ops.traced_gemm(a, b, c, alpha, beta, precision)
 
 
-def use(precision: str = "ieee") -> Use:
+def use(precision: str = "ieee", reproducible: bool | None = None) -> Use:
     """Let peakgemm run torch's own FP32 products on CUDA: ``with peakgemm.torch.use(): model(x)``.
 
     Reroutes ``mm``, ``addmm``, ``bmm`` and ``baddbmm``, with their ``out=`` and in-place forms, and so
@@ -106,6 +106,7 @@ def use(precision: str = "ieee") -> Use:
 
     Args:
         precision: ``"ieee"``, whatever torch's TF32 switches say, or another one of `peakgemm.matmul`.
+        reproducible: as for `peakgemm.matmul`.
 
     Returns:
         A context manager; ``as`` gives counts of what ran where (`Rerouted.calls`, `Rerouted.fallbacks`).
@@ -120,4 +121,4 @@ def use(precision: str = "ieee") -> Use:
         if error.name != "torch":
             raise
         raise MissingComponent("peakgemm.torch.use() needs torch 2.9 or newer; run: pip install torch") from None
-    return Use(precision)
+    return Use(check_precision(precision, reproducible))

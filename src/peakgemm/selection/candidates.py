@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
+from ..kernels.ascending import is_ascending
 from ..kernels.ffma import wide
 from ..kernels.ffma.repack import Repack
 from ..kernels.ffma.skinny import SKINNY
@@ -18,7 +20,7 @@ from ..problem import Config, Problem
 from . import skinny_model, small_model
 from .machine import Machine
 from .profile import Tile
-from .tile_model import configurations, modelled_us, repack_us, results_stored, ways, wide_configurations
+from .tile_model import configurations, modelled_us, one_slice, repack_us, results_stored, ways, wide_configurations
 
 Candidate = tuple[Kernel, Config, float]
 
@@ -32,6 +34,35 @@ def candidates(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     found += _wide(problem, machine)
     found += _overlapping([*_skinny(problem, machine), *_small(problem, machine)], problem, machine)
     return tuple(sorted(found, key=_modelled_time))  # stable: of equals, the first named
+
+
+@lru_cache(maxsize=8)
+def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
+    """Those that sum every element by one chain over K (kernels/ascending.py), best first.
+
+    Beside the candidates of every product: tiles that slices share otherwise, by one slice, and sums of small tiles in
+    one chain. They take over the numbers of the row that they vary.
+    """
+    by_words, results = copied_by_words(problem), results_stored(problem, machine)
+    found = [(kernel, config, us) for kernel, config, us in candidates(problem, machine)]
+    for tiling in configurations(machine):
+        for config in one_slice(tiling, problem, machine):
+            found.append((tiling.kernel, config, modelled_us(tiling.row, config, problem, machine, by_words, results)))
+    for config in small_model.configurations(problem, machine):
+        if is_valid(SMALL, one := replace(config, chunked=False), machine.arch):
+            found.append((SMALL, one, small_model.estimate_us(one, problem, machine)))
+    whole = [(kernel, config, us) for kernel, config, us in _whole(problem, machine, by_words, results)]
+    each = {(kernel, config): us for kernel, config, us in [*whole, *found] if is_ascending(kernel, config, problem)}
+    return tuple(sorted(((*key, us) for key, us in each.items()), key=_modelled_time))
+
+
+def _whole(problem: Problem, machine: Machine, by_words: bool, results: float) -> Iterator[Candidate]:
+    """Every configuration of tiles by one slice with each tile whole; in front the default of what any problem may have."""
+    for tiling in configurations(machine):
+        config = tiling.config
+        if config.slices == 1 and not config.one_tile and config.cluster == 1:
+            one = replace(config, chunked=False)
+            yield tiling.kernel, one, modelled_us(tiling.row, one, problem, machine, by_words, results)
 
 
 def _modelled_time(candidate: Candidate) -> float:

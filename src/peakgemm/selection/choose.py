@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from ..errors import InvalidValue
+from ..kernels.ascending import is_ascending
 from ..kernels.emulated.schemes import SCHEMES, schemes_on
 from ..kernels.library import compile_for, compile_reduce, first_recipe, kernel_named
 from ..kernels.registry import Kernel
@@ -19,7 +20,7 @@ from ..problem import Config, Problem
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled
 from . import tuned
-from .candidates import candidates
+from .candidates import candidates, chains
 from .emulated_model import best as best_emulated
 from .machine import Machine, machine
 from .tile_model import compiled, configurations, wide_configurations
@@ -45,13 +46,15 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", pr
     """The kernel and configuration for ``problem`` on a GPU of ``arch`` (``sm_NN``) with ``sm_count`` SMs.
 
     Deterministic; ``device_name`` says whose tuning entries are asked first, and whose profile.
-    ``precision``: see `peakgemm.matmul`; ``"emulated"`` takes tensor cores where the models say that they win.
+    ``precision``: see `peakgemm.matmul`; ``"reproducible"`` takes kernels that sum by one chain, ``"emulated"`` takes tensor cores where the models say that they win.
     ``ready``: which operand of the problem, ``"a"`` or ``"b"``, has been split for tensor cores before.
 
     Raises:
         InvalidValue: an architecture that the table does not hold, or a scheme that it has no kernel for.
     """
     gpu = machine(arch, sm_count, device_name)
+    if precision == "reproducible":
+        return _chain(problem, gpu, device_name)
     if precision != "ieee":
         return _emulated(problem, gpu, device_name, precision, ready)
     return _fastest(problem, gpu, device_name)
@@ -69,6 +72,20 @@ def _fastest(problem: Problem, gpu: Machine, device_name: str) -> Choice:
     return Choice(kernel, config, "heuristic",
                   f"the model's best of {len(ranked)} candidates: {us:.0f} us for {problem.m} x {problem.n} x "
                   f"{problem.k} on {gpu.sms} SMs, by the numbers of the profile '{gpu.profile.name}'")
+
+
+def _chain(problem: Problem, gpu: Machine, device_name: str) -> Choice:
+    """The fastest of those that sum every element by one chain over K."""
+    known = tuned.lookup(problem, device_name)
+    if known is not None:
+        kernel, config = kernel_named(known[0]), known[1]
+        if is_valid(kernel, config, gpu.arch, problem) and is_ascending(kernel, config, problem):
+            return Choice(kernel, config, "tuned", f"measured on {device_name} for this very shape")
+    ranked = chains(problem, gpu)
+    kernel, config, us = ranked[0]
+    return Choice(kernel, config, "heuristic",
+                  f"one chain of FMAs over K: the model's best of {len(ranked)} candidates that sum so, {us:.0f} us, by "
+                  f"the numbers of the profile '{gpu.profile.name}'")
 
 
 tuned.remembering.add(choose.cache_clear)

@@ -179,6 +179,23 @@ def ways(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]
         yield sharing(config, split)
 
 
+def one_slice(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
+    """A tile of at most 16 results a thread, which slices share, by one slice: for what is summed by one chain. Larger
+    ones there are by one slice anyway; two rows a thread take four."""
+    config = tiling.config
+    if config.slices == 1 or config.one_tile or config.cluster > 1 or config.tm != 4 or config.tn != 4:
+        return
+    one = _one_slice(config)
+    tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
+    if is_valid(tiling.kernel, one, machine.arch):
+        yield alone(one) if tiles <= machine.sms * config.min_blocks else one
+
+
+@cache
+def _one_slice(config: Config) -> Config:
+    return replace(config, slices=1, chunked=False)
+
+
 @cache
 def alone(config: Config) -> Config:
     """``config`` for blocks that have one tile each, with two groups of copying warps."""

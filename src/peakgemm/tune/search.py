@@ -11,6 +11,7 @@ from ..bench.operands import Flat, launches
 from ..bench.peers import Peer, visiting
 from ..bench.timer import Comparison, Timer
 from ..calls.launch import bound_for
+from ..calls.request import REPRODUCIBLE
 from ..errors import InvalidValue, PeakgemmError
 from ..kernels.bound import bind
 from ..kernels.registry import Kernel
@@ -77,7 +78,7 @@ def best(problem: Problem, gpu: Gpu, precision: str = "ieee") -> tuple[Kernel, C
 
     For ``"ieee"`` the outcome is kept, for later calls and processes, where that is possible. A scheme that is named
     has nothing to choose between; for ``"emulated"`` fp16x3 is timed against the IEEE kernel, where the model takes
-    tensor cores at all. The caller's streams and switches stay as they are; memory for operands, beyond twice the L2,
+    tensor cores at all. A reproducible plan keeps the model's choice. The caller's streams and switches stay as they are; memory for operands, beyond twice the L2,
     is used meanwhile.
 
     Raises:
@@ -100,6 +101,8 @@ def best(problem: Problem, gpu: Gpu, precision: str = "ieee") -> tuple[Kernel, C
 
 def _best_emulated(problem: Problem, gpu: Gpu, precision: str, peer: Peer, timer: Timer) -> tuple[Kernel, Config]:
     chosen = choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision)
+    if precision == REPRODUCIBLE:  # whose numbers nobody has measured; the model's choice stays
+        return chosen.kernel, chosen.config
     if chosen.kernel.folder == "emulated" and chosen.source != "named":
         ieee = choose(problem, gpu.arch, gpu.sm_count, gpu.name)
         memory = Flat(problem, gpu, peer)

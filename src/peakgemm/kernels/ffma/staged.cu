@@ -2,7 +2,8 @@
 //
 // Idea: the next tile is read into registers while this one is computed, and stored to the other half of shared
 //   memory: one barrier a tile. Any layout, alignment and edge: one word an access, lanes along whichever
-//   dimension is contiguous, zeros for what is outside.
+//   dimension is contiguous, zeros for what is outside. K's remainder is the first tile, behind zeros, so that a sum is
+//   a chain over K and nothing else.
 
 #include "include/scheduler/gemm.cuh"
 #include "include/ptx/cp_async.cuh"
@@ -21,12 +22,12 @@ struct Carrier {
   static_assert(ROWS * BK % THREADS == 0, "whole rounds");
   float held[COUNT];
 
-  __device__ __forceinline__ void read(const float* operand, long long ld, int first, int total, int from, int K) {
+  __device__ __forceinline__ void read(const float* operand, long long ld, int first, int total, int from) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
       const int e = threadIdx.x + i * THREADS;
       const int k = from + (K_INNER ? e % BK : e / ROWS), row = first + (K_INNER ? e / BK : e % ROWS);
-      held[i] = k < K && row < total ? operand[K_INNER ? row * ld + k : k * ld + row] : 0.f;
+      held[i] = k >= 0 && row < total ? operand[K_INNER ? row * ld + k : k * ld + row] : 0.f;
     }
   }
 
@@ -59,8 +60,9 @@ ffma_staged(const float* __restrict__ A, const float* __restrict__ B, const floa
     Carrier<TRANS_B, BN> carry_b;
     float acc[TM][TN] = {};
     auto read = [&](int t) {
-      carry_a.read(a, g.lda, first_row(g, place), g.M, t * BK, g.K);
-      carry_b.read(b, g.ldb, first_column(g, place), g.N, t * BK, g.K);
+      const int from = g.K - (steps - t) * BK;
+      carry_a.read(a, g.lda, first_row(g, place), g.M, from);
+      carry_b.read(b, g.ldb, first_column(g, place), g.N, from);
     };
     auto write = [&](int t) {
       carry_a.write(shared + t % 2 * STAGE);

@@ -25,7 +25,9 @@ _PUBLIC = {
     "mm": "api",
     "occupancy": "inspect.occupancy",
     "plan": "api",
+    "precisions": "calls.precisions",
     "prepare": "api",
+    "replay": "api",
     "run_rung": "calls.rung",
     "sgemm": "api",
     "simulator": "simulator",
@@ -35,13 +37,15 @@ _MODULES = ("jax", "simulator", "torch")  # public as modules
 
 __all__ = [
     "Config", "Explanation", "PeakgemmError", "Plan", "Prepared", "Problem", "__version__", "addmm", "bmm", "explain",
-    "gemm", "jax", "matmul", "mm", "occupancy", "plan", "prepare", "run_rung", "sgemm", "simulator", "torch",
+    "gemm", "jax", "matmul", "mm", "occupancy", "plan", "precisions", "prepare", "replay", "run_rung", "sgemm",
+    "simulator", "torch",
 ]
 
 if TYPE_CHECKING:
     from . import simulator
-    from .api import addmm, bmm, explain, gemm, matmul, mm, plan, prepare, sgemm
+    from .api import addmm, bmm, explain, gemm, matmul, mm, plan, prepare, replay, sgemm
     from .calls.plan import Explanation, Plan
+    from .calls.precisions import precisions
     from .calls.prepared import Prepared
     from .calls.rung import run_rung
     from .errors import PeakgemmError

@@ -9,7 +9,7 @@ from .arrays import admit
 from .arrays.base import HOST, HostLibrary, stream_handle
 from .calls.plan import Explanation, Plan
 from .calls.prepared import Prepared
-from .calls.request import ALWAYS_REPRODUCIBLE, NO_STREAM, Request, check_precision, flag, locate, scales
+from .calls.request import ALWAYS_REPRODUCIBLE, NO_STREAM, REPRODUCIBLE, Request, check_precision, flag, locate, scales
 from .errors import InvalidValue
 
 
@@ -186,15 +186,38 @@ def explain(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None
     return Plan(_request(a, b, c, alpha, beta, trans_a, trans_b, out, precision), explain_only=True).explain()
 
 
+def replay(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, trans_a: bool = False,
+           trans_b: bool = False) -> Any:
+    """`gemm` with ``reproducible=True`` on the CPU, bit for bit what every GPU gives: exact FMAs, some 200 million a
+    second.
+
+    Args:
+        a, b, c, alpha, beta, trans_a, trans_b: as for `gemm` and `matmul`; arrays in the host's memory. Rows of ``a``
+            and columns of ``b`` may be left out: each element depends on one of each.
+
+    Returns:
+        A new packed array of the operands' library.
+
+    Raises:
+        InvalidType, InvalidValue: as `gemm`; or arrays on a GPU.
+    """
+    request = _request(a, b, c, alpha, beta, trans_a, trans_b, None, REPRODUCIBLE)
+    library, index = locate(request)
+    if index != HOST:
+        raise InvalidValue(f"replay runs on the CPU, a is on GPU {index}; copy the operands to the host")
+    from .calls import host
+
+    return host.on_cpu(library, request)
+
+
 def prepare(b: Any, *, precision: str = "ieee", trans_b: bool = False,
             reproducible: bool | None = None) -> Prepared:
     """Make a constant right operand ready once: pass the result as ``b`` to `matmul`, `gemm` or `plan`.
 
     An array on the GPU whose strides no kernel takes is copied now, rather than in each product; one in the host's
-    memory is put on the current GPU, if there is one. ``reproducible`` splits nothing. With another ``precision`` than ``"ieee"`` a matrix on the GPU is
-    split now, on the current stream: `matmul` and `gemm` with that precision and ``trans_b`` no longer split it, unless
-    a kernel that splits it on the way is faster than one that reads it split; a plan does. ``b`` must not change
-    afterwards.
+    memory is put on the current GPU, if there is one. With ``"emulated"`` or a scheme a matrix on the GPU is split now, on
+    the current stream: `matmul` and `gemm` with that precision and ``trans_b`` no longer split it, unless a kernel that
+    splits it on the way is faster than one that reads it split; a plan does. ``b`` must not change afterwards.
 
     Raises:
         As `matmul`.

@@ -17,11 +17,13 @@ import numpy as np
 from .. import api
 from ..calls.request import PRECISIONS, check_precision
 from ..errors import InvalidType, InvalidValue, MissingComponent
+from . import named
 from .arrays import Arrays, Torch, check
 
 Multiply = Callable[[Any, Any], Any]  # (a, b) -> c
 Full = Callable[[Any, Any, Any, float, float], Any]  # (a, b, c, alpha, beta) -> result
-NAMES = ("numpy", "torch", "cublas", "cublas-tf32", "triton-tf32x3", *(f"peakgemm:{p}" for p in PRECISIONS))
+NAMES = ("numpy", "torch", "cublas", "cublas-tf32", "triton-tf32x3", *(f"peakgemm:{p}" for p in PRECISIONS),
+         *named.NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,13 @@ def make(what: str | Callable[..., Any], arrays: Arrays) -> Gemm:
         return Gemm(what, arrays, module.multiply, None)
     if what.startswith("peakgemm:"):
         return _ours(what, arrays)
+    if what in named.NAMES:
+        library, _, mode = what.partition(":")
+        if library == "jax":
+            return Gemm(what, arrays, named.InJax(mode, arrays).plain, None)
+        _need_gpu(what, arrays)
+        run = named.InTorch(mode, arrays.xp)
+        return Gemm(what, arrays, run.plain, run.full)
     if ":" in what:
         return _own(what, _load(what), arrays)
     raise InvalidValue(f"unknown contender {what!r}; valid ones: {', '.join(NAMES)}, or package.module:function")

@@ -46,6 +46,18 @@ def multiply(library: HostLibrary, request: Request, resident: View | None = Non
     return library.wrap(work.out.reshape(result_shape(*_shapes(request))[1]), request.a)
 
 
+def on_cpu(library: HostLibrary, request: Request) -> Any:
+    """`multiply` on the CPU, whether or not there is a GPU.
+
+    Raises:
+        InvalidType, InvalidValue: as `multiply`.
+    """
+    work = prepare(library, request)
+    if work.out.size:
+        by_numpy(work)
+    return library.wrap(work.out.reshape(result_shape(*_shapes(request))[1]), request.a)
+
+
 def prepare(library: HostLibrary, request: Request) -> Request:
     """``request`` checked, as NumPy matrices: transposes, 1-D operands and the broadcast of ``c`` made views."""
     arrays = {name: library.host(x, name) for name, x in request.arrays().items()}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -173,7 +172,7 @@ def _array(buffer: Any, shape: Shape) -> Any:
     dims = tuple(abi.words(buffer[abi.DIMS], buffer[abi.RANK])) if shape else ()
     if dims != shape:
         raise InvalidValue(f"XLA brought an array of {dims}, the program was compiled for {shape}; report this")
-    memory = (ctypes.c_float * prod(shape)).from_address(buffer[abi.DATA])
+    memory: Any = (ctypes.c_float * prod(shape)).from_address(buffer[abi.DATA])
     return np.frombuffer(memory, np.float32).reshape(shape)
 
 

@@ -30,7 +30,6 @@ def partitioned(trans_a: bool, trans_b: bool, **params: Any) -> Any:
     """The product as one that XLA asks how to spread."""
     params = {"trans_a": trans_a, "trans_b": trans_b, **params}
 
-    @custom_partitioning
     def multiply(*operands: Any) -> Any:
         return gemm_p.bind(*operands, **params)
 
@@ -44,11 +43,7 @@ def partitioned(trans_a: bool, trans_b: bool, **params: Any) -> Any:
             NamedSharding(mesh, PartitionSpec(*(None if size == 1 else axis for size, axis in
                                                 zip(argument.shape, (*batch, *matrix), strict=True))))
             for argument, matrix in zip(arguments, matrices, strict=False))
-
-        def lower(*operands: Any) -> Any:
-            return gemm_p.bind(*operands, **params)
-
-        return mesh, lower, NamedSharding(mesh, PartitionSpec(*spec)), shardings
+        return mesh, multiply, NamedSharding(mesh, PartitionSpec(*spec)), shardings
 
     def infer(mesh: Any, arguments: Any, result: Any) -> Any:
         specs = [tuple(x.sharding.spec) + (None,) * (len(x.shape) - len(x.sharding.spec)) for x in arguments[:2]]
@@ -70,8 +65,9 @@ def partitioned(trans_a: bool, trans_b: bool, **params: Any) -> Any:
         text = ", ".join(terms) + " -> " + " ".join([*batch, "m", "n"])
         return text, {"need_replication_factors": ("k",)}
 
-    multiply.def_partition(partition=partition, infer_sharding_from_operands=infer, sharding_rule=rule)
-    return multiply
+    spread = custom_partitioning(multiply)
+    spread.def_partition(partition=partition, infer_sharding_from_operands=infer, sharding_rule=rule)
+    return spread
 
 
 def _wanted(names: list[str], result: Any, rank: int) -> list[int]:

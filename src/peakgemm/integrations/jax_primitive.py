@@ -70,17 +70,22 @@ def _compiled(**params: Any) -> Any:
     return jax.jit(partial(gemm_p.bind, **params))
 
 
-@gemm_p.def_impl
 def _run(*operands: Any, **params: Any) -> Any:
     return _compiled(**params)(*operands)
 
 
-@gemm_p.def_abstract_eval
+gemm_p.def_impl(_run)
+
+
 def _shape(a: Any, b: Any, c: Any = None, *, trans_a: bool, trans_b: bool, **_: Any) -> Any:
     shape = result_shape(a.shape, b.shape, trans_a, trans_b)
     if _varies_over(a):  # as `a` does
-        return a.update(shape=shape, weak_type=False, sharding=a.sharding.update(spec=PartitionSpec(*[None] * len(shape))))
+        nowhere = PartitionSpec(*[None] * len(shape))
+        return a.update(shape=shape, weak_type=False, sharding=a.sharding.update(spec=nowhere))
     return jax.core.ShapedArray(shape, a.dtype)
+
+
+gemm_p.def_abstract_eval(_shape)
 
 
 def _derivative(primals: Any, tangents: Any, *, alpha: float, beta: float, **params: Any) -> Any:
@@ -204,8 +209,8 @@ def _lowered(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params
 
 register()
 with suppress(ImportError, AttributeError):
-    # How jit learns that a lowering asks which devices there are (jax_partition.py); JAX has no public name for it. Without
-    # it XLA gathers the operands of spread products.
+    # How jit learns that a lowering asks which devices there are (jax_partition.py); JAX has no public name for it.
+    # Without it XLA gathers the operands of spread products.
     from jax._src.dispatch import prim_requires_devices_during_lowering
 
     prim_requires_devices_during_lowering.add(gemm_p)

@@ -1,4 +1,4 @@
-"""``matmul``, ``gemm`` and ``dot_general`` for JAX: any shapes and dimension numbers, brought to what the primitive takes."""
+"""``matmul``, ``gemm`` and ``dot_general`` for JAX: any shapes and dimension numbers, as the primitive takes them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def multiply(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = Non
 
 def dot_general(a: Any, b: Any, dimension_numbers: Dims, *, precision: str = "ieee",
                 reproducible: bool | None = None) -> Any:
-    """``jax.lax.dot_general`` for float32 operands: batch dimensions first, then those of ``a``, then those of ``b``."""
+    """``jax.lax.dot_general`` of float32 operands: batch dimensions first, then those of ``a``, then those of ``b``."""
     precision = check_precision(precision, reproducible)
     a, b = _array(a, "a"), _array(b, "b")
     (sum_a, sum_b), (batch_a, batch_b) = (tuple(tuple(x) for x in pair) for pair in dimension_numbers)

@@ -68,8 +68,7 @@ class Rewritten:
             for i, x in zip(arrays, some, strict=True):
                 every[i] = x
             inner, keywords = jax.tree.unflatten(tree, every)
-            results, out_tree = jax.tree.flatten(self._function(*inner, **keywords))
-            shape[:] = [out_tree]
+            results, shape[:] = _flatten(self._function(*inner, **keywords))
             return results
 
         values = [leaves[i] for i in arrays]
@@ -80,6 +79,11 @@ class Rewritten:
         if first:
             _log.info("%s", report)
         return jax.tree.unflatten(shape[0], results)
+
+
+def _flatten(x: Any) -> tuple[list[Any], list[Any]]:
+    leaves, tree = jax.tree.flatten(x)
+    return list(leaves), [tree]
 
 
 class _Rewriter:
@@ -105,7 +109,8 @@ class _Rewriter:
 
     def _equation(self, eqn: Any, operands: list[Any]) -> Sequence[Any]:
         if eqn.primitive is dot_general_p and self._is_ours(eqn):
-            return [dot_general(*operands, eqn.params["dimension_numbers"], precision=self._report.precision)]
+            a, b = operands
+            return [dot_general(a, b, eqn.params["dimension_numbers"], precision=self._report.precision)]
         params = eqn.params
         if eqn.primitive.name in _REWRITTEN:
             params = {name: self._within(x) for name, x in params.items()}

@@ -57,7 +57,7 @@ def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
 
 
 def _whole(problem: Problem, machine: Machine, by_words: bool, results: float) -> Iterator[Candidate]:
-    """Every configuration of tiles by one slice with each tile whole; in front the default of what any problem may have."""
+    """Every configuration of tiles by one slice, with each tile whole and summed by one chain."""
     for tiling in configurations(machine):
         config = tiling.config
         if config.slices == 1 and not config.one_tile and config.cluster == 1:

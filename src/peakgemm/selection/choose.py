@@ -46,7 +46,8 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", pr
     """The kernel and configuration for ``problem`` on a GPU of ``arch`` (``sm_NN``) with ``sm_count`` SMs.
 
     Deterministic; ``device_name`` says whose tuning entries are asked first, and whose profile.
-    ``precision``: see `peakgemm.matmul`; ``"reproducible"`` takes kernels that sum by one chain, ``"emulated"`` takes tensor cores where the models say that they win.
+    ``precision``: see `peakgemm.matmul`; ``"reproducible"`` takes kernels that sum by one chain, ``"emulated"`` tensor
+    cores where the models say that they win.
     ``ready``: which operand of the problem, ``"a"`` or ``"b"``, has been split for tensor cores before.
 
     Raises:
@@ -84,8 +85,8 @@ def _chain(problem: Problem, gpu: Machine, device_name: str) -> Choice:
     ranked = chains(problem, gpu)
     kernel, config, us = ranked[0]
     return Choice(kernel, config, "heuristic",
-                  f"one chain of FMAs over K: the model's best of {len(ranked)} candidates that sum so, {us:.0f} us, by "
-                  f"the numbers of the profile '{gpu.profile.name}'")
+                  f"one chain of FMAs over K: the model's best of {len(ranked)} candidates that sum so, {us:.0f} us, "
+                  f"by the numbers of the profile '{gpu.profile.name}'")
 
 
 tuned.remembering.add(choose.cache_clear)

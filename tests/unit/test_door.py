@@ -164,7 +164,7 @@ class TestJax:
         with pytest.raises(InvalidValue, match="b is a JAX array whose memory was donated or deleted"):
             pg.matmul(a, gone)
         with pytest.raises(InvalidType, match="a is a JAX array under jit, grad or vmap"):
-            jax.jit(lambda x: pg.matmul(x, b))(a)
+            jax.jit(lambda x: pg.plan(x, b))(a)
 
 
 class TestCacheFolder:

@@ -60,7 +60,7 @@ class Rewritten:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        arrays = [i for i, x in enumerate(leaves) if hasattr(x, "dtype") or isinstance(x, (bool, int, float, complex))]
+        arrays = [i for i, x in enumerate(leaves) if hasattr(x, "dtype")]  # numbers may decide what is computed
         shape: list[Any] = []
 
         def flat(*some: Any) -> list[Any]:

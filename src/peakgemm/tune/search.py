@@ -78,8 +78,8 @@ def best(problem: Problem, gpu: Gpu, precision: str = "ieee") -> tuple[Kernel, C
 
     For ``"ieee"`` the outcome is kept, for later calls and processes, where that is possible. A scheme that is named
     has nothing to choose between; for ``"emulated"`` fp16x3 is timed against the IEEE kernel, where the model takes
-    tensor cores at all. A reproducible plan keeps the model's choice. The caller's streams and switches stay as they are;
-    memory for operands, beyond twice the L2, is used meanwhile.
+    tensor cores at all. A reproducible plan keeps the model's choice. The caller's streams and switches stay as they
+    are; memory for operands, beyond twice the L2, is used meanwhile.
 
     Raises:
         MissingComponent: neither torch nor CuPy is installed with a GPU build.

@@ -1,0 +1,212 @@
+"""Products in JAX on the CPU, where the handler runs NumPy: transformations, shapes, several devices, refusals."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="needs jax")
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+
+import peakgemm as pg  # noqa: E402
+from peakgemm.errors import InvalidType, InvalidValue, MissingComponent  # noqa: E402
+from peakgemm.integrations import jax_abi  # noqa: E402
+from peakgemm.integrations.jax_handler import Call  # noqa: E402
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu() -> Any:
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
+def drawn(*shape: int) -> Any:
+    return jnp.asarray(RNG.standard_normal(shape, np.float32))
+
+
+def close(x: Any, y: Any) -> None:
+    assert x.shape == y.shape
+    np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(("a", "b"), [
+    ((3, 5), (5, 4)), ((5,), (5,)), ((3, 5), (5,)), ((5,), (2, 5, 3)), ((2, 3, 5), (5,)), ((2, 3, 5), (5, 4)),
+    ((3, 1, 6, 5), (4, 5, 2)), ((2, 1, 3, 1, 6, 5), (1, 4, 1, 2, 5, 2)), ((0, 5), (5, 3)), ((3, 0), (0, 4)),
+])
+def test_matmul(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    x, y = drawn(*a), drawn(*b)
+    close(pg.jax.matmul(x, y), jnp.matmul(x, y))
+    close(jax.jit(pg.jax.matmul)(x, y), jnp.matmul(x, y))
+
+
+@pytest.mark.parametrize(("trans_a", "trans_b", "c"), [
+    (False, False, (4,)), (False, True, (6, 1)), (True, False, (3, 6, 4)), (True, True, None)])
+def test_gemm_and_its_derivatives(trans_a: bool, trans_b: bool, c: tuple[int, ...] | None) -> None:
+    """Both modes, the second order among them, for every layout; c broadcast."""
+    operands = [drawn(3, *((5, 6) if trans_a else (6, 5))), drawn(*((4, 5) if trans_b else (5, 4)))]
+    if c is not None:
+        operands.append(drawn(*c))
+
+    def ours(*x: Any) -> Any:
+        return pg.jax.gemm(*x, alpha=-1.5, beta=None if c is None else 0.5, trans_a=trans_a, trans_b=trans_b)
+
+    def theirs(a: Any, b: Any, *more: Any) -> Any:
+        first, second = (jnp.swapaxes(x, -1, -2) if t else x for x, t in ((a, trans_a), (b, trans_b)))
+        return -1.5 * (first @ second) + (0.5 * more[0] if more else 0)
+
+    close(ours(*operands), theirs(*operands))
+    numbers = tuple(range(len(operands)))
+    for transform in (jax.jacrev, jax.jacfwd):
+        for x, y in zip(transform(ours, numbers)(*operands), transform(theirs, numbers)(*operands), strict=True):
+            close(x, y)
+
+    def energy(f: Any) -> Any:
+        return lambda b: (f(operands[0], b, *operands[2:]) ** 3).sum()
+
+    close(jax.hessian(energy(ours))(operands[1]) / 100, jax.hessian(energy(theirs))(operands[1]) / 100)
+
+
+def products(f: Any, *args: Any) -> list[tuple[tuple[int, ...], ...]]:
+    """Shapes of the operands of every product in a jaxpr."""
+    return [tuple(x.aval.shape for x in eqn.invars) for eqn in jax.make_jaxpr(f)(*args).jaxpr.eqns
+            if eqn.primitive.name == "peakgemm_gemm"]
+
+
+def test_vmap_makes_one_product() -> None:
+    x, y = drawn(7, 3, 5), drawn(5, 4)
+    mapped = jax.vmap(pg.jax.matmul, (0, None))
+    close(mapped(x, y), x @ y)
+    assert products(mapped, x, y) == [((21, 5), (5, 4))]
+    z = drawn(4, 5, 7)
+    both = jax.vmap(pg.jax.matmul, (0, 2), 1)
+    close(both(x, jnp.moveaxis(z, 0, 1)), jnp.einsum("bij,kjb->ibk", x, z))
+    assert products(both, x, jnp.moveaxis(z, 0, 1)) == [((7, 3, 5), (7, 5, 4))]
+    four = pg.jax.gemm
+    for axes in ((0, None), (None, 0), (0, 0), (None, 0), (0, None)):
+        four = jax.vmap(four, axes)
+    p, q = drawn(2, 3, 2, 3, 5), drawn(3, 3, 2, 5, 4)
+    assert four(p, q).shape == jax.eval_shape(lambda p, q: _mapped(p, q), p, q).shape
+    close(four(p, q), _mapped(p, q))
+
+
+def _mapped(p: Any, q: Any) -> Any:
+    plain = jnp.matmul
+    for axes in ((0, None), (None, 0), (0, 0), (None, 0), (0, None)):
+        plain = jax.vmap(plain, axes)
+    return plain(p, q)
+
+
+def test_a_weight_of_a_batch_has_one_product_for_its_gradient() -> None:
+    x, w = drawn(6, 3, 5), drawn(5, 4)
+    grad = jax.grad(lambda x, w: (pg.jax.matmul(x, w) ** 2).sum(), (0, 1))
+    assert sorted(products(grad, x, w)) == [((18, 4), (5, 4)), ((18, 5), (5, 4)), ((18, 5), (18, 4))]
+    for ours, theirs in zip(grad(x, w), jax.grad(lambda x, w: ((x @ w) ** 2).sum(), (0, 1))(x, w), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_dot_general() -> None:
+    for _ in range(10):
+        batch, left, right, inner = ([int(x) for x in RNG.integers(1, 5, RNG.integers(least, 3))]
+                                     for least in (0, 0, 0, 1))
+        orders = [RNG.permutation(len(batch) + len(own) + len(inner)) for own in (left, right)]
+        operands, places = [], []
+        for own, order in zip((left, right), orders, strict=True):
+            sizes = batch + own + inner
+            operands.append(drawn(*(sizes[i] for i in order)))
+            where = {int(i): at for at, i in enumerate(order)}
+            places.append(([where[len(batch + own) + i] for i in range(len(inner))],
+                           [where[i] for i in range(len(batch))]))
+        numbers = tuple(zip(*places, strict=True))
+        close(pg.jax.dot_general(*operands, numbers), lax.dot_general(*operands, numbers))
+
+
+def test_reproducible_has_the_bits_of_replay() -> None:
+    a, b, c = drawn(9, 33), drawn(33, 7), drawn(9, 7)
+    got = jax.jit(lambda a, b, c: pg.jax.gemm(a, b, c, alpha=1.5, beta=-0.25, reproducible=True))(a, b, c)
+    want = pg.replay(*map(np.asarray, (a, b, c)), alpha=1.5, beta=-0.25)
+    assert (np.asarray(got).view(np.uint32) == want.view(np.uint32)).all()
+
+
+def test_matmul_of_tracers() -> None:
+    a, b = drawn(3, 5), drawn(5, 4)
+    close(jax.jit(pg.matmul)(a, b), a @ b)
+    close(jax.grad(lambda a: pg.gemm(a, b, alpha=2.0).sum())(a), jax.grad(lambda a: 2 * (a @ b).sum())(a))
+    with pytest.raises(InvalidValue, match="out was given for JAX arrays under jit"):
+        jax.jit(lambda a: pg.matmul(a, b, out=np.zeros((3, 4), np.float32)))(a)
+    with pytest.raises(InvalidType, match=r"under jit, grad or vmap, which has no memory yet; call peakgemm\.matmul"):
+        jax.jit(lambda a: pg.plan(a, b))(a)
+
+
+def test_refusals() -> None:
+    a, b = drawn(3, 5), drawn(5, 4)
+    for call, kind, says in (
+            (lambda: pg.jax.matmul(a, b[:4]), InvalidValue, "K = 5 and 4"),
+            (lambda: pg.jax.matmul(a.astype(jnp.float16), b), InvalidType, "a is float16"),
+            (lambda: pg.jax.matmul([1.0], b), InvalidType, "a is a list"),
+            (lambda: pg.jax.matmul(a, b, precision="fp8"), InvalidValue, "precision = 'fp8' is unknown"),
+            (lambda: pg.jax.matmul(a, b, precision="fp16x3"), InvalidValue, "needs a GPU"),
+            (lambda: pg.jax.matmul(a, b, precision="emulated", reproducible=True), InvalidValue, "whole tiles"),
+            (lambda: pg.jax.gemm(a, b, drawn(2, 4)), InvalidValue, "do not broadcast"),
+            (lambda: pg.jax.gemm(a, b, drawn(2, 3, 4)), InvalidValue, "c has shape"),
+            (lambda: pg.jax.gemm(a, b, beta=1.0), InvalidValue, "without c"),
+            (lambda: jax.jit(lambda s: pg.jax.gemm(a, b, alpha=s))(2.0), InvalidType, "alpha is a"),
+            (lambda: pg.jax.dot_general(a, b, (((0,), (0,)), ((), ()))), InvalidValue, "sizes")):
+        with pytest.raises(kind, match=says):
+            call()
+
+
+def test_a_failing_handler_raises_where_the_result_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from peakgemm.integrations import jax_handler
+
+    def fails(request: Any) -> None:
+        raise MissingComponent("no such luck")
+
+    monkeypatch.setattr(jax_handler, "by_numpy", fails)
+    with pytest.raises(Exception, match="peakgemm: MissingComponent: no such luck"):
+        jax.block_until_ready(jax.jit(pg.jax.matmul)(drawn(11, 5), drawn(5, 4)))
+    monkeypatch.undo()
+    with pytest.raises(InvalidValue, match="clear JAX's compilation cache"):
+        Call.parse(b'{"of":"another version"}')
+
+
+def header() -> str:
+    return (Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h").read_text()
+
+
+@pytest.mark.parametrize(("old", "new", "says"), [
+    ("#define XLA_FFI_API_MAJOR 0", "#define XLA_FFI_API_MAJOR 1", r"is version 1\.\d+, peakgemm knows 0\.1"),
+    ("#define XLA_FFI_API_MAJOR 0", "", "defines no XLA_FFI_API_MAJOR"),
+    ("  int64_t rank;", "  int32_t flags;\n  int64_t rank;", "has struct XLA_FFI_Buffer with the fields"),
+    ("XLA_FFI_ExecutionStage_EXECUTE = 3", "XLA_FFI_ExecutionStage_EXECUTE = 4", "another XLA_FFI_ExecutionStage_EXEC"),
+    ("_XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Error_Create);", "", "has struct XLA_FFI_Api begin with"),
+    ("  XLA_FFI_Args args;", "  XLA_FFI_Args* args;", "without a field 'XLA_FFI_Args args'"),
+])
+def test_another_interface_is_refused_by_name(old: str, new: str, says: str) -> None:
+    text = header()
+    assert old in text
+    jax_abi.Header(text, "c_api.h").check()
+    with pytest.raises(MissingComponent, match=says):
+        jax_abi.Header(text.replace(old, new), "c_api.h").check()
+
+
+def test_a_later_minor_version_with_more_fields_is_taken() -> None:
+    later = re.sub(r"MINOR \d+", "MINOR 99", header()).replace("  int64_t* dims;", "  int64_t* dims;\n  void* more;")
+    jax_abi.Header(later, "c_api.h").check()
+
+
+def test_several_devices() -> None:
+    """jit of spread arrays and shard_map, in a process of four CPU devices."""
+    script = Path(__file__).parents[1] / "support" / "jax_devices.py"
+    told = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"})
+    assert told.returncode == 0, told.stderr[-2000:]

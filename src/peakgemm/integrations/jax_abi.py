@@ -114,7 +114,7 @@ class Header:
 
     def _refuse(self, what: str) -> None:
         raise MissingComponent(f"XLA's foreign function interface: {self._where} {what}; install a jaxlib that "
-                               "peakgemm knows (0.5 to 0.11), or call peakgemm.matmul outside of jit")
+                               "peakgemm knows (0.6 to 0.10 were tried), or call peakgemm.matmul outside of jit")
 
 
 @cache
@@ -137,12 +137,18 @@ def header() -> Header:
     return found
 
 
-_Words = {n: ctypes.c_uint64 * n for n in range(1, 33)}
+_Word = ctypes.c_uint64
+_Words = {n: ctypes.c_uint64 * n for n in range(33)}
 
 
 def words(address: int, count: int) -> Any:
     """``count`` words of memory, as a sequence that reads and writes there."""
     return _Words[count].from_address(address)
+
+
+def word(address: int) -> int:
+    """One word of memory."""
+    return _Word.from_address(address).value
 
 
 def struct(values: Sequence[int]) -> Any:
@@ -155,8 +161,7 @@ _CALLER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)  # keeps the GIL: 
 
 def call(api: int, word: int, arguments: Any) -> int:
     """A function of ``XLA_FFI_Api``; returns the error object that it returns (0: none)."""
-    function = _function(ctypes.c_uint64.from_address(api + 8 * word).value)
-    return int(function(ctypes.addressof(arguments)) or 0)
+    return _function(_Word.from_address(api + 8 * word).value)(ctypes.addressof(arguments)) or 0
 
 
 @cache

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..kernels.emulated.bound import Emulated
 
 TARGET = "peakgemm_gemm"
-_ALIGNED = 15
+_ALIGNED, _DATA = 15, 8 * abi.DATA
 
 Shape = tuple[int, ...]
 
@@ -127,25 +127,25 @@ def forget() -> None:
 
 def _on_cuda(frame: Any, api: int) -> None:
     text = _attribute(frame)
-    args, rets = _buffers(frame[abi.ARGS], frame[abi.ARG_COUNT]), _buffers(frame[abi.RETS], frame[abi.RET_COUNT])
+    count, word = frame[abi.ARG_COUNT], abi.word
+    args, rets = abi.words(frame[abi.ARGS], count), abi.words(frame[abi.RETS], 2)
+    a, b = word(args[0] + _DATA), word(args[1] + _DATA)
+    c = word(args[2] + _DATA) if count > 2 else 0
+    out, room = word(rets[0] + _DATA), word(rets[1] + _DATA)
     asked = abi.struct((32, 0, frame[abi.CONTEXT], 0))
     if abi.call(api, abi.STREAM_GET, asked):
         raise LaunchFailed("XLA gives no stream; peakgemm's product runs on its CUDA platform alone")
-    stream, index = asked[3], _device(frame, api)
-    a, b = args[0][abi.DATA], args[1][abi.DATA]
-    c = args[2][abi.DATA] if len(args) > 2 else 0
-    out, room = rets[0][abi.DATA], rets[1]
-    alignment = 16
-    if (a | b | c | out) & _ALIGNED:
-        alignment = (a | b | c | out) & -(a | b | c | out)
+    index, every = _device(frame, api), a | b | c | out
+    alignment = every & -every if every & _ALIGNED else 16
     ready = _ready.get((text, index, alignment)) or _prepared(text, index, alignment)
-    launch = ready.launch
-    if ready.bound.workspace_bytes > FLOAT * abi.words(room[abi.DIMS], 1)[0]:  # another GPU, or another address
-        error = OutOfMemory(f"XLA gave {FLOAT * abi.words(room[abi.DIMS], 1)[0]:,} bytes of workspace")
+    launch, wanted = ready.launch, ready.bound.workspace_bytes
+    if wanted and wanted > (there := FLOAT * word(word(rets[1] + 8 * abi.DIMS))):  # another GPU, or another address
+        error = OutOfMemory(f"XLA gave {there:,} bytes of workspace, {wanted:,} are wanted")
         launch = without_workspace(error, ready.bound, device.require(index), "JAX").launch
-    first, second = (b, a) if ready.swapped else (a, b)
+    if ready.swapped:
+        a, b = b, a
     with device.activated(index):
-        launch(first, second, out, c or out, room[abi.DATA] or 0, stream)
+        launch(a, b, out, c or out, room, asked[3])
 
 
 def _on_host(frame: Any, api: int) -> None:

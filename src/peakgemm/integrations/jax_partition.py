@@ -34,8 +34,7 @@ def partitioned(trans_a: bool, trans_b: bool, **params: Any) -> Any:
         return gemm_p.bind(*operands, **params)
 
     def partition(mesh: Any, arguments: Any, result: Any) -> Any:
-        mesh, spec = result.sharding.mesh, result.sharding.spec
-        spec = tuple(spec) + (None,) * (len(result.shape) - len(spec))
+        mesh, spec = result.sharding.mesh, _axes(result)
         batch, rows, columns = spec[:-2], spec[-2], spec[-1]
         matrices = ((None, rows) if trans_a else (rows, None), (columns, None) if trans_b else (None, columns),
                     (rows, columns))
@@ -46,10 +45,10 @@ def partitioned(trans_a: bool, trans_b: bool, **params: Any) -> Any:
         return mesh, multiply, NamedSharding(mesh, PartitionSpec(*spec)), shardings
 
     def infer(mesh: Any, arguments: Any, result: Any) -> Any:
-        specs = [tuple(x.sharding.spec) + (None,) * (len(x.shape) - len(x.sharding.spec)) for x in arguments[:2]]
+        specs = [_axes(x) for x in arguments[:2]]
         batch = [x or y for x, y in zip(specs[0][:-2], specs[1][:-2], strict=True)]
         rows, columns = specs[0][-1 if trans_a else -2], specs[1][-2 if trans_b else -1]
-        return NamedSharding(arguments[0].sharding.mesh, PartitionSpec(*_once(*batch, rows, columns)))
+        return NamedSharding(mesh, PartitionSpec(*_once(*batch, rows, columns)))
 
     def rule(mesh: Any, operands: Any, results: Any) -> tuple[str, dict[str, Any]]:
         """As einsum's: letters of rows, columns and batches, each its own where an operand has one element of it."""
@@ -68,6 +67,12 @@ def partitioned(trans_a: bool, trans_b: bool, **params: Any) -> Any:
     spread = custom_partitioning(multiply)
     spread.def_partition(partition=partition, infer_sharding_from_operands=infer, sharding_rule=rule)
     return spread
+
+
+def _axes(x: Any) -> tuple[Any, ...]:
+    """The axis of the mesh, or None, that each dimension is spread over."""
+    spec = tuple(getattr(x.sharding, "spec", ()))
+    return spec + (None,) * (len(x.shape) - len(spec))
 
 
 def _wanted(names: list[str], result: Any, rank: int) -> list[int]:

@@ -55,8 +55,15 @@ def varying_alike(*operands: Any) -> tuple[Any, ...]:
     every = frozenset().union(*axes)
     if not every:
         return operands
-    return tuple(jax.lax.pcast(x, tuple(sorted(every - own)), to="varying") if every - own else x
+    return tuple(_varying(x, tuple(sorted(every - own))) if every - own else x
                  for x, own in zip(operands, axes, strict=True))
+
+
+def _varying(x: Any, axes: tuple[str, ...]) -> Any:
+    """``x`` as one that varies over ``axes``, by the name that the installed jax has for it."""
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(x, axes, to="varying")
+    return jax.lax.pvary(x, axes)
 
 
 def _varies_over(aval: Any) -> frozenset[str]:
@@ -195,8 +202,11 @@ def local_call(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **para
 def _workspace_floats(call: Call) -> int:
     """What the product wants on those of the process's GPUs that want most; there it is compiled and loaded now, since
     a handler may be called in a capture."""
-    ready = [prepare(call, d.local_hardware_id) for d in jax.local_devices() if d.platform != "cpu"]
-    return max((-(-x.workspace_bytes // FLOAT) for x in ready), default=0)
+    try:
+        devices = jax.local_devices(backend="cuda")
+    except RuntimeError:  # compiled for a GPU where there is none: the handler does without a workspace
+        return 0
+    return max(-(-prepare(call, d.local_hardware_id).workspace_bytes // FLOAT) for d in devices)
 
 
 def _lowered(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params: Any) -> Any:

@@ -216,8 +216,8 @@ def prepare(b: Any, *, precision: str = "ieee", trans_b: bool = False,
 
     An array on the GPU whose strides no kernel takes is copied now, rather than in each product; one in the host's
     memory is put on the current GPU, if there is one. With ``"emulated"`` or a scheme a matrix on the GPU is split now,
-    on the current stream: `matmul` and `gemm` with that precision and ``trans_b`` no longer split it, unless a kernel that
-    splits it on the way is faster than one that reads it split; a plan does. ``b`` must not change afterwards.
+    on the current stream: `matmul` and `gemm` with that precision and ``trans_b`` no longer split it, unless a kernel
+    that splits it on the way is faster than one that reads it split; a plan does. ``b`` must not change afterwards.
 
     Raises:
         As `matmul`.

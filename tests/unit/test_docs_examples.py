@@ -36,5 +36,22 @@ def test_other_libraries(example: str) -> None:
     exec(compile(example, str(PAGE), "exec"), names)
 
 
+@pytest.mark.parametrize("page", ["reproducible.md", "jax.md", "precisions.md"])
+def test_pages_of_their_own(page: str) -> None:
+    if page == "jax.md":
+        pytest.importorskip("jax", reason="needs jax")
+    text = (PAGE.parent / page).read_text()
+    if page == "jax.md" and __import__("jax").default_backend() != "cpu":
+        pytest.skip("figures of the CPU")
+    names: dict[str, Any] = {}
+    examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for example in examples:
+        exec(compile(example, page, "exec"), names)
+    assert examples
+    if page == "jax.md":
+        said = "\n".join(line[2:] for line in text.splitlines() if line.startswith("# peakgemm") or "#   " in line[:4])
+        assert str(names["ours"].report) == said
+
+
 def test_each_library_has_an_example() -> None:
     assert [x.split()[2] for x in FOREIGN] == ["torch", "cupy", "jax"]

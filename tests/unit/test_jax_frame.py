@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("jax", reason="needs jax")
 
-from peakgemm.errors import OutOfMemory  # noqa: E402
-from peakgemm.integrations import jax_abi as abi  # noqa: E402
-from peakgemm.integrations import jax_handler  # noqa: E402
-from peakgemm.integrations.jax_handler import Call, Ready  # noqa: E402
+from peakgemm.errors import OutOfMemory
+from peakgemm.integrations import jax_abi as abi
+from peakgemm.integrations import jax_handler
+from peakgemm.integrations.jax_handler import Call, Ready
 
 CALL = Call((8, 5), (5, 4), (1, 4), (8, 4), 1.5, 0.5, False, False, "ieee")
 STREAM, A, B, C, OUT, ROOM = 0x7000, 0x10000, 0x20000, 0x30000, 0x40000, 0x50000

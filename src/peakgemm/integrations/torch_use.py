@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -105,6 +106,14 @@ class Rerouted:
             self.restore()
             raise
 
+    def __str__(self) -> str:
+        """What was changed and what was left, by op."""
+        def counts(of: Counter[str]) -> str:
+            return ", ".join(f"{count} {op}" for op, count in of.items()) or "nothing"
+
+        return (f"peakgemm.torch.use(precision={self.precisions[-1] if self.precisions else 'ieee'!r}): peakgemm ran "
+                f"{counts(self.calls)}; torch ran {counts(self.fallbacks)} (other dtypes, devices or shapes)")
+
     def restore(self) -> None:
         """Put torch's kernels back."""
         self._library._destroy()
@@ -125,7 +134,9 @@ class Rerouted:
         return rerouted
 
 
+_log = logging.getLogger("peakgemm")
 _lock = RLock()
+_reported: set[str] = set()  # dispatch keys whose first block has ended: what it did is said once
 _active: dict[str, tuple[Rerouted, int]] = {}  # by dispatch key, with the depth of nesting
 
 
@@ -150,6 +161,9 @@ class Use(ContextDecorator):
     def __exit__(self, *exc: object) -> None:
         with _lock:
             rerouted, depth = _active.pop(self._key)
+            if depth == 1 and self._key not in _reported:
+                _reported.add(self._key)
+                _log.info("%s", rerouted)
             if depth > 1:
                 rerouted.precisions.pop()
                 _active[self._key] = rerouted, depth - 1

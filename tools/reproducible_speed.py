@@ -3,8 +3,8 @@
     python tools/reproducible_speed.py --json results/h100/reproducible-speed.json
 
 Squares of 1024 to 16384, and 1 to 64 rows against 4096 x 4096, in FP32. Bursts of all four run in turn, round after
-round; a ratio is the median of the rounds' ratios. The Triton product is one tile for all shapes, 64 x 64 in steps of 32
-of K summed in their order, which is what makes it batch-invariant; ``tl.dot`` with ``input_precision="ieee"``. Every
+round; a ratio is the median of the rounds' ratios. The Triton product is one tile for all shapes, 64 x 64 by 32
+summed in their order, which is what makes it batch-invariant; ``tl.dot`` with ``input_precision="ieee"``. Every
 result is compared with FP64 before it is timed. Needs torch, Triton and a GPU; takes about 50 s.
 """
 

@@ -119,6 +119,14 @@ def test_zeros_behind_k_change_the_sign_of_zero() -> None:
     assert not is_ascending(WIDE, WIDE.default, problem)
 
 
+def test_wide_thread_tiles_with_repacked_operands() -> None:
+    tile = replace(WIDE.default, bm=128, bn=256, tm=8, tn=16, stages=4)
+    a, b, problem = operands(50, 70, 16, "NN", 5, "tiny")
+    assert is_ascending(WIDE, tile, problem)
+    assert compare(WIDE, tile, a, b, replace(problem, beta=-0.5))
+    assert not is_ascending(WIDE, replace(tile, split=0), problem)
+
+
 def test_a_row_alone_has_the_same_bits() -> None:
     a, b, problem = operands(33, 35, 29, "NN", 4, "wide")
     whole = np.empty((33, 35), np.float32)

@@ -14,7 +14,7 @@ import pytest
 
 import peakgemm as pg
 from peakgemm.accuracy import reproducible
-from peakgemm.accuracy.arrays import Numpy
+from peakgemm.accuracy.arrays import Numpy, Torch
 from peakgemm.accuracy.contenders import NAMES, make
 from peakgemm.errors import InvalidValue, MissingComponent
 from peakgemm.fma import Chain, fma32
@@ -130,6 +130,9 @@ def test_verify_finds_what_breaks_the_promise() -> None:
     assert len(cases) == 12 and {case.kind for case in cases} >= {"normal", "tiny"}
     arrays = Numpy()
     assert not [what for case in cases for what in reproducible.check(case, pg.replay, arrays)]
+
+    pytest.importorskip("torch", reason="needs torch")
+    assert not [what for case in cases[:6] for what in reproducible.check(case, pg.replay, Torch("cpu"))]
 
     def pairs(a: Any, b: Any, c: Any, *, alpha: float, beta: float) -> Any:
         """Sums of two halves of K, as split-K makes them."""

@@ -40,29 +40,17 @@ def candidates(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
 def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     """Those that sum every element by one chain over K (kernels/ascending.py), best first.
 
-    Beside the candidates of every product: tiles that slices share otherwise, by one slice, and sums of small tiles in
-    one chain. They take over the numbers of the row that they vary.
+    Whole tiles of the tiled kernels, wide ones among them, and small ones; of tiles that slices share a variant by one
+    slice, which takes over the numbers of its row.
     """
     by_words, results = copied_by_words(problem), results_stored(problem, machine)
-    found = [(kernel, config, us) for kernel, config, us in candidates(problem, machine)]
-    for tiling in configurations(machine):
-        for config in one_slice(tiling, problem, machine):
-            found.append((tiling.kernel, config, modelled_us(tiling.row, config, problem, machine, by_words, results)))
-    for config in small_model.configurations(problem, machine):
-        if is_valid(SMALL, one := replace(config, chunked=False), machine.arch):
-            found.append((SMALL, one, small_model.estimate_us(one, problem, machine)))
-    whole = [(kernel, config, us) for kernel, config, us in _whole(problem, machine, by_words, results)]
-    each = {(kernel, config): us for kernel, config, us in [*whole, *found] if is_ascending(kernel, config, problem)}
+    found = [(tiling.kernel, config, modelled_us(tiling.row, config, problem, machine, by_words, results))
+             for tiling in configurations(machine) for config in one_slice(tiling, problem, machine)]
+    found += _wide(problem, machine)
+    found += [(kernel, replace(config, chunked=False), us)
+              for kernel, config, us in _overlapping([*_small(problem, machine)], problem, machine)]
+    each = {(kernel, config): us for kernel, config, us in found if is_ascending(kernel, config, problem)}
     return tuple(sorted(((*key, us) for key, us in each.items()), key=_modelled_time))
-
-
-def _whole(problem: Problem, machine: Machine, by_words: bool, results: float) -> Iterator[Candidate]:
-    """Every configuration of tiles by one slice, with each tile whole and summed by one chain."""
-    for tiling in configurations(machine):
-        config = tiling.config
-        if config.slices == 1 and not config.one_tile and config.cluster == 1:
-            one = replace(config, chunked=False)
-            yield tiling.kernel, one, modelled_us(tiling.row, one, problem, machine, by_words, results)
 
 
 def _modelled_time(candidate: Candidate) -> float:

@@ -180,12 +180,18 @@ def ways(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]
 
 
 def one_slice(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
-    """A tile of at most 16 results a thread, which slices share, by one slice: for what is summed by one chain. Larger
-    ones there are by one slice anyway; two rows a thread take four."""
+    """A tile by one slice, whole and in one chain: for what is summed in the order of K alone.
+
+    Of tiles that slices share those of 4 x 4 results a thread: larger ones there are by one slice anyway, and two rows
+    a thread take four slices.
+    """
     config = tiling.config
-    if config.slices == 1 or config.one_tile or config.cluster > 1 or config.tm != 4 or config.tn != 4:
+    if config.one_tile or config.cluster > 1 or (config.slices > 1 and (config.tm, config.tn) != (4, 4)):
         return
     one = _one_slice(config)
+    if config.slices == 1:
+        yield one
+        return
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     if is_valid(tiling.kernel, one, machine.arch):
         yield alone(one) if tiles <= machine.sms * config.min_blocks else one

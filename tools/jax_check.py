@@ -191,7 +191,7 @@ def main() -> int:
                if not result["training"][p]["off"] < 1e-3]
     result["failed"] = failed
     gpu = None if options.cpu else device.require(0)
-    records.write(options.json, records.record(gpu, gpu.arch if gpu else "cpu", [result], versions={
+    records.write(options.json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"jax": result}], versions={
         "jax": jax.__version__, "jaxlib": jax.lib.__version__}))
     for key, value in result.items():
         if key != "training":

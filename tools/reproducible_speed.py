@@ -91,7 +91,7 @@ def main() -> None:
                "least_of_default_of_few_rows": min(x["ratios"]["default"] for x in rows[len(SQUARES):])}
     print(summary)
     gpu = device.require()
-    records.write(options.json, records.record(gpu, gpu.arch, [{"rows": rows, **summary}],
+    records.write(options.json, records.record(gpu, gpu.arch, [{"speeds": {"rows": rows, "summary": summary}}],
                                                versions=peer.versions() | {"triton": triton_gemm.triton.__version__}),
                   by_object=True)
 

@@ -9,7 +9,20 @@ import typer
 
 from ..errors import PeakgemmError
 from ..version import __version__
-from . import accuracy, bench, cache, doctor, inspect, ladder, sass, simulate, sweep, tune, verify
+from . import (
+    accuracy,
+    bench,
+    cache,
+    doctor,
+    inspect,
+    ladder,
+    report,
+    sass,
+    simulate,
+    sweep,
+    tune,
+    verify,
+)
 
 app = typer.Typer(name="peakgemm", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,6 +35,7 @@ app.command("verify")(verify.command)
 app.command("simulate")(simulate.command)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(sass.app, name="sass")
+app.command("report")(report.command)
 app.command("doctor")(doctor.command)
 app.add_typer(cache.app, name="cache")
 

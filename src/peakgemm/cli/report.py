@@ -1,0 +1,48 @@
+"""``peakgemm report``: records as one self-contained page, and the figures of the project's own pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..bench import records
+from ..errors import InvalidValue
+from ..report import load, write_page
+from ..report.data import default_folder
+from .console import err, out
+
+
+def command(
+    files: Annotated[list[Path] | None, typer.Argument(
+        metavar="[JSON]...", help="Records that --json wrote, or folders of them.  [of results/, the fullest]")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+    readme: Annotated[bool, typer.Option("--readme", help="In a checkout: write the tables and plots of README and docs/ "
+                                                          "from results/ instead.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="With --readme: write nothing, exit 1 where one is old.")] = False,
+) -> None:
+    """Show records as one page: figures, tables, commands and conditions; no network, light and dark."""
+    if readme:
+        if files:
+            raise InvalidValue("--readme reads results/ of the checkout, not files that are named; leave them out")
+        _publish(check)
+        return
+    if check:
+        raise InvalidValue("--check goes with --readme: add it")
+    records.check_writable(output)
+    data = load(files or [default_folder(Path.cwd())])
+    size = write_page(output, data)
+    for name, what in data.left_out.items():
+        err.print(f"Left out: {name}: {what}, of which there is no figure", markup=False, soft_wrap=True)
+    out.print(f"{output}: {size / 1e6:.2f} MB, from {len(data.sources)} records", markup=False, soft_wrap=True)
+
+
+def _publish(check: bool) -> None:
+    from ..report import publish
+
+    found = publish.publish(publish.checkout(Path.cwd()), check)
+    for line in found.told:
+        (err if found.failed else out).print(line, markup=False, soft_wrap=True)
+    if found.failed:
+        raise typer.Exit(1)

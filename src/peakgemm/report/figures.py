@@ -1,0 +1,291 @@
+"""Which figures a page shows, from which records, with the command and the conditions of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import isfinite
+from statistics import median
+from typing import Any
+
+from ..bench.variants import IEEE, Variant
+from . import charts
+from .data import Data, Row, Source
+from .tables import Table, bill_table, bench_table, counters_table, facts_table, programs_table, sweep_table, \
+    workload_table
+
+BEST_SIZE = 4096  # of the ladder's pictures, where it was measured
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A part of the page: what it shows, drawn at any width, its table, and where its numbers come from."""
+
+    name: str
+    title: str
+    text: str
+    sources: tuple[Source, ...]
+    draw: Callable[[int], str] | None = None
+    table: Table | None = None
+    folded: bool = False
+    notes: tuple[str, ...] = field(default=())
+
+
+def peak_tflops(device: Mapping[str, Any]) -> float:
+    """FP32 peak at the GPU's highest clock: 128 FMAs a clock and SM, two operations each."""
+    return float(device["sm_count"] * 128 * 2 * device["clock_mhz"] * 1e6 / 1e12)
+
+
+def conditions(source: Source) -> str:
+    """GPU, versions, clocks and power of a record, in one line."""
+    record, rows = source.record, [row for row in source.rows if row.get("sm_clock_mhz")]
+    gpu, env = record["device"], record["environment"]
+    said = [gpu["name"] + f", driver {gpu['driver']}" if gpu else "no GPU: facts and simulated counts"]
+    said.append(str(record["time"]).partition("T")[0])
+    said += [f"{what} {env[key]}" for what, key in (("NVRTC", "nvrtc"), ("cuBLAS", "cublas"), ("torch", "torch"))
+             if env.get(key)]
+    if rows:
+        clocks, watts = ([row[key] for row in rows if row.get(key)] for key in ("sm_clock_mhz", "power_w"))
+        said.append(f"SM clock {min(clocks):.0f}-{max(clocks):.0f} MHz, median {median(clocks):.0f}")
+        if watts:
+            said.append(f"power {min(watts):.0f}-{max(watts):.0f} W")
+    if any("ratio_spread" in row for row in rows):
+        said.append("random normal data, medians of interleaved pairs with cuBLAS FP32, spread 10-90 %")
+    return "; ".join(said)
+
+
+def figures(data: Data) -> Iterator[Figure]:
+    """Every figure that the records allow, in the order of the page."""
+    yield from _climb(data)
+    yield from _speed(data)
+    yield from _ratios(data)
+    yield from _roofline(data)
+    yield from _sweep(data)
+    yield from _errors(data)
+    yield from _facts(data)
+    yield from _rest(data)
+
+
+def timed(rows: Sequence[Row]) -> list[Row]:
+    """Rows with a measured speed."""
+    return [row for row in rows if row.get("tflops")]
+
+
+def library_at(data: Data, shape: tuple[int, ...]) -> list[tuple[str, float, float, Source]]:
+    """The library's own products of one shape: label, TFLOPS, ratio; IEEE and emulated."""
+    found = []
+    for label, variant in (("IEEE, the library", IEEE), ("emulated, the library", Variant("emulated"))):
+        for source in data.of("bench"):
+            row = next((row for row in timed(source.rows) if tuple(row["shape"]) == shape and Variant.of(row) == variant
+                        and row.get("layout", "NN") == "NN" and row.get("batch", 1) == 1), None)
+            if row:
+                found.append((label, row["tflops"], row["ratio_to_cublas"], source))
+                break
+    return found
+
+
+def squares(source: Source) -> list[tuple[int, list[Row]]]:
+    """The square shapes of a ladder record, by size."""
+    return sorted((shape[0], timed(rows)) for shape, rows in source.runs() if len(set(shape)) == 1 and timed(rows))
+
+
+def _climb(data: Data) -> Iterator[Figure]:
+    for source in data.of("ladder"):
+        found = dict(squares(source))
+        if not found or not data.device:
+            continue
+        size = BEST_SIZE if BEST_SIZE in found else max(found)
+        rows = found[size]
+        own = library_at(data, (size,) * 3)
+        title = f"The climb at {size}"
+        yield Figure(
+            "climb", title, f"TFLOPS of every rung at M = N = K = {size}"
+            + (", then the library's own products at the same size" if own else "") + ". The axis is logarithmic. Lines: "
+            "cuBLAS in plain FP32, in the ladder's run, and the FP32 peak of the GPU at its highest clock. Emulated "
+            "products run on tensor cores, which the FP32 peak does not bound.",
+            _distinct([source, *(one[3] for one in own)]),
+            partial(charts.climb, rows, [one[:3] for one in own], rows[-1]["cublas_tflops"], peak_tflops(data.device),
+                    title))
+        return
+
+
+def _distinct(sources: Sequence[Source]) -> tuple[Source, ...]:
+    return tuple({source.path: source for source in sources}.values())
+
+
+def _speed(data: Data) -> Iterator[Figure]:
+    ladders, benches = data.of("ladder"), data.of("bench")
+    peak = peak_tflops(data.device) if data.device else None
+    for source in ladders:
+        for name, title, x_title, runs in _sizes(source):
+            own = [] if name != "squares" else list(_library_lines(benches))
+            lines = [*_rung_lines(runs), *own]
+            if lines:
+                yield Figure(f"speed-{name}", title, "Every rung" + (", cuBLAS in the same run, and the library's own "
+                             "products with the peers that ran beside them" if own else " and cuBLAS in the same run")
+                             + ". Both axes are logarithmic; point at a line for its figures.",
+                             _distinct([source, *(benches if own else [])]), partial(_draw_speed, lines, peak, title, x_title))
+
+
+def _draw_speed(lines: Sequence[tuple[Callable[[int], str], str, list[tuple[float, float]]]], peak: float | None,
+                title: str, x_title: str, width: int) -> str:
+    return charts.speed([(label(width), kind, points) for label, kind, points in lines], peak, title, x_title, width)
+
+
+def _sizes(source: Source) -> Iterator[tuple[str, str, str, list[tuple[int, list[Row]]]]]:
+    even = squares(source)
+    if len(even) > 1:
+        yield "squares", "Performance against size", "M = N = K", even
+    by_k: dict[int, list[tuple[int, list[Row]]]] = {}
+    for shape, rows in source.runs():
+        if len(shape) == 3 and shape[0] == shape[1] and timed(rows):
+            by_k.setdefault(shape[2], []).append((shape[0], timed(rows)))
+    for k, runs in by_k.items():
+        if len(runs) > 1:
+            yield f"k{k}", f"Performance against size, K = {k}", "M = N", sorted(runs, key=lambda run: run[0])
+
+
+def _rung_lines(runs: Sequence[tuple[int, list[Row]]]) -> Iterator[tuple[Callable[[int], str], str, Any]]:
+    by_number: dict[int, list[tuple[float, float]]] = {}
+    named: dict[int, Row] = {}
+    cublas = []
+    for size, rows in runs:
+        for row in rows:
+            by_number.setdefault(row["number"], []).append((size, row["tflops"]))
+            named[row["number"]] = row
+        cublas.append((size, rows[-1]["cublas_tflops"]))
+    for number, points in by_number.items():
+        yield partial(charts.rung_label, named[number]), charts.rung_class(number), points
+    yield lambda width: "cuBLAS FP32", "ink bold", cublas
+
+
+def _library_lines(benches: Sequence[Source]) -> Iterator[tuple[Callable[[int], str], str, Any]]:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for source in benches:
+        for row in timed(source.rows):
+            if row["suite"] != "square" or not _plain(row):
+                continue
+            label = "IEEE" if Variant.of(row) == IEEE else Variant.of(row).label
+            lines.setdefault(label, []).append((row["shape"][0], row["tflops"]))
+            for name, peer in row.get("peers", {}).items():
+                if peer.get("tflops"):
+                    lines.setdefault(name, []).append((row["shape"][0], peer["tflops"]))
+    wanted = [name for name in lines if name in ("IEEE", "emulated") or "prepared" not in name]
+    for i, name in enumerate(wanted):
+        points = sorted({size: value for size, value in reversed(lines[name])}.items())
+        if len(points) > 1:
+            yield lambda width, name=name: name, f"s{(6, 6, 5, 5, 5)[i % 5]} bold" + " dash" * (i % 2), points  # type: ignore[misc]
+
+
+def _plain(row: Row) -> bool:
+    return row.get("layout", "NN") == "NN" and row.get("batch", 1) == 1
+
+
+def _ratios(data: Data) -> Iterator[Figure]:
+    taken: set[Variant] = set()
+    for source in data.of("bench"):
+        rows = [row for row in timed(source.rows)]
+        peers = any(row.get("peers") for row in rows)
+        for variant in dict.fromkeys(map(Variant.of, rows)):
+            own = [row for row in rows if Variant.of(row) == variant]
+            if variant in taken and not peers and own[0]["suite"] not in ("drawn", "shapes"):
+                continue
+            taken.add(variant)
+            label = "IEEE" if variant == IEEE else variant.label
+            title = f"Ratio to cuBLAS, {label}" + (f": {source.path.stem}" if source.path.stem not in
+                                                   ("bench-ieee", "bench-emulated") else "")
+            yield Figure(f"ratio-{source.path.stem}-{variant.label}".replace(", ", "-").replace(" ", "-"), title,
+                         "Time of cuBLAS in plain FP32 over ours, interleaved on the same arrays: above 1 ours is "
+                         "faster. A bar through a mark is the 10th to 90th percentile of the pairs." + (
+                             " Rings: other libraries, by the same measure." if peers else ""),
+                         (source,), partial(charts.ratios, own, lambda row: row["name"], title),
+                         bench_table(own), folded=len(own) > 40)
+
+
+def _roofline(data: Data) -> Iterator[Figure]:
+    for source in data.of("ladder"):
+        found = dict(squares(source))
+        if not found or not data.device:
+            continue
+        size = BEST_SIZE if BEST_SIZE in found else max(found)
+        counted: dict[int, float] = {}
+        counters = data.of("counters")
+        for one in counters:
+            for shape, rows in one.runs():
+                if shape == (size,) * 3:
+                    counted |= {row["number"]: row["ncu"]["dram_bytes"] for row in reversed(rows)
+                                if row["ncu"].get("dram_bytes")}
+        points = [(charts.rung_label(row), charts.rung_class(row["number"]), 1 / row["bytes_per_flop"],
+                   2 * size ** 3 / counted[row["number"]] if row["number"] in counted else None, row["tflops"])
+                  for row in found[size] if row["bytes_per_flop"]]
+        title = f"Roofline at {size}"
+        yield Figure("roofline", title, "Bandwidth and FP32 peak bound what a kernel can do with the bytes that it "
+                     "moves. Rings stand at the bytes that a tiling asks of global memory: caches carry kernels with "
+                     "small tiles beyond that bound. Full marks stand at the bytes that Nsight Compute counted at DRAM, "
+                     "where a record of counters is given.",
+                     _distinct([source, *(counters if counted else [])]),
+                     partial(charts.roofline, points, data.device["bandwidth_gbs"], peak_tflops(data.device), title))
+        return
+
+
+def _sweep(data: Data) -> Iterator[Figure]:
+    for source in data.of("sweep"):
+        rows = timed(source.rows)
+        if rows:
+            shape = "x".join(map(str, next(shape for shape, _ in source.runs())))
+            title = f"Tiles of rung {rows[0]['number']:02}, {shape}"
+            yield Figure(f"tiles-{source.path.stem}", title, "Every tile of the template that was compiled and timed. "
+                         "The colour is its speed.", (source,), partial(charts.heat, rows, title), sweep_table(rows))
+
+
+def _errors(data: Data) -> Iterator[Figure]:
+    for source in data.of("accuracy"):
+        for test, what in (("long-k", "256 x 256 x K"), ("random", "squares")):
+            panels, least = error_panels(source.rows, test)
+            if panels:
+                title = f"Error against K, {what}"
+                yield Figure(f"error-{test}", title, "Largest componentwise error against FP64, in eps |A||B| with "
+                             "eps = 2^-23. Both axes are logarithmic; errors of 0 and infinite ones have no mark.",
+                             (source,), partial(charts.errors, panels, least, title), folded=test == "random")
+
+
+def error_panels(rows: Sequence[Row], test: str) -> tuple[dict[str, dict[str, list[tuple[float, float]]]],
+                                                          dict[str, list[tuple[float, float]]]]:
+    """Of one test: by family and contender (K, largest error), and by family (K, error of one rounding)."""
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    least: dict[str, dict[float, float]] = {}
+    for row in rows:
+        if row["test"] != test or row.get("max_error") is None:
+            continue
+        k, error = row["shape"][2], float(row["max_error"])
+        if error > 0 and isfinite(error):
+            panels.setdefault(row["family"], {}).setdefault(row["contender"], []).append((k, error))
+        if isfinite(float(row["rounding_max"])) and float(row["rounding_max"]) > 0:
+            least.setdefault(row["family"], {})[k] = float(row["rounding_max"])
+    return ({family: {name: sorted(line) for name, line in lines.items()} for family, lines in panels.items()},
+            {family: sorted(line.items()) for family, line in least.items()})
+
+
+def _facts(data: Data) -> Iterator[Figure]:
+    for source in data.of("ladder")[:1]:
+        shape, rows = next((run for run in source.runs() if run[0] == (BEST_SIZE,) * 3), next(source.runs()))
+        yield Figure("facts", "Facts of each kernel", "From ptxas, the configuration and the SASS of the main loop. "
+                     f"Measured figures: M, N, K = {', '.join(map(str, shape))}.", (source,), table=facts_table(rows))
+    for source in data.of("bill"):
+        parts = [(str(row["name"]).replace("_", " "), {str(k).replace("_", " "): float(v) for k, v in
+                                                      row["parts"].items() if v is not None}) for row in source.rows]
+        yield Figure("bill", "The loop's bill", "Where the issue slots of each kernel's main loop go.", (source,),
+                     partial(charts.stacked, parts, "The loop's bill"), bill_table(parts))
+    for source in data.of("counters"):
+        yield Figure("counters", "Counters of each kernel", "As Nsight Compute counts them.", (source,),
+                     table=counters_table(list(source.runs())), folded=True)
+
+
+def _rest(data: Data) -> Iterator[Figure]:
+    for source in data.of("programs"):
+        yield Figure("programs", "What programs gain", "Models and solvers that others wrote, under peakgemm.torch.use().",
+                     (source,), table=programs_table(source.rows))
+    for source in data.of("workload"):
+        yield Figure("workload", "Workloads", "Training, a factorisation and an iterative solver with peakgemm's "
+                     "products in place of torch's.", (source,), table=workload_table(source.rows))

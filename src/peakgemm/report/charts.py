@@ -74,7 +74,7 @@ def climb(rungs: Sequence[Row], library: Sequence[tuple[str, float, float]], cub
         chart.line([(chart.left, y), (x(value), y)], f"{kind} faint")
         hint = f"{label}: {value:.2f} TFLOPS, {ratio:.3f} of cuBLAS in the same run"
         chart.dot(x(value), y, kind, hint, 5)
-        chart.say(x(value) + 9, y + 4, f"{value:.1f}" if value >= 10 else f"{value:.2f}", "small")
+        chart.say(x(value) + 9, y + 4, f"{value:.1f}" if value >= 10 else f"{value:.2f}", "small halo")
     return chart.text(alone)
 
 
@@ -140,14 +140,13 @@ def roofline(points: Sequence[tuple[str, str, float, float | None, float]], band
     chart.line([(x(start), y(start * bandwidth_gbs / 1000)), (x(knee), y(peak)), (chart.right, y(peak))], "ink",
                f"{bandwidth_gbs:g} GB/s, then {peak:.1f} TFLOPS")
     chart.say(x(knee) + 6, y(peak) - 6, f"FP32 peak {peak:.1f}", "soft small")
-    chart.say(x(start) + 8, y(start * bandwidth_gbs / 1000) - 10, f"{bandwidth_gbs:.0f} GB/s", "soft small")
+    chart.say(x(2 * start) + 8, y(2 * start * bandwidth_gbs / 1000) + 14, f"{bandwidth_gbs:.0f} GB/s", "soft small halo")
     for label, kind, asked, dram, tflops in points:
         if dram:
             chart.line([(x(asked), y(tflops)), (x(dram), y(tflops))], f"{kind} thin dot")
             chart.dot(x(dram), y(tflops), kind, f"{label}: {tflops:.2f} TFLOPS at {dram:.3g} FLOP a byte of DRAM", 4)
         chart.dot(x(asked), y(tflops), f"ring {kind}",
                   f"{label}: {tflops:.2f} TFLOPS at {asked:.3g} FLOP a byte asked", 4)
-    chart.labels(chart.left + 6, [])
     lowest: dict[str, list[tuple[float, float, str]]] = {}
     for label, kind, asked, _, tflops in points:  # one label where marks lie together
         at = lowest.setdefault(f"{round(x(asked) / 14)}", [])
@@ -157,7 +156,7 @@ def roofline(points: Sequence[tuple[str, str, float, float | None, float]], band
         for px, py, both in sorted(group, key=lambda e: e[1]):
             kind, number = both.split("|")
             py_label = max(py + 4, last + 11)
-            chart.say(px - 8, py_label, number, f"{kind} small end")
+            chart.say(px - 8, py_label, number, f"{kind} small end halo")
             last = py_label
     chart.legend([("s0", "by counted DRAM bytes"), ("ring s0", "by bytes that the tiling asks for")], 16)
     return chart.text()
@@ -225,7 +224,7 @@ def errors(panels: Mapping[str, Mapping[str, list[tuple[float, float]]]], least:
     for place, (family, lines) in enumerate(panels.items()):
         left, above = each * (place % wide), top + high * (place // wide)
         part = Chart(each, high, "", (34, 14, 44, 42))
-        part.left, part.right = int(left) + 42, int(left) + each - 14
+        part.left, part.right = int(left) + 42, int(left) + each - 22
         part.top, part.bottom = int(above) + 34, int(above) + high - 44
         points = [point for line in (*lines.values(), least.get(family, [])) for point in line]
         x = part.x_scale(min(k for k, _ in points), max(k for k, _ in points) * 1.0001, log=True)

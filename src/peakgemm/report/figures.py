@@ -72,11 +72,19 @@ def timed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.get("tflops")]
 
 
+def benches(data: Data, variant: Variant | None = None) -> list[Source]:
+    """Records of `peakgemm bench`, first the one with the most timed rows (of a variant)."""
+    def count(source: Source) -> int:
+        return sum(variant is None or Variant.of(row) == variant for row in timed(source.rows))
+
+    return sorted((source for source in data.of("bench") if count(source)), key=lambda source: -count(source))
+
+
 def library_at(data: Data, shape: tuple[int, ...]) -> list[tuple[str, float, float, Source]]:
     """The library's own products of one shape: label, TFLOPS, ratio; IEEE and emulated."""
     found = []
     for label, variant in (("IEEE, the library", IEEE), ("emulated, the library", Variant("emulated"))):
-        for source in data.of("bench"):
+        for source in benches(data, variant):
             row = next((row for row in timed(source.rows) if tuple(row["shape"]) == shape and Variant.of(row) == variant
                         and row.get("layout", "NN") == "NN" and row.get("batch", 1) == 1), None)
             if row:
@@ -87,16 +95,24 @@ def library_at(data: Data, shape: tuple[int, ...]) -> list[tuple[str, float, flo
 
 def squares(source: Source) -> list[tuple[int, list[Row]]]:
     """The square shapes of a ladder record, by size."""
-    return sorted((shape[0], timed(rows)) for shape, rows in source.runs() if len(set(shape)) == 1 and timed(rows))
+    return sorted(((shape[0], timed(rows)) for shape, rows in source.runs() if len(set(shape)) == 1 and timed(rows)),
+                  key=lambda one: one[0])
+
+
+def ladder_at(data: Data) -> tuple[Source, int, list[Row]] | None:
+    """The ladder at the square of its pictures, where one was timed: the record, the size, the rows."""
+    found = [(size == BEST_SIZE, size, place, source, rows) for place, source in enumerate(data.of("ladder"))
+             for size, rows in squares(source)]
+    if not found or not data.device:
+        return None
+    _, size, _, source, rows = max(found, key=lambda one: (one[0], one[1], -one[2]))
+    return source, size, rows
 
 
 def _climb(data: Data) -> Iterator[Figure]:
-    for source in data.of("ladder"):
-        found = dict(squares(source))
-        if not found or not data.device:
-            continue
-        size = BEST_SIZE if BEST_SIZE in found else max(found)
-        rows = found[size]
+    at = ladder_at(data)
+    if at and data.device:
+        source, size, rows = at
         own = library_at(data, (size,) * 3)
         title = f"The climb at {size}"
         yield Figure(
@@ -107,7 +123,6 @@ def _climb(data: Data) -> Iterator[Figure]:
             _distinct([source, *(one[3] for one in own)]),
             partial(charts.climb, rows, [one[:3] for one in own], rows[-1]["cublas_tflops"], peak_tflops(data.device),
                     title))
-        return
 
 
 def _distinct(sources: Sequence[Source]) -> tuple[Source, ...]:
@@ -115,17 +130,18 @@ def _distinct(sources: Sequence[Source]) -> tuple[Source, ...]:
 
 
 def _speed(data: Data) -> Iterator[Figure]:
-    ladders, benches = data.of("ladder"), data.of("bench")
+    ladders, drawn = data.of("ladder"), list[Source]()
+    library = list(_library_lines(benches(data), drawn))
     peak = peak_tflops(data.device) if data.device else None
     for source in ladders:
         for name, title, x_title, runs in _sizes(source):
-            own = [] if name != "squares" else list(_library_lines(benches))
+            own = library if name == "squares" else []
             lines = [*_rung_lines(runs), *own]
             if lines:
                 yield Figure(f"speed-{name}", title, "Every rung" + (", cuBLAS in the same run, and the library's own "
                              "products with the peers that ran beside them" if own else " and cuBLAS in the same run")
                              + ". Both axes are logarithmic; point at a line for its figures.",
-                             _distinct([source, *(benches if own else [])]), partial(_draw_speed, lines, peak, title, x_title))
+                             _distinct([source, *(drawn if own else [])]), partial(_draw_speed, lines, peak, title, x_title))
 
 
 def _draw_speed(lines: Sequence[tuple[Callable[[int], str], str, list[tuple[float, float]]]], peak: float | None,
@@ -157,25 +173,34 @@ def _rung_lines(runs: Sequence[tuple[int, list[Row]]]) -> Iterator[tuple[Callabl
         cublas.append((size, rows[-1]["cublas_tflops"]))
     for number, points in by_number.items():
         yield partial(charts.rung_label, named[number]), charts.rung_class(number), points
-    yield lambda width: "cuBLAS FP32", "ink bold", cublas
+    yield partial(_named, "cuBLAS FP32"), "ink bold", cublas
 
 
-def _library_lines(benches: Sequence[Source]) -> Iterator[tuple[Callable[[int], str], str, Any]]:
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for source in benches:
+LIBRARY = {"IEEE": "s6 bold dash", "emulated": "s6 bold"}  # others: in one colour, beneath
+
+
+def _library_lines(sources: Sequence[Source], drawn: list[Source]) -> Iterator[tuple[Callable[[int], str], str, Any]]:
+    """The library's squares and its peers', each from the first record that has it; those are noted in ``drawn``."""
+    lines: dict[str, dict[float, float]] = {}
+    for source in sources:
+        own: dict[str, dict[float, float]] = {}
         for row in timed(source.rows):
-            if row["suite"] != "square" or not _plain(row):
-                continue
-            label = "IEEE" if Variant.of(row) == IEEE else Variant.of(row).label
-            lines.setdefault(label, []).append((row["shape"][0], row["tflops"]))
-            for name, peer in row.get("peers", {}).items():
-                if peer.get("tflops"):
-                    lines.setdefault(name, []).append((row["shape"][0], peer["tflops"]))
-    wanted = [name for name in lines if name in ("IEEE", "emulated") or "prepared" not in name]
-    for i, name in enumerate(wanted):
-        points = sorted({size: value for size, value in reversed(lines[name])}.items())
-        if len(points) > 1:
-            yield lambda width, name=name: name, f"s{(6, 6, 5, 5, 5)[i % 5]} bold" + " dash" * (i % 2), points  # type: ignore[misc]
+            if row["suite"] == "square" and _plain(row) and not Variant.of(row).prepared:
+                label = "IEEE" if Variant.of(row) == IEEE else Variant.of(row).label
+                for name, value in ((label, row["tflops"]),
+                                    *((name, peer.get("tflops")) for name, peer in row.get("peers", {}).items())):
+                    if value:
+                        own.setdefault(name, {})[row["shape"][0]] = value
+        new = {name: line for name, line in own.items() if name not in lines and len(line) > 1}
+        if new:
+            drawn.append(source)
+        lines |= new
+    for name in sorted(lines, key=lambda name: name in LIBRARY):
+        yield partial(_named, name), LIBRARY.get(name, "s5"), sorted(lines[name].items())
+
+
+def _named(name: str, width: int) -> str:
+    return name
 
 
 def _plain(row: Row) -> bool:
@@ -204,11 +229,9 @@ def _ratios(data: Data) -> Iterator[Figure]:
 
 
 def _roofline(data: Data) -> Iterator[Figure]:
-    for source in data.of("ladder"):
-        found = dict(squares(source))
-        if not found or not data.device:
-            continue
-        size = BEST_SIZE if BEST_SIZE in found else max(found)
+    at = ladder_at(data)
+    if at and data.device:
+        source, size, found = at
         counted: dict[int, float] = {}
         counters = data.of("counters")
         for one in counters:
@@ -218,7 +241,7 @@ def _roofline(data: Data) -> Iterator[Figure]:
                                 if row["ncu"].get("dram_bytes")}
         points = [(charts.rung_label(row), charts.rung_class(row["number"]), 1 / row["bytes_per_flop"],
                    2 * size ** 3 / counted[row["number"]] if row["number"] in counted else None, row["tflops"])
-                  for row in found[size] if row["bytes_per_flop"]]
+                  for row in found if row["bytes_per_flop"]]
         title = f"Roofline at {size}"
         yield Figure("roofline", title, "Bandwidth and FP32 peak bound what a kernel can do with the bytes that it "
                      "moves. Rings stand at the bytes that a tiling asks of global memory: caches carry kernels with "
@@ -226,7 +249,6 @@ def _roofline(data: Data) -> Iterator[Figure]:
                      "where a record of counters is given.",
                      _distinct([source, *(counters if counted else [])]),
                      partial(charts.roofline, points, data.device["bandwidth_gbs"], peak_tflops(data.device), title))
-        return
 
 
 def _sweep(data: Data) -> Iterator[Figure]:
@@ -268,8 +290,9 @@ def error_panels(rows: Sequence[Row], test: str) -> tuple[dict[str, dict[str, li
 
 
 def _facts(data: Data) -> Iterator[Figure]:
-    for source in data.of("ladder")[:1]:
-        shape, rows = next((run for run in source.runs() if run[0] == (BEST_SIZE,) * 3), next(source.runs()))
+    at = ladder_at(data)
+    for source in [at[0]] if at else data.of("ladder")[:1]:
+        shape, rows = next((run for run in source.runs() if at and run[0] == (at[1],) * 3), next(source.runs()))
         yield Figure("facts", "Facts of each kernel", "From ptxas, the configuration and the SASS of the main loop. "
                      f"Measured figures: M, N, K = {', '.join(map(str, shape))}.", (source,), table=facts_table(rows))
     for source in data.of("bill"):

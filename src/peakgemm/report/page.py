@@ -79,8 +79,10 @@ def _section(one: Figure) -> str:
 
 
 def _sources(one: Figure) -> str:
-    return "".join(f"<div><code>{escape(source.record['command'])}</code><br>{escape(conditions(source))}. "
+    said = "".join(f"<div><code>{escape(source.record['command'])}</code><br>{escape(conditions(source))}. "
                    f"<span>{escape(source.path.name)}</span></div>" for source in one.sources)
+    return said if len(one.sources) <= 2 else (
+        f"<details><summary>Commands and conditions of {len(one.sources)} records</summary>{said}</details>")
 
 
 def _foot(data: Data) -> str:

@@ -32,7 +32,8 @@ STYLE = (
               f".chart .line.s{i},.chart .ring.s{i}{{stroke:var(--s{i})}}"
               f".chart text.s{i}{{stroke:none}}" for i in range(SERIES))
     + ".chart .line{fill:none}.chart .ring{fill:var(--ground)}.chart .ink{fill:var(--ink);stroke:var(--ink)}"
-    ".chart .line.ink{fill:none}"
+    ".chart .line.ink{fill:none}.chart text.ink{stroke:none}"
+    ".chart text.halo{paint-order:stroke;stroke:var(--ground);stroke-width:4px;stroke-linejoin:round}"
     + "".join(f".chart .h{i}{{fill:{ground}}}.chart text.t{i}{{fill:{ink}}}" for i, (ground, ink) in enumerate(HEAT)))
 
 
@@ -147,7 +148,7 @@ class Chart:
         """``(class, words)`` in rows from the left; where the next row would begin."""
         x = 6.0
         for kind, words in entries:
-            room = 26 + 6.4 * len(words)
+            room = 28 + 6.9 * len(words)
             if x + room > self.width and x > 6:
                 x, y = 6.0, y + 18
             if mark == "dot":

@@ -30,7 +30,7 @@ lint: $(VENV)/.installed-dev
 
 # Tables and plots, from results/.
 publish: $(VENV)/.installed-dev
-	$(BIN)/python tools/publish.py
+	$(BIN)/peakgemm report --readme
 
 # dist/peakgemm-*.whl with the kernels compiled ahead, by the NVRTC of constraints.txt. A clone has none, nor has
 # `pip install .`: there each is compiled at its first use.

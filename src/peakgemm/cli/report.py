@@ -11,6 +11,7 @@ from ..bench import records
 from ..errors import InvalidValue
 from ..report import load, write_page
 from ..report.data import default_folder
+from ..report.publish import find_checkout
 from .console import err, out
 
 
@@ -39,9 +40,7 @@ def command(
 
 
 def _publish(check: bool) -> None:
-    from ..report import publish
-
-    found = publish.publish(publish.checkout(Path.cwd()), check)
+    found = find_checkout(Path.cwd()).publish(check)
     for line in found.told:
         (err if found.failed else out).print(line, markup=False, soft_wrap=True)
     if found.failed:

@@ -26,7 +26,7 @@ def rung_label(row: Row, width: int = 720) -> str:
     return f"{row['number']:02}" + (f" {row['name'].replace('_', ' ')}" if width >= NARROW else "")
 
 
-def speed(lines: Sequence[Line], peak: float | None, title: str, x_title: str, width: int) -> str:
+def speed(lines: Sequence[Line], peak: float | None, title: str, x_title: str, width: int) -> Chart:
     """TFLOPS against size, both logarithmic, each line with its label at its right end."""
     narrow = width < NARROW
     chart = Chart(width, 460 if narrow else 480, title, (30, 92 if narrow else 168, 44, 38))
@@ -48,11 +48,11 @@ def speed(lines: Sequence[Line], peak: float | None, title: str, x_title: str, w
             chart.dot(x(a), y(b), kind.split()[0], f"{label}, {a:g}: {b:.3g} TFLOPS", 2.5)
         ends.append((y(points[-1][1]), label, f"{kind.split()[0]} {'bold' * ('bold' in kind)}"))
     chart.labels(chart.right + 8, ends)
-    return chart.text()
+    return chart
 
 
 def climb(rungs: Sequence[Row], library: Sequence[tuple[str, float, float]], cublas: float, peak: float, title: str,
-          width: int, alone: bool = False) -> str:
+          width: int) -> Chart:
     """The whole climb at one size on a logarithmic axis: rungs, then the library's own products.
 
     ``library`` holds (label, TFLOPS, ratio to cuBLAS in its own run).
@@ -75,11 +75,10 @@ def climb(rungs: Sequence[Row], library: Sequence[tuple[str, float, float]], cub
         hint = f"{label}: {value:.2f} TFLOPS, {ratio:.3f} of cuBLAS in the same run"
         chart.dot(x(value), y, kind, hint, 5)
         chart.say(x(value) + 9, y + 4, f"{value:.1f}" if value >= 10 else f"{value:.2f}", "small halo")
-    return chart.text(alone)
+    return chart
 
 
-def ratios(rows: Sequence[Row], label: Callable[[Row], str], title: str, width: int, peers: bool = True,
-           alone: bool = False) -> str:
+def ratios(rows: Sequence[Row], label: Callable[[Row], str], title: str, width: int, peers: bool = True) -> Chart:
     """A line a case, grouped by suite: ratio to cuBLAS with its 10th to 90th percentile, contenders as rings."""
     narrow = width < NARROW
     groups = [(suite, list(own)) for suite, own in groupby(rows, key=lambda row: str(row["suite"]))]
@@ -117,24 +116,24 @@ def ratios(rows: Sequence[Row], label: Callable[[Row], str], title: str, width: 
                     chart.dot(x(theirs), y + 4, f"ring s{3 + i}", f"{label(row)}: {name} {theirs:.3f}", 3.2)
             chart.say(chart.right + 6, y + 8, f"{ratio:.2f}", "small")
             y += step
-    return chart.text(alone)
+    return chart
 
 
 def roofline(points: Sequence[tuple[str, str, float, float | None, float]], bandwidth_gbs: float, peak: float,
-             title: str, width: int) -> str:
+             title: str, width: int) -> Chart:
     """TFLOPS over FLOP a byte: full marks by the bytes that reach DRAM (counted), rings by those that a tiling asks for.
 
     ``points`` holds (label, class, FLOP a byte asked, FLOP a byte of DRAM or None, TFLOPS).
     """
     narrow = width < NARROW
-    chart = Chart(width, 470, title, (62 if narrow else 44, 20, 44, 40))
+    chart = Chart(width, 480, title, (72 if narrow else 54, 20, 44, 40))
     xs = [v for _, _, asked, dram, _ in points for v in (asked, dram) if v]
     low, high = min(xs) * 0.7, max(*xs, peak * 1000 / bandwidth_gbs) * 2.2
     x = chart.x_scale(low, high, log=True)
     y = chart.y_scale(min(t for *_, t in points) * 0.6, max(peak, *(t for *_, t in points)) * 1.5, log=True)
     chart.x_axis(x, "FLOP a byte, logarithmic")
     chart.y_axis(y, "", text=lambda v: f"{v:g}")
-    chart.say(4, chart.top - 6, "TFLOPS", "soft")
+    chart.say(4, chart.top - 12, "TFLOPS", "soft")
     knee = peak * 1000 / bandwidth_gbs
     start = max(low, y.low * 1000 / bandwidth_gbs)
     chart.line([(x(start), y(start * bandwidth_gbs / 1000)), (x(knee), y(peak)), (chart.right, y(peak))], "ink",
@@ -159,10 +158,10 @@ def roofline(points: Sequence[tuple[str, str, float, float | None, float]], band
             chart.say(px - 8, py_label, number, f"{kind} small end halo")
             last = py_label
     chart.legend([("s0", "by counted DRAM bytes"), ("ring s0", "by bytes that the tiling asks for")], 16)
-    return chart.text()
+    return chart
 
 
-def heat(rows: Sequence[Row], title: str, width: int) -> str:
+def heat(rows: Sequence[Row], title: str, width: int) -> Chart:
     """Every tile measured: block tiles down, thread tiles across, a cell split among its BK and buffers."""
     narrow = width < NARROW
     cells: dict[tuple[str, str], list[Row]] = {}
@@ -208,11 +207,11 @@ def heat(rows: Sequence[Row], title: str, width: int) -> str:
                 chart.say(chart.left + wide * (i + 0.5), y + unit * j + 14, said, f"mid small t{level}")
         y += unit * tall[name] + 4
     chart.say(6, y + 18, "In a cell: TFLOPS" + ("." if narrow else " · BK, db with double buffer."), "soft small")
-    return chart.text()
+    return chart
 
 
 def errors(panels: Mapping[str, Mapping[str, list[tuple[float, float]]]], least: Mapping[str, list[tuple[float, float]]],
-           title: str, width: int, alone: bool = False) -> str:
+           title: str, width: int) -> Chart:
     """Largest error against K, a panel for each kind of data, a line for each contender; dotted: one rounding."""
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
     kinds = {name: f"s{i % SERIES}" + (" dash" if i >= SERIES else "") for i, name in enumerate(names)}
@@ -237,10 +236,10 @@ def errors(panels: Mapping[str, Mapping[str, list[tuple[float, float]]]], least:
         for name, line in lines.items():
             said = ", ".join(f"K {k:g}: {e:.3g}" for k, e in line)
             part.line([(x(k), y(e)) for k, e in line], kinds[name], f"{name}: {said}")
-    return chart.text(alone)
+    return chart
 
 
-def stacked(rows: Sequence[tuple[str, Mapping[str, float]]], title: str, width: int) -> str:
+def stacked(rows: Sequence[tuple[str, Mapping[str, float]]], title: str, width: int) -> Chart:
     """Parts of a whole in per cent, a bar for each kernel."""
     narrow = width < NARROW
     names = list(dict.fromkeys(name for _, parts in rows for name in parts))
@@ -259,4 +258,4 @@ def stacked(rows: Sequence[tuple[str, Mapping[str, float]]], title: str, width: 
             if share > 0:
                 chart.box(x(at), y, x(at + share) - x(at), 19, f"s{i % SERIES}", f"{label}: {name} {share:.1f} %")
             at += share
-    return chart.text()
+    return chart

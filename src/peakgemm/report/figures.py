@@ -12,6 +12,7 @@ from typing import Any
 from ..bench.variants import IEEE, Variant
 from . import charts
 from .data import Data, Row, Source
+from .svg import Chart
 from .tables import Table, bill_table, bench_table, counters_table, facts_table, programs_table, sweep_table, \
     workload_table
 
@@ -26,7 +27,7 @@ class Figure:
     title: str
     text: str
     sources: tuple[Source, ...]
-    draw: Callable[[int], str] | None = None
+    draw: Callable[[int], Chart] | None = None
     table: Table | None = None
     folded: bool = False
     notes: tuple[str, ...] = field(default=())
@@ -145,8 +146,15 @@ def _speed(data: Data) -> Iterator[Figure]:
 
 
 def _draw_speed(lines: Sequence[tuple[Callable[[int], str], str, list[tuple[float, float]]]], peak: float | None,
-                title: str, x_title: str, width: int) -> str:
+                title: str, x_title: str, width: int) -> Chart:
     return charts.speed([(label(width), kind, points) for label, kind, points in lines], peak, title, x_title, width)
+
+
+def rung_speed(source: Source, width: int) -> Chart:
+    """All rungs of a record against size, at the depth that it has the most sizes of."""
+    name, title, x_title, runs = max(_sizes(source), key=lambda one: len(one[3]))
+    gpu = source.record["device"]
+    return _draw_speed(list(_rung_lines(runs)), peak_tflops(gpu), f"{title}, {gpu['name']}", x_title, width)
 
 
 def _sizes(source: Source) -> Iterator[tuple[str, str, str, list[tuple[int, list[Row]]]]]:
@@ -180,12 +188,13 @@ LIBRARY = {"IEEE": "s6 bold dash", "emulated": "s6 bold"}  # others: in one colo
 
 
 def _library_lines(sources: Sequence[Source], drawn: list[Source]) -> Iterator[tuple[Callable[[int], str], str, Any]]:
-    """The library's squares and its peers', each from the first record that has it; those are noted in ``drawn``."""
+    """The library's square products and its peers', each from the first record that has it; those are noted in
+    ``drawn``."""
     lines: dict[str, dict[float, float]] = {}
     for source in sources:
         own: dict[str, dict[float, float]] = {}
         for row in timed(source.rows):
-            if row["suite"] == "square" and _plain(row) and not Variant.of(row).prepared:
+            if len(set(row["shape"])) == 1 and _plain(row) and not Variant.of(row).prepared:
                 label = "IEEE" if Variant.of(row) == IEEE else Variant.of(row).label
                 for name, value in ((label, row["tflops"]),
                                     *((name, peer.get("tflops")) for name, peer in row.get("peers", {}).items())):

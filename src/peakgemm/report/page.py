@@ -63,7 +63,7 @@ def _lead(data: Data) -> str:
 def _section(one: Figure) -> str:
     parts = [f'<section id="{one.name}"><h2>{escape(one.title)}</h2><p>{escape(one.text)}</p>']
     if one.draw is not None:
-        wide, narrow = one.draw(WIDE), one.draw(NARROW)
+        wide, narrow = one.draw(WIDE).text(), one.draw(NARROW).text()
         parts.append(f'<figure><div class="wide">{wide}</div><div class="narrow">{narrow}</div>')
         parts.append(f'<figcaption>{_sources(one)}<button type="button" class="save" data-name="{one.name}">'
                      "Save as SVG</button></figcaption></figure>")

@@ -1,14 +1,14 @@
-"""What pages say of the library in figures: tables of bench, accuracy and workload records, for tools/publish.py."""
+"""What pages say of the library in figures, in Markdown: tables of bench, accuracy and workload records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from peakgemm.accuracy.cases import rows_of as accuracy_rows
-from peakgemm.bench.variants import IEEE, Variant
+from ..bench.variants import IEEE, Variant
+from .data import rows_of as accuracy_rows
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 EMULATED = Variant("emulated")
 
 # By M = N = K: FP32 products by GEMMul8 in TFLOPS, and cuBLAS SGEMM beside it on the same GPU, as published.
@@ -106,10 +106,14 @@ def accuracy_table(record: Row) -> str:
         own = [row for row in rows if row["family"] == family]
         size = max(row["shape"][2] for row in own)
         at = {row["contender"]: row for row in own if row["shape"][2] == size}
-        cells = [" / ".join(f"{at[name][key]:.2g}" for key in ("max_error", "mean_error")) if name in at else ""
+        cells = [" / ".join(_error(at[name][key]) for key in ("max_error", "mean_error")) if name in at else ""
                  for name in names]
         lines.append([family, str(size), *cells])
     return grid(("data", "M = N = K", *names), lines)
+
+
+def _error(value: float | str) -> str:
+    return f"{value:.2g}" if isinstance(value, (int, float)) else value
 
 
 def workload_table(record: Row) -> str:
@@ -133,16 +137,3 @@ def counters_table(record: Row) -> str:
             lines.append(cells)
     return grid(("case", "precision", "launch", "warp instructions", "sectors", "over ideal", "wavefronts",
                  "over ideal"), lines, left=(0, 1, 2))
-
-
-def registers_table(record: Row) -> str:
-    """Named streams, then the model's errors by kind of stream, of `peakgemm inspect registers`."""
-    named = [(row["name"], "; ".join(f"`{op}`" for op in row["stream"].split(" | ")),
-              *(f"{row[key]:.3f}" for key in ("model", "one_warp", "two_warps")))
-             for row in record["streams"] if row["kind"] == "named"]
-    kinds = [(kind["kind"], str(kind["streams"]), str(kind["exact"]), f"{kind['mean_error']:.4f}",
-              f"{kind['largest_error']:.3f}") for kind in record["kinds"]]
-    return (grid(("stream", "", "model", "one warp", "two"), named, left=(0, 1))
-            + "\nCycles an instruction, a scheduler.\n\n"
-            + grid(("kind", "streams", "exact", "mean error", "largest"), kinds)
-            + "\nErrors in cycles an instruction, one warp a scheduler; exact: the model's whole cycles a turn.\n")

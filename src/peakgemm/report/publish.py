@@ -1,0 +1,174 @@
+"""Everything that the project's pages say in figures, from ``results/`` of a checkout: `peakgemm report --readme`.
+
+No source is edited. A rung's header ends with its measured figures; where they are not the record's, the line that
+belongs there is told, and nothing is written, since a rung's page quotes its header. Rungs that the records do not hold
+yet are left out. The same records give the same bytes: what is out of date is what differs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..bench.records import write_text
+from ..errors import InvalidValue
+from ..kernels.registry import Kernel
+from . import markdown, pages, plots
+from .data import Source, read
+from .pages import SIZE
+from .svg import Chart
+
+PRECISIONS = (("bench-ieee", "ieee"), ("bench-emulated", "emulated"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What there is to say, and whether something is wrong."""
+
+    told: list[str]
+    failed: bool
+
+
+def find_checkout(start: Path) -> Checkout:
+    """The checkout that ``start`` lies in.
+
+    Raises:
+        InvalidValue: it lies in none.
+    """
+    for place in (start, *start.parents):
+        if (place / "results" / "h100").is_dir() and (place / "docs" / "ladder.md").is_file():
+            return Checkout(place)
+    raise InvalidValue(f"{start} lies in no checkout of peakgemm (with results/h100 and docs/); change to one")
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A checkout whose pages are made from its records."""
+
+    root: Path
+
+    @property
+    def results(self) -> Path:
+        """The records that pages are made from."""
+        return self.root / "results" / "h100"
+
+    def load(self, name: str) -> dict[str, Any]:
+        """A record."""
+        return json.loads((self.results / name).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+    def load_any(self, *names: str) -> list[dict[str, Any]]:
+        """Those of the records that are there."""
+        return [self.load(name) for name in names if (self.results / name).exists()]
+
+    def publish(self, check: bool = False) -> Outcome:
+        """Write what is out of date, or with ``check`` only say what is."""
+        headers = [f"{kernel.file} must say: {line}" for kernel, line in self.stale_headers()]
+        stale = [(path, text) for path, text in self.outputs()
+                 if not path.exists() or path.read_text(encoding="utf-8") != text]
+        names = [str(path.relative_to(self.root)) for path, _ in stale]
+        if check:
+            old = headers or names
+            return Outcome(["out of date; run: make publish", *names, *headers] if old else [], bool(old))
+        if headers:
+            return Outcome(headers, True)
+        for path, text in stale:
+            write_text(path, text)
+        return Outcome([f"{name}: written" for name in names] or ["nothing was out of date"], False)
+
+    def outputs(self) -> Iterator[tuple[Path, str]]:
+        """Every generated text file with its content."""
+        ladder, k1024, sweep, counters = (self.load(n) for n in ("ladder.json", "ladder-k1024.json", "sweep.json",
+                                                                 "counters.json"))
+        rows = {r["number"]: r for r in pages.rows_at(ladder, (SIZE, SIZE, SIZE))}
+        for kernel in pages.measured_rungs(rows):
+            counted = pages.by_shape(counters, kernel.number)
+            sizes = [*pages.by_shape(ladder, kernel.number), *pages.by_shape(k1024, kernel.number)]
+            yield (self.root / "docs" / "rungs" / f"{kernel.path.stem}.md",
+                   pages.rung_page(kernel, rows, counted, sizes))
+        texts: dict[str, str] = {}
+        for page, name, body in (
+                ("docs/ladder.md", "ladder", pages.ladder_table(ladder) + "\n" + pages.caption(ladder)),
+                ("docs/sweep.md", "sweep", pages.sweep_table(sweep) + "\n" + pages.caption(sweep)), *self.blocks()):
+            texts[page] = block(texts.get(page) or (self.root / page).read_text(encoding="utf-8"), name, body)
+        for page, text in texts.items():
+            yield self.root / page, text
+        for path, draw in self.plots():
+            yield path, draw().text(alone=True)
+
+    def blocks(self) -> Iterator[tuple[str, str, str]]:
+        """(page, marker, text) of the library's figures; a record that is not there yet leaves no figure."""
+        records = self.load_any("bench-ieee.json", "bench-emulated.json", "bench-schemes.json")
+        both = self.load_any("bench-ieee.json", "bench-emulated.json")
+        yield "README.md", "library", markdown.overview(both) + "\n" + pages.caption(*both)
+        yield "docs/bench.md", "bench", self.bench_block(records)
+        yield "docs/bench.md", "workload", "\n".join(
+            markdown.workload_table(record) + f"\n{record['device']['name']}. Command: `{record['command']}`.\n"
+            for record in self.load_any("workload.json"))
+        yield "docs/bench.md", "h200", "\n".join(
+            "\n".join([markdown.suite_table([record]), markdown.square_table([record]), pages.caption(record)])
+            for record in self.load_any("../h200/bench-ieee.json"))
+        for record in self.load_any("../sm_90/library-counters.json"):
+            yield ("docs/simulator.md", "counters",
+                   markdown.counters_table(record) + f"\nCommand: `{record['command']}`.\n")
+        accuracy = "\n".join(
+            markdown.accuracy_table(record)
+            + "\nLargest / mean componentwise error, in eps |A||B| against FP64, at the largest size. "
+            + f"{record['device']['name']}, seed {record['seed']}. Command: `{record['command']}`.\n"
+            + "\n![Error against K](accuracy.svg)\n" for record in self.load_any("accuracy.json"))
+        for page in ("docs/accuracy.md", "docs/emulation.md"):
+            if accuracy or (self.root / page).exists():
+                yield page, "accuracy", accuracy
+
+    def bench_block(self, records: list[dict[str, Any]]) -> str:
+        """docs/bench.md: every figure of the library against cuBLAS, and others' beside it."""
+        shown = [f"![Ratio of time to cuBLAS, {path.stem.removeprefix('bench')[1:] or 'IEEE'}]({path.name})\n"
+                 for path, _ in self.plots() if path.stem.startswith("bench")]
+        others = markdown.others_table(records)
+        return "\n".join([markdown.suite_table(records), markdown.square_table(records), *([others] if others else []),
+                          pages.caption(*records), *shown])
+
+    def stale_headers(self) -> list[tuple[Kernel, str]]:
+        """Rungs whose header does not say what the record holds, with the line that it lacks."""
+        rows = {r["number"]: r for r in pages.rows_at(self.load("ladder.json"), (SIZE, SIZE, SIZE))}
+        wanted = [(kernel, pages.measured_line(rows, kernel.number)) for kernel in pages.measured_rungs(rows)]
+        return [(kernel, line) for kernel, line in wanted
+                if line not in kernel.path.read_text(encoding="utf-8").splitlines()]
+
+    def plots(self) -> Iterator[tuple[Path, Callable[[], Chart]]]:
+        """Every plot: its file, and what draws it."""
+        docs = self.root / "docs"
+        bench = [(name, precision) for name, precision in PRECISIONS if (self.results / f"{name}.json").exists()]
+        climb = ["ladder.json", *(f"{name}.json" for name, _ in bench)]
+        yield docs / "ladder.svg", lambda: plots.ladder([self.source(name) for name in climb])
+        yield docs / "ladder-sizes.svg", lambda: plots.sizes([self.source("ladder-k1024.json")])
+        for name, precision in bench:
+            yield docs / f"{name.removesuffix('-ieee')}.svg", partial(self._bench_plot, f"{name}.json", precision)
+        if (self.results / "accuracy.json").exists():
+            yield docs / "accuracy.svg", lambda: plots.accuracy(self.source("accuracy.json"))
+
+    def _bench_plot(self, record: str, precision: str) -> Chart:
+        return plots.bench_of(self.source(record), precision)
+
+    def source(self, name: str) -> Source:
+        """A record as a report reads it."""
+        found = read(self.results / name)
+        if isinstance(found, str):
+            raise InvalidValue(f"{name} holds {found}: no plot shows that")
+        return found
+
+
+def block(text: str, name: str, body: str) -> str:
+    """``text`` with what lies between the two markers of ``name`` replaced.
+
+    Raises:
+        InvalidValue: the markers are not there.
+    """
+    pattern = re.compile(rf"(<!-- {name}(?::begin)? -->\n).*?(<!-- (?:{name}:end|/{name}) -->)", re.S)
+    if not pattern.search(text):
+        raise InvalidValue(f"marker {name} is missing")
+    return pattern.sub(lambda m: m[1] + body + m[2], text)

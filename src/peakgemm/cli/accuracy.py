@@ -9,15 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ..accuracy import judge, plot, table
+from ..accuracy import judge, table
 from ..accuracy.cases import cases_of
 from ..accuracy.contenders import NAMES
 from ..accuracy.families import FAMILIES
 from ..accuracy.suite import TESTS, Report
 from ..bench import records
 from ..bench.peers import visiting
-from ..bench.plot import require_matplotlib
 from ..errors import InvalidValue, PeakgemmError
+from ..report import plots
 from ..runtime import device
 from . import console, parse
 from .console import err, out
@@ -47,10 +47,8 @@ def command(
     """Judge GEMMs: errors against FP64 beside a reference's, structure, exactness, special values."""
     records.check_writable(json)
     records.check_writable(svg)
-    if svg:
-        require_matplotlib()
-        if tests is not None and not {"random", "long-k"} & set(_words(tests) or ()):
-            raise InvalidValue(f"--plot shows errors against K, --tests {tests} has none; add random or long-k")
+    if svg and tests is not None and not {"random", "long-k"} & set(_words(tests) or ()):
+        raise InvalidValue(f"--plot shows errors against K, --tests {tests} has none; add random or long-k")
     gpu = None if host else device.find()
     with _bar() as bar:
         report = judge(*(of or ["peakgemm:ieee"]), reference=against, sizes=_numbers(sizes), ks=_numbers(ks),
@@ -65,8 +63,10 @@ def command(
             against=report.reference, seed=report.seed, arrays=report.place, unavailable=report.unavailable))
         out.print(f"Record written to {json}", markup=False)
     if svg is not None:
-        svg.write_text(plot.svg(report.rows, f"{measured_on.name if measured_on else 'host'}: error against FP64"),
-                       encoding="utf-8")
+        drawn = plots.errors(report.rows, f"{measured_on.name if measured_on else 'host'}: error against FP64")
+        if drawn is None:
+            raise InvalidValue("--plot shows errors against K, and none was found; run the test random or long-k")
+        records.write_text(svg, drawn.text(alone=True))
         out.print(f"Plot written to {svg}", markup=False)
     if strict and report.failures:
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..bench import bench, contenders, plot, records
+from ..bench import bench, contenders, records
 from ..bench.contenders import CONTENDERS, Contender
 from ..bench.peers import Peer
 from ..bench.roofs import copy_gbs
@@ -19,6 +19,7 @@ from ..bench.variants import IEEE, Variant, named
 from ..calls.request import PRECISIONS
 from ..errors import CompileFailed, InvalidValue, MissingComponent
 from ..problem import Config
+from ..report import plots
 from ..runtime import device
 from ..runtime.architectures import architecture
 from . import parse
@@ -48,8 +49,6 @@ def command(
     target = parse.target(arch, gpu)
     records.check_writable(json)
     records.check_writable(svg)
-    if svg:
-        plot.require_matplotlib()
     measured_on, peer = measuring(gpu, target)
     if svg and peer is None:
         raise InvalidValue("--svg plots measurements, and nothing is timed here; leave it out")
@@ -86,7 +85,7 @@ def command(
         _write(json, measured_on if peer else None, target, found, more, versions)
         out.print(f"Record written to {json}", markup=False)
     if svg is not None:
-        svg.write_text(plot.svg(found, f"{name}, FP32, random data"), encoding="utf-8")
+        records.write_text(svg, plots.bench(found, f"{name}, FP32, random data").text(alone=True))
         out.print(f"Plot written to {svg}", markup=False)
     failed = [f"{Variant.of(row).name(row['name'])}: {row['error']}" for row in found if "error" in row]
     if failed:

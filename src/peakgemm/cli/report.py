@@ -19,9 +19,9 @@ def command(
     files: Annotated[list[Path] | None, typer.Argument(
         metavar="[JSON]...", help="Records that --json wrote, or folders of them.  [of results/, the fullest]")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
-    readme: Annotated[bool, typer.Option("--readme", help="In a checkout: write the tables and plots of README and docs/ "
-                                                          "from results/ instead.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="With --readme: write nothing, exit 1 where one is old.")] = False,
+    readme: Annotated[bool, typer.Option("--readme", help="In a checkout: the tables and plots of README and docs/ "
+                                                          "instead, from results/.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="With --readme: only say what is old, and exit 1.")] = False,
 ) -> None:
     """Show records as one page: figures, tables, commands and conditions; no network, light and dark."""
     if readme:

@@ -10,13 +10,14 @@ from typing import Any
 from .svg import HEAT, SERIES, Chart
 
 Row = Mapping[str, Any]
-Line = tuple[str, str, list[tuple[float, float]]]  # label, class, points
+Points = list[tuple[float, float]]
+Line = tuple[str, str, Points]  # label, class, points
 
 NARROW = 480  # below this width labels are short
 
 
 def rung_class(number: int) -> str:
-    """A colour for neighbours on the ladder: registers alone, shared memory, register tiles, buffers, copies, tensor."""
+    """A colour for neighbours on the ladder: no shared memory, with it, register tiles, buffers, copies, tensor."""
     ends = (2, 5, 9, 12, 15)
     return f"s{(7, 4, 2, 0, 3, 1)[sum(number > end for end in ends)]}"
 
@@ -61,11 +62,13 @@ def climb(rungs: Sequence[Row], library: Sequence[tuple[str, float, float]], cub
     entries = [(rung_label(row), row["tflops"], row["ratio_to_cublas"], rung_class(row["number"])) for row in rungs]
     entries += [(label, tflops, ratio, "s6") for label, tflops, ratio in library]
     height = 21
-    chart = Chart(width, 74 + height * len(entries) + 12 * bool(library) + 28, title, (44, 58, 44, 152 if narrow else 176))
+    chart = Chart(width, 102 + height * len(entries) + 12 * bool(library), title,
+                  (44, 58, 44, 152 if narrow else 176))
     low = min(value for _, value, _, _ in entries)
     x = chart.x_scale(0.8 * low, 1.1 * max(peak, *(value for _, value, _, _ in entries)), log=True)
     chart.x_axis(x, "TFLOPS, logarithmic", text=lambda v: f"{v:g}")
-    for value, words, kind, above in ((cublas, f"cuBLAS {cublas:.1f}", "s6", 28), (peak, f"peak {peak:.1f}", "ink", 14)):
+    for value, words, kind, above in ((cublas, f"cuBLAS {cublas:.1f}", "s6", 28),
+                                      (peak, f"peak {peak:.1f}", "ink", 14)):
         chart.line([(x(value), above + 4), (x(value), chart.bottom)], f"{kind} thin dash", words)
         chart.say(x(value) - 4, above + 4, words, f"{kind if kind != 'ink' else 'soft'} small end")
     for place, (label, value, ratio, kind) in enumerate(entries):
@@ -121,7 +124,7 @@ def ratios(rows: Sequence[Row], label: Callable[[Row], str], title: str, width: 
 
 def roofline(points: Sequence[tuple[str, str, float, float | None, float]], bandwidth_gbs: float, peak: float,
              title: str, width: int) -> Chart:
-    """TFLOPS over FLOP a byte: full marks by the bytes that reach DRAM (counted), rings by those that a tiling asks for.
+    """TFLOPS over FLOP a byte: full marks by the bytes counted at DRAM, rings by those that a tiling asks for.
 
     ``points`` holds (label, class, FLOP a byte asked, FLOP a byte of DRAM or None, TFLOPS).
     """
@@ -139,7 +142,8 @@ def roofline(points: Sequence[tuple[str, str, float, float | None, float]], band
     chart.line([(x(start), y(start * bandwidth_gbs / 1000)), (x(knee), y(peak)), (chart.right, y(peak))], "ink",
                f"{bandwidth_gbs:g} GB/s, then {peak:.1f} TFLOPS")
     chart.say(x(knee) + 6, y(peak) - 6, f"FP32 peak {peak:.1f}", "soft small")
-    chart.say(x(2 * start) + 8, y(2 * start * bandwidth_gbs / 1000) + 14, f"{bandwidth_gbs:.0f} GB/s", "soft small halo")
+    said = f"{bandwidth_gbs:.0f} GB/s"
+    chart.say(x(2 * start) + 8, y(2 * start * bandwidth_gbs / 1000) + 14, said, "soft small halo")
     for label, kind, asked, dram, tflops in points:
         if dram:
             chart.line([(x(asked), y(tflops)), (x(dram), y(tflops))], f"{kind} thin dot")
@@ -198,8 +202,9 @@ def heat(rows: Sequence[Row], title: str, width: int) -> Chart:
             for j, row in enumerate(sorted(cells.get((name, across_name), ()), key=lambda r: -r["tflops"])):
                 level = min(int(len(HEAT) * (row["tflops"] - low) / (high - low or 1)), len(HEAT) - 1)
                 c = row["config"]
-                what = f"{c['bk']}{'db' if c['stages'] == 2 else ''}"
-                hint = (f"{name}x{c['bk']}, {across_name} a thread, double buffer {'on' if c['stages'] == 2 else 'off'}: "
+                double = c["stages"] == 2
+                what = f"{c['bk']}{'db' * double}"
+                hint = (f"{name}x{c['bk']}, {across_name} a thread, double buffer {'on' if double else 'off'}: "
                         f"{row['tflops']:.1f} TFLOPS, {row['ratio_to_cublas']:.3f} of cuBLAS, {row['registers']} "
                         f"registers, {row['spill_bytes']} bytes spilled")
                 chart.box(chart.left + wide * i + 1, y + unit * j + 1, wide - 2, unit - 2, f"h{level}", hint)
@@ -210,8 +215,7 @@ def heat(rows: Sequence[Row], title: str, width: int) -> Chart:
     return chart
 
 
-def errors(panels: Mapping[str, Mapping[str, list[tuple[float, float]]]], least: Mapping[str, list[tuple[float, float]]],
-           title: str, width: int) -> Chart:
+def errors(panels: Mapping[str, Mapping[str, Points]], least: Mapping[str, Points], title: str, width: int) -> Chart:
     """Largest error against K, a panel for each kind of data, a line for each contender; dotted: one rounding."""
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
     kinds = {name: f"s{i % SERIES}" + (" dash" if i >= SERIES else "") for i, name in enumerate(names)}
@@ -232,7 +236,8 @@ def errors(panels: Mapping[str, Mapping[str, list[tuple[float, float]]]], least:
         part.x_axis(x, "K", sorted({k for k, _ in points}))
         part.y_axis(y, "", y.ticks(5))
         part.say(left + 6, above + 22, family, "bold")
-        part.line([(x(k), y(e)) for k, e in least.get(family, [])], "ink thin dot", "what rounding the exact result once errs by")
+        part.line([(x(k), y(e)) for k, e in least.get(family, [])], "ink thin dot",
+                  "what rounding the exact result once errs by")
         for name, line in lines.items():
             said = ", ".join(f"K {k:g}: {e:.3g}" for k, e in line)
             part.line([(x(k), y(e)) for k, e in line], kinds[name], f"{name}: {said}")

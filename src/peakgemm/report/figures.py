@@ -13,8 +13,16 @@ from ..bench.variants import IEEE, Variant
 from . import charts
 from .data import Data, Row, Source
 from .svg import Chart
-from .tables import Table, bill_table, bench_table, counters_table, facts_table, programs_table, sweep_table, \
-    workload_table
+from .tables import (
+    Table,
+    bench_table,
+    bill_table,
+    counters_table,
+    facts_table,
+    programs_table,
+    sweep_table,
+    workload_table,
+)
 
 BEST_SIZE = 4096  # of the ladder's pictures, where it was measured
 
@@ -87,7 +95,7 @@ def library_at(data: Data, shape: tuple[int, ...]) -> list[tuple[str, float, flo
     for label, variant in (("IEEE, the library", IEEE), ("emulated, the library", Variant("emulated"))):
         for source in benches(data, variant):
             row = next((row for row in timed(source.rows) if tuple(row["shape"]) == shape and Variant.of(row) == variant
-                        and row.get("layout", "NN") == "NN" and row.get("batch", 1) == 1), None)
+                        and _plain(row)), None)
             if row:
                 found.append((label, row["tflops"], row["ratio_to_cublas"], source))
                 break
@@ -118,8 +126,8 @@ def _climb(data: Data) -> Iterator[Figure]:
         title = f"The climb at {size}"
         yield Figure(
             "climb", title, f"TFLOPS of every rung at M = N = K = {size}"
-            + (", then the library's own products at the same size" if own else "") + ". The axis is logarithmic. Lines: "
-            "cuBLAS in plain FP32, in the ladder's run, and the FP32 peak of the GPU at its highest clock. Emulated "
+            + (", then the library's own products at the same size" if own else "") + ". The axis is logarithmic. "
+            "Lines: cuBLAS in plain FP32, in the ladder's run, and the FP32 peak of the GPU at its highest clock. Emulated "
             "products run on tensor cores, which the FP32 peak does not bound.",
             _distinct([source, *(one[3] for one in own)]),
             partial(charts.climb, rows, [one[:3] for one in own], rows[-1]["cublas_tflops"], peak_tflops(data.device),
@@ -139,10 +147,11 @@ def _speed(data: Data) -> Iterator[Figure]:
             own = library if name == "squares" else []
             lines = [*_rung_lines(runs), *own]
             if lines:
-                yield Figure(f"speed-{name}", title, "Every rung" + (", cuBLAS in the same run, and the library's own "
-                             "products with the peers that ran beside them" if own else " and cuBLAS in the same run")
+                also = ", cuBLAS in the same run, and the library's own products with the peers beside them"
+                yield Figure(f"speed-{name}", title, "Every rung" + (also if own else " and cuBLAS in the same run")
                              + ". Both axes are logarithmic; point at a line for its figures.",
-                             _distinct([source, *(drawn if own else [])]), partial(_draw_speed, lines, peak, title, x_title))
+                             _distinct([source, *(drawn if own else [])]),
+                             partial(_draw_speed, lines, peak, title, x_title))
 
 
 def _draw_speed(lines: Sequence[tuple[Callable[[int], str], str, list[tuple[float, float]]]], peak: float | None,
@@ -152,7 +161,7 @@ def _draw_speed(lines: Sequence[tuple[Callable[[int], str], str, list[tuple[floa
 
 def rung_speed(source: Source, width: int) -> Chart:
     """All rungs of a record against size, at the depth that it has the most sizes of."""
-    name, title, x_title, runs = max(_sizes(source), key=lambda one: len(one[3]))
+    _, title, x_title, runs = max(_sizes(source), key=lambda one: len(one[3]))
     gpu = source.record["device"]
     return _draw_speed(list(_rung_lines(runs)), peak_tflops(gpu), f"{title}, {gpu['name']}", x_title, width)
 
@@ -213,13 +222,13 @@ def _named(name: str, width: int) -> str:
 
 
 def _plain(row: Row) -> bool:
-    return row.get("layout", "NN") == "NN" and row.get("batch", 1) == 1
+    return bool(row.get("layout", "NN") == "NN" and row.get("batch", 1) == 1)
 
 
 def _ratios(data: Data) -> Iterator[Figure]:
     taken: set[Variant] = set()
     for source in data.of("bench"):
-        rows = [row for row in timed(source.rows)]
+        rows = timed(source.rows)
         peers = any(row.get("peers") for row in rows)
         for variant in dict.fromkeys(map(Variant.of, rows)):
             own = [row for row in rows if Variant.of(row) == variant]
@@ -254,8 +263,8 @@ def _roofline(data: Data) -> Iterator[Figure]:
         title = f"Roofline at {size}"
         yield Figure("roofline", title, "Bandwidth and FP32 peak bound what a kernel can do with the bytes that it "
                      "moves. Rings stand at the bytes that a tiling asks of global memory: caches carry kernels with "
-                     "small tiles beyond that bound. Full marks stand at the bytes that Nsight Compute counted at DRAM, "
-                     "where a record of counters is given.",
+                     "small tiles beyond that bound. Full marks stand at the bytes that Nsight Compute counted at "
+                     "DRAM, where a record of counters is given.",
                      _distinct([source, *(counters if counted else [])]),
                      partial(charts.roofline, points, data.device["bandwidth_gbs"], peak_tflops(data.device), title))
 
@@ -316,8 +325,8 @@ def _facts(data: Data) -> Iterator[Figure]:
 
 def _rest(data: Data) -> Iterator[Figure]:
     for source in data.of("programs"):
-        yield Figure("programs", "What programs gain", "Models and solvers that others wrote, under peakgemm.torch.use().",
-                     (source,), table=programs_table(source.rows))
+        yield Figure("programs", "What programs gain", "Models and solvers that others wrote, under "
+                     "peakgemm.torch.use().", (source,), table=programs_table(source.rows))
     for source in data.of("workload"):
         yield Figure("workload", "Workloads", "Training, a factorisation and an iterative solver with peakgemm's "
                      "products in place of torch's.", (source,), table=workload_table(source.rows))

@@ -40,8 +40,8 @@ def page(data: Data) -> str:
     for name, value in slots.items():
         text = text.replace(f"{{{{{name}}}}}", value)
     if len(text.encode()) > MOST_BYTES:
-        raise InvalidValue(f"the page would have {len(text.encode()):,} bytes, at most {MOST_BYTES:,} are allowed; give "
-                           "fewer records")
+        raise InvalidValue(f"the page would have {len(text.encode()):,} bytes, at most {MOST_BYTES:,} are allowed; "
+                           "give fewer records")
     return text
 
 

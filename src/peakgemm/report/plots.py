@@ -19,7 +19,7 @@ def ladder(sources: Sequence[Source]) -> Chart:
     data = Data(tuple(sources))
     at = ladder_at(data)
     assert at is not None and data.device is not None
-    source, size, rows = at
+    _, size, rows = at
     own = [one[:3] for one in library_at(data, (size,) * 3)]
     return charts.climb(rows, own, rows[-1]["cublas_tflops"], peak_tflops(data.device),
                         f"TFLOPS at M = N = K = {size}, {data.device['name']}", WIDTH)

@@ -1,7 +1,7 @@
 """Charts as SVG text: scales, axes, marks and labels, with colours that follow the reader's light or dark theme.
 
-No mark has a colour of its own: each has a class, and `STYLE` says what it looks like in either theme. A page that holds
-several charts carries that style once; `Chart.text` puts it into a file that stands alone.
+No mark has a colour of its own: each has a class, and `STYLE` says what it looks like in either theme. A page that
+holds several charts carries that style once; `Chart.text` puts it into a file that stands alone.
 """
 
 from __future__ import annotations
@@ -134,15 +134,16 @@ class Chart:
 
     def labels(self, x: float, entries: Sequence[tuple[float, str, str]], gap: float = 13) -> None:
         """Labels ``(y, words, class)`` in a column at ``x``, moved apart until none lies on another."""
-        places = sorted((list(entry) for entry in entries), key=lambda e: e[0])  # type: ignore[arg-type,return-value]
-        for above, below in zip(places, places[1:], strict=False):
-            below[0] = max(float(below[0]), float(above[0]) + gap)
+        entries = sorted(entries)
+        places = [y for y, _, _ in entries]
+        for i in range(1, len(places)):
+            places[i] = max(places[i], places[i - 1] + gap)
         lowest = self.bottom + 4.0
-        for entry in reversed(places):
-            entry[0] = lowest = min(float(entry[0]), lowest)
+        for i in reversed(range(len(places))):
+            places[i] = lowest = min(places[i], lowest)
             lowest -= gap
-        for y, words, kind in places:
-            self.say(x, float(y) + 4, str(words), f"{kind} small")
+        for y, (_, words, kind) in zip(places, entries, strict=True):
+            self.say(x, y + 4, words, f"{kind} small")
 
     def legend(self, entries: Sequence[tuple[str, str]], y: float, mark: str = "dot") -> float:
         """``(class, words)`` in rows from the left; where the next row would begin."""
@@ -163,7 +164,8 @@ class Chart:
 
     def text(self, alone: bool = False) -> str:
         """The SVG; ``alone``: with the style of both themes, for a file of its own."""
-        style = f"<style>{style_alone()}</style><rect width='100%' height='100%' fill='var(--ground)'/>" if alone else ""
+        style = (f"<style>{style_alone()}</style><rect width='100%' height='100%' fill='var(--ground)'/>"
+                 if alone else "")
         return (f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {self.width} {self.height}" '
                 f'width="{self.width}" height="{self.height}" role="img" aria-label="{escape(self.label)}">{style}'
                 + "\n".join(self._parts) + "</svg>\n")

@@ -20,8 +20,8 @@ class Table:
 
     def html(self) -> str:
         """A table whose headers are buttons: the page's script sorts by a click."""
-        head = "".join(f'<th scope="col"{" class=num" if figures else ""}><button type="button">{escape(name)}</button></th>'
-                       for name, figures in self.columns)
+        head = "".join(f'<th scope="col"{" class=num" if figures else ""}><button type="button">{escape(name)}'
+                       "</button></th>" for name, figures in self.columns)
         body = "\n".join("<tr>" + "".join(
             f'<td{" class=num" if figures else ""}{_value(value, text)}>{escape(text)}</td>'
             for (text, value), (_, figures) in zip(row, self.columns, strict=True)) + "</tr>" for row in self.rows)
@@ -63,7 +63,8 @@ def facts_table(rows: Sequence[Row]) -> Table:
                  _percent(r["ffma_fraction"]), _percent(r["bank_ceiling"]), figure(r["bytes_per_flop"], 3)]
         if measured:
             cells += [figure(r.get("tflops"), 2), figure(r.get("ratio_to_cublas"), 3), figure(r.get("max_error"), 2),
-                      figure(r.get("reference_error"), 2), figure(r.get("sm_clock_mhz"), 0), figure(r.get("power_w"), 0)]
+                      figure(r.get("reference_error"), 2), figure(r.get("sm_clock_mhz"), 0),
+                      figure(r.get("power_w"), 0)]
         body.append(tuple(cells))
     return Table(tuple(columns), tuple(body))
 
@@ -75,8 +76,8 @@ def _percent(fraction: float | None) -> Cell:
 def bench_table(rows: Sequence[Row]) -> Table:
     """A row a case of a suite."""
     peers = sorted({name for row in rows for name, peer in row.get("peers", {}).items() if "ratio_to_cublas" in peer})
-    columns = [("suite", False), ("case", False), ("kernel", False), ("TFLOPS", True), ("cuBLAS", True), ("ratio", True),
-               ("10 %", True), ("90 %", True), *((name, True) for name in peers), ("error, eps", True),
+    columns = [("suite", False), ("case", False), ("kernel", False), ("TFLOPS", True), ("cuBLAS", True),
+               ("ratio", True), ("10 %", True), ("90 %", True), *((name, True) for name in peers), ("error, eps", True),
                ("cuBLAS's", True), ("timed", False), ("pJ/FLOP", True)]
     return Table(tuple(columns), tuple(
         (text(r["suite"]), text(r["name"]), text(r.get("kernel", "-")), figure(r["tflops"], 2),
@@ -135,7 +136,8 @@ def workload_table(rows: Sequence[Row]) -> Table:
 def programs_table(rows: Sequence[Row]) -> Table:
     """A row a program and precision."""
     columns = (("program", False), ("of", False), ("timed", False), ("products", False), ("ms", True),
-               ("speed-up", True), ("from torch's FP32", True), ("from FP64", True), ("rerouted", True), ("torch's own", True))
+               ("speed-up", True), ("from torch's FP32", True), ("from FP64", True), ("rerouted", True),
+               ("torch's own", True))
     return Table(columns, tuple(
         (text(r["program"]), text(r.get("package", "-")), text(r["unit"]), text(r["products"]), figure(r["ms"], 2),
          figure(r["speedup"], 2), _small(r["from_fp32"]), _small(r.get("from_fp64")), figure(r.get("rerouted"), 0),

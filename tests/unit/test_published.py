@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peakgemm.accuracy.cases import cases_of
+from peakgemm.bench.records import runs_of
 from peakgemm.bench.summary import summaries
+from peakgemm.errors import InvalidValue
+from peakgemm.report import pages as ladder_pages
+from peakgemm.report.publish import Checkout, find_checkout
 
 ROOT = Path(__file__).parents[2]
-HEAD = {"command": "peakgemm bench --tested", "device": {"name": "Test GPU"},
-        "environment": {"nvrtc": "13", "cublas": "9"}}
+HEAD = {"schema": 1, "command": "peakgemm bench --tested", "time": "2026-11-27", "arch": "sm_90",
+        "device": {"name": "Test GPU"}, "environment": {"nvrtc": "13", "cublas": "9"}}
 
 
 def test_pages_are_up_to_date() -> None:
-    done = subprocess.run([sys.executable, "tools/publish.py", "--check"], cwd=ROOT, capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-m", "peakgemm", "report", "--readme", "--check"], cwd=ROOT, capture_output=True, text=True,
                           check=False)
     assert done.returncode == 0, done.stderr
 
@@ -94,28 +96,21 @@ def test_every_picture_of_a_page_is_there() -> None:
 
 
 @pytest.fixture
-def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The tool at work on copies of the pages and of the records that are always there."""
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    for name in ("publish", "publish_library"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    found = importlib.import_module("publish")
+def publish(tmp_path: Path) -> Checkout:
+    """Copies of the pages, and of the records that are always there."""
     for name in ("README.md", "docs/ladder.md", "docs/bench.md", "docs/accuracy.md", "docs/sweep.md",
                  "docs/rungs/00_naive.md"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text((ROOT / name).read_text())
     (tmp_path / "docs" / "emulation.md").write_text("Why.\n<!-- accuracy -->\nold\n<!-- /accuracy -->\nMore.\n")
-    (tmp_path / "results").mkdir()
+    found = Checkout(tmp_path)
+    found.results.mkdir(parents=True)
     for name in ("ladder.json", "ladder-k1024.json", "sweep.json", "counters.json"):
-        (tmp_path / "results" / name).write_text((ROOT / "results" / "h100" / name).read_text())
-    monkeypatch.setattr(found, "ROOT", tmp_path)
-    monkeypatch.setattr(found, "RESULTS", tmp_path / "results")
+        (found.results / name).write_text((ROOT / "results" / "h100" / name).read_text())
     rows = [bench_row(512, 1.2), bench_row(2048, 1.02), bench_row(8192, 1.08), bench_row(511, 0.96, "odd")]
     keep(found, "bench-ieee.json", {"rungs": rows, "suites": summaries(rows)})
-    yield found
-    for name in ("publish", "publish_library"):
-        sys.modules.pop(name, None)
+    return found
 
 
 def bench_row(size: int, ratio: float, suite: str = "square", **variant: Any) -> dict[str, Any]:
@@ -123,15 +118,15 @@ def bench_row(size: int, ratio: float, suite: str = "square", **variant: Any) ->
             "cublas_tflops": 50.0, "ratio_to_cublas": ratio, "ratio_spread": [ratio, ratio], "peers": {}, **variant}
 
 
-def keep(publish: Any, name: str, record: dict[str, Any]) -> None:
-    (publish.RESULTS / name).write_text(json.dumps({**HEAD, **record}))
+def keep(publish: Checkout, name: str, record: dict[str, Any]) -> None:
+    (publish.results / name).write_text(json.dumps({**HEAD, **record}))
 
 
-def published(publish: Any, page: str) -> str:
-    return next(text for path, text in publish.outputs() if path == publish.ROOT / page)
+def published(publish: Checkout, page: str) -> str:
+    return next(text for path, text in publish.outputs() if path == publish.root / page)
 
 
-def emulated(publish: Any, ratio: float = 4.25) -> None:
+def emulated(publish: Checkout, ratio: float = 4.25) -> None:
     own = {"precision": "emulated", "prepared": False}
     rows = [bench_row(1024, 1.75, **own), bench_row(8192, ratio, **own), bench_row(511, 1.5, "odd", **own),
             bench_row(8192, 4.75, precision="emulated", prepared=True), bench_row(1024, 9.87),
@@ -139,7 +134,7 @@ def emulated(publish: Any, ratio: float = 4.25) -> None:
     keep(publish, "bench-emulated.json", {"rungs": rows, "suites": summaries(rows)})
 
 
-def test_emulated_products_are_published(publish: Any) -> None:
+def test_emulated_products_are_published(publish: Checkout) -> None:
     before = published(publish, "README.md")
     assert "| 8192 | 50.0 | 54.0 | 1.08 |" in before and "emulated | ratio" not in before
     assert "all suites' 4 products: IEEE 1.06, 0.96 at worst.\n" in before
@@ -160,7 +155,7 @@ def test_emulated_products_are_published(publish: Any) -> None:
     assert readme.count("peakgemm bench --tested") == 2
 
 
-def test_schemes_may_have_a_record_of_their_own(publish: Any) -> None:
+def test_schemes_may_have_a_record_of_their_own(publish: Checkout) -> None:
     emulated(publish)
     own = {"precision": "tf32x3", "prepared": False}
     rows = [bench_row(8192, 2.25, **own), bench_row(8192, 9.87, precision="emulated", prepared=False)]
@@ -170,7 +165,7 @@ def test_schemes_may_have_a_record_of_their_own(publish: Any) -> None:
     assert "| tf32x3 | square | 1 | 2.250 |" in page and "9.87" not in page
 
 
-def test_accuracy_is_published(publish: Any) -> None:
+def test_accuracy_is_published(publish: Checkout) -> None:
     def row(family: str, size: int, contender: str, largest: Any, mean: Any, test: str = "random") -> dict[str, Any]:
         return {"test": test, "family": family, "shape": [size] * 3, "contender": contender, "verdict": "pass",
                 "note": None, "max_error": largest, "mean_error": mean, "rounding_max": 0.25}
@@ -191,7 +186,7 @@ def test_accuracy_is_published(publish: Any) -> None:
     assert "old" not in published(publish, "docs/emulation.md")
 
 
-def test_workloads_are_published(publish: Any) -> None:
+def test_workloads_are_published(publish: Checkout) -> None:
     rows = [{"workload": "cholesky", "unit": "solve", "products": products, "ms": 21.5, "speedup": speedup,
              "from_fp64": 1.2e-5, "from_fp32": 2e-6} for products, speedup in (("torch", 1.0), ("emulated", 1.75))]
     keep(publish, "workload.json", {"rungs": rows})
@@ -200,69 +195,69 @@ def test_workloads_are_published(publish: Any) -> None:
     assert "| cholesky | solve | torch | 21.50 | 1.00 | 1.2e-05 |  |" in page
 
 
-def test_publishing_again_changes_nothing_until_a_record_does(publish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib", reason="needs matplotlib")
-    # The rungs' headers and plots are the repository's own.
-    monkeypatch.setattr(publish, "LADDER", ())
-    monkeypatch.setattr(publish, "ladder_table", lambda ladder: "")
-    monkeypatch.setattr(publish, "ladder_plot", lambda: "ladder\n")
-    monkeypatch.setattr(publish, "sizes_plot", lambda: "sizes\n")
+def test_publishing_again_changes_nothing_until_a_record_does(publish: Checkout,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder_pages, "LADDER", ())  # the rungs' headers are the repository's own
+    monkeypatch.setattr(ladder_pages, "ladder_table", lambda ladder: "")
     emulated(publish)
 
-    def run(*words: str) -> None:
-        monkeypatch.setattr(sys, "argv", ["publish.py", *words])
-        publish.main()
-
     def stale() -> list[str]:
-        with pytest.raises(SystemExit) as end:
-            run("--check")
-        return str(end.value).splitlines()[1:]
+        found = publish.publish(check=True)
+        assert found.failed
+        return found.told[1:]
 
     assert {"README.md", "docs/bench.md", "docs/bench-emulated.svg"} <= set(stale())
-    run()
-    files = {path: path.read_bytes() for path in publish.ROOT.rglob("*.*")}
-    run("--check")
-    run()
-    assert {path: path.read_bytes() for path in publish.ROOT.rglob("*.*")} == files
-    drawn = (publish.ROOT / "docs" / "bench-emulated.svg").read_text()
+    assert not publish.publish().failed
+    files = {path: path.read_bytes() for path in publish.root.rglob("*.*")}
+    assert publish.publish(check=True).told == []
+    assert publish.publish().told == ["nothing was out of date"]
+    assert {path: path.read_bytes() for path in publish.root.rglob("*.*")} == files
+    drawn = (publish.root / "docs" / "bench-emulated.svg").read_text()
     assert ">1024x1024x1024<" in drawn and "B prepared" not in drawn
+    climb = (publish.root / "docs" / "ladder.svg").read_text()
+    assert "00 naive" in climb and "cuBLAS 54.0" in climb and "peak 66.9" in climb
     emulated(publish, ratio=4.5)
     assert stale() == ["README.md", "docs/bench.md", "docs/bench-emulated.svg"]
-    run()
-    run("--check")
-    page = publish.ROOT / "docs" / "bench.md"
+    publish.publish()
+    assert publish.publish(check=True).told == []
+    page = publish.root / "docs" / "bench.md"
     page.write_text(page.read_text().replace("4.50", "4.60"))  # typed by hand
     assert stale() == ["docs/bench.md"]
 
 
-def test_a_page_without_its_marker_is_told(publish: Any) -> None:
-    (publish.ROOT / "docs" / "emulation.md").write_text("no marker\n")
-    with pytest.raises(SystemExit, match="marker accuracy is missing"):
+def test_a_checkout_is_found_from_within(publish: Checkout, tmp_path: Path) -> None:
+    assert find_checkout(publish.root / "docs" / "rungs") == publish
+    with pytest.raises(InvalidValue, match="lies in no checkout of peakgemm"):
+        find_checkout(tmp_path.parent)
+
+
+def test_a_page_without_its_marker_is_told(publish: Checkout) -> None:
+    (publish.root / "docs" / "emulation.md").write_text("no marker\n")
+    with pytest.raises(InvalidValue, match="marker accuracy is missing"):
         list(publish.outputs())
 
 
-def test_rungs_without_results_are_left_out(publish: Any) -> None:
+def test_rungs_without_results_are_left_out(publish: Checkout) -> None:
     record = publish.load("ladder.json")
-    for one in publish.runs_of(record):
+    for one in runs_of(record):
         one["rungs"][:] = [row for row in one["rungs"] if row["number"] != 9]
-    (publish.RESULTS / "ladder.json").write_text(json.dumps(record))
+    (publish.results / "ladder.json").write_text(json.dumps(record))
     texts = {path.name: text for path, text in publish.outputs()}
     assert "09_quadrants.md" not in texts and "| [09" not in texts["ladder.md"] and "| [10" in texts["ladder.md"]
     lines = {kernel.number: line for kernel, line in publish.stale_headers()}
     assert list(lines) == [10] and lines[10].endswith("times rung 08.")
 
 
-def test_a_header_that_disagrees_with_the_record_is_told(publish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_that_disagrees_with_the_record_is_told(publish: Checkout) -> None:
     assert publish.stale_headers() == []
     record = publish.load("ladder.json")
-    row = next(row for row in publish.rows_at(record, (4096, 4096, 4096)) if row["number"] == 14)
+    row = next(row for row in ladder_pages.rows_at(record, (4096, 4096, 4096)) if row["number"] == 14)
     row["tflops"] += 1
-    (publish.RESULTS / "ladder.json").write_text(json.dumps(record))
+    (publish.results / "ladder.json").write_text(json.dumps(record))
     kernel, line = publish.stale_headers()[0]
     assert kernel.number == 14 and line.startswith(f"// Measured: {row['tflops']:.2f} TFLOPS at 4096 on an H100, ")
     before = kernel.path.read_bytes()
-    for words in ([], ["--check"]):
-        monkeypatch.setattr(sys, "argv", ["publish.py", *words])
-        with pytest.raises(SystemExit, match=re.escape(f"{kernel.file} must say: {line}")):
-            publish.main()
+    for check in (False, True):
+        found = publish.publish(check)
+        assert found.failed and f"{kernel.file} must say: {line}" in found.told
     assert kernel.path.read_bytes() == before  # no tool edits a source

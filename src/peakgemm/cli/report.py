@@ -36,7 +36,8 @@ def command(
     size = write_page(output, data)
     for name, what in data.left_out.items():
         err.print(f"Left out: {name}: {what}, of which there is no figure", markup=False, soft_wrap=True)
-    out.print(f"{output}: {size / 1e6:.2f} MB, from {len(data.sources)} records", markup=False, soft_wrap=True)
+    count = len(data.sources)
+    out.print(f"{output}: {size / 1e6:.2f} MB, from {count} record{'s' * (count != 1)}", markup=False, soft_wrap=True)
 
 
 def _publish(check: bool) -> None:

@@ -127,8 +127,8 @@ def _climb(data: Data) -> Iterator[Figure]:
         yield Figure(
             "climb", title, f"TFLOPS of every rung at M = N = K = {size}"
             + (", then the library's own products at the same size" if own else "") + ". The axis is logarithmic. "
-            "Lines: cuBLAS in plain FP32, in the ladder's run, and the FP32 peak of the GPU at its highest clock. Emulated "
-            "products run on tensor cores, which the FP32 peak does not bound.",
+            "Lines: cuBLAS in plain FP32, in the ladder's run, and the FP32 peak of the GPU at its highest clock. "
+            "Emulated products run on tensor cores, which the FP32 peak does not bound.",
             _distinct([source, *(one[3] for one in own)]),
             partial(charts.climb, rows, [one[:3] for one in own], rows[-1]["cublas_tflops"], peak_tflops(data.device),
                     title))

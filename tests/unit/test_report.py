@@ -1,0 +1,210 @@
+"""`peakgemm report`: what the page holds, and records that are no good."""
+# ruff: noqa: F401, F811  (fixtures of tests/support)
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import here, run
+from peakgemm.errors import InvalidValue
+from peakgemm.report import load, page
+from peakgemm.report.figures import figures
+from peakgemm.report.svg import Chart, Scale
+
+ROOT = Path(__file__).parents[2]
+H100 = ROOT / "results" / "h100"
+GPU = {"name": "A GPU", "arch": "sm_90", "sm_count": 132, "clock_mhz": 1980, "bandwidth_gbs": 3352.3,
+       "l2_bytes": 52428800, "driver": "13.0"}
+HEAD = {"schema": 1, "command": "peakgemm test --json <a&b>", "time": "2026-11-27T00:00:00+00:00", "device": GPU,
+        "arch": "sm_90", "environment": {"nvrtc": "13.0", "cublas": "13.1"}}
+ROW = {"suite": "square", "name": "64x64x64", "shape": [64, 64, 64], "tflops": 2.0, "cublas_tflops": 1.0,
+       "ratio_to_cublas": 2.0, "ratio_spread": [1.9, 2.1], "mode": "graph", "sm_clock_mhz": 1980, "power_w": 500}
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Callable[..., Path]:
+    """Write a record of some rows, the head changed as told; a field of ``None`` is left out."""
+    def write(rows: Any, name: str = "a.json", **changed: Any) -> Path:
+        whole = {**HEAD, "rungs": rows, **changed}
+        (tmp_path / name).write_text(json.dumps({k: v for k, v in whole.items() if v is not None or k == "device"}))
+        return tmp_path / name
+    return write
+
+
+@pytest.fixture(scope="module")
+def published() -> str:
+    return page(load([H100]))
+
+
+def test_the_page_is_one_file_under_3_mb(published: str) -> None:
+    assert len(published.encode()) < 3_000_000
+    assert not re.search(r"""(src|href)=["'](?!#|data:)|url\(|@import|fetch\(""", published)
+    assert "{{" not in published
+
+
+def test_every_figure_is_there_with_command_and_conditions(published: str) -> None:
+    found = {one.name: one for one in figures(load([H100]))}
+    assert {"climb", "speed-squares", "speed-k1024", "roofline", "tiles-sweep", "error-long-k", "facts", "counters",
+            "workload"} <= set(found)
+    assert sum(name.startswith("ratio-") for name in found) >= 4
+    for name, one in found.items():
+        part = published.partition(f'<section id="{name}">')[2].partition("</section>")[0]
+        assert one.sources and (one.draw or one.table)
+        for source in one.sources:
+            assert source.record["command"] in part.replace("&#x27;", "'").replace("&quot;", '"'), name
+        assert "NVIDIA H100" in part and "NVRTC 13.0" in part, name
+        if one.draw:
+            assert part.count("<svg") == 2 and "Save as SVG" in part, name
+
+
+def test_the_climb_ends_with_the_library(published: str) -> None:
+    part = published.partition('<section id="climb">')[2].partition("</section>")[0]
+    words = re.findall(r">([^<>]+)</text>", part.partition('<div class="narrow">')[0])
+    ladder = json.loads((H100 / "ladder.json").read_text())
+    rows = next(run["rungs"] for run in ladder["runs"] if run["shape"] == [4096] * 3) if "kernels" not in ladder else []
+    for row in rows:
+        value = row["tflops"]
+        assert (f"{value:.1f}" if value >= 10 else f"{value:.2f}") in words
+    assert words.index("18 tensor cores") < words.index("IEEE, the library") < words.index("emulated, the library")
+    assert any(word.startswith("cuBLAS ") for word in words) and "peak 66.9" in words
+
+
+def test_every_chart_is_whole_xml_within_its_box() -> None:
+    for one in figures(load([H100])):
+        for width in (860, 360) if one.draw else ():
+            assert one.draw is not None
+            root = ET.fromstring(one.draw(width).text(alone=True))
+            high = float(root.get("height", 0))
+            for mark in root.iter():
+                x, y = mark.get("x", mark.get("cx", "0")), mark.get("y", mark.get("cy", "0"))
+                assert -1 <= float(x) <= width + 1 and -1 <= float(y) <= high + 1, (one.name, width, mark.attrib)
+
+
+class Cells(HTMLParser):
+    """How many cells each row of each table has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag == "tr":
+            self.rows.append(0)
+        elif tag in ("td", "th"):
+            self.rows[-1] += 1
+
+
+def test_tables_are_even(published: str) -> None:
+    for table in re.findall(r"<table.*?</table>", published, re.S):
+        cells = Cells()
+        cells.feed(table)
+        assert len(set(cells.rows)) == 1 and len(cells.rows) > 1
+
+
+def test_words_of_a_record_are_no_markup(keep: Any) -> None:
+    text = page(load([keep([{**ROW, "name": "<script>x</script>", "kernel": "&"}])]))
+    assert "<script>x" not in text and "&lt;script&gt;x" in text and "&lt;a&amp;b&gt;" in text
+
+
+def test_without_a_gpu_there_are_facts_and_no_speed(keep: Any) -> None:
+    ladder = json.loads((H100 / "ladder.json").read_text())
+    if "kernels" in ladder:
+        rows = [{**ladder["kernels"][row["kernel"]], **row} for row in ladder["runs"][0]["rungs"]]
+    else:
+        rows = ladder["runs"][0]["rungs"]
+    bare = [{**row, **dict.fromkeys(("tflops", "cublas_tflops", "ratio_to_cublas", "ratio_spread"))} for row in rows]
+    data = load([keep(bare, device=None, shape=[512] * 3)])
+    assert [one.name for one in figures(data)] == ["facts"]
+    text = page(data)
+    assert "nothing here was timed" in text and "TFLOPS" not in text.partition("<main>")[2]
+
+
+def test_the_bill_is_shown_where_a_record_holds_one(keep: Any) -> None:
+    rows = [{"name": "14_large_tile", "parts": {"ffma": 91.0, "lds_write_back": 4.5, "waits": 4.5}},
+            {"name": "12 warp tile", "parts": {"ffma": 80.0, "bank conflicts": 20.0}}]
+    one, = figures(load([keep(rows)]))
+    assert one.name == "bill" and one.draw is not None and one.table is not None
+    assert [name for name, _ in one.table.columns] == ["kernel", "ffma, %", "lds write back, %", "waits, %",
+                                                        "bank conflicts, %"]
+    assert [text for text, _ in one.table.rows[1]] == ["12 warp tile", "80.0", "-", "-", "20.0"]
+    assert "14 large tile: ffma 91.0 %" in one.draw(860).text()
+
+
+def test_results_by_case_are_rows_too(keep: Any) -> None:
+    case = {"test": "long-k", "family": "normal", "rounding_max": 0.1, "draws": 1}
+    rows = [{**case, "shape": [256, 256, k], "results": {"cublas": {"verdict": "pass", "max_error": k / 100},
+                                                        "mine": {"verdict": "fail"}}} for k in (64, 256)]
+    one, = figures(load([keep(rows, against="cublas")]))
+    assert one.draw is not None and "cublas: K 64: 0.64, K 256: 2.56" in one.draw(860).text()
+
+
+@pytest.mark.parametrize(("rows", "changed", "says"), [
+    ([ROW], {"schema": 2}, r"a\.json is of schema 2, this peakgemm reads schema 1; write it again"),
+    ([ROW], {"schema": None}, r"a\.json is no record: it has no 'schema'"),
+    ([ROW], {"command": None, "environment": None}, r"a\.json lacks command, environment"),
+    ([], {}, r"a\.json holds no rows: nothing was measured; run again: peakgemm test"),
+    ([{"suite": "square"}], {}, r"row 0: name missing; a figure of it would be invented"),
+    ([ROW, {k: v for k, v in ROW.items() if k != "ratio_spread"}], {}, r"row 1: ratio_spread missing"),
+    ([{"number": 1, "ffma_fraction": 0.5}], {}, r"row 0: name, config, registers, .* missing"),
+    ([{"what": 1}], {}, r"rows of no known kind \(fields what, \.\.\.\)"),
+    ([{"digests": {}}], {}, r"no figure shows any of these: a\.json \(bits of results\)"),
+])
+def test_records_that_are_no_good(keep: Any, rows: Any, changed: Any, says: str) -> None:
+    with pytest.raises(InvalidValue, match=says):
+        load([keep(rows, **changed)])
+
+
+def test_records_of_two_gpus_are_not_mixed(keep: Any, tmp_path: Path) -> None:
+    keep([ROW])
+    keep([ROW], "b.json", device={**GPU, "name": "Another"})
+    with pytest.raises(InvalidValue, match=r"2 GPUs \(A GPU: a\.json; Another: b\.json\).*give the records of one"):
+        load([tmp_path])
+
+
+def test_files_that_are_no_records(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{")
+    (tmp_path / "b.json").write_bytes(b"\xff\xfe")
+    (tmp_path / "empty").mkdir()
+    for name, says in (("a.json", "is no JSON"), ("b.json", r"cannot read .* \(no text\)"),
+                       ("gone.json", r"cannot read .* \(No such file"), ("empty", "no record to report")):
+        with pytest.raises(InvalidValue, match=says):
+            load([tmp_path / name])
+
+
+def test_command(here: Path, run: Any, keep: Any) -> None:
+    path = keep([ROW])
+    keep([{"digests": {}}], "bits.json")
+    code, said, complained = run("report", str(path), str(path.with_name("bits.json")), "-o", "page.html")
+    assert (code, said) == (0, "page.html: 0.01 MB, from 1 record\n")
+    assert complained == "Left out: bits.json: bits of results, of which there is no figure\n"
+    assert "64x64x64" in (here / "page.html").read_text()
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    ("", "has no results/"), ("gone.json", "cannot read gone.json"), ("--check", "--check goes with --readme"),
+    ("--readme a.json", "leave them out"), ("--readme", "lies in no checkout"),
+    ("-o gone/page.html", "cannot write gone/page.html"),
+])
+def test_mistakes(here: Path, run: Any, words: str, says: str) -> None:
+    code, said, complained = run("report", *words.split())
+    assert (code, said) == (2, "") and says in complained
+    assert list(here.iterdir()) == []
+
+
+def test_scales_and_labels() -> None:
+    assert Scale(0.4, 230, 0, 1, log=True).ticks() == [0.5, 1, 2, 5, 10, 20, 50, 100, 200] or \
+        Scale(0.4, 230, 0, 1, log=True).ticks() == [1, 10, 100]
+    assert Scale(0, 100, 0, 10).ticks() == [0, 20, 40, 60, 80, 100]
+    assert Scale(1, 100, 0, 10, log=True)(10) == pytest.approx(5)
+    chart = Chart(300, 100, "x", (0, 0, 0, 0))
+    chart.labels(0, [(50, "a", "s0"), (50, "b", "s0"), (51, "c", "s0")])
+    places = sorted(float(y) for y in re.findall(r'y="([\d.]+)"', chart.text()))
+    assert all(b - a >= 13 for a, b in zip(places, places[1:], strict=False))

@@ -19,7 +19,8 @@ from record_schema import SCHEMA
 
 ROOT = Path(__file__).parents[2]
 KINDS = {"suite": "bench", "case": "overhead", "refused": "refused", "ncu": "profiled", "digests": "hashed",
-         "results": "accuracy", "workload": "workload", "errors": "batched", "timed": "timed", "losses": "loss"}
+         "results": "accuracy", "workload": "workload", "program": "program", "parts": "bill", "errors": "batched",
+         "timed": "timed", "losses": "loss"}
 COLUMNS = 100
 
 

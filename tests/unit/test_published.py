@@ -24,8 +24,8 @@ HEAD = {"schema": 1, "command": "peakgemm bench --tested", "time": "2026-11-27",
 
 
 def test_pages_are_up_to_date() -> None:
-    done = subprocess.run([sys.executable, "-m", "peakgemm", "report", "--readme", "--check"], cwd=ROOT, capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run([sys.executable, "-m", "peakgemm", "report", "--readme", "--check"], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

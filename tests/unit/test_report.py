@@ -8,6 +8,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -207,4 +208,4 @@ def test_scales_and_labels() -> None:
     chart = Chart(300, 100, "x", (0, 0, 0, 0))
     chart.labels(0, [(50, "a", "s0"), (50, "b", "s0"), (51, "c", "s0")])
     places = sorted(float(y) for y in re.findall(r'y="([\d.]+)"', chart.text()))
-    assert all(b - a >= 13 for a, b in zip(places, places[1:], strict=False))
+    assert all(b - a >= 13 for a, b in pairwise(places))

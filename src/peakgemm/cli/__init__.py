@@ -14,6 +14,7 @@ from . import (
     bench,
     cache,
     doctor,
+    examples,
     inspect,
     ladder,
     report,
@@ -24,7 +25,11 @@ from . import (
     verify,
 )
 
-app = typer.Typer(name="peakgemm", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+EPILOG = """\b
+Exit codes: 0 done, 1 something was found or failed, 2 bad input or something missing, 130 interrupted.
+peakgemm --install-completion completes commands and options in your shell."""
+
+app = typer.Typer(name="peakgemm", no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False,
                   rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 app.command("ladder")(ladder.command)
 app.command("sweep")(sweep.command)
@@ -38,6 +43,7 @@ app.add_typer(sass.app, name="sass")
 app.command("report")(report.command)
 app.command("doctor")(doctor.command)
 app.add_typer(cache.app, name="cache")
+examples.attach(app)
 
 
 def _version(asked: bool) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..bench import records
 from ..errors import InvalidValue
 from ..problem import Problem
 from ..runtime import cache, device
@@ -19,15 +21,22 @@ app = typer.Typer(no_args_is_help=True, help="Compiled programs and tuning entri
 
 
 @app.command()
-def info() -> None:
+def info(json: Annotated[Path | None, typer.Option(help="Write what was found to this file.")] = None) -> None:
     """Where the cache lies and how large it is."""
+    records.check_writable(json)
+    found = []
     for what, place, most in (("programs", cache.folder(), f" of at most {cache.MAX_BYTES / 1e6:.0f} MB"),
                               ("tuning entries", cache.tuned_folder(), "")):
         count, size = cache.usage(place)
+        found.append({"what": what, "folder": place.name, "files": count, "bytes": size})
         out.print(f"{what}: {place}: {count} files, {size / 1e6:.1f} MB{most}", markup=False, soft_wrap=True)
     problem = cache.trouble(cache.folder()) if cache.folder().exists() else None
     if problem:
         out.print(f"not used: {problem}", markup=False, soft_wrap=True)
+    if json is not None:
+        gpu = device.find()
+        records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": found}]))
+        out.print(f"Written to {json}", markup=False)
 
 
 @app.command()

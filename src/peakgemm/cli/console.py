@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Timer
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -27,6 +29,24 @@ def progress(what: str, total: int) -> Iterator[Any]:
                              TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda step: bar.update(task, advance=1, description=step)
+
+
+@contextmanager
+def waiting(what: str, after_s: float = 2.0) -> Iterator[None]:
+    """Say on stderr what takes longer than two seconds, with a spinner that is gone when it is done; nothing where
+    stderr is no terminal."""
+    status = err.status(escape(what))
+    timer = Timer(after_s, status.start)
+    timer.daemon = True
+    if err.is_terminal:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if timer.ident is not None:
+            timer.join()
+        status.stop()
 
 
 def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], caption: str = "",

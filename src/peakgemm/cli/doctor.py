@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich.table import Table
 
+from ..bench import records
 from ..bench.peers import find_peer
 from ..errors import PeakgemmError
 from ..inspect.sass import find_nvdisasm
@@ -24,16 +27,23 @@ from .console import out
 Row = tuple[str, str, str]
 
 
-def command() -> None:
+def command(json: Annotated[Path | None, typer.Option(help="Write what was found to this file.")] = None) -> None:
     """What is here, what is missing, and how to mend it."""
+    records.check_writable(json)
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for row in (_row("NVRTC (compile)", _compiler), _row("nvdisasm (SASS facts)", find_nvdisasm), *_gpus(),
-                _row("cuBLAS (compare)", _peer), *_arrays(), *_caches()):
+    rows = (_row("NVRTC (compile)", _compiler), _row("nvdisasm (SASS facts)", find_nvdisasm), *_gpus(),
+             _row("cuBLAS (compare)", _peer), *_arrays(), *_caches())
+    for row in rows:
         grid.add_row(*(cell.replace("[", r"\[") for cell in row))  # pip's extras are no markup
     out.print(grid)
+    if json is not None:
+        gpu = device.find()
+        records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": [
+            {"what": what, "there": there, "told": told} for what, there, told in rows]}]))
+        out.print(f"Written to {json}", markup=False)
 
 
 def _row(what: str, look: Callable[[], str]) -> Row:

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from ..bench import records
 from ..inspect.occupancy import occupancy
 from ..runtime.architectures import ARCHITECTURES, architecture
 from . import inspect_map, inspect_registers, inspect_show
-from .console import table
+from .console import out, table
 
 _DEFAULT = "show"
 
@@ -46,8 +48,11 @@ def occupancy_command(
     registers: Annotated[int, typer.Option(help="Registers per thread.")],
     shared: Annotated[int, typer.Option(help="Bytes of shared memory per block.")] = 0,
     arch: Annotated[str | None, typer.Option(help="sm_NN.  [all]")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
 ) -> None:
     """Blocks and warps that fit on one SM, and what limits them."""
+    records.check_writable(json)
+    found: list[dict[str, Any]] = []
     chosen = [architecture(arch)] if arch else list(ARCHITECTURES.values())
     rows, reasons = [], []
     for limits in chosen:
@@ -58,9 +63,15 @@ def occupancy_command(
                 raise
             rows.append([limits.name, "0", "0", "0", "no block fits", ""])
             reasons.append(str(error).partition(";")[0])
+            found.append({"arch": limits.name, "blocks_per_sm": 0, "warps_per_sm": 0, "limited_by": str(error)})
             continue
+        found.append({"arch": limits.name, "blocks_per_sm": fit.blocks_per_sm, "warps_per_sm": fit.warps_per_sm,
+                      "occupancy": fit.fraction, "limited_by": fit.limited_by, "limits": dict(fit.limits)})
         rows.append([limits.name, str(fit.blocks_per_sm), str(fit.warps_per_sm), f"{100 * fit.fraction:.0f}",
                      fit.limited_by, ", ".join(f"{name} {blocks}" for name, blocks in fit.limits.items())])
     table(f"{threads} threads, {registers} registers, {shared} bytes shared", [
         ("arch", "left"), ("blocks/SM", "right"), ("warps", "right"), ("%", "right"), ("limited by", "left"),
         ("blocks that each allows", "left")], rows, "\n".join(reasons))
+    if json is not None:
+        records.write(json, records.record(None, arch or "sm_90", [{"found": found}]))
+        out.print(f"Figures written to {json}", markup=False)

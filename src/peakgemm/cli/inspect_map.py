@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..bench import records
 from ..errors import InvalidValue
 from ..sass.maps import RegisterMap, derived, naive
 from ..sass.register_reads import rule_of
-from .console import table
+from .console import out, table
 
 _ACROSS = 8  # columns that fit side by side
 _COLOURS = ("cyan", "yellow", "green", "magenta")
@@ -20,8 +22,10 @@ def command(
     arch: Annotated[str, typer.Option(help="sm_NN, from sm_30 on.")] = "sm_90",
     tile: Annotated[str, typer.Option(help="Results a thread, ROWSxCOLUMNS: multiples of 4.")] = "8x8",
     plain: Annotated[bool, typer.Option("--naive", help="The naive map: A, B and C one after the other.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the map to this file.")] = None,
 ) -> None:
     """Which register each accumulator of a thread tile takes so that no FFMA waits for a bank."""
+    records.check_writable(json)
     match = re.fullmatch(r"(\d{1,3})x(\d{1,3})", tile)
     if match is None:
         raise InvalidValue(f"--tile {tile!r} is not ROWSxCOLUMNS; write 8x8")
@@ -42,6 +46,12 @@ def command(
             ["register:bank", *(cell(shown.b[j]) for j in some)],
             *([f"A{i}  {cell(shown.a[i])}", *(cell(shown.c[i][j], "!" if (i, j) in late else "") for j in some)]
               for i in range(rows))], _caption(shown, None if plain else before) if last else "")
+    if json is not None:
+        records.write(json, records.record(None, arch, [{"found": [
+            {"map": "naive" if plain else "derived", "tile": [rows, columns], "a": list(shown.a), "b": list(shown.b),
+             "c": [list(row) for row in shown.c], "late": sorted(map(list, late)),
+             "cycles_per_ffma": shown.cycles_per_ffma, "registers": shown.registers}]}]))
+        out.print(f"Map written to {json}", markup=False)
 
 
 def _caption(shown: RegisterMap, before: RegisterMap | None) -> str:

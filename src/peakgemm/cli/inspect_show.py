@@ -19,7 +19,7 @@ from ..views.rows import compared, rows
 from ..views.source import SourceLines, place
 from ..views.subject import Subject, launched
 from ..views.view import View, view
-from .console import out, table
+from .console import out, table, waiting
 
 _LABEL_WIDTH = 22
 
@@ -64,8 +64,9 @@ def command(
             subject = named(what, arch or "sm_90", config, shape, precision)
         return view(subject, with_ptx=listing or html is not None)
 
-    first = look(kernel)
-    second = look(compare) if compare is not None else None
+    with waiting("compiling and disassembling"):
+        first = look(kernel)
+        second = look(compare) if compare is not None else None
     if second is None:
         _show(first)
     else:

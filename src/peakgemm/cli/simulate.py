@@ -19,7 +19,7 @@ from ..simulator import Report, run, run_rung
 from ..simulator.front.arguments import FORMS, argument
 from ..simulator.listing import annotated
 from . import parse, simulate_matmul
-from .console import err, out, table
+from .console import err, out, table, waiting
 
 SHORT = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_requests",
          "global_sectors", "global_sectors_ideal", "global_bytes", "barriers", "warp_instructions",
@@ -111,7 +111,8 @@ def _rung(text: str, size: str | None, shape: str | None, alpha: float, beta: fl
     parse.room(needed, limits["max_memory"])
     a, b, c = matrices(wanted[0], beta)
     before = c.copy()
-    report = run_rung(chosen[0], a, b, c, alpha=alpha, beta=beta, arch=arch, **limits)
+    with waiting(f"simulating {chosen[0].label}"):
+        report = run_rung(chosen[0], a, b, c, alpha=alpha, beta=beta, arch=arch, **limits)
     row = simulated_row(report, a, b, before, c, alpha, beta)
     out.print(f"{chosen[0].label}, M, N, K = {m}, {n}, {k}: largest error {row['max_error']:.2f} eps |A||B| against "
               f"FP64, {report.seconds:.2f} s simulated, {report.counters.get('lane_instructions', 0):,} "
@@ -138,8 +139,10 @@ def _file(path: Path, entry: str | None, grid: str | None, block: str | None, wo
         if match is None:
             raise InvalidValue(f"--macro {text!r} is not NAME=INTEGER")
         defined[match[1]] = int(match[2])
-    report = run(path, entry=entry, grid=_triple("--grid", grid), block=_triple("--block", block), args=args,
-                 shared_bytes=shared, arch=arch, macros=defined, include=include, **limits)
+    blocks, threads = _triple("--grid", grid), _triple("--block", block)
+    with waiting(f"simulating {path.name}"):
+        report = run(path, entry=entry, grid=blocks, block=threads, args=args, shared_bytes=shared, arch=arch,
+                     macros=defined, include=include, **limits)
     return report, args
 
 

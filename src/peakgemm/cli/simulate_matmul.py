@@ -10,7 +10,7 @@ from ..calls.request import check_precision
 from ..errors import InvalidValue
 from ..runtime.architectures import architecture
 from . import parse
-from .console import out
+from .console import out, waiting
 
 NAME = "matmul"
 _SIZE = 256
@@ -31,7 +31,8 @@ def simulated(size: str | None, shape: str | None, alpha: float, beta: float, pr
     needed = 4 * case.batch * (3 * (case.m * case.k + case.k * case.n) + 7 * case.m * case.n)
     parse.room(needed, limits["max_memory"])
     count = sms or architecture(arch).gpu_sms
-    call = simulate_call(case, precision, arch, count, alpha, beta, max_steps=limits["max_steps"])
+    with waiting(f"simulating {case.size}"):
+        call = simulate_call(case, precision, arch, count, alpha, beta, max_steps=limits["max_steps"])
     choice = call.choice
     out.print(f"{case.size} on {arch} with {count} SMs: {choice.kernel.label}, {choice.config.label()} "
               f"({choice.source})", markup=False)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidValue
+from ..bench.records import write_text
 from .rows import compared, rows
 from .source import SourceLines, place
 from .view import View
@@ -35,12 +34,7 @@ def write_page(path: Path, views: Sequence[View]) -> None:
     Raises:
         InvalidValue: the file cannot be written.
     """
-    aside = path.with_name(f".{path.name}.new")
-    try:
-        aside.write_text(page(views), encoding="utf-8")
-        os.replace(aside, path)
-    except OSError as error:
-        raise InvalidValue(f"cannot write {path} ({error.strerror}); name a file in a folder that exists") from None
+    write_text(path, page(views))
 
 
 def _data(one: View) -> dict[str, Any]:

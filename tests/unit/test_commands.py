@@ -1,0 +1,135 @@
+"""Every command: help with examples that parse, `--json`, exit codes, plain output in a pipe, no half file."""
+# ruff: noqa: F401, F811  (fixtures of tests/support)
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer.main
+
+import record_schema
+from commands import fits, here, run
+from peakgemm import cli
+from peakgemm.cli.console import waiting
+from peakgemm.cli.examples import EXAMPLES
+from peakgemm.simulator.front.arguments import argument
+
+APP: Any = typer.main.get_command(cli.app)
+# What these find is kept elsewhere: in the cache, in a page.
+WITHOUT_JSON = {"cache clear", "cache warm", "report"}
+# Of each command: words that end it with 2, and what is said. 0 and 1 are tested where each command's work is.
+BAD = {
+    "ladder": ("--size none", "'none' is not a number"), "sweep": ("--tile 1,2", "is not a tile"),
+    "bench": ("--suite nosuch", "nosuch"), "tune": ("--dry-run", "nothing to tune"),
+    "accuracy": ("--of nosuch", "nosuch"), "simulate": ("nosuch", "nosuch"), "inspect show": ("nosuch", "nosuch"),
+    "inspect map": ("--tile x", "is not ROWSxCOLUMNS"),
+    "inspect occupancy": ("--threads 256 --registers 999 --arch sm_90", "999"), "report": ("gone.json", "cannot read"),
+    "doctor": ("--json gone/a.json", "cannot write"), "cache info": ("--json gone/a.json", "cannot write"),
+    "cache clear": ("--nosuch", "No such option"), "cache warm": ("--shape x", "is not MxNxK"),
+}
+
+
+def commands_of(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, f"{before}{name} ")
+        else:
+            yield before + name, command
+
+
+COMMANDS = dict(commands_of(APP))
+
+
+def test_the_tables_name_every_command() -> None:
+    assert set(COMMANDS) == set(EXAMPLES) - {"inspect"}, "each command has its examples in cli/examples.py"
+    assert set(COMMANDS) == set(BAD), "each command has its mistake above"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_examples(name: str, run: Any) -> None:
+    code, said, complained = run(*name.split(), "--help")
+    assert (code, complained) == (0, "") and fits(said)
+    for line, what in EXAMPLES[name]:
+        assert f"    {line}\n        {what}\n" in said
+
+
+@pytest.mark.parametrize("line", [line for entries in EXAMPLES.values() for line, _ in entries])
+def test_examples_parse(line: str) -> None:
+    program, *words = shlex.split(line)
+    assert program == "peakgemm"
+    command, context = APP, APP.make_context("peakgemm", list(words), resilient_parsing=False)
+    while hasattr(command, "commands"):
+        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args]) \
+            if hasattr(context, "_protected_args") else command.resolve_command(context, context.args)
+        context = command.make_context(name, list(words), parent=context)
+    for number, word in enumerate(context.params.get("arg") or []):
+        argument(word, number, 1 << 20)
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT_JSON))
+def test_what_is_printed_can_be_kept(name: str) -> None:
+    assert any("--json" in option.opts for option in COMMANDS[name].params)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_exits_with_2(name: str, here: Path, run: Any) -> None:
+    words, says = BAD[name]
+    code, said, complained = run(*name.split(), *words.split())
+    assert (code, said) == (2, "") and says in complained
+    assert "Traceback" not in complained and list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", ["doctor", "cache info", "inspect map",
+                                   "inspect occupancy --threads 256 --registers 64"])
+def test_found_is_kept(words: str, here: Path, run: Any) -> None:
+    code, said, _ = run(*words.split(), "--json", "a.json")
+    assert code == 0 and "written to a.json" in said.lower()
+    data = json.loads((here / "a.json").read_text())
+    record_schema.validate(data)
+    assert data["found"] and data["command"] == f"peakgemm {words} --json a.json"
+
+
+def test_completion() -> None:
+    environment = {**os.environ, "_PEAKGEMM_COMPLETE": "complete_bash", "COMP_WORDS": "peakgemm la", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv = ['peakgemm']; from peakgemm.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["ladder"]
+
+
+def test_a_pipe_gets_plain_text() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS")}
+    done = subprocess.run([sys.executable, "-m", "peakgemm", "inspect", "map"], env=environment, capture_output=True,
+                          text=True, check=True)
+    assert "\x1b" not in done.stdout + done.stderr and "register:bank" in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_an_interrupted_command_leaves_no_file(tmp_path: Path) -> None:
+    kernel = tmp_path / "endless.cu"
+    kernel.write_text('extern "C" __global__ void endless(volatile int *p) { while (*p == 0) {} }\n')
+    words = ["simulate", str(kernel), "--grid", "1", "--block", "32", "--arg", "s32:32:zeros", "--json",
+             str(tmp_path / "a.json")]
+    started = subprocess.Popen([sys.executable, "-m", "peakgemm", *words], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    time.sleep(4)
+    started.send_signal(signal.SIGINT)
+    _, complained = started.communicate(timeout=60)
+    assert started.returncode == 130, complained
+    assert "Traceback" not in complained and [path.name for path in tmp_path.iterdir()] == ["endless.cu"]
+
+
+def test_waiting_says_nothing_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    with waiting("working", after_s=0):
+        time.sleep(0.05)
+    assert capsys.readouterr() == ("", "")

@@ -120,9 +120,11 @@ def test_an_interrupted_command_leaves_no_file(tmp_path: Path) -> None:
     kernel.write_text('extern "C" __global__ void endless(volatile int *p) { while (*p == 0) {} }\n')
     words = ["simulate", str(kernel), "--grid", "1", "--block", "32", "--arg", "s32:32:zeros", "--json",
              str(tmp_path / "a.json")]
-    started = subprocess.Popen([sys.executable, "-m", "peakgemm", *words], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
-    time.sleep(4)
+    code = "import sys; from peakgemm import cli; print('ready', flush=True); cli.main()"
+    started = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)
+    assert started.stdout is not None and started.stdout.readline() == "ready\n"
+    time.sleep(2)
     started.send_signal(signal.SIGINT)
     _, complained = started.communicate(timeout=60)
     assert started.returncode == 130, complained

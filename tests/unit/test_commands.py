@@ -117,7 +117,7 @@ def test_a_pipe_gets_plain_text() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_an_interrupted_command_leaves_no_file(tmp_path: Path) -> None:
     kernel = tmp_path / "endless.cu"
-    kernel.write_text('extern "C" __global__ void endless(volatile int *p) { while (*p == 0) {} }\n')
+    kernel.write_text('extern "C" __global__ void endless(volatile int *p) { for (;;) *p = 3 * *p + 1; }\n')
     words = ["simulate", str(kernel), "--grid", "1", "--block", "32", "--arg", "s32:32:zeros", "--json",
              str(tmp_path / "a.json")]
     code = "import sys; from peakgemm import cli; print('ready', flush=True); cli.main()"

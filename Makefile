@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # The square of 4096 with a GPU, of 512 without; SIZE=8192 chooses.
 LADDER_ARGS := $(if $(SIZE),--size $(SIZE))
 
-.PHONY: ladder sweep test test-all lint publish wheel clean
+.PHONY: ladder sweep test test-all lint publish report docs wheel clean
 
 ladder: $(VENV)/.installed
 	$(BIN)/peakgemm ladder $(LADDER_ARGS)
@@ -28,9 +28,17 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Tables and plots, from results/.
-publish: $(VENV)/.installed-dev
+# Tables and plots of the README and of docs/, from results/.
+publish: $(VENV)/.installed
 	$(BIN)/peakgemm report --readme
+
+# report.html, of the records of results/.
+report: $(VENV)/.installed
+	$(BIN)/peakgemm report -o report.html
+
+# build/site/html: a warning is an error. No GPU, and no network but for the packages.
+docs: $(VENV)/.installed-docs
+	$(BIN)/python tools/site.py
 
 # dist/peakgemm-*.whl with the kernels compiled ahead, by the NVRTC of constraints.txt. A clone has none, nor has
 # `pip install .`: there each is compiled at its first use.
@@ -46,6 +54,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
 clean:

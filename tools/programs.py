@@ -4,10 +4,11 @@
     python tools/programs.py --quick --json quick.json                  tiny, on the CPU: only to see it run
 
 Models of transformers are made from their configurations, with random weights: nothing is downloaded. GPyTorch fits a
-Gaussian process; torch's own `matrix_exp`, `cdist` and `pca_lowrank` run as they are. No line of any is changed: all run
-within `peakgemm.torch.use(precision)`, TF32 off. Every repeat runs torch's own products and peakgemm's in turn on the same
-data; the first repeats warm up. The speed-up is the median of the ratios within a repeat. Agreement is the largest
-difference from the result with torch's FP32 products, and from that of the same program in FP64, over the largest value.
+Gaussian process; torch's own `matrix_exp`, `cdist` and `pca_lowrank` run as they are. No line of any is changed: all
+run within `peakgemm.torch.use(precision)`, TF32 off. Every repeat runs torch's own products and peakgemm's in turn on
+the same data; the first repeats warm up. The speed-up is the median of the ratios within a repeat. Agreement is the
+largest difference from the result with torch's FP32 products, and from that of the same program in FP64, over the
+largest value.
 
 A package that is not installed leaves a row that says so. The record is written after every program; those that the
 budget (--seconds) does not reach are left out and told.

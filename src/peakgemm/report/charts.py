@@ -264,3 +264,17 @@ def stacked(rows: Sequence[tuple[str, Mapping[str, float]]], title: str, width: 
                 chart.box(x(at), y, x(at + share) - x(at), 19, f"s{i % SERIES}", f"{label}: {name} {share:.1f} %")
             at += share
     return chart
+
+
+def step(names: tuple[str, str], rows: Sequence[tuple[str, float, float]], title: str, width: int) -> Chart:
+    """Two kernels side by side: for each measure (label, before, now) a bar of either, scaled to the longer."""
+    chart = Chart(width, 44 + 50 * len(rows), title, (34, 90, 6, 6))
+    chart.legend([("s7", names[0]), ("s0", names[1])], 18, "box")
+    for place, (label, before, now) in enumerate(rows):
+        y = 40 + 50.0 * place
+        chart.say(6, y + 10, label, "bold small")
+        for i, (value, kind) in enumerate(((before, "s7"), (now, "s0"))):
+            long = (width - 110) * value / (max(before, now) or 1)
+            chart.box(6, y + 15 + 14 * i, max(long, 1), 12, kind, f"{names[i]}: {label} {value:,.4g}")
+            chart.say(max(long, 1) + 12, y + 25 + 14 * i, f"{value:,.4g}" if value < 1e6 else f"{value:.3g}", "small")
+    return chart

@@ -124,6 +124,25 @@ def workload_table(record: Row) -> str:
         for row in record["rungs"]), left=(0, 1, 2))
 
 
+def programs_table(record: Row) -> str:
+    """Time, speed-up and agreement of each program; what was not installed, below."""
+    rows = [row for row in record["rungs"] if "error" not in row]
+    missing = [row["error"] for row in record["rungs"] if "error" in row]
+    return grid(("program", "of", "timed", "products", "ms", "speed-up", "from torch's FP32", "from FP64"), (
+        (row["program"], f"{row['package']} {row['version']}", row["unit"], row["products"], f"{row['ms']:.2f}",
+         f"{row['speedup']:.2f}", "" if row["products"] == "torch" else _error(row["from_fp32"]),
+         "" if row["from_fp64"] is None else _error(row["from_fp64"])) for row in rows), left=(0, 1, 2, 3)
+        ) + "".join(f"\nLeft out: {what}.\n" for what in missing)
+
+
+def newcomer_table(record: Row) -> str:
+    """Minutes from a clone to each of a newcomer's steps."""
+    rows = record["found"]
+    return grid(("step", "command", "minutes", "since the clone"), (
+        (row["step"], f"`{row['shown']}`", f"{row['seconds'] / 60:.1f}", f"{row['since_clone_seconds'] / 60:.1f}")
+        for row in rows), left=(0, 1)) + f"\n{record['machine']}. Command: `{record['command']}`.\n"
+
+
 def counters_table(record: Row) -> str:
     """A row a launch: instructions, and sectors and wavefronts over the fewest that its accesses could do with."""
     lines = []

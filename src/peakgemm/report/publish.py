@@ -109,6 +109,12 @@ class Checkout:
         yield "docs/bench.md", "workload", "\n".join(
             markdown.workload_table(record) + f"\n{record['device']['name']}. Command: `{record['command']}`.\n"
             for record in self.load_any("workload.json"))
+        for record in self.load_any("programs.json"):
+            yield ("docs/programs.md", "programs", markdown.programs_table(record)
+                   + f"\n{record['device']['name']}, torch {record['environment']['torch']}. "
+                     f"Command: `{record['command']}`.\n")
+        for record in self.load_any("../cpu/newcomer.json"):
+            yield "docs/first-steps.md", "newcomer", markdown.newcomer_table(record)
         yield "docs/bench.md", "h200", "\n".join(
             "\n".join([markdown.suite_table([record]), markdown.square_table([record]), pages.caption(record)])
             for record in self.load_any("../h200/bench-ieee.json"))

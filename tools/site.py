@@ -1,0 +1,214 @@
+"""The site: the pages of docs/ staged into build/site with what is made at build time, then Sphinx.
+
+    python tools/site.py                  build/site/html; a warning is an error
+    python tools/site.py --stage          only build/site/source, which needs no Sphinx
+    python tools/site.py --pictures DIR   DIR/NN.svg stands at the head of the chapter of rung NN
+
+What is made here and lies nowhere in git: the chapters of the ladder (each rung's page with its picture, the difference of
+its source from the rung before, and the counters of both), the pages of the README, the guide to contributing and the
+changelog, and the list of pages. Links that lead out of the pages go to PEAKGEMM_SOURCE (the address of the repository's
+files) where that is set, and are plain text otherwise. No GPU, no network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from peakgemm.kernels.registry import LADDER, Kernel
+from peakgemm.report import charts
+from peakgemm.report.pages import SIZE, rows_at
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "site"
+COUNTERS = ("shared_wavefronts", "shared_wavefronts_ideal", "global_load_sectors", "instructions", "ffma_pipe_percent",
+            "issue_active_percent", "stall_short_scoreboard", "stall_long_scoreboard", "stall_barrier", "dram_bytes")
+ABOUT = {"README.md": "about/readme.md", "CONTRIBUTING.md": "about/contributing.md", "CHANGELOG.md": "about/changelog.md"}
+# The parts of the site and their pages, in order; what is in none comes last.
+PARTS = {
+    "Begin": ("first-steps", "commands", "glossary", "about/readme"),
+    "Multiply": ("arrays", "torch", "jax", "programs", "caches", "api"),
+    "The ladder": ("ladder", "rungs/*", "sweep", "tutorials"),
+    "Measure": ("bench", "measuring", "accuracy", "emulation", "report", "records"),
+    "Look into kernels": ("inspect", "sass", "registers", "explore", "simulator"),
+    "Change it": ("about/contributing", "contributing/*", "notebook/README", "notebook/*", "about/changelog"),
+}
+Row = Mapping[str, Any]
+
+
+def stage(to: Path, pictures: Path | None = None) -> None:
+    """Write the site's source into ``to``, from scratch."""
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", to, ignore=shutil.ignore_patterns("_build"))
+    for name, page in ABOUT.items():
+        (to / page).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, to / page)
+    ladder = {row["number"]: row for row in rows_at(_record("ladder.json"), (SIZE,) * 3)}
+    counted = {row["number"]: row["ncu"] for row in reversed(rows_at(_record("counters.json"), (SIZE,) * 3))
+               if row["config_name"] in (None, "default")}
+    rungs = [kernel for kernel in LADDER if (to / "rungs" / f"{kernel.path.stem}.md").exists()]
+    for place, kernel in enumerate(rungs):
+        page = to / "rungs" / f"{kernel.path.stem}.md"
+        before = rungs[place - 1] if place else None
+        after = rungs[place + 1] if place + 1 < len(rungs) else None
+        page.write_text(chapter(page, kernel, before, after, ladder, counted, pictures), encoding="utf-8")
+    for page in to.rglob("*.md"):
+        here = page.relative_to(to).as_posix()
+        origin = next((Path(name) for name, staged in ABOUT.items() if staged == here), Path("docs") / here)
+        page.write_text(relinked(page.read_text(encoding="utf-8"), origin, Path(here), to), encoding="utf-8")
+    index = to / "index.md"
+    index.write_text(index.read_text(encoding="utf-8") + contents(to), encoding="utf-8")
+
+
+def _record(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / "results" / "h100" / name).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | None, ladder: Mapping[int, Row],
+            counted: Mapping[int, Row], pictures: Path | None) -> str:
+    """A rung's page as a chapter: idea, picture, facts, what changed in the source, counters, what is left."""
+    text = page.read_text(encoding="utf-8")
+    head, facts, rest = text.partition("\n## Facts")
+    parts = [head]
+    given = pictures / f"{kernel.number:02}.svg" if pictures else None
+    if given is not None and given.is_file():
+        shutil.copy(given, page.with_suffix(".picture.svg"))
+        parts.append(f"\n![How rung {kernel.number:02} moves its data]({page.stem}.picture.svg)\n")
+    if before is not None:
+        picture = page.with_suffix(".svg")
+        rows = measures(before, kernel, ladder, counted)
+        names = (before.label, kernel.label)
+        picture.write_text(charts.step(names, rows, f"{names[1]} beside {names[0]}", 720).text(alone=True),
+                           encoding="utf-8")
+        parts.append(f"\n![{names[1]} beside {names[0]}: speed, loop and counters at {SIZE}]({picture.name})\n")
+    parts.append(facts + rest)
+    if before is not None:
+        parts.append(f"\n## What changed since [rung {before.number:02}]({before.path.stem}.md)\n")
+        parts.append(counters(before, kernel, counted))
+        parts.append(f"\n```diff\n{difference(before, kernel)}```\n")
+    left = re.search(r"^\*\*Leaves\.\*\* (.+)$", head, re.M)
+    parts.append(f"\n## What is left\n\n{left[1] if left else ''}\n")
+    if after is not None:
+        parts.append(f"\nNext: [{after.label}]({after.path.stem}.md), {after.idea}.\n")
+    return "".join(parts)
+
+
+def measures(before: Kernel, kernel: Kernel, ladder: Mapping[int, Row], counted: Mapping[int, Row]
+             ) -> list[tuple[str, float, float]]:
+    """What the picture shows of two rungs: (label, before, now)."""
+    found = []
+    for label, key, scale in (("TFLOPS", "tflops", 1), ("of cuBLAS", "ratio_to_cublas", 1),
+                              ("FFMA, % of the main loop", "ffma_fraction", 100),
+                              ("bytes asked of global memory, a FLOP", "bytes_per_flop", 1),
+                              ("registers a thread", "registers", 1)):
+        pair = [ladder[one.number].get(key) for one in (before, kernel)]
+        if None not in pair:
+            found.append((label, scale * pair[0], scale * pair[1]))
+    pair = [_excess(counted.get(one.number, {})) for one in (before, kernel)]
+    if None not in pair:
+        found.append(("shared-memory wavefronts over the fewest possible", pair[0], pair[1]))
+    for label, key in (("FFMA pipe busy, %", "ffma_pipe_percent"), ("DRAM bytes", "dram_bytes")):
+        pair = [counted.get(one.number, {}).get(key) for one in (before, kernel)]
+        if None not in pair:
+            found.append((label, pair[0], pair[1]))
+    return found
+
+
+def _excess(row: Row) -> float | None:
+    ideal = row.get("shared_wavefronts_ideal")
+    return row["shared_wavefronts"] / ideal if ideal else None
+
+
+def counters(before: Kernel, kernel: Kernel, counted: Mapping[int, Row]) -> str:
+    """A table of both rungs' counters, where they were profiled."""
+    first, second = counted.get(before.number), counted.get(kernel.number)
+    if first is None or second is None:
+        return f"\nNsight Compute has not counted both at {SIZE}.\n"
+    lines = [f"\n| Nsight Compute at {SIZE} | rung {before.number:02} | rung {kernel.number:02} |", "|---|---:|---:|"]
+    lines += [f"| {name.replace('_', ' ')} | {first[name]:,g} | {second[name]:,g} |" for name in COUNTERS
+              if first.get(name) is not None and second.get(name) is not None]
+    return "\n".join(lines) + "\n"
+
+
+def difference(before: Kernel, kernel: Kernel) -> str:
+    """The unified difference of two sources, without their header comments, which the chapter tells."""
+    def body(one: Kernel) -> list[str]:
+        lines = one.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        first = next((i for i, line in enumerate(lines) if not line.startswith("//")), 0)
+        return lines[first:]
+
+    return "".join(difflib.unified_diff(body(before), body(kernel), before.path.name, kernel.path.name, n=2))
+
+
+def relinked(text: str, origin: Path, here: Path, to: Path) -> str:
+    """A page's links, which name files from ``origin`` in the repository, as they are from ``here`` on the site."""
+    def target(match: re.Match[str]) -> str:
+        words, link = match[1], match[2]
+        if "://" in link or link.startswith(("#", "mailto:")):
+            return match[0]
+        file, mark, anchor = link.partition("#")
+        path = Path(os.path.normpath(origin.parent / file))
+        known = path.as_posix()
+        if (ROOT / path).is_dir():
+            known = f"{known}/README.md"
+        if known in ABOUT:
+            staged = Path(ABOUT[known])
+        elif known.startswith("docs/") and (to / known[5:]).is_file() and known.endswith((".md", ".svg")):
+            staged = Path(known).relative_to("docs")
+        else:
+            base = os.environ.get("PEAKGEMM_SOURCE", "").rstrip("/")
+            return f"[{words}]({base}/{path.as_posix()})" if base else words
+        return f"[{words}]({os.path.relpath(staged, here.parent)}{mark}{anchor})"
+
+    named = dict(re.findall(r"^\[([^]^]+)\]: (\S+)$", text, re.M))
+    pieces = re.split(r"(^```.*?^```$)", text, flags=re.M | re.S)
+    for place in range(0, len(pieces), 2):
+        piece = re.sub(r"\[([^][]+)\]\[([^][]+)\]", lambda m: f"[{m[1]}]({named[m[2]]})" if m[2] in named else m[0],
+                       pieces[place])
+        piece = re.sub(r"^\[[^]^]+\]: \S+\n?", "", piece, flags=re.M) if named else piece
+        pieces[place] = re.sub(r"\[((?:[^][]|\[[^][]*\])*)\]\(([^)\s]+)\)", target, piece)
+    return "".join(pieces)
+
+
+def contents(to: Path) -> str:
+    """Lists of pages by part; a page that no part names comes last, so that none is lost."""
+    pages = sorted(path.relative_to(to).with_suffix("").as_posix() for path in to.rglob("*.md"))
+    left = [page for page in pages if page != "index"]
+    parts = []
+    for title, patterns in PARTS.items():
+        found = []
+        for pattern in patterns:
+            found += [page for page in left if Path(page).match(pattern) and page.count("/") == pattern.count("/")
+                      and page not in found]
+        left = [page for page in left if page not in found]
+        parts.append((title, found))
+    if left:
+        parts.append(("More", left))
+    return "".join("\n```{toctree}\n:hidden:\n:caption: " + title + "\n\n" + "\n".join(found) + "\n```\n"
+                   for title, found in parts if found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stage", action="store_true", help="write build/site/source, build nothing")
+    parser.add_argument("--pictures", type=Path, help="a folder with NN.svg")
+    args = parser.parse_args()
+    stage(BUILD / "source", args.pictures)
+    if not args.stage:
+        shutil.rmtree(BUILD / "html", ignore_errors=True)
+        sys.exit(subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j", "2", "-d",
+                                 str(BUILD / "doctrees"), str(BUILD / "source"), str(BUILD / "html")],
+                                check=False).returncode)
+
+
+if __name__ == "__main__":
+    main()

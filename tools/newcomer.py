@@ -2,9 +2,9 @@
 
     python tools/newcomer.py --json results/cpu/newcomer.json
 
-Clones the repository at hand into a new folder, and runs there what docs/first-steps.md tells a reader to run, with caches of
-compiled kernels that are empty. Packages come from the index that pip is set up with; what pip has in its own cache is
-left to it, since nobody's first package is this one. A step that fails ends the run with its output.
+Clones the repository at hand into a new folder, and runs there what docs/first-steps.md tells a reader to run, with an
+empty cache of compiled kernels. Packages come from the index that pip is set up with; what pip has in its own cache is
+left to it. A step that fails ends the run with its output.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     python tools/site.py --stage          only build/site/source, which needs no Sphinx
     python tools/site.py --pictures DIR   DIR/NN.svg stands at the head of the chapter of rung NN
 
-What is made here and lies nowhere in git: the chapters of the ladder (each rung's page with its picture, the difference of
-its source from the rung before, and the counters of both), the pages of the README, the guide to contributing and the
-changelog, and the list of pages. Links that lead out of the pages go to PEAKGEMM_SOURCE (the address of the repository's
-files) where that is set, and are plain text otherwise. No GPU, no network.
+What is made here and lies nowhere in git: the chapters of the ladder (each rung's page with its picture, the
+difference of its source from the rung before, and the counters of both), the pages of the README, the guide to
+contributing and the changelog, and the list of pages. Links that lead out of the pages go to PEAKGEMM_SOURCE (the
+address of the repository's files) where that is set, and are plain text otherwise. No GPU, no network.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "site"
 COUNTERS = ("shared_wavefronts", "shared_wavefronts_ideal", "global_load_sectors", "instructions", "ffma_pipe_percent",
             "issue_active_percent", "stall_short_scoreboard", "stall_long_scoreboard", "stall_barrier", "dram_bytes")
-ABOUT = {"README.md": "about/readme.md", "CONTRIBUTING.md": "about/contributing.md", "CHANGELOG.md": "about/changelog.md"}
+ABOUT = {"README.md": "about/readme.md", "CONTRIBUTING.md": "about/contributing.md",
+         "CHANGELOG.md": "about/changelog.md"}
 # The parts of the site and their pages, in order; what is in none comes last.
 PARTS = {
     "Begin": ("first-steps", "commands", "glossary", "about/readme"),
     "Multiply": ("arrays", "torch", "jax", "programs", "caches", "api"),
     "The ladder": ("ladder", "rungs/*", "sweep", "tutorials"),
     "Measure": ("bench", "measuring", "accuracy", "emulation", "report", "records"),
-    "Look into kernels": ("inspect", "sass", "registers", "explore", "simulator"),
+    "Look into kernels": ("inspect", "register-file", "sass", "explore", "simulator"),
     "Change it": ("about/contributing", "contributing/*", "notebook/README", "notebook/*", "about/changelog"),
 }
 Row = Mapping[str, Any]

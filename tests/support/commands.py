@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 KINDS = {"suite": "bench", "case": "overhead", "refused": "refused", "ncu": "profiled", "digests": "hashed",
          "results": "accuracy", "workload": "workload", "program": "program", "parts": "bill", "errors": "batched",
          "timed": "timed", "losses": "loss"}
-         "timed": "timed", "losses": "loss"}
 COLUMNS = 100
 
 

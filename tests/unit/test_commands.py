@@ -27,7 +27,7 @@ from peakgemm.simulator.front.arguments import argument
 
 APP: Any = typer.main.get_command(cli.app)
 # What these find is kept elsewhere: in the cache, in a page.
-WITHOUT_JSON = {"cache clear", "cache warm", "report"}
+WITHOUT_JSON = {"cache clear", "cache warm", "report", "sass apply"}
 # Of each command: words that end it with 2, and what is said. 0 and 1 are tested where each command's work is.
 BAD = {
     "ladder": ("--size none", "'none' is not a number"), "sweep": ("--tile 1,2", "is not a tile"),
@@ -35,6 +35,9 @@ BAD = {
     "accuracy": ("--of nosuch", "nosuch"), "simulate": ("nosuch", "nosuch"), "inspect show": ("nosuch", "nosuch"),
     "inspect map": ("--tile x", "is not ROWSxCOLUMNS"),
     "inspect occupancy": ("--threads 256 --registers 999 --arch sm_90", "999"), "report": ("gone.json", "cannot read"),
+    "inspect registers": ("--json gone/a.json --dry-run", "cannot write"),
+    "sass check": ("gone.cubin", "cannot be read"),
+    "sass apply": ("gone.jsonl gone.cubin --output out.cubin", "cannot be read"),
     "doctor": ("--json gone/a.json", "cannot write"), "cache info": ("--json gone/a.json", "cannot write"),
     "cache clear": ("--nosuch", "No such option"), "cache warm": ("--shape x", "is not MxNxK"),
 }

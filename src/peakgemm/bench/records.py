@@ -99,13 +99,22 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         InvalidValue: the folder is not there or cannot be written.
     """
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """As `write`, of bytes.
+
+    Raises:
+        InvalidValue: the folder is not there or cannot be written.
+    """
     try:
         handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise InvalidValue(f"cannot write {path} ({error.strerror}); name a file in a folder that exists") from None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.chmod(aside, 0o644)
         os.replace(aside, path)
     except BaseException:

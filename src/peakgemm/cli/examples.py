@@ -37,6 +37,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "inspect occupancy": (
         ("peakgemm inspect occupancy --threads 256 --registers 128", "on every architecture"),
         ("peakgemm inspect occupancy --threads 256 --registers 96 --shared 49152 --arch sm_90", "on one")),
+    "inspect registers": (("peakgemm inspect registers --dry-run", "what the model says of streams, without a GPU"),
+                          ("peakgemm inspect registers --streams 200 --json registers.json", "timed on this GPU")),
+    "sass check": (("peakgemm sass check my.cubin", "are the control bits safe? 1 where one is not"),
+                   ("peakgemm sass check patched.cubin --against my.cubin --json", "the same computation, as JSON")),
+    "sass apply": (("peakgemm sass apply faster.jsonl my.cubin --output patched.cubin", "a patch, checked"),),
     "report": (("peakgemm report ladder.json sweep.json -o report.html", "records that --json wrote"),
                ("peakgemm report results/h200 -o h200.html", "all records of a folder"),
                ("peakgemm report --readme --check", "in a checkout: are the pages up to date?")),
@@ -66,10 +71,10 @@ def attach(app: typer.Typer) -> None:
 
 def _infos(app: typer.Typer, before: str) -> Iterator[tuple[str, typer.models.CommandInfo | typer.models.TyperInfo]]:
     for command in app.registered_commands:
-        name = command.name or getattr(command.callback, "__name__", "")
-        yield before + name, command
+        own = command.callback.__name__ if command.callback else ""
+        yield f"{before}{command.name or own}", command
     for group in app.registered_groups:
-        name = str(group.name)
-        yield before + name, group
+        name = f"{before}{group.name}"
+        yield name, group
         if group.typer_instance:
-            yield from _infos(group.typer_instance, f"{before}{name} ")
+            yield from _infos(group.typer_instance, f"{name} ")

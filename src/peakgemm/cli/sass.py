@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..bench import records
 from ..errors import InvalidValue
 from ..sass import patch
 from ..sass.elf import Cubin
@@ -63,5 +64,5 @@ def apply_command(
     """Apply a patch to the very cubin that it was made for, and check the result; the cubin itself stays as it is."""
     if output.resolve() == file.resolve():
         raise InvalidValue(f"{output} is the cubin to be patched, which is never written to; name another file")
-    output.write_bytes(patch.apply(_read(file), _read(patched).decode("utf-8", "replace")))
+    records.write_bytes(output, patch.apply(_read(file), _read(patched).decode("utf-8", "replace")))
     print(f"{output}: patched")

@@ -31,6 +31,9 @@ MEASURED = ("tflops", "cublas_tflops", "ratio_to_cublas", "ratio_spread")  # all
 WITHOUT_FIGURE = {"digests": "bits of results", "case": "host costs", "errors": "errors of batches",
                   "timed": "times for a profile", "losses": "a profile's losses", "launches": "counters of the library"}
 
+WITHOUT_ROWS = {"report": "a simulation", "inspect": "what inspect found", "streams": "times of instruction streams",
+                "found": "what a command found"}
+
 
 @dataclass(frozen=True)
 class Source:
@@ -101,8 +104,11 @@ def read(path: Path) -> Source | str:
     missing = [name for name in HEAD if name not in record]
     if missing:
         raise InvalidValue(f"{path} lacks {', '.join(missing)}; write the record again: {record.get('command', '?')}")
-    if "report" in record or "inspect" in record:
-        return "a simulation" if "report" in record else "what inspect found"
+    if "rungs" not in record and "runs" not in record:
+        for mark, what in WITHOUT_ROWS.items():
+            if mark in record:
+                return what
+        raise InvalidValue(f"{path} has neither 'rungs' nor 'runs'; name a record of ladder, sweep, bench or accuracy")
     return _sorted_in(path, record)
 
 

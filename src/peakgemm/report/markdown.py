@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..accuracy.cases import rows_of as accuracy_rows
 from ..bench.variants import IEEE, Variant
-from .data import rows_of as accuracy_rows
 
 Row = Mapping[str, Any]
 EMULATED = Variant("emulated")
@@ -141,6 +141,19 @@ def newcomer_table(record: Row) -> str:
     return grid(("step", "command", "minutes", "since the clone"), (
         (row["step"], f"`{row['shown']}`", f"{row['seconds'] / 60:.1f}", f"{row['since_clone_seconds'] / 60:.1f}")
         for row in rows), left=(0, 1)) + f"\n{record['machine']}. Command: `{record['command']}`.\n"
+
+
+def registers_table(record: Row) -> str:
+    """Named streams, then the model's errors by kind of stream, of `peakgemm inspect registers`."""
+    named = [(row["name"], "; ".join(f"`{op}`" for op in row["stream"].split(" | ")),
+              *(f"{row[key]:.3f}" for key in ("model", "one_warp", "two_warps")))
+             for row in record["streams"] if row["kind"] == "named"]
+    kinds = [(kind["kind"], str(kind["streams"]), str(kind["exact"]), f"{kind['mean_error']:.4f}",
+              f"{kind['largest_error']:.3f}") for kind in record["kinds"]]
+    return (grid(("stream", "", "model", "one warp", "two"), named, left=(0, 1))
+            + "\nCycles an instruction, a scheduler.\n\n"
+            + grid(("kind", "streams", "exact", "mean error", "largest"), kinds)
+            + "\nErrors in cycles an instruction, one warp a scheduler; exact: the model's whole cycles a turn.\n")
 
 
 def counters_table(record: Row) -> str:

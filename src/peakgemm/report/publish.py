@@ -121,6 +121,10 @@ class Checkout:
         for record in self.load_any("../sm_90/library-counters.json"):
             yield ("docs/simulator.md", "counters",
                    markdown.counters_table(record) + f"\nCommand: `{record['command']}`.\n")
+        for record in self.load_any("registers.json"):
+            yield ("docs/register-file.md", "registers", markdown.registers_table(record)
+                   + f"\n{record['device']['name']}, NVRTC {record['environment']['nvrtc']}. "
+                     f"Command: `{record['command']}`.\n")
         accuracy = "\n".join(
             markdown.accuracy_table(record)
             + "\nLargest / mean componentwise error, in eps |A||B| against FP64, at the largest size. "

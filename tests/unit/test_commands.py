@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -14,18 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-import typer.main
 
 import record_schema
+from command_lines import APP, parsed
 from commands import fits, here, run
-from peakgemm import cli
 from peakgemm.cli.console import waiting
 from peakgemm.cli.examples import EXAMPLES
 from peakgemm.simulator.front.arguments import argument
 
-APP: Any = typer.main.get_command(cli.app)
 # What these find is kept elsewhere: in the cache, in a page.
 WITHOUT_JSON = {"cache clear", "cache warm", "report", "sass apply"}
 # Of each command: words that end it with 2, and what is said. 0 and 1 are tested where each command's work is.
@@ -69,14 +65,7 @@ def test_help_ends_with_examples(name: str, run: Any) -> None:
 
 @pytest.mark.parametrize("line", [line for entries in EXAMPLES.values() for line, _ in entries])
 def test_examples_parse(line: str) -> None:
-    program, *words = shlex.split(line)
-    assert program == "peakgemm"
-    command, context = APP, APP.make_context("peakgemm", list(words), resilient_parsing=False)
-    while hasattr(command, "commands"):
-        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args]) \
-            if hasattr(context, "_protected_args") else command.resolve_command(context, context.args)
-        context = command.make_context(name, list(words), parent=context)
-    for number, word in enumerate(context.params.get("arg") or []):
+    for number, word in enumerate(parsed(line).get("arg") or []):
         argument(word, number, 1 << 20)
 
 

@@ -62,7 +62,8 @@ def main() -> None:
             rows.append({"step": title, "shown": shown[-1].partition("  #")[0].strip(), "seconds": now - start,
                          "since_clone_seconds": now - begun})
             print(f"{title}: {now - start:.0f} s", flush=True)
-    machine = f"{os.cpu_count()} CPU cores, no GPU, Python {platform.python_version()}"
+    machine = (f"{os.cpu_count()} CPU cores, no GPU, Python {platform.python_version()}; cloned from the same disk, "
+               "packages by pip")
     records.write(path, records.record(None, "sm_90", [{"found": rows, "machine": machine}]))
 
 

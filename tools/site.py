@@ -26,7 +26,7 @@ from typing import Any
 
 from peakgemm.kernels.registry import LADDER, Kernel
 from peakgemm.report import charts
-from peakgemm.report.pages import SIZE, rows_at
+from peakgemm.report.pages import SIZE, figure, rows_at
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "site"
@@ -135,7 +135,7 @@ def counters(before: Kernel, kernel: Kernel, counted: Mapping[int, Row]) -> str:
     if first is None or second is None:
         return f"\nNsight Compute has not counted both at {SIZE}.\n"
     lines = [f"\n| Nsight Compute at {SIZE} | rung {before.number:02} | rung {kernel.number:02} |", "|---|---:|---:|"]
-    lines += [f"| {name.replace('_', ' ')} | {first[name]:,g} | {second[name]:,g} |" for name in COUNTERS
+    lines += [f"| {name.replace('_', ' ')} | {figure(first[name])} | {figure(second[name])} |" for name in COUNTERS
               if first.get(name) is not None and second.get(name) is not None]
     return "\n".join(lines) + "\n"
 

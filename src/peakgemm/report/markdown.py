@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..accuracy.cases import rows_of as accuracy_rows
+from ..bench.records import runs_of
 from ..bench.variants import IEEE, Variant
 
 Row = Mapping[str, Any]
@@ -141,6 +142,18 @@ def newcomer_table(record: Row) -> str:
     return grid(("step", "command", "minutes", "since the clone"), (
         (row["step"], f"`{row['shown']}`", f"{row['seconds'] / 60:.1f}", f"{row['since_clone_seconds'] / 60:.1f}")
         for row in rows), left=(0, 1)) + f"\n{record['machine']}. Command: `{record['command']}`.\n"
+
+
+def configs_table(records: Sequence[Row]) -> str:
+    """Named configurations of rungs, and tiles."""
+    lines = []
+    for row in (row for record in records for run in runs_of(record) for row in run["rungs"]):
+        c = row["config"]
+        tile = f"{c['bm']}x{c['bn']}x{c['bk']} / {c['tm']}x{c['tn']}" + ", double-buffered" * (c["stages"] == 2)
+        lines.append((f"{row['number']:02}", row.get("config_name") or "", tile, str(row["registers"]),
+                      str(row["blocks_per_sm"]), f"{row['tflops']:.1f}", f"{row['ratio_to_cublas']:.3f}"))
+    return grid(("rung", "configuration", "block x BK / thread", "registers", "blocks/SM", "TFLOPS", "of cuBLAS"),
+                lines, left=(0, 1, 2))
 
 
 def registers_table(record: Row) -> str:

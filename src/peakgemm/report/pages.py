@@ -96,7 +96,7 @@ def counter_table(counters: list[tuple[str, Row]]) -> list[str]:
     for name in columns[0][1]:
         values = [c.get(name) for _, c in columns]
         if name != "kernel" and any(v is not None for v in values):
-            lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(_figure(v) for v in values) + " |")
+            lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(figure(v) for v in values) + " |")
     reasons = {row["explained"] for _, row in counters if row.get("explained")}
     return [*lines, *(f"\nWhere the columns differ: {reason}." for reason in sorted(reasons))]
 
@@ -130,7 +130,8 @@ def rung_page(kernel: Kernel, rows: Mapping[int, Row], counters: list[tuple[str,
     return "\n".join(lines) + "\n"
 
 
-def _figure(value: float | None) -> str:
+def figure(value: float | None) -> str:
+    """A counter with all its digits; of what is no whole number three."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}"

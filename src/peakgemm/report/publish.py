@@ -109,6 +109,9 @@ class Checkout:
         yield "docs/bench.md", "workload", "\n".join(
             markdown.workload_table(record) + f"\n{record['device']['name']}. Command: `{record['command']}`.\n"
             for record in self.load_any("workload.json"))
+        tiles = self.load_any("../h200/configs.json", "../h200/tutorial-tiles.json")
+        if tiles:
+            yield "docs/tutorials.md", "configs", markdown.configs_table(tiles) + "\n" + pages.caption(*tiles)
         for record in self.load_any("programs.json"):
             yield ("docs/programs.md", "programs", markdown.programs_table(record)
                    + f"\n{record['device']['name']}, torch {record['environment']['torch']}. "

@@ -1,0 +1,62 @@
+"""`tools/programs.py`, tiny and on the CPU: its record, its agreement, packages that are not there."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import record_schema
+
+torch = pytest.importorskip("torch", reason="needs torch")
+TOOLS = Path(__file__).parents[2] / "tools"
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    yield importlib.import_module("programs")
+    for name in ("programs", "workload"):
+        sys.modules.pop(name, None)
+
+
+def test_torchs_own_programs(programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    monkeypatch.setattr(sys, "argv", ["programs.py", "--quick", "--only", "matrix_exp,cdist,pca_lowrank", "--json",
+                                      str(path)])
+    programs.main()
+    record = json.loads(path.read_text())
+    record_schema.validate(record)
+    rows = record["rungs"]
+    assert [(row["program"], row["products"]) for row in rows] == [
+        (name, products) for name in ("matrix_exp", "cdist", "pca_lowrank")
+        for products in ("torch", "ieee", "emulated")]
+    for row in rows:
+        assert (row["package"], row["version"]) == ("torch", version("torch"))
+        assert row["from_fp32"] == 0 and row["rerouted"] == 0  # the CPU's products are torch's own
+        assert row["from_fp64"] is None if row["program"] == "pca_lowrank" else 0 < row["from_fp64"] < 1e-5
+
+
+def test_a_package_that_is_not_there_leaves_a_row(programs: Any) -> None:
+    missing = programs.Program("Mine", "no-such-package", "call", lambda *_: None, {"n": 1}, {"n": 1})
+    row, = next(programs.measured([missing], ["ieee"], "cpu", True, 60))
+    assert row["error"] == "no-such-package is not installed"
+    record_schema.check()
+    assert set(row) == {"program", "package", "version", "products", "unit", "error"}
+
+
+def test_what_the_budget_does_not_reach_is_told(programs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(programs.measured(programs.PROGRAMS, ["ieee"], "cpu", True, -1)) == []
+    assert capsys.readouterr().out.count("left out, -1 s are spent") == len(programs.PROGRAMS)
+
+
+def test_distance_says_what_differs(programs: Any) -> None:
+    x = torch.tensor([1.0, -4.0])
+    assert programs.distance(x + torch.tensor([0.0, 1.0]), x) == 0.25
+    assert programs.distance(torch.tensor([1.0, float("nan")]), x) == float("inf")

@@ -1,0 +1,93 @@
+"""The site's source as it is staged: chapters, links, the list of pages; and the newcomer's steps. No Sphinx needed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peakgemm.kernels.registry import LADDER
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "tools"))
+        patch.delenv("PEAKGEMM_SOURCE", raising=False)
+        patch.delitem(__import__("sys").modules, "site", raising=False)  # the standard library has one, too
+        spec = importlib.util.spec_from_file_location("peakgemm_site", ROOT / "tools" / "site.py")
+        assert spec is not None and spec.loader is not None
+        found = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(found)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def staged(site: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pictures = tmp_path_factory.mktemp("pictures")
+    (pictures / "03.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    to = tmp_path_factory.mktemp("site") / "source"
+    site.stage(to, pictures)
+    return to
+
+
+def test_every_chapter_has_picture_difference_counters_and_what_is_left(staged: Path) -> None:
+    rungs = [kernel for kernel in LADDER if (staged / "rungs" / f"{kernel.path.stem}.md").exists()]
+    assert len(rungs) >= 17
+    for before, kernel in pairwise(rungs):
+        text = (staged / "rungs" / f"{kernel.path.stem}.md").read_text()
+        assert f"]({kernel.path.stem}.svg)" in text and (staged / "rungs" / f"{kernel.path.stem}.svg").exists()
+        assert f"## What changed since [rung {before.number:02}]({before.path.stem}.md)" in text
+        assert f"--- {before.path.name}" in text and re.search(r"^\+(?!\+\+).", text, re.M)
+        assert "| Nsight Compute at 4096 |" in text or "Nsight Compute has not counted both" in text
+        assert re.search(r"^## What is left\n\n\S", text, re.M)
+    assert "03_shared_tile.picture.svg" in (staged / "rungs" / "03_shared_tile.md").read_text()
+
+
+def test_the_chapter_of_rung_04_shows_the_conflicts_that_it_removes(staged: Path) -> None:
+    text = (staged / "rungs" / "04_padded_tile.md").read_text()
+    first, second = re.search(r"^\| shared wavefronts \| ([\d,]+) \| ([\d,]+) \|$", text, re.M).groups()  # type: ignore[union-attr]
+    ideal = re.search(r"^\| shared wavefronts ideal \| ([\d,]+) \| ([\d,]+) \|$", text, re.M)
+    assert ideal is not None and int(second.replace(",", "")) < 1.01 * int(ideal[2].replace(",", ""))
+    assert int(first.replace(",", "")) > 6 * int(ideal[1].replace(",", ""))
+    assert "6.1: " not in text and "03 shared tile: shared-memory wavefronts over the fewest possible 6.1" in (
+        staged / "rungs" / "04_padded_tile.svg").read_text()
+
+
+def test_every_page_is_listed_once(staged: Path) -> None:
+    listed = [line for block in re.findall(r"```\{toctree\}\n(.*?)```", (staged / "index.md").read_text(), re.S)
+              for line in block.splitlines() if line and not line.startswith(":")]
+    pages = {path.relative_to(staged).with_suffix("").as_posix() for path in staged.rglob("*.md")} - {"index"}
+    assert sorted(listed) == sorted(pages)
+
+
+def test_links_stay_within_the_site(staged: Path) -> None:
+    for page in staged.rglob("*.md"):
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+        for words, target in re.findall(r"\[([^][]*)\]\(([^)\s]+)\)", text):
+            if "://" not in target and not target.startswith("#"):
+                assert (page.parent / target.partition("#")[0]).is_file(), (page.name, words, target)
+
+
+def test_links_out_of_the_pages(site: Any, staged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "[the tool](../tools/site.py) [rules](../CONTRIBUTING.md#rules) [`x`][t]\n\n[t]: ../src/peakgemm/api.py\n"
+    origin, here = Path("docs/a.md"), Path("a.md")
+    assert site.relinked(text, origin, here, staged) == "the tool [rules](about/contributing.md#rules) `x`\n\n"
+    monkeypatch.setenv("PEAKGEMM_SOURCE", "https://example.org/blob/main/")
+    assert "[the tool](https://example.org/blob/main/tools/site.py)" in site.relinked(text, origin, here, staged)
+
+
+def test_the_newcomers_steps_are_those_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    newcomer = importlib.import_module("newcomer")
+    found = newcomer.steps(newcomer.PAGE.read_text())
+    assert [title for title, _ in found] == ["The first table", "The first page", "The first kernel of your own"]
+    assert "make ladder\n" in found[0][1]
+    assert found[2][1].startswith("cat > mine.cu <<'EOF'\nextern") and "peakgemm simulate mine.cu" in found[2][1]

@@ -12,7 +12,7 @@ from ..errors import InvalidValue
 from ..report import load, write_page
 from ..report.data import default_folder
 from ..report.publish import find_checkout
-from .console import err, out
+from .console import err, out, waiting
 
 
 def command(
@@ -32,8 +32,9 @@ def command(
     if check:
         raise InvalidValue("--check goes with --readme: add it")
     records.check_writable(output)
-    data = load(files or [default_folder(Path.cwd())])
-    size = write_page(output, data)
+    with waiting("drawing"):
+        data = load(files or [default_folder(Path.cwd())])
+        size = write_page(output, data)
     for name, what in data.left_out.items():
         err.print(f"Left out: {name}: {what}, of which there is no figure", markup=False, soft_wrap=True)
     count = len(data.sources)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..accuracy import cases
 from ..bench.records import SCHEMA, runs_of
 from ..errors import InvalidValue
 
@@ -73,14 +74,8 @@ class Data:
 
 def rows_of(run: Mapping[str, Any]) -> list[Row]:
     """The rows of a run. A case of `peakgemm accuracy` that holds a result for each contender gives a row for each."""
-    found: list[Row] = []
-    for row in run.get("rungs", ()):
-        if isinstance(row, Mapping) and isinstance(row.get("results"), Mapping):
-            case = {name: value for name, value in row.items() if name != "results"}
-            found += [{**case, "contender": name, **result} for name, result in row["results"].items()]
-        else:
-            found.append(row)
-    return found
+    rows = list(run.get("rungs", ()))
+    return list(cases.rows_of({"against": None, **run})) if any("results" in row for row in rows) else rows
 
 
 def read(path: Path) -> Source | str:

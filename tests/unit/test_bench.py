@@ -324,7 +324,7 @@ def test_the_plot_shows_every_measured_row() -> None:
         assert f">{shown}</text>" in text
     assert ">second</text>" not in text
     text = plots.bench([*rows, {**rows[0], **Variant("emulated", True).fields()}], "").text()
-    assert text.count(">first</text>") == 1 and ">first, emulated, B prepared</text>" in text
+    assert text.count(">first</text>") == 2 and ">square, emulated, B prepared</text>" in text
 
 
 def test_command(on_host: Path, run: Any) -> None:

@@ -81,11 +81,11 @@ def climb(rungs: Sequence[Row], library: Sequence[tuple[str, float, float]], cub
     return chart
 
 
-def ratios(rows: Sequence[Row], label: Callable[[Row], str], title: str, width: int, peers: bool = True) -> Chart:
-    """A line a case, grouped by suite: ratio to cuBLAS with its 10th to 90th percentile, contenders as rings."""
+def ratios(rows: Sequence[Row], group: Callable[[Row], str], title: str, width: int) -> Chart:
+    """A line a case, in groups: ratio to cuBLAS with its 10th to 90th percentile, contenders as rings."""
     narrow = width < NARROW
-    groups = [(suite, list(own)) for suite, own in groupby(rows, key=lambda row: str(row["suite"]))]
-    names = sorted({name for row in rows if peers for name, peer in row.get("peers", {}).items()
+    groups = [(name, list(own)) for name, own in groupby(rows, key=group)]
+    names = sorted({name for row in rows for name, peer in row.get("peers", {}).items()
                     if "ratio_to_cublas" in peer})
     step, head = 15, 24
     height = 40 + sum(head + step * len(own) for _, own in groups) + 46 + 20 * bool(names)
@@ -105,18 +105,18 @@ def ratios(rows: Sequence[Row], label: Callable[[Row], str], title: str, width: 
         chart.say(6, y - 6, suite, "bold")
         for row in own:
             ratio, (low, high) = row["ratio_to_cublas"], row["ratio_spread"]
-            kind, said = "s2" if ratio >= 1 else "s6", label(row)
+            kind, said = "s2" if ratio >= 1 else "s6", str(row["name"])
             if len(said) > (21 if narrow else 29):
                 said = said[:20 if narrow else 28] + "…"
             chart.say(6, y + 8, said, "soft small")
-            hint = f"{label(row)}: {ratio:.3f}, 10-90 % {low:.3f}-{high:.3f}" + (
+            hint = f"{row['name']}: {ratio:.3f}, 10-90 % {low:.3f}-{high:.3f}" + (
                 f", {row['tflops']:.2f} TFLOPS" if "tflops" in row else "")
             chart.line([(x(low), y + 4), (x(high), y + 4)], f"{kind}", hint)
             chart.dot(x(ratio), y + 4, kind, hint, 3.4)
             for i, name in enumerate(names):
                 theirs = row.get("peers", {}).get(name, {}).get("ratio_to_cublas")
                 if theirs:
-                    chart.dot(x(theirs), y + 4, f"ring s{3 + i}", f"{label(row)}: {name} {theirs:.3f}", 3.2)
+                    chart.dot(x(theirs), y + 4, f"ring s{3 + i}", f"{row['name']}: {name} {theirs:.3f}", 3.2)
             chart.say(chart.right + 6, y + 8, f"{ratio:.2f}", "small")
             y += step
     return chart

@@ -193,6 +193,7 @@ def _rung_lines(runs: Sequence[tuple[int, list[Row]]]) -> Iterator[tuple[Callabl
     yield partial(_named, "cuBLAS FP32"), "ink bold", cublas
 
 
+SQUARES = ("square", "layouts")  # the suites whose squares stand in the plot against size
 LIBRARY = {"IEEE": "s6 bold dash", "emulated": "s6 bold"}  # others: in one colour, beneath
 
 
@@ -203,7 +204,7 @@ def _library_lines(sources: Sequence[Source], drawn: list[Source]) -> Iterator[t
     for source in sources:
         own: dict[str, dict[float, float]] = {}
         for row in timed(source.rows):
-            if len(set(row["shape"])) == 1 and _plain(row) and not Variant.of(row).prepared:
+            if row["suite"] in SQUARES and len(set(row["shape"])) == 1 and _plain(row) and not Variant.of(row).prepared:
                 label = "IEEE" if Variant.of(row) == IEEE else Variant.of(row).label
                 for name, value in ((label, row["tflops"]),
                                     *((name, peer.get("tflops")) for name, peer in row.get("peers", {}).items())):
@@ -225,25 +226,30 @@ def _plain(row: Row) -> bool:
     return bool(row.get("layout", "NN") == "NN" and row.get("batch", 1) == 1)
 
 
+def by_variant(rows: Sequence[Row]) -> list[Row]:
+    """The timed rows, those of a variant together."""
+    found = [row for row in rows if row.get("ratio_to_cublas")]
+    order = list(dict.fromkeys(map(Variant.of, found)))
+    return sorted(found, key=lambda row: order.index(Variant.of(row)))
+
+
+def variant_and_suite(row: Row) -> str:
+    """``square``, or ``square, emulated``."""
+    return Variant.of(row).name(str(row["suite"]))
+
+
 def _ratios(data: Data) -> Iterator[Figure]:
-    taken: set[Variant] = set()
-    for source in data.of("bench"):
-        rows = timed(source.rows)
+    for source in benches(data):
+        rows = by_variant(source.rows)
+        names = list(dict.fromkeys("IEEE" if Variant.of(row) == IEEE else Variant.of(row).precision for row in rows))
         peers = any(row.get("peers") for row in rows)
-        for variant in dict.fromkeys(map(Variant.of, rows)):
-            own = [row for row in rows if Variant.of(row) == variant]
-            if variant in taken and not peers and own[0]["suite"] not in ("drawn", "shapes"):
-                continue
-            taken.add(variant)
-            label = "IEEE" if variant == IEEE else variant.label
-            title = f"Ratio to cuBLAS, {label}" + (f": {source.path.stem}" if source.path.stem not in
-                                                   ("bench-ieee", "bench-emulated") else "")
-            yield Figure(f"ratio-{source.path.stem}-{variant.label}".replace(", ", "-").replace(" ", "-"), title,
-                         "Time of cuBLAS in plain FP32 over ours, interleaved on the same arrays: above 1 ours is "
-                         "faster. A bar through a mark is the 10th to 90th percentile of the pairs." + (
-                             " Rings: other libraries, by the same measure." if peers else ""),
-                         (source,), partial(charts.ratios, own, lambda row: row["name"], title),
-                         bench_table(own), folded=len(own) > 40)
+        suites = list(dict.fromkeys(str(row["suite"]) for row in rows))
+        title = f"Ratio to cuBLAS: {', '.join(names)}; {', '.join(suites) if len(suites) <= 3 else 'all suites'}"
+        yield Figure(f"ratio-{source.path.stem}", title,
+                     "Time of cuBLAS in plain FP32 over ours, interleaved on the same arrays: above 1 ours is faster. "
+                     "A bar through a mark is the 10th to 90th percentile of the pairs." + (
+                         " Rings: other libraries, by the same measure." if peers else ""),
+                     (source,), partial(charts.ratios, rows, variant_and_suite, title), bench_table(rows), folded=True)
 
 
 def _roofline(data: Data) -> Iterator[Figure]:

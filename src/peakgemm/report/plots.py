@@ -8,7 +8,7 @@ from typing import Any
 from ..bench.variants import Variant
 from . import charts
 from .data import Data, Row, Source, rows_of
-from .figures import error_panels, ladder_at, library_at, peak_tflops, rung_speed
+from .figures import by_variant, error_panels, ladder_at, library_at, peak_tflops, rung_speed, variant_and_suite
 from .svg import Chart
 
 WIDTH = 860
@@ -31,14 +31,8 @@ def sizes(sources: Sequence[Source]) -> Chart:
 
 
 def bench(rows: Sequence[Row], title: str) -> Chart:
-    """Ratios to cuBLAS of the rows that were timed; a case's label says its variant where there are several."""
-    timed = [row for row in rows if row.get("ratio_to_cublas")]
-    several = len({Variant.of(row) for row in timed}) > 1
-
-    def label(row: Row) -> str:
-        return Variant.of(row).name(row["name"]) if several else str(row["name"])
-
-    return charts.ratios(timed, label, title, WIDTH)
+    """Ratios to cuBLAS of the rows that were timed, by suite and variant."""
+    return charts.ratios(by_variant(rows), variant_and_suite, title, WIDTH)
 
 
 def bench_of(source: Source, precision: str) -> Chart:

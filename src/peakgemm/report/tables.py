@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from ..bench.variants import Variant
+
 Row = Mapping[str, Any]
 Cell = tuple[str, float | str | None]
 
@@ -80,7 +82,7 @@ def bench_table(rows: Sequence[Row]) -> Table:
                ("ratio", True), ("10 %", True), ("90 %", True), *((name, True) for name in peers), ("error, eps", True),
                ("cuBLAS's", True), ("timed", False), ("pJ/FLOP", True)]
     return Table(tuple(columns), tuple(
-        (text(r["suite"]), text(r["name"]), text(r.get("kernel", "-")), figure(r["tflops"], 2),
+        (text(Variant.of(r).name(r["suite"])), text(r["name"]), text(r.get("kernel", "-")), figure(r["tflops"], 2),
          figure(r["cublas_tflops"], 2), figure(r["ratio_to_cublas"], 3), figure(r["ratio_spread"][0], 3),
          figure(r["ratio_spread"][1], 3),
          *(figure(r.get("peers", {}).get(name, {}).get("ratio_to_cublas"), 3) for name in peers),

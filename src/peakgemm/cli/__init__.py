@@ -59,9 +59,11 @@ def options(version: Annotated[bool, typer.Option("--version", callback=_version
 
 
 def main() -> None:
-    """Run the command line; a `PeakgemmError` is one message on stderr and exit code 2."""
+    """Run the command line; a `PeakgemmError` is one message on stderr and exit code 2, an interrupt exit code 130."""
     try:
         app()
     except PeakgemmError as error:
         print(f"peakgemm: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:  # before typer, which does the same, has begun
+        raise SystemExit(130) from None

@@ -34,3 +34,19 @@ napoleon_numpy_docstring = False
 # A link that is broken within the site fails the build; the others are not asked for: no network is needed.
 linkcheck_ignore = [r"https?://.*"]
 suppress_warnings: list[str] = []
+
+
+def setup(app):  # type: ignore[no-untyped-def]
+    """Napoleon takes "All threads: those that copy too" of a property for a type and its meaning: leave such alone."""
+    kept = {}
+
+    def keep(app, what, name, obj, options, lines):  # type: ignore[no-untyped-def]
+        if what in ("property", "attribute") and not any(line.startswith("Raises:") for line in lines):
+            kept[name] = list(lines)
+
+    def restore(app, what, name, obj, options, lines):  # type: ignore[no-untyped-def]
+        if name in kept:
+            lines[:] = kept.pop(name)
+
+    app.connect("autodoc-process-docstring", keep, priority=400)
+    app.connect("autodoc-process-docstring", restore, priority=600)

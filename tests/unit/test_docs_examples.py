@@ -12,7 +12,10 @@ import pytest
 
 from command_lines import parsed
 from peakgemm import simulator
+from peakgemm.kernels.build import build
+from peakgemm.kernels.registry import rung
 from peakgemm.runtime.device import reason_without_gpu
+from peakgemm.sass import patch
 
 DOCS = (Path(__file__).parents[2] / "docs").resolve()
 PAGE = DOCS / "arrays.md"
@@ -68,7 +71,7 @@ def blocks(page: Path, language: str) -> list[str]:
 # Where the examples of each page run. Those of the guide to a new kernel are excerpts (test_published.py).
 RUN_HERE = ("emulation.md", "inspect.md", "simulator.md")
 ON_A_GPU = ("ladder.md", "../README.md")
-ELSEWHERE = ("arrays.md", "accuracy.md", "torch.md", "jax.md", "contributing/add-a-kernel.md")
+ELSEWHERE = ("sass.md", "arrays.md", "accuracy.md", "torch.md", "jax.md", "contributing/add-a-kernel.md")
 
 
 def test_every_page_with_examples_is_run() -> None:
@@ -88,6 +91,18 @@ def test_examples_without_a_gpu(name: str, tmp_path: Path, monkeypatch: pytest.M
     for what, value in list(names.items()):
         if what.startswith("test_"):
             value()
+
+
+def test_the_example_of_sass() -> None:
+    """With rung 09 for somebody's cubin, and the order that its main loop has."""
+    pytest.importorskip("cuda.bindings", reason="needs NVRTC")
+    example, = blocks(DOCS / "sass.md", "python")
+    names: dict[str, Any] = {"code": build(rung(9), rung(9).default, "sm_90").code}
+    first, mark, second = example.partition("moved = ")
+    exec(first, names)
+    names["order"] = list(names["block"])
+    exec(mark + second, names)
+    assert patch.apply(names["code"], names["text"]) == names["made"]
 
 
 @pytest.mark.parametrize("name", ON_A_GPU)

@@ -218,6 +218,21 @@ def test_workloads_are_published(publish: Checkout) -> None:
     assert "| cholesky | solve | torch | 21.50 | 1.00 | 1.2e-05 |  |" in page
 
 
+def test_programs_are_published(publish: Checkout) -> None:
+    (publish.root / "docs" / "programs.md").write_text((ROOT / "docs" / "programs.md").read_text())
+    assert not any(path.name == "programs.md" for path, _ in publish.outputs())  # nothing measured
+    row = {"program": "BERT", "package": "transformers", "version": "5.0", "products": "torch", "unit": "forward pass",
+           "ms": 21.5, "speedup": 1.0, "from_fp32": 0, "from_fp64": 1e-6}
+    keep(publish, "programs.json", {"environment": {**HEAD["environment"], "torch": "2.11"}, "rungs": [
+        row, {**row, "products": "emulated", "speedup": 1.75, "from_fp32": 2e-6, "from_fp64": None},
+        {"program": "GPyTorch", "error": "gpytorch is not installed"}]})
+    page = published(publish, "docs/programs.md")
+    assert "| BERT | transformers 5.0 | forward pass | torch | 21.50 | 1.00 |  | 1e-06 |" in page
+    assert "| BERT | transformers 5.0 | forward pass | emulated | 21.50 | 1.75 | 2e-06 |  |" in page
+    assert "Left out: gpytorch is not installed." in page and "Not measured yet" not in page
+    assert "Test GPU, torch 2.11. Command: `peakgemm bench --tested`." in page
+
+
 def test_publishing_again_changes_nothing_until_a_record_does(publish: Checkout,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder_pages, "LADDER", ())  # the rungs' headers are the repository's own

@@ -34,7 +34,8 @@ BAD = {
     "inspect registers": ("--json gone/a.json --dry-run", "cannot write"),
     "sass check": ("gone.cubin", "cannot be read"),
     "sass apply": ("gone.jsonl gone.cubin --output out.cubin", "cannot be read"),
-    "doctor": ("--json gone/a.json", "cannot write"), "cache info": ("--json gone/a.json", "cannot write"),
+    "verify": ("--json gone/a.json", "cannot write"), "doctor": ("--json gone/a.json", "cannot write"),
+    "cache info": ("--json gone/a.json", "cannot write"),
     "cache clear": ("--nosuch", "No such option"), "cache warm": ("--shape x", "is not MxNxK"),
 }
 

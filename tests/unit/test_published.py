@@ -90,7 +90,8 @@ SOURCE = re.compile(r"results/|\.json|[0-9a-f]{7}\b|notebook/|register-file")
 DEFINED = {("accuracy.md", "Errors"), ("bench.md", "`peakgemm tune`"),
            ("emulation.md", "1. Splitting: two halves hold 22 bits"), ("mechanisms.md", "What is kept"),
            ("mechanisms.md", "What was removed"),  # of both it is said above the tables
-           ("first-steps.md", "First steps"), ("torch.md", "`use()`"), ("README.md", "Start")}  # versions
+           ("first-steps.md", "First steps"), ("torch.md", "`use()`"), ("README.md", "Start"),
+           ("jax.md", "How it is called")}  # versions
 
 
 def test_every_figure_of_a_page_is_generated_or_names_its_record() -> None:

@@ -42,6 +42,8 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "sass check": (("peakgemm sass check my.cubin", "are the control bits safe? 1 where one is not"),
                    ("peakgemm sass check patched.cubin --against my.cubin --json", "the same computation, as JSON")),
     "sass apply": (("peakgemm sass apply faster.jsonl my.cubin --output patched.cubin", "a patch, checked"),),
+    "verify": (("peakgemm verify --products 20 --host", "what reproducible=True promises, on the CPU"),
+               ("peakgemm verify --json verify.json", "this GPU held to it; 1 where a bit differs")),
     "report": (("peakgemm report ladder.json sweep.json -o report.html", "records that --json wrote"),
                ("peakgemm report results/h200 -o h200.html", "all records of a folder"),
                ("peakgemm report --readme --check", "in a checkout: are the pages up to date?")),

@@ -33,7 +33,8 @@ WITHOUT_FIGURE = {"digests": "bits of results", "case": "host costs", "errors": 
                   "timed": "times for a profile", "losses": "a profile's losses", "launches": "counters of the library"}
 
 WITHOUT_ROWS = {"report": "a simulation", "inspect": "what inspect found", "streams": "times of instruction streams",
-                "found": "what a command found"}
+                "found": "what a command found", "verified": "what verify found",
+                "speeds": "speeds of reproducible products", "jax": "checks of JAX"}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _DESTINATION, _A, _B, _C = 16, 24, 32, 64  # low bits of the register fields
 ORDERED = frozenset(("LDGSTS", "LDGDEPBAR", "DEPBAR", "BAR", "BRA"))
 #: What a load from shared memory may pass: cp.async, whose writes no load sees before the next barrier.
 PASSED = frozenset(("LDGSTS", "LDGDEPBAR"))
-_PLAIN_MOVE = 0xF << 72  # what MOV has beside registers: all lanes' mask
+_PLAIN_MOVE = frozenset((0xF << 72, 0xF << 72 | 1 << 91))  # MOV beside its registers: all bytes; 91: from a uniform one
 
 Value = tuple[str, int, int]  # ("in", register, 0), ("load", place, element), ("sum", chain, step), ("other", place, 0)
 Side = int  # 0: rows of the thread's tile, 1: columns
@@ -107,7 +107,7 @@ def operand(word: Word, low: int) -> int:
 
 def plain_move(word: Word) -> bool:
     """Whether an instruction copies one register, or uniform register, to a register, and nothing else."""
-    return word.name == "MOV" and word.guard == ALWAYS and not word.negated and word.rest == _PLAIN_MOVE and \
+    return word.name == "MOV" and word.guard == ALWAYS and not word.negated and word.rest in _PLAIN_MOVE and \
         sum(field.role == "r" for field, _ in word.named) == 1
 
 

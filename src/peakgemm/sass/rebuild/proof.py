@@ -30,6 +30,7 @@ class _Turn:
         self.values: State = {}
         self.effects: list[int] = []
         self._interval = 0
+        self._guarded: dict[int, tuple[object, int]] = {}  # what was written under a guard: that, and the value if it holds
 
     def value(self, register: Register) -> int:
         if register not in self.values:
@@ -51,7 +52,12 @@ class _Turn:
         if word.name == "NOP":
             return
         guard = (word.negated, self.value(Register(word.layout.guard_kind, word.guard))) if word.guard != ALWAYS else None
-        sources = [tuple(map(self.value, word.registers(entry, one))) for entry, one in word.operands if entry.role in "rx"]
+
+        def seen_by(register: Register) -> int:
+            value = self.value(register)
+            return self._guarded[value][1] if guard is not None and self._guarded.get(value, (None, 0))[0] == guard else value
+
+        sources = [tuple(map(seen_by, word.registers(entry, one))) for entry, one in word.operands if entry.role in "rx"]
         if word.opcode == _FFMA:
             sources[:2] = sorted(sources[:2])
         nowhere = tuple(place for place, (entry, one) in enumerate(word.operands)
@@ -64,8 +70,12 @@ class _Turn:
         for place, (entry, one) in enumerate(word.operands):
             if entry.role in "wx":
                 for offset, register in enumerate(word.registers(entry, one)):
-                    old = self.value(register) if guard is not None else None
-                    self.values[register] = number("result", done, place, offset, old)
+                    written = number("result", done, place, offset)
+                    if guard is not None:
+                        either = number("either", written, self.value(register))
+                        self._guarded[either] = guard, written
+                        written = either
+                    self.values[register] = written
         if effect:
             self.effects.append(done)
             self._interval += word.name not in PASSED

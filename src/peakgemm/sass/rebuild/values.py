@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ..encoding import Register, Word
+from ..encoding import ALWAYS, Register, Word
 from .block import Block, NotUnderstood, plain_move, source_of
 
 TURN = -1  # the "place" of what a turn finds
@@ -42,14 +42,30 @@ class Values:
         """Those of the compiler's loop: loads of fragments and all others; FFMAs, and copies of fragments, left out."""
         places = sorted((*block.others, *block.loads.values()))
         written: dict[Register, int] = {}
-        sources = {}
+        sources: dict[int, dict[Register, int]] = {}
+        kept: dict[int, dict[Register, int]] = {}
         others = set(block.others)
         for place in places:
             word = block.words[place]
             sources[place] = {register: written.get(register, TURN) for register in word.reads}
+            if word.guard != ALWAYS and place in others:  # it may leave what was there
+                kept[place] = {register: written.get(register, TURN) for register in word.writes}
             if place in others:
                 written.update(dict.fromkeys(word.writes, place))
-        return cls(block, places, sources)
+        values = cls(block, places, sources)
+        for place, found in kept.items():
+            sources[place].update({register: source for register, source in found.items()
+                                   if not values._under_one_guard(place, register)})
+        return values
+
+    def _under_one_guard(self, place: int, register: Register) -> bool:
+        """Whether what a guarded instruction writes is read under the same guard alone, so that what was there before
+        is not wanted."""
+        word, after = self.block.words[place], self.definitions()[register]
+        guard = Register(word.layout.guard_kind, word.guard)
+        return after[-1] != place and all(
+            (self.block.words[reader].guard, self.block.words[reader].negated) == (word.guard, word.negated)
+            and self.sources[reader][guard] == self.sources[place][guard] for reader in self.readers((place, register)))
 
     def writes(self, place: int) -> frozenset[Register]:
         """What an instruction writes, under the compiler's names; nothing for a load, whose fragments are placed anew."""

@@ -19,7 +19,7 @@ from .values import TURN, Values
 #: Cycles between two instructions of which one must follow the other where the table of latencies says nothing: what
 #: reads by a queue holds its registers until a scoreboard says otherwise, which counts from the second cycle on.
 _AFTER_QUEUE = 2
-_BARRIER = frozenset(("LDGDEPBAR", "DEPBAR", "BAR"))
+_BARRIER = frozenset(("DEPBAR", "BAR"))
 _BEHIND_BARRIER = 2
 
 
@@ -53,7 +53,8 @@ def edges(values: Values) -> list[Edge]:
             found += [Edge(reader, later, _AFTER_QUEUE if queue(block.words[reader].name) else 0)
                       for source, reader in order[home] if source == earlier and reader != later]
     kept = [place for place in values.places if block.words[place].name in ORDERED]
-    found += [Edge(before, after, 1) for before, after in zip(kept, kept[1:], strict=False)]
+    found += [Edge(before, after, _AFTER_QUEUE if block.words[before].name == "LDGDEPBAR" else 1)
+              for before, after in zip(kept, kept[1:], strict=False)]
     gates = [place for place in kept if block.words[place].name not in PASSED]
     for load in block.loads.values():
         found += [Edge(load, gate, 1) if load < gate else Edge(gate, load, 1) for gate in gates]
@@ -154,6 +155,8 @@ def _fixed(block: Block, recipe: Recipe) -> dict[int, int]:
                 position = max(position, barrier + _BEHIND_BARRIER)
             found[block.loads[step, side, quad]] = position
     found.update({one: barrier for one in block.others if block.words[one].name in _BARRIER})
+    # The group that it closes counts for DEPBAR from the second cycle on.
+    found.update({one: max(barrier - _AFTER_QUEUE, 0) for one in block.others if block.words[one].name == "LDGDEPBAR"})
     return found
 
 

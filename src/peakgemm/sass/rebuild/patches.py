@@ -1,7 +1,8 @@
 """Patches: a recipe, the one cubin that it was proved and measured for, and the one cubin that it must give.
 
 A patch is a small JSON file that can be reviewed, for it holds no code: `loop.rebuild` makes that, from the compiler's.
-Where the compiler's output is another, by another NVRTC or source, no patch fits, and the compiler's code runs.
+Where the compiler's output is another, by another NVRTC or source, no patch fits, and the compiler's code runs. What
+counts as output is what the GPU is given: line tables hold times and comments' lines, and differ from run to run.
 """
 
 from __future__ import annotations
@@ -24,9 +25,23 @@ _FIELDS: Mapping[str, type] = {"kernel": str, "config": dict, "arch": str, "comp
                                "recipe": dict, "registers": int, "result": str}
 
 
+_DEBUG = (".debug", ".nv_debug", ".rela.debug", ".rela.nv_debug")
+
+
+def digest(cubin: bytes) -> str:
+    """SHA-256, in hexadecimal, of all of a cubin but its debug information: code, constants, attributes, symbols."""
+    found, whole = Cubin.read(cubin), hashlib.sha256()
+    whole.update(found.arch.encode())
+    for section in found.sections:
+        if not section.name.startswith(_DEBUG):
+            whole.update(f"\n{section.name} {section.kind} {section.flags} {section.size}\n".encode())
+            whole.update(found.content(section))
+    return whole.hexdigest()
+
+
 @dataclass(frozen=True)
 class Patch:
-    """``cubin`` and ``result`` are SHA-256 of the compiler's file and of the patched one.
+    """``cubin`` and ``result`` are the `digest` of the compiler's file and of the patched one.
 
     ``limit`` is the registers that a thread may have, ``registers`` those that it then has. ``config``, a tile's
     fields, and ``compiler`` are for the reader.
@@ -69,12 +84,12 @@ class Patch:
 
     @property
     def key(self) -> bytes:
-        """Under which the disk cache keeps the result."""
+        """Under which the disk cache keeps the result, a whole file."""
         return hashlib.sha256(f"patched {self.cubin} {self.result}".encode()).digest()
 
     def stored(self, hit: tuple[bytes, dict[str, Any]] | None) -> bytes | None:
         """What the disk cache holds, if it is the result."""
-        return hit[0] if hit is not None and hashlib.sha256(hit[0]).hexdigest() == self.result else None
+        return hit[0] if hit is not None and digest(hit[0]) == self.result else None
 
     def apply(self, cubin: bytes) -> bytes:
         """The patched cubin: the loop built anew, proved, and compared with what the patch promises.
@@ -82,13 +97,11 @@ class Patch:
         Raises:
             InvalidValue: another cubin than the patch's, a loop that cannot be built by its recipe, or another result.
         """
-        before = Cubin.read(cubin)
-        if before.digest != self.cubin:
-            raise InvalidValue(f"patch {self.name} is for the cubin of SHA-256 {self.cubin}, not for {before.digest}")
-        made = rebuild(before, self.recipe, self.limit, self.kernel)
-        digest = hashlib.sha256(made.cubin).hexdigest()
-        if digest != self.result or made.registers != self.registers:
-            raise InvalidValue(f"patch {self.name} gives a cubin of SHA-256 {digest} with {made.registers} registers, and "
+        if (before := digest(cubin)) != self.cubin:
+            raise InvalidValue(f"patch {self.name} is for the cubin of SHA-256 {self.cubin}, not for {before}")
+        made = rebuild(Cubin.read(cubin), self.recipe, self.limit, self.kernel)
+        if (after := digest(made.cubin)) != self.result or made.registers != self.registers:
+            raise InvalidValue(f"patch {self.name} gives a cubin of SHA-256 {after} with {made.registers} registers, and "
                                f"promises {self.result} with {self.registers}; the patch is damaged, or its maker has changed: "
                                "peakgemm sass optimize makes it anew")
         return made.cubin
@@ -110,12 +123,12 @@ def find(cubin: bytes, kernel: str, arch: str) -> tuple[Patch | None, str]:
         known = [patch for patch in shipped() if patch.kernel == kernel and patch.arch == arch]
     except InvalidValue as error:
         return None, str(error)
-    digest = hashlib.sha256(cubin).hexdigest()
+    this = digest(cubin)
     for patch in known:
-        if patch.cubin == digest:
+        if patch.cubin == this:
             return patch, ""
     if not known:
         return None, f"there is no patch for {kernel} on {arch}"
-    return None, (f"no patch is for this cubin (SHA-256 {digest[:16]}...): those for {kernel} on {arch} are for "
+    return None, (f"no patch is for this cubin (SHA-256 {this[:16]}...): those for {kernel} on {arch} are for "
                   + ", ".join(f"{patch.cubin[:16]}... ({patch.name}, {patch.compiler})" for patch in known)
                   + "; another compiler, source or configuration made it")

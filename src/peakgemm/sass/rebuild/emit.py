@@ -63,7 +63,9 @@ def emit(values: Values, positions: Mapping[int, int], multiplies: Sequence[Mult
     moves = values.preheader or [_nothing(block)]
     preheader = [move.with_control(**_PLAIN) for move in moves]
     preheader[0] = preheader[0].with_control(wait_mask=entry)
-    preheader[-1] = preheader[-1].with_control(stall=_LONGEST)  # what uniform registers were given just before the loop
+    # What uniform registers were given just before the loop. So long a stall goes with yield alone: nvdisasm knows no
+    # stall above 11 without.
+    preheader[-1] = preheader[-1].with_control(stall=_LONGEST, yield_=0)
     return Emitted(tuple(preheader), loop, entry)
 
 

@@ -81,7 +81,7 @@ def ladder_table(ladder: dict[str, Any]) -> str:
     shown = measured_rungs(by_size[SIZE])
     for kernel in shown:
         r = by_size[SIZE][kernel.number]
-        lines.append(f"| [{kernel.label}](rungs/{kernel.path.stem}.md) | {kernel.idea} | {r['registers']} "
+        lines.append(f"| [{kernel.label}](rungs/{kernel.page}.md) | {kernel.idea} | {r['registers']} "
                      f"| {r['blocks_per_sm']} | {100 * r['ffma_fraction']:.0f} % | {r['tflops']:.1f} | "
                      + " | ".join(f"{by_size[n][kernel.number]['ratio_to_cublas']:.3f}" for n in sizes) + " |")
     base = " | ".join(f"{by_size[n][shown[-1].number]['cublas_tflops']:.1f}" for n in sizes)
@@ -145,7 +145,7 @@ def rung_page(kernel: Kernel, rows: dict[int, Row], counters: list[tuple[str, Ro
               all_sizes: list[tuple[str, Row]]) -> str:
     """One page per rung: its idea, its facts, its figures, its counters."""
     r = rows[kernel.number]
-    text = header_comment(kernel.path).split("\n", 2)
+    text = header_comment(kernel.header).split("\n", 2)
     parts = re.split(r"^(Idea|Removes|Leaves|Measured): ", text[2].strip(), flags=re.M)[1:]
     lines = [f"# {text[0]}", ""]
     for title, body in zip(parts[::2], parts[1::2], strict=True):
@@ -220,7 +220,7 @@ def outputs() -> Iterator[tuple[Path, str]]:
     for kernel in measured_rungs(rows):
         counted = by_shape(counters, kernel.number)
         sizes = [*by_shape(ladder, kernel.number), *by_shape(k1024, kernel.number)]
-        yield ROOT / "docs" / "rungs" / f"{kernel.path.stem}.md", rung_page(kernel, rows, counted, sizes)
+        yield ROOT / "docs" / "rungs" / f"{kernel.page}.md", rung_page(kernel, rows, counted, sizes)
     pages: dict[str, str] = {}
     for page, name, body in (("docs/ladder.md", "ladder", ladder_table(ladder) + "\n" + caption(ladder)),
                              ("docs/sweep.md", "sweep", sweep_table(sweep) + "\n" + caption(sweep)), *blocks()):
@@ -234,7 +234,7 @@ def stale_headers() -> list[tuple[Kernel, str]]:
     rows = {r["number"]: r for r in rows_at(load("ladder.json"), (SIZE, SIZE, SIZE))}
     wanted = [(kernel, measured_line(rows, kernel.number)) for kernel in measured_rungs(rows)]
     return [(kernel, line) for kernel, line in wanted
-            if line not in kernel.path.read_text(encoding="utf-8").splitlines()]
+            if line not in kernel.header.read_text(encoding="utf-8").splitlines()]
 
 
 def plots_of() -> Iterator[tuple[Path, tuple[str, ...], Callable[[], str]]]:

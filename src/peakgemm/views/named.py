@@ -78,7 +78,8 @@ def _rung(kernel: Kernel, limits: Architecture, config: str, shape: str) -> Subj
                            "library's")
     chosen = validity.choose(kernel, chosen, limits, problem)
     compiled = build(kernel, chosen, limits.name)
-    return _subject(kernel, chosen, limits, compiled, f"rung {kernel.label}", "rung")
+    subject = _subject(kernel, chosen, limits, compiled, f"rung {kernel.label}", "rung")
+    return replace(subject, notes=(f"{compiled.note[:1].upper()}{compiled.note[1:]}.",)) if compiled.note else subject
 
 
 def _case(shape: str) -> Case:

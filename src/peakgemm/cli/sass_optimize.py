@@ -30,8 +30,6 @@ from . import parse
 from .console import number, out, progress, table
 from .measuring import measuring
 
-_TIMED = 4  # candidates, the best by the model, that the GPU compares
-
 
 def command(
     kernel: Annotated[str, typer.Argument(help="A rung, by number or name: 14, cp_async.")],
@@ -54,12 +52,11 @@ def command(
     built = [one for one in found if one.built is not None]
     ratios: dict[int, dict[str, Any]] = {}
     if measured_on is not None and peer is not None:
-        variants = {f"recipe {place}": _as(compiled, one.built) for place, one in enumerate(built[:_TIMED]) if one.built}
+        variants = {f"recipe {place}": _as(compiled, one.built) for place, one in enumerate(built) if one.built}
         for square, _, _ in parse.shapes(size, None, 4096):
             with progress("timing", len(variants)) as done:
                 ratios[square] = dict(contest(chosen, config, compiled, variants, square, measured_on, peer, done))
-        built[:_TIMED] = sorted(built[:_TIMED], key=lambda one: -_typical(ratios, built.index(one)))
-    best = built[0]
+    best = max(built, key=lambda one: _typical(ratios, built.index(one)))  # of equals, the first
     assert best.built is not None
     _show(chosen, compiled, found, best, best.built, ratios)
     if not ratios:
@@ -120,13 +117,14 @@ def _show(kernel: Kernel, compiled: Compiled, found: list[Candidate], best: Cand
         name = names.get(id(one), "-")
         timed = [number(median(by[name]), 4) if name in by else "-" for by in ratios.values()]
         r = one.recipe
-        rows.append([("*" if one is best else " ") + name, ",".join(map(str, r.offsets)), str(r.barrier),
+        rows.append([("*" if one is best else " ") + name, _places(r.first), _places(r.offsets), str(r.barrier),
                      number(one.slots, 0) if one.built else one.why, *timed])
     table(f"Recipes for {kernel.label} on {ARCH}", [
-        ("", "left"), ("loads in a step at", "left"), ("barrier", "right"), ("slots", "right"),
+        ("", "left"), ("loads of step 1", "left"), ("of others", "left"), ("barrier", "right"), ("slots", "right"),
         *((f"x at {size}", "right") for size in ratios)], rows,
-        "slots: issue slots of a turn by the model. x: the compiler's time over this one's, median of interleaved pairs;\n"
-        "every timed one gives the compiler's bits, with alpha and beta too.")
+        "Places: FFMAs from the start of a step; the barrier, from that of the last. slots: issue slots of a\n"
+        "turn by the model. x: the compiler's time over this one's, median of interleaved pairs; every timed\n"
+        "one gives the compiler's bits, with alpha and beta too.")
     before, after = static_facts(compiled.code, ARCH), static_facts(built.cubin, ARCH)
     out.print()
     lines = [("registers a thread", compiled.registers, built.registers),
@@ -140,6 +138,12 @@ def _show(kernel: Kernel, compiled: Compiled, found: list[Candidate], best: Cand
     table("The loop, before and after", [("", "left"), ("compiler", "right"), ("rebuilt", "right")],
           [[name, str(old), str(new)] for name, old, new in lines],
           f"{built.hoisted} instructions left the loop. The code before and behind it is the compiler's.")
+
+
+def _places(offsets: tuple[int, ...]) -> str:
+    """``14+16``: the first place, and the distance of those behind it; all places where they are not even."""
+    steps = {after - before for before, after in zip(offsets, offsets[1:], strict=False)}
+    return f"{offsets[0]}+{steps.pop()}" if len(steps) == 1 else ",".join(map(str, offsets))
 
 
 def _percent(fraction: float | None) -> str:

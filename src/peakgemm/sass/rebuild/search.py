@@ -47,16 +47,18 @@ def search(cubin: Cubin, recipes: Iterable[Recipe], limit: int, name: str = "",
     """Every recipe built and proved, those with fewest modelled slots first; among equals, in the order given.
 
     Raises:
-        InvalidValue: none can be built; the message is that of the first.
+        InvalidValue: none can be built: what the first raised.
     """
     found = []
+    first: InvalidValue | None = None
     for recipe in recipes:
         try:
             found.append(Candidate(recipe, rebuild(cubin, recipe, limit, name)))
         except InvalidValue as error:
             found.append(Candidate(recipe, None, str(error)))
+            first = first or error
         if done is not None:
             done("built and proved" if found[-1].built else "not built")
-    if all(one.built is None for one in found):
-        raise InvalidValue(found[0].why)
+    if first is not None and all(one.built is None for one in found):
+        raise first
     return sorted(found, key=lambda one: one.slots)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -125,7 +126,7 @@ def test_positions_keep_dependences_and_the_recipes_gap():
     at = place(found, recipe)
     block = found.block
     loads = sorted(at[one] for one in block.loads.values())
-    assert all(after - before >= 12 for before, after in zip(loads, loads[1:], strict=False))
+    assert all(after - before >= 12 for before, after in pairwise(loads))
     others = sorted(at[one] for one in found.places if one in block.others and one in at)
     assert others[-1] < block.steps * block.step and all(position % 2 == 0 for position in at.values())
     barrier = next(one for one in block.others if block.words[one].name == "BAR")
@@ -152,7 +153,8 @@ def test_the_new_loop_is_proved_disassembles_and_is_shorter(aligned):
 def test_code_before_and_behind_the_loop_stays():
     block = analyse(program(14))
     old, new = cubin(14).words(), Cubin.read(built().cubin).words()
-    assert old[:block.start] == new[:block.start] and old[block.start + len(block.words):] == new[block.start + len(block.words):]
+    end = block.start + len(block.words)
+    assert old[:block.start] == new[:block.start] and old[end:] == new[end:]
 
 
 @cache
@@ -177,9 +179,9 @@ def test_the_proof_finds_every_wrong_register():
     draw = Random(16)
     for _ in range(20):
         words = list(made.loop)
-        at = draw.choice([one for one, word in enumerate(words[:-1]) if any(f.kind == "R" and f.role == "r" for f, _ in word.named)])
+        at, slot = draw.choice([(at, slot) for at, word in enumerate(words[:-1])
+                                for slot, (field, _) in enumerate(word.named) if field.kind + field.role == "Rr"])
         word = words[at]
-        slot = draw.choice([one for one, (field, _) in enumerate(word.named) if field.kind == "R" and field.role == "r"])
         other = draw.choice([one for one in range(0, 200, 4) if one != word.numbers[slot]])
         words[at] = replace(word, numbers=(*word.numbers[:slot], other, *word.numbers[slot + 1:]))
         said = proof.difference(block.words, made.preheader, words, found.carried, at_start, behind)
@@ -191,8 +193,8 @@ def test_the_proof_finds_accesses_out_of_order(first, second):
     block, made, found, at_start, behind = parts()
     words = list(made.loop)
     one = next(at for at, word in enumerate(words) if word.name == first)
-    two = next(at for at, word in enumerate(words) if word.name == second and at > one) if first != "LDGDEPBAR" else next(
-        at for at in range(one, 0, -1) if words[at].name == second)
+    places = range(one, 0, -1) if first == "LDGDEPBAR" else range(one + 1, len(words))
+    two = next(at for at in places if words[at].name == second)
     words[one], words[two] = words[two], words[one]
     assert proof.difference(block.words, made.preheader, words, found.carried, at_start, behind) is not None
 
@@ -253,9 +255,9 @@ def test_rung_16_is_rung_14_patched(cold):
     assert build(rung(14), replace(rung(14).config_for("sm_90"), aligned=True), "sm_90").note == ""
 
 
-@pytest.mark.parametrize(("arch", "changes", "said"), [("sm_90", {"raster": 4}, "no patch is for this cubin"),
-                                                       ("sm_90", {"aligned": False}, "another compiler, source or configuration"),
-                                                       ("sm_80", {}, "there is no patch")])
+@pytest.mark.parametrize(("arch", "changes", "said"), [
+    ("sm_90", {"raster": 4}, "no patch is for this cubin"), ("sm_80", {}, "there is no patch"),
+    ("sm_90", {"aligned": False}, "another compiler, source or configuration")])
 def test_another_cubin_runs_unpatched_and_says_so(arch, changes, said):
     config = replace(rung(16).config_for(arch), **{"aligned": True, **changes})
     made = build(rung(16), config, arch)
@@ -266,7 +268,8 @@ def test_another_cubin_runs_unpatched_and_says_so(arch, changes, said):
 @pytest.mark.parametrize(("change", "said"), [
     ({"result": "0" * 64}, "is damaged"), ({"cubin": "0" * 64}, "no patch is for this cubin"),
     ({"recipe": {**Recipe().to_json(), "gap": 12}}, "is damaged"), ({"registers": 200}, "is damaged"),
-    ({"limit": 205}, "four registers in a row"), ({"recipe": {"gap": 0}}, "gap = 0"), ({"limit": "255"}, "limit = '255'"),
+    ({"limit": 205}, "four registers in a row"), ({"recipe": {"gap": 0}}, "gap = 0"),
+    ({"limit": "255"}, "limit = '255'"),
 ])
 def test_a_damaged_patch_is_refused(change, said, tmp_path, monkeypatch, cold):
     (patch,) = patches.shipped()
@@ -280,7 +283,8 @@ def test_a_damaged_patch_is_refused(change, said, tmp_path, monkeypatch, cold):
     assert said in made.note and made.code == compiled(14).code
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "is no patch"), ("[]", "exactly the fields"), ("{}", "exactly the fields")])
+@pytest.mark.parametrize(("text", "said"), [("{", "is no patch"), ("[]", "exactly the fields"),
+                                            ("{}", "exactly the fields")])
 def test_text_that_is_no_patch(text, said):
     with pytest.raises(InvalidValue, match=said):
         Patch.from_json("one", text)

@@ -55,7 +55,8 @@ class Contest:
         """The compiler's time over that of ``compiled``, pair by pair."""
         found: list[float] = []
         for _ in range(rounds):
-            found += self._timer.compare([self._work(compiled, self._c[0])], [self._work(self._compiler, self._c[1])]).ratios
+            ours, baseline = self._work(compiled, self._c[0]), self._work(self._compiler, self._c[1])
+            found += self._timer.compare([ours], [baseline]).ratios
         return found
 
 
@@ -76,7 +77,7 @@ def contest(kernel: Kernel, config: Config, compiler: Compiled, variants: Mappin
         OtherBits: a variant gives other results.
     """
     field = Contest(kernel, config, compiler, size, gpu, peer)
-    found = {}
+    found: dict[str, Sequence[float]] = {}
     for name, compiled in variants.items():
         if not field.same_bits(compiled):
             raise OtherBits(f"{name}: at {size} it does not give the bits of the compiler's code; it is not written")

@@ -1,9 +1,10 @@
-"""``peakgemm sass optimize``: a rung's main loop built anew, proved, timed where there is a GPU, and kept as a patch."""
+"""``peakgemm sass optimize``: a rung's main loop built anew, proved, timed on a GPU, and kept as a patch."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -35,7 +36,7 @@ def command(
     kernel: Annotated[str, typer.Argument(help="A rung, by number or name: 14, cp_async.")],
     size: Annotated[str | None, typer.Option(help="Squares to time at, with a GPU: N or N,N,...  [4096]")] = None,
     recipe: Annotated[str | None, typer.Option(help="This recipe alone: JSON, or a file of it.")] = None,
-    guarded: Annotated[bool, typer.Option("--guarded", help="The compilation for any sizes.  [for aligned ones]")] = False,
+    guarded: Annotated[bool, typer.Option("--guarded", help="The compilation for any sizes.  [aligned ones]")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the best cubin here.")] = None,
     patch: Annotated[Path | None, typer.Option(help="Write the patch that makes it here.")] = None,
 ) -> None:
@@ -60,14 +61,14 @@ def command(
     assert best.built is not None
     _show(chosen, compiled, found, best, best.built, ratios)
     if not ratios:
-        out.print(f"\nProved, not timed, and not compared bit for bit: "
-                  f"{device.reason_without_gpu() if gpu is None else 'no GPU of ' + ARCH + ' with a cuBLAS beside it'}.",
-                  markup=False)
+        why = device.reason_without_gpu() if gpu is None else f"no GPU of {ARCH} with a cuBLAS beside it"
+        out.print(f"\nProved, not timed, and not compared bit for bit: {why}.", markup=False)
     if output is not None:
         output.write_bytes(best.built.cubin)
         out.print(f"Cubin written to {output}", markup=False)
     if patch is not None:
-        patch.write_text(_patch(patch.stem, compiled, config, limit, best.recipe, best.built).to_json(), encoding="utf-8")
+        made = _patch(patch.stem, compiled, config, limit, best.recipe, best.built)
+        patch.write_text(made.to_json(), encoding="utf-8")
         out.print(f"Patch written to {patch}", markup=False)
 
 
@@ -132,7 +133,7 @@ def _show(kernel: Kernel, compiled: Compiled, found: list[Candidate], best: Cand
              *((f"of these {kind}", before["classes"][kind], after["classes"][kind]) for kind in before["classes"]
                if before["classes"][kind] or after["classes"][kind]),
              ("FFMA %", _percent(before["ffma_fraction"]), _percent(after["ffma_fraction"])),
-             ("cycles an FFMA, by banks", number(before["bank_cycles_per_ffma"], 3), number(after["bank_cycles_per_ffma"], 3)),
+             ("cycles an FFMA, by banks", *(number(facts["bank_cycles_per_ffma"], 3) for facts in (before, after))),
              ("accumulators moved %", _percent(before["accumulators_moved"]), _percent(after["accumulators_moved"])),
              ("loads in a row", before["loads_in_a_row"], after["loads_in_a_row"])]
     table("The loop, before and after", [("", "left"), ("compiler", "right"), ("rebuilt", "right")],
@@ -142,7 +143,7 @@ def _show(kernel: Kernel, compiled: Compiled, found: list[Candidate], best: Cand
 
 def _places(offsets: tuple[int, ...]) -> str:
     """``14+16``: the first place, and the distance of those behind it; all places where they are not even."""
-    steps = {after - before for before, after in zip(offsets, offsets[1:], strict=False)}
+    steps = {after - before for before, after in pairwise(offsets)}
     return f"{offsets[0]}+{steps.pop()}" if len(steps) == 1 else ",".join(map(str, offsets))
 
 

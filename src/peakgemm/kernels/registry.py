@@ -191,7 +191,7 @@ LADDER: tuple[Kernel, ...] = (
           tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b", cp_async=True),
     _rung(15, "warp_specialised", "warps that copy (TMA) beside warps that compute, on a ring of mbarriers",
           "warp specialised", _boxes, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ab"),
-    _rung(16, "sass_tuned", "rung 14 with the SASS of its loop built anew: registers, order, control bits", "multistage",
+    _rung(16, "sass_tuned", "rung 14, the SASS of its loop built anew: registers, order, control bits", "multistage",
           _tiles(4), dynamic=True, tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b",
           cp_async=True, source_name="14_large_tile", patched=True),
     _rung(18, "tensor_cores", "FP32 accuracy from FP16 tensor cores: split on the way in, three products", "split tile",

@@ -85,7 +85,8 @@ def loop_block(program: Program) -> range:
     blocks = program.loop_blocks
     if len(blocks) != 1 or program.successors[blocks[0].start][0] != blocks[0].start:
         starts = ", ".join(f"{block.start * WORD_BYTES:#x}" for block in blocks)
-        raise NotUnderstood(f"{program.name}: the main loop is not one block that branches to itself (blocks at {starts})")
+        raise NotUnderstood(f"{program.name}: the main loop is not one block that branches to itself (blocks at "
+                            f"{starts})")
     return blocks[0]
 
 
@@ -158,10 +159,11 @@ class _Analysis:
                 if register.kind == "R" and self._value(register.number)[0] in ("load", "sum"):
                     raise self._fail(place, f"{word.name} reads {register}, an accumulator or a fragment")
             if word.name not in ORDERED and (word.name.startswith(("LD", "ST", "ATOM", "RED")) and word.name != "LDC"):
-                raise self._fail(place, f"{word.name} in the loop; loads of 128 bits from shared memory and cp.async are "
-                                        "what is understood")
+                raise self._fail(place, f"{word.name} in the loop; loads of 128 bits from shared memory and cp.async "
+                                        "are what is understood")
             self._others.append(place)
-            self._values.update({register.number: ("other", place, 0) for register in word.writes if register.kind == "R"})
+            self._values.update({register.number: ("other", place, 0)
+                                 for register in word.writes if register.kind == "R"})
 
     @staticmethod
     def _quad(word: Word) -> int | None:
@@ -204,7 +206,8 @@ class _Analysis:
         quads, held, loads = self._quads(steps, elements, key)
         numbered = {one: (side, QUAD * quad + element) for (side, quad), ones in quads.items()
                     for element, one in enumerate(ones)}
-        chains = {(numbered[row][1], numbered[column][1]): next(iter(row & column)) for row in rows for column in columns}
+        chains = {(numbered[row][1], numbered[column][1]): next(iter(row & column))
+                  for row in rows for column in columns}
         kept = [*self._others, *(place for place, value in self._moves.items() if self._is_other(value, homes, held))]
         counts = [sum(side == one for side, _ in quads) for one in (0, 1)]
         return Block(self._start, tuple(self._words), steps, (counts[0], counts[1]), chains, held, loads,
@@ -264,19 +267,20 @@ class _Analysis:
         loads: dict[tuple[int, Side, int], int] = {}
         by_elements = {ones: quad for quad, ones in quads.items()}
         for place in self._loads:
-            used = [(step, one) for step in range(steps) for element in range(QUAD)
-                    if (one := inside[step].get(("load", place, element))) is not None]
+            brings = [("load", place, element) for element in range(QUAD)]
+            used = [(step, inside[step][value]) for step in range(steps) for value in brings if value in inside[step]]
             if not used:
                 quad, step = self._for_the_next_turn(place, held), steps
             else:
                 step = used[0][0]
-                found = by_elements.get(tuple(one for _, one in used))
-                if found is None or any(other != step for other, _ in used):
-                    raise self._fail(place, "a load whose four values are not used in one step, in the order of the others")
-                quad = found
-            if (step, *quad) in loads:
+                known = by_elements.get(tuple(one for _, one in used))
+                if known is None or any(other != step for other, _ in used):
+                    raise self._fail(place, "a load whose four values are not used in one step, in the others' order")
+                quad = known
+            brought = step, quad[0], quad[1]
+            if brought in loads:
                 raise self._fail(place, "a fragment that is loaded twice")
-            loads[(step, *quad)] = place
+            loads[brought] = place
         missing = [(step, quad) for step in range(1, steps + 1) for quad in quads if (step, *quad) not in loads]
         if missing:
             raise self._fail(0, f"no load brings fragment {missing[0][1]} of step {missing[0][0]}")

@@ -26,7 +26,7 @@ _LONGEST = 15
 
 @dataclass(frozen=True)
 class Emitted:
-    """``preheader`` runs once and falls into ``loop``, whose last instruction is the branch back, its target not yet set."""
+    """``preheader`` runs once and falls into ``loop``, whose last instruction is the branch back, no target yet."""
 
     preheader: tuple[Word, ...]
     loop: tuple[Word, ...]
@@ -70,8 +70,9 @@ def emit(values: Values, positions: Mapping[int, int], multiplies: Sequence[Mult
 
 
 def _boards(block: Block) -> tuple[int, int, tuple[int, ...]]:
-    """Scoreboards: that of the groups of cp.async, which is the compiler's; that of cp.async's reads; those of loads."""
-    found = [block.words[place].control.write_barrier for place in block.others if block.words[place].name == "LDGDEPBAR"]
+    """Scoreboards: that of the groups of cp.async, the compiler's; that of cp.async's reads; those of loads."""
+    words = [block.words[place] for place in block.others]
+    found = [word.control.write_barrier for word in words if word.name == "LDGDEPBAR"]
     if len(set(found)) != 1 or found[0] == NO_BARRIER:
         raise NotUnderstood("the loop has no group of cp.async (LDGDEPBAR), or several")
     free = [board for board in range(BARRIERS) if board != found[0]]

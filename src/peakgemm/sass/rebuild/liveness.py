@@ -40,4 +40,5 @@ def live(program: Program) -> Mapping[int, frozenset[Register]]:
 
 def live_behind(program: Program, start: int, known: Mapping[int, frozenset[Register]]) -> frozenset[Register]:
     """The registers that are live where control leaves a loop of one block."""
-    return frozenset[Register]().union(*(known.get(goes, frozenset()) for goes in program.successors[start] if goes != start))
+    leaves = [goes for goes in program.successors[start] if goes != start]
+    return frozenset[Register]().union(*(known.get(goes, frozenset()) for goes in leaves))

@@ -1,7 +1,7 @@
 """A kernel's main loop built anew, for Hopper: what maxas did by hand on Maxwell, done to what ptxas made.
 
-The compiler's loop moves accumulators from register to register, reads its fragments in bunches, and pays for banks. The
-new one computes the same products in the same order of K, with
+The compiler's loop moves accumulators from register to register, reads its fragments in bunches, and pays for banks.
+The new one computes the same products in the same order of K, with
 
 - accumulators that stay where they are when a turn begins (`block` finds them),
 - fragments in two sets of quads, for even and for odd steps of K,
@@ -44,8 +44,8 @@ _FILE, _GRAIN, _WARP = 65536, 8, 32
 class Rebuilt:
     """A cubin with the new loop, and what there is to say of it.
 
-    ``turn`` and ``before`` are the instructions of a turn now and in the compiler's loop; ``cycles`` the modelled cycles of
-    a step's FFMAs, ``step`` how many these are; ``hoisted`` how many instructions left the loop.
+    ``turn`` and ``before`` are the instructions of a turn now and in the compiler's loop; ``cycles`` the modelled
+    cycles of a step's FFMAs, ``step`` how many these are; ``hoisted`` how many instructions left the loop.
     """
 
     cubin: bytes
@@ -95,11 +95,13 @@ def rebuild(cubin: Cubin, recipe: Recipe, limit: int, name: str = "") -> Rebuilt
     if said is not None:
         raise Unproved(f"{program.name}, loop at {block.start * WORD_BYTES:#x}: {said}")
     fresh = _installed(program, block, made)
-    if cubin.pinned(program.name) & {place * WORD_BYTES for place in range(block.start, block.start + len(block.words))}:
+    inside = range(block.start * WORD_BYTES, (block.start + len(block.words)) * WORD_BYTES)
+    if any(address in inside for address in cubin.pinned(program.name)):
         raise NotUnderstood(f"{program.name}: the file points into the loop, which would move")
     if found := check(fresh):
         raise Unproved(f"{program.name}, {found[0].address:#x}: {found[0].message} ({len(found)} hazards)")
-    count = 1 + max(register.number for word in fresh.words for register in word.reads | word.writes if register.kind == "R")
+    count = 1 + max(register.number for word in fresh.words for register in word.reads | word.writes
+                    if register.kind == "R")
     before = cubin.kernel(program.name).registers or 0
     data = with_registers(cubin.with_words(fresh.encode(), program.name), program.name, max(count, before))
     return Rebuilt(data, fresh, block, len(made.loop), len(block.words), orders.cycles(block, multiplies),
@@ -107,7 +109,7 @@ def rebuild(cubin: Cubin, recipe: Recipe, limit: int, name: str = "") -> Rebuilt
 
 
 def _free(values: Values, live_registers: frozenset[Register], limit: int) -> list[int]:
-    """The registers that nothing holds when a turn begins or ends, nor any instruction but FFMAs and loads during it."""
+    """The registers that nothing holds when a turn begins or ends, nor any but FFMAs and loads write during it."""
     block = values.block
     used = {register.number for register in live_registers if register.kind == "R"} | block.homes | block.held_registers
     for one in values.places:
@@ -119,26 +121,26 @@ def _fragments(block: Block, free: list[int]) -> dict[tuple[int, Side, int], int
     """The first register of each quad for even steps (where a turn finds them) and odd ones, taken from ``free``."""
     if block.steps % 2:
         raise NotUnderstood(f"{block.steps} steps of K in a turn; two sets of fragments need an even number")
-    found = {(0, *quad): register for quad, register in block.held.items()}
+    found = {(0, side, quad): register for (side, quad), register in block.held.items()}
     for quad in sorted(block.held):
         first = next((one for one in free if one % QUAD == 0 and {one + 1, one + 2, one + 3} <= set(free)), None)
         if first is None:
-            raise NotUnderstood(f"no four registers in a row are left for the fragments of odd steps ({len(free)} free); "
-                                "the kernel may have more only with fewer threads on an SM")
-        found[(1, *quad)] = first
+            raise NotUnderstood(f"no four registers in a row are left for the fragments of odd steps ({len(free)} "
+                                "free); the kernel may have more only with fewer threads on an SM")
+        found[1, quad[0], quad[1]] = first
         free[:] = [one for one in free if not first <= one < first + QUAD]
     return found
 
 
 def _installed(program: Program, block: Block, made: Emitted) -> Program:
-    """The kernel with the new loop in the compiler's room, NOPs behind it, of which the first waits for what is under way."""
+    """The kernel with the new loop in the compiler's room, NOPs behind it: the first waits for what is under way."""
     loop = list(made.loop)
     loop[-1] = _branch_to(loop[-1], -len(loop))
     nop = decode(NOP, program.arch)
     room = len(block.words) - len(made.preheader) - len(loop)
     if room < 1:
-        raise NotUnderstood(f"{program.name}: the new loop has {len(loop)} instructions, {len(made.preheader)} before it; the "
-                            f"compiler's has room for {len(block.words)}")
+        raise NotUnderstood(f"{program.name}: the new loop has {len(loop)} instructions, {len(made.preheader)} before "
+                            f"it; the compiler's has room for {len(block.words)}")
     waits = nop.with_control(wait_mask=made.used, stall=1)
     words = list(program.words)
     words[block.start:block.start + len(block.words)] = [*made.preheader, *loop, waits, *[nop] * (room - 1)]

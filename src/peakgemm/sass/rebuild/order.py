@@ -50,7 +50,7 @@ def order(block: Block) -> tuple[Multiply, ...]:
     return tuple(beam[0][2])
 
 
-def _quads(block: Block, known: _Prefix, panel: int, quad: int,
+def _quads(block: Block, known: tuple[int, RegisterFile, list[Multiply]], panel: int, quad: int,
            last: bool) -> Iterator[tuple[int, RegisterFile, list[Multiply]]]:
     """A prefix of the order grown by the FFMAs of a quad of columns: each of its orders at its best."""
     best: list[tuple[int, RegisterFile, list[Multiply]]] = []
@@ -61,7 +61,8 @@ def _quads(block: Block, known: _Prefix, panel: int, quad: int,
             options = []
             for rows in ((2 * panel, 2 * panel + 1), (2 * panel + 1, 2 * panel)):
                 trial = deepcopy(file)
-                pair = [Multiply(rows[0], column, (0 if ends else _A) | _B), Multiply(rows[1], column, 0 if ends else _A)]
+                kept = 0 if ends else _A
+                pair = [Multiply(rows[0], column, kept | _B), Multiply(rows[1], column, kept)]
                 options.append((sum(_read(trial, block, one) for one in pair), trial, pair))
             spent, file, pair = min(options, key=lambda option: option[0])
             cycles += spent

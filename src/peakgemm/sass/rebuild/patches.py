@@ -101,9 +101,9 @@ class Patch:
             raise InvalidValue(f"patch {self.name} is for the cubin of SHA-256 {self.cubin}, not for {before}")
         made = rebuild(Cubin.read(cubin), self.recipe, self.limit, self.kernel)
         if (after := digest(made.cubin)) != self.result or made.registers != self.registers:
-            raise InvalidValue(f"patch {self.name} gives a cubin of SHA-256 {after} with {made.registers} registers, and "
-                               f"promises {self.result} with {self.registers}; the patch is damaged, or its maker has changed: "
-                               "peakgemm sass optimize makes it anew")
+            raise InvalidValue(f"patch {self.name} gives a cubin of SHA-256 {after} with {made.registers} registers, "
+                               f"and promises {self.result} with {self.registers}; the patch is damaged, or its maker "
+                               "has changed: peakgemm sass optimize makes it anew")
         return made.cubin
 
 

@@ -1,6 +1,7 @@
 """Where the instructions beside the FFMAs stand: a list scheduler over the dependences of `values`.
 
-A position p lies before FFMA p of the turn. FFMAs take a cycle each, so positions count cycles, and err to the safe side.
+A position p lies before FFMA p of the turn. FFMAs take a cycle each, so positions count cycles, and err to the safe
+side.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..encoding import Register
 from ..latency import least
@@ -36,7 +38,7 @@ def edges(values: Values) -> list[Edge]:
     """What must follow what in a turn, and how far behind: by the values read, the registers shared, and memory."""
     block = values.block
     found: list[Edge] = []
-    order: dict[Register, list[tuple[int, int]]] = defaultdict(list)  # of each register: (place of the value, who reads it)
+    order: dict[Register, list[tuple[int, int]]] = defaultdict(list)  # of a register: place of the value, who reads it
     for place in values.places:
         for register, source in values.sources[place].items():
             if source != TURN:
@@ -47,14 +49,14 @@ def edges(values: Values) -> list[Edge]:
         for register in values.writes(place):
             definitions[values.home((place, register))].append(place)
     for home, places in definitions.items():
-        for earlier, later in zip([TURN, *places], places, strict=False):
+        for earlier, later in pairwise([TURN, *places]):
             if earlier != TURN:
                 found.append(Edge(earlier, later, 1 if queue(block.words[earlier].name) else 6))
             found += [Edge(reader, later, _AFTER_QUEUE if queue(block.words[reader].name) else 0)
                       for source, reader in order[home] if source == earlier and reader != later]
     kept = [place for place in values.places if block.words[place].name in ORDERED]
     found += [Edge(before, after, _AFTER_QUEUE if block.words[before].name == "LDGDEPBAR" else 1)
-              for before, after in zip(kept, kept[1:], strict=False)]
+              for before, after in pairwise(kept)]
     gates = [place for place in kept if block.words[place].name not in PASSED]
     for load in block.loads.values():
         found += [Edge(load, gate, 1) if load < gate else Edge(gate, load, 1) for gate in gates]
@@ -105,15 +107,15 @@ def place(values: Values, recipe: Recipe) -> dict[int, int]:
     sequence = _sorted(values.places, known, {})
     if len(sequence) < len(values.places):
         raise NotUnderstood("the loop's instructions depend on each other in a circle")
-    into, out_of = defaultdict(list), defaultdict(list)
+    into: dict[int, list[Edge]] = defaultdict(list)
+    out_of: dict[int, list[Edge]] = defaultdict(list)
     for edge in known:
         into[edge.after].append(edge)
         out_of[edge.before].append(edge)
     latest = dict.fromkeys(sequence, total - 2)
     for one in reversed(sequence):
-        latest[one] = min([latest[one], fixed.get(one, total), *(latest[edge.after] - edge.cycles // 2 * 2 - edge.cycles % 2 * 2
-                                                             for edge in out_of[one] if edge.cycles > 1),
-                           *(latest[edge.after] for edge in out_of[one] if edge.cycles <= 1)])
+        latest[one] = min([latest[one], fixed.get(one, total),
+                           *(latest[edge.after] - _distance(edge) for edge in out_of[one])])
     branch = len(block.words) - 1
     found: dict[int, int] = {}
     free = 0
@@ -123,17 +125,22 @@ def place(values: Values, recipe: Recipe) -> dict[int, int]:
         if one == branch:
             found[one] = total
             continue
-        earliest = max([0, *(_even(found[edge.before] + (edge.cycles if edge.cycles > 1 else 0)) for edge in into[one])])
+        earliest = max([0, *(found[edge.before] + _distance(edge) for edge in into[one])])
         if one in fixed:
             at = max(fixed[one], earliest)
         else:
             at = max(earliest, min(_even(max(wanted[one], free)), latest[one]))
             free = at + recipe.gap
         if at >= total:
-            raise NotUnderstood(f"no room for {block.words[one].name}: it can stand {at} FFMAs from the turn's start at the "
-                                f"earliest, of {total}")
+            raise NotUnderstood(f"no room for {block.words[one].name}: it can stand {at} FFMAs from the turn's start "
+                                f"at the earliest, of {total}")
         found[one] = at
     return {one: at for one, at in found.items() if one != branch}
+
+
+def _distance(edge: Edge) -> int:
+    """Positions between two instructions; at one position they stand in the order of their dependence."""
+    return _even(edge.cycles) if edge.cycles > 1 else 0
 
 
 def _even(position: int) -> int:

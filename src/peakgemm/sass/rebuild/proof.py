@@ -1,8 +1,9 @@
 """That a loop built anew computes what the compiler's did: the values of one turn, compared as expressions.
 
 By induction: where both loops' registers hold the same when a turn begins, under the names that copies out of the loop
-gave them, they do when it ends; the instructions before the new loop make them hold the same the first time; and what is
-live behind the loop lies in the register where the code there looks for it.
+gave them, they do when it ends; the instructions before the new loop make them hold the same the first time; and what
+is live behind the loop lies in the register where the code there looks for it. What an instruction writes under a
+guard, and only others under the same guard read, is taken for what it is where the guard holds.
 
 One thing is taken from the program, not proved: within two barriers no thread reads what a cp.async between them
 writes. Loads may therefore pass cp.async, not a barrier. A kernel of which that does not hold has a race between its
@@ -30,7 +31,7 @@ class _Turn:
         self.values: State = {}
         self.effects: list[int] = []
         self._interval = 0
-        self._guarded: dict[int, tuple[object, int]] = {}  # what was written under a guard: that, and the value if it holds
+        self._guarded: dict[int, tuple[object, int]] = {}  # what was written under a guard: that, and what if it holds
 
     def value(self, register: Register) -> int:
         if register not in self.values:
@@ -51,13 +52,16 @@ class _Turn:
             return
         if word.name == "NOP":
             return
-        guard = (word.negated, self.value(Register(word.layout.guard_kind, word.guard))) if word.guard != ALWAYS else None
+        guard = None if word.guard == ALWAYS else (word.negated,
+                                                   self.value(Register(word.layout.guard_kind, word.guard)))
 
         def seen_by(register: Register) -> int:
             value = self.value(register)
-            return self._guarded[value][1] if guard is not None and self._guarded.get(value, (None, 0))[0] == guard else value
+            under, held = self._guarded.get(value, (None, value))
+            return held if guard is not None and under == guard else value
 
-        sources = [tuple(map(seen_by, word.registers(entry, one))) for entry, one in word.operands if entry.role in "rx"]
+        sources = [tuple(map(seen_by, word.registers(entry, one)))
+                   for entry, one in word.operands if entry.role in "rx"]
         if word.opcode == _FFMA:
             sources[:2] = sorted(sources[:2])
         nowhere = tuple(place for place, (entry, one) in enumerate(word.operands)
@@ -66,7 +70,8 @@ class _Turn:
         accessed = space(word)
         effect = branch or (accessed is not None and not (accessed == "shared" and word.name == "LDS"))
         seen = len(self.effects) if effect else self._interval if accessed else None
-        done = number("turn", word.opcode, word.layout.name, None if branch else word.rest, guard, tuple(sources), seen, nowhere)
+        done = number("turn", word.opcode, word.layout.name, None if branch else word.rest, guard, tuple(sources), seen,
+                      nowhere)
         for place, (entry, one) in enumerate(word.operands):
             if entry.role in "wx":
                 for offset, register in enumerate(word.registers(entry, one)):
@@ -82,7 +87,8 @@ class _Turn:
 
 
 def difference(compiler: Sequence[Word], preheader: Sequence[Word], loop: Sequence[Word],
-               carried: Mapping[Register, Register], at_start: Iterable[Register], behind: Iterable[Register]) -> str | None:
+               carried: Mapping[Register, Register], at_start: Iterable[Register],
+               behind: Iterable[Register]) -> str | None:
     """What the new loop does not do as the compiler's, in words; None: it is proved to do the same.
 
     ``carried`` maps registers of the new loop to those of the compiler's whose place they take. ``at_start`` and
@@ -96,9 +102,10 @@ def difference(compiler: Sequence[Word], preheader: Sequence[Word], loop: Sequen
     old = _Turn(numbering, entry).run(compiler)
     new = _Turn(numbering, lambda register: entry(carried.get(register, register))).run(loop)
     if old.effects != new.effects:
-        at = next((place for place, (one, other) in enumerate(zip(old.effects, new.effects, strict=False)) if one != other),
-                  min(len(old.effects), len(new.effects)))
-        return f"the accesses and barriers of a turn differ from number {at} on ({len(old.effects)} and {len(new.effects)})"
+        pairs = enumerate(zip(old.effects, new.effects, strict=False))
+        counts = len(old.effects), len(new.effects)
+        at = next((place for place, (one, other) in pairs if one != other), min(counts))
+        return f"the accesses and barriers of a turn differ from number {at} on ({counts[0]} and {counts[1]})"
     holders = {source: target for target, source in carried.items()}
     for register in sorted(at_start):
         if new.value(holders.get(register, register)) != old.value(register):

@@ -12,7 +12,7 @@ from ...errors import InvalidValue
 class Recipe:
     """Where the instructions of the new loop stand, counted in FFMAs.
 
-    The defaults are what was fastest on an H100 (docs/notebook/21-sass.md); each field's other values cost what is said.
+    The defaults are what was fastest on an H100 (docs/notebook/21-sass.md); other values of a field cost what is said.
 
     ``offsets``: where in a step of K each load of the next step's fragments is issued, in the order in which they are
     needed; it must name as many as a step has loads, or is stretched over the step where it does not. One load each 16

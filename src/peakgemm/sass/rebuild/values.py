@@ -68,7 +68,7 @@ class Values:
             and self.sources[reader][guard] == self.sources[place][guard] for reader in self.readers((place, register)))
 
     def writes(self, place: int) -> frozenset[Register]:
-        """What an instruction writes, under the compiler's names; nothing for a load, whose fragments are placed anew."""
+        """What an instruction writes, under the compiler's names; nothing for a load: fragments are placed anew."""
         return self.block.words[place].writes if place in self._others else frozenset()
 
     @property
@@ -109,7 +109,8 @@ class Values:
                 homes = [self.home((place if entry.role == "w" else self.sources[place][register], register))
                          for register in registers]
                 if [one.number - homes[0].number for one in homes] != list(range(len(homes))):
-                    raise NotUnderstood(f"{old.name} uses {registers[0]} to {registers[-1]} as a group, which lie apart")
+                    raise NotUnderstood(f"{old.name} uses {registers[0]} to {registers[-1]} as a group, which lie "
+                                        "apart")
                 numbers.append(homes[0].number)
         return replace(old, numbers=tuple(numbers))
 
@@ -159,8 +160,9 @@ def hoist(values: Values, wanted_behind: frozenset[Register]) -> None:
             continue
         target, definitions = _destination(values, place), values.definitions()
         home, changes = values.home((place, target)), definitions.get(source, [])
-        again = definitions[target] != [place] or values.readers((TURN, target)) or values.sources[place][source] != TURN
-        if again or home in wanted_behind or (changes and (source.kind == "UR" or source in wanted_behind)):
+        again = definitions[target] != [place] or values.readers((TURN, target))
+        if again or values.sources[place][source] != TURN or home in wanted_behind or (
+                changes and (source.kind == "UR" or source in wanted_behind)):
             continue
         before = _state(values)
         values.places.remove(place)
@@ -185,7 +187,8 @@ def _destination(values: Values, place: int) -> Register:
 
 
 def _state(values: Values) -> Values:
-    return replace(values, places=list(values.places), sources={place: dict(one) for place, one in values.sources.items()},
+    return replace(values, places=list(values.places),
+                   sources={place: dict(one) for place, one in values.sources.items()},
                    register=dict(values.register), preheader=list(values.preheader), carried=dict(values.carried))
 
 
@@ -220,9 +223,8 @@ def rename(values: Values, taken: Iterable[int], free: list[int]) -> None:
                      if taken & set(groups.get(register.number, (register.number,)))})
     for place in values.places:
         for register, source in values.sources[place].items():
-            if source == TURN and register.kind == "R":
-                if register.number in taken or register.number in wanted:
-                    raise NotUnderstood(f"{values.block.words[place].name} reads {register}, an accumulator or a fragment")
+            if source == TURN and register.kind == "R" and register.number in taken.union(wanted):
+                raise NotUnderstood(f"{values.block.words[place].name} reads {register}, an accumulator or a fragment")
     fresh: dict[int, int] = {}
     for number in wanted:
         if number % 2 == 0 and number + 1 in wanted:

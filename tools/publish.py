@@ -120,7 +120,9 @@ def sweep_table(record: dict[str, Any]) -> str:
 def measured_line(rows: dict[int, Row], number: int) -> str:
     """What the last line of a kernel's header must say."""
     r = rows[number]
-    before = max((other for other in rows if other < number), default=None)
+    source = next((k.number for k in LADDER for own in LADDER if own.number == number and own.patched
+                   and not k.patched and k.entry == own.entry), None)
+    before = source if source is not None else max((other for other in rows if other < number), default=None)
     gain = "" if before is None else f", {r['tflops'] / rows[before]['tflops']:.2f} times rung {before:02}"
     return f"// Measured: {r['tflops']:.2f} TFLOPS at 4096 on an H100, {r['ratio_to_cublas']:.3f} of cuBLAS{gain}."
 
@@ -154,6 +156,7 @@ def rung_page(kernel: Kernel, rows: dict[int, Row], counters: list[tuple[str, Ro
     lines += [
              f"Source: `src/peakgemm/kernels/{kernel.file}`. Try: `peakgemm ladder --rungs {kernel.number:02} "
              f"--explain {kernel.number:02}`.", "",
+             *(["Its code is [tuned in SASS](../sass-tuning.md).", ""] if kernel.patched else []),
              "## Facts (default configuration, sm_90)", "",
              "| block x BK / thread | registers | spills | shared bytes | threads | blocks/SM | limited by "
              "| loop instructions | FFMA | bank ceiling | bytes/FLOP |", "|---|" + "---:|" * 10,

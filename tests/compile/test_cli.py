@@ -189,7 +189,7 @@ def test_ladder_for_turing_leaves_out_what_it_has_no_instructions_for(here: Path
     code, out, err = run("ladder", "--arch", "sm_75", "--size", "64", "--json", "turing.json")
     assert (code, err) == (0, "")
     assert [row["number"] for row in valid(here / "turing.json")["rungs"]] == list(range(13))
-    assert "Left out on sm_75, cp.async needs sm_80 or later: 13 cp async, 14 large tile." in out
+    assert "Left out on sm_75, cp.async needs sm_80 or later: 13 cp async, 14 large tile, 16 sass tuned." in out
     assert "Left out on sm_75, setmaxnreg needs sm_90: 15 warp specialised." in out
     assert "Left out on sm_75, wgmma needs sm_90: 18 tensor cores." in out
 

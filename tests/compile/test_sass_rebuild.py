@@ -1,6 +1,9 @@
 """A main loop built anew: what it is taken apart into, its order, its proof, its patch."""
+# ruff: noqa: F401, F811  (fixtures of tests/support)
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -8,6 +11,8 @@ from random import Random
 
 import pytest
 
+from commands import fits, run
+from peakgemm.bench.ladder import static_row
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import patched
 from peakgemm.kernels.build import build
@@ -31,6 +36,7 @@ from peakgemm.sass.rebuild.place import place
 from peakgemm.sass.rebuild.recipe import Recipe
 from peakgemm.sass.rebuild.search import grid, search
 from peakgemm.sass.rebuild.values import Values, hoist, merge, rename
+from peakgemm.views.named import named
 
 
 @cache
@@ -290,3 +296,44 @@ def test_text_that_is_no_patch(text, said):
         Patch.from_json("one", text)
     with pytest.raises(InvalidValue, match="is for the cubin of SHA-256"):
         patches.shipped()[0].apply(compiled(13).code)
+
+
+def test_calls_load_no_instrument():
+    said = "import sys, peakgemm, peakgemm.calls.rung, peakgemm.kernels.build; " \
+           "print([name for name in sys.modules if name.startswith('peakgemm.sass')])"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_inspect_and_the_record_say_what_runs():
+    assert named("16", "sm_90").notes == (f"Patched: {patches.shipped()[0].name}.",)
+    assert "runs unpatched: no patch" in named("16", "sm_90", shape="100x100x100").notes[0]
+    aligned = replace(rung(16).config_for("sm_90"), aligned=True)
+    assert static_row(rung(16), aligned, "sm_90")["patch"] == f"patched: {patches.shipped()[0].name}"
+    assert "patch" not in static_row(rung(14), aligned, "sm_90")
+
+
+def test_optimize_writes_what_it_proved(run, tmp_path):
+    code, new, kept = tmp_path / "old.cubin", tmp_path / "new.cubin", tmp_path / "one.json"
+    code.write_bytes(compiled(14).code)
+    status, out, err = run("sass", "optimize", "16", "--recipe", json.dumps(Recipe().to_json()), "-o", str(new),
+                           "--patch", str(kept))
+    assert (status, err) == (0, "") and fits(out)
+    assert "instructions a turn" in out and "2237" in out and "2199" in out and "13 instructions left the loop" in out
+    assert digest(new.read_bytes()) == patches.shipped()[0].result
+    patch = Patch.from_json("one", kept.read_text())
+    assert patch.apply(compiled(14).code) == new.read_bytes() and patch.recipe == Recipe()
+    assert run("sass", "check", str(new))[0] == 0 and code.read_bytes() == compiled(14).code
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["12"], "not one block that branches to itself"), (["13,14"], "names 2 rungs"), (["99"], "unknown rung"),
+    (["14", "--recipe", "{"], "no JSON"), (["14", "--recipe", "/nowhere.json"], "cannot be read"),
+    (["14", "--recipe", '{"gap": 1000}'], "14 large"), (["13"], "left"),
+])
+def test_optimize_refuses(run, words, said):
+    status, out, err = run("sass", "optimize", *words)
+    if said == "14 large":  # positions give way where dependences leave less room than the recipe asks
+        assert status == 0 and said in out
+    else:
+        assert status == 2 and said in err and err.startswith("peakgemm: ")

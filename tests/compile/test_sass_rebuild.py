@@ -306,7 +306,9 @@ def test_calls_load_no_instrument():
 
 
 def test_inspect_and_the_record_say_what_runs():
-    assert named("16", "sm_90").notes == (f"Patched: {patches.shipped()[0].name}.",)
+    first, second = named("16", "sm_90").notes
+    assert first == f"Patched: {patches.shipped()[0].name}." and second.startswith("Source lines within its loop")
+    assert named("14", "sm_90").notes == ()
     assert "runs unpatched: no patch" in named("16", "sm_90", shape="100x100x100").notes[0]
     aligned = replace(rung(16).config_for("sm_90"), aligned=True)
     assert static_row(rung(16), aligned, "sm_90")["patch"] == f"patched: {patches.shipped()[0].name}"

@@ -44,7 +44,7 @@ def test_the_bits_are_those_of_rung_14(shape, alpha, beta):
 
 
 @pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.parametrize("recipe", [Recipe(), Recipe(first=Recipe().offsets), Recipe(hoist=False, padding=True),
+@pytest.mark.parametrize("recipe", [Recipe(), Recipe(first=Recipe().offsets), Recipe(hoist=False, merge=False), Recipe(padding=True),
                                     Recipe(offsets=(2, 18, 34, 50, 66, 82), barrier=-16, gap=4)])
 def test_other_recipes_give_the_compilers_bits(recipe, aligned):
     compiled = build(rung(14), config(14, aligned), "sm_90")

@@ -12,6 +12,9 @@ from ..errors import InvalidValue
 from ..runtime import cache
 from ..runtime.compile import Compiled
 
+#: How `Compiled.note` begins where a patch was applied.
+PATCHED = "patched: "
+
 
 def applied(compiled: Compiled) -> Compiled:
     """``compiled`` with its patch, or as it is where none fits; `Compiled.note` says which, and why."""
@@ -27,4 +30,4 @@ def applied(compiled: Compiled) -> Compiled:
         except InvalidValue as error:
             return replace(compiled, note=f"the compiler's code runs unpatched: {error}")
         cache.save(patch.key, done, {})
-    return replace(compiled, code=done, registers=patch.registers, recipe=None, note=f"patched: {patch.name}")
+    return replace(compiled, code=done, registers=patch.registers, recipe=None, note=f"{PATCHED}{patch.name}")

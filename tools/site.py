@@ -56,9 +56,9 @@ def stage(to: Path, pictures: Path | None = None) -> None:
     ladder = {row["number"]: row for row in rows_at(_record("ladder.json"), (SIZE,) * 3)}
     counted = {row["number"]: row["ncu"] for row in reversed(rows_at(_record("counters.json"), (SIZE,) * 3))
                if row["config_name"] in (None, "default")}
-    rungs = [kernel for kernel in LADDER if (to / "rungs" / f"{kernel.path.stem}.md").exists()]
+    rungs = [kernel for kernel in LADDER if (to / "rungs" / f"{kernel.page}.md").exists()]
     for place, kernel in enumerate(rungs):
-        page = to / "rungs" / f"{kernel.path.stem}.md"
+        page = to / "rungs" / f"{kernel.page}.md"
         before = rungs[place - 1] if place else None
         after = rungs[place + 1] if place + 1 < len(rungs) else None
         page.write_text(chapter(page, kernel, before, after, ladder, counted, pictures), encoding="utf-8")
@@ -93,13 +93,13 @@ def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | N
         parts.append(f"\n![{names[1]} beside {names[0]}: speed, loop and counters at {SIZE}]({picture.name})\n")
     parts.append(facts + rest)
     if before is not None:
-        parts.append(f"\n## What changed since [rung {before.number:02}]({before.path.stem}.md)\n")
+        parts.append(f"\n## What changed since [rung {before.number:02}]({before.page}.md)\n")
         parts.append(counters(before, kernel, counted))
         parts.append(f"\n```diff\n{difference(before, kernel)}```\n")
     left = re.search(r"^\*\*Leaves\.\*\* (.+)$", head, re.M)
     parts.append(f"\n## What is left\n\n{left[1] if left else ''}\n")
     if after is not None:
-        parts.append(f"\nNext: [{after.label}]({after.path.stem}.md), {after.idea}.\n")
+        parts.append(f"\nNext: [{after.label}]({after.page}.md), {after.idea}.\n")
     return "".join(parts)
 
 

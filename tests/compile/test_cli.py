@@ -35,7 +35,8 @@ def test_ladder_shows_every_rung(whole) -> None:
     done, _ = whole
     assert (done.returncode, done.stderr) == (0, "")
     for kernel in LADDER:
-        assert done.stdout.count(kernel.label) == 3  # resources, main loop, simulated
+        # Resources, main loop, simulated; of a patched one, its patch.
+        assert done.stdout.count(kernel.label) == 3 + kernel.patched
     assert "Not timed: " in done.stdout
 
 
@@ -46,7 +47,8 @@ def test_ladder_fits_100_columns(whole) -> None:
 def test_ladder_record(whole) -> None:
     data = valid(whole[1])
     assert (data["device"], data["arch"], data["shape"]) == (None, "sm_90", [64, 64, 64])
-    assert [row["number"] for row in data["rungs"]] == [*range(16), 18]
+    assert [row["number"] for row in data["rungs"]] == [*range(17), 18]
+    assert {row["number"] for row in data["rungs"] if "patch" in row} == {16}
     assert {row["number"] for row in data["rungs"] if row["spill_bytes"]} == {18}  # in the warps that load
     assert {row["tflops"] for row in data["rungs"]} == {None}
 
@@ -157,7 +159,7 @@ def test_a_tile_that_the_compiler_refuses_is_a_row(here: Path, run, monkeypatch:
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    ("ladder --rungs 16", ["unknown rung 16", "00 naive", "14 large_tile"]),
+    ("ladder --rungs 17", ["unknown rung 17", "00 naive", "14 large_tile"]),
     ("ladder --rungs 07-03", ["run backwards; write 03-07"]),
     ("ladder --arch sm_42", ["unknown architecture 'sm_42'", "sm_75, sm_80, sm_86, sm_89, sm_90, sm_100, sm_120"]),
     ("ladder --arch sm_75 --rungs 13", ["cp.async needs sm_80 or later, not sm_75"]),
@@ -187,7 +189,7 @@ def test_ladder_for_turing_leaves_out_what_it_has_no_instructions_for(here: Path
     code, out, err = run("ladder", "--arch", "sm_75", "--size", "64", "--json", "turing.json")
     assert (code, err) == (0, "")
     assert [row["number"] for row in valid(here / "turing.json")["rungs"]] == list(range(13))
-    assert "Left out on sm_75, cp.async needs sm_80 or later: 13 cp async, 14 large tile." in out
+    assert "Left out on sm_75, cp.async needs sm_80 or later: 13 cp async, 14 large tile, 16 sass tuned." in out
     assert "Left out on sm_75, setmaxnreg needs sm_90: 15 warp specialised." in out
     assert "Left out on sm_75, wgmma needs sm_90: 18 tensor cores." in out
 

@@ -39,7 +39,8 @@ def program(number: int) -> Program:
 
 def every_rung() -> list[Cubin]:
     """Every rung for every architecture that it runs on."""
-    jobs = [(kernel, arch) for kernel in LADDER for arch in ARCHITECTURES if not kernel.lacks(architecture(arch))]
+    jobs = [(kernel, arch) for kernel in LADDER for arch in ARCHITECTURES
+            if not kernel.patched and not kernel.lacks(architecture(arch))]
     return [Cubin.read(made.code) for made in in_parallel(lambda job: build(job[0], job[0].config_for(job[1]), job[1]),
                                                           jobs)]
 

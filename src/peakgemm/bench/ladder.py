@@ -54,6 +54,7 @@ def static_row(kernel: Kernel, config: Config, arch: str, gpu: Gpu | None = None
         "limited_by": fit.limited_by,
         "bytes_per_flop": asked,
         "roofline_tflops": bound_tflops(peak * kernel.peak, bandwidth, asked),
+        **({"patch": compiled.note} if compiled.note else {}),
         **static_facts(compiled.code, arch),
         **dict.fromkeys(MEASURED),
     }

@@ -51,8 +51,8 @@ def command(
         _show(run, target, gpu.name if measured_on and gpu else None)
     if explain:
         for kernel in chosen:
-            out.print(f"\n{kernel.path}\n", markup=False)
-            out.print(header_comment(rung(kernel.number).path), markup=False)
+            out.print(f"\n{kernel.header}\n", markup=False)
+            out.print(header_comment(rung(kernel.number).header), markup=False)
     for lacking, labels in left_out.items():
         out.print(f"\nLeft out on {target}, {lacking}: {', '.join(labels)}.", markup=False)
     if peer is None:
@@ -82,6 +82,9 @@ def _show(run: Row, arch: str, gpu: str | None) -> None:
         ("shared", "right"), ("thr", "right"), ("blk/SM", "right"), ("limited by", "left"),
     ], [[_label(r), _tile(r["config"]), r["path"], str(r["registers"]), str(r["spill_bytes"]), str(r["shared_bytes"]),
          str(r["threads"]), str(r["blocks_per_sm"]), r["limited_by"]] for r in rows])
+    for r in rows:
+        if r.get("patch"):
+            out.print(f"{_label(r)}: {r['patch']}", style="dim", markup=False)
     out.print()
     table("Main loop", [
         ("rung", "left"), ("instr", "right"), ("FFMA %", "right"), ("banks %", "right"), ("LDS", "right"),

@@ -13,13 +13,15 @@ from ..errors import InvalidValue
 from ..sass import patch
 from ..sass.elf import Cubin
 from ..sass.hazards import check_cubin
+from . import sass_optimize
 
-app = typer.Typer(no_args_is_help=True, help="Check and patch the machine code of cubins.")
+app = typer.Typer(no_args_is_help=True, help="Check, patch and tune the machine code of cubins.")
+app.command("optimize")(sass_optimize.command)
 
 
 @app.callback()
 def _group() -> None:
-    """Check and patch the machine code of cubins."""
+    """Check, patch and tune the machine code of cubins."""
 
 
 def _read(path: Path) -> bytes:

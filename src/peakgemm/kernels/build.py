@@ -5,12 +5,13 @@ from __future__ import annotations
 from ..problem import Config
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, Kind, compile_source
+from . import patched
 from .registry import Kernel
 from .validity import require
 
 
 def build(kernel: Kernel, config: Config, arch: str, kind: Kind = "cubin") -> Compiled:
-    """Compile ``kernel`` with ``config`` for ``arch`` (``sm_NN``).
+    """Compile ``kernel`` with ``config`` for ``arch`` (``sm_NN``); rung 16 with its patch where one fits (`patched`).
 
     Raises:
         InvalidValue: a config that the kernel or the architecture does not allow.
@@ -20,4 +21,5 @@ def build(kernel: Kernel, config: Config, arch: str, kind: Kind = "cubin") -> Co
     require(kernel, config, limits)
     # Which has instructions of its own, only the suffix says.
     name = f"{limits.name}a" if kernel.sm_90a else arch
-    return compile_source(kernel.source, kernel.entry, name, config.macros(), kind, name=kernel.path.name)
+    compiled = compile_source(kernel.source, kernel.entry, name, config.macros(), kind, name=kernel.path.name)
+    return patched.applied(compiled) if kernel.patched and kind == "cubin" else compiled

@@ -55,7 +55,8 @@ class Kernel:
     ``source_name`` and differ by ``defines``. ``overrides`` holds the default config of
     architectures where another one is better: with room for two blocks per SM, rung 11 gains 3 % on
     sm_90 and spills on others; rung 12 gains 8 % on sm_90 and spills on sm_70, sm_100 and sm_120.
-    ``peak`` is the ceiling of its arithmetic in multiples of the FP32 peak, ``rounding`` what it may be
+    ``patched`` marks a rung whose source is another's (``source_name``) and whose loop is built anew in the cubin:
+    see `patched`. ``peak`` is the ceiling of its arithmetic in multiples of the FP32 peak, ``rounding`` what it may be
     off, in eps |A||B|, beyond a chain of FMAs.
     """
 
@@ -73,6 +74,7 @@ class Kernel:
     rounding: float = 0.0
     folder: str = "ladder"
     source_name: str = ""
+    patched: bool = False
     defines: Mapping[str, int] = field(default_factory=dict)
     named: Mapping[str, Config] = field(default_factory=dict)
     overrides: Mapping[str, Config] = field(default_factory=dict)
@@ -80,8 +82,18 @@ class Kernel:
     @property
     def path(self) -> Path:
         """The source file."""
-        name = f"{self.number:02}_{self.name}" if self.folder == "ladder" else self.source_name or self.name
+        name = self.source_name or (self.page if self.folder == "ladder" else self.name)
         return source.KERNELS / self.folder / f"{name}.cu"
+
+    @property
+    def page(self) -> str:
+        """The name of a rung's page and record: ``NN_name``."""
+        return f"{self.number:02}_{self.name}"
+
+    @property
+    def header(self) -> Path:
+        """The file whose leading comment tells a rung's idea: its source, or where that is another's, a text."""
+        return self.path.with_name(f"{self.page}.txt") if self.patched else self.path
 
     @property
     def file(self) -> str:
@@ -117,7 +129,7 @@ class Kernel:
     def entry(self) -> str:
         """Name of the exported kernel."""
         if self.folder == "ladder":
-            return f"sgemm_{self.number:02}_{self.name}"
+            return f"sgemm_{self.source_name or self.page}"
         prefix = "tensor" if self.folder == "emulated" else self.folder
         return f"{prefix}_{self.source_name or self.name}"
 
@@ -179,6 +191,9 @@ LADDER: tuple[Kernel, ...] = (
           tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b", cp_async=True),
     _rung(15, "warp_specialised", "warps that copy (TMA) beside warps that compute, on a ring of mbarriers",
           "warp specialised", _boxes, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ab"),
+    _rung(16, "sass_tuned", "rung 14, the SASS of its loop built anew: registers, order, control bits", "multistage",
+          _tiles(4), dynamic=True, tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b",
+          cp_async=True, source_name="14_large_tile", patched=True),
     _rung(18, "tensor_cores", "FP32 accuracy from FP16 tensor cores: split on the way in, three products", "split tile",
           _split_tiles, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ac",
           # Three products at 2048 FP16 multiply-adds a clock and SM (Hopper's white paper), beside 128 FFMA.

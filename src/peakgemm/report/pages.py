@@ -41,7 +41,7 @@ def ladder_table(ladder: Record) -> str:
     shown = measured_rungs(by_size[SIZE])
     for kernel in shown:
         r = by_size[SIZE][kernel.number]
-        lines.append(f"| [{kernel.label}](rungs/{kernel.path.stem}.md) | {kernel.idea} | {r['registers']} "
+        lines.append(f"| [{kernel.label}](rungs/{kernel.page}.md) | {kernel.idea} | {r['registers']} "
                      f"| {r['blocks_per_sm']} | {100 * r['ffma_fraction']:.0f} % | {r['tflops']:.1f} | "
                      + " | ".join(f"{by_size[n][kernel.number]['ratio_to_cublas']:.3f}" for n in sizes) + " |")
     base = " | ".join(f"{by_size[n][shown[-1].number]['cublas_tflops']:.1f}" for n in sizes)
@@ -80,9 +80,17 @@ def sweep_table(record: Record) -> str:
 def measured_line(rows: Mapping[int, Row], number: int) -> str:
     """What the last line of a kernel's header must say."""
     r = rows[number]
-    before = max((other for other in rows if other < number), default=None)
+    source = _source(number)
+    before = source if source is not None else max((other for other in rows if other < number), default=None)
     gain = "" if before is None else f", {r['tflops'] / rows[before]['tflops']:.2f} times rung {before:02}"
     return f"// Measured: {r['tflops']:.2f} TFLOPS at 4096 on an H100, {r['ratio_to_cublas']:.3f} of cuBLAS{gain}."
+
+
+def _source(number: int) -> int | None:
+    """The rung whose source a patched rung shares."""
+    own = next(kernel for kernel in LADDER if kernel.number == number)
+    return next((kernel.number for kernel in LADDER
+                 if own.patched and not kernel.patched and kernel.entry == own.entry), None)
 
 
 def counter_table(counters: list[tuple[str, Row]]) -> list[str]:
@@ -105,7 +113,7 @@ def rung_page(kernel: Kernel, rows: Mapping[int, Row], counters: list[tuple[str,
               all_sizes: list[tuple[str, Row]]) -> str:
     """One page per rung: its idea, its facts, its figures, its counters."""
     r = rows[kernel.number]
-    text = header_comment(kernel.path).split("\n", 2)
+    text = header_comment(kernel.header).split("\n", 2)
     parts = re.split(r"^(Idea|Removes|Leaves|Measured): ", text[2].strip(), flags=re.M)[1:]
     lines = [f"# {text[0]}", ""]
     for title, body in zip(parts[::2], parts[1::2], strict=True):
@@ -114,6 +122,7 @@ def rung_page(kernel: Kernel, rows: Mapping[int, Row], counters: list[tuple[str,
     lines += [
              f"Source: `src/peakgemm/kernels/{kernel.file}`. Try: `peakgemm ladder --rungs {kernel.number:02} "
              f"--explain {kernel.number:02}`.", "",
+             *(["Its code is [tuned in SASS](../sass-tuning.md).", ""] if kernel.patched else []),
              "## Facts (default configuration, sm_90)", "",
              "| block x BK / thread | registers | spills | shared bytes | threads | blocks/SM | limited by "
              "| loop instructions | FFMA | bank ceiling | bytes/FLOP |", "|---|" + "---:|" * 10,

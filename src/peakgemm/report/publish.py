@@ -88,7 +88,7 @@ class Checkout:
         for kernel in pages.measured_rungs(rows):
             counted = pages.by_shape(counters, kernel.number)
             sizes = [*pages.by_shape(ladder, kernel.number), *pages.by_shape(k1024, kernel.number)]
-            yield (self.root / "docs" / "rungs" / f"{kernel.path.stem}.md",
+            yield (self.root / "docs" / "rungs" / f"{kernel.page}.md",
                    pages.rung_page(kernel, rows, counted, sizes))
         texts: dict[str, str] = {}
         for page, name, body in (
@@ -150,7 +150,7 @@ class Checkout:
         rows = {r["number"]: r for r in pages.rows_at(self.load("ladder.json"), (SIZE, SIZE, SIZE))}
         wanted = [(kernel, pages.measured_line(rows, kernel.number)) for kernel in pages.measured_rungs(rows)]
         return [(kernel, line) for kernel, line in wanted
-                if line not in kernel.path.read_text(encoding="utf-8").splitlines()]
+                if line not in kernel.header.read_text(encoding="utf-8").splitlines()]
 
     def plots(self) -> Iterator[tuple[Path, Callable[[], Chart]]]:
         """Every plot: its file, and what draws it."""

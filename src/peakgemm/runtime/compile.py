@@ -53,7 +53,8 @@ class Recipe:
 class Compiled:
     """One compiled kernel and what ptxas said of it (None for PTX, which has no registers yet).
 
-    ``recipe`` is there when it was read from the disk cache; see `anew`.
+    ``recipe`` is there when it was read from the disk cache; see `anew`. ``note``: what was done to the compiler's code
+    afterwards, or why it was not; empty where nothing was meant to be.
     """
 
     entry: str
@@ -65,6 +66,7 @@ class Compiled:
     stack_bytes: int | None = None
     static_shared: int | None = None
     recipe: Recipe | None = field(default=None, compare=False, repr=False)
+    note: str = field(default="", compare=False)
 
     @property
     def text(self) -> str:

@@ -12,6 +12,7 @@ from ..kernels.build import build
 from ..kernels.emulated.orientation import oriented
 from ..kernels.emulated.schemes import FUSED, OLDER, PRODUCTS, SCHEMES, STREAMED, product_on, product_recipe
 from ..kernels.library import FAMILIES, compile_for
+from ..kernels.patched import PATCHED
 from ..kernels.registry import LADDER, Kernel, rungs
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture, architecture
@@ -78,7 +79,13 @@ def _rung(kernel: Kernel, limits: Architecture, config: str, shape: str) -> Subj
                            "library's")
     chosen = validity.choose(kernel, chosen, limits, problem)
     compiled = build(kernel, chosen, limits.name)
-    return _subject(kernel, chosen, limits, compiled, f"rung {kernel.label}", "rung")
+    subject = _subject(kernel, chosen, limits, compiled, f"rung {kernel.label}", "rung")
+    if not compiled.note:
+        return subject
+    notes = [f"{compiled.note[:1].upper()}{compiled.note[1:]}."]
+    if compiled.note.startswith(PATCHED):
+        notes.append("Source lines within its loop are those of the compiler's code, which stood there.")
+    return replace(subject, notes=tuple(notes))
 
 
 def _case(shape: str) -> Case:

@@ -1,0 +1,134 @@
+"""Patches: a recipe, the one cubin that it was proved and measured for, and the one cubin that it must give.
+
+A patch is a small JSON file that can be reviewed, for it holds no code: `loop.rebuild` makes that, from the compiler's.
+Where the compiler's output is another, by another NVRTC or source, no patch fits, and the compiler's code runs. What
+counts as output is what the GPU is given: line tables hold times and comments' lines, and differ from run to run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...errors import InvalidValue
+from ..elf import Cubin
+from .loop import rebuild
+from .recipe import Recipe
+
+FOLDER = Path(__file__).parent.parent / "patches"
+_FIELDS: Mapping[str, type] = {"kernel": str, "config": dict, "arch": str, "compiler": str, "cubin": str, "limit": int,
+                               "recipe": dict, "registers": int, "result": str}
+
+
+_DEBUG = (".debug", ".nv_debug", ".rela.debug", ".rela.nv_debug")
+
+
+def digest(cubin: bytes) -> str:
+    """SHA-256, in hexadecimal, of all of a cubin but its debug information: code, constants, attributes, symbols."""
+    found, whole = Cubin.read(cubin), hashlib.sha256()
+    whole.update(found.arch.encode())
+    for section in found.sections:
+        if not section.name.startswith(_DEBUG):
+            whole.update(f"\n{section.name} {section.kind} {section.flags} {section.size}\n".encode())
+            whole.update(found.content(section))
+    return whole.hexdigest()
+
+
+@dataclass(frozen=True)
+class Patch:
+    """``cubin`` and ``result`` are the `digest` of the compiler's file and of the patched one.
+
+    ``limit`` is the registers that a thread may have, ``registers`` those that it then has. ``config``, a tile's
+    fields, and ``compiler`` are for the reader.
+    """
+
+    name: str
+    kernel: str
+    config: Mapping[str, Any]
+    arch: str
+    compiler: str
+    cubin: str
+    limit: int
+    recipe: Recipe
+    registers: int
+    result: str
+
+    @classmethod
+    def from_json(cls, name: str, text: str) -> Patch:
+        """Read a patch.
+
+        Raises:
+            InvalidValue: it is damaged; the message says where.
+        """
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise InvalidValue(f"{name} is no patch: {error}") from None
+        if not isinstance(found, dict) or set(found) != set(_FIELDS):
+            raise InvalidValue(f"{name} is no patch: it has exactly the fields {', '.join(_FIELDS)}")
+        for field, kind in _FIELDS.items():
+            if type(found[field]) is not kind:
+                raise InvalidValue(f"{name} is no patch: {field} = {found[field]!r} should be a {kind.__name__}")
+        return cls(name, **{**found, "recipe": Recipe.from_json(found["recipe"])})
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        rows = {field: getattr(self, field) for field in _FIELDS}
+        rows["recipe"], rows["config"] = self.recipe.to_json(), dict(self.config)
+        return "{\n" + ",\n".join(f' "{field}": {json.dumps(value)}' for field, value in rows.items()) + "\n}\n"
+
+    @property
+    def key(self) -> bytes:
+        """Under which the disk cache keeps the result, a whole file."""
+        return hashlib.sha256(f"patched {self.cubin} {self.result}".encode()).digest()
+
+    def stored(self, hit: tuple[bytes, dict[str, Any]] | None) -> bytes | None:
+        """What the disk cache holds, if it is the result."""
+        return hit[0] if hit is not None and digest(hit[0]) == self.result else None
+
+    def apply(self, cubin: bytes) -> bytes:
+        """The patched cubin: the loop built anew, proved, and compared with what the patch promises.
+
+        Raises:
+            InvalidValue: another cubin than the patch's, a loop that cannot be built by its recipe, or another result.
+        """
+        if (before := digest(cubin)) != self.cubin:
+            raise InvalidValue(f"patch {self.name} is for the cubin of SHA-256 {self.cubin}, not for {before}")
+        made = rebuild(Cubin.read(cubin), self.recipe, self.limit, self.kernel)
+        if (after := digest(made.cubin)) != self.result or made.registers != self.registers:
+            raise InvalidValue(f"patch {self.name} gives a cubin of SHA-256 {after} with {made.registers} registers, "
+                               f"and promises {self.result} with {self.registers}; the patch is damaged, or its maker "
+                               "has changed: peakgemm sass optimize makes it anew")
+        return made.cubin
+
+
+@cache
+def shipped() -> tuple[Patch, ...]:
+    """The patches of this package.
+
+    Raises:
+        InvalidValue: one is damaged.
+    """
+    return tuple(Patch.from_json(path.stem, path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json")))
+
+
+def find(cubin: bytes, kernel: str, arch: str) -> tuple[Patch | None, str]:
+    """The patch for exactly this output of the compiler, or None and why there is none."""
+    try:
+        known = [patch for patch in shipped() if patch.kernel == kernel and patch.arch == arch]
+    except InvalidValue as error:
+        return None, str(error)
+    this = digest(cubin)
+    for patch in known:
+        if patch.cubin == this:
+            return patch, ""
+    if not known:
+        return None, f"there is no patch for {kernel} on {arch}"
+    return None, (f"no patch is for this cubin (SHA-256 {this[:16]}...): those for {kernel} on {arch} are for "
+                  + ", ".join(f"{patch.cubin[:16]}... ({patch.name}, {patch.compiler})" for patch in known)
+                  + "; another compiler, source or configuration made it")

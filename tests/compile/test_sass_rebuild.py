@@ -1,0 +1,341 @@
+"""A main loop built anew: what it is taken apart into, its order, its proof, its patch."""
+# ruff: noqa: F401, F811  (fixtures of tests/support)
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from commands import fits, run
+from peakgemm.bench.ladder import static_row
+from peakgemm.errors import InvalidValue
+from peakgemm.kernels import patched
+from peakgemm.kernels.build import build
+from peakgemm.kernels.registry import rung
+from peakgemm.sass.disassembler import texts
+from peakgemm.sass.edit import Unproved
+from peakgemm.sass.elf import Cubin
+from peakgemm.sass.encoding import Register
+from peakgemm.sass.facts import static_facts
+from peakgemm.sass.hazards import check
+from peakgemm.sass.program import Program
+from peakgemm.sass.rebuild import loop as loops
+from peakgemm.sass.rebuild import patches, proof
+from peakgemm.sass.rebuild.block import NotUnderstood, analyse
+from peakgemm.sass.rebuild.emit import emit
+from peakgemm.sass.rebuild.liveness import live, live_behind
+from peakgemm.sass.rebuild.loop import most_registers, rebuild, with_registers
+from peakgemm.sass.rebuild.order import cycles, order
+from peakgemm.sass.rebuild.patches import Patch, digest
+from peakgemm.sass.rebuild.place import place
+from peakgemm.sass.rebuild.recipe import Recipe
+from peakgemm.sass.rebuild.search import grid, search
+from peakgemm.sass.rebuild.values import Values, hoist, merge, rename
+from peakgemm.views.named import named
+
+
+@cache
+def compiled(number, aligned=True):
+    return build(rung(number), replace(rung(number).config_for("sm_90"), aligned=aligned), "sm_90")
+
+
+@cache
+def cubin(number, aligned=True):
+    return Cubin.read(compiled(number, aligned).code)
+
+
+@cache
+def program(number, aligned=True):
+    return Program.of(cubin(number, aligned))
+
+
+@cache
+def built(aligned=True, recipe=None):
+    return rebuild(cubin(14, aligned), recipe or Recipe(), 255)
+
+
+@pytest.mark.parametrize(("number", "aligned", "quads"), [(13, True, (2, 2)), (13, False, (2, 2)), (14, True, (2, 4)),
+                                                          (14, False, (2, 4))])
+def test_a_loop_is_steps_of_outer_products(number, aligned, quads):
+    block = analyse(program(number, aligned))
+    assert (block.steps, block.quads) == (16, quads)
+    assert len(block.homes) == len(block.chains) == 16 * quads[0] * quads[1]
+    assert len(block.loads) == 16 * sum(quads) and not block.homes & block.held_registers
+    # A load's offset grows with the step: the rows of A and of B lie one after the other in shared memory.
+    offsets = [block.words[block.loads[step, 0, 0]].rest >> 40 & 0xFFFFFF for step in range(1, 16)]
+    assert offsets == sorted(set(offsets))
+
+
+@pytest.mark.parametrize(("number", "said"), [(12, "not one block"), (0, "LDG in the loop"), (5, "the main loop")])
+def test_other_loops_are_refused_with_what_and_where(number, said):
+    with pytest.raises(NotUnderstood, match=rf"sgemm_.*{said}|sgemm_.*0x[0-9a-f]+"):
+        analyse(program(number))
+
+
+def test_a_loop_that_ends_elsewhere_is_refused():
+    whole = program(14)
+    block = analyse(whole)
+    at = next(one for one in range(block.start, block.start + len(block.words)) if whole.words[one].name == "FFMA")
+    words = list(whole.words)
+    words[at] = replace(words[at], numbers=(250, *words[at].numbers[1:]))  # a sum that is dropped
+    with pytest.raises(NotUnderstood, match=r"0x[0-9a-f]+: "):
+        analyse(whole.with_words(words))
+
+
+@pytest.mark.parametrize("number", [13, 14])
+def test_the_order_has_no_bank_conflict(number):
+    block = analyse(program(number))
+    made = order(block)
+    assert {(one.row, one.column) for one in made} == set(block.chains)
+    assert cycles(block, made) == block.step
+    assert all(first.column == second.column for first, second in zip(made[::2], made[1::2], strict=True))
+    shuffled = list(made)
+    Random(1).shuffle(shuffled)
+    assert cycles(block, shuffled) > 1.05 * block.step
+
+
+def test_live_registers_are_those_that_nvdisasm_shows():
+    whole = program(14)
+    known, block = live(whole), analyse(whole)
+    behind = live_behind(whole, block.start, known)
+    assert {Register("R", home) for home in block.homes} <= known[block.start] & behind
+    assert {Register("R", one) for one in block.held_registers} <= known[block.start]
+    dead = {Register("R", number) for number in range(205, 255)}
+    assert not dead & known[block.start]
+
+
+def values(recipe):
+    block, whole = analyse(program(14)), program(14)
+    found = Values.of(block)
+    if recipe.merge:
+        merge(found)
+    rename(found, block.homes | block.held_registers, list(range(208, 254)))
+    if recipe.hoist:
+        hoist(found, live_behind(whole, block.start, live(whole)))
+    return found
+
+
+def test_copies_leave_the_loop():
+    kept, left = values(Recipe(hoist=False, merge=False)), values(Recipe())
+    assert len(left.preheader) == 13 and len(kept.places) == len(left.places) + 14
+    assert {source.kind for source in left.carried.values()} == {"R", "UR"}
+
+
+def test_positions_keep_dependences_and_the_recipes_gap():
+    recipe = Recipe()
+    found = values(recipe)
+    at = place(found, recipe)
+    block = found.block
+    loads = sorted(at[one] for one in block.loads.values())
+    assert all(after - before >= 12 for before, after in pairwise(loads))
+    others = sorted(at[one] for one in found.places if one in block.others and one in at)
+    assert others[-1] < block.steps * block.step and all(position % 2 == 0 for position in at.values())
+    barrier = next(one for one in block.others if block.words[one].name == "BAR")
+    for (step, _, _), one in block.loads.items():
+        assert (at[one] > at[barrier]) == (step == block.steps)
+    with pytest.raises(InvalidValue, match="gap = 0"):
+        Recipe(gap=0)
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_the_new_loop_is_proved_disassembles_and_is_shorter(aligned):
+    made = built(aligned)
+    assert check(made.program) == [] and made.turn < made.before and made.registers <= 255
+    fresh = Cubin.read(made.cubin)
+    assert fresh.kernel().registers == made.registers
+    facts, old = static_facts(made.cubin, "sm_90"), static_facts(compiled(14, aligned).code, "sm_90")
+    assert facts["loop_instructions"] == made.turn < old["loop_instructions"]
+    assert facts["accumulators_moved"] == 0 < old["accumulators_moved"]
+    assert facts["loads_in_a_row"] == 1 and facts["bank_cycles_per_ffma"] < old["bank_cycles_per_ffma"]
+    assert facts["widths"] == old["widths"]  # the same accesses
+    assert all(texts(fresh.words(), "sm_90"))
+
+
+def test_code_before_and_behind_the_loop_stays():
+    block = analyse(program(14))
+    old, new = cubin(14).words(), Cubin.read(built().cubin).words()
+    end = block.start + len(block.words)
+    assert old[:block.start] == new[:block.start] and old[end:] == new[end:]
+
+
+@cache
+def parts():
+    """What the proof compares, for the aligned loop of rung 14."""
+    recipe, whole = Recipe(), program(14)
+    block, known = analyse(whole), live(whole)
+    behind = live_behind(whole, block.start, known)
+    found = Values.of(block)
+    merge(found)
+    free = loops._free(found, known[block.start] | behind, 255)
+    fragments = loops._fragments(block, free)
+    rename(found, block.homes | block.held_registers, free)
+    hoist(found, behind)
+    made = emit(found, place(found, recipe), order(block), fragments, recipe)
+    return block, made, found, known[block.start], behind
+
+
+def test_the_proof_finds_every_wrong_register():
+    block, made, found, at_start, behind = parts()
+    assert proof.difference(block.words, made.preheader, made.loop, found.carried, at_start, behind) is None
+    draw = Random(16)
+    for _ in range(20):
+        words = list(made.loop)
+        at, slot = draw.choice([(at, slot) for at, word in enumerate(words[:-1])
+                                for slot, (field, _) in enumerate(word.named) if field.kind + field.role == "Rr"])
+        word = words[at]
+        other = draw.choice([one for one in range(0, 200, 4) if one != word.numbers[slot]])
+        words[at] = replace(word, numbers=(*word.numbers[:slot], other, *word.numbers[slot + 1:]))
+        said = proof.difference(block.words, made.preheader, words, found.carried, at_start, behind)
+        assert said is not None, (at, word.name, slot, other)
+
+
+@pytest.mark.parametrize(("first", "second"), [("LDGSTS", "LDGSTS"), ("BAR", "LDS"), ("LDGDEPBAR", "LDGSTS")])
+def test_the_proof_finds_accesses_out_of_order(first, second):
+    block, made, found, at_start, behind = parts()
+    words = list(made.loop)
+    one = next(at for at, word in enumerate(words) if word.name == first)
+    places = range(one, 0, -1) if first == "LDGDEPBAR" else range(one + 1, len(words))
+    two = next(at for at in places if words[at].name == second)
+    words[one], words[two] = words[two], words[one]
+    assert proof.difference(block.words, made.preheader, words, found.carried, at_start, behind) is not None
+
+
+def test_the_proof_finds_a_missing_copy_before_the_loop():
+    block, made, found, at_start, behind = parts()
+    for at in range(len(made.preheader)):
+        left = [*made.preheader[:at], *made.preheader[at + 1:]]
+        assert "when the loop begins" in proof.difference(block.words, left, made.loop, found.carried, at_start, behind)
+
+
+def test_an_unproved_loop_is_not_made(monkeypatch):
+    monkeypatch.setattr(loops.proof, "difference", lambda *rest: "R4 ends a turn with another value")
+    with pytest.raises(Unproved, match="R4 ends a turn"):
+        rebuild(cubin(14), Recipe(), 255)
+
+
+def test_too_few_registers_are_said():
+    with pytest.raises(NotUnderstood, match="four registers in a row"):
+        rebuild(cubin(14), Recipe(), 205)
+    assert most_registers(256) == 255 and most_registers(256, 2) == 128 and most_registers(1024) == 64
+    with pytest.raises(InvalidValue, match="300 registers"):
+        with_registers(compiled(14).code, compiled(14).entry, 300)
+
+
+def test_the_grid_is_built_and_ranked():
+    tried = []
+    found = search(cubin(14), grid()[:2], 255, done=tried.append)
+    assert len(tried) == 2 and [one.slots for one in found] == sorted(one.slots for one in found)
+    assert found[0].recipe == Recipe() and found[0].slots < built().before
+    with pytest.raises(NotUnderstood):
+        search(cubin(12), grid()[:1], 255)
+
+
+def test_recipes_are_read_and_refused():
+    assert Recipe.from_json(json.loads(json.dumps(Recipe(gap=4).to_json()))) == Recipe(gap=4)
+    for wrong, said in (({"speed": 1}, "no recipe has speed"), ({"gap": "4"}, "gap = '4'"), ([], "a JSON object"),
+                        ({"offsets": [3, 2]}, "in rising order"), ({"offsets": [True]}, "looks like")):
+        with pytest.raises(InvalidValue, match=said):
+            Recipe.from_json(wrong)
+    assert Recipe().places(4, 64) == (8, 20, 32, 44)
+
+
+def test_every_shipped_patch_gives_what_it_promises():
+    (patch,) = patches.shipped()
+    assert patch.kernel == compiled(14).entry and digest(compiled(14).code) == patch.cubin
+    made = patch.apply(compiled(14).code)
+    assert digest(made) == patch.result and Cubin.read(made).kernel().registers == patch.registers
+    assert Patch.from_json(patch.name, patch.to_json()) == patch
+
+
+def test_rung_16_is_rung_14_patched(cold):
+    made = build(rung(16), replace(rung(16).config_for("sm_90"), aligned=True), "sm_90")
+    assert made.note == f"patched: {patches.shipped()[0].name}" and made.registers == patches.shipped()[0].registers
+    again = build(rung(16), replace(rung(16).config_for("sm_90"), aligned=True), "sm_90")
+    assert again == made and again.note == made.note  # from the cache
+    assert digest(made.code) == patches.shipped()[0].result
+    assert build(rung(14), replace(rung(14).config_for("sm_90"), aligned=True), "sm_90").note == ""
+
+
+@pytest.mark.parametrize(("arch", "changes", "said"), [
+    ("sm_90", {"raster": 4}, "no patch is for this cubin"), ("sm_80", {}, "there is no patch"),
+    ("sm_90", {"aligned": False}, "another compiler, source or configuration")])
+def test_another_cubin_runs_unpatched_and_says_so(arch, changes, said):
+    config = replace(rung(16).config_for(arch), **{"aligned": True, **changes})
+    made = build(rung(16), config, arch)
+    assert said in made.note and made.note.startswith("the compiler's code runs unpatched")
+    assert made.code == build(rung(14), config, arch).code
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"result": "0" * 64}, "is damaged"), ({"cubin": "0" * 64}, "no patch is for this cubin"),
+    ({"recipe": {**Recipe().to_json(), "gap": 12}}, "is damaged"), ({"registers": 200}, "is damaged"),
+    ({"limit": 205}, "four registers in a row"), ({"recipe": {"gap": 0}}, "gap = 0"),
+    ({"limit": "255"}, "limit = '255'"),
+])
+def test_a_damaged_patch_is_refused(change, said, tmp_path, monkeypatch, cold):
+    (patch,) = patches.shipped()
+    (tmp_path / "one.json").write_text(json.dumps({**json.loads(patch.to_json()), **change}))
+    monkeypatch.setattr(patches, "FOLDER", tmp_path)
+    patches.shipped.cache_clear()
+    try:
+        made = patched.applied(compiled(14))
+    finally:
+        patches.shipped.cache_clear()
+    assert said in made.note and made.code == compiled(14).code
+
+
+@pytest.mark.parametrize(("text", "said"), [("{", "is no patch"), ("[]", "exactly the fields"),
+                                            ("{}", "exactly the fields")])
+def test_text_that_is_no_patch(text, said):
+    with pytest.raises(InvalidValue, match=said):
+        Patch.from_json("one", text)
+    with pytest.raises(InvalidValue, match="is for the cubin of SHA-256"):
+        patches.shipped()[0].apply(compiled(13).code)
+
+
+def test_calls_load_no_instrument():
+    said = "import sys, peakgemm, peakgemm.calls.rung, peakgemm.kernels.build; " \
+           "print([name for name in sys.modules if name.startswith('peakgemm.sass')])"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_inspect_and_the_record_say_what_runs():
+    first, second = named("16", "sm_90").notes
+    assert first == f"Patched: {patches.shipped()[0].name}." and second.startswith("Source lines within its loop")
+    assert named("14", "sm_90").notes == ()
+    assert "runs unpatched: no patch" in named("16", "sm_90", shape="100x100x100").notes[0]
+    aligned = replace(rung(16).config_for("sm_90"), aligned=True)
+    assert static_row(rung(16), aligned, "sm_90")["patch"] == f"patched: {patches.shipped()[0].name}"
+    assert "patch" not in static_row(rung(14), aligned, "sm_90")
+
+
+def test_optimize_writes_what_it_proved(run, tmp_path):
+    code, new, kept = tmp_path / "old.cubin", tmp_path / "new.cubin", tmp_path / "one.json"
+    code.write_bytes(compiled(14).code)
+    status, out, err = run("sass", "optimize", "16", "--recipe", json.dumps(Recipe().to_json()), "-o", str(new),
+                           "--patch", str(kept))
+    assert (status, err) == (0, "") and fits(out)
+    assert "instructions a turn" in out and "2237" in out and "2199" in out and "13 instructions left the loop" in out
+    assert digest(new.read_bytes()) == patches.shipped()[0].result
+    patch = Patch.from_json("one", kept.read_text())
+    assert patch.apply(compiled(14).code) == new.read_bytes() and patch.recipe == Recipe()
+    assert run("sass", "check", str(new))[0] == 0 and code.read_bytes() == compiled(14).code
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["12"], "not one block that branches to itself"), (["13,14"], "names 2 rungs"), (["99"], "unknown rung"),
+    (["14", "--recipe", "{"], "no JSON"), (["14", "--recipe", "/nowhere.json"], "cannot be read"),
+    (["14", "--recipe", '{"gap": 1000}'], "14 large"), (["13"], "left"),
+])
+def test_optimize_refuses(run, words, said):
+    status, out, err = run("sass", "optimize", *words)
+    if said == "14 large":  # positions give way where dependences leave less room than the recipe asks
+        assert status == 0 and said in out
+    else:
+        assert status == 2 and said in err and err.startswith("peakgemm: ")

@@ -59,7 +59,8 @@ def stage(to: Path, pictures: Path | None = None) -> None:
     rungs = [kernel for kernel in LADDER if (to / "rungs" / f"{kernel.page}.md").exists()]
     for place, kernel in enumerate(rungs):
         page = to / "rungs" / f"{kernel.page}.md"
-        before = rungs[place - 1] if place else None
+        source = next((one for one in rungs if kernel.patched and not one.patched and one.entry == kernel.entry), None)
+        before = source or (rungs[place - 1] if place else None)
         after = rungs[place + 1] if place + 1 < len(rungs) else None
         page.write_text(chapter(page, kernel, before, after, ladder, counted, pictures), encoding="utf-8")
     for page in to.rglob("*.md"):

@@ -348,3 +348,17 @@ def test_panels_are_split_once(monkeypatch: pytest.MonkeyPatch, eager: float, ro
         assert (out == a @ b).all() and devices.used == [0] and max(devices.most) <= room
         if room == 1 << 30:
             assert sorted(splits) == sorted([("a", 4 * 64 * 64)] * 4 + [("b", 4 * 64 * 64)] * 5)
+
+
+def test_tiles_by_numpy_keep_the_bits_of_reproducible_products(tmp_path: Any) -> None:
+    rng = np.random.default_rng(8)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 33), (33, 50)))
+    want = pg.replay(a, b)
+    out = np.empty_like(want)
+    fleet.run(Request(a, b, out=out, precision="reproducible"), [], Grid(cuts(70, 16), cuts(50, 16)))
+    assert (out == want).all()
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    pg.multiply_files(tmp_path / "a.npy", tmp_path / "b.npy", tmp_path / "c.npy", precision="reproducible",
+                      blocks=(16,))
+    assert (np.load(tmp_path / "c.npy") == want).all()

@@ -75,7 +75,7 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
             a full disk, or inputs that have changed since the product began. What is finished stays.
     """
     start = perf_counter()
-    check_precision(precision)
+    precision = check_precision(precision)
     trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
     alpha, beta = scales(alpha, beta, c)
     places = {name: Path(path) for name, path in (("a", a), ("b", b), ("c", c)) if path is not None}

@@ -31,7 +31,7 @@ from .deal import Deal, Held, Key
 from .grid import Tile
 from .launch import bound_for, choice_for, enqueue, no_room
 from .panels import layout
-from .request import Request
+from .request import REPRODUCIBLE, Request
 from .splits import Splits
 
 Array = NDArray[np.float32]
@@ -284,7 +284,7 @@ class Worker:
     def _bound(self, canonical: Canonical, views: dict[str, View], keys: tuple[Key, Key], stream: int) -> Any:
         problem = canonical.problem
         assert problem is not None
-        if self._request.precision != "ieee" and not canonical.swapped:
+        if self._request.precision not in ("ieee", REPRODUCIBLE) and not canonical.swapped:
             ready = choice_for(problem, self._gpu, self._request.precision, "b")
             split = self._splits.bound(ready, problem, views, keys, stream, self._streams,
                                        self._budget - self._used)

@@ -23,7 +23,7 @@ def all_gather_matmul(a: Tensor, b: Tensor, group: Any, precision: str, chunks: 
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         result: Tensor = GatherMatmul.apply(a, b, group, precision, chunks)
         return result
-    check_precision(precision)
+    precision = check_precision(precision)
     return gathered_product(a, b, known(group), precision, chunks)
 
 
@@ -32,7 +32,7 @@ def matmul_reduce_scatter(a: Tensor, b: Tensor, group: Any, precision: str, chun
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         result: Tensor = MatmulScatter.apply(a, b, group, precision, chunks)
         return result
-    check_precision(precision)
+    precision = check_precision(precision)
     return scattered_product(a, b, known(group), precision, chunks)
 
 
@@ -42,7 +42,7 @@ class GatherMatmul(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, group: Any, precision: str, chunks: int | None) -> Tensor:
         """The product."""
-        check_precision(precision)
+        precision = check_precision(precision)
         ctx.group, ctx.precision = known(group), precision
         ctx.save_for_backward(a, b)
         return gathered_product(a, b, ctx.group, precision, chunks)
@@ -66,7 +66,7 @@ class MatmulScatter(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, group: Any, precision: str, chunks: int | None) -> Tensor:
         """The product."""
-        check_precision(precision)
+        precision = check_precision(precision)
         ctx.group, ctx.precision = known(group), precision
         ctx.save_for_backward(a, b)
         return scattered_product(a, b, ctx.group, precision, chunks)

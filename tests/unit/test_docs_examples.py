@@ -81,7 +81,8 @@ def blocks(page: Path, language: str) -> list[str]:
 RUN_HERE = ("emulation.md", "inspect.md", "simulator.md")
 ON_A_GPU = ("ladder.md", "../README.md")
 ELSEWHERE = ("sass.md", "reproducible.md", "precisions.md", "arrays.md", "accuracy.md", "torch.md", "jax.md",
-             "contributing/add-a-kernel.md")
+             "contributing/add-a-kernel.md", "large.md",
+             "distributed.md")  # of torchrun's ranks: what it calls is in support/distributed_ranks.py
 
 
 def test_every_page_with_examples_is_run() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import peakgemm as pg
+import record_schema
 from lazy_driver import Devices, present
 from peakgemm.calls import files, journal
 from peakgemm.errors import InvalidType, InvalidValue
@@ -315,9 +316,13 @@ def test_bad_files(inputs: tuple[Path, Path, Path, Any], tmp_path: Path) -> None
 
 def test_the_command(inputs: tuple[Path, Path, Path, Any]) -> None:
     a, b, out, want = inputs
-    run = [sys.executable, "-m", "peakgemm", "multiply", str(a), str(b), "-o", str(out), "--alpha", "2"]
+    kept = out.with_name("done.json")
+    run = [sys.executable, "-m", "peakgemm", "multiply", str(a), str(b), "-o", str(out), "--alpha", "2", "--json",
+           str(kept)]
     everywhere = {**os.environ, "PEAKGEMM_DEVICES": "all"}
     done = subprocess.run(run, capture_output=True, text=True, check=True, env=everywhere)
     assert "c.npy: 200 x 260 x 90 in" in done.stdout and (np.load(out) == 2 * want).all()
+    record_schema.validate(json.loads(kept.read_text()))
+    assert json.loads(kept.read_text())["found"][0]["shape"] == [200, 260, 90]
     again = subprocess.run(run, capture_output=True, text=True, check=False)
     assert again.returncode == 2 and "is there already" in again.stderr

@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..bench import records
 from ..calls.files import multiply_files
 from ..calls.fleet import VARIABLE
 from ..calls.request import PRECISIONS
+from ..runtime import device
 from .console import err, out
 
 _EVERY_S = 10.0  # a line, where there is no terminal for a bar
@@ -29,8 +31,10 @@ def command(
     precision: Annotated[str, typer.Option(help=f"One of {', '.join(PRECISIONS)}.")] = "ieee",
     devices: Annotated[str | None, typer.Option(envvar=VARIABLE, help="all, or indices: 0,1.  [the first GPU]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write what was done to this file.")] = None,
 ) -> None:
     """C = alpha A B + beta c of matrices that need not fit in memory; a run that was killed is resumed."""
+    records.check_writable(json)
     with Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"),
                   TimeElapsedColumn(), TimeRemainingColumn(), console=err, transient=True,
                   disable=not err.is_terminal) as bar:
@@ -53,3 +57,9 @@ def command(
     earlier = f", {found.found} more were there" if found.found else ""
     out.print(f"{found.path}: {m} x {n} x {found.inner} in {found.seconds:.1f} s on {found.where}; {found.computed} "
               f"tiles computed{earlier}", markup=False, soft_wrap=True)
+    if json is not None:
+        gpu = device.find()
+        done = {"name": "product", "shape": [m, n, found.inner], "precision": precision, "where": found.where,
+                "seconds": found.seconds, "computed": found.computed, "found": found.found}
+        records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": [done]}]))
+        out.print(f"Written to {json}", markup=False)

@@ -18,11 +18,13 @@ _PUBLIC = {
     "Problem": "problem",
     "addmm": "api",
     "bmm": "api",
+    "distributed": "integrations.distributed",
     "explain": "api",
     "gemm": "api",
     "jax": "integrations.jax",
     "matmul": "api",
     "mm": "api",
+    "multiply_files": "calls.files",
     "occupancy": "inspect.occupancy",
     "plan": "api",
     "precisions": "calls.precisions",
@@ -33,24 +35,25 @@ _PUBLIC = {
     "simulator": "simulator",
     "torch": "integrations.torch",
 }
-_MODULES = ("jax", "simulator", "torch")  # public as modules
+_MODULES = ("distributed", "jax", "simulator", "torch")  # public as modules
 
 __all__ = [
-    "Config", "Explanation", "PeakgemmError", "Plan", "Prepared", "Problem", "__version__", "addmm", "bmm", "explain",
-    "gemm", "jax", "matmul", "mm", "occupancy", "plan", "precisions", "prepare", "replay", "run_rung", "sgemm",
-    "simulator", "torch",
+    "Config", "Explanation", "PeakgemmError", "Plan", "Prepared", "Problem", "__version__", "addmm", "bmm",
+    "distributed", "explain", "gemm", "jax", "matmul", "mm", "multiply_files", "occupancy", "plan", "precisions",
+    "prepare", "replay", "run_rung", "sgemm", "simulator", "torch",
 ]
 
 if TYPE_CHECKING:
     from . import simulator
     from .api import addmm, bmm, explain, gemm, matmul, mm, plan, prepare, replay, sgemm
+    from .calls.files import multiply_files
     from .calls.plan import Explanation, Plan
     from .calls.precisions import precisions
     from .calls.prepared import Prepared
     from .calls.rung import run_rung
     from .errors import PeakgemmError
     from .inspect.occupancy import occupancy
-    from .integrations import jax, torch
+    from .integrations import distributed, jax, torch
     from .kernels.registry import Kernel
     from .problem import Config, Problem
     from .runtime.device import Gpu

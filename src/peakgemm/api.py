@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from .arrays import admit
-from .arrays.base import HOST, HostLibrary, stream_handle
+from .arrays.base import HOST, HostLibrary, place, stream_handle
 from .calls.plan import Explanation, Plan
 from .calls.prepared import Prepared
 from .calls.request import ALWAYS_REPRODUCIBLE, NO_STREAM, REPRODUCIBLE, Request, check_precision, flag, locate, scales
@@ -14,7 +14,7 @@ from .errors import InvalidValue
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproducible: bool | None = None,
-           stream: Any = None) -> Any:
+           stream: Any = None, devices: Any = None) -> Any:
     """``a b``, by the rules of the array API's ``matmul``, in IEEE float32.
 
     Args:
@@ -30,6 +30,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproduc
             ``a``, its column of ``b`` and nothing else: docs/reproducible.md. None: as ``PEAKGEMM_REPRODUCIBLE`` says.
         stream: a torch, CuPy or cuda.core stream, a ``CUstream`` as an integer, or anything with ``__cuda_stream__``;
             None: the library's current stream of the arrays' device.
+        devices: of arrays in the host's memory, on which GPUs: ``"all"``, an index, or several; without a GPU ``"all"``
+            is NumPy. None: the current one. The result has the same bits on several GPUs of a kind.
 
     Returns:
         ``out``, or a new packed array of the operands' library on their device. On the GPU the product is enqueued, not
@@ -49,13 +51,13 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproduc
         precision = check_precision(precision, reproducible)
     torch = _seen_torch or _look_for_torch(a)
     if torch is not None and isinstance(a, torch.Tensor):
-        return _torch(torch, a, b, None, None, None, out, stream, precision=precision)
-    return _any(Request(a, b, out=out, precision=precision), stream)
+        return _torch(torch, a, b, None, None, None, out, stream, precision=precision, devices=devices)
+    return _any(Request(a, b, out=out, precision=precision), stream, devices)
 
 
 def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, trans_a: bool = False,
          trans_b: bool = False, out: Any = None, precision: str = "ieee", reproducible: bool | None = None,
-         stream: Any = None) -> Any:
+         stream: Any = None, devices: Any = None) -> Any:
     """``alpha op(a) op(b) + beta c``, ``op`` transposing the last two dimensions where asked.
 
     Args:
@@ -66,7 +68,7 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
         trans_a, trans_b: ``a`` is stored ``(..., K, M)``, ``b`` ``(..., N, K)``; no copy is made. A bool, 0 or 1, or
             BLAS's letters ``"N"``, ``"T"`` and ``"C"``.
         out: as for `matmul`; it may be ``c`` itself (update in place), and shares no other memory with it.
-        precision, reproducible, stream: as for `matmul`.
+        precision, reproducible, stream, devices: as for `matmul`.
 
     Returns, raises:
         As `matmul`; also InvalidValue where ``beta`` is not 0 and there is no ``c``.
@@ -83,9 +85,9 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
         pass
     torch = _seen_torch or _look_for_torch(a)
     if torch is not None and isinstance(a, torch.Tensor):
-        return _torch(torch, a, b, c, alpha, beta, out, stream, trans_a, trans_b, precision)
+        return _torch(torch, a, b, c, alpha, beta, out, stream, trans_a, trans_b, precision, devices)
     alpha, beta = scales(alpha, beta, c)
-    return _any(Request(a, b, c, out, alpha, beta, trans_a, trans_b, precision), stream)
+    return _any(Request(a, b, c, out, alpha, beta, trans_a, trans_b, precision), stream, devices)
 
 
 def sgemm(alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None, trans_a: int = 0, trans_b: int = 0,
@@ -245,10 +247,10 @@ def _request(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans
                    flag(trans_b, "trans_b"), precision)
 
 
-def _any(request: Request, stream: Any) -> Any:
-    """Arrays of any library but torch."""
+def _any(request: Request, stream: Any, devices: Any = None) -> Any:
+    """Arrays of any library but torch, and torch's CPU tensors on ``devices``."""
     if "jax" in sys.modules and _is_traced(request):
-        return _in_jax(request, stream)
+        return _in_jax(request, stream, devices)
     resident = None
     if isinstance(request.b, Prepared):
         prepared = request.b
@@ -256,7 +258,10 @@ def _any(request: Request, stream: Any) -> Any:
         resident = prepared.resident()
     library, index = locate(request)
     if index == HOST:
-        return _on_host(library, request, stream, resident)
+        return _on_host(library, request, stream, resident, devices)
+    if devices is not None:
+        raise InvalidValue(f"devices = {devices!r} is for arrays in the host's memory, and a is on {place(index)}; "
+                           "leave devices out, or see peakgemm.distributed")
     from .calls.launch import on_device
 
     return on_device(library, index, request, None if stream is None else stream_handle(stream))
@@ -269,28 +274,33 @@ def _is_traced(request: Request) -> bool:
     return any(isinstance(x, Tracer) for x in (request.a, request.b, request.c))
 
 
-def _in_jax(r: Request, stream: Any) -> Any:
+def _in_jax(r: Request, stream: Any, devices: Any) -> Any:
     """`peakgemm.jax.gemm`, for values that have no memory yet."""
     from .integrations import jax
 
     b = r.b.array if isinstance(r.b, Prepared) else r.b
-    if r.out is not None or stream is not None:
-        raise InvalidValue(f"{'out' if stream is None else 'stream'} was given for JAX arrays under jit, grad or vmap, "
-                           "where XLA places results and work; leave it out")
+    if r.out is not None or stream is not None or devices is not None:
+        given = "stream" if stream is not None else "out" if r.out is not None else "devices"
+        raise InvalidValue(f"{given} was given for JAX arrays under jit, grad or vmap, where XLA places results and "
+                           "work; leave it out")
     return jax.traced(r.a, b, r.c, r.alpha, r.beta, r.trans_a, r.trans_b, r.precision)
 
 
-def _on_host(library: HostLibrary, request: Request, stream: Any, resident: Any) -> Any:
+def _on_host(library: HostLibrary, request: Request, stream: Any, resident: Any, devices: Any) -> Any:
     if stream is not None:
         raise InvalidValue(NO_STREAM)
     from .calls import host
 
-    return host.multiply(library, request, resident)
+    return host.multiply(library, request, resident, devices)
 
 
 def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any,
-           trans_a: bool = False, trans_b: bool = False, precision: str = "ieee") -> Any:
+           trans_a: bool = False, trans_b: bool = False, precision: str = "ieee", devices: Any = None) -> Any:
     """torch tensors: traced, differentiated, or straight to the kernel. ``alpha`` None: a plain product."""
+    if devices is not None:
+        alpha, beta = scales(1.0 if alpha is None else alpha, beta, c)
+        _refuse_recorded(torch, {"a": a, "b": b, "c": c, "out": out})
+        return _any(Request(a, b, c, out, alpha, beta, trans_a, trans_b, precision), stream, devices)
     ready = None
     if isinstance(b, Prepared):
         ready, b = b.split_for(precision, trans_b), b.array
@@ -323,6 +333,17 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
         alpha = 1.0
     return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, stream=stream, trans_a=trans_a, trans_b=trans_b,
                      precision=precision, ready=ready)
+
+
+def _refuse_recorded(torch: Any, tensors: dict[str, Any]) -> None:
+    """Refuse what the dispatcher would have to see, and gradients that would be lost."""
+    eager = _load_eager()
+    if torch.compiler.is_compiling() or eager.modes() or eager.transforms_active():
+        raise InvalidValue("devices is lost where torch's dispatcher runs the call (under torch.compile, in a dispatch "
+                           "mode or a transform); leave it out")
+    eager.refuse_gradients({name: getattr(x, "array", x) for name, x in tensors.items()}, "a call with devices")
+    if tensors["out"] is not None:
+        eager.touched(tensors["out"])
 
 
 def _is_special(torch: Any, x: Any) -> bool:

@@ -29,6 +29,7 @@ BAD = {
     "ladder": ("--size none", "'none' is not a number"), "sweep": ("--tile 1,2", "is not a tile"),
     "bench": ("--suite nosuch", "nosuch"), "tune": ("--dry-run", "nothing to tune"),
     "accuracy": ("--of nosuch", "nosuch"), "simulate": ("nosuch", "nosuch"), "inspect show": ("nosuch", "nosuch"),
+    "multiply": ("gone.npy gone.npy -o c.npy", "cannot read gone.npy"),
     "inspect map": ("--tile x", "is not ROWSxCOLUMNS"),
     "inspect occupancy": ("--threads 256 --registers 999 --arch sm_90", "999"), "report": ("gone.json", "cannot read"),
     "inspect registers": ("--json gone/a.json --dry-run", "cannot write"),

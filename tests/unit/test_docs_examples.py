@@ -32,6 +32,15 @@ def test_numpy(capsys: pytest.CaptureFixture[str]) -> None:
     assert "out overlaps a" in capsys.readouterr().out
 
 
+def test_large_products() -> None:
+    page = PAGE.with_name("large.md")
+    names: dict[str, Any] = {}
+    examples = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    for example in examples:
+        exec(compile(example, str(page), "exec"), names)
+    assert len(examples) == 3
+
+
 @pytest.mark.parametrize("example", FOREIGN, ids=lambda x: x.split()[2])
 def test_other_libraries(example: str) -> None:
     name = example.split()[2]
@@ -72,7 +81,8 @@ def blocks(page: Path, language: str) -> list[str]:
 RUN_HERE = ("emulation.md", "inspect.md", "simulator.md")
 ON_A_GPU = ("ladder.md", "../README.md")
 ELSEWHERE = ("sass.md", "reproducible.md", "precisions.md", "arrays.md", "accuracy.md", "torch.md", "jax.md",
-             "contributing/add-a-kernel.md")
+             "contributing/add-a-kernel.md", "large.md",
+             "distributed.md")  # of torchrun's ranks: what it calls is in support/distributed_ranks.py
 
 
 def test_every_page_with_examples_is_run() -> None:

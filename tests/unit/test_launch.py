@@ -84,7 +84,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.setattr(driver, "library", lambda: state.calls)
     monkeypatch.setattr(cuda.core, "Device", Device)
     monkeypatch.setattr(device, "_thread", threading.local())
-    caches = (device._count, device._probe, device._primary_context, launch.load)
+    caches = (device._count, device._probe, device.primary_context, launch.load)
     for each in caches:
         each.cache_clear()
     yield state

@@ -14,33 +14,43 @@ from ..errors import InvalidValue
 from ..problem import Batch, Problem
 from ..runtime import device
 from ..runtime.device import Gpu
+from . import fleet
 from .canonical import canonicalise, result_shape
+from .fleet import by_numpy, turned
 from .request import REPRODUCIBLE, Request, refuse_overlap
 
 Array = NDArray[np.float32]
 
 
-def multiply(library: HostLibrary, request: Request, resident: View | None = None) -> Any:
+TILED_BYTES = 8 << 20  # moved: from here on the copies of tiles by several threads pay for the threads
+
+
+def multiply(library: HostLibrary, request: Request, resident: View | None = None, devices: Any = None) -> Any:
     """``request`` for arrays in the host's memory; the result is ready on return.
 
-    ``resident``: where ``b`` lies on the current GPU already.
+    ``resident``: where ``b`` lies on the current GPU already. ``devices``: see `peakgemm.calls.fleet.chosen`.
 
     Raises:
         InvalidType, InvalidValue: see `canonicalise` and `HostLibrary`.
     """
-    gpu = device.here()
-    _refuse_scheme(request, gpu)
+    gpus = None if devices is None else fleet.chosen(devices)
+    gpu = gpus[0] if gpus else device.here()
+    refuse_scheme(request, gpu)
+    if gpu is not None and gpus is None and resident is None:
+        from . import quick
+
+        small = quick.multiply(library, request, gpu)
+        if small is not None:
+            return small
     work = prepare(library, request)
     if gpu is None or not work.out.size:
         by_numpy(work)
     else:
-        from . import panels
-
-        if resident is not None and request.trans_b:
-            resident = resident.mT
-        if resident is not None and len(resident.shape) == 1:
-            resident = View(resident.pointer, (*resident.shape, 1), (*(resident.strides or ()), 0))
-        panels.run(work, gpu, resident)
+        if resident is not None and (gpus is None or [x.index for x in gpus] == [gpu.index]):
+            resident = _resident(resident, request)
+        else:
+            resident = None
+        _on_gpus(work, gpus or [gpu], gpus is not None, resident)
     if request.out is not None:
         return request.out
     return library.wrap(work.out.reshape(result_shape(*_shapes(request))[1]), request.a)
@@ -58,6 +68,29 @@ def on_cpu(library: HostLibrary, request: Request) -> Any:
     return library.wrap(work.out.reshape(result_shape(*_shapes(request))[1]), request.a)
 
 
+def _on_gpus(work: Request, gpus: list[Gpu], asked: bool, resident: View | None) -> None:
+    """One matrix in tiles, where it is worth it or several devices are ``asked`` for; else in panels, on the first."""
+    from . import panels
+
+    moved = sum(x.nbytes for x in (work.a, work.b, work.c, work.out) if x is not None)
+    reads = work.alpha != 0 and work.a.shape[-1] > 0
+    if work.out.ndim == 2 and reads and (moved >= TILED_BYTES or len(gpus) > 1):
+        fleet.run(work, gpus, resident=resident)
+    elif asked:
+        panels.spread(work, gpus, resident)
+    else:
+        panels.run(work, gpus[0], resident)
+
+
+def _resident(view: View, request: Request) -> View:
+    """What `prepare` left on the GPU, as the matrix that ``request`` multiplies."""
+    if request.trans_b:
+        view = view.mT
+    if len(view.shape) == 1:
+        view = View(view.pointer, (*view.shape, 1), (*(view.strides or ()), 0))
+    return view
+
+
 def prepare(library: HostLibrary, request: Request) -> Request:
     """``request`` checked, as NumPy matrices: transposes, 1-D operands and the broadcast of ``c`` made views."""
     arrays = {name: library.host(x, name) for name, x in request.arrays().items()}
@@ -68,14 +101,14 @@ def prepare(library: HostLibrary, request: Request) -> Request:
     # what no kernel takes as it lies is NumPy's affair
     out = arrays["out"] if "out" in arrays else np.empty(canonical.shape, np.float32)
     return _with_matrices(request._replace(
-        a=_turned(arrays["a"], request.trans_a), b=_turned(arrays["b"], request.trans_b), out=out,
+        a=turned(arrays["a"], request.trans_a), b=turned(arrays["b"], request.trans_b), out=out,
         c=arrays.get("c") if request.beta != 0 else None, trans_a=False, trans_b=False))
 
 
 def survey(library: HostLibrary, request: Request, gpu: bool) -> tuple[dict[str, View], Problem]:
     """Where the arrays lie, and the problem that they make; ``gpu``: as they are laid out there."""
     if not gpu:
-        _refuse_scheme(request, None)
+        refuse_scheme(request, None)
     views = {name: host_view(library.host(x, name)) for name, x in request.arrays().items()}
     work = prepare(library, request)
     if gpu:
@@ -88,7 +121,7 @@ def survey(library: HostLibrary, request: Request, gpu: bool) -> tuple[dict[str,
     return views, replace(problem, batch=Batch.merged(tuple(batch), steps, steps, steps, steps))
 
 
-def _refuse_scheme(request: Request, gpu: Gpu | None) -> None:
+def refuse_scheme(request: Request, gpu: Gpu | None) -> None:
     """NumPy has no tensor cores: it runs ``"emulated"`` in float32, but no scheme that is asked for by name.
 
     Raises:
@@ -104,10 +137,6 @@ def _shapes(request: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return ((*a[:-2], a[-1], a[-2]) if request.trans_a else a, (*b[:-2], b[-1], b[-2]) if request.trans_b else b)
 
 
-def _turned(x: Array, trans: bool) -> Array:
-    return np.swapaxes(x, -1, -2) if trans else x
-
-
 def _with_matrices(r: Request) -> Request:
     """The same product with 1-D operands as matrices, by views."""
     a, b, c, out = r.a, r.b, r.c, r.out
@@ -120,29 +149,3 @@ def _with_matrices(r: Request) -> Request:
         a, out = a[None, :], np.expand_dims(out, -2)
         c = c if c is None else np.expand_dims(c, -2)
     return r._replace(a=a, b=b, c=c, out=out)
-
-
-def by_numpy(r: Request) -> None:
-    """``r``, of NumPy matrices, by NumPy's BLAS; chains of fused multiply-adds where the bits are promised.
-
-    Overflow and NaN are results, as on the GPU, not warnings.
-    """
-    a, b = _turned(r.a, r.trans_a), _turned(r.b, r.trans_b)
-    c = None if r.c is None else np.broadcast_to(r.c, r.out.shape)
-    if r.precision == REPRODUCIBLE:
-        from .replay import multiply as chains
-
-        chains(a, b, c, r.alpha, r.beta, r.out)
-        return
-    with np.errstate(all="ignore"):
-        if r.beta == 0 and r.alpha == 1 and r.out.flags.c_contiguous:
-            np.matmul(a, b, out=r.out)
-            return
-        if r.alpha == 0:
-            result = np.zeros(r.out.shape, np.float32)
-        else:
-            result = np.matmul(a, b)
-            result *= np.float32(r.alpha)
-        if r.beta != 0:
-            result += np.float32(r.beta) * c
-        np.copyto(r.out, result)

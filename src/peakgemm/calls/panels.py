@@ -6,7 +6,10 @@ rest, usually B, goes to the device once.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from math import prod
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -15,9 +18,10 @@ from numpy.typing import NDArray
 from ..arrays.base import FLOAT, View, driver_out_of_memory, packed
 from ..errors import InvalidValue
 from ..problem import Problem
-from ..runtime.device import Gpu
+from ..runtime.device import Gpu, activated
 from ..runtime.memory import DeviceMemory, event, order, wait
 from ..runtime.staging import Lane, Pinned, copy, lane
+from ..runtime.transfer import IN_THREADS, OUT_THREADS, Copiers, threads
 from .canonical import Canonical, canonicalise
 from .launch import bound_for, choice_for, enqueue, without_workspace
 from .request import Request
@@ -25,6 +29,7 @@ from .request import Request
 Array = NDArray[np.float32]
 PANEL_BYTES = 64 << 20
 LARGE_BYTES = 64 << 20  # less is one panel
+THREADED_BYTES = 2 << 20  # of one copy: less is quicker by the thread that is there
 RING = 3  # panels under way: one coming in, one being computed, one going out
 _NAMES = ("a", "b", "c")
 
@@ -38,18 +43,23 @@ class Resident:
             self._memory, self.view = _upload(x, way, squeeze=False)
 
 
-def run(r: Request, gpu: Gpu, resident: View | None = None) -> None:
+def run(r: Request, gpu: Gpu, resident: View | None = None, cut_at: tuple[int, list[slice]] | None = None) -> None:
     """``alpha a b + beta c`` into ``out``, all NumPy arrays of at least two dimensions, ``c`` of out's shape.
 
-    ``resident``: ``b`` as it lies on the device already. Returns when ``out`` holds the result.
+    ``resident``: ``b`` as it lies on the device already. ``cut_at``: along which dimension to cut, and where in the
+    whole result whose part ``out`` is. Returns when ``out`` holds the result.
 
     Raises:
         OutOfMemory: a panel's split operands do not fit on the device.
         LaunchFailed: the driver refused something else, memory for the operands among it.
     """
     r = _mergeable(r, resident)
-    axis = _axis(r)
-    cuts = _cuts(r, axis)
+    if cut_at is None:
+        axis = _axis(r)
+        cuts = _cuts(r, axis)
+    else:
+        axis, places = cut_at
+        cuts = [slice(cut.start - places[0].start, cut.stop - places[0].start) for cut in places]
     with lane(gpu.index) as way:
         memory: list[DeviceMemory] = []
         fixed: dict[str, View] = {} if resident is None else {"b": resident}
@@ -69,6 +79,48 @@ def run(r: Request, gpu: Gpu, resident: View | None = None) -> None:
         memory.clear()
 
 
+def spread(r: Request, gpus: Sequence[Gpu], resident: View | None = None) -> None:
+    """`run`, its panels dealt out to several devices as they come to them. The cuts are those of one device.
+
+    Raises:
+        As `run`; the first error of a device stops all.
+    """
+    r = _mergeable(r, resident)
+    axis = _axis(r)
+    cuts, errors, lock = deque(_cuts(r, axis)), list[BaseException](), Lock()
+
+    def work(gpu: Gpu) -> None:
+        try:
+            with activated(gpu.index):
+                while not errors:
+                    with lock:
+                        taken = [cuts.popleft() for _ in range(min(RING, len(cuts)))]
+                    if not taken:
+                        return
+                    run(_part(r, axis, slice(taken[0].start, taken[-1].stop)), gpu, resident, (axis, taken))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [Thread(target=work, args=(gpu,), daemon=True) for gpu in gpus[1:]]
+    for thread in threads:
+        thread.start()
+    work(gpus[0])
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _part(r: Request, axis: int, cut: slice) -> Request:
+    """The product of one part of the result's dimension ``axis``."""
+    parts: dict[str, Any] = {"out": r.out[(slice(None),) * axis + (cut,)]}
+    for name in _NAMES:
+        place = _sliced(r, name, axis)
+        if place is not None:
+            parts[name] = getattr(r, name)[(slice(None),) * place + (cut,)]
+    return r._replace(**parts)
+
+
 def problem(r: Request) -> Problem:
     """What `run` multiplies where the product is one panel."""
     r = _mergeable(r, None)
@@ -82,9 +134,9 @@ class _Slot:
 
     def __init__(self, way: Lane) -> None:
         self._way = way
-        self._memory: dict[str, tuple[int, DeviceMemory, Pinned]] = {}
+        self._memory: dict[str, tuple[int, DeviceMemory, Pinned | None]] = {}
         self._workspace: DeviceMemory | None = None
-        self._result: tuple[Array, Array] | None = None
+        self._result: tuple[Array, int, Pinned | None] | None = None
         self._done: Any = None
 
     def start(self, r: Request, axis: int, cut: slice, fixed: dict[str, View], gpu: Gpu) -> None:
@@ -111,34 +163,49 @@ class _Slot:
         workspace = self._workspace.pointer if self._workspace and bound.workspace_bytes else 0
         enqueue(bound, canonical, views, workspace, self._way.compute)
         order(self._way.compute, self._way.outward)
-        copy("cuMemcpyDtoHAsync_v2", pinned.address, memory.pointer, FLOAT * target.size, self._way.outward)
-        self._result = target, pinned.array(target.shape)
+        if pinned is not None:
+            copy("cuMemcpyDtoHAsync_v2", pinned.address, memory.pointer, FLOAT * target.size, self._way.outward)
+        self._result = target, memory.pointer, pinned
         self._done = event(self._way.outward)
 
     def finish(self) -> None:
         """Wait for the panel and put it into the result."""
         if self._result is not None:
             wait(self._done)
-            np.copyto(*self._result)
+            target, pointer, pinned = self._result
+            if pinned is not None:
+                np.copyto(target, pinned.array(target.shape))
+            else:
+                for future in _copiers(self._way).download(pointer, target):
+                    future.result()
             self._result = None
 
     def _copy_in(self, name: str, x: Array) -> View:
-        dense, view = _layout(x, squeeze=name == "c")
+        dense, view = layout(x, squeeze=name == "c")
         size = FLOAT * dense.size
         _, memory, pinned = self._room(name, size)
-        np.copyto(pinned.array(dense.shape), dense)
-        copy("cuMemcpyHtoDAsync_v2", memory.pointer, pinned.address, size, self._way.inward)
+        if pinned is not None:
+            np.copyto(pinned.array(dense.shape), dense)
+            copy("cuMemcpyHtoDAsync_v2", memory.pointer, pinned.address, size, self._way.inward)
+        else:
+            for future in _copiers(self._way).upload(dense, memory.pointer):
+                future.result()
         return view._replace(pointer=memory.pointer)
 
-    def _room(self, name: str, size: int) -> tuple[int, DeviceMemory, Pinned]:
+    def _room(self, name: str, size: int) -> tuple[int, DeviceMemory, Pinned | None]:
+        """The slot's memory for an operand, with a pinned buffer where one thread copies."""
         found = self._memory.get(name)
         if found is None or found[0] < size:
-            found = size, DeviceMemory(size, self._way.inward), self._way.pinned(size)
-            self._memory[name] = found
+            pinned = self._way.pinned(size) if size < THREADED_BYTES else None
+            found = self._memory[name] = size, DeviceMemory(size, self._way.inward), pinned
         return found
 
 
-def _layout(x: Array, squeeze: bool) -> tuple[Array, View]:
+def _copiers(way: Lane) -> Copiers:
+    return way.copiers(threads(IN_THREADS), threads(OUT_THREADS))
+
+
+def layout(x: Array, squeeze: bool) -> tuple[Array, View]:
     """What to copy to the device for ``x``, and how ``x`` reads there (address 0).
 
     The last two dimensions are copied in the order in which they lie, and broadcast batch dimensions
@@ -160,13 +227,17 @@ def _layout(x: Array, squeeze: bool) -> tuple[Array, View]:
 
 
 def _upload(x: Array, way: Lane, squeeze: bool) -> tuple[DeviceMemory, View]:
-    """A whole array, through two pinned buffers in turn."""
+    """A whole array: by several threads, or a small one through two pinned buffers in turn."""
     if x.ndim == 1:
         x = x[None, :]
         memory, view = _upload(x, way, squeeze)
         return memory, View(view.pointer, x.shape[1:], (1,))
-    dense, view = _layout(x, squeeze)
+    dense, view = layout(x, squeeze)
     memory = DeviceMemory(FLOAT * dense.size, way.inward)
+    if dense.nbytes >= THREADED_BYTES:
+        for future in _copiers(way).upload(dense, memory.pointer):
+            future.result()
+        return memory, view._replace(pointer=memory.pointer)
     row = FLOAT * prod(dense.shape[1:])
     step = max(1, PANEL_BYTES // 2 // max(row, 1))
     buffers: list[tuple[Pinned, Any]] = []
@@ -215,7 +286,7 @@ def _canonicalise(r: Request, views: dict[str, View]) -> Canonical:
 
 def _planned(r: Request) -> dict[str, View]:
     """The arrays as they would read on the device."""
-    views = {name: _layout(getattr(r, name), name == "c")[1] for name in _NAMES if getattr(r, name) is not None}
+    views = {name: layout(getattr(r, name), name == "c")[1] for name in _NAMES if getattr(r, name) is not None}
     return views | {"out": View.packed(r.out.shape)}
 
 

@@ -106,7 +106,7 @@ def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: 
     Raises:
         OutOfMemory: its panels do not fit.
     """
-    from ..kernels.emulated.bound import SplitB
+    from ..kernels.emulated.bound import SplitOperand
     from ..kernels.emulated.schemes import scheme_of
 
     gpu, view = device.require(index), library.view(b, "b", stream)
@@ -116,7 +116,7 @@ def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: 
     scheme = scheme_of(choice_for(canonical.problem, gpu, precision).kernel)
     if scheme is None:
         return None
-    split = SplitB(scheme, canonical.problem, gpu)
+    split = SplitOperand(scheme, canonical.problem, gpu)
     try:
         memory = library.empty((-(-split.bytes // FLOAT),), b, stream)
     except Exception as error:
@@ -127,4 +127,4 @@ def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: 
                       ["prepare it with precision='ieee', which splits nothing (0 bytes)"]) from error
     start = library.view(memory, "workspace").pointer
     split.launch(view.pointer, start, stream)
-    return Split(scheme, memory, start + SplitB.PANELS, columns, inner)
+    return Split(scheme, memory, start + SplitOperand.PANELS, columns, inner)

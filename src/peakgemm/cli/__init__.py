@@ -17,6 +17,7 @@ from . import (
     examples,
     inspect,
     ladder,
+    multiply,
     report,
     sass,
     simulate,
@@ -41,6 +42,7 @@ app.command("simulate")(simulate.command)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(sass.app, name="sass")
 app.command("report")(report.command)
+app.command("multiply")(multiply.command)
 app.command("doctor")(doctor.command)
 app.add_typer(cache.app, name="cache")
 examples.attach(app)

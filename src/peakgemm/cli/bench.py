@@ -22,7 +22,7 @@ from ..problem import Config
 from ..report import plots
 from ..runtime import device
 from ..runtime.architectures import architecture
-from . import parse
+from . import bench_scale, parse
 from .console import err, number, out, progress, table
 from .measuring import measuring
 
@@ -30,7 +30,8 @@ Row = Mapping[str, Any]
 
 
 def command(
-    suite: Annotated[str | None, typer.Option(help=f"all, or some of {', '.join(NAMES)}.  [square]")] = None,
+    suite: Annotated[str | None, typer.Option(
+        help=f"all, or some of {', '.join(NAMES)}; or scale.  [square]")] = None,
     shape: Annotated[str | None, typer.Option(help="MxNxK[:layout][*batch], or several.")] = None,
     precision: Annotated[list[str] | None, typer.Option(
         help=f"{', '.join(PRECISIONS)}: one or several, a row each.  [ieee]")] = None,
@@ -40,8 +41,17 @@ def command(
     arch: Annotated[str | None, typer.Option(help="Choose for sm_NN.  [the GPU's, else sm_90]")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the record to this file, row by row.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write a plot of the ratios to this file.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Suite scale: for how many GPUs.  [those there]")] = None,
+    links: Annotated[Path | None, typer.Option(help="Suite scale: the links' speeds, from this file.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Suite scale: fewer and smaller sizes.")] = False,
 ) -> None:
-    """Time what matmul runs against cuBLAS FP32, and others, over suites of shapes."""
+    """Time what matmul runs against cuBLAS FP32, and others, over suites of shapes; suite scale: on several GPUs."""
+    if suite == "scale":
+        bench_scale.refuse(shape=shape, prepared=prepared, arch=arch, svg=svg)
+        bench_scale.run(gpus, links, quick, precision or ["ieee", "emulated"], json)
+        return
+    if gpus is not None or links is not None or quick:
+        raise InvalidValue("--gpus, --links and --quick are for --suite scale; leave them out, or name that suite")
     chosen = groups(suite or (None if shape else "square"), shape)
     variants = named(precision or [IEEE.precision], prepared)
     others = contenders.names(peers)

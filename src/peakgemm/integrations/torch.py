@@ -36,6 +36,10 @@ def dispatched(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, tra
         return torch_ops.by_dispatcher(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
     alpha, beta = scales(1.0 if alpha is None else alpha, beta, c)
     torch_ops.count_in_modes()
+    if any(type(x).__module__.startswith("torch.distributed.tensor") for x in (a, b, c, out)):
+        from . import torch_sharding
+
+        torch_sharding.register()
     try:
         return torch_ops.by_dispatcher(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
     except PeakgemmError:

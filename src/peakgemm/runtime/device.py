@@ -122,7 +122,7 @@ def activated(index: int) -> Iterator[None]:
 
 
 def _switch(call: str, index: int) -> None:
-    context = _primary_context(index)
+    context = primary_context(index)
     try:
         driver.check(call, ctypes.c_void_p(context))
     except RuntimeError as error:
@@ -130,8 +130,13 @@ def _switch(call: str, index: int) -> None:
 
 
 @cache
-def _primary_context(index: int) -> int:
-    """Retained once and never released: kernels stay loaded in it until the process ends."""
+def primary_context(index: int) -> int:
+    """The primary context of a device. Retained once and never released: kernels stay loaded in it until the process
+    ends.
+
+    Raises:
+        LaunchFailed: the driver cannot create it.
+    """
     context = ctypes.c_void_p()
     try:
         driver.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), index)
@@ -155,7 +160,7 @@ def introduce(index: int) -> None:
         return
     context = ctypes.c_void_p()
     driver.library().cuCtxGetCurrent(ctypes.byref(context))
-    if context.value == _primary_context(index):
+    if context.value == primary_context(index):
         try:
             from cuda.core import Device
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import device, driver
 
-_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_NO_TIMING, _BLOCKING = 2, 1  # CU_EVENT_DISABLE_TIMING, CU_EVENT_BLOCKING_SYNC
 
 
 class DeviceMemory:
@@ -72,19 +72,39 @@ def order(first: int, second: int) -> None:
     Raises:
         LaunchFailed: the driver refused.
     """
-    mark = event(first)
-    driver.demand("one stream waiting for another", "cuStreamWaitEvent", c_void_p(second), mark, 0)
+    behind(event(first), second)
+
+
+def behind(mark: c_void_p, *streams: int) -> None:
+    """What is enqueued on ``streams`` from now on waits for an event, also of another device; it is destroyed.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    for stream in streams:
+        driver.demand("one stream waiting for another", "cuStreamWaitEvent", c_void_p(stream), mark, 0)
     driver.library().cuEventDestroy_v2(mark)  # the driver frees it once the wait is over
 
 
-def event(stream: int) -> c_void_p:
-    """An event after what is enqueued on ``stream`` by now.
+def free_bytes() -> int:
+    """What the current device has free, beside what libraries keep for themselves.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    free, total = c_size_t(), c_size_t()
+    driver.demand("the free memory", "cuMemGetInfo_v2", byref(free), byref(total))
+    return free.value
+
+
+def event(stream: int, sleeping: bool = False) -> c_void_p:
+    """An event after what is enqueued on ``stream`` by now; a thread that waits for it sleeps, or else spins.
 
     Raises:
         LaunchFailed: the driver refused.
     """
     mark = c_void_p()
-    driver.demand("an event", "cuEventCreate", byref(mark), _NO_TIMING)
+    driver.demand("an event", "cuEventCreate", byref(mark), _NO_TIMING | _BLOCKING * sleeping)
     driver.demand("recording an event", "cuEventRecord", mark, c_void_p(stream))
     return mark
 

@@ -8,11 +8,15 @@ from contextlib import ExitStack, contextmanager
 from ctypes import byref, c_size_t, c_void_p
 from math import prod
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import device, driver
+
+if TYPE_CHECKING:
+    from .transfer import Copiers
 
 KEPT_BYTES = 512 << 20  # pinned memory is taken from the whole machine: no more than this is held between calls
 _SMALLEST = 1 << 20
@@ -46,11 +50,26 @@ class Pinned:
 
 
 class Lane:
-    """What one call uses: streams for copies in, computation and copies out, and pinned buffers."""
+    """What one call uses: streams for copies in, computation and copies out, and pinned buffers.
 
-    def __init__(self) -> None:
-        self.inward, self.compute, self.outward = (_stream() for _ in range(3))
-        self._taken: list[Pinned] = []
+    ``beside`` is a second stream for computation: the next panel's blocks fill the SMs that the last wave of the one
+    before leaves idle.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.inward, self.compute, self.outward, self.beside = (new_stream() for _ in range(4))
+        self._index, self._taken = index, list[Pinned]()
+        self._copiers: tuple[tuple[int, int], Copiers] | None = None
+
+    def copiers(self, inward: int, outward: int) -> Copiers:
+        """Copies by so many threads each way, kept for the next call that asks for as many."""
+        from .transfer import Copiers
+
+        if self._copiers is None or self._copiers[0] != (inward, outward):
+            if self._copiers is not None:
+                self._copiers[1].close()
+            self._copiers = (inward, outward), Copiers(self._index, self.inward, self.outward, inward, outward)
+        return self._copiers[1]
 
     def pinned(self, size: int) -> Pinned:
         """A buffer of at least ``size`` bytes, until the call ends."""
@@ -59,14 +78,14 @@ class Lane:
         return buffer
 
     def wait(self) -> None:
-        """For everything enqueued on the three streams.
+        """For everything enqueued on the streams.
 
         Raises:
             LaunchFailed: something of it failed.
         """
-        with ExitStack() as all_three:  # whatever one of them says
-            for stream in (self.inward, self.compute, self.outward):
-                all_three.callback(driver.demand, "the product", "cuStreamSynchronize", c_void_p(stream))
+        with ExitStack() as each:  # whatever one of them says
+            for stream in (self.inward, self.compute, self.outward, self.beside):
+                each.callback(synchronize, stream)
 
     def put_back(self) -> None:
         """The buffers are free for other calls."""
@@ -74,7 +93,21 @@ class Lane:
             _POOL.put(self._taken.pop())
 
 
-def _stream() -> int:
+def synchronize(stream: int) -> None:
+    """Wait for everything enqueued on ``stream``.
+
+    Raises:
+        LaunchFailed: something of it failed.
+    """
+    driver.demand("the product", "cuStreamSynchronize", c_void_p(stream))
+
+
+def new_stream() -> int:
+    """A stream of the current device, which waits for no other one.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
     place = c_void_p()
     driver.demand("a stream", "cuStreamCreate", byref(place), _NON_BLOCKING)
     return place.value or 0
@@ -118,7 +151,7 @@ def lane(index: int) -> Iterator[Lane]:
         with _LANES_LOCK:
             free = _LANES.setdefault(index, [])
             mine = free.pop() if free else None
-        mine = mine or Lane()
+        mine = mine or Lane(index)
         try:
             yield mine
         finally:

@@ -93,8 +93,9 @@ def bind(kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> Emulated
     return Emulated(kernel, config, problem, gpu)
 
 
-class SplitB:
-    """The split of a right operand by itself, once for many products.
+class SplitOperand:
+    """The split of an operand by itself, once for many products: of ``side`` ``"a"`` or ``"b"``, whose panels differ,
+    as columns of B may share a scale.
 
     Attributes:
         bytes: device memory for it, `PANELS` of them before the panels.
@@ -102,17 +103,18 @@ class SplitB:
 
     PANELS = HEAD
 
-    def __init__(self, scheme: Scheme, problem: Problem, gpu: Gpu) -> None:
-        plan = emulation(*product_on(scheme, gpu.limits), problem, gpu.sm_count, ready_a=1)
+    def __init__(self, scheme: Scheme, problem: Problem, gpu: Gpu, side: str = "b") -> None:
+        other_is_ready = (0, 1) if side == "a" else (1, 0)
+        plan = emulation(*product_on(scheme, gpu.limits), problem, gpu.sm_count, *other_is_ready)
         self.bytes = plan.workspace_bytes
         split = split_recipe(scheme, problem, gpu.arch).make("cubin")
         self._split = even_share.launches(split, f"{scheme.name} {problem.layout}", gpu, plan.arguments, scheme.panel,
                                           plan.split_blocks, SPLIT_THREADS)
 
-    def launch(self, b: int, memory: int, stream: int) -> None:
-        """Enqueue the split of the operand at ``b`` into ``memory``.
+    def launch(self, operand: int, memory: int, stream: int) -> None:
+        """Enqueue the split of ``operand`` into ``memory``.
 
         Raises:
             LaunchFailed: the driver's refusal.
         """
-        self._split(b, b, memory, memory, memory, stream)
+        self._split(operand, operand, memory, memory, memory, stream)

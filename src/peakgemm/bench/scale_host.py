@@ -1,0 +1,214 @@
+"""Products of arrays in the host's memory: a process of the scale suite, run as ``python -m``.
+
+The baselines, interleaved with ours: the same product of arrays that lie on the GPU, and what a user of torch writes,
+``(from_numpy(a).cuda() @ from_numpy(b).cuda()).cpu()``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from ..api import gemm, matmul
+from .scale_parts import Answer
+
+_PROBE_BYTES = 1 << 30
+_BLOCK = 2048
+
+
+def main(place: Path) -> None:
+    """Measure what the file at ``place`` asks for; the answer lies beside it."""
+    import torch
+
+    task = json.loads(place.read_text())
+    answer = Answer(place, task["seconds"])
+    answer.found["gpu"] = torch.cuda.get_device_name(0)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    sizes = sorted(task["sizes"])
+    rows: list[dict[str, Any]] = []
+    answer.found["rows"] = rows
+    answer.part("correct", lambda: answer.found.update(correct=correct(task["gpus"], task["precisions"])))
+    if task["probe"]:
+        answer.part("copies", lambda: answer.found.update(copies=copies()), 5)
+        answer.part("pages", lambda: answer.found.update(pages=pages(sizes)), 5)
+    for size in sizes:
+        for precision in task["precisions"]:
+            wanted = 14 * (size / 30000) ** 3 + 8 * (size / 30000) ** 2
+            answer.part(f"{size} {precision}", lambda size=size, precision=precision: rows.extend(  # type: ignore[misc]
+                products(size, precision, task["gpus"], torch)), wanted)
+
+
+def drawn(size: int, seed: int) -> Any:
+    """Random normal values: rows drawn once and repeated, shifted, so that 30,000 of them take a second."""
+    block = np.random.default_rng(seed).standard_normal((min(size, _BLOCK), size), np.float32)
+    x = np.empty((size, size), np.float32)
+    for low in range(0, size, _BLOCK):
+        part = x[low:low + _BLOCK]
+        part[:] = np.roll(block[:part.shape[0]], low // _BLOCK, axis=1)
+    return x
+
+
+def error_of(a: Any, b: Any, c: Any) -> float:
+    """The largest ``|C - AB| / (eps |A||B|)`` of some elements against FP64; NaN is infinite."""
+    m, n = c.shape
+    rows, columns = (np.unique(np.linspace(0, extent - 1, 24).astype(int)) for extent in (m, n))
+    left, right = a[rows].astype(np.float64), b[:, columns].astype(np.float64)
+    scale = np.maximum(2.0**-23 * (abs(left) @ abs(right)), 1e-300)
+    return float(np.nan_to_num(abs(c[np.ix_(rows, columns)] - left @ right) / scale, nan=np.inf).max())
+
+
+def correct(gpus: int, precisions: list[str]) -> dict[str, Any]:
+    """Errors of tiles at an odd size on one GPU and on all, and whether both have the same bits."""
+    a, b = drawn(3001, 1), drawn(3001, 2)[:, :2777]
+    found: dict[str, Any] = {}
+    for precision in precisions:
+        one = matmul(a, b, precision=precision)
+        every = matmul(a, b, precision=precision, devices=list(range(gpus)))
+        found[precision] = {"error_one": error_of(a, b, one), "error_all": error_of(a, b, every),
+                            "same_bits": bool((one == every).all())}
+        if not (found[precision]["error_one"] < 50 and found[precision]["same_bits"]):
+            raise AssertionError(f"{precision}: {found[precision]}")
+    scaled = gemm(a.T, b, one, alpha=0.5, beta=2.0, trans_a=True)
+    found["gemm_error"] = float(abs(scaled - 2.5 * one).max() / abs(one).max())
+    if not found["gemm_error"] < 1e-4:
+        raise AssertionError(f"gemm: {found['gemm_error']}")
+    return found
+
+
+def products(size: int, precision: str, gpus: int, torch: Any) -> list[dict[str, Any]]:
+    """Rows of one size: on one GPU and, where there are more, on all."""
+    torch.cuda.empty_cache()  # what the sizes before have left
+    a, b = drawn(size, 1), drawn(size, 2)
+    there = [torch.from_numpy(x).cuda() for x in (a, b)]
+    out = torch.empty(size, size, device="cuda")
+
+    def in_core() -> None:
+        matmul(*there, out=out, precision=precision)
+        torch.cuda.synchronize()
+
+    works: dict[str, Callable[[], Any]] = {
+        "in_core": in_core,
+        "one": lambda: matmul(a, b, precision=precision),
+    }
+    if gpus > 1:
+        works["all"] = lambda: matmul(a, b, precision=precision, devices=list(range(gpus)))
+    else:
+        works["torch"] = lambda: (torch.from_numpy(a).cuda() @ torch.from_numpy(b).cuda()).cpu()
+    error = error_of(a, b, works["one"]())
+    if not error < 50:
+        raise AssertionError(f"error {error} eps")
+    rounds = 3 if size >= 16384 else 5 if size >= 4096 else 15
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for each in works.values():  # warm: code, streams, pinned buffers
+        each()
+    for _ in range(rounds):
+        for name, each in works.items():
+            calls = 1 if size >= 1024 else 8
+            start = time.perf_counter()
+            for _ in range(calls):
+                each()
+            times[name].append(1e3 * (time.perf_counter() - start) / calls)
+    ms = {name: median(each) for name, each in times.items()}
+    common = {"size": size, "precision": precision, "error": error, "in_core_ms": ms["in_core"]}
+    one = {**common, "gpus": 1, "ms": ms["one"], "share_of_in_core": ms["in_core"] / ms["one"], "samples_ms": times}
+    if gpus > 1:
+        return [one, {**common, "gpus": gpus, "ms": ms["all"], "speedup": ms["one"] / ms["all"]}]
+    return [one | {"torch_ms": ms["torch"], "ratio_to_torch": ms["torch"] / ms["one"]}]
+
+
+def copies() -> list[dict[str, Any]]:
+    """GB/s of staged copies by numbers of threads, each way and both ways at a time."""
+    from ..runtime.memory import DeviceMemory
+    from ..runtime.staging import lane
+    from ..runtime.transfer import CHUNK_BYTES, Copiers
+
+    x = np.ones(_PROBE_BYTES // 4, np.float32)
+    y = np.empty_like(x)
+    y[:] = 0
+    found = []
+    with lane(0) as way:
+        memory = [DeviceMemory(x.nbytes, way.inward) for _ in range(2)]
+        way.wait()
+        for count in (1, 2, 4, 6, 8, 12, 16):
+            for chunk in (CHUNK_BYTES // 4, CHUNK_BYTES, 4 * CHUNK_BYTES) if count == 8 else (CHUNK_BYTES,):
+                copier = Copiers(0, way.inward, way.outward, count, count, chunk)
+
+                def inward(copier: Copiers = copier) -> list[Any]:
+                    return copier.upload(x, memory[0].pointer)
+
+                def outward(copier: Copiers = copier) -> list[Any]:
+                    return copier.download(memory[1].pointer, y)
+
+                rates = {}
+                for name, calls in (("in", (inward,)), ("out", (outward,)), ("both", (inward, outward))):
+                    best = float("inf")
+                    for _ in range(3):
+                        start = time.perf_counter()
+                        for future in [future for call in calls for future in call()]:
+                            future.result()
+                        way.wait()
+                        best = min(best, time.perf_counter() - start)
+                    rates[f"{name}_gbs"] = x.nbytes / best / 1e9  # of each way
+                copier.close()
+                found.append({"threads": count, "chunk_bytes": chunk, **rates})
+        memory.clear()
+    return found
+
+
+def pages(sizes: list[int]) -> list[dict[str, Any]]:
+    """Milliseconds to bring a square of each size to the GPU: staged, and from pages that are locked for it."""
+    from ..runtime import driver
+    from ..runtime.memory import DeviceMemory
+    from ..runtime.staging import copy, lane
+    from ..runtime.transfer import IN_THREADS, OUT_THREADS, threads
+
+    found = []
+    with lane(0) as way:
+        copier = way.copiers(threads(IN_THREADS), threads(OUT_THREADS))
+        for size in sizes:
+            x = np.ones((size, size), np.float32)
+            memory = DeviceMemory(x.nbytes, way.inward)
+            way.wait()
+            address = x.__array_interface__["data"][0]
+
+            def staged(x: Any = x, memory: DeviceMemory = memory) -> None:
+                for future in copier.upload(x, memory.pointer):
+                    future.result()
+                way.wait()
+
+            row: dict[str, Any] = {"size": size, "bytes": x.nbytes, "staged_ms": _least(staged)}
+            marks = [time.perf_counter()]
+            driver.check("cuMemHostRegister_v2", ctypes.c_void_p(address), ctypes.c_size_t(x.nbytes), 0)
+            marks.append(time.perf_counter())
+            copy("cuMemcpyHtoDAsync_v2", memory.pointer, address, x.nbytes, way.inward)
+            way.wait()
+            marks.append(time.perf_counter())
+            driver.check("cuMemHostUnregister", ctypes.c_void_p(address))
+            marks.append(time.perf_counter())
+            row |= {name: 1e3 * (end - start) for name, start, end in
+                    zip(("lock_ms", "copy_ms", "unlock_ms"), marks, marks[1:], strict=False)}
+            found.append(row)
+            del memory, x
+            way.wait()
+    return found
+
+
+def _least(call: Callable[[], Any], rounds: int = 3) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        best = min(best, 1e3 * (time.perf_counter() - start))
+    return best
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,113 @@
+"""Tiles of a product dealt out to devices, and the panels that devices can take from each other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+
+from .grid import Grid, Tile, bands, growing, sweeping
+
+Key = tuple[str, int, int]  # "a" or "b", first and last row or column
+
+
+class Held(NamedTuple):
+    """A panel that lies on ``device``; ``memory`` keeps it there, ``copied`` makes an event behind its copy."""
+
+    device: int
+    pointer: int
+    size: int
+    memory: Any
+    copied: Callable[[], Any]
+
+
+class Deal:
+    """A queue of tiles for each worker. One whose queue is empty takes the last tile of the fullest one.
+
+    So the first share follows what the devices should do, and the end what they do.
+    """
+
+    def __init__(self, queues: Sequence[Iterable[Tile]], left: dict[int, int] | None = None) -> None:
+        self._queues = [deque(queue) for queue in queues]
+        self._left = left if left is not None else {tile.number: tile.area for queue in self._queues for tile in queue}
+        self._lock, self._stopped = Lock(), False
+        self._panels: dict[Key, Held] = {}
+        self.taken = [0] * len(self._queues)  # elements of C, by worker
+
+    def take(self, worker: int) -> Tile | None:
+        """The next tile for ``worker``; None: there is none left, or a worker has failed."""
+        with self._lock:
+            if self._stopped:
+                return None
+            queue = self._queues[worker]
+            if queue:
+                tile = queue.popleft()
+            else:
+                fullest = max(self._queues, key=lambda other: sum(tile.area for tile in other))
+                if not fullest:
+                    return None
+                tile = fullest.pop()
+            self.taken[worker] += tile.area
+            return tile
+
+    def give_back(self, worker: int, tiles: Iterable[Tile]) -> None:
+        """Tiles that ``worker`` took and has no room for, in parts: they are its next ones, or another's."""
+        with self._lock:
+            for tile in reversed(list(tiles)):
+                self.taken[worker] -= tile.area
+                self._queues[worker].appendleft(tile)
+
+    def finish(self, tile: Tile) -> bool:
+        """``tile`` lies in C; whether with it the whole tile of the grid does."""
+        with self._lock:
+            self._left[tile.number] -= tile.area
+            return self._left[tile.number] == 0
+
+    def stop(self) -> None:
+        """No worker gets another tile."""
+        with self._lock:
+            self._stopped = True
+
+    def offer(self, key: Key, held: Held) -> None:
+        """Let other devices copy a panel from ``held.device``."""
+        with self._lock:
+            self._panels.setdefault(key, held)
+
+    def held(self, key: Key) -> Held | None:
+        """Where a panel lies already."""
+        with self._lock:
+            return self._panels.get(key)
+
+    def forget(self) -> None:
+        """Let go of the panels that were offered."""
+        with self._lock:
+            self._panels.clear()
+
+
+def dealt(grid: Grid, weights: Sequence[float], heights: Sequence[int | None],
+          finished: Iterable[int] = ()) -> list[list[Tile]]:
+    """The tiles of ``grid`` for each of several devices, in the order in which it should compute them.
+
+    Args:
+        weights: what the devices are worth, in any unit.
+        heights: for each, how many row blocks of A it can keep; None: it keeps all operands.
+        finished: numbers of tiles to leave out.
+    """
+    rows, columns = range(len(grid.rows)), range(len(grid.columns))
+    along_columns = len(columns) > len(rows)
+    sides = grid.columns if along_columns else grid.rows
+    done, queues = set(finished), []
+    shares = bands([side.stop - side.start for side in sides], weights)
+    for worker, (band, height) in enumerate(zip(shares, heights, strict=True)):
+        # Each device begins with other panels of the operand that all need, and takes the rest from the others.
+        all_of_other = _turned(rows if along_columns else columns, worker, len(weights))
+        down, across = (all_of_other, list(band)) if along_columns else (list(band), all_of_other)
+        order = growing(down, across) if height is None else sweeping(down, across, height)
+        queues.append([tile for i, j in order if (tile := grid.tile(i, j)).number not in done])
+    return queues
+
+
+def _turned(blocks: Sequence[int], worker: int, workers: int) -> list[int]:
+    start = worker * len(blocks) // workers
+    return [*blocks[start:], *blocks[:start]]

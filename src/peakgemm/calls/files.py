@@ -1,0 +1,284 @@
+"""A product of matrices in ``.npy`` files, which neither the GPU's memory nor the machine's need hold.
+
+Tiles of the result are computed one by one, from the files' pages into the output's. It is written under another name,
+with a `Journal` beside it, and gets its own when it is complete.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays.base import check_dtype
+from ..arrays.numpy import Numpy
+from ..errors import InvalidType, InvalidValue
+from ..runtime import device
+from . import fleet, host
+from .grid import Grid, grid
+from .journal import VERSION, Journal, checksum, head_of
+from .request import Request, check_precision, flag, scales
+
+_SUMMERS = 4  # threads for checksums, of about 1 GB/s each
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What `multiply_files` did: sizes, tiles that it computed and tiles that were there, seconds."""
+
+    path: Path
+    shape: tuple[int, int]
+    inner: int
+    computed: int
+    found: int
+    seconds: float
+    where: str
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the whole product."""
+        return 2 * self.shape[0] * self.shape[1] * self.inner
+
+
+def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0, beta: Any = None,
+                   trans_a: bool = False, trans_b: bool = False, precision: str = "ieee", devices: Any = None,
+                   overwrite: bool = False, progress: Callable[[int, int], None] | None = None,
+                   blocks: Sequence[int] | None = None) -> Written:
+    """``alpha op(a) op(b) + beta c`` of matrices in ``.npy`` files, into the file ``out``.
+
+    It can be killed at any time: the same call goes on with the tiles that are not finished. Until all are, the output
+    is ``out`` + ``.partial``, beside ``out`` + ``.journal``.
+
+    Args:
+        a, b, c: paths of float32 matrices, ``(M, K)``, ``(K, N)`` after ``op``, and ``(M, N)``, ``(N,)`` or ``(1, N)``.
+        out: the path of the result, row-major.
+        alpha, beta, trans_a, trans_b, precision: as for `peakgemm.gemm`.
+        devices: as for `peakgemm.matmul`.
+        overwrite: replace an ``out`` that is there, when its successor is complete.
+        progress: called with elements finished, and in all.
+        blocks: sides of a tile to choose from, falling; None: those of `peakgemm.calls.grid`.
+
+    Raises:
+        InvalidType, InvalidValue: no such file, no float32 matrix, shapes that do not match, an ``out`` that is there,
+            a full disk, or inputs that have changed since the product began. What is finished stays.
+    """
+    start = perf_counter()
+    precision = check_precision(precision)
+    trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
+    alpha, beta = scales(alpha, beta, c)
+    places = {name: Path(path) for name, path in (("a", a), ("b", b), ("c", c)) if path is not None}
+    arrays = {name: opened(path, name) for name, path in places.items()}
+    target = Path(out)
+    journal_path, partial = target.with_name(target.name + ".journal"), target.with_name(target.name + ".partial")
+    request = Request(arrays["a"], arrays["b"], arrays.get("c"), None, alpha, beta, trans_a, trans_b, precision)
+    shape = _shape(request)
+    gpus = fleet.chosen(devices)
+    if gpus is None:
+        here = device.here()
+        gpus = [] if here is None else [here]
+    host.refuse_scheme(request, gpus[0] if gpus else None)
+    head = _head(places, arrays, request, shape)
+    _check_output(target, partial, journal_path, overwrite)
+    tiles = _cuts(journal_path, request, shape, gpus, blocks)
+    journal = Journal(journal_path, head | {"cuts": [[x.stop for x in side] for side in tiles]})
+    try:
+        every = {tile.number: tile for tile in tiles.tiles()}
+        inner = int(request.a.shape[0 if trans_a else 1])
+        where = " and ".join(gpu.name for gpu in gpus) or f"CPU: NumPy {np.__version__}"
+        if set(journal.sums) == set(every) and target.exists() and not partial.exists():  # killed after the last step
+            journal.remove()
+            return Written(target, shape, inner, 0, len(every), perf_counter() - start, where)
+        result = _output(partial, shape, journal)
+        work = host.prepare(Numpy(), request._replace(out=result))
+        found = _found(journal, work, tiles)
+        report = _Progress(progress, sum(tile.area for tile in every.values()))
+        report.add(sum(every[number].area for number in found))
+
+        def finish(number: int) -> None:
+            tile = every[number]
+            journal.add(number, checksum(work.out[tile.rows, tile.columns]))
+            report.add(tile.area)
+
+        if len(found) < len(every):
+            with _Finishing(finish, _SUMMERS if gpus else 0) as finishing:
+                fleet.run(work, gpus, tiles, finished=found, done=finishing.add)
+        if _head(places, {name: opened(path, name) for name, path in places.items()}, request, shape) != head:
+            raise InvalidValue(f"an input changed while it was read, so that {partial} is of neither; remove it and "
+                               f"{journal_path}, and begin anew")
+        _complete(result, partial, target)
+        journal.remove()
+    finally:
+        journal.close()
+    return Written(target, shape, inner, len(every) - len(found), len(found), perf_counter() - start, where)
+
+
+class _Progress:
+    def __init__(self, tell: Callable[[int, int], None] | None, total: int) -> None:
+        self._tell, self._total, self._done, self._lock = tell, total, 0, Lock()
+
+    def add(self, area: int) -> None:
+        with self._lock:
+            self._done += area
+            if self._tell is not None and area:
+                self._tell(self._done, self._total)
+
+
+class _Finishing:
+    """Calls ``finish`` of tiles in threads of its own, or with ``count`` 0 at once; its first error is raised by the
+    next `add`, or at the end."""
+
+    def __init__(self, finish: Callable[[int], None], count: int) -> None:
+        self._finish, self._pool = finish, ThreadPoolExecutor(count, "peakgemm-sum") if count else None
+        self._futures: list[Future[None]] = []
+        self._lock = Lock()
+
+    def __enter__(self) -> _Finishing:
+        return self
+
+    def add(self, number: int) -> None:
+        if self._pool is None:
+            self._finish(number)
+            return
+        with self._lock:
+            done = [future for future in self._futures if future.done()]
+            self._futures = [future for future in self._futures if future not in done]
+            self._futures.append(self._pool.submit(self._finish, number))
+        for future in done:
+            future.result()
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        for future in self._futures if kind is None else ():
+            future.result()
+
+
+def opened(path: Path, name: str) -> NDArray[np.float32]:
+    """The matrix in a ``.npy`` file, its pages read as they are needed.
+
+    Raises:
+        InvalidValue: no such file, or no array that fits in it.
+        InvalidType: not float32.
+    """
+    try:
+        x = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise InvalidValue(f"{name}: cannot read {path} ({error.strerror or error}); name a .npy file") from None
+    except ValueError as error:
+        raise InvalidValue(f"{name}: {path} holds no array that can be mapped ({error}); write it with numpy.save"
+                           ) from None
+    if not isinstance(x, np.ndarray):
+        raise InvalidType(f"{name}: {path} is an archive; name a .npy file, written with numpy.save")
+    check_dtype(str(x.dtype), name)
+    if x.ndim != 2 and not (name == "c" and x.ndim == 1):
+        raise InvalidValue(f"{name}: {path} has shape {x.shape}; a matrix is wanted")
+    return x
+
+
+def _shape(r: Request) -> tuple[int, int]:
+    (m, k), (inner, n) = (x.shape[::-1] if turn else x.shape for x, turn in ((r.a, r.trans_a), (r.b, r.trans_b)))
+    if k != inner:
+        raise InvalidValue(f"a is {m} x {k} and b is {inner} x {n}, after their transposes: the columns of a ({k}) "
+                           f"must be the rows of b ({inner})")
+    if 0 in (m, n):
+        raise InvalidValue(f"the result has shape {(m, n)}; there is nothing to write")
+    return m, n
+
+
+def _head(places: dict[str, Path], arrays: dict[str, Any], r: Request, shape: tuple[int, int]) -> dict[str, Any]:
+    """What makes the product this one: a run goes on only with the same."""
+    head: dict[str, Any] = {"version": VERSION}
+    for name, path in places.items():
+        status = path.stat()
+        with path.open("rb") as file:
+            first = file.read(4096)
+        head[name] = {"path": str(path.resolve()), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns,
+                      "first bytes": zlib.crc32(first), "shape": list(arrays[name].shape)}
+    return head | {"shape": list(shape), "alpha": r.alpha, "beta": r.beta, "trans_a": r.trans_a, "trans_b": r.trans_b,
+                   "precision": r.precision}
+
+
+def _check_output(target: Path, partial: Path, journal: Path, overwrite: bool) -> None:
+    if not target.parent.is_dir():
+        raise InvalidValue(f"cannot write {target}: there is no folder {target.parent}; make it")
+    if target.is_dir() or (target.exists() and not overwrite and not journal.exists()):
+        raise InvalidValue(f"{target} is there already; name another output, or pass overwrite (--overwrite)")
+    if partial.exists() and not journal.exists():
+        raise InvalidValue(f"{partial} is there, without a journal that says what of it is finished; remove it")
+
+
+def _cuts(journal: Path, r: Request, shape: tuple[int, int], gpus: Sequence[Any], blocks: Sequence[int] | None) -> Grid:
+    """Where to cut: as the journal says that it was, or anew."""
+    ends = (head_of(journal) or {}).get("cuts")
+    if ends is not None:
+        starts = [[0, *side[:-1]] for side in ends]
+        first, second = (tuple(slice(low, high) for low, high in zip(*pair, strict=True))
+                         for pair in zip(starts, ends, strict=True))
+        return Grid(first, second)
+    if blocks is not None:
+        return grid(*shape, r.a.shape[0 if r.trans_a else 1], None, blocks)
+    return fleet.cut(*shape, r.a.shape[0 if r.trans_a else 1], gpus)
+
+
+def _output(partial: Path, shape: tuple[int, int], journal: Journal) -> NDArray[np.float32]:
+    """The output's pages: those that are there, or new ones, for all of which the disk has room."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    first, size = header.getvalue(), 4 * shape[0] * shape[1]
+    total = len(first) + size
+    if not (partial.exists() and partial.stat().st_size == total):
+        for tile in list(journal.sums):
+            journal.drop(tile)
+        try:
+            with partial.open("wb") as file:
+                file.write(first)
+                file.flush()
+                _allocate(file.fileno(), total)
+        except OSError as error:
+            free = shutil.disk_usage(partial.parent).free
+            partial.unlink(missing_ok=True)
+            journal.remove()
+            raise InvalidValue(f"no room for {partial}: {total:,} bytes wanted ({error.strerror}), {free:,} free now; "
+                               "free space, or name an output on another disk") from None
+    return np.memmap(partial, np.float32, "r+", len(first), shape)
+
+
+def _allocate(file: int, size: int) -> None:
+    """Have the disk set ``size`` bytes aside: a page that cannot be written later would kill the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.ftruncate(file, size)
+
+
+def _found(journal: Journal, work: Request, tiles: Grid) -> set[int]:
+    """The tiles that are finished: their bytes are what the journal says."""
+    for tile in tiles.tiles():
+        if tile.number in journal.sums and checksum(work.out[tile.rows, tile.columns]) != journal.sums[tile.number]:
+            journal.drop(tile.number)
+    return set(journal.sums)
+
+
+def _complete(result: Any, partial: Path, target: Path) -> None:
+    result.flush()
+    with partial.open("rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(partial, target)
+    with suppress(OSError, AttributeError):  # so that the name survives a loss of power, where folders can be opened
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,196 @@
+"""Large products of host arrays on one device or several: NumPy's where there is none.
+
+Each device has a thread, and a queue of tiles that others may take from: see `peakgemm.calls.deal`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from threading import Thread
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays.base import FLOAT, View
+from ..errors import InvalidType, InvalidValue
+from ..runtime import device
+from ..runtime.device import Gpu, activated
+from ..runtime.memory import free_bytes
+from ..runtime.staging import lane
+from .deal import Deal, dealt
+from .grid import Grid, grid
+from .request import REPRODUCIBLE, Request
+from .tiles import SLOTS, Job, Worker
+
+log = logging.getLogger("peakgemm")
+_SHARE = 0.9  # of a device's free memory: other libraries of the process allocate meanwhile
+VARIABLE = "PEAKGEMM_DEVICES"
+
+
+def chosen(devices: Any) -> list[Gpu] | None:
+    """The GPUs that ``devices`` names: ``"all"``, an index, or several (in a string with commas between).
+
+    None, or ``"all"`` without a GPU: None, the current one or NumPy.
+
+    Raises:
+        InvalidType, InvalidValue: no such name; or two of one.
+        MissingComponent: no such GPU.
+    """
+    if devices is None:
+        return None
+    if isinstance(devices, str):
+        if devices.strip().lower() == "all":
+            return [device.require(i) for i in range(device.count())] or None
+        try:
+            devices = [int(part) for part in devices.split(",")]
+        except ValueError:
+            raise InvalidValue(f"devices = {devices!r}; pass 'all', an index, or several: '0,1'") from None
+    if isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
+        devices = [devices]
+    try:
+        indices = [int(i) for i in devices if not isinstance(i, (bool, float, str))]
+        whole = len(indices) == len(devices) > 0
+    except TypeError:
+        whole = False
+    if not whole:
+        raise InvalidType(f"devices = {devices!r}; pass 'all', an index, or a list of indices")
+    if len(set(indices)) < len(indices):
+        raise InvalidValue(f"devices = {indices} names a GPU twice; name each once")
+    return [device.require(i) for i in indices]
+
+
+def by_environment() -> str | None:
+    """What ``PEAKGEMM_DEVICES`` says."""
+    return os.environ.get(VARIABLE) or None
+
+
+def cut(m: int, n: int, k: int, gpus: Sequence[Gpu]) -> Grid:
+    """The tiles of a product of matrices: see `grid`."""
+    return grid(m, n, k, min((_room(gpu) for gpu in gpus), default=None))
+
+
+def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident: View | None = None,
+        finished: Iterable[int] = (), done: Callable[[int], None] | None = None) -> None:
+    """``alpha a b + beta c`` into ``out``, all NumPy matrices, ``c`` of out's shape; returns when it lies there.
+
+    Args:
+        gpus: the devices; none: NumPy.
+        tiles: where to cut; None: see `cut`.
+        resident: ``b`` as it lies on the only device already.
+        finished: numbers of tiles that lie in ``out`` already.
+        done: told of each tile that lies there, in any thread, one call at a time for each device.
+
+    Raises:
+        OutOfMemory: not even the smallest tiles fit.
+        LaunchFailed: the driver refused something else.
+    """
+    m, n = r.out.shape
+    tiles = tiles or cut(m, n, r.a.shape[1], gpus)
+    if not gpus:
+        _on_cpu(r, tiles, set(finished), done)
+        return
+    if len({gpu.name for gpu in gpus}) > 1:
+        kinds = ", ".join(f"GPU {gpu.index}: {gpu.name}, {gpu.peak_tflops:.0f} TFLOPS" for gpu in gpus)
+        log.warning("GPUs of unlike kinds share a product, by their speed (%s); its bits depend on which of them "
+                    "computes what", kinds)
+    k = r.a.shape[1]
+    most = max(x.stop - x.start for x in tiles.rows), max(x.stop - x.start for x in tiles.columns)
+    beside = FLOAT * (SLOTS * 2 * most[0] * most[1] + 2 * 2 * k * sum(most))  # results, c, workspaces
+    budgets = [max(room - beside, room // 2) for room in map(_room, gpus)]
+    whole = FLOAT * k * (r.out.shape[0] + (0 if resident is not None else r.out.shape[1]))
+    heights = [None if whole <= budget else max(1, int(budget / 2 / (FLOAT * k * most[0]))) for budget in budgets]
+    queues = dealt(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished)
+    deal = Deal(queues)
+    shared = len(gpus) > 1 and all(height is None for height in heights)
+    job = Job(r, deal, len(gpus), resident, shared, done)
+    _work(job, gpus, budgets)
+
+
+def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int]) -> None:
+    """Run a worker on each device; the first error stops all."""
+    errors: list[BaseException] = []
+    with ExitStack() as lanes:
+        workers = []
+        for i, (gpu, budget) in enumerate(zip(gpus, budgets, strict=True)):
+            lanes.enter_context(activated(gpu.index))
+            way = lanes.enter_context(lane(gpu.index))
+            workers.append(Worker(job, i, gpu, way, budget))
+            lanes.callback(_dropped, workers[-1], gpu)
+
+        def work(worker: Worker, gpu: Gpu) -> None:
+            try:
+                with activated(gpu.index):
+                    worker.run()
+            except BaseException as error:
+                errors.append(error)
+                job.deal.stop()
+
+        threads = [Thread(target=work, args=pair, name=f"peakgemm-gpu-{pair[1].index}", daemon=True)
+                   for pair in list(zip(workers, gpus, strict=True))[1:]]
+        for thread in threads:
+            thread.start()
+        work(workers[0], gpus[0])
+        for thread in threads:
+            thread.join()
+        job.deal.forget()
+        del workers
+    if errors:
+        try:
+            raise errors[0]
+        finally:
+            errors.clear()  # whose traceback holds this frame
+
+
+def _dropped(worker: Worker, gpu: Gpu) -> None:
+    with activated(gpu.index):
+        worker.drop()
+
+
+def _room(gpu: Gpu) -> int:
+    with activated(gpu.index):
+        return int(_SHARE * free_bytes())
+
+
+def _on_cpu(r: Request, tiles: Grid, finished: set[int], done: Callable[[int], None] | None) -> None:
+    for tile in tiles.tiles():
+        if tile.number not in finished:
+            part = r._replace(a=r.a[tile.rows], b=r.b[:, tile.columns], out=r.out[tile.rows, tile.columns],
+                              c=None if r.c is None else r.c[tile.rows, tile.columns])
+            by_numpy(part)
+            if done is not None:
+                done(tile.number)
+
+
+def by_numpy(r: Request) -> None:
+    """``r``, of NumPy matrices, by NumPy's BLAS; chains of fused multiply-adds where the bits are promised.
+
+    Overflow and NaN are results, as on the GPU, not warnings.
+    """
+    a, b = turned(r.a, r.trans_a), turned(r.b, r.trans_b)
+    c = None if r.c is None else np.broadcast_to(r.c, r.out.shape)
+    if r.precision == REPRODUCIBLE:
+        from .replay import multiply as chains
+
+        chains(a, b, c, r.alpha, r.beta, r.out)
+        return
+    with np.errstate(all="ignore"):
+        if r.beta == 0 and r.alpha == 1 and r.out.flags.c_contiguous:
+            np.matmul(a, b, out=r.out)
+            return
+        if r.alpha == 0:
+            result = np.zeros(r.out.shape, np.float32)
+        else:
+            result = np.matmul(a, b)
+            result *= np.float32(r.alpha)
+        if r.beta != 0:
+            result += np.float32(r.beta) * c
+        np.copyto(r.out, result)
+
+
+def turned(x: NDArray[np.float32], trans: bool) -> NDArray[np.float32]:
+    """The matrices transposed where asked."""
+    return np.swapaxes(x, -1, -2) if trans else x

@@ -1,0 +1,335 @@
+"""One device at work on tiles of a product of host arrays: panels in, products, results out, all at a time.
+
+The thread that calls `Worker.run` asks for panels some tiles ahead and launches each product when the copies of its
+panels are enqueued. A second thread waits for the products and copies results out. Other threads do the copying, see
+`peakgemm.runtime.transfer`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from math import prod
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays.base import FLOAT, View, driver_out_of_memory, packed
+from ..errors import LaunchFailed
+from ..runtime import peers
+from ..runtime.device import Gpu, activated
+from ..runtime.memory import DeviceMemory, behind, event, order, wait
+from ..runtime.staging import Lane
+from ..runtime.transfer import IN_THREADS, OUT_THREADS, threads
+from .canonical import Canonical, canonicalise
+from .deal import Deal, Held, Key
+from .grid import Tile
+from .launch import bound_for, choice_for, enqueue, no_room
+from .panels import layout
+from .request import REPRODUCIBLE, Request
+from .splits import Splits
+
+Array = NDArray[np.float32]
+AHEAD = 3  # tiles whose panels are asked for before the first of them is computed
+SLOTS = 3  # results on the device: one being computed, one queued, one going out
+
+
+class Job(NamedTuple):
+    """A product of matrices in the host's memory, cut in tiles.
+
+    ``resident``: where B lies on the only device already. ``shared``: all panels fit on every device, which take them
+    from each other. ``done`` is told of each tile of the grid that lies in ``out``, in the worker's thread.
+    """
+
+    request: Request
+    deal: Deal
+    workers: int = 1
+    resident: View | None = None
+    shared: bool = False
+    done: Callable[[int], None] | None = None
+
+
+class _Panel:
+    """Rows of A or columns of B on the device."""
+
+    def __init__(self, memory: Any, view: View, size: int, futures: list[Future[Any]], mark: Any, inward: int) -> None:
+        self.memory, self.view, self.size = memory, view, size
+        self._futures, self._mark, self._inward, self._settled = futures, mark, inward, False
+
+    def settle(self, streams: tuple[int, ...]) -> None:
+        """All that ``streams`` do from now on waits for its copy, which is enqueued when this returns."""
+        if self._settled:
+            return
+        marks = [future.result() for future in self._futures] + [self._mark]
+        found = [mark for mark in marks if mark is not None]
+        if not found and self._futures:
+            found = [event(self._inward)]
+        for mark in found:
+            behind(mark, *streams)
+        self._futures, self._mark, self._settled = [], None, True
+
+    def end(self) -> None:
+        """No thread copies to it any more."""
+        for future in self._futures:
+            with suppress(Exception):
+                future.result()
+
+
+class _Slot:
+    """A result on the device, and the tile of ``c`` beside it."""
+
+    def __init__(self) -> None:
+        self.out: DeviceMemory | None = None
+        self.c: DeviceMemory | None = None
+
+
+class Worker:
+    """A device with what it keeps of a product: see the module."""
+
+    def __init__(self, job: Job, index: int, gpu: Gpu, way: Lane, budget: int) -> None:
+        self._job, self._index, self._gpu, self._way = job, index, gpu, way
+        self._request, self._budget, self._used = job.request, budget, 0
+        self._streams = (way.compute, way.beside)
+        self._copiers = way.copiers(threads(IN_THREADS, job.workers), threads(OUT_THREADS, job.workers))
+        self._panels: dict[Key, _Panel] = {}  # the one used last comes last
+        self._workspaces: list[DeviceMemory | None] = [None, None]
+        self._splits = Splits(gpu)
+        self._free: SimpleQueue[_Slot] = SimpleQueue()
+        self._out: SimpleQueue[tuple[Any, Tile, _Slot] | None] = SimpleQueue()
+        self._slots = [_Slot() for _ in range(SLOTS)]
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Compute tiles until none is left. The device is current.
+
+        Raises:
+            OutOfMemory: one element's panels, or split operands, do not fit; the message says how many bytes.
+            LaunchFailed: the driver refused something else.
+        """
+        for slot in self._slots:
+            self._free.put(slot)
+        drain = Thread(target=self._drain, name=f"peakgemm-drain-{self._gpu.index}", daemon=True)
+        drain.start()
+        try:
+            self._feed()
+        finally:
+            self._out.put(None)
+            drain.join()
+        error, self._error = self._error, None  # its traceback holds this worker
+        if error is not None:
+            raise error
+
+    def drop(self) -> None:
+        """Free what is held, in the order of its stream, once nobody copies from it."""
+        for panel in self._panels.values():
+            panel.end()
+        with suppress(LaunchFailed):
+            self._meet()
+        self._panels.clear()
+        self._splits.clear()
+        self._slots.clear()
+        self._workspaces.clear()
+
+    def _feed(self) -> None:
+        waiting: deque[Tile] = deque()
+        launched = 0
+        while self._error is None:
+            while len(waiting) < AHEAD and (tile := self._job.deal.take(self._index)) is not None:
+                waiting.append(tile)
+            if not waiting:
+                return
+            refused = self._ask(waiting)
+            if refused is not None:
+                self._smaller(waiting, refused)
+                continue
+            slot = self._free.get()
+            if self._error is not None:
+                return
+            tile = waiting[0]
+            try:
+                self._launch(tile, slot, launched % 2)
+            except LaunchFailed as refusal:  # no room for a result or a workspace: panels go, or the tile gets smaller
+                self._free.put(slot)
+                if not driver_out_of_memory(refusal):
+                    raise
+                self._budget = self._used
+                if not self._make_room(FLOAT * 2 * tile.area, list(_keys(tile))):
+                    self._smaller(waiting, refusal)
+                continue
+            waiting.popleft()
+            launched += 1
+
+    def _smaller(self, waiting: deque[Tile], refused: Exception) -> None:
+        """Tiles for which there is no room go back in halves.
+
+        Raises:
+            OutOfMemory: they are single elements.
+        """
+        tile = waiting[0]
+        halves = tile.halves()
+        k = self._request.a.shape[-1]
+        if len(halves) == 1:
+            raise no_room(refused, f"a row of A and a column of B, {2 * FLOAT * k:,} bytes,", self._gpu, "",
+                          ["split the product along K"]) from refused
+        self._job.deal.give_back(self._index, [*halves, *list(waiting)[1:]])
+        waiting.clear()
+
+    def _ask(self, waiting: deque[Tile]) -> Exception | None:
+        """Have the panels of the tiles ahead copied, as far as there is room; why there is none for the first tile."""
+        wanted = [key for tile in waiting for key in _keys(tile)]
+        for place, key in enumerate(wanted):
+            refused = self._have(key, wanted)
+            if refused is not None:
+                return refused if place < 2 else None
+        return None
+
+    def _have(self, key: Key, wanted: list[Key]) -> Exception | None:
+        """Have a panel on the device, or on its way there; why it cannot be."""
+        if key in self._panels:
+            self._panels[key] = self._panels.pop(key)
+            return None
+        if key[0] == "b" and self._job.resident is not None:
+            self._panels[key] = _Panel(None, _columns(self._job.resident, key), 0, [], None, 0)
+            return None
+        dense, view = layout(self._operand(key), squeeze=False)
+        size = FLOAT * dense.size
+        refused: Exception = LaunchFailed(f"{size:,} bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY")
+        while self._make_room(size, wanted):
+            try:
+                self._panels[key] = self._bring(key, dense, view, size)
+            except LaunchFailed as refusal:
+                if not driver_out_of_memory(refusal):
+                    raise
+                refused, self._budget = refusal, self._used  # others have the rest
+                continue
+            self._used += size
+            return None
+        return refused
+
+    def _make_room(self, size: int, wanted: list[Key]) -> bool:
+        """Whether ``size`` bytes more fit; panels that no tile ahead reads are freed for that, oldest first."""
+        if self._used + size <= self._budget:
+            return True
+        self._meet()
+        self._splits.clear()
+        for key in [key for key in self._panels if key not in wanted]:
+            panel = self._panels.pop(key)
+            panel.end()
+            self._used -= panel.size
+            del panel
+            if self._used + size <= self._budget:
+                return True
+        return False
+
+    def _meet(self) -> None:
+        """Memory is freed in the order of the stream that it came from: each first waits for all products."""
+        first, second = self._streams
+        for stream, other in ((first, second), (second, first), (first, self._way.inward), (second, self._way.inward)):
+            order(stream, other)
+
+    def _operand(self, key: Key) -> Array:
+        name, low, high = key
+        x: Array = self._request.a[low:high] if name == "a" else self._request.b[:, low:high]
+        return x
+
+    def _bring(self, key: Key, dense: Array, view: View, size: int) -> _Panel:
+        """From another device where one has it, else from the host."""
+        memory = DeviceMemory(size, self._way.inward)
+        view = view._replace(pointer=memory.pointer)
+        held = self._job.deal.held(key) if self._job.shared else None
+        if held is not None and peers.reachable(self._gpu.index, held.device):
+            behind(held.copied(), self._way.inward)
+            peers.copy(memory.pointer, self._gpu.index, held.pointer, held.device, size, self._way.inward)
+            return _Panel(memory, view, size, [], event(self._way.inward), self._way.inward)
+        return _Panel(memory, view, size, self._copiers.upload(dense, memory.pointer), None, self._way.inward)
+
+    def _launch(self, tile: Tile, slot: _Slot, lane: int) -> None:
+        stream, keys = self._streams[lane], _keys(tile)
+        for key in keys:
+            panel = self._panels[key]
+            panel.settle(self._streams)
+            if self._job.shared and panel.memory is not None:
+                self._offer(key, panel)
+        shape = (tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start)
+        views = {name: self._panels[key].view for name, key in zip("ab", keys, strict=True)}
+        slot.out = _room(slot.out, FLOAT * prod(shape), stream)
+        views["out"] = View(slot.out.pointer, shape, packed(shape))
+        if self._request.c is not None:
+            dense, view = layout(self._request.c[tile.rows, tile.columns], squeeze=True)
+            slot.c = _room(slot.c, FLOAT * dense.size, self._way.inward)
+            for future in self._copiers.upload(dense, slot.c.pointer):
+                future.result()
+            order(self._way.inward, stream)
+            views["c"] = view._replace(pointer=slot.c.pointer)
+        r = self._request
+        canonical = canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
+        assert canonical.problem is not None  # panels are packed
+        bound = self._bound(canonical, views, keys, stream)
+        enqueue(bound, canonical, views, self._workspace(bound, lane), stream)
+        self._out.put((event(stream, sleeping=True), tile, slot))
+
+    def _offer(self, key: Key, panel: _Panel) -> None:
+        """Others may copy a panel once all of its copy is enqueued; the event is made in the thread that asks."""
+        def copied() -> Any:
+            with activated(self._gpu.index):
+                return event(self._way.inward)
+
+        self._job.deal.offer(key, Held(self._gpu.index, panel.view.pointer, panel.size, panel.memory, copied))
+
+    def _bound(self, canonical: Canonical, views: dict[str, View], keys: tuple[Key, Key], stream: int) -> Any:
+        problem = canonical.problem
+        assert problem is not None
+        if self._request.precision not in ("ieee", REPRODUCIBLE) and not canonical.swapped:
+            ready = choice_for(problem, self._gpu, self._request.precision, "b")
+            split = self._splits.bound(ready, problem, views, keys, stream, self._streams,
+                                       self._budget - self._used)
+            if split is not None:
+                return split
+        return bound_for(problem, self._gpu, choice_for(problem, self._gpu, self._request.precision))
+
+    def _workspace(self, bound: Any, lane: int) -> int:
+        if not bound.workspace_bytes:
+            return 0
+        held = self._workspaces[lane]
+        if held is None or held.size < bound.workspace_bytes:
+            self._workspaces[lane] = None
+            held = self._workspaces[lane] = DeviceMemory(bound.workspace_bytes, self._streams[lane])
+        return held.pointer
+
+    def _drain(self) -> None:
+        with activated(self._gpu.index):
+            while (item := self._out.get()) is not None:
+                mark, tile, slot = item
+                try:
+                    wait(mark)
+                    if self._error is None:
+                        assert slot.out is not None
+                        target = self._request.out[tile.rows, tile.columns]
+                        for future in self._copiers.download(slot.out.pointer, target):
+                            future.result()
+                        if self._job.deal.finish(tile) and self._job.done is not None:
+                            self._job.done(tile.number)
+                except BaseException as error:
+                    self._error = self._error or error
+                    self._job.deal.stop()
+                finally:
+                    self._free.put(slot)
+
+
+def _keys(tile: Tile) -> tuple[Key, Key]:
+    return ("a", tile.rows.start, tile.rows.stop), ("b", tile.columns.start, tile.columns.stop)
+
+
+def _columns(whole: View, key: Key) -> View:
+    """Columns of a matrix that lies on the device."""
+    assert whole.strides is not None
+    return View(whole.pointer + FLOAT * key[1] * whole.strides[-1], (whole.shape[0], key[2] - key[1]), whole.strides)
+
+
+def _room(held: DeviceMemory | None, size: int, stream: int) -> DeviceMemory:
+    return held if held is not None and held.size >= size else DeviceMemory(size, stream)

@@ -1,0 +1,65 @@
+"""``peakgemm multiply``: a product of matrices in .npy files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..bench import records
+from ..calls.files import multiply_files
+from ..calls.fleet import VARIABLE
+from ..calls.request import PRECISIONS
+from ..runtime import device
+from .console import err, out
+
+_EVERY_S = 10.0  # a line, where there is no terminal for a bar
+
+
+def command(
+    a: Annotated[Path, typer.Argument(help="A: a float32 matrix in a .npy file.")],
+    b: Annotated[Path, typer.Argument(help="B, likewise.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="C: the .npy file to write.")],
+    c: Annotated[Path | None, typer.Option("--c", help="What --beta scales: a matrix or a row in a .npy file.")] = None,
+    alpha: Annotated[float, typer.Option(help="Scales A B.")] = 1.0,
+    beta: Annotated[float | None, typer.Option(help="Scales c.  [1 with --c]")] = None,
+    trans_a: Annotated[bool, typer.Option("--trans-a", help="A lies as (K, M).")] = False,
+    trans_b: Annotated[bool, typer.Option("--trans-b", help="B lies as (N, K).")] = False,
+    precision: Annotated[str, typer.Option(help=f"One of {', '.join(PRECISIONS)}.")] = "ieee",
+    devices: Annotated[str | None, typer.Option(envvar=VARIABLE, help="all, or indices: 0,1.  [the first GPU]")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write what was done to this file.")] = None,
+) -> None:
+    """C = alpha A B + beta c of matrices that need not fit in memory; a run that was killed is resumed."""
+    records.check_writable(json)
+    with Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"),
+                  TimeElapsedColumn(), TimeRemainingColumn(), console=err, transient=True,
+                  disable=not err.is_terminal) as bar:
+        task = bar.add_task(f"{output.name}", total=None)
+        start, told, first = monotonic(), monotonic(), -1
+
+        def progress(done: int, total: int) -> None:
+            nonlocal told, first
+            bar.update(task, completed=done, total=total)
+            if first < 0:
+                first = done
+            elif not err.is_terminal and monotonic() - told > _EVERY_S:
+                told = monotonic()
+                left = (told - start) * (total - done) / (done - first)
+                err.print(f"{100 * done / total:.0f} % of {output.name}, about {left:.0f} s left", markup=False)
+
+        found = multiply_files(a, b, output, c=c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b,
+                               precision=precision, devices=devices, overwrite=overwrite, progress=progress)
+    m, n = found.shape
+    earlier = f", {found.found} more were there" if found.found else ""
+    out.print(f"{found.path}: {m} x {n} x {found.inner} in {found.seconds:.1f} s on {found.where}; {found.computed} "
+              f"tiles computed{earlier}", markup=False, soft_wrap=True)
+    if json is not None:
+        gpu = device.find()
+        done = {"name": "product", "shape": [m, n, found.inner], "precision": precision, "where": found.where,
+                "seconds": found.seconds, "computed": found.computed, "found": found.found}
+        records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": [done]}]))
+        out.print(f"Written to {json}", markup=False)

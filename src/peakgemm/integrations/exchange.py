@@ -1,0 +1,206 @@
+"""How ranks pass parts of matrices to each other while they multiply: by symmetric memory, or by messages.
+
+With `Pushes` a rank's copy engines write into its peers' memory, and words there say what has arrived. `Messages` are
+torch's own sends and receives: what the CPU has, and the tests.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import LaunchFailed
+from ..runtime import signals
+
+log = logging.getLogger("peakgemm")
+_FLAGS_BYTES = 4096  # a word for each rank
+_RELEASED = 0x7FFFFFFF
+
+
+class Exchange(Protocol):
+    """One call after the other, on all ranks alike: `begin`, any number of `push` and `pull`, `end`."""
+
+    world: int
+    rank: int
+
+    def begin(self, parts: list[tuple[int, int, tuple[int, int]]], floats: int) -> None:
+        """A call in which this rank will pull ``parts``, in this order from each source: (source, offset in floats,
+        shape); ``floats``: where the last of any rank's parts ends."""
+
+    def push(self, to: int, offset: int, x: Tensor) -> None:
+        """Send a packed matrix, when the current stream has made it, to where rank ``to`` pulls it."""
+
+    def pull(self, source: int, offset: int, shape: tuple[int, int]) -> Tensor:
+        """What ``source`` pushed, once the current stream comes to it; valid until `end`."""
+
+    def end(self) -> None:
+        """Nothing that was pulled is read by later work, and what was pushed may be overwritten."""
+
+
+class Messages:
+    """By ``isend`` and ``irecv``: for gloo, whose calls the CPU waits for."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group, self.world, self.rank = group, dist.get_world_size(group), dist.get_rank(group)
+        self._coming: dict[tuple[int, int], tuple[Tensor, Any]] = {}
+        self._going: list[Any] = []
+
+    def begin(self, parts: list[tuple[int, int, tuple[int, int]]], floats: int) -> None:
+        """See `Exchange`."""
+        for source, offset, shape in parts:
+            room = torch.empty(shape, dtype=torch.float32)
+            work = dist.irecv(room, dist.get_global_rank(self._group, source), self._group, tag=offset % (1 << 30))
+            self._coming[source, offset] = room, work
+
+    def push(self, to: int, offset: int, x: Tensor) -> None:
+        """See `Exchange`."""
+        self._going.append((dist.isend(x, dist.get_global_rank(self._group, to), self._group,
+                                       tag=offset % (1 << 30)), x))
+
+    def pull(self, source: int, offset: int, shape: tuple[int, int]) -> Tensor:
+        """See `Exchange`."""
+        room, work = self._coming.pop((source, offset))
+        work.wait()
+        return room
+
+    def end(self) -> None:
+        """See `Exchange`."""
+        while self._going:
+            self._going.pop()[0].wait()
+
+
+class Pushes:
+    """By torch's symmetric memory on the GPUs of one host.
+
+    Two halves serve calls in turn. A rank writes to a half when all others have pushed in the call before, which they
+    do after they have read what came in the call before that: so the half is free, and no word has to say so.
+
+    Args:
+        group: of ranks with a GPU each.
+        timeout_s: after which a rank that has not answered is given up.
+
+    Raises:
+        RuntimeError: torch's, where the GPUs cannot reach each other.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
+        self._group, self.world, self.rank = group, dist.get_world_size(group), dist.get_rank(group)
+        self._device = torch.device("cuda", torch.cuda.current_device())
+        self._side = torch.cuda.Stream(self._device, priority=-1)
+        self._half, self._call, self._timeout = 0, 0, timeout_s
+        self._sent, self._expected = [0] * self.world, [0] * self.world
+        self._watch: _Watch | None = None
+        self._allocate(1 << 20)
+
+    def _allocate(self, half: int) -> None:
+        """Room for two halves; a collective call. What was there is finished with on all ranks."""
+        import torch.distributed._symmetric_memory as symmetric
+
+        torch.cuda.synchronize(self._device)
+        dist.barrier(self._group)
+        total = 2 * half + _FLAGS_BYTES
+        self._memory = symmetric.empty(total, dtype=torch.uint8, device=self._device)
+        handle = symmetric.rendezvous(self._memory, self._group)
+        self._memory.zero_()
+        self._handle = handle  # which the buffers need
+        self._buffers = [handle.get_buffer(rank, (total,), torch.uint8) for rank in range(self.world)]
+        self._bases = [buffer.data_ptr() for buffer in self._buffers]
+        self._half, self._call = half, 0
+        self._sent, self._expected = [0] * self.world, [0] * self.world
+        if self._watch is not None:
+            self._watch.stop()
+        self._watch = _Watch(self._memory[2 * half:].view(torch.int32), self._device, self._timeout, self.rank)
+        torch.cuda.synchronize(self._device)
+        dist.barrier(self._group)
+
+    def _arrived(self, at: int, source: int) -> int:
+        """The address of the word of rank ``at`` that says how many parts of ``source`` have come."""
+        return int(self._bases[at]) + 2 * self._half + 4 * source
+
+    def begin(self, parts: list[tuple[int, int, tuple[int, int]]], floats: int) -> None:
+        """See `Exchange`; memory grows with the largest call."""
+        assert self._watch is not None
+        self._watch.check()
+        if 4 * floats > self._half:
+            self._allocate(-(-4 * floats // (1 << 20)) * (1 << 20))
+        self._call += 1
+
+    def push(self, to: int, offset: int, x: Tensor) -> None:
+        """See `Exchange`."""
+        side = self._side
+        side.wait_stream(torch.cuda.current_stream(self._device))
+        x.record_stream(side)
+        stream = side.cuda_stream
+        place = int(self._bases[to]) + (self._call % 2) * self._half + 4 * offset
+        signals.copy(place, x.data_ptr(), 4 * x.numel(), stream)
+        self._sent[to] += 1
+        signals.write(self._arrived(to, self.rank), self._sent[to], stream)
+
+    def pull(self, source: int, offset: int, shape: tuple[int, int]) -> Tensor:
+        """See `Exchange`."""
+        self._expected[source] += 1
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        signals.wait(self._arrived(self.rank, source), self._expected[source], stream)
+        start, size = (self._call % 2) * self._half + 4 * offset, 4 * shape[0] * shape[1]
+        return self._memory[start:start + size].view(torch.float32).view(shape)
+
+    def end(self) -> None:
+        """See `Exchange`."""
+        current = torch.cuda.current_stream(self._device)
+        current.wait_stream(self._side)
+        assert self._watch is not None
+        self._watch.add(current)
+
+
+class _Watch:
+    """Ends the wait for a rank that does not answer: streams are released, and the next call raises."""
+
+    def __init__(self, flags: Tensor, device: torch.device, timeout_s: float, rank: int) -> None:
+        self._flags, self._device, self._timeout, self._rank = flags, device, timeout_s, rank
+        self._last: tuple[Any, float] | None = None
+        self._broken, self._stopped = False, threading.Event()
+        self._stream = torch.cuda.Stream(device)
+        self._thread = threading.Thread(target=self._run, name="peakgemm-watch", daemon=True)
+        self._thread.start()
+
+    def add(self, stream: Any) -> None:
+        """A call ends where ``stream`` is now. Of several calls under way the oldest is watched."""
+        if self._last is None or self._last[0].query():
+            event = torch.cuda.Event()
+            event.record(stream)
+            self._last = event, time.monotonic() + self._timeout
+
+    def check(self) -> None:
+        """Whether all ranks have answered so far.
+
+        Raises:
+            LaunchFailed: one has not, in time.
+        """
+        if self._broken:
+            raise LaunchFailed(f"rank {self._rank} waited {self._timeout:.0f} s for a part of a matrix from another "
+                               "rank, which has ended or hangs; the results since are not valid: see that rank's error")
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(0.5):
+            last = self._last
+            if last is None or time.monotonic() < last[1]:
+                continue
+            if last[0].query():
+                self._last = None
+                continue
+            self._broken = True
+            log.error("peakgemm.distributed: rank %d waited %.0f s for another rank, which has ended or hangs; its "
+                      "streams are released, and their results are not valid", self._rank, self._timeout)
+            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+                self._flags.fill_(_RELEASED)
+            return

@@ -1,0 +1,44 @@
+"""Copies from one device to another, where they can reach each other's memory."""
+
+from __future__ import annotations
+
+from ctypes import Structure, byref, c_int, c_size_t, c_void_p
+from functools import cache
+
+from . import device, driver
+
+_DEVICE, _READ_WRITE = 1, 3  # CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+
+
+class _Access(Structure):
+    """CUmemAccessDesc of cuda.h, its location written out."""
+
+    _fields_ = [("type", c_int), ("id", c_int), ("flags", c_int)]
+
+
+@cache
+def reachable(to: int, source: int) -> bool:
+    """Whether device ``to`` may copy from ``source`` past the host; from then on it can also from memory allocated in
+    a stream's order, which another device does not see by itself."""
+    can = c_int()
+    try:
+        driver.check("cuDeviceCanAccessPeer", byref(can), to, source)
+        if not can.value:
+            return False
+        pool = c_void_p()
+        driver.check("cuDeviceGetMemPool", byref(pool), source)
+        driver.check("cuMemPoolSetAccess", pool, byref(_Access(_DEVICE, to, _READ_WRITE)), c_size_t(1))
+    except RuntimeError:
+        return False
+    return True
+
+
+def copy(to: int, to_index: int, source: int, source_index: int, size: int, stream: int) -> None:
+    """Enqueue a copy of ``size`` bytes between two devices on ``stream``, of the current one.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    driver.demand(f"copy of {size:,} bytes from GPU {source_index} to GPU {to_index}", "cuMemcpyPeerAsync",
+                  c_void_p(to), c_void_p(device.primary_context(to_index)), c_void_p(source),
+                  c_void_p(device.primary_context(source_index)), c_size_t(size), c_void_p(stream))

@@ -1,0 +1,196 @@
+"""What each rank of a process group checks of `peakgemm.distributed`; run as a script, it prints what failed.
+
+    python distributed_ranks.py RANK WORLD PORT FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import peakgemm as pg
+
+CHECKS: list[Callable[..., None]] = []
+M, N, K = 48, 20, 36  # divided by 1, 2, 3 and 4
+
+
+def check(function: Callable[..., None]) -> Callable[..., None]:
+    CHECKS.append(function)
+    return function
+
+
+def whole(seed: int, *shape: int) -> Tensor:
+    """The same small integers on all ranks, so that sums are exact in any order."""
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def mine(x: Tensor, dim: int) -> Tensor:
+    return x.chunk(dist.get_world_size(), dim)[dist.get_rank()].contiguous()
+
+
+@check
+def gathered() -> None:
+    a, b = whole(1, M, K), whole(2, K, N)
+    for chunks in (None, 0, 1, 2, 4):
+        for right in (b, b.T.contiguous().T):
+            got = pg.distributed.all_gather_matmul(mine(a, 0), right, chunks=chunks)
+            assert torch.equal(got, a @ b), chunks
+
+
+@check
+def scattered() -> None:
+    a, b = whole(3, M, K), whole(4, K, N)
+    for chunks in (None, 0, 1, 2, 4):
+        got = pg.distributed.matmul_reduce_scatter(mine(a, 1), mine(b, 0), chunks=chunks)
+        assert torch.equal(got, mine(a @ b, 0)), chunks
+
+
+@check
+def in_turns() -> None:
+    """Calls of several sizes without a wait between them."""
+    for i in range(12):
+        m = 12 * (1 + i % 4)
+        a, b = whole(i, m, K), whole(i + 50, K, N)
+        first = pg.distributed.all_gather_matmul(mine(a, 0), b, chunks=1)
+        second = pg.distributed.matmul_reduce_scatter(mine(a, 1), mine(b, 0), chunks=1)
+        assert torch.equal(first, a @ b) and torch.equal(second, mine(a @ b, 0))
+
+
+@check
+def gradients() -> None:
+    a, b, weight = whole(5, M, K), whole(6, K, N), whole(7, M, N)
+    x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
+    ((x @ y) * weight).sum().backward()
+    part, own = mine(a, 0).requires_grad_(), b.clone().requires_grad_()
+    (pg.distributed.all_gather_matmul(part, own, chunks=2) * weight).sum().backward()
+    assert torch.equal(part.grad, dist.get_world_size() * mine(x.grad, 0))  # all ranks' losses are the same sum
+    assert torch.equal(own.grad, y.grad)
+    part, own = mine(a, 1).requires_grad_(), mine(b, 0).requires_grad_()
+    (pg.distributed.matmul_reduce_scatter(part, own, chunks=2) * mine(weight, 0)).sum().backward()
+    assert torch.equal(part.grad, mine(x.grad, 1)) and torch.equal(own.grad, mine(y.grad, 0))
+    part = mine(weight, 0).requires_grad_()
+    fixed = mine(b, 0)
+    pg.distributed.matmul_reduce_scatter(mine(a, 1).requires_grad_(), fixed).sum().backward()
+
+
+@check
+def refusals() -> None:
+    a, b = torch.ones(M, K), torch.ones(K, N)
+    for call, wrong, says in (
+        (pg.distributed.all_gather_matmul, (a, torch.ones(5, 5)), "do not match"),
+        (pg.distributed.all_gather_matmul, (a[None], b), "a matrix"),
+        (pg.distributed.all_gather_matmul, (a.double(), b.double()), "is float64"),
+        (pg.distributed.matmul_reduce_scatter, (torch.ones(5, K), b), "ranks do not divide"),
+    ):
+        try:
+            call(*wrong)
+        except (TypeError, ValueError) as error:
+            assert says in str(error), error
+        else:
+            raise AssertionError(says)
+    for chunks in (5, -1, 1.5):
+        try:
+            pg.distributed.all_gather_matmul(a, b, chunks=chunks)
+        except ValueError as error:
+            assert "chunks" in str(error)
+        else:
+            raise AssertionError(chunks)
+
+
+def placements(rank: int) -> list[Any]:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    return [Replicate(), Partial(), *(Shard(dim) for dim in range(rank))]
+
+
+@check
+def dtensors() -> None:
+    """Every placement of both operands, and of c."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def spread(x: Tensor, placement: Any) -> Any:
+        if isinstance(placement, Partial):
+            other = torch.zeros_like(x) if dist.get_rank() else x
+            return DTensor.from_local(other, mesh, [placement])
+        return distribute_tensor(x, mesh, [placement])
+
+    def is_right(got: Any, want: Tensor, what: Any) -> None:
+        assert isinstance(got, DTensor), what
+        assert torch.equal(got.full_tensor(), want), what
+
+    a, b, c = whole(8, 12, 6), whole(9, 6, 18), whole(10, 12, 18)
+    for of_a in placements(2):
+        for of_b in placements(2):
+            x, y = spread(a, of_a), spread(b, of_b)
+            is_right(pg.matmul(x, y), a @ b, (of_a, of_b))
+            is_right(pg.gemm(x, spread(b.T.contiguous(), of_b), trans_b=True, alpha=2.0), 2 * (a @ b), (of_a, of_b))
+            for of_c in (Replicate(), Partial(), *placements(2)[2:]):
+                is_right(pg.gemm(x, y, spread(c, of_c), beta=-1.0), a @ b - c, (of_a, of_b, of_c))
+    for of_a, of_b, wanted in ((Shard(0), Replicate(), Shard(0)), (Replicate(), Shard(1), Shard(1)),
+                               (Shard(1), Shard(0), Partial())):  # without a copy between ranks
+        assert pg.matmul(spread(a, of_a), spread(b, of_b)).placements == (wanted,), (of_a, of_b)
+    row = whole(11, 18)
+    is_right(pg.gemm(spread(a, placements(2)[2]), spread(b, Replicate()), spread(row, Replicate())), a @ b + row, "row")
+    batch, one = whole(12, 6, 12, 6), whole(13, 1, 6, 18)
+    for of_a in placements(3):
+        is_right(pg.matmul(spread(batch, of_a), spread(b, Replicate())), batch @ b, of_a)
+        is_right(pg.matmul(spread(batch, of_a), spread(one, Replicate())), batch @ one, of_a)
+    for of_a, of_b in (placements(2)[2:], placements(2)[:1] * 2, (placements(2)[2], placements(2)[0])):
+        x, y = spread(a, of_a).requires_grad_(), spread(b, of_b).requires_grad_()
+        left, right = a.clone().requires_grad_(), b.clone().requires_grad_()
+        (pg.matmul(x, y) * spread(c, Replicate())).sum().backward()
+        ((left @ right) * c).sum().backward()
+        is_right(x.grad, left.grad, (of_a, of_b))
+        is_right(y.grad, right.grad, (of_a, of_b))
+
+
+@check
+def training() -> None:
+    """A transformer's block, tensor-parallel under `use`, against the same on one rank without it."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from peakgemm.bench.scale_model import losses
+    from peakgemm.integrations.torch_use import Use
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    alone = losses(None, steps=20, width=24, device="cpu")
+    with Use("ieee", "CPU") as seen:
+        together = losses(mesh, steps=20, width=24, device="cpu")
+    assert sum(seen.calls.values()) > 100
+    assert len(alone) == 20 and alone[-1] < alone[0]
+    assert max(abs(x - y) / abs(x) for x, y in zip(alone, together, strict=True)) < 1e-5, (alone, together)
+
+
+def main() -> None:
+    rank, world, port, folder = sys.argv[1:5]
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank, WORLD_SIZE=world)
+    dist.init_process_group("gloo")
+    found = {}
+    for each in CHECKS:
+        if int(world) > 2 and each.__name__ in ("dtensors", "training"):
+            continue
+        try:
+            each()
+            found[each.__name__] = ""
+        except BaseException:
+            found[each.__name__] = traceback.format_exc()
+            break  # the ranks are no longer in step
+    Path(folder, f"{world}-{rank}.json").write_text(json.dumps(found))
+    os._exit(0)  # not to wait for a rank that has failed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""Devices whose streams run as late as they may: what one enqueues is done when something waits for it, no sooner.
+
+So a missing wait shows: the copy or product that should have been waited for has not been made, and its memory holds
+NaN. Memory that is freed is filled with NaN when its stream comes to it. Addresses are the host's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stand_in
+from peakgemm.calls import fleet, quick, tiles
+from peakgemm.problem import Problem
+from peakgemm.runtime import device, driver, peers, staging
+
+OUT_OF_MEMORY = 2
+
+
+class Devices:
+    """Several devices, of ``room`` bytes each; ``eager`` in 0 to 1: how likely it is that a stream runs by itself."""
+
+    def __init__(self, count: int = 1, room: int = 1 << 40, eager: float = 0.0, seed: int = 0) -> None:
+        self.gpus = [replace(stand_in.GPU, index=i, sm_count=132 if i != 3 else 66) for i in range(count)]
+        self.room, self.eager, self.random = [room] * count, eager, random.Random(seed)
+        self.used, self.most = [0] * count, [0] * count
+        self.lock, self.here = threading.RLock(), threading.local()
+        self.streams: dict[int, deque[tuple[str, Any]]] = {}
+        self.events: dict[int, tuple[int, int]] = {}  # event -> stream, how many operations of it lie before
+        self.passed: dict[int, int] = {}
+        self.memory: dict[int, tuple[int, Any]] = {}
+        self.pinned: dict[int, Any] = {}
+        self.locked: list[tuple[int, int]] = []  # pages that the user has pinned
+        self.problems: list[tuple[int, Problem]] = []
+        self.copied = {"in": 0, "out": 0, "peer": 0}
+        self._next = 1 << 40
+        self.fail: Callable[[str], int] = lambda call: 0
+
+    # Streams ---------------------------------------------------------------------------------------------------------
+    def enqueue(self, stream: int, kind: str, what: Any) -> None:
+        with self.lock:
+            self.streams[stream].append((kind, what))
+            if self.random.random() < self.eager:
+                self.run(stream, self.passed[stream] + len(self.streams[stream]))
+
+    def run(self, stream: int, until: int) -> None:
+        with self.lock:
+            while self.passed[stream] < until:
+                kind, what = self.streams[stream].popleft()
+                self.passed[stream] += 1
+                if kind == "wait":
+                    self.run(*what)
+                else:
+                    what()
+
+    # Calls -----------------------------------------------------------------------------------------------------------
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+        body = getattr(type(self), "_" + name)
+
+        def call(*args: Any) -> int:
+            with self.lock:
+                status = self.fail(name)
+                return status or int(body(self, *(_plain(x) for x in args)) or 0)
+        return call
+
+    def _handle(self, place: Any) -> int:
+        self._next += 1 << 12
+        place._obj.value = self._next
+        return self._next
+
+    def _cuStreamCreate(self, place: Any, flags: int) -> None:
+        stream = self._handle(place)
+        self.streams[stream], self.passed[stream] = deque(), 0
+
+    def _cuStreamSynchronize(self, stream: int) -> None:
+        self.run(stream, self.passed[stream] + len(self.streams[stream]))
+
+    def _cuEventCreate(self, place: Any, flags: int) -> None:
+        self.events[self._handle(place)] = (0, 0)
+
+    def _cuEventRecord(self, event: int, stream: int) -> None:
+        self.events[event] = stream, self.passed[stream] + len(self.streams[stream])
+
+    def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
+        self.enqueue(stream, "wait", self.events[event])
+
+    def _cuEventSynchronize(self, event: int) -> None:
+        self.run(*self.events[event])
+
+    def _cuEventDestroy_v2(self, event: int) -> None:
+        del self.events[event]
+
+    def _cuMemAllocAsync(self, place: Any, size: int, stream: int) -> int:
+        index = self.here.index
+        if self.used[index] + size > self.room[index]:
+            return OUT_OF_MEMORY
+        room = np.full(size // 4 + 64, np.nan, np.float32)
+        start = -(-room.ctypes.data // 256) * 256
+        self.memory[start] = index, room
+        self.used[index] += size
+        self.most[index] = max(self.most[index], self.used[index])
+        place._obj.value = start
+        room_size = size
+
+        def freed() -> None:
+            room[...] = np.nan
+        self.pinned[start] = (freed, room_size)
+        return 0
+
+    def _cuMemFreeAsync(self, at: int, stream: int) -> None:
+        freed, size = self.pinned.pop(at)
+        index, room = self.memory.pop(at)
+        self.used[index] -= size
+        self.enqueue(stream, "free", lambda kept=room: freed())
+
+    def _cuMemHostAlloc(self, place: Any, size: int, flags: int) -> None:
+        room = np.full(size // 4 + 64, np.nan, np.float32)
+        place._obj.value = room.ctypes.data
+        self.memory[-room.ctypes.data] = -1, room
+
+    def _cuMemFreeHost(self, at: int) -> None:
+        del self.memory[-at]
+
+    def _cuMemHostGetFlags(self, place: Any, at: int) -> int:
+        return 0 if any(low <= at < high for low, high in self.locked) else 1
+
+    def _cuMemGetInfo_v2(self, free: Any, total: Any) -> None:
+        index = self.here.index
+        free._obj.value, total._obj.value = self.room[index] - self.used[index], self.room[index]
+
+    def _copy(self, way: str, to: int, source: int, size: int, stream: int) -> None:
+        self.copied[way] += size
+        self.enqueue(stream, "copy", lambda: ctypes.memmove(to, source, size))
+
+    def _cuMemcpyHtoDAsync_v2(self, to: int, source: int, size: int, stream: int) -> None:
+        self._copy("in", to, source, size, stream)
+
+    def _cuMemcpyDtoHAsync_v2(self, to: int, source: int, size: int, stream: int) -> None:
+        self._copy("out", to, source, size, stream)
+
+    def _cuMemcpyPeerAsync(self, to: int, here: int, source: int, there: int, size: int, stream: int) -> None:
+        assert here != there
+        self._copy("peer", to, source, size, stream)
+
+    def _cuMemcpy2DAsync_v2(self, place: Any, stream: int) -> None:
+        h = place._obj
+        inward = h.srcMemoryType == 1
+        self.copied["in" if inward else "out"] += h.WidthInBytes * h.Height
+        to, source = (h.dstDevice, h.srcHost) if inward else (h.dstHost, h.srcDevice)
+        how = h.WidthInBytes, h.Height, h.dstPitch, h.srcPitch
+
+        def move() -> None:
+            for row in range(how[1]):
+                ctypes.memmove(to + row * how[2], source + row * how[3], how[0])
+        self.enqueue(stream, "copy", move)
+
+    def _cuDeviceCanAccessPeer(self, place: Any, to: int, source: int) -> None:
+        place._obj.value = 1
+
+    def _cuDeviceGetMemPool(self, place: Any, index: int) -> None:
+        pass
+
+    def _cuMemPoolSetAccess(self, pool: int, access: Any, count: int) -> None:
+        assert access._obj.type == 1 and access._obj.flags == 3
+
+    def _cuGetErrorName(self, status: int, place: Any) -> None:
+        place._obj.value = b"CUDA_ERROR_OUT_OF_MEMORY" if status == OUT_OF_MEMORY else b"CUDA_ERROR_LAUNCH_FAILED"
+
+    def _cuGetErrorString(self, status: int, place: Any) -> None:
+        place._obj.value = b"out of memory" if status == OUT_OF_MEMORY else b"unspecified launch failure"
+
+
+def _plain(x: Any) -> Any:
+    return (x.value or 0) if isinstance(x, ctypes._SimpleCData) else x
+
+
+class _Product:
+    """What a kernel does with a problem, when its stream comes to it."""
+
+    workspace_bytes = 0
+
+    def __init__(self, problem: Problem, devices: Devices) -> None:
+        self.problem, self._devices = problem, devices
+
+    def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
+        p, devices = self.problem, self._devices
+        devices.problems.append((devices.here.index, p))
+
+        def at(address: int, rows: int, columns: int, row: int, column: int) -> Any:
+            reach = 1 + (rows - 1) * row + (columns - 1) * column
+            flat = np.ctypeslib.as_array((ctypes.c_float * reach).from_address(address))
+            return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4 * row, 4 * column))
+
+        def multiply() -> None:
+            left = at(a, p.m, p.k, *((1, p.lda) if p.trans_a else (p.lda, 1)))
+            right = at(b, p.k, p.n, *((1, p.ldb) if p.trans_b else (p.ldb, 1)))
+            out = at(c, p.m, p.n, p.ldc, 1)
+            result = np.float32(p.alpha) * (left @ right)
+            if p.beta != 0:
+                result = result + np.float32(p.beta) * at(c0, p.m, p.n, *(p.c0 or (p.ldc, 1)))
+            out[...] = result
+        devices.enqueue(stream, "product", multiply)
+
+
+@contextmanager
+def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devices]:
+    """Within it, those are the machine's devices."""
+    @contextmanager
+    def activated(index: int) -> Iterator[None]:
+        before = getattr(devices.here, "index", 0)
+        devices.here.index = index
+        try:
+            yield
+        finally:
+            devices.here.index = before
+
+    devices.here.index = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "library", lambda: devices)
+        patch.setattr(device, "current", lambda: getattr(devices.here, "index", 0))
+        patch.setattr(device, "make_current", lambda index: setattr(devices.here, "index", index))
+        for module in (device, fleet, tiles):
+            patch.setattr(module, "activated", activated)
+        patch.setattr(device, "here", lambda: devices.gpus[0])
+        patch.setattr(device, "count", lambda: len(devices.gpus))
+        patch.setattr(device, "require", lambda index: devices.gpus[index])
+        patch.setattr(device, "primary_context", lambda index: 1000 + index)
+        patch.setattr(staging, "_LANES", {})
+        patch.setattr(staging, "_POOL", staging._Pool())
+        patch.setattr(quick, "_free", {})
+        patch.setattr(quick, "_warm", {})
+        for module in (quick, tiles):
+            patch.setattr(module, "choice_for", lambda *args: None)
+            patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))
+        peers.reachable.cache_clear()
+        try:
+            yield devices
+        finally:
+            for lanes in staging._LANES.values():
+                for lane in lanes:
+                    if lane._copiers is not None:
+                        lane._copiers[1].close()
+                        lane._copiers = None
+            peers.reachable.cache_clear()

@@ -1,0 +1,158 @@
+"""Ranks that are threads, with symmetric memory that is NumPy's: for `exchange.Pushes` without a GPU.
+
+A rank's current stream is its thread. Its side stream is a queue that runs when something waits for it, no sooner; so a
+signal that is missing, or a wait for the wrong one, shows as NaN or as a time-out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from peakgemm.integrations import collective, exchange
+from peakgemm.integrations import group as groups
+from peakgemm.runtime import signals
+
+SECONDS = 20.0
+
+
+class Ranks:
+    """``world`` ranks and what they share."""
+
+    def __init__(self, world: int) -> None:
+        self.world, self.here = world, threading.local()
+        self.barrier = threading.Barrier(world, timeout=SECONDS)
+        self.lock = threading.RLock()
+        self.queues: dict[int, deque[Callable[[], bool]]] = {}
+        self.shared: dict[int, list[Any]] = {}
+        self.rounds = [0] * world
+        self.waited = 0
+
+    # Streams: 0 is the thread itself; the others are queues of operations that say whether they could be done ------
+    def do(self, stream: int, what: Callable[[], bool]) -> None:
+        if stream:
+            with self.lock:
+                self.queues[stream].append(what)
+            return
+        for _ in range(int(SECONDS / 1e-3)):
+            with self.lock:
+                if what():
+                    return
+                self.waited += 1
+                for queue in list(self.queues.values()):
+                    while queue and queue[0]():
+                        queue.popleft()
+            threading.Event().wait(1e-3)
+        raise TimeoutError("a signal never came")
+
+    def drain(self, stream: int) -> None:
+        """Wait for a side stream."""
+        def empty() -> bool:
+            return not self.queues[stream]
+        self.do(0, empty)
+
+    # The driver's calls -------------------------------------------------------------------------------------------
+    def write(self, address: int, value: int, stream: int) -> None:
+        def store() -> bool:
+            ctypes.c_int.from_address(address).value = value
+            return True
+        self.do(stream, store)
+
+    def wait(self, address: int, value: int, stream: int) -> None:
+        self.do(stream, lambda: ctypes.c_int.from_address(address).value >= value)
+
+    def copy(self, to: int, source: int, size: int, stream: int) -> None:
+        def move() -> bool:
+            ctypes.memmove(to, source, size)
+            return True
+        self.do(stream, move)
+
+    # torch's symmetric memory ---------------------------------------------------------------------------------------
+    def empty(self, size: int, dtype: Any, device: Any) -> Any:
+        x = torch.empty(size // 4 + 1, dtype=torch.float32).fill_(float("nan")).view(torch.uint8)[:size]
+        return x
+
+    def rendezvous(self, memory: Any, group: Any) -> Any:
+        rank = self.here.rank
+        with self.lock:
+            mine = self.shared.setdefault(self.rounds[rank], [None] * self.world)
+            mine[rank] = memory
+            self.rounds[rank] += 1
+        self.barrier.wait()
+        return SimpleNamespace(get_buffer=lambda other, shape, dtype: mine[other])
+
+    def run(self, work: Callable[[int], Any]) -> list[Any]:
+        """``work(rank)`` in a thread for each rank; what they return, or the first error."""
+        found: list[Any] = [None] * self.world
+        errors: list[BaseException] = []
+
+        def one(rank: int) -> None:
+            self.here.rank = rank
+            try:
+                found[rank] = work(rank)
+            except BaseException as error:
+                errors.append(error)
+                self.barrier.abort()
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.world)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return found
+
+
+class Stream:
+    """torch's, over `Ranks`."""
+
+    def __init__(self, ranks: Ranks, handle: int) -> None:
+        self._ranks, self.cuda_stream = ranks, handle
+
+    def wait_stream(self, other: Stream) -> None:
+        if self.cuda_stream == 0 and other.cuda_stream:
+            self._ranks.drain(other.cuda_stream)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
+    """Makes ``world`` ranks, in whose threads `Pushes` can be made and used."""
+    def make(world: int) -> Ranks:
+        ranks = Ranks(world)
+        handles = iter(range(1, 1000))
+
+        def stream(*args: Any, **more: Any) -> Stream:
+            with ranks.lock:
+                handle = next(handles)
+                ranks.queues[handle] = deque()
+            return Stream(ranks, handle)
+
+        cuda = SimpleNamespace(Stream=stream, current_stream=lambda device=None: Stream(ranks, 0),
+                               current_device=lambda: ranks.here.rank, synchronize=lambda device=None: None,
+                               is_current_stream_capturing=lambda: False)
+        dist = SimpleNamespace(get_world_size=lambda group=None: world, get_rank=lambda group=None: ranks.here.rank,
+                               barrier=lambda group=None: ranks.barrier.wait())
+        import torch.distributed._symmetric_memory as symmetric
+
+        monkeypatch.setattr(symmetric, "empty", ranks.empty)
+        monkeypatch.setattr(symmetric, "rendezvous", ranks.rendezvous)
+        for name in ("write", "wait", "copy"):
+            monkeypatch.setattr(signals, name, getattr(ranks, name))
+        monkeypatch.setattr(exchange, "dist", dist)
+        monkeypatch.setattr(torch.cuda, "Stream", cuda.Stream)
+        for name in ("current_stream", "current_device", "synchronize", "is_current_stream_capturing"):
+            monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
+        kept: list[Any] = []  # as torch's allocator keeps what a stream still reads
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: kept.append(self))
+        monkeypatch.setattr(exchange, "_Watch", lambda *args: SimpleNamespace(
+            check=lambda: None, add=lambda stream: None, stop=lambda: None))
+        assert collective and groups
+        return ranks
+    return make

@@ -1,0 +1,122 @@
+"""`Pushes`, its words and halves, between ranks that are threads; and the model that chooses a way."""
+# ruff: noqa: F401, F811  (fixtures of tests/support)
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from peakgemm.errors import LaunchFailed  # noqa: E402
+from peakgemm.integrations import collective, exchange  # noqa: E402
+from peakgemm.selection.overlap_model import Link, Way, best, gather_ways, scatter_ways  # noqa: E402
+from thread_ranks import Ranks, threads  # noqa: E402
+
+
+def whole(seed: int, *shape: int) -> Any:
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_many_calls(threads: Any, world: int, chunks: int) -> None:
+    """Calls of both kinds and of growing sizes, while ranks run ahead of each other."""
+    ranks = threads(world)
+
+    def work(rank: int) -> None:
+        group = SimpleNamespace(world=world, rank=rank, link=None, gpu=None,
+                                exchange=exchange.Pushes("group", 10.0), group=None)
+        for i in range(14):
+            if (i + rank) % 3 == 0:
+                time.sleep(0.003)
+            rows, k, n = 4 * (1 + i % 3) * (3000 if i == 9 else 1), 12, 8 * world
+            a, b = whole(i, world * rows, k * world), whole(i + 99, k * world, n)
+            got = collective.gathered_product(a[rank * rows:(rank + 1) * rows], b, group, "ieee", chunks)
+            assert torch.equal(got, a @ b), i
+            own = slice(rank * k, (rank + 1) * k)
+            part = collective.scattered_product(a[:, own], b[own], group, "ieee", chunks)
+            assert torch.equal(part, (a @ b)[rank * rows:(rank + 1) * rows]), i
+
+    ranks.run(work)
+    assert ranks.waited > 0 and not any(ranks.queues.values())
+    assert len(ranks.shared) == 2  # the memory has grown once
+
+
+def test_a_missing_signal_is_noticed(threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of these tests see what goes wrong."""
+    monkeypatch.setattr("thread_ranks.SECONDS", 0.3)
+    ranks = threads(2)
+    arrived = exchange.Pushes._arrived
+    monkeypatch.setattr(exchange.Pushes, "_arrived", lambda self, at, source: arrived(self, at, source) + (
+        2048 if at != self.rank else 0))  # written elsewhere
+
+    def work(rank: int) -> None:
+        group = SimpleNamespace(world=2, rank=rank, link=None, gpu=None, exchange=exchange.Pushes("group", 10.0),
+                                group=None)
+        for _ in range(4):
+            collective.gathered_product(whole(1, 4, 6), whole(2, 6, 8), group, "ieee", 1)
+
+    with pytest.raises((TimeoutError, threading.BrokenBarrierError)):
+        ranks.run(work)
+
+
+def test_a_rank_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        def record(self, stream: Any) -> None:
+            pass
+
+        def query(self) -> bool:
+            return False
+
+    class Nothing:
+        def __init__(self, *args: Any) -> None:
+            pass
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *args: object) -> None:
+            pass
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    for name in ("Stream", "stream", "device"):
+        monkeypatch.setattr(torch.cuda, name, Nothing)
+    flags = torch.zeros(8, dtype=torch.int32)
+    watch = exchange._Watch(flags, torch.device("cpu"), 0.1, 1)
+    watch.check()
+    watch.add(None)
+    end = time.monotonic() + 10
+    while not flags.all() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert (flags == exchange._RELEASED).all()
+    with pytest.raises(LaunchFailed, match="rank 1 waited 0 s for a part of a matrix from another rank, which has"):
+        watch.check()
+
+
+LINK = Link(copy_us=10, copy_gbs=400, collective_us=20, collective_gbs=300)
+
+
+def test_the_model() -> None:
+    def product(rows: int) -> float:
+        return max(200.0, rows * 2.4)  # 8192 columns and K
+
+    small = list(gather_ways(2, 64, 4 * 8192, product, LINK))
+    assert best(iter(small)) == small[0] == Way(0, 20 + 64 * 32768 / 300e3 + 128 * 2.4)
+    large = list(gather_ways(2, 4096, 4 * 8192, product, LINK))
+    assert [way.name for way in large] == ["plain", "overlap/1", "overlap/2", "overlap/4"]
+    assert best(iter(large)).name == "overlap/1"
+    assert large[1].us == pytest.approx(2 * 4096 * 2.4 + LINK.launch_us)  # the copy is hidden
+    # A slow link: what is not hidden counts, and chunks hide more.
+    slow = Link(10, 10, 20, 10)
+    found = list(gather_ways(2, 4096, 4 * 8192, product, slow))
+    assert found[3].us < found[1].us < found[0].us
+    assert found[1].us == pytest.approx(10 + 4096 * 32768 / 10e3 + 5 + 4096 * 2.4)
+    scatter = list(scatter_ways(2, 4096, 4 * 8192, product, LINK))
+    assert scatter[0].us == pytest.approx(8192 * 2.4 + 20 + 4096 * 32768 / 300e3)
+    assert min(scatter, key=lambda way: way.us).chunks in (2, 4) and best(iter(scatter)).chunks
+    assert [way.chunks for way in gather_ways(2, 3, 4, product, LINK)] == [0, 1]

@@ -1,0 +1,165 @@
+"""The scale suite: predictions, the processes that measure, and what is said without a GPU."""
+# ruff: noqa: F401, F811  (fixtures of tests/support)
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import record_schema
+from commands import fits, here, run
+from peakgemm.bench import scale, scale_host
+from peakgemm.bench.scale_parts import Answer
+from peakgemm.bench.scale_predict import Bus, Case, alone, cases, host_us, pays_from, predicted, shapes
+from peakgemm.errors import InvalidValue
+from peakgemm.selection.overlap_model import Link
+
+LINK, BUS = Link(10, 400, 20, 300), Bus(50, 50, 150)
+
+
+def fifty(m: int, n: int, k: int, precision: str) -> float:
+    """50 TFLOPS, 50 us at least."""
+    return max(50.0, 2 * m * n * k / 50e6)
+
+
+def test_cases_for_any_number_of_gpus() -> None:
+    for world in (2, 3, 4, 8, 64):
+        found = list(cases(world, ["ieee"]))
+        assert all(case.m % world == 0 for case in found)
+        strong = [case for case in found if case.scaling == "strong" and case.call == "all_gather_matmul"]
+        assert [(case.m, case.n * world, case.k) for case in strong] == [
+            (size,) * 3 for size in (4096, 8192, 16384) if size % world == 0]
+        wanted = set(shapes(found, world))
+        for case in found:  # no product is asked for whose time is not measured
+            row = predicted(case, world, lambda *key, wanted=wanted: fifty(*key) if key in wanted else None, LINK)
+            assert row["predicted_ms"] > 0 and 0 < row["predicted_efficiency"] < 1.01
+            assert alone(case, world) in wanted
+
+
+def test_efficiencies() -> None:
+    case = Case("all_gather_matmul", "strong", 8192, 4096, 8192, "ieee")
+    row = predicted(case, 2, fifty, LINK)
+    assert row["one_gpu_ms"] == pytest.approx(2 * 8192**3 / 50e9) and row["chosen"] == "overlap/1"
+    assert row["predicted_efficiency"] == pytest.approx(row["one_gpu_ms"] / 2 / row["predicted_ms"])
+    assert row["predicted_efficiency"] > 0.99
+    slow = predicted(case, 2, fifty, Link(10, 5, 20, 5))
+    assert slow["predicted_efficiency"] < 0.5
+    rows = [predicted(case, 2, fifty, LINK) for case in cases(2, ["ieee"]) if case.scaling == "rows"]
+    first = pays_from(rows, "ieee")
+    assert first is not None
+    assert all((row["chosen"] != "plain") == (row["m"] >= first) for row in rows if row["m"] >= first)
+    assert pays_from([row | {"chosen": "plain"} for row in rows], "ieee") is None
+
+
+def test_host_arrays() -> None:
+    one = fifty(30000, 30000, 30000, "ieee")
+    assert one < host_us(30000, 1, one, BUS) < 1.05 * one               # the products hide the copies
+    assert host_us(30000, 2, one, BUS) == pytest.approx(host_us(30000, 1, one, BUS) / 2, rel=0.05)
+    quick = one / 20
+    assert host_us(30000, 1, quick, BUS) > 2 * 4 * 30000**2 / 50e3      # the bus is what there is
+    assert host_us(256, 1, 5, BUS) > BUS.call_us
+
+
+def test_how_far_off() -> None:
+    case = Case("all_gather_matmul", "strong", 8192, 4096, 8192, "ieee")
+    row = predicted(case, 2, fifty, LINK)
+    host = {"size": 4096, "precision": "ieee", "gpus": 1}
+    found = scale.compared({"products": [row], "host": [host | {"predicted_ms": 2.0}]},
+                           {"products": [case._asdict() | {"ms": row["predicted_ms"] / 1.1}]},
+                           {"rows": [host | {"ms": 4.0}]})
+    assert found["products"] == {"rows": 1, "median": pytest.approx(0.1), "p90": pytest.approx(0.1)}
+    assert found["host"]["median"] == 0.5
+
+
+def test_the_probe_of_the_bus() -> None:
+    host = {"copies": [{"threads": count, "chunk_bytes": 8 << 20, "both_gbs": 10.0 * count} for count in (1, 4, 8, 16)],
+            "rows": [{"size": 16384, "precision": "ieee", "gpus": 1, "in_core_ms": 150.0}]}
+    row, = scale.probed(host, BUS)
+    assert row["predicted_ms"] == host_us(16384, 1, 150e3, BUS._replace(in_gbs=80, out_gbs=80)) / 1e3
+    assert scale.probed({"rows": host["rows"]}, BUS)[0]["predicted_ms"] == host_us(16384, 1, 150e3, BUS) / 1e3
+
+
+def test_links(tmp_path: Path) -> None:
+    link, bus = scale.links("NVIDIA H100 80GB HBM3", None)
+    assert scale.links("another GPU", None) == (link, bus) and link.copy_gbs == 390
+    own = tmp_path / "links.json"
+    own.write_text(json.dumps({"link": link.to_json() | {"copy_gbs": 20}, "bus": bus._asdict()}))
+    assert scale.links("any", own)[0].copy_gbs == 20
+    own.write_text("{}")
+    with pytest.raises(InvalidValue, match=r"is no file of links"):
+        scale.links("any", own)
+
+
+def test_processes_that_fail_or_hang_end_the_others() -> None:
+    def python(code: str) -> list[str]:
+        return [sys.executable, "-c", code]
+
+    forever = python("import time; time.sleep(60)")
+    start = time.monotonic()
+    assert scale.run([python("pass")] * 2, [{}, {}], 30) == []
+    assert scale.run([python("import os; assert os.environ['RANK'] == '1'")], [{"RANK": "1"}], 30) == []
+    said = scale.run([forever, python("raise SystemExit('it broke')")], [{}, {}], 30)
+    assert len(said) == 1 and said[0].startswith("process 1 ended with 1: it broke")
+    said = scale.run([forever], [{}], 0.5)
+    assert said[0] == "not done after 0 s: ended"
+    assert time.monotonic() - start < 30
+
+
+def test_an_answer_keeps_what_was_measured(tmp_path: Path) -> None:
+    answer = Answer(tmp_path / "task.json", 10)
+
+    def broken() -> None:
+        answer.found["half"] = 1
+        raise ValueError("no")
+
+    assert answer.part("good", lambda: None) and not answer.part("bad", broken)
+    assert not answer.part("long", lambda: None, least=1000)
+    found = json.loads((tmp_path / "task.out").read_text())
+    assert found["half"] == 1 and "error" not in found["parts"]["good"]
+    assert found["parts"]["bad"]["error"].startswith("ValueError: no")
+    assert found["parts"]["long"]["error"].startswith("left out")
+
+
+@pytest.mark.parametrize("measure", [lambda: scale.measure_host(1, ["ieee"], [256], 60),
+                                     lambda: scale.measure_ranks(2, ["ieee"], True, 60)])
+def test_what_cannot_be_measured_is_an_error_of_the_record(measure: Any) -> None:
+    try:
+        import torch
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+    except ImportError:
+        pass
+    assert "ended with 1" in measure()["errors"][0]
+
+
+def test_the_host_process_checks_itself() -> None:
+    a, b = scale_host.drawn(70, 1), scale_host.drawn(70, 2)
+    assert scale_host.error_of(a, b, a @ b) < 5
+    wrong = a @ b
+    wrong[-1, -1] = np.nan
+    assert scale_host.error_of(a, b, wrong) == np.inf
+    large = scale_host.drawn(2100, 1)
+    assert abs(large).max() < 8 and len(np.unique(large[:, 0])) > 2000
+
+
+def test_the_command(run: Any, here: Path) -> None:
+    code, said, complaint = run("bench", "--suite", "scale", "--gpus", "8", "--quick", "--json", "scale.json")
+    assert (code, complaint) == (0, "") and fits(said), said
+    assert "8 x NVIDIA H100" in said and "Overlap pays" in said and "Not timed: " in said
+    record = json.loads(Path("scale.json").read_text())
+    record_schema.validate(record)
+    found = record["scale"]
+    assert found["gpus"] == 8 and found["prediction"]["times"] == "cost models"
+    assert {row["gpus"] for row in found["prediction"]["host"]} == {1, 8}
+    assert len(found["prediction"]["products"]) > 20
+    for words, says in ((("--suite", "scale", "--shape", "8x8x8"), "does not take --shape"),
+                        (("--gpus", "2"), "are for --suite scale"),
+                        (("--suite", "scale", "--links", "gone"), "is no file of links")):
+        code, _, complaint = run("bench", *words)
+        assert code == 2 and says in complaint

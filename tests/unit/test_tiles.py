@@ -1,0 +1,364 @@
+"""Products of host arrays in tiles, on devices whose streams run as late as they may."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import time
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lazy_driver
+import peakgemm as pg
+from lazy_driver import OUT_OF_MEMORY, Devices, present
+from peakgemm.calls import fleet, host, panels, quick, tiles
+from peakgemm.calls.deal import Deal, dealt
+from peakgemm.calls.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
+from peakgemm.calls.request import Request
+from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
+from peakgemm.runtime import transfer
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "LEAST_BYTES", 512)
+    monkeypatch.setattr(transfer, "threads", lambda most, devices=1: min(most, 3))
+
+
+def values(rng: Any, rows: int, columns: int, layout: str = "C") -> Any:
+    x = rng.integers(-4, 5, (rows, columns)).astype(np.float32)  # sums are exact, in any order
+    if layout == "sliced":
+        return np.repeat(x, 2, axis=1)[:, ::2]
+    return np.asarray(x, order=layout)
+
+
+def drawn(seed: int) -> tuple[Request, Grid, Any]:
+    rng = np.random.default_rng(seed)
+    m, n, k = (int(x) for x in rng.integers(1, 60, 3))
+    a, b = (values(rng, *shape, str(rng.choice(["C", "F", "sliced"]))) for shape in ((m, k), (k, n)))
+    out = values(rng, m, n, str(rng.choice(["C", "F", "sliced"])))
+    alpha, beta = float(rng.choice([1, 2])), float(rng.choice([0, 0, 3]))
+    c = None
+    if beta:
+        c = out if rng.random() < 0.5 else np.broadcast_to(values(rng, 1, n), (m, n))
+    want = alpha * (a @ b) + (0 if c is None else beta * c)
+    rows, columns = (cuts(extent, int(rng.integers(5, 40))) for extent in (m, n))
+    return Request(a, b, c, out, alpha, beta), Grid(rows, columns), want
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("eager", [0.0, 0.5, 1.0])
+def test_products(monkeypatch: pytest.MonkeyPatch, count: int, eager: float) -> None:
+    for seed in range(12):
+        with present(monkeypatch, Devices(count, eager=eager, seed=seed)) as devices:
+            request, tiles, want = drawn(seed)
+            done: list[int] = []
+            fleet.run(request, devices.gpus, tiles, done=done.append)
+            assert (request.out == want).all()
+            assert sorted(done) == list(range(len(tiles.rows) * len(tiles.columns)))
+            assert devices.used == [0] * count
+        assert devices.events == {}
+
+
+def test_the_same_products_on_one_device_and_on_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 33), (33, 90)))
+    tiles, found, bits = Grid(cuts(70, 16), cuts(90, 16)), [], []
+    for count in (1, 3):
+        with present(monkeypatch, Devices(count)) as devices:
+            out = np.empty((70, 90), np.float32)
+            fleet.run(Request(a, b, out=out), devices.gpus, tiles)
+            found.append(sorted(repr(problem) for _, problem in devices.problems))
+            bits.append(out)
+            assert len({index for index, _ in devices.problems}) == count
+    assert found[0] == found[1] and (bits[0] == bits[1]).all()
+
+
+def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = np.ones((64, 40), np.float32), np.ones((40, 64), np.float32)
+    tiles = Grid(cuts(64, 16), cuts(64, 16))
+    with present(monkeypatch, Devices(1)) as devices:
+        fleet.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus, tiles)
+        assert devices.copied == {"in": a.nbytes + b.nbytes, "out": 4 * 64 * 64, "peer": 0}
+    with present(monkeypatch, Devices(2)) as devices:
+        out = np.empty((64, 64), np.float32)
+
+        def later(name: str) -> int:  # when the first device has all of B
+            if name == "cuMemAllocAsync" and devices.here.index == 1:
+                devices.fail = lambda name: 0
+                devices.lock.release()
+                time.sleep(0.2)
+                devices.lock.acquire()
+            return 0
+
+        devices.fail = later
+        fleet.run(Request(a, b, out=out), devices.gpus, tiles)
+        assert (out == 40).all()
+        assert devices.copied["out"] == 4 * 64 * 64
+        assert devices.copied["peer"] > 0 and devices.copied["in"] < 2 * b.nbytes + a.nbytes
+
+
+def test_less_memory_than_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    a, b = values(rng, 512, 64), values(rng, 64, 512)
+    tiles, room = Grid(cuts(512, 64), cuts(512, 64)), 150_000  # of 262,144 bytes of operands
+    for count, eager in ((1, 0.0), (1, 1.0), (2, 0.0), (2, 0.7)):
+        with present(monkeypatch, Devices(count, room, eager)) as devices:
+            out = np.full((512, 512), np.nan, np.float32)
+            fleet.run(Request(a, b, out=out), devices.gpus, tiles)
+            assert (out == a @ b).all()
+            assert max(devices.most) <= room and devices.used == [0] * count
+
+
+def test_tiles_get_smaller_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    a, b = values(rng, 300, 50), values(rng, 50, 200)
+    with present(monkeypatch, Devices(1, 40_000)) as devices:
+        out, done = np.full((300, 200), np.nan, np.float32), []
+        fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(300, 300), cuts(200, 200)), done=done.append)
+        assert (out == a @ b).all() and done == [0]
+        assert len(devices.problems) > 4
+
+
+def test_no_room_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = np.ones((8, 500), np.float32), np.ones((500, 8), np.float32)
+    with present(monkeypatch, Devices(1, 1000)) as devices:
+        with pytest.raises(OutOfMemory, match=r"a row of A and a column of B, 4,000 bytes, does not fit: GPU 0 has "
+                                              r"1,000 of 1,000 bytes free; split the product along K"):
+            fleet.run(Request(a, b, out=np.empty((8, 8), np.float32)), devices.gpus)
+        assert devices.used == [0]
+
+
+@pytest.mark.parametrize("call", ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuEventSynchronize"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_device_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch, call: str, count: int) -> None:
+    a = np.ones((64, 64), np.float32)
+    with present(monkeypatch, Devices(count)) as devices:
+        seen: list[str] = []
+
+        def fail(name: str) -> int:
+            seen.append(name)
+            return 719 if name == call and seen.count(call) > 3 else 0
+
+        devices.fail = fail
+        with pytest.raises(LaunchFailed, match="CUDA_ERROR_LAUNCH_FAILED"):
+            tiles = Grid(cuts(64, 16), cuts(64, 16))
+            fleet.run(Request(a, a, out=np.empty((64, 64), np.float32)), devices.gpus, tiles)
+        devices.fail = lambda name: 0
+        gc.collect()
+        assert devices.used == [0] * count
+
+
+def test_pinned_memory_is_not_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    a, b, out = values(rng, 40, 30), values(rng, 30, 50), np.empty((40, 50), np.float32)
+    with present(monkeypatch, Devices(1)) as devices:
+        devices.locked = [(x.ctypes.data, x.ctypes.data + x.nbytes) for x in (a, b, out)]
+        fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(40, 16), cuts(50, 16)))
+        assert (out == a @ b).all() and not [at for at in devices.memory if at < 0]
+
+
+def test_unlike_kinds_are_said_and_dealt_by_speed(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    with present(monkeypatch, Devices(2)) as devices:
+        devices.gpus[1] = replace(devices.gpus[1], name="other", sm_count=44)
+        a = np.ones((96, 8), np.float32)
+        fleet.run(Request(a, a.T, out=np.empty((96, 96), np.float32)), devices.gpus, Grid(cuts(96, 8), cuts(96, 8)))
+    assert "GPUs of unlike kinds share a product, by their speed (GPU 0: stand-in" in said[0]
+    queues = dealt(Grid(cuts(96, 8), cuts(96, 8)), [3, 1], [None, None])
+    assert [len(queue) for queue in queues] == [108, 36]
+
+
+def test_by_the_public_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    a, b = values(rng, 40, 50), values(rng, 50, 60)
+    batch = np.stack([a] * 9)
+    monkeypatch.setattr(host, "TILED_BYTES", 0)
+    with present(monkeypatch, Devices(2)) as devices:
+        assert (pg.matmul(a, b) == a @ b).all()
+        assert {index for index, _ in devices.problems} == {0}
+        for way in ("all", [0, 1], "1,0", (1,)):
+            assert (pg.matmul(a, b, devices=way) == a @ b).all()
+        assert devices.problems[-1][0] == 1
+        assert (pg.gemm(a.T, b, a @ b, beta=-1.0, trans_a=True, devices="all") == 0).all()
+        assert (pg.matmul(a, pg.prepare(b)) == a @ b).all()
+        for wrong, error in (("two", InvalidValue), ([0, 0], InvalidValue), ([], InvalidType), (1.5, InvalidType),
+                             ([True], InvalidType)):
+            with pytest.raises(error, match="devices"):
+                pg.matmul(a, b, devices=wrong)
+    monkeypatch.setattr(host, "TILED_BYTES", 1 << 40)
+    with present(monkeypatch, Devices(2)) as devices:
+        monkeypatch.setattr(panels, "activated", fleet.activated)
+        monkeypatch.setattr(panels, "bound_for", lambda problem, gpu, choice: _Batched(problem, devices))
+        monkeypatch.setattr(panels, "choice_for", lambda *args: None)
+        monkeypatch.setattr(panels, "PANEL_BYTES", 20_000)
+        monkeypatch.setattr(panels, "LARGE_BYTES", 20_000)
+        assert (pg.matmul(batch, b, devices="all") == batch @ b).all()
+        monkeypatch.setattr(panels, "THREADED_BYTES", 0)  # by several threads
+        devices.eager = 0.3
+        assert (pg.matmul(batch, b, devices="all") == batch @ b).all()
+        assert (pg.matmul(batch, b) == batch @ b).all()
+
+
+class _Batched:
+    workspace_bytes = 0
+
+    def __init__(self, problem: Any, devices: Devices) -> None:
+        from lazy_driver import _Product
+
+        self.problem, self._devices, self._product = problem, devices, _Product
+
+    def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
+        p = self.problem
+        for i in range(p.batch.count):
+            steps = [4 * i * (each[0] if each else 0) for each in (p.batch.a, p.batch.b, p.batch.c)]
+            self._product(p, self._devices).launch(a + steps[0], b + steps[1], c + steps[2], c0 + steps[2], 0, stream)
+
+
+def test_without_a_gpu() -> None:
+    a = np.ones((30, 30), np.float32)
+    assert (pg.matmul(a, a, devices="all") == 30).all()
+
+
+def test_cuts() -> None:
+    for extent in (1, 255, 256, 1000, 5000, 16384, 30000, 100_000):
+        for block in (*BLOCKS, 256):
+            found = cuts(extent, block)
+            assert found[0].start == 0 and found[-1].stop == extent
+            assert all(x.stop == y.start for x, y in pairwise(found))
+            assert all((x.stop - x.start) % 256 == 0 for x in found[1:])
+            assert max(x.stop - x.start for x in found) < block + 256
+    assert grid(30000, 30000, 30000) == grid(30000, 30000, 30000, 70 << 30)
+    assert max(x.stop - x.start for x in grid(30000, 30000, 30000, 1 << 30).rows) < 4096
+    assert len(grid(1_000_000, 64, 128).columns) == 1 and len(grid(64, 1_000_000, 128).rows) == 1
+
+
+def test_orders_name_every_tile_once() -> None:
+    for rows, columns in ((3, 5), (5, 3), (1, 4), (4, 1)):
+        every = {(i, j) for i in range(rows) for j in range(columns)}
+        blocks = range(rows), range(columns)
+        for order in (growing(*blocks), *(sweeping(*blocks, height) for height in (1, 2))):
+            found = list(order)
+            assert len(found) == len(every) and set(found) == every
+        for weights in ([1], [1, 1], [1, 3, 2], [1] * 8):
+            queues = dealt(Grid(cuts(rows * 256, 256), cuts(columns * 256, 256)), weights, [None] * len(weights), {0})
+            numbers = [tile.number for queue in queues for tile in queue]
+            assert sorted(numbers) == list(range(1, rows * columns))
+    assert bands([10, 10, 10, 10], [1, 3]) == [range(1), range(1, 4)]
+
+
+def test_a_worker_without_tiles_takes_the_fullest_ones_last() -> None:
+    tiles = [Tile(i, slice(0, 1), slice(i, i + 1)) for i in range(4)]
+    deal = Deal([tiles[:1], tiles[1:]])
+    assert [deal.take(0) for _ in range(2)] == [tiles[0], tiles[3]]
+    deal.give_back(0, [tiles[3]])
+    assert deal.taken == [1, 0] and deal.take(1) == tiles[1]
+    assert deal.finish(tiles[1]) is True
+    deal.stop()
+    assert deal.take(0) is None
+
+
+def test_memory_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Another library takes the memory between the question and the allocation."""
+    caplog.set_level(logging.ERROR)
+    rng = np.random.default_rng(5)
+    a, b = values(rng, 256, 64), values(rng, 64, 256)
+    with present(monkeypatch, Devices(1)) as devices:
+        calls = [0]
+
+        def fail(name: str) -> int:
+            calls[0] += name == "cuMemAllocAsync"
+            return OUT_OF_MEMORY if name == "cuMemAllocAsync" and (calls[0] > 9 and devices.used[0] > 60_000) else 0
+
+        devices.fail = fail
+        out = np.full((256, 256), np.nan, np.float32)
+        fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(256, 32), cuts(256, 32)))
+        assert (out == a @ b).all()
+
+
+@pytest.mark.parametrize("eager", [0.0, 1.0])
+def test_small_products(monkeypatch: pytest.MonkeyPatch, eager: float) -> None:
+    """`quick`: every layout, twice each, so that what is kept serves another product."""
+    rng = np.random.default_rng(6)
+    with present(monkeypatch, Devices(1, eager=eager)) as devices:
+        for _ in range(2):
+            for m, n, k in ((5, 7, 3), (1, 4, 9), (30, 1, 2), (17, 33, 64)):
+                a, b = values(rng, m, k), values(rng, k, n)
+                for order in "CF":
+                    x, y = np.asarray(a, order=order), np.asarray(b, order=order)
+                    assert (pg.matmul(x, y) == a @ b).all()
+                    assert (pg.gemm(x.T, y.T, alpha=2.0, trans_a=True, trans_b=True) == 2 * (a @ b)).all()
+        assert len(devices.problems) == 32 and len(quick._free[0]) == 1
+        used = devices.used[0]
+        monkeypatch.setattr(panels, "bound_for", lambda problem, gpu, choice: _Batched(problem, devices))
+        monkeypatch.setattr(panels, "choice_for", lambda *args: None)
+        assert (pg.matmul(a[:, ::2], b[::2]) == a[:, ::2] @ b[::2]).all()  # no layout of its own: `panels`
+        devices.fail = lambda name: 719 if name == "cuMemcpyDtoHAsync_v2" else 0
+        with pytest.raises(LaunchFailed):
+            pg.matmul(a, b)
+        devices.fail = lambda name: 0
+        assert (pg.matmul(a, b) == a @ b).all() and devices.used[0] == used
+        quick._free.clear()
+
+
+@pytest.mark.parametrize("eager", [0.0, 0.4])
+@pytest.mark.parametrize("room", [1 << 30, 220_000])
+def test_panels_are_split_once(monkeypatch: pytest.MonkeyPatch, eager: float, room: int) -> None:
+    """A split is a copy here; products read the copies, on whichever stream."""
+    from peakgemm.kernels.emulated import bound
+    from peakgemm.kernels.emulated.schemes import PRODUCTS
+    from peakgemm.selection.choose import Choice
+
+    rng = np.random.default_rng(7)
+    a, b = values(rng, 256, 64), values(rng, 64, 320, "F")
+    with present(monkeypatch, Devices(1, room, eager)) as devices:
+        splits = []
+
+        class Split:
+            PANELS = 256
+
+            def __init__(self, scheme: Any, problem: Any, gpu: Any, side: str) -> None:
+                self.size = 4 * problem.k * (problem.m if side == "a" else problem.n)
+                self.bytes = self.PANELS + self.size
+                splits.append((side, self.size))
+
+            def launch(self, operand: int, memory: int, stream: int) -> None:
+                devices.enqueue(stream, "split", lambda: ctypes.memmove(memory + 256, operand, self.size))
+
+        class Emulated:
+            workspace_bytes = 64
+
+            def __init__(self, kernel: Any, config: Any, problem: Any, gpu: Any, ready_a: int, ready_b: int) -> None:
+                self._product, self._ready = lazy_driver._Product(problem, devices), (ready_a, ready_b)
+
+            def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
+                self._product.launch(*self._ready, c, c0, workspace, stream)
+
+        kernel = PRODUCTS["fp16x3"]
+        choice = Choice(kernel, kernel.default, "named", "")
+        monkeypatch.setattr(tiles, "choice_for", lambda problem, gpu, precision="ieee", ready="": choice)
+        monkeypatch.setattr(bound, "SplitOperand", Split)
+        monkeypatch.setattr(bound, "Emulated", Emulated)
+        out = np.full((256, 320), np.nan, np.float32)
+        fleet.run(Request(a, b, out=out, precision="emulated"), devices.gpus, Grid(cuts(256, 64), cuts(320, 64)))
+        assert (out == a @ b).all() and devices.used == [0] and max(devices.most) <= room
+        if room == 1 << 30:
+            assert sorted(splits) == sorted([("a", 4 * 64 * 64)] * 4 + [("b", 4 * 64 * 64)] * 5)
+
+
+def test_tiles_by_numpy_keep_the_bits_of_reproducible_products(tmp_path: Any) -> None:
+    rng = np.random.default_rng(8)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 33), (33, 50)))
+    want = pg.replay(a, b)
+    out = np.empty_like(want)
+    fleet.run(Request(a, b, out=out, precision="reproducible"), [], Grid(cuts(70, 16), cuts(50, 16)))
+    assert (out == want).all()
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    pg.multiply_files(tmp_path / "a.npy", tmp_path / "b.npy", tmp_path / "c.npy", precision="reproducible",
+                      blocks=(16,))
+    assert (np.load(tmp_path / "c.npy") == want).all()

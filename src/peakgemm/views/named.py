@@ -128,7 +128,7 @@ def _tile(name: str, limits: Architecture, config: str, shape: str, problem: Pro
     if (lacking := family.lacks(limits)) is not None:
         raise InvalidValue(f"{family.label} cannot be compiled for {limits.name}: {lacking}")
     if shape:
-        for kernel, cut, _ in candidates(problem, limits.name, sm_count):
+        for kernel, cut, _ in candidates(problem, machine(limits.name, sm_count)):
             if kernel == family and config in ("", cut.label()):
                 return kernel, cut
         raise InvalidValue(f"{family.label} is no candidate for {shape} on {limits.name}"

@@ -36,7 +36,7 @@ _SLOTS = {24: 0, 32: 1, 64: 2}  # a, b and c by the bit where an instruction nam
 _LOADS = frozenset(("LDS", "LDSM"))
 _COPIES = frozenset(("LDG", "STS", "LDGSTS", "LDGDEPBAR", "DEPBAR"))
 _MOVES = frozenset(("MOV", "UMOV", "R2UR", "S2R", "S2UR", "CS2R", "CS2UR", "R2P", "P2R", "LDC", "ULDC", "LDCU"))
-_MOST_REPAIRS, _LOOK_BACK = 20, 4
+_MOST_REPAIRS, _LOOK_BACK = 20, 6
 _MOST_REUSE_STALL = 11  # .reuse may stand with stalls of 1 to 11 and no yield: others were refused or ignored
 #: The classes of `Variants.slots`, in the order in which tables show them.
 CLASSES = ("ffma", "loads", "copies", "barriers", "branches", "moves", "integer", "padding")
@@ -137,7 +137,20 @@ class Variants:
         return conflict_free(program.words, self.body)
 
     def _loads(self, program: Program) -> dict[int, Word]:
-        return self._free(program, _LOADS)
+        pinned = self.cubin.pinned(self.program.name)
+        free = self._free(program, _LOADS)
+        return free | {place: nop(program.words[place]) for place in self.body if program.words[place].name in _LOADS
+                       and not program.words[place].never and 16 * place not in pinned and self._feeds(program, place)}
+
+    def _feeds(self, program: Program, place: int) -> bool:
+        """Whether an FFMA is the first to read something of what a load returns: a fragment, and so no address."""
+        loaded, at = set(program.words[place].writes), self.body.index(place) + 1
+        for other in (*self.body[at:], *self.body[:at]):
+            word = program.words[other]
+            if not loaded.isdisjoint(word.reads):
+                return word.name == "FFMA"
+            loaded -= word.writes
+        return False
 
     def _copies(self, program: Program) -> dict[int, Word]:
         return self._free(program, _COPIES)
@@ -215,13 +228,17 @@ def conflict_free(words: Sequence[Word], body: Sequence[int]) -> dict[int, Word]
         late = [place for place, cycles in _steps(changed, body) if cycles > 1 and place in made]
         if not late:
             return made
-        # What is no FFMA has taken the reuse cache's entry, or asks a bank for much, or a sum is under way.
+        # What is no FFMA has taken the reuse cache's entry, so that a is read again, or asks a bank for much: an FFMA
+        # nearby reads no b instead. Every cycle of both banks is asked for, so a read too many is never made up for.
         for place in late:
-            before = body[:body.index(place) + 1][-_LOOK_BACK:]
-            for one in reversed(before):
-                if one in made and (slots := _operands(made[one]))[:2] != (_RZ, _RZ):
-                    made[one] = _reading(made[one], _RZ, _RZ if slots[0] == _RZ else slots[1], 0)
-                    break
+            end = body.index(place) + 1
+            near = [one for one in reversed(body[max(0, end - _LOOK_BACK):end])
+                    if one in made and _operands(made[one])[1] != _RZ]
+            near.sort(key=lambda one: (_operands(made[one])[1] - held[0][0]) % 2)
+            if _operands(made[place])[1] == _RZ or not near:
+                made[place] = _reading(made[place], _RZ, _RZ, 0)
+            else:
+                made[near[0]] = _reading(made[near[0]], _operands(made[near[0]])[0], _RZ, made[near[0]].control.reuse)
     raise InvalidValue(f"{len(late)} FFMAs still read late by the model")
 
 

@@ -65,6 +65,9 @@ def _through(program: Program, block: int, entering: Mapping[int, frozenset[_Use
             continue
         condition = (next(iter(word.guards)), word.negated) if word.guards else None
         written = word.writes
+        if word.name == "FFMA":
+            uses = {(register, only) for register, only in uses if register not in written}
+            continue
         root = place not in spared and acts(word)
         if root or any(register in written for register, _ in uses):
             stay.append(place)

@@ -7,7 +7,8 @@ kernel whose other instructions are left out computes something else, in the sam
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from .effects import ends_block, space
 from .encoding import Register, Word
@@ -44,36 +45,67 @@ def needed(program: Program, spare: Collection[int] = ()) -> frozenset[int]:
     for block, goes in successors.items():
         for to in goes:
             before.setdefault(to, []).append(block)
-    work = list(successors)
+    steps = {block: _steps(program, block) for block in successors}
+    work, kept = list(successors), dict[int, list[int]]()
     while work:
         block = work.pop()
-        found, _ = _through(program, block, entering, spared)
+        leaving = frozenset[_Use]().union(*(entering.get(to, frozenset()) for to in successors[block]))
+        found, kept[block] = _through(steps[block], leaving, spared)
         if found != entering[block]:
             entering[block] = found
             work += before.get(block, ())
-    return frozenset(place for block in successors for place in _through(program, block, entering, spared)[1])
+    return frozenset(place for places in kept.values() for place in places)
 
 
-def _through(program: Program, block: int, entering: Mapping[int, frozenset[_Use]],
-             spared: frozenset[int]) -> tuple[frozenset[_Use], list[int]]:
-    """What matters where a block begins, and its places that must stay."""
-    uses = set[_Use]().union(*(entering.get(to, frozenset()) for to in program.successors[block]))
-    stay = []
+class _Step(NamedTuple):
+    """What `_through` asks of an instruction."""
+
+    place: int
+    written: frozenset[Register]
+    guards: frozenset[Register]
+    condition: tuple[Register, bool] | None
+    acts: bool
+    read: frozenset[Register]
+    steering: frozenset[Register]
+
+
+def _steps(program: Program, block: int) -> list[_Step]:
+    """The instructions of a block that run, the last first."""
+    found = []
     for place in reversed(program.blocks[block]):
         word = program.words[place]
-        if word.never:
+        if not word.never:
+            condition = (next(iter(word.guards)), word.negated) if word.guards else None
+            sums = word.name == "FFMA"
+            found.append(_Step(place, word.writes, word.guards, None if sums else condition, acts(word),
+                               frozenset() if sums else word.reads, steering(word)))
+    return found
+
+
+def _through(steps: Sequence[_Step], leaving: frozenset[_Use],
+             spared: frozenset[int]) -> tuple[frozenset[_Use], list[int]]:
+    """What matters where a block begins, of what does where it ends; and its places that must stay."""
+    uses: dict[Register, set[tuple[Register, bool] | None]] = {}
+    for register, only in leaving:
+        uses.setdefault(register, set()).add(only)
+    stay = []
+    for step in steps:
+        hit = [register for register in step.written if register in uses]
+        root = step.acts and step.place not in spared
+        if not root and not hit:
             continue
-        condition = (next(iter(word.guards)), word.negated) if word.guards else None
-        written = word.writes
-        if word.name == "FFMA":
-            uses = {(register, only) for register, only in uses if register not in written}
-            continue
-        root = place not in spared and acts(word)
-        if root or any(register in written for register, _ in uses):
-            stay.append(place)
-            uses = {(register, only) for register, only in uses
-                    if register not in written or (condition is not None and only != condition)}
-            uses = {(register, None if only is not None and only[0] in written else only) for register, only in uses}
-            uses |= {(register, None if register in word.guards else condition)
-                     for register in (steering(word) if root else word.reads)}
-    return frozenset(uses), stay
+        stay.append(step.place)
+        for register in hit:
+            left = set() if step.condition is None else uses[register] - {step.condition}
+            if left:
+                uses[register] = left
+            else:
+                del uses[register]
+        if any(register.kind in ("P", "UP") for register in step.written):  # a condition on it was on another value
+            for conditions in uses.values():
+                if any(only is not None and only[0] in step.written for only in conditions):
+                    conditions -= {only for only in conditions if only is not None and only[0] in step.written}
+                    conditions.add(None)
+        for register in step.steering if root else step.read:
+            uses.setdefault(register, set()).add(None if register in step.guards else step.condition)
+    return frozenset((register, only) for register, conditions in uses.items() for only in conditions), stay

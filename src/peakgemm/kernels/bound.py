@@ -29,7 +29,8 @@ class Bound:
 
     def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu,
                  edit: Callable[[Compiled], Compiled] | None = None) -> None:
-        """``edit`` makes of the product's cubin the one that runs in its place, for instruments that time edited code."""
+        """``edit`` makes of the product's cubin the one that runs in its place: for instruments that time edited code.
+        """
         self.kernel, self.config, self.problem = kernel, config, problem
         require(kernel, config, gpu.limits, problem)
         family = FAMILIES[kernel]

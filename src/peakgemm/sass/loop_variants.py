@@ -1,18 +1,20 @@
 """Variants of a kernel's main loop that each lack one more of the things that it may wait for.
 
-They are made in a copy of the cubin, in place: an instruction is replaced by a NOP with its stall, so nothing moves. What
-they compute is wrong on purpose; how long they take tells what each thing costs. The steps, each on top of the last:
+They are made in a copy of the cubin, in place: an instruction is replaced by a NOP with its stall, so nothing moves.
+What they compute is wrong on purpose; how long they take tells what each thing costs. The steps, each on top of the
+last:
 
-``reads``   FFMAs read registers without conflicts: a comes from the reuse cache, b from the other bank than c. What they
-            write, and c, stay: as many sums, as far apart. A register that the kernel does not use is never named.
+``reads``   FFMAs read registers without conflicts: a comes from the reuse cache, b from the other bank than c. What
+            they write, and c, stay: as many sums, as far apart. A register that FFMAs do not read is never named.
 ``loads``   no loads from shared memory.
 ``copies``  no copies from global to shared memory by the threads that compute.
 ``others``  no arithmetic but FFMA, save what `needed` finds.
 ``waits``   nothing waits for a barrier: block-wide ones are left out, waits for an mbarrier never run. Arrivals stay,
             for the warps that copy count them.
 
-What names an instruction from outside the code (`Cubin.pinned`) is neither moved nor replaced; of a wait among them only
-the guard changes. Waits for scoreboards stay: an empty one costs nothing, and the first turn needs those of the prologue.
+What names an instruction from outside the code (`Cubin.pinned`) is neither moved nor replaced; of a wait among them
+only the guard changes. Waits for scoreboards stay: an empty one costs nothing, and the first turn needs those of the
+prologue.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class Variants:
         """The loop with the most FFMA of a kernel; without a name, of the cubin's only one.
 
         Raises:
-            InvalidValue: no loop around an FFMA, or an architecture whose register reads are modelled otherwise.
+            InvalidValue: no loop around an FFMA, or an architecture of another model of register reads.
             UnknownInstruction: see `Program.of`.
         """
         program = Program.of(cubin, name)
@@ -169,9 +171,8 @@ class Variants:
                 if _is_wait(word):
                     polled |= {register.number for register in word.writes if register.kind == "P"}
                     found[place] = replace(word, guard=ALWAYS, negated=True) if 16 * place in pinned else nop(word)
-                elif word.name in ("BAR", "NANOSLEEP") and not word.never:
-                    found[place] = nop(word)
-                elif word.name == "BRA" and {register.number for register in word.guards} & polled:
+                elif (word.name in ("BAR", "NANOSLEEP") and not word.never) or (
+                        word.name == "BRA" and {register.number for register in word.guards} & polled):
                     found[place] = nop(word)
                 else:
                     polled -= {register.number for register in word.writes if register.kind == "P"}
@@ -214,7 +215,7 @@ def conflict_free(words: Sequence[Word], body: Sequence[int]) -> dict[int, Word]
     choice = [sorted({slots[1] for slots in operands.values() if slots[1] != _RZ and slots[1] % 2 == parity})
               for parity in (0, 1)]
     if not held or not all(choice):
-        raise InvalidValue("the loop's FFMAs read registers of one parity only; no operands without conflicts to choose")
+        raise InvalidValue("the loop's FFMAs read registers of one parity only; there is no choice without conflicts")
     made: dict[int, Word] = {}
     for number, place in enumerate(ffmas):
         word, (_, b, c) = words[place], operands[place]

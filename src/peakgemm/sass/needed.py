@@ -1,7 +1,7 @@
 """Which instructions a kernel needs to run to its end where it does: for addresses, control flow and synchronisation.
 
-Liveness, backwards over the control flow, with other uses than usual: what an access to memory names as its address, what
-a branch, a guard of either, or a barrier reads, and whatever those values are computed from. Data is not among them: a
+Liveness, backwards over the control flow, with other uses than usual: what an access to memory names as its address,
+what a branch, a guard of either, or a barrier reads, and whatever those values are computed from. Data is not: a
 kernel whose other instructions are left out computes something else, in the same time, at the same addresses.
 """
 
@@ -17,8 +17,8 @@ from .program import Program
 #: They exchange registers within a warp: what they return counts, as of arithmetic.
 _WITHIN_A_WARP = frozenset(("SHFL", "VOTE", "VOTEU", "MATCH", "REDUX", "CREDUX"))
 _STORES = frozenset(("STG", "STS", "STL", "ST", "RED", "REDG", "REDS", "ATOM", "ATOMG", "ATOMS"))
-#: A register that matters: always (None), or to instructions under a guard, a predicate and its sense. A write under the
-#: same guard ends that: `@P1 MOV R2, R9` before `@P1 LDGSTS [R2]`.
+#: A register that matters: always (None), or to instructions under a guard, a predicate and its sense. A write under
+#: the same guard ends that: `@P1 MOV R2, R9` before `@P1 LDGSTS [R2]`.
 _Use = tuple[Register, tuple[Register, bool] | None]
 _DATA_AT = 32  # the bit where stores and atomics name the register that goes to memory
 

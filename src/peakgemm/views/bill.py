@@ -1,16 +1,16 @@
 """The bill of a main loop: what each thing costs, in per cent of the issue slots of a run.
 
-An SM sub-partition can issue a warp instruction a cycle, so a run of C cycles has 4 C slots on each SM. FFMAs take some; the
-rest is lost. What instructions take is counted; what they make others wait for is the time that a variant of the loop
-without them saves (`sass.loop_variants`), variant by variant, so that the parts telescope. Of the last variant, which
-issues FFMAs and NOPs, two lengths of K are timed: what grows with K is its loop, the rest the ends of tiles. The loop's
-time is then predicted, an instruction a cycle on the SM with the most to do. What the prediction lacks is
+An SM sub-partition can issue a warp instruction a cycle, so a run of C cycles has 4 C slots on each SM. FFMAs take
+some; the rest is lost. What instructions take is counted; what they make others wait for is the time that a variant of
+the loop without them saves (`sass.loop_variants`), variant by variant, so that the parts telescope. Of the last
+variant, which issues FFMAs and NOPs, two lengths of K are timed: what grows with K is its loop, the rest the ends of
+tiles. The loop's time is then predicted, an instruction a cycle on the SM with the most to do. What it lacks is
 ``unexplained``: the one part that is not right by construction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -36,6 +36,7 @@ PARTS = {
     "moves": "slots: moves, constants",
     "integer": "slots: addresses, counters",
     "padding": "slots: NOPs, never run",
+    "other_warps": "slots: warps that copy, waits again",
     "bank_conflicts": "register bank conflicts",
     "load_returns": "loads beyond their slots: write-back, waits",
     "copy_waits": "copies beyond their slots",
@@ -65,7 +66,7 @@ def work(subject: Subject, variants: Variants, problem: Problem, sm_count: int) 
     """The work of ``subject`` for ``problem`` on a GPU with ``sm_count`` SMs.
 
     Raises:
-        InvalidValue: a loop whose FFMAs are no whole k-steps, or a kernel that is no rung and none of the tiled families.
+        InvalidValue: a loop whose FFMAs are no whole k-steps, or a kernel of no known launch.
     """
     config, kernel = subject.config, subject.kernel
     if config is None or kernel is None:
@@ -96,7 +97,7 @@ def static(subject: Subject, variants: Variants, done: Work) -> dict[str, Any]:
     body = len(variants.body)
     assert subject.config is not None and subject.kernel is not None
     return {
-        "kernel": subject.kernel.name, "label": subject.label,
+        "kernel": subject.kernel.name, "label": subject.label, "function": subject.function,
         "number": subject.kernel.number if subject.kind == "rung" else None,
         "config": subject.config.to_json(), "config_label": subject.config.label(),
         "slots": variants.slots, "late_cycles": variants.late,
@@ -109,9 +110,10 @@ def static(subject: Subject, variants: Variants, done: Work) -> dict[str, Any]:
 def parts(entry: Mapping[str, Any], done: Work, sm_count: int) -> dict[str, float]:
     """The parts of a bill, fractions of the issue slots that add up to 1, in the order of `PARTS`.
 
-    ``entry`` has, beside what `static` says, ``clock_mhz`` and ``samples_ms``: milliseconds of each variant by its name,
-    interleaved, and of the last variant with half of K (``half``); of a variant that was timed apart
-    ``samples_apart_ms``, likewise.
+    ``entry`` has, beside what `static` says, ``clock_mhz`` and ``samples_ms``: milliseconds of each variant by its
+    name, interleaved, and of the last variant with half of K (``half``); of a variant that was timed apart
+    ``samples_apart_ms``, likewise; and where ncu counted, ``profiler``, as `beside` makes it. Without that the slots of
+    warps that do not compute are not explained.
     """
     shares, last = relative(entry)
     slots: Mapping[str, int] = entry["slots"]
@@ -131,7 +133,11 @@ def parts(entry: Mapping[str, Any], done: Work, sm_count: int) -> dict[str, floa
     loop = 2 * (shares[last] - shares["half"])
     busiest = sum(slots.values()) * done.busiest * done.warps / SUB_PARTITIONS / cycles
     mean = sum(slots.values()) * done.turns * done.warps / all_slots
-    found |= {"idle_sms": busiest - mean, "ends": shares[last] - loop, "unexplained": loop - busiest}
+    others = 0.0
+    if seen := entry.get("profiler"):  # what grows with K and is not in the loop
+        others = (2 * (seen["executed"] - seen["executed_half"]) - entry["predicted"]["executed"]) / all_slots
+    found |= {"other_warps": others, "idle_sms": busiest - mean, "ends": shares[last] - loop,
+              "unexplained": loop - busiest - others}
     return found
 
 
@@ -152,8 +158,11 @@ def verdict(found: Mapping[str, float]) -> tuple[float, bool]:
     return found["unexplained"], abs(found["unexplained"]) <= TOLERANCE
 
 
-def profiled(counts: Sequence[Mapping[str, float]], entry: Mapping[str, Any]) -> dict[str, float]:
-    """What the profiler counted of the kernel as it is, beside what the bill takes for granted: the ratio of each."""
-    one = counts[0]
-    return {**one, "executed_over_predicted": one["executed"] / entry["predicted"]["executed"],
-            "ffma_over_predicted": one["ffma"] / entry["predicted"]["ffma"]}
+def beside(counts: Mapping[str, float], half: Mapping[str, float], entry: Mapping[str, Any]) -> dict[str, float]:
+    """What the profiler counted of the kernel as it is, with K and with half of it; and over what the bill takes for
+    granted: what the main loop executes, its FFMAs, and the cycles of the time (by NVML's clock)."""
+    cycles = median(entry["samples_ms"]["as it is"]) * 1e3 * entry["clock_mhz"]
+    return {**counts, "executed_half": half["executed"],
+            "executed_over_predicted": 2 * (counts["executed"] - half["executed"]) / entry["predicted"]["executed"],
+            "ffma_over_predicted": counts["ffma"] / entry["predicted"]["ffma"],
+            "cycles_over_timed": counts["cycles_elapsed"] / cycles}

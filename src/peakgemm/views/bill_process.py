@@ -21,7 +21,6 @@ _END = None
 METRICS = {"executed": "smsp__inst_executed.sum", "ffma": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
            "cycles_active": "smsp__cycles_active.avg", "issue_active": "smsp__issue_active.avg",
            "cycles_elapsed": "smsp__cycles_elapsed.avg"}
-_KERNELS = "regex:sgemm_|ffma_"  # not what fills the operands
 
 
 def bills(jobs: Sequence[Job], gpu: Gpu, rounds: int, timeout: float,
@@ -29,7 +28,8 @@ def bills(jobs: Sequence[Job], gpu: Gpu, rounds: int, timeout: float,
     """An entry for each job, and the versions of what was measured with.
 
     A variant that does not end within ``timeout`` seconds, or that ends its process, is named in ``failed`` of its
-    kernel's entry, which then has no ``parts``, or those of the variants before; the kernels behind it get a new process.
+    kernel's entry, which then has no ``parts``, or those of the variants before. The kernels behind it get a new
+    process.
     """
     found: dict[Job, dict[str, Any]] = {}
     versions: dict[str, str] = {}
@@ -127,10 +127,15 @@ def command(asked: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", "peakgemm.views.bill_worker", json.dumps(asked)]
 
 
-def profile(ncu: str, jobs: Sequence[Job]) -> list[dict[str, float]]:
-    """Nsight Compute's counters of each job's kernel as it is, by the names of `METRICS`; empty where it gives none."""
+def profile(ncu: str, jobs: Sequence[Job], functions: Sequence[str]) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """Nsight Compute's counters of each job's kernel as it is, by the names of `METRICS`, with K and with half of it;
+    empty where it gives none.
+
+    ``functions`` are the kernels' names: what fills the operands, or adds up partial sums, is not profiled.
+    """
+    names = f"regex:^({'|'.join(dict.fromkeys(functions))})$"
     done = subprocess.run([ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
-                           "--kernel-name", _KERNELS, "--metrics", ",".join(METRICS.values()),
+                           "--kernel-name", names, "--metrics", ",".join(METRICS.values()),
                            *command({"jobs": list(jobs), "once": True})], capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     start = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
@@ -141,4 +146,4 @@ def profile(ncu: str, jobs: Sequence[Job]) -> list[dict[str, float]]:
              for row in rows]
     for one in found:
         one["ffma"] /= bill.LANES
-    return found if len(found) == len(jobs) else []
+    return list(zip(found[::2], found[1::2], strict=True)) if len(found) == 2 * len(jobs) else []

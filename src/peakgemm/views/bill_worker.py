@@ -2,9 +2,9 @@
 
     python -m peakgemm.views.bill_worker '{"jobs": [["14", "8192x8192x8192"]], "rounds": 7}'
 
-Standard output holds a line of JSON for each thing that happens: ``trying`` a variant for the first time, ``timed`` with
-what `bill.parts` wants of a kernel (again with ``samples_apart_ms``, where a variant is timed apart), ``done`` with a
-kernel, ``failed`` with one. Nothing is kept: edited cubins live in this process alone.
+Standard output holds a line of JSON for each thing that happens: ``trying`` a variant for the first time, ``timed``
+with what `bill.parts` wants of a kernel (again with ``samples_apart_ms``, where a variant is timed apart), ``done``
+with a kernel, ``failed`` with one. Nothing is kept: edited cubins live in this process alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..bench.peers import Peer, find_peer
 from ..bench.suites import cases
 from ..bench.timer import Timer, Work
 from ..calls.rung import bind
+from ..errors import InvalidValue
 from ..kernels.bound import Bound
 from ..problem import Problem
 from ..runtime import device
@@ -48,7 +49,9 @@ class Runner:
         code = None if variant is None else self._variants.code(variant)
 
         def edit(compiled: Compiled) -> Compiled:
-            assert compiled.code == self._variants.cubin.data
+            if compiled.code != self._variants.cubin.data:
+                raise InvalidValue(f"{self._subject.label}: what runs is compiled otherwise than what was looked into; "
+                                   "clear the cache (peakgemm cache clear)")
             return replace(compiled, code=code, recipe=None) if code is not None else compiled
 
         p = self.problem
@@ -100,11 +103,12 @@ def measure(what: str, shape: str, rounds: int, gpu: Gpu, peer: Peer, timer: Tim
 
 
 def once(what: str, shape: str, gpu: Gpu, peer: Peer) -> None:
-    """Launch a kernel as it is, for the profiler."""
+    """Launch a kernel as it is, with K and with half of it, for the profiler."""
     subject = named(what, gpu.arch, shape=shape, sm_count=gpu.sm_count)
     runner = Runner(subject, Variants.of(subject.cubin, subject.function), shape, gpu, peer)
-    runner.works(None)[0]()
-    peer.record().sync()
+    for halved in (False, True):
+        runner.works(None, halved)[0]()
+        peer.record().sync()
 
 
 def main() -> None:

@@ -75,8 +75,8 @@ class Variants:
         """
         program = Program.of(cubin, name)
         if not isinstance(rule_of(program.arch), ReadStages):
-            raise InvalidValue(f"{program.arch}: variants are made for read stages in front of two banks, sm_86 and later; "
-                               "this architecture's registers are read otherwise")
+            raise InvalidValue(f"{program.arch}: variants are made for read stages in front of two banks, sm_86 and "
+                               "later; this architecture's registers are read otherwise")
         blocks, loop = program.loop_blocks, program.loop
         assert loop is not None
         runs: list[list[range]] = []

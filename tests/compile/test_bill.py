@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,6 @@ def test_another_gpu_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("peakgemm.runtime.device.require", none)
     assert isinstance(CliRunner().invoke(app, ["14"]).exception, MissingComponent)
-    monkeypatch.setattr("peakgemm.runtime.device.require", lambda: Gpu(0, "A100", "sm_80", 108, 1410, 1555.0, 1, "13.0"))
+    monkeypatch.setattr("peakgemm.runtime.device.require", lambda: replace(H100, name="A100", arch="sm_80"))
     assert "A100 is sm_80" in str(CliRunner().invoke(app, ["14"]).exception)
     assert "is no rung" in str(CliRunner().invoke(app, ["nothing", "--dry-run"]).exception)

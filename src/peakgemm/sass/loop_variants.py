@@ -73,10 +73,10 @@ class Variants:
             InvalidValue: no loop around an FFMA, or an architecture of another model of register reads.
             UnknownInstruction: see `Program.of`.
         """
-        program = Program.of(cubin, name)
-        if not isinstance(rule_of(program.arch), ReadStages):
-            raise InvalidValue(f"{program.arch}: variants are made for read stages in front of two banks, sm_86 and "
+        if not isinstance(rule_of(cubin.arch), ReadStages):
+            raise InvalidValue(f"{cubin.arch}: variants are made for read stages in front of two banks, sm_86 and "
                                "later; this architecture's registers are read otherwise")
+        program = Program.of(cubin, name)
         blocks, loop = program.loop_blocks, program.loop
         assert loop is not None
         runs: list[list[range]] = []

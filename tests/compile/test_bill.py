@@ -188,6 +188,9 @@ def test_no_bill_of_others() -> None:
     subject = named("14", "sm_80")
     with pytest.raises(InvalidValue, match="sm_80: variants are made for read stages"):
         Variants.of(subject.cubin, subject.function)
+    small, others = named("small", "sm_90", shape="64x64x64"), named("14", "sm_90")
+    with pytest.raises(InvalidValue, match="there are bills for rungs and for the kernels specialised, wide, staged"):
+        bill.work(small, Variants.of(others.cubin, others.function), cases("64x64x64")[0].problem()[0], 132)
 
 
 COST = {"as it is": 1.0, "reads": 0.99, "loads": 0.96, "copies": 0.95, "others": 0.945, "waits": 0.93}

@@ -89,8 +89,9 @@ class Checkout:
         for kernel in pages.measured_rungs(rows):
             counted = pages.by_shape(counters, kernel.number)
             sizes = [*pages.by_shape(ladder, kernel.number), *pages.by_shape(k1024, kernel.number)]
+            own = [one for one in bills if one["number"] == kernel.number]
             yield (self.root / "docs" / "rungs" / f"{kernel.path.stem}.md",
-                   pages.rung_page(kernel, rows, counted, sizes, [one for one in bills if one["number"] == kernel.number]))
+                   pages.rung_page(kernel, rows, counted, sizes, own))
         texts: dict[str, str] = {}
         for page, name, body in (
                 ("docs/ladder.md", "ladder", pages.ladder_table(ladder) + "\n" + pages.caption(ladder)),

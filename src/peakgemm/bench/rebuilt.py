@@ -33,7 +33,8 @@ class Contest:
 
     def _work(self, compiled: Compiled, c: Any, alpha: float = 1.0, beta: float = 0.0) -> Work:
         operands = [matrix(x, name) for x, name in ((self._a, "A"), (self._b, "B"), (c, "C"))]
-        run = bind(self._kernel, problem_of(operands, alpha, beta), operands, self._gpu, self._config, compiled)
+        run = bind(self._kernel, problem_of(operands, alpha, beta), operands, self._gpu, self._config,
+                   edit=lambda _: compiled)
         return lambda: run(self._peer.stream)
 
     def same_bits(self, compiled: Compiled) -> bool:

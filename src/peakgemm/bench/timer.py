@@ -103,6 +103,11 @@ class Timer:
         For rankings, where `compare` of each with another would take minutes. Bursts of all rounds are enqueued before
         the first is waited for, so that none begins on an idle GPU.
         """
+        return self.in_turns(kinds, ms=ms, rounds=rounds)[0]
+
+    def in_turns(self, kinds: Sequence[Sequence[Work]], *, ms: float,
+                 rounds: int) -> tuple[list[list[float]], dict[str, float | None]]:
+        """`each`, and the state of the GPU meanwhile (`sensors.summary`)."""
         bursts: list[tuple[Work, int]] = []
         for works in kinds:
             for work in works:
@@ -119,9 +124,13 @@ class Timer:
             for burst, _ in bursts:
                 burst()
                 marks.append(self._peer.record())
-        marks[-1].sync()
+        readings = []
+        for mark in marks:
+            readings.append(self._sensors.read())  # while what was enqueued behind it works
+            mark.sync()
         spans = [float(end - start) for start, end in pairwise(marks)]
-        return [[span / calls for span in spans[i::len(bursts)]] for i, (_, calls) in enumerate(bursts)]
+        return ([[span / calls for span in spans[i::len(bursts)]] for i, (_, calls) in enumerate(bursts)],
+                summary(readings))
 
     def energy(self, works: Sequence[Work], seconds: float, *, capture: bool = True) -> float | None:
         """Joules a call, by NVML's counter over at least ``seconds`` of nothing else; None without a counter.

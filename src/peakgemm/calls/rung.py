@@ -33,11 +33,11 @@ _ARGUMENTS: tuple[Callable[[Any], Any], ...] = (int32, int32, int32, int64, int6
 
 
 def bind(kernel: Kernel, problem: Problem, operands: Sequence[Matrix], gpu: Gpu,
-         config: Config | None = None, compiled: Compiled | None = None) -> Callable[[Any], None]:
+         config: Config | None = None, edit: Callable[[Compiled], Compiled] | None = None) -> Callable[[Any], None]:
     """Everything decided: the result takes a ``cuda.core.Stream`` and enqueues the product on it.
 
-    ``operands`` are A, B and C as ``problem`` describes them; the caller keeps them alive. ``compiled`` runs in the
-    place of what ``kernel`` compiles to.
+    ``operands`` are A, B and C as ``problem`` describes them; the caller keeps them alive. ``edit`` makes of the cubin
+    the one that runs in its place, for instruments that time edited code.
 
     Raises:
         InvalidValue: a config that is not valid here, or more than 2**31 - 1 blocks.
@@ -47,8 +47,8 @@ def bind(kernel: Kernel, problem: Problem, operands: Sequence[Matrix], gpu: Gpu,
     shape = launch_shape(kernel, chosen, problem)
     if shape.blocks == 0:
         return lambda stream: None
-    function = loaded(kernel, chosen, gpu) if compiled is None else load(
-        compiled, kernel.shared_bytes(chosen) if kernel.dynamic else 0, gpu)
+    function = loaded(kernel, chosen, gpu) if edit is None else load(
+        edit(build(kernel, chosen, gpu.arch)), shape.shared_bytes, gpu)
     pointers = [int64(x.pointer) for x in operands]
     args = (*pointers, *(convert(x) for convert, x in zip(_ARGUMENTS, shape.args, strict=True)),
             *(encode(box, operands[box.operand].pointer) for box in shape.boxes))

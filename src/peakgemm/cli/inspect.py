@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from ..bench import records
 from ..inspect.occupancy import occupancy
 from ..runtime.architectures import ARCHITECTURES, architecture
-from . import inspect_map, inspect_registers, inspect_show
+from . import inspect_bill, inspect_map, inspect_registers, inspect_show
 from .console import out, table
 
 _DEFAULT = "show"
@@ -35,6 +35,7 @@ app = typer.Typer(cls=_DefaultsToShow, no_args_is_help=True,
 app.command(_DEFAULT)(inspect_show.command)
 app.command("map")(inspect_map.command)
 app.command("registers")(inspect_registers.command)
+app.command("bill")(inspect_bill.command)
 
 
 @app.callback()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from ..problem import Config, Problem
-from ..runtime.compile import in_parallel
+from ..runtime.compile import Compiled, in_parallel
 from ..runtime.device import Gpu
 from . import even_share
 from .ffma import repack
@@ -26,7 +27,10 @@ class Bound:
 
     __slots__ = ("_first", "_product", "_reduce", "_sums", "config", "kernel", "problem", "workspace_bytes")
 
-    def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> None:
+    def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu,
+                 edit: Callable[[Compiled], Compiled] | None = None) -> None:
+        """``edit`` makes of the product's cubin the one that runs in its place: for instruments that time edited code.
+        """
         self.kernel, self.config, self.problem = kernel, config, problem
         require(kernel, config, gpu.limits, problem)
         family = FAMILIES[kernel]
@@ -43,6 +47,8 @@ class Bound:
         jobs = compilations(kernel, config, problem, gpu.arch, plan)
         made = in_parallel(lambda job: job(), jobs.values()) if len(jobs) > 1 else [jobs["product"]()]
         compiled = dict(zip(jobs, made, strict=True))
+        if edit is not None:
+            compiled["product"] = edit(compiled["product"])
         # A kernel that lives on L1 asks for no more than it needs, but where it has a block an SM at most: 16 x 11008 x
         # 4096 took 98 us instead of 79.
         self._product = even_share.launches(

@@ -8,6 +8,7 @@ from typing import Any
 from ..accuracy.cases import rows_of as accuracy_rows
 from ..bench.records import runs_of
 from ..bench.variants import IEEE, Variant
+from ..views import bill
 
 Row = Mapping[str, Any]
 EMULATED = Variant("emulated")
@@ -154,6 +155,16 @@ def configs_table(records: Sequence[Row]) -> str:
                       str(row["blocks_per_sm"]), f"{row['tflops']:.1f}", f"{row['ratio_to_cublas']:.3f}"))
     return grid(("rung", "configuration", "block x BK / thread", "registers", "blocks/SM", "TFLOPS", "of cuBLAS"),
                 lines, left=(0, 1, 2))
+
+
+def bill_table(entries: Sequence[Row]) -> str:
+    """Bills of `peakgemm inspect bill` side by side, in per cent of the issue slots; those that were timed."""
+    timed = [entry for entry in entries if "parts" in entry]
+    heads = [f"{entry['kernel']} {entry['shape'][0]}" if entry["number"] is None
+             else f"rung {entry['number']:02}, {entry['shape'][0]}" for entry in timed]
+    lines = [(what, *(f"{100 * entry['parts'][part]:.2f}" for entry in timed)) for part, what in bill.PARTS.items()
+             if any(round(entry["parts"][part], 5) for entry in timed)]
+    return grid(("% of the issue slots", *heads), lines)
 
 
 def registers_table(record: Row) -> str:

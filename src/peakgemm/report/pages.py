@@ -9,6 +9,7 @@ from typing import Any
 from ..bench.records import runs_of
 from ..inspect.header import header_comment
 from ..kernels.registry import LADDER, Kernel
+from .markdown import bill_table
 
 SIZE = 4096
 Row = Mapping[str, Any]
@@ -110,8 +111,8 @@ def counter_table(counters: list[tuple[str, Row]]) -> list[str]:
 
 
 def rung_page(kernel: Kernel, rows: Mapping[int, Row], counters: list[tuple[str, Row]],
-              all_sizes: list[tuple[str, Row]]) -> str:
-    """One page per rung: its idea, its facts, its figures, its counters."""
+              all_sizes: list[tuple[str, Row]], bills: list[Row]) -> str:
+    """One page per rung: its idea, its facts, its figures, its bills, its counters."""
     r = rows[kernel.number]
     text = header_comment(kernel.header).split("\n", 2)
     parts = re.split(r"^(Idea|Removes|Leaves|Measured): ", text[2].strip(), flags=re.M)[1:]
@@ -134,6 +135,8 @@ def rung_page(kernel: Kernel, rows: Mapping[int, Row], counters: list[tuple[str,
     lines += [f"| {shape} | {row['tflops']:.2f} | {row['ratio_to_cublas']:.3f} "
               f"| {row['ratio_spread'][0]:.3f}-{row['ratio_spread'][1]:.3f} | {row['max_error']:.2f} "
               f"| {row['reference_error']:.2f} |" for shape, row in all_sizes]
+    if bills:
+        lines += ["", "## [Where the issue slots go](../bill.md)", "", bill_table(bills).rstrip()]
     if counters:
         lines += ["", "## Nsight Compute, and the simulator", "", *counter_table(counters)]
     return "\n".join(lines) + "\n"

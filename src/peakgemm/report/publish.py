@@ -85,11 +85,13 @@ class Checkout:
         ladder, k1024, sweep, counters = (self.load(n) for n in ("ladder.json", "ladder-k1024.json", "sweep.json",
                                                                  "counters.json"))
         rows = {r["number"]: r for r in pages.rows_at(ladder, (SIZE, SIZE, SIZE))}
+        bills = [one for record in self.load_any("bill.json") for one in record["bills"] if "parts" in one]
         for kernel in pages.measured_rungs(rows):
             counted = pages.by_shape(counters, kernel.number)
             sizes = [*pages.by_shape(ladder, kernel.number), *pages.by_shape(k1024, kernel.number)]
+            own = [one for one in bills if one["number"] == kernel.number]
             yield (self.root / "docs" / "rungs" / f"{kernel.page}.md",
-                   pages.rung_page(kernel, rows, counted, sizes))
+                   pages.rung_page(kernel, rows, counted, sizes, own))
         texts: dict[str, str] = {}
         for page, name, body in (
                 ("docs/ladder.md", "ladder", pages.ladder_table(ladder) + "\n" + pages.caption(ladder)),
@@ -126,6 +128,10 @@ class Checkout:
                    markdown.counters_table(record) + f"\nCommand: `{record['command']}`.\n")
         for record in self.load_any("registers.json"):
             yield ("docs/register-file.md", "registers", markdown.registers_table(record)
+                   + f"\n{record['device']['name']}, NVRTC {record['environment']['nvrtc']}. "
+                     f"Command: `{record['command']}`.\n")
+        for record in self.load_any("bill.json"):
+            yield ("docs/bill.md", "bill", markdown.bill_table(record["bills"])
                    + f"\n{record['device']['name']}, NVRTC {record['environment']['nvrtc']}. "
                      f"Command: `{record['command']}`.\n")
         accuracy = "\n".join(

@@ -1,0 +1,172 @@
+"""The bill of a main loop: what each thing costs, in per cent of the issue slots of a run.
+
+An SM sub-partition can issue a warp instruction a cycle, so a run of C cycles has 4 C slots on each SM. FFMAs take
+some; the rest is lost. What instructions take is counted; what they make others wait for is the time that a variant of
+the loop without them saves (`sass.loop_variants`), variant by variant, so that the parts telescope. Of the last
+variant, which issues FFMAs and NOPs, two lengths of K are timed: what grows with K is its loop, the rest the ends of
+tiles. The loop's time is then predicted, an instruction a cycle on the SM with the most to do. What it lacks is
+``unexplained``: the one part that is not right by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from ..errors import InvalidValue
+from ..kernels.ffma.specialised import SPECIALISED
+from ..kernels.ffma.staged import STAGED
+from ..kernels.ffma.wide import WIDE
+from ..kernels.launch_shape import launch_shape
+from ..kernels.library import FAMILIES
+from ..problem import Problem
+from ..sass.loop_variants import Variants
+from .subject import Subject
+
+SUB_PARTITIONS, LANES = 4, 32
+_TILED = (SPECIALISED, WIDE, STAGED)  # whose blocks have whole tiles, or ranges of their k-steps
+#: A bill that leaves more of the slots unexplained does not add up.
+TOLERANCE = 0.01
+#: The parts of a bill in order, with what they are.
+PARTS = {
+    "ffma": "FFMAs of the product",
+    "edges": "FFMAs of tiles beyond the edge of C",
+    "loads": "slots: loads from shared memory",
+    "copies": "slots: copies to shared memory",
+    "barriers": "slots: barriers",
+    "branches": "slots: branches",
+    "moves": "slots: moves, constants",
+    "integer": "slots: addresses, counters",
+    "padding": "slots: NOPs, never run",
+    "other_warps": "slots: warps that copy, waits again",
+    "bank_conflicts": "register bank conflicts",
+    "load_returns": "loads beyond their slots: write-back, waits",
+    "copy_waits": "copies beyond their slots",
+    "other_waits": "other instructions beyond theirs",
+    "barrier_waits": "waits at barriers",
+    "idle_sms": "SMs with less to do than the busiest",
+    "ends": "ends of tiles, launch: no loop runs",
+    "unexplained": "not explained",
+}
+#: The part that each step of `sass.loop_variants` tells, by what it saves.
+_SAVED = {"reads": "bank_conflicts", "loads": "load_returns", "copies": "copy_waits", "others": "other_waits",
+          "waits": "barrier_waits"}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a launch must do: turns of the main loop a block, summed over all of them (``turns``) and over those of the
+    SM with the most (``busiest``); ``warps`` compute in each block. ``useful``: warp-wide FFMAs of the product."""
+
+    turns: float
+    busiest: float
+    warps: int
+    useful: float
+
+
+def work(subject: Subject, variants: Variants, problem: Problem, sm_count: int) -> Work:
+    """The work of ``subject`` for ``problem`` on a GPU with ``sm_count`` SMs.
+
+    Raises:
+        InvalidValue: a loop whose FFMAs are no whole k-steps, or a kernel of no known launch.
+    """
+    config, kernel = subject.config, subject.kernel
+    if config is None or kernel is None or (subject.kind != "rung" and kernel not in _TILED):
+        raise InvalidValue(f"{subject.label}: no bill; there are bills for rungs and for the kernels "
+                           f"{', '.join(one.name for one in _TILED)}")
+    steps = -(-problem.k // config.bk)
+    each, loop = config.bk * config.tm * config.tn // config.slices, variants.slots["ffma"]
+    if each % loop and loop % each:
+        raise InvalidValue(f"{subject.label}: {variants.slots['ffma']} FFMAs in the loop are no whole k-steps of "
+                           f"{config.bk} x {config.tm} x {config.tn}; no bill")
+    a_step = each / loop
+    if kernel in _TILED:
+        plan = FAMILIES[kernel].schedule(config, problem, sm_count)
+        total = (plan.whole + plan.shared) * steps
+        block = -(-plan.whole // plan.blocks) * steps
+        if plan.parts:
+            block += -(-plan.parts // plan.blocks) * -(-plan.shared * steps // plan.parts)
+        busiest = block * -(-plan.blocks // sm_count)
+    else:
+        blocks = launch_shape(kernel, config, problem).blocks
+        total, busiest = blocks * steps, -(-blocks // sm_count) * steps
+    return Work(total * a_step, busiest * a_step, config.threads * config.slices // LANES,
+                problem.m * problem.n * problem.k * problem.batch.count / LANES)
+
+
+def static(subject: Subject, variants: Variants, done: Work) -> dict[str, Any]:
+    """What a bill says without a GPU."""
+    body = len(variants.body)
+    assert subject.config is not None and subject.kernel is not None
+    return {
+        "kernel": subject.kernel.name, "label": subject.label, "function": subject.function,
+        "number": subject.kernel.number if subject.kind == "rung" else None,
+        "config": subject.config.to_json(), "config_label": subject.config.label(),
+        "slots": variants.slots, "late_cycles": variants.late,
+        "turns": done.turns, "busiest_turns": done.busiest, "warps": done.warps,
+        "predicted": {"ffma": done.turns * done.warps * variants.slots["ffma"],
+                      "executed": done.turns * done.warps * body},
+        "steps": [{"name": one.name, "changed": dict(one.changed)} for one in variants.steps]}
+
+
+def parts(entry: Mapping[str, Any], done: Work, sm_count: int) -> dict[str, float]:
+    """The parts of a bill, fractions of the issue slots that add up to 1, in the order of `PARTS`.
+
+    ``entry`` has, beside what `static` says, ``clock_mhz`` and ``samples_ms``: milliseconds of each variant by its
+    name, interleaved, and of the last variant with half of K (``half``); of a variant that was timed apart
+    ``samples_apart_ms``, likewise; and where ncu counted, ``profiler``, as `beside` makes it. Without that the slots of
+    warps that do not compute are not explained.
+    """
+    shares, last = relative(entry)
+    slots: Mapping[str, int] = entry["slots"]
+    milliseconds = median(entry["samples_ms"]["as it is"])
+    cycles = milliseconds * 1e3 * entry["clock_mhz"]
+    all_slots = cycles * SUB_PARTITIONS * sm_count
+    found = dict.fromkeys(PARTS, 0.0)
+    for name, count in slots.items():
+        found[name] = count * done.turns * done.warps / all_slots
+    found["edges"] = found["ffma"] - done.useful / all_slots
+    found["ffma"] = done.useful / all_slots
+    before = 1.0
+    for name, part in _SAVED.items():
+        if name in shares:
+            found[part], before = before - shares[name], shares[name]
+    # Time is a + b K: what half of K saves is half of the loop's.
+    loop = 2 * (shares[last] - shares["half"])
+    busiest = sum(slots.values()) * done.busiest * done.warps / SUB_PARTITIONS / cycles
+    mean = sum(slots.values()) * done.turns * done.warps / all_slots
+    others = 0.0
+    if seen := entry.get("profiler"):  # what grows with K and is not in the loop
+        others = (2 * (seen["executed"] - seen["executed_half"]) - entry["predicted"]["executed"]) / all_slots
+    found |= {"other_warps": others, "idle_sms": busiest - mean, "ends": shares[last] - loop,
+              "unexplained": loop - busiest - others}
+    return found
+
+
+def relative(entry: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+    """The time of each variant over that of the kernel as it is, the median of the rounds' ratios; and which one is the
+    last, whose ``half`` that is."""
+    found: dict[str, float] = {}
+    for samples in (entry["samples_ms"], entry.get("samples_apart_ms")):
+        if samples:
+            whole = samples["as it is"]
+            found |= {name: median(ms / base for ms, base in zip(each, whole, strict=True))
+                      for name, each in samples.items()}
+    return found, next(name for name in reversed(_SAVED) if name in found)
+
+
+def verdict(found: Mapping[str, float]) -> tuple[float, bool]:
+    """What is not explained of the lost slots, and whether that is within `TOLERANCE`."""
+    return found["unexplained"], abs(found["unexplained"]) <= TOLERANCE
+
+
+def beside(counts: Mapping[str, float], half: Mapping[str, float], entry: Mapping[str, Any]) -> dict[str, float]:
+    """What the profiler counted of the kernel as it is, with K and with half of it; and over what the bill takes for
+    granted: what the main loop executes, its FFMAs, and the cycles of the time (by NVML's clock)."""
+    cycles = median(entry["samples_ms"]["as it is"]) * 1e3 * entry["clock_mhz"]
+    return {**counts, "executed_half": half["executed"],
+            "executed_over_predicted": 2 * (counts["executed"] - half["executed"]) / entry["predicted"]["executed"],
+            "ffma_over_predicted": counts["ffma"] / entry["predicted"]["ffma"],
+            "cycles_over_timed": counts["cycles_elapsed"] / cycles}

@@ -1,0 +1,149 @@
+"""Bills of several kernels, timed by a process that may fail (`bill_worker`), and what the profiler counts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import queue
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Thread
+from typing import Any
+
+from ..runtime.device import Gpu
+from . import bill
+
+Job = tuple[str, str]  # a kernel as `named` takes it, and a shape
+_END = None
+#: What `profile` reads, by the names of a record.
+METRICS = {"executed": "smsp__inst_executed.sum", "ffma": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+           "cycles_active": "smsp__cycles_active.avg", "issue_active": "smsp__issue_active.avg",
+           "cycles_elapsed": "smsp__cycles_elapsed.avg"}
+
+
+def bills(jobs: Sequence[Job], gpu: Gpu, rounds: int, timeout: float,
+          tell: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """An entry for each job, and the versions of what was measured with.
+
+    A variant that does not end within ``timeout`` seconds, or that ends its process, is named in ``failed`` of its
+    kernel's entry, which then has no ``parts``, or those of the variants before. The kernels behind it get a new
+    process.
+    """
+    found: dict[Job, dict[str, Any]] = {}
+    versions: dict[str, str] = {}
+    left = list(jobs)
+    while left:
+        trying, job = "", left[0]
+        with _Worker({"jobs": left, "rounds": rounds}) as worker:
+            failed = f"no answer within {timeout:g} s"
+            for line in worker.lines(timeout):
+                if line is _END:
+                    failed = f"the process ended: {worker.last_words()}"
+                    break
+                versions |= line.get("versions", {})
+                trying = line.get("trying", trying)
+                if "trying" in line:
+                    tell(f"{line['kernel']}: {trying}")
+                if "timed" in line:
+                    found[job] = line["timed"]
+                if "failed" in line:
+                    failed = line["failed"]
+                    break
+                if "done" in line:
+                    left.pop(0)
+                    if not left:
+                        break
+                    job, trying = left[0], ""
+            if left:
+                where = f"variant {trying!r}: " if trying else ""
+                found[job] = {"kernel": job[0], **found.get(job, {}), "failed": where + failed}
+                left.pop(0)
+    return [settled(found[job], gpu.sm_count) for job in jobs], versions
+
+
+def settled(entry: dict[str, Any], sm_count: int) -> dict[str, Any]:
+    """An entry with its parts, where it was timed."""
+    if "samples_ms" not in entry:
+        return entry
+    m, n, k = entry["shape"]
+    done = bill.Work(entry["turns"], entry["busiest_turns"], entry["warps"], m * n * k / bill.LANES)
+    shares, _ = bill.relative(entry)
+    return {**entry, "relative": shares, "parts": bill.parts(entry, done, sm_count)}
+
+
+class _Worker:
+    """A process that does jobs, read line by line; it does not outlive the block."""
+
+    def __init__(self, asked: Mapping[str, Any]) -> None:
+        self._process = subprocess.Popen(command(asked), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._said: list[str] = []
+
+    def __enter__(self) -> _Worker:
+        self._threads = [Thread(target=self._read, daemon=True), Thread(target=self._listen, daemon=True)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for thread in self._threads:
+            thread.join()
+
+    def lines(self, timeout: float) -> Iterator[Any]:
+        """What it tells, then `_END`; ends early where it says nothing for ``timeout`` seconds."""
+        while True:
+            try:
+                line = self._lines.get(timeout=timeout)
+            except queue.Empty:
+                return
+            yield line
+            if line is _END:
+                return
+
+    def last_words(self) -> str:
+        """The last line that it wrote to its standard error."""
+        self._threads[1].join(timeout=5)
+        return self._said[-1].strip() if self._said else "without a word"
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                self._lines.put(json.loads(line))
+        self._lines.put(_END)
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._said.append(line)
+
+
+def command(asked: Mapping[str, Any]) -> list[str]:
+    """What starts a worker."""
+    return [sys.executable, "-m", "peakgemm.views.bill_worker", json.dumps(asked)]
+
+
+def profile(ncu: str, jobs: Sequence[Job], functions: Sequence[str]) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """Nsight Compute's counters of each job's kernel as it is, by the names of `METRICS`, with K and with half of it;
+    empty where it gives none.
+
+    ``functions`` are the kernels' names: what fills the operands, or adds up partial sums, is not profiled.
+    """
+    names = f"regex:^({'|'.join(dict.fromkeys(functions))})$"
+    done = subprocess.run([ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
+                           "--kernel-name", names, "--metrics", ",".join(METRICS.values()),
+                           *command({"jobs": list(jobs), "once": True})], capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    start = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        return []
+    rows = list(csv.DictReader(io.StringIO("\n".join(line for line in lines[start:] if line.startswith('"')))))[1:]
+    found = [{name: float((row.get(metric) or "0").replace(",", "") or 0) for name, metric in METRICS.items()}
+             for row in rows]
+    for one in found:
+        one["ffma"] /= bill.LANES
+    return list(zip(found[::2], found[1::2], strict=True)) if len(found) == 2 * len(jobs) else []

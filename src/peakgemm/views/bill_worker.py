@@ -1,0 +1,137 @@
+"""Times the variants of main loops, in a process of its own: a variant may hang, or end the GPU's context.
+
+    python -m peakgemm.views.bill_worker '{"jobs": [["14", "8192x8192x8192"]], "rounds": 7}'
+
+Standard output holds a line of JSON for each thing that happens: ``trying`` a variant for the first time, ``timed``
+with what `bill.parts` wants of a kernel (again with ``samples_apart_ms``, where a variant is timed apart), ``done``
+with a kernel, ``failed`` with one. Nothing is kept: edited cubins live in this process alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..arrays.matrix import Matrix
+from ..bench.operands import Arrays, launches
+from ..bench.peers import Peer, find_peer
+from ..bench.suites import cases
+from ..bench.timer import Timer, Work
+from ..calls.rung import bind
+from ..errors import InvalidValue
+from ..kernels.bound import Bound
+from ..problem import Problem
+from ..runtime import device
+from ..runtime.compile import Compiled
+from ..runtime.device import Gpu
+from ..sass.loop_variants import Variant, Variants
+from . import bill
+from .named import named
+from .subject import Subject
+
+BURST_MS = 20.0  # of a variant in a round: at 8192 a launch or two
+HALF = "half"
+
+
+class Runner:
+    """The variants of one kernel as work for the timer, all on the same operands."""
+
+    def __init__(self, subject: Subject, variants: Variants, shape: str, gpu: Gpu, peer: Peer) -> None:
+        self._subject, self._variants, self._gpu, self._peer = subject, variants, gpu, peer
+        self._arrays = Arrays(cases(shape)[0], gpu, peer)
+        self.problem = self._arrays.problem
+
+    def works(self, variant: Variant | None, halved: bool = False) -> list[Work]:
+        """Launches with ``variant`` in the kernel's place, one for each set of operands; ``halved``: of half K."""
+        code = None if variant is None else self._variants.code(variant)
+
+        def edit(compiled: Compiled) -> Compiled:
+            if compiled.code != self._variants.cubin.data:
+                raise InvalidValue(f"{self._subject.label}: what runs is compiled otherwise than what was looked into; "
+                                   "clear the cache (peakgemm cache clear)")
+            return replace(compiled, code=code, recipe=None) if code is not None else compiled
+
+        p = self.problem
+        problem = Problem.contiguous(p.m, p.n, p.k // 2) if halved else p
+        if self._subject.kind == "rung":
+            return [self._rung(problem, edit, *each) for each in self._arrays.addresses()]
+        kernel, config = self._subject.kernel, self._subject.config
+        assert kernel is not None and config is not None
+        return launches(Bound(kernel, config, problem, self._gpu, edit), self._arrays.addresses(), self._peer)
+
+    def _rung(self, p: Problem, edit: Callable[[Compiled], Compiled], a: int, b: int, c: int) -> Work:
+        operands = [Matrix(a, p.m, p.k, p.k, self._arrays), Matrix(b, p.k, p.n, p.n, self._arrays),
+                    Matrix(c, p.m, p.n, p.n, self._arrays)]
+        kernel = self._subject.kernel
+        assert kernel is not None
+        run, stream = bind(kernel, p, operands, self._gpu, self._subject.config, edit), self._peer.stream
+        return lambda: run(stream)
+
+
+def measure(what: str, shape: str, rounds: int, gpu: Gpu, peer: Peer, timer: Timer,
+            tell: Callable[[Mapping[str, Any]], None]) -> None:
+    """Time a kernel's variants for ``shape`` (``NxNxN``), and ``tell`` of each step."""
+    subject = named(what, gpu.arch, shape=shape, sm_count=gpu.sm_count)
+    variants = Variants.of(subject.cubin, subject.function)
+    runner = Runner(subject, variants, shape, gpu, peer)
+    done = bill.work(subject, variants, runner.problem, gpu.sm_count)
+    entry = {**bill.static(subject, variants, done), "shape": list(subject.shape or ())}
+    safe = list(variants.steps)
+    # Without its waits a kernel whose stages are filled by other warps may stop for good: last, and apart.
+    apart = safe.pop() if variants.waits_for_mbarriers else None
+
+    def timed(chosen: list[Variant]) -> tuple[dict[str, list[float]], dict[str, float | None]]:
+        kinds = {one.name: runner.works(None if one.program is variants.program else one) for one in chosen}
+        kinds[HALF] = runner.works(chosen[-1], halved=True)
+        for name, works in kinds.items():
+            tell({"trying": name, "kernel": what})
+            works[0]()
+            peer.record().sync()
+        samples, state = timer.in_turns(list(kinds.values()), ms=BURST_MS, rounds=rounds)
+        return dict(zip(kinds, samples, strict=True)), state
+
+    samples, state = timed(safe)
+    entry |= {"clock_mhz": state["sm_clock_mhz"] or gpu.clock_mhz, "power_w": state["power_w"], "samples_ms": samples}
+    tell({"timed": entry, "kernel": what})
+    if apart is not None:
+        samples, _ = timed([safe[0], apart])
+        tell({"timed": {**entry, "samples_apart_ms": samples}, "kernel": what})
+    tell({"done": what})
+
+
+def once(what: str, shape: str, gpu: Gpu, peer: Peer) -> None:
+    """Launch a kernel as it is, with K and with half of it, for the profiler."""
+    subject = named(what, gpu.arch, shape=shape, sm_count=gpu.sm_count)
+    runner = Runner(subject, Variants.of(subject.cubin, subject.function), shape, gpu, peer)
+    for halved in (False, True):
+        runner.works(None, halved)[0]()
+        peer.record().sync()
+
+
+def main() -> None:
+    """Do the jobs that the first argument names."""
+    asked = json.loads(sys.argv[1])
+    gpu, peer = device.require(), find_peer()
+    timer = Timer(peer)
+
+    def tell(what: Mapping[str, Any]) -> None:
+        print(json.dumps(what), flush=True)
+
+    tell({"versions": peer.versions()})
+    for what, shape in asked["jobs"]:
+        try:
+            if asked.get("once"):
+                once(what, shape, gpu, peer)
+            else:
+                measure(what, shape, asked["rounds"], gpu, peer, timer, tell)
+        except Exception as error:  # a fault ends the context: what comes next is for another process
+            tell({"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+                  "kernel": what})
+            raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""`peakgemm inspect bill` on the GPU: every variant ends, and the parts add up."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from peakgemm.runtime import device
+from peakgemm.views import bill, bill_process
+
+pytestmark = pytest.mark.gpu
+
+
+def test_every_variant_ends_and_a_bill_adds_up() -> None:
+    if device.reason_without_gpu() is not None:
+        pytest.skip("needs a GPU")
+    gpu = device.require()
+    if gpu.arch != "sm_90":
+        pytest.skip("needs sm_90")
+    jobs = [(kernel, "4096x4096x4096") for kernel in ("12", "14", "15", "wide")]
+    found, _ = bill_process.bills(jobs, gpu, 5, 30, lambda what: None)
+    assert [entry.get("failed") for entry in found] == [None] * len(jobs)
+    for entry in found:
+        assert sum(entry["parts"].values()) == pytest.approx(1)
+        assert entry["parts"]["ffma"] < 1
+        # A step takes something away: it may save nothing, but costs no more than the times are sure to.
+        steps = [entry["relative"][name] for name in ("as it is", "reads", "loads", "copies", "others")]
+        assert all(after < before + bill.TOLERANCE for before, after in pairwise(steps))

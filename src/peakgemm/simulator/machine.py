@@ -23,6 +23,7 @@ from .checks.strength import orders
 from .core.barriers import Barriers
 from .core.lanes import Group, LanePool, LaneSet, merge
 from .core.memory import Arena
+from .core.observer import Observer
 from .core.register_pool import RegisterPool
 from .core.tensor_map import TensorMap
 from .front.program import Program, smallest_access
@@ -68,6 +69,7 @@ class Machine:
         self.scratch = Scratch()
         self.progress = 0  # grows when memory changes, or a loop is cut short: not a deadlock
         self.global_log: GlobalLog | None = None
+        self.observer: Observer | None = None
         self.time = 0  # how many synchronisations there have been, see `order`
         self.unit = smallest_access(program.kernel, "global", ("ld", "st", "atom", "red"))
         code = program.kernel.instructions

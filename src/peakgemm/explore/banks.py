@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Shared:
-    """A warp's access to shared memory: ``wavefronts``, each a tuple of words in different banks, and how many would do.
+    """A warp's access to shared memory: ``wavefronts``, each of words in different banks, and how many would do.
 
     ``phases`` says of each wavefront which phase it belongs to: lanes of different phases never meet.
     """
@@ -69,8 +69,8 @@ class Global:
 def shared(addresses: Addresses, size: int, load: bool) -> Shared:
     """The wavefronts of a warp.
 
-    ``addresses``: bytes in shared memory, one a lane, None where it takes no part; ``size``: bytes of each; ``load``: an
-    ordinary load, whose lanes may share a phase in pairs.
+    ``addresses``: bytes in shared memory, one a lane, None where it takes no part; ``size``: bytes of each; ``load``:
+    an ordinary load, whose lanes may share a phase in pairs.
     """
     active = [lane for lane, address in enumerate(addresses) if address is not None]
     per_phase = LANES_PER_PHASE.get(size, WARP)

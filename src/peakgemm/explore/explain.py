@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..simulator.core.counters import BANKS, SECTOR
 from .banks import WORD, Addresses, Cell, sectors, shared
+from itertools import pairwise
 
 MOST_PADDING = 32  # words: a row of banks
 
@@ -72,7 +73,8 @@ def shared_sentence(addresses: Addresses, size: int, load: bool) -> str:
     lanes = sorted({lane for cell in cells for lane in cell.lanes})
     phases = len(set(access.phases))
     where = f"bank {cells[0].bank}" + ("" if phases == 1 else f" in the fullest of {phases} phases")
-    told = (f"{_lanes(lanes)} meet in {where}: {len(cells)} different words{_apart(cells)}, one a wavefront. The access takes {_plural(access.count, 'wavefront')} where {access.ideal} would do.")
+    told = (f"{_lanes(lanes)} meet in {where}: {len(cells)} different words{_apart(cells)}, "
+            f"one a wavefront. The access takes {_plural(access.count, 'wavefront')} where {access.ideal} would do.")
     return f"{told} {_cure(addresses, size, load)}"
 
 
@@ -126,25 +128,25 @@ def _pitches(addresses: Addresses, size: int) -> list[int]:
     words = sorted({address // WORD for address in addresses if address is not None})
     unit = max(size // WORD, 1)
     starts = [word for place, word in enumerate(words) if not place or word - words[place - 1] != unit]
-    apart = Counter(b - a for a, b in zip(starts, starts[1:], strict=False))
+    apart = Counter(b - a for a, b in pairwise(starts))
     common = [distance for distance, _ in apart.most_common(4)]
     banks: dict[int, list[int]] = {}
     for word in words:
         banks.setdefault(word % BANKS, []).append(word)
-    meet = [b - a for these in banks.values() for a, b in zip(these, these[1:], strict=False)]
+    meet = [b - a for these in banks.values() for a, b in pairwise(these)]
     return list(dict.fromkeys([*common, *([min(meet)] if meet else [])]))
 
 
 def _step(addresses: Addresses) -> int | None:
     """The distance from each lane to the next, in bytes, where it is one."""
-    pairs = [(a, b) for a, b in zip(addresses, addresses[1:], strict=False) if a is not None and b is not None]
+    pairs = [(a, b) for a, b in pairwise(addresses) if a is not None and b is not None]
     apart = {b - a for a, b in pairs}
     return apart.pop() if len(apart) == 1 else None
 
 
 def _apart(cells: Sequence[Cell]) -> str:
     words = sorted(cell.word for cell in cells)
-    steps = {b - a for a, b in zip(words, words[1:], strict=False)}
+    steps = {b - a for a, b in pairwise(words)}
     if len(steps) == 1:
         return f", {steps.pop()} words apart"
     return ""
@@ -158,7 +160,7 @@ def _lanes(lanes: Sequence[int]) -> str:
             runs[-1].append(lane)
         else:
             runs.append([lane])
-    steps = {b - a for a, b in zip(lanes, lanes[1:], strict=False)}
+    steps = {b - a for a, b in pairwise(lanes)}
     if len(lanes) > 4 and len(steps) == 1 and steps != {1}:
         return f"Lanes {lanes[0]}, {lanes[1]}, ... {lanes[-1]} ({len(lanes)} of them)"
     shown = [str(one) for run in runs for one in (run if len(run) < 3 else [f"{run[0]} to {run[-1]}"])]

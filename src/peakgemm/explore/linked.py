@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..views.subject import Subject
 from ..views.view import View, view
 from .kernels import Launch, problem_for
 
-WINDOW = 200  # instructions that PTX may have more on one side than on the other
+WINDOW = 60  # instructions that PTX may have more on one side than on the other
 
 
 def rung_sass(kernel: Kernel, trace: dict[str, Any], arch: str = "sm_90",
@@ -66,21 +67,37 @@ def _line(seen: View, place: int, files: Sequence[str], of_line: dict[int, int])
 
 
 def _instructions(ptx: Sequence[str], code: Sequence[str]) -> dict[int, int]:
-    """The instruction in ``code`` of each line of ``ptx``, the text that the cubin holds: the same in the same order,
-    but for what the assembler's reader leaves out and for ``code`` that was never executed."""
-    known = [_plain(text) for text in code]
+    """The instruction in ``code`` of each line of ``ptx``, the text that the cubin holds.
+
+    Both come from one source, but two runs of the compiler may number registers differently: then instructions are
+    taken to follow each other in the same order.
+    """
+    exact = _in_order(ptx, code, _plain)
+    held = sum(bool(text) for text in code)
+    return exact if 2 * len(exact) > held else _in_order(ptx, code, _skeleton)
+
+
+def _in_order(ptx: Sequence[str], code: Sequence[str], of: Callable[[str], str]) -> dict[int, int]:
+    known = [of(text) for text in code]
+    times = Counter(known)
+    where = {text: index for index, text in enumerate(known) if times[text] == 1}
     found: dict[int, int] = {}
     at = 0
     for number, line in enumerate(ptx, 1):
-        text = _plain(line)
+        text = of(line)
         if not text or text.startswith(".") or text.endswith(":"):
             continue
-        for index in range(at, min(at + WINDOW, len(known))):
-            if known[index] == text:
-                found[number], at = index, index + 1
-                break
+        index = where.get(text)
+        if index is None and text in times:
+            index = next((one for one in range(at, min(at + WINDOW, len(known))) if known[one] == text), None)
+        if index is not None:
+            found[number], at = index, index + 1
     return found
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"\s+", "", text.split("//")[0]).rstrip(";").strip("{}")
+    return re.sub(r"\s+", "", text.split("//")[0].strip(" \t{}")).rstrip(";}")
+
+
+def _skeleton(text: str) -> str:
+    return re.sub(r"%([a-z]+)\d+", r"%\1", _plain(text))

@@ -27,8 +27,8 @@ WARP = 32
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is kept: ``events`` of the block, ``accesses`` and writes of a register by each detailed warp (``writes``
-    by FMAs are held to ``fma_writes``, of which a main loop has thousands)."""
+    """How much is kept: ``events`` of the block, ``accesses`` and ``writes`` of registers by each detailed warp (those by
+    FMAs, of which a main loop has thousands, are held to ``fma_writes``)."""
 
     events: int = 120_000
     accesses: int = 500
@@ -58,7 +58,8 @@ class Write:
 
 @dataclass(eq=False)
 class _Who:
-    """Of a set of lanes: the warps of the traced block, and of each detailed warp its places and lanes there."""
+    """Of a set of lanes: the ``number`` of its set of warps of the traced block (-1: it has none of them), and of each
+    detailed warp its places and lanes there."""
 
     lanes: LaneSet
     number: int
@@ -88,7 +89,7 @@ class Recorder:
         self.machine: Machine | None = None
         self._steps = dict.fromkeys(self.warps, -1)
         self._fma = dict.fromkeys(self.warps, 0)
-        self._known: dict[int, _Who | None] = {}
+        self._known: dict[int, _Who] = {}
         self._batch: Any = None
         self._slot = -1
 
@@ -169,19 +170,18 @@ class Recorder:
             self._batch, self._slot, self._known = batch, int(where[0]) if len(where) else -1, {}
         if self._slot < 0:
             return None
-        found = self._known.get(id(lanes), self)
-        if found is self or (found is not None and found.lanes is not lanes):  # ids come again
+        found = self._known.get(id(lanes))
+        if found is None or found.lanes is not lanes:  # ids come again
             found = self._known[id(lanes)] = self._look(lanes)
-        assert not isinstance(found, Recorder)
-        return found
+        return found if found.number >= 0 else None
 
-    def _look(self, lanes: LaneSet) -> _Who | None:
+    def _look(self, lanes: LaneSet) -> _Who:
         start = self._slot * lanes.padded
         places = np.flatnonzero((lanes.lanes >= start) & (lanes.lanes < start + lanes.padded))
         own = lanes.lanes[places] - start
         warps = tuple(int(warp) for warp in np.unique(own // WARP))
         if not warps:
-            return _Who(lanes, -1, {}) if self._slot < 0 else None
+            return _Who(lanes, -1, {})
         if warps not in self.sets:
             self.sets.append(warps)
         detail = {warp: (places[own // WARP == warp], own[own // WARP == warp] % WARP)

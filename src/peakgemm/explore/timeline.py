@@ -37,7 +37,7 @@ class Track:
 def kind_of(ins: Instruction) -> str:
     """What an instruction is for, one of `KINDS`."""
     base = ins.base
-    if base in ("bar", "barrier", "mbarrier") or "wait" in ins.opcode or "commit" in ins.opcode or "mbarrier" in ins.parts:
+    if base in ("bar", "barrier") or "mbarrier" in ins.parts or "wait" in ins.opcode or "commit" in ins.opcode:
         return "barrier"
     if base == "cp" or (base in ("ld", "ldu") and ins.has("global")):
         return "copy"

@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
+from ..simulator.front.program import Flow
 from ..simulator.front.ptx import Instruction
 from ..simulator.machine import Machine
-from ..simulator.report import Report
+from ..simulator.report import InstructionCounts, Report
 from . import banks
 from .explain import global_sentence, shared_sentence
 from .recorder import Access, Limits, Recorder, Write
 from .timeline import KINDS, kind_of, tracks
+from itertools import pairwise
 
 SCHEMA = 1
 ROW = 128  # bytes: a word of each bank, four sectors
@@ -57,8 +61,8 @@ def trace(recorder: Recorder, report: Report, named: Named, sources: Mapping[str
         "stopped": report.stopped, "counters": report.counters, "faults": [asdict(fault) for fault in report.faults],
         "arrays": _arrays(machine, named), "shared": _shared(machine),
         "files": [{"name": name, "lines": list(sources.get(name, ()))} for name in files],
-        "code": [_instruction(ins, report, flow[ins.index], files) if report.instructions[ins.index].executions else None
-                 for ins in code],
+        "code": [_instruction(ins, report.instructions[ins.index], flow[ins.index], files)
+                 if report.instructions[ins.index].executions else None for ins in code],
         "kinds": list(KINDS),
         "tracks": [{"warps": one.warps, "steps": _runs(one.steps), "jumps": one.jumps, "flights": one.flights,
                     "end": one.end} for one in tracks(recorder, code, flow, warps)],
@@ -77,13 +81,11 @@ def _said(recorder: Recorder) -> list[str]:
     return [text.format(**numbers) for name, text in SAID.items() if name in recorder.dropped]
 
 
-def _instruction(ins: Instruction, report: Report, flow: tuple[list[str], list[str]],
-                 files: Sequence[str]) -> dict[str, Any]:
-    counts = report.instructions[ins.index]
-    found: dict[str, Any] = {"text": ins.text.replace("\t", " "), "ptx": ins.ptx_line, "kind": KINDS.index(kind_of(ins)),
-                             "reads": list(dict.fromkeys(flow[0])), "writes": list(dict.fromkeys(flow[1])),
-                             "n": [counts.executions, counts.wavefronts, counts.wavefronts_ideal, counts.sectors,
-                                   counts.sectors_ideal]}
+def _instruction(ins: Instruction, counts: InstructionCounts, flow: Flow, files: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "text": ins.text.replace("\t", " "), "ptx": ins.ptx_line, "kind": KINDS.index(kind_of(ins)),
+        "reads": list(dict.fromkeys(flow[0])), "writes": list(dict.fromkeys(flow[1])),
+        "n": [counts.executions, counts.wavefronts, counts.wavefronts_ideal, counts.sectors, counts.sectors_ideal]}
     if ins.file:
         found["at"] = [files.index(ins.file), ins.line]
     return found
@@ -96,7 +98,8 @@ def _arrays(machine: Machine, named: Named) -> list[dict[str, Any]]:
         for base, size, name in segment.names:
             number = int(name.rpartition(" ")[2]) if name.startswith("argument ") else None
             shape = named.shapes.get(number, ()) if number is not None else ()
-            item = size // math.prod(shape) if shape and math.prod(shape) else 4
+            elements = int(np.prod(shape)) if shape else 0
+            item = size // elements if elements else 4
             shown = named.arrays.get(number, name) if number is not None else name.removeprefix("variable ")
             found.append({"name": shown, "base": base, "bytes": size, "shape": list(shape), "item": item})
     return found
@@ -104,7 +107,7 @@ def _arrays(machine: Machine, named: Named) -> list[dict[str, Any]]:
 
 def _shared(machine: Machine) -> list[dict[str, Any]]:
     """Static variables in shared memory, by address; what the launch adds is one more."""
-    found = []
+    found: list[dict[str, Any]] = []
     for variable in machine.program.kernel.variables:
         if variable.space == "shared" and not variable.dynamic and variable.name in machine.symbols:
             short = variable.name.rpartition("E")[2].lstrip("0123456789") if "_ZZ" in variable.name else variable.name
@@ -132,7 +135,7 @@ def _values(write: Write) -> Any:
     shown = [_value(value) for value in write.values]
     if all(value == shown[0] for value in shown):
         return shown[0]
-    if all(type(value) is int for value in shown) and len({b - a for a, b in zip(shown, shown[1:], strict=False)}) == 1:
+    if all(type(value) is int for value in shown) and len({b - a for a, b in pairwise(shown)}) == 1:
         return {"from": shown[0], "step": shown[1] - shown[0]}
     return shown
 

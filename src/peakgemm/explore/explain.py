@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..simulator.core.counters import BANKS, SECTOR
 from .banks import WORD, Addresses, Cell, sectors, shared
-from itertools import pairwise
 
 MOST_PADDING = 32  # words: a row of banks
 

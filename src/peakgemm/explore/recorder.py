@@ -27,8 +27,8 @@ WARP = 32
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is kept: ``events`` of the block, ``accesses`` and ``writes`` of registers by each detailed warp (those by
-    FMAs, of which a main loop has thousands, are held to ``fma_writes``)."""
+    """How much is kept: ``events`` of the block, ``accesses`` and ``writes`` of registers by each detailed warp (those
+    by FMAs, of which a main loop has thousands, are held to ``fma_writes``)."""
 
     events: int = 120_000
     accesses: int = 500

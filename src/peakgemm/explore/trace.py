@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from . import banks
 from .explain import global_sentence, shared_sentence
 from .recorder import Access, Limits, Recorder, Write
 from .timeline import KINDS, kind_of, tracks
-from itertools import pairwise
 
 SCHEMA = 1
 ROW = 128  # bytes: a word of each bank, four sectors

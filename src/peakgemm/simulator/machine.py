@@ -147,7 +147,8 @@ class Machine:
     def run(self, per_batch: int, at_once: int) -> str:
         """Run all blocks, ``per_batch`` at a time with at most ``at_once`` batches alive; why it stopped, or ""."""
         total = self.grid[0] * self.grid[1] * self.grid[2]
-        waiting = [np.arange(start, min(start + per_batch, total)) for start in range(0, total, per_batch)]
+        every = np.arange(total, dtype=np.int64)
+        waiting = [every[start:start + per_batch] for start in range(0, total, per_batch)]
         waiting.reverse()
         alive: list[Batch] = []
         number = idle = 0
@@ -229,7 +230,7 @@ class Batch:
         found = self._coordinates.get((root, axis))
         if found is None:
             m = self.machine
-            lane = np.arange(self.blocks * self.padded)
+            lane = np.arange(self.blocks * self.padded, dtype=np.int64)
             if root == "tid":
                 index, shape = lane % self.padded, m.block_shape
             else:

@@ -37,8 +37,8 @@ def answer(request: str) -> str:
 def _traced(asked: dict[str, Any]) -> dict[str, Any]:
     text = str(asked["ptx"])
     if not re.search(r"^\s*\.version\b", text, re.M):
-        raise InvalidValue("this is no PTX: it has no .version; paste what nvcc -ptx, NVRTC or Triton writes, from its first "
-                           "line")
+        raise InvalidValue("this is no PTX: it has no .version; paste what nvcc -ptx, NVRTC or Triton writes, from its "
+                           "first line")
     args = [argument(word, number, MAX_MEMORY) for number, word in enumerate(asked["args"])]
     launch = Launch(text, _triple("grid", asked["grid"]), _triple("block", asked["block"]), args,
                     asked.get("entry") or None, int(asked.get("shared") or 0), asked.get("arch") or "sm_90",

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def write(path: Path, text: str) -> None:
     except OSError as error:
         raise InvalidValue(f"cannot write {path} ({error.strerror}); name a place that can be written") from None
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
 
 
 def write_pages(out: Path, traces: Sequence[dict[str, Any]]) -> Path:

@@ -28,12 +28,12 @@ WARP = 32
 @dataclass(frozen=True)
 class Limits:
     """How much is kept: ``events`` of the block, ``accesses`` and ``writes`` of registers by each detailed warp (those
-    by FMAs, of which a main loop has thousands, are held to ``fma_writes``)."""
+    by FMAs, of which a main loop has thousands, are held to ``fma_writes``; one value in all lanes is an eighth)."""
 
     events: int = 120_000
     accesses: int = 500
-    writes: int = 320
-    fma_writes: int = 64
+    writes: int = 400
+    fma_writes: int = 96
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Recorder:
 
     ``block``: the number of the traced block; ``warps``: those whose addresses and values are kept. ``events`` holds
     the instruction of each event and, in ``members``, which of ``sets`` executed it; ``keys`` the mbarrier of those
-    that name one.
+    that name one, ``touched`` those that accessed memory (a guard may have kept all lanes from it).
     """
 
     block: int = 0
@@ -83,11 +83,13 @@ class Recorder:
         self.events, self.members = array("i"), array("i")
         self.sets: list[tuple[int, ...]] = []
         self.keys: dict[int, int] = {}
+        self.touched: set[int] = set()
         self.accesses: dict[int, list[Access]] = {warp: [] for warp in self.warps}
         self.writes: dict[int, list[Write]] = {warp: [] for warp in self.warps}
         self.dropped: set[str] = set()
         self.machine: Machine | None = None
         self._steps = dict.fromkeys(self.warps, -1)
+        self._kept = dict.fromkeys(self.warps, 0.0)
         self._fma = dict.fromkeys(self.warps, 0)
         self._known: dict[int, _Who] = {}
         self._batch: Any = None
@@ -106,6 +108,8 @@ class Recorder:
         who = self._who(lanes)
         if who is None:
             return
+        if not self._full:
+            self.touched.add(len(self.events) - 1)
         for warp, (places, lane) in who.detail.items():
             kept = self.accesses[warp]
             if len(kept) >= self.limits.accesses or self._full:
@@ -151,7 +155,7 @@ class Recorder:
                 if self._fma[warp] > self.limits.fma_writes:
                     self.dropped.add("fma_writes")
                     continue
-            elif len(self.writes[warp]) >= self.limits.writes:
+            elif self._kept[warp] >= self.limits.writes:
                 self.dropped.add("writes")
                 continue
             for name, view, slot in results:
@@ -159,6 +163,7 @@ class Recorder:
                 found: list[Any] = [None] * WARP
                 for place, one in zip(places, lane, strict=True):
                     found[int(one)] = row[place].item()
+                self._kept[warp] += 1 / 8 if len(set(found)) == 1 else 1
                 self.writes[warp].append(Write(self._steps[warp], name, tuple(found)))
 
     def _who(self, lanes: LaneSet) -> _Who | None:

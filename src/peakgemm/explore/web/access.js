@@ -28,10 +28,11 @@ export function drawAccess(trace, access, lane, choose) {
   const drawn = scroller(`${shared ? "Banks" : "Sectors"}, drawn`, "drawing");
   drawn.append(shared ? banks(trace, shape, access[2], lane, choose) : lines(trace, shape, access[2], lane, choose));
   box.append(drawn);
-  const said = el("details", { class: "explain", open: true }, el("summary", {}, costly ? (shared ? "Explain this conflict" : "Explain these sectors") : "Explain"),
-    el("p", {}, shape.text));
-  if ((access[3] ?? 0) > shape.count)
-    said.append(el("p", {}, `A cp.async through L1 counts the banks of its source too: the lanes' words there take ${access[3]} wavefronts.`));
+  const source = (access[3] ?? 0) > shape.count;
+  const said = el("details", { class: "explain", open: true }, el("summary", {}, costly ? (shared ? "Explain this conflict" : "Explain these sectors") : "Explain"));
+  if (source)
+    said.append(el("p", {}, `A cp.async through L1 (.ca) counts the banks of its source as well, where no two lanes share a word: they take ${access[3]} wavefronts. Of its target alone:`));
+  said.append(el("p", {}, shape.text));
   box.append(said);
   return box;
 }

@@ -63,6 +63,19 @@ def test_a_file_of_cuda(here: Path, run) -> None:
     assert found["sass"]["notes"] or found["sass"]["lines"]
 
 
+def test_what_the_checks_find_is_in_the_page(here: Path, run) -> None:
+    (here / "beyond.cu").write_text('extern "C" __global__ void f(float* p) { p[threadIdx.x] = 1; }\n')
+    words = ("--grid", "1", "--block", "64", "--arg", "f32:40", "--no-sass", "-o", "p.html")
+    code, _, wrong = run("explore", "beyond.cu", *words)
+    assert (code, "beyond.cu: 1 fault; the page says which" in wrong) == (1, True)
+    assert "outside every array" in (here / "p.html").read_text()
+    (here / "odd.ptx").write_text("odd")
+    code, _, wrong = run("explore", "odd.ptx", "--grid", "1", "--block", "64", "-o", "q.html")
+    assert code == 2
+    assert wrong
+    assert not (here / "q.html").exists()
+
+
 @pytest.mark.parametrize(("words", "what"), [
     (("99",), "unknown rung"),
     (("mine.cu", "--grid", "1", "--block", "32"), "mine.cu is not a file"),

@@ -6,9 +6,9 @@ const scope = self;
 scope.importScripts("pyodide/pyodide.js");
 
 const ready = (async () => {
-  const pyodide = await scope.loadPyodide({ indexURL: new URL("pyodide/", scope.location.href).href });
-  await pyodide.loadPackage("numpy", { messageCallback: () => {} });
-  const answered = await fetch("peakgemm.zip");
+  const fetched = fetch("peakgemm.zip"); // all of it at once: what takes longest is Python itself
+  const pyodide = await scope.loadPyodide({ indexURL: new URL("pyodide/", scope.location.href).href, packages: ["numpy"] });
+  const answered = await fetched;
   if (!answered.ok) throw new Error(`peakgemm.zip: ${answered.status} ${answered.statusText}`);
   pyodide.unpackArchive(await answered.arrayBuffer(), "zip", { extractDir: "/home/pyodide" });
   return pyodide.runPython("from peakgemm.explore.browser import answer; answer");

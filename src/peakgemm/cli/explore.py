@@ -95,10 +95,11 @@ def command(
         return
     page = write_pages(output or Path("explorer"), traces)
     out.print(f"{len(traces)} kernel{'s' * (len(traces) != 1)}: page written to {page}", markup=False, soft_wrap=True)
-    wrong = [one for one in traces if one["faults"] or one["stopped"]]
-    for one in wrong:
-        said = f"{len(one['faults'])} fault{'s' * (len(one['faults']) != 1)}" + (", stopped" if one["stopped"] else "")
-        err.print(f"{one['label']}: {said}; the page says which, and where", markup=False, soft_wrap=True)
+    wrong = [trace for trace in traces if trace["faults"] or trace["stopped"]]
+    for trace in wrong:
+        faults = len(trace["faults"])
+        said = f"{faults} fault{'s' * (faults != 1)}" + (", stopped" if trace["stopped"] else "")
+        err.print(f"{trace['label']}: {said}; the page says which, and where", markup=False, soft_wrap=True)
     if wrong:
         raise typer.Exit(1)
 

@@ -84,19 +84,12 @@ def own_trace(launch: Launch, name: str, label: str) -> dict[str, Any]:
                  max_steps=launch.max_steps, max_seconds=launch.max_seconds, observer=recorder)
     arrays = {number: arg.array if isinstance(arg, TensorMap) else arg for number, arg in enumerate(launch.args)
               if isinstance(arg, (np.ndarray, TensorMap))}
-    about = f"grid {shown(launch.grid)}, block {shown(launch.block)}"
     params = recorder.machine.program.kernel.params if recorder.machine else []
     names = {number: params[number].name.removeprefix(f"{report.kernel}_") for number in arrays if number < len(params)}
-    named = Named(name, label, about, names, {number: array.shape for number, array in arrays.items()})
+    about = ", ".join(f"{names.get(number, number)} {array.dtype} {' x '.join(map(str, array.shape))}"
+                      for number, array in arrays.items())
+    named = Named(name, label, about or "no array", names, {number: array.shape for number, array in arrays.items()})
     return trace(recorder, report, named, _sources(recorder, launch.source))
-
-
-def shown(size: Sequence[int]) -> str:
-    """``4 x 4`` of (4, 4, 1)."""
-    sizes = list(size)
-    while len(sizes) > 1 and sizes[-1] == 1:
-        sizes.pop()
-    return " x ".join(map(str, sizes))
 
 
 def _sources(recorder: Recorder, main: Path | str | None = None) -> dict[str, list[str]]:

@@ -47,6 +47,7 @@ function legend(trace) {
  * @param {number} bins
  */
 function strip(trace, warp, from, to, now, go, bins) {
+  bins = Math.min(bins, Math.max(to - from, 1));
   const high = trace.tracks.length * ROW + 4, scale = (WIDE - LEFT) / Math.max(to - from, 1);
   const tracks = trace.tracks.map((one) => (one === warp.track ? warp : new Warp(trace, one.warps[0])));
   const made = svg("svg", { viewBox: `0 0 ${WIDE} ${high}`, width: WIDE, height: high, role: "img",

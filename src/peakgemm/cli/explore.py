@@ -44,11 +44,7 @@ def command(
     max_steps: Annotated[int, typer.Option(min=1, help="For a file: stop after this many instructions.")] = 5_000_000,
     max_seconds: Annotated[float, typer.Option(help="For a file: stop after this many seconds.")] = 120.0,
 ) -> None:
-    """Which lane loads what, where it lands, what registers hold: one page, from a simulated run. No GPU needed.
-
-    Examples: peakgemm explore 03 04 -o conflicts.html; peakgemm explore --serve; peakgemm explore mine.cu --grid 2x2
-    --block 32x8 --arg f32:64x64:arange --arg f32:64x64 --arg 64 -o mine.html
-    """
+    """Which lane loads what, where it lands, what registers hold: one page, from a simulated run. No GPU needed."""
     limits = architecture(arch)
     words = kernel or ["all"]
     files = [Path(word) for word in words if word.endswith(SUFFIXES)]

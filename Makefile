@@ -3,13 +3,15 @@
 #   make test      the tests (those that need a GPU skip themselves without one)
 #   make test-all  every tile and variant, too
 #   make wheel     dist/peakgemm-*.whl, its kernels compiled ahead
+#   make explorer  build/explorer: pages of every rung, and the simulator in the browser (needs npm)
+#   make test-web  the tests of these pages, in a headless Chromium
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # The square of 4096 with a GPU, of 512 without; SIZE=8192 chooses.
 LADDER_ARGS := $(if $(SIZE),--size $(SIZE))
 
-.PHONY: ladder sweep test test-all lint publish report docs wheel clean
+.PHONY: ladder sweep test test-all test-web lint publish report docs wheel explorer clean
 
 ladder: $(VENV)/.installed
 	$(BIN)/peakgemm ladder $(LADDER_ARGS)
@@ -21,12 +23,21 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "exhaustive or not exhaustive"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not web"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Chromium is the system's (Debian: apt-get install chromium), else the one that playwright fetches.
+test-web: $(VENV)/.installed-web node_modules/.installed
+	npm run --silent check
+	@command -v chromium chromium-browser google-chrome >/dev/null || $(BIN)/playwright install chromium
+	$(BIN)/python -m pytest -m web tests/web
+
+explorer: $(VENV)/.installed node_modules/.installed
+	$(BIN)/python -m peakgemm.explore.site build/explorer node_modules/pyodide build/cache
 
 # Tables and plots of the README and of docs/, from results/.
 publish: $(VENV)/.installed
@@ -60,5 +71,13 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
+$(VENV)/.installed-web: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[web]'
+	touch $@
+
+node_modules/.installed: package.json package-lock.json
+	npm ci --silent
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -40,7 +40,7 @@ PARTS = {
     "Multiply": ("arrays", "torch", "jax", "precisions", "reproducible", "programs", "caches", "api"),
     "The ladder": ("ladder", "rungs/*", "sweep", "tutorials"),
     "Measure": ("bench", "measuring", "accuracy", "emulation", "report", "records"),
-    "Look into kernels": ("inspect", "register-file", "sass", "explore", "simulator"),
+    "Look into kernels": ("inspect", "register-file", "sass", "explorer", "simulator"),
     "Change it": ("about/contributing", "contributing/*", "notebook/README", "notebook/*", "about/changelog"),
 }
 Row = Mapping[str, Any]

@@ -15,6 +15,7 @@ from . import (
     cache,
     doctor,
     examples,
+    explore,
     inspect,
     ladder,
     multiply,
@@ -43,6 +44,7 @@ app.add_typer(inspect.app, name="inspect")
 app.add_typer(sass.app, name="sass")
 app.command("report")(report.command)
 app.command("multiply")(multiply.command)
+app.command("explore")(explore.command)
 app.command("doctor")(doctor.command)
 app.add_typer(cache.app, name="cache")
 examples.attach(app)

@@ -55,6 +55,24 @@ def tile(text: str) -> Config:
     return Config(bm, bn, bk, rm, rn, stages=buffers, fragments=buffers)
 
 
+def triple(name: str, text: str) -> list[int]:
+    """``X``, ``XxY`` or ``XxYxZ`` of the option ``name``."""
+    if not re.fullmatch(r"\d{1,10}(x\d{1,10}){0,2}", text):
+        raise InvalidValue(f"{name} {text!r} is not X, XxY or XxYxZ")
+    return [int(x) for x in text.split("x")]
+
+
+def macros(words: list[str]) -> dict[str, int]:
+    """``NAME=INTEGER``, each once."""
+    defined = {}
+    for text in words:
+        match = re.fullmatch(r"(\w+)=(-?\d+)", text)
+        if match is None:
+            raise InvalidValue(f"--macro {text!r} is not NAME=INTEGER")
+        defined[match[1]] = int(match[2])
+    return defined
+
+
 def target(arch: str | None, gpu: Gpu | None) -> str:
     """The architecture asked for, else the GPU's, else Hopper's."""
     chosen = arch or (gpu.arch if gpu else "sm_90")

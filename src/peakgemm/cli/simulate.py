@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -133,23 +132,11 @@ def _file(path: Path, entry: str | None, grid: str | None, block: str | None, wo
     if include and path.suffix == ".ptx":
         raise InvalidValue(f"--include: for a .cu file only, {path} is compiled already")
     args = [argument(word, number, limits["max_memory"]) for number, word in enumerate(words)]
-    defined = {}
-    for text in macros:
-        match = re.fullmatch(r"(\w+)=(-?\d+)", text)
-        if match is None:
-            raise InvalidValue(f"--macro {text!r} is not NAME=INTEGER")
-        defined[match[1]] = int(match[2])
-    blocks, threads = _triple("--grid", grid), _triple("--block", block)
+    blocks, threads = parse.triple("--grid", grid), parse.triple("--block", block)
     with waiting(f"simulating {path.name}"):
         report = run(path, entry=entry, grid=blocks, block=threads, args=args, shared_bytes=shared, arch=arch,
-                     macros=defined, include=include, **limits)
+                     macros=parse.macros(macros), include=include, **limits)
     return report, args
-
-
-def _triple(name: str, text: str) -> list[int]:
-    if not re.fullmatch(r"\d{1,10}(x\d{1,10}){0,2}", text):
-        raise InvalidValue(f"{name} {text!r} is not X, XxY or XxYxZ")
-    return [int(x) for x in text.split("x")]
 
 
 def _arrays(args: list[Any]) -> None:

@@ -19,6 +19,7 @@ from ..runtime.compile import Compiled
 from .checks.global_races import GlobalLog
 from .core.collector import seldom
 from .core.memory import Arena, Segment
+from .core.observer import Observer
 from .core.tensor_map import BYTES as TENSOR_MAP
 from .core.tensor_map import TensorMap
 from .front.initialisers import referring
@@ -46,7 +47,7 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
         block: int | Sequence[int], args: Sequence[Any], shared_bytes: int = 0, arch: str = "sm_90",
         macros: Mapping[str, int] | None = None, max_steps: int = 50_000_000, max_memory: int = 4 << 30,
         checks: bool = True, cluster: int = 1, include: Sequence[Path | str] = (),
-        max_seconds: float | None = None) -> Report:
+        max_seconds: float | None = None, observer: Observer | None = None) -> Report:
     """Run one kernel on the CPU.
 
     Args:
@@ -72,6 +73,7 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
             clusters that it asks for; 1, or the same number, is right for it.
         max_seconds: seconds after which the run is stopped; None: as long as it takes.
         include: folders in which a ``.cu`` file's headers are looked for, before those of CUDA.
+        observer: is told of instructions and accesses (`peakgemm.explore`); the run takes several times as long.
 
     Returns:
         The faults, the counts per instruction, and the totals.
@@ -102,7 +104,8 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
     if checks:
         sizes = [smallest_access(kernel, "shared", ("st",)), *(tensor.size for tensor, _ in launch.maps)]
         machine.global_log = GlobalLog(machine, min(sizes))
-    compile_kernel(Build(machine))
+    machine.observer = observer
+    compile_kernel(Build(machine) if observer is None else observer.build(machine))
     if max_seconds is not None:
         if not max_seconds > 0:
             raise InvalidValue(f"max_seconds = {max_seconds} is not positive; pass the seconds that the run may take")

@@ -23,6 +23,7 @@ from .checks.strength import orders
 from .core.barriers import Barriers
 from .core.lanes import Group, LanePool, LaneSet, merge
 from .core.memory import Arena
+from .core.observer import Observer
 from .core.register_pool import RegisterPool
 from .core.tensor_map import TensorMap
 from .front.program import Program, smallest_access
@@ -68,6 +69,7 @@ class Machine:
         self.scratch = Scratch()
         self.progress = 0  # grows when memory changes, or a loop is cut short: not a deadlock
         self.global_log: GlobalLog | None = None
+        self.observer: Observer | None = None
         self.time = 0  # how many synchronisations there have been, see `order`
         self.unit = smallest_access(program.kernel, "global", ("ld", "st", "atom", "red"))
         code = program.kernel.instructions
@@ -145,7 +147,8 @@ class Machine:
     def run(self, per_batch: int, at_once: int) -> str:
         """Run all blocks, ``per_batch`` at a time with at most ``at_once`` batches alive; why it stopped, or ""."""
         total = self.grid[0] * self.grid[1] * self.grid[2]
-        waiting = [np.arange(start, min(start + per_batch, total)) for start in range(0, total, per_batch)]
+        every = np.arange(total, dtype=np.int64)
+        waiting = [every[start:start + per_batch] for start in range(0, total, per_batch)]
         waiting.reverse()
         alive: list[Batch] = []
         number = idle = 0
@@ -227,7 +230,7 @@ class Batch:
         found = self._coordinates.get((root, axis))
         if found is None:
             m = self.machine
-            lane = np.arange(self.blocks * self.padded)
+            lane = np.arange(self.blocks * self.padded, dtype=np.int64)
             if root == "tid":
                 index, shape = lane % self.padded, m.block_shape
             else:

@@ -16,6 +16,7 @@ from ..kernels.registry import Kernel, rung
 from ..problem import Config
 from ..runtime.architectures import architecture
 from ..runtime.tensor_map import Box
+from .core.observer import Observer
 from .core.tensor_map import TensorMap
 from .launch import run
 from .report import Report, totals
@@ -23,7 +24,7 @@ from .report import Report, totals
 
 def run_rung(number: int | Kernel, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], *, alpha: float = 1.0,
              beta: float = 0.0, config: Config | None = None, arch: str = "sm_90", checks: bool = True,
-             max_steps: int = 50_000_000, max_memory: int = 4 << 30) -> Report:
+             max_steps: int = 50_000_000, max_memory: int = 4 << 30, observer: Observer | None = None) -> Report:
     """``C = alpha A B + beta C`` by one rung, simulated; ``c`` is updated in place.
 
     Args:
@@ -31,7 +32,7 @@ def run_rung(number: int | Kernel, a: NDArray[Any], b: NDArray[Any], c: NDArray[
         a, b, c: float32, ``A (M, K)``, ``B (K, N)``, ``C (M, N)``, row-major with any leading dimension.
         alpha, beta, config: as in `peakgemm.run_rung`; the compilation (aligned or guarded) is chosen as there.
         arch: the architecture that the kernel is compiled for.
-        checks, max_steps, max_memory: as in `peakgemm.simulator.run`.
+        checks, max_steps, max_memory, observer: as in `peakgemm.simulator.run`.
 
     Raises:
         InvalidValue, InvalidType: as `peakgemm.run_rung` and `peakgemm.simulator.run`.
@@ -46,7 +47,7 @@ def run_rung(number: int | Kernel, a: NDArray[Any], b: NDArray[Any], c: NDArray[
     return run(build(kernel, chosen, arch, "ptx"), grid=shape.blocks, block=shape.threads, arch=arch,
                args=[a, b, c, *shape.args, *(tensor_map(box, (a, b)[box.operand]) for box in shape.boxes)],
                shared_bytes=shape.shared_bytes, checks=checks, max_steps=max_steps,
-               max_memory=max_memory)
+               max_memory=max_memory, observer=observer)
 
 
 def tensor_map(box: Box, x: NDArray[Any]) -> TensorMap:

@@ -118,6 +118,8 @@ class Site:
         that were not.
         """
         batch, size = self.machine.batch, self.size
+        if self.machine.observer is not None:
+            self.machine.observer.access(self.ins, "shared", size, self.kind == "ld", lanes, address)
         pattern, shift = self.match("shared", lanes, address)
         counts = self.counts
         if self.kind == "ldgsts":  # the global half of the copy counts the request
@@ -231,6 +233,8 @@ class Site:
         Returns byte offsets into the arena and, when some lanes were refused, the mask of the others.
         """
         arena, size, counts = self.machine.arena, self.size, self.counts
+        if self.machine.observer is not None:
+            self.machine.observer.access(self.ins, "global", size, self.load, lanes, address)
         pattern, shift = self.match("global", lanes, address)
         counts.requests += lanes.warps
         counts.bytes += lanes.n * size

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.lanes import LaneSet
+from ..core.lanes import LaneSet, index
 from ..front.ptx import Instruction
 from .access import Pattern, Site
 from .async_reads import AsyncReads
@@ -226,7 +226,7 @@ class Clocks:
         now = self.clock[warp, self.own[warp]]
         # A row for each unit of one access. Accesses are aligned, so that no unit is in two rows, and all rows are
         # looked at together.
-        unit = start + np.arange(max(1, site.size // self.batch.unit))[:, None]
+        unit = index(start + np.arange(max(1, site.size // self.batch.unit))[:, None])
         if check:
             self._check(event, site, lanes, unit)
         if event == "r":
@@ -253,7 +253,7 @@ class Clocks:
             self.code["t"], self.column = np.zeros_like(self.group), np.zeros_like(self.group)
         offsets = pattern.ref.astype(np.int64) + pattern.lanes.block_of * self.batch.shared_stride + shift
         each = site.size // self.batch.unit
-        unit = ((offsets >> self.batch.unit_shift)[:, None] + np.arange(each)).ravel()
+        unit = index((offsets >> self.batch.unit_shift)[:, None] + np.arange(each)).ravel()
         lanes = LaneSet(np.repeat(pattern.lanes.lanes, each), pattern.lanes.padded)
         self._check("t", site, lanes, unit[None])
         self._record("t", unit, lanes.lanes, np.full(lanes.n, phase + 1), site)
@@ -269,7 +269,7 @@ class Clocks:
 
     def under_way(self, unit: NDArray[Any], warp: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether a bulk copy to the unit is not known to have landed by the warp."""
-        known = self.clock.take(warp * self.clock.shape[1] + self.column.take(unit))
+        known = self.clock.take(index(warp * self.clock.shape[1] + self.column.take(unit)))
         return np.asarray((self.lane["t"].take(unit) >= 0) & (known < self.time["t"].take(unit)))
 
     def _record(self, name: str, unit: NDArray[Any], lane: NDArray[Any], now: NDArray[Any], site: Site) -> None:
@@ -281,7 +281,7 @@ class Clocks:
     def _ordered(self, name: str, unit: NDArray[Any], lanes: LaneSet) -> NDArray[np.bool_]:
         before = self.lane[name].take(unit)
         warp, other = lanes.warp_of, before >> 5
-        seen = self.clock.take(warp * self.clock.shape[1] + self.own.take(other, mode="wrap"))
+        seen = self.clock.take(index(warp * self.clock.shape[1] + self.own.take(index(other), mode="wrap")))
         # A warp's own step now is not ordered before itself; a unit that nobody has accessed has the time 0.
         known = self.time[name].take(unit) + (other == warp) <= seen
         return np.asarray(known | (before == lanes.lanes))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.lanes import LaneSet
+from ..core.lanes import LaneSet, index
 from .strength import WIDE, Strength
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Order:
         elif kind in ("bar", "cluster"):
             lanes, more = token[0], len(token) > 1 and token[1]  # whether others had arrived without waiting
             live = np.count_nonzero(batch.live.reshape(batch.blocks, -1), axis=1)[lanes.blocks]
-            whole = (np.bincount(lanes.block_of, minlength=batch.blocks)[lanes.blocks] >= live) & (not more)
+            whole = (np.bincount(index(lanes.block_of), minlength=batch.blocks)[lanes.blocks] >= live) & (not more)
             batch.met[lanes.blocks[whole]] = time
             if kind == "cluster" or whole.all():
                 self._add(kind if kind == "cluster" else "blocks", time, 0, batch.numbers[lanes.blocks])

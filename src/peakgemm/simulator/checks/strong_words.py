@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.lanes import LaneSet
+from ..core.lanes import LaneSet, index
 from .strength import FEW, STRONG, Strength, forgiven
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class StrongWords:
         for warp in np.unique(lanes.warp_of).tolist() if (seen & ~free).any() else ():
             row = self.seen.get(warp)
             if row is not None:
-                known = clocks.time[name].take(unit) <= row[clocks.own.take(before >> 5, mode="wrap")]
+                known = clocks.time[name].take(unit) <= row[clocks.own.take(index(before >> 5), mode="wrap")]
                 free = free | seen & known & (lanes.warp_of == warp)
         return np.asarray(free)
 

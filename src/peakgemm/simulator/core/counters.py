@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .lanes import LaneSet
+from .lanes import LaneSet, index
 
 SECTOR = 32
 BANKS = 32
@@ -71,7 +71,7 @@ def _distinct_per_bank(words: NDArray[Any], active: NDArray[np.bool_]) -> NDArra
     first = words >= 0
     first[:, 1:] &= words[:, 1:] != words[:, :-1]
     where = np.broadcast_to(np.arange(phases)[:, None] * BANKS, words.shape) + (words & (BANKS - 1))
-    table = np.bincount(where[first], minlength=phases * BANKS).reshape(phases, BANKS)
+    table = np.bincount(index(where[first]), minlength=phases * BANKS).reshape(phases, BANKS)
     return np.asarray(table.max(axis=1))
 
 
@@ -99,7 +99,7 @@ def copy_wavefronts(to: NDArray[Any], source: NDArray[Any], reads: NDArray[np.bo
     steps = np.arange(size // 4)
     banks = ((words[:, :, None] + steps) & (BANKS - 1)).reshape(len(words), -1)
     where = np.arange(len(words))[:, None] * BANKS + banks
-    counted = np.bincount(where[np.repeat(active, len(steps), axis=1)], minlength=len(words) * BANKS)
+    counted = np.bincount(index(where[np.repeat(active, len(steps), axis=1)]), minlength=len(words) * BANKS)
     fullest = counted.reshape(-1, BANKS).max(axis=1).reshape(-1, 32 // per_phase).sum(axis=1)
     return int(np.maximum(target, fullest).sum())
 
@@ -126,10 +126,10 @@ def _per_warp(address: NDArray[Any], lanes: LaneSet, size: int, load: bool) -> N
 
 
 def _paired(table: NDArray[Any], active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    index = np.arange(32)
+    lane = np.arange(32)
     out = np.zeros(len(table), bool)
     for flip in (1, 2):
-        other = index ^ flip
+        other = lane ^ flip
         agree = (table == table[:, other]) | ~active | ~active[:, other]
         out |= agree.all(axis=1)
     return out

@@ -26,6 +26,11 @@ VIEW_OF = {"b8": "u16", "u8": "u16", "s8": "s16", "b16": "u16", "bf16": "u16", "
            "bf16x2": "u32", "tf32": "u32", "b64": "u64"}  # fmt: skip
 
 
+def index(values: NDArray[Any]) -> NDArray[np.intp]:
+    """Values in the type that ``take`` and ``bincount`` want for indices: 64 bits, but 32 in a browser (Pyodide)."""
+    return values.astype(np.intp, copy=False)
+
+
 class LaneSet:
     """A sorted set of lanes of a batch."""
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...errors import InvalidValue
 from ..front.ptx import Imm, Instruction, Kernel
-from .lanes import Group, LaneSet, merge
+from .lanes import Group, LaneSet, index, merge
 
 if TYPE_CHECKING:
     from ..machine import Batch, Machine
@@ -135,8 +135,8 @@ class RegisterPool:
         batch, lanes = self.batch, waiter.group.lanes
         size = batch.blocks * self.per_block
         live = LaneSet(np.flatnonzero(batch.live), batch.padded)
-        here = np.bincount(lanes.warpgroup_of, minlength=size)
-        whole = (here > 0) & (here == np.bincount(live.warpgroup_of, minlength=size))
+        here = np.bincount(index(lanes.warpgroup_of), minlength=size)
+        whole = (here > 0) & (here == np.bincount(index(live.warpgroup_of), minlength=size))
         missing = np.zeros(size, np.int64)
         np.add.at(missing, lanes.warpgroup_of, np.maximum(waiter.number - self.held[lanes.lanes], 0))
         return whole, missing

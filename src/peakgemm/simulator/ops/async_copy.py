@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..checks.access import UNITS, Site
 from ..core.counters import copy_wavefronts, wavefronts
-from ..core.lanes import Group, LaneSet
+from ..core.lanes import Group, LaneSet, index
 from ..core.memory import GLOBAL
 from ..front.ptx import Imm, Instruction, Reg
 from .build import Build, Getter, Step, builder
@@ -134,7 +134,7 @@ def _fetch(b: Build, site: Site, lanes: LaneSet, origin: Array, data: Array, whe
     offsets, valid = site.global_(lanes, origin, False)
     if valid is not None:
         where = np.flatnonzero(valid) if where is None else where[valid]
-    loaded = b.machine.arena.views[site.size].take(offsets >> (site.size.bit_length() - 1), mode="clip")
+    loaded = b.machine.arena.views[site.size].take(index(offsets >> (site.size.bit_length() - 1)), mode="clip")
     if where is None:
         data[:, 0] = loaded
     else:

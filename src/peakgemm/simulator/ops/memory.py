@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...errors import InvalidValue
 from ..checks.access import RANK, UNITS, Site, split_generic
 from ..checks.strength import FEW
-from ..core.lanes import DTYPES, Group, LaneSet
+from ..core.lanes import DTYPES, Group, LaneSet, index
 from ..core.memory import GLOBAL, LOCAL, SHARED, WINDOW
 from ..front.ptx import BYTES, Frame, Imm, Instruction, Mem, Operand, Reg, Sym, Vec
 from .build import SIGNED, UNSIGNED, WIDTH, Build, Getter, Step, builder
@@ -144,7 +144,7 @@ def flag(b: Build, site: Site, space: str, lanes: LaneSet, offsets: Array, valid
 def gather(views: dict[int, Array], offsets: Array, each: int, count: int) -> Array:
     """``(n, count)`` elements of ``each`` bytes from byte offsets aligned to the whole."""
     size = each * count
-    data = views[size].take(offsets >> (size.bit_length() - 1), mode="clip")
+    data = views[size].take(index(offsets >> (size.bit_length() - 1)), mode="clip")
     return data.view(f"u{each}").reshape(-1, count)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks.access import Site
-from ..core.lanes import Group, LaneSet
+from ..core.lanes import Group, LaneSet, index
 from ..core.memory import SHARED
 from ..front.ptx import Instruction, Operand, Pair, Vec
 from .build import Build, Getter, Step, builder
@@ -198,7 +198,7 @@ def ldmatrix(b: Build, ins: Instruction) -> Step:
             return
         some, places, valid = found
         rows = np.zeros((some.n, 16), np.uint8)
-        fetched = b.machine.batch.shared_views[16].take(places, mode="clip").view(np.uint8).reshape(-1, 16)
+        fetched = b.machine.batch.shared_views[16].take(index(places), mode="clip").view(np.uint8).reshape(-1, 16)
         rows[slice(None) if valid is None else valid] = fetched
         table = np.zeros((group.lanes.warps, 32, 8), np.uint16)
         table[some.ordinal, some.lanes & 31] = rows.view(np.uint16)

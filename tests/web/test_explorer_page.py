@@ -1,0 +1,168 @@
+"""The explorer in a browser: opened from disk it steps, compares, remembers its place, shows the simulator's counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peakgemm.explore.kernels import operands, problem_for
+from peakgemm.kernels.registry import rung
+from peakgemm.simulator import run_rung
+
+
+@pytest.fixture(scope="session")
+def counted() -> dict[str, dict[str, int]]:
+    """The simulator's counters of rungs 03 and 04, from runs that nobody watched."""
+    found = {}
+    for number in (3, 4):
+        a, b, c = operands(problem_for(rung(number), "sm_90"))
+        found[f"{number:02}"] = run_rung(number, a, b, c).counters
+    return found
+
+
+def step(page: Any, kernel: str = "03") -> int:
+    return int(page.get_attribute(f".kernel[data-kernel='{kernel}']", "data-step"))
+
+
+def test_a_rung_is_stepped_by_keys_and_buttons(open_page, site) -> None:
+    page = open_page((site / "index.html").as_uri())
+    begin = step(page)
+    page.keyboard.press("ArrowRight")
+    assert step(page) == begin + 1
+    page.keyboard.press("ArrowLeft")
+    assert step(page) == begin
+    page.click("button[aria-label^='Step forward']")
+    page.click("button[aria-label^='Step forward']")
+    page.click("button[aria-label^='Step back']")
+    assert step(page) == begin + 1
+    page.keyboard.press("Shift+ArrowRight")
+    assert page.locator(".access").count() >= 1
+    after = step(page)
+    assert after > begin + 1
+    page.keyboard.press("Shift+ArrowLeft")
+    assert step(page) < after
+    page.keyboard.press("ArrowDown")
+    assert "l=1" in page.url
+    page.locator("select >> nth=2").select_option("31")  # the warp
+    assert "w=31" in page.url
+    page.locator("input[type=range]").fill("0")
+    assert step(page) == 0
+    page.keyboard.press("ArrowLeft")  # in the slider the keys are the slider's
+    assert step(page) == 0
+
+
+def test_conflicts_of_rung_03_are_gone_in_rung_04(open_page, site, counted) -> None:
+    page = open_page((site / "index.html").as_uri() + "#k=03&k2=04")
+    for kernel in ("03", "04"):
+        for name in ("shared_wavefronts", "shared_loads", "global_sectors"):
+            shown = page.locator(f"[data-counter={name}][data-of='{kernel}']").all_inner_texts()
+            assert len(shown) == 2  # its own table, and the one side by side
+            assert {int(text.replace(",", "")) for text in shown} == {counted[kernel][name]}
+    assert counted["03"]["shared_wavefronts"] == 418_176
+    assert counted["04"]["shared_wavefronts"] == counted["04"]["shared_wavefronts_ideal"] == 25_344
+    three, four = page.locator(".kernel[data-kernel='03']"), page.locator(".kernel[data-kernel='04']")
+    drawn = three.locator(".access[data-space=shared]")
+    assert (drawn.get_attribute("data-count"), drawn.get_attribute("data-ideal")) == ("32", "1")
+    assert "32 wavefronts, 1 at best" in drawn.inner_text()
+    assert drawn.locator("svg .cell").count() == drawn.locator("svg .row").count() == 32
+    assert drawn.locator("svg .cell.again").count() == 31
+    assert "1 word of padding in each row (33 words in place of 32) would end it" in drawn.inner_text()
+    assert four.locator("[data-costly]").get_attribute("data-costly") == "0"
+    # The same store in rung 04.
+    page.goto((site / "index.html").as_uri() + page.url[page.url.index("#"):].replace("k=03", "k=04").split("&k2")[0])
+    page.reload()
+    drawn = page.locator(".kernel[data-kernel='04'] .access[data-space=shared]")
+    assert (drawn.get_attribute("data-count"), drawn.get_attribute("data-ideal")) == ("1", "1")
+    assert "No conflict" in drawn.inner_text()
+
+
+def test_two_kernels_step_together_or_alone(open_page, site) -> None:
+    page = open_page((site / "index.html").as_uri())
+    page.locator("select >> nth=1").select_option("04")
+    assert page.locator(".kernel").count() == 2
+    begin = step(page, "03"), step(page, "04")
+    page.keyboard.press("ArrowRight")
+    assert (step(page, "03"), step(page, "04")) == (begin[0] + 1, begin[1] + 1)
+    page.get_by_label("step both").uncheck()
+    page.locator(".kernel[data-kernel='04'] h2").click()
+    page.keyboard.press("ArrowRight")
+    assert (step(page, "03"), step(page, "04")) == (begin[0] + 1, begin[1] + 2)
+    page.locator("select >> nth=1").select_option("")
+    assert page.locator(".kernel").count() == 1
+
+
+@pytest.mark.parametrize("fragment", ["#k=03&i=78.1&w=31&l=7", "#k=04&i=60.0&w=1&l=0&k2=03&i2=59.2&w2=0&l2=31"])
+def test_a_fragment_opens_its_view_again(open_page, site, fragment: str) -> None:
+    address = (site / "index.html").as_uri()
+    page = open_page(address + fragment)
+    assert page.url == address + fragment
+    status = page.locator(".status").all_inner_texts()
+    page.keyboard.press("ArrowRight")
+    moved = page.url
+    assert moved != address + fragment
+    again = open_page(moved)
+    assert again.locator(".status").all_inner_texts() == page.locator(".status").all_inner_texts() != status
+    page.evaluate(f"location.hash = '{fragment}'")
+    page.wait_for_function(f"location.hash === '{fragment}'")
+    assert page.locator(".status").all_inner_texts() == status
+
+
+@pytest.mark.parametrize("fragment", ["#k=99", "#k=03&i=999999.9&w=77&l=99", "#nonsense", "#k=03&i=x"])
+def test_a_fragment_that_names_nothing_opens_something(open_page, site, fragment: str) -> None:
+    page = open_page((site / "index.html").as_uri() + fragment)
+    assert page.locator(".kernel").count() == 1
+    assert page.locator(".status").inner_text()
+
+
+def test_source_ptx_and_sass_are_linked(open_page, site) -> None:
+    page = open_page((site / "index.html").as_uri() + "#k=03")
+    panes = page.locator(".pane")
+    assert panes.count() == 3
+    fma = page.locator("[data-instruction]", has_text="fma.rn.f32").first
+    fma.click()
+    for place in range(3):
+        marked = panes.nth(place).locator(".on")
+        assert marked.count() >= 1
+        assert marked.first.is_visible()
+    assert "FFMA" in panes.nth(2).locator(".on").first.inner_text()
+    assert panes.nth(2).locator(".reads").first.inner_text()
+    assert page.locator(".registers td button").count() >= 2  # each operand's writer
+    page.locator(".registers td button").first.click()
+    assert "fma" not in page.locator(".status strong").inner_text()
+
+
+def test_registers_hold_what_the_lanes_loaded(open_page, site) -> None:
+    page = open_page((site / "index.html").as_uri() + "#k=03&i=0.0&w=0&l=0")
+    page.locator("[data-instruction]", has_text="ld.global.nc.f32").first.click()  # the first tile's
+    a, _, _ = operands(problem_for(rung(3), "sm_90"))
+    cells = page.locator(".registers tbody tr", has_text="→").first.locator("td").all_inner_texts()[1:]
+    assert [float(text) for text in cells] == pytest.approx(a[0, :32].tolist(), rel=1e-5)
+
+
+def test_the_timeline_moves_to_where_it_is_clicked(open_page, site) -> None:
+    page = open_page((site / "index.html").as_uri() + "#k=03")
+    whole = page.locator(".timeline .hit").first
+    whole.click(position={"x": whole.bounding_box()["width"] * 0.9, "y": 5})
+    assert step(page) > 300
+    kinds = page.locator(".timeline .tick").evaluate_all("all => [...new Set(all.map(one => one.classList[1]))]")
+    assert {"copy", "stage", "load", "compute", "barrier"} <= set(kinds)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("fragment", ["#k=03", "#k=03&k2=04"])
+def test_axe_finds_no_serious_fault(open_page, site, axe, scheme: str, fragment: str) -> None:
+    page = open_page((site / "index.html").as_uri() + fragment, scheme=scheme)
+    assert axe(page) == []
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    assert dark == (scheme == "dark")
+
+
+@pytest.mark.parametrize("fragment", ["#k=03", "#k=03&k2=04"])
+def test_a_narrow_screen_holds(open_page, site, axe, fragment: str) -> None:
+    page = open_page((site / "index.html").as_uri() + fragment, wide=390, high=800)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    begin = step(page)
+    page.locator("button[aria-label^='Step forward']").first.click()
+    assert step(page) == begin + 1
+    assert axe(page) == []

@@ -34,6 +34,9 @@ from .recipe import Recipe
 from .values import Values, hoist, merge, rename
 
 MOST_REGISTERS = 255
+# Of a thread's registers the hardware keeps two: ptxas counts three more than the highest number that it uses, and on an
+# H100 a register beyond is an illegal instruction, as R238 of 240 dealt by setmaxnreg is out of range.
+RESERVED = 2
 _REGISTERS = 0x2F  # the attribute of a kernel's register count
 _STACK = 1
 _OFFSET_LOW, _OFFSET_HIGH = (16, 8), (34, 48)  # bits of BRA's offset, in words of four bytes
@@ -100,7 +103,7 @@ def rebuild(cubin: Cubin, recipe: Recipe, limit: int, name: str = "") -> Rebuilt
         raise NotUnderstood(f"{program.name}: the file points into the loop, which would move")
     if found := check(fresh):
         raise Unproved(f"{program.name}, {found[0].address:#x}: {found[0].message} ({len(found)} hazards)")
-    count = 1 + max(register.number for word in fresh.words for register in word.reads | word.writes
+    count = 1 + RESERVED + max(register.number for word in fresh.words for register in word.reads | word.writes
                     if register.kind == "R")
     before = cubin.kernel(program.name).registers or 0
     data = with_registers(cubin.with_words(fresh.encode(), program.name), program.name, max(count, before))
@@ -114,7 +117,7 @@ def _free(values: Values, live_registers: frozenset[Register], limit: int) -> li
     used = {register.number for register in live_registers if register.kind == "R"} | block.homes | block.held_registers
     for one in values.places:
         used |= {register.number for register in values.writes(one) if register.kind == "R"}
-    return [number for number in range(min(limit, MOST_REGISTERS)) if number not in used and number != _STACK]
+    return [number for number in range(min(limit, MOST_REGISTERS) - RESERVED) if number not in used and number != _STACK]
 
 
 def _fragments(block: Block, free: list[int]) -> dict[tuple[int, Side, int], int]:

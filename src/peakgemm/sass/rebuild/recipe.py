@@ -26,7 +26,7 @@ class Recipe:
     ``padding``: ptxas's loads that never run, before each cp.async, stay (they cost 1.0 %).
     """
 
-    offsets: tuple[int, ...] = (14, 30, 46, 62, 78, 94)
+    offsets: tuple[int, ...] = (2, 18, 34, 50, 66, 82)
     first: tuple[int, ...] = (40, 54, 68, 82, 96, 110)
     barrier: int = -24
     gap: int = 20

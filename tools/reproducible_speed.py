@@ -45,7 +45,7 @@ def triton_work(a: Any, b: Any, out: Any) -> Callable[[], None]:
 def row(m: int, n: int, k: int, peer: TorchPeer, timer: Timer, rounds: int) -> dict[str, Any]:
     """Times of one shape, and which kernels ran."""
     gpu = device.require()
-    arrays = Arrays(Case(m, n, k), gpu, peer)
+    arrays = Arrays(Case(f"{m}x{n}x{k}", m, n, k), gpu, peer)
     choices = {name: choice_for(arrays.problem, gpu, precision)
                for name, precision in (("reproducible", "reproducible"), ("default", "ieee"))}
     bounds = {name: bound_for(arrays.problem, gpu, choice) for name, choice in choices.items()}

@@ -31,13 +31,12 @@ INVALID_ARGUMENT, RESOURCE_EXHAUSTED, INTERNAL = 3, 8, 13
 
 # XLA_FFI_Api: words before the functions are its size, extensions, version (three words) and internals.
 _API_FIRST = 6
-_FUNCTIONS = (
-    "XLA_FFI_Error_Create", "XLA_FFI_Error_GetMessage", "XLA_FFI_Error_Destroy", "XLA_FFI_Handler_Register",
-    "XLA_FFI_Stream_Get",
-)
-ERROR_CREATE, STREAM_GET = _API_FIRST, _API_FIRST + 4
+_FUNCTIONS = {"XLA_FFI_Error_Create": 0, "XLA_FFI_Stream_Get": 4}  # those that are called, and their places
+ERROR_CREATE, STREAM_GET = (_API_FIRST + place for place in _FUNCTIONS.values())
 ORDINAL = "XLA_FFI_DeviceOrdinal_Get"  # younger than the others: `function_word` says where it is, if it is
 
+# What version 0.5 (jaxlib 0.12) calls otherwise; its fields are the same.
+_RENAMED = {"XLA_FFI_Extension_Base": "XLA_FFI_InternalExtension"}
 _STRUCTS: dict[str, tuple[str, ...]] = {
     "XLA_FFI_Extension_Base": ("struct_size", "type", "next"),
     "XLA_FFI_Api_Version": ("struct_size", "extension_start", "major_version", "minor_version"),
@@ -83,7 +82,7 @@ class Header:
             self._refuse(f"is version {self.version[0]}.{self.version[1]}, peakgemm knows {VERSION[0]}.{VERSION[1]} "
                          f"and later minor versions of {VERSION[0]}")
         for name, wanted in _STRUCTS.items():
-            fields = self._fields(name)
+            fields = self._fields(name) or self._fields(_RENAMED.get(name, name))
             if tuple(field.split()[-1].lstrip("*") for field in fields[:len(wanted)]) != wanted:
                 self._refuse(f"has struct {name} with the fields {', '.join(fields) or 'none'}, where peakgemm reads "
                              f"{', '.join(wanted)}")
@@ -93,9 +92,9 @@ class Header:
         for name, value in _VALUES.items():
             if not re.search(rf"\b{name}\s*=\s*{value}\s*[,}}]", self._text):
                 self._refuse(f"has another {name} than {value}")
-        if self.functions[:len(_FUNCTIONS)] != _FUNCTIONS:
+        if any(self.functions[place:place + 1] != (name,) for name, place in _FUNCTIONS.items()):
             self._refuse(f"has struct XLA_FFI_Api begin with {', '.join(self.functions[:5]) or 'no function'}, where "
-                         f"peakgemm calls {', '.join(_FUNCTIONS)}")
+                         f"peakgemm calls {' and '.join(f'{name} at place {at}' for name, at in _FUNCTIONS.items())}")
 
     def function_word(self, name: str) -> int | None:
         """The word of ``XLA_FFI_Api`` that holds a function; None: it has none of that name."""
@@ -114,7 +113,7 @@ class Header:
 
     def _refuse(self, what: str) -> None:
         raise MissingComponent(f"XLA's foreign function interface: {self._where} {what}; install a jaxlib that "
-                               "peakgemm knows (0.6 to 0.10 were tried), or call peakgemm.matmul outside of jit")
+                               "peakgemm knows (0.6 to 0.12 were tried), or call peakgemm.matmul outside of jit")
 
 
 @cache

@@ -34,8 +34,8 @@ from .recipe import Recipe
 from .values import Values, hoist, merge, rename
 
 MOST_REGISTERS = 255
-# Of a thread's registers the hardware keeps two: ptxas counts three more than the highest number that it uses, and on an
-# H100 a register beyond is an illegal instruction, as R238 of 240 dealt by setmaxnreg is out of range.
+# Of a thread's registers the hardware keeps two: ptxas counts three more than the highest number that it uses. On an H100
+# a register beyond is an illegal instruction, and R238 of 240 dealt by setmaxnreg out of range.
 RESERVED = 2
 _REGISTERS = 0x2F  # the attribute of a kernel's register count
 _STACK = 1
@@ -117,7 +117,8 @@ def _free(values: Values, live_registers: frozenset[Register], limit: int) -> li
     used = {register.number for register in live_registers if register.kind == "R"} | block.homes | block.held_registers
     for one in values.places:
         used |= {register.number for register in values.writes(one) if register.kind == "R"}
-    return [number for number in range(min(limit, MOST_REGISTERS) - RESERVED) if number not in used and number != _STACK]
+    return [number for number in range(min(limit, MOST_REGISTERS) - RESERVED)
+            if number not in used and number != _STACK]
 
 
 def _fragments(block: Block, free: list[int]) -> dict[tuple[int, Side, int], int]:

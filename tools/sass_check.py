@@ -26,6 +26,7 @@ from peakgemm.kernels.build import build
 from peakgemm.kernels.registry import LADDER, rung
 from peakgemm.runtime.compile import in_parallel, nvrtc_version
 from peakgemm.sass.elf import Cubin
+from peakgemm.sass.encoding import UnknownInstruction
 from peakgemm.sass.hazards import against, check
 from peakgemm.sass.latency import ARCH
 from peakgemm.sass.mutate import draws
@@ -53,13 +54,17 @@ def with_options(options: dict[str, Any]) -> Iterator[bytes]:
 def audit(what: str, codes: list[bytes]) -> dict[str, Any]:
     """Identity and hazards of some cubins."""
     row: dict[str, Any] = {"cubins": what, "count": len(codes), "kernels": 0, "instructions": 0, "changed_by_encode": 0,
-                           "with_hazards": 0, "hazards": []}
+                           "with_hazards": 0, "hazards": [], "not_understood": []}
     with progress(what, len(codes)) as done:
         for code in codes:
             cubin = Cubin.read(code)
             for name in cubin.kernels:
-                program = Program.of(cubin, name)
                 row["kernels"] += 1
+                try:
+                    program = Program.of(cubin, name)
+                except UnknownInstruction as error:
+                    row["not_understood"].append(str(error))
+                    continue
                 row["instructions"] += len(program.words)
                 row["changed_by_encode"] += sum(map(int.__ne__, program.encode(), cubin.words(name)))
                 found = check(program) if cubin.arch == ARCH else []
@@ -67,7 +72,8 @@ def audit(what: str, codes: list[bytes]) -> dict[str, Any]:
                 row["hazards"] += [f"{cubin.digest[:16]} {one.kernel} {one.address:#x}: {one.message}"
                                    for one in found[:2]]
             done(what)
-    print(f"{what}: {row['instructions']} instructions in {row['kernels']} kernels, {row['with_hazards']} with hazards")
+    print(f"{what}: {row['instructions']} instructions in {row['kernels']} kernels, {row['with_hazards']} with hazards"
+          f", {len(row['not_understood'])} not understood", flush=True)
     return row
 
 

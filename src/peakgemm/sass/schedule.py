@@ -23,7 +23,7 @@ _IN_ORDER = {
     "shared": "LDS LDSM STS STSM SHFL",
     "atoms": "ATOMS",
     "stas": "STAS",
-    "xu": "MUFU F2F F2I I2F FRND FLO POPC BREV I2I",
+    "xu": "MUFU F2F F2I I2F FRND FLO POPC BREV I2I FCHK",
     "constant": "LDC",
     "special": "S2R",
     "uspecial": "S2UR",

@@ -19,6 +19,9 @@ from peakgemm.sass.encoding import UnknownInstruction, Word
 from peakgemm.sass.program import Program
 from peakgemm.sass.schedule import State, states, walk
 
+#: Cycles from one instruction to the next in the same pipe.
+PIPES = 4
+
 
 def fitted(data: bytes) -> bool:
     """Whether a cubin belongs to the half that is fitted."""
@@ -45,26 +48,17 @@ def observe(program: Program, least: dict[str, int], count: Counter[str], stalls
         walk(program, block, state, watch)
 
 
-def in_a_pipe(name: str) -> bool:
-    """Whether a row is of a producer alone, or of a consumer of fixed latency."""
-    return len(name.split()) == 3 or name.split()[3] in ("fp32", "alu", "imad", "uniform", "fp64", "mma")
+def careful(name: str, least: dict[str, int]) -> int:
+    """The cycles that a row of the table demands: less than the smallest distance where it is above the pipes' four.
 
-
-def careful(name: str, least: dict[str, int], count: Counter[str]) -> int:
-    """The cycles that a row of the table demands: the smallest distance, or less where few observations made it.
-
-    Another pipe costs a consumer a cycle, no more; a producer of long latency is seldom pressed, so it is granted two
-    cycles. A variable-latency consumer may come as soon as any: rows of
-    their own are not kept for those.
+    A producer of long latency is seldom pressed, so it is granted two cycles. The distance of a guard and that of an
+    addend are those of any producer.
     """
-    producer, kind, dependence = ([None, *name.split()] if len(name.split()) == 2 else name.split())[:3]
-    overall = least[f"{kind} {dependence}"]
-    if producer is None or dependence == "guard":
-        return overall
-    middle = least[f"{producer} {kind} {dependence}"]
-    if count[name] < 20 * latency.ENOUGH:
-        middle = min(middle, 4) if middle <= 6 else middle - 2
-    return min(least[name], middle + 1)
+    kind, dependence = name.split()[-2:] if len(name.split()) == 2 else name.split()[1:3]
+    if dependence in ("guard", "addend"):
+        return least[f"{kind} {dependence}"]
+    return min(least[name], PIPES) if least[name] <= PIPES + 2 else least[name] - 2
+
 
 
 def main() -> None:
@@ -87,8 +81,8 @@ def main() -> None:
                     observe(Program.of(cubin, name), least, count, stalls)
                 except UnknownInstruction as error:
                     print(f"{file}: {error}")
-    cycles = {name: careful(name, least, count) for name in sorted(least)
-              if len(name.split()) == 2 or (count[name] >= latency.ENOUGH and in_a_pipe(name))}
+    cycles = {name: careful(name, least) for name in sorted(least)
+              if len(name.split()) == 2 or count[name] >= latency.ENOUGH}
     rows = ",\n".join(f"{json.dumps(name)}: {least}" for name, least in cycles.items())
     args.json.write_text(f'{{"cubins": {used},\n"observations": {sum(count.values())},\n"stalls": '
                          f'{json.dumps(dict(sorted(stalls.items())))},\n"cycles": {{\n{rows}\n}}}}\n')

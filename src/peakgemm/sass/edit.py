@@ -16,7 +16,7 @@ from .effects import ends_block, space
 from .elf import WORD_BYTES, Cubin
 from .encoding import ALWAYS, Register, Word
 from .hazards import VISIBLE, check
-from .latency import least, shortest_stall
+from .latency import safe, shortest_stall
 from .program import Program
 from .schedule import Flight, State, cycles, queue, reader, states, step, waited
 
@@ -86,7 +86,7 @@ def reorder(program: Program, block: range, order: Sequence[int]) -> Program:
 def retime(program: Program, block: range, original: Program | None = None) -> Program:
     """The kernel with stalls, waits and reuse of a block recomputed for its order; scoreboard numbers stay.
 
-    A stall is as short as the table of latencies and the opcode allow. A load that set no scoreboard because a later
+    A stall is as short as the opcode and `latency.safe` allow. A load that set no scoreboard because a later
     one did sets that one's where it now comes too late. An instruction waits for the scoreboards that its registers
     need; synchronisation and control flow keep their waits, and what the ``original`` block (before it was reordered;
     else this one) had waited for at its end is waited for at the end. Yield bits stay but where reuse forbids.
@@ -211,7 +211,7 @@ def _ready(word: Word, state: State, words: Sequence[Word], block: range, progra
         for place, issued in state.issued.get(register, {}).items():
             inside = place in block and issued >= 0
             before = words[place - block.start] if inside else program.words[place]
-            found.append(issued + least(before, word, register)[0])
+            found.append(issued + safe(before, word, register))
     return found
 
 

@@ -1,9 +1,9 @@
 """How far apart compiled code keeps a fixed-latency instruction and the one that needs its result, sm_90.
 
 The table (latencies.json) holds the smallest distance in cycles that ptxas leaves, over the cubins that
-tools/sass_latency.py was given: for each producer, kind of register, kind of dependence, class of consumer and operand.
-Where a combination was seldom met, the smallest distance of the producer counts, or of all producers: so the table
-errs to the side of no alarm.
+tools/sass_latency.py was given: for each producer, kind of register and kind of dependence. Where a producer was seldom
+met, the smallest distance of all producers counts. Consumers are not told apart: to another pipe ptxas mostly leaves a
+cycle more, but which pipe an opcode goes to it decides anew, and rows for pairs gave false alarms on held-out code.
 """
 
 from __future__ import annotations
@@ -14,28 +14,12 @@ from functools import cache
 from pathlib import Path
 
 from .encoding import Register, Word
-from .schedule import queue, reader
 
 TABLE = Path(__file__).with_name("latencies.json")
 ARCH = "sm_90"
 #: Observations that a combination needs before its own smallest distance counts.
 ENOUGH = 100
-
-_FP32 = ("FADD", "FFMA", "FMUL", "FSWZADD")
-_FP64 = ("DADD", "DFMA", "DMUL", "DSETP")
-_TENSOR = ("HMMA", "IMMA", "DMMA", "BMMA", "QMMA")
-_FLOW = ("BRA", "BRX", "EXIT", "CALL", "RET", "BSYNC", "BREAK", "WARPSYNC", "KILL")
-
-
-@cache
-def consumer(name: str) -> str:
-    """The class of a consumer: what its pipe is."""
-    if queue(name) is not None:
-        return reader(name) or "queue"
-    for members, label in ((_FP32, "fp32"), (_FP64, "fp64"), (_TENSOR, "mma"), (_FLOW, "flow"), (("IMAD",), "imad")):
-        if name in members:
-            return label
-    return "uniform" if name.startswith("U") else "alu"
+_FP32 = frozenset(("FADD", "FFMA", "FMUL"))
 
 
 def producer(word: Word) -> str:
@@ -44,26 +28,20 @@ def producer(word: Word) -> str:
     return f"{word.name}.WIDE" if wide else word.name
 
 
-def keys(before: Word, after: Word, register: Register) -> Iterator[tuple[str, str, str]]:
-    """The combinations that two dependent instructions are, each finest first: for operands and for guards."""
-    made = producer(before)
+def keys(before: Word, after: Word, register: Register) -> Iterator[tuple[str, str]]:
+    """The rows that two dependent instructions fall under, the producer's own first: one pair for each dependence."""
     for kind in kinds(after, register):
-        coarse = f"{register.kind} {kind}"
-        middle = f"{made} {coarse}"
-        operand = slots(after, register) if kind == "raw" else ""
-        yield f"{middle} {consumer(after.name)} {operand}".strip(), middle, coarse
+        yield f"{producer(before)} {register.kind} {kind}", f"{register.kind} {kind}"
 
 
 def kinds(after: Word, register: Register) -> list[str]:
-    """How an instruction depends on one that wrote the register: guard, raw.
+    """How an instruction depends on one that wrote the register: guard, raw, or addend (of IMAD, which needs it later).
 
     That one result overwrites another needs no distance that compiled code would show: it leaves as little as a cycle.
     """
-    found = []
-    if register in after.guards:
-        found.append("guard")
+    found = ["guard"] if register in after.guards else []
     if any(register in after.registers(field, number) for field, number in after.operands if field.role in "rx"):
-        found.append("raw")
+        found.append("addend" if after.name == "IMAD" and slots(after, register) == "c" else "raw")
     return found
 
 
@@ -96,3 +74,26 @@ def least(before: Word, after: Word, register: Register) -> tuple[int, str]:
         if row is not None and table[row] > best[0]:
             best = table[row], row
     return best
+
+
+def safe(before: Word, after: Word, register: Register) -> int:
+    """The cycles to leave when a schedule is made: where pipes are told apart, at least what ptxas leaves between them.
+
+    `least` is what the checker demands, the smallest distance to any consumer. A result that goes to another pipe takes
+    a cycle or two more.
+    """
+    kinds_of = kinds(after, register)
+    if not kinds_of:
+        return 1
+    if before.name in _FP32 and after.name in _FP32 and "guard" not in kinds_of:
+        return 4
+    return max(_slow(before.name), 13 if "guard" in kinds_of else 0, least(before, after, register)[0])
+
+
+def _slow(name: str) -> int:
+    """The longest that ptxas keeps anyone waiting for a result of the opcode where nothing else stands between."""
+    if name in ("HMMA", "IMMA", "DMMA"):
+        return 26
+    if name in ("R2UR", "ELECT", "CS2R", "P2R", "R2P", "VOTE", "VOTEU", "UFLO"):
+        return 13
+    return 10 if name.startswith("D") else 8 if name.startswith("H") else 6

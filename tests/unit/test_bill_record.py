@@ -22,9 +22,16 @@ def record() -> dict[str, Any]:
     return json.loads(RECORD.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
+# The bar is 1 % of the issue slots (`bill.verdict`). These miss it in the record: where waits for the copying warps could
+# not be taken out (15, wide), or by a little (12, 14).
+MISSED = {12: 0.0123, 14: 0.0119, 15: 0.0496, "wide": 0.0499}
+
+
 def test_bills_add_up(record: dict[str, Any]) -> None:
-    named = set()
+    named = {}
     for entry in record["bills"]:
+        if "parts" not in entry:
+            continue
         found = entry["parts"]
         assert list(found) == list(bill.PARTS)
         assert sum(found.values()) == pytest.approx(1, abs=1e-4)
@@ -34,6 +41,7 @@ def test_bills_add_up(record: dict[str, Any]) -> None:
         assert found["ffma"] == pytest.approx(m * n * k / bill.LANES / slots, rel=1e-3)
         again = settled(dict(entry), record["device"]["sm_count"])["parts"]
         assert again == pytest.approx(found, abs=1e-3)
-        if bill.verdict(found)[1]:
-            named.add(entry["kernel"] if entry["number"] is None else entry["number"])
-    assert {"wide", 12, 14, 15} <= named
+        named[entry["kernel"] if entry["number"] is None else entry["number"]] = found["unexplained"]
+    assert {"wide", 12, 14, 15} <= set(named)
+    for name, unexplained in named.items():
+        assert unexplained == pytest.approx(MISSED.get(name, 0), abs=0.0101 if name not in MISSED else 1e-3), name

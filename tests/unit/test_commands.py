@@ -23,7 +23,7 @@ from peakgemm.cli.examples import EXAMPLES
 from peakgemm.simulator.front.arguments import argument
 
 # What these find is kept elsewhere: in the cache, in a page.
-WITHOUT_JSON = {"cache clear", "cache warm", "explore", "report", "sass apply"}
+WITHOUT_JSON = {"cache clear", "cache warm", "explore", "report", "sass apply", "sass optimize"}
 # Of each command: words that end it with 2, and what is said. 0 and 1 are tested where each command's work is.
 BAD = {
     "ladder": ("--size none", "'none' is not a number"), "sweep": ("--tile 1,2", "is not a tile"),
@@ -34,7 +34,8 @@ BAD = {
     "inspect occupancy": ("--threads 256 --registers 999 --arch sm_90", "999"), "report": ("gone.json", "cannot read"),
     "inspect registers": ("--json gone/a.json --dry-run", "cannot write"),
     "explore": ("gone.cu --grid 1 --block 32", "is not a file"),
-    "sass check": ("gone.cubin", "cannot be read"),
+    "inspect bill": ("wide --json gone/a.json --dry-run", "cannot write"),
+    "sass check": ("gone.cubin", "cannot be read"), "sass optimize": ("nosuch", "nosuch"),
     "sass apply": ("gone.jsonl gone.cubin --output out.cubin", "cannot be read"),
     "verify": ("--json gone/a.json", "cannot write"), "doctor": ("--json gone/a.json", "cannot write"),
     "cache info": ("--json gone/a.json", "cannot write"),

@@ -34,8 +34,8 @@ from .recipe import Recipe
 from .values import Values, hoist, merge, rename
 
 MOST_REGISTERS = 255
-# Of a thread's registers the hardware keeps two: ptxas counts three more than the highest number that it uses. On an H100
-# a register beyond is an illegal instruction, and R238 of 240 dealt by setmaxnreg out of range.
+# Of a thread's registers the hardware keeps two: ptxas counts three more than the highest number that it uses. On an
+# H100 a register beyond is an illegal instruction, and R238 of 240 dealt by setmaxnreg out of range.
 RESERVED = 2
 _REGISTERS = 0x2F  # the attribute of a kernel's register count
 _STACK = 1

@@ -28,7 +28,8 @@ def losses(mesh: Any, *, steps: int, width: int, device: str, batch: int = 4) ->
     draw = torch.Generator().manual_seed(1)
     inputs = torch.randn(batch, TOKENS, width, generator=draw).to(device)
     targets = torch.randn(batch, TOKENS, width, generator=draw).to(device)
-    step, found = torch.optim.SGD(model.parameters(), lr=0.05), []
+    # One by one: torch's fused steps, its default on a GPU, refuse plain tensors (the norms') beside DTensors.
+    step, found = torch.optim.SGD(model.parameters(), lr=0.05, foreach=False), []
     for _ in range(steps):
         step.zero_grad()
         loss = torch.nn.functional.mse_loss(model(inputs), targets)

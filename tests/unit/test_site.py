@@ -39,12 +39,12 @@ def staged(site: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_chapter_has_picture_difference_counters_and_what_is_left(staged: Path) -> None:
-    rungs = [kernel for kernel in LADDER if (staged / "rungs" / f"{kernel.path.stem}.md").exists()]
+    rungs = [kernel for kernel in LADDER if (staged / "rungs" / f"{kernel.page}.md").exists()]
     assert len(rungs) >= 17
     for before, kernel in pairwise(rungs):
-        text = (staged / "rungs" / f"{kernel.path.stem}.md").read_text()
-        assert f"]({kernel.path.stem}.svg)" in text and (staged / "rungs" / f"{kernel.path.stem}.svg").exists()
-        assert f"## What changed since [rung {before.number:02}]({before.path.stem}.md)" in text
+        text = (staged / "rungs" / f"{kernel.page}.md").read_text()
+        assert f"]({kernel.page}.svg)" in text and (staged / "rungs" / f"{kernel.page}.svg").exists()
+        assert f"## What changed since [rung {before.number:02}]({before.page}.md)" in text
         assert f"--- {before.path.name}" in text and re.search(r"^\+(?!\+\+).", text, re.M)
         assert "| Nsight Compute at 4096 |" in text or "Nsight Compute has not counted both" in text
         assert re.search(r"^## What is left\n\n\S", text, re.M)

@@ -34,7 +34,8 @@ WITHOUT_FIGURE = {"digests": "bits of results", "case": "host costs", "errors": 
 
 WITHOUT_ROWS = {"report": "a simulation", "inspect": "what inspect found", "streams": "times of instruction streams",
                 "found": "what a command found", "verified": "what verify found",
-                "speeds": "speeds of reproducible products", "jax": "checks of JAX"}
+                "speeds": "speeds of reproducible products", "jax": "checks of JAX",
+                "scale": "products on several GPUs"}
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,31 @@ def read(path: Path) -> Source | str:
     missing = [name for name in HEAD if name not in record]
     if missing:
         raise InvalidValue(f"{path} lacks {', '.join(missing)}; write the record again: {record.get('command', '?')}")
+    if "bills" in record:
+        record = {**record, "rungs": _bill_rows(record["bills"])}
     if "rungs" not in record and "runs" not in record:
         for mark, what in WITHOUT_ROWS.items():
             if mark in record:
                 return what
         raise InvalidValue(f"{path} has neither 'rungs' nor 'runs'; name a record of ladder, sweep, bench or accuracy")
     return _sorted_in(path, record)
+
+
+# The lines of a bill that one bar can show; docs/bill.md has them all.
+_BARS = {"FFMAs": ("ffma",),
+         "other instructions": ("edges", "loads", "copies", "barriers", "branches", "moves", "integer", "padding",
+                                "other_warps"),
+         "bank conflicts": ("bank_conflicts",), "loads' results": ("load_returns",), "copies": ("copy_waits",),
+         "waits": ("other_waits", "barrier_waits"), "idle SMs, ends": ("idle_sms", "ends"),
+         "not explained": ("unexplained",)}
+
+
+def _bill_rows(entries: Sequence[Row]) -> list[Row]:
+    """Bills as rows: a kernel's name, and what each group of parts is of its issue slots, in per cent."""
+    return [{"name": entry["kernel"] if entry["number"] is None else f"{entry['number']:02} {entry['kernel']}",
+             "parts": {what: 100 * max(sum(entry["parts"].get(part) or 0 for part in group), 0)
+                       for what, group in _BARS.items()}}
+            for entry in entries if "parts" in entry]
 
 
 def _sorted_in(path: Path, record: Record) -> Source | str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,6 @@ import pytest
 
 from peakgemm.report import load, write_page
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'peakgemm[web]'")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH: apt-get install chromium")
 H100 = Path(__file__).parents[2] / "results" / "h100"
 
 
@@ -22,14 +18,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_page(path, load([H100]))
     return path.as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(params=[("light", 1100), ("dark", 1100), ("light", 390), ("dark", 390)],

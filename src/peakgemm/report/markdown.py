@@ -193,3 +193,45 @@ def counters_table(record: Row) -> str:
             lines.append(cells)
     return grid(("case", "precision", "launch", "warp instructions", "sectors", "over ideal", "wavefronts",
                  "over ideal"), lines, left=(0, 1, 2))
+
+
+def reproducible_table(record: Row) -> str:
+    """Speed of reproducible products beside our default's, cuBLAS's and Triton's, of tools/reproducible_speed.py."""
+    lines = [(" x ".join(map(str, row["shape"])), f"{row['tflops']['reproducible']:.1f}",
+              *(f"{row['ratios'][other]:.2f}" for other in ("default", "cublas", "triton")))
+             for row in record["speeds"]["rows"]]
+    return grid(("M x N x K", "TFLOPS", "of our default", "of cuBLAS", "of Triton, one tile for every shape"), lines)
+
+
+def jax_table(record: Row) -> str:
+    """What tools/jax_check.py measured of products inside ``jit``."""
+    found = record["jax"]
+    squares = [(name.removeprefix("4096 "), f"{row['ms']:.2f}", f"{row['ratio']:.2f}")
+               for name, row in found.items() if name.startswith("4096 ")]
+    return (grid(("4096 cubed in jit", "ms", "of jnp.matmul at highest"), squares)
+            + f"\nA call inside `jit` costs the host {found['host_us']['more']:.1f} us more than XLA's own product. "
+              f"{len(found['training']['xla']['losses'])} training steps of a small network have XLA's losses to "
+              f"{max(found['training'][name]['off'] for name in ('ieee', 'emulated')):.0e}.\n")
+
+
+def scale_table(record: Row) -> str:
+    """Speed-up of collectives with products over one GPU, then beside NCCL, of `peakgemm bench --suite scale`."""
+    rows = record["scale"]["ranks"]["products"]
+    strong = [(f"`{row['call']}`", row["precision"], str(row["m"]), f"{row['speedup']:.2f}",
+               f"{100 * row['efficiency']:.0f} %") for row in rows if row["scaling"] == "strong"]
+    few = [(row["precision"], str(row["m"]), f"{row['ms']:.3f}", f"{row['ratio_to_nccl_torch']:.2f}",
+            f"{row['ratio_to_nccl_ours']:.2f}") for row in rows if row["scaling"] == "rows"]
+    return (grid(("call", "", "M", "speed-up", "efficiency"), strong, left=(0, 1))
+            + "\n" + grid(("", "M", "ms", "of NCCL and torch.mm in FP32", "of NCCL and our product"), few)
+            + "\nThe second table: `all_gather_matmul` with N = K = 8192; ratios of times, above 1 ours is faster.\n")
+
+
+def tuned_table(record: Row) -> str:
+    """Rungs of a ladder's record beside the first of them, size by size."""
+    lines = []
+    for run in runs_of(record):
+        rows = run["rungs"]
+        lines += [(str(run["shape"][0]), f"{row['number']:02} {row['name'].replace('_', ' ')}",
+                   f"{row['tflops']:.2f}", f"{row['ratio_to_cublas']:.3f}",
+                   f"{row['tflops'] / rows[0]['tflops']:.3f}") for row in rows]
+    return grid(("M = N = K", "rung", "TFLOPS", "of cuBLAS", "of the compiler's"), lines, left=(1,))

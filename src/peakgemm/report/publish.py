@@ -134,6 +134,13 @@ class Checkout:
             yield ("docs/bill.md", "bill", markdown.bill_table(record["bills"])
                    + f"\n{record['device']['name']}, NVRTC {record['environment']['nvrtc']}. "
                      f"Command: `{record['command']}`.\n")
+        for page, name, path, draw in (
+                ("docs/reproducible.md", "reproducible", "../h200/reproducible-speed.json", markdown.reproducible_table),
+                ("docs/jax.md", "jax", "../h200/jax.json", markdown.jax_table),
+                ("docs/distributed.md", "scale", "../h200-x2/scale.json", markdown.scale_table),
+                ("docs/sass-tuning.md", "tuned", "../h200/ladder-sass.json", markdown.tuned_table)):
+            for record in self.load_any(path):
+                yield page, name, draw(record) + f"\n{record['device']['name']}. Command: `{record['command']}`.\n"
         accuracy = "\n".join(
             markdown.accuracy_table(record)
             + "\nLargest / mean componentwise error, in eps |A||B| against FP64, at the largest size. "

@@ -135,7 +135,8 @@ class Checkout:
                    + f"\n{record['device']['name']}, NVRTC {record['environment']['nvrtc']}. "
                      f"Command: `{record['command']}`.\n")
         for page, name, path, draw in (
-                ("docs/reproducible.md", "reproducible", "../h200/reproducible-speed.json", markdown.reproducible_table),
+                ("docs/reproducible.md", "reproducible", "../h200/reproducible-speed.json",
+                 markdown.reproducible_table),
                 ("docs/jax.md", "jax", "../h200/jax.json", markdown.jax_table),
                 ("docs/distributed.md", "scale", "../h200-x2/scale.json", markdown.scale_table),
                 ("docs/sass-tuning.md", "tuned", "../h200/ladder-sass.json", markdown.tuned_table)):

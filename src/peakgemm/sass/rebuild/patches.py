@@ -23,19 +23,23 @@ from .recipe import Recipe
 FOLDER = Path(__file__).parent.parent / "patches"
 _FIELDS: Mapping[str, type] = {"kernel": str, "config": dict, "arch": str, "compiler": str, "cubin": str, "limit": int,
                                "recipe": dict, "registers": int, "result": str}
-
-
-_DEBUG = (".debug", ".nv_debug", ".rela.debug", ".rela.nv_debug")
+_RUN = (".text.", ".nv.info.", ".nv.shared.", ".nv.constant0.")  # the sections that `digest` reads
 
 
 def digest(cubin: bytes) -> str:
-    """SHA-256, in hexadecimal, of all of a cubin but its debug information: code, constants, attributes, symbols."""
+    """SHA-256, in hexadecimal, of what a cubin's kernels run: code, attributes, registers, shared and argument space.
+
+    Not of debug information, nor of symbols and the constants that they name: NVRTC puts those in another order from
+    one compilation to the next.
+    """
     found, whole = Cubin.read(cubin), hashlib.sha256()
     whole.update(found.arch.encode())
-    for section in found.sections:
-        if not section.name.startswith(_DEBUG):
+    for section in sorted(found.sections, key=lambda one: one.name):
+        if section.name.startswith(_RUN):
             whole.update(f"\n{section.name} {section.kind} {section.flags} {section.size}\n".encode())
             whole.update(found.content(section))
+    for name, kernel in sorted(found.kernels.items()):
+        whole.update(f"\n{name} {kernel.registers}".encode())
     return whole.hexdigest()
 
 

@@ -2,6 +2,8 @@
 # ruff: noqa: F401, F811  (fixtures of tests/support)
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -37,6 +39,26 @@ from peakgemm.sass.rebuild.recipe import Recipe
 from peakgemm.sass.rebuild.search import grid, search
 from peakgemm.sass.rebuild.values import Values, hoist, merge, rename
 from peakgemm.views.named import named
+
+# NVRTC allocates registers otherwise for rung 14 where the same process has compiled certain other programs before (198
+# instead of 205, seen in long test runs), and no patch is for that. So its cubin comes from a process of its own.
+APART = """from dataclasses import replace
+from peakgemm.kernels.build import build
+from peakgemm.kernels.registry import rung
+build(rung(14), replace(rung(14).config_for("sm_90"), aligned=True), "sm_90")"""
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("apart")
+    subprocess.run([sys.executable, "-c", APART], env={**os.environ, "PEAKGEMM_CACHE_DIR": str(folder)}, check=True)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(apart, tmp_path, monkeypatch):
+    """A compile cache that holds rung 14, compiled apart, and nothing else."""
+    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(shutil.copytree(apart, tmp_path / "own-cache")))
 
 
 @cache
@@ -252,7 +274,7 @@ def test_every_shipped_patch_gives_what_it_promises():
     assert Patch.from_json(patch.name, patch.to_json()) == patch
 
 
-def test_rung_16_is_rung_14_patched(cold):
+def test_rung_16_is_rung_14_patched():
     made = build(rung(16), replace(rung(16).config_for("sm_90"), aligned=True), "sm_90")
     assert made.note == f"patched: {patches.shipped()[0].name}" and made.registers == patches.shipped()[0].registers
     again = build(rung(16), replace(rung(16).config_for("sm_90"), aligned=True), "sm_90")
@@ -277,7 +299,7 @@ def test_another_cubin_runs_unpatched_and_says_so(arch, changes, said):
     ({"limit": 205}, "four registers in a row"), ({"recipe": {"gap": 0}}, "gap = 0"),
     ({"limit": "255"}, "limit = '255'"),
 ])
-def test_a_damaged_patch_is_refused(change, said, tmp_path, monkeypatch, cold):
+def test_a_damaged_patch_is_refused(change, said, tmp_path, monkeypatch):
     (patch,) = patches.shipped()
     (tmp_path / "one.json").write_text(json.dumps({**json.loads(patch.to_json()), **change}))
     monkeypatch.setattr(patches, "FOLDER", tmp_path)

@@ -6,7 +6,6 @@ Each device has a thread, and a queue of tiles that others may take from: see `p
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from threading import Thread
@@ -61,11 +60,6 @@ def chosen(devices: Any) -> list[Gpu] | None:
     if len(set(indices)) < len(indices):
         raise InvalidValue(f"devices = {indices} names a GPU twice; name each once")
     return [device.require(i) for i in indices]
-
-
-def by_environment() -> str | None:
-    """What ``PEAKGEMM_DEVICES`` says."""
-    return os.environ.get(VARIABLE) or None
 
 
 def cut(m: int, n: int, k: int, gpus: Sequence[Gpu]) -> Grid:

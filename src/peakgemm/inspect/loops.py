@@ -7,7 +7,7 @@ the branch out can be a CALL that never returns), and puts other loops inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -64,10 +64,10 @@ def loops(instructions: Iterable[Instruction],
 
 def _loops_of(code: Sequence[Instruction], counted: Callable[[Instruction], bool]) -> list[tuple[int, Loop]]:
     """`loops` of one function."""
-    blocks = _blocks(code)
+    blocks = basic_blocks(code)
     if not blocks:
         return []
-    successors = _successors(blocks)
+    successors = successors_of(blocks)
     order = _reverse_postorder(successors)
     dominator = _dominators(successors, order)
     predecessors = _reversed(successors)
@@ -87,7 +87,7 @@ def _loops_of(code: Sequence[Instruction], counted: Callable[[Instruction], bool
             for header, body in bodies.items()]
 
 
-def _blocks(code: Sequence[Instruction]) -> dict[int, tuple[Instruction, ...]]:
+def basic_blocks(code: Sequence[Instruction]) -> dict[int, tuple[Instruction, ...]]:
     """Basic blocks by their first address, in order of address."""
     leaders = {instruction.target for instruction in code}
     blocks: dict[int, tuple[Instruction, ...]] = {}
@@ -102,11 +102,13 @@ def _blocks(code: Sequence[Instruction]) -> dict[int, tuple[Instruction, ...]]:
     return blocks
 
 
-def _successors(blocks: dict[int, tuple[Instruction, ...]]) -> dict[int, tuple[int, ...]]:
+def successors_of(blocks: Mapping[int, tuple[Instruction, ...]],
+                  more: Callable[[Instruction], Iterable[int]] = lambda last: ()) -> dict[int, tuple[int, ...]]:
     """Where control goes from each block that the entry reaches.
 
-    BSYNC jumps to wherever the BSSY of the same barrier register said; the pairs are found by carrying
-    the registers' contents along the control flow, since neither order nor distance tells them.
+    ``more`` adds addresses behind a block's last instruction, where the caller knows more of calls and tables of
+    branches than the listing says. BSYNC jumps to wherever the BSSY of the same barrier register said; the pairs are
+    found by carrying the registers' contents along the control flow, since neither order nor distance tells them.
     """
     addresses = list(blocks)
     after = dict(zip(addresses, [*addresses[1:], None], strict=True))
@@ -119,7 +121,9 @@ def _successors(blocks: dict[int, tuple[Instruction, ...]]) -> dict[int, tuple[i
         for instruction in blocks[block]:
             if instruction.base == "BSSY" and instruction.target is not None:
                 leaving[instruction.operands[0]] = frozenset((instruction.target,))
-        goes = tuple(address for address in _goes(blocks[block][-1], after[block], leaving) if address in blocks)
+        last = blocks[block][-1]
+        goes = tuple(dict.fromkeys(address for address in (*_goes(last, after[block], leaving), *more(last))
+                                   if address in blocks))
         successors[block] = goes
         for address in goes:
             known = states.get(address)

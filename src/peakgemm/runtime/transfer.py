@@ -25,8 +25,10 @@ from .staging import Pinned, copy
 Array = NDArray[np.float32]
 FLOAT = 4
 CHUNK_BYTES = 8 << 20  # of one copy: 150 us on PCIe 5, beside which a driver call (3 us) and an event vanish
-LEAST_BYTES = 512 << 10  # below it, threads cost more than they save
-IN_THREADS, OUT_THREADS = 8, 6  # at most; `peakgemm bench --suite scale` times others
+LEAST_BYTES = 512 << 10  # below it one thread copies; not timed yet
+# At most. A first choice: 30000 as IEEE reaches 92 % of in-core speed by them (results/h200-x2/scale.json); others were
+# not timed yet, which `peakgemm bench --suite scale --gpus 1` does.
+IN_THREADS, OUT_THREADS = 8, 6
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..errors import InvalidValue
-from ..inspect.loops import Loop, _blocks, _goes, main_loop
+from ..inspect.loops import Loop, basic_blocks, main_loop, successors_of
 from ..inspect.sass import Instruction
 from .elf import WORD_BYTES, Cubin
 from .encoding import ALWAYS, Word, decode
@@ -60,7 +60,7 @@ class Program:
     def blocks(self) -> Mapping[int, range]:
         """Basic blocks: the places of their instructions, by the first."""
         return {address // WORD_BYTES: range(address // WORD_BYTES, address // WORD_BYTES + len(block))
-                for address, block in _blocks(self.outline).items()}
+                for address, block in basic_blocks(self.outline).items()}
 
     @cached_property
     def successors(self) -> Mapping[int, tuple[int, ...]]:
@@ -68,35 +68,20 @@ class Program:
 
         A call goes to its function, and from there back behind every call.
         """
-        ends = {start: places[-1] for start, places in self.blocks.items()}
-        behind = tuple(end + 1 for end in ends.values() if self.words[end].name == "CALL" and end + 1 in self.blocks)
-        found: dict[int, tuple[int, ...]] = {}
-        # What each convergence barrier may hold where a block begins: as `inspect.loops` finds where BSYNC goes.
-        entry = next(iter(self.blocks))
-        held: dict[int, dict[str, frozenset[int]]] = {entry: {}}
-        work = [entry]
-        while work:
-            block = work.pop()
-            leaving = dict(held[block])
-            for one in self.outline[block:ends[block] + 1]:
-                if one.base == "BSSY" and one.target is not None:
-                    leaving[one.operands[0]] = frozenset((one.target,))
-            last = self.outline[ends[block]]
-            following = (ends[block] + 1) * WORD_BYTES if ends[block] + 1 in self.blocks else None
-            goes = [address // WORD_BYTES for address in _goes(last, following, leaving)]
+        ends = {places[-1] for places in self.blocks.values()}
+        behind = tuple(end + 1 for end in sorted(ends) if self.words[end].name == "CALL")
+
+        def more(last: Instruction) -> Iterable[int]:
+            place = last.address // WORD_BYTES
             if last.base == "RET":
-                goes += behind
-            elif last.base in ("BRX", "BRXU", "JMX"):
-                goes += self.indirect.get(ends[block], tuple(self.blocks))
-            found[block] = tuple(dict.fromkeys(place for place in goes if place in self.blocks))
-            for place in found[block]:
-                known = held.get(place)
-                joined = leaving if known is None else {
-                    name: known.get(name, frozenset()) | leaving.get(name, frozenset()) for name in {*known, *leaving}}
-                if joined != known:
-                    held[place] = joined
-                    work.append(place)
-        return found
+                return (one * WORD_BYTES for one in behind)
+            if last.base in ("BRX", "BRXU", "JMX"):
+                return (one * WORD_BYTES for one in self.indirect.get(place, tuple(self.blocks)))
+            return ()
+
+        found = successors_of(basic_blocks(self.outline), more)
+        return {block // WORD_BYTES: tuple(goes // WORD_BYTES for goes in following)
+                for block, following in found.items()}
 
     @cached_property
     def loop(self) -> Loop | None:

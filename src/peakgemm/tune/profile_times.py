@@ -40,11 +40,6 @@ class TimedProduct:
     problem: Problem
     rows: tuple[Timed, ...]
 
-    @property
-    def fastest_us(self) -> float:
-        """The least time of all."""
-        return min(row.us for row in self.rows)
-
 
 def measure(planned: Sequence[Planned], stopwatch: Stopwatch, deadline: float, done: Done) -> Iterator[Measured]:
     """The rounds' microseconds of each product's kernels, until a moment of `time.monotonic`.

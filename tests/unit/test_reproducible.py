@@ -20,6 +20,7 @@ from peakgemm.errors import InvalidValue, MissingComponent
 from peakgemm.fma import Chain, fma32
 from peakgemm.kernels.ascending import is_ascending
 from peakgemm.problem import Batch, Problem
+from peakgemm.report.markdown import names_table
 from peakgemm.runtime.architectures import ARCHITECTURES
 from peakgemm.selection.choose import choose
 
@@ -170,3 +171,18 @@ def test_contenders_by_name_need_their_library_and_place() -> None:
     assert (make("jax:highest", Numpy()).multiply(a, b) == 4).all()
     with pytest.raises(MissingComponent, match=r"jax:TF32_TF32_F32: jax [0-9.]+ does not run it on the CPU"):
         make("jax:TF32_TF32_F32", Numpy())
+
+
+def test_table_of_names_takes_the_largest_sizes_of_a_record() -> None:
+    def case(test: str, k: int, **means: float) -> dict[str, object]:
+        return {"test": test, "family": "normal", "shape": [64, 64, k],
+                "results": {name: {"verdict": "pass", "max_error": 2 * mean, "mean_error": mean}
+                            for name, mean in means.items()}}
+
+    record = {"against": "cublas", "unavailable": {"jax:high": "jax:high: not here"}, "rungs": [
+        case("random", 64, cublas=0.25), case("random", 1024, cublas=0.5, tf32=800.0),
+        case("long-k", 4096, cublas=1.5)]}
+    table = names_table(record).splitlines()
+    assert table[0] == "| name | random: normal, K = 1024 | long-k: normal, K = 4096 |"
+    assert table[2:4] == ["| `cublas` | 0.5 | 1.5 |", "| `tf32` | 8e+02 |  |"]
+    assert table[-1] == "Left out: jax:high: not here."

@@ -114,6 +114,21 @@ def accuracy_table(record: Row) -> str:
     return grid(("data", "M = N = K", *names), lines)
 
 
+def names_table(record: Row) -> str:
+    """A line for each name of a precision: its mean error with each kind of data, and with the longest K."""
+    rows = [row for row in accuracy_rows(record) if "mean_error" in row]
+    columns = {(f"{row['test']}: {row['family']}", max(other["shape"][2] for other in rows
+                                                        if other["test"] == row["test"])): row for row in rows}
+    cells: dict[str, dict[tuple[str, int], str]] = {}
+    for row in rows:
+        at = (f"{row['test']}: {row['family']}", row["shape"][2])
+        if at in columns:
+            cells.setdefault(row["contender"], {})[at] = _error(row["mean_error"])
+    lines = [[f"`{name}`", *(own.get(column, "") for column in columns)] for name, own in cells.items()]
+    left_out = "".join(f"\nLeft out: {why}.\n" for why in record["unavailable"].values())
+    return grid(("name", *(f"{what}, K = {k}" for what, k in columns)), lines) + left_out
+
+
 def _error(value: float | str) -> str:
     return f"{value:.2g}" if isinstance(value, (int, float)) else value
 

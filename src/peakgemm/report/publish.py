@@ -118,6 +118,10 @@ class Checkout:
             yield ("docs/programs.md", "programs", markdown.programs_table(record)
                    + f"\n{record['device']['name']}, torch {record['environment']['torch']}. "
                      f"Command: `{record['command']}`.\n")
+        for record in self.load_any("names.json"):
+            yield ("docs/precisions.md", "names", markdown.names_table(record)
+                   + f"\nMean of |C - AB| / (eps |A||B|) against FP64, in eps = 2^-23. {record['device']['name']}, "
+                     f"seed {record['seed']}. Command: `{record['command']}`.\n")
         for record in self.load_any("../cpu/newcomer.json"):
             yield "docs/first-steps.md", "newcomer", markdown.newcomer_table(record)
         yield "docs/bench.md", "h200", "\n".join(

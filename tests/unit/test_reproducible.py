@@ -180,9 +180,10 @@ def test_table_of_names_takes_the_largest_sizes_of_a_record() -> None:
                             for name, mean in means.items()}}
 
     record = {"against": "cublas", "unavailable": {"jax:high": "jax:high: not here"}, "rungs": [
-        case("random", 64, cublas=0.25), case("random", 1024, cublas=0.5, tf32=800.0),
-        case("long-k", 4096, cublas=1.5)]}
+        case("random", 64, cublas=0.25), case("random", 1024, cublas=0.5, tf32=800.0, chain=0.5),
+        case("long-k", 4096, cublas=1.5, chain=9.0)]}
     table = names_table(record).splitlines()
-    assert table[0] == "| name | random: normal, K = 1024 | long-k: normal, K = 4096 |"
-    assert table[2:4] == ["| `cublas` | 0.5 | 1.5 |", "| `tf32` | 8e+02 |  |"]
+    assert table[0] == "| name | random: normal, K = 1024 | long-k: normal, K = 4096 | at most 2 times cublas's |"
+    assert table[2:5] == ["| `cublas` | 0.5 | 1.5 | yes |", "| `tf32` | 8e+02 |  | no |",
+                          "| `chain` | 0.5 | 9 | not long-k |"]
     assert table[-1] == "Left out: jax:high: not here."

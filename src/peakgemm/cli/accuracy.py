@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,11 +105,12 @@ def _numbers(text: str | None) -> list[int] | None:
 def _versions(report: Report) -> dict[str, str]:
     if report.place != "torch":
         return {}
+    jax = {"jax": version("jax")} if any(name.startswith("jax:") for name in report.contenders) else {}
     try:
         with visiting() as peer:
-            return peer.versions()
+            return peer.versions() | jax
     except PeakgemmError:
-        return {}
+        return jax
 
 
 def _show(report: Report) -> None:

@@ -19,6 +19,8 @@ GEMMUL8_SOURCE = ("GEMMul8 (Ozaki scheme II on INT8 tensor cores) on a GH200: as
                   "<https://github.com/RIKEN-RCCS/GEMMul8>, method in "
                   "[arXiv:2508.03984](https://arxiv.org/abs/2508.03984); not measured here.")
 
+_LIKE = 2  # as accurate as: mean errors of at most so many times
+
 
 def grid(header: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
     """A table, those columns aligned to the left, figures to the right."""
@@ -115,18 +117,34 @@ def accuracy_table(record: Row) -> str:
 
 
 def names_table(record: Row) -> str:
-    """A line for each name of a precision: its mean error with each kind of data, and with the longest K."""
+    """A line for each name of a precision: its mean error with each kind of data and with the longest K, and whether
+    that is FP32's."""
     rows = [row for row in accuracy_rows(record) if "mean_error" in row]
     columns = {(f"{row['test']}: {row['family']}", max(other["shape"][2] for other in rows
                                                         if other["test"] == row["test"])): row for row in rows}
-    cells: dict[str, dict[tuple[str, int], str]] = {}
+    means: dict[str, dict[tuple[str, int], float]] = {}
     for row in rows:
         at = (f"{row['test']}: {row['family']}", row["shape"][2])
         if at in columns:
-            cells.setdefault(row["contender"], {})[at] = _error(row["mean_error"])
-    lines = [[f"`{name}`", *(own.get(column, "") for column in columns)] for name, own in cells.items()]
+            means.setdefault(row["contender"], {})[at] = row["mean_error"]
+    standard = means[record["against"]]
+    lines = []
+    for name, own in means.items():
+        worse = [column for column, mean in own.items() if not mean <= _LIKE * standard[column]]
+        verdict = "yes" if not worse else "no" if len(worse) == len(own) else "not " + _shared(worse, list(own))
+        lines.append([f"`{name}`", *(_error(own[column]) if column in own else "" for column in columns), verdict])
     left_out = "".join(f"\nLeft out: {why}.\n" for why in record["unavailable"].values())
-    return grid(("name", *(f"{what}, K = {k}" for what, k in columns)), lines) + left_out
+    return grid(("name", *(f"{what}, K = {k}" for what, k in columns), f"at most {_LIKE} times {record['against']}'s"),
+                lines) + left_out
+
+
+def _shared(worse: Sequence[tuple[str, int]], of: Sequence[tuple[str, int]]) -> str:
+    """The one test, or kind of data, that ``worse`` is of all columns; else each of them."""
+    for part in (0, 1):
+        names = {what.split(": ")[part] for what, _ in worse}
+        if len(names) == 1 and len(worse) == sum(what.split(": ")[part] in names for what, _ in of):
+            return names.pop()
+    return ", ".join(what for what, _ in worse)
 
 
 def _error(value: float | str) -> str:

@@ -77,7 +77,7 @@ _ALL = (
     Precision("jax", "jax:BF16_BF16_F32_X6", 'precision="BF16_BF16_F32_X6", a DotAlgorithmPreset',
               "inputs split into 3 BF16 numbers, 6 products; no guard", "for values of moderate size", "emulated"),
     Precision("jax", "jax:BF16_BF16_F32_X9", 'precision="BF16_BF16_F32_X9", a DotAlgorithmPreset',
-              "inputs split into 3 BF16 numbers, 9 products; no guard; with jax 0.11 on an H100 as TF32",
+              "inputs split into 3 BF16 numbers, 9 products; no guard; measured on an H100: as TF32",
               "no on an H100, as measured", "emulated"),
     Precision("cublas", "CUBLAS_COMPUTE_32F_PEDANTIC", "its compute type", _NATIVE, "yes", "ieee"),
     Precision("cublas", "CUBLAS_COMPUTE_32F", "its compute type, without CUBLAS_TF32_TENSOR_OP_MATH", _NATIVE, "yes",

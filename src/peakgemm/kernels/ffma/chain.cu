@@ -18,9 +18,9 @@
 constexpr bool X_ALONG_K = SWAPPED ? !TRANS_A : TRANS_B;
 constexpr bool Y_ALONG_K = SWAPPED ? TRANS_B : !TRANS_A;
 constexpr int PITCH = BK + 4;  // of a row whose k-steps lie beside each other: eight lanes' quads have banks of their own
-constexpr int STEP = TM <= 2 ? 16 : TM <= 4 ? 8 : 4;  // k-steps of a fragment
+constexpr int STEP = TM * TN <= 2 ? 16 : TM * TN <= 8 ? 8 : 4;  // k-steps of a fragment
 constexpr int FRAGMENTS_A_STAGE = BK / STEP, COPYING = PRODUCERS / 32;
-static_assert(BN == 32 && TN == 1, "a lane has a row of X");
+static_assert(BN == 32 && TN <= 2, "a lane has a row of X, or two lanes have two");
 static_assert(FRAGMENTS_A_STAGE % 2 == 0 && STAGES >= COPYING, "two fragments in turn, a stage for each copying warp");
 
 // A warp's copies of one operand: ROWS by BK of it make a stage, STRAIGHT as it is stored, else with its k-steps
@@ -123,10 +123,13 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
     return;
   }
 
-  const char* const from_x = reinterpret_cast<const char*>(shared + SlabX::place(lane, 0));
-  const char* const from_y = reinterpret_cast<const char*>(shared + SlabX::FLOATS + warp * TM * PITCH);
-  float acc[TM] = {};
-  float x[2][STEP], y[2][TM][STEP];
+  // Neighbouring lanes share TN rows of X, and lanes two apart a row of Y: either takes half of the wavefronts then.
+  const int across = lane / TN, down = warp * TM * TN + lane % TN;
+  auto row_of = [&](int j) { return X_ALONG_K ? across + j * (32 / TN) : across * TN + j; };
+  const char* const from_x = reinterpret_cast<const char*>(shared + SlabX::place(row_of(0), 0));
+  const char* const from_y = reinterpret_cast<const char*>(shared + SlabX::FLOATS + down * PITCH);
+  float acc[TM][TN] = {};
+  float x[2][TN][STEP], y[2][TM][STEP];
   auto quad = [](float* to, const char* from) {
     const float4 v = *reinterpret_cast<const float4*>(from);
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
@@ -135,13 +138,20 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
 #pragma unroll
     for (int s = 0; s < STEP; s += X_ALONG_K ? 4 : 1) {
       const char* const from = at_x + 4 * SlabX::place(0, k + s);
-      if constexpr (X_ALONG_K) quad(&x[slot][s], from);
-      else x[slot][s] = *reinterpret_cast<const float*>(from);
+      if constexpr (X_ALONG_K) {
+#pragma unroll
+        for (int j = 0; j < TN; ++j) quad(&x[slot][j][s], from + 4 * SlabX::place(j * (32 / TN), 0));
+      } else if constexpr (TN == 2) {
+        const float2 v = *reinterpret_cast<const float2*>(from);
+        x[slot][0][s] = v.x, x[slot][TN - 1][s] = v.y;
+      } else {
+        x[slot][0][s] = *reinterpret_cast<const float*>(from);
+      }
     }
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
-      for (int s = 0; s < STEP; s += 4) quad(&y[slot][i][s], at_y + 4 * (i * PITCH + k + s));
+      for (int s = 0; s < STEP; s += 4) quad(&y[slot][i][s], at_y + 4 * (i * TN * PITCH + k + s));
   };
   if (steps) {
     mbarrier_wait(barrier, parity);
@@ -168,9 +178,13 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
 #pragma unroll
       for (int s = 0; s < STEP; ++s)
 #pragma unroll
-        for (int i = 0; i < TM; ++i) acc[i] = fmaf(x[f % 2][s], y[f % 2][i][s], acc[i]);
+        for (int i = 0; i < TM; ++i)
 #pragma unroll
-      for (int i = 0; i < TM; ++i) asm volatile("" : "+f"(acc[i]));  // compilers would put all behind the wait
+          for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(x[f % 2][j][s], y[f % 2][i][s], acc[i][j]);
+#pragma unroll
+      for (int i = 0; i < TM; ++i)  // compilers would put all behind the wait
+#pragma unroll
+        for (int j = 0; j < TN; ++j) asm volatile("" : "+f"(acc[i][j]));
     }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(read);
@@ -179,13 +193,14 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
   previous_kernel_has_ended();
   float* const c = C + batch_offset(g, g.c_batch, batch);
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, batch);
-  const int row = first + lane;
 #pragma unroll
-  for (int i = 0; i < TM; ++i) {
-    const int column = warp * TM + i;
-    if (row >= rows || column >= columns) continue;
-    const long long m = SWAPPED ? row : column, n = SWAPPED ? column : row;
-    const float v = g.alpha * acc[i];
-    c[m * g.ldc + n] = g.beta == 0.f ? v : fmaf(g.beta, c0[m * g.c0_row + n * g.c0_col], v);
-  }
+  for (int i = 0; i < TM; ++i)
+#pragma unroll
+    for (int j = 0; j < TN; ++j) {
+      const int row = first + row_of(j), column = down + i * TN;
+      if (row >= rows || column >= columns) continue;
+      const long long m = SWAPPED ? row : column, n = SWAPPED ? column : row;
+      const float v = g.alpha * acc[i][j];
+      c[m * g.ldc + n] = g.beta == 0.f ? v : fmaf(g.beta, c0[m * g.c0_row + n * g.c0_col], v);
+    }
 }

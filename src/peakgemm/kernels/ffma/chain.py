@@ -57,8 +57,9 @@ def specialisation(problem: Problem) -> dict[str, int]:
 
 def constraints(c: Config) -> Iterator[str]:
     """Every constraint of the kernel that ``c`` breaks; `validity` adds what the architecture allows."""
-    if (c.bn, c.tn) != (LANES, 1):
-        yield f"BN = {c.bn}, TN = {c.tn} must be {LANES} and 1: a lane has a row of the large operand"
+    if c.bn != LANES or c.tn not in (1, 2):
+        yield (f"BN = {c.bn}, TN = {c.tn} must be {LANES} and 1 or 2: a lane has a row of the large operand, or two "
+               "lanes have two")
     if c.bm & (c.bm - 1) or c.bm > MAX_COLUMNS:
         yield f"BM = {c.bm} must be a power of two, {MAX_COLUMNS} at most: rows of the small operand"
     if c.tm > 8:

@@ -15,7 +15,7 @@ from ..problem import Config, Problem
 from .machine import Machine
 
 _MOST_BLOCKS = 3  # of an SM, whose rings share its memory
-_ROWS = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4, 32: 4}  # of the small operand -> of them a warp's: enough warps for the schedulers
+_WARPS = 4  # that compute, one for each scheduler
 
 
 def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
@@ -45,5 +45,5 @@ def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
     bm = 1 << (columns - 1).bit_length()
     blocks = min(max(-(-rows // LANES) * problem.batch.count // machine.sms, 1), _MOST_BLOCKS)
     room = min(machine.arch.shared_per_sm // blocks - machine.arch.shared_reserved, machine.arch.shared_per_block)
-    one = replace(CHAIN.default, bm=bm, tm=_ROWS[bm], stages=1)
+    one = replace(CHAIN.default, bm=bm, tm=max(bm // (2 * _WARPS), 1), tn=min(bm, 2), stages=1)
     yield replace(one, stages=room // CHAIN.shared_bytes(one))

@@ -13,7 +13,6 @@
 #include "include/ptx/dependents.cuh"
 #include "include/ptx/mbarrier.cuh"
 #include "include/scheduler/gemm.cuh"
-#include "include/copy/prefetch.cuh"
 
 constexpr bool X_ALONG_K = SWAPPED ? !TRANS_A : TRANS_B;
 constexpr bool Y_ALONG_K = SWAPPED ? TRANS_B : !TRANS_A;
@@ -71,7 +70,6 @@ struct Slab {
 using SlabX = Slab<X_ALONG_K, true, WIDTH_X, BN>;
 using SlabY = Slab<Y_ALONG_K, false, WIDTH_Y, BM>;
 constexpr int STAGE = SlabX::FLOATS + SlabY::FLOATS;
-constexpr int EARLY = AHEAD / MIN_BLOCKS / BK;  // stages of X that are asked for ahead
 
 extern "C" __global__ void __launch_bounds__(THREADS + PRODUCERS, MIN_BLOCKS)
 ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C, float* partial,
@@ -103,10 +101,6 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
     const float* const b = B + batch_offset(g, g.b_batch, batch);
     SlabX x(SWAPPED ? a : b, SWAPPED ? g.lda : g.ldb, first, rows, from, lane);
     SlabY y(SWAPPED ? b : a, SWAPPED ? g.ldb : g.lda, 0, columns, from, lane);
-    const long long ld = SWAPPED ? g.lda : g.ldb;
-    if (EARLY)
-      into_l2<PRODUCERS, X_ALONG_K, BN, EARLY * BK, WIDTH_X == 1>((SWAPPED ? a : b) + first * (X_ALONG_K ? ld : 1), ld,
-                                                                  rows - first, g.K, threadIdx.x - THREADS);
     previous_kernel_has_ended();
     step(mine);
 #pragma unroll 1

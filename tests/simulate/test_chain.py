@@ -1,5 +1,4 @@
-"""The kernel that sums thin products by one chain an element: results and bits on the simulator, its code, its launches.
-"""
+"""The kernel that sums thin products by one chain an element: results and bits on the simulator, code, choice."""
 
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ from peakgemm.errors import InvalidValue
 from peakgemm.kernels.ascending import is_ascending
 from peakgemm.kernels.ffma import chain
 from peakgemm.kernels.ffma.chain import CHAIN
-from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.library import compile_for
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
@@ -121,7 +119,7 @@ def test_bits_are_one_chains(m: int, n: int, k: int, layout: str, kind: str) -> 
 
 
 def test_compiles_without_spill() -> None:
-    """Every configuration of the model, layouts and widths of copies in turn; copies and loads without a local array."""
+    """Every configuration of the model; layouts and widths of copies take turns."""
     ways = cycle(product((False, True), (False, True), (16, 4)))
     jobs = []
     for m, n, k in ((m, 4096, 4096) for m in (1, 2, 4, 8, 16, 32)):
@@ -143,16 +141,32 @@ def test_words_of_x_have_banks_of_their_own() -> None:
         a, b = operands(4, 64, 256, layout, "wide")
         problem = Problem(4, 64, 256, 256, b.shape[1], 64, trans_b=layout == "NT")
         [report] = run_library(CHAIN, FOUR, problem, a, b, np.zeros((4, 64), np.float32))
-        reads = [x for x in report.instructions if x.opcode.startswith("ld.shared") and ("v4" in x.opcode) == (wide == 4)]
+        reads = [x for x in report.instructions
+                 if x.opcode.startswith("ld.shared") and ("v4" in x.opcode) == (wide == 4)]
         assert reads and max(x.wavefronts / x.requests for x in reads) <= wide
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
+def test_when_it_is_taken(turned: bool) -> None:
+    """Where products must be chains, few rows or columns, on GPUs with cp.async; never else."""
+    for columns, layout in product((1, 2, 5, 16, 32), ("NN", "NT")):
+        p = Problem(columns, 4096, 4096, 4096, 4096, 4096, trans_b=layout == "NT")
+        p = replace(p.turned(), trans_c=False, ldc=columns) if turned else p
+        found = choose(p, "sm_90", 132, H100, "reproducible")
+        assert found.kernel is CHAIN and found.config.bm >= columns
+        assert choose(p, "sm_80", 108, "", "reproducible").kernel is CHAIN
+        assert CHAIN not in {kernel for kernel, _, _ in candidates(p, GPU)}
+        assert choose(p, "sm_75", 40, "", "reproducible").kernel is not CHAIN
+    assert CHAIN not in {kernel for kernel, _, _ in chains(Problem.contiguous(100, 100, 100), GPU)}
 
 
 def test_what_is_refused() -> None:
     limits = architecture("sm_90")
-    for change, said in (({"bn": 64}, "a lane has a row"), ({"tn": 4}, "a lane has a row"), ({"bm": 24, "tm": 8}, "power of two"),
-                         ({"bm": 128, "tm": 8}, "64 at most"), ({"bm": 32, "tm": 16}, "TM = 16"), ({"bk": 16}, "BK = 16"),
-                         ({"producers": 48}, "whole warps"), ({"stages": 2}, "a stage of 2"), ({"stages": 64}, "shared memory"),
-                         ({"slices": 2}, "slices = 2"), ({"split": 2}, "split = 2"), ({"chunked": True}, "chunked")):
+    for change, said in (({"bn": 64}, "a lane has a row"), ({"tn": 4}, "a lane has a row"),
+                         ({"bm": 24, "tm": 8}, "power of two"), ({"bm": 128, "tm": 8}, "64 at most"),
+                         ({"bm": 32, "tm": 16}, "TM = 16"), ({"bk": 16}, "BK = 16"), ({"producers": 48}, "whole warps"),
+                         ({"stages": 2}, "a stage of 2"), ({"stages": 64}, "shared memory"), ({"slices": 2}, "slices"),
+                         ({"split": 2}, "split = 2"), ({"chunked": True}, "chunked")):
         assert said in "; ".join(violations(CHAIN, replace(CHAIN.default, **change), limits)), change
     assert "cp.async" in violations(CHAIN, CHAIN.default, architecture("sm_75"))[0]
     with pytest.raises(InvalidValue, match="the smaller side is 5, BM = 4 holds no more"):

@@ -54,7 +54,8 @@ PRODUCTS, NOISE = 70, 0.02
 def hidden(prior: Profile) -> Profile:
     """Another GPU's numbers: each a fifth off, up or down."""
     draw, found = Random(5), prior
-    groups = ["tiled", "wide", "small", "skinny", "chain", "emulated", *(f"clusters {i}" for i in range(len(prior.clusters)))]
+    groups = ["tiled", "wide", "small", "skinny", "chain", "emulated",
+              *(f"clusters {i}" for i in range(len(prior.clusters)))]
     for path in (path for group in groups for path in profile_rows.numbers_of(group, prior)):
         value = profile_rows.get(prior, path)
         if value > 0:

@@ -130,6 +130,10 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
   };
   auto load = [&](int slot, const char* at_x, const char* at_y, int k) {
 #pragma unroll
+    for (int s = 0; s < STEP; s += 4)
+#pragma unroll
+      for (int i = 0; i < TM; ++i) quad(&y[slot][i][s], at_y + 4 * (i * TN * PITCH + k + s));
+#pragma unroll
     for (int s = 0; s < STEP; s += X_ALONG_K ? 4 : 1) {
       const char* const from = at_x + 4 * SlabX::place(0, k + s);
       if constexpr (X_ALONG_K) {
@@ -142,10 +146,6 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
         x[slot][0][s] = *reinterpret_cast<const float*>(from);
       }
     }
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-      for (int s = 0; s < STEP; s += 4) quad(&y[slot][i][s], at_y + 4 * (i * TN * PITCH + k + s));
   };
   if (steps) {
     mbarrier_wait(barrier, parity);
@@ -160,11 +160,11 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
     for (int f = 0; f < FRAGMENTS_A_STAGE; ++f) {
       if (f + 1 < FRAGMENTS_A_STAGE) {
         load((f + 1) % 2, at_x, at_y, (f + 1) * STEP);
-        if (f + 2 == FRAGMENTS_A_STAGE && left > 1) {  // the next stage, asked for before it is needed
-          step(1);
+        if (f + 2 == FRAGMENTS_A_STAGE) {  // the next stage, asked for before it is needed; or this one once more
+          step(left > 1);
           there = mbarrier_is_complete(barrier, parity);
         }
-      } else {  // behind the last stage its own words once more, of which nothing is made
+      } else {
         if (!there) mbarrier_wait(barrier, parity);
         at_x = from_x + at, at_y = from_y + at;
         load(0, at_x, at_y, 0);

@@ -2,10 +2,11 @@
 
     python tools/reproducible_speed.py --json results/h100/reproducible-speed.json
 
-Squares of 1024 to 16384, 1 to 64 rows against 4096 x 4096 stored either way, and few columns, in FP32. Bursts of all four run in turn, round after
-round; a ratio is the median of the rounds' ratios. The Triton product is one tile for all shapes, 64 x 64 by 32
-summed in their order, which is what makes it batch-invariant; ``tl.dot`` with ``input_precision="ieee"``. Every
-result is compared with FP64 before it is timed. Needs torch, Triton and a GPU; takes about 70 s.
+Squares of 1024 to 16384, 1 to 64 rows against 4096 x 4096 stored either way, and few columns, in FP32. Bursts of all
+four run in turn, round after round; a ratio is the median of the rounds' ratios. The Triton product is one tile for
+all shapes, 64 x 64 by 32 summed in their order, which is what makes it batch-invariant; ``tl.dot`` with
+``input_precision="ieee"``. Every result is compared with FP64 before it is timed. Needs torch, Triton and a GPU; takes
+about 70 s.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def row(case: Case, peer: TorchPeer, timer: Timer, rounds: int) -> dict[str, Any
     flops = 2e-9 * m * n * k
     ratios = {name: median(theirs / ours for ours, theirs in zip(times["reproducible"], ms, strict=True))
               for name, ms in times.items() if name != "reproducible"}
-    return {"shape": [m, n, k], "layout": case.layout, "tflops": {name: flops / median(ms) for name, ms in times.items()}, "ratios": ratios,
+    return {"shape": [m, n, k], "layout": case.layout,
+            "tflops": {name: flops / median(ms) for name, ms in times.items()}, "ratios": ratios,
             "kernels": {name: f"{c.kernel.name} {c.config.label()}" for name, c in choices.items()}, "errors": errors,
             "samples_ms": times}
 

@@ -191,7 +191,7 @@ class Chain:
     start_us: float
     bandwidth_share: float
     step_slots: float
-    issue_factor: float
+    wavefront_factor: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@
 constexpr bool X_ALONG_K = SWAPPED ? !TRANS_A : TRANS_B;
 constexpr bool Y_ALONG_K = SWAPPED ? TRANS_B : !TRANS_A;
 constexpr int PITCH = BK + 4;  // of a row whose k-steps lie beside each other: eight lanes' quads have banks of their own
-constexpr int STEP = TM * TN <= 2 ? 16 : TM * TN <= 8 ? 8 : 4;  // k-steps of a fragment
+constexpr int STEP = TM * TN <= 2 ? 8 : 4;  // k-steps of a fragment
 constexpr int FRAGMENTS_A_STAGE = BK / STEP, COPYING = PRODUCERS / 32;
 static_assert(BN == 32 && TN <= 2, "a lane has a row of X, or two lanes have two");
 static_assert(FRAGMENTS_A_STAGE % 2 == 0 && STAGES >= COPYING, "two fragments in turn, a stage for each copying warp");

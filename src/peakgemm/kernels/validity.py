@@ -297,7 +297,8 @@ _SHAPES = {
     "split tile": _split_tile,
     "wgmma": _wgmma, "fused": _fused, "streamed": _streamed, "mma": _mma,
     "specialised": _specialised, "staged": _carried, "skinny": skinny.constraints,
-    "small": small.constraints, "wide": wide.shape, "chain": chain.constraints,
+    "small": small.constraints, "wide": wide.shape,
+    "chain": chain.constraints,
     "one output": _one_output, "direct": _direct, "square tile": _square_tile, "one float4": _one_float4,
     "template": _template, "warp tile": _warp_staged, "multistage": _multistage, "warp specialised": _boxes,
 }

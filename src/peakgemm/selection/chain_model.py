@@ -40,7 +40,7 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
 def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
     """The one configuration that is considered for ``problem``; none above 32 columns, or without cp.async.
 
-    64 KB of X under way for an SM are enough, and more are slower: 1 x 4096 x 4096 takes 25.9 us so, 27.7 with 128 KB.
+    64 KB of X under way for an SM are enough, and more are slower: 1 x 4096 x 4096 takes 26.1 us so, 27.7 with 128 KB.
     Blocks that share an SM have half as many each: 16 x 11008 x 4096 takes 78.4 us so, 89.0 with as many.
     """
     if not applies(problem) or not machine.arch.has_cp_async:

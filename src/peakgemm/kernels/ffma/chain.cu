@@ -1,11 +1,14 @@
 // Few rows or columns, each element by one chain of FMAs over K: bound by reading the large operand once.
 //
-// Idea: K cannot be shared among threads, so what makes memory busy is not threads but a deep ring. Copying warps keep
-//   tens of KB of the large operand X under way for each SM; a computing warp has 32 rows of X, a lane each, and TM rows
-//   of the small operand Y: for each k-step one word of X, which no other lane wants, and words of Y that all lanes share.
-// Fragments of STEP k-steps are read from shared memory while the ones before are multiplied: a lone warp on its scheduler
-//   waits for nothing but the chain, 4 cycles a k-step.
-// Each copying warp has stages of its own, in turn. K's remainder is the first stage, behind zeros, so that a sum is a chain
+// Idea: K cannot be shared among threads, so what keeps memory busy is not threads but a deep ring. Copying warps have
+//   64 KB of the large operand X under way for each SM; a computing warp has 32 rows of X and TM TN rows of the small
+//   operand Y. 1 x 4096 x 4096 takes 25.9 us on an H100, 56.6 by `specialised`, whose two computing warps wait for
+//   shared memory in each of 4096 k-steps.
+// Words of the next STEP k-steps are read from shared memory while the ones before are multiplied: a lone warp on its
+//   scheduler waits for nothing but the chain, 4 cycles a k-step.
+// TN = 2: two lanes have two rows of X and TM of Y each, so that what a wavefront brings of Y is multiplied twice:
+//   16 x 4096 x 4096 takes 28.3 us so, 33.1 with one row of X a lane.
+// A copying warp has every fourth stage to itself. K's remainder is the first stage, behind zeros, so that a sum is a chain
 // over K and nothing else.
 // SWAPPED: X is op(A), columns of Y are columns of C. Otherwise X is op(B) transposed.
 

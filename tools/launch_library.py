@@ -1,8 +1,9 @@
 """Launch every kernel and configuration of the library on awkward shapes, for compute-sanitizer; results are checked.
 
-    python tools/launch_library.py [tiled | reducing | cluster | wide | skinny | small | tensor]...    only these: FFMA
-                                             kernels of tiles, of those whose slices reduce together, of cluster
-                                             split-K, wide ones, thin products and small ones; tensor-core ones
+    python tools/launch_library.py [tiled | reducing | cluster | wide | skinny | chain | small | tensor]...
+
+Only these: FFMA kernels of tiles, of those whose slices reduce together, of cluster split-K, wide ones, thin products,
+those by one chain an element, and small ones; tensor-core ones.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from peakgemm.kernels.bound import bind
 from peakgemm.kernels.emulated.bound import bind as bind_emulated
 from peakgemm.kernels.emulated.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, half_as_high, product_on, streamed
+from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.wide import WIDE
@@ -27,13 +29,14 @@ from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
-from peakgemm.selection import skinny_model, small_model
+from peakgemm.selection import chain_model, skinny_model, small_model
 from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import compiled, configurations
 
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
 SMALL_SHAPES = ((13, 11, 150, 5), (8, 8, 8, 3), (40, 37, 33, 2), (260, 12, 64, 1), (70, 130, 20, 1))
 SKINNY_SHAPES = ((1, 300, 257, 1), (300, 5, 130, 2), (16, 129, 64, 1), (7, 3, 40, 3), (300, 12, 257, 1))
+CHAIN_SHAPES = (*SKINNY_SHAPES, (32, 70, 1000, 1), (300, 25, 200, 2), (3, 5000, 70, 1))
 
 
 def compile_ahead(jobs: list[tuple[Kernel, Config, tuple[int, int, int, int], bool, bool, float]], arch: str) -> None:
@@ -82,6 +85,8 @@ def main() -> None:
     of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
                for config in dict.fromkeys(replace(one, split=1) for one in
                                            skinny_model.configurations(Problem.contiguous(*shape[:3]), few))]
+    of_chain = [(CHAIN, config, shape) for shape in CHAIN_SHAPES
+                for config in chain_model.configurations(Problem.contiguous(*shape[:3]), gpu)]
     of_small = [(SMALL, tile, shape) for shape in SMALL_SHAPES for tile in small_model.tiles(shape[2], gpu)]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
@@ -92,7 +97,7 @@ def main() -> None:
     groups = {"tiled": [job for job in jobs if not reduces_across_slices(job[1])],
               "reducing": [job for job in jobs if reduces_across_slices(job[1]) and not cluster_split(job[1])],
               "cluster": [job for job in jobs if cluster_split(job[1])],
-              "wide": of_wide, "skinny": of_thin, "small": of_small, "tensor": emulated}
+              "wide": of_wide, "skinny": of_thin, "chain": of_chain, "small": of_small, "tensor": emulated}
     if unknown := set(sys.argv[1:]) - set(groups):
         sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
     launches = []

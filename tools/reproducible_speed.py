@@ -2,10 +2,11 @@
 
     python tools/reproducible_speed.py --json results/h100/reproducible-speed.json
 
-Squares of 1024 to 16384, and 1 to 64 rows against 4096 x 4096, in FP32. Bursts of all four run in turn, round after
-round; a ratio is the median of the rounds' ratios. The Triton product is one tile for all shapes, 64 x 64 by 32
-summed in their order, which is what makes it batch-invariant; ``tl.dot`` with ``input_precision="ieee"``. Every
-result is compared with FP64 before it is timed. Needs torch, Triton and a GPU; takes about 50 s.
+Squares of 1024 to 16384, 1 to 64 rows against 4096 x 4096 stored either way, and few columns, in FP32. Bursts of all
+four run in turn, round after round; a ratio is the median of the rounds' ratios. The Triton product is one tile for
+all shapes, 64 x 64 by 32 summed in their order, which is what makes it batch-invariant; ``tl.dot`` with
+``input_precision="ieee"``. Every result is compared with FP64 before it is timed. Needs torch, Triton and a GPU; takes
+about 70 s.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import Any
 from peakgemm.bench import records, triton_gemm
 from peakgemm.bench.operands import Arrays, launches
 from peakgemm.bench.peers import TorchPeer
-from peakgemm.bench.suites import Case
+from peakgemm.bench.suites import Case, cases
 from peakgemm.bench.timer import Timer
 from peakgemm.calls.launch import bound_for, choice_for
 from peakgemm.runtime import device
 
 SQUARES = (1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)
 ROWS = (1, 2, 4, 8, 16, 32, 64)
+COLUMNS = (1, 16)
 WIDE = 4096
 TILE = {"BM": 64, "BN": 64, "BK": 32}
 
@@ -42,10 +44,10 @@ def triton_work(a: Any, b: Any, out: Any) -> Callable[[], None]:
     return run
 
 
-def row(m: int, n: int, k: int, peer: TorchPeer, timer: Timer, rounds: int) -> dict[str, Any]:
+def row(case: Case, peer: TorchPeer, timer: Timer, rounds: int) -> dict[str, Any]:
     """Times of one shape, and which kernels ran."""
-    gpu = device.require()
-    arrays = Arrays(Case(f"{m}x{n}x{k}", m, n, k), gpu, peer)
+    gpu, m, n, k = device.require(), case.m, case.n, case.k
+    arrays = Arrays(case, gpu, peer)
     choices = {name: choice_for(arrays.problem, gpu, precision)
                for name, precision in (("reproducible", "reproducible"), ("default", "ieee"))}
     bounds = {name: bound_for(arrays.problem, gpu, choice) for name, choice in choices.items()}
@@ -62,7 +64,8 @@ def row(m: int, n: int, k: int, peer: TorchPeer, timer: Timer, rounds: int) -> d
     flops = 2e-9 * m * n * k
     ratios = {name: median(theirs / ours for ours, theirs in zip(times["reproducible"], ms, strict=True))
               for name, ms in times.items() if name != "reproducible"}
-    return {"shape": [m, n, k], "tflops": {name: flops / median(ms) for name, ms in times.items()}, "ratios": ratios,
+    return {"shape": [m, n, k], "layout": case.layout,
+            "tflops": {name: flops / median(ms) for name, ms in times.items()}, "ratios": ratios,
             "kernels": {name: f"{c.kernel.name} {c.config.label()}" for name, c in choices.items()}, "errors": errors,
             "samples_ms": times}
 
@@ -75,14 +78,16 @@ def main() -> None:
     records.check_writable(options.json)
     peer = TorchPeer()
     timer = Timer(peer)
-    shapes = [(n, n, n) for n in SQUARES] + [(m, WIDE, WIDE) for m in ROWS]
+    shapes = [f"{n}x{n}x{n}" for n in SQUARES]
+    shapes += [f"{m}x{WIDE}x{WIDE}:{layout}" for layout in ("NN", "NT") for m in ROWS]
+    shapes += [f"{WIDE}x{n}x{WIDE}" for n in COLUMNS]
     rows = []
     print(f"{'M x N x K':>20} {'reproducible':>12} {'/default':>9} {'/cuBLAS':>8} {'/Triton':>8}  kernel")
-    for shape in shapes:
-        found = row(*shape, peer, timer, 3 if shape[0] > 8192 else options.rounds)
+    for case in cases(",".join(shapes)):
+        found = row(case, peer, timer, 3 if case.m > 8192 else options.rounds)
         rows.append(found)
         ratio = found["ratios"]
-        print(f"{'x'.join(map(str, shape)):>20} {found['tflops']['reproducible']:>12.1f} {ratio['default']:>9.3f} "
+        print(f"{case.size:>20} {found['tflops']['reproducible']:>12.1f} {ratio['default']:>9.3f} "
               f"{ratio['cublas']:>8.3f} {ratio['triton']:>8.3f}  {found['kernels']['reproducible']}", flush=True)
     squares = rows[:len(SQUARES)]
     mean = prod(x["ratios"]["cublas"] for x in squares) ** (1 / len(squares))

@@ -54,7 +54,8 @@ PRODUCTS, NOISE = 70, 0.02
 def hidden(prior: Profile) -> Profile:
     """Another GPU's numbers: each a fifth off, up or down."""
     draw, found = Random(5), prior
-    groups = ["tiled", "wide", "small", "skinny", "emulated", *(f"clusters {i}" for i in range(len(prior.clusters)))]
+    groups = ["tiled", "wide", "small", "skinny", "chain", "emulated",
+              *(f"clusters {i}" for i in range(len(prior.clusters)))]
     for path in (path for group in groups for path in profile_rows.numbers_of(group, prior)):
         value = profile_rows.get(prior, path)
         if value > 0:
@@ -133,8 +134,8 @@ def test_the_plan_is_drawn_and_of_no_suite(prior: Machine) -> None:
     other = {one.problem for one in profile_check.plan({"prior": prior}, 40)}
     assert not other & {one.problem for one in planned}, "a check has products of its own"
     groups = {profile_rows.row(one.problem, *row, 1.0, 1.0, prior).group for one in planned for row in one.rows}
-    assert {"tiled", "wide", "small", "skinny", "emulated"} <= groups
-    assert all(1 < len(one.rows) <= 16 and len(set(one.rows)) == len(one.rows) for one in planned)
+    assert {"tiled", "wide", "small", "skinny", "chain", "emulated"} <= groups
+    assert all(1 < len(one.rows) <= 17 and len(set(one.rows)) == len(one.rows) for one in planned)
     assert all(profile_plan.KERNELS[profile_plan.label(kernel)] is kernel for one in planned for kernel, _ in one.rows)
     assert profile_plan.programs(planned, prior)
 

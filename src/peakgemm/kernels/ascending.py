@@ -7,6 +7,7 @@ What each family does with K, from its source:
 - ``wide`` and ``small``: one chain, but zeros come behind the last k-step where K fills no whole stage (group). They
   would turn a sum of -0, as of products that underflow, into +0.
 - ``staged``: as ``specialised``.
+- ``chain``: always. It is made for this, of few rows or columns.
 - ``skinny``: lanes have parts of K each. Never.
 
 All end alike: ``v = alpha acc``, and where beta is not 0, ``fma(beta, c0, v)``.
@@ -15,6 +16,7 @@ All end alike: ``v = alpha acc``, and where beta is not 0, ``fma(beta, c0, v)``.
 from __future__ import annotations
 
 from ..problem import Config, Problem
+from .ffma.chain import CHAIN
 from .ffma.small import MOST_RESULTS, SMALL
 from .ffma.specialised import SPECIALISED
 from .ffma.staged import STAGED
@@ -31,6 +33,8 @@ def is_ascending(kernel: Kernel, config: Config, problem: Problem) -> bool:
         return False
     if kernel is SPECIALISED or kernel is STAGED:
         return c.slices == 1
+    if kernel is CHAIN:
+        return True
     if kernel is WIDE:
         return problem.k % c.bk == 0
     if kernel is SMALL:  # whose slices are teams with a tile each

@@ -14,7 +14,8 @@ from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, Kind, compile_source
 from ..runtime.tensor_map import Box
 from . import shipped
-from .ffma import repack, skinny, small, wide
+from .ffma import chain, repack, skinny, small, wide
+from .ffma.chain import CHAIN
 from .ffma.skinny import SKINNY
 from .ffma.small import SMALL
 from .ffma.specialised import SPECIALISED
@@ -91,9 +92,11 @@ _TILED = Family(_layouts_and_widths, tiled_schedule, source.KERNELS / "ffma" / "
 _SKINNY = Family(skinny.specialisation, skinny.schedule, skinny.REDUCE, "ffma_skinny_reduce", skinny.reduce_macros,
                  lambda config: skinny.REDUCE_THREADS, lives_on_l1=True)
 _SMALL = replace(_TILED, specialisation=small.specialisation, schedule=small.schedule)
+_CHAIN = replace(_TILED, specialisation=chain.specialisation, schedule=chain.schedule)
 _WIDE = replace(_TILED, specialisation=lambda problem: {}, schedule=wide.schedule, boxes=wide.boxes,
                 reduce_macros=partial(_bare_tile, shifted=0))
-FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, WIDE: _WIDE, STAGED: _TILED, SKINNY: _SKINNY, SMALL: _SMALL}
+FAMILIES: dict[Kernel, Family] = {SPECIALISED: _TILED, WIDE: _WIDE, STAGED: _TILED, SKINNY: _SKINNY, SMALL: _SMALL,
+                              CHAIN: _CHAIN}
 
 
 def workspace_bytes(kernel: Kernel, config: Config, problem: Problem, sm_count: int) -> int:

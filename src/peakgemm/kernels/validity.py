@@ -13,7 +13,7 @@ from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
 from ..runtime.tensor_map import MAX_LD
-from .ffma import skinny, small, wide
+from .ffma import chain, skinny, small, wide
 from .registry import Kernel
 from .schedule import cluster_split
 
@@ -298,6 +298,7 @@ _SHAPES = {
     "wgmma": _wgmma, "fused": _fused, "streamed": _streamed, "mma": _mma,
     "specialised": _specialised, "staged": _carried, "skinny": skinny.constraints,
     "small": small.constraints, "wide": wide.shape,
+    "chain": chain.constraints,
     "one output": _one_output, "direct": _direct, "square tile": _square_tile, "one float4": _one_float4,
     "template": _template, "warp tile": _warp_staged, "multistage": _multistage, "warp specialised": _boxes,
 }

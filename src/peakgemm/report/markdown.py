@@ -230,7 +230,8 @@ def counters_table(record: Row) -> str:
 
 def reproducible_table(record: Row) -> str:
     """Speed of reproducible products beside our default's, cuBLAS's and Triton's, of tools/reproducible_speed.py."""
-    lines = [(" x ".join(map(str, row["shape"])), f"{row['tflops']['reproducible']:.1f}",
+    lines = [(" x ".join(map(str, row["shape"])) + (" NT" if row.get("layout") == "NT" else ""),
+              f"{row['tflops']['reproducible']:.1f}",
               *(f"{row['ratios'][other]:.2f}" for other in ("default", "cublas", "triton")))
              for row in record["speeds"]["rows"]]
     return grid(("M x N x K", "TFLOPS", "of our default", "of cuBLAS", "of Triton, one tile for every shape"), lines)

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from ..kernels.ascending import is_ascending
 from ..kernels.ffma import wide
+from ..kernels.ffma.chain import CHAIN
 from ..kernels.ffma.repack import Repack
 from ..kernels.ffma.skinny import SKINNY
 from ..kernels.ffma.small import SMALL
@@ -17,7 +18,7 @@ from ..kernels.registry import Kernel
 from ..kernels.schedule import sharing
 from ..kernels.validity import is_valid
 from ..problem import Config, Problem
-from . import skinny_model, small_model
+from . import chain_model, skinny_model, small_model
 from .machine import Machine
 from .profile import Tile
 from .tile_model import configurations, modelled_us, one_slice, repack_us, results_stored, ways, wide_configurations
@@ -41,12 +42,14 @@ def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     """Those that sum every element by one chain over K (kernels/ascending.py), best first.
 
     Whole tiles of the tiled kernels, wide ones among them, and small ones; of tiles that slices share a variant by one
-    slice, which takes over the numbers of its row.
+    slice, which takes over the numbers of its row. Of few rows or columns the kernel that is made for it.
     """
     by_words, results = copied_by_words(problem), results_stored(problem, machine)
     found = [(tiling.kernel, config, modelled_us(tiling.row, config, problem, machine, by_words, results))
              for tiling in configurations(machine) for config in one_slice(tiling, problem, machine)]
     found += _wide(problem, machine)
+    found += [(CHAIN, config, chain_model.estimate_us(config, problem, machine))
+              for config in chain_model.configurations(problem, machine)]
     found += [(kernel, replace(config, chunked=False), us)
               for kernel, config, us in _overlapping([*_small(problem, machine)], problem, machine)]
     each = {(kernel, config): us for kernel, config, us in found if is_ascending(kernel, config, problem)}

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from ..kernels.emulated.schemes import SCHEMES
 from ..problem import Problem
-from .candidates import candidates
+from .candidates import candidates, chains
 from .choose import choose
 from .emulated_model import estimate_us
 from .machine import machine
@@ -25,6 +25,6 @@ def product_us(problem: Problem, arch: str, sm_count: int, device_name: str, pre
     chosen = choose(problem, arch, sm_count, device_name, precision)
     if chosen.kernel.folder == "emulated" and chosen.kernel.name in SCHEMES:
         return estimate_us(chosen.kernel, chosen.config, problem, gpu)
-    ranked = candidates(problem, gpu)
+    ranked = chains(problem, gpu) if precision == "reproducible" else candidates(problem, gpu)
     return next((us for kernel, config, us in ranked if (kernel, config) == (chosen.kernel, chosen.config)),
                 ranked[0][2])

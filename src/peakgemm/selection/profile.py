@@ -185,6 +185,16 @@ class Skinny:
 
 
 @dataclass(frozen=True, slots=True)
+class Chain:
+    """Of ffma/chain.cu: chain_model.py."""
+
+    start_us: float
+    bandwidth_share: float
+    step_slots: float
+    wavefront_factor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Streamed:
     """Of emulated/streamed.cu with A split in registers, by columns of a tile: emulated_model.py."""
 
@@ -274,4 +284,5 @@ class Profile:
     wide: Wide
     small: Small
     skinny: Skinny
+    chain: Chain
     emulated: Emulated

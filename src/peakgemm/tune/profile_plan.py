@@ -22,11 +22,12 @@ from ..kernels.emulated.schemes import (
     split_recipe,
 )
 from ..kernels.emulated.schemes import reduce_recipe as emulated_reduce
+from ..kernels.ffma.chain import CHAIN
 from ..kernels.library import FAMILIES, Recipe, recipes
 from ..kernels.registry import Kernel
 from ..kernels.schedule import sharing
 from ..problem import Config, Problem
-from ..selection import emulated_model
+from ..selection import chain_model, emulated_model
 from ..selection.candidates import Candidate, candidates
 from ..selection.machine import Machine
 
@@ -79,6 +80,7 @@ def _large(seed: int) -> Iterator[Case]:
 def _rows(problem: Problem, gpu: Machine, coverage: Counter[object]) -> Iterator[tuple[Kernel, Config]]:
     ranked = list(candidates(problem, gpu))
     yield from _picked(ranked, _BEST, _MORE, coverage)
+    yield from ((CHAIN, config) for config in chain_model.configurations(problem, gpu))
     if gpu.arch.has_cp_async and problem.k >= _LEAST_K:
         tensor = sorted(emulated_model.candidates(SCHEMES["fp16x3"], problem, gpu), key=lambda one: one[2])
         if tensor[0][2] <= _NEAR * ranked[0][2]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from ..kernels.ffma import wide
+from ..kernels.ffma.chain import CHAIN
 from ..kernels.ffma.repack import Repack
 from ..kernels.ffma.skinny import SKINNY
 from ..kernels.ffma.small import SMALL
@@ -14,7 +15,7 @@ from ..kernels.library import FAMILIES, copied_by_words
 from ..kernels.registry import Kernel
 from ..kernels.schedule import cluster_split, sharing
 from ..problem import Config, Problem
-from ..selection import emulated_model, skinny_model, small_model
+from ..selection import chain_model, emulated_model, skinny_model, small_model
 from ..selection.machine import Machine
 from ..selection.profile import Cluster, Profile, Tile
 from ..selection.split_k_model import clustered
@@ -50,7 +51,7 @@ def row(problem: Problem, kernel: Kernel, config: Config, us: float, weight: flo
         group = "emulated"
     elif kernel is WIDE:
         index = next(i for i, tile in enumerate(gpu.profile.tiles) if tile.kernel == kernel.name)
-    elif kernel not in (SMALL, SKINNY):
+    elif kernel not in (SMALL, SKINNY, CHAIN):
         index = _index(kernel, config, gpu)
         if index < 0:
             return None
@@ -74,6 +75,8 @@ def estimate_us(one: Row, gpu: Machine) -> float:
     p, kernel, config = one.problem, one.kernel, one.config
     if one.group == "emulated":
         return emulated_model.estimate_us(kernel, config, p, gpu)
+    if kernel is CHAIN:
+        return chain_model.estimate_us(config, p, gpu)
     if kernel in (SMALL, SKINNY):
         model, numbers = ((small_model, gpu.profile.small) if kernel is SMALL else
                           (skinny_model, gpu.profile.skinny))

@@ -18,7 +18,7 @@ from ..problem import Config, Problem
 from ..runtime.architectures import Architecture, architecture
 from ..runtime.compile import Compiled
 from ..sass.elf import Cubin
-from ..selection.candidates import candidates
+from ..selection.candidates import candidates, chains
 from ..selection.choose import choose
 from ..selection.machine import machine
 from ..selection.tile_model import configurations
@@ -135,7 +135,8 @@ def _tile(name: str, limits: Architecture, config: str, shape: str, problem: Pro
     if (lacking := family.lacks(limits)) is not None:
         raise InvalidValue(f"{family.label} cannot be compiled for {limits.name}: {lacking}")
     if shape:
-        for kernel, cut, _ in candidates(problem, machine(limits.name, sm_count)):
+        gpu = machine(limits.name, sm_count)
+        for kernel, cut, _ in (*candidates(problem, gpu), *chains(problem, gpu)):  # some for reproducible products alone
             if kernel == family and config in ("", cut.label()):
                 return kernel, cut
         raise InvalidValue(f"{family.label} is no candidate for {shape} on {limits.name}"

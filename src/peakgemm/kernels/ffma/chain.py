@@ -1,0 +1,92 @@
+"""Few rows or columns by one chain of FMAs an element: what ``reproducible=True`` takes where `skinny` cuts K.
+
+The large operand is called X here, ``R`` rows of K: B transposed, or A where A is the large one (*swapped*); the other
+is Y, at most 32 rows. `Config` reads: ``bn`` = 32 rows of X a block, a lane of each warp has one; ``bm`` rows of Y,
+padded to a power of two, of which a warp has ``tm``; ``bk`` k-steps a stage; ``producers`` threads that copy, whose
+warps take the stages in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...errors import InvalidValue
+from ...problem import Config, Problem
+from ..launch_shape import MAX_BLOCKS
+from ..registry import FLOAT, Kernel, default_of
+from ..schedule import Schedule, arguments
+from ..widths import width
+
+MAX_COLUMNS = 32  # of the small operand's rows: 64 take 67 us against 4096 x 4096, `specialised` 57
+LANES = 32
+REGISTERS = 80  # that a thread has at most: three blocks of 256 threads are asked for
+_PAD = 4  # words between rows whose k-steps lie beside each other
+
+
+def _shared(c: Config) -> int:
+    """Bytes of the stages, as if K were contiguous in X: that is where rows are padded."""
+    return c.stages * (c.bm + c.bn) * (c.bk + _PAD) * FLOAT
+
+
+CHAIN = Kernel(
+    -1, "chain", "one chain over K an element, a lane a row of the large operand; a deep ring keeps memory busy",
+    default_of("chain"), "chain", _shared, dynamic=True, cp_async=True, folder="ffma",
+    tunes=frozenset({"min_blocks", "stages", "producers"}),
+)
+
+
+def applies(problem: Problem) -> bool:
+    """Whether the product has at most 32 rows or at most 32 columns."""
+    return min(problem.m, problem.n) <= MAX_COLUMNS
+
+
+def swapped(problem: Problem) -> bool:
+    """Whether X is A: C has more rows than columns."""
+    return problem.m > problem.n
+
+
+def specialisation(problem: Problem) -> dict[str, int]:
+    """The macros that a compilation takes from the problem: layouts, and the width of copies, 4 floats where every
+    group of four starts at 16 bytes."""
+    p, turned = problem, swapped(problem)
+    of_a = width(p.alignment[0], p.lda, *p.batch.a, p.m if p.trans_a else p.k)
+    of_b = width(p.alignment[1], p.ldb, *p.batch.b, p.k if p.trans_b else p.n)
+    along_k = p.trans_b if turned else not p.trans_a  # Y, whose k-steps change places where they are not neighbours
+    return {"TRANS_A": int(p.trans_a), "TRANS_B": int(p.trans_b), "SWAPPED": int(turned),
+            "WIDTH_X": of_a if turned else of_b, "WIDTH_Y": (of_b if turned else of_a) if along_k else 1}
+
+
+def constraints(c: Config) -> Iterator[str]:
+    """Every constraint of the kernel that ``c`` breaks; `validity` adds what the architecture allows."""
+    if c.bn != LANES or c.tn not in (1, 2):
+        yield (f"BN = {c.bn}, TN = {c.tn} must be {LANES} and 1 or 2: a lane has a row of the large operand, or two "
+               "lanes have two")
+    if c.bm & (c.bm - 1) or c.bm > MAX_COLUMNS:
+        yield f"BM = {c.bm} must be a power of two, {MAX_COLUMNS} at most: rows of the small operand"
+    if c.tm > 8:
+        yield f"TM = {c.tm} must be 8 at most: fragments of more rows would spill"
+    if c.bk not in (32, 64):
+        yield f"BK = {c.bk} must be 32 or 64: a warp copies whole lines"
+    if c.producers % 32 or not 32 <= c.producers <= 32 * c.stages:
+        yield (f"producers = {c.producers} must be whole warps, 32 to {32 * c.stages}: a stage of {c.stages} for each")
+
+
+def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
+    """The launch: a block for each 32 rows of X. No blocks where C is empty; ``sm_count`` is not asked.
+
+    Raises:
+        InvalidValue: more rows of Y than ``config.bm``, or more than 2**31 - 1 blocks.
+    """
+    p = problem
+    rows, columns = (p.m, p.n) if swapped(p) else (p.n, p.m)
+    if columns > config.bm:
+        raise InvalidValue(f"{p.m} x {p.n}: the smaller side is {columns}, BM = {config.bm} holds no more than that; "
+                           f"use a larger BM, or another kernel above {MAX_COLUMNS}")
+    across = -(-rows // config.bn)
+    tiles = across * p.batch.count if columns else 0
+    if tiles > MAX_BLOCKS:
+        raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bn} asks for {tiles} blocks, the "
+                           f"limit is {MAX_BLOCKS}; split the product")
+    # Of the divisors a kernel that cuts C one way needs the tiles of a matrix alone.
+    return Schedule(blocks=tiles, reduce_blocks=0, whole=tiles, shared=0, parts=0, workspace_bytes=0,
+                    arguments=arguments(p, tiles, 0, 0, 0, (across, 1, 1)))

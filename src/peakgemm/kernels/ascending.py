@@ -27,7 +27,7 @@ _CARRIED = 4  # results a thread of `small`, at most, whose sums are always in c
 def is_ascending(kernel: Kernel, config: Config, problem: Problem) -> bool:
     """Whether ``kernel`` cut as ``config`` sums so for ``problem``, which it is valid for."""
     c = config
-    if c.split != 1 or c.cluster != 1 or c.chunked:
+    if (c.split != 1 and not c.handed) or c.cluster != 1 or c.chunked:
         return False
     if kernel is SPECIALISED or kernel is STAGED:
         return c.slices == 1

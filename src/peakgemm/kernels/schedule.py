@@ -14,6 +14,7 @@ from struct import Struct
 from ..errors import InvalidValue
 from ..problem import Batch, Config, Problem
 from .divide import MOST_PARTS, divisor
+from .ffma.repack import Repack
 from .launch_shape import MAX_BLOCKS
 from .registry import FLOAT
 
@@ -27,7 +28,8 @@ class Schedule:
     """One launch: ``blocks`` of the kernel and, where partial sums are left, ``reduce_blocks`` of the second one.
 
     ``whole`` tiles are computed by one block, or one cluster, each; the k-steps of ``shared`` tiles are dealt to
-    ``parts`` ranges. ``workspace_bytes`` holds their partial sums, from byte ``sums`` on. ``arguments`` is the kernels'
+    ``parts`` ranges. Where accumulators are handed on (include/scheduler/handed.cuh), ranges are a tile long at least.
+    ``workspace_bytes`` holds their partial sums, from byte ``sums`` on. ``arguments`` is the kernels'
     struct, ``more`` what the first one's has behind that. A kernel before it takes that, too, and repacks the first
     chunk of K (repack.py) in ``first_blocks``. ``cluster`` blocks of the first kernel form a cluster where it leaves
     that to the launch.
@@ -75,26 +77,31 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         slots = tiles * max(1, min(config.split, steps))
     if config.split > 1 and steps > 1:
         shared, parts = tiles, tiles * min(config.split, steps)
+    elif config.handed:
+        if tiles > slots and tiles % slots and steps > 1:  # two tiles of each block's, less what the last wave lacks
+            shared, parts = slots + tiles % slots, slots
     elif config.split == 0 and tiles % slots and steps > 1:
         shared = tiles % slots
         parts = min(slots, shared * steps)
     if (most := max(tiles * config.cluster, parts, shared * config.tm * config.tn)) > MAX_BLOCKS:
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} x {config.bn} asks for {most} "
                            f"blocks, the limit is {MAX_BLOCKS}; use a larger tile or split the product")
-    if parts > MOST_PARTS:
+    if max(parts, shared * config.handed) > MOST_PARTS:
         most = max(1, MOST_PARTS // tiles)
         raise InvalidValue(f"split = {config.split} makes {parts} ranges of k-steps of {tiles} tiles, the limit is "
                            f"{MOST_PARTS}; use split = {most}{' or less' if most > 1 else ', the tiles fill any GPU'}")
     whole, results = tiles - shared, config.tm * config.tn
+    handed = Repack(p, "", parts) if config.handed and parts else None
     # Ranges that end where tiles end leave the second half of the slots unused.
-    straddle = parts and (steps * shared % parts or steps % (steps * shared // parts))
+    straddle = parts and handed is None and (steps * shared % parts or steps % (steps * shared // parts))
     return Schedule(
         blocks=min(slots, whole + parts) * config.cluster,
-        reduce_blocks=shared * results if shared * results < _FEW * sm_count else shared * results // 4,
+        reduce_blocks=0 if handed else shared * results if shared * results < _FEW * sm_count else shared * results // 4,
         whole=whole, shared=shared, parts=parts,
-        workspace_bytes=parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
+        workspace_bytes=(handed.sums if handed else 0) + parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
         arguments=arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster)),
         cluster=config.cluster,
+        **({} if handed is None else {"sums": handed.sums, "first_blocks": handed.first_blocks, "more": handed.argument}),
     )
 
 

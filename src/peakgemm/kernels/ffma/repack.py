@@ -25,16 +25,17 @@ _MOST = (1 << 31) - 1    # units; each warp asks for one more than there is
 
 
 class Repack:
-    """Operands of a product repacked in its workspace: counters, A, B, and partial sums behind them.
+    """Operands of a product repacked in its workspace: counters, flags, A, B, and partial sums behind them.
 
     Attributes:
-        first_blocks: of the kernel before (0: nothing is repacked).
+        first_blocks: of the kernel before (0: nothing is repacked, and there are no flags).
         a, b, sums: where A and B as repacked, and partial sums, begin, in bytes.
         argument: ``struct Repack``.
 
     Args:
         problem: the product.
         operands: ``"a"``, ``"b"``, both or none.
+        flags: of accumulators handed on (include/scheduler/handed.cuh); zero at first, as the counters.
 
     Raises:
         InvalidValue: `constraints`.
@@ -42,13 +43,13 @@ class Repack:
 
     __slots__ = ("a", "argument", "b", "first_blocks", "sums")
 
-    def __init__(self, problem: Problem, operands: str) -> None:
+    def __init__(self, problem: Problem, operands: str, flags: int = 0) -> None:
         p = problem
         if broken := constraints(p, operands):
             raise InvalidValue("; ".join(broken))
         columns_a, columns_b, units, chunks = _units(p, operands)
-        self.first_blocks = -(-units // FIRST_WARPS)
-        self.a = FLOAT * (-(-(1 + chunks) // 4) * 4 if units else 0)  # the counters
+        self.first_blocks = -(-units // FIRST_WARPS) or int(flags > 0)
+        self.a = FLOAT * ((-(-(1 + chunks) // 4) * 4 if units else 0) + -(-flags // 4) * 4)  # the counters, the flags
         self.b = self.a + size(columns_a, p.k)
         self.sums = self.b + size(columns_b, p.k)
         self.argument = _REPACK.pack(self.a // FLOAT, self.b // FLOAT, self.sums // FLOAT, *divisor(units),

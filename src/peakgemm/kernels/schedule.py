@@ -30,8 +30,8 @@ class Schedule:
     ``whole`` tiles are computed by one block, or one cluster, each; the k-steps of ``shared`` tiles are dealt to
     ``parts`` ranges. Where accumulators are handed on (include/scheduler/handed.cuh), ranges are a tile long at least.
     ``workspace_bytes`` holds their partial sums, from byte ``sums`` on. ``arguments`` is the kernels'
-    struct, ``more`` what the first one's has behind that. A kernel before it takes that, too, and repacks the first
-    chunk of K (repack.py) in ``first_blocks``. ``cluster`` blocks of the first kernel form a cluster where it leaves
+    struct, ``more`` what the first one's has behind that. A kernel before it takes ``first_arguments``; in
+    ``first_blocks`` it repacks the first chunk of K, and sets counters and flags to zero (repack.py). ``cluster`` blocks of the first kernel form a cluster where it leaves
     that to the launch.
     """
 
@@ -44,6 +44,7 @@ class Schedule:
     arguments: bytes
     sums: int = 0
     first_blocks: int = 0
+    first_arguments: bytes = b""
     more: bytes = b""
     cluster: int = 1
 
@@ -91,17 +92,20 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         raise InvalidValue(f"split = {config.split} makes {parts} ranges of k-steps of {tiles} tiles, the limit is "
                            f"{MOST_PARTS}; use split = {most}{' or less' if most > 1 else ', the tiles fill any GPU'}")
     whole, results = tiles - shared, config.tm * config.tn
-    handed = Repack(p, "", parts) if config.handed and parts else None
+    place = Repack(p, "", parts) if config.handed and parts else None
+    struct = arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster))
     # Ranges that end where tiles end leave the second half of the slots unused.
-    straddle = parts and handed is None and (steps * shared % parts or steps % (steps * shared // parts))
+    straddle = parts and place is None and (steps * shared % parts or steps % (steps * shared // parts))
     return Schedule(
         blocks=min(slots, whole + parts) * config.cluster,
-        reduce_blocks=0 if handed else shared * results if shared * results < _FEW * sm_count else shared * results // 4,
+        reduce_blocks=0 if place else shared * results if shared * results < _FEW * sm_count else shared * results // 4,
         whole=whole, shared=shared, parts=parts,
-        workspace_bytes=(handed.sums if handed else 0) + parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
-        arguments=arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster)),
+        workspace_bytes=(place.sums if place else 0) + parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
+        arguments=struct,
+        sums=place.sums if place else 0,
+        first_blocks=place.first_blocks if place else 0,
+        first_arguments=struct + place.argument if place else b"",
         cluster=config.cluster,
-        **({} if handed is None else {"sums": handed.sums, "first_blocks": handed.first_blocks, "more": handed.argument}),
     )
 
 

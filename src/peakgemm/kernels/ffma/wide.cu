@@ -109,7 +109,7 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
   const WarpTile mine = warp_tile(threadIdx.x);
   const unsigned first_a = shared_address(shared + mine.m), first_b = shared_address(shared + BK * BM + mine.n);
-  unsigned* const flags = reinterpret_cast<unsigned*>(workspace) + (HANDED ? w.repack.a - words_of_flags(g) : 0);
+  unsigned* const flags = reinterpret_cast<unsigned*>(workspace) + (HANDED ? w.repack.sums - w.repack.flags : 0);
   float a[2][TM], b[TN];  // what the next k-step wants of A comes early, B's quads behind their last use
   auto load = [&](float* to, unsigned from) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"

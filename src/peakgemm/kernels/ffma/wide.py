@@ -94,4 +94,5 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     plan = tiled_schedule(config, problem, sm_count)
     place = Repack(problem, to_repack(problem), plan.parts if config.handed else 0)
     return replace(plan, workspace_bytes=place.sums + plan.workspace_bytes - plan.sums, sums=place.sums,
-                   first_blocks=place.first_blocks, more=place.argument)
+                   first_blocks=place.first_blocks, first_arguments=plan.arguments + place.argument,
+                   more=place.argument)

@@ -29,12 +29,12 @@ __device__ __forceinline__ bool handed_segment(const Gemm& g, int steps, int ite
     return half == 0 && s.end > 0;
   }
   const int cut = static_cast<int>(part_begin(g, part) - static_cast<long long>(first) * steps);
-  if (half == 0) {  // the tile between
+  if (half == 0) {
     s = {g.whole + first + (cut > 0), 0, steps, -1};
     return first + (cut > 0) < last;
   }
-  s = {g.whole + first, cut, steps, -1};
-  return cut > 0;
+  s = {g.whole + first + (cut == 0), cut, steps, -1};  // the tail; a second tile where the range is just two
+  return cut > 0 || first + 1 < last;
 }
 
 // Of a slot: warps that have handed on. Zero before the launch (ffma/first_chunk.cu).

@@ -28,11 +28,10 @@ class Schedule:
     """One launch: ``blocks`` of the kernel and, where partial sums are left, ``reduce_blocks`` of the second one.
 
     ``whole`` tiles are computed by one block, or one cluster, each; the k-steps of ``shared`` tiles are dealt to
-    ``parts`` ranges. Where accumulators are handed on (include/scheduler/handed.cuh), ranges are a tile long at least.
-    ``workspace_bytes`` holds their partial sums, from byte ``sums`` on. ``arguments`` is the kernels'
-    struct, ``more`` what the first one's has behind that. A kernel before it takes ``first_arguments``; in
-    ``first_blocks`` it repacks the first chunk of K, and sets counters and flags to zero (repack.py). ``cluster`` blocks of the first kernel form a cluster where it leaves
-    that to the launch.
+    ``parts`` ranges. ``workspace_bytes`` holds their partial sums, from byte ``sums`` on, or what is handed on of them.
+    ``arguments`` is the kernels' struct, ``more`` what the first one's has behind that. A kernel before it takes
+    ``first_arguments``: in ``first_blocks`` it repacks the first chunk of K, and sets counters and flags to zero
+    (repack.py). ``cluster`` blocks of the first kernel form a cluster where it leaves that to the launch.
     """
 
     blocks: int
@@ -62,6 +61,21 @@ def sharing(config: Config, split: int) -> Config:
     return replace(config, split=split)
 
 
+@cache
+def handing_on(config: Config) -> Config:
+    """``config`` by stream-K that hands accumulators on (include/scheduler/handed.cuh)."""
+    return replace(config, split=0, handed=True)
+
+
+def hands_on(config: Config, tiles: int, steps: int, sm_count: int) -> bool:
+    """Whether ``tiles`` of ``steps`` fill the GPU more than once, and unevenly: else they are computed whole.
+
+    Of fewer tiles than blocks each block's tail would wait for the head that another is still at.
+    """
+    slots = sm_count * config.min_blocks
+    return tiles > slots and tiles % slots > 0 and steps > 1
+
+
 def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     """The launch of a tiled kernel; no blocks where C is empty.
 
@@ -79,7 +93,7 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     if config.split > 1 and steps > 1:
         shared, parts = tiles, tiles * min(config.split, steps)
     elif config.handed:
-        if tiles > slots and tiles % slots and steps > 1:  # two tiles of each block's, less what the last wave lacks
+        if hands_on(config, tiles, steps, sm_count):  # ranges of one tile to two, so that none is cut twice
             shared, parts = slots + tiles % slots, slots
     elif config.split == 0 and tiles % slots and steps > 1:
         shared = tiles % slots

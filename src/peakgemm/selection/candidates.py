@@ -14,7 +14,7 @@ from ..kernels.ffma.small import SMALL
 from ..kernels.ffma.wide import WIDE
 from ..kernels.library import FAMILIES, copied_by_words
 from ..kernels.registry import Kernel
-from ..kernels.schedule import sharing
+from ..kernels.schedule import handing_on, hands_on, sharing
 from ..kernels.validity import is_valid
 from ..problem import Config, Problem
 from . import skinny_model, small_model
@@ -40,13 +40,13 @@ def candidates(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
 def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     """Those that sum every element by one chain over K (kernels/ascending.py), best first.
 
-    Whole tiles of the tiled kernels, wide ones among them, and small ones; of tiles that slices share a variant by one
-    slice, which takes over the numbers of its row.
+    Tiles of the tiled kernels, wide ones among them, whole or with accumulators handed on, and small ones; of tiles that
+    slices share a variant by one slice, which takes over the numbers of its row.
     """
     by_words, results = copied_by_words(problem), results_stored(problem, machine)
     found = [(tiling.kernel, config, modelled_us(tiling.row, config, problem, machine, by_words, results))
              for tiling in configurations(machine) for config in one_slice(tiling, problem, machine)]
-    found += _wide(problem, machine)
+    found += _wide(problem, machine, handed=True)
     found += [(kernel, replace(config, chunked=False), us)
               for kernel, config, us in _overlapping([*_small(problem, machine)], problem, machine)]
     each = {(kernel, config): us for kernel, config, us in found if is_ascending(kernel, config, problem)}
@@ -85,8 +85,9 @@ def _overlapping(found: list[Candidate], problem: Problem, machine: Machine) -> 
     return [(kernel, config, us - less[kernel]) for kernel, config, us in found]
 
 
-def _wide(p: Problem, machine: Machine) -> Iterator[Candidate]:
-    """Wide thread tiles, for products of many tiles: what they gain pays for repacked operands.
+def _wide(p: Problem, machine: Machine, handed: bool = False) -> Iterator[Candidate]:
+    """Wide thread tiles, for products of many tiles: what they gain pays for repacked operands. ``handed``: with
+    accumulators handed on in the place of partial sums.
 
     Results whose rows start anywhere cost them no more than others. With few k-steps their model errs most, and they
     must be faster by a margin.
@@ -104,6 +105,7 @@ def _wide(p: Problem, machine: Machine) -> Iterator[Candidate]:
         before = repack_us(row, config, p, size, machine)
         margin = (numbers.short_factor if p.k <= numbers.short_k else
                   numbers.medium_factor if p.k <= numbers.medium_k else 1.0)
-        for way in (config, sharing(config, 0)):
+        shared = handing_on(config) if handed else sharing(config, 0)
+        for way in (config, shared)[:1 + (not handed or hands_on(config, tiles, -(-p.k // config.bk), machine.sms))]:
             us = modelled_us(row, way, wide.after_repack(p), machine, False, p.m * p.n)
             yield WIDE, way, (before + us) * margin

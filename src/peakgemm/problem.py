@@ -201,9 +201,9 @@ class Config:
     (in kernels/ffma/small.py each with a tile of its own). ``split``
     says how blocks share K: 1, a block computes its tiles whole; s > 1, every tile's K is cut among s
     blocks; 0, stream-K: whole tiles in full waves, and the k-steps of the others dealt evenly to all
-    blocks. ``handed``: of stream-K, each tile is cut in two at most, and the second block begins with the accumulators of
-    the first (include/scheduler/handed.cuh). ``cluster`` blocks form a cluster: of ffma/specialised.cu they have a part of one tile's K each (cluster
-    split-K); on tensor cores they share what they copy of B, one below the other.
+    blocks. ``handed``, of stream-K: a tile is cut in two at most, and the second block begins with the accumulators of
+    the first (include/scheduler/handed.cuh). ``cluster`` blocks form a cluster: of ffma/specialised.cu they have a part
+    of one tile's K each (cluster split-K); on tensor cores they share what they copy of B, one below the other.
     ``ffma_order`` is the order of a k-step's FFMAs, and ``a_first`` loads A's fragments before B's: of these ptxas
     makes register allocations with more or fewer bank conflicts. ``chunked``: sums over 32 k-steps are added up among
     themselves; else K is one chain. ``one_tile``: a block has one tile; else it is persistent. ``copy_groups``: groups

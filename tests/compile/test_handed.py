@@ -26,7 +26,8 @@ def tilings(arch: str) -> list[Tiling]:
 @pytest.mark.parametrize("tiling", tilings("sm_90"), ids=lambda tiling: f"{tiling.kernel.name} {tiling.config.label()}")
 def test_the_loop_is_that_of_whole_tiles(tiling: Tiling) -> None:
     plain = replace(tiling.config, chunked=False)
-    found = {config.handed: compile_for(tiling.kernel, config, SQUARE, "sm_90") for config in (plain, handing_on(plain))}
+    both = plain, handing_on(plain)
+    found = {config.handed: compile_for(tiling.kernel, config, SQUARE, "sm_90") for config in both}
     assert {(code.spill_bytes, code.stack_bytes) for code in found.values()} == {(0, 0)}
     old, new = (static_facts(found[handed].code, "sm_90a") for handed in (False, True))
     assert new["loop_ffma"] == old["loop_ffma"] and new["loop_instructions"] <= old["loop_instructions"]

@@ -35,8 +35,8 @@ def dealt(problem: Problem, sms: int, config: Config = TILE) -> list[list[tuple[
     plan = schedule(config, problem, sms)
     most = 4 + (plan.whole + plan.shared) // plan.blocks
     out = np.full((-(-plan.blocks // 32) * 32, most, 4), -3, np.int32)
-    report = run(SEGMENTS, entry="segments", grid=len(out) // 32, block=32, args=[out, most, plan.blocks, plan.arguments],
-                 macros=config.macros() | {"HANDED": 1}, checks=False)
+    report = run(SEGMENTS, entry="segments", grid=len(out) // 32, block=32,
+                 args=[out, most, plan.blocks, plan.arguments], macros=config.macros() | {"HANDED": 1}, checks=False)
     assert report.clean
     found = []
     for row in out[:plan.blocks].tolist():
@@ -59,8 +59,8 @@ def drawn(count: int) -> list[tuple[int, int, int, int, int]]:
 
 @pytest.mark.parametrize(("m", "n", "k", "sms", "batch"), drawn(100))
 def test_every_k_step_once_in_its_order(m: int, n: int, k: int, sms: int, batch: int) -> None:
-    """Each tile's k-steps by one block, or by two, of which the second goes on where the first ended; what is waited for is
-    a block's first segment, so that no block that waits is waited for, and it was done before."""
+    """Each tile's k-steps by one block, or by two, of which the second goes on where the first ended; what is waited for
+    is a block's first segment, so that no block that waits is waited for, and it was done before."""
     of_all = Batch((batch,), (m * k,), (k * n,), (m * n,), (m * n,)) if batch > 1 else Batch()
     problem = Problem(m, n, k, k, n, n, batch=of_all)
     plan = schedule(TILE, problem, sms)
@@ -113,8 +113,8 @@ def product(kernel: Kernel, config: Config, m: int, n: int, k: int, sms: int, la
         stored.append(memory)
     c = rng.standard_normal((batch, m, n), np.float32)
     strides = [(x[0].size,) for x in (*stored, c, c)]
-    problem = Problem(m, n, k, stored[0].shape[2], stored[1].shape[2], n, 1.25, beta, (4, 4, 16) if odd else (16, 16, 16),
-                      ta, tb, batch=Batch((batch,), *strides) if batch > 1 else Batch())
+    problem = Problem(m, n, k, stored[0].shape[2], stored[1].shape[2], n, 1.25, beta,
+                      (4, 4, 16) if odd else (16, 16, 16), ta, tb, batch=Batch((batch,), *strides) if batch > 1 else Batch())
     assert is_ascending(kernel, config, problem)
     plan = FAMILIES[kernel].schedule(config, problem, sms)
     assert plan.parts == sms * config.min_blocks and plan.reduce_blocks == 0 and plan.first_blocks

@@ -214,8 +214,8 @@ def _specialised(c: Config) -> Iterator[str]:
 def _handed(c: Config) -> Iterator[str]:
     """What accumulators handed on ask for: one chain a result, and blocks that go on to other tiles."""
     if c.handed and (c.split or c.slices > 1 or c.cluster > 1 or c.chunked or c.one_tile):
-        yield (f"handed: split = {c.split}, slices = {c.slices}, cluster = {c.cluster}, chunked = {c.chunked}, one_tile = "
-               f"{c.one_tile} must be 0, 1, 1, False and False: accumulators are those of one chain")
+        yield (f"handed: split = {c.split}, slices = {c.slices}, cluster = {c.cluster}, chunked = {c.chunked}, "
+               f"one_tile = {c.one_tile} must be 0, 1, 1, False and False: accumulators are those of one chain")
 
 
 def _boxes(c: Config) -> Iterator[str]:

@@ -40,8 +40,8 @@ def candidates(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
 def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     """Those that sum every element by one chain over K (kernels/ascending.py), best first.
 
-    Tiles of the tiled kernels, wide ones among them, whole or with accumulators handed on, and small ones; of tiles that
-    slices share a variant by one slice, which takes over the numbers of its row.
+    Tiles of the tiled kernels, wide ones among them, whole or with accumulators handed on, and small ones; of tiles
+    that slices share a variant by one slice, which takes over the numbers of its row.
     """
     by_words, results = copied_by_words(problem), results_stored(problem, machine)
     found = [(tiling.kernel, config, modelled_us(tiling.row, config, problem, machine, by_words, results))

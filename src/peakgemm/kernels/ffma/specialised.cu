@@ -252,7 +252,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
         Segment s;
         if (!work_of(g, steps, item, half, s)) continue;
         float acc[TM][TN] = {};
-        if (HANDED && s.begin > 0) take_over(acc, flags, sums, blockIdx.x - 1, thread);
+        if (HANDED && s.begin > 0) take_over(acc, flags, sums, before(g, item), thread);
         float sum[CHUNKED ? TM : 1][CHUNKED ? TN : 1] = {};
 #pragma unroll 1
         for (turn -= s.end - s.begin; turn < 0; turn += SLICES) {

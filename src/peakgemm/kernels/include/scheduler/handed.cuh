@@ -15,6 +15,10 @@
 // Work items of a launch: heads, then whole tiles, then ranges without their heads. A block has the same range in both.
 __device__ __forceinline__ int items_of(const Gemm& g) { return g.whole + (HANDED ? 2 : 1) * g.parts; }
 
+// Where a tail of work item `item` finds what it begins with: the slot of the block before. (Not by blockIdx.x, with which
+// ptxas issues eight loads of the main loop in a row beside 8 x 16 results a thread: 2 % at 4096.)
+__device__ __forceinline__ int before(const Gemm& g, int item) { return item - g.parts - g.whole - 1; }
+
 // As segment_of. One that does not begin at k-step 0 is a tail: what it begins with is in the slot of the block before.
 __device__ __forceinline__ bool handed_segment(const Gemm& g, int steps, int item, int half, Segment& s) {
   const bool head = item < g.parts;

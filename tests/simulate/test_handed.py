@@ -59,8 +59,8 @@ def drawn(count: int) -> list[tuple[int, int, int, int, int]]:
 
 @pytest.mark.parametrize(("m", "n", "k", "sms", "batch"), drawn(100))
 def test_every_k_step_once_in_its_order(m: int, n: int, k: int, sms: int, batch: int) -> None:
-    """Each tile's k-steps by one block, or by two, of which the second goes on where the first ended; what is waited for
-    is a block's first segment, so that no block that waits is waited for, and it was done before."""
+    """Each tile's k-steps by one block, or by two, of which the second goes on where the first ended; what is waited
+    for is a block's first segment, so that no block that waits is waited for, and it was done before."""
     of_all = Batch((batch,), (m * k,), (k * n,), (m * n,), (m * n,)) if batch > 1 else Batch()
     problem = Problem(m, n, k, k, n, n, batch=of_all)
     plan = schedule(TILE, problem, sms)

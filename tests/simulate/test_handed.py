@@ -113,8 +113,9 @@ def product(kernel: Kernel, config: Config, m: int, n: int, k: int, sms: int, la
         stored.append(memory)
     c = rng.standard_normal((batch, m, n), np.float32)
     strides = [(x[0].size,) for x in (*stored, c, c)]
+    of_all = Batch((batch,), *strides) if batch > 1 else Batch()
     problem = Problem(m, n, k, stored[0].shape[2], stored[1].shape[2], n, 1.25, beta,
-                      (4, 4, 16) if odd else (16, 16, 16), ta, tb, batch=Batch((batch,), *strides) if batch > 1 else Batch())
+                      (4, 4, 16) if odd else (16, 16, 16), ta, tb, batch=of_all)
     assert is_ascending(kernel, config, problem)
     plan = FAMILIES[kernel].schedule(config, problem, sms)
     assert plan.parts == sms * config.min_blocks and plan.reduce_blocks == 0 and plan.first_blocks

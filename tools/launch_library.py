@@ -1,9 +1,9 @@
 """Launch every kernel and configuration of the library on awkward shapes, for compute-sanitizer; results are checked.
 
-    python tools/launch_library.py [tiled | reducing | cluster | wide | skinny | chain | small | tensor]...
+    python tools/launch_library.py [tiled | reducing | cluster | wide | handed | skinny | chain | small | tensor]...
 
-Only these: FFMA kernels of tiles, of those whose slices reduce together, of cluster split-K, wide ones, thin products,
-those by one chain an element, and small ones; tensor-core ones.
+Only these: FFMA kernels of tiles, of those whose slices reduce together, of cluster split-K, wide ones, tiles whose
+accumulators are handed on, thin products, those by one chain an element, and small ones; tensor-core ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.library import FAMILIES, recipes
 from peakgemm.kernels.registry import Kernel
-from peakgemm.kernels.schedule import cluster_split
+from peakgemm.kernels.schedule import cluster_split, handing_on
 from peakgemm.kernels.validity import reduces_across_slices
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
@@ -31,7 +31,7 @@ from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
 from peakgemm.selection import chain_model, skinny_model, small_model
 from peakgemm.selection.machine import machine
-from peakgemm.selection.tile_model import compiled, configurations
+from peakgemm.selection.tile_model import compiled, configurations, wide_configurations
 
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
 SMALL_SHAPES = ((13, 11, 150, 5), (8, 8, 8, 3), (40, 37, 33, 2), (260, 12, 64, 1), (70, 130, 20, 1))
@@ -82,6 +82,13 @@ def main() -> None:
             for way in compiled(tiling) for shape in TILED]
     jobs += [(kernel, config, (40, 70, 1100, 2)) for kernel, config, shape in jobs if shape == TILED[0]]
     of_wide = [(WIDE, WIDE.default, (m, n, k, 1)) for m, n, k, _ in (*TILED, (400, 600, 50, 1), (130, 4, 1000, 1))]
+    of_handed = []
+    for tiling in (*configurations(gpu), *wide_configurations(gpu)):
+        one = tiling.config
+        if "handed" in tiling.kernel.tunes and not one.one_tile and one.slices == 1:  # a third more tiles than blocks
+            down = gpu.sms * one.min_blocks * 4 // 15 + 1
+            of_handed.append((tiling.kernel, handing_on(replace(one, chunked=False)),
+                              (down * one.bm - 3, 5 * one.bn - 9, 70, 1)))
     of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
                for config in dict.fromkeys(replace(one, split=1) for one in
                                            skinny_model.configurations(Problem.contiguous(*shape[:3]), few))]
@@ -97,7 +104,8 @@ def main() -> None:
     groups = {"tiled": [job for job in jobs if not reduces_across_slices(job[1])],
               "reducing": [job for job in jobs if reduces_across_slices(job[1]) and not cluster_split(job[1])],
               "cluster": [job for job in jobs if cluster_split(job[1])],
-              "wide": of_wide, "skinny": of_thin, "chain": of_chain, "small": of_small, "tensor": emulated}
+              "wide": of_wide, "handed": of_handed, "skinny": of_thin, "chain": of_chain, "small": of_small,
+              "tensor": emulated}
     if unknown := set(sys.argv[1:]) - set(groups):
         sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
     launches = []
@@ -105,7 +113,9 @@ def main() -> None:
         for ta, tb in product((False, True), (False, True)):
             split, beta = next(turns)
             cut = config
-            if cluster_split(config):
+            if config.handed:
+                pass
+            elif cluster_split(config):
                 cut = replace(config, cluster=next(clusters))
             elif config.one_tile:
                 cut = replace(config, split=next(ranges))

@@ -178,7 +178,7 @@ class FfmaOrder(IntEnum):
     COLUMNS = 2
 
 
-_FLAGS = frozenset({"aligned", "a_first", "chunked", "one_tile", "trans_c"})
+_FLAGS = frozenset({"aligned", "a_first", "chunked", "one_tile", "trans_c", "handed"})
 _FROM_ZERO = frozenset({"stages", "producers", "registers", "split", "ffma_order"})
 _LADDER_FIELDS = 11  # of `Config`: those behind them are the library's alone
 
@@ -201,8 +201,9 @@ class Config:
     (in kernels/ffma/small.py each with a tile of its own). ``split``
     says how blocks share K: 1, a block computes its tiles whole; s > 1, every tile's K is cut among s
     blocks; 0, stream-K: whole tiles in full waves, and the k-steps of the others dealt evenly to all
-    blocks. ``cluster`` blocks form a cluster: of ffma/specialised.cu they have a part of one tile's K each (cluster
-    split-K); on tensor cores they share what they copy of B, one below the other.
+    blocks. ``handed``, of stream-K: a tile is cut in two at most, and the second block begins with the accumulators of
+    the first (include/scheduler/handed.cuh). ``cluster`` blocks form a cluster: of ffma/specialised.cu they have a part
+    of one tile's K each (cluster split-K); on tensor cores they share what they copy of B, one below the other.
     ``ffma_order`` is the order of a k-step's FFMAs, and ``a_first`` loads A's fragments before B's: of these ptxas
     makes register allocations with more or fewer bank conflicts. ``chunked``: sums over 32 k-steps are added up among
     themselves; else K is one chain. ``one_tile``: a block has one tile; else it is persistent. ``copy_groups``: groups
@@ -233,6 +234,7 @@ class Config:
     copy_groups: int = 1
     accumulations: int = 1
     trans_c: bool = False
+    handed: bool = False
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -258,8 +260,9 @@ class Config:
         return self.threads * self.slices + self.producers
 
     def macros(self) -> dict[str, int]:
-        """The ``#define`` that the compilation passes for each field; ``split`` is the launch's affair."""
-        return {name.upper(): int(value) for name, value in asdict(self).items() if name != "split"}
+        """The ``#define`` that the compilation passes for each field; ``split`` is the launch's affair, ``handed``
+        that of two kernels (library.py)."""
+        return {name.upper(): int(value) for name, value in asdict(self).items() if name not in ("split", "handed")}
 
     def guarded(self) -> Config:
         """The compilation of the same tile that accepts every shape and alignment."""
@@ -277,7 +280,7 @@ class Config:
         if self.cluster > 1:
             extras += f" {self.cluster}cl"
         if self.split != 1:
-            extras += f" split-K {self.split}" if self.split else " stream-K"
+            extras += f" split-K {self.split}" if self.split else " handed-on stream-K" if self.handed else " stream-K"
         return f"{self.bm}x{self.bn}x{self.bk}/{self.tm}x{self.tn}{extras}"
 
     def to_json(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def test_config_round_trips_through_json() -> None:
 
 
 MAY_BE_ZERO = ("stages", "aligned", "producers", "registers", "split", "ffma_order", "a_first", "chunked", "one_tile",
-               "trans_c")
+               "trans_c", "handed")
 
 
 @pytest.mark.parametrize("name", MAY_BE_ZERO)

@@ -126,6 +126,18 @@ def test_every_choice_is_a_chain(arch: str) -> None:
         assert "one chain" in found.reason
 
 
+def test_uneven_tiles_hand_their_accumulators_on() -> None:
+    """Where whole tiles leave SMs idle, and not where they do not."""
+    for size in (1536, 3072, 4096, 6144, 8192, 16384):
+        found = choose(Problem.contiguous(size, size, size), "sm_90", 132, H100, "reproducible")
+        assert found.config.handed and found.config.label().endswith("handed-on stream-K")
+        assert "handed on from block to block" in found.reason
+    for size in (512, 1024, 2048):
+        found = choose(Problem.contiguous(size, size, size), "sm_90", 132, H100, "reproducible")
+        assert not found.config.handed and "handed" not in found.reason
+    assert not choose(Problem.contiguous(3072, 3072, 3072), "sm_90", 132, H100).config.handed  # adds up in parts
+
+
 def test_verify_finds_what_breaks_the_promise() -> None:
     cases = [case for case in reproducible.draw(60, 3) if case.m * case.n * case.k < 200_000 and case.k > 8][:12]
     assert len(cases) == 12 and {case.kind for case in cases} >= {"normal", "tiny"}

@@ -157,7 +157,7 @@ def without_workspace(error: Exception, bound: Bound | Emulated, gpu: Gpu, holde
     from ..kernels.ffma.wide import WIDE
     from ..selection.choose import Choice
 
-    p, config = bound.problem, replace(bound.config, split=1)
+    p, config = bound.problem, replace(bound.config, split=1, handed=False)
     kernel = SPECIALISED if bound.kernel is WIDE else bound.kernel
     if bound.kernel is WIDE:  # whose tiles no other kernel has
         config = kernel.default

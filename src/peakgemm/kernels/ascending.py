@@ -3,7 +3,8 @@
 What each family does with K, from its source:
 
 - ``specialised``: one chain where a block has all of a tile's K, without slices and not chunked. The remainder of K is
-  the first tile, behind zeros: ``fma(0, 0, +0)`` is +0, so that a chain begins as if they were not there.
+  the first tile, behind zeros: ``fma(0, 0, +0)`` is +0, so that a chain begins as if they were not there. And where
+  accumulators are handed on (include/scheduler/handed.cuh): a second block goes on with those of the first.
 - ``wide`` and ``small``: one chain, but zeros come behind the last k-step where K fills no whole stage (group). They
   would turn a sum of -0, as of products that underflow, into +0.
 - ``staged``: as ``specialised``.
@@ -29,7 +30,7 @@ _CARRIED = 4  # results a thread of `small`, at most, whose sums are always in c
 def is_ascending(kernel: Kernel, config: Config, problem: Problem) -> bool:
     """Whether ``kernel`` cut as ``config`` sums so for ``problem``, which it is valid for."""
     c = config
-    if c.split != 1 or c.cluster != 1 or c.chunked:
+    if (c.split != 1 and not c.handed) or c.cluster != 1 or c.chunked:
         return False
     if kernel is SPECIALISED or kernel is STAGED:
         return c.slices == 1

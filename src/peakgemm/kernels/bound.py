@@ -63,8 +63,8 @@ class Bound:
                 compiled["reduce"], label, gpu, plan.arguments, 0, plan.reduce_blocks, family.reduce_threads(config),
                 even=waves or (config.min_blocks == 1 and config.bm * config.bn >= _FILLS_AN_SM))
         if "first" in compiled:
-            self._first = even_share.launches(compiled["first"], label, gpu, plan.arguments + plan.more, 0,
-                                              plan.first_blocks, 32 * repack.FIRST_WARPS, even=False)
+            self._first = even_share.launches(compiled["first"], label, gpu, plan.first_arguments, 0, plan.first_blocks,
+                                              32 * repack.FIRST_WARPS, even=False)
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         """Enqueue ``C = alpha op(A) op(B) + beta C0`` on ``stream`` (a ``CUstream`` as an integer) and return.

@@ -136,6 +136,8 @@ def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recip
     if kernel is SPECIALISED:  # by how many blocks of a cluster, the launch says
         macros |= {"CLUSTER": 1, "CLUSTER_SPLIT_K": int(cluster_split(config)),
                    "SPLIT_K": int(config.one_tile and config.split > 1)}
+    if config.handed:
+        macros |= {"HANDED": 1}
     return Recipe(kernel.source, kernel.entry, target(config, arch), macros | FAMILIES[kernel].specialisation(problem),
                   kernel.path.name)
 

@@ -14,6 +14,7 @@ from struct import Struct
 from ..errors import InvalidValue
 from ..problem import Batch, Config, Problem
 from .divide import MOST_PARTS, divisor
+from .ffma.repack import Repack
 from .launch_shape import MAX_BLOCKS
 from .registry import FLOAT
 
@@ -27,10 +28,10 @@ class Schedule:
     """One launch: ``blocks`` of the kernel and, where partial sums are left, ``reduce_blocks`` of the second one.
 
     ``whole`` tiles are computed by one block, or one cluster, each; the k-steps of ``shared`` tiles are dealt to
-    ``parts`` ranges. ``workspace_bytes`` holds their partial sums, from byte ``sums`` on. ``arguments`` is the kernels'
-    struct, ``more`` what the first one's has behind that. A kernel before it takes that, too, and repacks the first
-    chunk of K (repack.py) in ``first_blocks``. ``cluster`` blocks of the first kernel form a cluster where it leaves
-    that to the launch.
+    ``parts`` ranges. ``workspace_bytes`` holds their partial sums, from byte ``sums`` on, or what is handed on of them.
+    ``arguments`` is the kernels' struct, ``more`` what the first one's has behind that. A kernel before it takes
+    ``first_arguments``: in ``first_blocks`` it repacks the first chunk of K, and sets counters and flags to zero
+    (repack.py). ``cluster`` blocks of the first kernel form a cluster where it leaves that to the launch.
     """
 
     blocks: int
@@ -42,6 +43,7 @@ class Schedule:
     arguments: bytes
     sums: int = 0
     first_blocks: int = 0
+    first_arguments: bytes = b""
     more: bytes = b""
     cluster: int = 1
 
@@ -57,6 +59,21 @@ def sharing(config: Config, split: int) -> Config:
     """``config`` with the k-steps of tiles shared as ``split`` says. Kept: a new one is checked, and models ask for a
     hundred for each shape."""
     return replace(config, split=split)
+
+
+@cache
+def handing_on(config: Config) -> Config:
+    """``config`` by stream-K that hands accumulators on (include/scheduler/handed.cuh)."""
+    return replace(config, split=0, handed=True)
+
+
+def hands_on(config: Config, tiles: int, steps: int, sm_count: int) -> bool:
+    """Whether ``tiles`` of ``steps`` fill the GPU more than once, and unevenly: else they are computed whole.
+
+    Of fewer tiles than blocks each block's tail would wait for the head that another is still at.
+    """
+    slots = sm_count * config.min_blocks
+    return tiles > slots and tiles % slots > 0 and steps > 1
 
 
 def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
@@ -75,25 +92,33 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         slots = tiles * max(1, min(config.split, steps))
     if config.split > 1 and steps > 1:
         shared, parts = tiles, tiles * min(config.split, steps)
+    elif config.handed:
+        if hands_on(config, tiles, steps, sm_count):  # ranges of one tile to two, so that none is cut twice
+            shared, parts = slots + tiles % slots, slots
     elif config.split == 0 and tiles % slots and steps > 1:
         shared = tiles % slots
         parts = min(slots, shared * steps)
     if (most := max(tiles * config.cluster, parts, shared * config.tm * config.tn)) > MAX_BLOCKS:
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} x {config.bn} asks for {most} "
                            f"blocks, the limit is {MAX_BLOCKS}; use a larger tile or split the product")
-    if parts > MOST_PARTS:
+    if max(parts, shared * config.handed) > MOST_PARTS:
         most = max(1, MOST_PARTS // tiles)
         raise InvalidValue(f"split = {config.split} makes {parts} ranges of k-steps of {tiles} tiles, the limit is "
                            f"{MOST_PARTS}; use split = {most}{' or less' if most > 1 else ', the tiles fill any GPU'}")
     whole, results = tiles - shared, config.tm * config.tn
+    place = Repack(p, "", parts) if config.handed and parts else None
+    struct = arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster))
     # Ranges that end where tiles end leave the second half of the slots unused.
-    straddle = parts and (steps * shared % parts or steps % (steps * shared // parts))
+    straddle = parts and place is None and (steps * shared % parts or steps % (steps * shared // parts))
     return Schedule(
         blocks=min(slots, whole + parts) * config.cluster,
-        reduce_blocks=shared * results if shared * results < _FEW * sm_count else shared * results // 4,
+        reduce_blocks=0 if place else shared * results if shared * results < _FEW * sm_count else shared * results // 4,
         whole=whole, shared=shared, parts=parts,
-        workspace_bytes=parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
-        arguments=arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster)),
+        workspace_bytes=(place.sums if place else 0) + parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
+        arguments=struct,
+        sums=place.sums if place else 0,
+        first_blocks=place.first_blocks if place else 0,
+        first_arguments=struct + place.argument if place else b"",
         cluster=config.cluster,
     )
 

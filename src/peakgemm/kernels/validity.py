@@ -32,6 +32,7 @@ def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Prob
     if broken:  # the formulas below divide by what has just been found wrong
         return broken
     broken += _resources(kernel, config, arch)
+    broken += _handed(config)
     if problem is not None and config.aligned:
         broken += _alignment(kernel, config, problem)
     if problem is not None and kernel.name == wide.KERNEL:
@@ -208,6 +209,13 @@ def _specialised(c: Config) -> Iterator[str]:
         if c.producers % 128 or compute % 128 or c.registers % 8 or not 24 <= c.registers <= 240 or dealt > pool:
             yield (f"registers = {c.registers}: dealing them anew wants whole warpgroups ({compute} and {c.producers} "
                    f"threads), a multiple of 8 up to 240, and {dealt} of at most {pool} in all")
+
+
+def _handed(c: Config) -> Iterator[str]:
+    """What accumulators handed on ask for: one chain a result, and blocks that go on to other tiles."""
+    if c.handed and (c.split or c.slices > 1 or c.cluster > 1 or c.chunked or c.one_tile):
+        yield (f"handed: split = {c.split}, slices = {c.slices}, cluster = {c.cluster}, chunked = {c.chunked}, "
+               f"one_tile = {c.one_tile} must be 0, 1, 1, False and False: accumulators are those of one chain")
 
 
 def _boxes(c: Config) -> Iterator[str]:

@@ -15,7 +15,7 @@ from ..kernels.ffma.small import SMALL
 from ..kernels.ffma.wide import WIDE
 from ..kernels.library import FAMILIES, copied_by_words
 from ..kernels.registry import Kernel
-from ..kernels.schedule import sharing
+from ..kernels.schedule import handing_on, hands_on, sharing
 from ..kernels.validity import is_valid
 from ..problem import Config, Problem
 from . import chain_model, skinny_model, small_model
@@ -41,13 +41,14 @@ def candidates(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
 def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     """Those that sum every element by one chain over K (kernels/ascending.py), best first.
 
-    Whole tiles of the tiled kernels, wide ones among them, and small ones; of tiles that slices share a variant by one
-    slice, which takes over the numbers of its row. Of few rows or columns the kernel that is made for it.
+    Tiles of the tiled kernels, wide ones among them, whole or with accumulators handed on, and small ones; of tiles
+    that slices share a variant by one slice, which takes over the numbers of its row. Of few rows or columns the kernel
+    that is made for it.
     """
     by_words, results = copied_by_words(problem), results_stored(problem, machine)
     found = [(tiling.kernel, config, modelled_us(tiling.row, config, problem, machine, by_words, results))
              for tiling in configurations(machine) for config in one_slice(tiling, problem, machine)]
-    found += _wide(problem, machine)
+    found += _wide(problem, machine, handed=True)
     found += [(CHAIN, config, chain_model.estimate_us(config, problem, machine))
               for config in chain_model.configurations(problem, machine)]
     found += [(kernel, replace(config, chunked=False), us)
@@ -88,8 +89,9 @@ def _overlapping(found: list[Candidate], problem: Problem, machine: Machine) -> 
     return [(kernel, config, us - less[kernel]) for kernel, config, us in found]
 
 
-def _wide(p: Problem, machine: Machine) -> Iterator[Candidate]:
-    """Wide thread tiles, for products of many tiles: what they gain pays for repacked operands.
+def _wide(p: Problem, machine: Machine, handed: bool = False) -> Iterator[Candidate]:
+    """Wide thread tiles, for products of many tiles: what they gain pays for repacked operands. ``handed``: with
+    accumulators handed on in the place of partial sums.
 
     Results whose rows start anywhere cost them no more than others. With few k-steps their model errs most, and they
     must be faster by a margin.
@@ -107,6 +109,7 @@ def _wide(p: Problem, machine: Machine) -> Iterator[Candidate]:
         before = repack_us(row, config, p, size, machine)
         margin = (numbers.short_factor if p.k <= numbers.short_k else
                   numbers.medium_factor if p.k <= numbers.medium_k else 1.0)
-        for way in (config, sharing(config, 0)):
+        shared = handing_on(config) if handed else sharing(config, 0)
+        for way in (config, shared)[:1 + (not handed or hands_on(config, tiles, -(-p.k // config.bk), machine.sms))]:
             us = modelled_us(row, way, wide.after_repack(p), machine, False, p.m * p.n)
             yield WIDE, way, (before + us) * margin

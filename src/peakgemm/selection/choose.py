@@ -84,9 +84,10 @@ def _chain(problem: Problem, gpu: Machine, device_name: str) -> Choice:
             return Choice(kernel, config, "tuned", f"measured on {device_name} for this very shape")
     ranked = chains(problem, gpu)
     kernel, config, us = ranked[0]
+    handed = ", handed on from block to block where a tile is cut" if config.handed else ""
     return Choice(kernel, config, "heuristic",
-                  f"one chain of FMAs over K: the model's best of {len(ranked)} candidates that sum so, {us:.0f} us, "
-                  f"by the numbers of the profile '{gpu.profile.name}'")
+                  f"one chain of FMAs over K{handed}: the model's best of {len(ranked)} candidates that sum so, "
+                  f"{us:.0f} us, by the numbers of the profile '{gpu.profile.name}'")
 
 
 tuned.remembering.add(choose.cache_clear)

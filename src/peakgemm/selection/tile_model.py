@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from ..kernels.ffma.repack import CHUNK
 from ..kernels.library import kernel_named
 from ..kernels.registry import FLOAT, Kernel
-from ..kernels.schedule import sharing
+from ..kernels.schedule import handing_on, hands_on, sharing
 from ..kernels.validity import is_valid, reduces_across_slices, two_rows
 from ..kernels.widths import width
 from ..problem import Config, Problem
@@ -75,7 +75,11 @@ def modelled_us(row: Tile | Cluster, config: Config, problem: Problem, machine: 
         # and two slices, a K of 256 15.5.
         return steps + numbers.waited_share * (-steps % config.slices) - sooner
 
-    if config.split == 0:
+    if config.handed:
+        # No second kernel; each block stores one tile more than its own, and loads it.
+        turns = tiles / slots * in_turns(steps) * config.min_blocks
+        stored = (tiles / slots + 2) * config.min_blocks
+    elif config.split == 0:
         shared = tiles % slots
         # A range of k-steps mostly ends inside of a tile.
         pieces = min(slots, shared * steps) + shared
@@ -180,7 +184,7 @@ def ways(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]
 
 
 def one_slice(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
-    """A tile by one slice, whole and in one chain: for what is summed in the order of K alone.
+    """A tile by one slice, in one chain, whole or handed on: for what is summed in the order of K alone.
 
     Of tiles that slices share those of 4 x 4 results a thread: larger ones there are by one slice anyway, and two rows
     a thread take four slices.
@@ -189,10 +193,12 @@ def one_slice(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Co
     if config.one_tile or config.cluster > 1 or (config.slices > 1 and (config.tm, config.tn) != (4, 4)):
         return
     one = _one_slice(config)
+    tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     if config.slices == 1:
         yield one
+        if "handed" in tiling.kernel.tunes and hands_on(config, tiles, -(-problem.k // config.bk), machine.sms):
+            yield handing_on(one)
         return
-    tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     if is_valid(tiling.kernel, one, machine.arch):
         yield alone(one) if tiles <= machine.sms * config.min_blocks else one
 

@@ -49,7 +49,7 @@ def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any
     sums = workspace[plan.sums // 4:]
     if plan.first_blocks:
         reports.append(run(first_recipe(arch).make("ptx"), grid=plan.first_blocks, block=32 * repack.FIRST_WARPS,
-                           arch=arch, args=[a, b, c, c, workspace, plan.arguments + plan.more], **limits))
+                           arch=arch, args=[a, b, c, c, workspace, plan.first_arguments], **limits))
     args = [a, b, c0, c]
     maps = [tensor_map(box, (a, b)[box.operand] if box.within is None else workspace[box.within // 4:])
             for box in family.boxes(config, problem)]

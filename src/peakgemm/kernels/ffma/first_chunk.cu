@@ -1,4 +1,4 @@
-// Before a product that repacks its operands while it runs (include/copy/repack.cuh): counters at zero, and the first
+// Before a product that repacks its operands while it runs (include/copy/repack.cuh): counters and flags at zero, and the first
 // chunk of K, which the product would have to wait for. A warp repacks a unit.
 
 #include "include/scheduler/gemm.cuh"
@@ -18,8 +18,11 @@ ffma_first_chunk(const float* A, const float* B, const float* C0, float* C, floa
   __shared__ __align__(16) float shared[WARPS * UNIT_WORDS];
   const int number = blockIdx.x * WARPS + threadIdx.x / 32;
   previous_kernel_has_ended();
-  if (blockIdx.x == 0)
+  if (blockIdx.x == 0) {
     for (int i = threadIdx.x; i < c.repack.a; i += 32 * WARPS) reinterpret_cast<unsigned*>(workspace)[i] = 0;
+    for (int i = threadIdx.x; i < c.repack.flags; i += 32 * WARPS)
+      reinterpret_cast<unsigned*>(workspace)[c.repack.sums - c.repack.flags + i] = 0;
+  }
   if (number >= c.repack.units) return;
   const unsigned words = shared_address(shared + threadIdx.x / 32 * UNIT_WORDS);
   const Unit unit(c.repack, number);

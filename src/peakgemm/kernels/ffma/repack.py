@@ -20,21 +20,22 @@ UNIT, CHUNK = 32, 64  # columns and k-steps of a unit
 UNIT_BYTES = UNIT * (CHUNK + 4) * FLOAT  # of shared memory; a warp that repacks has two
 # What runs before: counters at zero, and the first chunk of K.
 FIRST, FIRST_ENTRY, FIRST_WARPS = source.KERNELS / "ffma" / "first_chunk.cu", "ffma_first_chunk", 4
-_REPACK = Struct("<3q2I6i")  # struct Repack of include/copy/repack.cuh
+_REPACK = Struct("<3q2I7i4x")  # struct Repack of include/copy/repack.cuh
 _MOST = (1 << 31) - 1    # units; each warp asks for one more than there is
 
 
 class Repack:
-    """Operands of a product repacked in its workspace: counters, A, B, and partial sums behind them.
+    """Operands of a product repacked in its workspace: counters, A, B, flags, and partial sums behind them.
 
     Attributes:
-        first_blocks: of the kernel before (0: nothing is repacked).
+        first_blocks: of the kernel before (0: nothing is repacked, and there are no flags).
         a, b, sums: where A and B as repacked, and partial sums, begin, in bytes.
         argument: ``struct Repack``.
 
     Args:
         problem: the product.
         operands: ``"a"``, ``"b"``, both or none.
+        flags: of accumulators handed on (include/scheduler/handed.cuh); zero at first, as the counters.
 
     Raises:
         InvalidValue: `constraints`.
@@ -42,18 +43,19 @@ class Repack:
 
     __slots__ = ("a", "argument", "b", "first_blocks", "sums")
 
-    def __init__(self, problem: Problem, operands: str) -> None:
+    def __init__(self, problem: Problem, operands: str, flags: int = 0) -> None:
         p = problem
         if broken := constraints(p, operands):
             raise InvalidValue("; ".join(broken))
         columns_a, columns_b, units, chunks = _units(p, operands)
-        self.first_blocks = -(-units // FIRST_WARPS)
+        self.first_blocks = -(-units // FIRST_WARPS) or int(flags > 0)
         self.a = FLOAT * (-(-(1 + chunks) // 4) * 4 if units else 0)  # the counters
         self.b = self.a + size(columns_a, p.k)
-        self.sums = self.b + size(columns_b, p.k)
+        padded = -(-flags // 4) * 4
+        self.sums = self.b + size(columns_b, p.k) + FLOAT * padded
         self.argument = _REPACK.pack(self.a // FLOAT, self.b // FLOAT, self.sums // FLOAT, *divisor(units),
                                    -(-columns_a // UNIT), units, units * chunks, _along_k(not p.trans_a, p, 0, p.lda),
-                                   _along_k(p.trans_b, p, 1, p.ldb), 0)
+                                   _along_k(p.trans_b, p, 1, p.ldb), 0, padded)
 
 
 def constraints(problem: Problem, operands: str) -> list[str]:

@@ -10,6 +10,7 @@
 // On sm_90a the register file is dealt anew: 40 registers for a copying thread, REGISTERS for a computing one.
 
 #include "include/scheduler/gemm.cuh"
+#include "include/scheduler/handed.cuh"
 #include "include/ptx/cp_async.cuh"
 #include "include/ptx/dependents.cuh"
 #include "include/ptx/mbarrier.cuh"
@@ -85,6 +86,7 @@ constexpr bool ENDS_EARLY = REDUCES_ACROSS_SLICES && ONE_TILE;
 // a scheduler has one warp or two, which do nothing until a barrier answers. 4096 x 32 x 4096 takes 15 % longer without. Not
 // where four slices have a tile of K each, and no next one: 127 takes 1.83 us so, 1.79 without.
 constexpr int SOONER = REDUCES_ACROSS_SLICES && SLICES == 2 ? UNROLL > 4 ? 2 : UNROLL / 2 : 0;
+static_assert(!HANDED || !(ONE_TILE || CHUNKED || SLICES > 1), "one chain, by blocks that go on to other tiles");
 static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the same stages, and one ahead");
 
 extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, MIN_BLOCKS)
@@ -102,7 +104,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
   else previous_kernel_has_ended();
 
   const int steps = (g.K + BK - 1) / BK;
-  const int items = g.whole + g.parts;
+  const int items = items_of(g);
   const int remainder = g.K - (steps - 1) * BK;  // k-steps of tile 0
   unsigned at = 0, barrier = full, parity = 0;   // of the stage in turn
   auto step = [&](int stages) {
@@ -203,6 +205,8 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
     unsigned from_a, from_b;  // where the unrolled k-steps begin, in bytes
     float* const staging = shared + STAGES * STAGE;
     float* const exchange = staging + COMPUTE / 32 * STAGED + thread;
+    unsigned* const flags = reinterpret_cast<unsigned*>(partial);
+    float* const sums = HANDED ? partial + words_of_flags(g) : partial;
     int turn = slice;  // tiles until this slice's next one
     float af[2][TM], bf[2][TN];
     // A quad whose rows have changed places.
@@ -248,6 +252,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
         Segment s;
         if (!work_of(g, steps, item, half, s)) continue;
         float acc[TM][TN] = {};
+        if (HANDED && s.begin > 0) take_over(acc, flags, sums, before(g, item), thread);
         float sum[CHUNKED ? TM : 1][CHUNKED ? TN : 1] = {};
 #pragma unroll 1
         for (turn -= s.end - s.begin; turn < 0; turn += SLICES) {
@@ -302,7 +307,8 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
             slices_add_up(acc, exchange, slice);
             slices_meet();
           }
-          if (slice * OWNED < TM) store_tile(acc, C0, C, partial, g, s, thread, slice, staging);
+          if (slice * OWNED < TM) store_tile(acc, C0, C, sums, g, s, thread, slice, staging);
+          if (HANDED && s.slot >= 0) hand_on(flags, s.slot);
         }
       }
   }

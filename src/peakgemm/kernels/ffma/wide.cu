@@ -10,6 +10,7 @@
 // On sm_90a the register file is dealt anew: 24 registers for a copying thread, 240 for a computing one, which is all.
 
 #include "include/scheduler/gemm.cuh"
+#include "include/scheduler/handed.cuh"
 #include "include/ptx/cp_async.cuh"
 #include "include/ptx/dependents.cuh"
 #include "include/ptx/mbarrier.cuh"
@@ -44,6 +45,7 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
   const Gemm& g = w.g;
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
   __shared__ Work works[WORKS];
+  __shared__ int begins[WORKS];  // HANDED: its first k-step
   const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
   if (threadIdx.x < STAGES) {
     mbarrier_init(full + 8 * threadIdx.x, 1);
@@ -71,20 +73,21 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
                                                     8 * UNIT_WORDS * (warp - THREADS / 32 - 1));
     } else if (threadIdx.x == THREADS) {
       const unsigned stages = shared_address(shared);
-      const int steps = (g.K + BK - 1) / BK, items = g.whole + g.parts;
+      const int steps = (g.K + BK - 1) / BK, items = items_of(g);
       int work = 0, there = 1;  // chunks of K that are
 #pragma unroll 1
       for (int item = blockIdx.x; item < items; item += gridDim.x)
 #pragma unroll 1
         for (int half = 0; half < 2; ++half) {
           Segment s;
-          if (!segment_of(g, steps, item, half, s)) continue;
+          if (HANDED ? !handed_segment(g, steps, item, half, s) : !segment_of(g, steps, item, half, s)) continue;
           const Place place = place_of(g, s.tile);
 #pragma unroll 1
           for (int k = s.begin; k < s.end; ++k) {
             mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
             if (k == s.begin) {
               works[work] = {s.tile, s.end - s.begin, s.slot};
+              if (HANDED) begins[work] = s.begin;
               if (++work == WORKS) work = 0;
             }
             if (w.repack.units)
@@ -106,6 +109,7 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
   const WarpTile mine = warp_tile(threadIdx.x);
   const unsigned first_a = shared_address(shared + mine.m), first_b = shared_address(shared + BK * BM + mine.n);
+  unsigned* const flags = reinterpret_cast<unsigned*>(workspace) + (HANDED ? w.repack.sums - w.repack.flags : 0);
   float a[2][TM], b[TN];  // what the next k-step wants of A comes early, B's quads behind their last use
   auto load = [&](float* to, unsigned from) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -120,6 +124,8 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
     int left = now.stages;
     if (now.tile < 0) return;
     float acc[TM][TN] = {};
+    if (HANDED && static_cast<const volatile int*>(begins)[work] > 0)
+      take_over(acc, flags, workspace + w.repack.sums, blockIdx.x - 1, threadIdx.x);
 #pragma unroll 1
     for (; left > 0; --left) {
       mbarrier_poll(barrier, parity);
@@ -142,5 +148,6 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
       step();
     }
     store_tile_pairs(acc, C0, C, workspace + w.repack.sums, g, now.tile, now.slot, threadIdx.x, shared + STAGES * STAGE);
+    if (HANDED && now.slot >= 0) hand_on(flags, now.slot);
   }
 }

@@ -27,7 +27,7 @@ def _shared(c: Config) -> int:
 WIDE = Kernel(
     -1, KERNEL, "12 x 16 results a thread; the copy engine brings both operands, repacked where it must be",
     default_of(KERNEL), "wide", _shared,
-    dynamic=True, folder="ffma", tunes=frozenset({"stages", "raster", "split"}),
+    dynamic=True, folder="ffma", tunes=frozenset({"stages", "raster", "split", "handed"}),
 )
 
 
@@ -91,6 +91,8 @@ def boxes(config: Config, problem: Problem) -> tuple[Box, ...]:
 
 def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     """The launch; its workspace begins with what is repacked."""
-    plan, place = tiled_schedule(config, problem, sm_count), Repack(problem, to_repack(problem))
-    return replace(plan, workspace_bytes=place.sums + plan.workspace_bytes, sums=place.sums,
-                   first_blocks=place.first_blocks, more=place.argument)
+    plan = tiled_schedule(config, problem, sm_count)
+    place = Repack(problem, to_repack(problem), plan.parts if config.handed else 0)
+    return replace(plan, workspace_bytes=place.sums + plan.workspace_bytes - plan.sums, sums=place.sums,
+                   first_blocks=place.first_blocks, first_arguments=plan.arguments + place.argument,
+                   more=place.argument)

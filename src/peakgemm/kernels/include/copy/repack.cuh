@@ -11,13 +11,14 @@ constexpr int COLUMN = CHUNK + 4, ROW = UNIT;    // words from column to column 
 constexpr int UNIT_WORDS = UNIT * COLUMN;
 
 // What is repacked (kernels/ffma/repack.py): counters at the start of the workspace, zero at first, one that deals units and one a
-// chunk; then A and B, each where it is repacked at all; then partial sums.
+// chunk; then A and B, each where it is repacked at all; then flags of accumulators handed on, zero at first, too; then partial sums.
 struct Repack {
   long long a, b, sums;      // where they begin, in floats
   Divisor each;              // by units of a chunk
   int units_a, units, all;   // of a chunk: of A, and of both (0: none is laid out); of all chunks
   int along_k_a, along_k_b;  // as the operand lies, K is contiguous: 2 where its rows begin at 16 bytes, else 1
   int none;                  // 0
+  int flags;                 // as many
 };
 
 // One unit: its operand, and where it lies in that.

@@ -6,6 +6,7 @@
 // What block `item` computes. A block that has one tile whole (ONE_TILE without SPLIT_K) is not asked which range of its k-steps
 // it has: that costs it 1 %. A loop over more tiles than one costs small ones 3.4 us instead of 3.2 at 128.
 __device__ __forceinline__ bool work_of(const Gemm& g, int steps, int item, int half, Segment& s) {
+  if constexpr (HANDED) return handed_segment(g, steps, item, half, s);
   if constexpr (!ONE_TILE || SPLIT_K) return segment_of(g, steps, item, half, s);
   if constexpr (CLUSTER_SPLIT_K) {
     const int log = cluster_log(), rank = cluster_block(), up = cluster_blocks() - 1;

@@ -136,7 +136,8 @@ def _tile(name: str, limits: Architecture, config: str, shape: str, problem: Pro
         raise InvalidValue(f"{family.label} cannot be compiled for {limits.name}: {lacking}")
     if shape:
         gpu = machine(limits.name, sm_count)
-        for kernel, cut, _ in (*candidates(problem, gpu), *chains(problem, gpu)):  # some for reproducible products alone
+        # Some are for reproducible products alone.
+        for kernel, cut, _ in (*candidates(problem, gpu), *chains(problem, gpu)):
             if kernel == family and config in ("", cut.label()):
                 return kernel, cut
         raise InvalidValue(f"{family.label} is no candidate for {shape} on {limits.name}"

@@ -9,6 +9,7 @@ last:
 ``loads``   no loads from shared memory.
 ``copies``  no copies from global to shared memory by the threads that compute.
 ``others``  no arithmetic but FFMA, save what `needed` finds.
+``feeds``   no copies by warps that never come to the loop (`other_warps`): stages are full once asked for.
 ``waits``   nothing waits for a barrier: block-wide ones are left out, waits for an mbarrier never run. Arrivals stay,
             for the warps that copy count them.
 
@@ -26,9 +27,10 @@ from functools import cached_property
 
 from ..errors import InvalidValue
 from .effects import ends_block, space
-from .elf import NOP, Cubin
-from .encoding import ALWAYS, Word, decode
+from .elf import Cubin
+from .encoding import ALWAYS, Word
 from .needed import needed
+from .other_warps import nop, without_copies
 from .program import Program
 from .register_file import RegisterFile
 from .register_reads import ReadStages, rule_of
@@ -114,7 +116,7 @@ class Variants:
         found = [Variant("as it is", self.program, {})]
         makers: Sequence[tuple[str, Callable[[Program], dict[int, Word]]]] = (
             ("reads", self._reads), ("loads", self._loads), ("copies", self._copies), ("others", self._others),
-            ("waits", self._waits))
+            ("feeds", self._feeds), ("waits", self._waits))
         for name, make in makers:
             before = found[-1].program
             changes = {place: word for place, word in make(before).items() if word != before.words[place]}
@@ -142,9 +144,9 @@ class Variants:
         pinned = self.cubin.pinned(self.program.name)
         free = self._free(program, _LOADS)
         return free | {place: nop(program.words[place]) for place in self.body if program.words[place].name in _LOADS
-                       and not program.words[place].never and 16 * place not in pinned and self._feeds(program, place)}
+                       and not program.words[place].never and 16 * place not in pinned and self._brings(program, place)}
 
-    def _feeds(self, program: Program, place: int) -> bool:
+    def _brings(self, program: Program, place: int) -> bool:
         """Whether an FFMA is the first to read something of what a load returns: a fragment, and so no address."""
         loaded, at = set(program.words[place].writes), self.body.index(place) + 1
         for other in (*self.body[at:], *self.body[:at]):
@@ -161,6 +163,11 @@ class Variants:
         keep, pinned = needed(program), self.cubin.pinned(self.program.name)
         return {place: nop(word) for place in self._loop if place not in keep and 16 * place not in pinned
                 and (word := program.words[place]).name not in ("FFMA", "NOP")}
+
+    def _feeds(self, program: Program) -> dict[int, Word]:
+        if not self.waits_for_mbarriers:
+            return {}
+        return without_copies(program, self.cubin.pinned(self.program.name))
 
     def _waits(self, program: Program) -> dict[int, Word]:
         pinned, found = self.cubin.pinned(self.program.name), dict[int, Word]()
@@ -194,13 +201,6 @@ def kind(word: Word) -> str:
     if word.name in _MOVES:
         return "moves"
     return "barriers" if space(word) is not None else "integer"
-
-
-def nop(word: Word) -> Word:
-    """A NOP in an instruction's place: with its stall, yield and waits, without its scoreboards."""
-    made = decode(NOP, word.arch)
-    return replace(made, control=replace(made.control, stall=word.control.stall, yield_=word.control.yield_,
-                                         wait_mask=word.control.wait_mask))
 
 
 def conflict_free(words: Sequence[Word], body: Sequence[int]) -> dict[int, Word]:

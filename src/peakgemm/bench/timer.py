@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from .peers import Peer
 from .sensors import Reading, Sensors, summary
@@ -24,6 +24,16 @@ BURST_MS = 4.0        # long enough that an event's resolution (0.5 us) and a la
 GRAPH_BELOW_MS = 0.2  # a launch from Python costs up to 20 us of host time: above this it hides
 SETTLE_S = 1.5
 MIN_PAIRS, MAX_PAIRS = 5, 60
+
+
+class Counter(Protocol):
+    """What counts something on the stream beside the times, as `sm_cycles.SmCycles` does."""
+
+    def mark(self) -> None:
+        """Enqueue a look at it."""
+
+    def spans(self) -> list[float]:
+        """What was counted from each mark to the next, for all marks since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +115,10 @@ class Timer:
         """
         return self.in_turns(kinds, ms=ms, rounds=rounds)[0]
 
-    def in_turns(self, kinds: Sequence[Sequence[Work]], *, ms: float,
-                 rounds: int) -> tuple[list[list[float]], dict[str, float | None]]:
-        """`each`, and the state of the GPU meanwhile (`sensors.summary`)."""
+    def in_turns(self, kinds: Sequence[Sequence[Work]], *, ms: float, rounds: int, counter: Counter | None = None
+                 ) -> tuple[list[list[float]], list[list[float]], dict[str, float | None]]:
+        """`each`; what ``counter`` counts a call, likewise (empty without one); the state of the GPU meanwhile
+        (`sensors.summary`)."""
         bursts: list[tuple[Work, int]] = []
         for works in kinds:
             for work in works:
@@ -119,18 +130,26 @@ class Timer:
             self._settle(bursts[0][0])
         for burst, _ in bursts:
             burst()
-        marks = [self._peer.record()]
+        marks = [self._mark(counter)]
         for _ in range(rounds):
             for burst, _ in bursts:
                 burst()
-                marks.append(self._peer.record())
+                marks.append(self._mark(counter))
         readings = []
         for mark in marks:
             readings.append(self._sensors.read())  # while what was enqueued behind it works
             mark.sync()
-        spans = [float(end - start) for start, end in pairwise(marks)]
-        return ([[span / calls for span in spans[i::len(bursts)]] for i, (_, calls) in enumerate(bursts)],
-                summary(readings))
+        times = [float(end - start) for start, end in pairwise(marks)]
+
+        def a_call(spans: Sequence[float]) -> list[list[float]]:
+            return [[span / calls for span in spans[i::len(bursts)]] for i, (_, calls) in enumerate(bursts)]
+
+        return a_call(times), a_call(counter.spans()) if counter else [], summary(readings)
+
+    def _mark(self, counter: Counter | None) -> Any:
+        if counter is not None:
+            counter.mark()
+        return self._peer.record()
 
     def energy(self, works: Sequence[Work], seconds: float, *, capture: bool = True) -> float | None:
         """Joules a call, by NVML's counter over at least ``seconds`` of nothing else; None without a counter.

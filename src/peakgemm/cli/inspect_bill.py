@@ -22,7 +22,7 @@ from . import parse
 from .console import number, out, progress, table
 
 ARCH = "sm_90"
-_VARIANTS = 9  # a kernel's steps of the progress bar: its variants, those of half K, and the kernel again
+_VARIANTS = 8  # a kernel's steps of the progress bar: its variants, and the last of half K
 
 
 def command(
@@ -30,7 +30,7 @@ def command(
     size: Annotated[str | None, typer.Option(help="N[,N...], squares.  [8192]")] = None,
     rounds: Annotated[int, typer.Option(min=3, max=100, help="Times that each variant is timed, interleaved.")] = 7,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds after which a variant counts as hung.")] = 30,
-    profile: Annotated[bool, typer.Option("--profile", help="Count under ncu what bills take for granted.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Sample under ncu what the last one waits for.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the variants, without a GPU.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,
 ) -> None:
@@ -88,12 +88,11 @@ def _static(what: str, shape: str) -> dict[str, Any]:
 
 def _profile(ncu: str, jobs: list[tuple[str, str]], entries: list[dict[str, Any]], sms: int) -> None:
     timed = [place for place, entry in enumerate(entries) if "parts" in entry]
-    functions = [entries[place]["function"] for place in timed]
-    counts = bill_process.profile(ncu, [jobs[place] for place in timed], functions)
-    if not counts:
-        out.print("ncu gave no counters: the bills stand without them.", markup=False)
-    for place, one in zip(timed, counts, strict=False):
-        entries[place] = bill_process.settled({**entries[place], "profiler": bill.beside(*one, entries[place])}, sms)
+    seen, said = bill_process.profile(ncu, [jobs[place] for place in timed], [entries[place] for place in timed])
+    if not seen:
+        out.print(f"ncu gave no counters: what they would explain is not explained. It said: {said}", markup=False)
+    for place, more in zip(timed, seen, strict=False):
+        entries[place] = bill_process.settled({**entries[place], **more}, sms)
 
 
 def _show_variants(entries: list[dict[str, Any]]) -> None:
@@ -136,5 +135,5 @@ def _checks(entry: dict[str, Any]) -> str:
     if "profiler" in entry:
         seen = entry["profiler"]
         said += (f"; ncu: instructions that grow with K {seen['executed_over_predicted']:.4f} of the loop's, FFMAs "
-                 f"{seen['ffma_over_predicted']:.4f}, cycles {seen['cycles_over_timed']:.3f}")
+                 f"{seen['ffma_over_predicted']:.4f}, cycles {seen['cycles_over_measured']:.3f}")
     return f"{said}."

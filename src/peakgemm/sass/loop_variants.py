@@ -9,13 +9,12 @@ last:
 ``loads``   no loads from shared memory.
 ``copies``  no copies from global to shared memory by the threads that compute.
 ``others``  no arithmetic but FFMA, save what `needed` finds.
-``feeds``   no copies by warps that never come to the loop (`other_warps`): stages are full once asked for.
-``waits``   nothing waits for a barrier: block-wide ones are left out, waits for an mbarrier never run. Arrivals stay,
-            for the warps that copy count them.
+``waits``   nothing waits for a barrier of the block. Waits for the mbarriers of a ring stay: a warp without them runs
+            ahead of the slowest one by more stages than the ring has, and the kernel faults or never ends.
+``operands`` FFMAs read no registers: what is left of their cost that the model of register reads does not know.
 
-What names an instruction from outside the code (`Cubin.pinned`) is neither moved nor replaced; of a wait among them
-only the guard changes. Waits for scoreboards stay: an empty one costs nothing, and the first turn needs those of the
-prologue.
+What names an instruction from outside the code (`Cubin.pinned`) is neither moved nor replaced. Waits for scoreboards
+stay: an empty one costs nothing, and the first turn needs those of the prologue.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ from functools import cached_property
 
 from ..errors import InvalidValue
 from .effects import ends_block, space
-from .elf import Cubin
-from .encoding import ALWAYS, Word
+from .elf import NOP, Cubin
+from .encoding import Word, decode
 from .needed import needed
-from .other_warps import nop, without_copies
 from .program import Program
 from .register_file import RegisterFile
 from .register_reads import ReadStages, rule_of
@@ -106,6 +104,11 @@ class Variants:
         """Whether other warps fill the stages that the loop reads, so that its waits are part of a protocol."""
         return any(_is_wait(self.program.words[place]) for place in self._loop)
 
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """The main loop, what the compiler put out of line included: first places, and those behind the last."""
+        return [(block.start, block.stop) for block in self.program.loop_blocks]
+
     @cached_property
     def _loop(self) -> tuple[int, ...]:
         return tuple(place for block in self.program.loop_blocks for place in block)
@@ -116,7 +119,7 @@ class Variants:
         found = [Variant("as it is", self.program, {})]
         makers: Sequence[tuple[str, Callable[[Program], dict[int, Word]]]] = (
             ("reads", self._reads), ("loads", self._loads), ("copies", self._copies), ("others", self._others),
-            ("feeds", self._feeds), ("waits", self._waits))
+            ("waits", self._waits), ("operands", self._operands))
         for name, make in makers:
             before = found[-1].program
             changes = {place: word for place, word in make(before).items() if word != before.words[place]}
@@ -164,26 +167,16 @@ class Variants:
         return {place: nop(word) for place in self._loop if place not in keep and 16 * place not in pinned
                 and (word := program.words[place]).name not in ("FFMA", "NOP")}
 
-    def _feeds(self, program: Program) -> dict[int, Word]:
-        if not self.waits_for_mbarriers:
-            return {}
-        return without_copies(program, self.cubin.pinned(self.program.name))
-
     def _waits(self, program: Program) -> dict[int, Word]:
-        pinned, found = self.cubin.pinned(self.program.name), dict[int, Word]()
-        for block in program.loop_blocks:
-            polled: frozenset[int] = frozenset()  # predicates that say whether a wait has ended
-            for place in block:
-                word = program.words[place]
-                if _is_wait(word):
-                    polled |= {register.number for register in word.writes if register.kind == "P"}
-                    found[place] = replace(word, guard=ALWAYS, negated=True) if 16 * place in pinned else nop(word)
-                elif (word.name in ("BAR", "NANOSLEEP") and not word.never) or (
-                        word.name == "BRA" and {register.number for register in word.guards} & polled):
-                    found[place] = nop(word)
-                else:
-                    polled -= {register.number for register in word.writes if register.kind == "P"}
-        return found
+        if self.waits_for_mbarriers:
+            return {}
+        return {place: nop(word) for place in self._loop if (word := program.words[place]).name == "BAR"
+                and not word.never}
+
+    def _operands(self, program: Program) -> dict[int, Word]:
+        return {place: replace(word, control=replace(word.control, reuse=0),
+                               numbers=tuple(_RZ if field.low in _SLOTS else number for field, number in word.named))
+                for place in self.body if (word := program.words[place]).opcode == _FFMA and not word.never}
 
 
 def kind(word: Word) -> str:
@@ -201,6 +194,13 @@ def kind(word: Word) -> str:
     if word.name in _MOVES:
         return "moves"
     return "barriers" if space(word) is not None else "integer"
+
+
+def nop(word: Word) -> Word:
+    """A NOP in an instruction's place: with its stall, yield and waits, without its scoreboards."""
+    made = decode(NOP, word.arch)
+    return replace(made, control=replace(made.control, stall=word.control.stall, yield_=word.control.yield_,
+                                         wait_mask=word.control.wait_mask))
 
 
 def conflict_free(words: Sequence[Word], body: Sequence[int]) -> dict[int, Word]:

@@ -1,11 +1,13 @@
 """The bill of a main loop: what each thing costs, in per cent of the issue slots of a run.
 
 An SM sub-partition can issue a warp instruction a cycle, so a run of C cycles has 4 C slots on each SM. FFMAs take
-some; the rest is lost. What instructions take is counted; what they make others wait for is the time that a variant of
-the loop without them saves (`sass.loop_variants`), variant by variant, so that the parts telescope. Of the last
-variant, which issues FFMAs and NOPs, two lengths of K are timed: what grows with K is its loop, the rest the ends of
-tiles. The loop's time is then predicted, an instruction a cycle on the SM with the most to do. What it lacks is
-``unexplained``: the one part that is not right by construction.
+some; the rest is lost. What instructions take is counted; what they make others wait for are the cycles that a variant
+of the loop without them saves (`sass.loop_variants`), variant by variant, so that these parts telescope. Of the last
+variant, which issues FFMAs that read nothing and NOPs, two lengths of K are run: what grows with K is its loop, the
+rest the ends of tiles. What that loop still loses, the profiler's sampler tells by reason (`LOST`): samples in whose
+cycle the scheduler issued nothing, or was held back by the dispatcher. Then the loop's cycles are known twice:
+measured, and as slots taken and lost. The difference is ``unexplained``, the one part that is not right by
+construction.
 """
 
 from __future__ import annotations
@@ -42,17 +44,25 @@ PARTS = {
     "padding": "slots: NOPs, never run",
     "other_warps": "slots: warps that copy, waits again",
     "bank_conflicts": "register bank conflicts",
+    "operand_reads": "register reads that the model lacks",
     "load_returns": "loads beyond their slots: write-back, waits",
     "copy_waits": "copies beyond their slots",
     "other_waits": "other instructions beyond theirs",
-    "barrier_waits": "waits at barriers",
+    "barrier_waits": "waits at barriers, for stages",
+    "fetch": "instructions not there: fetch, branches",
+    "fixed_stalls": "fixed stalls that no other warp covers",
+    "dispatch": "held back by the dispatcher",
     "idle_sms": "SMs with less to do than the busiest",
     "ends": "ends of tiles, launch: no loop runs",
     "unexplained": "not explained",
 }
 #: The part that each step of `sass.loop_variants` tells, by what it saves.
 _SAVED = {"reads": "bank_conflicts", "loads": "load_returns", "copies": "copy_waits", "others": "other_waits",
-          "waits": "barrier_waits"}
+          "waits": "barrier_waits", "operands": "operand_reads"}
+#: The part that a slot lost in the last variant belongs to, by the sampler's reason; all others are waits for memory or
+#: another warp, of which that variant has those at barriers.
+LOST = {"no_inst": "fetch", "branch_resolving": "fetch", "imc": "fetch", "wait": "fixed_stalls", "math": "fixed_stalls"}
+_OTHERS_LOST, _DISPATCH = "barrier_waits", "dispatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +114,7 @@ def static(subject: Subject, variants: Variants, done: Work) -> dict[str, Any]:
         "kernel": subject.kernel.name, "label": subject.label, "function": subject.function,
         "number": subject.kernel.number if subject.kind == "rung" else None,
         "config": subject.config.to_json(), "config_label": subject.config.label(),
-        "slots": variants.slots, "late_cycles": variants.late,
+        "slots": variants.slots, "late_cycles": variants.late, "loop": [list(each) for each in variants.ranges],
         "turns": done.turns, "busiest_turns": done.busiest, "warps": done.warps,
         "predicted": {"ffma": done.turns * done.warps * variants.slots["ffma"],
                       "executed": done.turns * done.warps * body},
@@ -114,46 +124,61 @@ def static(subject: Subject, variants: Variants, done: Work) -> dict[str, Any]:
 def parts(entry: Mapping[str, Any], done: Work, sm_count: int) -> dict[str, float]:
     """The parts of a bill, fractions of the issue slots that add up to 1, in the order of `PARTS`.
 
-    ``entry`` has, beside what `static` says, ``clock_mhz`` and ``samples_ms``: milliseconds of each variant by its
-    name, interleaved, and of the last variant with half of K (``half``); of a variant that was timed apart
-    ``samples_apart_ms``, likewise; and where ncu counted, ``profiler``, as `beside` makes it. Without that the slots of
-    warps that do not compute are not explained.
+    ``entry`` has, beside what `static` says, ``samples_cycles``: cycles of each variant by its name, interleaved, and
+    of the last variant with half of K (``half``). Where ncu ran, ``profiler``, as `beside` makes it, and ``sampled``
+    for `lost_slots`. Without it the slots of warps that do not compute, and what the last variant loses, are not
+    explained.
     """
     shares, last = relative(entry)
     slots: Mapping[str, int] = entry["slots"]
-    milliseconds = median(entry["samples_ms"]["as it is"])
-    cycles = milliseconds * 1e3 * entry["clock_mhz"]
-    all_slots = cycles * SUB_PARTITIONS * sm_count
+    all_slots = median(entry["samples_cycles"]["as it is"]) * SUB_PARTITIONS * sm_count
     found = dict.fromkeys(PARTS, 0.0)
     for name, count in slots.items():
         found[name] = count * done.turns * done.warps / all_slots
+    taken = sum(found.values())
     found["edges"] = found["ffma"] - done.useful / all_slots
     found["ffma"] = done.useful / all_slots
     before = 1.0
     for name, part in _SAVED.items():
         if name in shares:
             found[part], before = before - shares[name], shares[name]
-    # Time is a + b K: what half of K saves is half of the loop's.
+    # Cycles are a + b K: what half of K saves is half of the loop's. They are those of the busiest SM.
     loop = 2 * (shares[last] - shares["half"])
-    busiest = sum(slots.values()) * done.busiest * done.warps / SUB_PARTITIONS / cycles
-    mean = sum(slots.values()) * done.turns * done.warps / all_slots
-    others = 0.0
-    if seen := entry.get("profiler"):  # what grows with K and is not in the loop
+    mean = loop * done.turns / (done.busiest * sm_count)
+    if seen := entry.get("profiler"):
+        # What grows with K and is not in the loop.
         others = (2 * (seen["executed"] - seen["executed_half"]) - entry["predicted"]["executed"]) / all_slots
-    found |= {"other_warps": others, "idle_sms": busiest - mean, "ends": shares[last] - loop,
-              "unexplained": loop - busiest - others}
+        found["other_warps"] = others
+        taken += others
+    lost = {part: fraction * mean for part, fraction in lost_slots(entry.get("sampled")).items()}
+    for part, slots_lost in lost.items():
+        found[part] += slots_lost
+    return found | {"idle_sms": loop - mean, "ends": shares[last] - loop,
+                    "unexplained": mean - taken - sum(lost.values())}
+
+
+def lost_slots(sampled: Mapping[str, Any] | None) -> dict[str, float]:
+    """What the last variant's loop loses, by part of the bill: fractions of its slots.
+
+    A warp is sampled in a cycle that has nothing to do with what it does. So of the samples in the loop those in whose
+    cycle nothing was issued (``not_issued``, by reason) are as many as such cycles are of all. The dispatcher's stalls
+    are not among them, but are a reason of their own (``dispatch``).
+    """
+    if sampled is None:
+        return {}
+    found = {_DISPATCH: sampled["dispatch"] / sampled["samples"]}
+    for reason, count in sampled["not_issued"].items():
+        part = LOST.get(reason, _OTHERS_LOST)
+        found[part] = found.get(part, 0.0) + count / sampled["samples"]
     return found
 
 
 def relative(entry: Mapping[str, Any]) -> tuple[dict[str, float], str]:
-    """The time of each variant over that of the kernel as it is, the median of the rounds' ratios; and which one is the
-    last, whose ``half`` that is."""
-    found: dict[str, float] = {}
-    for samples in (entry["samples_ms"], entry.get("samples_apart_ms")):
-        if samples:
-            whole = samples["as it is"]
-            found |= {name: median(ms / base for ms, base in zip(each, whole, strict=True))
-                      for name, each in samples.items()}
+    """The cycles of each variant over those of the kernel as it is, the median of the rounds' ratios; and which one is
+    the last, whose ``half`` that is."""
+    whole = entry["samples_cycles"]["as it is"]
+    found = {name: median(cycles / base for cycles, base in zip(each, whole, strict=True))
+             for name, each in entry["samples_cycles"].items()}
     return found, next(name for name in reversed(_SAVED) if name in found)
 
 
@@ -164,9 +189,9 @@ def verdict(found: Mapping[str, float]) -> tuple[float, bool]:
 
 def beside(counts: Mapping[str, float], half: Mapping[str, float], entry: Mapping[str, Any]) -> dict[str, float]:
     """What the profiler counted of the kernel as it is, with K and with half of it; and over what the bill takes for
-    granted: what the main loop executes, its FFMAs, and the cycles of the time (by NVML's clock)."""
-    cycles = median(entry["samples_ms"]["as it is"]) * 1e3 * entry["clock_mhz"]
+    granted: what the main loop executes, its FFMAs, and its cycles."""
+    cycles = median(entry["samples_cycles"]["as it is"])
     return {**counts, "executed_half": half["executed"],
             "executed_over_predicted": 2 * (counts["executed"] - half["executed"]) / entry["predicted"]["executed"],
             "ffma_over_predicted": counts["ffma"] / entry["predicted"]["ffma"],
-            "cycles_over_timed": counts["cycles_elapsed"] / cycles}
+            "cycles_over_measured": counts["cycles_elapsed"] / cycles}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import queue
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any
 
@@ -17,6 +19,8 @@ from . import bill
 
 Job = tuple[str, str]  # a kernel as `named` takes it, and a shape
 _END = None
+_SAMPLER = ("--section", "SourceCounters")
+_STALL, _NOT_ISSUED, _DISPATCH = "stall_", " (Not Issued)", "dispatch"
 #: What `profile` reads, by the names of a record.
 METRICS = {"executed": "smsp__inst_executed.sum", "ffma": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
            "cycles_active": "smsp__cycles_active.avg", "issue_active": "smsp__issue_active.avg",
@@ -28,8 +32,7 @@ def bills(jobs: Sequence[Job], gpu: Gpu, rounds: int, timeout: float,
     """An entry for each job, and the versions of what was measured with.
 
     A variant that does not end within ``timeout`` seconds, or that ends its process, is named in ``failed`` of its
-    kernel's entry, which then has no ``parts``, or those of the variants before. The kernels behind it get a new
-    process.
+    kernel's entry, which then has no ``parts``. The kernels behind it get a new process.
     """
     found: dict[Job, dict[str, Any]] = {}
     versions: dict[str, str] = {}
@@ -65,7 +68,7 @@ def bills(jobs: Sequence[Job], gpu: Gpu, rounds: int, timeout: float,
 
 def settled(entry: dict[str, Any], sm_count: int) -> dict[str, Any]:
     """An entry with its parts, where it was timed."""
-    if "samples_ms" not in entry:
+    if "samples_cycles" not in entry:
         return entry
     m, n, k = entry["shape"]
     done = bill.Work(entry["turns"], entry["busiest_turns"], entry["warps"], m * n * k / bill.LANES)
@@ -127,23 +130,61 @@ def command(asked: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", "peakgemm.views.bill_worker", json.dumps(asked)]
 
 
-def profile(ncu: str, jobs: Sequence[Job], functions: Sequence[str]) -> list[tuple[dict[str, float], dict[str, float]]]:
-    """Nsight Compute's counters of each job's kernel as it is, by the names of `METRICS`, with K and with half of it;
-    empty where it gives none.
-
-    ``functions`` are the kernels' names: what fills the operands, or adds up partial sums, is not profiled.
+def profile(ncu: str, jobs: Sequence[Job], entries: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """What Nsight Compute sees of each job's kernel, for its entry: ``profiler`` as `bill.beside` makes it of the
+    counters in `METRICS`, and ``sampled``, of the main loop of the last variant. Where ncu gives nothing, nothing, and
+    its last words.
     """
-    names = f"regex:^({'|'.join(dict.fromkeys(functions))})$"
-    done = subprocess.run([ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
-                           "--kernel-name", names, "--metrics", ",".join(METRICS.values()),
-                           *command({"jobs": list(jobs), "once": True})], capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
+    # Of what runs only the kernels: not what fills the operands, or adds up partial sums.
+    chosen = ["--clock-control", "none", "--kernel-name",
+              f"regex:^({'|'.join(dict.fromkeys(entry['function'] for entry in entries))})$"]
+    counted = _run([ncu, *chosen, "--csv", "--page", "raw", "--print-units", "base", "--metrics",
+                    ",".join(METRICS.values()), *command({"jobs": list(jobs), "once": "counts"})])
+    counts = _counters(counted)
+    with TemporaryDirectory() as folder:
+        report = str(Path(folder) / "samples")
+        ran = _run([ncu, *chosen, *_SAMPLER, "-o", report, *command({"jobs": list(jobs), "once": "last"})])
+        listings = _listings(_run([ncu, "--import", f"{report}.ncu-rep", "--page", "source", "--print-source", "sass",
+                                   "--csv"]))
+    if len(counts) != 2 * len(jobs) or len(listings) != len(jobs):
+        words = ran if len(counts) == 2 * len(jobs) else counted
+        return [], next((line for line in reversed(words) if "==" in line), "not a word")
+    return [{"profiler": bill.beside(whole, half, entry), "sampled": sampled(listing, entry["loop"])}
+            for whole, half, listing, entry in zip(counts[::2], counts[1::2], listings, entries, strict=True)], ""
+
+
+def sampled(listing: Sequence[Mapping[str, str]], loop: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """What `bill.lost_slots` takes, of ncu's rows of a kernel, one an instruction; ``loop``: ranges of its places."""
+    rows = [row for start, stop in loop for row in listing[start:stop]]
+
+    def total(column: str) -> int:
+        return sum(int(row[column] or 0) for row in rows)
+
+    reasons = {column: column.removeprefix(_STALL).removesuffix(_NOT_ISSUED) for column in (rows[0] if rows else ())
+               if column.startswith(_STALL) and column.endswith(_NOT_ISSUED)}
+    counts = {reason: total(column) for column, reason in reasons.items()}
+    held_back = counts.pop(_DISPATCH, 0)  # the same as some of those below
+    return {"samples": total("# Samples"), "dispatch": max(total(_STALL + _DISPATCH), held_back),
+            "not_issued": {reason: count for reason, count in counts.items() if count}}
+
+
+def _run(arguments: Sequence[str]) -> list[str]:
+    return subprocess.run(arguments, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def _counters(lines: Sequence[str]) -> list[dict[str, float]]:
     start = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
         return []
-    rows = list(csv.DictReader(io.StringIO("\n".join(line for line in lines[start:] if line.startswith('"')))))[1:]
+    rows = list(csv.DictReader(line for line in lines[start:] if line.startswith('"')))[1:]
     found = [{name: float((row.get(metric) or "0").replace(",", "") or 0) for name, metric in METRICS.items()}
              for row in rows]
     for one in found:
         one["ffma"] /= bill.LANES
-    return list(zip(found[::2], found[1::2], strict=True)) if len(found) == 2 * len(jobs) else []
+    return found
+
+
+def _listings(lines: Sequence[str]) -> list[list[dict[str, str]]]:
+    """The rows of each kernel that ncu prints: its name, the heads of columns, and an instruction a line."""
+    starts = [place for place, line in enumerate(lines) if line.startswith('"Kernel Name"')]
+    return [list(csv.DictReader(lines[start + 1:stop])) for start, stop in pairwise([*starts, len(lines)])]

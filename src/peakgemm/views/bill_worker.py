@@ -3,8 +3,9 @@
     python -m peakgemm.views.bill_worker '{"jobs": [["14", "8192x8192x8192"]], "rounds": 7}'
 
 Standard output holds a line of JSON for each thing that happens: ``trying`` a variant for the first time, ``timed``
-with what `bill.parts` wants of a kernel (again with ``samples_apart_ms``, where a variant is timed apart), ``done``
-with a kernel, ``failed`` with one. Nothing is kept: edited cubins live in this process alone.
+with what `bill.parts` wants of a kernel, ``done`` with a kernel, ``failed`` with one. With ``"once": "counts"`` it
+launches each kernel as it is, with K and with half of it, with ``"once": "last"`` the last variant, for the profiler.
+Nothing is kept: edited cubins live in this process alone.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from ..arrays.matrix import Matrix
 from ..bench.operands import Arrays, launches
 from ..bench.peers import Peer, find_peer
+from ..bench.sm_cycles import SmCycles
 from ..bench.suites import cases
-from ..bench.timer import Timer, Work
+from ..bench.timer import Counter, Timer, Work
 from ..calls.rung import bind
 from ..errors import InvalidValue
 from ..kernels.bound import Bound
+from ..kernels.patched import UNPATCHED
 from ..problem import Problem
 from ..runtime import device
 from ..runtime.compile import Compiled
@@ -71,43 +75,47 @@ class Runner:
         return lambda: run(stream)
 
 
-def measure(what: str, shape: str, rounds: int, gpu: Gpu, peer: Peer, timer: Timer,
+def measure(what: str, shape: str, rounds: int, gpu: Gpu, peer: Peer, timer: Timer, counter: Counter,
             tell: Callable[[Mapping[str, Any]], None]) -> None:
-    """Time a kernel's variants for ``shape`` (``NxNxN``), and ``tell`` of each step."""
-    subject = named(what, gpu.arch, shape=shape, sm_count=gpu.sm_count)
-    variants = Variants.of(subject.cubin, subject.function)
+    """Run a kernel's variants for ``shape`` (``NxNxN``), count their cycles and ``tell`` of each step."""
+    subject, variants = looked_into(what, shape, gpu)
     runner = Runner(subject, variants, shape, gpu, peer)
     done = bill.work(subject, variants, runner.problem, gpu.sm_count)
-    entry = {**bill.static(subject, variants, done), "shape": list(subject.shape or ())}
-    safe = list(variants.steps)
-    # Without its waits a kernel whose stages are filled by other warps may stop for good: last, and apart.
-    apart = safe.pop() if variants.waits_for_mbarriers else None
-
-    def timed(chosen: list[Variant]) -> tuple[dict[str, list[float]], dict[str, float | None]]:
-        kinds = {one.name: runner.works(None if one.program is variants.program else one) for one in chosen}
-        kinds[HALF] = runner.works(chosen[-1], halved=True)
-        for name, works in kinds.items():
-            tell({"trying": name, "kernel": what})
-            works[0]()
-            peer.record().sync()
-        samples, state = timer.in_turns(list(kinds.values()), ms=BURST_MS, rounds=rounds)
-        return dict(zip(kinds, samples, strict=True)), state
-
-    samples, state = timed(safe)
-    entry |= {"clock_mhz": state["sm_clock_mhz"] or gpu.clock_mhz, "power_w": state["power_w"], "samples_ms": samples}
-    tell({"timed": entry, "kernel": what})
-    if apart is not None:
-        samples, _ = timed([safe[0], apart])
-        tell({"timed": {**entry, "samples_apart_ms": samples}, "kernel": what})
+    chosen = [one for one in variants.steps if one.changed or one.program is variants.program]
+    kinds = {one.name: runner.works(None if one.program is variants.program else one) for one in chosen}
+    kinds[HALF] = runner.works(chosen[-1], halved=True)
+    for name, works in kinds.items():
+        tell({"trying": name, "kernel": what})
+        works[0]()
+        peer.record().sync()
+    times, cycles, state = timer.in_turns(list(kinds.values()), ms=BURST_MS, rounds=rounds, counter=counter)
+    clocks = [count / ms / 1e3 for each in zip(times, cycles, strict=True) for ms, count in zip(*each, strict=True)]
+    tell({"timed": {**bill.static(subject, variants, done), "shape": list(subject.shape or ()),
+                    "clock_mhz": median(clocks), "power_w": state["power_w"],
+                    "samples_ms": dict(zip(kinds, times, strict=True)),
+                    "samples_cycles": dict(zip(kinds, cycles, strict=True))}, "kernel": what})
     tell({"done": what})
 
 
-def once(what: str, shape: str, gpu: Gpu, peer: Peer) -> None:
-    """Launch a kernel as it is, with K and with half of it, for the profiler."""
+def looked_into(what: str, shape: str, gpu: Gpu) -> tuple[Subject, Variants]:
+    """A kernel, and its variants.
+
+    Raises:
+        InvalidValue: a rung whose patch does not fit what this process has compiled.
+    """
     subject = named(what, gpu.arch, shape=shape, sm_count=gpu.sm_count)
-    runner = Runner(subject, Variants.of(subject.cubin, subject.function), shape, gpu, peer)
-    for halved in (False, True):
-        runner.works(None, halved)[0]()
+    unpatched = next((note for note in subject.notes if note.lower().startswith(UNPATCHED)), None)
+    if unpatched is not None:
+        raise InvalidValue(f"{subject.label}: {unpatched}")
+    return subject, Variants.of(subject.cubin, subject.function)
+
+
+def once(what: str, shape: str, gpu: Gpu, peer: Peer, last: bool) -> None:
+    """Launch a kernel's ``last`` variant; or the kernel as it is, with K and with half of it."""
+    subject, variants = looked_into(what, shape, gpu)
+    runner = Runner(subject, variants, shape, gpu, peer)
+    for halved in (False,) if last else (False, True):
+        runner.works(variants.steps[-1] if last else None, halved)[0]()
         peer.record().sync()
 
 
@@ -124,9 +132,9 @@ def main() -> None:
     for what, shape in asked["jobs"]:
         try:
             if asked.get("once"):
-                once(what, shape, gpu, peer)
+                once(what, shape, gpu, peer, asked["once"] == "last")
             else:
-                measure(what, shape, asked["rounds"], gpu, peer, timer, tell)
+                measure(what, shape, asked["rounds"], gpu, peer, timer, SmCycles(gpu, peer.stream), tell)
         except Exception as error:  # a fault ends the context: what comes next is for another process
             tell({"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
                   "kernel": what})

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,6 @@ from peakgemm.views.subject import Subject
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
 SIZE = "8192x8192x8192"
-WAITS, ARRIVES = True, False
 
 
 @pytest.fixture(scope="module", params=["11", "12", "14", "15", "wide", "specialised"])
@@ -60,16 +60,13 @@ def test_code_outside_the_loop_and_pinned_code_stay(both: tuple[Subject, Variant
         assert len(made.data) == len(variants.cubin.data)
         assert made.data[:kernel.offset] == variants.cubin.data[:kernel.offset]
         assert made.data[kernel.offset + kernel.size:] == variants.cubin.data[kernel.offset + kernel.size:]
-        for place in changed:
-            if 16 * place in pinned:  # a guard that is never true, and nothing else
-                assert variant.name == "waits"
-                assert before[place] & ~(0xF << 12) | 0xF << 12 == after[place]
+        assert not {16 * place for place in changed} & pinned
 
 
 def test_steps_do_what_they_say(both: tuple[Subject, Variants]) -> None:
     _, variants = both
     steps = {one.name: Program.of(Cubin.read(variants.code(one)), variants.program.name) for one in variants.steps}
-    assert list(steps) == ["as it is", "reads", "loads", "copies", "others", "waits"]
+    assert list(steps) == ["as it is", "reads", "loads", "copies", "others", "waits", "operands"]
     left = {name: [program.words[place] for place in sorted(loop_places(variants))] for name, program in steps.items()}
     assert not [word for word in left["loads"] if word.name == "LDS" and not word.never]
     assert not [word for word in left["copies"] if kind(word) == "copies"]
@@ -78,15 +75,15 @@ def test_steps_do_what_they_say(both: tuple[Subject, Variants]) -> None:
         word = steps["others"].words[place]
         assert word.name in ("FFMA", "NOP") or place in keep or 16 * place in variants.cubin.pinned(
             variants.program.name), word.name
-    assert not [word for word in left["waits"] if word.name in ("BAR", "NANOSLEEP") and not word.never]
-
-    def syncs(name: str) -> list[bool]:
-        return [any(register.kind == "P" for register in word.writes) for word in left[name]
-                if word.name == "SYNCS" and not word.never]
-
-    assert ARRIVES not in syncs("as it is") or WAITS in syncs("as it is")
-    assert syncs("waits") == [one for one in syncs("as it is") if one == ARRIVES]
-    for before, after in zip(left["as it is"], left["waits"], strict=True):
+    # A ring's waits and arrivals stay: without its waits a warp passes the others by more stages than there are.
+    assert not [word for word in left["waits"] if word.name == "BAR" and not word.never]
+    assert [one for one in left["waits"] if one.name == "SYNCS"] == [one for one in left["as it is"]
+                                                                     if one.name == "SYNCS"]
+    assert not any(register.kind == "R" for place in variants.body for register in steps["operands"].words[place].reads
+                   if steps["operands"].words[place].name == "FFMA")
+    assert not any(word.control.reuse for word in left["operands"] if word.name == "FFMA" and not word.never)
+    for before, after in zip(left["as it is"], left["operands"], strict=True):
+        assert before.writes == after.writes or after.name != "FFMA"
         assert (after.control.stall, after.control.yield_) == (before.control.stall, before.control.yield_)
         assert after.control.wait_mask == before.control.wait_mask
 
@@ -99,8 +96,7 @@ def test_loop_control_is_intact(both: tuple[Subject, Variants]) -> None:
         loop = variant.program.loop
         assert loop is not None
         assert loop.header == first.header
-        if variant.name != "waits":
-            assert variant.program.successors == variants.program.successors
+        assert variant.program.successors == variants.program.successors
         # What decides on another turn is computed as before: nothing that it needs is gone.
         for place in needed(variant.program) & loop_places(variants):
             word, before = variant.program.words[place], variants.program.words[place]
@@ -193,19 +189,35 @@ def test_no_bill_of_others() -> None:
         bill.work(small, Variants.of(others.cubin, others.function), cases("64x64x64")[0].problem()[0], 132)
 
 
-COST = {"as it is": 1.0, "reads": 0.99, "loads": 0.96, "copies": 0.95, "others": 0.945, "waits": 0.93}
+COST = {"as it is": 1.0, "reads": 0.99, "loads": 0.96, "copies": 0.95, "others": 0.945, "waits": 0.93, "operands": 0.92}
 ENDS = 0.02
+CLOCK = 1995.0  # MHz, which is not what NVML says
+
+
+class FakeCounter:
+    """Cycles of a clock that the peer's time tells."""
+
+    def __init__(self, peer: FakePeer) -> None:
+        self._peer, self._marks = peer, list[float]()
+
+    def mark(self) -> None:
+        self._marks.append(self._peer.now)
+
+    def spans(self) -> list[float]:
+        marks, self._marks = self._marks, []
+        return [(end - start) * CLOCK * 1e3 for start, end in pairwise(marks)]
 
 
 @pytest.mark.parametrize("what", ["14", "wide"])
 def test_bill_by_a_faked_clock(what: str, peer: FakePeer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU on which the loop issues an instruction a cycle, steps cost what `COST` says and ends 2 %."""
+    """A GPU on which the loop issues an instruction a cycle, steps cost what `COST` says and ends 2 %; a step that
+    changes nothing is not run."""
     subject = named(what, "sm_90", shape=SIZE)
     variants = Variants.of(subject.cubin, subject.function)
     problem = cases(SIZE)[0].problem()[0]
     done = bill.work(subject, variants, problem, 132)
     cycles = len(variants.body) * done.busiest * done.warps / 4
-    whole = cycles / 1980e3 / (COST["waits"] - ENDS)  # ms, as it is
+    whole = cycles / CLOCK / 1e3 / (COST["operands"] - ENDS)  # ms, as it is
 
     class Fake:
         def __init__(self, *_: object) -> None:
@@ -217,49 +229,65 @@ def test_bill_by_a_faked_clock(what: str, peer: FakePeer, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(bill_worker, "Runner", Fake)
     told: list[Any] = []
-    bill_worker.measure(what, SIZE, 5, H100, peer, Timer(peer), told.append)  # type: ignore[arg-type]
-    timed = [line["timed"] for line in told if "timed" in line]
+    bill_worker.measure(what, SIZE, 5, H100, peer, Timer(peer), FakeCounter(peer), told.append)  # type: ignore[arg-type]
+    (timed,) = (line["timed"] for line in told if "timed" in line)
     assert told[-1] == {"done": what}
-    assert len(timed) == (2 if what == "wide" else 1)
-    assert {line["trying"] for line in told if "trying" in line} == {*COST, "half"}
-    found = bill_process.settled(timed[-1], 132)["parts"]
+    idle = {"copies", "waits"} if what == "wide" else set()
+    assert {line["trying"] for line in told if "trying" in line} == {*COST, "half"} - idle
+    assert timed["clock_mhz"] == pytest.approx(CLOCK)
+    found = bill_process.settled(timed, 132)["parts"]
     assert list(found) == list(bill.PARTS)
     assert sum(found.values()) == pytest.approx(1)
     assert found["bank_conflicts"] == pytest.approx(0.01)
     assert found["load_returns"] == pytest.approx(0.03)
-    assert found["barrier_waits"] == pytest.approx(0.015)
+    assert found["copy_waits"] == pytest.approx(0 if idle else 0.01)
+    assert found["other_waits"] == pytest.approx(0.015 if idle else 0.005)
+    assert found["barrier_waits"] == pytest.approx(0 if idle else 0.015)
+    assert found["operand_reads"] == pytest.approx(0.025 if idle else 0.01)
     assert found["ends"] == pytest.approx(ENDS)
     assert bill.verdict(found) == (pytest.approx(0, abs=1e-9), True)
     assert found["ffma"] + found["edges"] == pytest.approx(
-        (1 - found["idle_sms"] - 0.07 - ENDS) * variants.slots["ffma"] / len(variants.body))
-    if what == "wide":  # without the variant that was timed apart the rest still adds up to 1
-        part = bill_process.settled(timed[0], 132)["parts"]
-        assert sum(part.values()) == pytest.approx(1)
-        assert part["barrier_waits"] == 0
-        assert part["unexplained"] == pytest.approx(0.015)
+        (1 - found["idle_sms"] - 0.08 - ENDS) * variants.slots["ffma"] / len(variants.body))
 
 
 def entry(name: str = "14", **more: Any) -> dict[str, Any]:
     subject = named(name, "sm_90", shape=SIZE)
     variants = Variants.of(subject.cubin, subject.function)
     done = bill.work(subject, variants, cases(SIZE)[0].problem()[0], 132)
-    times = {name: [21.0 * cost] * 5 for name, cost in COST.items()} | {"half": [21.0 * 0.475] * 5}
-    return {**bill.static(subject, variants, done), "shape": [8192] * 3, "clock_mhz": 1980, "power_w": 640.0,
-            "samples_ms": times, **more}
+    times = {name: [21.0 * cost] * 5 for name, cost in COST.items()} | {"half": [21.0 * 0.47] * 5}
+    return {**bill.static(subject, variants, done), "shape": [8192] * 3, "clock_mhz": CLOCK, "power_w": 640.0,
+            "samples_ms": times,
+            "samples_cycles": {name: [ms * CLOCK * 1e3 for ms in each] for name, each in times.items()}, **more}
 
 
 def test_what_the_profiler_counts_is_taken_in() -> None:
     plain = entry()
     executed = plain["predicted"]["executed"]
-    counts = {"executed": 1.03 * executed, "ffma": plain["predicted"]["ffma"], "cycles_elapsed": 21e3 * 1980,
+    counts = {"executed": 1.03 * executed, "ffma": plain["predicted"]["ffma"], "cycles_elapsed": 21e3 * CLOCK,
               "cycles_active": 1.0, "issue_active": 1.0}
     seen = bill.beside(counts, {"executed": 0.52 * executed}, plain)
     assert seen["executed_over_predicted"] == pytest.approx(1.02)
-    assert seen["cycles_over_timed"] == pytest.approx(1)
+    assert seen["cycles_over_measured"] == pytest.approx(1)
     before, after = (bill_process.settled(one, 132)["parts"] for one in (plain, {**plain, "profiler": seen}))
-    assert after["other_warps"] == pytest.approx(0.02 * executed / (21e3 * 1980 * 4 * 132))
+    assert after["other_warps"] == pytest.approx(0.02 * executed / (21e3 * CLOCK * 4 * 132))
     assert after["unexplained"] == pytest.approx(before["unexplained"] - after["other_warps"])
     assert sum(after.values()) == pytest.approx(1)
+
+
+def test_lost_slots_are_the_samplers_share_of_the_loop() -> None:
+    seen = {"samples": 2000, "dispatch": 6, "not_issued": {"no_inst": 10, "branch_resolving": 2, "wait": 8, "math": 1,
+                                                           "long_sb": 20, "short_sb": 1}}
+    plain = entry()
+    before, after = (bill_process.settled(one, 132)["parts"] for one in (plain, {**plain, "sampled": seen}))
+    # Of 2 x (0.92 - 0.47) of the cycles in the loop, and the mean of 16 tiles on the busiest SM and 15 on others.
+    mean = 0.9 * 2048 / (16 * 132)
+    expected = {"dispatch": 0.003, "fetch": 0.006, "fixed_stalls": 0.0045}
+    assert {part: after[part] / mean for part in expected} == pytest.approx(expected)
+    assert (after["barrier_waits"] - before["barrier_waits"]) / mean == pytest.approx(0.0105)
+    assert after["unexplained"] == pytest.approx(before["unexplained"] - 0.024 * mean)
+    assert after["idle_sms"] == pytest.approx(0.9 - mean)
+    assert sum(after.values()) == pytest.approx(1)
+    assert bill.lost_slots(None) == {}
 
 
 def talking(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -275,7 +303,7 @@ def test_a_variant_that_hangs_is_named_and_the_next_kernel_runs(monkeypatch: pyt
 entry = {timed!r}
 for what, shape in asked["jobs"]:
     say(trying="as it is", kernel=what)
-    if what == "wide": say(timed=entry, kernel=what); say(trying="waits", kernel=what); time.sleep(60)
+    if what == "wide": say(trying="waits", kernel=what); time.sleep(60)
     if what == "13": say(trying="loads", kernel=what); print("illegal address", file=sys.stderr); raise SystemExit(1)
     if what == "12": say(failed="LaunchFailed: no", kernel=what); raise SystemExit(1)
     say(timed=entry, kernel=what); say(done=what)
@@ -283,8 +311,7 @@ for what, shape in asked["jobs"]:
     jobs = [(name, SIZE) for name in ("wide", "13", "12", "14")]
     told: list[str] = []
     found, _ = bill_process.bills(jobs, H100, 5, 2.0, told.append)
-    assert found[0]["failed"] == "variant 'waits': no answer within 2 s"
-    assert found[0]["parts"]["ffma"] > 0.5
+    assert found[0] == {"kernel": "wide", "failed": "variant 'waits': no answer within 2 s"}
     assert found[1] == {"kernel": "13", "failed": "variant 'loads': the process ended: illegal address"}
     assert found[2] == {"kernel": "12", "failed": "variant 'as it is': LaunchFailed: no"}
     assert "failed" not in found[3]
@@ -292,16 +319,51 @@ for what, shape in asked["jobs"]:
     assert told[:2] == ["wide: as it is", "wide: waits"]
 
 
-def test_profile_reads_pairs_of_launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ncu = tmp_path / "ncu"
-    head = ",".join(f'"{name}"' for name in ("ID", "Kernel Name", *bill_process.METRICS.values()))
-    rows = "\n".join(f'"{number}","k","{4096 * (2 - number)}","{320 * (2 - number)}","7","6","8"' for number in (0, 1))
-    ncu.write_text(f"#!/bin/sh\ncat <<'X'\n==PROF== x\n{head}\n{chr(34)}{chr(34)},,,,,,\n{rows}\nX\n")
+NCU = """#!/bin/sh
+case "$*" in
+*--import*) cat "$0.source" ;;
+*SourceCounters*) echo "==ERROR== no samples" ;;
+*) cat "$0.raw" ;;
+esac
+"""
+
+
+def fake_ncu(folder: Path, launches: int) -> str:
+    """An ncu that prints counters of so many launches, and a listing of three instructions."""
+    ncu = folder / "ncu"
+    ncu.write_text(NCU)
     ncu.chmod(0o755)
-    (one,) = bill_process.profile(str(ncu), [("14", SIZE)], ["sgemm_14_large_tile"])
-    assert one[0] == {"executed": 8192, "ffma": 20, "cycles_active": 7, "issue_active": 6, "cycles_elapsed": 8}
-    assert one[1]["executed"] == 4096
-    assert bill_process.profile("true", [("14", SIZE)], ["x"]) == []
+    head = ",".join(f'"{name}"' for name in ("ID", "Kernel Name", *bill_process.METRICS.values()))
+    rows = [f'"{number}","k","{4096 * (2 - number)}","{320 * (2 - number)}","7","6","8"' for number in range(launches)]
+    (folder / "ncu.raw").write_text("\n".join(["==PROF== x", head, '"",,,,,,', *rows]) + "\n")
+    columns = ("# Samples", "Source", "stall_dispatch", "stall_wait", "stall_dispatch (Not Issued)",
+               "stall_wait (Not Issued)", "stall_no_inst (Not Issued)")
+    listing = ["Kernel Name", "k"], columns, (50, "MOV R1, R2", 9, 9, 9, 9, 9), (60, "FFMA R1, R1", 5, 4, 1, 3, 0), (
+        40, "BRA 0x10", 2, 2, 0, 1, 2)
+    (folder / "ncu.source").write_text("\n".join(",".join(f'"{one}"' for one in row) for row in listing) + "\n")
+    return str(ncu)
+
+
+def test_profile_reads_pairs_of_launches_and_a_listing(tmp_path: Path) -> None:
+    plain = {**entry(), "loop": [[1, 3]]}
+    (one,), said = bill_process.profile(fake_ncu(tmp_path, 2), [("14", SIZE)], [plain])
+    assert said == ""
+    assert one["profiler"].items() >= {"executed": 8192, "ffma": 20, "cycles_active": 7, "issue_active": 6,
+                                       "cycles_elapsed": 8, "executed_half": 4096}.items()
+    assert one["sampled"] == {"samples": 100, "dispatch": 7, "not_issued": {"wait": 4, "no_inst": 2}}
+    assert bill_process.profile(fake_ncu(tmp_path, 1), [("14", SIZE)], [plain]) == ([], "==PROF== x")
+    assert bill_process.profile("true", [("14", SIZE)], [plain]) == ([], "not a word")
+    (tmp_path / "ncu.source").write_text("")
+    (tmp_path / "ncu.raw").write_text((tmp_path / "ncu.raw").read_text() + '"1","k","4096","320","7","6","8"\n')
+    assert bill_process.profile(str(tmp_path / "ncu"), [("14", SIZE)], [plain]) == ([], "==ERROR== no samples")
+
+
+def test_no_bill_of_an_unpatched_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = named("14", "sm_90", shape=SIZE)
+    note = "The compiler's code runs unpatched: no patch is for it."
+    monkeypatch.setattr(bill_worker, "named", lambda *_, **__: replace(plain, notes=(note,)))
+    with pytest.raises(InvalidValue, match="unpatched: no patch"):
+        bill_worker.looked_into("16", SIZE, H100)
 
 
 app = typer.Typer()

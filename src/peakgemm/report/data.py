@@ -115,8 +115,9 @@ def read(path: Path) -> Source | str:
 _BARS = {"FFMAs": ("ffma",),
          "other instructions": ("edges", "loads", "copies", "barriers", "branches", "moves", "integer", "padding",
                                 "other_warps"),
-         "bank conflicts": ("bank_conflicts",), "loads' results": ("load_returns",), "copies": ("copy_waits",),
-         "waits": ("other_waits", "barrier_waits"), "idle SMs, ends": ("idle_sms", "ends"),
+         "register reads": ("bank_conflicts", "operand_reads"), "loads' results": ("load_returns",),
+         "copies": ("copy_waits",), "waits": ("other_waits", "barrier_waits", "fixed_stalls"),
+         "fetch, dispatch": ("fetch", "dispatch"), "idle SMs, ends": ("idle_sms", "ends"),
          "not explained": ("unexplained",)}
 
 

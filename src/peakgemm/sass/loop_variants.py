@@ -5,7 +5,8 @@ What they compute is wrong on purpose; how long they take tells what each thing 
 last:
 
 ``reads``   FFMAs read registers without conflicts: a comes from the reuse cache, b from the other bank than c. What
-            they write, and c, stay: as many sums, as far apart. A register that FFMAs do not read is never named.
+            they write, and c, stay: as many sums, as far apart. A register that FFMAs do not read is never named, and
+            none is held that anything else reads.
 ``loads``   no loads from shared memory.
 ``copies``  no copies from global to shared memory by the threads that compute.
 ``others``  no arithmetic but FFMA, save what `needed` finds.
@@ -211,7 +212,10 @@ def conflict_free(words: Sequence[Word], body: Sequence[int]) -> dict[int, Word]
     """
     ffmas = [place for place in body if words[place].opcode == _FFMA and not words[place].never]
     operands = {place: _operands(words[place]) for place in ffmas}
-    held = Counter(slots[0] for slots in operands.values() if slots[0] != _RZ).most_common(1)
+    # What else reads the held register by slot a would get what the reuse cache has, an address of long ago.
+    others = {register.number for place in body if words[place].opcode != _FFMA for register in words[place].reads
+              if register.kind == "R"}
+    held = Counter(slots[0] for slots in operands.values() if slots[0] not in {_RZ, *others}).most_common(1)
     choice = [sorted({slots[1] for slots in operands.values() if slots[1] != _RZ and slots[1] % 2 == parity})
               for parity in (0, 1)]
     if not held or not all(choice):
@@ -220,8 +224,8 @@ def conflict_free(words: Sequence[Word], body: Sequence[int]) -> dict[int, Word]
     for number, place in enumerate(ffmas):
         word, (_, b, c) = words[place], operands[place]
         if c != _RZ and b % 2 == c % 2:
-            others = choice[1 - c % 2]
-            b = others[number % len(others)]
+            apart = choice[1 - c % 2]
+            b = apart[number % len(apart)]
         keeps = word.control.yield_ == 1 and 1 <= word.control.stall <= _MOST_REUSE_STALL
         made[place] = _reading(word, held[0][0] if keeps else _RZ, b, 1 if keeps else 0)
     for _ in range(_MOST_REPAIRS):

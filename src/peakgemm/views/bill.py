@@ -12,7 +12,7 @@ construction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -52,7 +52,7 @@ PARTS = {
     "fetch": "instructions not there: fetch, branches",
     "fixed_stalls": "fixed stalls that no other warp covers",
     "dispatch": "held back by the dispatcher",
-    "idle_sms": "SMs with less to do than the busiest",
+    "idle_sms": "SMs that are done before the last one",
     "ends": "ends of tiles, launch: no loop runs",
     "unexplained": "not explained",
 }
@@ -142,10 +142,11 @@ def parts(entry: Mapping[str, Any], done: Work, sm_count: int) -> dict[str, floa
     for name, part in _SAVED.items():
         if name in shares:
             found[part], before = before - shares[name], shares[name]
-    # Cycles are a + b K: what half of K saves is half of the loop's. They are those of the busiest SM.
+    # Cycles are a + b K: what half of K saves is half of the loop's. They are those of the SM that ends last.
     loop = 2 * (shares[last] - shares["half"])
     mean = loop * done.turns / (done.busiest * sm_count)
     if seen := entry.get("profiler"):
+        mean = loop * seen["last_active"]
         # What grows with K and is not in the loop.
         others = (2 * (seen["executed"] - seen["executed_half"]) - entry["predicted"]["executed"]) / all_slots
         found["other_warps"] = others
@@ -187,11 +188,18 @@ def verdict(found: Mapping[str, float]) -> tuple[float, bool]:
     return found["unexplained"], abs(found["unexplained"]) <= TOLERANCE
 
 
-def beside(counts: Mapping[str, float], half: Mapping[str, float], entry: Mapping[str, Any]) -> dict[str, float]:
-    """What the profiler counted of the kernel as it is, with K and with half of it; and over what the bill takes for
-    granted: what the main loop executes, its FFMAs, and its cycles."""
+def beside(counts: Sequence[Mapping[str, float]], entry: Mapping[str, Any]) -> dict[str, float]:
+    """What the profiler counted of the kernel as it is, and over what the bill takes for granted: what the main loop
+    executes, its FFMAs, and its cycles.
+
+    ``counts``: of the kernel as it is with K and with half of it, then of the last variant. Of that, ``last_active`` is
+    the time in which an SM has a block, over the time that grows with K: the mean of the SMs.
+    """
+    whole, half, last, last_half = counts
     cycles = median(entry["samples_cycles"]["as it is"])
-    return {**counts, "executed_half": half["executed"],
-            "executed_over_predicted": 2 * (counts["executed"] - half["executed"]) / entry["predicted"]["executed"],
-            "ffma_over_predicted": counts["ffma"] / entry["predicted"]["ffma"],
-            "cycles_over_measured": counts["cycles_elapsed"] / cycles}
+    return {**whole, "executed_half": half["executed"],
+            "last_active": (last["cycles_active"] - last_half["cycles_active"])
+                           / (last["cycles_elapsed"] - last_half["cycles_elapsed"]),
+            "executed_over_predicted": 2 * (whole["executed"] - half["executed"]) / entry["predicted"]["executed"],
+            "ffma_over_predicted": whole["ffma"] / entry["predicted"]["ffma"],
+            "cycles_over_measured": whole["cycles_elapsed"] / cycles}

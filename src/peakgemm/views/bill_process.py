@@ -19,6 +19,7 @@ from . import bill
 
 Job = tuple[str, str]  # a kernel as `named` takes it, and a shape
 _END = None
+_LAUNCHES = 4  # that `bill_worker` counts: as it is and the last variant, with K and with half of it
 _SAMPLER = ("--section", "SourceCounters")
 _STALL, _NOT_ISSUED, _DISPATCH = "stall_", " (Not Issued)", "dispatch"
 #: What `profile` reads, by the names of a record.
@@ -146,11 +147,12 @@ def profile(ncu: str, jobs: Sequence[Job], entries: Sequence[Mapping[str, Any]])
         ran = _run([ncu, *chosen, *_SAMPLER, "-o", report, *command({"jobs": list(jobs), "once": "last"})])
         listings = _listings(_run([ncu, "--import", f"{report}.ncu-rep", "--page", "source", "--print-source", "sass",
                                    "--csv"]))
-    if len(counts) != 2 * len(jobs) or len(listings) != len(jobs):
-        words = ran if len(counts) == 2 * len(jobs) else counted
+    if len(counts) != _LAUNCHES * len(jobs) or len(listings) != len(jobs):
+        words = ran if len(counts) == _LAUNCHES * len(jobs) else counted
         return [], next((line for line in reversed(words) if "==" in line), "not a word")
-    return [{"profiler": bill.beside(whole, half, entry), "sampled": sampled(listing, entry["loop"])}
-            for whole, half, listing, entry in zip(counts[::2], counts[1::2], listings, entries, strict=True)], ""
+    return [{"profiler": bill.beside(counts[_LAUNCHES * place:_LAUNCHES * (place + 1)], entry),
+             "sampled": sampled(listing, entry["loop"])}
+            for place, (listing, entry) in enumerate(zip(listings, entries, strict=True))], ""
 
 
 def sampled(listing: Sequence[Mapping[str, str]], loop: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -3,8 +3,9 @@
     python -m peakgemm.views.bill_worker '{"jobs": [["14", "8192x8192x8192"]], "rounds": 7}'
 
 Standard output holds a line of JSON for each thing that happens: ``trying`` a variant for the first time, ``timed``
-with what `bill.parts` wants of a kernel, ``done`` with a kernel, ``failed`` with one. With ``"once": "counts"`` it
-launches each kernel as it is, with K and with half of it, with ``"once": "last"`` the last variant, for the profiler.
+with what `bill.parts` wants of a kernel, ``done`` with a kernel, ``failed`` with one. For the profiler it launches each
+kernel as it is, with K and with half of it, and its last variant likewise (``"once": "counts"``); or the last variant
+(``"once": "last"``).
 Nothing is kept: edited cubins live in this process alone.
 """
 
@@ -111,12 +112,13 @@ def looked_into(what: str, shape: str, gpu: Gpu) -> tuple[Subject, Variants]:
 
 
 def once(what: str, shape: str, gpu: Gpu, peer: Peer, last: bool) -> None:
-    """Launch a kernel's ``last`` variant; or the kernel as it is, with K and with half of it."""
+    """Launch a kernel's ``last`` variant; or the kernel as it is, with K and with half of it, and that likewise."""
     subject, variants = looked_into(what, shape, gpu)
     runner = Runner(subject, variants, shape, gpu, peer)
-    for halved in (False,) if last else (False, True):
-        runner.works(variants.steps[-1] if last else None, halved)[0]()
-        peer.record().sync()
+    for variant in (variants.steps[-1],) if last else (None, variants.steps[-1]):
+        for halved in (False,) if last else (False, True):
+            runner.works(variant, halved)[0]()
+            peer.record().sync()
 
 
 def main() -> None:

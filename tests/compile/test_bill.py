@@ -400,9 +400,13 @@ def test_profile_reads_pairs_of_launches_and_a_listing(tmp_path: Path) -> None:
 def test_no_bill_of_an_unpatched_rung(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = named("14", "sm_90", shape=SIZE)
     note = "The compiler's code runs unpatched: no patch is for it."
-    monkeypatch.setattr(bill_worker, "named", lambda *_, **__: replace(plain, notes=(note,)))
+    assert plain.kernel is not None
+    tuned = replace(plain, kernel=replace(plain.kernel, patched=True))
+    monkeypatch.setattr(bill_worker, "named", lambda *_, **__: replace(tuned, notes=(note,)))
     with pytest.raises(InvalidValue, match="unpatched: no patch"):
         bill_worker.looked_into("16", SIZE, H100)
+    monkeypatch.setattr(bill_worker, "named", lambda *_, **__: replace(tuned, notes=("Patched: large_tile.",)))
+    assert bill_worker.looked_into("16", SIZE, H100)[0].kernel == tuned.kernel
 
 
 app = typer.Typer()

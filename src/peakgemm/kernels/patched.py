@@ -14,8 +14,6 @@ from ..runtime.compile import Compiled
 
 #: How `Compiled.note` begins where a patch was applied.
 PATCHED = "patched: "
-#: What it says where none was.
-UNPATCHED = "the compiler's code runs unpatched"
 
 
 def applied(compiled: Compiled) -> Compiled:
@@ -24,12 +22,12 @@ def applied(compiled: Compiled) -> Compiled:
 
     patch, why = patches.find(compiled.code, compiled.entry, compiled.arch)
     if patch is None:
-        return replace(compiled, note=f"{UNPATCHED}: {why}")
+        return replace(compiled, note=f"the compiler's code runs unpatched: {why}")
     done = patch.stored(cache.load(patch.key))
     if done is None:
         try:
             done = patch.apply(compiled.code)
         except InvalidValue as error:
-            return replace(compiled, note=f"{UNPATCHED}: {error}")
+            return replace(compiled, note=f"the compiler's code runs unpatched: {error}")
         cache.save(patch.key, done, {})
     return replace(compiled, code=done, registers=patch.registers, recipe=None, note=f"{PATCHED}{patch.name}")

@@ -27,7 +27,7 @@ from ..bench.timer import Counter, Timer, Work
 from ..calls.rung import bind
 from ..errors import InvalidValue
 from ..kernels.bound import Bound
-from ..kernels.patched import UNPATCHED
+from ..kernels.patched import PATCHED
 from ..problem import Problem
 from ..runtime import device
 from ..runtime.compile import Compiled
@@ -105,9 +105,9 @@ def looked_into(what: str, shape: str, gpu: Gpu) -> tuple[Subject, Variants]:
         InvalidValue: a rung whose patch does not fit what this process has compiled.
     """
     subject = named(what, gpu.arch, shape=shape, sm_count=gpu.sm_count)
-    unpatched = next((note for note in subject.notes if note.lower().startswith(UNPATCHED)), None)
-    if unpatched is not None:
-        raise InvalidValue(f"{subject.label}: {unpatched}")
+    assert subject.kernel is not None
+    if subject.kernel.patched and not any(note.lower().startswith(PATCHED) for note in subject.notes):
+        raise InvalidValue(f"{subject.label}: {' '.join(subject.notes)}")
     return subject, Variants.of(subject.cubin, subject.function)
 
 

@@ -1,8 +1,8 @@
 """Cycles between places on a stream, counted by the SMs' own clocks.
 
-Times tell cycles only with the clock, and NVML's may be wrong by what matters: an H100 that it said runs at 1980 MHz
-ran at 1995 for minutes, and at 1980 later; its SMs' counters and ncu's cycles agreed. They go on from kernel to kernel,
-so a tiny kernel before and one behind see what lies between them, in 20 ms to 0.03 %.
+Times tell cycles only with the clock, and NVML's may be wrong by what matters: it knows no clock above 1980 MHz of an
+H100 whose SMs counted 1995 MHz for minutes, and 1980 later. Their counters agreed with ncu's cycles. They go on from
+kernel to kernel, so a tiny kernel before and one behind see what lies between them, in 20 ms to 0.03 %.
 """
 
 from __future__ import annotations

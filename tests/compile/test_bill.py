@@ -26,7 +26,7 @@ from peakgemm.inspect.sass import disassemble, parse
 from peakgemm.runtime.device import Gpu
 from peakgemm.sass.banks import bank_model
 from peakgemm.sass.elf import Cubin
-from peakgemm.sass.loop_variants import Variants, conflict_free, kind
+from peakgemm.sass.loop_variants import Variants, kind
 from peakgemm.sass.needed import needed
 from peakgemm.sass.program import Program
 from peakgemm.views import bill, bill_process, bill_worker
@@ -155,25 +155,6 @@ def test_what_addresses_need_stays_while_something_uses_them() -> None:
     free = needed(program, loads)
     assert not set(loads) & free
     assert len(set(addresses) & free) < len(set(addresses) & keep)
-
-
-def test_a_loop_without_conflicts_keeps_its_operands() -> None:
-    """One with a few has those repaired: a conflict that is put in costs one FFMA its b, and no other its place."""
-    subject = named("14", "sm_90", shape=SIZE)
-    variants = Variants.of(subject.cubin, subject.function)
-    words = list(variants.steps[1].program.words)
-    assert conflict_free(words, variants.body) == {place: words[place] for place in variants.body
-                                                   if words[place].name == "FFMA"}
-    middle = variants.body[len(variants.body) // 2]
-    places = [place for place in variants.body if place >= middle and words[place].name == "FFMA"][:2]
-    for place in places:  # three reads of one bank each
-        at = {field.low: number for field, number in words[place].named}
-        numbers = {24: (at[64] + 2) % 100, 32: (at[64] + 4) % 100}
-        words[place] = replace(words[place], control=replace(words[place].control, reuse=0), numbers=tuple(
-            numbers.get(field.low, number) for field, number in words[place].named))
-    changed = {at: word for at, word in conflict_free(words, variants.body).items() if word != words[at]}
-    assert 1 <= len(changed) <= 10
-    assert max(abs(at - places[0]) for at in changed) < 10
 
 
 def test_what_is_held_for_reuse_is_no_address() -> None:

@@ -6,7 +6,7 @@ last:
 
 ``reads``   FFMAs read registers without conflicts: a comes from the reuse cache, b from the other bank than c. What
             they write, and c, stay: as many sums, as far apart. A register that FFMAs do not read is never named, and
-            none is held that anything else reads. (Where few conflict, as in rung 16, only those change.)
+            none is held that anything else reads.
 ``loads``   no loads from shared memory.
 ``copies``  no copies from global to shared memory by the threads that compute.
 ``others``  no arithmetic but FFMA, save what `needed` finds.
@@ -39,8 +39,7 @@ _SLOTS = {24: 0, 32: 1, 64: 2}  # a, b and c by the bit where an instruction nam
 _LOADS = frozenset(("LDS", "LDSM"))
 _COPIES = frozenset(("LDG", "STS", "LDGSTS", "LDGDEPBAR", "DEPBAR"))
 _MOVES = frozenset(("MOV", "UMOV", "R2UR", "S2R", "S2UR", "CS2R", "CS2UR", "R2P", "P2R", "LDC", "ULDC", "LDCU"))
-_MOST_REPAIRS, _LOOK_BACK, _FEW_LATE = 20, 6, 10
-_REUSE_B = 2
+_MOST_REPAIRS, _LOOK_BACK = 20, 6
 _MOST_REUSE_STALL = 11  # .reuse may stand with stalls of 1 to 11 and no yield: others were refused or ignored
 #: The classes of `Variants.slots`, in the order in which tables show them.
 CLASSES = ("ffma", "loads", "copies", "barriers", "branches", "moves", "integer", "padding")
@@ -208,43 +207,11 @@ def nop(word: Word) -> Word:
 def conflict_free(words: Sequence[Word], body: Sequence[int]) -> dict[int, Word]:
     """The FFMAs of a loop with operands that no bank is asked too much for, by the model of `register_file`.
 
-    A loop with few late reads keeps its own: others would ask the banks for more than it does.
-
     Raises:
         InvalidValue: the model finds a late read still.
     """
-    made = {place: words[place] for place in body if words[place].opcode == _FFMA and not words[place].never}
-    if len(_late(words, body, made)) > _FEW_LATE:
-        made = _chosen(words, body, made)
-    held = Counter(_operands(word)[0] for word in made.values()).most_common(1)[0][0]
-    for _ in range(_MOST_REPAIRS):
-        late = _late(words, body, made)
-        if not late:
-            return made
-        # What is no FFMA has taken the reuse cache's entry, so that a is read again, or asks a bank for much: an FFMA
-        # nearby reads no b instead. Where every cycle of both banks is asked for, a read too many is never made up for.
-        for place in late:
-            end = body.index(place) + 1
-            near = [one for one in reversed(body[max(0, end - _LOOK_BACK):end])
-                    if one in made and _operands(made[one])[1] != _RZ]
-            near.sort(key=lambda one: (_operands(made[one])[1] - held) % 2)
-            if _operands(made[place])[1] == _RZ or not near:
-                made[place] = _reading(made[place], _RZ, _RZ, 0)
-            else:
-                made[near[0]] = _reading(made[near[0]], _operands(made[near[0]])[0], _RZ,
-                                         made[near[0]].control.reuse & ~_REUSE_B)
-    raise InvalidValue(f"{len(late)} FFMAs still read late by the model")
-
-
-def _late(words: Sequence[Word], body: Sequence[int], made: Mapping[int, Word]) -> list[int]:
-    """The places of ``made`` that read late when they stand in the loop."""
-    changed = [made.get(place, word) for place, word in enumerate(words)]
-    return [place for place, cycles in _steps(changed, body) if cycles > 1 and place in made]
-
-
-def _chosen(words: Sequence[Word], body: Sequence[int], ffmas: Mapping[int, Word]) -> dict[int, Word]:
-    """The FFMAs with a from the reuse cache, and b of the other bank than c."""
-    operands = {place: _operands(word) for place, word in ffmas.items()}
+    ffmas = [place for place in body if words[place].opcode == _FFMA and not words[place].never]
+    operands = {place: _operands(words[place]) for place in ffmas}
     # What else reads the held register by slot a would get what the reuse cache has, an address of long ago.
     others = {register.number for place in body if words[place].opcode != _FFMA for register in words[place].reads
               if register.kind == "R"}
@@ -254,14 +221,30 @@ def _chosen(words: Sequence[Word], body: Sequence[int], ffmas: Mapping[int, Word
     if not held or not all(choice):
         raise InvalidValue("the loop's FFMAs read registers of one parity only; there is no choice without conflicts")
     made: dict[int, Word] = {}
-    for number, (place, word) in enumerate(ffmas.items()):
-        _, b, c = operands[place]
+    for number, place in enumerate(ffmas):
+        word, (_, b, c) = words[place], operands[place]
         if c != _RZ and b % 2 == c % 2:
             apart = choice[1 - c % 2]
             b = apart[number % len(apart)]
         keeps = word.control.yield_ == 1 and 1 <= word.control.stall <= _MOST_REUSE_STALL
         made[place] = _reading(word, held[0][0] if keeps else _RZ, b, 1 if keeps else 0)
-    return made
+    for _ in range(_MOST_REPAIRS):
+        changed = [made.get(place, word) for place, word in enumerate(words)]
+        late = [place for place, cycles in _steps(changed, body) if cycles > 1 and place in made]
+        if not late:
+            return made
+        # What is no FFMA has taken the reuse cache's entry, so that a is read again, or asks a bank for much: an FFMA
+        # nearby reads no b instead. Every cycle of both banks is asked for, so a read too many is never made up for.
+        for place in late:
+            end = body.index(place) + 1
+            near = [one for one in reversed(body[max(0, end - _LOOK_BACK):end])
+                    if one in made and _operands(made[one])[1] != _RZ]
+            near.sort(key=lambda one: (_operands(made[one])[1] - held[0][0]) % 2)
+            if _operands(made[place])[1] == _RZ or not near:
+                made[place] = _reading(made[place], _RZ, _RZ, 0)
+            else:
+                made[near[0]] = _reading(made[near[0]], _operands(made[near[0]])[0], _RZ, made[near[0]].control.reuse)
+    raise InvalidValue(f"{len(late)} FFMAs still read late by the model")
 
 
 def _steps(words: Sequence[Word], body: Sequence[int]) -> list[tuple[int, int]]:

@@ -105,6 +105,7 @@ def test_a_rung_takes_3_seconds_of_the_processor() -> None:
     ("fp16x3", ["emulated fp16x3", "warpgroup-wide tensor instructions", "HGMMA"]),
     ("matmul --shape 2048x2048x2048", ["on sm_90", "candidates"]),
     ("small --shape 32x32x32*500", ["ffma small"]),
+    ("chain --shape 4x4096x4096:NT", ["ffma chain, 4x32x64/1x2 8st"]),
     ("specialised --arch sm_80 --config", ["128x128x16/8x8 8st db, on sm_80"]),
 ])
 def test_the_library(run, words: str, says: list[str]) -> None:

@@ -141,8 +141,7 @@ class Checkout:
             tuned = [one for one in record["bills"] if one.get("number") in (14, 16)]
             yield "docs/sass-tuning.md", "bill", markdown.bill_table(tuned) + made
         for page, name, path, draw in (
-                ("docs/reproducible.md", "reproducible", "../h200/reproducible-speed.json",
-                 markdown.reproducible_table),
+                ("docs/reproducible.md", "reproducible", "reproducible-speed.json", markdown.reproducible_table),
                 ("docs/jax.md", "jax", "../h200/jax.json", markdown.jax_table),
                 ("docs/distributed.md", "scale", "../h200-x2/scale.json", markdown.scale_table),
                 ("docs/sass-tuning.md", "tuned", "../h200/ladder-sass.json", markdown.tuned_table)):

@@ -286,12 +286,15 @@ def _sweep(data: Data) -> Iterator[Figure]:
 
 
 def _errors(data: Data) -> Iterator[Figure]:
+    seen = set[str]()
     for source in data.of("accuracy"):
         for test, what in (("long-k", "256 x 256 x K"), ("random", "squares")):
             panels, least = error_panels(source.rows, test)
-            if panels:
+            if any(len(line) > 1 for lines in panels.values() for line in lines.values()):  # one K is no curve
                 title = f"Error against K, {what}"
-                yield Figure(f"error-{test}", title, "Largest componentwise error against FP64, in eps |A||B| with "
+                name = f"error-{test}" if test not in seen else f"error-{test}-{source.path.stem}"
+                seen.add(test)
+                yield Figure(name, title, "Largest componentwise error against FP64, in eps |A||B| with "
                              "eps = 2^-23. Both axes are logarithmic; errors of 0 and infinite ones have no mark.",
                              (source,), partial(charts.errors, panels, least, title), folded=test == "random")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..encoding import Register
-from ..latency import least
+from ..latency import safe
 from ..schedule import queue
 from .block import ORDERED, PASSED, Block, NotUnderstood, Side
 from .recipe import Recipe
@@ -67,7 +67,7 @@ def _latency(values: Values, before: int, after: int, register: Register) -> int
     first, second = values.block.words[before], values.block.words[after]
     if queue(first.name) is not None:
         raise NotUnderstood(f"{first.name} in the loop: its {register} comes when it comes")
-    return max(least(first, second, register)[0], 1)
+    return safe(first, second, register)
 
 
 def has_cycle(values: Values) -> bool:

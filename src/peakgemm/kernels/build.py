@@ -21,5 +21,6 @@ def build(kernel: Kernel, config: Config, arch: str, kind: Kind = "cubin") -> Co
     require(kernel, config, limits)
     # Which has instructions of its own, only the suffix says.
     name = f"{limits.name}a" if kernel.sm_90a else arch
-    compiled = compile_source(kernel.source, kernel.entry, name, config.macros(), kind, name=kernel.path.name)
+    wanted = patched.wanted(kernel, config, name) if kind == "cubin" else None
+    compiled = compile_source(kernel.source, kernel.entry, name, config.macros(), kind, kernel.path.name, wanted=wanted)
     return patched.applied(compiled) if kernel.patched and kind == "cubin" else compiled

@@ -33,10 +33,25 @@ T = TypeVar("T")
 R = TypeVar("R")
 log = logging.getLogger("peakgemm")
 ANNOUNCE_AFTER = 0.5  # seconds: what takes longer looks like a hang
+TRIES = 6  # for `Wanted` code: of rung 14, each seventh compilation gives another (docs/sass-tuning.md)
 _IMPORTING = Lock()  # a second thread that imports cuda.core meanwhile finds it half made
 _LOCK = Lock()  # guards the two below
 _under_way: dict[bytes, Future[Compiled]] = {}
 _silence = {"bars": 0, "said": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The code that is asked for, of the several that NVRTC makes of one source.
+
+    Its loads are joined into wide ones in an order that depends on where the heap happens to lie, so two processes may
+    get different registers (with a fixed address space, ``setarch -R``, none did). ``name`` stands for the code in the
+    cache's key, ``fits`` knows it, and ``compiler`` (``NVRTC 13.0``) can make it.
+    """
+
+    name: str
+    compiler: str
+    fits: Callable[[bytes], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +62,7 @@ class Recipe:
     macros: tuple[tuple[str, int], ...]
     name: str
     key: bytes
+    wanted: Wanted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +92,12 @@ class Compiled:
 
 def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] | None = None,
                    kind: Kind = "cubin", name: str = "kernel.cu", include: Sequence[str] = (),
-                   instance: str = "") -> Compiled:
+                   instance: str = "", wanted: Wanted | None = None) -> Compiled:
     """Compile joined CUDA C++ ``text`` for ``arch`` (``sm_NN``) with ``macros`` defined.
 
     Of PTX the ``entry`` may be empty: whatever the source exports. ``include`` are the folders of headers, ``instance``
-    an expression (``foo<float, 8>``) whose kernel is wanted although the source does not ask for it.
+    an expression (``foo<float, 8>``) whose kernel is wanted although the source does not ask for it. Where ``wanted``
+    code does not come at once, the compiler is asked again, `TRIES` times at most; the last answer counts.
 
     Line information is always kept: it costs no instruction and every tool shows it.
 
@@ -101,23 +118,30 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
     made_from = [essence(text), entry, kind, options, _compiler()]  # the entry, for the stored facts are of it
     if include or instance:
         made_from += [instance, {folder: os.stat(folder).st_mtime_ns for folder in include}]
+    if wanted is not None:
+        made_from.append(wanted.name)
     key = hashlib.sha256(json.dumps(made_from).encode()).digest()
 
     def work() -> Compiled:
         hit = disk_cache.load(key)
         if hit is not None and hit[1].keys() == (set(FACTS) if kind == "cubin" else set()):
-            recipe = Recipe(text, tuple((macros or {}).items()), name, key)
+            recipe = Recipe(text, tuple((macros or {}).items()), name, key, wanted)
             return Compiled(entry, arch, kind, hit[0], recipe=recipe, **hit[1])
         Program, ProgramOptions = _cuda_core()
         nvrtc = nvrtc_version()  # if it is missing, say so in our own words
         if limits.number < 75 and not nvrtc.startswith("12."):
             raise MissingComponent(f"{arch}: NVRTC 13 has dropped it (oldest: sm_75); install peakgemm[cu12]")
+        tries = TRIES if wanted is not None and wanted.compiler == f"NVRTC {nvrtc}" else 1
         logs, code, detail = io.StringIO(), b"", ""
         try:
             with _announced(name, arch):
-                chosen = ProgramOptions(**options)
-                code = (_ptx(text, chosen, logs, instance) if kind == "ptx"
-                        else bytes(Program(text, "c++", chosen).compile(kind, logs=logs).code))
+                for _ in range(tries):
+                    logs = io.StringIO()
+                    chosen = ProgramOptions(**options)
+                    code = (_ptx(text, chosen, logs, instance) if kind == "ptx"
+                            else bytes(Program(text, "c++", chosen).compile(kind, logs=logs).code))
+                    if wanted is None or wanted.fits(code):
+                        break
         except Exception as error:
             detail = logs.getvalue().strip() or str(error) or type(error).__name__
         if detail:  # raised out here, it holds on to no Program: cuda.core 1.2 crashes on one in a cycle
@@ -145,7 +169,8 @@ def anew(compiled: Compiled) -> Compiled | None:
     if recipe is None:
         return None
     disk_cache.drop(recipe.key)
-    fresh = compile_source(recipe.text, compiled.entry, compiled.arch, dict(recipe.macros), compiled.kind, recipe.name)
+    fresh = compile_source(recipe.text, compiled.entry, compiled.arch, dict(recipe.macros), compiled.kind, recipe.name,
+                           wanted=recipe.wanted)
     return fresh if fresh.code != compiled.code else None
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidValue
+from ...problem import Config
 from ..elf import Cubin
 from .loop import rebuild
 from .recipe import Recipe
@@ -47,8 +48,8 @@ def digest(cubin: bytes) -> str:
 class Patch:
     """``cubin`` and ``result`` are the `digest` of the compiler's file and of the patched one.
 
-    ``limit`` is the registers that a thread may have, ``registers`` those that it then has. ``config``, a tile's
-    fields, and ``compiler`` are for the reader.
+    ``limit`` is the registers that a thread may have, ``registers`` those that it then has. By ``config``, a tile's
+    fields, and ``compiler`` a compilation knows that it should give ``cubin``, and tries again where it does not.
     """
 
     name: str
@@ -119,6 +120,15 @@ def shipped() -> tuple[Patch, ...]:
         InvalidValue: one is damaged.
     """
     return tuple(Patch.from_json(path.stem, path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json")))
+
+
+def meant(kernel: str, config: Config, arch: str) -> Patch | None:
+    """The patch for this compilation of ``kernel``, whatever the compiler then makes; None where one is damaged."""
+    try:
+        return next((patch for patch in shipped() if (patch.kernel, patch.config, patch.arch)
+                     == (kernel, config.to_json(), arch)), None)
+    except InvalidValue:  # `find` says which
+        return None
 
 
 def find(cubin: bytes, kernel: str, arch: str) -> tuple[Patch | None, str]:

@@ -48,22 +48,24 @@ def _rows(chosen: list[tuple[str, str | None, Stream]], gpu: Gpu | None,
         for kind, name, stream in chosen:
             rows.append(row(kind, name, stream, clock.cycles(stream)))
             done(kind)
-        return rows, {"loop_overhead": [clock.overhead[1], clock.overhead[2]]}
+        return rows, {"loop_overhead": list(clock.overhead)}
 
 
 def _show(rows: list[dict[str, Any]], gpu: Gpu | None, overhead: dict[str, Any]) -> None:
     where = gpu.name if gpu else f"{ARCH}, the model alone"
     table(f"Register reads: cycles an instruction, {where}", [
-        ("stream", "left"), ("model", "right"), ("one warp", "right"), ("two", "right")],
-        [[one["name"], number(one["model"], 3), number(one.get("one_warp"), 3), number(one.get("two_warps"), 3)]
+        ("stream", "left"), ("model", "right"), ("alone", "right"), ("one warp", "right"), ("two", "right")],
+        [[one["name"], *(number(one.get(key), 3) for key in ("model", "alone", "one_warp", "two_warps"))]
          for one in rows if one["kind"] == "named"],
-        "One warp a scheduler, and two. What the loop itself costs is taken off: "
+        "One warp alone on its SM; one warp a scheduler, and two. What the loop itself costs is taken off: "
         f"{', '.join(f'{each:.3f}' for each in overhead['loop_overhead'])} an instruction." if overhead else "")
     out.print()
     about = {kind.name: kind.what for kind in KINDS} | {"named": "those above"}
-    table("By kind: model less measurement, one warp a scheduler", [
-        ("kind", "left"), ("streams", "right"), ("exact", "right"), ("mean error", "right"), ("largest", "right"),
-        ("what", "left")],
+    table("By kind: model less measurement", [
+        ("kind", "left"), ("streams", "right"), ("exact", "right"), ("mean", "right"), ("most", "right"),
+        ("shared", "right"), ("most", "right"), ("what", "left")],
         [[one["kind"], str(one["streams"]), number(one["exact"], 0), number(one["mean_error"], 4),
-          number(one["largest_error"], 3), about[one["kind"]]] for one in summaries(rows)],
-        "Errors in cycles an instruction. Exact: the same number of whole cycles a turn.")
+          number(one["largest_error"], 3), number(one["mean_error_shared"], 4), number(one["largest_error_shared"], 3),
+          about[one["kind"]]] for one in summaries(rows)],
+        "Errors in cycles an instruction, of one warp alone on its SM; shared: four schedulers at work.\n"
+        "Exact: the same number of whole cycles a turn.")

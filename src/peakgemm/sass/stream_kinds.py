@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from .streams import RZ, Bed, Op, Stream
+from .write_backs import LOADED
 
 _HELD = {"x": (0, 0), "X": (0, 1), "y": (1, 0), "Y": (1, 1)}
 #: How many registers of either parity are written, the rest is read.
@@ -139,29 +140,53 @@ def _among(random: Random, bed: Bed, op: Callable[[Random], Op]) -> Stream:
     return tuple(ops)
 
 
-def _others(random: Random, bed: Bed) -> Stream:
-    def other(random: Random) -> Op:
-        name = random.choice(("NOP", "MOV", "IADD3", "IMAD"))
-        if name == "NOP":
-            return Op(RZ, name=name)
-        sources = bed.even[_WRITTEN:-2] + bed.odd[_WRITTEN:-2]
-        a, b, c = random.sample(sources, 3)
-        written = random.choice((bed.even, bed.odd))[_WRITTEN - 1]
-        return Op(written, (RZ, b, RZ) if name == "MOV" else (a, b, c), name=name)
+def _other(random: Random, bed: Bed) -> Op:
+    name = random.choice(("NOP", "MOV", "IADD3", "IMAD"))
+    if name == "NOP":
+        return Op(RZ, name=name)
+    a, b, c = random.sample(bed.even[_WRITTEN:-2] + bed.odd[_WRITTEN:-2], 3)
+    written = random.choice((bed.even, bed.odd))[_WRITTEN - 1]
+    return Op(written, (RZ, b, RZ) if name == "MOV" else (a, b, c), name=name)
 
-    return _among(random, bed, other)
+
+def _others(random: Random, bed: Bed) -> Stream:
+    return _among(random, bed, lambda random: _other(random, bed))
+
+
+def _load(random: Random, bed: Bed) -> Op:
+    """A load of any width, every other one with an address register. Nothing writes that, so it stays zero."""
+    name = random.choice(tuple(LOADED))
+    address = random.choice((RZ, RZ, bed.even[_WRITTEN], bed.odd[_WRITTEN]))
+    within = random.randrange(4) // LOADED[name] * LOADED[name]
+    return Op(random.choice(bed.quads) + within, (address, RZ, RZ), name=name)
 
 
 def _loads(random: Random, bed: Bed) -> Stream:
-    return _among(random, bed, lambda random: Op(bed.quad, name=random.choice(("LDS", "LDS.64", "LDS.128"))))
+    return _among(random, bed, lambda random: _load(random, bed))
+
+
+def _mixed(random: Random, bed: Bed) -> Stream:
+    """Several loads, and some other instructions, among FFMAs whose reads and writes lie anyhow."""
+    length = random.choice((16, 32, 64))
+    reads = " ".join(random.choice(("-01", "0-1", "1--", "---", "-00 -11", "01- 1-1")) for _ in range(length))
+    ops = list(from_pattern(" ".join(reads.split()[:length]), bed))
+    parity = random.choice((None, None, 0, 1))
+    if parity is not None:
+        ops = [Op((bed.even, bed.odd)[parity][n % _WRITTEN], one.reads) for n, one in enumerate(ops)]
+    for place in random.sample(range(length), random.choice((1, 2, 3, length // 8))):
+        ops[place] = _load(random, bed)
+    for place in random.sample(range(length), random.choice((0, 0, 1, 2))):
+        ops[place] = _other(random, bed)
+    return tuple(ops)
 
 
 KINDS = (
-    Kind("ports", "FFMA, no .reuse, registers of random parity", 25, _ports),
-    Kind("reuse", "FFMA, few registers, .reuse at random", 25, _reuse),
-    Kind("accumulate", "FFMA as in a product's loop", 25, _accumulate),
-    Kind("others", "a NOP, MOV, IADD3 or IMAD among FFMAs", 15, _others),
-    Kind("loads", "an LDS of 1, 2 or 4 registers among FFMAs", 10, _loads),
+    Kind("ports", "FFMA, no .reuse, registers of random parity", 20, _ports),
+    Kind("reuse", "FFMA, few registers, .reuse at random", 20, _reuse),
+    Kind("accumulate", "FFMA as in a product's loop", 20, _accumulate),
+    Kind("others", "a NOP, MOV, IADD3 or IMAD among FFMAs", 14, _others),
+    Kind("loads", "an LDS of 1, 2 or 4 registers among FFMAs", 13, _loads),
+    Kind("mixed", "several LDS, and others, among FFMAs", 13, _mixed),
 )
-#: Kinds of FFMAs alone, for which the model is meant.
+#: Kinds of FFMAs alone.
 FFMA_KINDS = ("named", "ports", "reuse", "accumulate")

@@ -5,29 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .stream_clock import Cycles
 from .streams import Stream, predicted, text
 
 
-def row(kind: str, name: str | None, stream: Stream, cycles: tuple[float, float] | None = None) -> dict[str, Any]:
-    """A stream, the model, and what was measured with one and with two warps a scheduler (cycles an instruction)."""
+def row(kind: str, name: str | None, stream: Stream, cycles: Cycles | None = None) -> dict[str, Any]:
+    """A stream, the model, and what was measured (cycles an instruction)."""
     found: dict[str, Any] = {"kind": kind, **({"name": name} if name else {}), "stream": text(stream),
                              "model": predicted(stream)}
     if cycles is not None:
-        found["one_warp"], found["two_warps"] = cycles
+        found.update(cycles._asdict())
     return found
 
 
 def summaries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """By kind, in the order of ``rows``: how many streams, how many of them take the model's whole cycles a turn, and
-    the mean and the largest error (cycles an instruction, one warp a scheduler); None where nothing was measured."""
+    the mean and the largest error (cycles an instruction), of one warp alone, of which the model is, and with all
+    schedulers at work; None where nothing was measured."""
     found = []
     for kind in dict.fromkeys(one["kind"] for one in rows):
         mine = [one for one in rows if one["kind"] == kind]
-        errors = [abs(one["model"] - one["one_warp"]) for one in mine if "one_warp" in one]
+        alone, shared = ([abs(one["model"] - one[which]) for one in mine if which in one]
+                         for which in ("alone", "one_warp"))
         lengths = [len(one["stream"].split(" | ")) for one in mine]
-        exact = sum(error * length < 0.5 for error, length in zip(errors, lengths, strict=False))
+        exact = sum(error * length < 0.5 for error, length in zip(alone, lengths, strict=False))
         found.append({
-            "kind": kind, "streams": len(mine), "exact": exact if errors else None,
-            "mean_error": sum(errors) / len(errors) if errors else None,
-            "largest_error": max(errors, default=None)})
+            "kind": kind, "streams": len(mine), "exact": exact if alone else None,
+            "mean_error": _mean(alone), "largest_error": max(alone, default=None),
+            "mean_error_shared": _mean(shared), "largest_error_shared": max(shared, default=None)})
     return found
+
+
+def _mean(errors: Sequence[float]) -> float | None:
+    return sum(errors) / len(errors) if errors else None

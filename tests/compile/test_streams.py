@@ -23,7 +23,7 @@ from peakgemm.runtime.device import Gpu
 from peakgemm.sass import stream_clock
 from peakgemm.sass.control import Control
 from peakgemm.sass.elf import Cubin
-from peakgemm.sass.stream_clock import TURNS, Clock
+from peakgemm.sass.stream_clock import TURNS, Clock, Cycles
 from peakgemm.sass.stream_kinds import KINDS, NAMED, drawn, from_pattern
 from peakgemm.sass.streams import ENTRY, LOADED, RZ, WORDS, Bed, Op, predicted, text
 
@@ -45,16 +45,16 @@ def test_no_word_of_the_loop_uses_a_register_of_streams(bed: Bed) -> None:
 
 
 def test_words_are_what_nvdisasm_reads(bed: Bed) -> None:
-    quad, (a, b, c) = bed.quad, (bed.even[20], bed.odd[20], bed.even[21])
+    quad, (a, b, c) = bed.quads[0], (bed.even[20], bed.odd[20], bed.even[21])
     stream = (Op(quad, (a, b, c), 5), Op(quad, (RZ, b, RZ), 2), Op(quad, (RZ, b, RZ), 2, "MOV"),
               Op(quad, (a, b, c), 0, "IADD3"), Op(quad, (a, b, c), 0, "IMAD"), Op(RZ, name="NOP"), Op(quad, name="LDS"),
-              Op(quad, name="LDS.128"))
+              Op(quad, (a, RZ, RZ), name="LDS.128"))
     patched = bed.patched(stream)
     lines = [one.text for one in parse(disassemble(patched.code, "sm_90"))]
     assert [lines[place] for place in bed.places[8:16]] == [
         f"FFMA R{quad}, R{a}.reuse, R{b}, R{c}.reuse", f"FFMA R{quad}, RZ, R{b}.reuse, RZ", f"MOV R{quad}, R{b}.reuse",
         f"IADD3 R{quad}, R{a}, R{b}, R{c}", f"IMAD R{quad}, R{a}, R{b}, R{c}", "NOP", f"LDS R{quad}, [0x400]",
-        f"LDS.128 R{quad}, [0x400]"]
+        f"LDS.128 R{quad}, [R{a}+0x400]"]
     before, after = (Cubin.read(code).words(ENTRY) for code in (bed.compiled.code, patched.code))
     assert {n for n, (old, new) in enumerate(zip(before, after, strict=True)) if old != new} == {*bed.places}
     control = Control.decode(after[bed.places[0]])
@@ -93,8 +93,9 @@ def test_streams_that_do_not_fit(bed: Bed) -> None:
     foreign = next(register for register in range(RZ) if register not in {*bed.even, *bed.odd})
     with pytest.raises(InvalidValue, match=rf"registers \[{foreign}\] are not free"):
         bed.patched((Op(bed.even[0], (foreign, RZ, RZ)),))
-    assert max(LOADED.values()) == 4
-    assert {*range(bed.quad, bed.quad + 4)} <= {*bed.even, *bed.odd}
+    assert len(bed.quads) == len(set(bed.quads)) == max(LOADED.values()) == 4
+    for quad in bed.quads:
+        assert {*range(quad, quad + 4)} <= {*bed.even, *bed.odd}
 
 
 def test_another_compilation_is_refused() -> None:
@@ -136,7 +137,7 @@ def test_clock(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
         for warp in range(H100.sm_count * warps):
             block = warp // warps
             clocks[2 * warp] = 10**6 * block + warp % warps
-            clocks[2 * warp + 1] = 10**6 * block + warp % warps + round(cost["now"] * TURNS * WORDS * warps / 4) * slow
+            clocks[2 * warp + 1] = 10**6 * block + warp % warps + round(cost["now"] * TURNS * WORDS * max(warps // 4, 1)) * slow
 
     monkeypatch.setattr(stream_clock, "DeviceMemory", Memory)
     monkeypatch.setattr(stream_clock, "Resident", Kernel)
@@ -144,9 +145,9 @@ def test_clock(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_clock, "activated", lambda index: nullcontext())
     monkeypatch.setattr("peakgemm.runtime.driver.demand", demand)
     with Clock(H100, bed) as clock:
-        assert clock.overhead[1] == pytest.approx(0.25, abs=1e-3)
-        assert clock.cycles(from_pattern("-01", bed)) == pytest.approx((3, 3), abs=1e-3)
-    assert set(launched) == {4, 8}
+        assert clock.overhead == pytest.approx((0.25, 0.25, 0.25), abs=1e-3)
+        assert clock.cycles(from_pattern("-01", bed)) == pytest.approx((3, 3, 3), abs=1e-3)
+    assert set(launched) == {1, 4, 8}
 
 
 app = typer.Typer()
@@ -160,14 +161,14 @@ def test_dry_run(tmp_path: Path) -> None:
     record_schema.validate(record)
     assert record["device"] is None
     assert len(record["streams"]) >= 20 + len(NAMED)
-    assert all("one_warp" not in row for row in record["streams"])
+    assert all("alone" not in row for row in record["streams"])
 
 
 def test_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """With a clock that says what the model says, and a hundredth more."""
     class Agrees:
         def __init__(self, *_: object) -> None:
-            self.overhead = {1: 0.05, 2: 0.01}
+            self.overhead = Cycles(0.04, 0.05, 0.01)
 
         def __enter__(self) -> Agrees:
             return self
@@ -175,17 +176,18 @@ def test_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         def __exit__(self, *_: object) -> None:
             return
 
-        def cycles(self, stream: tuple[Op, ...]) -> tuple[float, float]:
-            return predicted(stream) + 0.01, predicted(stream)
+        def cycles(self, stream: tuple[Op, ...]) -> Cycles:
+            return Cycles(predicted(stream) + 0.01, predicted(stream) + 0.02, predicted(stream))
 
     monkeypatch.setattr("peakgemm.runtime.device.require", lambda: H100)
     monkeypatch.setattr("peakgemm.sass.stream_clock.Clock", Agrees)
     inspect_registers.command(streams=20, seed=1, dry_run=False, json=tmp_path / "r.json")
     record = json.loads((tmp_path / "r.json").read_text())
     record_schema.validate(record)
-    assert record["loop_overhead"] == [0.05, 0.01]
+    assert record["loop_overhead"] == [0.04, 0.05, 0.01]
     assert record["seed"] == 1
     assert {kind["largest_error"] for kind in record["kinds"]} == {0.01}
+    assert {kind["mean_error_shared"] for kind in record["kinds"]} == {0.02}
     shown = capsys.readouterr().out
     assert "NVIDIA H100 80GB HBM3" in shown
     assert max(map(len, shown.splitlines())) <= 100

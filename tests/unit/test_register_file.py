@@ -11,7 +11,8 @@ from peakgemm.errors import InvalidValue
 from peakgemm.sass.register_file import ReadStep, RegisterFile
 from peakgemm.sass.stream_kinds import FFMA_KINDS
 from peakgemm.sass.stream_summary import summaries
-from peakgemm.sass.streams import RZ, Op, parse, predicted, text
+from peakgemm.sass.streams import RZ, WORDS, Op, Stream, parse, predicted, text
+from peakgemm.sass.write_backs import AHEAD, ARRIVES, PATIENCE, WriteBacks
 
 RECORD = Path(__file__).parents[2] / "results" / "h100" / "registers.json"
 
@@ -39,6 +40,59 @@ def test_measured_streams(line: str, cycles: int) -> None:
     stream = parse(line)
     assert predicted(stream) * len(stream) == cycles
     assert text(stream) == line
+
+
+EVEN, ODD, BOTH, NONE = (8,), (9,), (8, 9), (RZ,)
+HOLE, TO_ODD = Op(RZ, name="NOP"), Op(9)
+WIDE, PAIR, ONE = Op(84, name="LDS.128"), Op(84, name="LDS.64"), Op(84, name="LDS")
+
+
+def among(length: int, writes: tuple[int, ...], **places: Op) -> Stream:
+    """FFMAs that read nothing and write ``writes`` in turn, with others in ``places`` (p14: the fifteenth)."""
+    return tuple(places.get(f"p{number}", Op(writes[number % len(writes)])) for number in range(length))
+
+
+# Cycles of a turn of 512 instructions beyond 512 on an H100, one warp alone on its SM.
+LOADS = [
+    # A load of one register waits for its bank alone, of more for both banks in one cycle.
+    (among(128, EVEN, p64=ONE), 12.3), (among(128, ODD, p64=ONE), 0.8), (among(128, NONE, p64=ONE), 0.0),
+    (among(128, ODD, p64=PAIR), 12.7), (among(128, BOTH, p64=PAIR), 12.0), (among(128, NONE, p64=PAIR), 0.0),
+    # Two pairs of an LDS.128 are written in one stall of three cycles.
+    (among(128, BOTH, p64=WIDE), 12.0),
+    # A free cycle serves from the 14th behind a load on, for 16 cycles; in the next three it shortens the stall.
+    (among(64, BOTH, p0=PAIR, p11=HOLE), 24.0), (among(64, BOTH, p0=PAIR, p15=HOLE), 0.0),
+    (among(64, BOTH, p0=PAIR, p27=HOLE), 0.0), (among(64, EVEN, p0=PAIR, p30=HOLE), 10.2),
+    (among(64, EVEN, p0=PAIR, p31=HOLE), 18.2), (among(64, EVEN, p0=PAIR, p33=HOLE), 24.1),
+    (among(64, EVEN, p0=PAIR, p21=TO_ODD), 24.2), (among(64, EVEN, p0=ONE, p21=TO_ODD), 0.4),
+    # One free cycle does not serve an LDS.128, and puts its deadline off.
+    (among(64, BOTH, p0=WIDE, p20=HOLE), 24.0), (among(64, BOTH, p0=WIDE, p32=HOLE), 10.0),
+    # The next load's own cycle is free: not at 14, for an LDS.128, but at 16.
+    (among(128, BOTH, p0=WIDE, p14=WIDE), 24.0), (among(128, BOTH, p0=WIDE, p16=WIDE), 12.1),
+    (among(16, BOTH, p8=PAIR), 0.0), (among(16, BOTH, p8=WIDE), 9.8), (among(8, BOTH, p4=WIDE), 41.7),
+    # Written one by one from a long queue, each with a deadline of its own.
+    (among(64, BOTH, **{f"p{number}": WIDE for number in range(8)}), 60.0),
+    (among(128, BOTH, **{f"p{number}": WIDE for number in range(8)}), 70.8),
+    # Taken each two cycles, an LDS.128 each four.
+    ((ONE,), 490.5), ((WIDE,), 1513.0),
+    # A cycle later with an address register.
+    (among(32, BOTH, p16=PAIR), 38.9), (among(32, BOTH, p16=Op(84, (66, RZ, RZ), name="LDS.64")), 33.9),
+]
+
+
+@pytest.mark.parametrize(("stream", "cycles"), LOADS)
+def test_measured_loads(stream: Stream, cycles: float) -> None:
+    assert predicted(stream) * WORDS - WORDS == pytest.approx(cycles, abs=7)
+    assert parse(text(stream)) == stream
+
+
+def test_a_load_that_nothing_lets_in_stops_the_issue() -> None:
+    ports = WriteBacks()
+    assert ports.load(0, "LDS.64", 84, addressed=False) == 0
+    issued = [0]
+    for _ in range(60):
+        issued.append(ports.arithmetic(issued[-1] + 1, 8))
+    first = ARRIVES["LDS.64"] + PATIENCE - 1 + AHEAD
+    assert [cycle for cycle in range(issued[-1]) if cycle not in issued] == [first, first + 1, first + 2]
 
 
 def steps(*instructions: tuple[tuple[int | None, ...], int]) -> list[ReadStep]:
@@ -69,15 +123,15 @@ def test_the_slots_that_made_it_wait() -> None:
     assert full[-1].waited == 6  # a comes in time, b and c each a cycle later
 
 
-@pytest.mark.parametrize("line", ["", "12 66", "FROB 1 2 3 4", "LDS.64 84 3", "x 1 2 3", "NOP 3"])
+@pytest.mark.parametrize("line", ["", "12 66", "FROB 1 2 3 4", "LDS.64 84 3 5", "x 1 2 3", "NOP 3"])
 def test_no_stream(line: str) -> None:
     with pytest.raises(InvalidValue, match="no instruction of a stream"):
         parse(line)
 
 
 def test_text_of_others() -> None:
-    stream = (Op(RZ, name="NOP"), Op(84, name="LDS.128"), Op(12, (RZ, 45, RZ), 2, "MOV"), Op(3, (4, 5, RZ), 1, "IADD3"))
-    assert text(stream) == "NOP | LDS.128 84 | MOV 12 - 45. - | IADD3 3 4. 5 -"
+    stream = (Op(RZ, name="NOP"), Op(84, name="LDS.128"), Op(4, (36, RZ, RZ), name="LDS"), Op(12, (RZ, 45, RZ), 2, "MOV"), Op(3, (4, 5, RZ), 1, "IADD3"))
+    assert text(stream) == "NOP | LDS.128 84 | LDS 4 36 | MOV 12 - 45. - | IADD3 3 4. 5 -"
     assert parse(text(stream)) == stream
 
 
@@ -92,9 +146,10 @@ def test_the_record_holds_what_the_model_says(rows: list[dict[str, object]]) -> 
 
 
 def test_the_model_against_the_record(rows: list[dict[str, object]]) -> None:
-    """What the page promises: 0.02 cycles an FFMA on average, 0.08 at most, over 200 streams of FFMAs and more."""
-    ffmas = [kind for kind in summaries(rows) if kind["kind"] in FFMA_KINDS]
-    count = sum(kind["streams"] for kind in ffmas)
-    assert count >= 200
-    assert sum(kind["mean_error"] * kind["streams"] for kind in ffmas) / count <= 0.02
-    assert max(kind["largest_error"] for kind in ffmas) <= 0.08
+    """What the page promises: 0.02 cycles an instruction on average and 0.08 at most, of each kind of stream."""
+    kinds = summaries(rows)
+    assert sum(kind["streams"] for kind in kinds if kind["kind"] in FFMA_KINDS) >= 200
+    assert sum("LDS" in str(row["stream"]) for row in rows) >= 100
+    for kind in kinds:
+        assert kind["mean_error"] <= 0.02
+        assert kind["largest_error"] <= 0.08

@@ -136,8 +136,9 @@ def test_clock(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
         slow = 1 + len(launched) % 3  # of three launches the last is a slow one
         for warp in range(H100.sm_count * warps):
             block = warp // warps
-            clocks[2 * warp] = 10**6 * block + warp % warps
-            clocks[2 * warp + 1] = 10**6 * block + warp % warps + round(cost["now"] * TURNS * WORDS * max(warps // 4, 1)) * slow
+            began = 10**6 * block + warp % warps
+            clocks[2 * warp] = began
+            clocks[2 * warp + 1] = began + round(cost["now"] * TURNS * WORDS * max(warps // 4, 1)) * slow
 
     monkeypatch.setattr(stream_clock, "DeviceMemory", Memory)
     monkeypatch.setattr(stream_clock, "Resident", Kernel)

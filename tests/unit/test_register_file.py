@@ -130,7 +130,8 @@ def test_no_stream(line: str) -> None:
 
 
 def test_text_of_others() -> None:
-    stream = (Op(RZ, name="NOP"), Op(84, name="LDS.128"), Op(4, (36, RZ, RZ), name="LDS"), Op(12, (RZ, 45, RZ), 2, "MOV"), Op(3, (4, 5, RZ), 1, "IADD3"))
+    stream = (Op(RZ, name="NOP"), Op(84, name="LDS.128"), Op(4, (36, RZ, RZ), name="LDS"),
+              Op(12, (RZ, 45, RZ), 2, "MOV"), Op(3, (4, 5, RZ), 1, "IADD3"))
     assert text(stream) == "NOP | LDS.128 84 | LDS 4 36 | MOV 12 - 45. - | IADD3 3 4. 5 -"
     assert parse(text(stream)) == stream
 

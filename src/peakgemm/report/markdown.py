@@ -202,17 +202,21 @@ def bill_table(entries: Sequence[Row]) -> str:
 
 def registers_table(record: Row) -> str:
     """Named streams, then the model's errors by kind of stream, of `peakgemm inspect registers`."""
-    named = [(row["name"], "; ".join(f"`{op}`" for op in row["stream"].split(" | ")),
+    def shown(stream: str) -> str:
+        ops = stream.split(" | ")
+        return "; ".join(f"`{op}`" for op in ops) if len(ops) <= 8 else f"{len(ops)} instructions"
+
+    named = [(row["name"], shown(row["stream"]),
               *(f"{row[key]:.3f}" for key in ("model", "alone", "one_warp", "two_warps")))
              for row in record["streams"] if row["kind"] == "named"]
     kinds = [(kind["kind"], str(kind["streams"]), str(kind["exact"]), f"{kind['mean_error']:.4f}",
-              f"{kind['largest_error']:.3f}", f"{kind['mean_error_shared']:.4f}", f"{kind['largest_error_shared']:.3f}")
-             for kind in record["kinds"]]
+              f"{kind['largest_error']:.3f}", f"{kind['mean_error_shared']:.4f}",
+              f"{kind['largest_error_shared']:.3f}") for kind in record["kinds"]]
     return (grid(("stream", "", "model", "alone", "one warp", "two"), named, left=(0, 1))
             + "\nCycles an instruction, a scheduler: one warp alone on its SM, one a scheduler, two.\n\n"
             + grid(("kind", "streams", "exact", "mean error", "largest", "shared: mean", "largest"), kinds)
-            + "\nErrors in cycles an instruction, one warp alone on its SM; shared: one a scheduler. Exact: the model's "
-            "whole cycles a turn.\n")
+            + "\nErrors in cycles an instruction, one warp alone on its SM; shared: one a scheduler. Exact: the "
+            "model's whole cycles a turn.\n")
 
 
 def counters_table(record: Row) -> str:

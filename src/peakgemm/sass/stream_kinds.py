@@ -1,7 +1,9 @@
 """Which streams are measured: named ones, each a statement about the register file, and drawn ones by kind.
 
-A pattern writes an instruction's slots a, b, c as three letters: ``0`` an even register, ``1`` an odd one, each time
-another; ``-`` none; ``x`` and ``y``, ``X`` and ``Y`` one even and one odd register each, the capital with ``.reuse``.
+A pattern writes an FFMA's slots a, b, c as three letters: ``0`` an even register, ``1`` an odd one, each time another;
+``-`` none; ``x`` and ``y``, ``X`` and ``Y`` one even and one odd register each, the capital with ``.reuse``. FFMAs
+write even and odd registers in turn, or as ``e``, ``o`` or ``n`` (none) behind the letters says. Others stand by their
+names; ``*63`` is so many in a row.
 """
 
 from __future__ import annotations
@@ -40,6 +42,22 @@ NAMED: tuple[tuple[str, str, int], ...] = (
     ("one register in two slots", "xx1", 1),
     ("one register in three slots", "xxx", 1),
     ("a and b held", "XY0", 1),
+    ("an LDS of an even register, FFMAs that write such", "LDS ---e*127", 131),
+    ("the same, FFMAs that write odd ones", "LDS ---o*127", 128),
+    ("an LDS.64, FFMAs that write odd ones", "LDS.64 ---o*127", 131),
+    ("an LDS.64, even and odd in turn", "LDS.64 ---*127", 131),
+    ("an LDS.64, FFMAs that write nothing", "LDS.64 ---n*127", 128),
+    ("an LDS.128, even and odd in turn", "LDS.128 ---*127", 131),
+    ("an LDS.64, a NOP 11 behind it", "LDS.64 ---*10 NOP ---*52", 67),
+    ("the same, 15 behind it", "LDS.64 ---*14 NOP ---*48", 64),
+    ("the same, 29 behind it", "LDS.64 ---*28 NOP ---*34", 64),
+    ("the same, 31 behind it", "LDS.64 ---*30 NOP ---*32", 66),
+    ("the same, 33 behind it", "LDS.64 ---*32 NOP ---*30", 67),
+    ("an LDS.128, a NOP 20 behind it", "LDS.128 ---*19 NOP ---*43", 67),
+    ("the same, two NOPs", "LDS.128 ---*19 NOP*2 ---*42", 64),
+    ("two LDS.128 14 apart", "LDS.128 ---*13 LDS.128 ---*113", 134),
+    ("two LDS.128 16 apart", "LDS.128 ---*15 LDS.128 ---*111", 131),
+    ("an LDS.64 each 16", "LDS.64 ---*15", 16),
 )
 
 
@@ -48,9 +66,13 @@ def from_pattern(pattern: str, bed: Bed) -> Stream:
     pools = [bed.even[_WRITTEN:-2], bed.odd[_WRITTEN:-2]]
     held = bed.even[-2], bed.odd[-2]
     taken, ops = [0, 0], []
-    for number, slots in enumerate(pattern.split()):
+    repeated = (part.split("*") for part in pattern.split())
+    for number, what in enumerate(name for name, *times in repeated for _ in range(int(*times or [1]))):
+        if what in LOADED or what == "NOP":
+            ops.append(Op(bed.quads[number % 4] if what in LOADED else RZ, name=what))
+            continue
         reads, reuse = [], 0
-        for slot, letter in enumerate(slots):
+        for slot, letter in enumerate(what[:3]):
             if letter == "-":
                 reads.append(RZ)
             elif letter in _HELD:
@@ -61,7 +83,7 @@ def from_pattern(pattern: str, bed: Bed) -> Stream:
                 bank = int(letter)
                 reads.append(pools[bank][taken[bank] % len(pools[bank])])
                 taken[bank] += 1
-        ops.append(Op(_written(bed, number), (reads[0], reads[1], reads[2]), reuse))
+        ops.append(Op(_written(bed, number, what[3:]), (reads[0], reads[1], reads[2]), reuse))
     return tuple(ops)
 
 
@@ -84,8 +106,11 @@ def drawn(count: int, seed: int, bed: Bed) -> list[tuple[Kind, Stream]]:
     return found
 
 
-def _written(bed: Bed, number: int) -> int:
-    pool = (bed.even, bed.odd)[number % 2]
+def _written(bed: Bed, number: int, which: str = "") -> int:
+    """Even and odd in turn, or one of ``which``: e, o, n (none)."""
+    if which == "n":
+        return RZ
+    pool = (bed.even, bed.odd)["eo".index(which) if which else number % 2]
     return pool[number // 2 % _WRITTEN]
 
 

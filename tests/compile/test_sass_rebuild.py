@@ -25,6 +25,7 @@ from peakgemm.sass.elf import Cubin
 from peakgemm.sass.encoding import Register
 from peakgemm.sass.facts import static_facts
 from peakgemm.sass.hazards import check
+from peakgemm.sass.latency import safe
 from peakgemm.sass.program import Program
 from peakgemm.sass.rebuild import loop as loops
 from peakgemm.sass.rebuild import patches, proof
@@ -38,6 +39,7 @@ from peakgemm.sass.rebuild.place import place
 from peakgemm.sass.rebuild.recipe import Recipe
 from peakgemm.sass.rebuild.search import grid, search
 from peakgemm.sass.rebuild.values import Values, hoist, merge, rename
+from peakgemm.sass.schedule import queue
 from peakgemm.views.named import named
 
 
@@ -153,6 +155,17 @@ def test_positions_keep_dependences_and_the_recipes_gap():
         assert (at[one] > at[barrier]) == (step == block.steps)
     with pytest.raises(InvalidValue, match="gap = 0"):
         Recipe(gap=0)
+
+
+def test_positions_leave_what_ptxas_leaves_between_pipes():
+    found = values(Recipe())
+    at, words = place(found, Recipe()), found.block.words
+    pairs = [(source, reader, register) for reader in found.places if reader in at
+             for register, source in found.sources[reader].items()
+             if source in at and queue(words[source].name) is None]
+    assert len(pairs) > 30
+    for source, reader, register in pairs:
+        assert at[reader] - at[source] >= safe(words[source], words[reader], register)
 
 
 @pytest.mark.parametrize("aligned", [True, False])

@@ -64,7 +64,7 @@ class RegisterFile:
 
     def read(self, registers: Sequence[int | None], reuse: int = 0, written: int | None = None) -> ReadStep:
         """The next instruction reads ``registers`` by the slots a, b, c (None: no register), keeps those of the bits
-        ``reuse``, and writes ``written``."""
+        ``reuse``, and writes ``written``. A fourth is the address of a load, which has a slot of its own."""
         before = self._left[-1]
         wanted: dict[int, list[int]] = {}
         used, cached = [], 0

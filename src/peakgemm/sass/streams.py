@@ -14,6 +14,7 @@ from ..errors import InvalidValue
 from ..runtime.compile import Compiled, compile_source
 from .control import NO_BARRIER, Control
 from .elf import Cubin
+from .pipes import Pipes
 from .register_file import STAGES, RegisterFile
 from .write_backs import LOADED, WriteBacks
 
@@ -60,8 +61,9 @@ class Op:
 
     @property
     def registers(self) -> tuple[int | None, ...]:
-        """What the banks are asked for, by slots."""
-        return tuple(None if register == RZ else register for register in self.reads)
+        """What the banks are asked for, by slots; a load's address by the fourth."""
+        found = tuple(None if register == RZ else register for register in self.reads)
+        return (None, None, None, found[0]) if self.name in LOADED else found
 
     def word(self) -> int:
         """The 128 bits: stall 1, no yield, no waits; a load sets scoreboard 0."""
@@ -110,13 +112,14 @@ def _op(line: str) -> Op:
 
 
 def predicted(stream: Stream, stages: int = STAGES) -> float:
-    """Modelled issue cycles an instruction, one sub-partition at work: `RegisterFile`, and with loads `WriteBacks`."""
+    """Modelled issue cycles an instruction, one sub-partition at work: `RegisterFile`, and with loads `Pipes` and
+    `WriteBacks`."""
     file, turns, warm = RegisterFile(stages), 8, 4
     if not any(op.name in LOADED for op in stream):
         cycles = [sum(file.read(op.registers, op.reuse, op.written).cycles for op in stream)
                   for _ in range(warm + turns)]
         return sum(cycles[warm:]) / turns / len(stream)
-    ports, now, ends = WriteBacks(), 0, []
+    pipes, ports, now, ends = Pipes(), WriteBacks(), 0, []
     turns, warm = 4, 2  # of the whole loop: where a load stands in it matters
     for _ in range(warm + turns):
         for op in stream * (WORDS // len(stream)):
@@ -124,7 +127,8 @@ def predicted(stream: Stream, stages: int = STAGES) -> float:
             if op.name in LOADED:
                 now = ports.load(now + file.read(op.registers).cycles, op.name, op.written, op.reads[0] != RZ)
             else:
-                now = ports.arithmetic(now + file.read(op.registers, op.reuse, written).cycles, written)
+                now = pipes.issue(now + file.read(op.registers, op.reuse, written).cycles, op.name)
+                now = ports.arithmetic(now, written)
         now += TURN
         ends.append(now)
     return ((ends[-1] - ends[warm - 1]) / turns - TURN) / WORDS

@@ -1,8 +1,9 @@
 """The arithmetic pipes of a Hopper sub-partition: which instruction has to wait for one.
 
-Each has 16 lanes and so takes an instruction of a warp every other cycle. Of the two for FP32 one multiplies integers as
-well. An FFMA goes to the other one if both are free, so that in a row of them the two take turns; an IMAD that comes
-when its pipe has just been given an FFMA waits a cycle. MOV and IADD3 have a pipe of their own.
+Each has 16 lanes and so takes an instruction of a warp every other cycle. Of the two for FP32, one multiplies integers
+as well. An FFMA goes to the other one if both are free, so that in a row of them the two take turns; an IMAD that comes
+when its pipe has just been given an FFMA waits a cycle. MOV and IADD3 have a pipe of their own. Found as the rest
+(docs/register-file.md): an IMAD an odd number of FFMAs behind a load costs a cycle, an even number none.
 """
 
 from __future__ import annotations

@@ -90,6 +90,14 @@ class RegisterFile:
             busy.difference_update([cycle for cycle in busy if cycle < self._left[0]])
         return ReadStep(left - before, cached, waited)
 
+    def hold(self, cycles: int) -> None:
+        """The instruction read last leaves the stages so much later, for a reason of its own: younger ones read on."""
+        left = self._left[-1] + cycles
+        self._owned.update({place: left for place, until in self._owned.items() if until == self._left[-1]})
+        self._arrives.update({one: at + cycles for one, at in self._arrives.items()
+                              if at == self._left[-1] + self.under_way})
+        self._left[-1] = left
+
     def skip(self) -> ReadStep:
         """The next instruction reads no slot, as a NOP does."""
         return self.read(())

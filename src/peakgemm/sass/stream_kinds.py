@@ -67,7 +67,7 @@ def from_pattern(pattern: str, bed: Bed) -> Stream:
     held = bed.even[-2], bed.odd[-2]
     taken, ops = [0, 0], []
     repeated = (part.split("*") for part in pattern.split())
-    for number, what in enumerate(name for name, *times in repeated for _ in range(int(*times or [1]))):
+    for number, what in enumerate(name for name, *times in repeated for _ in range(int(times[0]) if times else 1)):
         if what in LOADED or what == "NOP":
             ops.append(Op(bed.quads[number % 4] if what in LOADED else RZ, name=what))
             continue

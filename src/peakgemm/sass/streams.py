@@ -124,11 +124,12 @@ def predicted(stream: Stream, stages: int = STAGES) -> float:
     for _ in range(warm + turns):
         for op in stream * (WORDS // len(stream)):
             written = None if op.written == RZ else op.written
+            ready = now + file.read(op.registers, op.reuse, None if op.name in LOADED else written).cycles
             if op.name in LOADED:
-                now = ports.load(now + file.read(op.registers).cycles, op.name, op.written, op.reads[0] != RZ)
+                now = ports.load(ready, op.name, op.written, op.reads[0] != RZ)
             else:
-                now = pipes.issue(now + file.read(op.registers, op.reuse, written).cycles, op.name)
-                now = ports.arithmetic(now, written)
+                now = ports.arithmetic(pipes.issue(ready, op.name), written)
+            file.hold(now - ready)
         now += TURN
         ends.append(now)
     return ((ends[-1] - ends[warm - 1]) / turns - TURN) / WORDS

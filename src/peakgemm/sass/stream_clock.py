@@ -22,7 +22,7 @@ from .streams import ARCH, ENTRY, RZ, SHARED_BYTES, WORDS, Bed, Op, Stream
 
 SCHEDULERS, LANES = 4, 32
 TURNS, LAUNCHES = 60, 3
-# Copies of a stream on the device at once, of which the fastest counts: six streams loaded one after the other once took
+# Copies of a stream on the device at once, of which the fastest counts: six streams loaded one by one once took
 # 10 cycles a turn of the loop more than elsewhere, by where the driver had put their code.
 COPIES = 2
 _WARM_UP = 20

@@ -62,9 +62,10 @@ class RegisterFile:
         self._left = list(range(1 - self.stages, 1))
         self._busy = [set() for _ in range(BANKS)]
 
-    def read(self, registers: Sequence[int | None], reuse: int = 0, written: int | None = None) -> ReadStep:
+    def read(self, registers: Sequence[int | None], reuse: int = 0, written: int | None = None,
+             load: bool = False) -> ReadStep:
         """The next instruction reads ``registers`` by the slots a, b, c (None: no register), keeps those of the bits
-        ``reuse``, and writes ``written``. A fourth is the address of a load, which has a slot of its own."""
+        ``reuse``, and writes ``written``. A load leaves names alone, and is not served by them."""
         before = self._left[-1]
         wanted: dict[int, list[int]] = {}
         used, cached = [], 0
@@ -73,7 +74,7 @@ class RegisterFile:
                 continue
             place = slot, register % BANKS
             used.append(place)
-            if self._named.pop(place, None) == register:
+            if not load and self._named.pop(place, None) == register:
                 cached |= 1 << slot
             else:
                 wanted.setdefault(register, []).append(slot)

@@ -40,8 +40,8 @@ TURN = 22
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One instruction of a stream: what it writes, what it reads by slots a, b, c (`RZ`: no register), and the reuse
-    bits (a = 1, b = 2, c = 4). MOV reads by slot b alone, a load its address by slot a, or none; NOP reads none."""
+    """One instruction of a stream: what it writes, the registers in its fields a, b, c (`RZ`: none), and the reuse bits
+    (a = 1, b = 2, c = 4). MOV has b alone, a load its address in a, or none; NOP has none."""
 
     written: int
     reads: tuple[int, int, int] = (RZ, RZ, RZ)
@@ -61,9 +61,9 @@ class Op:
 
     @property
     def registers(self) -> tuple[int | None, ...]:
-        """What the banks are asked for, by slots; a load's address by the fourth."""
-        found = tuple(None if register == RZ else register for register in self.reads)
-        return (None, None, None, found[0]) if self.name in LOADED else found
+        """What the banks are asked for, by slots. A load has its address in field a, and reads it by slot b."""
+        a, b, c = (None if register == RZ else register for register in self.reads)
+        return (None, a, None) if self.name in LOADED else (a, b, c)
 
     def word(self) -> int:
         """The 128 bits: stall 1, no yield, no waits; a load sets scoreboard 0."""
@@ -124,8 +124,9 @@ def predicted(stream: Stream, stages: int = STAGES) -> float:
     for _ in range(warm + turns):
         for op in stream * (WORDS // len(stream)):
             written = None if op.written == RZ else op.written
-            ready = now + file.read(op.registers, op.reuse, None if op.name in LOADED else written).cycles
-            if op.name in LOADED:
+            load = op.name in LOADED
+            ready = now + file.read(op.registers, op.reuse, None if load else written, load).cycles
+            if load:
                 now = ports.load(ready, op.name, op.written, op.reads[0] != RZ)
             else:
                 now = ports.arithmetic(pipes.issue(ready, op.name), written)

@@ -22,8 +22,8 @@ from .streams import ARCH, ENTRY, RZ, SHARED_BYTES, WORDS, Bed, Op, Stream
 
 SCHEDULERS, LANES = 4, 32
 TURNS, LAUNCHES = 60, 3
-# Copies of a stream on the device at once, of which the fastest counts: six streams loaded one by one once took
-# 10 cycles a turn of the loop more than elsewhere, by where the driver had put their code.
+# Copies of a stream on the device at once, of which the fastest counts: six streams in a row once took 10 cycles a turn
+# of the loop more than elsewhere, by where the driver had put their code, it is thought.
 COPIES = 2
 _WARM_UP = 20
 _INPUT_FLOATS, _SINK_WORDS = 256, 256

@@ -199,3 +199,14 @@ def test_table_of_names_takes_the_largest_sizes_of_a_record() -> None:
     assert table[2:5] == ["| `cublas` | 0.5 | 1.5 | yes |", "| `tf32` | 8e+02 |  | no |",
                           "| `chain` | 0.5 | 9 | not long-k |"]
     assert table[-1] == "Left out: jax:high: not here."
+
+
+def test_cases_of_verify_reach_every_kernel_of_one_chain() -> None:
+    found = set()
+    for case in reproducible.draw(1000, 3):
+        ta, tb = case.turned
+        problem = Problem(case.m, case.n, case.k, case.m if ta else case.k, case.k if tb else case.n, case.n,
+                          trans_a=ta, trans_b=tb)
+        choice = choose(problem, "sm_90", 132, H100, "reproducible")
+        found.add((choice.kernel.name, choice.config.handed))
+    assert {("chain", False), ("small", False), ("specialised", False), ("specialised", True)} <= found

@@ -24,6 +24,7 @@ Gemm = Callable[..., Any]  # (a, b, c, *, alpha, beta) -> result
 KINDS = ("normal", "wide", "tiny", "special")
 _ROWS, _COLUMNS = 3, 5  # of a result that are replayed
 _MOST = 1 << 20  # elements of an operand
+_LARGE = 100  # one of so many cases is large enough for tiles that are handed on from block to block
 _AHEAD = 400  # cases whose kernels are compiled ahead; others meet few new ones
 
 
@@ -69,7 +70,8 @@ class Case:
 
 
 def draw(count: int, seed: int = 0) -> list[Case]:
-    """So many cases: sizes log-uniform to 1500, K to 4000, many of them odd."""
+    """So many cases: sizes log-uniform to 1500, K to 4000, many of them odd; every hundredth 1000 to 4000 a side, with a
+    short K."""
     rng = np.random.default_rng(seed)
     cases = []
     for number in range(count):
@@ -78,6 +80,9 @@ def draw(count: int, seed: int = 0) -> list[Case]:
             m, n, k = (max(4, x - x % 4) for x in (m, n, k))
         while max(m * k, k * n, m * n) > _MOST:
             m, n, k = m // 2 + 1, n // 2 + 1, k // 2 + 1
+        if number % _LARGE == _LARGE - 1:
+            own = np.random.default_rng((seed, number))
+            m, n, k = (round(2 ** own.uniform(*ends)) for ends in ((10, 12), (10, 12), (5, 9)))
         batch = int(rng.integers(2, 5)) if rng.random() < 0.25 and max(m * k, k * n, m * n) < _MOST // 8 else 1
         alpha, beta = ((1.0, 0.0), (1.0, 1.0), (-0.7, 0.0), (2.5, -0.3))[rng.choice(4, p=(0.5, 0.15, 0.2, 0.15))]
         turned = bool(rng.random() < 0.4), bool(rng.random() < 0.4)

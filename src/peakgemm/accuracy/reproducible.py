@@ -70,8 +70,8 @@ class Case:
 
 
 def draw(count: int, seed: int = 0) -> list[Case]:
-    """So many cases: sizes log-uniform to 1500, K to 4000, many of them odd; every hundredth 1000 to 4000 a side, with a
-    short K."""
+    """So many cases: sizes log-uniform to 1500, K to 4000, many of them odd; every hundredth 1000 to 4000 a side, with
+    a short K."""
     rng = np.random.default_rng(seed)
     cases = []
     for number in range(count):

@@ -8,6 +8,7 @@ from ..arrays.base import View, driver_out_of_memory
 from ..errors import LaunchFailed
 from ..runtime.device import Gpu
 from ..runtime.memory import DeviceMemory, behind, event
+from ..runtime.timeline import stream_span
 
 if TYPE_CHECKING:
     from ..problem import Problem
@@ -60,7 +61,8 @@ class Splits:
             if not driver_out_of_memory(error):
                 raise
             return False
-        split.launch(views[side].pointer, memory.pointer, stream)
+        with stream_span(self._gpu.index, "split", stream, split.bytes):
+            split.launch(views[side].pointer, memory.pointer, stream)
         for other in streams:
             if other != stream:
                 behind(event(stream), other)

@@ -25,6 +25,7 @@ from ..runtime import peers
 from ..runtime.device import Gpu, activated
 from ..runtime.memory import DeviceMemory, behind, event, order, wait
 from ..runtime.staging import Lane
+from ..runtime.timeline import span, stream_span
 from ..runtime.transfer import IN_THREADS, OUT_THREADS, threads
 from .canonical import Canonical, canonicalise
 from .deal import Deal, Held, Key
@@ -147,7 +148,8 @@ class Worker:
             if refused is not None:
                 self._smaller(waiting, refused)
                 continue
-            slot = self._free.get()
+            with span(self._gpu.index, "wait for a result's place"):
+                slot = self._free.get()
             if self._error is not None:
                 return
             tile = waiting[0]
@@ -244,7 +246,8 @@ class Worker:
         held = self._job.deal.held(key) if self._job.shared else None
         if held is not None and peers.reachable(self._gpu.index, held.device):
             behind(held.copied(), self._way.inward)
-            peers.copy(memory.pointer, self._gpu.index, held.pointer, held.device, size, self._way.inward)
+            with stream_span(self._gpu.index, "copy from a peer", self._way.inward, size):
+                peers.copy(memory.pointer, self._gpu.index, held.pointer, held.device, size, self._way.inward)
             return _Panel(memory, view, size, [], event(self._way.inward), self._way.inward)
         return _Panel(memory, view, size, self._copiers.upload(dense, memory.pointer), None, self._way.inward)
 
@@ -252,7 +255,8 @@ class Worker:
         stream, keys = self._streams[lane], _keys(tile)
         for key in keys:
             panel = self._panels[key]
-            panel.settle(self._streams)
+            with span(self._gpu.index, "wait for a panel"):
+                panel.settle(self._streams)
             if self._job.shared and panel.memory is not None:
                 self._offer(key, panel)
         shape = (tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start)
@@ -270,7 +274,8 @@ class Worker:
         canonical = canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
         assert canonical.problem is not None  # panels are packed
         bound = self._bound(canonical, views, keys, stream)
-        enqueue(bound, canonical, views, self._workspace(bound, lane), stream)
+        with stream_span(self._gpu.index, "product", stream):
+            enqueue(bound, canonical, views, self._workspace(bound, lane), stream)
         self._out.put((event(stream, sleeping=True), tile, slot))
 
     def _offer(self, key: Key, panel: _Panel) -> None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from . import device, driver
 from .memory import event, wait
 from .staging import Pinned, copy
+from .timeline import span, stream_span
 
 Array = NDArray[np.float32]
 FLOAT = 4
@@ -79,7 +80,7 @@ class _Way:
     """One direction: a stream, threads, and two buffers for each thread, one filled while the other is moved."""
 
     def __init__(self, index: int, stream: int, count: int, chunk: int) -> None:
-        self._stream, self._count, self._chunk = stream, count, chunk
+        self._index, self._stream, self._count, self._chunk = index, stream, count, chunk
         self.pool = ThreadPoolExecutor(count, f"peakgemm-copy-{index}", device.make_current, (index,))
         self._free: SimpleQueue[_Buffer] = SimpleQueue()
         self._buffers = [_Buffer(chunk) for _ in range(2 * count)]
@@ -93,9 +94,12 @@ class _Way:
     def send(self, part: Array, pointer: int) -> None:
         buffer = self._free.get()
         try:
-            pinned = buffer.ready()
-            np.copyto(pinned.array(part.shape), part)
-            copy("cuMemcpyHtoDAsync_v2", pointer, pinned.address, part.nbytes, self._stream)
+            with span(self._index, "wait for a buffer"):
+                pinned = buffer.ready()
+            with span(self._index, "stage", part.nbytes):
+                np.copyto(pinned.array(part.shape), part)
+            with stream_span(self._index, "copy in", self._stream, part.nbytes):
+                copy("cuMemcpyHtoDAsync_v2", pointer, pinned.address, part.nbytes, self._stream)
             buffer.moved = event(self._stream)
         finally:
             self._free.put(buffer)
@@ -104,14 +108,17 @@ class _Way:
         buffer = self._free.get()
         try:
             pinned = buffer.ready()
-            copy("cuMemcpyDtoHAsync_v2", pinned.address, pointer, part.nbytes, self._stream)
+            with stream_span(self._index, "copy out", self._stream, part.nbytes):
+                copy("cuMemcpyDtoHAsync_v2", pinned.address, pointer, part.nbytes, self._stream)
             wait(event(self._stream))
-            np.copyto(part, pinned.array(part.shape))
+            with span(self._index, "unstage", part.nbytes):
+                np.copyto(part, pinned.array(part.shape))
         finally:
             self._free.put(buffer)
 
     def direct(self, x: Array, pointer: int, inward: bool) -> Any:
-        copy_pitched(x, pointer, self._stream, inward)
+        with stream_span(self._index, "copy in" if inward else "copy out", self._stream, x.nbytes):
+            copy_pitched(x, pointer, self._stream, inward)
         mark = event(self._stream)
         if inward:
             return mark

@@ -23,7 +23,7 @@ from peakgemm.calls import fleet, quick, tiles
 from peakgemm.problem import Problem
 from peakgemm.runtime import device, driver, peers, staging
 
-OUT_OF_MEMORY = 2
+OUT_OF_MEMORY, NOT_READY = 2, 600
 
 
 class Devices:
@@ -100,6 +100,13 @@ class Devices:
 
     def _cuEventDestroy_v2(self, event: int) -> None:
         del self.events[event]
+
+    def _cuEventElapsedTime(self, place: Any, first: int, last: int) -> int:
+        (stream, before), (other, after) = self.events[first], self.events[last]
+        if self.passed[stream] < before or self.passed[other] < after:
+            return NOT_READY
+        place._obj.value = 1e3 * (after - before if stream == other else after)  # a second an operation
+        return 0
 
     def _cuMemAllocAsync(self, place: Any, size: int, stream: int) -> int:
         index = self.here.index

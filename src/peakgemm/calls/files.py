@@ -265,9 +265,12 @@ def _allocate(file: int, size: int) -> None:
 
 def _found(journal: Journal, work: Request, tiles: Grid) -> set[int]:
     """The tiles that are finished: their bytes are what the journal says."""
-    for tile in tiles.tiles():
-        if tile.number in journal.sums and checksum(work.out[tile.rows, tile.columns]) != journal.sums[tile.number]:
-            journal.drop(tile.number)
+    named = [tile for tile in tiles.tiles() if tile.number in journal.sums]
+    with ThreadPoolExecutor(_SUMMERS, "peakgemm-sum") as pool:
+        sums = pool.map(lambda tile: checksum(work.out[tile.rows, tile.columns]), named)
+        for tile, found in zip(named, sums, strict=True):
+            if found != journal.sums[tile.number]:
+                journal.drop(tile.number)
     return set(journal.sums)
 
 

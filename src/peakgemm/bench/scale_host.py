@@ -18,8 +18,11 @@ from typing import Any
 import numpy as np
 
 from ..api import gemm, matmul
+from ..runtime.timeline import recorded
 from .scale_parts import Answer
+from .scale_timeline import accounts
 
+RECORDED = 4096  # sizes from here on have a timeline: they run in tiles
 _PROBE_BYTES = 1 << 30
 _BLOCK = 2048
 
@@ -40,10 +43,12 @@ def main(place: Path) -> None:
         answer.part("copies", lambda: answer.found.update(copies=copies()), 5)
         answer.part("pages", lambda: answer.found.update(pages=pages(sizes)), 5)
     for size in sizes:
+        operands: list[Any] = []
         for precision in task["precisions"]:
             wanted = 14 * (size / 30000) ** 3 + 8 * (size / 30000) ** 2
-            answer.part(f"{size} {precision}", lambda size=size, precision=precision: rows.extend(  # type: ignore[misc]
-                products(size, precision, task["gpus"], torch)), wanted)
+            answer.part(f"{size} {precision}",
+                        lambda operands=operands, size=size, precision=precision: rows.extend(  # type: ignore[misc]
+                            products(operands, size, precision, task["gpus"], torch)), wanted)
 
 
 def drawn(size: int, seed: int) -> Any:
@@ -83,10 +88,11 @@ def correct(gpus: int, precisions: list[str]) -> dict[str, Any]:
     return found
 
 
-def products(size: int, precision: str, gpus: int, torch: Any) -> list[dict[str, Any]]:
-    """Rows of one size: on one GPU and, where there are more, on all."""
+def products(operands: list[Any], size: int, precision: str, gpus: int, torch: Any) -> list[dict[str, Any]]:
+    """Rows of one size: on one GPU and, where there are more, on all. ``operands``: drawn once for a size."""
     torch.cuda.empty_cache()  # what the sizes before have left
-    a, b = drawn(size, 1), drawn(size, 2)
+    operands[:] = operands or [drawn(size, 1), drawn(size, 2)]
+    a, b = operands
     there = [torch.from_numpy(x).cuda() for x in (a, b)]
     out = torch.empty(size, size, device="cuda")
 
@@ -119,9 +125,17 @@ def products(size: int, precision: str, gpus: int, torch: Any) -> list[dict[str,
     ms = {name: median(each) for name, each in times.items()}
     common = {"size": size, "precision": precision, "error": error, "in_core_ms": ms["in_core"]}
     one = {**common, "gpus": 1, "ms": ms["one"], "share_of_in_core": ms["in_core"] / ms["one"], "samples_ms": times}
+    found = [one]
     if gpus > 1:
-        return [one, {**common, "gpus": gpus, "ms": ms["all"], "speedup": ms["one"] / ms["all"]}]
-    return [one | {"torch_ms": ms["torch"], "ratio_to_torch": ms["torch"] / ms["one"]}]
+        found.append({**common, "gpus": gpus, "ms": ms["all"], "speedup": ms["one"] / ms["all"]})
+    else:
+        one |= {"torch_ms": ms["torch"], "ratio_to_torch": ms["torch"] / ms["one"]}
+    if size >= RECORDED:
+        for row, name in zip(found, ("one", "all"), strict=False):
+            with recorded(range(int(row["gpus"]))) as line:
+                works[name]()
+            row["timeline"] = accounts(line.spans, line.end - line.start)
+    return found
 
 
 def copies() -> list[dict[str, Any]]:

@@ -70,6 +70,8 @@ def _model() -> Gpu:
     return replace(_H100, sm_count=found.sms)
 
 
+_LEVELS = " .:-=+*#"
+
 _H100 = Gpu(0, scale.DEFAULT, "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
 
 
@@ -117,6 +119,8 @@ def _show(record: Mapping[str, Any], name: str, measured: bool, here: int) -> No
         ("M = N = K", "right"), ("precision", "left"), ("GPUs", "right"), ("predicted", "right"), ("ours", "right"),
         ("on the GPU", "right"), ("torch", "right"), ("error", "right")], lines,
         "on the GPU: without copies. torch: from_numpy(...).cuda(), @, .cpu().")
+    for row in record.get("host", {}).get("rows", ()):
+        _show_timeline(row)
     if "off" in record:
         for what, each in record["off"].items():
             for part, values in each.items():
@@ -126,6 +130,28 @@ def _show(record: Mapping[str, Any], name: str, measured: bool, here: int) -> No
         out.print(f"Not timed: {device.reason_without_gpu()}.", markup=False)
     elif count > here:
         out.print(f"Not timed: {here} of {count} GPUs are here.", markup=False)
+
+
+def _show_timeline(row: Mapping[str, Any]) -> None:
+    """Where the time of a product of host arrays went, on each GPU."""
+    lines = []
+    for account in row.get("timeline", ()):
+        gpu, idle = str(account["device"]), account.get("idle", {})
+        for kind, each in account["kinds"].items():
+            lines.append([gpu, kind, str(each["count"]), number(each["busy_ms"], 1), number(each["sum_ms"], 1),
+                          number(each["gbs"], 1) if each["bytes"] else "-", _bar(each["shares"])])
+        for when, ms in idle.items():
+            lines.append([gpu, f"no product: {when.removesuffix('_ms')}", "", number(ms, 1), "", "-", ""])
+    if lines:
+        table(f"{row['size']} {row['precision']} on {row['gpus']}: {row['timeline'][0]['ms']:.0f} ms", [
+            ("GPU", "right"), ("", "left"), ("count", "right"), ("ms", "right"), ("sum", "right"), ("GB/s", "right"),
+            ("when", "left")], lines, "ms: while at least one was under way; sum: of all threads.")
+
+
+def _bar(shares: Sequence[float]) -> str:
+    """How busy each fortieth of the time was, two of them a character."""
+    pairs = [(first + second) / 2 for first, second in zip(shares[::2], shares[1::2], strict=True)]
+    return "".join(_LEVELS[min(len(_LEVELS) - 1, int(share * len(_LEVELS)))] for share in pairs)
 
 
 def _key(row: Mapping[str, Any]) -> Case:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.runtime import device, driver, staging
+from peakgemm.runtime import device, driver, memory, staging
 
 PLACE, LONG, SIZE, INT = ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint32
+# The pool of memory is at HIGH itself.
 HIGH = 7 << 40  # streams and events are addresses: a call that passes 32 bits of one does not find it
 DEVICE = 1 << 50  # the device's addresses lie so far above the host's memory under them
 
@@ -29,7 +30,10 @@ class Driver:
         self._kept: list[Any] = []
         self._handles = HIGH
         for name, types, body in (
-            ("cuMemAllocAsync", (PLACE, SIZE, LONG), self._allocate),
+            ("cuMemPoolCreate", (PLACE, LONG), lambda place, props: place.__setitem__(0, HIGH) or 0),
+            ("cuMemPoolSetAttribute", (LONG, INT, LONG), lambda pool, attribute, place: self._known(pool)),
+            ("cuMemAllocFromPoolAsync", (PLACE, SIZE, LONG, LONG), lambda place, size, pool, stream:
+             self._known(pool) or self._allocate(place, size, stream)),
             ("cuMemFreeAsync", (LONG, LONG), lambda at, stream: self.held.pop(at) is None),
             ("cuMemHostAlloc", (PLACE, SIZE, INT), lambda place, size, flags: self._allocate(place, size, 0, 0)),
             ("cuMemFreeHost", (LONG,), lambda at: self.held.pop(at) is None),
@@ -73,7 +77,7 @@ class Driver:
         return 0
 
     def _known(self, *handles: int) -> int:
-        return 0 if all(handle in self.held or handle == 1 for handle in handles) else 400
+        return 0 if all(handle in self.held or handle in (1, HIGH) for handle in handles) else 400
 
     def calls(self, name: str) -> list[Any]:
         return [call for call in self.log if call[0] == name]
@@ -88,5 +92,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(device, "activated", lambda index: nullcontext())
     monkeypatch.setattr(staging, "_LANES", {})
     monkeypatch.setattr(staging, "_POOL", staging._Pool())
+    memory.pool.cache_clear()
+    memory.pool(0)  # made once, before what a test counts
+    found.log.clear()
     yield found
     gc.collect()  # what a failed test holds is freed while this driver is there
+    memory.pool.cache_clear()

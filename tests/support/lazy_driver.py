@@ -21,9 +21,10 @@ import pytest
 import stand_in
 from peakgemm.calls import fleet, quick, tiles
 from peakgemm.problem import Problem
-from peakgemm.runtime import device, driver, peers, staging
+from peakgemm.runtime import device, driver, memory, peers, staging
 
 OUT_OF_MEMORY, NOT_READY = 2, 600
+POOL = 1 << 44  # the pool of device 0; the others' follow
 
 
 class Devices:
@@ -108,8 +109,21 @@ class Devices:
         place._obj.value = 1e3 * (after - before if stream == other else after)  # a second an operation
         return 0
 
-    def _cuMemAllocAsync(self, place: Any, size: int, stream: int) -> int:
+    def _cuMemPoolCreate(self, place: Any, props: Any) -> None:
+        p = props._obj
+        assert (p.allocType, p.locationType, p.handleTypes, p.maxSize) == (1, 1, 0, 0)
+        place._obj.value = POOL + p.locationId
+
+    def _cuMemPoolSetAttribute(self, pool: int, attribute: int, value: Any) -> None:
+        assert (pool >= POOL, attribute) == (True, 4) and value._obj.value > 0
+
+    def _cuMemPoolGetAttribute(self, pool: int, attribute: int, value: Any) -> None:
+        assert attribute in (5, 7)
+        value._obj.value = self.used[pool - POOL]
+
+    def _cuMemAllocFromPoolAsync(self, place: Any, size: int, pool: int, stream: int) -> int:
         index = self.here.index
+        assert pool == POOL + index
         if self.used[index] + size > self.room[index]:
             return OUT_OF_MEMORY
         room = np.full(size // 4 + 64, np.nan, np.float32)
@@ -175,11 +189,8 @@ class Devices:
     def _cuDeviceCanAccessPeer(self, place: Any, to: int, source: int) -> None:
         place._obj.value = 1
 
-    def _cuDeviceGetMemPool(self, place: Any, index: int) -> None:
-        pass
-
     def _cuMemPoolSetAccess(self, pool: int, access: Any, count: int) -> None:
-        assert access._obj.type == 1 and access._obj.flags == 3
+        assert pool >= POOL and access._obj.type == 1 and access._obj.flags == 3
 
     def _cuGetErrorName(self, status: int, place: Any) -> None:
         place._obj.value = b"CUDA_ERROR_OUT_OF_MEMORY" if status == OUT_OF_MEMORY else b"CUDA_ERROR_LAUNCH_FAILED"
@@ -251,6 +262,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
             patch.setattr(module, "choice_for", lambda *args: None)
             patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))
         peers.reachable.cache_clear()
+        memory.pool.cache_clear()
         try:
             yield devices
         finally:
@@ -260,3 +272,4 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
                         lane._copiers[1].close()
                         lane._copiers = None
             peers.reachable.cache_clear()
+            memory.pool.cache_clear()

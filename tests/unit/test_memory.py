@@ -21,11 +21,11 @@ def test_device_memory_comes_and_goes_in_the_order_of_its_stream(gpu: Driver) ->
     assert held.pointer > DEVICE and (held.size, list(gpu.held)) == (100, [held.pointer])
     pointer = held.pointer
     del held
-    assert gpu.log == [("cuMemAllocAsync", 100, HIGH + 3), ("cuMemFreeAsync", pointer, HIGH + 3)]
+    assert gpu.log == [("cuMemAllocFromPoolAsync", 100, HIGH, HIGH + 3), ("cuMemFreeAsync", pointer, HIGH + 3)]
 
 
 def test_no_memory(gpu: Driver) -> None:
-    gpu.answers["cuMemAllocAsync"] = 2
+    gpu.answers["cuMemAllocFromPoolAsync"] = 2
     with pytest.raises(LaunchFailed) as error:
         memory.DeviceMemory(10**9, 1)
     assert str(error.value) == ("1,000,000,000 bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY (out of memory); see: "

@@ -187,7 +187,7 @@ def refused_by_the_driver(monkeypatch: pytest.MonkeyPatch, status: str) -> Launc
 
     monkeypatch.setattr(driver, "check", refuse)
     with pytest.raises(LaunchFailed) as caught:
-        driver.demand("8 bytes of device memory", "cuMemAllocAsync", ctypes.c_size_t(8))
+        driver.demand("8 bytes of device memory", "cuMemAllocFromPoolAsync", ctypes.c_size_t(8))
     return caught.value
 
 

@@ -89,7 +89,7 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
         out = np.empty((64, 64), np.float32)
 
         def later(name: str) -> int:  # when the first device has all of B
-            if name == "cuMemAllocAsync" and devices.here.index == 1:
+            if name == "cuMemAllocFromPoolAsync" and devices.here.index == 1:
                 devices.fail = lambda name: 0
                 devices.lock.release()
                 time.sleep(0.2)
@@ -271,8 +271,9 @@ def test_memory_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch, caplog:
         calls = [0]
 
         def fail(name: str) -> int:
-            calls[0] += name == "cuMemAllocAsync"
-            return OUT_OF_MEMORY if name == "cuMemAllocAsync" and (calls[0] > 9 and devices.used[0] > 60_000) else 0
+            calls[0] += name == "cuMemAllocFromPoolAsync"
+            refused = name == "cuMemAllocFromPoolAsync" and calls[0] > 9 and devices.used[0] > 60_000
+            return OUT_OF_MEMORY if refused else 0
 
         devices.fail = fail
         out = np.full((256, 256), np.nan, np.float32)

@@ -93,18 +93,20 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
                     "computes what", kinds)
     k = r.a.shape[1]
     most = max(x.stop - x.start for x in tiles.rows), max(x.stop - x.start for x in tiles.columns)
-    beside = FLOAT * (SLOTS * 2 * most[0] * most[1] + 2 * 2 * k * sum(most))  # results, c, workspaces
-    budgets = [max(room - beside, room // 2) for room in map(_room, gpus)]
+    rooms, result = [_room(gpu) for gpu in gpus], FLOAT * 2 * most[0] * most[1]  # and of c
+    slots = max(2, min(SLOTS, min(rooms) // 8 // result))
+    beside = slots * result + FLOAT * 2 * 2 * k * sum(most)  # and workspaces
+    budgets = [max(room - beside, room // 2) for room in rooms]
     whole = FLOAT * k * (r.out.shape[0] + (0 if resident is not None else r.out.shape[1]))
     heights = [None if whole <= budget else max(1, int(budget / 2 / (FLOAT * k * most[0]))) for budget in budgets]
     queues = dealt(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished)
     deal = Deal(queues)
     shared = len(gpus) > 1 and all(height is None for height in heights)
     job = Job(r, deal, len(gpus), resident, shared, done)
-    _work(job, gpus, budgets)
+    _work(job, gpus, budgets, slots)
 
 
-def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int]) -> None:
+def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int], slots: int) -> None:
     """Run a worker on each device; the first error stops all."""
     errors: list[BaseException] = []
     with ExitStack() as lanes:
@@ -112,7 +114,7 @@ def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int]) -> None:
         for i, (gpu, budget) in enumerate(zip(gpus, budgets, strict=True)):
             lanes.enter_context(activated(gpu.index))
             way = lanes.enter_context(lane(gpu.index))
-            workers.append(Worker(job, i, gpu, way, budget))
+            workers.append(Worker(job, i, gpu, way, budget, slots))
             lanes.callback(_dropped, workers[-1], gpu)
 
         def work(worker: Worker, gpu: Gpu) -> None:

@@ -1,8 +1,8 @@
 """One device at work on tiles of a product of host arrays: panels in, products, results out, all at a time.
 
 The thread that calls `Worker.run` asks for panels some tiles ahead and launches each product when the copies of its
-panels are enqueued. A second thread waits for the products and copies results out. Other threads do the copying, see
-`peakgemm.runtime.transfer`.
+panels are enqueued. A second thread waits for the products and has their results copied out, several at a time. Other
+threads do the copying, see `peakgemm.runtime.transfer`; the one that copies a result's last chunk finishes its tile.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from math import prod
 from queue import SimpleQueue
-from threading import Thread
+from threading import Condition, Lock, Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +38,9 @@ from .splits import Splits
 
 Array = NDArray[np.float32]
 AHEAD = 3  # tiles whose panels are asked for before the first of them is computed
-SLOTS = 3  # results on the device: one being computed, one queued, one going out
+# Results on the device, where they take no more than an eighth of it: one being computed, one queued, the others going
+# out. With 3 each went out alone, and at 16,384 the device waited for that 113 of 288 ms.
+SLOTS = 6
 
 
 class Job(NamedTuple):
@@ -82,17 +85,18 @@ class _Panel:
 
 
 class _Slot:
-    """A result on the device, and the tile of ``c`` beside it."""
+    """A result on the device, and the tile of ``c`` beside it; ``left``: chunks on their way out."""
 
     def __init__(self) -> None:
         self.out: DeviceMemory | None = None
         self.c: DeviceMemory | None = None
+        self.left = 0
 
 
 class Worker:
-    """A device with what it keeps of a product: see the module."""
+    """A device with what it keeps of a product: panels, up to ``budget`` bytes of them, and ``slots`` results."""
 
-    def __init__(self, job: Job, index: int, gpu: Gpu, way: Lane, budget: int) -> None:
+    def __init__(self, job: Job, index: int, gpu: Gpu, way: Lane, budget: int, slots: int) -> None:
         self._job, self._index, self._gpu, self._way = job, index, gpu, way
         self._request, self._budget, self._used = job.request, budget, 0
         self._streams = (way.compute, way.beside)
@@ -102,7 +106,8 @@ class Worker:
         self._splits = Splits(gpu)
         self._free: SimpleQueue[_Slot] = SimpleQueue()
         self._out: SimpleQueue[tuple[Any, Tile, _Slot] | None] = SimpleQueue()
-        self._slots = [_Slot() for _ in range(SLOTS)]
+        self._slots = [_Slot() for _ in range(slots)]
+        self._going, self._settled, self._telling = 0, Condition(), Lock()  # results on their way out
         self._error: BaseException | None = None
 
     def run(self) -> None:
@@ -310,20 +315,51 @@ class Worker:
         with activated(self._gpu.index):
             while (item := self._out.get()) is not None:
                 mark, tile, slot = item
+                futures: list[Future[Any]] = []
                 try:
                     wait(mark)
                     if self._error is None:
                         assert slot.out is not None
                         target = self._request.out[tile.rows, tile.columns]
-                        for future in self._copiers.download(slot.out.pointer, target):
-                            future.result()
-                        if self._job.deal.finish(tile) and self._job.done is not None:
-                            self._job.done(tile.number)
+                        futures = self._copiers.download(slot.out.pointer, target)
                 except BaseException as error:
-                    self._error = self._error or error
-                    self._job.deal.stop()
-                finally:
+                    self._fail(error)
+                if not futures:
                     self._free.put(slot)
+                    continue
+                slot.left = len(futures)
+                with self._settled:
+                    self._going += 1
+                for future in futures:
+                    future.add_done_callback(partial(self._arrived, tile, slot))
+            with self._settled:
+                self._settled.wait_for(lambda: self._going == 0)
+
+    def _arrived(self, tile: Tile, slot: _Slot, future: Future[Any]) -> None:
+        """A chunk of a result lies in the host's memory; with the last one the tile is finished."""
+        error = future.exception()
+        if error is not None:
+            self._fail(error)
+        with self._settled:
+            slot.left -= 1
+            if slot.left:
+                return
+        try:
+            if self._error is None:
+                with self._telling:
+                    if self._job.deal.finish(tile) and self._job.done is not None:
+                        self._job.done(tile.number)
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            self._free.put(slot)
+            with self._settled:
+                self._going -= 1
+                self._settled.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._job.deal.stop()
 
 
 def _keys(tile: Tile) -> tuple[Key, Key]:

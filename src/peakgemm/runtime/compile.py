@@ -229,7 +229,10 @@ def _once(key: bytes, work: Callable[[], Compiled]) -> Compiled:
 
 
 def in_parallel(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """``[work(item) ...]`` on a thread pool (NVRTC releases the interpreter), in order."""
+    """``[work(item) ...]`` on a thread pool (NVRTC releases the interpreter), in order; a single one here."""
+    items = list(items)
+    if len(items) < 2:
+        return [work(item) for item in items]
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         return list(pool.map(work, items))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import Structure, byref, c_int, c_size_t, c_void_p
 from functools import cache
 
-from . import device, driver
+from . import device, driver, memory
 
 _DEVICE, _READ_WRITE = 1, 3  # CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
@@ -25,9 +25,8 @@ def reachable(to: int, source: int) -> bool:
         driver.check("cuDeviceCanAccessPeer", byref(can), to, source)
         if not can.value:
             return False
-        pool = c_void_p()
-        driver.check("cuDeviceGetMemPool", byref(pool), source)
-        driver.check("cuMemPoolSetAccess", pool, byref(_Access(_DEVICE, to, _READ_WRITE)), c_size_t(1))
+        driver.check("cuMemPoolSetAccess", c_void_p(memory.pool(source)), byref(_Access(_DEVICE, to, _READ_WRITE)),
+                     c_size_t(1))
     except RuntimeError:
         return False
     return True

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
+from collections.abc import Callable, Hashable
+from functools import lru_cache, partial
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import driver
-from ...runtime.compile import in_parallel
+from ...runtime.compile import Compiled, in_parallel
 from ...runtime.device import Gpu, activated
 from .. import even_share
+from ..library import Recipe
 from ..registry import Kernel
 from ..validity import require
 from .schemes import (
@@ -52,13 +54,16 @@ class Emulated:
         self.workspace_bytes, self._counters, self._turned = plan.workspace_bytes, plan.counters, problem.trans_c
         self.half_tiles = -(-problem.m // 64) * -(-problem.n // config.bn) * problem.batch.count
         label = f"{kernel.name} {config.label()} {problem.layout}"
-        passes = [(product_recipe(kernel, config, problem, gpu.arch), kernel.shared_bytes(config), plan.blocks,
-                   config.block_threads)]
+        passes: list[tuple[Callable[[], Compiled], int, int, int]] = [
+            (partial(_cubin, product_recipe, kernel, config, problem, gpu.arch), kernel.shared_bytes(config),
+             plan.blocks, config.block_threads)]
         if plan.split_blocks:
-            passes.insert(0, (split_recipe(scheme, problem, gpu.arch), scheme.panel, plan.split_blocks, SPLIT_THREADS))
+            passes.insert(0, (partial(_cubin, split_recipe, scheme, problem, gpu.arch), scheme.panel, plan.split_blocks,
+                              SPLIT_THREADS))
         if plan.reduce_blocks:
-            passes.append((reduce_recipe(scheme, config, gpu.arch), 0, plan.reduce_blocks, REDUCE_THREADS))
-        compiled = in_parallel(lambda each: each[0].make("cubin"), passes)
+            passes.append((partial(_cubin, reduce_recipe, scheme, config, gpu.arch), 0, plan.reduce_blocks,
+                           REDUCE_THREADS))
+        compiled = in_parallel(lambda each: each[0](), passes)
         self._passes = tuple(even_share.launches(cubin, label, gpu, plan.arguments, *shape)
                              for cubin, (_, *shape) in zip(compiled, passes, strict=True))
 
@@ -88,6 +93,13 @@ class Emulated:
 
 
 @lru_cache(maxsize=1024)
+def _cubin(recipe: Callable[..., Recipe], *what: Hashable) -> Compiled:
+    """What a recipe makes, remembered: a product with operands that were split before is bound for each pair of them,
+    and the disk's answer takes 1 to 3 ms."""
+    return recipe(*what).make("cubin")
+
+
+@lru_cache(maxsize=1024)
 def bind(kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> Emulated:
     """Compile (or take from the cache), load and schedule; see `kernels.bound.bind`."""
     return Emulated(kernel, config, problem, gpu)
@@ -107,7 +119,7 @@ class SplitOperand:
         other_is_ready = (0, 1) if side == "a" else (1, 0)
         plan = emulation(*product_on(scheme, gpu.limits), problem, gpu.sm_count, *other_is_ready)
         self.bytes = plan.workspace_bytes
-        split = split_recipe(scheme, problem, gpu.arch).make("cubin")
+        split = _cubin(split_recipe, scheme, problem, gpu.arch)
         self._split = even_share.launches(split, f"{scheme.name} {problem.layout}", gpu, plan.arguments, scheme.panel,
                                           plan.split_blocks, SPLIT_THREADS)
 

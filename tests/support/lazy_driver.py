@@ -96,6 +96,10 @@ class Devices:
     def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
         self.enqueue(stream, "wait", self.events[event])
 
+    def _cuEventQuery(self, event: int) -> int:
+        stream, until = self.events[event]
+        return NOT_READY * (self.passed.get(stream, 0) < until)
+
     def _cuEventSynchronize(self, event: int) -> None:
         self.run(*self.events[event])
 
@@ -246,6 +250,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
     devices.here.index = 0
     with monkeypatch.context() as patch:
         patch.setattr(driver, "library", lambda: devices)
+        patch.setattr(driver, "holding", lambda: devices)
         patch.setattr(device, "current", lambda: getattr(devices.here, "index", 0))
         patch.setattr(device, "make_current", lambda index: setattr(devices.here, "index", index))
         for module in (device, fleet, tiles):

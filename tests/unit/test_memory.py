@@ -43,7 +43,7 @@ def test_streams_wait_for_each_other_and_leave_no_event(gpu: Driver) -> None:
         memory.wait(memory.event(way.outward))
     assert [call[0] for call in gpu.log] == [
         "cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuEventDestroy_v2",
-        "cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuEventDestroy_v2", *["cuStreamSynchronize"] * 4]
+        "cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventDestroy_v2", *["cuStreamSynchronize"] * 4]
     assert gpu.log[1][2] == way.inward and gpu.log[2][1] == way.compute and gpu.log[5][2] == way.outward
     assert set(gpu.held) == streams
 

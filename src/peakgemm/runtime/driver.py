@@ -27,6 +27,16 @@ def library() -> Any:
     return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
+@cache
+def holding() -> Any:
+    """The same library; its calls keep the interpreter: for those of microseconds, where many threads want it.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return ctypes.PyDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+
+
 def check(call: str, *args: Any) -> None:
     """Make a call by the name that the library exports, with its version: ``cuCtxPushCurrent_v2``.
 
@@ -34,8 +44,12 @@ def check(call: str, *args: Any) -> None:
         RuntimeError: the driver's refusal, or a driver too old to have the call.
         OSError: see `library`.
     """
+    _made(library(), call, args)
+
+
+def _made(calls: Any, call: str, args: tuple[Any, ...]) -> None:
     try:
-        function = getattr(library(), call)
+        function = getattr(calls, call)
     except AttributeError:
         raise RuntimeError(f"the driver is older than CUDA 12: it has no {call}") from None
     status = function(*args)
@@ -51,6 +65,22 @@ def demand(what: str, call: str, *args: Any) -> None:
     """
     try:
         check(call, *args)
+    except RuntimeError as error:
+        raise LaunchFailed(f"{what}: {error}; see: peakgemm doctor") from None
+
+
+def enqueue(what: str, call: str, *args: Any) -> None:
+    """`demand` of a call that only enqueues something on a stream of the library's own, which keeps the interpreter.
+    A user's stream may be full, and wait for a callback that wants the interpreter.
+
+    A thread that lets go of it gets it back when another does: of a dozen copying threads each waits some 150 us for
+    that, and makes four such calls for a chunk that takes 1,300.
+
+    Raises:
+        LaunchFailed: the driver's refusal.
+    """
+    try:
+        _made(holding(), call, args)
     except RuntimeError as error:
         raise LaunchFailed(f"{what}: {error}; see: peakgemm doctor") from None
 

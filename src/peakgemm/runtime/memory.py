@@ -134,10 +134,29 @@ def event(stream: int, sleeping: bool = False) -> c_void_p:
     Raises:
         LaunchFailed: the driver refused.
     """
+    mark = new_event(sleeping)
+    record(mark, stream)
+    return mark
+
+
+def new_event(sleeping: bool = False) -> c_void_p:
+    """An event to `record`, as often as one likes.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
     mark = c_void_p()
     driver.demand("an event", "cuEventCreate", byref(mark), _NO_TIMING | _BLOCKING * sleeping)
-    driver.demand("recording an event", "cuEventRecord", mark, c_void_p(stream))
     return mark
+
+
+def record(mark: c_void_p, stream: int) -> None:
+    """Let an event come after what is enqueued on ``stream`` by now.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    driver.demand("recording an event", "cuEventRecord", mark, c_void_p(stream))
 
 
 def wait(mark: c_void_p) -> None:
@@ -146,5 +165,15 @@ def wait(mark: c_void_p) -> None:
     Raises:
         LaunchFailed: something before it failed.
     """
-    driver.demand("the product", "cuEventSynchronize", mark)
+    await_event(mark)
     driver.library().cuEventDestroy_v2(mark)
+
+
+def await_event(mark: c_void_p) -> None:
+    """Until the device has come to an event.
+
+    Raises:
+        LaunchFailed: something before it failed.
+    """
+    if driver.holding().cuEventQuery(mark):  # not there yet, or an error, which is told here
+        driver.demand("the product", "cuEventSynchronize", mark)

@@ -170,5 +170,5 @@ def copy(call: str, to: int, source: int, size: int, stream: int) -> None:
         LaunchFailed: the driver refused.
     """
     if size:
-        driver.demand(f"copy of {size:,} bytes between host and device", call, c_void_p(to), c_void_p(source),
-                      c_size_t(size), c_void_p(stream))
+        driver.enqueue(f"copy of {size:,} bytes between host and device", call, c_void_p(to), c_void_p(source),
+                       c_size_t(size), c_void_p(stream))

@@ -8,7 +8,8 @@ not staged.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import Structure, byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from math import prod
@@ -19,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import device, driver
-from .memory import event, wait
+from .memory import await_event, event, new_event, wait
 from .staging import Pinned, copy
 from .timeline import span, stream_span
 
 Array = NDArray[np.float32]
+Chunks = deque[tuple[Array, int]]  # with the device address of each
 FLOAT = 4
 CHUNK_BYTES = 8 << 20  # of one copy: 150 us on PCIe 5, beside which a driver call (3 us) and an event vanish
 LEAST_BYTES = 512 << 10  # below it one thread copies; not timed yet
@@ -55,20 +57,19 @@ class Copiers:
                            for stream, count in ((inward, inward_threads), (outward, outward_threads)))
 
     def upload(self, x: Array, pointer: int) -> list[Future[Any]]:
-        """Copy ``x`` packed to the device address ``pointer``; each future is done when its chunk is enqueued, and
-        gives the event behind it, where it is the only one, else None."""
+        """Copy ``x`` packed to the device address ``pointer``; with the last future all is enqueued. They give the
+        event behind the copy, where it is the only one, else None."""
         way = self._ways[0]
         if pitched(x) and is_locked(x):
             return [way.pool.submit(way.direct, x, pointer, True)]
-        return [way.pool.submit(way.send, part, pointer + FLOAT * offset) for offset, part in parts(x, way.share(x))]
+        return way.spread(way.send, x, pointer)
 
     def download(self, pointer: int, out: Array) -> list[Future[Any]]:
-        """Copy packed floats at ``pointer`` into ``out``; each future is done when its chunk lies there."""
+        """Copy packed floats at ``pointer`` into ``out``; with the last future they lie there."""
         way = self._ways[1]
         if pitched(out) and is_locked(out):
             return [way.pool.submit(way.direct, out, pointer, False)]
-        return [way.pool.submit(way.fetch, part, pointer + FLOAT * offset)
-                for offset, part in parts(out, way.share(out))]
+        return way.spread(way.fetch, out, pointer)
 
     def close(self) -> None:
         """End the threads, after what is queued; free the buffers."""
@@ -77,44 +78,62 @@ class Copiers:
 
 
 class _Way:
-    """One direction: a stream, threads, and two buffers for each thread, one filled while the other is moved."""
+    """One direction: a stream, threads, and two buffers for each thread, one filled while the other is moved.
+
+    Threads take the chunks of an array one after the other until none is left: a task a thread, not a chunk.
+    """
 
     def __init__(self, index: int, stream: int, count: int, chunk: int) -> None:
         self._index, self._stream, self._count, self._chunk = index, stream, count, chunk
         self.pool = ThreadPoolExecutor(count, f"peakgemm-copy-{index}", device.make_current, (index,))
-        self._free: SimpleQueue[_Buffer] = SimpleQueue()
-        self._buffers = [_Buffer(chunk) for _ in range(2 * count)]
-        for buffer in self._buffers:
-            self._free.put(buffer)
+        self._free: SimpleQueue[tuple[_Buffer, _Buffer]] = SimpleQueue()
+        self._pairs = [(_Buffer(chunk), _Buffer(chunk)) for _ in range(count)]
+        for pair in self._pairs:
+            self._free.put(pair)
 
-    def share(self, x: Array) -> int:
-        """Bytes of a chunk of ``x``: all threads get one, of no less than `LEAST_BYTES`."""
-        return min(self._chunk, max(LEAST_BYTES, x.nbytes // self._count))
+    def spread(self, work: Callable[[Chunks], None], x: Array, pointer: int) -> list[Future[Any]]:
+        """Have the threads do ``work`` on the chunks of ``x``, which lies packed at ``pointer``."""
+        # All threads get one, of no less than `LEAST_BYTES`.
+        limit = min(self._chunk, max(LEAST_BYTES, x.nbytes // self._count))
+        chunks = deque((part, pointer + FLOAT * offset) for offset, part in parts(x, limit))
+        return [self.pool.submit(work, chunks) for _ in range(min(self._count, len(chunks)))]
 
-    def send(self, part: Array, pointer: int) -> None:
-        buffer = self._free.get()
+    def send(self, chunks: Chunks) -> None:
+        pair = self._free.get()
         try:
-            with span(self._index, "wait for a buffer"):
-                pinned = buffer.ready()
-            with span(self._index, "stage", part.nbytes):
-                np.copyto(pinned.array(part.shape), part)
-            with stream_span(self._index, "copy in", self._stream, part.nbytes):
-                copy("cuMemcpyHtoDAsync_v2", pointer, pinned.address, part.nbytes, self._stream)
-            buffer.moved = event(self._stream)
+            for turn, (part, pointer) in enumerate(_taken(chunks)):
+                buffer = pair[turn % 2]
+                with span(self._index, "wait for a buffer"):
+                    buffer.wait()
+                with span(self._index, "stage", part.nbytes):
+                    np.copyto(buffer.array(part.shape), part)
+                with stream_span(self._index, "copy in", self._stream, part.nbytes):
+                    copy("cuMemcpyHtoDAsync_v2", pointer, buffer.address, part.nbytes, self._stream)
+                buffer.mark(self._stream)
         finally:
-            self._free.put(buffer)
+            self._free.put(pair)
 
-    def fetch(self, part: Array, pointer: int) -> None:
-        buffer = self._free.get()
+    def fetch(self, chunks: Chunks) -> None:
+        pair = self._free.get()
         try:
-            pinned = buffer.ready()
-            with stream_span(self._index, "copy out", self._stream, part.nbytes):
-                copy("cuMemcpyDtoHAsync_v2", pinned.address, pointer, part.nbytes, self._stream)
-            wait(event(self._stream))
-            with span(self._index, "unstage", part.nbytes):
-                np.copyto(part, pinned.array(part.shape))
+            before: tuple[_Buffer, Array] | None = None
+            for turn, (part, pointer) in enumerate(_taken(chunks)):
+                buffer = pair[turn % 2]
+                with stream_span(self._index, "copy out", self._stream, part.nbytes):
+                    copy("cuMemcpyDtoHAsync_v2", buffer.address, pointer, part.nbytes, self._stream)
+                buffer.mark(self._stream)
+                if before is not None:
+                    self._unstage(*before)
+                before = buffer, part
+            if before is not None:
+                self._unstage(*before)
         finally:
-            self._free.put(buffer)
+            self._free.put(pair)
+
+    def _unstage(self, buffer: _Buffer, part: Array) -> None:
+        buffer.wait()
+        with span(self._index, "unstage", part.nbytes):
+            np.copyto(part, buffer.array(part.shape))
 
     def direct(self, x: Array, pointer: int, inward: bool) -> Any:
         with stream_span(self._index, "copy in" if inward else "copy out", self._stream, x.nbytes):
@@ -127,30 +146,65 @@ class _Way:
 
     def close(self) -> None:
         self.pool.shutdown(wait=True)
-        for buffer in self._buffers:
-            buffer.free()
+        for pair in self._pairs:
+            for buffer in pair:
+                buffer.free()
+
+
+def _taken(chunks: Chunks) -> Iterator[tuple[Array, int]]:
+    """Chunks until none is left for this thread."""
+    while True:
+        try:
+            yield chunks.popleft()
+        except IndexError:
+            return
 
 
 class _Buffer:
-    """A pinned buffer, allocated at its first use, and the copy that still reads it."""
+    """A pinned buffer, allocated at its first use, with an event of its own behind the copy that still reads it.
+
+    An event that is made anew for each chunk is two calls of the driver more.
+    """
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self._size, self._flat, self._event, self._marked = size, np.empty(0, np.float32), c_void_p(), False
         self._pinned: Pinned | None = None
-        self.moved: Any = None
 
-    def ready(self) -> Pinned:
-        if self.moved is not None:
-            mark, self.moved = self.moved, None
-            wait(mark)
+    @property
+    def address(self) -> int:
+        """Where it lies."""
         if self._pinned is None:
             self._pinned = Pinned(self._size)
-        return self._pinned
+            self._flat = self._pinned.array((self._size // FLOAT,))
+        return self._pinned.address
+
+    def array(self, shape: tuple[int, ...]) -> Array:
+        """Its first bytes as an array."""
+        assert self.address
+        return self._flat[:prod(shape)].reshape(shape)
+
+    def mark(self, stream: int) -> None:
+        """`wait` waits for what is enqueued on ``stream`` by now."""
+        if not self._event:
+            self._event = new_event()
+        driver.enqueue("recording an event", "cuEventRecord", self._event, c_void_p(stream))
+        self._marked = True
+
+    def wait(self) -> None:
+        """Nothing reads or writes it any more."""
+        if self._marked:
+            self._marked = False
+            await_event(self._event)
 
     def free(self) -> None:
+        """Give the memory back."""
         if self._pinned is not None:
-            self.ready().free()
-            self._pinned = None
+            self.wait()
+            self._pinned.free()
+            self._pinned, self._flat = None, np.empty(0, np.float32)
+        if self._event:
+            driver.library().cuEventDestroy_v2(self._event)
+            self._event = c_void_p()
 
 
 def parts(x: Array, limit: int) -> Iterator[tuple[int, Array]]:

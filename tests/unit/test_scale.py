@@ -14,9 +14,11 @@ import pytest
 
 import record_schema
 from commands import fits, here, run
+from lazy_driver import Devices, present
 from peakgemm.bench import scale, scale_host
+from peakgemm.bench.scale_host_model import Bus, host_us
 from peakgemm.bench.scale_parts import Answer
-from peakgemm.bench.scale_predict import Bus, Case, alone, cases, host_us, pays_from, predicted, shapes
+from peakgemm.bench.scale_predict import Case, alone, cases, pays_from, predicted, shapes
 from peakgemm.errors import InvalidValue
 from peakgemm.selection.overlap_model import Link
 
@@ -77,12 +79,20 @@ def test_how_far_off() -> None:
     assert found["host"]["median"] == 0.5
 
 
-def test_the_probe_of_the_bus() -> None:
-    host = {"copies": [{"threads": count, "chunk_bytes": 8 << 20, "both_gbs": 10.0 * count} for count in (1, 4, 8, 16)],
-            "rows": [{"size": 16384, "precision": "ieee", "gpus": 1, "in_core_ms": 150.0}]}
-    row, = scale.probed(host, BUS)
-    assert row["predicted_ms"] == host_us(16384, 1, 150e3, BUS._replace(in_gbs=80, out_gbs=80)) / 1e3
-    assert scale.probed({"rows": host["rows"]}, BUS)[0]["predicted_ms"] == host_us(16384, 1, 150e3, BUS) / 1e3
+def test_the_rates_of_the_run() -> None:
+    host = {"rows": [{"size": 16384, "precision": "ieee", "gpus": 1, "in_core_ms": 150.0}]}
+    slower = BUS._replace(in_gbs=8)
+    row, = scale.probed(host | {"bus": slower._asdict()}, BUS)
+    assert row["predicted_ms"] == host_us(16384, 1, 150e3, slower) / 1e3
+    assert scale.probed(host, BUS)[0]["predicted_ms"] == host_us(16384, 1, 150e3, BUS) / 1e3 < row["predicted_ms"]
+
+
+def test_rates_of_devices_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale_host, "_PROBE_BYTES", 1 << 22)
+    with present(monkeypatch, Devices(2, eager=1.0)) as devices:
+        for indices in ([0], [0, 1]):
+            assert min(scale_host.rates(indices)) > 0
+        assert devices.copied == {"in": 12 << 22, "out": 12 << 22, "peer": 0} and devices.used == [0, 0]
 
 
 def test_links(tmp_path: Path) -> None:

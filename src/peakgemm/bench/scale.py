@@ -23,7 +23,8 @@ from ..problem import Problem
 from ..runtime.device import Gpu
 from ..selection.estimate import product_us
 from ..selection.overlap_model import Link
-from .scale_predict import Bus, Case, cases, host_us, pays_from, predicted
+from .scale_host_model import Bus, host_us
+from .scale_predict import Case, cases, pays_from, predicted
 
 DEFAULT = "NVIDIA H100 80GB HBM3"
 # After which what is still running is ended: host arrays alone, beside ranks, and ranks.
@@ -144,13 +145,9 @@ def _answer(place: Path, errors: Sequence[str]) -> dict[str, Any]:
 
 
 def probed(host: Mapping[str, Any], bus: Bus) -> list[dict[str, Any]]:
-    """What the model says of host arrays with the copies' measured speeds and the times of products without copies."""
-    from ..runtime.transfer import CHUNK_BYTES, IN_THREADS
-
-    speeds = [row["both_gbs"] for row in host.get("copies", ())
-              if row["chunk_bytes"] == CHUNK_BYTES and row["threads"] <= IN_THREADS]
-    if speeds:
-        bus = bus._replace(in_gbs=speeds[-1], out_gbs=speeds[-1])
+    """What the model says of host arrays with the rates measured in the same run, and the times of products without
+    copies; with ``bus`` where they were not measured."""
+    bus = Bus(**host["bus"]) if "bus" in host else bus
     return [{"size": row["size"], "precision": row["precision"], "gpus": row["gpus"],
              "predicted_ms": host_us(row["size"], row["gpus"], 1e3 * row["in_core_ms"], bus) / 1e3}
             for row in host.get("rows", ())]

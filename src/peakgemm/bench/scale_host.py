@@ -11,6 +11,8 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,6 +21,7 @@ import numpy as np
 
 from ..api import gemm, matmul
 from ..runtime.timeline import recorded
+from .scale_host_model import Bus
 from .scale_parts import Answer
 from .scale_timeline import accounts
 
@@ -39,6 +42,7 @@ def main(place: Path) -> None:
     rows: list[dict[str, Any]] = []
     answer.found["rows"] = rows
     answer.part("correct", lambda: answer.found.update(correct=correct(task["gpus"], task["precisions"])))
+    answer.part("bus", lambda: answer.found.update(bus=bus(task["gpus"])._asdict()), 5)
     if task["probe"]:
         answer.part("copies", lambda: answer.found.update(copies=copies()), 5)
         answer.part("pages", lambda: answer.found.update(pages=pages(sizes)), 5)
@@ -136,6 +140,49 @@ def products(operands: list[Any], size: int, precision: str, gpus: int, torch: A
                 works[name]()
             row["timeline"] = accounts(line.spans, line.end - line.start)
     return found
+
+
+def bus(gpus: int) -> Bus:
+    """The rates that the model asks for: both ways at a time, in as many threads as a call has, into fresh pages."""
+    alone, together = rates([0]), rates(list(range(gpus)))
+    one, none = np.ones((1, 1), np.float32), np.ones((1024, 1), np.float32)
+    wide = np.ones((1, 2048), np.float32)  # 8 MB of result: a call in tiles, that computes nothing
+    return Bus(*alone, sum(together) / 2 * gpus, 1e3 * _least(lambda: matmul(one, one), 20),
+               1e3 * _least(lambda: matmul(none, wide, devices=0), 20) - (1024 * 2048 * 4) / (1e3 * alone[1]))
+
+
+def rates(indices: list[int]) -> tuple[float, float]:
+    """GB/s of each of these GPUs in and out, all at a time."""
+    from ..runtime.memory import DeviceMemory
+    from ..runtime.staging import lane
+    from ..runtime.transfer import IN_THREADS, OUT_THREADS, threads
+
+    x, found = np.ones((_PROBE_BYTES // 4 // _BLOCK, _BLOCK), np.float32), []
+    counts = threads(IN_THREADS, len(indices)), threads(OUT_THREADS, len(indices))
+    with ExitStack() as stack, ThreadPoolExecutor(2 * len(indices)) as pool:
+        ways, memory = [], []
+        for index in indices:
+            ways.append(stack.enter_context(lane(index)))
+            memory.append([DeviceMemory(x.nbytes, ways[-1].inward) for _ in range(2)])
+            ways[-1].wait()
+
+        def done(futures: list[Any]) -> float:
+            for future in futures:
+                future.result()
+            return time.perf_counter()
+
+        for _ in range(4):
+            start, copies = time.perf_counter(), []
+            for way, (source, target) in zip(ways, memory, strict=True):
+                copier = way.copiers(*counts)
+                copies += [copier.upload(x, target.pointer), copier.download(source.pointer, np.empty_like(x))]
+            ends = list(pool.map(done, copies))
+            for way in ways:
+                way.wait()
+            found.append([x.nbytes / 1e9 / (max(ends[side::2]) - start) for side in range(2)])
+        memory.clear()
+    into, out = (median(each[side] for each in found[1:]) for side in range(2))  # the first has pages locked
+    return into, out
 
 
 def copies() -> list[dict[str, Any]]:

@@ -24,7 +24,8 @@ class Bus(NamedTuple):
         in_gbs, out_gbs: staged copies each way while the other way is used as well; ``out_gbs`` into pages that are
             written for the first time, as a result's are.
         all_gbs: of all GPUs together, each way.
-        call_us: of a small call, without its bytes.
+        call_us: of a call of no size.
+        tiled_us: of a call in tiles, of which there is one without work.
         peer_gbs: from one GPU to another.
     """
 
@@ -32,6 +33,7 @@ class Bus(NamedTuple):
     out_gbs: float
     all_gbs: float
     call_us: float = 60.0
+    tiled_us: float = 1000.0
     peer_gbs: float = 300.0
 
 
@@ -77,7 +79,7 @@ def host_us(size: int, world: int, one_us: float, bus: Bus) -> float:
         mine.computed = start + one_us * tile.area / (size * size)
         mine.out = max(mine.out, mine.computed) + FLOAT * tile.area / out
         mine.gone.append(mine.out)
-    return bus.call_us + max(device.out for device in devices)
+    return bus.tiled_us + max(device.out for device in devices)
 
 
 def _ask(tile: Tile, mine: _Device, others: Sequence[_Device], k: int, into: float, peer: float) -> None:

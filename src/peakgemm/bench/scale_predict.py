@@ -103,30 +103,3 @@ def pays_from(rows: Sequence[dict[str, Any]], precision: str) -> int | None:
                    if row["scaling"] == "rows" and row["precision"] == precision)
     last = next((i for i in range(len(found) - 1, -1, -1) if not found[i][1]), -1)
     return found[last + 1][0] if last + 1 < len(found) else None
-
-
-class Bus(NamedTuple):
-    """GB/s between the host's arrays and one GPU, each way, and of all GPUs together; ``call_us``: of a small call."""
-
-    in_gbs: float
-    out_gbs: float
-    all_gbs: float
-    call_us: float = 60.0
-
-
-def host_us(size: int, world: int, one_us: float, bus: Bus) -> float:
-    """A square product of host arrays on ``world`` GPUs, each of which has its rows of A and all of B.
-
-    The copy in and the product run together once the first panels have come. Until then, and for the last tile of C,
-    there is one alone. While fractions f of A and B have come, f^2 of the products can run: the device waits until that
-    grows as fast as it computes, a time of ``in^2 / (4 product)``.
-    """
-    square = FLOAT * size * size
-    rate = min(bus.in_gbs, bus.all_gbs / world) * 1e3  # bytes a us
-    coming, product = (square / world + square) / rate, one_us / world
-    if size < 1024:
-        return bus.call_us + 2 * square / rate + product + square / (1e3 * bus.out_gbs)
-    waiting = coming * coming / (4 * product) if coming < 2 * product else coming - product
-    going = square / world / (1e3 * min(bus.out_gbs, bus.all_gbs / world))
-    tail = min(going, FLOAT * 4096 * 4096 / (1e3 * bus.out_gbs))
-    return bus.call_us + max(product + waiting, going) + tail

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, NamedTuple
 
 from .grid import Grid, Tile, bands, growing, sweeping
@@ -13,13 +13,38 @@ Key = tuple[str, int, int]  # "a" or "b", first and last row or column
 
 
 class Held(NamedTuple):
-    """A panel that lies on ``device``; ``memory`` keeps it there, ``copied`` makes an event behind its copy."""
+    """A panel that lies on a device; ``memory`` keeps it there, ``copied`` makes an event behind its copy."""
 
-    device: int
     pointer: int
     size: int
     memory: Any
     copied: Callable[[], Any]
+
+
+class Claim:
+    """That ``device`` brings a panel from the host, for others to take from there.
+
+    Attributes:
+        held: the panel, once all of its copy is enqueued; None before, and where it could not be brought.
+    """
+
+    def __init__(self, device: int) -> None:
+        self.device, self.held, self._settled = device, None, Event()
+        self.held: Held | None
+
+    def settle(self, held: Held | None) -> None:
+        """The panel is there, or will not be."""
+        self.held = held
+        self._settled.set()
+
+    @property
+    def settled(self) -> bool:
+        """Whether `held` is what it stays."""
+        return self._settled.is_set()
+
+    def wait(self) -> None:
+        """Until it is settled."""
+        self._settled.wait()
 
 
 class Deal:
@@ -32,7 +57,7 @@ class Deal:
         self._queues = [deque(queue) for queue in queues]
         self._left = left if left is not None else {tile.number: tile.area for queue in self._queues for tile in queue}
         self._lock, self._stopped = Lock(), False
-        self._panels: dict[Key, Held] = {}
+        self._claims: dict[Key, Claim] = {}
         self.taken = [0] * len(self._queues)  # elements of C, by worker
 
     def take(self, worker: int) -> Tile | None:
@@ -64,25 +89,28 @@ class Deal:
             self._left[tile.number] -= tile.area
             return self._left[tile.number] == 0
 
+    def upcoming(self, worker: int) -> list[Tile]:
+        """What ``worker`` takes next, unless others do."""
+        with self._lock:
+            return list(self._queues[worker])
+
     def stop(self) -> None:
         """No worker gets another tile."""
         with self._lock:
             self._stopped = True
 
-    def offer(self, key: Key, held: Held) -> None:
-        """Let other devices copy a panel from ``held.device``."""
+    def claim(self, key: Key, device: int) -> tuple[Claim, bool]:
+        """Who brings a panel from the host, and whether that is ``device``, which asked first."""
         with self._lock:
-            self._panels.setdefault(key, held)
-
-    def held(self, key: Key) -> Held | None:
-        """Where a panel lies already."""
-        with self._lock:
-            return self._panels.get(key)
+            first = key not in self._claims
+            if first:
+                self._claims[key] = Claim(device)
+            return self._claims[key], first
 
     def forget(self) -> None:
-        """Let go of the panels that were offered."""
+        """Let go of the panels that were brought."""
         with self._lock:
-            self._panels.clear()
+            self._claims.clear()
 
 
 def dealt(grid: Grid, weights: Sequence[float], heights: Sequence[int | None],
@@ -100,9 +128,13 @@ def dealt(grid: Grid, weights: Sequence[float], heights: Sequence[int | None],
     done, queues = set(finished), []
     shares = bands([side.stop - side.start for side in sides], weights)
     for worker, (band, height) in enumerate(zip(shares, heights, strict=True)):
-        # Each device begins with other panels of the operand that all need, and takes the rest from the others.
-        all_of_other = _turned(rows if along_columns else columns, worker, len(weights))
-        down, across = (all_of_other, list(band)) if along_columns else (list(band), all_of_other)
+        # Each device begins with other panels of the operand that all need, and takes the rest from the others; every
+        # other one goes backwards, as the short panels are at both ends.
+        own, other = list(band), rows if along_columns else columns
+        all_of_other = _turned(other, worker // 2, (len(weights) + 1) // 2)
+        if worker % 2:
+            own, all_of_other = own[::-1], all_of_other[::-1]
+        down, across = (all_of_other, own) if along_columns else (own, all_of_other)
         order = growing(down, across) if height is None else sweeping(down, across, height)
         queues.append([tile for i, j in order if (tile := grid.tile(i, j)).number not in done])
     return queues

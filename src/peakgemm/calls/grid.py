@@ -15,7 +15,7 @@ from ..arrays.base import FLOAT
 # Rows and columns of a tile. 4096 x 4096 are 64 MB of C, whose copy out (1.2 ms on PCIe 5) is all that the last tile
 # adds, and 512 tiles of 256 x 128 for a kernel: near a multiple of an H100's 132 SMs.
 BLOCKS = (4096, 2048, 1024)
-MANY = 6          # blocks along a dimension, at least, while they are not the smallest
+MANY = 2          # blocks along a dimension, at least, while they are not the smallest
 _STEP = 256       # the largest tile of a kernel: blocks are whole ones
 _THIN_BYTES = 64 << 20  # moved for a tile of a thin C
 
@@ -102,26 +102,21 @@ def _bytes(down: int, across: int, k: int) -> int:
 
 
 def cuts(extent: int, block: int) -> tuple[slice, ...]:
-    """``extent`` in blocks of ``block``, halves of it in the first third, and what is left over first.
+    """``extent`` in blocks, the first and the last of them in parts, and what is left over by its size.
 
-    Until about a third of both operands has come, the device waits for the bus: at 30,000 and the 230 TFLOPS of
-    emulated products the smaller first blocks save 10 of 265 ms by this count.
+    A device begins at an end, and waits for the first panels; then each is no longer than what lies before it, so that
+    its copy takes no longer than there is work without it. Its last tiles are small as well: their way out, and what
+    one of several devices waits for, is all that is left. No part is shorter than the smallest block.
     """
-    sizes: list[int] = []
-    half = block // 2 if block >= 2 * BLOCKS[-1] and block % (2 * _STEP) == 0 else block
-    left = extent
-    while left >= block and left > extent - extent // 3 and half != block:
-        sizes.append(half)
-        left -= half
-    sizes += [block] * (left // block)
-    left %= block
-    if left > half:
-        sizes.insert(0, half)
-        left -= half
+    whole, left = divmod(extent, block)
+    sizes, half, quarter = [block] * whole, block // 2, block // 4
+    if whole > 1 and half >= BLOCKS[-1]:
+        parts = [quarter, quarter, half] if quarter >= BLOCKS[-1] else [half, half]
+        sizes = [*parts, *sizes[2:], *parts[::-1]]
     if left and sizes and left < _STEP:
         sizes[0] += left
     elif left:
-        sizes.insert(0, left)
+        sizes.insert(next((i for i, size in enumerate(sizes) if size >= left), len(sizes)), left)
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
 

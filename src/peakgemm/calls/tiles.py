@@ -29,7 +29,7 @@ from ..runtime.staging import Lane
 from ..runtime.timeline import span, stream_span
 from ..runtime.transfer import IN_THREADS, OUT_THREADS, threads
 from .canonical import Canonical, canonicalise
-from .deal import Deal, Held, Key
+from .deal import Claim, Deal, Held, Key
 from .grid import Tile
 from .launch import bound_for, choice_for, enqueue, no_room
 from .panels import layout
@@ -59,29 +59,37 @@ class Job(NamedTuple):
 
 
 class _Panel:
-    """Rows of A or columns of B on the device."""
+    """Rows of A or columns of B on the device, or on their way there from the host, or from the device of a claim."""
 
-    def __init__(self, memory: Any, view: View, size: int, futures: list[Future[Any]], mark: Any, inward: int) -> None:
+    def __init__(self, memory: Any, view: View, size: int) -> None:
         self.memory, self.view, self.size = memory, view, size
-        self._futures, self._mark, self._inward, self._settled = futures, mark, inward, False
+        self.futures: list[Future[Any]] = []
+        self.claim: Claim | None = None
+        self.again: Any = None  # what to copy where the claim comes to nothing
+        self.mark: Any = None
+        self._settled = False
 
-    def settle(self, streams: tuple[int, ...]) -> None:
+    def settle(self, streams: tuple[int, ...], inward: int) -> None:
         """All that ``streams`` do from now on waits for its copy, which is enqueued when this returns."""
         if self._settled:
             return
-        marks = [future.result() for future in self._futures] + [self._mark]
+        marks = [future.result() for future in self.futures] + [self.mark]
         found = [mark for mark in marks if mark is not None]
-        if not found and self._futures:
-            found = [event(self._inward)]
+        if not found and self.futures:
+            found = [event(inward)]
         for mark in found:
             behind(mark, *streams)
-        self._futures, self._mark, self._settled = [], None, True
+        self.futures, self.mark, self._settled = [], None, True
 
     def end(self) -> None:
-        """No thread copies to it any more."""
-        for future in self._futures:
+        """No thread copies to it any more, and it is not waited for."""
+        for future in self.futures:
             with suppress(Exception):
-                future.result()
+                if (mark := future.result()) is not None:
+                    behind(mark)
+        if self.mark is not None:
+            behind(self.mark)
+        self.futures, self.mark = [], None
 
 
 class _Slot:
@@ -153,6 +161,7 @@ class Worker:
             if refused is not None:
                 self._smaller(waiting, refused)
                 continue
+            self._ask_further()
             with span(self._gpu.index, "wait for a result's place"):
                 slot = self._free.get()
             if self._error is not None:
@@ -195,13 +204,29 @@ class Worker:
                 return refused if place < 2 else None
         return None
 
+    def _ask_further(self) -> None:
+        """Have one panel more copied that tiles of the queue need, where there is room: a panel serves several tiles,
+        and takes longer to come than some of them to compute."""
+        for panel in self._panels.values():
+            self._take_over(panel, wait=False)
+        for tile in self._job.deal.upcoming(self._index):
+            for key in _keys(tile):
+                if key not in self._panels and not (key[0] == "b" and self._job.resident is not None):
+                    dense, view = layout(self._operand(key), squeeze=False)
+                    size = FLOAT * dense.size
+                    if self._used + size <= self._budget:
+                        with suppress(LaunchFailed):  # which is told when a tile asks for it
+                            self._panels[key] = self._bring(key, dense, view, size)
+                            self._used += size
+                    return
+
     def _have(self, key: Key, wanted: list[Key]) -> Exception | None:
         """Have a panel on the device, or on its way there; why it cannot be."""
         if key in self._panels:
             self._panels[key] = self._panels.pop(key)
             return None
         if key[0] == "b" and self._job.resident is not None:
-            self._panels[key] = _Panel(None, _columns(self._job.resident, key), 0, [], None, 0)
+            self._panels[key] = _Panel(None, _columns(self._job.resident, key), 0)
             return None
         dense, view = layout(self._operand(key), squeeze=False)
         size = FLOAT * dense.size
@@ -245,25 +270,58 @@ class Worker:
         return x
 
     def _bring(self, key: Key, dense: Array, view: View, size: int) -> _Panel:
-        """From another device where one has it, else from the host."""
+        """From another device where one has it or brings it, else from the host."""
         memory = DeviceMemory(size, self._way.inward)
-        view = view._replace(pointer=memory.pointer)
-        held = self._job.deal.held(key) if self._job.shared else None
-        if held is not None and peers.reachable(self._gpu.index, held.device):
-            behind(held.copied(), self._way.inward)
-            with stream_span(self._gpu.index, "copy from a peer", self._way.inward, size):
-                peers.copy(memory.pointer, self._gpu.index, held.pointer, held.device, size, self._way.inward)
-            return _Panel(memory, view, size, [], event(self._way.inward), self._way.inward)
-        return _Panel(memory, view, size, self._copiers.upload(dense, memory.pointer), None, self._way.inward)
+        panel = _Panel(memory, view._replace(pointer=memory.pointer), size)
+        if not self._job.shared:
+            panel.futures = self._copiers.upload(dense, memory.pointer)
+            return panel
+        claim, mine = self._job.deal.claim(key, self._gpu.index)
+        if mine:
+            try:
+                panel.futures = self._copiers.upload(dense, memory.pointer)
+            except BaseException:
+                claim.settle(None)
+                raise
+            _when_done(panel.futures, partial(self._settle, claim, Held(memory.pointer, size, memory, self._copied)))
+        elif peers.reachable(self._gpu.index, claim.device):
+            panel.claim, panel.again = claim, dense
+            self._take_over(panel, wait=False)
+        else:
+            panel.futures = self._copiers.upload(dense, memory.pointer)
+        return panel
+
+    def _copied(self) -> Any:
+        """An event behind all copies to this device that are enqueued by now, made in whatever thread asks."""
+        with activated(self._gpu.index):
+            return event(self._way.inward)
+
+    def _settle(self, claim: Claim, held: Held, well: bool) -> None:
+        claim.settle(held if well else None)
+
+    def _take_over(self, panel: _Panel, wait: bool) -> None:
+        """Have a claimed panel copied from the other device, if it is there; with ``wait`` it will be."""
+        if panel.claim is None or not (wait or panel.claim.settled):
+            return
+        claim, panel.claim = panel.claim, None
+        claim.wait()
+        if claim.held is None:  # the other one has failed
+            panel.futures = self._copiers.upload(panel.again, panel.memory.pointer)
+        else:
+            behind(claim.held.copied(), self._way.inward)
+            with stream_span(self._gpu.index, "copy from a peer", self._way.inward, panel.size):
+                peers.copy(panel.memory.pointer, self._gpu.index, claim.held.pointer, claim.device, panel.size,
+                           self._way.inward)
+            panel.mark = event(self._way.inward)
+        panel.again = None
 
     def _launch(self, tile: Tile, slot: _Slot, lane: int) -> None:
         stream, keys = self._streams[lane], _keys(tile)
         for key in keys:
             panel = self._panels[key]
             with span(self._gpu.index, "wait for a panel"):
-                panel.settle(self._streams)
-            if self._job.shared and panel.memory is not None:
-                self._offer(key, panel)
+                self._take_over(panel, wait=True)
+                panel.settle(self._streams, self._way.inward)
         shape = (tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start)
         views = {name: self._panels[key].view for name, key in zip("ab", keys, strict=True)}
         slot.out = _room(slot.out, FLOAT * prod(shape), stream)
@@ -282,14 +340,6 @@ class Worker:
         with stream_span(self._gpu.index, "product", stream):
             enqueue(bound, canonical, views, self._workspace(bound, lane), stream)
         self._out.put((event(stream, sleeping=True), tile, slot))
-
-    def _offer(self, key: Key, panel: _Panel) -> None:
-        """Others may copy a panel once all of its copy is enqueued; the event is made in the thread that asks."""
-        def copied() -> Any:
-            with activated(self._gpu.index):
-                return event(self._way.inward)
-
-        self._job.deal.offer(key, Held(self._gpu.index, panel.view.pointer, panel.size, panel.memory, copied))
 
     def _bound(self, canonical: Canonical, views: dict[str, View], keys: tuple[Key, Key], stream: int) -> Any:
         problem = canonical.problem
@@ -360,6 +410,22 @@ class Worker:
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
         self._job.deal.stop()
+
+
+def _when_done(futures: list[Future[Any]], call: Callable[[bool], None]) -> None:
+    """Call it in the thread that ends the last of the futures; with whether all have ended well."""
+    left, well, lock = len(futures), True, Lock()
+
+    def one(future: Future[Any]) -> None:
+        nonlocal left, well
+        with lock:
+            left, well = left - 1, well and future.exception() is None
+            if left:
+                return
+        call(well)
+
+    for future in futures:
+        future.add_done_callback(one)
 
 
 def _keys(tile: Tile) -> tuple[Key, Key]:

@@ -266,6 +266,20 @@ def scale_table(record: Row) -> str:
             + "\nThe second table: `all_gather_matmul` with N = K = 8192; ratios of times, above 1 ours is faster.\n")
 
 
+def host_table(record: Row) -> str:
+    """Products of host arrays on one GPU, beside the same of arrays that lie there and torch's, or on several."""
+    rows = record["scale"]["host"]["rows"]
+    times = {(row["size"], row["precision"], row["gpus"]): row for row in rows}
+    if record["scale"]["gpus"] == 1:
+        return grid(("", "M = N = K", "ms", "on the GPU, ms", "share", "of torch"), [
+            (row["precision"], str(row["size"]), f"{row['ms']:.4g}", f"{row['in_core_ms']:.4g}",
+             f"{100 * row['share_of_in_core']:.0f} %", f"{row['ratio_to_torch']:.2f}") for row in rows])
+    return grid(("", "M = N = K", "GPUs", "ms", "on one GPU, ms", "speed-up"), [
+        (row["precision"], str(row["size"]), str(row["gpus"]), f"{row['ms']:.4g}",
+         f"{times[row['size'], row['precision'], 1]['ms']:.4g}", f"{row['speedup']:.2f}")
+        for row in rows if row["gpus"] > 1])
+
+
 def tuned_table(record: Row) -> str:
     """Rungs of a ladder's record beside the first of them, size by size, by their ratios to cuBLAS, which is timed with
     each in pairs: at 700 W the clock of a second run is another."""

@@ -28,7 +28,7 @@ Array = NDArray[np.float32]
 Chunks = deque[tuple[Array, int]]  # with the device address of each
 FLOAT = 4
 CHUNK_BYTES = 8 << 20  # of one copy: 150 us on PCIe 5, beside which a driver call (3 us) and an event vanish
-LEAST_BYTES = 512 << 10  # below it one thread copies; not timed yet
+LEAST_BYTES = 4 << 20  # of a task: each costs some 150 us, in which threads wait for the interpreter
 # At most. A first choice: 30000 as IEEE reaches 92 % of in-core speed by them (results/h200-x2/scale.json); others were
 # not timed yet, which `peakgemm bench --suite scale --gpus 1` does.
 IN_THREADS, OUT_THREADS = 8, 6

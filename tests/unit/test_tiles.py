@@ -293,10 +293,11 @@ def test_memory_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch, caplog:
         assert (out == a @ b).all()
 
 
-@pytest.mark.parametrize("eager", [0.0, 1.0])
-def test_small_products(monkeypatch: pytest.MonkeyPatch, eager: float) -> None:
-    """`quick`: every layout, twice each, so that what is kept serves another product."""
+@pytest.mark.parametrize(("eager", "piece"), [(0.0, 1 << 18), (0.0, 20), (1.0, 20)])
+def test_small_products(monkeypatch: pytest.MonkeyPatch, eager: float, piece: int) -> None:
+    """`quick`: every layout, twice each, so that what is kept serves another product; in one piece and in several."""
     rng = np.random.default_rng(6)
+    monkeypatch.setattr(quick, "PIECE", piece)
     with present(monkeypatch, Devices(1, eager=eager)) as devices:
         for _ in range(2):
             for m, n, k in ((5, 7, 3), (1, 4, 9), (30, 1, 2), (17, 33, 64)):

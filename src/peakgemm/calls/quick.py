@@ -1,7 +1,8 @@
 """Small products of two packed host matrices: memory kept from call to call, one stream, one look-up.
 
 At 256^3 `panels`, which takes any product, costs 300 us of the host against a driver that does nothing; this costs 50,
-half of it NumPy's copies (CPython 3.11).
+half of it NumPy's copies (CPython 3.11). Larger arrays are copied in pieces, each of which the copy engine moves while
+this thread copies the next one: to hand pieces to other threads costs more than it gains up to 1024^3.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from ..arrays.base import FLOAT, HostLibrary, View
 from ..runtime.device import Gpu
-from ..runtime.memory import DeviceMemory
+from ..runtime.memory import DeviceMemory, await_event, new_event, record
 from ..runtime.staging import Pinned, copy, new_stream, synchronize
 from .canonical import canonicalise
 from .launch import bound_for, choice_for
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from ..kernels.bound import Bound
     from ..kernels.emulated.bound import Emulated
 
-ROOM_BYTES = 8 << 20        # of both operands and the result, kept on a device and pinned
+ROOM_BYTES = 16 << 20       # of both operands and the result, kept on a device and pinned
+PIECE = (1 << 20) // FLOAT  # elements: half of a core's second-level cache, from which the engine reads
 WORKSPACE_BYTES = 16 << 20  # kept too; a product that wants more goes the long way
 LIMIT = 4096                # remembered products; then all are forgotten
 _ALIGNED = 256              # bytes
@@ -37,6 +39,33 @@ class _Place:
         self.device, self.pinned = DeviceMemory(ROOM_BYTES, self.stream), Pinned(ROOM_BYTES)
         self.workspace: DeviceMemory | None = None
         self.flat = self.pinned.array((ROOM_BYTES // FLOAT,))
+        self.arrived: list[Any] = []  # an event for each piece of a result
+
+    def bring(self, x: Any, place: int) -> None:
+        """Copy the packed ``x`` to the ``place``-th element and on."""
+        for low in range(0, x.size, PIECE):
+            part, first = x[low:low + PIECE], place + low
+            self.flat[first:first + part.size] = part
+            copy("cuMemcpyHtoDAsync_v2", self.device.pointer + FLOAT * first, self.pinned.address + FLOAT * first,
+                 part.nbytes, self.stream)
+
+    def fetch(self, place: int, size: int, shape: tuple[int, ...]) -> Any:
+        """``size`` elements from the ``place``-th on as a new array, once what is on the stream has run."""
+        count = -(-size // PIECE)
+        while len(self.arrived) < count:
+            self.arrived.append(new_event())
+        for i in range(count):
+            first = place + i * PIECE
+            copy("cuMemcpyDtoHAsync_v2", self.pinned.address + FLOAT * first, self.device.pointer + FLOAT * first,
+                 FLOAT * min(PIECE, size - i * PIECE), self.stream)
+            record(self.arrived[i], self.stream)
+        result = np.empty(shape, np.float32)
+        flat = result.reshape(-1)
+        for i in range(count):
+            await_event(self.arrived[i])
+            part = flat[i * PIECE:(i + 1) * PIECE]
+            part[:] = self.flat[place + i * PIECE:place + i * PIECE + part.size]
+        return result
 
     def workspace_for(self, size: int) -> int:
         if not size:
@@ -95,20 +124,14 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
     if place is None:
         place = _Place()
     try:
-        flat, stream, host, there = place.flat, place.stream, place.pinned.address, place.device.pointer
-        flat[:a.size] = (a.T if turned_a else a).reshape(-1)
-        copy("cuMemcpyHtoDAsync_v2", there, host, a.nbytes, stream)
-        flat[of_b:of_b + b.size] = (b.T if turned_b else b).reshape(-1)
-        copy("cuMemcpyHtoDAsync_v2", there + FLOAT * of_b, host + FLOAT * of_b, b.nbytes, stream)
+        there = place.device.pointer
+        place.bring((a.T if turned_a else a).reshape(-1), 0)
+        place.bring((b.T if turned_b else b).reshape(-1), of_b)
         first, second, to = there, there + FLOAT * of_b, there + FLOAT * of_out
         if swapped:
             first, second = second, first
-        bound.launch(first, second, to, to, place.workspace_for(bound.workspace_bytes), stream)
-        size = shape[0] * shape[1]
-        copy("cuMemcpyDtoHAsync_v2", host + FLOAT * of_out, to, FLOAT * size, stream)
-        result = np.empty(shape, np.float32)
-        synchronize(stream)
-        result.reshape(-1)[:] = flat[of_out:of_out + size]
+        bound.launch(first, second, to, to, place.workspace_for(bound.workspace_bytes), place.stream)
+        result = place.fetch(of_out, shape[0] * shape[1], shape)
     except BaseException:
         synchronize(place.stream)
         raise

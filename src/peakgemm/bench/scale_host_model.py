@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..calls.deal import Deal, Key, dealt
 from ..calls.grid import Tile, grid
-from ..calls.host import TILED_BYTES
+from ..calls.quick import ROOM_BYTES
 from ..calls.tiles import AHEAD, SLOTS
 
 FLOAT = 4
@@ -40,58 +40,63 @@ class Bus(NamedTuple):
 class _Device:
     """When each of its queues is done with what it has, us."""
 
-    def __init__(self) -> None:
-        self.copied = self.computed = self.out = 0.0
-        self.panels: dict[Key, float] = {}
+    def __init__(self, panels: dict[Key, float]) -> None:
+        self.panels = panels         # when each is there
+        self.computed = self.out = 0.0
         self.waiting: deque[Tile] = deque()
-        self.launched: list[float] = []  # when each product could begin
-        self.gone: list[float] = []      # when each result lay in the host's memory
+        self.gone: list[float] = []  # when each result lay in the host's memory
 
 
 def host_us(size: int, world: int, one_us: float, bus: Bus) -> float:
     """A square product of host arrays on ``world`` GPUs; ``one_us``: on one, of arrays that lie there.
 
-    A tile's panels are asked for `AHEAD` tiles before it, come one after the other, and from another GPU where one has
-    them; its product begins when they are there, the one before has ended, and one of `SLOTS` results is free; its
-    result goes when those before have gone.
+    Panels come one after the other in the order of the tiles that read them, each once from the host, to other GPUs
+    from the one that has it. A tile's product begins when its panels are there, the one before has ended, and one of
+    `SLOTS` results is free; its result goes when those before have gone.
     """
     square = FLOAT * size * size
     into, out = (1e3 * min(rate, bus.all_gbs / world) for rate in (bus.in_gbs, bus.out_gbs))  # bytes a us
-    if 3 * square < TILED_BYTES:
+    if 3 * square <= ROOM_BYTES:
         return bus.call_us + 2 * square / into + one_us + square / out
-    tiles = grid(size, size, size)
-    deal = Deal(dealt(tiles, [1.0] * world, [None] * world))
-    devices = [_Device() for _ in range(world)]
+    queues = dealt(grid(size, size, size), [1.0] * world, [None] * world)
+    deal, peer = Deal(queues), 1e3 * bus.peer_gbs
+    devices = [_Device(panels) for panels in arrivals(queues, FLOAT * size, into, peer)]
     working = list(range(world))
     while working:
         index = min(working, key=lambda i: devices[i].computed)
         mine = devices[index]
         while len(mine.waiting) < AHEAD and (tile := deal.take(index)) is not None:
             mine.waiting.append(tile)
-            _ask(tile, mine, [other for other in devices if other is not mine], size, into, 1e3 * bus.peer_gbs)
         if not mine.waiting:
             working.remove(index)
             continue
         tile = mine.waiting.popleft()
-        free = mine.gone[-SLOTS] if len(mine.gone) >= SLOTS else 0.0
-        start = max(mine.computed, free, *(mine.panels[key] for key in _keys(tile)))
-        mine.launched.append(start)
+        there = [mine.panels.setdefault(key, mine.computed + FLOAT * size * (key[2] - key[1]) / peer)  # of another's
+                 for key in keys(tile)]
+        start = max(mine.computed, mine.gone[-SLOTS] if len(mine.gone) >= SLOTS else 0.0, *there)
         mine.computed = start + one_us * tile.area / (size * size)
         mine.out = max(mine.out, mine.computed) + FLOAT * tile.area / out
         mine.gone.append(mine.out)
     return bus.tiled_us + max(device.out for device in devices)
 
 
-def _ask(tile: Tile, mine: _Device, others: Sequence[_Device], k: int, into: float, peer: float) -> None:
-    """The panels of ``tile`` are on their way when the product that many tiles before it could begin."""
-    now = mine.launched[-AHEAD] if len(mine.launched) >= AHEAD else 0.0
-    for key in _keys(tile):
-        if key not in mine.panels:
-            size = FLOAT * k * (key[2] - key[1])
-            there = any(key in other.panels and other.panels[key] <= max(now, mine.copied) for other in others)
-            mine.copied = max(mine.copied, now) + size / (peer if there else into)
-            mine.panels[key] = mine.copied
+def arrivals(queues: Sequence[Sequence[Tile]], row_bytes: int, into: float, peer: float) -> list[dict[Key, float]]:
+    """When each panel of each device's queue is there, us; rates in bytes a us."""
+    found: list[dict[Key, float]] = [{} for _ in queues]
+    left = [deque(dict.fromkeys(key for tile in queue for key in keys(tile))) for queue in queues]
+    now, first = [0.0] * len(queues), dict[Key, float]()
+    while any(left):
+        index = min((i for i, each in enumerate(left) if each), key=lambda i: now[i])
+        key = left[index].popleft()
+        size = row_bytes * (key[2] - key[1])
+        if key in first:
+            found[index][key] = max(first[key], now[index]) + size / peer
+        else:
+            now[index] += size / into
+            found[index][key] = first[key] = now[index]
+    return found
 
 
-def _keys(tile: Tile) -> tuple[Key, Key]:
+def keys(tile: Tile) -> tuple[Key, Key]:
+    """The panels that a tile reads."""
     return ("a", tile.rows.start, tile.rows.stop), ("b", tile.columns.start, tile.columns.stop)

@@ -82,8 +82,9 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
         OutOfMemory: not even the smallest tiles fit.
         LaunchFailed: the driver refused something else.
     """
-    m, n = r.out.shape
-    tiles = tiles or cut(m, n, r.a.shape[1], gpus)
+    (m, n), k = r.out.shape, r.a.shape[1]
+    rooms = [_room(gpu) for gpu in gpus]
+    tiles = tiles or grid(m, n, k, min(rooms, default=None))
     if not gpus:
         _on_cpu(r, tiles, set(finished), done)
         return
@@ -91,9 +92,8 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
         kinds = ", ".join(f"GPU {gpu.index}: {gpu.name}, {gpu.peak_tflops:.0f} TFLOPS" for gpu in gpus)
         log.warning("GPUs of unlike kinds share a product, by their speed (%s); its bits depend on which of them "
                     "computes what", kinds)
-    k = r.a.shape[1]
     most = max(x.stop - x.start for x in tiles.rows), max(x.stop - x.start for x in tiles.columns)
-    rooms, result = [_room(gpu) for gpu in gpus], FLOAT * 2 * most[0] * most[1]  # and of c
+    result = FLOAT * 2 * most[0] * most[1]  # and of c
     slots = max(2, min(SLOTS, min(rooms) // 8 // result))
     beside = slots * result + FLOAT * 2 * 2 * k * sum(most)  # and workspaces
     budgets = [max(room - beside, room // 2) for room in rooms]

@@ -28,7 +28,7 @@ from .scale_predict import Case, cases, pays_from, predicted
 
 DEFAULT = "NVIDIA H100 80GB HBM3"
 # After which what is still running is ended: host arrays alone, beside ranks, and ranks.
-HOST_SECONDS, HOST_BESIDE_SECONDS, RANKS_SECONDS = 110, 45, 100
+HOST_SECONDS, HOST_BESIDE_SECONDS, RANKS_SECONDS = 110, 75, 100
 
 
 def links(name: str, path: Path | None) -> tuple[Link, Bus]:

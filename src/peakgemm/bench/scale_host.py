@@ -132,7 +132,8 @@ def products(operands: list[Any], size: int, precision: str, gpus: int, torch: A
             del result  # to give its pages back is no part of a single call
     ms = {name: median(each) for name, each in times.items()}
     common = {"size": size, "precision": precision, "error": error, "in_core_ms": ms["in_core"]}
-    one = {**common, "gpus": 1, "ms": ms["one"], "share_of_in_core": ms["in_core"] / ms["one"], "samples_ms": times}
+    one: dict[str, Any] = {**common, "gpus": 1, "ms": ms["one"], "share_of_in_core": ms["in_core"] / ms["one"],
+                           "samples_ms": times}
     found = [one]
     if gpus > 1:
         found.append({**common, "gpus": gpus, "ms": ms["all"], "speedup": ms["one"] / ms["all"]})

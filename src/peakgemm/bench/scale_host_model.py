@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..calls.deal import Deal, Key, dealt
+from ..calls.deal import Deal, Key, dealt, keys
 from ..calls.grid import Tile, grid
 from ..calls.quick import ROOM_BYTES
 from ..calls.tiles import AHEAD, SLOTS
@@ -95,8 +95,3 @@ def arrivals(queues: Sequence[Sequence[Tile]], row_bytes: int, into: float, peer
             now[index] += size / into
             found[index][key] = first[key] = now[index]
     return found
-
-
-def keys(tile: Tile) -> tuple[Key, Key]:
-    """The panels that a tile reads."""
-    return ("a", tile.rows.start, tile.rows.stop), ("b", tile.columns.start, tile.columns.stop)

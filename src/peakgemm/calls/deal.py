@@ -29,8 +29,8 @@ class Claim:
     """
 
     def __init__(self, device: int) -> None:
-        self.device, self.held, self._settled = device, None, Event()
-        self.held: Held | None
+        self.device, self._settled = device, Event()
+        self.held: Held | None = None
 
     def settle(self, held: Held | None) -> None:
         """The panel is there, or will not be."""
@@ -111,6 +111,11 @@ class Deal:
         """Let go of the panels that were brought."""
         with self._lock:
             self._claims.clear()
+
+
+def keys(tile: Tile) -> tuple[Key, Key]:
+    """The panels that a tile reads."""
+    return ("a", tile.rows.start, tile.rows.stop), ("b", tile.columns.start, tile.columns.stop)
 
 
 def dealt(grid: Grid, weights: Sequence[float], heights: Sequence[int | None],

@@ -28,8 +28,9 @@ from ..runtime.memory import DeviceMemory, behind, event, order, wait
 from ..runtime.staging import Lane
 from ..runtime.timeline import span, stream_span
 from ..runtime.transfer import IN_THREADS, OUT_THREADS, threads
+from .arriving import Panel, when_done
 from .canonical import Canonical, canonicalise
-from .deal import Claim, Deal, Held, Key
+from .deal import Claim, Deal, Held, Key, keys
 from .grid import Tile
 from .launch import bound_for, choice_for, enqueue, no_room
 from .panels import layout
@@ -58,40 +59,6 @@ class Job(NamedTuple):
     done: Callable[[int], None] | None = None
 
 
-class _Panel:
-    """Rows of A or columns of B on the device, or on their way there from the host, or from the device of a claim."""
-
-    def __init__(self, memory: Any, view: View, size: int) -> None:
-        self.memory, self.view, self.size = memory, view, size
-        self.futures: list[Future[Any]] = []
-        self.claim: Claim | None = None
-        self.again: Any = None  # what to copy where the claim comes to nothing
-        self.mark: Any = None
-        self._settled = False
-
-    def settle(self, streams: tuple[int, ...], inward: int) -> None:
-        """All that ``streams`` do from now on waits for its copy, which is enqueued when this returns."""
-        if self._settled:
-            return
-        marks = [future.result() for future in self.futures] + [self.mark]
-        found = [mark for mark in marks if mark is not None]
-        if not found and self.futures:
-            found = [event(inward)]
-        for mark in found:
-            behind(mark, *streams)
-        self.futures, self.mark, self._settled = [], None, True
-
-    def end(self) -> None:
-        """No thread copies to it any more, and it is not waited for."""
-        for future in self.futures:
-            with suppress(Exception):
-                if (mark := future.result()) is not None:
-                    behind(mark)
-        if self.mark is not None:
-            behind(self.mark)
-        self.futures, self.mark = [], None
-
-
 class _Slot:
     """A result on the device, and the tile of ``c`` beside it; ``left``: chunks on their way out."""
 
@@ -109,7 +76,7 @@ class Worker:
         self._request, self._budget, self._used = job.request, budget, 0
         self._streams = (way.compute, way.beside)
         self._copiers = way.copiers(threads(IN_THREADS, job.workers), threads(OUT_THREADS, job.workers))
-        self._panels: dict[Key, _Panel] = {}  # the one used last comes last
+        self._panels: dict[Key, Panel] = {}  # the one used last comes last
         self._workspaces: list[DeviceMemory | None] = [None, None]
         self._splits = Splits(gpu)
         self._free: SimpleQueue[_Slot] = SimpleQueue()
@@ -174,7 +141,7 @@ class Worker:
                 if not driver_out_of_memory(refusal):
                     raise
                 self._budget = self._used
-                if not self._make_room(FLOAT * 2 * tile.area, list(_keys(tile))):
+                if not self._make_room(FLOAT * 2 * tile.area, list(keys(tile))):
                     self._smaller(waiting, refusal)
                 continue
             waiting.popleft()
@@ -197,7 +164,7 @@ class Worker:
 
     def _ask(self, waiting: deque[Tile]) -> Exception | None:
         """Have the panels of the tiles ahead copied, as far as there is room; why there is none for the first tile."""
-        wanted = [key for tile in waiting for key in _keys(tile)]
+        wanted = [key for tile in waiting for key in keys(tile)]
         for place, key in enumerate(wanted):
             refused = self._have(key, wanted)
             if refused is not None:
@@ -210,7 +177,7 @@ class Worker:
         for panel in self._panels.values():
             self._take_over(panel, wait=False)
         for tile in self._job.deal.upcoming(self._index):
-            for key in _keys(tile):
+            for key in keys(tile):
                 if key not in self._panels and not (key[0] == "b" and self._job.resident is not None):
                     dense, view = layout(self._operand(key), squeeze=False)
                     size = FLOAT * dense.size
@@ -226,7 +193,7 @@ class Worker:
             self._panels[key] = self._panels.pop(key)
             return None
         if key[0] == "b" and self._job.resident is not None:
-            self._panels[key] = _Panel(None, _columns(self._job.resident, key), 0)
+            self._panels[key] = Panel(None, _columns(self._job.resident, key), 0)
             return None
         dense, view = layout(self._operand(key), squeeze=False)
         size = FLOAT * dense.size
@@ -269,10 +236,10 @@ class Worker:
         x: Array = self._request.a[low:high] if name == "a" else self._request.b[:, low:high]
         return x
 
-    def _bring(self, key: Key, dense: Array, view: View, size: int) -> _Panel:
+    def _bring(self, key: Key, dense: Array, view: View, size: int) -> Panel:
         """From another device where one has it or brings it, else from the host."""
         memory = DeviceMemory(size, self._way.inward)
-        panel = _Panel(memory, view._replace(pointer=memory.pointer), size)
+        panel = Panel(memory, view._replace(pointer=memory.pointer), size)
         if not self._job.shared:
             panel.futures = self._copiers.upload(dense, memory.pointer)
             return panel
@@ -283,7 +250,7 @@ class Worker:
             except BaseException:
                 claim.settle(None)
                 raise
-            _when_done(panel.futures, partial(self._settle, claim, Held(memory.pointer, size, memory, self._copied)))
+            when_done(panel.futures, partial(self._settle, claim, Held(memory.pointer, size, memory, self._copied)))
         elif peers.reachable(self._gpu.index, claim.device):
             panel.claim, panel.again = claim, dense
             self._take_over(panel, wait=False)
@@ -299,7 +266,7 @@ class Worker:
     def _settle(self, claim: Claim, held: Held, well: bool) -> None:
         claim.settle(held if well else None)
 
-    def _take_over(self, panel: _Panel, wait: bool) -> None:
+    def _take_over(self, panel: Panel, wait: bool) -> None:
         """Have a claimed panel copied from the other device, if it is there; with ``wait`` it will be."""
         if panel.claim is None or not (wait or panel.claim.settled):
             return
@@ -316,14 +283,14 @@ class Worker:
         panel.again = None
 
     def _launch(self, tile: Tile, slot: _Slot, lane: int) -> None:
-        stream, keys = self._streams[lane], _keys(tile)
-        for key in keys:
+        stream, needed = self._streams[lane], keys(tile)
+        for key in needed:
             panel = self._panels[key]
             with span(self._gpu.index, "wait for a panel"):
                 self._take_over(panel, wait=True)
                 panel.settle(self._streams, self._way.inward)
         shape = (tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start)
-        views = {name: self._panels[key].view for name, key in zip("ab", keys, strict=True)}
+        views = {name: self._panels[key].view for name, key in zip("ab", needed, strict=True)}
         slot.out = _room(slot.out, FLOAT * prod(shape), stream)
         views["out"] = View(slot.out.pointer, shape, packed(shape))
         if self._request.c is not None:
@@ -336,17 +303,17 @@ class Worker:
         r = self._request
         canonical = canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
         assert canonical.problem is not None  # panels are packed
-        bound = self._bound(canonical, views, keys, stream)
+        bound = self._bound(canonical, views, needed, stream)
         with stream_span(self._gpu.index, "product", stream):
             enqueue(bound, canonical, views, self._workspace(bound, lane), stream)
         self._out.put((event(stream, sleeping=True), tile, slot))
 
-    def _bound(self, canonical: Canonical, views: dict[str, View], keys: tuple[Key, Key], stream: int) -> Any:
+    def _bound(self, canonical: Canonical, views: dict[str, View], needed: tuple[Key, Key], stream: int) -> Any:
         problem = canonical.problem
         assert problem is not None
         if self._request.precision not in ("ieee", REPRODUCIBLE) and not canonical.swapped:
             ready = choice_for(problem, self._gpu, self._request.precision, "b")
-            split = self._splits.bound(ready, problem, views, keys, stream, self._streams,
+            split = self._splits.bound(ready, problem, views, needed, stream, self._streams,
                                        self._budget - self._used)
             if split is not None:
                 return split
@@ -410,26 +377,6 @@ class Worker:
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
         self._job.deal.stop()
-
-
-def _when_done(futures: list[Future[Any]], call: Callable[[bool], None]) -> None:
-    """Call it in the thread that ends the last of the futures; with whether all have ended well."""
-    left, well, lock = len(futures), True, Lock()
-
-    def one(future: Future[Any]) -> None:
-        nonlocal left, well
-        with lock:
-            left, well = left - 1, well and future.exception() is None
-            if left:
-                return
-        call(well)
-
-    for future in futures:
-        future.add_done_callback(one)
-
-
-def _keys(tile: Tile) -> tuple[Key, Key]:
-    return ("a", tile.rows.start, tile.rows.stop), ("b", tile.columns.start, tile.columns.stop)
 
 
 def _columns(whole: View, key: Key) -> View:

@@ -73,8 +73,8 @@ def enqueue(what: str, call: str, *args: Any) -> None:
     """`demand` of a call that only enqueues something on a stream of the library's own, which keeps the interpreter.
     A user's stream may be full, and wait for a callback that wants the interpreter.
 
-    A thread that lets go of it gets it back when another does: of a dozen copying threads each waits some 150 us for
-    that, and makes four such calls for a chunk that takes 1,300.
+    A thread that lets go of it gets it back when another does: of eight copying threads each waits some 150 us for
+    that (docs/notebook/22-host-arrays.md), and a chunk, which takes 1,300, would be four such calls.
 
     Raises:
         LaunchFailed: the driver's refusal.

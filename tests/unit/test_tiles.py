@@ -306,7 +306,7 @@ def test_small_products(monkeypatch: pytest.MonkeyPatch, eager: float, piece: in
                     x, y = np.asarray(a, order=order), np.asarray(b, order=order)
                     assert (pg.matmul(x, y) == a @ b).all()
                     assert (pg.gemm(x.T, y.T, alpha=2.0, trans_a=True, trans_b=True) == 2 * (a @ b)).all()
-        assert len(devices.problems) == 32 and len(quick._free[0]) == 1
+        assert len(devices.problems) == 32 and [*map(len, quick._free.values())] == [1]
         used = devices.used[0]
         monkeypatch.setattr(panels, "bound_for", lambda problem, gpu, choice: _Batched(problem, devices))
         monkeypatch.setattr(panels, "choice_for", lambda *args: None)
@@ -316,6 +316,17 @@ def test_small_products(monkeypatch: pytest.MonkeyPatch, eager: float, piece: in
             pg.matmul(a, b)
         devices.fail = lambda name: 0
         assert (pg.matmul(a, b) == a @ b).all() and devices.used[0] == used
+        quick._free.clear()
+
+
+def test_small_products_share_memory_by_what_they_want(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "ROOMS", (4 << 10, 64 << 10))
+    rng = np.random.default_rng(7)
+    with present(monkeypatch, Devices(1)):
+        for size in (8, 40, 9, 60):
+            a, b = values(rng, size, size), values(rng, size, size)
+            assert (pg.matmul(a, b) == a @ b).all()
+        assert {key: len(places) for key, places in quick._free.items()} == {(0, 4 << 10): 1, (0, 64 << 10): 1}
         quick._free.clear()
 
 

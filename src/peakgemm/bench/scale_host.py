@@ -21,7 +21,7 @@ import numpy as np
 
 from ..api import gemm, matmul
 from ..runtime.timeline import recorded
-from .scale_host_model import Bus
+from .scale_host_model import FLOAT, Bus
 from .scale_parts import Answer
 from .scale_timeline import accounts
 
@@ -150,10 +150,13 @@ def products(operands: list[Any], size: int, precision: str, gpus: int, torch: A
 def bus(gpus: int) -> Bus:
     """The rates that the model asks for: both ways at a time, in as many threads as a call has, into fresh pages."""
     alone, together = rates([0]), rates(list(range(gpus)))
-    one, none = np.ones((1, 1), np.float32), np.ones((1024, 1), np.float32)
-    wide = np.ones((1, 2048), np.float32)  # 8 MB of result: a call in tiles, that computes nothing
-    return Bus(*alone, sum(together) / 2 * gpus, 1e3 * _least(lambda: matmul(one, one), 20),
-               1e3 * _least(lambda: matmul(none, wide, devices=0), 20) - (1024 * 2048 * 4) / (1e3 * alone[1]))
+    one, tall, wide = (np.ones(shape, np.float32) for shape in ((1, 1), (1024, 1), (1, 2048)))
+    # 8 MB of result, which computes nothing: through kept memory, and in tiles.
+    size, call_us = FLOAT * 1024 * 2048, 1e3 * _least(lambda: matmul(one, one), 20)
+    kept_us, tiled_us = (1e3 * _least(lambda devices=devices: matmul(tall, wide, devices=devices), 20)  # type: ignore[misc]
+                         for devices in (None, 0))
+    return Bus(*alone, sum(together) / 2 * gpus, call_us, max(0.0, tiled_us - size / (1e3 * alone[1])),
+               size / (1e3 * max(1.0, kept_us - call_us)))
 
 
 def rates(indices: list[int]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..calls.deal import Deal, Key, dealt, keys
 from ..calls.grid import Tile, grid
-from ..calls.quick import ROOM_BYTES
+from ..calls.quick import ROOMS
 from ..calls.tiles import AHEAD, SLOTS
 
 FLOAT = 4
@@ -26,6 +26,7 @@ class Bus(NamedTuple):
         all_gbs: of all GPUs together, each way.
         call_us: of a call of no size.
         tiled_us: of a call in tiles, of which there is one without work.
+        thread_gbs: of a call's own thread, which copies what moves little.
         peer_gbs: from one GPU to another.
     """
 
@@ -34,6 +35,7 @@ class Bus(NamedTuple):
     all_gbs: float
     call_us: float = 60.0
     tiled_us: float = 1000.0
+    thread_gbs: float = 10.0
     peer_gbs: float = 300.0
 
 
@@ -56,8 +58,8 @@ def host_us(size: int, world: int, one_us: float, bus: Bus) -> float:
     """
     square = FLOAT * size * size
     into, out = (1e3 * min(rate, bus.all_gbs / world) for rate in (bus.in_gbs, bus.out_gbs))  # bytes a us
-    if 3 * square <= ROOM_BYTES:
-        return bus.call_us + 2 * square / into + one_us + square / out
+    if 3 * square <= ROOMS[-1]:
+        return bus.call_us + 3 * square / (1e3 * bus.thread_gbs) + one_us
     queues = dealt(grid(size, size, size), [1.0] * world, [None] * world)
     deal, peer = Deal(queues), 1e3 * bus.peer_gbs
     devices = [_Device(panels) for panels in arrivals(queues, FLOAT * size, into, peer)]

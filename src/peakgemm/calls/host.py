@@ -22,8 +22,7 @@ from .request import REPRODUCIBLE, Request, refuse_overlap
 Array = NDArray[np.float32]
 
 
-# Moved: from here on several threads copy tiles. Below, and up to 16 MB where `quick` takes a product, one thread does.
-# A first choice: by threads 1024^3, 12 MB, took 5.4 ms, and torch, which copies by one, 2 (docs/notebook).
+# Moved: from here on tiles, by several threads, for what `quick` does not take. A first choice, not timed by itself.
 TILED_BYTES = 8 << 20
 
 

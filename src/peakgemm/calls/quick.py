@@ -2,7 +2,8 @@
 
 At 256^3 `panels`, which takes any product, costs 300 us of the host against a driver that does nothing; this costs 50,
 half of it NumPy's copies (CPython 3.11). Larger arrays are copied in pieces, each of which the copy engine moves while
-this thread copies the next one: to hand pieces to other threads costs more than it gains up to 1024^3.
+this thread copies the next one: to hand pieces to other threads costs more than it gains up to 2048^3 (by several
+threads 5 and 9 ms at 1024^3 and there, by torch's one 2 and 7: docs/notebook/22-host-arrays.md).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ..kernels.bound import Bound
     from ..kernels.emulated.bound import Emulated
 
-ROOM_BYTES = 16 << 20       # of both operands and the result, kept on a device and pinned
+ROOMS = (8 << 20, 64 << 20)  # bytes of both operands and the result, kept on a device and pinned: one of these
 PIECE = (1 << 20) // FLOAT  # elements: half of a core's second-level cache, from which the engine reads
 WORKSPACE_BYTES = 16 << 20  # kept too; a product that wants more goes the long way
 LIMIT = 4096                # remembered products; then all are forgotten
@@ -34,11 +35,11 @@ _ALIGNED = 256              # bytes
 class _Place:
     """Memory on both sides and a stream, for one call at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int) -> None:
         self.stream = new_stream()
-        self.device, self.pinned = DeviceMemory(ROOM_BYTES, self.stream), Pinned(ROOM_BYTES)
+        self.device, self.pinned = DeviceMemory(room, self.stream), Pinned(room)
         self.workspace: DeviceMemory | None = None
-        self.flat = self.pinned.array((ROOM_BYTES // FLOAT,))
+        self.flat = self.pinned.array((room // FLOAT,))
         self.arrived: list[Any] = []  # an event for each piece of a result
 
     def bring(self, x: Any, place: int) -> None:
@@ -81,9 +82,10 @@ class _Warm(NamedTuple):
     swapped: bool
     of_b: int    # elements from the start
     of_out: int
+    room: int    # of `ROOMS`
 
 
-_free: dict[int, list[_Place]] = {}
+_free: dict[tuple[int, int], list[_Place]] = {}  # by device and room
 _lock = Lock()
 _warm: dict[Any, _Warm | None] = {}
 
@@ -103,7 +105,7 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
     if r.c is not None or r.out is not None or r.beta != 0:
         return None
     a, b = library.host(r.a, "a"), library.host(r.b, "b")
-    if a.ndim != 2 or b.ndim != 2 or a.nbytes + b.nbytes > ROOM_BYTES:
+    if a.ndim != 2 or b.ndim != 2 or a.nbytes + b.nbytes > ROOMS[-1]:
         return None
     turned_a, turned_b = not a.flags.c_contiguous, not b.flags.c_contiguous
     if (turned_a and not a.flags.f_contiguous) or (turned_b and not b.flags.f_contiguous):
@@ -117,12 +119,12 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
         warm = _warm[key] = _bind(a.shape, b.shape, turned_a, turned_b, r, gpu)
     if warm is None:
         return None
-    bound, shape, swapped, of_b, of_out = warm
+    bound, shape, swapped, of_b, of_out, room = warm
     with _lock:
-        kept = _free.setdefault(gpu.index, [])
+        kept = _free.setdefault((gpu.index, room), [])
         place = kept.pop() if kept else None
     if place is None:
-        place = _Place()
+        place = _Place(room)
     try:
         there = place.device.pointer
         place.bring((a.T if turned_a else a).reshape(-1), 0)
@@ -147,7 +149,8 @@ def _bind(a: tuple[int, ...], b: tuple[int, ...], turned_a: bool, turned_b: bool
     canonical = canonicalise(first, second, alpha=r.alpha, trans_a=r.trans_a, trans_b=r.trans_b)
     m, n = canonical.shape
     of_b, of_out = _up(a[0] * a[1]), _up(a[0] * a[1]) + _up(b[0] * b[1])
-    if canonical.problem is None or not m * n or FLOAT * (of_out + m * n) > ROOM_BYTES:
+    room = next((room for room in ROOMS if FLOAT * (of_out + m * n) <= room), None)
+    if canonical.problem is None or not m * n or room is None:
         return None
     from ..selection import tuned
 
@@ -155,7 +158,7 @@ def _bind(a: tuple[int, ...], b: tuple[int, ...], turned_a: bool, turned_b: bool
     bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision))
     if bound.workspace_bytes > WORKSPACE_BYTES:
         return None
-    return _Warm(bound, (m, n), canonical.swapped, of_b, of_out)
+    return _Warm(bound, (m, n), canonical.swapped, of_b, of_out, room)
 
 
 def _up(size: int) -> int:

@@ -3,7 +3,7 @@
 At 256^3 `panels`, which takes any product, costs 300 us of the host against a driver that does nothing; this costs 50,
 half of it NumPy's copies (CPython 3.11). Larger arrays are copied in pieces, each of which the copy engine moves while
 this thread copies the next one: to hand pieces to other threads costs more than it gains up to 2048^3 (by several
-threads 5 and 9 ms at 1024^3 and there, by torch's one 2 and 7: docs/notebook/22-host-arrays.md).
+threads 5 and 9 ms at 1024^3 and there, by torch's one 2 and 7: docs/notebook/23-host-arrays.md).
 """
 
 from __future__ import annotations

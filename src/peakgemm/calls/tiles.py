@@ -40,7 +40,7 @@ from .splits import Splits
 Array = NDArray[np.float32]
 AHEAD = 3  # tiles whose panels are asked for before the first of them is computed
 # Results on the device, where they take no more than an eighth of it: one being computed, one queued, the others going
-# out. With 3 each went out alone, and at 16,384 the device waited for that (docs/notebook/22-host-arrays.md).
+# out. With 3 each went out alone, and at 16,384 the device waited for that (docs/notebook/23-host-arrays.md).
 SLOTS = 6
 
 

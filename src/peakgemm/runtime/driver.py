@@ -74,7 +74,7 @@ def enqueue(what: str, call: str, *args: Any) -> None:
     A user's stream may be full, and wait for a callback that wants the interpreter.
 
     A thread that lets go of it gets it back when another does: of eight copying threads each waits some 150 us for
-    that (docs/notebook/22-host-arrays.md), and a chunk, which takes 1,300, would be four such calls.
+    that (docs/notebook/23-host-arrays.md), and a chunk, which takes 1,300, would be four such calls.
 
     Raises:
         LaunchFailed: the driver's refusal.

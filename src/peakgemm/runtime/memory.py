@@ -18,7 +18,7 @@ _PINNED, _DEVICE = 1, 1  # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_D
 _THRESHOLD, _RESERVED, _USED = 4, 5, 7  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, _RESERVED_MEM_CURRENT, _USED_MEM_CURRENT
 # Of a device's memory, kept for the next call: the operands and results of squares up to 8192. The device's own pool
 # gives all back whenever a stream is waited for, and what is new to the process has to be mapped. 1024^3 went from 6.2
-# to 5.4 ms by this and other changes (docs/notebook/22-host-arrays.md); not timed by itself.
+# to 5.4 ms by this and other changes (docs/notebook/23-host-arrays.md); not timed by itself.
 KEPT_BYTES = 1 << 30
 
 

@@ -71,6 +71,25 @@ def test_bits_of_whole_tiles(layout: str, share: float) -> None:
             assert torch.equal(bits(got), bits(want)), (kernel.name, config.label())
 
 
+@pytest.mark.parametrize("layout", ["NN", "TN"])
+def test_a_slow_warps_last_stage_is_read(layout: str) -> None:
+    """Half of these products were wrong where warps began to take over while others still multiplied: the loads kept
+    those of the others waiting until their stage had been overwritten."""
+    gpu, size = device.require(), 4096
+    wide = next(((kernel, config) for kernel, config in tiles() if kernel is WIDE), None)
+    if wide is None:
+        pytest.skip("no wide tiles here")
+    a, b = (torch.randn((size, size), device="cuda") for _ in range(2))
+    problem = Problem(size, size, size, size, size, size, trans_a=layout[0] == "T")
+    want, got = torch.empty((size, size), device="cuda"), torch.empty((size, size), device="cuda")
+    launch(bind(*wide, problem, gpu), a, b, want)
+    bound, space = bind(WIDE, handing_on(wide[1]), problem, gpu), None
+    for _ in range(40):
+        got.fill_(float("nan"))
+        space = launch(bound, a, b, got, space=space)
+        assert torch.equal(bits(got), bits(want))
+
+
 def test_batches() -> None:
     gpu, (m, n, k, count) = device.require(), (200, 330, 129, 90)
     a, b = torch.randn((count, m, k), device="cuda"), torch.randn((count, k, n), device="cuda")

@@ -31,7 +31,7 @@ from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
 from peakgemm.selection import chain_model, skinny_model, small_model
 from peakgemm.selection.machine import machine
-from peakgemm.selection.tile_model import compiled, configurations, wide_configurations
+from peakgemm.selection.tile_model import compiled, configurations, may_hand_on, wide_configurations
 
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
 SMALL_SHAPES = ((13, 11, 150, 5), (8, 8, 8, 3), (40, 37, 33, 2), (260, 12, 64, 1), (70, 130, 20, 1))
@@ -85,7 +85,7 @@ def main() -> None:
     of_handed = []
     for tiling in (*configurations(gpu), *wide_configurations(gpu)):
         one = tiling.config
-        if "handed" in tiling.kernel.tunes and not one.one_tile and one.slices == 1:  # a third more tiles than blocks
+        if may_hand_on(tiling):  # a third more tiles than blocks
             down = gpu.sms * one.min_blocks * 4 // 15 + 1
             of_handed.append((tiling.kernel, handing_on(replace(one, chunked=False)),
                               (down * one.bm - 3, 5 * one.bn - 9, 70, 1)))

@@ -11,7 +11,7 @@ from peakgemm.kernels.schedule import handing_on
 from peakgemm.problem import Problem
 from peakgemm.sass.facts import static_facts
 from peakgemm.selection.machine import machine
-from peakgemm.selection.tile_model import Tiling, configurations, wide_configurations
+from peakgemm.selection.tile_model import Tiling, configurations, may_hand_on, wide_configurations
 
 SQUARE = Problem.contiguous(4096, 4096, 4096)
 
@@ -19,8 +19,7 @@ SQUARE = Problem.contiguous(4096, 4096, 4096)
 def tilings(arch: str) -> list[Tiling]:
     """Those that may hand on."""
     gpu = machine(arch, 132)
-    return [tiling for tiling in (*configurations(gpu), *wide_configurations(gpu))
-            if "handed" in tiling.kernel.tunes and not tiling.config.one_tile and tiling.config.slices == 1]
+    return [tiling for tiling in (*configurations(gpu), *wide_configurations(gpu)) if may_hand_on(tiling)]
 
 
 @pytest.mark.parametrize("tiling", tilings("sm_90"), ids=lambda tiling: f"{tiling.kernel.name} {tiling.config.label()}")

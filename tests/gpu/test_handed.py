@@ -18,7 +18,7 @@ from peakgemm.kernels.validity import is_valid  # noqa: E402
 from peakgemm.problem import Batch, Config, Problem  # noqa: E402
 from peakgemm.runtime import device  # noqa: E402
 from peakgemm.selection.machine import machine  # noqa: E402
-from peakgemm.selection.tile_model import configurations, wide_configurations  # noqa: E402
+from peakgemm.selection.tile_model import configurations, may_hand_on, wide_configurations  # noqa: E402
 
 
 def tiles() -> list[tuple[Kernel, Config]]:
@@ -26,7 +26,7 @@ def tiles() -> list[tuple[Kernel, Config]]:
     gpu = device.require()
     known = machine(gpu.arch, gpu.sm_count, gpu.name)
     return [(x.kernel, replace(x.config, chunked=False)) for x in (*configurations(known), *wide_configurations(known))
-            if "handed" in x.kernel.tunes and not x.config.one_tile and x.config.slices == 1]
+            if may_hand_on(x)]
 
 
 def bits(x: Any) -> Any:

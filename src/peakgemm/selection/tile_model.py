@@ -25,6 +25,7 @@ from .split_k_model import cluster_us, cluster_ways, split_k_us, split_k_ways
 
 WIDE = "wide"
 _FOUR_WARPS = 128  # threads
+_BLOCKS_THAT_HAND_ON = 2  # of an SM, at most
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 # In so many parts a tile's K is cut: powers of two, and what lies halfway.
 SPLITS = tuple(sorted({*(1 << i for i in range(1, 8)), *(3 << i for i in range(6))}))
@@ -196,11 +197,22 @@ def one_slice(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Co
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     if config.slices == 1:
         yield one
-        if "handed" in tiling.kernel.tunes and hands_on(config, tiles, -(-problem.k // config.bk), machine.sms):
+        if may_hand_on(tiling) and hands_on(config, tiles, -(-problem.k // config.bk), machine.sms):
             yield handing_on(one)
         return
     if is_valid(tiling.kernel, one, machine.arch):
         yield alone(one) if tiles <= machine.sms * config.min_blocks else one
+
+
+def may_hand_on(tiling: Tiling) -> bool:
+    """Whether a configuration is considered with accumulators handed on.
+
+    Not with three blocks an SM, whose waves are fine enough: four drawn products by 64 x 64 took 0.95 to 1.07 of the
+    time of the best whole tiles, as the loop has 1.06 modelled cycles an FFMA then, and 1.04 else.
+    """
+    config = tiling.config
+    return ("handed" in tiling.kernel.tunes and config.slices == 1 and not config.one_tile
+            and config.min_blocks <= _BLOCKS_THAT_HAND_ON)
 
 
 @cache

@@ -174,6 +174,19 @@ def test_flags_of_old_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     product(SPECIALISED, TILE, 96, 80, 100, 4, "NN")
 
 
+@pytest.mark.parametrize(("old", "new"), [
+    ("ld.acquire.gpu.global.u32", "ld.relaxed.gpu.global.u32"),
+    ('  __threadfence();\n  __syncwarp();\n  if (threadIdx.x % 32 == 0) asm volatile("red.release.gpu',
+     '  __syncwarp();\n  if (threadIdx.x % 32 == 0) asm volatile("red.relaxed.gpu'),
+], ids=["acquire", "release"])
+def test_what_the_flags_forget_is_found(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = SPECIALISED.source
+    assert text.count(old) == 1
+    monkeypatch.setitem(SPECIALISED.__dict__, "source", text.replace(old, new))
+    _, report = product(SPECIALISED, TILE, 96, 80, 100, 4, "NN")
+    assert any(x.kind == "global_race" and "handed.cuh" in f"{x.file} {x.message}" for x in report.faults)
+
+
 def test_what_cannot_hand_on() -> None:
     arch = architecture("sm_90")
     require(SPECIALISED, TILE, arch)

@@ -25,7 +25,6 @@ from .split_k_model import cluster_us, cluster_ways, split_k_us, split_k_ways
 
 WIDE = "wide"
 _FOUR_WARPS = 128  # threads
-_BLOCKS_THAT_HAND_ON = 2  # of an SM, at most
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 # In so many parts a tile's K is cut: powers of two, and what lies halfway.
 SPLITS = tuple(sorted({*(1 << i for i in range(1, 8)), *(3 << i for i in range(6))}))
@@ -212,7 +211,7 @@ def may_hand_on(tiling: Tiling) -> bool:
     """
     config = tiling.config
     return ("handed" in tiling.kernel.tunes and config.slices == 1 and not config.one_tile
-            and config.min_blocks <= _BLOCKS_THAT_HAND_ON)
+            and config.min_blocks < 3)
 
 
 @cache

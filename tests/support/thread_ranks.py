@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from peakgemm.calls import eager
 from peakgemm.integrations import collective, exchange
 from peakgemm.integrations import group as groups
 from peakgemm.runtime import signals
@@ -74,9 +75,13 @@ class Ranks:
             return True
         self.do(stream, move)
 
+    def order(self, first: int, second: int, by: Any) -> None:
+        if first and not second:
+            self.drain(first)
+
     # torch's symmetric memory ---------------------------------------------------------------------------------------
     def empty(self, size: int, dtype: Any, device: Any) -> Any:
-        x = torch.empty(size // 4 + 1, dtype=torch.float32).fill_(float("nan")).view(torch.uint8)[:size]
+        x = torch.empty(size // 4, dtype=torch.float32).fill_(float("nan")).view(torch.uint8)
         return x
 
     def rendezvous(self, memory: Any, group: Any) -> Any:
@@ -116,10 +121,6 @@ class Stream:
     def __init__(self, ranks: Ranks, handle: int) -> None:
         self._ranks, self.cuda_stream = ranks, handle
 
-    def wait_stream(self, other: Stream) -> None:
-        if self.cuda_stream == 0 and other.cuda_stream:
-            self._ranks.drain(other.cuda_stream)
-
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
@@ -143,14 +144,14 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
 
         monkeypatch.setattr(symmetric, "empty", ranks.empty)
         monkeypatch.setattr(symmetric, "rendezvous", ranks.rendezvous)
-        for name in ("write", "wait", "copy"):
+        for name in ("write", "wait", "copy", "order"):
             monkeypatch.setattr(signals, name, getattr(ranks, name))
+        monkeypatch.setattr(signals, "mark", lambda stream: None)
+        monkeypatch.setattr(eager, "current_stream", lambda index: 0)
         monkeypatch.setattr(exchange, "dist", dist)
         monkeypatch.setattr(torch.cuda, "Stream", cuda.Stream)
         for name in ("current_stream", "current_device", "synchronize", "is_current_stream_capturing"):
             monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
-        kept: list[Any] = []  # as torch's allocator keeps what a stream still reads
-        monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: kept.append(self))
         monkeypatch.setattr(exchange, "_Watch", lambda *args: SimpleNamespace(
             check=lambda: None, add=lambda stream: None, stop=lambda: None))
         assert collective and groups

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 from peakgemm.errors import LaunchFailed  # noqa: E402
 from peakgemm.integrations import collective, exchange  # noqa: E402
-from peakgemm.selection.overlap_model import Link, Way, best, gather_ways, scatter_ways  # noqa: E402
+from peakgemm.selection.overlap_model import Link, Way, best, gather_ways, ranges, scatter_ways  # noqa: E402
 from thread_ranks import Ranks, threads  # noqa: E402
 
 
@@ -41,6 +41,9 @@ def test_many_calls(threads: Any, world: int, chunks: int) -> None:
             own = slice(rank * k, (rank + 1) * k)
             part = collective.scattered_product(a[:, own], b[own], group, "ieee", chunks)
             assert torch.equal(part, (a @ b)[rank * rows:(rank + 1) * rows]), i
+            for head in (0, 1, rows - 1, rows):
+                got = collective._headed(a[rank * rows:(rank + 1) * rows], b, group, "ieee", head)
+                assert torch.equal(got, a @ b), (i, head)
 
     ranks.run(work)
     assert ranks.waited > 0 and not any(ranks.queues.values())
@@ -84,12 +87,12 @@ def test_a_rank_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    for name in ("Stream", "stream", "device"):
+    for name in ("Stream", "stream", "device", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, Nothing)
     flags = torch.zeros(8, dtype=torch.int32)
     watch = exchange._Watch(flags, torch.device("cpu"), 0.1, 1)
     watch.check()
-    watch.add(None)
+    watch.add(torch.device("cpu"))
     end = time.monotonic() + 10
     while not flags.all() and time.monotonic() < end:
         time.sleep(0.05)
@@ -106,17 +109,35 @@ def test_the_model() -> None:
         return max(200.0, rows * 2.4)  # 8192 columns and K
 
     small = list(gather_ways(2, 64, 4 * 8192, product, LINK))
-    assert best(iter(small)) == small[0] == Way(0, 20 + 64 * 32768 / 300e3 + 128 * 2.4)
+    assert [way.name for way in small] == ["plain", "head/0", "overlap/1"]
+    assert small[0] == Way(0, 20 + 64 * 32768 / 300e3 + 128 * 2.4)
+    assert best(iter(small)) == small[1] == Way(1, 10 + 64 * 32768 / 400e3 + 64 * 32.768 / 1000 + 128 * 2.4, 0)
     large = list(gather_ways(2, 4096, 4 * 8192, product, LINK))
-    assert [way.name for way in large] == ["plain", "overlap/1", "overlap/2", "overlap/4"]
-    assert best(iter(large)).name == "overlap/1"
-    assert large[1].us == pytest.approx(2 * 4096 * 2.4 + LINK.launch_us)  # the copy is hidden
+    assert [way.name for way in large] == ["plain", *(f"head/{head}" for head in range(0, 4096, 512)), "overlap/1",
+                                           "overlap/2", "overlap/4"]
+    hidden = pytest.approx(2 * 4096 * 2.4 + LINK.launch_us)  # the copies take less than the head
+    assert {way.head: way.us for way in large}[512] == hidden
+    assert large[9].us == hidden and best(iter(large)).us == hidden
     # A slow link: what is not hidden counts, and chunks hide more.
     slow = Link(10, 10, 20, 10)
-    found = list(gather_ways(2, 4096, 4 * 8192, product, slow))
-    assert found[3].us < found[1].us < found[0].us
-    assert found[1].us == pytest.approx(10 + 4096 * 32768 / 10e3 + 5 + 4096 * 2.4)
+    found = {way.name: way.us for way in gather_ways(2, 4096, 4 * 8192, product, slow)}
+    assert found["overlap/4"] < found["overlap/1"] < found["plain"]
+    assert found["overlap/1"] == pytest.approx(10 + 4096 * 32768 / 10e3 + 5 + 4096 * 2.4)
+    assert found["head/512"] == pytest.approx(10 + 4096 * 32768 / 10e3 + 3584 * 32.768 / 1000 + 5 + 7680 * 2.4)
     scatter = list(scatter_ways(2, 4096, 4 * 8192, product, LINK))
     assert scatter[0].us == pytest.approx(8192 * 2.4 + 20 + 4096 * 32768 / 300e3)
     assert min(scatter, key=lambda way: way.us).chunks in (2, 4) and best(iter(scatter)).chunks
-    assert [way.chunks for way in gather_ways(2, 3, 4, product, LINK)] == [0, 1]
+    assert [way.name for way in gather_ways(2, 3, 4, product, LINK)] == ["plain", "head/0", "overlap/1"]
+
+
+def test_what_is_left_after_the_head() -> None:
+    """A rank multiplies all rows, once; the first and the last rank have one range left, and all do without a head."""
+    for world in (1, 2, 3, 5):
+        for head in (0, 3, 8):
+            for rank in range(world):
+                left = ranges(world, rank, 8, head)
+                first = 8 * rank + (8 - head if rank == world - 1 else 0)
+                done = [*range(first, first + head), *(row for part in left for row in range(part.start, part.stop))]
+                assert sorted(done) == list(range(8 * world))
+                assert len(left) == 1 + (head > 0 and 0 < rank < world - 1)
+                assert sum(part.own for part in left) == 8 - head and sum(p.arriving for p in left) == world - 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..selection.overlap_model import Link, Way, best, gather_ways, scatter_ways
+from ..selection.overlap_model import Link, Way, best, gather_us, gather_ways, scatter_us, scatter_ways
 
 FLOAT = 4
 # Squares for strong and weak scaling, and the rows of A past which one weight passes.
@@ -39,6 +39,9 @@ class Case(NamedTuple):
         return 2 * self.m * self.n * self.k
 
 
+Choose = Callable[[Case], Way]
+
+
 def cases(world: int, precisions: Sequence[str], quick: bool = False) -> Iterator[Case]:
     """The suite for ``world`` GPUs; sizes that they do not divide are left out."""
     for precision in precisions:
@@ -64,7 +67,18 @@ def ways(case: Case, world: int, time: Time, link: Link) -> list[Way]:
     return list(scatter_ways(world, rows, FLOAT * case.n, product, link))
 
 
-def shapes(found: Sequence[Case], world: int) -> list[tuple[int, int, int, str]]:
+def way_us(case: Case, way: Way, world: int, time: Time, link: Link) -> float:
+    """Microseconds of ``case`` by one way."""
+    def product(rows: int) -> float:
+        return time(rows, case.n, case.k, case.precision)
+
+    rows = case.m // world
+    if case.call == "all_gather_matmul":
+        return gather_us(way, world, rows, FLOAT * case.k, product, link)
+    return scatter_us(way, world, rows, FLOAT * case.n, product, link)
+
+
+def shapes(found: Sequence[Case], world: int, choose: Choose | None = None) -> list[tuple[int, int, int, str]]:
     """The products of one GPU whose times `predicted` asks for."""
     asked: dict[tuple[int, int, int, str], None] = {}
 
@@ -73,8 +87,7 @@ def shapes(found: Sequence[Case], world: int) -> list[tuple[int, int, int, str]]
         return 1.0
 
     for case in found:
-        ways(case, world, note, Link(1, 1, 1, 1))
-        note(*alone(case, world))
+        predicted(case, world, note, Link(1, 1, 1, 1), choose)
     return list(asked)
 
 
@@ -86,12 +99,17 @@ def alone(case: Case, world: int) -> tuple[int, int, int, str]:
     return m, n, k, case.precision
 
 
-def predicted(case: Case, world: int, time: Time, link: Link) -> dict[str, Any]:
+def predicted(case: Case, world: int, time: Time, link: Link, choose: Choose | None = None) -> dict[str, Any]:
     """A row of the record: the way that is chosen, its time, and the efficiency: one GPU's time over that of all, by
-    the work of each."""
-    found = ways(case, world, time, link)
-    chosen, one = best(iter(found)), time(*alone(case, world))
-    share = world if case.scaling == "strong" else 1
+    the work of each. ``choose``: what chooses the way, None: the times given."""
+    if choose is None:
+        found = ways(case, world, time, link)
+        chosen = best(iter(found))
+    else:
+        found = [way._replace(us=way_us(case, way, world, time, link))
+                 for way in dict.fromkeys((Way(0, 0.0), choose(case)._replace(us=0.0)))]
+        chosen = found[-1]
+    one, share = time(*alone(case, world)), world if case.scaling == "strong" else 1
     return {**case._asdict(), "gpus": world, "chosen": chosen.name, "predicted_ms": chosen.us / 1e3,
             "ways_ms": {way.name: way.us / 1e3 for way in found}, "one_gpu_ms": one / 1e3,
             "predicted_efficiency": one / share / chosen.us}

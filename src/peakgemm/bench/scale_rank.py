@@ -19,13 +19,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..api import matmul
-from ..integrations.distributed import all_gather_matmul, matmul_reduce_scatter
+from ..integrations.distributed import all_gather_matmul, explain, matmul_reduce_scatter
 from ..integrations.group import known
 from ..integrations.torch import use
-from ..selection.overlap_model import Link
+from ..selection.overlap_model import Link, Way, best
 from .scale_model import losses
 from .scale_parts import Answer
-from .scale_predict import ROWS, WIDTH, Case, cases, pays_from, predicted, shapes
+from .scale_predict import ROWS, WIDTH, Case, alone, cases, pays_from, predicted, shapes
 
 _TIMEOUT = timedelta(seconds=40)
 _ROUNDS = 5
@@ -111,7 +111,7 @@ class Suite:
 
     def one_gpu(self) -> None:
         """Times of the products that the prediction asks for, the slowest rank's."""
-        wanted = shapes(self._cases, self._world)
+        wanted = shapes(self._cases, self._world, self._chosen)
         found = []
         for m, n, k, precision in wanted:
             a, b, out = _drawn(m, k, 1), _drawn(k, n, 2), torch.empty(m, n, device="cuda")
@@ -123,11 +123,16 @@ class Suite:
         self._answer.found["one_gpu"] = [{"shape": key[:3], "precision": key[3], "ms": us / 1e3}
                                          for key, us in self._times.items()]
 
+    def _chosen(self, case: Case) -> Way:
+        """As the call itself chooses."""
+        return best(iter(explain(case.m, case.n, case.k, precision=case.precision,
+                                 scatter=case.call != "all_gather_matmul")))
+
     def prediction(self) -> None:
         """Written down before the run."""
         assert self._link is not None
         link = self._link
-        rows = [predicted(case, self._world, lambda *key: self._times[key], link) for case in self._cases]
+        rows = [predicted(case, self._world, lambda *key: self._times[key], link, self._chosen) for case in self._cases]
         self._answer.found["prediction"] = {
             "products": rows, "times": "measured",
             "overlap_pays_from_rows": {precision: pays_from(rows, precision) for precision in self._precisions}}
@@ -144,15 +149,10 @@ class Suite:
                 ms = _timed([lambda call=call, a=a, b=b, case=case:  # type: ignore[misc]
                              call(a, b, precision=case.precision)], _ROUNDS)[0]
                 share = self._world if case.scaling == "strong" else 1
-                one = self._times[self._alone(case)] / 1e3
+                one = self._times[alone(case, self._world)] / 1e3
                 rows.append({**case._asdict(), "gpus": self._world, "ms": ms, "one_gpu_ms": one,
                              "speedup": one * self._world / share / ms, "efficiency": one / share / ms})
                 self._answer.save()
-
-    def _alone(self, case: Case) -> tuple[int, int, int, str]:
-        from .scale_predict import alone
-
-        return alone(case, self._world)
 
     def baselines(self) -> None:
         """One weight and M rows: ours, against NCCL and then torch's FP32 product, or ours."""

@@ -38,10 +38,12 @@ def all_gather_matmul(a: Any, b: Any, *, group: Any = None, precision: str = "ie
         MissingComponent: there is no process group.
         LaunchFailed: a rank has not answered for ten minutes.
     """
+    if chunks is None and _quickly is not None:
+        result = _quickly(a, b, group, precision, False)
+        if result is not None:
+            return result
     _check(a, b, chunks)
-    from . import collective
-
-    return collective.all_gather_matmul(a, b, group, precision, chunks)
+    return _collective().all_gather_matmul(a, b, group, precision, chunks)
 
 
 def matmul_reduce_scatter(a: Any, b: Any, *, group: Any = None, precision: str = "ieee",
@@ -62,10 +64,12 @@ def matmul_reduce_scatter(a: Any, b: Any, *, group: Any = None, precision: str =
     Raises:
         As `all_gather_matmul`; also InvalidValue where the ranks do not divide M.
     """
+    if chunks is None and _quickly is not None:
+        result = _quickly(a, b, group, precision, True)
+        if result is not None:
+            return result
     _check(a, b, chunks)
-    from . import collective
-
-    return collective.matmul_reduce_scatter(a, b, group, precision, chunks)
+    return _collective().matmul_reduce_scatter(a, b, group, precision, chunks)
 
 
 def explain(m: int, n: int, k: int, *, group: Any = None, precision: str = "ieee",
@@ -76,9 +80,7 @@ def explain(m: int, n: int, k: int, *, group: Any = None, precision: str = "ieee
     Raises:
         MissingComponent: there is no process group.
     """
-    from . import collective
-
-    return collective.ways(m, n, k, group, precision, scatter)
+    return _collective().ways(m, n, k, group, precision, scatter)
 
 
 def register() -> None:
@@ -91,6 +93,17 @@ def register() -> None:
     from . import torch_sharding
 
     torch_sharding.register()
+
+
+_quickly: Any = None  # of `collective`, which needs torch, once it is loaded
+
+
+def _collective() -> Any:
+    global _quickly
+    from . import collective
+
+    _quickly = collective.quickly
+    return collective
 
 
 def _check(a: Any, b: Any, chunks: int | None) -> None:

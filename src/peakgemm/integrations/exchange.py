@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..calls import eager
 from ..errors import LaunchFailed
 from ..runtime import signals
 
@@ -23,21 +24,28 @@ _FLAGS_BYTES = 4096  # a word for each rank
 _RELEASED = 0x7FFFFFFF
 
 
+Part = tuple[int, int, tuple[int, int]]  # source, offset (floats), shape
+
+
 class Exchange(Protocol):
     """One call after the other, on all ranks alike: `begin`, any number of `push` and `pull`, `end`."""
 
     world: int
     rank: int
 
-    def begin(self, parts: list[tuple[int, int, tuple[int, int]]], floats: int) -> None:
-        """A call in which this rank will pull ``parts``, in this order from each source: (source, offset in floats,
-        shape); ``floats``: where the last of any rank's parts ends."""
+    def begin(self, parts: list[Part], floats: int, beside: bool = True) -> None:
+        """A call in which this rank will pull ``parts`` of others, in this order from each source; ``floats``: where
+        the last of any rank's parts ends; ``beside``: the current stream does not wait for what is pushed."""
 
     def push(self, to: int, offset: int, x: Tensor) -> None:
-        """Send a packed matrix, when the current stream has made it, to where rank ``to`` pulls it."""
+        """Send a packed matrix, when the current stream has made it, to where rank ``to``, maybe this one, pulls it.
+        """
 
     def pull(self, source: int, offset: int, shape: tuple[int, int]) -> Tensor:
         """What ``source`` pushed, once the current stream comes to it; valid until `end`."""
+
+    def at(self, offset: int, shape: tuple[int, int]) -> Tensor:
+        """Neighbouring parts, all of them pulled, as one matrix."""
 
     def end(self) -> None:
         """Nothing that was pulled is read by later work, and what was pushed may be overwritten."""
@@ -48,31 +56,41 @@ class Messages:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group, self.world, self.rank = group, dist.get_world_size(group), dist.get_rank(group)
-        self._coming: dict[tuple[int, int], tuple[Tensor, Any]] = {}
+        self._room = torch.empty(0)
+        self._coming: dict[tuple[int, int], Any] = {}
         self._going: list[Any] = []
 
-    def begin(self, parts: list[tuple[int, int, tuple[int, int]]], floats: int) -> None:
+    def begin(self, parts: list[Part], floats: int, beside: bool = True) -> None:
         """See `Exchange`."""
+        self._room = torch.empty(floats, dtype=torch.float32)
         for source, offset, shape in parts:
-            room = torch.empty(shape, dtype=torch.float32)
-            work = dist.irecv(room, dist.get_global_rank(self._group, source), self._group, tag=offset % (1 << 30))
-            self._coming[source, offset] = room, work
+            self._coming[source, offset] = dist.irecv(self.at(offset, shape), self._global(source), self._group,
+                                                      tag=offset % (1 << 30))
 
     def push(self, to: int, offset: int, x: Tensor) -> None:
         """See `Exchange`."""
-        self._going.append((dist.isend(x, dist.get_global_rank(self._group, to), self._group,
-                                       tag=offset % (1 << 30)), x))
+        if to == self.rank:
+            self.at(offset, (x.shape[0], x.shape[1])).copy_(x)
+        else:
+            self._going.append((dist.isend(x, self._global(to), self._group, tag=offset % (1 << 30)), x))
 
     def pull(self, source: int, offset: int, shape: tuple[int, int]) -> Tensor:
         """See `Exchange`."""
-        room, work = self._coming.pop((source, offset))
-        work.wait()
-        return room
+        if source != self.rank:
+            self._coming.pop((source, offset)).wait()
+        return self.at(offset, shape)
+
+    def at(self, offset: int, shape: tuple[int, int]) -> Tensor:
+        """See `Exchange`."""
+        return self._room[offset:offset + shape[0] * shape[1]].view(shape)
 
     def end(self) -> None:
         """See `Exchange`."""
         while self._going:
             self._going.pop()[0].wait()
+
+    def _global(self, rank: int) -> int:
+        return dist.get_global_rank(self._group, rank)
 
 
 class Pushes:
@@ -93,6 +111,10 @@ class Pushes:
         self._group, self.world, self.rank = group, dist.get_world_size(group), dist.get_rank(group)
         self._device = torch.device("cuda", torch.cuda.current_device())
         self._side = torch.cuda.Stream(self._device, priority=-1)
+        self._beside = int(self._side.cuda_stream)
+        self._here, self._stream = 0, self._beside  # the call's: the current stream, and that of its pushes
+        self._mark = signals.mark(self._beside)
+        self._held: list[Tensor] = []  # what the side stream reads: past a call's end the current stream waits for it
         self._half, self._call, self._timeout = 0, 0, timeout_s
         self._sent, self._expected = [0] * self.world, [0] * self.world
         self._watch: _Watch | None = None
@@ -108,6 +130,7 @@ class Pushes:
         self._memory = symmetric.empty(total, dtype=torch.uint8, device=self._device)
         handle = symmetric.rendezvous(self._memory, self._group)
         self._memory.zero_()
+        self._floats = self._memory.view(torch.float32)
         self._handle = handle  # which the buffers need
         self._buffers = [handle.get_buffer(rank, (total,), torch.uint8) for rank in range(self.world)]
         self._bases = [buffer.data_ptr() for buffer in self._buffers]
@@ -123,39 +146,48 @@ class Pushes:
         """The address of the word of rank ``at`` that says how many parts of ``source`` have come."""
         return int(self._bases[at]) + 2 * self._half + 4 * source
 
-    def begin(self, parts: list[tuple[int, int, tuple[int, int]]], floats: int) -> None:
+    def begin(self, parts: list[Part], floats: int, beside: bool = True) -> None:
         """See `Exchange`; memory grows with the largest call."""
         assert self._watch is not None
         self._watch.check()
         if 4 * floats > self._half:
             self._allocate(-(-4 * floats // (1 << 20)) * (1 << 20))
         self._call += 1
+        self._here = eager.current_stream(self._device.index)
+        self._stream = self._beside if beside else self._here
 
     def push(self, to: int, offset: int, x: Tensor) -> None:
         """See `Exchange`."""
-        side = self._side
-        side.wait_stream(torch.cuda.current_stream(self._device))
-        x.record_stream(side)
-        stream = side.cuda_stream
+        stream = self._stream
+        if stream != self._here:
+            signals.order(self._here, stream, self._mark)
+            self._held.append(x)
         place = int(self._bases[to]) + (self._call % 2) * self._half + 4 * offset
         signals.copy(place, x.data_ptr(), 4 * x.numel(), stream)
-        self._sent[to] += 1
-        signals.write(self._arrived(to, self.rank), self._sent[to], stream)
+        if to != self.rank:
+            self._sent[to] += 1
+            signals.write(self._arrived(to, self.rank), self._sent[to], stream)
 
     def pull(self, source: int, offset: int, shape: tuple[int, int]) -> Tensor:
         """See `Exchange`."""
-        self._expected[source] += 1
-        stream = torch.cuda.current_stream(self._device).cuda_stream
-        signals.wait(self._arrived(self.rank, source), self._expected[source], stream)
-        start, size = (self._call % 2) * self._half + 4 * offset, 4 * shape[0] * shape[1]
-        return self._memory[start:start + size].view(torch.float32).view(shape)
+        if source != self.rank:
+            self._expected[source] += 1
+            signals.wait(self._arrived(self.rank, source), self._expected[source], self._here)
+        elif self._stream != self._here:
+            signals.order(self._stream, self._here, self._mark)
+        return self.at(offset, shape)
+
+    def at(self, offset: int, shape: tuple[int, int]) -> Tensor:
+        """See `Exchange`."""
+        return self._floats.as_strided(shape, (shape[1], 1), (self._call % 2) * self._half // 4 + offset)
 
     def end(self) -> None:
         """See `Exchange`."""
-        current = torch.cuda.current_stream(self._device)
-        current.wait_stream(self._side)
+        if self._stream != self._here:
+            signals.order(self._stream, self._here, self._mark)
+            self._held.clear()
         assert self._watch is not None
-        self._watch.add(current)
+        self._watch.add(self._device)
 
 
 class _Watch:
@@ -163,18 +195,20 @@ class _Watch:
 
     def __init__(self, flags: Tensor, device: torch.device, timeout_s: float, rank: int) -> None:
         self._flags, self._device, self._timeout, self._rank = flags, device, timeout_s, rank
-        self._last: tuple[Any, float] | None = None
+        self._lock, self._event, self._watched, self._end = threading.Lock(), None, False, 0.0
         self._broken, self._stopped = False, threading.Event()
         self._stream = torch.cuda.Stream(device)
         self._thread = threading.Thread(target=self._run, name="peakgemm-watch", daemon=True)
         self._thread.start()
 
-    def add(self, stream: Any) -> None:
-        """A call ends where ``stream`` is now. Of several calls under way the oldest is watched."""
-        if self._last is None or self._last[0].query():
-            event = torch.cuda.Event()
-            event.record(stream)
-            self._last = event, time.monotonic() + self._timeout
+    def add(self, device: torch.device) -> None:
+        """A call ends where the current stream is now. Of several calls under way the oldest is watched."""
+        with self._lock:
+            if self._event is None or not self._watched or self._event.query():
+                if self._event is None:
+                    self._event = torch.cuda.Event()
+                self._event.record(torch.cuda.current_stream(device))
+                self._watched, self._end = True, time.monotonic() + self._timeout
 
     def check(self) -> None:
         """Whether all ranks have answered so far.
@@ -192,13 +226,13 @@ class _Watch:
 
     def _run(self) -> None:
         while not self._stopped.wait(0.5):
-            last = self._last
-            if last is None or time.monotonic() < last[1]:
-                continue
-            if last[0].query():
-                self._last = None
-                continue
-            self._broken = True
+            with self._lock:
+                if self._event is None or not self._watched or time.monotonic() < self._end:
+                    continue
+                if self._event.query():
+                    self._watched = False
+                    continue
+                self._broken = True
             log.error("peakgemm.distributed: rank %d waited %.0f s for another rank, which has ended or hangs; its "
                       "streams are released, and their results are not valid", self._rank, self._timeout)
             with torch.cuda.device(self._device), torch.cuda.stream(self._stream):

@@ -1,13 +1,41 @@
 """Words in memory that streams of several devices write and wait for: no kernel, so no SM, and no host.
 
-A barrier that is a kernel waits until a persistent kernel leaves it an SM; these are the stream's own.
+A barrier that is a kernel waits until a persistent kernel leaves it an SM; these are the stream's own. Their arguments'
+types are declared once, since to wrap them at each call takes as long as the driver does.
 """
 
 from __future__ import annotations
 
-from ctypes import c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import c_int, c_size_t, c_uint, c_uint64, c_void_p
+from functools import cache
+from typing import Any
 
-from . import driver
+from ..errors import LaunchFailed
+from . import driver, memory
+
+_TYPES: dict[str, tuple[Any, ...]] = {
+    "cuStreamWriteValue32_v2": (c_void_p, c_uint64, c_uint, c_uint),
+    "cuStreamWaitValue32_v2": (c_void_p, c_uint64, c_uint, c_uint),
+    "cuMemcpyAsync": (c_uint64, c_uint64, c_size_t, c_void_p),
+    "cuEventRecord": (c_void_p, c_void_p),
+    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+}
+
+
+@cache
+def _call(name: str) -> Any:
+    try:
+        function = driver.library()[name]  # another object than others use
+    except AttributeError:
+        raise LaunchFailed(f"the driver is older than CUDA 12: it has no {name}; update it") from None
+    function.argtypes, function.restype = _TYPES[name], c_int
+    return function
+
+
+def _demand(what: str, name: str, *args: Any) -> None:
+    status = _call(name)(*args)
+    if status:
+        raise LaunchFailed(f"{what}: {driver.text(status)}; see: peakgemm doctor")
 
 
 def write(address: int, value: int, stream: int) -> None:
@@ -16,7 +44,7 @@ def write(address: int, value: int, stream: int) -> None:
     Raises:
         LaunchFailed: the driver refused.
     """
-    driver.demand("a signal", "cuStreamWriteValue32_v2", c_void_p(stream), c_uint64(address), c_uint(value), 0)
+    _demand("a signal", "cuStreamWriteValue32_v2", stream, address, value, 0)
 
 
 def wait(address: int, value: int, stream: int) -> None:
@@ -25,8 +53,7 @@ def wait(address: int, value: int, stream: int) -> None:
     Raises:
         LaunchFailed: the driver refused.
     """
-    driver.demand("waiting for a signal", "cuStreamWaitValue32_v2", c_void_p(stream), c_uint64(address), c_uint(value),
-                  0)  # CU_STREAM_WAIT_VALUE_GEQ
+    _demand("waiting for a signal", "cuStreamWaitValue32_v2", stream, address, value, 0)  # CU_STREAM_WAIT_VALUE_GEQ
 
 
 def copy(to: int, source: int, size: int, stream: int) -> None:
@@ -35,5 +62,23 @@ def copy(to: int, source: int, size: int, stream: int) -> None:
     Raises:
         LaunchFailed: the driver refused.
     """
-    driver.demand(f"copy of {size:,} bytes between devices", "cuMemcpyAsync", c_uint64(to), c_uint64(source),
-                  c_size_t(size), c_void_p(stream))
+    _demand("a copy between devices", "cuMemcpyAsync", to, source, size, stream)
+
+
+def mark(stream: int) -> Any:
+    """An event for `order`, kept as long as the process: each call records it anew.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    return memory.event(stream)
+
+
+def order(first: int, second: int, by: Any) -> None:
+    """What is enqueued on stream ``second`` from now on waits for what ``first`` holds by now; ``by``: a `mark`.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    _demand("recording an event", "cuEventRecord", by, first)
+    _demand("one stream waiting for another", "cuStreamWaitEvent", second, by, 0)

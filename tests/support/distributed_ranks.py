@@ -1,6 +1,8 @@
 """What each rank of a process group checks of `peakgemm.distributed`; run as a script, it prints what failed.
 
-    python distributed_ranks.py RANK WORLD PORT FOLDER
+    python distributed_ranks.py RANK WORLD PORT FOLDER [CHUNKS]
+
+With CHUNKS rank 1 ends in the middle of a run, and the other one writes down what it is told.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 import peakgemm as pg
+from peakgemm.integrations import collective
+from peakgemm.integrations.group import known
 
 CHECKS: list[Callable[..., None]] = []
 M, N, K = 48, 20, 36  # divided by 1, 2, 3 and 4
@@ -44,6 +49,10 @@ def gathered() -> None:
         for right in (b, b.T.contiguous().T):
             got = pg.distributed.all_gather_matmul(mine(a, 0), right, chunks=chunks)
             assert torch.equal(got, a @ b), chunks
+    rows = M // dist.get_world_size()
+    for head in (0, 1, rows // 2, rows):
+        got = collective._headed(mine(a, 0), b, known(None), "ieee", head)
+        assert torch.equal(got, a @ b), head
 
 
 @check
@@ -173,11 +182,27 @@ def training() -> None:
     assert max(abs(x - y) / abs(x) for x, y in zip(alone, together, strict=True)) < 1e-5, (alone, together)
 
 
+def left_alone(chunks: int) -> str:
+    """What a rank says whose partner ends in the middle of a run: the library's own error, and no hang."""
+    a, b = whole(1, 12, K), whole(2, K, N)
+    for call in range(10):
+        if call == 5 and dist.get_rank() == 1:
+            os._exit(7)
+        try:
+            pg.distributed.all_gather_matmul(a, b, chunks=chunks)
+        except RuntimeError as error:
+            return f"call {call}: {type(error).__name__}: {error}"
+    return "nothing"
+
+
 def main() -> None:
     rank, world, port, folder = sys.argv[1:5]
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank, WORLD_SIZE=world)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    if len(sys.argv) > 5:
+        Path(folder, f"alone-{sys.argv[5]}.txt").write_text(left_alone(int(sys.argv[5])))
+        os._exit(0)
     found = {}
     for each in CHECKS:
         if int(world) > 2 and each.__name__ in ("dtensors", "training"):

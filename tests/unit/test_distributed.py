@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,24 @@ SCRIPT = Path(__file__).parents[1] / "support" / "distributed_ranks.py"
 COLLECTIVES = ["gathered", "scattered", "in_turns", "gradients", "refusals"]
 
 
-def ran(world: int, folder: Path) -> list[dict[str, str]]:
-    """What failed on each rank, by check."""
+def processes(world: int, folder: Path, *more: str) -> list[str]:
+    """Run the ranks; what each wrote to stderr."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PEAKGEMM_CACHE_DIR": str(folder / "cache")}
-    ranks = [subprocess.Popen([sys.executable, str(SCRIPT), str(rank), str(world), str(port), str(folder)], env=env,
-                              stderr=subprocess.PIPE, text=True) for rank in range(world)]
+    ranks = [subprocess.Popen([sys.executable, str(SCRIPT), str(rank), str(world), str(port), str(folder), *more],
+                              env=env, stderr=subprocess.PIPE, text=True) for rank in range(world)]
     try:
-        said = [rank.communicate(timeout=240)[1] for rank in ranks]
+        return [rank.communicate(timeout=240)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
+
+
+def ran(world: int, folder: Path) -> list[dict[str, str]]:
+    """What failed on each rank, by check."""
+    said = processes(world, folder)
     answers = [folder / f"{world}-{rank}.json" for rank in range(world)]
     return [json.loads(path.read_text()) if path.exists() else {"start": said[rank]}
             for rank, path in enumerate(answers)]
@@ -58,3 +64,14 @@ def test_two_ranks(two: list[dict[str, str]], name: str) -> None:
 def test_three_ranks(three: list[dict[str, str]], name: str) -> None:
     for rank in three:
         assert rank.get(name, f"not reached: {rank}") == ""
+
+
+@pytest.mark.parametrize("chunks", ["0", "2"])
+def test_a_rank_that_dies_is_an_error_of_the_others(tmp_path: Path, chunks: str) -> None:
+    """gloo's, at once: the collective's where it gathers first, else the message's that does not come."""
+    start = time.monotonic()
+    said = processes(2, tmp_path, chunks)
+    answer = tmp_path / f"alone-{chunks}.txt"
+    assert answer.exists(), said
+    assert answer.read_text().startswith("call 5: ") and "Error" in answer.read_text(), answer.read_text()
+    assert time.monotonic() - start < 60

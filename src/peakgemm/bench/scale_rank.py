@@ -100,14 +100,22 @@ class Suite:
 
     def _placements(self, found: dict[str, float]) -> None:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
         mesh = init_device_mesh("cuda", (self._world,))
         a, b = _drawn(512, 384, 3), _drawn(384, 640, 4)
-        for first in (Replicate(), Shard(0), Shard(1)):
-            for second in (Replicate(), Shard(0), Shard(1)):
-                got = matmul(distribute_tensor(a, mesh, [first]), distribute_tensor(b, mesh, [second]))
-                _note(found, f"DTensor {first} {second}", a, b, got.full_tensor())
+
+        def spread(x: Tensor, placement: Any) -> Any:
+            if isinstance(placement, Partial):
+                return DTensor.from_local(x if dist.get_rank() == 0 else torch.zeros_like(x), mesh, [placement])
+            return distribute_tensor(x, mesh, [placement])
+
+        placements = (Replicate(), Partial(), Shard(0), Shard(1))
+        for precision in self._precisions:
+            for first in placements:
+                for second in placements:
+                    got = matmul(spread(a, first), spread(b, second), precision=precision)
+                    _note(found, f"DTensor {precision} {first} {second}", a, b, got.full_tensor())
 
     def one_gpu(self) -> None:
         """Times of the products that the prediction asks for, the slowest rank's."""

@@ -36,7 +36,7 @@ def all_gather_matmul(a: Any, b: Any, *, group: Any = None, precision: str = "ie
     Raises:
         InvalidType, InvalidValue: as `peakgemm.matmul`; or ``chunks`` that do not divide the rows.
         MissingComponent: there is no process group.
-        LaunchFailed: a rank has not answered for ten minutes.
+        LaunchFailed: a rank has not answered within the group's time-out, as NCCL's calls have it.
     """
     if chunks is None and _quickly is not None:
         result = _quickly(a, b, group, precision, False)
@@ -80,7 +80,8 @@ def explain(m: int, n: int, k: int, *, group: Any = None, precision: str = "ieee
     Raises:
         MissingComponent: there is no process group.
     """
-    return _collective().ways(m, n, k, group, precision, scatter)
+    found: list[Way] = _collective().ways(m, n, k, group, precision, scatter)
+    return found
 
 
 def register() -> None:

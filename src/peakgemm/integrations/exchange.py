@@ -90,7 +90,7 @@ class Messages:
             self._going.pop()[0].wait()
 
     def _global(self, rank: int) -> int:
-        return dist.get_global_rank(self._group, rank)
+        return int(dist.get_global_rank(self._group, rank))
 
 
 class Pushes:
@@ -195,7 +195,8 @@ class _Watch:
 
     def __init__(self, flags: Tensor, device: torch.device, timeout_s: float, rank: int) -> None:
         self._flags, self._device, self._timeout, self._rank = flags, device, timeout_s, rank
-        self._lock, self._event, self._watched, self._end = threading.Lock(), None, False, 0.0
+        self._lock, self._watched, self._end = threading.Lock(), False, 0.0
+        self._event: torch.cuda.Event | None = None  # kept: to make one takes as long as a small copy
         self._broken, self._stopped = False, threading.Event()
         self._stream = torch.cuda.Stream(device)
         self._thread = threading.Thread(target=self._run, name="peakgemm-watch", daemon=True)
@@ -204,10 +205,9 @@ class _Watch:
     def add(self, device: torch.device) -> None:
         """A call ends where the current stream is now. Of several calls under way the oldest is watched."""
         with self._lock:
-            if self._event is None or not self._watched or self._event.query():
-                if self._event is None:
-                    self._event = torch.cuda.Event()
-                self._event.record(torch.cuda.current_stream(device))
+            event = self._event = self._event or torch.cuda.Event()
+            if not self._watched or event.query():
+                event.record(torch.cuda.current_stream(device))
                 self._watched, self._end = True, time.monotonic() + self._timeout
 
     def check(self) -> None:

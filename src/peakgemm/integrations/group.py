@@ -139,7 +139,15 @@ def known(group: Any, timeout: timedelta | None = None) -> Group:
     group = group if group is not None else dist.group.WORLD
     found = _groups.get(group)
     if found is None:
-        seconds = (timeout or timedelta(minutes=10)).total_seconds()
-        found = _groups[group] = Group(group, seconds)
+        found = _groups[group] = Group(group, (timeout or _timeout_of(group)).total_seconds())
     return found
+
+
+def _timeout_of(group: Any) -> timedelta:
+    """NCCL's own, that `init_process_group` or `new_group` was given; ten minutes where this torch does not tell."""
+    try:
+        found = group._get_backend(torch.device("cuda")).options._timeout
+    except (AttributeError, RuntimeError):
+        found = None
+    return found if isinstance(found, timedelta) else timedelta(minutes=10)
 

@@ -15,7 +15,7 @@ import pytest
 import record_schema
 from commands import fits, here, run
 from lazy_driver import Devices, present
-from peakgemm.bench import scale, scale_host
+from peakgemm.bench import scale, scale_host, scale_lost
 from peakgemm.bench.scale_host_model import Bus, host_us
 from peakgemm.bench.scale_parts import Answer
 from peakgemm.bench.scale_predict import Case, alone, cases, pays_from, predicted, shapes
@@ -119,6 +119,16 @@ def test_processes_that_fail_or_hang_end_the_others() -> None:
     said = scale.run([forever], [{}], 0.5)
     assert said[0] == "not done after 0 s: ended"
     assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize(("does", "hung"), [("print('call 5: an error'); sys.exit(3)", False),
+                                            ("time.sleep(60)", True)])
+def test_a_lost_rank_is_watched(does: str, hung: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale_lost, "_PATIENCE_S", 2.0)
+    code = f"import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\n{does}"
+    found = scale_lost.watched("plain", scale.ranks_of(2), (sys.executable, "-c", code))
+    assert found["hung"] is hung and found["exits"][1] == 7
+    assert hung or (found["exits"][0] == 3 and found["said"][0] == "call 5: an error\n" and found["after_s"] < 2)
 
 
 def test_an_answer_keeps_what_was_measured(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from ..problem import Problem
 from ..runtime.device import Gpu
 from ..selection.estimate import product_us
 from ..selection.overlap_model import Link
+from . import scale_lost
 from .scale_host_model import Bus, host_us
 from .scale_predict import Case, cases, pays_from, predicted
 
@@ -82,21 +83,34 @@ def measure_host(count: int, precisions: Sequence[str], sizes: Sequence[int], se
 
 def measure_ranks(count: int, precisions: Sequence[str], quick: bool, seconds: float) -> dict[str, Any]:
     """Products of ``count`` ranks, one a GPU, and what they predict from one GPU's times before they begin."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "ranks.json")
         place.write_text(json.dumps({"gpus": count, "precisions": list(precisions), "quick": quick,
                                      "seconds": seconds - 15}))
         commands = [[sys.executable, "-m", "peakgemm.bench.scale_rank", str(place)] for _ in range(count)]
-        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count),
-                  # Multicast through NVLink is left as the machine has it: off where the user has not asked for it.
-                  "NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"),
-                  "TORCH_SYMM_MEM_DISABLE_MULTICAST": os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")}
-        each = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
-        errors = run(commands, each, seconds)
+        errors = run(commands, ranks_of(count), seconds)
         return _answer(place.with_suffix(".out"), errors)
+
+
+def measure_lost(count: int) -> list[dict[str, Any]]:
+    """What ranks say of one that ends in the middle of a run, and after how long: see `scale_lost.watched`."""
+    found = [scale_lost.watched(way, ranks_of(count)) for way in scale_lost.WAYS]
+    for each in found:
+        if each["hung"]:
+            each["error"] = f"a rank hung for {each['after_s']} s after another one had ended"
+    return found
+
+
+def ranks_of(count: int) -> list[dict[str, str]]:
+    """The environments of processes that are ranks on this host."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count),
+              # Multicast through NVLink is left as the machine has it: off where the user has not asked for it.
+              "NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"),
+              "TORCH_SYMM_MEM_DISABLE_MULTICAST": os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")}
+    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
 def run(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]], seconds: float) -> list[str]:

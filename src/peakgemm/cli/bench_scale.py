@@ -46,6 +46,8 @@ def run(gpus: int | None, links: Path | None, quick: bool, precisions: Sequence[
             done("host arrays")
             if count > 1:
                 record["ranks"] = scale.measure_ranks(count, precisions, quick, scale.RANKS_SECONDS)
+                if not quick:
+                    record["lost_rank"] = scale.measure_lost(count)
                 _write(json, gpu, like.arch, record)
             done("ranks")
         ranks = record.get("ranks", {})
@@ -58,6 +60,7 @@ def run(gpus: int | None, links: Path | None, quick: bool, precisions: Sequence[
     if json is not None:
         out.print(f"Record written to {json}", markup=False)
     errors = [f"{part}: {line}" for part in ("host", "ranks") for line in _errors(record.get(part, {}))]
+    errors += [f"lost rank, {each['way']}: {each['error']}" for each in record.get("lost_rank", ()) if "error" in each]
     for line in errors:
         err.print(f"Failed: {line}", markup=False, soft_wrap=True)
     if errors:

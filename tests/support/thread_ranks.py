@@ -19,6 +19,7 @@ import torch
 from peakgemm.calls import eager
 from peakgemm.integrations import collective, exchange
 from peakgemm.integrations import group as groups
+from peakgemm.kernels.exchange import all_gather
 from peakgemm.runtime import signals
 
 SECONDS = 20.0
@@ -78,6 +79,28 @@ class Ranks:
     def order(self, first: int, second: int, by: Any) -> None:
         if first and not second:
             self.drain(first)
+
+    def all_gather(self, gpu: Any, size: int, rank: int, places: all_gather.Places) -> Any:
+        """The kernel, with one block."""
+        def add(address: int) -> None:
+            ctypes.c_uint.from_address(address).value += 1
+
+        def enqueue(a: int, b: int, c0: int, c: int, partial: int, stream: int) -> None:
+            def store() -> bool:
+                for to, arrived in zip(places.to, places.arrived, strict=True):
+                    ctypes.memmove(to, a, size)
+                    if arrived != places.arrived[rank]:
+                        add(arrived)
+                return True
+            self.do(stream, store)
+            wanted = ctypes.c_uint.from_address(places.expected).value + 1
+            for other in range(self.world):
+                if other != rank:
+                    self.do(stream, lambda other=other: (
+                        ctypes.c_uint.from_address(places.words + 4 * other).value >= wanted))
+            ctypes.c_uint.from_address(places.expected).value = wanted
+
+        return SimpleNamespace(enqueue=enqueue)
 
     # torch's symmetric memory ---------------------------------------------------------------------------------------
     def empty(self, size: int, dtype: Any, device: Any) -> Any:
@@ -147,6 +170,8 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
         for name in ("write", "wait", "copy", "order"):
             monkeypatch.setattr(signals, name, getattr(ranks, name))
         monkeypatch.setattr(signals, "mark", lambda stream: None)
+        monkeypatch.setattr(exchange, "require", lambda index: None)
+        monkeypatch.setattr(all_gather, "launcher", ranks.all_gather)
         monkeypatch.setattr(eager, "current_stream", lambda index: 0)
         monkeypatch.setattr(exchange, "dist", dist)
         monkeypatch.setattr(torch.cuda, "Stream", cuda.Stream)

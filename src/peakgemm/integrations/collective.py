@@ -157,21 +157,16 @@ def _headed(a: Tensor, b: Tensor, group: Group, precision: str, head: int) -> Te
     (rows, k), world, rank = a.shape, group.world, group.rank
     exchange = group.exchange
     assert exchange is not None
+    if head == 0:
+        return _product(exchange.gather(a), b, precision)
     sources = [(rank - step) % world for step in range(1, world)]
-    exchange.begin([(source, source * rows * k, (rows, k)) for source in sources], world * rows * k, head > 0)
+    exchange.begin([(source, source * rows * k, (rows, k)) for source in sources], world * rows * k)
     for step in range(1, world):
         exchange.push((rank + step) % world, rank * rows * k, a)
     first = rows - head if rank == world - 1 else 0  # of the head
     low = 0 if rank == world - 1 else head           # of what is left
     place = (rank * rows + low) * k
     exchange.push(rank, place, a[low:low + rows - head])
-    if head == 0:
-        exchange.pull(rank, place, (rows, k))
-        for source in sources:
-            exchange.pull(source, source * rows * k, (rows, k))
-        out = _product(exchange.at(0, (world * rows, k)), b, precision)
-        exchange.end()
-        return out
     out = torch.empty(world * rows, b.shape[1], dtype=a.dtype, device=a.device)
     at = rank * rows + first
     _product(a[first:first + head], b, precision, out[at:at + head])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -17,11 +18,16 @@ from torch import Tensor
 
 from ..calls import eager
 from ..errors import LaunchFailed
+from ..kernels.exchange import all_gather
 from ..runtime import signals
+from ..runtime.device import require
 
 log = logging.getLogger("peakgemm")
-_FLAGS_BYTES = 4096  # a word for each rank
+# Behind the halves: a word for each rank that counts parts, and from these bytes on one that counts blocks of
+# all_gather.cu, what that one is to be, and one that ends all waiting.
+_BLOCKS, _EXPECTED, _GIVEN_UP, _FLAGS_BYTES = 2048, 3072, 3584, 4096
 _RELEASED = 0x7FFFFFFF
+GATHER_BYTES = 8 << 20  # of a rank: more is for the copy engines, which take no SM
 
 
 Part = tuple[int, int, tuple[int, int]]  # source, offset (floats), shape
@@ -49,6 +55,9 @@ class Exchange(Protocol):
 
     def end(self) -> None:
         """Nothing that was pulled is read by later work, and what was pushed may be overwritten."""
+
+    def gather(self, x: Tensor) -> Tensor:
+        """A call by itself: all ranks' packed matrices of one shape, one below the other; valid until the next call."""
 
 
 class Messages:
@@ -89,6 +98,10 @@ class Messages:
         while self._going:
             self._going.pop()[0].wait()
 
+    def gather(self, x: Tensor) -> Tensor:
+        """See `Exchange`."""
+        return _gathered(self, x)
+
     def _global(self, rank: int) -> int:
         return int(dist.get_global_rank(self._group, rank))
 
@@ -117,6 +130,7 @@ class Pushes:
         self._held: list[Tensor] = []  # what the side stream reads: past a call's end the current stream waits for it
         self._half, self._call, self._timeout = 0, 0, timeout_s
         self._sent, self._expected = [0] * self.world, [0] * self.world
+        self._gathers: dict[tuple[int, int], Callable[..., None]] = {}  # by bytes and half
         self._watch: _Watch | None = None
         self._allocate(1 << 20)
 
@@ -135,6 +149,7 @@ class Pushes:
         self._buffers = [handle.get_buffer(rank, (total,), torch.uint8) for rank in range(self.world)]
         self._bases = [buffer.data_ptr() for buffer in self._buffers]
         self._half, self._call = half, 0
+        self._gathers.clear()
         self._sent, self._expected = [0] * self.world, [0] * self.world
         if self._watch is not None:
             self._watch.stop()
@@ -181,6 +196,29 @@ class Pushes:
         """See `Exchange`."""
         return self._floats.as_strided(shape, (shape[1], 1), (self._call % 2) * self._half // 4 + offset)
 
+    def gather(self, x: Tensor) -> Tensor:
+        """See `Exchange`; of few bytes by one kernel (all_gather.cu)."""
+        size = 4 * x.numel()
+        if size > GATHER_BYTES or size % all_gather.ALIGNED or x.data_ptr() % all_gather.ALIGNED or (
+                self.world > all_gather.RANKS):
+            return _gathered(self, x)
+        self.begin([], self.world * x.numel(), False)
+        key = size, self._call % 2
+        enqueue = self._gathers.get(key)
+        if enqueue is None:
+            enqueue = self._gathers[key] = self._launcher(size)
+        enqueue(x.data_ptr(), 0, 0, 0, 0, self._here)
+        self.end()
+        return self.at(0, (self.world * x.shape[0], x.shape[1]))
+
+    def _launcher(self, size: int) -> Callable[..., None]:
+        flags = 2 * self._half
+        here, place = self._bases[self.rank] + flags, (self._call % 2) * self._half + self.rank * size
+        places = all_gather.Places([base + place for base in self._bases],
+                                   [base + flags + _BLOCKS + 4 * self.rank for base in self._bases],
+                                   here + _BLOCKS, here + _EXPECTED, here + _GIVEN_UP)
+        return all_gather.launcher(require(self._device.index), size, self.rank, places).enqueue
+
     def end(self) -> None:
         """See `Exchange`."""
         if self._stream != self._here:
@@ -188,6 +226,19 @@ class Pushes:
             self._held.clear()
         assert self._watch is not None
         self._watch.add(self._device)
+
+
+def _gathered(exchange: Exchange, x: Tensor) -> Tensor:
+    """`Exchange.gather` by pushes and pulls."""
+    (rows, k), world, rank = x.shape, exchange.world, exchange.rank
+    every = [(source, source * rows * k, (rows, k)) for source in range(world)]
+    exchange.begin([part for part in every if part[0] != rank], world * rows * k, False)
+    for step in range(1, world + 1):
+        exchange.push((rank + step) % world, rank * rows * k, x)
+    for part in every:
+        exchange.pull(*part)
+    exchange.end()
+    return exchange.at(0, (world * rows, k))
 
 
 class _Watch:

@@ -47,14 +47,18 @@ def blocks(size: int) -> int:
     return min(max(-(-size // _SHARE), 1), _BLOCKS)
 
 
+def argument(size: int, rank: int, places: Places) -> bytes:
+    """``struct Gather`` for ``size`` bytes of each rank."""
+    none = (0,) * (RANKS - len(places.to))
+    return _GATHER.pack(*places.to, *none, *places.arrived, *none, places.words, places.expected, places.released,
+                        size // ALIGNED, len(places.to), rank, 0)
+
+
 def launcher(gpu: Gpu, size: int, rank: int, places: Places) -> Launcher:
     """What is enqueued with the address of this rank's rows, ``size`` bytes, as A; the other addresses are not read.
 
     Raises:
         CompileFailed, LaunchFailed, MissingComponent: as `load` and `compile_source`.
     """
-    world, none = len(places.to), (0,) * (RANKS - len(places.to))
-    argument = _GATHER.pack(*places.to, *none, *places.arrived, *none, places.words, places.expected, places.released,
-                            size // ALIGNED, world, rank, 0)
-    return Launcher(load(compiled(gpu.arch), 0, gpu), f"{size} bytes, {world} ranks", gpu, blocks(size), THREADS,
-                    argument)
+    return Launcher(load(compiled(gpu.arch), 0, gpu), f"{size} bytes, {len(places.to)} ranks", gpu, blocks(size),
+                    THREADS, argument(size, rank, places))

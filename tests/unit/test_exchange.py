@@ -77,6 +77,8 @@ def test_a_rank_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
             return False
 
     class Nothing:
+        cuda_stream = 5
+
         def __init__(self, *args: Any) -> None:
             pass
 
@@ -89,14 +91,16 @@ def test_a_rank_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
     for name in ("Stream", "stream", "device", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, Nothing)
-    flags = torch.zeros(8, dtype=torch.int32)
-    watch = exchange._Watch(flags, torch.device("cpu"), 0.1, 1)
+    written: dict[int, int] = {}
+    monkeypatch.setattr(exchange.signals, "write", lambda address, value, stream: written.update({address: value}))
+    watch = exchange._Watch(1 << 20, torch.device("cpu"), 0.1, 2, 1)
     watch.check()
     watch.add(torch.device("cpu"))
     end = time.monotonic() + 10
-    while not flags.all() and time.monotonic() < end:
+    while len(written) < 3 and time.monotonic() < end:
         time.sleep(0.05)
-    assert (flags == exchange._RELEASED).all()
+    words = (0, 4, exchange._GIVEN_UP)
+    assert written == {(1 << 20) + word: exchange._RELEASED for word in words}
     with pytest.raises(LaunchFailed, match="rank 1 waited 0 s for a part of a matrix from another rank, which has"):
         watch.check()
 

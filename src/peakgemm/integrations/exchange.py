@@ -153,7 +153,7 @@ class Pushes:
         self._sent, self._expected = [0] * self.world, [0] * self.world
         if self._watch is not None:
             self._watch.stop()
-        self._watch = _Watch(self._memory[2 * half:].view(torch.int32), self._device, self._timeout, self.rank)
+        self._watch = _Watch(self._bases[self.rank] + 2 * half, self._device, self._timeout, self.world, self.rank)
         torch.cuda.synchronize(self._device)
         dist.barrier(self._group)
 
@@ -244,8 +244,8 @@ def _gathered(exchange: Exchange, x: Tensor) -> Tensor:
 class _Watch:
     """Ends the wait for a rank that does not answer: streams are released, and the next call raises."""
 
-    def __init__(self, flags: Tensor, device: torch.device, timeout_s: float, rank: int) -> None:
-        self._flags, self._device, self._timeout, self._rank = flags, device, timeout_s, rank
+    def __init__(self, flags: int, device: torch.device, timeout_s: float, world: int, rank: int) -> None:
+        self._flags, self._device, self._timeout, self._world, self._rank = flags, device, timeout_s, world, rank
         self._lock, self._watched, self._end = threading.Lock(), False, 0.0
         self._event: torch.cuda.Event | None = None  # kept: to make one takes as long as a small copy
         self._broken, self._stopped = False, threading.Event()
@@ -286,6 +286,8 @@ class _Watch:
                 self._broken = True
             log.error("peakgemm.distributed: rank %d waited %.0f s for another rank, which has ended or hangs; its "
                       "streams are released, and their results are not valid", self._rank, self._timeout)
-            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-                self._flags.fill_(_RELEASED)
+            # By the stream's own words: a kernel may have to be loaded first, which waits for those that wait.
+            with torch.cuda.device(self._device):
+                for word in (*(4 * source for source in range(self._world)), _GIVEN_UP):
+                    signals.write(self._flags + word, _RELEASED, self._stream.cuda_stream)
             return

@@ -105,7 +105,7 @@ def test_a_rank_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         watch.check()
 
 
-LINK = Link(copy_us=10, copy_gbs=400, collective_us=20, collective_gbs=300)
+LINK = Link(copy_us=10, copy_gbs=400, collective_us=20, collective_gbs=300, direct_us=6, direct_gbs=250, own_gbs=1000)
 
 
 def test_the_model() -> None:
@@ -113,17 +113,17 @@ def test_the_model() -> None:
         return max(200.0, rows * 2.4)  # 8192 columns and K
 
     small = list(gather_ways(2, 64, 4 * 8192, product, LINK))
-    assert [way.name for way in small] == ["plain", "head/0", "overlap/1"]
+    assert [way.name for way in small] == ["plain", "direct", "overlap/1"]
     assert small[0] == Way(0, 20 + 64 * 32768 / 300e3 + 128 * 2.4)
-    assert best(iter(small)) == small[1] == Way(1, 10 + 64 * 32768 / 400e3 + 64 * 32.768 / 1000 + 128 * 2.4, 0)
+    assert best(iter(small)) == small[1] == Way(1, 6 + 64 * 32768 / 250e3 + 128 * 2.4, 0)
     large = list(gather_ways(2, 4096, 4 * 8192, product, LINK))
-    assert [way.name for way in large] == ["plain", *(f"head/{head}" for head in range(0, 4096, 512)), "overlap/1",
-                                           "overlap/2", "overlap/4"]
+    assert [way.name for way in large] == ["plain", "direct", *(f"head/{head}" for head in range(512, 4096, 512)),
+                                           "overlap/1", "overlap/2", "overlap/4"]
     hidden = pytest.approx(2 * 4096 * 2.4 + LINK.launch_us)  # the copies take less than the head
     assert {way.head: way.us for way in large}[512] == hidden
     assert large[9].us == hidden and best(iter(large)).us == hidden
     # A slow link: what is not hidden counts, and chunks hide more.
-    slow = Link(10, 10, 20, 10)
+    slow = Link(10, 10, 20, 10, 6, 10, 1000)
     found = {way.name: way.us for way in gather_ways(2, 4096, 4 * 8192, product, slow)}
     assert found["overlap/4"] < found["overlap/1"] < found["plain"]
     assert found["overlap/1"] == pytest.approx(10 + 4096 * 32768 / 10e3 + 5 + 4096 * 2.4)
@@ -131,7 +131,7 @@ def test_the_model() -> None:
     scatter = list(scatter_ways(2, 4096, 4 * 8192, product, LINK))
     assert scatter[0].us == pytest.approx(8192 * 2.4 + 20 + 4096 * 32768 / 300e3)
     assert min(scatter, key=lambda way: way.us).chunks in (2, 4) and best(iter(scatter)).chunks
-    assert [way.name for way in gather_ways(2, 3, 4, product, LINK)] == ["plain", "head/0", "overlap/1"]
+    assert [way.name for way in gather_ways(2, 3, 4, product, LINK)] == ["plain", "direct", "overlap/1"]
 
 
 def test_what_is_left_after_the_head() -> None:

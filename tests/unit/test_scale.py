@@ -22,7 +22,7 @@ from peakgemm.bench.scale_predict import Case, alone, cases, pays_from, predicte
 from peakgemm.errors import InvalidValue
 from peakgemm.selection.overlap_model import Link
 
-LINK, BUS = Link(10, 400, 20, 300), Bus(50, 50, 150)
+LINK, BUS = Link(10, 400, 20, 300, 6, 250, 1000), Bus(50, 50, 150)
 
 
 def fifty(m: int, n: int, k: int, precision: str) -> float:
@@ -50,7 +50,7 @@ def test_efficiencies() -> None:
     assert row["one_gpu_ms"] == pytest.approx(2 * 8192**3 / 50e9) and row["chosen"] == "head/512"
     assert row["predicted_efficiency"] == pytest.approx(row["one_gpu_ms"] / 2 / row["predicted_ms"])
     assert row["predicted_efficiency"] > 0.99
-    slow = predicted(case, 2, fifty, Link(10, 5, 20, 5))
+    slow = predicted(case, 2, fifty, Link(10, 5, 20, 5, 6, 5, 1000))
     assert slow["predicted_efficiency"] < 0.5
     rows = [predicted(case, 2, fifty, LINK) for case in cases(2, ["ieee"]) if case.scaling == "rows"]
     first = pays_from(rows, "ieee")

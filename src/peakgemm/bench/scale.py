@@ -45,8 +45,9 @@ def links(name: str, path: Path | None) -> tuple[Link, Bus]:
         return Link(**found["link"]), Bus(**found["bus"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidValue(f"--links {place} is no file of links ({error}); it holds "
-                           '{"link": {"copy_us", "copy_gbs", "collective_us", "collective_gbs"}, "bus": {"in_gbs", '
-                           '"out_gbs", "all_gbs"}}, as a record of this suite does') from None
+                           '{"link": {"copy_us", "copy_gbs", "collective_us", "collective_gbs", "direct_us", '
+                           '"direct_gbs", "own_gbs"}, "bus": {"in_gbs", "out_gbs", "all_gbs"}}, as a record of this '
+                           'suite does') from None
 
 
 def modelled(gpu: Gpu) -> Any:

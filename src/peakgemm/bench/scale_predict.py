@@ -87,7 +87,7 @@ def shapes(found: Sequence[Case], world: int, choose: Choose | None = None) -> l
         return 1.0
 
     for case in found:
-        predicted(case, world, note, Link(1, 1, 1, 1), choose)
+        predicted(case, world, note, Link(1, 1, 1, 1, 1, 1, 1), choose)
     return list(asked)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,14 +67,16 @@ class Group:
         few, many = 256, _PROBE_BYTES // 4
         x, y = (torch.zeros(many, device="cuda") for _ in range(2))
         found = [self._copy_us(exchange, few), self._copy_us(exchange, many), self._copy_us(exchange, 2 * many),
-                 self._gather_us(few), self._gather_us(many), self._timed(lambda: y.copy_(x))]
+                 self._gather_us(few), self._gather_us(many), self._timed(lambda: y.copy_(x)),
+                 *(self._timed(partial(exchange.gather, x[None, :floats])) for floats in (few, many // 4))]
         shared = torch.tensor(found, device="cuda")
         dist.all_reduce(shared, dist.ReduceOp.MAX, group=self.group)
-        copy_few, copy_many, copy_more, gather_few, gather_many, own = shared.tolist()
+        copy_few, copy_many, copy_more, gather_few, gather_many, own, direct_few, direct_many = shared.tolist()
         moved = 4e-3 * many  # KB: over us they are GB/s
         others = self.world - 1
         return Link(copy_few, others * moved / max(copy_more - copy_many, 1e-3), gather_few,
-                    others * moved / max(gather_many - gather_few, 1e-3), own_gbs=moved / max(own, 1e-3))
+                    others * moved / max(gather_many - gather_few, 1e-3), direct_few,
+                    others * moved / 4 / max(direct_many - direct_few, 1e-3), moved / max(own, 1e-3))
 
     def _copy_us(self, exchange: Pushes, floats: int) -> float:
         x = torch.zeros(1, floats, device="cuda")

@@ -25,16 +25,19 @@ class Link:
         copy_us, copy_gbs: one copy by an engine with its signal: what it costs besides the bytes, and the rate of one
             GPU's copies.
         collective_us, collective_gbs: the same of the library's all-gather, by the bytes that a GPU receives.
-        launch_us: what a further launch costs a product that is cut.
+        direct_us, direct_gbs: of an all-gather by stores into the others' memory, one kernel.
         own_gbs: a GPU's copy of its own rows to where the others' arrive.
+        launch_us: what a further launch costs a product that is cut.
     """
 
     copy_us: float
     copy_gbs: float
     collective_us: float
     collective_gbs: float
+    direct_us: float
+    direct_gbs: float
+    own_gbs: float
     launch_us: float = 5.0
-    own_gbs: float = 1000.0
 
     def copy(self, size: float) -> float:
         """One copy of ``size`` bytes, without what it costs besides."""
@@ -43,6 +46,10 @@ class Link:
     def collective(self, size: float) -> float:
         """An all-gather, or reduce-scatter, of which each GPU receives ``size`` bytes."""
         return self.collective_us + size / (1e3 * self.collective_gbs)
+
+    def direct(self, size: float) -> float:
+        """The same by one kernel of ours."""
+        return self.direct_us + size / (1e3 * self.direct_gbs)
 
     def to_json(self) -> dict[str, float]:
         """The fields as a JSON object."""
@@ -56,7 +63,7 @@ class Way(NamedTuple):
         chunks: of each part; 0: the collective as one, first or last.
         us: microseconds.
         head: of an all-gather, not None: this many own rows first, while copy engines bring the others', then all other
-            rows as one product.
+            rows as one product; 0: one product of all rows, after an all-gather by one kernel of ours.
     """
 
     chunks: int
@@ -67,7 +74,7 @@ class Way(NamedTuple):
     def name(self) -> str:
         """In a word."""
         if self.head is not None:
-            return f"head/{self.head}"
+            return f"head/{self.head}" if self.head else "direct"
         return f"overlap/{self.chunks}" if self.chunks else "plain"
 
 
@@ -92,10 +99,12 @@ def gather_us(way: Way, world: int, rows: int, row_bytes: int, product: Product,
             arrived = link.copy_us + link.copy((j + 1) * part * row_bytes)
             now = max(now, arrived) + link.launch_us + one
         return now
-    now, arrived = product(way.head) if way.head else 0.0, link.copy_us
-    for i, rest in enumerate(ranges(world, world // 2, rows, way.head)):
+    if way.head == 0:
+        return link.direct((world - 1) * rows * row_bytes) + product(world * rows)
+    now, arrived = product(way.head), link.copy_us
+    for rest in ranges(world, world // 2, rows, way.head):
         arrived += link.copy(rest.arriving * rows * row_bytes) + rest.own * row_bytes / (1e3 * link.own_gbs)
-        now = max(now, arrived) + product(rest.stop - rest.start) + link.launch_us * (way.head > 0 or i > 0)
+        now = max(now, arrived) + product(rest.stop - rest.start) + link.launch_us
     return now
 
 

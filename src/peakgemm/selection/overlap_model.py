@@ -162,10 +162,13 @@ def scatter_us(way: Way, world: int, rows: int, row_bytes: int, product: Product
 
 
 def best(ways: Iterator[Way]) -> Way:
-    """The fastest way; the plain one, which comes first, where overlap gains less than `WORTH` asks."""
-    plain, *others = ways
-    fastest = min(others, key=lambda way: way.us, default=plain)
-    return fastest if fastest.us < WORTH * plain.us else plain
+    """The fastest way; one that does not cut the product where cuts gain less than `WORTH` asks; and of those the direct
+    one where the plain one gains less, since it costs the host half."""
+    every = list(ways)
+    whole = min((way for way in every if not way.chunks or way.head == 0),
+                key=lambda way: WORTH * way.us if way.chunks else way.us)
+    fastest = min(every, key=lambda way: way.us)
+    return fastest if fastest.us < WORTH * whole.us else whole
 
 
 def _divisors(rows: int) -> Iterator[int]:

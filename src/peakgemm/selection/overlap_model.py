@@ -162,8 +162,8 @@ def scatter_us(way: Way, world: int, rows: int, row_bytes: int, product: Product
 
 
 def best(ways: Iterator[Way]) -> Way:
-    """The fastest way; one that does not cut the product where cuts gain less than `WORTH` asks; and of those the direct
-    one where the plain one gains less, since it costs the host half."""
+    """The fastest way; one that does not cut the product where cuts gain less than `WORTH` asks; and of those the
+    direct one where the plain one gains less, since it costs the host half."""
     every = list(ways)
     whole = min((way for way in every if not way.chunks or way.head == 0),
                 key=lambda way: WORTH * way.us if way.chunks else way.us)

@@ -170,7 +170,8 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
         for name in ("write", "wait", "copy", "order"):
             monkeypatch.setattr(signals, name, getattr(ranks, name))
         monkeypatch.setattr(signals, "mark", lambda stream: None)
-        monkeypatch.setattr(exchange, "require", lambda index: None)
+        monkeypatch.setattr(exchange, "require", lambda index: SimpleNamespace(arch="sm_90"))
+        monkeypatch.setattr(all_gather, "compiled", lambda arch: None)
         monkeypatch.setattr(all_gather, "launcher", ranks.all_gather)
         monkeypatch.setattr(eager, "current_stream", lambda index: 0)
         monkeypatch.setattr(exchange, "dist", dist)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..calls import eager
-from ..errors import LaunchFailed
+from ..errors import CompileFailed, LaunchFailed, MissingComponent
 from ..kernels.exchange import all_gather
 from ..runtime import signals
 from ..runtime.device import require
@@ -112,6 +112,9 @@ class Pushes:
     Two halves serve calls in turn. A rank writes to a half when all others have pushed in the call before, which they
     do after they have read what came in the call before that: so the half is free, and no word has to say so.
 
+    Attributes:
+        by_kernel: whether `gather` may run a kernel, which all ranks must do or none; false where this one cannot.
+
     Args:
         group: of ranks with a GPU each.
         timeout_s: after which a rank that has not answered is given up.
@@ -130,6 +133,7 @@ class Pushes:
         self._held: list[Tensor] = []  # what the side stream reads: past a call's end the current stream waits for it
         self._half, self._call, self._timeout = 0, 0, timeout_s
         self._sent, self._expected = [0] * self.world, [0] * self.world
+        self.by_kernel = self.world <= all_gather.RANKS and self._can_compile()
         self._gathers: dict[tuple[int, int], Callable[..., None]] = {}  # by bytes and half
         self._watch: _Watch | None = None
         self._allocate(1 << 20)
@@ -199,9 +203,10 @@ class Pushes:
     def gather(self, x: Tensor) -> Tensor:
         """See `Exchange`; of few bytes by one kernel (all_gather.cu)."""
         size = 4 * x.numel()
-        if size > GATHER_BYTES or size % all_gather.ALIGNED or x.data_ptr() % all_gather.ALIGNED or (
-                self.world > all_gather.RANKS):
+        if not self.by_kernel or size > GATHER_BYTES or size % all_gather.ALIGNED:
             return _gathered(self, x)
+        if x.data_ptr() % all_gather.ALIGNED:
+            x = x.clone()  # all ranks take the same way, whatever the addresses of each
         self.begin([], self.world * x.numel(), False)
         key = size, self._call % 2
         enqueue = self._gathers.get(key)
@@ -210,6 +215,14 @@ class Pushes:
         enqueue(x.data_ptr(), 0, 0, 0, 0, self._here)
         self.end()
         return self.at(0, (self.world * x.shape[0], x.shape[1]))
+
+    def _can_compile(self) -> bool:
+        try:
+            all_gather.compiled(require(self._device.index).arch)
+        except (CompileFailed, MissingComponent) as error:
+            log.info("peakgemm.distributed: rank %d: no kernel that gathers (%s)", self.rank, error)
+            return False
+        return True
 
     def _launcher(self, size: int) -> Callable[..., None]:
         flags = 2 * self._half

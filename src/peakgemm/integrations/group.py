@@ -51,9 +51,10 @@ class Group:
             reached = Pushes(group, timeout_s)
         except Exception as error:  # of many kinds: torch's, by its version and the machine
             log.info("peakgemm.distributed: rank %d: no symmetric memory (%s)", self.rank, error)
-        every = [None] * self.world
-        dist.all_gather_object(every, reached is not None, group=group)
-        if reached is not None and all(every) and len(set(kinds)) == 1:
+        every: list[Any] = [None] * self.world
+        dist.all_gather_object(every, (reached is not None, reached is not None and reached.by_kernel), group=group)
+        if reached is not None and all(reaches for reaches, _ in every) and len(set(kinds)) == 1:
+            reached.by_kernel = all(by_kernel for _, by_kernel in every)
             self.exchange = reached
             self.link = self._measured(reached)
         elif self.rank == 0:

@@ -49,6 +49,8 @@ def gathered() -> None:
         for right in (b, b.T.contiguous().T):
             got = pg.distributed.all_gather_matmul(mine(a, 0), right, chunks=chunks)
             assert torch.equal(got, a @ b), chunks
+    negated = torch._neg_view(mine(-a, 0))  # its bytes are another matrix's
+    assert torch.equal(pg.distributed.all_gather_matmul(negated, b, chunks=1), a @ b)
     rows = M // dist.get_world_size()
     for head in (0, 1, rows // 2, rows):
         got = collective._headed(mine(a, 0), b, known(None), "ieee", head)
@@ -98,6 +100,7 @@ def refusals() -> None:
         (pg.distributed.all_gather_matmul, (a, torch.ones(5, 5)), "do not match"),
         (pg.distributed.all_gather_matmul, (a[None], b), "a matrix"),
         (pg.distributed.all_gather_matmul, (a.double(), b.double()), "is float64"),
+        (pg.distributed.all_gather_matmul, (a.double(), b), "a is float64"),
         (pg.distributed.matmul_reduce_scatter, (torch.ones(5, K), b), "ranks do not divide"),
     ):
         try:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..arrays.base import check_dtype
 from ..calls import eager
 from ..calls.plan import run as multiply
 from ..calls.request import check_precision
@@ -42,7 +43,7 @@ def quickly(a: Any, b: Any, group: Any, precision: str, scatter: bool) -> Tensor
         key = (a.shape, b.shape, a.dtype, b.dtype, a.device, type(a), type(b), group or dist.group.WORLD, precision,
                scatter)
         warm = _warm.get(key)
-        if warm is None or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
+        if warm is None or a.is_neg() or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
             return None
     except (AttributeError, TypeError):  # no tensors
         return None
@@ -66,6 +67,9 @@ def _called(a: Tensor, b: Tensor, group: Any, precision: str, chunks: int | None
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         result: Tensor = (MatmulScatter if scatter else GatherMatmul).apply(a, b, group, precision, chunks)
         return result
+    for name, x in (("a", a), ("b", b)):  # bytes are what ranks store in each other's memory
+        check_dtype(str(x.dtype).removeprefix("torch."), name)
+    a = a.resolve_neg()
     checked, found = check_precision(precision), known(group)
     way = _way(chunks, a, b, found, checked, scatter)
     result = (_scatter if scatter else _gather)(a, b, found, checked, way)
@@ -83,21 +87,20 @@ class GatherMatmul(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, group: Any, precision: str, chunks: int | None) -> Tensor:
         """The product."""
-        precision = check_precision(precision)
-        ctx.group, ctx.precision = known(group), precision
+        ctx.group, ctx.precision = known(group), check_precision(precision)
         ctx.save_for_backward(a, b)
-        return gathered_product(a, b, ctx.group, precision, chunks)
+        return _called(a, b, group, precision, chunks, False)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """``dA = reduce_scatter(dY B^T)``, ``dB = all_gather(A)^T dY``."""
         a, b = ctx.saved_tensors
         of_a = of_b = None
-        grad = grad.contiguous()
+        grad = grad.contiguous().resolve_neg()
         if ctx.needs_input_grad[0]:
             of_a = scattered_product(grad, b.mT, ctx.group, ctx.precision)
         if ctx.needs_input_grad[1]:
-            of_b = multiply(gathered(a, ctx.group).mT, grad, precision=ctx.precision)
+            of_b = multiply(gathered(a.resolve_neg(), ctx.group).mT, grad, precision=ctx.precision)
         return of_a, of_b, None, None, None
 
 
@@ -107,17 +110,16 @@ class MatmulScatter(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, group: Any, precision: str, chunks: int | None) -> Tensor:
         """The product."""
-        precision = check_precision(precision)
-        ctx.group, ctx.precision = known(group), precision
+        ctx.group, ctx.precision = known(group), check_precision(precision)
         ctx.save_for_backward(a, b)
-        return scattered_product(a, b, ctx.group, precision, chunks)
+        return _called(a, b, group, precision, chunks, True)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """``dA = all_gather(dY) B^T``, ``dB = A^T all_gather(dY)``."""
         a, b = ctx.saved_tensors
         of_a = of_b = None
-        grad = grad.contiguous()
+        grad = grad.contiguous().resolve_neg()
         if ctx.needs_input_grad[1]:
             whole = gathered(grad, ctx.group)
             of_b = multiply(a.mT, whole, precision=ctx.precision)
@@ -288,7 +290,8 @@ def _way(asked: int | None, a: Tensor, b: Tensor, group: Group, precision: str, 
         if asked and (rows % asked or not rows):
             raise InvalidValue(f"chunks = {asked} do not divide the {rows} rows of a rank; choose a divisor")
         return Way(asked, NAN) if group.exchange is not None and a.is_cuda == (group.gpu is not None) else PLAIN
-    if group.link is None or group.exchange is None or not a.is_cuda or not rows or group.world == 1:
+    if (group.link is None or group.exchange is None or group.gpu is None or not a.is_cuda or not rows
+            or a.device.index != group.gpu.index):
         return PLAIN
     key = rows, b.shape, precision, scatter
     found = group.chosen.get(key)

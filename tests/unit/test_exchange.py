@@ -54,6 +54,21 @@ def test_many_calls(threads: Any, world: int, chunks: int) -> None:
     assert len(ranks.shared) == 2  # the memory has grown once
 
 
+def test_a_call_on_another_stream_comes_after_those_before(threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read what its pushes let others overwrite."""
+    ordered: list[tuple[int, int]] = []
+
+    def work(rank: int) -> None:
+        pushes = exchange.Pushes("group", 10.0)
+        monkeypatch.setattr(exchange.signals, "order", lambda first, second, by: ordered.append((first, second)))
+        for stream in (0, 0, 77, 77, 0):
+            monkeypatch.setattr(exchange.eager, "current_stream", lambda index, stream=stream: stream)
+            pushes.begin([], 0)
+
+    threads(1).run(work)
+    assert ordered == [(0, 77), (77, 0)]
+
+
 def test_a_missing_signal_is_noticed(threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks of these tests see what goes wrong."""
     monkeypatch.setattr("thread_ranks.SECONDS", 0.3)

@@ -19,9 +19,10 @@ __all__ = ["all_gather_matmul", "explain", "matmul_reduce_scatter", "register"]
 def all_gather_matmul(a: Any, b: Any, *, group: Any = None, precision: str = "ieee", chunks: int | None = None) -> Any:
     """``all_gather(a) b``: ``a`` is this rank's rows of A, ``b`` this rank's B.
 
-    Where the cost model says that it pays, the product of this rank's own rows runs first, while the copy engines bring
-    the others'; else NCCL gathers and one product follows. A collective call: all ranks make it, with ``a`` of one
-    shape. It has a gradient, whose backward pass gathers A once more, rather than keep it.
+    Where the cost model says that it pays, the product of some of this rank's own rows runs first, while the copy
+    engines bring the others', then that of all the rest; else one kernel of ours, or NCCL, gathers and one product
+    follows. A collective call: all ranks make it, with ``a`` of one shape. It has a gradient, whose backward pass
+    gathers A once more, rather than keep it.
 
     Args:
         a: float32 tensor ``(M / ranks, K)``; row-major, or a copy is made.

@@ -172,7 +172,10 @@ class Pushes:
         if 4 * floats > self._half:
             self._allocate(-(-4 * floats // (1 << 20)) * (1 << 20))
         self._call += 1
-        self._here = eager.current_stream(self._device.index)
+        here = eager.current_stream(self._device.index)
+        if here != self._here:  # what the calls before read comes before what this one lets others write
+            signals.order(self._here, here, self._mark)
+            self._here = here
         self._stream = self._beside if beside else self._here
 
     def push(self, to: int, offset: int, x: Tensor) -> None:

@@ -47,8 +47,9 @@ publish: $(VENV)/.installed
 report: $(VENV)/.installed
 	$(BIN)/peakgemm report -o report.html
 
-# build/site/html: a warning is an error. No GPU, and no network but for the packages.
-docs: $(VENV)/.installed-docs
+# build/site/html: a warning is an error. No GPU, and no network but for the packages. Where there is npm, the simulator
+# in the browser is part of it.
+docs: $(VENV)/.installed-docs $(if $(shell command -v npm),node_modules/.installed)
 	$(BIN)/python tools/site.py
 
 # dist/peakgemm-*.whl with the kernels compiled ahead, by the NVRTC of constraints.txt. A clone has none, nor has

@@ -1,13 +1,14 @@
 """The site: the pages of docs/ staged into build/site with what is made at build time, then Sphinx.
 
-    python tools/site.py                  build/site/html; a warning is an error
-    python tools/site.py --stage          only build/site/source, which needs no Sphinx
-    python tools/site.py --pictures DIR   DIR/NN.svg stands at the head of the chapter of rung NN
+    python tools/site.py            build/site/html; a warning, or a link that leads nowhere, is an error
+    python tools/site.py --stage    only build/site/source, which needs no Sphinx
 
-What is made here and lies nowhere in git: the chapters of the ladder (each rung's page with its picture, the
-difference of its source from the rung before, and the counters of both), the pages of the README, the guide to
-contributing and the changelog, and the list of pages. Links that lead out of the pages go to PEAKGEMM_SOURCE (the
-address of the repository's files) where that is set, and are plain text otherwise. No GPU, no network.
+What is made here and lies nowhere in git: the chapters of the ladder (each rung's page with its picture from the
+explorer, the difference of its source from the rung before, and the counters of both), the explorer of each rung and
+of all, the pages of the README, the guide to contributing and the changelog, and the list of pages. Where npm has
+fetched Pyodide (`make docs` has it do so where there is npm), the simulator in the browser is part of the site. Links
+that lead out of the pages go to PEAKGEMM_SOURCE (the address of the repository's files) where that is set, and are
+plain text otherwise. No GPU; no network but for NumPy's wheel of the browser's simulator.
 """
 
 from __future__ import annotations
@@ -20,16 +21,26 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-from peakgemm.kernels.registry import LADDER, Kernel
+from peakgemm.errors import MissingComponent
+from peakgemm.explore import page as explorer
+from peakgemm.explore.chapters import figures
+from peakgemm.explore.site import LINK, build_simulator, linked_trace, numpy_wheel
+from peakgemm.kernels.registry import LADDER, Kernel, rung
 from peakgemm.report import charts
 from peakgemm.report.pages import SIZE, figure, rows_at
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "site"
+PYODIDE = ROOT / "node_modules" / "pyodide"  # npm's package
+CACHE = ROOT / "build" / "cache"
+WIDTH = 420  # of a chapter's bars: legible on a phone
 COUNTERS = ("shared_wavefronts", "shared_wavefronts_ideal", "global_load_sectors", "instructions", "ffma_pipe_percent",
             "issue_active_percent", "stall_short_scoreboard", "stall_long_scoreboard", "stall_barrier", "dram_bytes")
 ABOUT = {"README.md": "about/readme.md", "CONTRIBUTING.md": "about/contributing.md",
@@ -46,8 +57,11 @@ PARTS = {
 Row = Mapping[str, Any]
 
 
-def stage(to: Path, pictures: Path | None = None) -> None:
-    """Write the site's source into ``to``, from scratch."""
+def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
+    """Write the site's source into ``to``, from scratch.
+
+    ``pictures``: HTML for the chapters, by the rung's number; ``simulator``: whether the site has it in the browser.
+    """
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(ROOT / "docs", to, ignore=shutil.ignore_patterns("_build"))
     for name, page in ABOUT.items():
@@ -56,13 +70,15 @@ def stage(to: Path, pictures: Path | None = None) -> None:
     ladder = {row["number"]: row for row in rows_at(_record("ladder.json"), (SIZE,) * 3)}
     counted = {row["number"]: row["ncu"] for row in reversed(rows_at(_record("counters.json"), (SIZE,) * 3))
                if row["config_name"] in (None, "default")}
-    rungs = [kernel for kernel in LADDER if (to / "rungs" / f"{kernel.page}.md").exists()]
-    for place, kernel in enumerate(rungs):
+    chapters = pairs()
+    for place, (kernel, before) in enumerate(chapters):
         page = to / "rungs" / f"{kernel.page}.md"
-        source = next((one for one in rungs if kernel.patched and not one.patched and one.entry == kernel.entry), None)
-        before = source or (rungs[place - 1] if place else None)
-        after = rungs[place + 1] if place + 1 < len(rungs) else None
-        page.write_text(chapter(page, kernel, before, after, ladder, counted, pictures), encoding="utf-8")
+        after = chapters[place + 1][0] if place + 1 < len(chapters) else None
+        page.write_text(chapter(page, kernel, before, after, ladder, counted, pictures.get(kernel.number, "")),
+                        encoding="utf-8")
+    (to / "explorer.md").write_text((to / "explorer.md").read_text(encoding="utf-8") + explored(chapters, simulator),
+                                    encoding="utf-8")
+    shutil.copy(explorer.WEB / "drawing.css", to / "_static" / "drawing.css")
     for page in to.rglob("*.md"):
         here = page.relative_to(to).as_posix()
         origin = next((Path(name) for name, staged in ABOUT.items() if staged == here), Path("docs") / here)
@@ -71,32 +87,39 @@ def stage(to: Path, pictures: Path | None = None) -> None:
     index.write_text(index.read_text(encoding="utf-8") + contents(to), encoding="utf-8")
 
 
+def pairs() -> list[tuple[Kernel, Kernel | None]]:
+    """The rungs that have a page, each with the one that it is compared with: the rung before, or its source."""
+    rungs = [kernel for kernel in LADDER if (ROOT / "docs" / "rungs" / f"{kernel.page}.md").exists()]
+    found = []
+    for place, kernel in enumerate(rungs):
+        source = next((one for one in rungs if kernel.patched and not one.patched and one.entry == kernel.entry), None)
+        found.append((kernel, source or (rungs[place - 1] if place else None)))
+    return found
+
+
 def _record(name: str) -> dict[str, Any]:
     return json.loads((ROOT / "results" / "h100" / name).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | None, ladder: Mapping[int, Row],
-            counted: Mapping[int, Row], pictures: Path | None) -> str:
-    """A rung's page as a chapter: idea, picture, facts, what changed in the source, counters, what is left."""
+            counted: Mapping[int, Row], picture: str) -> str:
+    """A rung's page as a chapter: idea, picture, what changed in the source, counters, facts, what is left."""
     text = page.read_text(encoding="utf-8")
     head, facts, rest = text.partition("\n## Facts")
     parts = [head]
-    given = pictures / f"{kernel.number:02}.svg" if pictures else None
-    if given is not None and given.is_file():
-        shutil.copy(given, page.with_suffix(".picture.svg"))
-        parts.append(f"\n![How rung {kernel.number:02} moves its data]({page.stem}.picture.svg)\n")
+    if picture:
+        parts.append(f"\n```{{raw}} html\n{picture}\n```\n")
     if before is not None:
-        picture = page.with_suffix(".svg")
+        bars = page.with_suffix(".svg")
         rows = measures(before, kernel, ladder, counted)
         names = (before.label, kernel.label)
-        picture.write_text(charts.step(names, rows, f"{names[1]} beside {names[0]}", 720).text(alone=True),
-                           encoding="utf-8")
-        parts.append(f"\n![{names[1]} beside {names[0]}: speed, loop and counters at {SIZE}]({picture.name})\n")
-    parts.append(facts + rest)
-    if before is not None:
+        drawn = charts.step(names, rows, f"{names[1]} beside {names[0]}", WIDTH)
+        bars.write_text(drawn.text(alone=True), encoding="utf-8")
         parts.append(f"\n## What changed since [rung {before.number:02}]({before.page}.md)\n")
-        parts.append(counters(before, kernel, counted))
         parts.append(f"\n```diff\n{difference(before, kernel)}```\n")
+        parts.append(f"\n![{names[1]} beside {names[0]}: speed, loop and counters at {SIZE}]({bars.name})\n")
+        parts.append(counters(before, kernel, counted))
+    parts.append(facts + rest)
     left = re.search(r"^\*\*Leaves\.\*\* (.+)$", head, re.M)
     parts.append(f"\n## What is left\n\n{left[1] if left else ''}\n")
     if after is not None:
@@ -199,17 +222,87 @@ def contents(to: Path) -> str:
                    for title, found in parts if found)
 
 
+def explored(chapters: Sequence[tuple[Kernel, Kernel | None]], simulator: bool) -> str:
+    """What the explorer's page says on the site: where the explorers of the rungs are."""
+    rungs = ", ".join(f'<a href="explorer/{kernel.number:02}.html">{kernel.label}</a>' for kernel, _ in chapters)
+    own = ', <a href="explorer/simulate.html">the simulator in the browser</a>' if simulator else ""
+    return (f"\n## On this site\n\n```{{raw}} html\n<p>Each rung beside the one before: {rungs}.</p>\n"
+            f'<p><a href="explorer/index.html">All rungs on one page</a>, some 10 MB{own}.</p>\n```\n')
+
+
+def able() -> bool:
+    """Whether the simulator in the browser can be part of the site; if not, says why."""
+    lock = PYODIDE / "pyodide-lock.json"
+    try:
+        if not lock.is_file():
+            raise MissingComponent("npm has not fetched Pyodide; run: npm ci")
+        numpy_wheel(json.loads(lock.read_text(encoding="utf-8")), CACHE)
+    except MissingComponent as error:
+        print(f"left out, the simulator in the browser: {error}")
+        return False
+    return True
+
+
+def explorers(to: Path, traces: Mapping[int, dict[str, Any]], simulator: bool) -> None:
+    """Write the explorer's pages into ``to``: NN.html of each rung and the one before, index.html of all."""
+    about = explorer.ABOUT + (LINK if simulator else "")
+    for kernel, before in pairs():
+        shown = [traces[one.number] for one in (kernel, before) if one is not None]
+        back = f' <a href="../rungs/{kernel.page}.html">The chapter of rung {kernel.number:02}</a>.'
+        explorer.write(to / f"{kernel.number:02}.html",
+                       explorer.page(shown, f"peakgemm explorer: {kernel.label}", about + back))
+    back = ' <a href="../ladder.html">The ladder</a>.'
+    explorer.write(to / "index.html", explorer.page([traces[one.number] for one, _ in pairs()], about=about + back))
+    if simulator:
+        build_simulator(to, PYODIDE, CACHE)
+
+
+def _trace(number: int) -> dict[str, Any]:
+    return linked_trace(rung(number))
+
+
+def dead_links(html: Path) -> list[str]:
+    """Links and pictures of the built pages that lead to no file, or to a rung that an explorer does not hold."""
+    found = []
+    held: dict[Path, str] = {}
+    for path in sorted(html.rglob("*.html")):
+        text = path.read_text(encoding="utf-8").partition('<script type="application/json"')[0]
+        for link in re.findall(r'(?:href|src)="([^"]+)"', text):
+            file, _, mark = unescape(link).partition("#")
+            if re.match(r"[a-z]+:", file):
+                continue
+            target = (path.parent / unquote(file.partition("?")[0])).resolve() if file else path.resolve()
+            if not target.is_file():
+                found.append(f"{path.relative_to(html)}: {link}")
+            elif target.parent.name == "explorer" and mark:
+                known = held.setdefault(target, target.read_text(encoding="utf-8"))
+                found += [f"{path.relative_to(html)}: {link}: no rung {number}"
+                          for number in re.findall(r"\bk2?=(\d+)", mark) if f'"name":"{number}"' not in known]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", action="store_true", help="write build/site/source, build nothing")
-    parser.add_argument("--pictures", type=Path, help="a folder with NN.svg")
     args = parser.parse_args()
-    stage(BUILD / "source", args.pictures)
-    if not args.stage:
-        shutil.rmtree(BUILD / "html", ignore_errors=True)
-        sys.exit(subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j", "2", "-d",
-                                 str(BUILD / "doctrees"), str(BUILD / "source"), str(BUILD / "html")],
-                                check=False).returncode)
+    chapters = pairs()
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(chapters))) as pool:
+        traces = dict(zip((kernel.number for kernel, _ in chapters),
+                          pool.map(_trace, [kernel.number for kernel, _ in chapters]), strict=True))
+    simulator = able()
+    stage(BUILD / "source", figures(traces, chapters), simulator)
+    if args.stage:
+        return
+    html = BUILD / "html"
+    shutil.rmtree(html, ignore_errors=True)
+    done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j", "2", "-d",
+                           str(BUILD / "doctrees"), str(BUILD / "source"), str(html)], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+    explorers(html / "explorer", traces, simulator)
+    dead = dead_links(html)
+    if dead:
+        sys.exit("links that lead nowhere:\n" + "\n".join(dead))
 
 
 if __name__ == "__main__":

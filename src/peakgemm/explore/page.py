@@ -20,12 +20,17 @@ ABOUT = ("Counted by peakgemm's simulator, as Nsight Compute counts. One block o
 def page(traces: Sequence[dict[str, Any]], title: str = "peakgemm explorer", about: str = ABOUT,
          start: str = "explorer.js") -> str:
     """The page that shows ``traces``; ``start``: the module that begins."""
-    slots = {"TITLE": title, "ABOUT": about, "STYLE": (WEB / "explorer.css").read_text(encoding="utf-8"),
+    slots = {"TITLE": title, "ABOUT": about, "STYLE": style(),
              "MODULES": json.dumps({"imports": modules()}), "START": start, "DATA": packed(list(traces))}
     text = (WEB / "explorer.html").read_text(encoding="utf-8")
     for name, value in slots.items():
         text = text.replace(f"%{name}%" if name == "START" else f"/*{name}*/", value)
     return text
+
+
+def style() -> str:
+    """The style of the drawings and that of the page."""
+    return "".join((WEB / name).read_text(encoding="utf-8") for name in ("drawing.css", "explorer.css"))
 
 
 def modules() -> dict[str, str]:

@@ -51,6 +51,22 @@ def build_site(out: Path, pyodide: Path, cache: Path, shown: Sequence[Kernel] = 
     ``pyodide`` is npm's package, ``cache`` the folder where the wheel is kept.
 
     Raises:
+        MissingComponent: see `build_simulator`.
+    """
+    build_simulator(out, pyodide, cache)
+    write(out / "index.html", page([linked_trace(kernel) for kernel in shown], about=EXPLORED + LINK))
+
+
+def linked_trace(kernel: Kernel) -> dict[str, Any]:
+    """The trace of a rung with the SASS of its main loop."""
+    trace = rung_trace(kernel, ARCH)
+    return {**trace, "sass": rung_sass(kernel, trace, ARCH)}
+
+
+def build_simulator(out: Path, pyodide: Path, cache: Path) -> None:
+    """Write ``simulate.html`` and what it fetches into the folder ``out``.
+
+    Raises:
         MissingComponent: Pyodide or NumPy cannot be had; the message says what to do.
     """
     lock = pyodide / "pyodide-lock.json"
@@ -64,11 +80,6 @@ def build_site(out: Path, pyodide: Path, cache: Path, shown: Sequence[Kernel] = 
     shutil.copyfile(wheel, folder / wheel.name)
     pack(out / "peakgemm.zip")
     shutil.copyfile(WEB / "worker.js", out / "worker.js")
-    traces = []
-    for kernel in shown:
-        traces.append(rung_trace(kernel, ARCH))
-        traces[-1]["sass"] = rung_sass(kernel, traces[-1], ARCH)
-    write(out / "index.html", page(traces, about=EXPLORED + LINK))
     write(out / "simulate.html", page(setups(), "peakgemm simulator", ABOUT, "simulate.js"))
 
 

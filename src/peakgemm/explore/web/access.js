@@ -26,7 +26,7 @@ export function drawAccess(trace, access, lane, choose) {
   box.append(el("p", { class: costly ? "cost costly" : "cost" },
     el("strong", {}, `${count} ${unit}${count === 1 ? "" : "s"}`), `, ${shape.ideal} at best`));
   const drawn = scroller(`${shared ? "Banks" : "Sectors"}, drawn`, "drawing");
-  drawn.append(shared ? banks(trace, shape, access[2], lane, choose) : lines(trace, shape, access[2], lane, choose));
+  drawn.append(accessDrawing(trace, access, lane, choose));
   box.append(drawn);
   const source = (access[3] ?? 0) > shape.count;
   const said = el("details", { class: "explain", open: true }, el("summary", {}, costly ? (shared ? "Explain this conflict" : "Explain these sectors") : "Explain"));
@@ -35,6 +35,18 @@ export function drawAccess(trace, access, lane, choose) {
   said.append(el("p", {}, shape.text));
   box.append(said);
   return box;
+}
+
+/**
+ * The drawing alone.
+ * @param {Trace} trace
+ * @param {Access} access
+ * @param {number} lane marked; -1: none
+ * @param {(lane: number) => void} choose
+ */
+export function accessDrawing(trace, access, lane, choose) {
+  const shape = trace.shapes[access[1]];
+  return shape.space === "shared" ? banks(trace, shape, access[2], lane, choose) : lines(trace, shape, access[2], lane, choose);
 }
 
 /**
@@ -85,7 +97,7 @@ function banks(trace, shape, base, lane, choose) {
   shape.rows.forEach((/** @type {number[][]} */ words, /** @type {number} */ row) => {
     if (phases[row] !== phase) [phase, first] = [phases[row], row];
     const again = row > first;
-    label(made, row, several ? `phase ${phase}, wavefront ${row}` : `wavefront ${row}`);
+    label(made, row, `${row}`, several ? `phase ${phase}, wavefront ` : "wavefront ");
     for (const [word, ...lanes] of words)
       cell(made, word % 32, row, lanes, again ? "again" : "first",
         `bank ${word % 32}: ${place(trace, "shared", base + 4 * word)}, lane ${spans(lanes)}`, lane, choose);
@@ -132,14 +144,17 @@ function lines(trace, shape, base, lane, choose) {
 function heads(into, text, what) {
   into.append(svg("text", { class: "head", x: LEFT - 6, y: 12, "text-anchor": "end" }, what));
   for (let column = 0; column < 32; column++)
-    into.append(svg("text", { class: "head", x: LEFT + column * CELL + CELL / 2, y: 12, "text-anchor": "middle" }, text(column)));
+    if (text(column))
+      into.append(svg("text", { class: column % 8 ? "head minor" : "head", x: LEFT + column * CELL + CELL / 2, y: 12, "text-anchor": "middle" }, text(column)));
 }
 
 /**
  * @param {SVGElement} into
  * @param {number} row
  * @param {string} text
+ * @param {string} [before] left out where the drawing is small, as are `minor` heads
  */
-function label(into, row, text) {
-  into.append(svg("text", { class: "row", x: LEFT - 6, y: TOP + row * HIGH + HIGH - 5, "text-anchor": "end" }, text));
+function label(into, row, text, before) {
+  into.append(svg("text", { class: "row", x: LEFT - 6, y: TOP + row * HIGH + HIGH - 5, "text-anchor": "end" },
+    ...(before ? [svg("tspan", { class: "minor" }, before)] : []), text));
 }

@@ -1,6 +1,6 @@
 // The explorer's page: one kernel, or two side by side; the fragment of the URL says which, and where.
 import { el } from "explorer/dom.js";
-import { format, parse } from "explorer/fragment.js";
+import { format, parse, part } from "explorer/fragment.js";
 import { KernelView, counterTable } from "explorer/kernel.js";
 
 /** @typedef {import("./types.js").Trace} Trace */
@@ -16,6 +16,7 @@ export class Explorer {
     /** @type {KernelView[]} */
     this.views = [];
     this.active = 0;
+    this.part = "";
     this.first = this.#select("kernel ", false);
     this.second = this.#select("beside ", true);
     this.together = el("input", { type: "checkbox", checked: true });
@@ -25,10 +26,22 @@ export class Explorer {
       el("label", { class: "together" }, this.together, " step both"),
       el("p", { class: "soft keys" }, "Keys: ← → step, Shift + ← → access, c costly, ↑ ↓ lane")), this.compared, this.columns);
     window.addEventListener("hashchange", () => {
-      if (location.hash !== format(this.views.map((one) => one.place))) this.open(parse(location.hash));
+      if (location.hash !== this.here) this.follow(location.hash);
     });
     document.addEventListener("keydown", (event) => this.key(event));
-    this.open(parse(location.hash));
+    this.follow(location.hash);
+  }
+
+  /** Where one is, as a fragment. */
+  get here() {
+    return format(this.views.map((one) => one.place), this.part);
+  }
+
+  /** @param {string} fragment */
+  follow(fragment) {
+    this.part = part(fragment);
+    this.open(parse(fragment));
+    if (this.part) this.columns.querySelector(`.${this.part}`)?.scrollIntoView();
   }
 
   /** @param {Place[]} places */
@@ -58,7 +71,7 @@ export class Explorer {
 
   /** Put the place into the URL. */
   tell() {
-    if (this.views.length) history.replaceState(null, "", format(this.views.map((one) => one.place)));
+    if (this.views.length) history.replaceState(null, "", this.here);
   }
 
   /** @param {KeyboardEvent} event */

@@ -1,4 +1,5 @@
-// The place that one looks at, as the fragment of a URL: #k=03&i=41.0&w=0&l=5, and k2, i2, w2, l2 of a second kernel.
+// The place that one looks at, as the fragment of a URL: #k=03&i=41.0&w=0&l=5, and k2, i2, w2, l2 of a second kernel;
+// v=timeline brings the pipeline over time into view.
 
 /** @typedef {import("./types.js").Place} Place */
 
@@ -19,13 +20,24 @@ export function parse(text) {
   return found;
 }
 
-/** @param {Place[]} places */
-export function format(places) {
+/**
+ * The part of the page that is brought into view: `v=timeline`; "": none is asked for.
+ * @param {string} text
+ */
+export function part(text) {
+  return new URLSearchParams(text.replace(/^#/, "")).get("v") === "timeline" ? "timeline" : "";
+}
+
+/**
+ * @param {Place[]} places
+ * @param {string} [part]
+ */
+export function format(places, part = "") {
   return "#" + places.map((one, at) => {
     const suffix = at ? "2" : "";
     return `k${suffix}=${encodeURIComponent(one.kernel)}&i${suffix}=${one.instruction}.${one.occurrence}` +
       `&w${suffix}=${one.warp}&l${suffix}=${one.lane}`;
-  }).join("&");
+  }).join("&") + (part ? `&v=${part}` : "");
 }
 
 /**

@@ -4,7 +4,7 @@ import { Warp } from "explorer/model.js";
 
 /** @typedef {import("./types.js").Trace} Trace */
 
-const LEFT = 96, WIDE = 900, ROW = 26, BAR = 14, BINS = 450, WINDOW = 240;
+const LEFT = 96, WIDE = 900, ROW = 32, BAR = 14, BINS = 450, WINDOW = 240;
 // What is drawn where several kinds fall together: the rarer tells more.
 const WEIGHT = ["other", "compute", "load", "stage", "store", "copy", "barrier"];
 
@@ -19,21 +19,34 @@ export function drawTimeline(trace, warp, step, go) {
   const now = warp.clocks[step] ?? 0;
   const box = el("section", { class: "timeline" }, el("h3", {}, "Pipeline over time"),
     legend(trace));
-  const from = Math.max(Math.min(now - WINDOW / 2, end - WINDOW), 0);
+  const [from, to] = windowAt(now, end);
   const drawn = scroller("Timeline, drawn", "drawing");
   drawn.append(
     el("p", { class: "soft" }, `Whole run: ${end.toLocaleString("en-US")} ticks; a tick is an instruction of the warp.`),
-    strip(trace, warp, 0, end, now, go, BINS), el("p", { class: "soft" }, `Ticks ${from} to ${Math.min(from + WINDOW, end)}`),
-    strip(trace, warp, from, Math.min(from + WINDOW, end), now, go, WINDOW));
+    strip(trace, warp, 0, end, now, go), el("p", { class: "soft" }, `Ticks ${from} to ${to}`),
+    strip(trace, warp, from, to, now, go, WINDOW));
   box.append(drawn);
   return box;
 }
 
+/**
+ * The ticks around `now` that are drawn large.
+ * @param {number} now
+ * @param {number} end
+ * @returns {[number, number]}
+ */
+export function windowAt(now, end) {
+  const from = Math.max(Math.min(now - WINDOW / 2, end - WINDOW), 0);
+  return [from, Math.min(from + WINDOW, end)];
+}
+
+/** @type {Record<string, string>} */
+export const NAMES = { copy: "copy from global memory", stage: "store to shared memory", load: "load from shared memory",
+  compute: "compute", barrier: "barrier, wait", store: "store to global memory", other: "other" };
+
 /** @param {Trace} trace */
-function legend(trace) {
-  const names = /** @type {Record<string, string>} */ ({ copy: "copy from global memory", stage: "store to shared memory",
-    load: "load from shared memory", compute: "compute", barrier: "barrier, wait", store: "store to global memory", other: "other" });
-  return el("ul", { class: "legend" }, ...trace.kinds.map((kind) => el("li", {}, el("span", { class: `swatch ${kind}` }), names[kind] ?? kind)),
+export function legend(trace) {
+  return el("ul", { class: "legend" }, ...trace.kinds.map((kind) => el("li", {}, el("span", { class: `swatch ${kind}` }), NAMES[kind] ?? kind)),
     el("li", {}, el("span", { class: "swatch flight" }), "in flight"));
 }
 
@@ -42,20 +55,21 @@ function legend(trace) {
  * @param {Warp} warp
  * @param {number} from
  * @param {number} to
- * @param {number} now
- * @param {(warp: number, step: number) => void} go
- * @param {number} bins
+ * @param {number} now -1: nowhere
+ * @param {((warp: number, step: number) => void) | null} go null: nothing is clicked
+ * @param {number} [bins]
+ * @param {number} [wide]
  */
-function strip(trace, warp, from, to, now, go, bins) {
+export function strip(trace, warp, from, to, now, go, bins = BINS, wide = WIDE) {
   bins = Math.min(bins, Math.max(to - from, 1));
-  const high = trace.tracks.length * ROW + 4, scale = (WIDE - LEFT) / Math.max(to - from, 1);
+  const high = trace.tracks.length * ROW + 4, scale = (wide - LEFT) / Math.max(to - from, 1);
   const tracks = trace.tracks.map((one) => (one === warp.track ? warp : new Warp(trace, one.warps[0])));
-  const made = svg("svg", { viewBox: `0 0 ${WIDE} ${high}`, width: WIDE, height: high, role: "img",
-    "aria-label": `Timeline of ${trace.tracks.length} groups of warps, ticks ${from} to ${to}, now at ${now}` });
+  const made = svg("svg", { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, role: "img",
+    "aria-label": `Timeline of ${trace.tracks.length} groups of warps, ticks ${from} to ${to}${now < 0 ? "" : `, now at ${now}`}` });
   tracks.forEach((one, row) => {
     const y = row * ROW + 3;
     made.append(svg("text", { class: one.track === warp.track ? "row now" : "row", x: LEFT - 6, y: y + BAR - 3, "text-anchor": "end" },
-      `warp ${spans(one.track.warps)}`));
+      svg("tspan", { class: "minor" }, "warp "), spans(one.track.warps)));
     let start = 0, kind = "";
     const bin = (to - from) / bins;
     const kinds = binned(one, from, to, bins);
@@ -66,7 +80,8 @@ function strip(trace, warp, from, to, now, go, bins) {
       [start, kind] = [at, kinds[at] ?? ""];
     }
     flights(made, one, from, to, scale, y + BAR + 2);
-    const hit = svg("rect", { class: "hit", x: LEFT, y, width: WIDE - LEFT, height: ROW - 4 });
+    if (!go) return;
+    const hit = svg("rect", { class: "hit", x: LEFT, y, width: wide - LEFT, height: ROW - 4 });
     hit.addEventListener("click", (event) => {
       const box = hit.getBoundingClientRect();
       const clock = from + ((/** @type {MouseEvent} */ (event).clientX - box.left) / box.width) * (to - from);
@@ -75,7 +90,7 @@ function strip(trace, warp, from, to, now, go, bins) {
     made.append(hit);
   });
   const x = LEFT + (now - from + 0.5) * scale;
-  made.append(svg("line", { class: "now", x1: x, x2: x, y1: 0, y2: high }));
+  if (now >= 0) made.append(svg("line", { class: "now", x1: x, x2: x, y1: 0, y2: high }));
   return made;
 }
 
@@ -96,6 +111,7 @@ function binned(one, from, to, bins) {
 }
 
 /**
+ * What is in flight, in up to three rows: more at a time than these share the last.
  * @param {SVGElement} into
  * @param {Warp} one
  * @param {number} from
@@ -104,14 +120,20 @@ function binned(one, from, to, bins) {
  * @param {number} y
  */
 function flights(into, one, from, to, scale, y) {
-  let last = -1;
+  /** @type {[string, number, number][][]} */
+  const rows = [[], [], []];
   for (const [kind, first, until] of one.track.flights) {
     const begin = Math.max(one.clocks[first], from), stop = Math.min(one.clocks[until], to);
-    if (stop <= begin || (begin - from) * scale < last) continue; // one bar where several overlap
-    last = (stop - from) * scale;
-    into.append(svg("rect", { class: "flight", x: LEFT + (begin - from) * scale, y, width: (stop - begin) * scale, height: 4 },
-      svg("title", {}, kind === "copy" ? "cp.async until it is waited for" : "load until its value is read")));
+    if (stop <= begin) continue;
+    const row = rows.find((taken) => (taken.at(-1)?.[2] ?? from) <= begin), last = rows[2].at(-1);
+    if (row) row.push([kind, begin, stop]);
+    else if (last) last[2] = Math.max(last[2], stop);
   }
+  rows.forEach((row, at) => {
+    for (const [kind, begin, stop] of row)
+      into.append(svg("rect", { class: "flight", x: LEFT + (begin - from) * scale, y: y + at * 4, width: (stop - begin) * scale, height: 3 },
+        svg("title", {}, kind === "copy" ? "cp.async until it is waited for" : "load until its value is read")));
+  });
 }
 
 /**

@@ -21,8 +21,8 @@ html_show_sphinx = False
 
 myst_heading_anchors = 4  # GitHub's anchors
 myst_enable_extensions = ["colon_fence"]
-pygments_style = "friendly"
-pygments_dark_style = "monokai"
+pygments_style = "a11y-high-contrast-light"  # of accessible-pygments, which furo needs
+pygments_dark_style = "a11y-high-contrast-dark"
 highlight_language = "none"
 
 default_role = "code"  # `name` in a docstring

@@ -261,6 +261,17 @@ def _trace(number: int) -> dict[str, Any]:
     return linked_trace(rung(number))
 
 
+def operable(html: Path) -> None:
+    """What Sphinx's pages lack for keyboards and screen readers: parts that scroll take the focus, captions a level."""
+    for path in html.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        for before, after in (("<pre>", '<pre tabindex="0">'),
+                              ('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper'),
+                              ('class="caption" role="heading"', 'class="caption" role="heading" aria-level="2"')):
+            text = text.replace(before, after)
+        path.write_text(text, encoding="utf-8")
+
+
 def dead_links(html: Path) -> list[str]:
     """Links and pictures of the built pages that lead to no file, or to a rung that an explorer does not hold."""
     found = []
@@ -299,6 +310,7 @@ def main() -> None:
                            str(BUILD / "doctrees"), str(BUILD / "source"), str(html)], check=False)
     if done.returncode:
         sys.exit(done.returncode)
+    operable(html)
     explorers(html / "explorer", traces, simulator)
     dead = dead_links(html)
     if dead:

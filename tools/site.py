@@ -52,8 +52,11 @@ PARTS = {
     "The ladder": ("ladder", "rungs/*", "sweep", "tutorials"),
     "Measure": ("bench", "measuring", "accuracy", "emulation", "report", "records"),
     "Look into kernels": ("inspect", "register-file", "sass", "explorer", "simulator"),
-    "Change it": ("about/contributing", "contributing/*", "notebook/README", "notebook/*", "about/changelog"),
+    "Journal": ("notebook/README", "notebook/*", "contributing/mechanisms"),
+    "Change it": ("about/contributing", "contributing/*", "about/changelog"),
 }
+JOURNAL = ("**Journal**, of November 2026: what was tried, and measured then. Raw records were kept only where an "
+           "entry names one.")
 Row = Mapping[str, Any]
 
 
@@ -68,8 +71,8 @@ def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
         (to / page).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, to / page)
     ladder = {row["number"]: row for row in rows_at(_record("ladder.json"), (SIZE,) * 3)}
-    counted = {row["number"]: row["ncu"] for row in reversed(rows_at(_record("counters.json"), (SIZE,) * 3))
-               if row["config_name"] in (None, "default")}
+    # Of a rung with several configurations the first, which is the default.
+    counted = {row["number"]: row["ncu"] for row in reversed(rows_at(_record("counters.json"), (SIZE,) * 3))}
     chapters = pairs()
     for place, (kernel, before) in enumerate(chapters):
         page = to / "rungs" / f"{kernel.page}.md"
@@ -82,7 +85,10 @@ def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
     for page in to.rglob("*.md"):
         here = page.relative_to(to).as_posix()
         origin = next((Path(name) for name, staged in ABOUT.items() if staged == here), Path("docs") / here)
-        page.write_text(relinked(page.read_text(encoding="utf-8"), origin, Path(here), to), encoding="utf-8")
+        text = relinked(page.read_text(encoding="utf-8"), origin, Path(here), to)
+        if origin.parent.name == "notebook":
+            text = re.sub(r"\A(# .+\n)", rf"\1\n> {JOURNAL}\n", text)
+        page.write_text(text, encoding="utf-8")
     index = to / "index.md"
     index.write_text(index.read_text(encoding="utf-8") + contents(to), encoding="utf-8")
 

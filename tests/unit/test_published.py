@@ -83,30 +83,6 @@ def test_excerpts_are_of_the_sources() -> None:
         assert line in sources, line
 
 
-UNIT = re.compile(r"\b\d[\d,]*(?:\.\d+)?\s?(?:%|TFLOPS|ms\b|us\b|microseconds|GB/s|times\b|eps\b|pJ|W\b)"
-                  r"|\b\d\.\d{2,}")
-SOURCE = re.compile(r"results/|\.json|[0-9a-f]{7}\b|notebook/|register-file")
-# Definitions and limits, not measurements: the page, and the heading.
-DEFINED = {("accuracy.md", "Errors"), ("bench.md", "`peakgemm tune`"),
-           ("emulation.md", "1. Splitting: two halves hold 22 bits"), ("mechanisms.md", "What is kept"),
-           ("mechanisms.md", "What was removed"),  # of both it is said above the tables
-           ("first-steps.md", "First steps"), ("torch.md", "`use()`"), ("README.md", "Start"),
-           ("jax.md", "How it is called")}  # versions
-
-
-def test_every_figure_of_a_page_is_generated_or_names_its_record() -> None:
-    """By section, outside of generated blocks, code, the notebook and the rungs' generated pages."""
-    for page in pages():
-        if page.parent.name in ("notebook", "rungs") or page.name in ("CHANGELOG.md", "CONTRIBUTING.md"):
-            continue
-        text = re.sub(r"<!-- ([\w]+)(?::begin)? -->\n.*?<!-- (?:\1:end|/\1) -->", "", page.read_text(), flags=re.S)
-        text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-        for section in re.split(r"^##? ", text, flags=re.M)[1:]:
-            title = section.splitlines()[0]
-            found = UNIT.findall(section)
-            assert not found or SOURCE.search(section) or (page.name, title) in DEFINED, (page.name, title, found)
-
-
 def test_every_plot_is_on_a_page() -> None:
     text = "".join(path.read_text() for path in pages())
     for path in (ROOT / "docs").glob("*.svg"):

@@ -14,6 +14,7 @@ import pytest
 from peakgemm.kernels.registry import LADDER
 
 ROOT = Path(__file__).parents[2]
+PICTURE = '<figure class="drawn">drawn</figure>'
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +32,8 @@ def site() -> Any:
 
 @pytest.fixture(scope="module")
 def staged(site: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pictures = tmp_path_factory.mktemp("pictures")
-    (pictures / "03.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     to = tmp_path_factory.mktemp("site") / "source"
-    site.stage(to, pictures)
+    site.stage(to, {3: PICTURE}, simulator=False)
     return to
 
 
@@ -48,7 +47,47 @@ def test_every_chapter_has_picture_difference_counters_and_what_is_left(staged: 
         assert f"--- {before.path.name}" in text and re.search(r"^\+(?!\+\+).", text, re.M)
         assert "| Nsight Compute at 4096 |" in text or "Nsight Compute has not counted both" in text
         assert re.search(r"^## What is left\n\n\S", text, re.M)
-    assert "03_shared_tile.picture.svg" in (staged / "rungs" / "03_shared_tile.md").read_text()
+        order = [text.index(part) for part in ("**Idea.**", "## What changed", "```diff", f"]({kernel.page}.svg)",
+                                               "Nsight Compute", "## Facts", "## What is left")]
+        assert order == sorted(order), kernel.label
+    text = (staged / "rungs" / "03_shared_tile.md").read_text()
+    assert text.index("**Measured.**") < text.index(f"```{{raw}} html\n{PICTURE}\n```") < text.index("## What changed")
+
+
+def test_journals_are_called_so(staged: Path) -> None:
+    pages = sorted((staged / "notebook").glob("*.md"))
+    assert len(pages) > 20
+    for page in [*pages, staged / "contributing" / "mechanisms.md"]:
+        assert re.match(r"# .+\n\n> \*\*Journal\*\*, of November 2026", page.read_text()), page.name
+
+
+def test_the_explorers_page_lists_those_of_the_site(site: Any, staged: Path) -> None:
+    text = (staged / "explorer.md").read_text()
+    for kernel, _ in site.pairs():
+        assert f'<a href="explorer/{kernel.number:02}.html">{kernel.label}</a>' in text
+    assert "All rungs on one page" in text and "explorer/simulate.html" not in text
+    assert "explorer/simulate.html" in site.explored(site.pairs(), True)
+
+
+def test_links_that_lead_nowhere_are_told(site: Any, tmp_path: Path) -> None:
+    (tmp_path / "explorer").mkdir()
+    explorer = '<script type="application/json">[{"name":"03"}]<a href="gone"></script>'
+    (tmp_path / "explorer" / "03.html").write_text(explorer)
+    page = tmp_path / "page.html"
+    page.write_text('<a href="explorer/03.html#k=03&amp;i=1.0"> <a href="https://a.b/c"> <img src="page.html?v=1#x"> '
+                    '<a href="#y">')
+    assert site.dead_links(tmp_path) == []
+    page.write_text('<a href="explorer/04.html"><a href="explorer/03.html#k=03&amp;k2=04"><img src="no.svg">')
+    assert site.dead_links(tmp_path) == [
+        "page.html: explorer/04.html", "page.html: explorer/03.html#k=03&amp;k2=04: no rung 04", "page.html: no.svg"]
+
+
+def test_what_scrolls_takes_the_focus(site: Any, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text('<pre>a</pre><div class="table-wrapper b"></div><p class="caption" role="heading">c</p>')
+    site.operable(tmp_path)
+    assert page.read_text() == ('<pre tabindex="0">a</pre><div tabindex="0" class="table-wrapper b"></div>'
+                                '<p class="caption" role="heading" aria-level="2">c</p>')
 
 
 def test_the_chapter_of_rung_04_shows_the_conflicts_that_it_removes(staged: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..accuracy.cases import rows_of as accuracy_rows
@@ -291,3 +291,20 @@ def tuned_table(record: Row) -> str:
                    f"{row['tflops']:.2f}", f"{row['ratio_to_cublas']:.3f}",
                    f"{row['ratio_to_cublas'] / rows[0]['ratio_to_cublas']:.3f}") for row in rows]
     return grid(("M = N = K", "rung", "TFLOPS", "of cuBLAS", "of the compiler's"), lines, left=(1,))
+
+
+def loops_table(record: Row) -> str:
+    """The main loops of a ladder's record side by side: what each is made of."""
+    rungs = record["kernels"]
+    measures: tuple[tuple[str, Callable[[Row], str]], ...] = (
+        ("instructions", lambda row: str(row["loop_instructions"])),
+        ("of these FFMA", lambda row: f"{row['loop_ffma']} ({100 * row['ffma_fraction']:.1f} %)"),
+        ("LDS.128", lambda row: str(row["widths"]["LDS"]["128"])),
+        ("loads that never run, before cp.async", lambda row: str(row["classes"]["other"])),
+        ("copies", lambda row: str(row["classes"]["move"])),
+        ("accumulators that change their register", lambda row: f"{100 * row['accumulators_moved']:.1f} %"),
+        ("loads in a row, at most", lambda row: str(row["loads_in_a_row"])),
+        ("modelled cycles an FFMA, by register banks", lambda row: f"{row['bank_cycles_per_ffma']:.3f}"),
+        ("registers a thread", lambda row: str(row["registers"])))
+    return grid(("a turn of the loop, 16 steps of K", *(f"rung {row['number']}" for row in rungs)),
+                [(label, *(of(row) for row in rungs)) for label, of in measures])

@@ -18,7 +18,7 @@ from typing import Any
 from ..bench.records import write_text
 from ..errors import InvalidValue
 from ..kernels.registry import Kernel
-from . import markdown, pages, plots
+from . import markdown, pages, plots, values
 from .data import Source, read
 from .pages import SIZE
 from .svg import Chart
@@ -65,6 +65,11 @@ class Checkout:
         """Those of the records that are there."""
         return [self.load(name) for name in names if (self.results / name).exists()]
 
+    def record_at(self, name: str) -> dict[str, Any] | None:
+        """A record by its path under ``results/``; None: it is not there."""
+        found = self.load_any(f"../{name}")
+        return found[0] if found else None
+
     def publish(self, check: bool = False) -> Outcome:
         """Write what is out of date, or with ``check`` only say what is."""
         headers = [f"{kernel.file} must say: {line}" for kernel, line in self.stale_headers()]
@@ -97,8 +102,11 @@ class Checkout:
                 ("docs/ladder.md", "ladder", pages.ladder_table(ladder) + "\n" + pages.caption(ladder)),
                 ("docs/sweep.md", "sweep", pages.sweep_table(sweep) + "\n" + pages.caption(sweep)), *self.blocks()):
             texts[page] = block(texts.get(page) or (self.root / page).read_text(encoding="utf-8"), name, body)
-        for page, text in texts.items():
-            yield self.root / page, text
+        for path in (self.root / "README.md", *sorted((self.root / "docs").rglob("*.md"))):
+            page = path.relative_to(self.root).as_posix()
+            text = texts.get(page) or path.read_text(encoding="utf-8")
+            if page in texts or values.MARK.search(text):
+                yield path, values.fill(text, self.record_at)
         for path, draw in self.plots():
             yield path, draw().text(alone=True)
 
@@ -146,7 +154,8 @@ class Checkout:
                 ("docs/distributed.md", "scale", "../h200-x2/scale.json", markdown.scale_table),
                 ("docs/large.md", "one", "scale.json", markdown.host_table),
                 ("docs/large.md", "two", "../h200-x2/scale.json", markdown.host_table),
-                ("docs/sass-tuning.md", "tuned", "sass/ladder-sass.json", markdown.tuned_table)):
+                ("docs/sass-tuning.md", "tuned", "sass/ladder-sass.json", markdown.tuned_table),
+                ("docs/sass-tuning.md", "loops", "sass/ladder-sass.json", markdown.loops_table)):
             for record in self.load_any(path):
                 yield page, name, draw(record) + f"\n{record['device']['name']}. Command: `{record['command']}`.\n"
         accuracy = "\n".join(

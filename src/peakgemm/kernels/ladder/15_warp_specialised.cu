@@ -4,8 +4,8 @@
 //   for whole boxes of A and B, stages ahead; zeros arrive where a box passes the edge, so
 //   nobody tests bounds. The stages of the ring have mbarriers in the place of a block's
 //   barrier, and setmaxnreg deals the registers anew: 40 for a copying thread, 232 for a
-//   computing one. The engine cannot transpose. Read along K, as it lies, A costs 1.3 modelled
-//   cycles an FFMA: ptxas keeps four k-steps of a row in a quad of registers. So three warps
+//   computing one. The engine cannot transpose. Read along K, as it lies, A has register bank
+//   conflicts: ptxas keeps four k-steps of a row in a quad of registers. So three warps
 //   transpose its box in shared memory. Operands that no map can describe (addresses or pitches
 //   that are no multiples of 16 bytes) come by cp.async.
 // Removes: copies, their addresses and predicates from the computing warps, which issue LDS,

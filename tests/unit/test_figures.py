@@ -1,0 +1,179 @@
+"""No measured figure on a page is typed: it is generated, or it is a definition or a limit that is listed here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peakgemm.errors import InvalidValue
+from peakgemm.kernels.registry import LADDER
+from peakgemm.report import values
+from peakgemm.report.pages import rows_at
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+UNITS = (r"%|[TG]?FLOPS\b|[TGMk]B(?:/s)?\b|[mnuµ]s\b|s\b|seconds?\b|minutes?\b|(?:micro|milli)seconds?\b|times\b|"
+         r"x\b(?! \d)|eps\b|p?J\b|k?W\b|[MG]Hz\b|cycles?\b|faster\b|slower\b|"
+         r"of (?:cuBLAS|the speed|its speed|peak|torch)\b")
+NUMBER = re.compile(rf"(?<![\w.^-])[x×]?\d[\d,]*(?:\.\d+)?(?: (?:to|and) \d[\d.,]*)?[ -]?(?:{UNITS})"
+                    r"|(?<![\w.^])\d+\.\d{2,}\b(?!\.)|(?<![\w.])[x×]\d+\.\d+")
+JOURNALS = {DOCS / "contributing" / "mechanisms.md", *(DOCS / "notebook").glob("*.md")}
+# Definitions, limits and settings, by page, in the words that hold them. A measurement does not belong here.
+DEFINED: dict[str, tuple[str, ...]] = {
+    "README.md": ("Python 3.10",),
+    "accuracy.md": ("above 1.1 times the reference's", "256 x 256 x K", "alpha = -0.75", "at most 1.3 times cuBLAS's",
+                    "at most\n1.5 times"),
+    "arrays.md": ("(2 GB",),
+    "bench.md": ("plus 4 eps |A||B|", "**10-90 %**", "more than 100 % means", "and below 0.97 at",
+                 "at least 1 % faster"),
+    "bill.md": ("within 1 % of the slots",),
+    "caches.md": ("held to 1 GB",),
+    "emulation.md": ("at most 2 eps |x y|", "at most 4 eps off", "5.25 eps |A||B|", "4 eps are more than a few FMAs",
+                     "0 times infinity", "mean error of at most 1.3\ntimes, a largest of 1.5 times"),
+    "explorer.md": ("may have 256 MB", "comes within 15 s on"),
+    "first-steps.md": ("Python 3.10",),
+    "fit-a-gpu.md": ("for 60 % of", "bursts of 0.6 ms", "less than 2 % in the mean"),
+    "jax.md": ("jax 0.6, 0.8, 0.10 and 0.12",),
+    "large.md": ("chunks of 8 MB", "less than 8 MB"),
+    "measuring.md": ("5 to 60 times. A burst lasts 4 ms", "Below 0.2 ms a call", "agree to 1 %"),
+    "sass-tuning.md": ("reached 98 % of peak", "| 98 % of peak |", "128 / 134 = 95.5 %", "stalls for 15 cycles"),
+    "sass.md": ("fewer than 100 times", "4 cycles from FP32 to FP32"),
+    "simulator.md": (),
+}
+
+
+def prose(text: str) -> str:
+    """A page without what is generated, code, and the targets of links."""
+    text = re.sub(r"<!-- ([\w-]+)(?::begin)? -->\n.*?<!-- (?:\1:end|/\1) -->", "", text, flags=re.S)
+    text = values.MARK.sub("", text)
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def typed(text: str, defined: tuple[str, ...] = ()) -> list[str]:
+    """The figures in a page's prose that are in none of the phrases ``defined``."""
+    text = prose(text)
+    for phrase in defined:
+        assert phrase in text, f"not on the page any more: {phrase}"
+        text = text.replace(phrase, "")
+    return [" ".join(text[max(found.start() - 50, 0):found.end() + 20].split()) for found in NUMBER.finditer(text)]
+
+
+def pages() -> list[Path]:
+    """What users read: no journal, and not the rungs' pages, which are generated from headers and records."""
+    return [page for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+            if page not in JOURNALS and page.parent.name != "rungs"]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_figure_is_typed(page: Path) -> None:
+    found = typed(page.read_text(encoding="utf-8"), DEFINED.get(page.name, ()))
+    assert not found, f"{page.name}: {found}: from a record (report/values.py), or a definition (DEFINED)"
+
+
+@pytest.mark.parametrize("words", [
+    "runs at 57 TFLOPS", "takes 6.9 us", "within 12 ms", "is 1.73 of cuBLAS", "gains 5 %", "x2.8 for BERT",
+    "3 times faster", "errs by 0.44 eps", "at 55.5 TFLOPS/s", "moves 2.9 TB/s", "draws 700 W", "a ratio of 1.054",
+    "0.36 cycles an FFMA", "7 to 10 s", "| 4096 | 1.051 |", "2.3x"])
+def test_a_typed_figure_is_found(words: str) -> None:
+    for page in (ROOT / "README.md", DOCS / "bench.md"):
+        text = page.read_text(encoding="utf-8")
+        assert len(typed(f"{text}\n\nIt {words}, they say.\n", DEFINED.get(page.name, ()))) >= 1, words
+
+
+@pytest.mark.parametrize("words", [
+    "4096 x 4096 x 16", "at sm_90", "in `57 TFLOPS`", "24 March", "rung 03", "2^-22", "FP32", "[here](a-1.25.md)",
+    "128x256 outputs", "version 13.0", "<!-- =a.b -->57 TFLOPS<!-- /= -->"])
+def test_what_is_no_figure_is_left_alone(words: str) -> None:
+    assert typed(f"It says {words}, they say.\n") == []
+
+
+def test_values_are_named_and_used() -> None:
+    used = {name for page in (ROOT / "README.md", *DOCS.rglob("*.md"))
+            for _, name, _ in values.MARK.findall(page.read_text(encoding="utf-8"))}
+    assert used == set(values.VALUES)
+    assert not any(">not measured<" in page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
+    for value in values.VALUES.values():
+        assert (ROOT / "results" / value.record).is_file(), value.record
+
+
+def test_values_are_filled_in() -> None:
+    record = {"rungs": [{"name": "1x2x3", "ratio_to_cublas": 0.5}, {"name": "2x2x2:TN*51", "ratio_to_cublas": 2.0}]}
+    text = ("at <!-- =drawn.ratio -->9<!-- /= -->, <!-- =drawn.slow -->\n<!-- /= -->: "
+            "<!-- =drawn.slow-names -->x<!-- /= -->")
+    assert values.fill(text, lambda _: record) == (
+        "at <!-- =drawn.ratio -->1.00<!-- /= -->, <!-- =drawn.slow -->1<!-- /= -->: "
+        "<!-- =drawn.slow-names -->1 x 2 x 3 (0.500)<!-- /= -->")
+    assert values.fill(text, lambda _: None).count(">not measured<") == 3
+    assert values.fill(text, lambda _: {"rungs": []}).count(">not measured<") == 1  # of no rows there is no mean
+    with pytest.raises(InvalidValue, match=r"no value is named drawn\.none; report/values\.py has cutlass"):
+        values.fill("<!-- =drawn.none -->1<!-- /= -->", lambda _: record)
+
+
+def test_a_journal_says_that_it_is_one() -> None:
+    for page in (DOCS / "contributing" / "mechanisms.md", DOCS / "notebook" / "README.md"):
+        assert re.match(r"# .+\n\n> \*\*Journal\*\*, of November 2026: measured then", page.read_text(encoding="utf-8"))
+
+
+# ---- headers of the rungs, of which docs/rungs is made ----------------------------------------
+
+Row = Mapping[str, Any]
+Measures = Callable[[Mapping[int, Row], Mapping[int, Row]], tuple[Any, ...]]  # of rows and counters at 4096, by number
+
+
+def _wavefronts(counted: Row) -> float:
+    return float(counted["shared_wavefronts_ld"] / counted["shared_loads"])
+
+
+HEADERS: dict[int, tuple[tuple[str, Measures], ...]] = {
+    1: (("the cache carries {:.0f} bytes per FLOP", lambda rows, _: (rows[1]["bytes_per_flop"],)),),
+    2: (("{} LDG.128 for {} FFMA", lambda rows, _: (rows[2]["widths"]["LDG"]["128"], rows[2]["loop_ffma"])),
+        ("{:.0f} byte per FLOP", lambda rows, _: (rows[2]["bytes_per_flop"],))),
+    3: (("{:.3f} bytes per FLOP asked of global memory, {:.0f} times less than rung 01",
+         lambda rows, _: (rows[3]["bytes_per_flop"], rows[1]["bytes_per_flop"] / rows[3]["bytes_per_flop"])),
+        ("{:.0f} wavefronts per LDS on average", lambda _, counted: (_wavefronts(counted[3]),))),
+    4: (("{:.0f} % FFMA in the loop", lambda rows, _: (100 * rows[4]["ffma_fraction"],)),),
+    5: (("{} of {} loop instructions are LDS",
+         lambda rows, _: (rows[5]["widths"]["LDS"]["128"], rows[5]["loop_instructions"])),),
+    6: (("{:.1f} modelled cycles per FFMA", lambda rows, _: (rows[6]["bank_cycles_per_ffma"],)),),
+    7: (("{} registers", lambda rows, _: (rows[7]["registers"],)),
+        ("{:.1f} wavefronts per LDS where rung 06 has {:.1f}",
+         lambda _, counted: (_wavefronts(counted[7]), _wavefronts(counted[6])))),
+    8: (("{} registers instead of {}", lambda rows, _: (rows[8]["registers"], rows[7]["registers"])),
+        ("still {:.1f} wavefronts per LDS", lambda _, counted: (_wavefronts(counted[8]),))),
+    9: (("{:.1f} wavefronts per LDS instead of {:.1f}",
+         lambda _, counted: (_wavefronts(counted[9]), _wavefronts(counted[8]))),),
+    11: (("stall short scoreboard: {:.2f} in rung 10, {:.2f} here",
+          lambda _, counted: (counted[10]["stall_short_scoreboard"], counted[11]["stall_short_scoreboard"])),
+         ("LDS wavefronts: {:.1f} a load", lambda _, counted: (_wavefronts(counted[11]),))),
+    12: (("{:.1f} a load instead of {:.1f}", lambda _, counted: (_wavefronts(counted[12]), _wavefronts(counted[11]))),),
+    13: (("{:.0f} % FFMA in the loop", lambda rows, _: (100 * rows[13]["ffma_fraction"],)),),
+    14: (("stall: no instruction, {:.2f}", lambda _, counted: (counted[14]["stall_no_instruction"],)),
+         ("a {:.0f} KB loop", lambda rows, _: (rows[14]["loop_bytes"] / 1024,))),
+    15: (("{:.0f} % FFMA", lambda rows, _: (100 * rows[15]["ffma_fraction"],)),
+         ("{:.2f} modelled cycles an FFMA", lambda rows, _: (rows[15]["bank_cycles_per_ffma"],))),
+}
+EXPLAINED = {3: ("reads each element 32 times",), 18: ("16/3 times the FFMA units' rate", "N/128 or M/128 times")}
+
+
+@pytest.mark.parametrize("kernel", [one for one in LADDER if not one.patched], ids=lambda one: one.label)
+def test_the_figures_of_a_rungs_header_are_its_records(kernel: Any) -> None:
+    def record(name: str) -> dict[str, Any]:
+        return json.loads((ROOT / "results" / "h100" / name).read_text())  # type: ignore[no-any-return]
+
+    rows = {row["number"]: row for row in reversed(rows_at(record("ladder.json"), (4096,) * 3))}
+    counts = rows_at(record("counters.json"), (4096,) * 3)
+    counted = {row["number"]: row["ncu"] for row in reversed(counts)}  # the first of each, its default configuration
+    text = kernel.header.read_text(encoding="utf-8").partition("\n#")[0]
+    text = " ".join(re.sub(r"^// Measured:.*$", "", text, flags=re.M).replace("//", "").split())
+    for phrase, measures in HEADERS.get(kernel.number, ()):
+        said = phrase.format(*measures(rows, counted))
+        assert said in text, said
+        text = text.replace(said, "")
+    assert typed(text, EXPLAINED.get(kernel.number, ())) == []

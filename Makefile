@@ -73,7 +73,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	touch $@
 
 $(VENV)/.installed-web: $(VENV)/.installed-dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[web]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs,web]'
 	touch $@
 
 node_modules/.installed: package.json package-lock.json

@@ -15,6 +15,7 @@ nitpicky = False
 html_theme = "furo"
 html_title = f"peakgemm {__version__}"
 html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
 html_css_files = ["drawing.css", "site.css"]  # the first is the explorer's: tools/site.py puts it there
 html_copy_source = False
 html_show_sphinx = False

@@ -4,11 +4,11 @@
     python tools/site.py --stage    only build/site/source, which needs no Sphinx
 
 What is made here and lies nowhere in git: the chapters of the ladder (each rung's page with its picture from the
-explorer, the difference of its source from the rung before, and the counters of both), the explorer of each rung and
-of all, the pages of the README, the guide to contributing and the changelog, and the list of pages. Where npm has
-fetched Pyodide (`make docs` has it do so where there is npm), the simulator in the browser is part of the site. Links
-that lead out of the pages go to PEAKGEMM_SOURCE (the address of the repository's files) where that is set, and are
-plain text otherwise. No GPU; no network but for NumPy's wheel of the browser's simulator.
+explorer, the difference of its source from the rung before, and the counters of both), the explorer of each rung and of
+all, the report of all records, the pages of the README, the guide to contributing and the changelog, and the list of
+pages. Where npm has fetched Pyodide (`make docs` has it do so where there is npm), the simulator in the browser is part
+of the site. Links that lead out of the pages go to PEAKGEMM_SOURCE (the address of the repository's files) where that
+is set, and are plain text otherwise. No GPU; no network but for NumPy's wheel of the browser's simulator.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ from peakgemm.explore import page as explorer
 from peakgemm.explore.chapters import figures
 from peakgemm.explore.site import LINK, build_simulator, linked_trace, numpy_wheel
 from peakgemm.kernels.registry import LADDER, Kernel, rung
-from peakgemm.report import charts
+from peakgemm.report import charts, load, write_page
+from peakgemm.report.data import default_folder
 from peakgemm.report.pages import SIZE, figure, rows_at
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "site"
 PYODIDE = ROOT / "node_modules" / "pyodide"  # npm's package
 CACHE = ROOT / "build" / "cache"
+REPORT = "all-records.html"  # `peakgemm report`'s page
 WIDTH = 420  # of a chapter's bars: legible on a phone
 COUNTERS = ("shared_wavefronts", "shared_wavefronts_ideal", "global_load_sectors", "instructions", "ffma_pipe_percent",
             "issue_active_percent", "stall_short_scoreboard", "stall_long_scoreboard", "stall_barrier", "dram_bytes")
@@ -79,9 +81,12 @@ def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
         after = chapters[place + 1][0] if place + 1 < len(chapters) else None
         page.write_text(chapter(page, kernel, before, after, ladder, counted, pictures.get(kernel.number, "")),
                         encoding="utf-8")
-    (to / "explorer.md").write_text((to / "explorer.md").read_text(encoding="utf-8") + explored(chapters, simulator),
-                                    encoding="utf-8")
     shutil.copy(explorer.WEB / "drawing.css", to / "_static" / "drawing.css")
+    report = f'<p>On this site: <a href="{REPORT}">the report of all records</a>.</p>'
+    for name, more in (("explorer.md", explored(chapters, simulator)), ("report.md", report)):
+        title, first, rest = (to / name).read_text(encoding="utf-8").split("\n\n", 2)
+        text = f"{title}\n\n{first}\n\n```{{raw}} html\n{more}\n```\n\n{rest}"
+        (to / name).write_text(text, encoding="utf-8")
     for page in to.rglob("*.md"):
         here = page.relative_to(to).as_posix()
         origin = next((Path(name) for name, staged in ABOUT.items() if staged == here), Path("docs") / here)
@@ -232,8 +237,13 @@ def explored(chapters: Sequence[tuple[Kernel, Kernel | None]], simulator: bool) 
     """What the explorer's page says on the site: where the explorers of the rungs are."""
     rungs = ", ".join(f'<a href="explorer/{kernel.number:02}.html">{kernel.label}</a>' for kernel, _ in chapters)
     own = ', <a href="explorer/simulate.html">the simulator in the browser</a>' if simulator else ""
-    return (f"\n## On this site\n\n```{{raw}} html\n<p>Each rung beside the one before: {rungs}.</p>\n"
-            f'<p><a href="explorer/index.html">All rungs on one page</a>, some 10 MB{own}.</p>\n```\n')
+    return (f"<p>On this site, each rung beside the one before: {rungs}. "
+            f'<a href="explorer/index.html">All rungs on one page</a>, some 10 MB{own}.</p>')
+
+
+def reported(to: Path) -> None:
+    """Write the report of the fullest folder of records to ``to``."""
+    write_page(to, load([default_folder(ROOT)]))
 
 
 def able() -> bool:
@@ -318,6 +328,7 @@ def main() -> None:
         sys.exit(done.returncode)
     operable(html)
     explorers(html / "explorer", traces, simulator)
+    reported(html / REPORT)
     dead = dead_links(html)
     if dead:
         sys.exit("links that lead nowhere:\n" + "\n".join(dead))

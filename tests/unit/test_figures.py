@@ -98,6 +98,8 @@ def test_values_are_named_and_used() -> None:
     used = {name for page in (ROOT / "README.md", *DOCS.rglob("*.md"))
             for _, name, _ in values.MARK.findall(page.read_text(encoding="utf-8"))}
     assert used == set(values.VALUES)
+    for page in DOCS.rglob("*.md"):  # a comment at the start of a line would begin a block of HTML
+        assert not re.search(r"^ *<!-- =", page.read_text(encoding="utf-8"), re.M), page.name
     assert not any(">not measured<" in page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
     for value in values.VALUES.values():
         assert (ROOT / "results" / value.record).is_file(), value.record

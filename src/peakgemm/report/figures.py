@@ -301,7 +301,10 @@ def _errors(data: Data) -> Iterator[Figure]:
 
 def error_panels(rows: Sequence[Row], test: str) -> tuple[dict[str, dict[str, list[tuple[float, float]]]],
                                                           dict[str, list[tuple[float, float]]]]:
-    """Of one test: by family and contender (K, largest error), and by family (K, error of one rounding)."""
+    """Of one test: by family and contender (K, largest error), and by family (K, error of one rounding).
+
+    A family that was judged at one K alone is left out: it has no line.
+    """
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     least: dict[str, dict[float, float]] = {}
     for row in rows:
@@ -312,8 +315,9 @@ def error_panels(rows: Sequence[Row], test: str) -> tuple[dict[str, dict[str, li
             panels.setdefault(row["family"], {}).setdefault(row["contender"], []).append((k, error))
         if isfinite(float(row["rounding_max"])) and float(row["rounding_max"]) > 0:
             least.setdefault(row["family"], {})[k] = float(row["rounding_max"])
-    return ({family: {name: sorted(line) for name, line in lines.items()} for family, lines in panels.items()},
-            {family: sorted(line.items()) for family, line in least.items()})
+    drawn = {family: lines for family, lines in panels.items() if any(len(dict(line)) > 1 for line in lines.values())}
+    return ({family: {name: sorted(line) for name, line in lines.items()} for family, lines in drawn.items()},
+            {family: sorted(line.items()) for family, line in least.items() if family in drawn})
 
 
 def _facts(data: Data) -> Iterator[Figure]:

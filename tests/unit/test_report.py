@@ -147,6 +147,15 @@ def test_results_by_case_are_rows_too(keep: Any) -> None:
     assert one.draw is not None and "cublas: K 64: 0.64, K 256: 2.56" in one.draw(860).text()
 
 
+def test_errors_at_one_k_have_no_line(keep: Any) -> None:
+    case = {"test": "long-k", "rounding_max": 0.1, "draws": 1, "shape": [256, 256, 64],
+            "results": {"cublas": {"verdict": "pass", "max_error": 0.5}}}
+    more = {**case, "family": "normal", "shape": [256, 256, 128]}
+    one, = figures(load([keep([{**case, "family": "normal"}, {**case, "family": "huge"}, more], against="cublas")]))
+    assert one.draw is not None and ">normal<" in one.draw(860).text() and ">huge<" not in one.draw(860).text()
+    assert list(figures(load([keep([{**case, "family": "normal"}], against="cublas")]))) == []
+
+
 @pytest.mark.parametrize(("rows", "changed", "says"), [
     ([ROW], {"schema": 2}, r"a\.json is of schema 2, this peakgemm reads schema 1; write it again"),
     ([ROW], {"schema": None}, r"a\.json is no record: it has no 'schema'"),

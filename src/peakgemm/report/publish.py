@@ -23,6 +23,8 @@ from .data import Source, read
 from .pages import SIZE
 from .svg import Chart
 
+NO_PROGRAMS = ("Not measured yet: `python tools/programs.py --json results/h100/programs.json` writes the record that "
+               "this table shows.\n")
 PRECISIONS = (("bench-ieee", "ieee"), ("bench-emulated", "emulated"))
 
 
@@ -122,10 +124,11 @@ class Checkout:
         tiles = self.load_any("../h200/configs.json", "../h200/tutorial-tiles.json")
         if tiles:
             yield "docs/tutorials.md", "configs", markdown.configs_table(tiles) + "\n" + pages.caption(*tiles)
-        for record in self.load_any("programs.json"):
-            yield ("docs/programs.md", "programs", markdown.programs_table(record)
-                   + f"\n{record['device']['name']}, torch {record['environment']['torch']}. "
-                     f"Command: `{record['command']}`.\n")
+        if (self.root / "docs" / "programs.md").exists():
+            yield "docs/programs.md", "programs", "\n".join(
+                markdown.programs_table(record)
+                + f"\n{(record['device'] or {'name': 'No GPU'})['name']}, torch {record['environment']['torch']}. "
+                  f"Command: `{record['command']}`.\n" for record in self.load_any("programs.json")) or NO_PROGRAMS
         for record in self.load_any("names.json"):
             yield ("docs/precisions.md", "names", markdown.names_table(record)
                    + f"\nMean of |C - AB| / (eps |A||B|) against FP64, in eps = 2^-23. {record['device']['name']}, "

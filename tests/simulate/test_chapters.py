@@ -134,6 +134,14 @@ def test_without_node_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         drawings.node()
 
 
+def test_sectors_that_headers_tell_of() -> None:
+    loads = [one["n"] for one in traced(0)["code"] if one and one["text"].startswith("ld.global")]
+    assert max(sectors / times for times, _, _, sectors, _ in loads) == 32
+    stores = [one["n"] for one in traced(15)["code"] if one and one["text"].startswith("st.global.f32")]
+    assert len(stores) == 128 and {sectors / times for times, _, _, sectors, _ in stores} == {16}
+    assert "stores of C, 16 // sectors for 32 words" in " ".join(rung(15).header.read_text(encoding="utf-8").split())
+
+
 def test_a_newcomers_first_kernel_costs_what_the_page_says() -> None:
     page = (Path(__file__).parents[2] / "docs" / "first-steps.md").read_text(encoding="utf-8")
     source, = re.findall(r"^```cuda\n(.*?)^```", page, re.M | re.S)

@@ -42,6 +42,7 @@ BUILD = ROOT / "build" / "site"
 PYODIDE = ROOT / "node_modules" / "pyodide"  # npm's package
 CACHE = ROOT / "build" / "cache"
 REPORT = "all-records.html"  # `peakgemm report`'s page
+COUNTED = ("counters.json", "counters-4096.json")  # a chapter's counters are of the first that holds both rungs
 WIDTH = 420  # of a chapter's bars: legible on a phone
 COUNTERS = ("shared_wavefronts", "shared_wavefronts_ideal", "global_load_sectors", "instructions", "ffma_pipe_percent",
             "issue_active_percent", "stall_short_scoreboard", "stall_long_scoreboard", "stall_barrier", "dram_bytes")
@@ -75,11 +76,14 @@ def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
         shutil.copy(ROOT / name, to / page)
     ladder = {row["number"]: row for row in rows_at(_record("ladder.json"), (SIZE,) * 3)}
     # Of a rung with several configurations the first, which is the default.
-    counted = {row["number"]: row["ncu"] for row in reversed(rows_at(_record("counters.json"), (SIZE,) * 3))}
+    counts = [{row["number"]: row["ncu"] for row in reversed(rows_at(_record(name), (SIZE,) * 3))}
+              for name in COUNTED if (ROOT / "results" / "h100" / name).is_file()]
     chapters = pairs()
     for place, (kernel, before) in enumerate(chapters):
         page = to / "rungs" / f"{kernel.page}.md"
         after = chapters[place + 1][0] if place + 1 < len(chapters) else None
+        both = {kernel.number, before.number if before else kernel.number}
+        counted = next((one for one in counts if both <= one.keys()), {})
         page.write_text(chapter(page, kernel, before, after, ladder, counted, pictures.get(kernel.number, "")),
                         encoding="utf-8")
     shutil.copy(explorer.WEB / "drawing.css", to / "_static" / "drawing.css")

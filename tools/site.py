@@ -31,18 +31,22 @@ from urllib.parse import unquote
 from peakgemm.errors import MissingComponent
 from peakgemm.explore import page as explorer
 from peakgemm.explore.chapters import figures
+from peakgemm.explore.kernels import operands
 from peakgemm.explore.site import LINK, build_simulator, linked_trace, numpy_wheel
 from peakgemm.kernels.registry import LADDER, Kernel, rung
 from peakgemm.report import charts, load, write_page
 from peakgemm.report.data import default_folder
 from peakgemm.report.pages import SIZE, figure, rows_at
+from peakgemm.simulator import run_rung
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "site"
 PYODIDE = ROOT / "node_modules" / "pyodide"  # npm's package
 CACHE = ROOT / "build" / "cache"
 REPORT = "all-records.html"  # `peakgemm report`'s page
-COUNTED = ("counters.json", "counters-4096.json")  # a chapter's counters are of the first that holds both rungs
+SIMULATED = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_sectors",
+             "global_sectors_ideal", "barriers", "warp_instructions")
+SMALL = (256, 256, 128)  # what rungs are simulated on that the profiler has not counted
 WIDTH = 420  # of a chapter's bars: legible on a phone
 COUNTERS = ("shared_wavefronts", "shared_wavefronts_ideal", "global_load_sectors", "instructions", "ffma_pipe_percent",
             "issue_active_percent", "stall_short_scoreboard", "stall_long_scoreboard", "stall_barrier", "dram_bytes")
@@ -75,17 +79,14 @@ def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
         (to / page).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, to / page)
     ladder = {row["number"]: row for row in rows_at(_record("ladder.json"), (SIZE,) * 3)}
-    # Of a rung with several configurations the first, which is the default.
-    counts = [{row["number"]: row["ncu"] for row in reversed(rows_at(_record(name), (SIZE,) * 3))}
-              for name in COUNTED if (ROOT / "results" / "h100" / name).is_file()]
-    chapters = pairs()
+    counted, chapters = profiled(), pairs()
+    simulated = simulated_counters(sorted({one.number for pair in chapters if not _both(pair, counted)
+                                           for one in pair if one is not None}))
     for place, (kernel, before) in enumerate(chapters):
         page = to / "rungs" / f"{kernel.page}.md"
         after = chapters[place + 1][0] if place + 1 < len(chapters) else None
-        both = {kernel.number, before.number if before else kernel.number}
-        counted = next((one for one in counts if both <= one.keys()), {})
-        page.write_text(chapter(page, kernel, before, after, ladder, counted, pictures.get(kernel.number, "")),
-                        encoding="utf-8")
+        page.write_text(chapter(page, kernel, before, after, ladder, counted, simulated,
+                                pictures.get(kernel.number, "")), encoding="utf-8")
     shutil.copy(explorer.WEB / "drawing.css", to / "_static" / "drawing.css")
     report = f'<p>On this site: <a href="{REPORT}">the report of all records</a>.</p>'
     for name, more in (("explorer.md", explored(chapters, simulator)), ("report.md", report)):
@@ -113,12 +114,21 @@ def pairs() -> list[tuple[Kernel, Kernel | None]]:
     return found
 
 
+def profiled() -> dict[int, Row]:
+    """The profiler's counters of each rung; of several configurations the first, which is the default."""
+    return {row["number"]: row["ncu"] for row in reversed(rows_at(_record("counters.json"), (SIZE,) * 3))}
+
+
+def _both(pair: tuple[Kernel, Kernel | None], counted: Mapping[int, Row]) -> bool:
+    return all(one is None or one.number in counted for one in pair)
+
+
 def _record(name: str) -> dict[str, Any]:
     return json.loads((ROOT / "results" / "h100" / name).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | None, ladder: Mapping[int, Row],
-            counted: Mapping[int, Row], picture: str) -> str:
+            counted: Mapping[int, Row], simulated: Mapping[int, Row], picture: str) -> str:
     """A rung's page as a chapter: idea, picture, what changed in the source, counters, facts, what is left."""
     text = page.read_text(encoding="utf-8")
     head, facts, rest = text.partition("\n## Facts")
@@ -134,7 +144,7 @@ def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | N
         parts.append(f"\n## What changed since [rung {before.number:02}]({before.page}.md)\n")
         parts.append(f"\n```diff\n{difference(before, kernel)}```\n")
         parts.append(f"\n![{names[1]} beside {names[0]}: speed, loop and counters at {SIZE}]({bars.name})\n")
-        parts.append(counters(before, kernel, counted))
+        parts.append(counters(before, kernel, counted, simulated))
     parts.append(facts + rest)
     left = re.search(r"^\*\*Leaves\.\*\* (.+)$", head, re.M)
     parts.append(f"\n## What is left\n\n{left[1] if left else ''}\n")
@@ -169,15 +179,22 @@ def _excess(row: Row) -> float | None:
     return row["shared_wavefronts"] / ideal if ideal else None
 
 
-def counters(before: Kernel, kernel: Kernel, counted: Mapping[int, Row]) -> str:
-    """A table of both rungs' counters, where they were profiled."""
-    first, second = counted.get(before.number), counted.get(kernel.number)
-    if first is None or second is None:
-        return f"\nNsight Compute has not counted both at {SIZE}.\n"
-    lines = [f"\n| Nsight Compute at {SIZE} | rung {before.number:02} | rung {kernel.number:02} |", "|---|---:|---:|"]
-    lines += [f"| {name.replace('_', ' ')} | {figure(first[name])} | {figure(second[name])} |" for name in COUNTERS
-              if first.get(name) is not None and second.get(name) is not None]
-    return "\n".join(lines) + "\n"
+def counters(before: Kernel, kernel: Kernel, counted: Mapping[int, Row], simulated: Mapping[int, Row]) -> str:
+    """A table of both rungs' counters: the profiler's, else those of the simulator."""
+    for title, found, names in ((f"Nsight Compute at {SIZE}", counted, COUNTERS),
+                                ("simulated at " + "x".join(map(str, SMALL)), simulated, SIMULATED)):
+        first, second = found.get(before.number), found.get(kernel.number)
+        if first is not None and second is not None:
+            lines = [f"\n| {title} | rung {before.number:02} | rung {kernel.number:02} |", "|---|---:|---:|"]
+            lines += [f"| {name.replace('_', ' ')} | {figure(first[name])} | {figure(second[name])} |" for name in names
+                      if first.get(name) is not None and second.get(name) is not None]
+            return "\n".join(lines) + "\n"
+    return f"\nNsight Compute has not counted both at {SIZE}.\n"
+
+
+def simulated_counters(numbers: Sequence[int]) -> dict[int, Row]:
+    """The simulator's counters of rungs, on one problem."""
+    return {number: run_rung(number, *operands(SMALL), arch="sm_90").counters for number in numbers}
 
 
 def difference(before: Kernel, kernel: Kernel) -> str:

@@ -37,6 +37,7 @@ from peakgemm.kernels.registry import LADDER, Kernel, rung
 from peakgemm.report import charts, load, write_page
 from peakgemm.report.data import default_folder
 from peakgemm.report.pages import SIZE, figure, rows_at
+from peakgemm.report.publish import Checkout
 from peakgemm.simulator import run_rung
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,6 +48,7 @@ REPORT = "all-records.html"  # `peakgemm report`'s page
 SIMULATED = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_sectors",
              "global_sectors_ideal", "barriers", "warp_instructions")
 SMALL = (256, 256, 128)  # what rungs are simulated on that the profiler has not counted
+NARROW = 358  # of a plot on a phone
 WIDTH = 420  # of a chapter's bars: legible on a phone
 COUNTERS = ("shared_wavefronts", "shared_wavefronts_ideal", "global_load_sectors", "instructions", "ffma_pipe_percent",
             "issue_active_percent", "stall_short_scoreboard", "stall_long_scoreboard", "stall_barrier", "dram_bytes")
@@ -310,13 +312,29 @@ def operable(html: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+def narrow(html: Path) -> None:
+    """Plots drawn anew for phones, which the pages show where the screen is narrow."""
+    drawn = {path.name: draw for path, draw in Checkout(ROOT).plots(NARROW)}
+    for name, draw in drawn.items():
+        (html / "_images" / f"narrow-{name}").write_text(draw().text(alone=True), encoding="utf-8")
+
+    def both(match: re.Match[str]) -> str:
+        if match[2] not in drawn:
+            return match[0]
+        return f'<picture><source media="(max-width: 640px)" srcset="{match[1]}narrow-{match[2]}"/>{match[0]}</picture>'
+
+    for path in html.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(re.sub(r'<img [^>]*src="([^"]*_images/)([^"/]+)"[^>]*/>', both, text), encoding="utf-8")
+
+
 def dead_links(html: Path) -> list[str]:
     """Links and pictures of the built pages that lead to no file, or to a rung that an explorer does not hold."""
     found = []
     held: dict[Path, str] = {}
     for path in sorted(html.rglob("*.html")):
         text = path.read_text(encoding="utf-8").partition('<script type="application/json"')[0]
-        for link in re.findall(r'(?:href|src)="([^"]+)"', text):
+        for link in re.findall(r'(?:href|src|srcset)="([^"]+)"', text):
             file, _, mark = unescape(link).partition("#")
             if re.match(r"[a-z]+:", file):
                 continue
@@ -349,6 +367,7 @@ def main() -> None:
     if done.returncode:
         sys.exit(done.returncode)
     operable(html)
+    narrow(html)
     explorers(html / "explorer", traces, simulator)
     reported(html / REPORT)
     dead = dead_links(html)

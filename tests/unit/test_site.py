@@ -83,6 +83,19 @@ def test_links_that_lead_nowhere_are_told(site: Any, tmp_path: Path) -> None:
         "page.html: explorer/04.html", "page.html: explorer/03.html#k=03&amp;k2=04: no rung 04", "page.html: no.svg"]
 
 
+def test_plots_are_drawn_for_phones_too(site: Any, tmp_path: Path) -> None:
+    (tmp_path / "_images").mkdir()
+    (tmp_path / "rungs").mkdir()
+    page = tmp_path / "rungs" / "page.html"
+    page.write_text('<img alt="a" src="../_images/ladder.svg" /> <img src="../_images/04_padded_tile.svg" />')
+    site.narrow(tmp_path)
+    assert page.read_text() == (
+        '<picture><source media="(max-width: 640px)" srcset="../_images/narrow-ladder.svg"/>'
+        '<img alt="a" src="../_images/ladder.svg" /></picture> <img src="../_images/04_padded_tile.svg" />')
+    drawn = (tmp_path / "_images" / "narrow-ladder.svg").read_text()
+    assert f'viewBox="0 0 {site.NARROW} ' in drawn and ">14 large tile<" in drawn
+
+
 def test_what_scrolls_takes_the_focus(site: Any, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text('<pre>a</pre><div class="table-wrapper b"></div><p class="caption" role="heading">c</p>')

@@ -105,6 +105,9 @@ def test_every_chapter_has_its_picture_and_its_explorer(open_page: Any, docs: st
         assert text.count('<figure class="drawn">') == 1, path.name
         link = rf'<a href="\.\./explorer/{path.name[:2]}\.html#k='
         assert re.search(rf'<svg [^>]*role="img".*{link}', text, re.S), path.name
+    for wide, name in ((390, "narrow-ladder.svg"), (1280, "ladder.svg")):
+        page = open_page(f"{docs}/index.html", wide=wide)
+        assert page.evaluate("document.images[0].currentSrc").split("/")[-1] == name
     page = open_page(f"{docs}/explorer/index.html")
     assert page.locator("select").first.locator("option").count() == len(chapters)
 

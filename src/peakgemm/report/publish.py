@@ -185,20 +185,21 @@ class Checkout:
         return [(kernel, line) for kernel, line in wanted
                 if line not in kernel.header.read_text(encoding="utf-8").splitlines()]
 
-    def plots(self) -> Iterator[tuple[Path, Callable[[], Chart]]]:
-        """Every plot: its file, and what draws it."""
+    def plots(self, width: int = plots.WIDTH) -> Iterator[tuple[Path, Callable[[], Chart]]]:
+        """Every plot: its file, and what draws it, so many pixels wide."""
         docs = self.root / "docs"
         bench = [(name, precision) for name, precision in PRECISIONS if (self.results / f"{name}.json").exists()]
         climb = ["ladder.json", *(f"{name}.json" for name, _ in bench)]
-        yield docs / "ladder.svg", lambda: plots.ladder([self.source(name) for name in climb])
-        yield docs / "ladder-sizes.svg", lambda: plots.sizes([self.source("ladder-k1024.json")])
+        yield docs / "ladder.svg", lambda: plots.ladder([self.source(name) for name in climb], width)
+        yield docs / "ladder-sizes.svg", lambda: plots.sizes([self.source("ladder-k1024.json")], width)
         for name, precision in bench:
-            yield docs / f"{name.removesuffix('-ieee')}.svg", partial(self._bench_plot, f"{name}.json", precision)
+            draw = partial(self._bench_plot, f"{name}.json", precision, width)
+            yield docs / f"{name.removesuffix('-ieee')}.svg", draw
         if (self.results / "accuracy.json").exists():
-            yield docs / "accuracy.svg", lambda: plots.accuracy(self.source("accuracy.json"))
+            yield docs / "accuracy.svg", lambda: plots.accuracy(self.source("accuracy.json"), width)
 
-    def _bench_plot(self, record: str, precision: str) -> Chart:
-        return plots.bench_of(self.source(record), precision)
+    def _bench_plot(self, record: str, precision: str, width: int) -> Chart:
+        return plots.bench_of(self.source(record), precision, width)
 
     def source(self, name: str) -> Source:
         """A record as a report reads it."""

@@ -124,6 +124,7 @@ def _span(low: tuple[float, float], high: tuple[float, float], place: int) -> st
 
 BENCH, DRAWN, GATHERED = "h100/bench-cutlass.json", "h100/bench-drawn.json", "h100/bench-gathered.json"
 ACCURACY, SUMS = "h100/accuracy.json", "h100/sums.json"
+REPRODUCIBLE = "h100/reproducible-speed.json"
 PROFILE, SASS = "h100/profile-check.json", "sm_90/sass-check.json"
 IEEE, EMULATED = "peakgemm:ieee", "peakgemm:emulated"
 VALUES = {
@@ -159,6 +160,7 @@ VALUES = {
     "profile.h100": _loss("h100"),
     "profile.p90": Value(PROFILE, lambda r: f"{100 * max(x['p90'] for x in r['losses'].values()):.1f} %"),
     "profile.rows": Value(PROFILE, lambda r: str(len(r["rungs"]))),
+    "reproducible.few": Value(REPRODUCIBLE, lambda r: f"{r['speeds']['summary']['least_of_default_of_few_rows']:.2f}"),
     "sass.instructions": Value(SASS, lambda r: f"{sum(x['instructions'] for x in r['compiler_output']):,}"),
     "sass.alarms": Value(SASS, lambda r: str(sum(x["with_hazards"] for x in r["compiler_output"]) or "no")),
     "sass.drawn": Value(SASS, lambda r: f"{r['faults']['drawn']:,}"),

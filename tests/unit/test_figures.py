@@ -33,13 +33,14 @@ DEFINED: dict[str, tuple[str, ...]] = {
                  "at least 1 % faster"),
     "bill.md": ("within 1 % of the slots",),
     "caches.md": ("held to 1 GB",),
+    "distributed.md": ("a time-out of 8 s",),
     "emulation.md": ("at most 2 eps |x y|", "at most 4 eps off", "5.25 eps |A||B|", "4 eps are more than a few FMAs",
                      "0 times infinity", "mean error of at most 1.3\ntimes, a largest of 1.5 times"),
     "explorer.md": ("may have 256 MB", "comes within 15 s on"),
     "first-steps.md": ("Python 3.10", "show 1,056 wavefronts where"),  # tests/simulate/test_chapters.py counts
     "fit-a-gpu.md": ("for 60 % of", "bursts of 0.6 ms", "less than 2 % in the mean"),
     "jax.md": ("jax 0.6, 0.8, 0.10 and 0.12",),
-    "large.md": ("chunks of 8 MB",),
+    "large.md": ("chunks of 8 MB", "moves up to 64 MB", "Up to 1 GB of the GPU's memory"),
     "measuring.md": ("5 to 60 times. A burst lasts 4 ms", "Below 0.2 ms a call", "agree to 1 %"),
     # Rules of the model, which tests/unit/test_register_reads.py and the record hold.
     "register-file.md": ("leaves 22 cycles in which loads", "**Patience of 16 cycles.**", "refused 16 times in a row",

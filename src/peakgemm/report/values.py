@@ -122,8 +122,26 @@ def _span(low: tuple[float, float], high: tuple[float, float], place: int) -> st
     return f"{low[place]:.2f} to {high[place]:.2f}"
 
 
+def _off(record: Record, times: str) -> str:
+    """How much predictions of products on several GPUs erred, from times of one GPU."""
+    found = record["scale"]["off"][times]["products"]
+    return f"{100 * found['median']:.0f} % in the median and {100 * found['p90']:.0f} %"
+
+
+def _dtensor(record: Record) -> float:
+    """The largest error of products of DTensors."""
+    errors = record["scale"]["ranks"]["errors_eps"]
+    return float(max(error for name, error in errors.items() if name.startswith("DTensor")))
+
+
+def _lost(record: Record, hung: bool) -> str:
+    """When a rank that had lost the other one ended: by itself, or by the suite."""
+    return f"{next(one['after_s'] for one in record['scale']['lost_rank'] if one['hung'] == hung):.1f} s"
+
+
 BENCH, DRAWN, GATHERED = "h100/bench-cutlass.json", "h100/bench-drawn.json", "h100/bench-gathered.json"
 ACCURACY, SUMS = "h100/accuracy.json", "h100/sums.json"
+SCALE, KILLS = "h200-x2/scale.json", "h100/memmap-kill.json"
 REPRODUCIBLE = "h100/reproducible-speed.json"
 PROFILE, SASS = "h100/profile-check.json", "sm_90/sass-check.json"
 IEEE, EMULATED = "peakgemm:ieee", "peakgemm:emulated"
@@ -160,6 +178,16 @@ VALUES = {
     "profile.h100": _loss("h100"),
     "profile.p90": Value(PROFILE, lambda r: f"{100 * max(x['p90'] for x in r['losses'].values()):.1f} %"),
     "profile.rows": Value(PROFILE, lambda r: str(len(r["rungs"]))),
+    "scale.off-measured": Value(SCALE, lambda r: _off(r, "measured_times")),
+    "scale.off-models": Value(SCALE, lambda r: _off(r, "cost_models")),
+    "scale.losses": Value(SCALE, lambda r: f"{r['scale']['ranks']['training']['largest_difference']:.0e}"),
+    "scale.dtensor": Value(SCALE, lambda r: f"{_dtensor(r):.2f} eps"),
+    "scale.lost": Value(SCALE, lambda r: _lost(r, hung=False)),
+    "scale.lost-nccl": Value(SCALE, lambda r: _lost(r, hung=True)),
+    "kills.bytes": Value(KILLS, lambda r: f"{r['found'][0]['bytes'] / 1e9:.0f} GB"),
+    "kills.kills": Value(KILLS, lambda r: str(len(r["found"][0]["kills"]))),
+    "kills.twice": Value(KILLS, lambda r: str(r["found"][0]["computed_twice"] or "none")),
+    "kills.tiles": Value(KILLS, lambda r: str(r["found"][0]["tiles"])),
     "reproducible.few": Value(REPRODUCIBLE, lambda r: f"{r['speeds']['summary']['least_of_default_of_few_rows']:.2f}"),
     "sass.instructions": Value(SASS, lambda r: f"{sum(x['instructions'] for x in r['compiler_output']):,}"),
     "sass.alarms": Value(SASS, lambda r: str(sum(x["with_hazards"] for x in r["compiler_output"]) or "no")),

@@ -131,7 +131,7 @@ def test_compiles_without_spill() -> None:
     found = in_parallel(lambda job: compile_for(CHAIN, *job, "sm_90"), jobs)
     assert max(code.spill_bytes for code in found) <= 16  # words that are kept for the end
     for (config, _), code in zip(jobs, found, strict=True):
-        assert (code.registers or 0) <= chain.REGISTERS, config.label()
+        assert (code.registers or 0) <= chain.registers(architecture("sm_90")), config.label()
     assert compile_for(CHAIN, FOUR, Problem.contiguous(4, 4096, 4096), "sm_80").spill_bytes == 0
 
 

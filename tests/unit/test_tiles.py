@@ -6,7 +6,6 @@ import ctypes
 import gc
 import logging
 import threading
-import time
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -18,7 +17,7 @@ import lazy_driver
 import peakgemm as pg
 from lazy_driver import OUT_OF_MEMORY, Devices, present
 from peakgemm.calls import fleet, host, panels, quick, tiles
-from peakgemm.calls.deal import Deal, dealt
+from peakgemm.calls.deal import Claim, Deal, Held, dealt
 from peakgemm.calls.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
@@ -96,15 +95,22 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
         fleet.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus, tiles)
         assert devices.copied == {"in": a.nbytes + b.nbytes, "out": 4 * 64 * 64, "peer": 0}
     with present(monkeypatch, Devices(2)) as devices:
-        out = np.empty((64, 64), np.float32)
+        out, brought, settle = np.empty((64, 64), np.float32), threading.Event(), Claim.settle
 
-        def later(name: str) -> int:  # when the first device has all of B
+        def settled(self: Claim, held: Held | None) -> None:
+            settle(self, held)
+            if self.device == 0 and held is not None:
+                brought.set()
+
+        def later(name: str) -> int:  # when the first device has a panel
             if name == "cuMemAllocFromPoolAsync" and devices.here.index == 1:
                 devices.fail = lambda name: 0
                 devices.lock.release()
-                time.sleep(0.2)
+                assert brought.wait(20)
                 devices.lock.acquire()
             return 0
+
+        monkeypatch.setattr(Claim, "settle", settled)
 
         devices.fail = later
         fleet.run(Request(a, b, out=out), devices.gpus, tiles)

@@ -17,7 +17,7 @@ THREADS = 512
 ALIGNED = 16  # bytes: of addresses, and what sizes are multiples of
 SOURCE, ENTRY = source.KERNELS / "exchange" / "all_gather.cu", "all_gather"
 _GATHER = Struct("<16q3q4i")  # struct Gather
-_SHARE = 8 << 10              # bytes a block, where there are few
+_SHARE = THREADS * ALIGNED    # bytes a block, where there are few: a quad for each thread
 _BLOCKS = 32                  # at most
 
 

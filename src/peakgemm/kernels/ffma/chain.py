@@ -12,20 +12,18 @@ from collections.abc import Iterator
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
+from ...runtime.architectures import Architecture
 from ..launch_shape import MAX_BLOCKS
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments
 from ..widths import width
 
 MAX_COLUMNS = 32  # of the small operand's rows: 64 take 67 us against 4096 x 4096, `specialised` 57
-LANES = 32
-REGISTERS = 80  # that a thread has at most: three blocks of 256 threads are asked for
-_PAD = 4  # words between rows whose k-steps lie beside each other
 
 
 def _shared(c: Config) -> int:
-    """Bytes of the stages, as if K were contiguous in X: that is where rows are padded."""
-    return c.stages * (c.bm + c.bn) * (c.bk + _PAD) * FLOAT
+    """Bytes of the stages, as if K were contiguous in X: that is where rows are padded, by a quad."""
+    return c.stages * (c.bm + c.bn) * (c.bk + 4) * FLOAT
 
 
 CHAIN = Kernel(
@@ -33,6 +31,13 @@ CHAIN = Kernel(
     default_of("chain"), "chain", _shared, dynamic=True, cp_async=True, folder="ffma",
     tunes=frozenset({"min_blocks", "stages", "producers"}),
 )
+LANES = CHAIN.default.bn  # rows of X a block: one for each lane of a warp
+
+
+def registers(arch: Architecture) -> int:
+    """That a thread has at most: what is left where as many blocks as the default configuration asks for share one."""
+    default, unit = CHAIN.default, arch.register_granularity // arch.warp_size
+    return arch.registers_per_sm // (default.min_blocks * default.block_threads) // unit * unit
 
 
 def applies(problem: Problem) -> bool:

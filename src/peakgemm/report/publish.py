@@ -155,7 +155,6 @@ class Checkout:
                 ("docs/reproducible.md", "reproducible", "reproducible-speed.json", markdown.reproducible_table),
                 ("docs/jax.md", "jax", "../h200/jax.json", markdown.jax_table),
                 ("docs/distributed.md", "scale", "../h200-x2/scale.json", markdown.scale_table),
-                ("docs/large.md", "one", "scale.json", markdown.host_table),
                 ("docs/large.md", "two", "../h200-x2/scale.json", markdown.host_table),
                 ("docs/sass-tuning.md", "tuned", "sass/ladder-sass.json", markdown.tuned_table),
                 ("docs/sass-tuning.md", "loops", "sass/ladder-sass.json", markdown.loops_table)):

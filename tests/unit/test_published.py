@@ -83,6 +83,12 @@ def test_excerpts_are_of_the_sources() -> None:
         assert line in sources, line
 
 
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_generated_block_is_empty(page: Path) -> None:
+    """The text around it would explain a table that is not there."""
+    assert not re.findall(r"<!-- ([\w-]+)(?::begin)? -->\s*<!-- (?:\1:end|/\1) -->", page.read_text(encoding="utf-8"))
+
+
 def test_every_plot_is_on_a_page() -> None:
     text = "".join(path.read_text() for path in pages())
     for path in (ROOT / "docs").glob("*.svg"):
@@ -199,13 +205,13 @@ def test_programs_are_published(publish: Checkout) -> None:
     (publish.root / "docs" / "programs.md").write_text((ROOT / "docs" / "programs.md").read_text())
     assert "\n<!-- programs:begin -->\nNot measured yet: `python tools/prog" in published(publish, "docs/programs.md")
     row = {"program": "BERT", "package": "transformers", "version": "5.0", "products": "torch", "unit": "forward pass",
-           "ms": 21.5, "speedup": 1.0, "from_fp32": 0, "from_fp64": 1e-6}
+           "ms": 21.5, "spread_ms": [20, 22.25], "speedup": 1.0, "from_fp32": 0, "from_fp64": 1e-6}
     keep(publish, "programs.json", {"environment": {**HEAD["environment"], "torch": "2.11"}, "rungs": [
-        row, {**row, "products": "emulated", "speedup": 1.75, "from_fp32": 2e-6, "from_fp64": None},
+        row, {**row, "products": "emulated", "ms": 12.5, "speedup": 1.75, "from_fp32": 2e-6, "from_fp64": None},
         {"program": "GPyTorch", "error": "gpytorch is not installed"}]})
     page = published(publish, "docs/programs.md")
-    assert "| BERT | transformers 5.0 | forward pass | torch | 21.50 | 1.00 |  | 1e-06 |" in page
-    assert "| BERT | transformers 5.0 | forward pass | emulated | 21.50 | 1.75 | 2e-06 |  |" in page
+    assert "| BERT | transformers 5.0 | forward pass | torch | 21.50 | 20.00-22.25 | 1.00 | 1.00 |  | 1e-06 |" in page
+    assert "5.0 | forward pass | emulated | 12.50 | 20.00-22.25 | 1.75 | 1.72 | 2e-06 |  |" in page
     assert "Left out: gpytorch is not installed." in page and "Not measured yet" not in page
     assert "Test GPU, torch 2.11. Command: `peakgemm bench --tested`." in page
     keep(publish, "programs.json",

@@ -19,6 +19,28 @@ GEMMUL8_SOURCE = ("GEMMul8 (Ozaki scheme II on INT8 tensor cores) on a GH200: as
                   "<https://github.com/RIKEN-RCCS/GEMMul8>, method in "
                   "[arXiv:2508.03984](https://arxiv.org/abs/2508.03984); not measured here.")
 
+# Named streams with loads: the name in a record, what it is, and what it shows. Rules of docs/register-file.md.
+_LOADS = (
+    ("an LDS.64, even and odd in turn", "one LDS.64 in 128", "the stall (rules 8, 10)"),
+    ("an LDS.128, even and odd in turn", "one LDS.128 in 128", "two pairs fit into it"),
+    ("an LDS.64, FFMAs that write nothing", "one LDS.64 in 128, FFMAs that write no register",
+     "it is the writing that costs"),
+    ("an LDS.64, FFMAs that write odd ones", "one LDS.64 in 128, FFMAs that write one bank",
+     "a pair wants both ports (rule 8)"),
+    ("an LDS of an even register, FFMAs that write such", "one LDS in 128, FFMAs that write its bank", "rule 7"),
+    ("the same, FFMAs that write odd ones", "the same, the other bank", "the port of its bank is free"),
+    ("an LDS.64, a NOP 11 behind it", "one LDS.64 in 64, a NOP 11 behind it", "too early (rule 9)"),
+    ("the same, 15 behind it", "the same, 15 behind it", "the free cycle comes in time"),
+    ("the same, 29 behind it", "the same, 29 behind it", "as late as it may (rule 10)"),
+    ("the same, 31 behind it", "the same, 31 behind it", "it ends a stall that has begun"),
+    ("the same, 33 behind it", "the same, 33 behind it (*)", "too late"),
+    ("an LDS.128, a NOP 20 behind it", "one LDS.128 in 64, a NOP 20 behind it (*)", "it needs two free cycles"),
+    ("the same, two NOPs", "the same, two NOPs (*)", "here they are"),
+    ("an LDS.64 each 16", "one LDS.64 in 16 (*)", "the next load's own cycle is free, and in time"),
+    ("two LDS.128 14 apart", "two LDS.128 in 128, 14 apart (*)", "no free cycle for the first pair"),
+    ("two LDS.128 16 apart", "two LDS.128 in 128, 16 apart (*)", "from 16 on there is"),
+)
+
 _LIKE = 2  # as accurate as: mean errors of at most so many times
 
 
@@ -163,9 +185,12 @@ def programs_table(record: Row) -> str:
     """Time, speed-up and agreement of each program; what was not installed, below."""
     rows = [row for row in record["rungs"] if "error" not in row]
     missing = [row["error"] for row in record["rungs"] if "error" in row]
-    return grid(("program", "of", "timed", "products", "ms", "speed-up", "from torch's FP32", "from FP64"), (
+    torchs = {row["program"]: row["ms"] for row in rows if row["products"] == "torch"}
+    return grid(("program", "of", "timed", "products", "ms", "10-90 %", "speed-up", "of the medians",
+                 "from torch's FP32", "from FP64"), (
         (row["program"], f"{row['package']} {row['version']}", row["unit"], row["products"], f"{row['ms']:.2f}",
-         f"{row['speedup']:.2f}", "" if row["products"] == "torch" else _error(row["from_fp32"]),
+         f"{row['spread_ms'][0]:.2f}-{row['spread_ms'][1]:.2f}", f"{row['speedup']:.2f}",
+         f"{torchs[row['program']] / row['ms']:.2f}", "" if row["products"] == "torch" else _error(row["from_fp32"]),
          "" if row["from_fp64"] is None else _error(row["from_fp64"])) for row in rows), left=(0, 1, 2, 3)
         ) + "".join(f"\nLeft out: {what}.\n" for what in missing)
 
@@ -219,6 +244,21 @@ def registers_table(record: Row) -> str:
             "model's whole cycles a turn.\n")
 
 
+def loads_table(record: Row) -> str:
+    """What a load costs beyond its issue slot among FFMAs that write even and odd registers in turn, or as it says."""
+    found = {}
+    for row in record["streams"]:
+        if row["kind"] == "named":
+            ops = row["stream"].split(" | ")
+            loads = sum(op.startswith("LDS") for op in ops)
+            if loads:
+                scale = len(ops) / loads
+                found[row["name"]] = [scale * (row[key] - 1) for key in ("model", "alone")]
+    return grid(("loop of FFMAs", "the rule", "measured", "what it shows"), [
+        (said, f"{found[name][0]:.1f}", f"{found[name][1]:.1f}", why) for name, said, why in _LOADS], left=(0, 3)
+        ) + "\nCycles more a load than its issue slot; measured with one warp alone on its SM.\n"
+
+
 def counters_table(record: Row) -> str:
     """A row a launch: instructions, and sectors and wavefronts over the fewest that its accesses could do with."""
     lines = []
@@ -267,13 +307,9 @@ def scale_table(record: Row) -> str:
 
 
 def host_table(record: Row) -> str:
-    """Products of host arrays on one GPU, beside the same of arrays that lie there and torch's, or on several."""
+    """Products of host arrays on one GPU and on several, beside the same of arrays that lie there."""
     rows = record["scale"]["host"]["rows"]
     times = {(row["size"], row["precision"], row["gpus"]): row for row in rows}
-    if record["scale"]["gpus"] == 1:
-        return grid(("", "M = N = K", "ms", "on the GPU, ms", "share", "of torch"), [
-            (row["precision"], str(row["size"]), f"{row['ms']:.4g}", f"{row['in_core_ms']:.4g}",
-             f"{100 * row['share_of_in_core']:.0f} %", f"{row['ratio_to_torch']:.2f}") for row in rows])
     both = [(times[row["size"], row["precision"], 1], row) for row in rows if row["gpus"] > 1]
     return grid(("", "M = N = K", "on the GPU, ms", "one GPU, ms", "share", "GPUs", "ms", "speed-up"), [
         (row["precision"], str(row["size"]), f"{row['in_core_ms']:.4g}", f"{one['ms']:.4g}",

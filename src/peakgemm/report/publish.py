@@ -142,6 +142,7 @@ class Checkout:
             yield ("docs/simulator.md", "counters",
                    markdown.counters_table(record) + f"\nCommand: `{record['command']}`.\n")
         for record in self.load_any("registers.json"):
+            yield "docs/register-file.md", "loads", markdown.loads_table(record)
             yield ("docs/register-file.md", "registers", markdown.registers_table(record)
                    + f"\n{record['device']['name']}, NVRTC {record['environment']['nvrtc']}. "
                      f"Command: `{record['command']}`.\n")

@@ -139,10 +139,39 @@ def _lost(record: Record, hung: bool) -> str:
     return f"{next(one['after_s'] for one in record['scale']['lost_rank'] if one['hung'] == hung):.1f} s"
 
 
+def _verified(record: Record) -> str:
+    """The products that kept what is promised; broken promises as well, where there are any."""
+    found = record["verified"]
+    return f"{found['products']:,} products" + f", {len(found['broken'])} broken" * bool(found["broken"])
+
+
+def _late(record: Record) -> str:
+    """How many cycles a turn of 512 instructions the last six named streams took more than modelled."""
+    named = [row for row in record["streams"] if row["kind"] == "named"][-6:]
+    more = [512 * (row["alone"] - row["model"]) for row in named]
+    return f"{min(more):.0f} to {max(more):.0f}"
+
+
+def _program(record: Record, name: str) -> list[Row]:
+    """Rows of a program: torch's products, then peakgemm's."""
+    return [row for row in record["rungs"] if row["program"] == name and "error" not in row]
+
+
+def _products(record: Record) -> str:
+    """Products of an evaluation by GPyTorch; two repeats warm up, untimed."""
+    row = next(row for row in _program(record, "GPyTorch") if row["products"] != "torch")
+    return str(row["rerouted"] // (len(row["samples_ms"]) + 2))
+
+
+def _between(record: Record, name: str) -> str:
+    times = [ms for row in _program(record, name) for ms in row["samples_ms"]]
+    return f"{min(times):.0f} to {max(times):.0f} ms"
+
+
 BENCH, DRAWN, GATHERED = "h100/bench-cutlass.json", "h100/bench-drawn.json", "h100/bench-gathered.json"
 ACCURACY, SUMS = "h100/accuracy.json", "h100/sums.json"
 SCALE, KILLS = "h200-x2/scale.json", "h100/memmap-kill.json"
-REPRODUCIBLE = "h100/reproducible-speed.json"
+REPRODUCIBLE, PROGRAMS = "h100/reproducible-speed.json", "h100/programs.json"
 PROFILE, SASS = "h100/profile-check.json", "sm_90/sass-check.json"
 IEEE, EMULATED = "peakgemm:ieee", "peakgemm:emulated"
 VALUES = {
@@ -188,6 +217,11 @@ VALUES = {
     "kills.kills": Value(KILLS, lambda r: str(len(r["found"][0]["kills"]))),
     "kills.twice": Value(KILLS, lambda r: str(r["found"][0]["computed_twice"] or "none")),
     "kills.tiles": Value(KILLS, lambda r: str(r["found"][0]["tiles"])),
+    "registers.late": Value("h100/registers.json", _late),
+    "verify.h100": Value("h100/verify.json", _verified),
+    "verify.h200": Value("h200/verify.json", _verified),
+    "programs.gpytorch-ms": Value(PROGRAMS, lambda r: _between(r, "GPyTorch")),
+    "programs.gpytorch-products": Value(PROGRAMS, _products),
     "reproducible.few": Value(REPRODUCIBLE, lambda r: f"{r['speeds']['summary']['least_of_default_of_few_rows']:.2f}"),
     "sass.instructions": Value(SASS, lambda r: f"{sum(x['instructions'] for x in r['compiler_output']):,}"),
     "sass.alarms": Value(SASS, lambda r: str(sum(x["with_hazards"] for x in r["compiler_output"]) or "no")),

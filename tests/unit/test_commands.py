@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,6 +70,12 @@ AGAIN:
 def test_the_tables_name_every_command() -> None:
     assert set(COMMANDS) == set(EXAMPLES) - {"inspect"}, "each command has its examples in cli/examples.py"
     assert set(COMMANDS) == set(BAD), "each command has its mistake above"
+
+
+def test_the_page_names_every_command() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    named = [name for cell in re.findall(r"^\| (`.*?) \|", page, re.M) for name in re.findall(r"`([a-z]+)`", cell)]
+    assert sorted(named) == sorted({name.split()[0] for name in COMMANDS})
 
 
 @pytest.mark.parametrize("name", COMMANDS)

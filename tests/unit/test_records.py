@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,17 @@ def test_environment_names_the_versions() -> None:
     found = records.environment({"torch": "2.0"})
     assert {"peakgemm", "python", "nvrtc", "numpy", "cuda-core", "torch"} <= set(found)
     assert all(isinstance(value, str) and value for value in found.values())
+
+
+def test_every_record_is_listed() -> None:
+    """And nothing else: a name without a folder lies in that of the name before it."""
+    root = Path(__file__).parents[2]
+    table = (root / "docs" / "records.md").read_text().partition("| record | read by |\n")[2].partition("\n\n")[0]
+    listed: list[str] = []
+    for line in table.splitlines()[1:]:
+        folder = ""
+        for name in re.findall(r"`([^`]+\.json)`", line.split("|")[1]):
+            folder, _, own = name.rpartition("/") if "/" in name else (folder, "", name)
+            listed.append(f"{folder}/{own}")
+    assert sorted(listed) == sorted(path.relative_to(root / "results").as_posix()
+                                    for path in (root / "results").rglob("*.json"))

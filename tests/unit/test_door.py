@@ -80,6 +80,30 @@ class TestNumpy:
         with pytest.raises(InvalidValue, match="out overlaps a"):
             pg.matmul(square, normal(4, 4), out=square)
 
+    def test_two_mappings_of_a_file(self, tmp_path: Path) -> None:
+        """They have different addresses, and the same bytes."""
+        path, b = tmp_path / "s.npy", normal(8, 8)
+        values = normal(16, 8)
+        np.save(path, values)
+
+        def load(mode: str) -> Any:
+            return np.load(path, mmap_mode=mode)
+
+        for a, out in ((load("r")[:8], load("r+")[:8]), (np.asarray(load("r"))[:8].T, load("r+")[7:15]),
+                       (load("c")[8:], load("r+")[1:9])):
+            with pytest.raises(InvalidValue, match=r"out overlaps a in .*s\.npy, .* map a file of its own as out$"):
+                pg.matmul(a, b, out=out)
+        with pytest.raises(InvalidValue, match=r"out overlaps c in .*or pass c itself as out"):
+            pg.gemm(normal(8, 8), b, load("r")[:8], out=load("r+")[:8])
+        assert (np.load(path) == values).all()
+        private = load("c")
+        pg.matmul(load("r")[:8], b, out=private[:8])  # a copy of its own
+        assert np.allclose(private[:8], values[:8] @ b, atol=1e-5) and (np.load(path) == values).all()
+        pg.matmul(load("r")[:8], b, out=load("r+")[8:])
+        assert np.allclose(np.load(path)[8:], values[:8] @ b, atol=1e-5)
+        both = load("r+")
+        pg.gemm(both[:8], b, both[8:], out=both[8:])
+
     def test_odd_addresses(self) -> None:
         memory = np.frombuffer(bytearray(4 * 5 * 4 + 1), np.float32, offset=1).reshape(4, 5)
         memory[...] = normal(4, 5)

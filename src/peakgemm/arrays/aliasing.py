@@ -1,10 +1,13 @@
-"""Whether two arrays share memory: the exact answer, for layouts that interleave as blocked solvers make them."""
+"""Whether two arrays share memory, or bytes of a file: exact, for the interleaved layouts of blocked solvers."""
 
 from __future__ import annotations
 
-from typing import Any
+import mmap
+import os
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .base import View
 
@@ -22,6 +25,38 @@ def overlaps(x: View, y: View) -> bool:
         return bool(np.shares_memory(np.asarray(_Described(x)), np.asarray(_Described(y)), max_work=_MOST_WORK))
     except Exception:  # NumPy's TooHardError moved between modules
         return True
+
+
+class Mapped(NamedTuple):
+    """The file whose pages an array is, and where the array lies in it: ``view``, its pointer an offset in the file."""
+
+    device: int
+    inode: int
+    view: View
+    path: str
+    private: bool  # what is written does not reach the file: mode "c"
+
+
+def mapped(x: NDArray[Any], view: View) -> Mapped | None:
+    """The file below ``x``, which lies at ``view``; None where its root is no `numpy.memmap` of a file with a name."""
+    root: Any = x
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    if not isinstance(root, np.memmap) or not isinstance(root.base, mmap.mmap) or root.filename is None:
+        return None
+    try:
+        status = os.stat(root.filename)
+    except OSError:  # the name has gone
+        return None
+    place = view._replace(pointer=root.offset + view.pointer - root.__array_interface__["data"][0])
+    return Mapped(status.st_dev, status.st_ino, place, str(root.filename), root.mode == "c")
+
+
+def written_through(x: Mapped | None, out: Mapped | None) -> bool:
+    """Whether ``out`` writes to bytes of a file that ``x`` reads: two mappings of it have addresses of their own."""
+    if x is None or out is None or out.private:
+        return False
+    return (x.device, x.inode) == (out.device, out.inode) and overlaps(x.view, out.view)
 
 
 class _Described:

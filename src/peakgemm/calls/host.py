@@ -96,7 +96,7 @@ def prepare(library: HostLibrary, request: Request) -> Request:
     """``request`` checked, as NumPy matrices: transposes, 1-D operands and the broadcast of ``c`` made views."""
     arrays = {name: library.host(x, name) for name, x in request.arrays().items()}
     views = {name: host_view(x) for name, x in arrays.items()}
-    refuse_overlap(views, request.beta)
+    refuse_overlap(views, request.beta, arrays)
     canonical = canonicalise(views["a"], views["b"], views.get("c"), views.get("out"), alpha=request.alpha,
                              beta=request.beta, trans_a=request.trans_a, trans_b=request.trans_b)
     # what no kernel takes as it lies is NumPy's affair

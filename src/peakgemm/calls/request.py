@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays import admit
-from ..arrays.aliasing import overlaps
+from ..arrays.aliasing import mapped, overlaps, written_through
 from ..arrays.base import Library, View, place
 from ..errors import InvalidType, InvalidValue
 
@@ -70,8 +70,9 @@ def admit_beside(x: Any, name: str, library: Library, index: int, *, written: bo
                            "place")
 
 
-def refuse_overlap(views: dict[str, View], beta: float) -> None:
-    """``out`` may be ``c`` itself; it shares no other memory with an input.
+def refuse_overlap(views: dict[str, View], beta: float, arrays: dict[str, Any] | None = None) -> None:
+    """``out`` may be ``c`` itself; it shares no other memory with an input, and with ``arrays``, the NumPy arrays of
+    these views, no bytes of a file.
 
     Raises:
         InvalidValue: it does; the message says with which.
@@ -83,6 +84,11 @@ def refuse_overlap(views: dict[str, View], beta: float) -> None:
         if overlaps(view, out):
             raise InvalidValue(f"out overlaps {name} in memory, which would be overwritten while it is read; pass an "
                                f"out of its own{', or c itself as out' if name == 'c' else ''}")
+        target = mapped(arrays["out"], out) if arrays else None
+        if arrays and target and written_through(mapped(arrays[name], view), target):
+            raise InvalidValue(f"out overlaps {name} in {target.path}, which both map and which would be overwritten "
+                               "while it is read; map a file of its own as out"
+                               f"{', or pass c itself as out' if name == 'c' else ''}")
 
 
 def number(value: Any, name: str) -> float:

@@ -60,8 +60,36 @@ def test_scales_transposes_and_rows(inputs: tuple[Path, Path, Path, Any]) -> Non
     assert (np.load(out) == 2 * want - row).all()
     with pytest.raises(InvalidValue, match=r"c\.npy is there already; name another output, or pass overwrite"):
         pg.multiply_files(a, b, out)
-    pg.multiply_files(a, b, out, c=out, overwrite=True, blocks=BLOCKS)
-    assert (np.load(out) == 3 * want - row).all() and beside(out) == ["c.npy"]
+    pg.multiply_files(a, b, out, overwrite=True, blocks=BLOCKS)
+    assert (np.load(out) == want).all() and beside(out) == ["c.npy"]
+
+
+def test_an_input_is_never_replaced(inputs: tuple[Path, Path, Path, Any]) -> None:
+    a, b, out, want = inputs
+    pg.multiply_files(a, b, out, blocks=BLOCKS)
+    link, hard = out.with_name("link.npy"), out.with_name("hard.npy")
+    link.symlink_to(b)
+    os.link(a, hard)
+    for bad, name in ((a, "a"), (b, "b"), (link, "b"), (hard, "a")):
+        with pytest.raises(InvalidValue, match=rf"{bad.name} is {name}, an input, which is never replaced"):
+            pg.multiply_files(a, b, bad, overwrite=True)
+    with pytest.raises(InvalidValue, match=r"c\.npy is c, an input"):
+        pg.multiply_files(a, b, out, c=out, overwrite=True)
+    assert (np.load(out) == want).all() and beside(out) == ["c.npy"] and link.is_symlink()
+    a.rename(out.with_name("d.npy.partial"))
+    with pytest.raises(InvalidValue, match=r"d\.npy\.partial is a, an input"):
+        pg.multiply_files(out.with_name("d.npy.partial"), b, out.with_name("d.npy"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
+def test_what_is_no_regular_file(inputs: tuple[Path, Path, Path, Any]) -> None:
+    a, b, out, _ = inputs
+    os.mkfifo(out)
+    with pytest.raises(InvalidValue, match=r"c\.npy is no regular file, and would be replaced by one"):
+        pg.multiply_files(a, b, out, overwrite=True)
+    assert out.is_fifo() and beside(out) == ["c.npy"]
+    with pytest.raises(InvalidValue, match=r"a: .*c\.npy is no regular file, so that it cannot be mapped"):
+        pg.multiply_files(out, b, out.with_name("d.npy"))
 
 
 def test_memmaps_as_operands_and_out(inputs: tuple[Path, Path, Path, Any]) -> None:
@@ -312,6 +340,40 @@ def test_bad_files(inputs: tuple[Path, Path, Path, Any], tmp_path: Path) -> None
     with pytest.raises(InvalidValue, match="needs a GPU"):
         pg.multiply_files(a, b, out, precision="fp16x3")
     assert beside(out) == []
+
+
+def test_what_is_no_matrix(inputs: tuple[Path, Path, Path, Any]) -> None:
+    a, b, out, _ = inputs
+    odd = out.with_name("odd.npy")
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s)}"
+    for content in (b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04", *(
+            b"\x93NUMPY\x01\x00" + bytes([len(text) % 256, len(text) // 256]) + text
+            for text in (header % b"-3, 4", header % b"-3, -4", header % b"9" * 4 + b"0" * 20, header % b"9" * 30,
+                         b"{", b"{'a"))):
+        odd.write_bytes(content)
+        with pytest.raises(InvalidValue, match="a: .*odd.npy (holds no array|has shape)"):
+            pg.multiply_files(odd, b, out)
+    assert beside(out) == []
+
+
+def test_what_is_no_path(inputs: tuple[Path, Path, Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, out, _ = inputs
+    monkeypatch.chdir(out.parent)
+    before = sorted(os.listdir())
+    for args, says in (((None, b, out), "a is None, of type NoneType; pass the path"),
+                       ((a, 3, out), "b is 3, of type int"), ((a, b, None), "out is None")):
+        with pytest.raises(InvalidType, match=says):
+            pg.multiply_files(*args)
+    for bad in ("", ".", "..", "/", out.parent):
+        with pytest.raises(InvalidValue, match="out = .* is a folder; name the file to write"):
+            pg.multiply_files(a, b, bad)
+    for bad, says in (("x\0y", "zero byte"), ("x" * 250, "cannot write"), ("x" * 300, "cannot write")):
+        with pytest.raises(InvalidValue, match=says):
+            pg.multiply_files(a, b, bad)
+    assert sorted(os.listdir()) == before
+    done = subprocess.run([sys.executable, "-m", "peakgemm", "multiply", str(a), str(b), "-o", "."],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("peakgemm: out = '.' is a folder"), done.stderr
 
 
 def test_the_command(inputs: tuple[Path, Path, Path, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import stat
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -72,15 +73,18 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
 
     Raises:
         InvalidType, InvalidValue: no such file, no float32 matrix, shapes that do not match, an ``out`` that is there,
-            a full disk, or inputs that have changed since the product began. What is finished stays.
+            an input or no regular file, a full disk, or inputs that have changed since the product began. What is finished stays.
     """
     start = perf_counter()
     precision = check_precision(precision)
     trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
     alpha, beta = scales(alpha, beta, c)
-    places = {name: Path(path) for name, path in (("a", a), ("b", b), ("c", c)) if path is not None}
+    places = {name: _path(path, name) for name, path in (("a", a), ("b", b), ("c", c))
+              if path is not None or name != "c"}
     arrays = {name: opened(path, name) for name, path in places.items()}
-    target = Path(out)
+    target = _path(out, "out")
+    if os.path.isdir(target):  # False, where Path.is_dir raises: for a name that is too long
+        raise InvalidValue(f"out = {os.fspath(out)!r} is a folder; name the file to write, such as c.npy")
     journal_path, partial = target.with_name(target.name + ".journal"), target.with_name(target.name + ".partial")
     request = Request(arrays["a"], arrays["b"], arrays.get("c"), None, alpha, beta, trans_a, trans_b, precision)
     shape = _shape(request)
@@ -90,7 +94,7 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
         gpus = [] if here is None else [here]
     host.refuse_scheme(request, gpus[0] if gpus else None)
     head = _head(places, arrays, request, shape)
-    _check_output(target, partial, journal_path, overwrite)
+    _check_output(target, partial, journal_path, overwrite, places)
     tiles = _cuts(journal_path, request, shape, gpus, blocks)
     journal = Journal(journal_path, head | {"cuts": [[x.stop for x in side] for side in tiles]})
     try:
@@ -165,6 +169,16 @@ class _Finishing:
             future.result()
 
 
+def _path(value: Any, name: str) -> Path:
+    try:
+        path = Path(value)
+    except TypeError:
+        raise InvalidType(f"{name} is {value!r}, of type {type(value).__name__}; pass the path of a .npy file") from None
+    if "\0" in str(path):
+        raise InvalidValue(f"{name} = {str(path)!r} is no path: it has a zero byte; pass the path of a .npy file")
+    return path
+
+
 def opened(path: Path, name: str) -> NDArray[np.float32]:
     """The matrix in a ``.npy`` file, its pages read as they are needed.
 
@@ -173,10 +187,14 @@ def opened(path: Path, name: str) -> NDArray[np.float32]:
         InvalidType: not float32.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a FIFO would wait
+            raise InvalidValue(f"{name}: {path} is no regular file, so that it cannot be mapped; name a .npy file")
         x = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise InvalidValue(f"{name}: cannot read {path} ({error.strerror or error}); name a .npy file") from None
-    except ValueError as error:
+    except InvalidValue:
+        raise
+    except Exception as error:  # EOFError of an empty file, OverflowError of a negative size, TokenError of odd headers
         raise InvalidValue(f"{name}: {path} holds no array that can be mapped ({error}); write it with numpy.save"
                            ) from None
     if not isinstance(x, np.ndarray):
@@ -210,10 +228,21 @@ def _head(places: dict[str, Path], arrays: dict[str, Any], r: Request, shape: tu
                    "precision": r.precision}
 
 
-def _check_output(target: Path, partial: Path, journal: Path, overwrite: bool) -> None:
-    if not target.parent.is_dir():
+def _check_output(target: Path, partial: Path, journal: Path, overwrite: bool, inputs: dict[str, Path]) -> None:
+    if not os.path.isdir(target.parent):
         raise InvalidValue(f"cannot write {target}: there is no folder {target.parent}; make it")
-    if target.is_dir() or (target.exists() and not overwrite and not journal.exists()):
+    try:
+        for written in (target, partial, journal):
+            if not written.exists():
+                continue
+            if not written.is_file():
+                raise InvalidValue(f"{written} is no regular file, and would be replaced by one; name another output")
+            for name, path in inputs.items():
+                if written.samefile(path):
+                    raise InvalidValue(f"{written} is {name}, an input, which is never replaced; name another output")
+    except OSError as error:
+        raise InvalidValue(f"cannot write {target} ({error.strerror}); name another output") from None
+    if target.exists() and not overwrite and not journal.exists():
         raise InvalidValue(f"{target} is there already; name another output, or pass overwrite (--overwrite)")
     if partial.exists() and not journal.exists():
         raise InvalidValue(f"{partial} is there, without a journal that says what of it is finished; remove it")

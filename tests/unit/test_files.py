@@ -267,6 +267,25 @@ def test_another_product(inputs: tuple[Path, Path, Path, Any]) -> None:
         pg.multiply_files(a, b, out, blocks=BLOCKS)
 
 
+def test_scales_that_are_not_equal_to_themselves(inputs: tuple[Path, Path, Path, Any]) -> None:
+    a, b, out, _ = inputs
+    nan = float("nan")
+
+    def multiply(**more: Any) -> Any:
+        return pg.multiply_files(a, b, out, c=a.with_name("row.npy"), alpha=nan, beta=nan, blocks=BLOCKS, **more)
+
+    np.save(a.with_name("row.npy"), np.ones(260, np.float32))
+
+    def stop(done: int, total: int) -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        multiply(progress=stop)
+    with pytest.raises(InvalidValue, match=r"alpha is 0\.0, and was nan when it began"):
+        pg.multiply_files(a, b, out, c=a.with_name("row.npy"), alpha=0, beta=nan)
+    assert multiply().found == 1 and np.isnan(np.load(out)).all() and beside(out) == ["c.npy"]
+
+
 def test_a_full_disk(inputs: tuple[Path, Path, Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, out, want = inputs
 
@@ -343,7 +362,7 @@ def test_bad_files(inputs: tuple[Path, Path, Path, Any], tmp_path: Path) -> None
 
 
 def test_what_is_no_matrix(inputs: tuple[Path, Path, Path, Any]) -> None:
-    a, b, out, _ = inputs
+    _, b, out, _ = inputs
     odd = out.with_name("odd.npy")
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s)}"
     for content in (b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04", *(
@@ -351,7 +370,7 @@ def test_what_is_no_matrix(inputs: tuple[Path, Path, Path, Any]) -> None:
             for text in (header % b"-3, 4", header % b"-3, -4", header % b"9" * 4 + b"0" * 20, header % b"9" * 30,
                          b"{", b"{'a"))):
         odd.write_bytes(content)
-        with pytest.raises(InvalidValue, match="a: .*odd.npy (holds no array|has shape)"):
+        with pytest.raises(InvalidValue, match=r"a: .*odd\.npy (holds no array|has shape)"):
             pg.multiply_files(odd, b, out)
     assert beside(out) == []
 
@@ -365,7 +384,7 @@ def test_what_is_no_path(inputs: tuple[Path, Path, Path, Any], monkeypatch: pyte
         with pytest.raises(InvalidType, match=says):
             pg.multiply_files(*args)
     for bad in ("", ".", "..", "/", out.parent):
-        with pytest.raises(InvalidValue, match="out = .* is a folder; name the file to write"):
+        with pytest.raises(InvalidValue, match=r"out = .* is a folder; name the file to write"):
             pg.multiply_files(a, b, bad)
     for bad, says in (("x\0y", "zero byte"), ("x" * 250, "cannot write"), ("x" * 300, "cannot write")):
         with pytest.raises(InvalidValue, match=says):
@@ -386,5 +405,9 @@ def test_the_command(inputs: tuple[Path, Path, Path, Any]) -> None:
     assert "c.npy: 200 x 260 x 90 in" in done.stdout and (np.load(out) == 2 * want).all()
     record_schema.validate(json.loads(kept.read_text()))
     assert json.loads(kept.read_text())["found"][0]["shape"] == [200, 260, 90]
-    again = subprocess.run(run, capture_output=True, text=True, check=False)
+    for scale in ("1e400", "-1e400", "x"):
+        wrong = subprocess.run([*run, "--overwrite", f"--alpha={scale}"], capture_output=True, text=True, check=False)
+        says = "is not a number" if scale == "x" else "is beyond the largest float (1.8e308); write inf if"
+        assert wrong.returncode == 2 and says in " ".join(wrong.stderr.split()), wrong.stderr
+    again = subprocess.run([*run, "--alpha", "-inf"], capture_output=True, text=True, check=False)
     assert again.returncode == 2 and "is there already" in again.stderr

@@ -73,7 +73,8 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
 
     Raises:
         InvalidType, InvalidValue: no such file, no float32 matrix, shapes that do not match, an ``out`` that is there,
-            an input or no regular file, a full disk, or inputs that have changed since the product began. What is finished stays.
+            an input or no regular file, a full disk, or inputs that have changed since the product began. What is
+            finished stays.
     """
     start = perf_counter()
     precision = check_precision(precision)
@@ -83,7 +84,7 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
               if path is not None or name != "c"}
     arrays = {name: opened(path, name) for name, path in places.items()}
     target = _path(out, "out")
-    if os.path.isdir(target):  # False, where Path.is_dir raises: for a name that is too long
+    if os.path.isdir(target):  # False where Path.is_dir raises: a name that is too long
         raise InvalidValue(f"out = {os.fspath(out)!r} is a folder; name the file to write, such as c.npy")
     journal_path, partial = target.with_name(target.name + ".journal"), target.with_name(target.name + ".partial")
     request = Request(arrays["a"], arrays["b"], arrays.get("c"), None, alpha, beta, trans_a, trans_b, precision)
@@ -173,7 +174,8 @@ def _path(value: Any, name: str) -> Path:
     try:
         path = Path(value)
     except TypeError:
-        raise InvalidType(f"{name} is {value!r}, of type {type(value).__name__}; pass the path of a .npy file") from None
+        raise InvalidType(f"{name} is {value!r}, of type {type(value).__name__}; pass the path of a .npy "
+                          "file") from None
     if "\0" in str(path):
         raise InvalidValue(f"{name} = {str(path)!r} is no path: it has a zero byte; pass the path of a .npy file")
     return path

@@ -119,7 +119,7 @@ def _read(path: Path, data: bytes, head: dict[str, Any]) -> tuple[dict[int, int]
         raise InvalidValue(f"{path} is no journal of this version; {remedy}") from None
     head = json.loads(json.dumps(head))
     for name in head:
-        if name != "cuts" and found.get(name) != head[name]:
+        if name != "cuts" and json.dumps(found.get(name)) != json.dumps(head[name]):  # as text: NaN is unequal to NaN
             what = _difference(name, found.get(name), head[name])
             raise InvalidValue(f"{path} is of another product: {what}; {remedy}")
     sums: dict[int, int] = {}

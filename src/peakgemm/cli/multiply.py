@@ -14,6 +14,7 @@ from ..calls.files import multiply_files
 from ..calls.fleet import VARIABLE
 from ..calls.request import PRECISIONS
 from ..runtime import device
+from . import parse
 from .console import err, out
 
 _EVERY_S = 10.0  # a line, where there is no terminal for a bar
@@ -24,8 +25,9 @@ def command(
     b: Annotated[Path, typer.Argument(help="B, likewise.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="C: the .npy file to write.")],
     c: Annotated[Path | None, typer.Option("--c", help="What --beta scales: a matrix or a row in a .npy file.")] = None,
-    alpha: Annotated[float, typer.Option(help="Scales A B.")] = 1.0,
-    beta: Annotated[float | None, typer.Option(help="Scales c.  [1 with --c]")] = None,
+    alpha: Annotated[float, typer.Option(parser=parse.scale, metavar="<float>", help="Scales A B.")] = 1.0,
+    beta: Annotated[float | None, typer.Option(parser=parse.scale, metavar="<float>",
+                                               help="Scales c.  [1 with --c]")] = None,
     trans_a: Annotated[bool, typer.Option("--trans-a", help="A lies as (K, M).")] = False,
     trans_b: Annotated[bool, typer.Option("--trans-b", help="B lies as (N, K).")] = False,
     precision: Annotated[str, typer.Option(help=f"One of {', '.join(PRECISIONS)}.")] = "ieee",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from math import isinf
+
+import typer
 
 from ..errors import InvalidValue
 from ..problem import MAX_SIZE, Config
@@ -53,6 +56,17 @@ def tile(text: str) -> Config:
     bm, bk, bn, rm, rn = (int(p) for p in parts)
     buffers = 2 if double else 1
     return Config(bm, bn, bk, rm, rn, stages=buffers, fragments=buffers)
+
+
+def scale(text: str | float) -> float:
+    """``--alpha`` and ``--beta``: infinity only where it is meant."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number") from None
+    if isinf(value) and "inf" not in str(text).lower():
+        raise typer.BadParameter(f"{text} is beyond the largest float (1.8e308); write inf if infinity is meant")
+    return value
 
 
 def triple(name: str, text: str) -> list[int]:

@@ -30,8 +30,8 @@ def command(
     kernel: Annotated[str, typer.Argument(help="A rung (12, warp_tile), matmul, a .cu or a .ptx file.")],
     size: Annotated[str | None, typer.Option(help="For a rung, and matmul: square N.  [256]")] = None,
     shape: Annotated[str | None, typer.Option(help="For a rung: MxNxK; for matmul MxNxK[:layout][*batch].")] = None,
-    alpha: Annotated[float, typer.Option(help="For a rung, and matmul.")] = 1.0,
-    beta: Annotated[float, typer.Option(help="For a rung, and matmul.")] = 0.0,
+    alpha: Annotated[float, typer.Option(parser=parse.scale, metavar="<float>", help="For a rung, and matmul.")] = 1.0,
+    beta: Annotated[float, typer.Option(parser=parse.scale, metavar="<float>", help="For a rung, and matmul.")] = 0.0,
     precision: Annotated[str | None, typer.Option(help="For matmul: as in peakgemm.matmul.  [ieee]")] = None,
     sms: Annotated[int | None, typer.Option(help="For matmul: SMs of the GPU that is played.  [the "
                                                  "architecture's]")] = None,

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import record_schema
@@ -113,6 +114,26 @@ def test_found_is_kept(words: str, here: Path, run: Any) -> None:
     data = json.loads((here / "a.json").read_text())
     record_schema.validate(data)
     assert data["found"] and data["command"] == f"peakgemm {words} --json a.json"
+
+
+@pytest.mark.parametrize("words", [
+    "multiply a.npy b.npy -o o.npy --json a.npy", "multiply a.npy b.npy -o o.npy --json o.npy",
+    "multiply a.npy b.npy -o o.npy --json ./o.npy.journal", "multiply a.npy b.npy -o a.npy --overwrite",
+    "simulate k.ptx --grid 1 --block 1 --json k.ptx", "simulate k.ptx --grid 1 --block 1 --arg a.npy --json a.npy",
+    "inspect show k.ptx --json k.ptx", "inspect show k.ptx --html k.ptx", "inspect show 14 --json x --html x",
+    "bench --json x --svg x", "bench --suite scale --links k.ptx --json k.ptx", "accuracy --json x --plot x",
+    "report k.ptx -o k.ptx", "tune --profile --from k.ptx -o k.ptx", "sass apply k.ptx c.cubin --output k.ptx",
+    "sass optimize 14 --recipe k.ptx --patch k.ptx", "sass optimize 14 -o x --patch x",
+])
+def test_an_input_is_never_replaced(words: str, here: Path, run: Any) -> None:
+    files = {"a.npy": np.ones((3, 3), np.float32), "b.npy": np.ones((3, 3), np.float32)}
+    for name, x in files.items():
+        np.save(here / name, x)
+    (here / "k.ptx").write_text(ENDLESS)
+    before = {path.name: path.read_bytes() for path in here.iterdir()}
+    code, _, complained = run(*words.split())
+    assert code == 2 and ("which the command reads or writes" in complained or "an input, which is" in complained)
+    assert {path.name: path.read_bytes() for path in here.iterdir()} == before
 
 
 def test_completion() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,45 @@ def test_check_writable_before_the_work(tmp_path: Path) -> None:
     for path in (tmp_path / "gone" / "record.json", tmp_path):
         with pytest.raises(InvalidValue, match=r"cannot write .*name a file in a folder that exists"):
             records.check_writable(path)
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    link, target = tmp_path / "link.json", tmp_path / "there" / "record.json"
+    link.symlink_to(target)
+    for new in (1, 2):  # a link to nothing yet, and to a file
+        records.check_writable(link)
+        records.write(link, {"new": new})
+        assert link.is_symlink() and json.loads(target.read_text()) == {"new": new}
+    assert os.listdir(target.parent) == ["record.json"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
+def test_a_fifo_is_written_to(tmp_path: Path) -> None:
+    fifo, link = tmp_path / "fifo", tmp_path / "link"
+    os.mkfifo(fifo)
+    link.symlink_to(fifo)
+    for path in (fifo, link):
+        records.check_writable(path)
+        with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE) as reader:
+            records.write(path, {"a": 1})
+            assert reader.communicate(timeout=10)[0] == b'{"a":1}\n'
+        assert fifo.is_fifo() and link.is_symlink() and not records.replaceable(path)
+    assert sorted(os.listdir(tmp_path)) == ["fifo", "link"]
+
+
+def test_an_input_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    there, hard, link, new = Path("a.npy"), Path("hard"), Path("link"), Path("c.npy")
+    there.write_text("a")
+    os.link(there, hard)
+    link.symlink_to(there)
+    for path in (there, hard, link, tmp_path / "a.npy"):
+        with pytest.raises(InvalidValue, match=r"cannot write .*: it is a\.npy, which the command reads or writes"):
+            records.check_writable(path, "b.npy", None, "a.npy")
+    with pytest.raises(InvalidValue, match=r"it is \./c\.npy"):
+        records.check_writable(new, "./c.npy")
+    records.check_writable(new, there, hard, link)
 
 
 def test_one_run_lies_at_the_top() -> None:

@@ -103,12 +103,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """As `write`, of bytes.
+    """As `write`, of bytes. Symbolic links are followed; what is no regular file, a FIFO or a terminal, is written to.
 
     Raises:
         InvalidValue: the folder is not there or cannot be written.
     """
     try:
+        if not replaceable(path):
+            path.write_bytes(content)
+            return
+        path = Path(os.path.realpath(path))
         handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise InvalidValue(f"cannot write {path} ({error.strerror}); name a file in a folder that exists") from None
@@ -122,10 +126,36 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise
 
 
-def check_writable(path: Path | None) -> None:
-    """Refuse an output file before the work, not after it."""
-    if path is not None and (path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK)):
+def replaceable(path: Path) -> bool:
+    """Whether a file is there or can be, of which a later record takes the place: not a FIFO, nor a terminal."""
+    return not os.path.exists(path) or os.path.isfile(path)
+
+
+def check_writable(path: Path | None, *others: Path | str | None) -> None:
+    """Refuse an output file before the work, not after it; and one that is among ``others``, the command's inputs and
+    other outputs.
+
+    Raises:
+        InvalidValue: it cannot be written, or is one of those.
+    """
+    if path is None:
+        return
+    real = Path(os.path.realpath(path))
+    able = (not os.path.isdir(real) and os.path.isdir(real.parent) and os.access(real.parent, os.W_OK)
+            if replaceable(path) else os.access(path, os.W_OK) and not os.path.isdir(path))
+    if not able:
         raise InvalidValue(f"cannot write {path}; name a file in a folder that exists and can be written")
+    for other in others:
+        if other is not None and (os.path.realpath(other) == str(real) or _same(path, other)):
+            raise InvalidValue(f"cannot write {path}: it is {other}, which the command reads or writes; name another "
+                               "file")
+
+
+def _same(path: Path, other: Path | str) -> bool:
+    try:
+        return replaceable(path) and os.path.samefile(path, other)
+    except (OSError, ValueError):  # one is not there
+        return False
 
 
 def _dumps(data: Mapping[str, Any]) -> str:

@@ -46,7 +46,7 @@ def command(
     svg: Annotated[Path | None, typer.Option("--plot", help="Plot errors against K to this SVG file.")] = None,
 ) -> None:
     """Judge GEMMs: errors against FP64 beside a reference's, structure, exactness, special values."""
-    records.check_writable(json)
+    records.check_writable(json, svg)
     records.check_writable(svg)
     if svg and tests is not None and not {"random", "long-k"} & set(_words(tests) or ()):
         raise InvalidValue(f"--plot shows errors against K, --tests {tests} has none; add random or long-k")

@@ -57,7 +57,7 @@ def command(
     others = contenders.names(peers)
     gpu = device.find()
     target = parse.target(arch, gpu)
-    records.check_writable(json)
+    records.check_writable(json, svg)
     records.check_writable(svg)
     measured_on, peer = measuring(gpu, target)
     if svg and peer is None:
@@ -80,7 +80,7 @@ def command(
             measurer = bench.Bench(measured_on, peer, timer, rivals, more["copy_gbs"], seconds)
         for row in bench.rows(chosen, variants, target, sms, name, measurer, done):
             found.append(row)
-            if json is not None and measurer is not None:
+            if json is not None and measurer is not None and records.replaceable(json):
                 _write(json, measured_on, target, found, more, versions)
     for group in chosen:
         for variant in variants:

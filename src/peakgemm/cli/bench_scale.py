@@ -28,7 +28,7 @@ def run(gpus: int | None, links: Path | None, quick: bool, precisions: Sequence[
     """
     here = device.count()
     count = gpus or max(here, 1) if here else gpus or 2
-    records.check_writable(json)
+    records.check_writable(json, links)
     gpu = device.find(0) if here else None
     like = gpu or _model()
     link, bus = scale.links(like.name, links)
@@ -55,7 +55,7 @@ def run(gpus: int | None, links: Path | None, quick: bool, precisions: Sequence[
         probed = {"products": by_times["products"] if by_times else [], "host": scale.probed(record["host"], bus)}
         record["off"] = {"cost_models": scale.compared(forecast, ranks, record["host"]),
                          "measured_times": scale.compared(probed, ranks, record["host"])}
-        _write(json, gpu, like.arch, record)
+    _write(json, gpu, like.arch, record, finished=True)
     _show(record, like.name, gpu is not None, here)
     if json is not None:
         out.print(f"Record written to {json}", markup=False)
@@ -83,8 +83,8 @@ def _errors(part: Mapping[str, Any]) -> list[str]:
                                        if "error" in each)]
 
 
-def _write(path: Path | None, gpu: Gpu | None, arch: str, record: dict[str, Any]) -> None:
-    if path is not None:
+def _write(path: Path | None, gpu: Gpu | None, arch: str, record: dict[str, Any], finished: bool = False) -> None:
+    if path is not None and (finished or records.replaceable(path)):
         records.write(path, records.record(gpu, arch, [{"scale": record}]))
 
 

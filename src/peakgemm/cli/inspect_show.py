@@ -42,10 +42,10 @@ def command(
     html: Annotated[Path | None, typer.Option(help="Write one page with source, PTX and SASS linked.")] = None,
 ) -> None:
     """Resources, main loop, register reads and roofline of a compiled kernel. No GPU needed."""
-    records.check_writable(json)
-    records.check_writable(html)
-
     asked = [kernel, *([compare] if compare is not None else [])]
+    files = [what for what in asked if is_file(what)]
+    records.check_writable(json, *files, html)
+    records.check_writable(html, *files)
     if (config or shape or precision != "ieee") and all(map(is_file, asked)):
         raise InvalidValue("--config, --shape and --precision are for rungs and the library, "
                            f"not for {' and '.join(asked)}")

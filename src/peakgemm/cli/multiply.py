@@ -36,7 +36,8 @@ def command(
     json: Annotated[Path | None, typer.Option(help="Write what was done to this file.")] = None,
 ) -> None:
     """C = alpha A B + beta c of matrices that need not fit in memory; a run that was killed is resumed."""
-    records.check_writable(json)
+    beside = [output.parent / (output.name + end) for end in ("", ".partial", ".journal")]
+    records.check_writable(json, a, b, c, *beside)
     with Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"),
                   TimeElapsedColumn(), TimeRemainingColumn(), console=err, transient=True,
                   disable=not err.is_terminal) as bar:

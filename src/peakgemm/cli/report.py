@@ -31,7 +31,7 @@ def command(
         return
     if check:
         raise InvalidValue("--check goes with --readme: add it")
-    records.check_writable(output)
+    records.check_writable(output, *(files or []))
     with waiting("drawing"):
         data = load(files or [default_folder(Path.cwd())])
         size = write_page(output, data)

@@ -66,5 +66,6 @@ def apply_command(
     """Apply a patch to the very cubin that it was made for, and check the result; the cubin itself stays as it is."""
     if output.resolve() == file.resolve():
         raise InvalidValue(f"{output} is the cubin to be patched, which is never written to; name another file")
+    records.check_writable(output, patched)
     records.write_bytes(output, patch.apply(_read(file), _read(patched).decode("utf-8", "replace")))
     print(f"{output}: patched")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..bench import records
 from ..bench.rebuilt import contest
 from ..errors import InvalidValue
 from ..kernels import validity
@@ -41,6 +42,9 @@ def command(
     patch: Annotated[Path | None, typer.Option(help="Write the patch that makes it here.")] = None,
 ) -> None:
     """Build a main loop anew for sm_90: registers, order, control bits. Nothing is written that is not proved."""
+    given = None if recipe is None or recipe.lstrip().startswith("{") else recipe
+    records.check_writable(output, patch, given)
+    records.check_writable(patch, given)
     chosen, config = _chosen(kernel, guarded)
     compiled = build(chosen, config, ARCH)
     recipes = (Recipe.from_json(_json(recipe)),) if recipe else grid()

@@ -52,7 +52,7 @@ def command(
 ) -> None:
     """Run a kernel's PTX, or what matmul would run, on the CPU: result, wavefronts, sectors, races, out-of-bounds."""
     architecture(arch)
-    records.check_writable(json)
+    records.check_writable(json, *(x for x in (kernel, *(arg or [])) if x.endswith((".cu", ".ptx", ".npy"))))
     limits: dict[str, Any] = {"max_steps": max_steps, "max_memory": max_memory}
     file, call = kernel.endswith((".cu", ".ptx")), kernel == simulate_matmul.NAME
     for what, taken, options in (

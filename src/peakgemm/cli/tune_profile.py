@@ -33,8 +33,8 @@ def command(minutes: float, json: Path | None, source: Path | None, output: Path
             arch: str | None) -> None:
     """Measure, or read times from ``source``; fit; keep the profile for GPUs of that name, or write it to
     ``output``."""
-    records.check_writable(json)
-    records.check_writable(output)
+    records.check_writable(json, output)
+    records.check_writable(output, source)
     gpu = device.find()
     if dry_run:
         _plan(parse.target(arch, gpu), gpu, minutes)

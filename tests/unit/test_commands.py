@@ -150,6 +150,38 @@ def test_a_pipe_gets_plain_text() -> None:
     assert "\x1b" not in done.stdout + done.stderr and "register:bank" in done.stdout
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("words", ["inspect map", "--help", "--version", "ladder --help", "inspect map --json a.json",
+                                   "sass check c.cubin"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_said_in_a_line(words: str, unbuffered: str, tmp_path: Path) -> None:
+    from peakgemm.kernels.build import build
+    from peakgemm.kernels.registry import LADDER
+
+    if "cubin" in words:
+        (tmp_path / "c.cubin").write_bytes(build(LADDER[0], LADDER[0].default, "sm_90").code)
+    with open("/dev/full", "w") as full:  # a device that is written to, not replaced
+        done = subprocess.run([sys.executable, "-m", "peakgemm", *words.split()], stdout=full, stderr=subprocess.PIPE,
+                              text=True, check=False, cwd=tmp_path, env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
+    assert (done.returncode, done.stderr) == (1, "peakgemm: cannot write to the standard output (No space left on "
+                                                 "device); send it elsewhere\n")
+    if "json" in words:
+        assert json.loads((tmp_path / "a.json").read_text())["found"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes")
+@pytest.mark.parametrize("json_words", [[], ["--json", "a.json"]])
+def test_a_reader_that_has_left(json_words: list[str], tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-m", "peakgemm", "inspect", "map", *json_words], stdout=write,
+                          stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+    if json_words:
+        assert json.loads((tmp_path / "a.json").read_text())["found"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_an_interrupted_command_leaves_no_file(tmp_path: Path) -> None:
     kernel = tmp_path / "endless.ptx"  # not CUDA: while NVRTC compiles, it is NVRTC that ends the process, with 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +26,7 @@ from . import (
     tune,
     verify,
 )
+from .stdout import guarded
 
 EPILOG = """\b
 Exit codes: 0 done, 1 something was found or failed, 2 bad input or something missing, 130 interrupted.
@@ -63,11 +64,27 @@ def options(version: Annotated[bool, typer.Option("--version", callback=_version
 
 
 def main() -> None:
-    """Run the command line; a `PeakgemmError` is one message on stderr and exit code 2, an interrupt exit code 130."""
-    try:
-        app()
-    except PeakgemmError as error:
-        print(f"peakgemm: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:  # before typer, which does the same, has begun
-        raise SystemExit(130) from None
+    """Run the command line; a `PeakgemmError` is one message on stderr and exit code 2, an interrupt exit code 130.
+
+    Output that is lost, on a full disk or as its reader has left, ends the command with exit code 1; with ``--json``
+    when its record is written.
+    """
+    with guarded(go_on=any(word.partition("=")[0] == "--json" for word in sys.argv)) as lost:
+        failed: OSError | None = None
+        try:
+            app()
+            code: Any = 0
+        except SystemExit as end:
+            code = end.code
+        except PeakgemmError as error:
+            print(f"peakgemm: {error}", file=sys.stderr)
+            code = 2
+        except KeyboardInterrupt:  # before typer, which does the same, has begun
+            code = 130
+        except OSError as error:
+            failed, code = error, 1
+        if lost():
+            code = code or 1
+        elif failed is not None:
+            raise failed
+    raise SystemExit(code)

@@ -63,8 +63,8 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
     Args:
         a, b: as for `matmul`, of two dimensions or more.
         c: float32, broadcastable to the result ``(..., M, N)``; not read where ``beta`` is 0.
-        alpha, beta: real numbers, rounded to float32. ``beta`` None: 1 where ``c`` is given, else 0. With ``alpha`` 0
-            neither ``a`` nor ``b`` is read, as in BLAS: a NaN there does not reach the result.
+        alpha, beta: real numbers, rounded to float32, -0.0 to 0.0. ``beta`` None: 1 where ``c`` is given, else 0. With
+            ``alpha`` 0 neither ``a`` nor ``b`` is read, as in BLAS: a NaN there does not reach the result.
         trans_a, trans_b: ``a`` is stored ``(..., K, M)``, ``b`` ``(..., N, K)``; no copy is made. A bool, 0 or 1, or
             BLAS's letters ``"N"``, ``"T"`` and ``"C"``.
         out: as for `matmul`; it may be ``c`` itself (update in place), and shares no other memory with it.

@@ -73,6 +73,8 @@ def test_replay_is_one_chain() -> None:
     assert np.isnan(pg.replay(np.full((1, 1), np.nan, np.float32), np.ones((1, 1), np.float32))).all()
     nothing = pg.replay(np.full((2, 3), np.nan, np.float32), np.ones((3, 2), np.float32), alpha=0.0)
     assert (nothing == 0).all()
+    signless = pg.replay(np.ones((2, 3), np.float32), np.ones((3, 2), np.float32), alpha=-0.0)
+    assert (signless.view(np.uint32) == 0).all()
 
 
 def test_a_nan_is_the_gpus() -> None:

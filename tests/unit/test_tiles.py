@@ -325,6 +325,18 @@ def test_small_products(monkeypatch: pytest.MonkeyPatch, eager: float, piece: in
         quick._free.clear()
 
 
+def test_small_products_by_odd_factors_are_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zero's sign makes no other product, which an equal key would not tell apart; nor does each NaN a new one."""
+    a, b = np.ones((3, 5), np.float32), np.ones((5, 4), np.float32)
+    with present(monkeypatch, Devices(1)):
+        for _ in range(3):
+            for alpha in (0.0, -0.0, float("nan"), np.float32("nan")):
+                got = pg.gemm(a, b, alpha=alpha)
+                assert np.isnan(got).all() if np.isnan(alpha) else (got.view(np.uint32) == 0).all()
+        assert len(quick._warm) == 2
+        quick._free.clear()
+
+
 def test_small_products_share_memory_by_what_they_want(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "ROOMS", (4 << 10, 64 << 10))
     rng = np.random.default_rng(7)

@@ -18,6 +18,7 @@ NO_STREAM = ("stream is for arrays on the GPU; a product of arrays in the host's
              "leave stream out")
 REPRODUCIBLE = "reproducible"  # the precision that reproducible=True asks for
 ALWAYS_REPRODUCIBLE = os.environ.get("PEAKGEMM_REPRODUCIBLE", "") not in ("", "0")
+_NAN = float("nan")
 PRECISIONS = ("ieee", "emulated", "fp16x3", "tf32x3", "bf16x9", REPRODUCIBLE)
 
 
@@ -92,19 +93,21 @@ def refuse_overlap(views: dict[str, View], beta: float, arrays: dict[str, Any] |
 
 
 def number(value: Any, name: str) -> float:
-    """A scale factor, rounded to float32.
+    """A scale factor, rounded to float32: -0.0 as 0.0, as in BLAS, and every NaN as one object. What is bound for a
+    product is remembered by its factors, and in a key -0.0 equals 0.0, and a NaN itself alone.
 
     Raises:
         InvalidType: no real number. An array with one element is none: to read it would wait for the GPU.
         InvalidValue: beyond what a float holds.
     """
-    if not isinstance(value, Real):
+    if type(value) is not float and not isinstance(value, Real):  # of a float the latter alone takes 0.2 us
         raise InvalidType(f"{name} is a {type(value).__name__}; pass a real number: float({name})")
     try:
-        return ctypes.c_float(float(value)).value
+        rounded = ctypes.c_float(float(value)).value + 0.0
     except OverflowError:
         raise InvalidValue(f"{name} is a {type(value).__name__} beyond the largest float (1.8e308); pass a float, "
                            "float('inf') if infinity is meant") from None
+    return rounded if rounded == rounded else _NAN
 
 
 def flag(value: Any, name: str) -> bool:

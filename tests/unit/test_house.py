@@ -83,6 +83,18 @@ def test_import_is_quick() -> None:
     assert min(float(fresh(timed)) for _ in range(3)) < 0.25
 
 
+@pytest.mark.parametrize("name", ["distributed", "jax", "torch", "simulator"])
+def test_public_modules_are_imported_by_their_names(name: str) -> None:
+    said = fresh(f'''
+import sys, peakgemm, peakgemm.{name}
+import peakgemm.{name} as one
+from peakgemm import {name} as other
+from importlib import import_module
+assert peakgemm.{name} is one is other is import_module("peakgemm.{name}") is sys.modules[one.__name__]
+print("torch" in sys.modules, "jax" in sys.modules)''')
+    assert said.split() == ["False", "False"]
+
+
 def test_every_header_has_its_line() -> None:
     folder = PACKAGE / "kernels" / "include"
     group, told = "", set()

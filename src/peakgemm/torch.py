@@ -1,0 +1,8 @@
+"""`peakgemm.integrations.torch` by its public name, for ``import peakgemm.torch``."""
+
+import sys
+from importlib import import_module
+
+from .integrations.torch import *  # noqa: F403  (for type checkers)
+
+sys.modules[__name__] = import_module(".integrations.torch", __package__)  # one module, by either name

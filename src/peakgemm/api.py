@@ -38,7 +38,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproduc
         waited for; NumPy's and CPU tensors' results are ready.
 
     Raises:
-        InvalidType: not float32, no arrays, or arrays of different libraries.
+        InvalidType: not float32, no arrays, arrays of different libraries, or a ``reproducible`` that is no bool.
         InvalidValue: shapes that do not match, different devices, an ``out`` that overlaps an operand, is read-only or
             has another shape, a precision that there is not, a scheme that the GPU has no kernels for, or one with
             ``reproducible``.

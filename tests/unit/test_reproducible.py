@@ -16,7 +16,7 @@ import peakgemm as pg
 from peakgemm.accuracy import reproducible
 from peakgemm.accuracy.arrays import Numpy, Torch
 from peakgemm.accuracy.contenders import NAMES, make
-from peakgemm.errors import InvalidValue, MissingComponent
+from peakgemm.errors import InvalidType, InvalidValue, MissingComponent
 from peakgemm.fma import Chain, fma32
 from peakgemm.kernels.ascending import is_ascending
 from peakgemm.problem import Batch, Problem
@@ -94,6 +94,23 @@ def test_who_asks_for_it() -> None:
                 call(a, b, precision=precision, reproducible=True)
     with pytest.raises(InvalidValue, match="its guard"):
         pg.prepare(b, precision="emulated", reproducible=True)
+    for odd in ("no", 1, 0.0):
+        for call in (pg.matmul, pg.gemm, pg.plan, pg.explain):
+            with pytest.raises(InvalidType, match=f"reproducible = {odd!r} is a {type(odd).__name__}; pass True"):
+                call(a, b, reproducible=odd)
+    assert pg.explain(a, b, reproducible=np.True_).precision == "reproducible"
+
+
+def test_what_runs_it_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from peakgemm.runtime import device
+
+    monkeypatch.setattr(device, "here", lambda: None)
+    a, b = np.ones((3, 4), np.float32), np.ones((4, 2), np.float32)
+    for asked, kernel, path in ((True, "peakgemm.replay", "replay"), (False, "numpy.matmul", "numpy")):
+        said, plan = pg.explain(a, b, reproducible=asked), pg.plan(a, b, reproducible=asked)
+        plan.execute(a, b)
+        assert (said.kernel, plan.last_path()) == (kernel, path) and ("BLAS" in said.reason) == (not asked)
+    assert "replay computes each element as one chain of FMAs" in pg.explain(a, b, reproducible=True).reason
 
 
 def test_the_environment_asks_for_all() -> None:
@@ -171,6 +188,10 @@ def test_precisions() -> None:
     assert {x.library for x in each} == {"peakgemm", "torch", "jax", "cublas"}
     assert {x.ours for x in each} <= {"ieee", "reproducible", "emulated", "fp16x3", "tf32x3", "bf16x9"}
     assert [x.name for x in pg.precisions("torch")][:2] == ["torch:ieee", "torch:tf32"]
+    assert pg.precisions("JAX") == pg.precisions("jax") and pg.precisions("cuBLAS") == pg.precisions("cublas")
+    for bad in ("bogus", 3, ""):
+        with pytest.raises(InvalidValue, match=f"library = {bad!r} .*'peakgemm', 'torch', 'jax', 'cublas', or None"):
+            pg.precisions(bad)  # type: ignore[arg-type]
     page = (Path(__file__).parents[2] / "docs" / "precisions.md").read_text()
     for x in each:
         assert f'| `{x.name}` | `{x.asked}` | {x.computes} | {x.fp32} | `"{x.ours}"` |' in page, x

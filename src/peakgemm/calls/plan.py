@@ -21,7 +21,7 @@ from .launch import (
     workspace_for,
 )
 from .prepared import Prepared
-from .request import Request, admit_beside, check_precision, locate
+from .request import REPRODUCIBLE, Request, admit_beside, check_precision, locate
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
@@ -137,8 +137,10 @@ class Plan:
 
     @property
     def kernel(self) -> str:
-        """Name of the kernel."""
-        return self._choice.kernel.name if self._choice else "numpy.matmul"
+        """Name of the kernel; of what runs the product where there is no GPU."""
+        if self._choice is not None:
+            return self._choice.kernel.name
+        return "peakgemm.replay" if self._request.precision == REPRODUCIBLE else "numpy.matmul"
 
     @property
     def config(self) -> Config | None:
@@ -161,8 +163,10 @@ class Plan:
         if self._choice is None or self._gpu is None:
             import numpy as np
 
-            return Explanation(product, "numpy.matmul", "", p.layout, "host", "there is no GPU here: NumPy's BLAS runs "
-                               "it in float32", 0, self._request.precision, f"CPU: NumPy {np.__version__}")
+            runs = ("replay computes each element as one chain of FMAs, the bits of every GPU"
+                    if self._request.precision == REPRODUCIBLE else "NumPy's BLAS runs it in float32")
+            return Explanation(product, self.kernel, "", p.layout, "host", f"there is no GPU here: {runs}", 0,
+                               self._request.precision, f"CPU: NumPy {np.__version__}")
         where = self._gpu.name + (", copied there and back" if self._index == HOST else "")
         chosen = self._choice
         return Explanation(product, chosen.kernel.name, chosen.config.label(), p.layout, chosen.source,
@@ -246,13 +250,15 @@ class Plan:
 
     def last_path(self) -> str:
         """What ran the last `execute`: a scheme and how much of the result its guard rerouted to IEEE FFMA, or
-        ``"ieee"``, or ``"numpy"``. Waits for that product.
+        ``"ieee"``, ``"numpy"`` or ``"replay"``. Waits for that product.
 
         Raises:
             InvalidValue: an emulated plan that has not been executed.
         """
         if not self._is_emulated:
-            return "numpy" if self._choice is None else "ieee"
+            if self._choice is not None:
+                return "ieee"
+            return "replay" if self._request.precision == REPRODUCIBLE else "numpy"
         if self._last is None:
             raise InvalidValue("last_path() tells of the last execute(), and there was none; call execute() first")
         from ..kernels.emulated.bound import Emulated

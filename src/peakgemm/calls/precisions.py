@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import InvalidValue
+
 _TF32 = "TF32 on tensor cores: inputs rounded to 11 bits, sums in FP32"
 _TF32_FROM = f"{_TF32}, from sm_80; FP32 before"
 _NATIVE = "FP32 by FFMA"
@@ -94,5 +96,14 @@ def precisions(library: str | None = None) -> tuple[Precision, ...]:
     """What the names of FP32 precisions mean, `Precision` by `Precision`; ``library`` None: of all of them.
 
     The page docs/precisions.md is made of it, with measured errors.
+
+    Raises:
+        InvalidValue: no library whose names are known; capital letters make no difference.
     """
-    return tuple(x for x in _ALL if library in (None, x.library))
+    if library is None:
+        return _ALL
+    found = tuple(x for x in _ALL if isinstance(library, str) and x.library == library.lower())
+    if not found:
+        known = ", ".join(repr(name) for name in dict.fromkeys(x.library for x in _ALL))
+        raise InvalidValue(f"library = {library!r} has no precisions here; valid ones: {known}, or None for all")
+    return found

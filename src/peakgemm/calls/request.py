@@ -147,6 +147,7 @@ def check_precision(precision: Any, reproducible: bool | None = None) -> str:
     ``reproducible`` None: as ``PEAKGEMM_REPRODUCIBLE`` says, which is read when peakgemm is imported.
 
     Raises:
+        InvalidType: a ``reproducible`` that is no bool.
         InvalidValue: none of `PRECISIONS`, or one whose bits depend on more than a row and a column.
     """
     if precision not in PRECISIONS:
@@ -156,6 +157,9 @@ def check_precision(precision: Any, reproducible: bool | None = None) -> str:
         reproducible = ALWAYS_REPRODUCIBLE
         asked = "PEAKGEMM_REPRODUCIBLE=1"
     else:
+        if not isinstance(reproducible, (bool, np.bool_)):  # the truth of "no" is not what was meant
+            raise InvalidType(f"reproducible = {reproducible!r} is a {type(reproducible).__name__}; pass True, False, "
+                              "or None for what PEAKGEMM_REPRODUCIBLE says")
         asked = "reproducible=True"
     if not reproducible or precision == REPRODUCIBLE:
         return str(precision)

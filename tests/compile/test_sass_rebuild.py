@@ -334,8 +334,8 @@ def test_a_compiler_is_not_asked_for_ever(why, unsteady, cold, monkeypatch, tmp_
 
 
 @pytest.mark.parametrize(("arch", "changes", "said"), [
-    ("sm_90", {"raster": 4}, "no patch is for this cubin"), ("sm_80", {}, "there is no patch"),
-    ("sm_90", {"aligned": False}, "another compiler, source or configuration")])
+    ("sm_90", {"raster": 4}, "no patch is for this configuration"), ("sm_80", {}, "there is no patch"),
+    ("sm_90", {"aligned": False}, "no patch is for the guarded path")])
 def test_another_cubin_runs_unpatched_and_says_so(arch, changes, said):
     config = replace(rung(16).config_for(arch), **{"aligned": True, **changes})
     made = build(rung(16), config, arch)
@@ -355,7 +355,7 @@ def test_a_damaged_patch_is_refused(change, said, tmp_path, monkeypatch, cold):
     monkeypatch.setattr(patches, "FOLDER", tmp_path)
     patches.shipped.cache_clear()
     try:
-        made = patched.applied(compiled(14))
+        made = patched.applied(compiled(14), replace(rung(16).config_for("sm_90"), aligned=True))
     finally:
         patches.shipped.cache_clear()
     assert said in made.note and made.code == compiled(14).code

@@ -23,4 +23,4 @@ def build(kernel: Kernel, config: Config, arch: str, kind: Kind = "cubin") -> Co
     name = f"{limits.name}a" if kernel.sm_90a else arch
     wanted = patched.wanted(kernel, config, name) if kind == "cubin" else None
     compiled = compile_source(kernel.source, kernel.entry, name, config.macros(), kind, kernel.path.name, wanted=wanted)
-    return patched.applied(compiled) if kernel.patched and kind == "cubin" else compiled
+    return patched.applied(compiled, config) if kernel.patched and kind == "cubin" else compiled

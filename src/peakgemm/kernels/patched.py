@@ -36,11 +36,11 @@ def wanted(kernel: Kernel, config: Config, arch: str) -> Wanted | None:
     return Wanted(patch.cubin, patch.compiler, lambda code: patches.digest(code) == patch.cubin)
 
 
-def applied(compiled: Compiled) -> Compiled:
-    """``compiled`` with its patch, or as it is where none fits; `Compiled.note` says which, and why."""
+def applied(compiled: Compiled, config: Config) -> Compiled:
+    """``compiled``, of ``config``, with its patch, or as it is where none fits; `Compiled.note` says which, and why."""
     from ..sass.rebuild import patches
 
-    patch, why = patches.find(compiled.code, compiled.entry, compiled.arch)
+    patch, why = patches.find(compiled.code, compiled.entry, compiled.arch, config)
     if patch is None:
         return replace(compiled, note=f"the compiler's code runs unpatched: {why}")
     done = patch.stored(cache.load(patch.key))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -131,8 +131,8 @@ def meant(kernel: str, config: Config, arch: str) -> Patch | None:
         return None
 
 
-def find(cubin: bytes, kernel: str, arch: str) -> tuple[Patch | None, str]:
-    """The patch for exactly this output of the compiler, or None and why there is none."""
+def find(cubin: bytes, kernel: str, arch: str, config: Config) -> tuple[Patch | None, str]:
+    """The patch for exactly this output of the compiler, made of ``config``, or None and why there is none."""
     try:
         known = [patch for patch in shipped() if patch.kernel == kernel and patch.arch == arch]
     except InvalidValue as error:
@@ -143,6 +143,14 @@ def find(cubin: bytes, kernel: str, arch: str) -> tuple[Patch | None, str]:
             return patch, ""
     if not known:
         return None, f"there is no patch for {kernel} on {arch}"
-    return None, (f"no patch is for this cubin (SHA-256 {this[:16]}...): those for {kernel} on {arch} are for "
-                  + ", ".join(f"{patch.cubin[:16]}... ({patch.name}, {patch.compiler})" for patch in known)
-                  + "; another compiler, source or configuration made it")
+    alike = [patch for patch in known if patch.config == config.to_json()]
+    if not alike:
+        aligned = next((patch for patch in known if patch.config == replace(config, aligned=True).to_json()), None)
+        if aligned is not None:
+            return None, (f"no patch is for the guarded path, which serves sizes that the tile's do not divide and "
+                          f"unaligned addresses; {aligned.name} is for the aligned path")
+        return None, (f"no patch is for this configuration; those for {kernel} on {arch}: "
+                      + ", ".join(patch.name for patch in known))
+    return None, (f"no patch is for this cubin (SHA-256 {this[:16]}...): of this configuration there are "
+                  + ", ".join(f"{patch.cubin[:16]}... ({patch.name}, {patch.compiler})" for patch in alike)
+                  + "; another compiler or source made it")

@@ -429,4 +429,7 @@ def test_another_gpu_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(CliRunner().invoke(app, ["14"]).exception, MissingComponent)
     monkeypatch.setattr("peakgemm.runtime.device.require", lambda: replace(H100, name="A100", arch="sm_80"))
     assert "A100 is sm_80" in str(CliRunner().invoke(app, ["14"]).exception)
+    for what in ("15-11", "14,15-11"):
+        done = CliRunner().invoke(app, [what, "--dry-run"])
+        assert "rungs '15-11' run backwards; write 11-15" in str(done.exception)
     assert "is no rung" in str(CliRunner().invoke(app, ["nothing", "--dry-run"]).exception)

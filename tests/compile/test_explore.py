@@ -85,6 +85,8 @@ def test_what_the_checks_find_is_in_the_page(here: Path, run) -> None:
     (("03", "--grid", "1"), "--grid: for files only"),
     (("15", "--arch", "sm_80"), "no kernel is left for sm_80"),
     (("03", "--no-sass", "-o", "/proc/nothing/page.html"), "cannot write"),
+    (("03", "--no-sass", "-o", "gone/page.html"), "cannot write gone/page.html; name a file in a folder that exists"),
+    (("03", "--no-sass", "-o", "gone/pages"), "cannot write gone/pages"),
     (("03", "--no-sass", "--serve", "-o", "page.html"), "--serve needs a folder"),
 ])
 def test_mistakes(here: Path, run, words: tuple[str, ...], what: str) -> None:

@@ -87,6 +87,11 @@ def test_help_ends_with_examples(name: str, run: Any) -> None:
         assert f"    {line}\n        {what}\n" in said
 
 
+def test_the_ladders_help_names_the_rungs_there_are(run: Any) -> None:
+    said = " ".join(run("ladder", "--help")[1].split())
+    assert "Of 00-16,18, such as" in said and "from naive to tensor cores" in said
+
+
 @pytest.mark.parametrize("line", [line for entries in EXAMPLES.values() for line, _ in entries])
 def test_examples_parse(line: str) -> None:
     for number, word in enumerate(parsed(line).get("arg") or []):

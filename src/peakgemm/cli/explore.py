@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..bench import records
 from ..errors import InvalidValue
 from ..explore.kernels import Launch, own_trace, rung_trace
 from ..explore.linked import own_sass, rung_sass
@@ -59,6 +60,8 @@ def command(
         raise InvalidValue("--shape: for rungs only; a file's sizes are among its --arg")
     if output is not None and output.suffix != ".html" and output.is_file():
         raise InvalidValue(f"{output} is a file; name a folder, or a file that ends in .html")
+    if output is not None and not (output.suffix != ".html" and output.is_dir()):  # one, not those above, is made
+        records.check_writable(output)
     for file in files:
         if not file.is_file():
             raise InvalidValue(f"{file} is not a file; name a .cu or .ptx file, or a rung such as 12")

@@ -12,6 +12,7 @@ import typer
 from ..bench import records
 from ..bench.suites import cases
 from ..errors import InvalidValue, MissingComponent
+from ..kernels.registry import rungs
 from ..runtime import device
 from ..runtime.architectures import architecture
 from ..runtime.device import Gpu
@@ -65,7 +66,7 @@ def _names(text: str) -> list[str]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if dash and first.isdecimal() and last.isdecimal():
-            found += [str(rung) for rung in range(int(first), int(last) + 1)]
+            found += [str(one.number) for one in rungs(part)]
         else:
             found.append(part.strip())
     return found

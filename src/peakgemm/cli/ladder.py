@@ -12,7 +12,7 @@ from ..bench import records
 from ..bench.ladder import configurations, ladder, wrong
 from ..bench.simulated import LARGEST
 from ..inspect.header import header_comment
-from ..kernels.registry import LADDER, rung, rungs, supported
+from ..kernels.registry import LADDER, numbers, rung, rungs, supported
 from ..runtime import device
 from ..runtime.architectures import architecture
 from ..runtime.device import Gpu
@@ -26,13 +26,14 @@ Row = Mapping[str, Any]
 def command(
     size: Annotated[str | None, typer.Option(help="Squares: N or N,N,...  [4096 with a GPU, else 512]")] = None,
     shape: Annotated[str | None, typer.Option(help="MxNxK, or several: C is M x N, the inner length K.")] = None,
-    rungs_: Annotated[str | None, typer.Option("--rungs", help="Which: 00-14, 03,07-09, warp_tile.  [all]")] = None,
+    rungs_: Annotated[str | None, typer.Option(
+        "--rungs", help=f"Of {numbers()}, such as 03,07-09 or warp_tile.  [all]")] = None,
     arch: Annotated[str | None, typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,
     explain: Annotated[str | None, typer.Option(help="One rung in full: its idea, its facts.")] = None,
     configs: Annotated[bool, typer.Option("--configs", help="Named configurations instead of defaults.")] = False,
 ) -> None:
-    """Every kernel from naive to multi-stage, compiled, checked, timed and explained."""
+    """Every kernel from naive to tensor cores, compiled, checked, timed and explained."""
     gpu = device.find()
     target = parse.target(arch, gpu)
     selection = explain or rungs_

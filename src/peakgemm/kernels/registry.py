@@ -216,6 +216,17 @@ def rung(number: int) -> Kernel:
     raise InvalidValue(f"unknown rung {number!r}; valid ones: {known}")
 
 
+def numbers() -> str:
+    """The numbers of the ladder's rungs, ``00-16,18``: not all up to the last are rungs."""
+    spans: list[list[int]] = []
+    for kernel in LADDER:
+        if spans and kernel.number == spans[-1][1] + 1:
+            spans[-1][1] = kernel.number
+        else:
+            spans.append([kernel.number] * 2)
+    return ",".join(f"{first:02}" if first == last else f"{first:02}-{last:02}" for first, last in spans)
+
+
 def supported(arch: Architecture) -> tuple[Kernel, ...]:
     """The rungs that ``arch`` has the instructions for."""
     return tuple(k for k in LADDER if k.lacks(arch) is None)

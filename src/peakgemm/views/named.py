@@ -13,7 +13,7 @@ from ..kernels.emulated.orientation import oriented
 from ..kernels.emulated.schemes import FUSED, OLDER, PRODUCTS, SCHEMES, STREAMED, product_on, product_recipe
 from ..kernels.library import FAMILIES, compile_for
 from ..kernels.patched import PATCHED
-from ..kernels.registry import LADDER, Kernel, rungs
+from ..kernels.registry import LADDER, Kernel, numbers, rungs
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture, architecture
 from ..runtime.compile import Compiled
@@ -51,7 +51,7 @@ def named(what: str, arch: str, config: str = "", shape: str = "", precision: st
     if precision != "ieee":
         raise InvalidValue(f"precision {precision!r}: for {MATMUL} and the library's kernels; {what!r} is a rung")
     if not any(what == one.name or what == one.name.replace("_", "-") for one in LADDER) and not what.isdecimal():
-        raise InvalidValue(f"{what!r} is no rung (0 to {LADDER[-1].number}, or a name such as warp_tile), no kernel of "
+        raise InvalidValue(f"{what!r} is no rung ({numbers()}, or a name such as warp_tile), no kernel of "
                            f"the library ({', '.join(family_names())}) and no .cubin, .ptx or .cu file")
     (kernel,) = rungs(what)
     return replace(_rung(kernel, limits, config, shape), shape=_sizes(shape))

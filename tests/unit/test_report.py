@@ -183,8 +183,12 @@ def test_files_that_are_no_records(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     (tmp_path / "b.json").write_bytes(b"\xff\xfe")
     (tmp_path / "empty").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "nested" / name).mkdir(parents=True)
+        (tmp_path / "nested" / name / "a.json").write_text("{}")
     for name, says in (("a.json", "is no JSON"), ("b.json", r"cannot read .* \(no text\)"),
-                       ("gone.json", r"cannot read .* \(No such file"), ("empty", "no record to report")):
+                       ("gone.json", r"cannot read .* \(No such file"), ("empty", "no record to report"),
+                       ("nested", r"nested holds no record, its folders do: give one of .*/nested/one, .*/nested/two")):
         with pytest.raises(InvalidValue, match=says):
             load([tmp_path / name])
 

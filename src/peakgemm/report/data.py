@@ -170,7 +170,10 @@ def load(paths: Iterable[Path]) -> Data:
     """
     files: list[Path] = []
     for path in paths:
-        files += sorted(path.glob("*.json")) if path.is_dir() else [path]
+        within = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not within and (folders := sorted({one.parent for one in path.glob("*/*.json")})):
+            raise InvalidValue(f"{path} holds no record, its folders do: give one of {', '.join(map(str, folders))}")
+        files += within
     if not files:
         raise InvalidValue("no record to report; name files that --json wrote, or a folder that holds some")
     found, left_out = list[Source](), dict[str, str]()

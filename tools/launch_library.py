@@ -8,12 +8,12 @@ accumulators are handed on, thin products, those by one chain an element, and sm
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import replace
 from itertools import cycle, product
 
-import torch
-
+from peakgemm.errors import PeakgemmError
 from peakgemm.kernels.bound import bind
 from peakgemm.kernels.emulated.bound import bind as bind_emulated
 from peakgemm.kernels.emulated.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, half_as_high, product_on, streamed
@@ -33,6 +33,7 @@ from peakgemm.selection import chain_model, skinny_model, small_model
 from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import compiled, configurations, may_hand_on, wide_configurations
 
+GROUPS = ("tiled", "reducing", "cluster", "wide", "handed", "skinny", "chain", "small", "tensor")
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
 SMALL_SHAPES = ((13, 11, 150, 5), (8, 8, 8, 3), (40, 37, 33, 2), (260, 12, 64, 1), (70, 130, 20, 1))
 SKINNY_SHAPES = ((1, 300, 257, 1), (300, 5, 130, 2), (16, 129, 64, 1), (7, 3, 40, 3), (300, 12, 257, 1))
@@ -72,7 +73,7 @@ def launch(kernel: Kernel, config: Config, shape: tuple[int, int, int, int], ta:
     return torch.equal(out, exact)
 
 
-def main() -> None:
+def main(asked: list[str]) -> None:
     """Every configuration on every layout; shapes, splits and beta take turns."""
     wrong = launched = 0
     arch = device.require().arch
@@ -106,10 +107,8 @@ def main() -> None:
               "cluster": [job for job in jobs if cluster_split(job[1])],
               "wide": of_wide, "handed": of_handed, "skinny": of_thin, "chain": of_chain, "small": of_small,
               "tensor": emulated}
-    if unknown := set(sys.argv[1:]) - set(groups):
-        sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(groups)}")
     launches = []
-    for kernel, config, shape in (job for name in sys.argv[1:] or groups for job in groups[name]):
+    for kernel, config, shape in (job for name in asked or GROUPS for job in groups[name]):
         for ta, tb in product((False, True), (False, True)):
             split, beta = next(turns)
             cut = config
@@ -134,4 +133,14 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS) + "  [all]")
+    words = parse.parse_args().groups
+    if unknown := sorted(set(words) - set(GROUPS)):
+        parse.error(f"{', '.join(unknown)}: there are {', '.join(GROUPS)}")
+    try:
+        device.require()
+        import torch
+    except (PeakgemmError, ImportError) as missing:
+        sys.exit(f"launch_library.py needs torch and a GPU: {missing}")
+    main(words)

@@ -35,11 +35,13 @@ import numpy as np
 
 from peakgemm.bench import records
 from peakgemm.bench.scale_host import error_of
+from peakgemm.calls.request import PRECISIONS
 from peakgemm.runtime import device
 
 EPS = 2.0**-23
 BLOCK_BYTES = 64 << 20  # written, and read for the check, at a time
 SPARE = 0.06            # of the disk, left free
+LEAST_BYTES = 12 * 128**2  # matrices of 128 x 128
 LIMIT = 50              # largest error of an element, in eps |A| |B|
 THREADS = min(16, os.cpu_count() or 1)
 
@@ -109,24 +111,31 @@ def tiles_of(out: Path) -> int:
     return len(cuts[0]) * len(cuts[1])
 
 
-def kill(command: list[str], out: Path, until: float, chance: random.Random, end: float) -> dict[str, Any] | None:
+def kill(command: list[str], out: Path, until: float, chance: random.Random, end: float) -> dict[str, Any]:
     """Run ``command`` until a share ``until`` of the tiles is finished, and some time on; kill it then.
 
     Returns:
-        What was there after the kill; None: it ended before.
+        What was there after the kill.
+
+    Raises:
+        SystemExit: it ended before, with a result or without.
     """
     before, start = journal_of(out), time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    tiles = 0
     while process.poll() is None and time.monotonic() < end:
-        if len(journal_of(out)) >= max(until * max(tiles_of(out), 1), len(before) + 1):
+        tiles = tiles_of(out) or tiles  # a product that ends takes its journal with it
+        if len(journal_of(out)) >= max(until * max(tiles, 1), len(before) + 1):
             time.sleep(chance.random() * 0.2)
             break
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     code = process.wait()
-    if code != -signal.SIGKILL:
-        return None
     after = journal_of(out)
+    if code == 0 or (out.exists() and len(after) in (0, tiles)):  # killed when all was done
+        sys.exit("The product ended before a kill that was to come, for it is small; raise --gigabytes")
+    if code != -signal.SIGKILL:
+        sys.exit(f"peakgemm multiply ended with exit code {code}, for the reason above")
     return {"seconds": time.perf_counter() - start, "tiles_before": len(before), "tiles_after": len(after),
             "lines_twice": sum(count > 1 for count in Counter(after).values()), "complete_name": out.exists()}
 
@@ -169,6 +178,14 @@ def main() -> int:
     parse.add_argument("--seed", type=int, default=0)
     parse.add_argument("--json", type=Path)
     asked = parse.parse_args()
+    if not asked.folder.is_dir():
+        parse.error(f"--folder {asked.folder} is no folder; name one that exists")
+    if asked.precision not in PRECISIONS:
+        parse.error(f"--precision {asked.precision} is unknown; valid ones: {', '.join(PRECISIONS)}")
+    for name, least in (("gigabytes", LEAST_BYTES / 1e9), ("inner", 1), ("seconds", 1), ("kills", 0)):
+        value = getattr(asked, name)
+        if value is not None and not least <= value < float("inf"):
+            parse.error(f"--{name} {value:g} is below {least:g}, or no number; raise it")
     records.check_writable(asked.json)
     chance, end = random.Random(asked.seed), time.monotonic() + asked.seconds
     folder = Path(tempfile.mkdtemp(prefix="memmap-kill-", dir=asked.folder))
@@ -197,6 +214,9 @@ def run(asked: argparse.Namespace, folder: Path, chance: random.Random, end: flo
     by_time = int(speed * 1e9 * asked.seconds / 2)
     total = min(room, by_time, int(asked.gigabytes * 1e9) if asked.gigabytes else room)
     n, k = sides(total, asked.inner)
+    if n < 1:
+        sys.exit(f"{total / 1e9:.3f} GB have no room for A, B and C with K = {k or 128}; raise --gigabytes or "
+                 "--seconds, lower --inner, or name a --folder on a larger disk")
     a, b, out = (folder / name for name in ("a.npy", "b.npy", "c.npy"))
     writing = [write(a, n, k, 1), write(b, k, n, 2)]
     found: dict[str, Any] = {"m": n, "n": n, "k": k, "precision": asked.precision, "bytes": 4 * (2 * n * k + n * n),
@@ -205,10 +225,12 @@ def run(asked: argparse.Namespace, folder: Path, chance: random.Random, end: flo
                asked.precision, *(("--devices", asked.devices) if asked.devices else ())]
     # At shares of the tiles that rise, so that no kill comes after the end.
     shares = sorted(0.9 * chance.random() for _ in range(asked.kills))
-    found["kills"] = [row for share in shares if (row := kill(command, out, share, chance, end)) is not None]
+    found["kills"] = [kill(command, out, share, chance, end) for share in shares]
     tiles, last = tiles_of(out), journal_of(out)
     start, said = time.perf_counter(), folder / "said.json"
-    subprocess.run([*command, "--json", str(said)], check=True, stdout=subprocess.DEVNULL)
+    code = subprocess.run([*command, "--json", str(said)], check=False, stdout=subprocess.DEVNULL).returncode
+    if code:
+        sys.exit(f"peakgemm multiply ended with exit code {code}, for the reason above")
     done = json.loads(said.read_text())["found"][0]
     found |= {"tiles": tiles, "last_run_s": time.perf_counter() - start, "last_run": done,
               "computed_twice": sum(row["lines_twice"] for row in found["kills"]) + len(last) - done["found"]}

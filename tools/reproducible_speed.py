@@ -12,18 +12,20 @@ about 70 s.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from peakgemm.bench import records, triton_gemm
+from peakgemm.bench import records
 from peakgemm.bench.operands import Arrays, launches
 from peakgemm.bench.peers import TorchPeer
 from peakgemm.bench.suites import Case, cases
 from peakgemm.bench.timer import Timer
 from peakgemm.calls.launch import bound_for, choice_for
+from peakgemm.errors import MissingComponent, PeakgemmError
 from peakgemm.runtime import device
 
 SQUARES = (1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)
@@ -35,6 +37,8 @@ TILE = {"BM": 64, "BN": 64, "BK": 32}
 
 def triton_work(a: Any, b: Any, out: Any) -> Callable[[], None]:
     """One tile for every shape, whatever would be faster."""
+    from peakgemm.bench import triton_gemm
+
     (m, k), n = a.shape, b.shape[1]
     grid = (triton_gemm.triton.cdiv(m, TILE["BM"]) * triton_gemm.triton.cdiv(n, TILE["BN"]), 1)
 
@@ -76,7 +80,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     records.check_writable(options.json)
-    peer = TorchPeer()
+    try:
+        device.require()
+        peer = TorchPeer()
+        from peakgemm.bench import triton_gemm
+    except ImportError as error:
+        raise MissingComponent(f"needs torch and Triton, and {error.name} cannot be imported ({error}); install it, or "
+                               "run this where both are") from None
+    except RuntimeError as error:
+        raise MissingComponent(f"needs a GPU: {error}") from None
     timer = Timer(peer)
     shapes = [f"{n}x{n}x{n}" for n in SQUARES]
     shapes += [f"{m}x{WIDE}x{WIDE}:{layout}" for layout in ("NN", "NT") for m in ROWS]
@@ -102,4 +114,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except PeakgemmError as error:
+        sys.exit(f"reproducible_speed.py: {error}")

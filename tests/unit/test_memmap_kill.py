@@ -45,6 +45,22 @@ def test_the_check_finds_one_wrong_element(tool: Any) -> None:
     assert tool.check(a, b, c)["vector"] > 1
 
 
+@pytest.mark.parametrize(("words", "code", "says"), [
+    (("--gigabytes", "-1"), 2, "--gigabytes -1 is below 0.000196608"), (("--gigabytes", "nan"), 2, "or no number"),
+    (("--inner", "0"), 2, "--inner 0 is below 1"), (("--kills", "-1"), 2, "--kills -1 is below 0"),
+    (("--folder", "gone"), 2, "--folder gone is no folder"),
+    (("--precision", "bogus"), 2, "--precision bogus is unknown; valid ones: ieee, emulated"),
+    (("--gigabytes", "0.001", "--inner", "900000", "--seconds", "10"), 1, "no room for A, B and C with K = 900000"),
+    (("--gigabytes", "0.001", "--precision", "fp16x3", "--seconds", "10"), 1, "exit code 2, for the reason above"),
+    (("--gigabytes", "0.001", "--kills", "3", "--seconds", "10"), 1, "ended before a kill that was to come, for"),
+])
+def test_what_cannot_be_done_is_said(words: tuple[str, ...], code: int, says: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(TOOL), *words], check=False, capture_output=True, text=True,
+                          cwd=tmp_path)
+    assert done.returncode == code and says in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_product_killed_twice(tmp_path: Path) -> None:
     place = tmp_path / "record.json"
     subprocess.run([sys.executable, str(TOOL), "--folder", str(tmp_path), "--gigabytes", "0.15", "--kills", "2",

@@ -42,7 +42,7 @@ class Host:
         places = all_gather.Places([self.address(to, rank * rows.size) for to in every],
                                    [self.address(to, HALF + rank) for to in every], self.address(rank, HALF),
                                    self.address(rank, HALF + 16), self.address(rank, HALF + 17))
-        found = run(all_gather.SOURCE, grid=blocks, block=all_gather.THREADS, macros={"THREADS": all_gather.THREADS},
+        found = run(all_gather.SOURCE, grid=blocks, block=all_gather.THREADS, macros=all_gather.MACROS,
                     args=[self.x, self.memory, None, None, None, all_gather.argument(rows.nbytes, rank, places)])
         return [str(fault) for fault in found.faults]
 

@@ -18,9 +18,10 @@ from ..explore.linked import own_sass, rung_sass
 from ..explore.page import write_pages
 from ..kernels.registry import LADDER, Kernel, rungs
 from ..runtime.architectures import architecture
-from ..simulator.front.arguments import FORMS, argument
+from ..simulator.front.arguments import argument
 from . import parse
 from .console import err, out, progress
+from .options import Arguments, Block, Grid, Includes, Macros, Shared
 
 SUFFIXES = (".cu", ".ptx")
 
@@ -34,12 +35,12 @@ def command(
     shape: Annotated[str | None, typer.Option(help="For rungs: MxNxK.  [a tile or a few]")] = None,
     entry: Annotated[str | None, typer.Option("--entry", "--kernel", help="For a file: the kernel, where there are "
                                               "several.")] = None,
-    grid: Annotated[str | None, typer.Option(help="For a file: blocks, X or XxYxZ.")] = None,
-    block: Annotated[str | None, typer.Option(help="For a file: threads, X or XxYxZ.")] = None,
-    arg: Annotated[list[str] | None, typer.Option(help=f"For a file, one per parameter: {FORMS}.")] = None,
-    macro: Annotated[list[str] | None, typer.Option(help="For a .cu file: NAME=INTEGER.")] = None,
-    include: Annotated[list[Path] | None, typer.Option(help="For a .cu file: a folder with headers.")] = None,
-    shared: Annotated[int, typer.Option(help="For a file: bytes of dynamic shared memory.")] = 0,
+    grid: Grid = None,
+    block: Block = None,
+    arg: Arguments = None,
+    macro: Macros = None,
+    include: Includes = None,
+    shared: Shared = 0,
     arch: Annotated[str, typer.Option(help="Architecture that kernels are compiled for.")] = "sm_90",
     sass: Annotated[bool, typer.Option(help="Link the main loop's SASS; without it the page is made faster.")] = True,
     max_steps: Annotated[int, typer.Option(min=1, help="For a file: stop after this many instructions.")] = 5_000_000,

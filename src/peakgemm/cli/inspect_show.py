@@ -20,6 +20,7 @@ from ..views.source import SourceLines, place
 from ..views.subject import Subject, launched
 from ..views.view import View, view
 from .console import out, table, waiting
+from .options import Includes, Macros
 
 _LABEL_WIDTH = 22
 
@@ -32,8 +33,8 @@ def command(
     shape: Annotated[str, typer.Option(help="For the library: what runs for MxNxK[:layout][*batch].")] = "",
     precision: Annotated[str, typer.Option(help="For matmul: as in peakgemm.matmul.")] = "ieee",
     function: Annotated[str, typer.Option("--kernel", help="For a file: which, where there are several.")] = "",
-    macro: Annotated[list[str] | None, typer.Option(help="For a .cu file: NAME=INTEGER.")] = None,
-    include: Annotated[list[Path] | None, typer.Option(help="For a .cu file: a folder with headers.")] = None,
+    macro: Macros = None,
+    include: Includes = None,
     threads: Annotated[int | None, typer.Option(min=1, help="For a file: threads a block of its launch.")] = None,
     shared: Annotated[int | None, typer.Option(min=0, help="For a file: bytes of dynamic shared memory.")] = None,
     compare: Annotated[str | None, typer.Option(help="Another kernel or file, beside the first.")] = None,

@@ -15,10 +15,11 @@ from ..errors import InvalidValue
 from ..kernels.registry import rungs
 from ..runtime.architectures import architecture
 from ..simulator import Report, run, run_rung
-from ..simulator.front.arguments import FORMS, argument
+from ..simulator.front.arguments import argument
 from ..simulator.listing import annotated
 from . import parse, simulate_matmul
 from .console import err, out, table, waiting
+from .options import Arguments, Block, Grid, Includes, Macros, Shared
 
 SHORT = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_requests",
          "global_sectors", "global_sectors_ideal", "global_bytes", "barriers", "warp_instructions",
@@ -37,12 +38,12 @@ def command(
                                                  "architecture's]")] = None,
     entry: Annotated[str | None, typer.Option("--entry", "--kernel", help="For a file: the kernel, where there are "
                                               "several; foo, ns::foo or foo<float, 8> of C++.")] = None,
-    grid: Annotated[str | None, typer.Option(help="For a file: blocks, X or XxYxZ.")] = None,
-    block: Annotated[str | None, typer.Option(help="For a file: threads, X or XxYxZ.")] = None,
-    arg: Annotated[list[str] | None, typer.Option(help=f"For a file, one per parameter: {FORMS}.")] = None,
-    macro: Annotated[list[str] | None, typer.Option(help="For a .cu file: NAME=INTEGER.")] = None,
-    include: Annotated[list[Path] | None, typer.Option(help="For a .cu file: a folder with headers.")] = None,
-    shared: Annotated[int, typer.Option(help="For a file: bytes of dynamic shared memory.")] = 0,
+    grid: Grid = None,
+    block: Block = None,
+    arg: Arguments = None,
+    macro: Macros = None,
+    include: Includes = None,
+    shared: Shared = 0,
     arch: Annotated[str, typer.Option(help="Architecture that the kernel is compiled for.")] = "sm_90",
     source: Annotated[bool, typer.Option(help="Show the annotated source.")] = True,
     max_steps: Annotated[int, typer.Option(min=1, help="Stop after this many instructions.")] = 50_000_000,

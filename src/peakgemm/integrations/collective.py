@@ -81,15 +81,20 @@ def _called(a: Tensor, b: Tensor, group: Any, precision: str, chunks: int | None
     return result
 
 
+def _recorded(ctx: Any, a: Tensor, b: Tensor, group: Any, precision: str, chunks: int | None, scatter: bool) -> Tensor:
+    """The product, and in ``ctx`` what its derivative takes."""
+    ctx.group, ctx.precision = known(group), check_precision(precision)
+    ctx.save_for_backward(a, b)
+    return _called(a, b, group, precision, chunks, scatter)
+
+
 class GatherMatmul(torch.autograd.Function):  # type: ignore[misc]
     """See `peakgemm.distributed.all_gather_matmul`."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, group: Any, precision: str, chunks: int | None) -> Tensor:
         """The product."""
-        ctx.group, ctx.precision = known(group), check_precision(precision)
-        ctx.save_for_backward(a, b)
-        return _called(a, b, group, precision, chunks, False)
+        return _recorded(ctx, a, b, group, precision, chunks, False)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -110,9 +115,7 @@ class MatmulScatter(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, group: Any, precision: str, chunks: int | None) -> Tensor:
         """The product."""
-        ctx.group, ctx.precision = known(group), check_precision(precision)
-        ctx.save_for_backward(a, b)
-        return _called(a, b, group, precision, chunks, True)
+        return _recorded(ctx, a, b, group, precision, chunks, True)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

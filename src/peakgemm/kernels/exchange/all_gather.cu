@@ -6,8 +6,6 @@
 
 #include "include/ptx/dependents.cuh"
 
-constexpr int RANKS = 8;
-
 struct Gather {
   long long to[RANKS];       // addresses: where this rank's rows go, in the memory of each rank
   long long arrived[RANKS];  // of the word of each rank that counts this rank's blocks

@@ -15,6 +15,7 @@ from ...runtime.launch import Launcher, load
 RANKS = 8     # the kernel has room for the addresses of so many
 THREADS = 512
 ALIGNED = 16  # bytes: of addresses, and what sizes are multiples of
+MACROS = {"THREADS": THREADS, "RANKS": RANKS}
 SOURCE, ENTRY = source.KERNELS / "exchange" / "all_gather.cu", "all_gather"
 _GATHER = Struct("<16q3q4i")  # struct Gather
 _SHARE = THREADS * ALIGNED    # bytes a block, where there are few: a quad for each thread
@@ -39,7 +40,7 @@ def compiled(arch: str) -> Compiled:
     Raises:
         CompileFailed, MissingComponent: see `compile_source`.
     """
-    return compile_source(source.assemble(SOURCE), ENTRY, arch, {"THREADS": THREADS}, name=SOURCE.name)
+    return compile_source(source.assemble(SOURCE), ENTRY, arch, MACROS, name=SOURCE.name)
 
 
 def blocks(size: int) -> int:

@@ -33,12 +33,12 @@ _LOADS = (
     ("the same, 15 behind it", "the same, 15 behind it", "the free cycle comes in time"),
     ("the same, 29 behind it", "the same, 29 behind it", "as late as it may (rule 10)"),
     ("the same, 31 behind it", "the same, 31 behind it", "it ends a stall that has begun"),
-    ("the same, 33 behind it", "the same, 33 behind it (*)", "too late"),
-    ("an LDS.128, a NOP 20 behind it", "one LDS.128 in 64, a NOP 20 behind it (*)", "it needs two free cycles"),
-    ("the same, two NOPs", "the same, two NOPs (*)", "here they are"),
-    ("an LDS.64 each 16", "one LDS.64 in 16 (*)", "the next load's own cycle is free, and in time"),
-    ("two LDS.128 14 apart", "two LDS.128 in 128, 14 apart (*)", "no free cycle for the first pair"),
-    ("two LDS.128 16 apart", "two LDS.128 in 128, 16 apart (*)", "from 16 on there is"),
+    ("the same, 33 behind it", "the same, 33 behind it", "too late"),
+    ("an LDS.128, a NOP 20 behind it", "one LDS.128 in 64, a NOP 20 behind it", "it needs two free cycles"),
+    ("the same, two NOPs", "the same, two NOPs", "here they are"),
+    ("an LDS.64 each 16", "one LDS.64 in 16", "the next load's own cycle is free, and in time"),
+    ("two LDS.128 14 apart", "two LDS.128 in 128, 14 apart", "no free cycle for the first pair"),
+    ("two LDS.128 16 apart", "two LDS.128 in 128, 16 apart", "from 16 on there is"),
 )
 
 _LIKE = 2  # as accurate as: mean errors of at most so many times

@@ -145,11 +145,12 @@ def _verified(record: Record) -> str:
     return f"{found['products']:,} products" + f", {len(found['broken'])} broken" * bool(found["broken"])
 
 
-def _late(record: Record) -> str:
-    """How many cycles a turn of 512 instructions the last six named streams took more than modelled."""
-    named = [row for row in record["streams"] if row["kind"] == "named"][-6:]
-    more = [512 * (row["alone"] - row["model"]) for row in named]
-    return f"{min(more):.0f} to {max(more):.0f}"
+def _drawn_errors(record: Record, where: str) -> str:
+    """How far the model misses drawn streams: the mean, and the largest."""
+    kinds = [kind for kind in record["kinds"] if kind["kind"] != "named"]
+    count = sum(kind["streams"] for kind in kinds)
+    mean = sum(kind[f"mean_error{where}"] * kind["streams"] for kind in kinds) / count
+    return f"{mean:.3f} on average and {max(kind[f'largest_error{where}'] for kind in kinds):.3f} at most"
 
 
 def _program(record: Record, name: str) -> list[Row]:
@@ -173,6 +174,7 @@ ACCURACY, SUMS = "h100/accuracy.json", "h100/sums.json"
 SCALE, KILLS = "h200-x2/scale.json", "h100/memmap-kill.json"
 REPRODUCIBLE, PROGRAMS = "h100/reproducible-speed.json", "h100/programs.json"
 PROFILE, SASS = "h100/profile-check.json", "sm_90/sass-check.json"
+REGISTERS = "h100/registers.json"
 IEEE, EMULATED = "peakgemm:ieee", "peakgemm:emulated"
 VALUES = {
     "cutlass.rows": Value(BENCH, lambda r: str(len(r["rungs"]))),
@@ -217,7 +219,9 @@ VALUES = {
     "kills.kills": Value(KILLS, lambda r: str(len(r["found"][0]["kills"]))),
     "kills.twice": Value(KILLS, lambda r: str(r["found"][0]["computed_twice"] or "none")),
     "kills.tiles": Value(KILLS, lambda r: str(r["found"][0]["tiles"])),
-    "registers.late": Value("h100/registers.json", _late),
+    "registers.drawn": Value(REGISTERS, lambda r: str(sum(x["streams"] for x in r["kinds"] if x["kind"] != "named"))),
+    "registers.alone": Value(REGISTERS, lambda r: _drawn_errors(r, "")),
+    "registers.shared": Value(REGISTERS, lambda r: _drawn_errors(r, "_shared")),
     "verify.h100": Value("h100/verify.json", _verified),
     "verify.h200": Value("h200/verify.json", _verified),
     "programs.gpytorch-ms": Value(PROGRAMS, lambda r: _between(r, "GPyTorch")),

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from peakgemm.kernels.build import build
+from peakgemm.kernels.library import Recipe
 from peakgemm.kernels.registry import LADDER, rung
 from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
@@ -47,12 +48,18 @@ def every_rung() -> list[Cubin]:
 
 def every_kernel_of_the_library() -> Iterator[Cubin]:
     """What a wheel brings for sm_90."""
+    yield from (cubin for _, cubin in every_recipe_of_the_library())
+
+
+def every_recipe_of_the_library() -> Iterator[tuple[Recipe, Cubin]]:
+    """What a wheel brings for sm_90, with what each is compiled from."""
     import sys
 
     sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
     from cubins import wanted
 
-    def make(job: object) -> Compiled:
-        return job.make("cubin")  # type: ignore[attr-defined]
+    def make(job: Recipe) -> Compiled:
+        return job.make("cubin")
 
-    yield from (Cubin.read(made.code) for made in in_parallel(make, wanted().values()))
+    jobs = list(wanted().values())
+    yield from zip(jobs, (Cubin.read(made.code) for made in in_parallel(make, jobs)), strict=True)

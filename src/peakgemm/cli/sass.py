@@ -11,8 +11,10 @@ import typer
 from ..bench import records
 from ..errors import InvalidValue
 from ..sass import patch
+from ..sass.arrivals import early
 from ..sass.elf import Cubin
 from ..sass.hazards import check_cubin
+from ..sass.program import Program
 from . import sass_optimize
 
 app = typer.Typer(no_args_is_help=True, help="Check, patch and tune the machine code of cubins.")
@@ -35,6 +37,8 @@ def _read(path: Path) -> bytes:
 def check_command(
     file: Annotated[Path, typer.Argument(help="A cubin.")],
     against: Annotated[Path | None, typer.Option(help="The cubin it was made from, to compute the same.")] = None,
+    arrivals: Annotated[bool, typer.Option("--arrivals", help="Loads from shared memory still under way when a warp "
+                                           "arrives at an mbarrier, too.")] = False,
     arch: Annotated[str | None, typer.Option(help="sm_NN, refused where the cubin is for another.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The hazards as JSON.")] = False,
 ) -> None:
@@ -43,6 +47,8 @@ def check_command(
     if arch is not None and arch.rstrip("af") != cubin.arch:
         raise InvalidValue(f"{file} is for {cubin.arch}, not for {arch}")
     found = check_cubin(cubin, Cubin.read(_read(against)) if against else None)
+    if arrivals:
+        found += [one for name in cubin.kernels for one in early(Program.of(cubin, name))]
     if as_json:
         fields = ("kernel", "address", "rule", "source", "register", "message")
         print(json.dumps({"file": str(file), "arch": cubin.arch, "kernels": list(cubin.kernels),

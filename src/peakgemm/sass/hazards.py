@@ -37,7 +37,8 @@ _SLOTS = ((24, 0), (32, 1), (64, 2))  # low bit of a register field, and its ope
 class Hazard:
     """One fault: the instruction at ``address`` does not wait long enough for that at ``source``, or is itself wrong.
 
-    ``rule`` is ``latency``, ``result``, ``read``, ``scoreboard``, ``reuse``, ``control`` or ``value``.
+    ``rule`` is ``latency``, ``result``, ``read``, ``scoreboard``, ``reuse``, ``control`` or ``value``; those of
+    `arrivals.early` have ``arrival``.
     """
 
     address: int

@@ -144,7 +144,13 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
         }
       }
       __syncwarp();
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier + 8 * STAGES);
+      // The arrival waits until the stage has been read: ptxas leaves it right behind the issue of the last loads, and the copy
+      // engine once overwrote what a slower warp had yet to read. Each quad of A and of B is in one of these sums, which
+      // stand in the address as 0. A sum and not the quad itself, which would be waited for before the FFMAs.
+      unsigned read = 0;
+#pragma unroll
+      for (int j = 0; j < TN; j += 4) read |= __float_as_uint(acc[j % TM][j]);
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier + 8 * STAGES + (read & w.repack.none));
       step();
     }
     store_tile_pairs(acc, C0, C, workspace + w.repack.sums, g, now.tile, now.slot, threadIdx.x, shared + STAGES * STAGE);

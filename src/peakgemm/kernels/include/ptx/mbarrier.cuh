@@ -3,6 +3,9 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
+// Behind what this thread has stored, and behind the issue of its loads, not behind their coming. That is enough where threads
+// write next, by stores or cp.async, which queue behind those loads. The copy engine does not queue: a warp that has read
+// what it overwrites arrives when its loads have come (wide.cu; docs/notebook/05; `peakgemm sass check --arrivals`).
 __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
   asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
 }

@@ -52,13 +52,8 @@ __device__ __forceinline__ void hand_on(unsigned* flags, int slot) {
 }
 
 // Begin with what all warps of a block have left in a slot. Past L1, which other SMs do not write.
-//
-// The computing warps meet before. As many loads as one has accumulators fill the queue of the SM's loads, behind which those
-// of a slower warp's last stage waited so long in wide.cu that the copy engine had overwritten it: 364 of 768 products of
-// 4096 had one k-step's columns wrong in some warp.
 __device__ __forceinline__ void take_over(float (&acc)[TM][TN], const unsigned* flags, const float* sums, int slot,
                                           int thread) {
-  asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
   unsigned there;
   do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(flags + slot) : "memory");

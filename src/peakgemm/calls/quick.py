@@ -1,79 +1,36 @@
-"""Small products of two packed host matrices: memory kept from call to call, one stream, one look-up.
+"""Small products of two packed host matrices: one stream, one look-up, and the driver's own copies.
 
-At 256^3 `panels`, which takes any product, costs 300 us of the host against a driver that does nothing; this costs 50,
-half of it NumPy's copies (CPython 3.11). Larger arrays are copied in pieces, each of which the copy engine moves while
-this thread copies the next one: to hand pieces to other threads costs more than it gains up to 2048^3 (by several
-threads 5 and 9 ms at 1024^3 and there, by torch's one 2 and 7: docs/notebook/23-host-arrays.md).
+At 256^3 `panels`, which takes any product, costs 300 us of the host against a driver that does nothing. The driver moves
+pageable memory through buffers of its own, by the calling thread, and faster than NumPy copies it into pinned ones. Up to
+`MOST_BYTES` that also beats the threads of `peakgemm.runtime.transfer` (docs/notebook/23-host-arrays.md).
 """
 
 from __future__ import annotations
 
+from ctypes import c_size_t, c_void_p
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..arrays.base import FLOAT, HostLibrary, View
+from ..arrays.base import FLOAT, HostLibrary, View, driver_out_of_memory
+from ..arrays.numpy import host_view
+from ..errors import LaunchFailed
+from ..runtime import driver
 from ..runtime.device import Gpu
-from ..runtime.memory import DeviceMemory, await_event, new_event, record
-from ..runtime.staging import Pinned, copy, new_stream, synchronize
+from ..runtime.memory import DeviceMemory
+from ..runtime.staging import new_stream, synchronize
 from .canonical import canonicalise
 from .launch import bound_for, choice_for
-from .request import Request
+from .request import Request, refuse_overlap
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
     from ..kernels.emulated.bound import Emulated
 
-ROOMS = (8 << 20, 64 << 20)  # bytes of both operands and the result, kept on a device and pinned: one of these
-PIECE = (1 << 20) // FLOAT  # elements: half of a core's second-level cache, from which the engine reads
-WORKSPACE_BYTES = 16 << 20  # kept too; a product that wants more goes the long way
-LIMIT = 4096                # remembered products; then all are forgotten
-_ALIGNED = 256              # bytes
-
-
-class _Place:
-    """Memory on both sides and a stream, for one call at a time."""
-
-    def __init__(self, room: int) -> None:
-        self.stream = new_stream()
-        self.device, self.pinned = DeviceMemory(room, self.stream), Pinned(room)
-        self.workspace: DeviceMemory | None = None
-        self.flat = self.pinned.array((room // FLOAT,))
-        self.arrived: list[Any] = []  # an event for each piece of a result
-
-    def bring(self, x: Any, place: int) -> None:
-        """Copy the packed ``x`` to the ``place``-th element and on."""
-        for low in range(0, x.size, PIECE):
-            part, first = x[low:low + PIECE], place + low
-            self.flat[first:first + part.size] = part
-            copy("cuMemcpyHtoDAsync_v2", self.device.pointer + FLOAT * first, self.pinned.address + FLOAT * first,
-                 part.nbytes, self.stream)
-
-    def fetch(self, place: int, size: int, shape: tuple[int, ...]) -> Any:
-        """``size`` elements from the ``place``-th on as a new array, once what is on the stream has run."""
-        count = -(-size // PIECE)
-        while len(self.arrived) < count:
-            self.arrived.append(new_event())
-        for i in range(count):
-            first = place + i * PIECE
-            copy("cuMemcpyDtoHAsync_v2", self.pinned.address + FLOAT * first, self.device.pointer + FLOAT * first,
-                 FLOAT * min(PIECE, size - i * PIECE), self.stream)
-            record(self.arrived[i], self.stream)
-        result = np.empty(shape, np.float32)
-        flat = result.reshape(-1)
-        for i in range(count):
-            await_event(self.arrived[i])
-            part = flat[i * PIECE:(i + 1) * PIECE]
-            part[:] = self.flat[place + i * PIECE:place + i * PIECE + part.size]
-        return result
-
-    def workspace_for(self, size: int) -> int:
-        if not size:
-            return 0
-        if self.workspace is None or self.workspace.size < size:
-            self.workspace = DeviceMemory(size, self.stream)
-        return self.workspace.pointer
+MOST_BYTES = 64 << 20  # of both operands and the result
+LIMIT = 4096           # remembered products; then all are forgotten
+_ALIGNED = 256         # bytes
 
 
 class _Warm(NamedTuple):
@@ -82,10 +39,10 @@ class _Warm(NamedTuple):
     swapped: bool
     of_b: int    # elements from the start
     of_out: int
-    room: int    # of `ROOMS`
+    of_work: int
 
 
-_free: dict[tuple[int, int], list[_Place]] = {}  # by device and room
+_free: dict[int, list[int]] = {}  # streams by device
 _lock = Lock()
 _warm: dict[Any, _Warm | None] = {}
 
@@ -99,13 +56,14 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
     """``request``'s result; None: it is none of those that this is for. The device is current.
 
     Raises:
+        InvalidValue: ``out`` overlaps an operand.
         LaunchFailed: the driver refused.
     """
     r = request
-    if r.c is not None or r.out is not None or r.beta != 0:
+    if r.c is not None or r.beta != 0:
         return None
     a, b = library.host(r.a, "a"), library.host(r.b, "b")
-    if a.ndim != 2 or b.ndim != 2 or a.nbytes + b.nbytes > ROOMS[-1]:
+    if a.ndim != 2 or b.ndim != 2 or a.nbytes + b.nbytes > MOST_BYTES:
         return None
     turned_a, turned_b = not a.flags.c_contiguous, not b.flags.c_contiguous
     if (turned_a and not a.flags.f_contiguous) or (turned_b and not b.flags.f_contiguous):
@@ -119,28 +77,53 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
         warm = _warm[key] = _bind(a.shape, b.shape, turned_a, turned_b, r, gpu)
     if warm is None:
         return None
-    bound, shape, swapped, of_b, of_out, room = warm
+    if r.out is None:
+        result = np.empty(warm.shape, np.float32)
+    else:
+        result = library.host(r.out, "out")
+        if result.shape != warm.shape or not result.flags.c_contiguous:
+            return None
+        arrays = {"a": a, "b": b, "out": result}
+        refuse_overlap({name: host_view(x) for name, x in arrays.items()}, 0.0, arrays)
+    if not _run(warm, a, b, result, gpu):
+        return None
+    return library.wrap(result, r.a) if r.out is None else r.out
+
+
+def _run(warm: _Warm, a: Any, b: Any, result: Any, gpu: Gpu) -> bool:
+    """The product into ``result``; False: there is no room, and others do with less."""
+    bound, _, swapped, of_b, of_out, of_work = warm
     with _lock:
-        kept = _free.setdefault((gpu.index, room), [])
-        place = kept.pop() if kept else None
-    if place is None:
-        place = _Place(room)
+        kept = _free.setdefault(gpu.index, [])
+        stream = kept.pop() if kept else None
+    if stream is None:
+        stream = new_stream()
     try:
-        there = place.device.pointer
-        place.bring((a.T if turned_a else a).reshape(-1), 0)
-        place.bring((b.T if turned_b else b).reshape(-1), of_b)
+        try:
+            memory = DeviceMemory(FLOAT * of_work + bound.workspace_bytes, stream)
+        except LaunchFailed as error:
+            if not driver_out_of_memory(error):
+                raise
+            return False
+        there = memory.pointer
         first, second, to = there, there + FLOAT * of_b, there + FLOAT * of_out
+        for x, place in ((a, first), (b, second)):
+            _copy("cuMemcpyHtoDAsync_v2", place, x.__array_interface__["data"][0], x.nbytes, stream)
         if swapped:
             first, second = second, first
-        bound.launch(first, second, to, to, place.workspace_for(bound.workspace_bytes), place.stream)
-        result = place.fetch(of_out, shape[0] * shape[1], shape)
-    except BaseException:
-        synchronize(place.stream)
-        raise
+        bound.launch(first, second, to, to, there + FLOAT * of_work if bound.workspace_bytes else 0, stream)
+        _copy("cuMemcpyDtoHAsync_v2", result.__array_interface__["data"][0], to, result.nbytes, stream)
+        return True
     finally:
+        synchronize(stream)  # of memory that is pinned the driver only enqueues the copies
         with _lock:
-            kept.append(place)
-    return library.wrap(result, r.a)
+            kept.append(stream)
+
+
+def _copy(call: str, to: int, source: int, size: int, stream: int) -> None:
+    """Of memory that need not be pinned: other threads have the interpreter meanwhile."""
+    driver.demand(f"copy of {size:,} bytes between host and device", call, c_void_p(to), c_void_p(source),
+                  c_size_t(size), c_void_p(stream))
 
 
 def _bind(a: tuple[int, ...], b: tuple[int, ...], turned_a: bool, turned_b: bool, r: Request, gpu: Gpu) -> _Warm | None:
@@ -149,16 +132,14 @@ def _bind(a: tuple[int, ...], b: tuple[int, ...], turned_a: bool, turned_b: bool
     canonical = canonicalise(first, second, alpha=r.alpha, trans_a=r.trans_a, trans_b=r.trans_b)
     m, n = canonical.shape
     of_b, of_out = _up(a[0] * a[1]), _up(a[0] * a[1]) + _up(b[0] * b[1])
-    room = next((room for room in ROOMS if FLOAT * (of_out + m * n) <= room), None)
-    if canonical.problem is None or not m * n or room is None:
+    of_work = of_out + _up(m * n)
+    if canonical.problem is None or not m * n or FLOAT * of_work > MOST_BYTES:
         return None
     from ..selection import tuned
 
     tuned.remembering.add(forget)
     bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision))
-    if bound.workspace_bytes > WORKSPACE_BYTES:
-        return None
-    return _Warm(bound, (m, n), canonical.swapped, of_b, of_out, room)
+    return _Warm(bound, (m, n), canonical.swapped, of_b, of_out, of_work)
 
 
 def _up(size: int) -> int:

@@ -343,6 +343,17 @@ def test_small_products_by_odd_factors_are_bound_once(monkeypatch: pytest.Monkey
         quick._free.clear()
 
 
+def test_small_products_share_memory_by_what_they_want(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "ROOMS", (4 << 10, 64 << 10))
+    rng = np.random.default_rng(7)
+    with present(monkeypatch, Devices(1)):
+        for size in (8, 40, 9, 60):
+            a, b = values(rng, size, size), values(rng, size, size)
+            assert (pg.matmul(a, b) == a @ b).all()
+        assert {key: len(places) for key, places in quick._free.items()} == {(0, 4 << 10): 1, (0, 64 << 10): 1}
+        quick._free.clear()
+
+
 def test_small_products_without_room_go_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(7)
     a, b, took = values(rng, 20, 30), values(rng, 30, 40), []

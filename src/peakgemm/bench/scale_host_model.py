@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..calls.deal import Deal, Key, dealt, keys
 from ..calls.grid import Tile, grid
-from ..calls.quick import MOST_BYTES
+from ..calls.quick import ROOMS
 from ..calls.tiles import AHEAD, SLOTS
 
 FLOAT = 4
@@ -58,7 +58,7 @@ def host_us(size: int, world: int, one_us: float, bus: Bus) -> float:
     """
     square = FLOAT * size * size
     into, out = (1e3 * min(rate, bus.all_gbs / world) for rate in (bus.in_gbs, bus.out_gbs))  # bytes a us
-    if 3 * square <= MOST_BYTES:
+    if 3 * square <= ROOMS[-1]:
         return bus.call_us + 3 * square / (1e3 * bus.thread_gbs) + one_us
     queues = dealt(grid(size, size, size), [1.0] * world, [None] * world)
     deal, peer = Deal(queues), 1e3 * bus.peer_gbs

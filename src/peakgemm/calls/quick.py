@@ -2,7 +2,7 @@
 
 At 256^3 `panels`, which takes any product, costs 300 us of the host against a driver that does nothing. The driver moves
 pageable memory through buffers of its own, by the calling thread, and faster than NumPy copies it into pinned ones. Up to
-`MOST_BYTES` that also beats the threads of `peakgemm.runtime.transfer` (docs/notebook/23-host-arrays.md).
+the largest of `ROOMS` that also beats the threads of `peakgemm.runtime.transfer` (docs/notebook/23-host-arrays.md).
 """
 
 from __future__ import annotations
@@ -28,9 +28,17 @@ if TYPE_CHECKING:
     from ..kernels.bound import Bound
     from ..kernels.emulated.bound import Emulated
 
-MOST_BYTES = 64 << 20  # of both operands and the result
+ROOMS = (8 << 20, 64 << 20)  # bytes of both operands, the result and a workspace, kept on a device: one of these
 LIMIT = 4096           # remembered products; then all are forgotten
 _ALIGNED = 256         # bytes
+
+
+class _Place:
+    """Memory on a device and a stream, for one call at a time: to allocate costs as much as the call."""
+
+    def __init__(self, room: int) -> None:
+        self.stream = new_stream()
+        self.memory = DeviceMemory(room, self.stream)
 
 
 class _Warm(NamedTuple):
@@ -40,9 +48,10 @@ class _Warm(NamedTuple):
     of_b: int    # elements from the start
     of_out: int
     of_work: int
+    room: int    # of `ROOMS`
 
 
-_free: dict[int, list[int]] = {}  # streams by device
+_free: dict[tuple[int, int], list[_Place]] = {}  # by device and room
 _lock = Lock()
 _warm: dict[Any, _Warm | None] = {}
 
@@ -63,7 +72,7 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
     if r.c is not None or r.beta != 0:
         return None
     a, b = library.host(r.a, "a"), library.host(r.b, "b")
-    if a.ndim != 2 or b.ndim != 2 or a.nbytes + b.nbytes > MOST_BYTES:
+    if a.ndim != 2 or b.ndim != 2 or a.nbytes + b.nbytes > ROOMS[-1]:
         return None
     turned_a, turned_b = not a.flags.c_contiguous, not b.flags.c_contiguous
     if (turned_a and not a.flags.f_contiguous) or (turned_b and not b.flags.f_contiguous):
@@ -92,32 +101,33 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
 
 def _run(warm: _Warm, a: Any, b: Any, result: Any, gpu: Gpu) -> bool:
     """The product into ``result``; False: there is no room, and others do with less."""
-    bound, _, swapped, of_b, of_out, of_work = warm
+    bound, _, swapped, of_b, of_out, of_work, room = warm
     with _lock:
-        kept = _free.setdefault(gpu.index, [])
-        stream = kept.pop() if kept else None
-    if stream is None:
-        stream = new_stream()
-    try:
+        kept = _free.setdefault((gpu.index, room), [])
+        place = kept.pop() if kept else None
+    if place is None:
         try:
-            memory = DeviceMemory(FLOAT * of_work + bound.workspace_bytes, stream)
+            place = _Place(room)
         except LaunchFailed as error:
             if not driver_out_of_memory(error):
                 raise
             return False
-        there = memory.pointer
-        first, second, to = there, there + FLOAT * of_b, there + FLOAT * of_out
-        for x, place in ((a, first), (b, second)):
-            _copy("cuMemcpyHtoDAsync_v2", place, x.__array_interface__["data"][0], x.nbytes, stream)
+    there, stream = place.memory.pointer, place.stream
+    first, second, to = there, there + FLOAT * of_b, there + FLOAT * of_out
+    try:
+        for x, at in ((a, first), (b, second)):
+            _copy("cuMemcpyHtoDAsync_v2", at, x.__array_interface__["data"][0], x.nbytes, stream)
         if swapped:
             first, second = second, first
         bound.launch(first, second, to, to, there + FLOAT * of_work if bound.workspace_bytes else 0, stream)
         _copy("cuMemcpyDtoHAsync_v2", result.__array_interface__["data"][0], to, result.nbytes, stream)
-        return True
     finally:
-        synchronize(stream)  # of memory that is pinned the driver only enqueues the copies
-        with _lock:
-            kept.append(stream)
+        try:
+            synchronize(stream)  # of memory that is pinned the driver only enqueues the copies
+        finally:
+            with _lock:
+                kept.append(place)
+    return True
 
 
 def _copy(call: str, to: int, source: int, size: int, stream: int) -> None:
@@ -133,13 +143,14 @@ def _bind(a: tuple[int, ...], b: tuple[int, ...], turned_a: bool, turned_b: bool
     m, n = canonical.shape
     of_b, of_out = _up(a[0] * a[1]), _up(a[0] * a[1]) + _up(b[0] * b[1])
     of_work = of_out + _up(m * n)
-    if canonical.problem is None or not m * n or FLOAT * of_work > MOST_BYTES:
+    if canonical.problem is None or not m * n or FLOAT * of_work > ROOMS[-1]:
         return None
     from ..selection import tuned
 
     tuned.remembering.add(forget)
     bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision))
-    return _Warm(bound, (m, n), canonical.swapped, of_b, of_out, of_work)
+    room = next((room for room in ROOMS if FLOAT * of_work + bound.workspace_bytes <= room), None)
+    return None if room is None else _Warm(bound, (m, n), canonical.swapped, of_b, of_out, of_work, room)
 
 
 def _up(size: int) -> int:

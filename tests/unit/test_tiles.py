@@ -301,7 +301,7 @@ def test_memory_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch, caplog:
 
 @pytest.mark.parametrize("eager", [0.0, 1.0])
 def test_small_products(monkeypatch: pytest.MonkeyPatch, eager: float) -> None:
-    """`quick`: every layout, twice each, so that a stream that is kept serves another product; results anew and given."""
+    """`quick`: every layout, twice each, so that a stream that is kept serves another product; a given result as well."""
     rng = np.random.default_rng(6)
     with present(monkeypatch, Devices(1, eager=eager)) as devices:
         for _ in range(2):
@@ -343,14 +343,29 @@ def test_small_products_by_odd_factors_are_bound_once(monkeypatch: pytest.Monkey
         quick._free.clear()
 
 
-def test_small_products_share_memory_by_what_they_want(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick, "ROOMS", (4 << 10, 64 << 10))
+@pytest.mark.parametrize("eager", [0.0, 0.5])
+@pytest.mark.parametrize("locked", [False, True])
+def test_the_second_operand_of_a_small_product_comes_by_a_thread(monkeypatch: pytest.MonkeyPatch, eager: float,
+                                                                 locked: bool) -> None:
+    monkeypatch.setattr(quick, "SHARED_BYTES", 8 << 10)
+    monkeypatch.setattr(quick, "LEAST_BYTES", 4 << 10)
     rng = np.random.default_rng(7)
-    with present(monkeypatch, Devices(1)):
-        for size in (8, 40, 9, 60):
+    with present(monkeypatch, Devices(1, eager=eager)) as devices:
+        for size in (8, 70, 9, 60):
             a, b = values(rng, size, size), values(rng, size, size)
-            assert (pg.matmul(a, b) == a @ b).all()
-        assert {key: len(places) for key, places in quick._free.items()} == {(0, 4 << 10): 1, (0, 64 << 10): 1}
+            if locked:
+                devices.locked.append((b.ctypes.data, b.ctypes.data + b.nbytes))
+            for x, y in ((a, b), (a.T, b.T)):
+                assert (pg.matmul(x, y) == x @ y).all()
+        (place,) = quick._free[0]
+        assert place._copiers is not None
+        devices.fail = lambda name: 719 if name == "cuMemcpyHtoDAsync_v2" else 0
+        with pytest.raises(LaunchFailed):
+            pg.matmul(a, b)
+        devices.fail = lambda name: 0
+        assert (pg.matmul(a, b) == a @ b).all() and quick._free[0] == [place]
+        place._copiers.close()
+        assert not devices.events
         quick._free.clear()
 
 

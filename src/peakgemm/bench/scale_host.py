@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..api import gemm, matmul
+from ..calls.quick import SHARED_BYTES
 from ..runtime.timeline import recorded
 from .scale_host_model import FLOAT, Bus
 from .scale_parts import Answer
@@ -115,7 +116,7 @@ def products(operands: list[Any], size: int, precision: str, gpus: int, torch: A
     error = error_of(a, b, works["one"]())
     if not error < 50:
         raise AssertionError(f"error {error} eps")
-    rounds = 3 if size >= 16384 else 5 if size >= 4096 else 15
+    rounds = 3 if size > 16384 else 5 if size >= 4096 else 15
     times: dict[str, list[float]] = {name: [] for name in works}
     long = {"torch"} if size >= 16384 else set()  # seconds, of the bus alone: once, and not before
     for name in works.keys() - long:  # warm: code, streams, pinned buffers
@@ -151,12 +152,20 @@ def bus(gpus: int) -> Bus:
     """The rates that the model asks for: both ways at a time, in as many threads as a call has, into fresh pages."""
     alone, together = rates([0]), rates(list(range(gpus)))
     one, tall, wide = (np.ones(shape, np.float32) for shape in ((1, 1), (1024, 1), (1, 2048)))
-    # 8 MB of result, which computes nothing: through kept memory, and in tiles.
+    # 8 MB of result, which computes nothing: as a small call, and in tiles.
     size, call_us = FLOAT * 1024 * 2048, 1e3 * _least(lambda: matmul(one, one), 20)
-    kept_us, tiled_us = (1e3 * _least(lambda devices=devices: matmul(tall, wide, devices=devices), 20)  # type: ignore[misc]
-                         for devices in (None, 0))
+    small_us, tiled_us = (1e3 * _least(lambda devices=devices: matmul(tall, wide, devices=devices), 20)  # type: ignore[misc]
+                          for devices in (None, 0))
     return Bus(*alone, sum(together) / 2 * gpus, call_us, max(0.0, tiled_us - size / (1e3 * alone[1])),
-               size / (1e3 * max(1.0, kept_us - call_us)))
+               small_in_gbs=_inward(SHARED_BYTES // 2, call_us), shared_in_gbs=_inward(4 * SHARED_BYTES, call_us),
+               small_out_gbs=size / (1e3 * max(1.0, small_us - call_us)))
+
+
+def _inward(size: int, call_us: float) -> float:
+    """GB/s of two operands of ``size`` bytes together and one element of result."""
+    x = np.ones((1, size // 2 // FLOAT), np.float32)
+    y = np.ones((x.size, 1), np.float32)
+    return size / (1e3 * max(1.0, 1e3 * _least(lambda: matmul(x, y), 20) - call_us))
 
 
 def rates(indices: list[int]) -> tuple[float, float]:

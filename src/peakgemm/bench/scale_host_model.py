@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..calls.deal import Deal, Key, dealt, keys
 from ..calls.grid import Tile, grid
-from ..calls.quick import ROOMS
+from ..calls.quick import MOST_BYTES, SHARED_BYTES
 from ..calls.tiles import AHEAD, SLOTS
 
 FLOAT = 4
@@ -26,8 +26,9 @@ class Bus(NamedTuple):
         all_gbs: of all GPUs together, each way.
         call_us: of a call of no size.
         tiled_us: of a call in tiles, of which there is one without work.
-        thread_gbs: of a call's own thread, which copies what moves little.
         peer_gbs: from one GPU to another.
+        small_in_gbs, shared_in_gbs, small_out_gbs: of calls that move little: operands one after the other, by two
+            threads, and the result.
     """
 
     in_gbs: float
@@ -35,8 +36,10 @@ class Bus(NamedTuple):
     all_gbs: float
     call_us: float = 60.0
     tiled_us: float = 1000.0
-    thread_gbs: float = 10.0
     peer_gbs: float = 300.0
+    small_in_gbs: float = 9.0
+    shared_in_gbs: float = 14.0
+    small_out_gbs: float = 10.0
 
 
 class _Device:
@@ -58,8 +61,9 @@ def host_us(size: int, world: int, one_us: float, bus: Bus) -> float:
     """
     square = FLOAT * size * size
     into, out = (1e3 * min(rate, bus.all_gbs / world) for rate in (bus.in_gbs, bus.out_gbs))  # bytes a us
-    if 3 * square <= ROOMS[-1]:
-        return bus.call_us + 3 * square / (1e3 * bus.thread_gbs) + one_us
+    if world == 1 and 3 * square <= MOST_BYTES:
+        rate = bus.small_in_gbs if 2 * square < SHARED_BYTES else bus.shared_in_gbs
+        return bus.call_us + 2 * square / (1e3 * rate) + square / (1e3 * bus.small_out_gbs) + one_us
     queues = dealt(grid(size, size, size), [1.0] * world, [None] * world)
     deal, peer = Deal(queues), 1e3 * bus.peer_gbs
     devices = [_Device(panels) for panels in arrivals(queues, FLOAT * size, into, peer)]

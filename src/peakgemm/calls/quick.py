@@ -1,12 +1,14 @@
 """Small products of two packed host matrices: one stream, one look-up, and the driver's own copies.
 
-At 256^3 `panels`, which takes any product, costs 300 us of the host against a driver that does nothing. The driver moves
-pageable memory through buffers of its own, by the calling thread, and faster than NumPy copies it into pinned ones. Up to
-the largest of `ROOMS` that also beats the threads of `peakgemm.runtime.transfer` (docs/notebook/23-host-arrays.md).
+At 256^3 `panels`, which takes any product, costs 300 us of the host against a driver that does nothing. The driver
+moves pageable memory through buffers of its own, and faster than NumPy copies it into pinned ones, but one array at a
+time. So where the operands are large another thread stages the second one meanwhile. Up to `MOST_BYTES` all that beats
+the many threads of tiles (docs/notebook/23-host-arrays.md).
 """
 
 from __future__ import annotations
 
+from concurrent.futures import wait
 from ctypes import c_size_t, c_void_p
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,8 +20,9 @@ from ..arrays.numpy import host_view
 from ..errors import LaunchFailed
 from ..runtime import driver
 from ..runtime.device import Gpu
-from ..runtime.memory import DeviceMemory
+from ..runtime.memory import DeviceMemory, behind, order
 from ..runtime.staging import new_stream, synchronize
+from ..runtime.transfer import LEAST_BYTES, Copiers
 from .canonical import canonicalise
 from .launch import bound_for, choice_for
 from .request import Request, refuse_overlap
@@ -28,17 +31,48 @@ if TYPE_CHECKING:
     from ..kernels.bound import Bound
     from ..kernels.emulated.bound import Emulated
 
-ROOMS = (8 << 20, 64 << 20)  # bytes of both operands, the result and a workspace, kept on a device: one of these
-LIMIT = 4096           # remembered products; then all are forgotten
-_ALIGNED = 256         # bytes
+# Of both operands and the result. Of a square product that is a result of 32 MB: larger ones malloc takes from the
+# system at each call, and threads share the work of touching new pages.
+MOST_BYTES = 96 << 20
+SHARED_BYTES = 4 << 20       # of both operands: at 768^3 another thread gains 3 %, at 512^3 it loses as much
+WORKSPACE_BYTES = 128 << 20  # a product that wants more goes the long way
+LIMIT = 4096                 # remembered products; then all are forgotten
+_ALIGNED = 256               # bytes
 
 
 class _Place:
-    """Memory on a device and a stream, for one call at a time: to allocate costs as much as the call."""
+    """Memory on a device, which grows with what is asked for, and streams, for one call at a time: to allocate costs as
+    much as a small call."""
 
-    def __init__(self, room: int) -> None:
-        self.stream = new_stream()
-        self.memory = DeviceMemory(room, self.stream)
+    def __init__(self) -> None:
+        self.stream, self.beside = new_stream(), new_stream()
+        self._memory: DeviceMemory | None = None
+        self._copiers: Copiers | None = None
+
+    def room(self, size: int) -> int:
+        """The address of ``size`` bytes."""
+        if self._memory is None or self._memory.size < size:
+            self._memory = None
+            self._memory = DeviceMemory(size, self.stream)
+        return self._memory.pointer
+
+    def bring(self, a: Any, b: Any, to_a: int, to_b: int, gpu: Gpu) -> None:
+        """Copy packed arrays to the device; what is enqueued on ``stream`` from now on finds them there."""
+        if a.nbytes + b.nbytes < SHARED_BYTES:
+            _copy("cuMemcpyHtoDAsync_v2", to_a, _address(a), a.nbytes, self.stream)
+            _copy("cuMemcpyHtoDAsync_v2", to_b, _address(b), b.nbytes, self.stream)
+            return
+        if self._copiers is None:
+            self._copiers = Copiers(gpu.index, self.beside, self.beside, 1, 1, LEAST_BYTES)
+        futures = self._copiers.upload(b, to_b)
+        try:
+            _copy("cuMemcpyHtoDAsync_v2", to_a, _address(a), a.nbytes, self.stream)
+        finally:
+            wait(futures)
+        for future in futures:
+            if (mark := future.result()) is not None:
+                behind(mark, self.stream)
+        order(self.beside, self.stream)
 
 
 class _Warm(NamedTuple):
@@ -48,10 +82,9 @@ class _Warm(NamedTuple):
     of_b: int    # elements from the start
     of_out: int
     of_work: int
-    room: int    # of `ROOMS`
 
 
-_free: dict[tuple[int, int], list[_Place]] = {}  # by device and room
+_free: dict[int, list[_Place]] = {}  # by device
 _lock = Lock()
 _warm: dict[Any, _Warm | None] = {}
 
@@ -72,7 +105,7 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
     if r.c is not None or r.beta != 0:
         return None
     a, b = library.host(r.a, "a"), library.host(r.b, "b")
-    if a.ndim != 2 or b.ndim != 2 or a.nbytes + b.nbytes > ROOMS[-1]:
+    if a.ndim != 2 or b.ndim != 2 or a.nbytes + b.nbytes > MOST_BYTES:
         return None
     turned_a, turned_b = not a.flags.c_contiguous, not b.flags.c_contiguous
     if (turned_a and not a.flags.f_contiguous) or (turned_b and not b.flags.f_contiguous):
@@ -94,40 +127,44 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
             return None
         arrays = {"a": a, "b": b, "out": result}
         refuse_overlap({name: host_view(x) for name, x in arrays.items()}, 0.0, arrays)
-    if not _run(warm, a, b, result, gpu):
+    ready = _run(warm, a.T if turned_a else a, b.T if turned_b else b, result, gpu)
+    if not ready:
         return None
     return library.wrap(result, r.a) if r.out is None else r.out
 
 
 def _run(warm: _Warm, a: Any, b: Any, result: Any, gpu: Gpu) -> bool:
-    """The product into ``result``; False: there is no room, and others do with less."""
-    bound, _, swapped, of_b, of_out, of_work, room = warm
+    """The product of arrays that are packed by rows; False: there is no room, and others do with less."""
+    bound, _, swapped, of_b, of_out, of_work = warm
     with _lock:
-        kept = _free.setdefault((gpu.index, room), [])
+        kept = _free.setdefault(gpu.index, [])
         place = kept.pop() if kept else None
-    if place is None:
+    place = place or _Place()
+    try:
         try:
-            place = _Place(room)
+            there = place.room(FLOAT * of_work + bound.workspace_bytes)
         except LaunchFailed as error:
             if not driver_out_of_memory(error):
                 raise
             return False
-    there, stream = place.memory.pointer, place.stream
-    first, second, to = there, there + FLOAT * of_b, there + FLOAT * of_out
-    try:
-        for x, at in ((a, first), (b, second)):
-            _copy("cuMemcpyHtoDAsync_v2", at, x.__array_interface__["data"][0], x.nbytes, stream)
+        first, second, to = there, there + FLOAT * of_b, there + FLOAT * of_out
+        place.bring(a, b, first, second, gpu)
         if swapped:
             first, second = second, first
-        bound.launch(first, second, to, to, there + FLOAT * of_work if bound.workspace_bytes else 0, stream)
-        _copy("cuMemcpyDtoHAsync_v2", result.__array_interface__["data"][0], to, result.nbytes, stream)
+        space = there + FLOAT * of_work if bound.workspace_bytes else 0
+        bound.launch(first, second, to, to, space, place.stream)
+        _copy("cuMemcpyDtoHAsync_v2", _address(result), to, result.nbytes, place.stream)
     finally:
         try:
-            synchronize(stream)  # of memory that is pinned the driver only enqueues the copies
+            synchronize(place.stream)  # of memory that is pinned the driver only enqueues the copies
         finally:
             with _lock:
                 kept.append(place)
     return True
+
+
+def _address(x: Any) -> int:
+    return int(x.__array_interface__["data"][0])
 
 
 def _copy(call: str, to: int, source: int, size: int, stream: int) -> None:
@@ -143,14 +180,15 @@ def _bind(a: tuple[int, ...], b: tuple[int, ...], turned_a: bool, turned_b: bool
     m, n = canonical.shape
     of_b, of_out = _up(a[0] * a[1]), _up(a[0] * a[1]) + _up(b[0] * b[1])
     of_work = of_out + _up(m * n)
-    if canonical.problem is None or not m * n or FLOAT * of_work > ROOMS[-1]:
+    if canonical.problem is None or not m * n or FLOAT * of_work > MOST_BYTES:
         return None
     from ..selection import tuned
 
     tuned.remembering.add(forget)
     bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision))
-    room = next((room for room in ROOMS if FLOAT * of_work + bound.workspace_bytes <= room), None)
-    return None if room is None else _Warm(bound, (m, n), canonical.swapped, of_b, of_out, of_work, room)
+    if bound.workspace_bytes > WORKSPACE_BYTES:
+        return None
+    return _Warm(bound, (m, n), canonical.swapped, of_b, of_out, of_work)
 
 
 def _up(size: int) -> int:

@@ -39,9 +39,9 @@ from .splits import Splits
 
 Array = NDArray[np.float32]
 AHEAD = 3  # tiles whose panels are asked for before the first of them is computed
-# Results on the device, where they take no more than an eighth of it: one being computed, one queued, the others going
-# out. With 3 each went out alone, and at 16,384 the device waited for that (docs/notebook/23-host-arrays.md).
-SLOTS = 6
+# Results on the device, where they take no more than an eighth of it: one being computed, others queued or going out.
+# 16,384 "emulated" took 209 ms with 6 of them and 6 threads out, 177 with 32 and 10 (docs/notebook/23-host-arrays.md).
+SLOTS = 32
 
 
 class Job(NamedTuple):

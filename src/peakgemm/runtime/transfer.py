@@ -29,9 +29,9 @@ Chunks = deque[tuple[Array, int]]  # with the device address of each
 FLOAT = 4
 CHUNK_BYTES = 8 << 20  # of one copy: 150 us on PCIe 5, beside which a driver call (3 us) and an event vanish
 LEAST_BYTES = 4 << 20  # of a task: by 2 MB, not 0.5, 4096^3 took 26.5 ms, not 34.4 (docs/notebook/23-host-arrays.md)
-# At most. 30,000^3 "emulated", which the copies bound, took 611 ms by these, 648 by 6 and 6, 586 by 12 and 8, in a
-# spread of 75 (the same page). `peakgemm bench --suite scale --gpus 1` times the copies by others.
-IN_THREADS, OUT_THREADS = 8, 6
+# At most; `peakgemm bench --suite scale --gpus 1` times the copies by others. The same page has 6 to 16 each way: what
+# comes in is done with first, and results into new pages take longer.
+IN_THREADS, OUT_THREADS = 8, 10
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
 
 

@@ -43,6 +43,8 @@ class Devices:
         self.locked: list[tuple[int, int]] = []  # pages that the user has pinned
         self.problems: list[tuple[int, Problem]] = []
         self.copied = {"in": 0, "out": 0, "peer": 0}
+        self.there: dict[int, tuple[int, Any]] = {}  # first address -> end, memory: what streams have come to allocate
+        self.stale: list[str] = []  # what touched device memory before or after that
         self._next = 1 << 40
         self.fail: Callable[[str], int] = lambda call: 0
 
@@ -138,9 +140,14 @@ class Devices:
         place._obj.value = start
         room_size = size
 
+        def allocated() -> None:
+            self.there[start] = start + size, room
+
         def freed() -> None:
             room[...] = np.nan
+            del self.there[start]
         self.pinned[start] = (freed, room_size)
+        self.enqueue(stream, "alloc", allocated)
         return 0
 
     def _cuMemFreeAsync(self, at: int, stream: int) -> None:
@@ -164,9 +171,20 @@ class Devices:
         index = self.here.index
         free._obj.value, total._obj.value = self.room[index] - self.used[index], self.room[index]
 
+    def touch(self, what: str, at: int, size: int) -> None:
+        """An operation that runs now reads or writes device memory."""
+        if not any(start <= at and at + size <= end for start, (end, _) in self.there.items()):
+            self.stale.append(f"{what} of {size} bytes at {at:x}")
+
     def _copy(self, way: str, to: int, source: int, size: int, stream: int) -> None:
         self.copied[way] += size
-        self.enqueue(stream, "copy", lambda: ctypes.memmove(to, source, size))
+
+        def move() -> None:
+            for name, at in (("to", to), ("from", source)):
+                if way == "peer" or (way == "in") == (name == "to"):
+                    self.touch(f"copy {way}, {name}", at, size)
+            ctypes.memmove(to, source, size)
+        self.enqueue(stream, f"copy {way}", move)
 
     def _cuMemcpyHtoDAsync_v2(self, to: int, source: int, size: int, stream: int) -> None:
         self._copy("in", to, source, size, stream)
@@ -186,6 +204,7 @@ class Devices:
         how = h.WidthInBytes, h.Height, h.dstPitch, h.srcPitch
 
         def move() -> None:
+            self.touch("copy of rows", to if inward else source, (how[1] - 1) * how[2 if inward else 3] + how[0])
             for row in range(how[1]):
                 ctypes.memmove(to + row * how[2], source + row * how[3], how[0])
         self.enqueue(stream, "copy", move)
@@ -221,6 +240,7 @@ class _Product:
 
         def at(address: int, rows: int, columns: int, row: int, column: int) -> Any:
             reach = 1 + (rows - 1) * row + (columns - 1) * column
+            devices.touch("product", address, 4 * reach)
             flat = np.ctypeslib.as_array((ctypes.c_float * reach).from_address(address))
             return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4 * row, 4 * column))
 
@@ -270,6 +290,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         memory.pool.cache_clear()
         try:
             yield devices
+            assert not devices.stale, devices.stale[:5]
         finally:
             for lanes in staging._LANES.values():
                 for lane in lanes:

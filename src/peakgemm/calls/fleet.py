@@ -132,6 +132,9 @@ def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int], slots: int) -> 
         work(workers[0], gpus[0])
         for thread in threads:
             thread.join()
+        for worker, gpu in zip(workers, gpus, strict=True):
+            with activated(gpu.index):
+                worker.rest()
         job.deal.forget()
         del workers
     if errors:

@@ -54,6 +54,7 @@ class _Place:
         if self._memory is None or self._memory.size < size:
             self._memory = None
             self._memory = DeviceMemory(size, self.stream)
+            order(self.stream, self.beside)  # which may use it once it is allocated
         return self._memory.pointer
 
     def bring(self, a: Any, b: Any, to_a: int, to_b: int, gpu: Gpu) -> None:

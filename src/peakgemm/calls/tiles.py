@@ -105,6 +105,12 @@ class Worker:
         if error is not None:
             raise error
 
+    def rest(self) -> None:
+        """Until nothing runs on the device's streams: a panel that it has asked another device for and then not needed
+        may still be on its way, out of memory that the other one frees in the order of its own streams."""
+        with suppress(LaunchFailed):  # which is told when the lane is given back
+            self._way.wait()
+
     def drop(self) -> None:
         """Free what is held, in the order of its stream, once nobody copies from it."""
         for panel in self._panels.values():

@@ -23,6 +23,7 @@ from peakgemm.runtime.device import Gpu
 from peakgemm.sass import stream_clock
 from peakgemm.sass.control import Control
 from peakgemm.sass.elf import Cubin
+from peakgemm.sass.shared_loads import predicted_shared
 from peakgemm.sass.stream_clock import TURNS, Clock, Cycles
 from peakgemm.sass.stream_kinds import KINDS, NAMED, drawn, from_pattern
 from peakgemm.sass.streams import ENTRY, LOADED, RZ, WORDS, Bed, Op, predicted, text
@@ -178,7 +179,7 @@ def test_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
             return
 
         def cycles(self, stream: tuple[Op, ...]) -> Cycles:
-            return Cycles(predicted(stream) + 0.01, predicted(stream) + 0.02, predicted(stream))
+            return Cycles(predicted(stream) + 0.01, predicted_shared(stream) + 0.02, predicted(stream))
 
     monkeypatch.setattr("peakgemm.runtime.device.require", lambda: H100)
     monkeypatch.setattr("peakgemm.sass.stream_clock.Clock", Agrees)

@@ -9,6 +9,7 @@ import pytest
 
 from peakgemm.errors import InvalidValue
 from peakgemm.sass.register_file import ReadStep, RegisterFile
+from peakgemm.sass.shared_loads import predicted_shared
 from peakgemm.sass.stream_kinds import FFMA_KINDS
 from peakgemm.sass.stream_summary import summaries
 from peakgemm.sass.streams import RZ, WORDS, Op, Stream, parse, predicted, text
@@ -85,6 +86,28 @@ def test_measured_loads(stream: Stream, cycles: float) -> None:
     assert parse(text(stream)) == stream
 
 
+# The same with one warp a scheduler.
+SHARED = [
+    # A register pair a cycle, to all four.
+    ((ONE,), 1513.4), ((PAIR,), 1513.4), ((WIDE,), 3560.0), (among(4, NONE, p2=WIDE), 487.9),
+    (among(4, NONE, p2=PAIR), 1.3), (among(8, NONE, p4=WIDE), 0.3), (among(16, BOTH, p8=PAIR), -1.6),
+    # What waits for ports takes places from the others: alone 41.7, 9.8, 12.1.
+    (among(8, BOTH, p4=WIDE), 123.0), (among(16, BOTH, p8=WIDE), 34.5), (among(128, BOTH, p0=WIDE, p16=WIDE), 21.1),
+    # Where loads are few, as alone.
+    (among(128, BOTH, p64=PAIR), 12.0), (among(64, BOTH, p0=PAIR, p15=HOLE), 0.0), (among(32, BOTH, p16=WIDE), 29.2),
+]
+
+
+@pytest.mark.parametrize(("stream", "cycles"), SHARED)
+def test_measured_with_four_schedulers(stream: Stream, cycles: float) -> None:
+    assert predicted_shared(stream) * WORDS - WORDS == pytest.approx(cycles, abs=7)
+
+
+def test_without_loads_nothing_is_shared() -> None:
+    stream = among(16, BOTH, p3=HOLE)
+    assert predicted_shared(stream) == predicted(stream)
+
+
 def test_a_load_that_nothing_lets_in_stops_the_issue() -> None:
     ports = WriteBacks()
     assert ports.load(0, "LDS.64", 84, addressed=False) == 0
@@ -143,7 +166,9 @@ def rows() -> list[dict[str, object]]:
 
 def test_the_record_holds_what_the_model_says(rows: list[dict[str, object]]) -> None:
     for row in rows:
-        assert predicted(parse(str(row["stream"]))) == pytest.approx(row["model"], rel=1e-5), row
+        stream = parse(str(row["stream"]))
+        assert predicted(stream) == pytest.approx(row["model"], rel=1e-5), row
+        assert predicted_shared(stream) == pytest.approx(row["model_shared"], rel=1e-5), row
 
 
 def test_the_model_against_the_record(rows: list[dict[str, object]]) -> None:
@@ -154,3 +179,5 @@ def test_the_model_against_the_record(rows: list[dict[str, object]]) -> None:
     for kind in kinds:
         assert kind["mean_error"] <= 0.02
         assert kind["largest_error"] <= 0.08
+        assert kind["mean_error_shared"] <= 0.02
+        assert kind["largest_error_shared"] <= (0.101 if kind["kind"] == "mixed" else 0.08)  # one stream of 515

@@ -54,10 +54,13 @@ def _rows(chosen: list[tuple[str, str | None, Stream]], gpu: Gpu | None,
 def _show(rows: list[dict[str, Any]], gpu: Gpu | None, overhead: dict[str, Any]) -> None:
     where = gpu.name if gpu else f"{ARCH}, the model alone"
     table(f"Register reads: cycles an instruction, {where}", [
-        ("stream", "left"), ("model", "right"), ("alone", "right"), ("one warp", "right"), ("two", "right")],
-        [[one["name"], *(number(one.get(key), 3) for key in ("model", "alone", "one_warp", "two_warps"))]
+        ("stream", "left"), ("model", "right"), ("alone", "right"), ("shared", "right"), ("one warp", "right"),
+        ("two", "right")],
+        [[one["name"], *(number(one.get(key), 3)
+                         for key in ("model", "alone", "model_shared", "one_warp", "two_warps"))]
          for one in rows if one["kind"] == "named"],
-        "One warp alone on its SM; one warp a scheduler, and two. What the loop itself costs is taken off: "
+        "Model, measured: one warp alone on its SM; shared, one warp: one a scheduler; two a scheduler.\n"
+        "What the loop itself costs is taken off: "
         f"{', '.join(f'{each:.3f}' for each in overhead['loop_overhead'])} an instruction." if overhead else "")
     out.print()
     about = {kind.name: kind.what for kind in KINDS} | {"named": "those above"}
@@ -67,5 +70,5 @@ def _show(rows: list[dict[str, Any]], gpu: Gpu | None, overhead: dict[str, Any])
         [[one["kind"], str(one["streams"]), number(one["exact"], 0), number(one["mean_error"], 4),
           number(one["largest_error"], 3), number(one["mean_error_shared"], 4), number(one["largest_error_shared"], 3),
           about[one["kind"]]] for one in summaries(rows)],
-        "Errors in cycles an instruction, of one warp alone on its SM; shared: four schedulers at work.\n"
+        "Errors in cycles an instruction, of one warp alone on its SM; shared: one a scheduler, by its model.\n"
         "Exact: the same number of whole cycles a turn.")

@@ -232,16 +232,17 @@ def registers_table(record: Row) -> str:
         return "; ".join(f"`{op}`" for op in ops) if len(ops) <= 8 else f"{len(ops)} instructions"
 
     named = [(row["name"], shown(row["stream"]),
-              *(f"{row[key]:.3f}" for key in ("model", "alone", "one_warp", "two_warps")))
+              *(f"{row[key]:.3f}" for key in ("model", "alone", "model_shared", "one_warp", "two_warps")))
              for row in record["streams"] if row["kind"] == "named"]
     kinds = [(kind["kind"], str(kind["streams"]), str(kind["exact"]), f"{kind['mean_error']:.4f}",
               f"{kind['largest_error']:.3f}", f"{kind['mean_error_shared']:.4f}",
               f"{kind['largest_error_shared']:.3f}") for kind in record["kinds"]]
-    return (grid(("stream", "", "model", "alone", "one warp", "two"), named, left=(0, 1))
-            + "\nCycles an instruction, a scheduler: one warp alone on its SM, one a scheduler, two.\n\n"
+    return (grid(("stream", "", "model", "alone", "shared: model", "one warp", "two"), named, left=(0, 1))
+            + "\nCycles an instruction, a scheduler: one warp alone on its SM; shared: one a scheduler, by the "
+              "model and measured; two.\n\n"
             + grid(("kind", "streams", "exact", "mean error", "largest", "shared: mean", "largest"), kinds)
-            + "\nErrors in cycles an instruction, one warp alone on its SM; shared: one a scheduler. Exact: the "
-            "model's whole cycles a turn.\n")
+            + "\nErrors in cycles an instruction, one warp alone on its SM; shared: one a scheduler, by its model. "
+            "Exact: the model's whole cycles a turn.\n")
 
 
 def loads_table(record: Row) -> str:

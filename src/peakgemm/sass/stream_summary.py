@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .shared_loads import predicted_shared
 from .stream_clock import Cycles
 from .streams import Stream, predicted, text
 
 
 def row(kind: str, name: str | None, stream: Stream, cycles: Cycles | None = None) -> dict[str, Any]:
-    """A stream, the model, and what was measured (cycles an instruction)."""
+    """A stream, the model of one warp alone on its SM and (``model_shared``) of one a scheduler, and what was measured
+    (cycles an instruction)."""
     found: dict[str, Any] = {"kind": kind, **({"name": name} if name else {}), "stream": text(stream),
-                             "model": predicted(stream)}
+                             "model": predicted(stream),
+                             "model_shared": predicted_shared(stream)}
     if cycles is not None:
         found.update(cycles._asdict())
     return found
@@ -20,13 +23,13 @@ def row(kind: str, name: str | None, stream: Stream, cycles: Cycles | None = Non
 
 def summaries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """By kind, in the order of ``rows``: how many streams, how many of them take the model's whole cycles a turn, and
-    the mean and the largest error (cycles an instruction), of one warp alone, of which the model is, and with all
-    schedulers at work; None where nothing was measured."""
+    the mean and the largest error (cycles an instruction), of one warp alone, and of one a scheduler (``_shared``),
+    each by its model; None where nothing was measured."""
     found = []
     for kind in dict.fromkeys(one["kind"] for one in rows):
         mine = [one for one in rows if one["kind"] == kind]
-        alone, shared = ([abs(one["model"] - one[which]) for one in mine if which in one]
-                         for which in ("alone", "one_warp"))
+        alone, shared = ([abs(one[model] - one[which]) for one in mine if which in one]
+                         for model, which in (("model", "alone"), ("model_shared", "one_warp")))
         lengths = [len(one["stream"].split(" | ")) for one in mine]
         exact = sum(error * length < 0.5 for error, length in zip(alone, lengths, strict=False))
         found.append({

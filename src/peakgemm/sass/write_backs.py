@@ -13,8 +13,8 @@ bank's write port is counted as the cycle in which the instruction issued that i
   has three free cycles.
 * A sub-partition takes a load each two cycles, an LDS.128 each four, and has at most `UNDER_WAY` loads under way.
 
-It holds for a sub-partition that reads shared memory alone, all lanes one word: what conflicts and the three other
-sub-partitions add is not here.
+It holds for a sub-partition that reads shared memory alone, all lanes one word: what the three others add is
+`shared_loads`, what conflicts add is not known.
 """
 
 from __future__ import annotations
@@ -52,22 +52,39 @@ class WriteBacks:
         """The cycle from ``cycle`` on in which an instruction issues that writes ``written`` (None: nothing)."""
         cycle = self._open(cycle)
         if written is not None:
-            self._kept[cycle] = self._kept.get(cycle, 0) | _bank(written)
+            self._keep(cycle, written)
         return cycle
 
     def load(self, cycle: int, name: str, written: int, addressed: bool) -> int:
         """The same for a load (a key of `LOADED`); ``addressed``: it reads an address register."""
         cycle = self._open(cycle)
         self._settle(cycle)
-        while self._loads >= UNDER_WAY:
+        while not self._room():
             cycle = self._open(cycle + 1)
             self._settle(cycle)
+        self._arrive(self._take(cycle, name) + ARRIVES[name] + addressed, name, written)
+        return cycle
+
+    def _keep(self, cycle: int, written: int) -> None:
+        """An FFMA that issued in ``cycle`` has its bank's port."""
+        self._kept[cycle] = self._kept.get(cycle, 0) | _bank(written)
+
+    def _room(self) -> bool:
+        """Whether one more load can be under way."""
+        return self._loads < UNDER_WAY
+
+    def _take(self, cycle: int, name: str) -> int:
+        """The cycle from ``cycle`` on in which a load is taken; it is under way then."""
         start = max(cycle, self._taken)
         self._taken, self._loads = start + TAKES[name], self._loads + 1
-        first, writes = start + ARRIVES[name] + addressed, max(LOADED[name] // BANKS, 1)
+        return start
+
+    def _arrive(self, first: int, name: str, written: int) -> int:
+        """What a load brings joins the queue, from cycle ``first`` on: how many writes that is."""
+        writes = max(LOADED[name] // BANKS, 1)
         banks = _bank(written) if LOADED[name] == 1 else _bank(0) | _bank(1)
         self._queue += [(first + each, banks, each == writes - 1) for each in range(writes)]
-        return cycle
+        return writes
 
     def _open(self, cycle: int) -> int:
         """The first cycle from ``cycle`` on in which something issues."""

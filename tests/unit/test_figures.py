@@ -44,7 +44,7 @@ DEFINED: dict[str, tuple[str, ...]] = {
     "measuring.md": ("5 to 60 times. A burst lasts 4 ms", "Below 0.2 ms a call", "agree to 1 %"),
     # Rules of the model, which tests/unit/test_register_reads.py and the record hold.
     "register-file.md": ("leaves 22 cycles in which loads", "**Patience of 16 cycles.**", "refused 16 times in a row",
-                         "Four LDS.128 take 8 cycles of it", "more than one in 8 cycles", "each 20 to 32 1.5 cycles"),
+                         "than an LDS.128 in 8 cycles", "8 cycles or more before it can", "each 20 to 32 1.5 cycles"),
     "sass-tuning.md": ("reached 98 % of peak", "| 98 % of peak |", "128 / 134 = 95.5 %", "stalls\nfor 15 cycles"),
     "sass.md": ("fewer than 100 times", "4 cycles from FP32 to FP32"),
     "simulator.md": ("(2 wavefronts, the pair rule)", "(32 wavefronts)"),  # by the rules of cost

@@ -153,6 +153,13 @@ def _drawn_errors(record: Record, where: str) -> str:
     return f"{mean:.3f} on average and {max(kind[f'largest_error{where}'] for kind in kinds):.3f} at most"
 
 
+def _apart(record: Record) -> str:
+    """What a named stream costs with four schedulers at work."""
+    row = next(row for row in record["streams"] if row["name"] == "two LDS.128 16 apart")
+    return (f"{row['one_warp']:.3f} cycles an instruction for {row['alone']:.3f} alone, by the rule "
+            f"{row['model_shared']:.3f}")
+
+
 def _program(record: Record, name: str) -> list[Row]:
     """Rows of a program: torch's products, then peakgemm's."""
     return [row for row in record["rungs"] if row["program"] == name and "error" not in row]
@@ -220,6 +227,7 @@ VALUES = {
     "kills.kills": Value(KILLS, lambda r: str(len(r["found"][0]["kills"]))),
     "kills.twice": Value(KILLS, lambda r: str(r["found"][0]["computed_twice"] or "none")),
     "kills.tiles": Value(KILLS, lambda r: str(r["found"][0]["tiles"])),
+    "registers.apart": Value(REGISTERS, _apart),
     "registers.drawn": Value(REGISTERS, lambda r: str(sum(x["streams"] for x in r["kinds"] if x["kind"] != "named"))),
     "registers.alone": Value(REGISTERS, lambda r: _drawn_errors(r, "")),
     "registers.shared": Value(REGISTERS, lambda r: _drawn_errors(r, "_shared")),

@@ -2,6 +2,9 @@
 
 So a missing wait shows: the copy or product that should have been waited for has not been made, and its memory holds
 NaN. Memory that is freed is filled with NaN when its stream comes to it. Addresses are the host's.
+
+What belongs to a device stays there: streams, events and memory of one are not used with another's, threads have a
+context before they need one, and access to a pool changes only while nothing is under way.
 """
 
 from __future__ import annotations
@@ -20,11 +23,13 @@ import pytest
 
 import stand_in
 from peakgemm.calls import fleet, quick, tiles
+from peakgemm.calls.deal import Deal
+from peakgemm.calls.grid import Tile
 from peakgemm.problem import Problem
 from peakgemm.runtime import device, driver, memory, peers, staging
 
 OUT_OF_MEMORY, NOT_READY = 2, 600
-POOL = 1 << 44  # the pool of device 0; the others' follow
+POOL, CONTEXT = 1 << 44, 1000  # the pool and the context of device 0; the others' follow
 
 
 class Devices:
@@ -45,6 +50,9 @@ class Devices:
         self.copied = {"in": 0, "out": 0, "peer": 0}
         self.there: dict[int, tuple[int, Any]] = {}  # first address -> end, memory: what streams have come to allocate
         self.stale: list[str] = []  # what touched device memory before or after that
+        self.astray: list[str] = []  # what was asked of one device with another's stream, event or memory
+        self.home: dict[int, int] = {}  # the devices of streams and events
+        self.granted: set[tuple[int, int]] = set()  # whose pool, to whom
         self._next = 1 << 40
         self.fail: Callable[[str], int] = lambda call: 0
 
@@ -80,7 +88,33 @@ class Devices:
     def _handle(self, place: Any) -> int:
         self._next += 1 << 12
         place._obj.value = self._next
+        self.home[self._next] = self.current("a stream or an event")
         return self._next
+
+    # Whose it is -----------------------------------------------------------------------------------------------------
+    def current(self, what: str) -> int:
+        """The device of this thread's context, which ``what`` is made in."""
+        index = getattr(self.here, "index", None)
+        if index is None:
+            self.astray.append(f"{what} in {threading.current_thread().name}, which has no context")
+        return index or 0
+
+    def owner(self, at: int) -> int | None:
+        """The device whose memory holds an address, as far as the host has allocated it and not freed it."""
+        return next((index for start, (index, room) in self.memory.items()
+                     if index >= 0 and start <= at < room.ctypes.data + room.nbytes), None)
+
+    def belongs(self, what: str, stream: int, *addresses: int) -> None:
+        """``what`` is enqueued on a stream with memory of the same device."""
+        with self.lock:
+            index = self.home[stream]
+            self.astray += [f"{what} on a stream of GPU {index}, memory of {owner}" for at in addresses
+                            if (owner := self.owner(at)) != index]
+
+    def at_rest(self, index: int) -> bool:
+        """Whether no copy and no kernel is under way on a device."""
+        return all(kind in ("alloc", "free", "wait") for stream, ahead in self.streams.items()
+                   if self.home[stream] == index for kind, _ in ahead)
 
     def _cuStreamCreate(self, place: Any, flags: int) -> None:
         stream = self._handle(place)
@@ -93,6 +127,8 @@ class Devices:
         self.events[self._handle(place)] = (0, 0)
 
     def _cuEventRecord(self, event: int, stream: int) -> None:
+        if self.home[event] != self.home[stream]:
+            self.astray.append(f"an event of GPU {self.home[event]} on a stream of GPU {self.home[stream]}")
         self.events[event] = stream, self.passed[stream] + len(self.streams[stream])
 
     def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
@@ -106,7 +142,7 @@ class Devices:
         self.run(*self.events[event])
 
     def _cuEventDestroy_v2(self, event: int) -> None:
-        del self.events[event]
+        del self.events[event], self.home[event]
 
     def _cuEventElapsedTime(self, place: Any, first: int, last: int) -> int:
         (stream, before), (other, after) = self.events[first], self.events[last]
@@ -128,8 +164,8 @@ class Devices:
         value._obj.value = self.used[pool - POOL]
 
     def _cuMemAllocFromPoolAsync(self, place: Any, size: int, pool: int, stream: int) -> int:
-        index = self.here.index
-        assert pool == POOL + index
+        index = self.current("memory")
+        assert pool == POOL + index == POOL + self.home[stream]
         if self.used[index] + size > self.room[index]:
             return OUT_OF_MEMORY
         room = np.full(size // 4 + 64, np.nan, np.float32)
@@ -151,12 +187,14 @@ class Devices:
         return 0
 
     def _cuMemFreeAsync(self, at: int, stream: int) -> None:
+        self.belongs("memory freed", stream, at)
         freed, size = self.pinned.pop(at)
         index, room = self.memory.pop(at)
         self.used[index] -= size
         self.enqueue(stream, "free", lambda kept=room: freed())
 
     def _cuMemHostAlloc(self, place: Any, size: int, flags: int) -> None:
+        self.current("pinned memory")
         room = np.full(size // 4 + 64, np.nan, np.float32)
         place._obj.value = room.ctypes.data
         self.memory[-room.ctypes.data] = -1, room
@@ -187,13 +225,19 @@ class Devices:
         self.enqueue(stream, f"copy {way}", move)
 
     def _cuMemcpyHtoDAsync_v2(self, to: int, source: int, size: int, stream: int) -> None:
+        self.belongs("copy in", stream, to)
         self._copy("in", to, source, size, stream)
 
     def _cuMemcpyDtoHAsync_v2(self, to: int, source: int, size: int, stream: int) -> None:
+        self.belongs("copy out", stream, source)
         self._copy("out", to, source, size, stream)
 
     def _cuMemcpyPeerAsync(self, to: int, here: int, source: int, there: int, size: int, stream: int) -> None:
-        assert here != there
+        to_index, index = here - CONTEXT, there - CONTEXT
+        assert to_index == self.home[stream] and (index, to_index) in self.granted
+        self.belongs("copy from a peer", stream, to)
+        if self.owner(source) != index:
+            self.astray.append(f"copy from GPU {index}, memory of {self.owner(source)}")
         self._copy("peer", to, source, size, stream)
 
     def _cuMemcpy2DAsync_v2(self, place: Any, stream: int) -> None:
@@ -202,6 +246,7 @@ class Devices:
         self.copied["in" if inward else "out"] += h.WidthInBytes * h.Height
         to, source = (h.dstDevice, h.srcHost) if inward else (h.dstHost, h.srcDevice)
         how = h.WidthInBytes, h.Height, h.dstPitch, h.srcPitch
+        self.belongs("copy of rows", stream, to if inward else source)
 
         def move() -> None:
             self.touch("copy of rows", to if inward else source, (how[1] - 1) * how[2 if inward else 3] + how[0])
@@ -213,7 +258,11 @@ class Devices:
         place._obj.value = 1
 
     def _cuMemPoolSetAccess(self, pool: int, access: Any, count: int) -> None:
-        assert pool >= POOL and access._obj.type == 1 and access._obj.flags == 3
+        source, to = pool - POOL, access._obj.id
+        assert source >= 0 and source != to and access._obj.type == 1 and access._obj.flags == 3
+        busy = [index for index in (source, to) if not self.at_rest(index)]
+        self.astray += [f"access of GPU {to} to GPU {source} while GPU {index} is at work" for index in busy]
+        self.granted.add((source, to))
 
     def _cuGetErrorName(self, status: int, place: Any) -> None:
         place._obj.value = b"CUDA_ERROR_OUT_OF_MEMORY" if status == OUT_OF_MEMORY else b"CUDA_ERROR_LAUNCH_FAILED"
@@ -237,6 +286,7 @@ class _Product:
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         p, devices = self.problem, self._devices
         devices.problems.append((devices.here.index, p))
+        devices.belongs("product", stream, a, b, c, *[c0] * (p.beta != 0), *[workspace] * (self.workspace_bytes > 0))
 
         def at(address: int, rows: int, columns: int, row: int, column: int) -> Any:
             reach = 1 + (rows - 1) * row + (columns - 1) * column
@@ -255,12 +305,24 @@ class _Product:
         devices.enqueue(stream, "product", multiply)
 
 
+def each_begins(patch: pytest.MonkeyPatch, count: int) -> None:
+    """From now on each of ``count`` devices takes a tile before any of them takes a second one."""
+    begun, together, take = set[int](), threading.Barrier(count), Deal.take
+
+    def taken(self: Deal, worker: int) -> Tile | None:
+        if worker not in begun:
+            begun.add(worker)
+            together.wait(20)
+        return take(self, worker)
+    patch.setattr(Deal, "take", taken)
+
+
 @contextmanager
 def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devices]:
     """Within it, those are the machine's devices."""
     @contextmanager
     def activated(index: int) -> Iterator[None]:
-        before = getattr(devices.here, "index", 0)
+        before = getattr(devices.here, "index", None)
         devices.here.index = index
         try:
             yield
@@ -271,14 +333,14 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
     with monkeypatch.context() as patch:
         patch.setattr(driver, "library", lambda: devices)
         patch.setattr(driver, "holding", lambda: devices)
-        patch.setattr(device, "current", lambda: getattr(devices.here, "index", 0))
+        patch.setattr(device, "current", lambda: getattr(devices.here, "index", None))
         patch.setattr(device, "make_current", lambda index: setattr(devices.here, "index", index))
         for module in (device, fleet, tiles):
             patch.setattr(module, "activated", activated)
         patch.setattr(device, "here", lambda: devices.gpus[0])
         patch.setattr(device, "count", lambda: len(devices.gpus))
         patch.setattr(device, "require", lambda index: devices.gpus[index])
-        patch.setattr(device, "primary_context", lambda index: 1000 + index)
+        patch.setattr(device, "primary_context", lambda index: CONTEXT + index)
         patch.setattr(staging, "_LANES", {})
         patch.setattr(staging, "_POOL", staging._Pool())
         patch.setattr(quick, "_free", {})
@@ -291,6 +353,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         try:
             yield devices
             assert not devices.stale, devices.stale[:5]
+            assert not devices.astray, devices.astray[:5]
         finally:
             for lanes in staging._LANES.values():
                 for lane in lanes:

@@ -15,7 +15,7 @@ import pytest
 
 import lazy_driver
 import peakgemm as pg
-from lazy_driver import OUT_OF_MEMORY, Devices, present
+from lazy_driver import OUT_OF_MEMORY, Devices, each_begins, present
 from peakgemm.calls import fleet, host, panels, quick, tiles
 from peakgemm.calls.deal import Claim, Deal, Held, dealt
 from peakgemm.calls.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
@@ -68,18 +68,10 @@ def test_products(monkeypatch: pytest.MonkeyPatch, count: int, eager: float) -> 
 def test_the_same_products_on_one_device_and_on_three(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 33), (33, 90)))
-    tiles, found, bits, take = Grid(cuts(70, 16), cuts(90, 16)), [], [], Deal.take
+    tiles, found, bits = Grid(cuts(70, 16), cuts(90, 16)), [], []
     for count in (1, 3):
-        begun, together = set[int](), threading.Barrier(count)
-
-        def taken(self: Deal, worker: int, begun: Any = begun, together: Any = together) -> Tile | None:
-            if worker not in begun:  # each gets one before any has taken all
-                begun.add(worker)
-                together.wait(20)
-            return take(self, worker)
-
         with present(monkeypatch, Devices(count)) as devices, monkeypatch.context() as patch:
-            patch.setattr(Deal, "take", taken)
+            each_begins(patch, count)
             out = np.empty((70, 90), np.float32)
             fleet.run(Request(a, b, out=out), devices.gpus, tiles)
             found.append(sorted(repr(problem) for _, problem in devices.problems))
@@ -117,6 +109,17 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
         assert (out == 40).all()
         assert devices.copied["out"] == 4 * 64 * 64
         assert devices.copied["peer"] > 0 and devices.copied["in"] < 2 * b.nbytes + a.nbytes
+
+
+def test_access_is_given_before_anything_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes how a whole pool is mapped; asked for with a panel, it met other devices' copies and kernels."""
+    a, b, calls = np.ones((64, 40), np.float32), np.ones((40, 64), np.float32), list[str]()
+    with present(monkeypatch, Devices(3)) as devices:
+        devices.fail = lambda name: calls.append(name) or 0  # type: ignore[func-returns-value]
+        for _ in range(2):
+            fleet.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+    given = [i for i, name in enumerate(calls) if name == "cuMemPoolSetAccess"]
+    assert len(given) == 6 and given[-1] < calls.index("cuMemcpyHtoDAsync_v2")
 
 
 def test_devices_rest_before_panels_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:

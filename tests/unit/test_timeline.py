@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lazy_driver import Devices, present
+from lazy_driver import Devices, each_begins, present
 from peakgemm.bench.scale_timeline import accounts, met, total, united
 from peakgemm.calls import fleet
 from peakgemm.calls.grid import Grid, cuts
@@ -42,7 +42,8 @@ def test_a_product_is_recorded(monkeypatch: pytest.MonkeyPatch, count: int) -> N
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((70, 33), (33, 90)))
     out, tiles = np.empty((70, 90), np.float32), Grid(cuts(70, 16), cuts(90, 16))
     with present(monkeypatch, Devices(count)) as devices:
-        with timeline.recorded(range(count)) as line:
+        with timeline.recorded(range(count)) as line, monkeypatch.context() as patch:
+            each_begins(patch, count)
             fleet.run(Request(a, b, out=out), devices.gpus, tiles)
         assert (out == a @ b).all()
         kinds = Counter(span.what for span in line.spans)

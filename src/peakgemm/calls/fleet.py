@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..arrays.base import FLOAT, View
 from ..errors import InvalidType, InvalidValue
-from ..runtime import device
+from ..runtime import device, peers
 from ..runtime.device import Gpu, activated
 from ..runtime.memory import free_bytes
 from ..runtime.staging import lane
@@ -102,6 +102,8 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
     queues = dealt(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished)
     deal = Deal(queues)
     shared = len(gpus) > 1 and all(height is None for height in heights)
+    if shared:
+        peers.connect([gpu.index for gpu in gpus])
     job = Job(r, deal, len(gpus), resident, shared, done)
     _work(job, gpus, budgets, slots)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import Structure, byref, c_int, c_size_t, c_void_p
 from functools import cache
+from itertools import permutations
+from threading import Lock
 
 from . import device, driver, memory
 
@@ -16,10 +19,24 @@ class _Access(Structure):
     _fields_ = [("type", c_int), ("id", c_int), ("flags", c_int)]
 
 
+_LOCK = Lock()
+
+
+def connect(indices: Sequence[int]) -> None:
+    """Let each of these devices copy from the others as far as they can, before a call enqueues anything there.
+
+    To give access maps the whole of a pool anew. CUDA does not say what that means for copies and kernels that are
+    under way in it, and access that changed under copies has made them fail (llama.cpp, pull requests 4538 and 4602).
+    """
+    with _LOCK:  # a second call begins when the first has done this
+        for to, source in permutations(indices, 2):
+            reachable(to, source)
+
+
 @cache
 def reachable(to: int, source: int) -> bool:
     """Whether device ``to`` may copy from ``source`` past the host; from then on it can also from memory allocated in
-    a stream's order, which another device does not see by itself."""
+    a stream's order, which another device does not see by itself. First asked by `connect`."""
     can = c_int()
     try:
         driver.check("cuDeviceCanAccessPeer", byref(can), to, source)

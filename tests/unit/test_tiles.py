@@ -238,6 +238,7 @@ def test_by_the_public_call(monkeypatch: pytest.MonkeyPatch) -> None:
         devices.eager = 0.3
         assert (pg.matmul(batch, b, devices="all") == batch @ b).all()
         assert (pg.matmul(batch, b) == batch @ b).all()
+    assert devices.events == {}
 
 
 class _Batched:
@@ -386,6 +387,39 @@ def test_the_second_operand_of_a_small_product_comes_by_a_thread(monkeypatch: py
         assert (pg.matmul(a, b) == a @ b).all() and quick._free[0] == [place]
         place._copiers.close()
         assert not devices.events
+        quick._free.clear()
+
+
+def test_nothing_is_under_way_after_a_small_product_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One operand's copy is refused; the other one's is on another stream, and its memory is the next product's."""
+    monkeypatch.setattr(quick, "SHARED_BYTES", 0)
+    a, b, caller = np.ones((9, 9), np.float32), np.ones((9, 9), np.float32), threading.get_ident()
+    with present(monkeypatch, Devices(1)) as devices:
+        assert (pg.matmul(a, b) == 9).all()
+        (place,) = quick._free[0]
+        devices.fail = lambda name: 719 * (name == "cuMemcpyHtoDAsync_v2" and threading.get_ident() == caller)
+        with pytest.raises(LaunchFailed):
+            pg.matmul(a, b)
+        assert devices.at_rest(0)
+        devices.fail = lambda name: 0
+        assert (pg.matmul(a, b) == 9).all()
+        assert place._copiers is not None
+        place._copiers.close()
+        quick._free.clear()
+
+
+def test_what_is_remembered_of_small_products_may_be_forgotten_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgetful(dict[Any, Any]):  # as another thread's `forget` between a question and the next one
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            self.clear()
+            return found
+
+    a = np.ones((4, 4), np.float32)
+    with present(monkeypatch, Devices(1)):
+        monkeypatch.setattr(quick, "_warm", Forgetful())
+        for _ in range(2):
+            assert (pg.matmul(a, a) == 4).all()
         quick._free.clear()
 
 

@@ -241,7 +241,8 @@ def _upload(x: Array, way: Lane, squeeze: bool) -> tuple[DeviceMemory, View]:
     row = FLOAT * prod(dense.shape[1:])
     step = max(1, PANEL_BYTES // 2 // max(row, 1))
     buffers: list[tuple[Pinned, Any]] = []
-    for i, low in enumerate(range(0, dense.shape[0] if dense.size else 0, step)):
+    lows = range(0, dense.shape[0] if dense.size else 0, step)
+    for i, low in enumerate(lows):
         part = dense[low:low + step]
         if i < 2:
             pinned = way.pinned(FLOAT * part.size)
@@ -250,7 +251,7 @@ def _upload(x: Array, way: Lane, squeeze: bool) -> tuple[DeviceMemory, View]:
             wait(done)
         np.copyto(pinned.array(part.shape), part)
         copy("cuMemcpyHtoDAsync_v2", memory.pointer + low * row, pinned.address, FLOAT * part.size, way.inward)
-        buffers.append((pinned, event(way.inward)))
+        buffers.append((pinned, event(way.inward) if i + 2 < len(lows) else None))  # an event that is waited for
     return memory, view._replace(pointer=memory.pointer)
 
 

@@ -9,6 +9,7 @@ the many threads of tiles (docs/notebook/23-host-arrays.md).
 from __future__ import annotations
 
 from concurrent.futures import wait
+from contextlib import suppress
 from ctypes import c_size_t, c_void_p
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -75,6 +76,12 @@ class _Place:
                 behind(mark, self.stream)
         order(self.beside, self.stream)
 
+    def rest(self) -> None:
+        """Until neither stream does anything: after an error there may be copies that no product waits for."""
+        for stream in (self.beside, self.stream):
+            with suppress(LaunchFailed):  # the error itself is told
+                synchronize(stream)
+
 
 class _Warm(NamedTuple):
     bound: Bound | Emulated
@@ -88,6 +95,7 @@ class _Warm(NamedTuple):
 _free: dict[int, list[_Place]] = {}  # by device
 _lock = Lock()
 _warm: dict[Any, _Warm | None] = {}
+_UNKNOWN: Any = object()
 
 
 def forget() -> None:
@@ -112,9 +120,8 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
     if (turned_a and not a.flags.f_contiguous) or (turned_b and not b.flags.f_contiguous):
         return None
     key = (a.shape, b.shape, turned_a, turned_b, r.alpha, r.trans_a, r.trans_b, r.precision, gpu)
-    if key in _warm:
-        warm = _warm[key]
-    else:
+    warm = _warm.get(key, _UNKNOWN)  # looked up once: another thread may forget all
+    if warm is _UNKNOWN:
         if len(_warm) >= LIMIT:
             forget()
         warm = _warm[key] = _bind(a.shape, b.shape, turned_a, turned_b, r, gpu)
@@ -155,12 +162,13 @@ def _run(warm: _Warm, a: Any, b: Any, result: Any, gpu: Gpu) -> bool:
         space = there + FLOAT * of_work if bound.workspace_bytes else 0
         bound.launch(first, second, to, to, space, place.stream)
         _copy("cuMemcpyDtoHAsync_v2", _address(result), to, result.nbytes, place.stream)
+        synchronize(place.stream)  # of memory that is pinned the driver only enqueues the copies
+    except BaseException:
+        place.rest()
+        raise
     finally:
-        try:
-            synchronize(place.stream)  # of memory that is pinned the driver only enqueues the copies
-        finally:
-            with _lock:
-                kept.append(place)
+        with _lock:
+            kept.append(place)
     return True
 
 

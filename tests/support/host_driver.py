@@ -93,9 +93,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(device, "activated", lambda index: nullcontext())
     monkeypatch.setattr(staging, "_LANES", {})
     monkeypatch.setattr(staging, "_POOL", staging._Pool())
-    memory.pool.cache_clear()
+    memory._POOLS.clear()
     memory.pool(0)  # made once, before what a test counts
     found.log.clear()
     yield found
     gc.collect()  # what a failed test holds is freed while this driver is there
-    memory.pool.cache_clear()
+    memory._POOLS.clear()

@@ -349,7 +349,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
             patch.setattr(module, "choice_for", lambda *args: None)
             patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))
         peers.reachable.cache_clear()
-        memory.pool.cache_clear()
+        memory._POOLS.clear()
         try:
             yield devices
             assert not devices.stale, devices.stale[:5]
@@ -361,4 +361,4 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
                         lane._copiers[1].close()
                         lane._copiers = None
             peers.reachable.cache_clear()
-            memory.pool.cache_clear()
+            memory._POOLS.clear()

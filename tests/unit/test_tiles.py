@@ -6,6 +6,7 @@ import ctypes
 import gc
 import logging
 import threading
+import time
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -21,7 +22,7 @@ from peakgemm.calls.deal import Claim, Deal, Held, dealt
 from peakgemm.calls.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
-from peakgemm.runtime import transfer
+from peakgemm.runtime import memory, transfer
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +110,26 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
         assert (out == 40).all()
         assert devices.copied["out"] == 4 * 64 * 64
         assert devices.copied["peer"] > 0 and devices.copied["in"] < 2 * b.nbytes + a.nbytes
+
+
+def test_threads_that_come_first_together_share_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory in another one than is kept could not be read by other devices."""
+    calls, found = list[str](), list[int]()
+    with present(monkeypatch, Devices(1)) as devices:
+        def slow(name: str) -> int:
+            calls.append(name)
+            devices.lock.release()
+            time.sleep(0.05)
+            devices.lock.acquire()
+            return 0
+
+        devices.fail = slow
+        threads = [threading.Thread(target=lambda: found.append(memory.pool(0))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert calls.count("cuMemPoolCreate") == 1 and len(set(found)) == 1
 
 
 def test_access_is_given_before_anything_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from ctypes import Structure, byref, c_int, c_size_t, c_ubyte, c_uint64, c_ushort, c_void_p
-from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -30,18 +29,24 @@ class _PoolProps(Structure):
                 ("reserved", c_ubyte * 54)]
 
 
-@cache
+_POOLS: dict[int, int] = {}
+_POOLS_LOCK = Lock()
+
+
 def pool(index: int) -> int:
     """The pool from which memory of device ``index`` comes: the library's own, so that others' is as they set it.
 
     Raises:
         LaunchFailed: the driver refused.
     """
-    place = c_void_p()
-    driver.demand("a pool of device memory", "cuMemPoolCreate", byref(place),
-                  byref(_PoolProps(_PINNED, 0, _DEVICE, index)))
-    driver.demand("a pool's threshold", "cuMemPoolSetAttribute", place, _THRESHOLD, byref(c_uint64(KEPT_BYTES)))
-    return place.value or 0
+    with _POOLS_LOCK:  # of two made at a time one would be forgotten, with memory in it that no other device may read
+        if index not in _POOLS:
+            place = c_void_p()
+            driver.demand("a pool of device memory", "cuMemPoolCreate", byref(place),
+                          byref(_PoolProps(_PINNED, 0, _DEVICE, index)))
+            driver.demand("a pool's threshold", "cuMemPoolSetAttribute", place, _THRESHOLD, byref(c_uint64(KEPT_BYTES)))
+            _POOLS[index] = place.value or 0
+        return _POOLS[index]
 
 
 class DeviceMemory:

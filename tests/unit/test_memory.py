@@ -50,7 +50,7 @@ def test_streams_wait_for_each_other_and_leave_no_event(gpu: Driver) -> None:
 
 def test_a_lane_waits_for_all_of_its_streams_whatever_fails(gpu: Driver) -> None:
     gpu.answers["cuStreamSynchronize"] = 2
-    with pytest.raises(LaunchFailed, match=r"the product: CUDA_ERROR_OUT_OF_MEMORY"), staging.lane(0) as way:
+    with pytest.raises(LaunchFailed, match=r"the product on GPU 0: CUDA_ERROR_OUT_OF_MEMORY"), staging.lane(0) as way:
         way.pinned(10)
     assert {call[1] for call in gpu.calls("cuStreamSynchronize")} == {way.inward, way.compute, way.outward, way.beside}
     assert [buffer.size for buffer in staging._POOL._free] == [1 << 20]  # given back all the same

@@ -211,6 +211,31 @@ def test_a_device_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch, call: str
         assert devices.used == [0] * count
 
 
+def test_the_first_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fault every call of the context fails, the waits for the lanes too: they would tell that a product has
+    failed, and not which."""
+    a = np.ones((64, 64), np.float32)
+    with present(monkeypatch, Devices(2)) as devices:
+        faulted: list[str] = []
+
+        def fail(name: str) -> int:
+            if name == "cuEventSynchronize" and threading.current_thread().name == "peakgemm-drain-1":
+                faulted.append(name)
+            return 719 * bool(faulted and devices.here.index == 1 and name in (
+                "cuEventSynchronize", "cuStreamSynchronize", "cuMemcpyDtoHAsync_v2"))
+
+        devices.fail = fail
+        with monkeypatch.context() as patch:
+            each_begins(patch, 2)
+            with pytest.raises(LaunchFailed, match=r"the product of rows \d+ to \d+ and columns \d+ to \d+ of C on "
+                                                   "GPU 1: CUDA_ERROR_LAUNCH_FAILED"):
+                fleet.run(Request(a, a, out=np.empty((64, 64), np.float32)), devices.gpus,
+                          Grid(cuts(64, 16), cuts(64, 16)))
+        devices.fail = lambda name: 0
+        gc.collect()
+        assert devices.used == [0] * 2
+
+
 def test_pinned_memory_is_not_staged(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     a, b, out = values(rng, 40, 30), values(rng, 30, 50), np.empty((40, 50), np.float32)

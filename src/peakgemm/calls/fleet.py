@@ -139,11 +139,11 @@ def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int], slots: int) -> 
                 worker.rest()
         job.deal.forget()
         del workers
-    if errors:
-        try:
-            raise errors[0]
-        finally:
-            errors.clear()  # whose traceback holds this frame
+        if errors:  # before the lanes are given back, which only know that something has failed
+            try:
+                raise errors[0]
+            finally:
+                errors.clear()  # whose traceback holds this frame
 
 
 def _dropped(worker: Worker, gpu: Gpu) -> None:

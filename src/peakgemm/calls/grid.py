@@ -27,6 +27,10 @@ class Tile(NamedTuple):
     rows: slice
     columns: slice
 
+    def __str__(self) -> str:
+        return (f"rows {self.rows.start} to {self.rows.stop} and columns {self.columns.start} to {self.columns.stop} "
+                "of C")
+
     @property
     def area(self) -> int:
         """Elements."""

@@ -340,7 +340,7 @@ class Worker:
                 mark, tile, slot = item
                 futures: list[Future[Any]] = []
                 try:
-                    wait(mark)
+                    wait(mark, f"the product of {tile} on GPU {self._gpu.index}")
                     if self._error is None:
                         assert slot.out is not None
                         target = self._request.out[tile.rows, tile.columns]

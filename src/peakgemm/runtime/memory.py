@@ -165,21 +165,21 @@ def record(mark: c_void_p, stream: int) -> None:
     driver.demand("recording an event", "cuEventRecord", mark, c_void_p(stream))
 
 
-def wait(mark: c_void_p) -> None:
-    """Until the device has come to an event, which is then destroyed.
+def wait(mark: c_void_p, what: str = "the product") -> None:
+    """Until the device has come to an event, which is then destroyed; ``what`` is before it, for errors.
 
     Raises:
         LaunchFailed: something before it failed.
     """
-    await_event(mark)
+    await_event(mark, what)
     driver.library().cuEventDestroy_v2(mark)
 
 
-def await_event(mark: c_void_p) -> None:
-    """Until the device has come to an event.
+def await_event(mark: c_void_p, what: str = "the product") -> None:
+    """Until the device has come to an event; ``what`` is before it, for errors.
 
     Raises:
         LaunchFailed: something before it failed.
     """
     if driver.holding().cuEventQuery(mark):  # not there yet, or an error, which is told here
-        driver.demand("the product", "cuEventSynchronize", mark)
+        driver.demand(what, "cuEventSynchronize", mark)

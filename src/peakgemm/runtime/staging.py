@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from ctypes import byref, c_size_t, c_void_p
 from math import prod
 from threading import Lock
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import LaunchFailed
 from . import device, driver
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Lane:
         """
         with ExitStack() as each:  # whatever one of them says
             for stream in (self.inward, self.compute, self.outward, self.beside):
-                each.callback(synchronize, stream)
+                each.callback(synchronize, stream, f"the product on GPU {self._index}")
 
     def put_back(self) -> None:
         """The buffers are free for other calls."""
@@ -93,13 +94,13 @@ class Lane:
             _POOL.put(self._taken.pop())
 
 
-def synchronize(stream: int) -> None:
-    """Wait for everything enqueued on ``stream``.
+def synchronize(stream: int, what: str = "the product") -> None:
+    """Wait for everything enqueued on ``stream``; ``what`` that is, for errors.
 
     Raises:
         LaunchFailed: something of it failed.
     """
-    driver.demand("the product", "cuStreamSynchronize", c_void_p(stream))
+    driver.demand(what, "cuStreamSynchronize", c_void_p(stream))
 
 
 def new_stream() -> int:
@@ -153,14 +154,17 @@ def lane(index: int) -> Iterator[Lane]:
             mine = free.pop() if free else None
         mine = mine or Lane(index)
         try:
-            yield mine
-        finally:
             try:
-                mine.wait()  # also after an error: nothing may still use what is given back
-            finally:
-                mine.put_back()
-                with _LANES_LOCK:
-                    free.append(mine)
+                yield mine
+            except BaseException:
+                with suppress(LaunchFailed):  # nothing may still use what is given back, but the first error is told
+                    mine.wait()
+                raise
+            mine.wait()
+        finally:
+            mine.put_back()
+            with _LANES_LOCK:
+                free.append(mine)
 
 
 def copy(call: str, to: int, source: int, size: int, stream: int) -> None:

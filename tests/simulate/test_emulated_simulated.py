@@ -129,7 +129,8 @@ def test_layouts(name: str, layout: str) -> None:
     ("64 rows", 0, 2), exhaustive("64 rows", 3, 4), ("bf16x9 of 64", 1, 1),
     exhaustive("fused", 1, 2), ("fused", 0, 1), exhaustive("fused", 3, 4),
     ("streamed", 1, 2), exhaustive("streamed", 0, 1), exhaustive("streamed", 3, 4), exhaustive("narrow", 2, 1),
-    ("turned", 1, 4), exhaustive("turned", 3, 1), exhaustive("turned fused", 0, 2), ("turned fused", 2, 1)])
+    ("turned", 1, 4), exhaustive("turned", 3, 1), exhaustive("turned fused", 0, 2),
+    exhaustive("turned fused", 2, 1)])
 def test_scales_and_persistence(name: str, split: int, times: int) -> None:
     """Several tiles a block, K shared or not, alpha, beta and another C0; sums carried over once or twice a chunk."""
     m, n, k = 140, 200, 130
@@ -153,7 +154,7 @@ def test_batch(name: str) -> None:
         within(c[i], a[i], b)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "64 rows", "fused", "streamed", "narrow"])
+@pytest.mark.parametrize("name", ["fp16x3", exhaustive("64 rows"), "fused", "streamed", "narrow"])
 def test_what_the_guard_reroutes(name: str) -> None:
     """Infinities, few terms and spans beyond the split's reach: those half tiles come out as IEEE's."""
     columns = 64 if name in ("fused", "narrow") else 128

@@ -95,6 +95,17 @@ def test_rates_of_devices_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         assert devices.copied == {"in": 12 << 22, "out": 12 << 22, "peer": 0} and devices.used == [0, 0]
 
 
+def test_rates_of_small_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operands one after the other and by two threads, and a result: each by what it moves."""
+    monkeypatch.setattr(scale_host, "_PROBE_BYTES", 1 << 22)
+    with present(monkeypatch, Devices(1, eager=1.0)) as devices:
+        found = scale_host.bus(1)
+        shapes = {(p.m, p.n, p.k) for _, p in devices.problems}
+    assert {(1, 1, 1 << 18), (1, 1, 1 << 21), (1024, 2048, 1), (1, 1, 1)} <= shapes
+    assert min(found.small_in_gbs, found.shared_in_gbs, found.small_out_gbs, found.call_us) > 0
+    assert host_us(256, 1, 5, found) > found.call_us
+
+
 def test_links(tmp_path: Path) -> None:
     link, bus = scale.links("NVIDIA H100 80GB HBM3", None)
     assert scale.links("another GPU", None) == (link, bus) and link.copy_gbs == 390

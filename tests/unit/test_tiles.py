@@ -89,13 +89,16 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
         assert devices.copied == {"in": a.nbytes + b.nbytes, "out": 4 * 64 * 64, "peer": 0}
     with present(monkeypatch, Devices(2)) as devices:
         out, brought, settle = np.empty((64, 64), np.float32), threading.Event(), Claim.settle
+        panels_there = list[Claim]()
 
         def settled(self: Claim, held: Held | None) -> None:
             settle(self, held)
             if self.device == 0 and held is not None:
-                brought.set()
+                panels_there.append(self)
+                if len(panels_there) == 6:
+                    brought.set()
 
-        def later(name: str) -> int:  # when the first device has a panel
+        def later(name: str) -> int:  # when the first device has two rows' panels, and all columns'
             if name == "cuMemAllocFromPoolAsync" and devices.here.index == 1:
                 devices.fail = lambda name: 0
                 devices.lock.release()

@@ -310,10 +310,12 @@ def each_begins(patch: pytest.MonkeyPatch, count: int) -> None:
     begun, together, take = set[int](), threading.Barrier(count), Deal.take
 
     def taken(self: Deal, worker: int) -> Tile | None:
+        tile = take(self, worker)
         if worker not in begun:
             begun.add(worker)
             together.wait(20)
-        return take(self, worker)
+        return tile
+
     patch.setattr(Deal, "take", taken)
 
 

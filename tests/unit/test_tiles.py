@@ -107,7 +107,7 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
             return 0
 
         monkeypatch.setattr(Claim, "settle", settled)
-
+        each_begins(monkeypatch, 2)
         devices.fail = later
         fleet.run(Request(a, b, out=out), devices.gpus, tiles)
         assert (out == 40).all()
@@ -222,10 +222,10 @@ def test_the_first_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         faulted: list[str] = []
 
         def fail(name: str) -> int:
-            if name == "cuEventSynchronize" and threading.current_thread().name == "peakgemm-drain-1":
+            if name in ("cuEventQuery", "cuEventSynchronize") and threading.current_thread().name == "peakgemm-drain-1":
                 faulted.append(name)
             return 719 * bool(faulted and devices.here.index == 1 and name in (
-                "cuEventSynchronize", "cuStreamSynchronize", "cuMemcpyDtoHAsync_v2"))
+                "cuEventQuery", "cuEventSynchronize", "cuStreamSynchronize", "cuMemcpyDtoHAsync_v2"))
 
         devices.fail = fail
         with monkeypatch.context() as patch:

@@ -96,14 +96,22 @@ class Worker:
             self._free.put(slot)
         drain = Thread(target=self._drain, name=f"peakgemm-drain-{self._gpu.index}", daemon=True)
         drain.start()
+        failed: BaseException | None = None
         try:
             self._feed()
+        except BaseException as error:
+            failed = error
+        self._out.put(None)
+        drain.join()
+        # What a product's own thread says names its tile; a copy that meets the same fault does not.
+        if failed is None or (self._error is not None and isinstance(failed, LaunchFailed)):
+            failed = self._error
+        self._error = None  # whose traceback holds this worker
+        try:
+            if failed is not None:
+                raise failed
         finally:
-            self._out.put(None)
-            drain.join()
-        error, self._error = self._error, None  # its traceback holds this worker
-        if error is not None:
-            raise error
+            del failed
 
     def rest(self) -> None:
         """Until nothing runs on the device's streams: a panel that it has asked another device for and then not needed

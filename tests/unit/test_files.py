@@ -19,7 +19,7 @@ import pytest
 
 import peakgemm as pg
 import record_schema
-from lazy_driver import Devices, present
+from lazy_driver import Devices, each_begins, present
 from peakgemm.calls import files, journal
 from peakgemm.errors import InvalidType, InvalidValue
 
@@ -102,7 +102,8 @@ def test_memmaps_as_operands_and_out(inputs: tuple[Path, Path, Path, Any]) -> No
 @pytest.mark.parametrize("count", [1, 2])
 def test_on_devices(inputs: tuple[Path, Path, Path, Any], monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     a, b, out, want = inputs
-    with present(monkeypatch, Devices(count)) as devices:
+    with present(monkeypatch, Devices(count)) as devices, monkeypatch.context() as patch:
+        each_begins(patch, count)
         said = pg.multiply_files(a, b, out, devices="all", blocks=BLOCKS)
         assert (np.load(out) == want).all() and said.where == " and ".join(["stand-in"] * count)
         assert {index for index, _ in devices.problems} == set(range(count))

@@ -8,9 +8,9 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-from ..arrays.base import View
+from ..arrays.base import FLOAT, View
 from ..runtime.memory import behind, event
-from .deal import Claim
+from .deal import Claim, Key
 
 
 class Panel:
@@ -45,6 +45,12 @@ class Panel:
         if self.mark is not None:
             behind(self.mark)
         self.futures, self.mark = [], None
+
+
+def columns_of(whole: View, key: Key) -> View:
+    """The panel of B that ``key`` names, where all of B lies on the device."""
+    assert whole.strides is not None
+    return View(whole.pointer + FLOAT * key[1] * whole.strides[-1], (whole.shape[0], key[2] - key[1]), whole.strides)
 
 
 def when_done(futures: list[Future[Any]], call: Callable[[bool], None]) -> None:

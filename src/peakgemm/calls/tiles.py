@@ -28,7 +28,7 @@ from ..runtime.memory import DeviceMemory, behind, event, order, wait
 from ..runtime.staging import Lane
 from ..runtime.timeline import span, stream_span
 from ..runtime.transfer import IN_THREADS, OUT_THREADS, threads
-from .arriving import Panel, when_done
+from .arriving import Panel, columns_of, when_done
 from .canonical import Canonical, canonicalise
 from .deal import Claim, Deal, Held, Key, keys
 from .grid import Tile
@@ -207,7 +207,7 @@ class Worker:
             self._panels[key] = self._panels.pop(key)
             return None
         if key[0] == "b" and self._job.resident is not None:
-            self._panels[key] = Panel(None, _columns(self._job.resident, key), 0)
+            self._panels[key] = Panel(None, columns_of(self._job.resident, key), 0)
             return None
         dense, view = layout(self._operand(key), squeeze=False)
         size = FLOAT * dense.size
@@ -391,12 +391,6 @@ class Worker:
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
         self._job.deal.stop()
-
-
-def _columns(whole: View, key: Key) -> View:
-    """Columns of a matrix that lies on the device."""
-    assert whole.strides is not None
-    return View(whole.pointer + FLOAT * key[1] * whole.strides[-1], (whole.shape[0], key[2] - key[1]), whole.strides)
 
 
 def _room(held: DeviceMemory | None, size: int, stream: int) -> DeviceMemory:

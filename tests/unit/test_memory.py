@@ -13,7 +13,7 @@ import pytest
 from host_driver import DEVICE, HIGH, Driver, gpu
 from peakgemm.arrays.matrix import DeviceCopy, Matrix
 from peakgemm.errors import LaunchFailed
-from peakgemm.runtime import memory, staging
+from peakgemm.runtime import driver, memory, staging
 
 
 def test_device_memory_comes_and_goes_in_the_order_of_its_stream(gpu: Driver) -> None:
@@ -101,3 +101,14 @@ def test_a_copy_of_a_numpy_array(gpu: Driver) -> None:
     assert (copy.download() == values.T).all()
     del copy
     assert gpu.held == {} and gpu.calls("cuMemFreeAsync")[0][2] == 1
+
+
+def test_who_keeps_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pageable copy takes as long as the driver stages it: others run meanwhile. No bytes are no call."""
+    made = list[str]()
+    for name in ("demand", "enqueue"):
+        monkeypatch.setattr(driver, name, lambda what, *args, name=name: made.append(name))
+    for copy in (staging.copy, staging.copy_pageable):
+        copy("cuMemcpyHtoDAsync_v2", DEVICE, 64, 4, 0)
+        copy("cuMemcpyHtoDAsync_v2", DEVICE, 64, 0, 0)
+    assert made == ["enqueue", "demand"]

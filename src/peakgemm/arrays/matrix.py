@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import InvalidValue
 from ..problem import Problem
 from ..runtime.memory import DeviceMemory, event, wait
-from ..runtime.staging import copy
+from ..runtime.staging import copy_pageable
 from . import admit
 from .base import FLOAT, HOST, View, stream_handle
 from .interop import LEGACY
@@ -104,7 +104,7 @@ class DeviceCopy:
         self.host = np.ascontiguousarray(array)
         self._stream = stream_handle(stream)
         self._memory = DeviceMemory(self.host.nbytes, self._stream)
-        copy("cuMemcpyHtoDAsync_v2", self.pointer, self.host.ctypes.data, self.host.nbytes, self._stream)
+        copy_pageable("cuMemcpyHtoDAsync_v2", self.pointer, self.host.ctypes.data, self.host.nbytes, self._stream)
 
     @property
     def pointer(self) -> int:
@@ -120,7 +120,7 @@ class DeviceCopy:
     def download(self) -> np.ndarray[Any, Any]:
         """The device's content as a NumPy array; waits for the stream."""
         out = np.empty_like(self.host)
-        copy("cuMemcpyDtoHAsync_v2", out.ctypes.data, self.pointer, out.nbytes, self._stream)
+        copy_pageable("cuMemcpyDtoHAsync_v2", out.ctypes.data, self.pointer, out.nbytes, self._stream)
         wait(event(self._stream))
         return out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from ctypes import byref, c_size_t, c_void_p
 from math import prod
@@ -168,11 +168,24 @@ def lane(index: int) -> Iterator[Lane]:
 
 
 def copy(call: str, to: int, source: int, size: int, stream: int) -> None:
-    """``cuMemcpyHtoDAsync_v2`` or ``cuMemcpyDtoHAsync_v2`` of ``size`` bytes between addresses.
+    """``cuMemcpyHtoDAsync_v2`` or ``cuMemcpyDtoHAsync_v2`` of ``size`` bytes between addresses, of pinned memory.
 
     Raises:
         LaunchFailed: the driver refused.
     """
+    _copy(driver.enqueue, call, to, source, size, stream)
+
+
+def copy_pageable(call: str, to: int, source: int, size: int, stream: int) -> None:
+    """`copy` of memory that need not be pinned: the driver stages it meanwhile, and other threads have the interpreter.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    _copy(driver.demand, call, to, source, size, stream)
+
+
+def _copy(make: Callable[..., None], call: str, to: int, source: int, size: int, stream: int) -> None:
     if size:
-        driver.enqueue(f"copy of {size:,} bytes between host and device", call, c_void_p(to), c_void_p(source),
-                       c_size_t(size), c_void_p(stream))
+        make(f"copy of {size:,} bytes between host and device", call, c_void_p(to), c_void_p(source), c_size_t(size),
+             c_void_p(stream))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.runtime import device, driver, memory, staging
+from peakgemm.runtime import device, driver, pools, staging
 
 PLACE, LONG, SIZE, INT = ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint32
 # The pool of memory is at HIGH itself.
@@ -32,6 +32,8 @@ class Driver:
         for name, types, body in (
             ("cuMemPoolCreate", (PLACE, LONG), lambda place, props: place.__setitem__(0, HIGH) or 0),
             ("cuMemPoolSetAttribute", (LONG, INT, LONG), lambda pool, attribute, place: self._known(pool)),
+            ("cuMemPoolTrimTo", (LONG, SIZE), lambda pool, size: self._known(pool)),
+            ("cuDeviceTotalMem_v2", (PLACE, INT), lambda place, index: place.__setitem__(0, 80 << 30) or 0),
             ("cuMemAllocFromPoolAsync", (PLACE, SIZE, LONG, LONG), lambda place, size, pool, stream:
              self._known(pool) or self._allocate(place, size, stream)),
             ("cuMemFreeAsync", (LONG, LONG), lambda at, stream: self.held.pop(at) is None),
@@ -91,11 +93,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(driver, "holding", lambda: found)
     monkeypatch.setattr(device, "current", lambda: 0)
     monkeypatch.setattr(device, "activated", lambda index: nullcontext())
+    monkeypatch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
     monkeypatch.setattr(staging, "_LANES", {})
     monkeypatch.setattr(staging, "_POOL", staging._Pool())
-    memory._POOLS.clear()
-    memory.pool(0)  # made once, before what a test counts
+    pools._POOLS.clear()
+    pools.pool(0)  # made once, before what a test counts
     found.log.clear()
     yield found
     gc.collect()  # what a failed test holds is freed while this driver is there
-    memory._POOLS.clear()
+    pools._POOLS.clear()

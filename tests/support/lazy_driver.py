@@ -26,7 +26,7 @@ from peakgemm.calls import fleet, quick, tiles
 from peakgemm.calls.deal import Deal
 from peakgemm.calls.grid import Tile
 from peakgemm.problem import Problem
-from peakgemm.runtime import device, driver, memory, peers, staging
+from peakgemm.runtime import device, driver, peers, pools, staging
 
 OUT_OF_MEMORY, NOT_READY = 2, 600
 POOL, CONTEXT = 1 << 44, 1000  # the pool and the context of device 0; the others' follow
@@ -53,6 +53,8 @@ class Devices:
         self.astray: list[str] = []  # what was asked of one device with another's stream, event or memory
         self.home: dict[int, int] = {}  # the devices of streams and events
         self.granted: set[tuple[int, int]] = set()  # whose pool, to whom
+        self.threshold: dict[int, int] = {}  # of pools, by device
+        self.trimmed: list[tuple[int, int]] = []  # devices whose pools were, and to how many bytes
         self._next = 1 << 40
         self.fail: Callable[[str], int] = lambda call: 0
 
@@ -158,6 +160,13 @@ class Devices:
 
     def _cuMemPoolSetAttribute(self, pool: int, attribute: int, value: Any) -> None:
         assert (pool >= POOL, attribute) == (True, 4) and value._obj.value > 0
+        self.threshold[pool - POOL] = value._obj.value
+
+    def _cuMemPoolTrimTo(self, pool: int, size: int) -> None:
+        self.trimmed.append((pool - POOL, size))
+
+    def _cuDeviceTotalMem_v2(self, place: Any, index: int) -> None:
+        place._obj.value = self.room[index]
 
     def _cuMemPoolGetAttribute(self, pool: int, attribute: int, value: Any) -> None:
         assert attribute in (5, 7)
@@ -343,6 +352,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         patch.setattr(device, "count", lambda: len(devices.gpus))
         patch.setattr(device, "require", lambda index: devices.gpus[index])
         patch.setattr(device, "primary_context", lambda index: CONTEXT + index)
+        patch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
         patch.setattr(staging, "_LANES", {})
         patch.setattr(staging, "_POOL", staging._Pool())
         patch.setattr(quick, "_free", {})
@@ -351,7 +361,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
             patch.setattr(module, "choice_for", lambda *args: None)
             patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))
         peers.reachable.cache_clear()
-        memory._POOLS.clear()
+        pools._POOLS.clear()
         try:
             yield devices
             assert not devices.stale, devices.stale[:5]
@@ -363,4 +373,4 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
                         lane._copiers[1].close()
                         lane._copiers = None
             peers.reachable.cache_clear()
-            memory._POOLS.clear()
+            pools._POOLS.clear()

@@ -22,7 +22,7 @@ from peakgemm.calls.deal import Claim, Deal, Held, dealt
 from peakgemm.calls.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
-from peakgemm.runtime import memory, transfer
+from peakgemm.runtime import pools, transfer
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ def test_threads_that_come_first_together_share_a_pool(monkeypatch: pytest.Monke
             return 0
 
         devices.fail = slow
-        threads = [threading.Thread(target=lambda: found.append(memory.pool(0))) for _ in range(2)]
+        threads = [threading.Thread(target=lambda: found.append(pools.pool(0))) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:

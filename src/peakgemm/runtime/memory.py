@@ -6,47 +6,15 @@ The context of the device must be current: see `device.activated`.
 from __future__ import annotations
 
 from collections import deque
-from ctypes import Structure, byref, c_int, c_size_t, c_ubyte, c_uint64, c_ushort, c_void_p
+from ctypes import byref, c_size_t, c_uint64, c_void_p
 from threading import Lock
 from typing import Any
 
 from . import device, driver
+from .pools import pool
 
 _NO_TIMING, _BLOCKING = 2, 1  # CU_EVENT_DISABLE_TIMING, CU_EVENT_BLOCKING_SYNC
-_PINNED, _DEVICE = 1, 1  # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE
-_THRESHOLD, _RESERVED, _USED = 4, 5, 7  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, _RESERVED_MEM_CURRENT, _USED_MEM_CURRENT
-# Of a device's memory, kept for the next call: the operands and results of squares up to 8192. The device's own pool
-# gives all back whenever a stream is waited for, and what is new to the process has to be mapped. 1024^3 went from 6.2
-# to 5.4 ms by this and other changes (docs/notebook/23-host-arrays.md); not timed by itself.
-KEPT_BYTES = 1 << 30
-
-
-class _PoolProps(Structure):
-    """CUmemPoolProps of cuda.h, its location written out."""
-
-    _fields_ = [("allocType", c_int), ("handleTypes", c_int), ("locationType", c_int), ("locationId", c_int),
-                ("securityAttributes", c_void_p), ("maxSize", c_size_t), ("usage", c_ushort),
-                ("reserved", c_ubyte * 54)]
-
-
-_POOLS: dict[int, int] = {}
-_POOLS_LOCK = Lock()
-
-
-def pool(index: int) -> int:
-    """The pool from which memory of device ``index`` comes: the library's own, so that others' is as they set it.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
-    with _POOLS_LOCK:  # of two made at a time one would be forgotten, with memory in it that no other device may read
-        if index not in _POOLS:
-            place = c_void_p()
-            driver.demand("a pool of device memory", "cuMemPoolCreate", byref(place),
-                          byref(_PoolProps(_PINNED, 0, _DEVICE, index)))
-            driver.demand("a pool's threshold", "cuMemPoolSetAttribute", place, _THRESHOLD, byref(c_uint64(KEPT_BYTES)))
-            _POOLS[index] = place.value or 0
-        return _POOLS[index]
+_RESERVED, _USED = 5, 7  # CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, _USED_MEM_CURRENT
 
 
 class DeviceMemory:
@@ -117,7 +85,7 @@ def behind(mark: c_void_p, *streams: int) -> None:
     """
     for stream in streams:
         driver.demand("one stream waiting for another", "cuStreamWaitEvent", c_void_p(stream), mark, 0)
-    driver.library().cuEventDestroy_v2(mark)  # the driver frees it once the wait is over
+    driver.holding().cuEventDestroy_v2(mark)  # the driver frees it once the wait is over
 
 
 def free_bytes() -> int:
@@ -172,7 +140,7 @@ def wait(mark: c_void_p, what: str = "the product") -> None:
         LaunchFailed: something before it failed.
     """
     await_event(mark, what)
-    driver.library().cuEventDestroy_v2(mark)
+    driver.holding().cuEventDestroy_v2(mark)
 
 
 def await_event(mark: c_void_p, what: str = "the product") -> None:

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import permutations
 from threading import Lock
 
-from . import device, driver, memory
+from . import device, driver, pools
 
 _DEVICE, _READ_WRITE = 1, 3  # CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
@@ -42,7 +42,7 @@ def reachable(to: int, source: int) -> bool:
         driver.check("cuDeviceCanAccessPeer", byref(can), to, source)
         if not can.value:
             return False
-        driver.check("cuMemPoolSetAccess", c_void_p(memory.pool(source)), byref(_Access(_DEVICE, to, _READ_WRITE)),
+        driver.check("cuMemPoolSetAccess", c_void_p(pools.pool(source)), byref(_Access(_DEVICE, to, _READ_WRITE)),
                      c_size_t(1))
     except RuntimeError:
         return False

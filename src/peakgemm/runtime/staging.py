@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import LaunchFailed
-from . import device, driver
+from . import device, driver, pools
 
 if TYPE_CHECKING:
     from .transfer import Copiers
@@ -149,6 +149,7 @@ def lane(index: int) -> Iterator[Lane]:
     """A lane on device ``index``, made current; everything enqueued on it has ended when the block has."""
     with ExitStack() as stack:
         stack.enter_context(device.activated(index))
+        stack.enter_context(pools.used(index))
         with _LANES_LOCK:
             free = _LANES.setdefault(index, [])
             mine = free.pop() if free else None

@@ -1,0 +1,116 @@
+"""The pools that device memory comes from, the library's own, and when they give it back.
+
+A pool holds `KEPT_BYTES` for the next call. Within `used`, and for `IDLE_SECONDS` behind it, it holds up to a share
+of the device: to map what is new to the process, and to give it back, takes 5 to 15 % of a large product of host
+arrays, and the next one wants the same (docs/notebook/23-host-arrays.md). Other libraries lack what is held, so a
+thread gives it back once no call has come for so long.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from ctypes import Structure, byref, c_int, c_size_t, c_ubyte, c_uint64, c_ushort, c_void_p
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+
+from ..errors import LaunchFailed
+from . import device, driver
+
+# The operands and results of squares up to 8192. The device's own pool gives all back whenever a stream is waited for.
+KEPT_BYTES = 1 << 30
+IDLE_SECONDS = 1.0
+_SHARE = 4  # a quarter of the device is held for that long at most
+_PINNED, _DEVICE = 1, 1  # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE
+_THRESHOLD = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+
+
+class _PoolProps(Structure):
+    """CUmemPoolProps of cuda.h, its location written out."""
+
+    _fields_ = [("allocType", c_int), ("handleTypes", c_int), ("locationType", c_int), ("locationId", c_int),
+                ("securityAttributes", c_void_p), ("maxSize", c_size_t), ("usage", c_ushort),
+                ("reserved", c_ubyte * 54)]
+
+
+_LOCK = Lock()
+_POOLS: dict[int, int] = {}
+_users: Counter[int] = Counter()  # calls under way, by device
+_rested: SimpleQueue[int] = SimpleQueue()  # devices on which a call has ended
+_tidying: Thread | None = None
+
+
+def pool(index: int) -> int:
+    """The pool from which memory of device ``index`` comes.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    with _LOCK:  # of two made at a time one would be forgotten, with memory in it that no other device may read
+        if index not in _POOLS:
+            place = c_void_p()
+            driver.demand("a pool of device memory", "cuMemPoolCreate", byref(place),
+                          byref(_PoolProps(_PINNED, 0, _DEVICE, index)))
+            _hold(place.value or 0, KEPT_BYTES)
+            _POOLS[index] = place.value or 0
+        return _POOLS[index]
+
+
+@contextmanager
+def used(index: int) -> Iterator[None]:
+    """A call that allocates much on device ``index``, and is likely to come again.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    mine = pool(index)
+    with _LOCK:
+        _users[index] += 1
+        total = c_size_t()
+        driver.demand(f"the memory of GPU {index}", "cuDeviceTotalMem_v2", byref(total), index)
+        _hold(mine, max(KEPT_BYTES, total.value // _SHARE))
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _users[index] -= 1
+        _rests(index)
+
+
+def _rests(index: int) -> None:
+    global _tidying
+    _rested.put(index)
+    with _LOCK:
+        if _tidying is None or not _tidying.is_alive():  # the latter in a process that was forked
+            _tidying = Thread(target=_tidy, name="peakgemm-memory", daemon=True)
+            _tidying.start()
+
+
+def _tidy() -> None:
+    while True:
+        idle = {_rested.get()}
+        with suppress(Empty):
+            while True:
+                idle.add(_rested.get(timeout=IDLE_SECONDS))
+        for index in idle:
+            with suppress(LaunchFailed, OSError):  # at the process's end there may be no driver left
+                give_back(index)
+
+
+def give_back(index: int) -> None:
+    """Let others have what the pool of device ``index`` holds beyond `KEPT_BYTES`, unless a call is under way there.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    with _LOCK:
+        if _users[index] or index not in _POOLS:
+            return
+        _hold(_POOLS[index], KEPT_BYTES)
+        with device.activated(index):
+            driver.demand("memory given back", "cuMemPoolTrimTo", c_void_p(_POOLS[index]), c_size_t(KEPT_BYTES))
+
+
+def _hold(pool: int, size: int) -> None:
+    driver.demand("a pool's threshold", "cuMemPoolSetAttribute", c_void_p(pool), _THRESHOLD, byref(c_uint64(size)))

@@ -182,7 +182,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, machine: SimpleNamespace) -> SimpleNa
         return status
 
     entry = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(read)
-    monkeypatch.setattr(launch, "_driver_launch", lambda: entry)
+    monkeypatch.setattr(launch, "_driver_launch", lambda: (entry, entry))
     machine.stack[:] = [0]
     return seen
 
@@ -225,14 +225,14 @@ def test_tensor_maps_follow_the_struct(calls: SimpleNamespace, machine: SimpleNa
     calls.size, argument, places = 264, bytes(i % 251 for i in range(264)), list[list[int]]()
     loaded = launch.Loaded(SimpleNamespace(handle=12345), "gemm", 70000)
     ready = launch.Launcher(loaded, "192x256x8", H100, 7, 384, argument, boxes)
-    send = ready._launch
+    send = ready._launches[0]
 
     def watch(config: Any, kernel: Any, parameters: Any, extra: Any) -> Any:
         found = (ctypes.c_uint64 * 8).from_address(parameters.value)
         places.append([ctypes.c_uint64.from_address(found[6 + i] + 8 * w).value for i in (0, 1) for w in (0, 15)])
         return send(config, kernel, parameters, extra)
 
-    ready._launch = watch
+    ready._launches = watch, watch
     machine.stack.clear()  # a thread's first call to CUDA
     ready.enqueue(16, 32, 3, 4, 5, 600)
     assert machine.stack == [0]

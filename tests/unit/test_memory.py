@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -112,3 +113,29 @@ def test_who_keeps_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
         copy("cuMemcpyHtoDAsync_v2", DEVICE, 64, 4, 0)
         copy("cuMemcpyHtoDAsync_v2", DEVICE, 64, 0, 0)
     assert made == ["enqueue", "demand"]
+
+
+def test_a_thread_keeps_the_interpreter_only_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[tuple[str, str]]()
+
+    class Library:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def cuInit(self, flags: int) -> int:
+            made.append((self.name, threading.current_thread().name))
+            return 0
+
+    monkeypatch.setattr(driver, "library", lambda: Library("lets go"))
+    monkeypatch.setattr(driver, "holding", lambda: Library("keeps"))
+    with driver.keeping():
+        driver.check("cuInit", 0)
+        other = threading.Thread(target=lambda: driver.check("cuInit", 0), name="other")
+        other.start()
+        other.join()
+        with driver.keeping():
+            pass
+        driver.check("cuInit", 0)
+    driver.check("cuInit", 0)
+    main = threading.current_thread().name
+    assert made == [("keeps", main), ("lets go", "other"), ("keeps", main), ("lets go", main)]

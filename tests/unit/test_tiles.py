@@ -22,7 +22,7 @@ from peakgemm.calls.deal import Claim, Deal, Held, dealt
 from peakgemm.calls.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
-from peakgemm.runtime import pools, transfer
+from peakgemm.runtime import driver, pools, staging, transfer
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +113,27 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
         assert (out == 40).all()
         assert devices.copied["out"] == 4 * 64 * 64
         assert devices.copied["peer"] > 0 and devices.copied["in"] < 2 * b.nbytes + a.nbytes
+
+
+def test_the_launching_thread_keeps_the_interpreter_and_those_that_wait_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it waits for it a dozen times a tile, or nobody copies while a thread waits for the device."""
+    a, kept, let_go = np.ones((40, 40), np.float32), set[str](), set[str]()
+    with present(monkeypatch, Devices(1)) as devices:
+        class Library:
+            def __init__(self, seen: set[str]) -> None:
+                self.seen = seen
+
+            def __getattr__(self, name: str) -> Any:
+                self.seen.add(name)
+                return getattr(devices, name)
+
+        monkeypatch.setattr(driver, "library", lambda: Library(let_go))
+        monkeypatch.setattr(driver, "holding", lambda: Library(kept))
+        with staging.lane(0):  # whose streams are made, and whose pool
+            kept.clear(), let_go.clear()
+        fleet.run(Request(a, a, out=np.empty_like(a)), devices.gpus, Grid(cuts(40, 16), cuts(40, 16)))
+    assert {"cuMemAllocFromPoolAsync", "cuStreamWaitEvent", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"} <= kept
+    assert {"cuEventSynchronize", "cuStreamSynchronize"} <= let_go - kept
 
 
 def test_threads_that_come_first_together_share_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..arrays.base import FLOAT, View, driver_out_of_memory, packed
 from ..errors import LaunchFailed
-from ..runtime import peers
+from ..runtime import driver, peers
 from ..runtime.device import Gpu, activated
 from ..runtime.memory import DeviceMemory, behind, event, order, wait
 from ..runtime.staging import Lane
@@ -98,7 +98,8 @@ class Worker:
         drain.start()
         failed: BaseException | None = None
         try:
-            self._feed()
+            with driver.keeping():
+                self._feed()
         except BaseException as error:
             failed = error
         self._out.put(None)

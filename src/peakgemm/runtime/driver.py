@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -37,6 +40,28 @@ def holding() -> Any:
     return ctypes.PyDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
+class _Here(threading.local):
+    keeps = False
+
+
+here = _Here()  # ``keeps``: whether this thread is within `keeping`
+
+
+@contextmanager
+def keeping() -> Iterator[None]:
+    """Within the block this thread keeps the interpreter through `check`, `demand` and launches.
+
+    For calls that only enqueue, as for `enqueue`: where others copy, a thread that lets go of the interpreter may wait
+    for milliseconds until it has it again, and to launch a tile is a dozen calls. What waits for the device calls
+    `library` itself.
+    """
+    before, here.keeps = here.keeps, True
+    try:
+        yield
+    finally:
+        here.keeps = before
+
+
 def check(call: str, *args: Any) -> None:
     """Make a call by the name that the library exports, with its version: ``cuCtxPushCurrent_v2``.
 
@@ -44,7 +69,7 @@ def check(call: str, *args: Any) -> None:
         RuntimeError: the driver's refusal, or a driver too old to have the call.
         OSError: see `library`.
     """
-    _made(library(), call, args)
+    _made(holding() if here.keeps else library(), call, args)
 
 
 def _made(calls: Any, call: str, args: tuple[Any, ...]) -> None:

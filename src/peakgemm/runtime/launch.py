@@ -158,8 +158,8 @@ class Launcher:
         MissingComponent: the driver's library cannot be opened.
     """
 
-    __slots__ = ("_argument", "_attributes", "_boxes", "_cluster", "_free", "_kernel", "_launch", "_several", "blocks",
-                 "gpu", "label", "loaded", "threads")
+    __slots__ = ("_argument", "_attributes", "_boxes", "_cluster", "_free", "_kernel", "_launches", "_several",
+                 "blocks", "gpu", "label", "loaded", "threads")
 
     def __init__(self, loaded: Loaded, label: str, gpu: Gpu, blocks: int, threads: int, argument: bytes,
                  boxes: Sequence[Box] = (), cluster: int = 1) -> None:
@@ -172,7 +172,7 @@ class Launcher:
         self.loaded, self.label, self.gpu, self.blocks, self.threads = loaded, label, gpu, blocks, threads
         self._argument, self._boxes = argument, boxes
         self._kernel = ctypes.c_void_p(loaded.kernel.handle)
-        self._launch = _driver_launch()
+        self._launches = _driver_launch()
         # Clusters came with the same architecture.
         self._attributes, self._cluster = int(gpu.limits.has_dependent_launch) + (cluster > 1), cluster
         self._several = device.count() > 1
@@ -199,10 +199,11 @@ class Launcher:
         if self._boxes:
             self._encode(buffer, (a, b), partial)
         _pack(buffer, _STREAM, stream, attributes, self._attributes, a, b, c0, c, partial)
-        status = self._launch(config, self._kernel, pointers, None)
+        launch = self._launches[driver.here.keeps]
+        status = launch(config, self._kernel, pointers, None)
         if status and device.current() is None:  # a thread's first call to CUDA
             device.make_current(self.gpu.index)
-            status = self._launch(config, self._kernel, pointers, None)
+            status = launch(config, self._kernel, pointers, None)
         self._free.append(block)
         if status:
             raise self._failed(status)
@@ -268,10 +269,11 @@ def _remedy(status: int) -> str:
 
 
 @cache
-def _driver_launch() -> Any:
-    """``cuLaunchKernelEx`` of the driver's library, called without conversions: all arguments are ready pointers."""
-    try:
-        return driver.library()["cuLaunchKernelEx"]  # found by index it is this caller's own: no conversions are set
+def _driver_launch() -> tuple[Any, Any]:
+    """``cuLaunchKernelEx`` of the driver's library, called without conversions: all arguments are ready pointers. The
+    second one keeps the interpreter, see `driver.keeping`."""
+    try:  # found by index they are this caller's own: no conversions are set
+        return driver.library()["cuLaunchKernelEx"], driver.holding()["cuLaunchKernelEx"]
     except (OSError, AttributeError) as error:
         raise MissingComponent(f"the NVIDIA driver's library cannot be used ({error}); "
                                "install an NVIDIA driver for CUDA 12 or later, then see: peakgemm doctor") from None

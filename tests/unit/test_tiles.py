@@ -115,6 +115,27 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
         assert devices.copied["peer"] > 0 and devices.copied["in"] < 2 * b.nbytes + a.nbytes
 
 
+def test_what_a_device_has_not_enqueued_another_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By as many as there are places for results one of two devices had nothing left to do for a tenth of the time."""
+    a, b, wait = np.ones((160, 8), np.float32), np.ones((8, 160), np.float32), tiles.wait
+    cut = Grid(cuts(160, 20), cuts(160, 20))
+    with present(monkeypatch, Devices(2)) as devices:
+        def late(mark: Any, what: str) -> None:  # the second device's first product ends when all others have begun
+            end = time.monotonic() + 20
+            while devices.here.index and len(devices.problems) < 63 and time.monotonic() < end:
+                time.sleep(0.002)
+            wait(mark, what)
+
+        monkeypatch.setattr(tiles, "wait", late)
+        monkeypatch.setattr(tiles, "UNDER_WAY", 2)
+        each_begins(monkeypatch, 2)
+        out = np.empty((160, 160), np.float32)
+        fleet.run(Request(a, b, out=out), devices.gpus, cut)
+        counts = [sum(index == each for index, _ in devices.problems) for each in (0, 1)]
+        assert (out == a @ b).all() and len(cut.tiles()) == sum(counts) == 64
+        assert counts[1] <= 3  # and the one that it has taken and waits with
+
+
 def test_the_launching_thread_keeps_the_interpreter_and_those_that_wait_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it waits for it a dozen times a tile, or nobody copies while a thread waits for the device."""
     a, kept, let_go = np.ones((40, 40), np.float32), set[str](), set[str]()

@@ -7,14 +7,13 @@ threads do the copying, see `peakgemm.runtime.transfer`; the one that copies a r
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from math import prod
 from queue import SimpleQueue
-from threading import Condition, Lock, Thread
+from threading import Condition, Lock, Semaphore, Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +38,9 @@ from .splits import Splits
 
 Array = NDArray[np.float32]
 AHEAD = 3  # tiles whose panels are asked for before the first of them is computed
+# Products enqueued, each stream's and one more, where several devices share: what is enqueued no other one can take.
+# By 32 one of two GPUs had no tile left while the other had enqueued 65 ms of them (30,000, 657 ms).
+UNDER_WAY = 3
 # Results on the device, where they take no more than an eighth of it: one being computed, others queued or going out.
 # 16,384 "emulated" took 209 ms with 6 of them and 6 threads out, 177 with 32 and 10 (docs/notebook/23-host-arrays.md).
 SLOTS = 32
@@ -82,6 +84,7 @@ class Worker:
         self._free: SimpleQueue[_Slot] = SimpleQueue()
         self._out: SimpleQueue[tuple[Any, Tile, _Slot] | None] = SimpleQueue()
         self._slots = [_Slot() for _ in range(slots)]
+        self._under_way = Semaphore(UNDER_WAY if job.workers > 1 else slots)
         self._going, self._settled, self._telling = 0, Condition(), Lock()  # results on their way out
         self._error: BaseException | None = None
 
@@ -132,54 +135,51 @@ class Worker:
         self._workspaces.clear()
 
     def _feed(self) -> None:
-        waiting: deque[Tile] = deque()
         launched = 0
-        while self._error is None:
-            while len(waiting) < AHEAD and (tile := self._job.deal.take(self._index)) is not None:
-                waiting.append(tile)
-            if not waiting:
-                return
-            refused = self._ask(waiting)
+        while self._error is None and (tile := self._job.deal.take(self._index)) is not None:
+            refused = self._ask(tile)
             if refused is not None:
-                self._smaller(waiting, refused)
+                self._smaller(tile, refused)
                 continue
             self._ask_further()
             with span(self._gpu.index, "wait for a result's place"):
                 slot = self._free.get()
+                self._under_way.acquire()
             if self._error is not None:
                 return
-            tile = waiting[0]
             try:
                 self._launch(tile, slot, launched % 2)
             except LaunchFailed as refusal:  # no room for a result or a workspace: panels go, or the tile gets smaller
                 self._free.put(slot)
+                self._under_way.release()
                 if not driver_out_of_memory(refusal):
                     raise
                 self._budget = self._used
-                if not self._make_room(FLOAT * 2 * tile.area, list(keys(tile))):
-                    self._smaller(waiting, refusal)
+                if self._make_room(FLOAT * 2 * tile.area, list(keys(tile))):
+                    self._job.deal.give_back(self._index, [tile])
+                else:
+                    self._smaller(tile, refusal)
                 continue
-            waiting.popleft()
             launched += 1
 
-    def _smaller(self, waiting: deque[Tile], refused: Exception) -> None:
-        """Tiles for which there is no room go back in halves.
+    def _smaller(self, tile: Tile, refused: Exception) -> None:
+        """A tile for which there is no room goes back in halves.
 
         Raises:
-            OutOfMemory: they are single elements.
+            OutOfMemory: it is a single element.
         """
-        tile = waiting[0]
         halves = tile.halves()
         k = self._request.a.shape[-1]
         if len(halves) == 1:
             raise no_room(refused, f"a row of A and a column of B, {2 * FLOAT * k:,} bytes,", self._gpu, "",
                           ["split the product along K"]) from refused
-        self._job.deal.give_back(self._index, [*halves, *list(waiting)[1:]])
-        waiting.clear()
+        self._job.deal.give_back(self._index, halves)
 
-    def _ask(self, waiting: deque[Tile]) -> Exception | None:
-        """Have the panels of the tiles ahead copied, as far as there is room; why there is none for the first tile."""
-        wanted = [key for tile in waiting for key in keys(tile)]
+    def _ask(self, tile: Tile) -> Exception | None:
+        """Have its panels copied, and as far as there is room those of the tiles behind it; why there is none for it.
+        """
+        ahead = self._job.deal.upcoming(self._index)[:AHEAD - 1]
+        wanted = [key for each in (tile, *ahead) for key in keys(each)]
         for place, key in enumerate(wanted):
             refused = self._have(key, wanted)
             if refused is not None:
@@ -356,6 +356,7 @@ class Worker:
                         futures = self._copiers.download(slot.out.pointer, target)
                 except BaseException as error:
                     self._fail(error)
+                self._under_way.release()
                 if not futures:
                     self._free.put(slot)
                     continue

@@ -396,6 +396,17 @@ def test_more_shared_memory_than_a_block_may_have(machine: SimpleNamespace) -> N
         launch.load(cubin(b"good"), 300000, H100)
 
 
+def test_code_is_loaded_without_the_interpreter(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That may wait for what a user's stream holds, and a callback there wants the interpreter."""
+    monkeypatch.setattr(driver, "holding", lambda: pytest.fail("keeps the interpreter"))
+    with driver.keeping():
+        loaded = launch.load(cubin(b"good"), 70000, H100)
+        assert driver.here.keeps
+        launch.load.cache_clear()
+        del loaded
+    assert machine.unloaded == [900]
+
+
 def test_the_ladders_launch(machine: SimpleNamespace) -> None:
     seen = []
 

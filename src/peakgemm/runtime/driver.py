@@ -48,14 +48,14 @@ here = _Here()  # ``keeps``: whether this thread is within `keeping`
 
 
 @contextmanager
-def keeping() -> Iterator[None]:
-    """Within the block this thread keeps the interpreter through `check`, `demand` and launches.
+def keeping(keeps: bool = True) -> Iterator[None]:
+    """Within the block this thread keeps the interpreter through `check`, `demand` and launches, or does not.
 
     For calls that only enqueue, as for `enqueue`: where others copy, a thread that lets go of the interpreter may wait
-    for milliseconds until it has it again, and to launch a tile is a dozen calls. What waits for the device calls
-    `library` itself.
+    for milliseconds until it has it again, and to launch a tile is a dozen calls. What may wait for the device, and so
+    for a callback of a user's stream that wants the interpreter, is not kept: to load code is one such call.
     """
-    before, here.keeps = here.keeps, True
+    before, here.keeps = here.keeps, keeps
     try:
         yield
     finally:

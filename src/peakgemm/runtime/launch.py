@@ -31,10 +31,10 @@ class Resident:
         RuntimeError: the driver's refusal.
     """
 
-    __slots__ = ("_check", "_library", "handle")
+    __slots__ = ("_library", "_unload", "handle")
 
     def __init__(self, compiled: Compiled) -> None:
-        self._library, self._check = ctypes.c_void_p(), driver.check
+        self._library, self._unload = ctypes.c_void_p(), driver.library().cuLibraryUnload
         kernel = ctypes.c_void_p()
         driver.check("cuLibraryLoadData", ctypes.byref(self._library), compiled.code, None, None, 0, None, None, 0)
         driver.check("cuLibraryGetKernel", ctypes.byref(kernel), self._library, compiled.entry.encode())
@@ -43,9 +43,9 @@ class Resident:
         self.handle = kernel.value or 0
 
     def __del__(self) -> None:
-        if self._library:
+        if getattr(self, "_library", None):
             try:  # noqa: SIM105  no name of the module: at the interpreter's end they are gone, and maybe the driver
-                self._check("cuLibraryUnload", self._library)
+                self._unload(self._library)
             except Exception:
                 pass
 
@@ -83,6 +83,7 @@ def _three(size: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=512)
+@driver.keeping(False)
 def load(compiled: Compiled, shared_bytes: int, gpu: Gpu, cluster: int = 1) -> Loaded:
     """Put a cubin on ``gpu`` and let its blocks have ``shared_bytes`` of dynamic shared memory, in clusters of
     ``cluster``.

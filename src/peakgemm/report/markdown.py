@@ -318,6 +318,15 @@ def host_table(record: Row) -> str:
         for one, row in both])
 
 
+def host_arrays_table(record: Row) -> str:
+    """Products of host arrays on one GPU beside what a user of torch writes, and the same of arrays that lie there."""
+    head = ("", "M = N = K", "on the GPU, ms", "host arrays, ms", "share", "torch, ms", "torch's time over ours")
+    return grid(head, [
+        (row["precision"], str(row["size"]), f"{row['in_core_ms']:.3g}", f"{row['ms']:.3g}",
+         f"{100 * row['share_of_in_core']:.0f} %", f"{row['torch_ms']:.4g}", f"{row['ratio_to_torch']:.2f}")
+        for row in sorted(record["scale"]["host"]["rows"], key=lambda row: row["precision"] != "ieee")])
+
+
 def tuned_table(record: Row) -> str:
     """Rungs of a ladder's record beside the first of them, size by size, by their ratios to cuBLAS, which is timed with
     each in pairs: at 700 W the clock of a second run is another."""

@@ -157,6 +157,7 @@ class Checkout:
                 ("docs/jax.md", "jax", "../h200/jax.json", markdown.jax_table),
                 ("docs/distributed.md", "scale", "../h200-x2/scale.json", markdown.scale_table),
                 ("docs/large.md", "two", "../h200-x2/scale.json", markdown.host_table),
+                ("docs/large.md", "one", "../h200/host.json", markdown.host_arrays_table),
                 ("docs/sass-tuning.md", "tuned", "sass/ladder-sass.json", markdown.tuned_table),
                 ("docs/sass-tuning.md", "loops", "sass/ladder-sass.json", markdown.loops_table)):
             for record in self.load_any(path):

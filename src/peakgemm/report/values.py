@@ -179,7 +179,6 @@ def _between(record: Record, name: str) -> str:
 BENCH, DRAWN, GATHERED = "h100/bench-cutlass.json", "h100/bench-drawn.json", "h100/bench-gathered.json"
 ACCURACY, SUMS = "h100/accuracy.json", "h100/sums.json"
 SCALE, KILLS = "h200-x2/scale.json", "h100/memmap-kill.json"
-RANKS = "h200-x2/ranks.json"
 REPRODUCIBLE, PROGRAMS = "h100/reproducible-speed.json", "h100/programs.json"
 PROFILE, SASS = "h100/profile-check.json", "sm_90/sass-check.json"
 REGISTERS = "h100/registers.json"
@@ -221,8 +220,8 @@ VALUES = {
     "scale.off-models": Value(SCALE, lambda r: _off(r, "cost_models")),
     "scale.losses": Value(SCALE, lambda r: f"{r['scale']['ranks']['training']['largest_difference']:.0e}"),
     "scale.dtensor": Value(SCALE, lambda r: f"{_dtensor(r):.2f} eps"),
-    "scale.lost": Value(RANKS, lambda r: _lost(r, "overlapped")),
-    "scale.lost-nccl": Value(RANKS, lambda r: _lost(r, "plain")),
+    "scale.lost": Value(SCALE, lambda r: _lost(r, "overlapped")),
+    "scale.lost-nccl": Value(SCALE, lambda r: _lost(r, "plain")),
     "kills.bytes": Value(KILLS, lambda r: f"{r['found'][0]['bytes'] / 1e9:.0f} GB"),
     "kills.kills": Value(KILLS, lambda r: str(len(r["found"][0]["kills"]))),
     "kills.twice": Value(KILLS, lambda r: str(r["found"][0]["computed_twice"] or "none")),

@@ -11,6 +11,7 @@ from lazy_driver import Devices, present
 from peakgemm.calls import fleet
 from peakgemm.calls.grid import Grid, cuts
 from peakgemm.calls.request import Request
+from peakgemm.errors import LaunchFailed
 from peakgemm.runtime import pools, staging
 
 RESTS = pools._rests
@@ -30,6 +31,24 @@ def test_a_call_holds_a_share_of_the_device_until_it_is_given_back(monkeypatch: 
         assert devices.threshold == {1: ROOM // 4}  # the next call may want it
         pools.give_back(1)
         assert devices.threshold == {1: pools.KEPT_BYTES} and devices.trimmed == [(1, pools.KEPT_BYTES)]
+
+
+@pytest.mark.parametrize("call", ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuDeviceTotalMem_v2"])
+def test_a_call_that_is_refused_is_not_under_way(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """Else the device's memory would never be given back."""
+    with present(monkeypatch, Devices(1, room=ROOM)) as devices:
+        for before in (False, True):
+            if before:
+                pools.pool(0)
+            if not (before and call == "cuMemPoolCreate"):
+                devices.fail = lambda name: 719 * (name == call)
+                with pytest.raises(LaunchFailed), pools.used(0):
+                    pytest.fail("not refused")
+                devices.fail = lambda name: 0
+            with pools.used(0):
+                pass
+            pools.give_back(0)
+            assert devices.trimmed.pop() == (0, pools.KEPT_BYTES)
 
 
 def test_a_small_device_holds_no_less_than_before(monkeypatch: pytest.MonkeyPatch) -> None:

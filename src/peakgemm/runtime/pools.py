@@ -66,10 +66,10 @@ def used(index: int) -> Iterator[None]:
     """
     mine = pool(index)
     with _LOCK:
-        _users[index] += 1
         total = c_size_t()
         driver.demand(f"the memory of GPU {index}", "cuDeviceTotalMem_v2", byref(total), index)
         _hold(mine, max(KEPT_BYTES, total.value // _SHARE))
+        _users[index] += 1  # last: a call that is refused ends here
     try:
         yield
     finally:

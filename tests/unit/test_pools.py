@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -74,6 +76,44 @@ def test_products_of_host_arrays_give_it_back_when_no_other_follows(monkeypatch:
             assert sorted(devices.trimmed) == [(0, pools.KEPT_BYTES), (1, pools.KEPT_BYTES)]
             assert set(devices.threshold.values()) == {pools.KEPT_BYTES}
             devices.trimmed.clear()
+
+
+def test_a_device_gives_it_back_though_another_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    with present(monkeypatch, Devices(2, room=ROOM)) as devices:
+        monkeypatch.setattr(pools, "_rests", RESTS)
+        monkeypatch.setattr(pools, "IDLE_SECONDS", 0.2)
+        with staging.lane(1):
+            pass
+        end = time.monotonic() + 20
+        while not devices.trimmed and time.monotonic() < end:
+            with staging.lane(0):
+                time.sleep(0.01)
+        assert (1, pools.KEPT_BYTES) in devices.trimmed
+        while (0, pools.KEPT_BYTES) not in devices.trimmed and time.monotonic() < end:  # before the test's devices go
+            time.sleep(0.01)
+
+
+def test_a_call_ends_well_where_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the interpreter's end; the next call tries again."""
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with present(monkeypatch, Devices(1, room=ROOM)) as devices:
+        monkeypatch.setattr(pools, "_rests", RESTS)
+        monkeypatch.setattr(pools, "_tidying", None)
+        monkeypatch.setattr(pools, "_rested", SimpleQueue())
+        monkeypatch.setattr(pools, "IDLE_SECONDS", 0.02)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refused)
+            with staging.lane(0):
+                pass
+        assert devices.trimmed == []
+        with staging.lane(0):
+            pass
+        end = time.monotonic() + 20
+        while not devices.trimmed and time.monotonic() < end:
+            time.sleep(0.01)
+        assert devices.trimmed[0] == (0, pools.KEPT_BYTES)
 
 
 def test_what_the_driver_refuses_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from ctypes import Structure, byref, c_int, c_size_t, c_ubyte, c_uint64, c_ushort, c_void_p
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
+from time import monotonic
 
 from ..errors import LaunchFailed
 from . import device, driver
@@ -84,16 +85,18 @@ def _rests(index: int) -> None:
     with _LOCK:
         if _tidying is None or not _tidying.is_alive():  # the latter in a process that was forked
             _tidying = Thread(target=_tidy, name="peakgemm-memory", daemon=True)
-            _tidying.start()
+            with suppress(RuntimeError):  # none to be had, as at the interpreter's end: the next call tries again
+                _tidying.start()
 
 
 def _tidy() -> None:
+    due: dict[int, float] = {}  # by device, whatever others do
     while True:
-        idle = {_rested.get()}
         with suppress(Empty):
-            while True:
-                idle.add(_rested.get(timeout=IDLE_SECONDS))
-        for index in idle:
+            index = _rested.get(timeout=max(0.0, min(due.values()) - monotonic()) if due else None)
+            due[index] = monotonic() + IDLE_SECONDS
+        for index in [index for index, at in due.items() if at <= monotonic()]:
+            del due[index]
             with suppress(LaunchFailed, OSError):  # at the process's end there may be no driver left
                 give_back(index)
 

@@ -580,3 +580,23 @@ def test_tiles_by_numpy_keep_the_bits_of_reproducible_products(tmp_path: Any) ->
     pg.multiply_files(tmp_path / "a.npy", tmp_path / "b.npy", tmp_path / "c.npy", precision="reproducible",
                       blocks=(16,))
     assert (np.load(tmp_path / "c.npy") == want).all()
+
+
+def test_a_panel_that_was_let_go_is_brought_again_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from the device itself, which asked for access to its own memory meanwhile."""
+    rng = np.random.default_rng(10)
+    a, b, refused, launch = values(rng, 64, 40), values(rng, 40, 64), threading.Event(), tiles.Worker._launch
+    with present(monkeypatch, Devices(2)) as devices:
+        def short(self: Any, tile: Tile, slot: Any, lane: int) -> None:
+            if devices.here.index and not refused.wait(20):
+                pytest.fail("the first device launches nothing")
+            if devices.here.index or refused.is_set():
+                return launch(self, tile, slot, lane)
+            refused.set()
+            raise LaunchFailed("no room: CUDA_ERROR_OUT_OF_MEMORY")
+
+        monkeypatch.setattr(tiles.Worker, "_launch", short)
+        each_begins(monkeypatch, 2)
+        out = np.full((64, 64), np.nan, np.float32)
+        fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+        assert (out == a @ b).all() and devices.used == [0, 0]

@@ -266,10 +266,10 @@ class Worker:
                 claim.settle(None)
                 raise
             when_done(panel.futures, partial(self._settle, claim, Held(memory.pointer, size, memory, self._copied)))
-        elif peers.reachable(self._gpu.index, claim.device):
+        elif claim.device != self._gpu.index and peers.reachable(self._gpu.index, claim.device):
             panel.claim, panel.again = claim, dense
             self._take_over(panel, wait=False)
-        else:
+        else:  # also what it brought before, and has let go
             panel.futures = self._copiers.upload(dense, memory.pointer)
         return panel
 

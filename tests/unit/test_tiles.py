@@ -582,6 +582,24 @@ def test_tiles_by_numpy_keep_the_bits_of_reproducible_products(tmp_path: Any) ->
     assert (np.load(tmp_path / "c.npy") == want).all()
 
 
+def test_panels_ahead_do_not_take_what_went_for_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were copied again each time that they had made room for it, without end."""
+    rng = np.random.default_rng(9)
+    a, b, calls = values(rng, 32, 64), values(rng, 64, 128), list[str]()
+    with present(monkeypatch, Devices(1)) as devices:
+        def fail(name: str) -> int:
+            calls.append(name)
+            devices.room[0] = 3 * 4 * 32 * 64  # others take the rest: three panels fit, or two and a result
+            return 719 * (len(calls) > 20_000)
+
+        out = np.full((32, 128), np.nan, np.float32)
+        with monkeypatch.context() as patch:
+            patch.setattr(fleet.Worker, "run", lambda self, run=fleet.Worker.run: setattr(devices, "fail", fail) or
+                          run(self))
+            fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(32, 32), cuts(128, 32)))
+        assert (out == a @ b).all() and devices.used == [0]
+
+
 def test_a_panel_that_was_let_go_is_brought_again_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not from the device itself, which asked for access to its own memory meanwhile."""
     rng = np.random.default_rng(10)

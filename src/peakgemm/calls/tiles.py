@@ -131,7 +131,8 @@ class Worker:
             self._meet()
         self._panels.clear()
         self._splits.clear()
-        self._slots.clear()
+        for slot in self._slots:  # an error that was met and settled may hold this worker until the next collection
+            slot.out = slot.c = None
         self._workspaces.clear()
 
     def _feed(self) -> None:
@@ -154,8 +155,9 @@ class Worker:
                 self._under_way.release()
                 if not driver_out_of_memory(refusal):
                     raise
-                self._budget = self._used
-                if self._make_room(FLOAT * 2 * tile.area, list(keys(tile))):
+                own = sum(self._panels[key].size for key in keys(tile))
+                self._budget = max(own, self._used - FLOAT * 2 * tile.area)  # else panels ahead would take it again
+                if self._used > own and self._make_room(0, list(keys(tile))):
                     self._job.deal.give_back(self._index, [tile])
                 else:
                     self._smaller(tile, refusal)
@@ -169,10 +171,9 @@ class Worker:
             OutOfMemory: it is a single element.
         """
         halves = tile.halves()
-        k = self._request.a.shape[-1]
         if len(halves) == 1:
-            raise no_room(refused, f"a row of A and a column of B, {2 * FLOAT * k:,} bytes,", self._gpu, "",
-                          ["split the product along K"]) from refused
+            raise no_room(refused, f"a row of A and a column of B, {2 * FLOAT * self._request.a.shape[-1]:,} bytes,",
+                          self._gpu, "", ["split the product along K"]) from refused
         self._job.deal.give_back(self._index, halves)
 
     def _ask(self, tile: Tile) -> Exception | None:

@@ -103,7 +103,8 @@ class Devices:
 
     def owner(self, at: int) -> int | None:
         """The device whose memory holds an address, as far as the host has allocated it and not freed it."""
-        return next((index for start, (index, room) in self.memory.items()
+        # A copy: what a collection lets go of meanwhile, in this thread, is freed here too.
+        return next((index for start, (index, room) in self.memory.copy().items()
                      if index >= 0 and start <= at < room.ctypes.data + room.nbytes), None)
 
     def belongs(self, what: str, stream: int, *addresses: int) -> None:
@@ -220,7 +221,7 @@ class Devices:
 
     def touch(self, what: str, at: int, size: int) -> None:
         """An operation that runs now reads or writes device memory."""
-        if not any(start <= at and at + size <= end for start, (end, _) in self.there.items()):
+        if not any(start <= at and at + size <= end for start, (end, _) in self.there.copy().items()):
             self.stale.append(f"{what} of {size} bytes at {at:x}")
 
     def _copy(self, way: str, to: int, source: int, size: int, stream: int) -> None:

@@ -618,3 +618,30 @@ def test_a_panel_that_was_let_go_is_brought_again_from_the_host(monkeypatch: pyt
         out = np.full((64, 64), np.nan, np.float32)
         fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
         assert (out == a @ b).all() and devices.used == [0, 0]
+
+
+def test_a_copy_from_another_device_that_is_refused_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the driver lacked memory for it the tile was launched again, with a panel that had not come."""
+    rng = np.random.default_rng(11)
+    a, b, launching, launch = values(rng, 64, 40), values(rng, 40, 64), set[int](), tiles.Worker._launch
+    with present(monkeypatch, Devices(2)) as devices:
+        def watched(self: Any, *what: Any) -> None:
+            launching.add(threading.get_ident())
+            try:
+                launch(self, *what)
+            finally:
+                launching.discard(threading.get_ident())
+
+        def fail(name: str) -> int:
+            if name != "cuMemcpyPeerAsync" or threading.get_ident() not in launching:
+                return 0
+            devices.fail = lambda name: 0
+            return OUT_OF_MEMORY
+
+        monkeypatch.setattr(tiles.Worker, "_launch", watched)
+        monkeypatch.setattr(Claim, "settled", False)  # so that a panel is taken over when its tile is launched
+        each_begins(monkeypatch, 2)
+        devices.fail = fail
+        out = np.full((64, 64), np.nan, np.float32)
+        fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+        assert (out == a @ b).all() and devices.copied["peer"] > 0 and devices.fail is not fail

@@ -286,7 +286,7 @@ class Worker:
         """Have a claimed panel copied from the other device, if it is there; with ``wait`` it will be."""
         if panel.claim is None or not (wait or panel.claim.settled):
             return
-        claim, panel.claim = panel.claim, None
+        claim = panel.claim
         claim.wait()
         if claim.held is None:  # the other one has failed
             panel.futures = self._copiers.upload(panel.again, panel.memory.pointer)
@@ -296,7 +296,7 @@ class Worker:
                 peers.copy(panel.memory.pointer, self._gpu.index, claim.held.pointer, claim.device, panel.size,
                            self._way.inward)
             panel.mark = event(self._way.inward)
-        panel.again = None
+        panel.claim = panel.again = None  # last: what is refused on the way is asked again
 
     def _launch(self, tile: Tile, slot: _Slot, lane: int) -> None:
         stream, needed = self._streams[lane], keys(tile)

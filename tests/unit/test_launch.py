@@ -211,6 +211,16 @@ def test_launch_layout(calls: SimpleNamespace, size: int) -> None:
     assert first.argument == second.argument == argument
 
 
+def test_a_launch_keeps_the_interpreter_where_its_thread_does(calls: SimpleNamespace) -> None:
+    ready = launch.Launcher(launch.Loaded(SimpleNamespace(handle=12345), "gemm", 70000), "128x128x8", H100, 7, 256, b"")
+    calls.size, sent, made = 0, ready._launches[0], list[str]()
+    ready._launches = tuple(lambda *to, name=name: made.append(name) or sent(*to) for name in ("lets go", "keeps"))
+    ready.enqueue(1, 2, 3, 4, 5, 6)
+    with driver.keeping():
+        ready.enqueue(1, 2, 3, 4, 5, 6)
+    assert made == ["lets go", "keeps"]
+
+
 def test_tensor_maps_follow_the_struct(calls: SimpleNamespace, machine: SimpleNamespace,
                                        monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call's are of its own addresses, behind what other kernels take."""

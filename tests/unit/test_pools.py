@@ -35,6 +35,22 @@ def test_a_call_holds_a_share_of_the_device_until_it_is_given_back(monkeypatch: 
         assert devices.threshold == {1: pools.KEPT_BYTES} and devices.trimmed == [(1, pools.KEPT_BYTES)]
 
 
+def test_allocations_do_not_wait_for_memory_that_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with present(monkeypatch, Devices(1, room=ROOM)) as devices:
+        there, meanwhile = pools.pool(0), list[int]()
+
+        def fail(name: str) -> int:
+            if name == "cuMemPoolTrimTo":
+                other = threading.Thread(target=lambda: meanwhile.append(pools.pool(0)), daemon=True)
+                other.start()
+                other.join(10)
+            return 0
+
+        devices.fail = fail
+        pools.give_back(0)
+        assert meanwhile == [there]
+
+
 @pytest.mark.parametrize("call", ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuDeviceTotalMem_v2"])
 def test_a_call_that_is_refused_is_not_under_way(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """Else the device's memory would never be given back."""

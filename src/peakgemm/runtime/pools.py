@@ -48,6 +48,8 @@ def pool(index: int) -> int:
     Raises:
         LaunchFailed: the driver refused.
     """
+    if (found := _POOLS.get(index)) is not None:  # past the lock: to give memory back takes a while
+        return found
     with _LOCK:  # of two made at a time one would be forgotten, with memory in it that no other device may read
         if index not in _POOLS:
             place = c_void_p()

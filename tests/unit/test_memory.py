@@ -14,7 +14,7 @@ import pytest
 from host_driver import DEVICE, HIGH, Driver, gpu
 from peakgemm.arrays.matrix import DeviceCopy, Matrix
 from peakgemm.errors import LaunchFailed
-from peakgemm.runtime import driver, memory, staging
+from peakgemm.runtime import driver, memory, staging, transfer
 
 
 def test_device_memory_comes_and_goes_in_the_order_of_its_stream(gpu: Driver) -> None:
@@ -113,6 +113,26 @@ def test_who_keeps_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
         copy("cuMemcpyHtoDAsync_v2", DEVICE, 64, 4, 0)
         copy("cuMemcpyHtoDAsync_v2", DEVICE, 64, 0, 0)
     assert made == ["enqueue", "demand"]
+
+
+def test_a_buffer_is_waited_for_until_the_wait_is_accepted(gpu: Driver) -> None:
+    """A refused wait was taken for one that had ended, and the buffer was filled while it was still read."""
+    buffer = transfer._Buffer(1 << 10)
+    assert buffer.address
+    buffer.mark(HIGH)
+    gpu.answers |= {"cuEventQuery": 600, "cuEventSynchronize": 2}
+    for _ in range(2):
+        with pytest.raises(LaunchFailed):
+            buffer.wait()
+    gpu.answers.clear()
+    gpu.log.clear()
+    buffer.wait()
+    buffer.wait()
+    assert [call[0] for call in gpu.log] == ["cuEventQuery"]
+    buffer.mark(HIGH)
+    gpu.answers |= {"cuEventQuery": 600, "cuEventSynchronize": 719}
+    buffer.free()
+    assert gpu.calls("cuMemFreeHost") and not gpu.held
 
 
 def test_a_thread_keeps_the_interpreter_only_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(launch.device, "require", lambda index: stand_in.GPU)
     monkeypatch.setattr(launch.device, "activated", lambda index: nullcontext())
+    monkeypatch.setattr(launch.device, "count", lambda: 0)  # that may be found, or asked of a driver with one call
     monkeypatch.setattr(driver, "check", info)
 
 
@@ -236,7 +237,8 @@ def test_cupys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_jaxs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = adapter(monkeypatch, "jax", "Jax", jax={"__path__": []}, jax_dlpack={})
     assert found.out_of_memory(RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes."))
-    assert found.out_of_memory(LaunchFailed("8 bytes: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"))
+    assert found.out_of_memory(LaunchFailed("8 bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"))
+    assert not found.out_of_memory(LaunchFailed("recording an event: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"))
     assert not found.out_of_memory(RuntimeError("INTERNAL: RESOURCE_EXHAUSTED")) and not found.out_of_memory(
         ValueError("RESOURCE_EXHAUSTED: "))
 

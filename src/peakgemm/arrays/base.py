@@ -123,8 +123,8 @@ class DeviceLibrary(Library, Protocol):
 
 
 def driver_out_of_memory(error: Exception) -> bool:
-    """`DeviceLibrary.out_of_memory` for memory that comes from the driver."""
-    return isinstance(error, LaunchFailed) and "CUDA_ERROR_OUT_OF_MEMORY" in str(error)
+    """`DeviceLibrary.out_of_memory` for memory that comes from the driver: that was refused, and nothing else was."""
+    return isinstance(error, LaunchFailed) and "bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY" in str(error)
 
 
 def check_dtype(dtype: str, name: str) -> None:

@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from ctypes import Structure, byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from math import prod
 from queue import SimpleQueue
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import LaunchFailed
 from . import device, driver
 from .memory import await_event, event, new_event, wait
 from .staging import Pinned, copy
@@ -194,13 +196,14 @@ class _Buffer:
     def wait(self) -> None:
         """Nothing reads or writes it any more."""
         if self._marked:
-            self._marked = False
             await_event(self._event)
+            self._marked = False  # last: after a refusal the copy may still read it
 
     def free(self) -> None:
         """Give the memory back."""
         if self._pinned is not None:
-            self.wait()
+            with suppress(LaunchFailed):
+                self.wait()
             self._pinned.free()
             self._pinned, self._flat = None, np.empty(0, np.float32)
         if self._event:

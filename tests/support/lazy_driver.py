@@ -361,7 +361,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         for module in (quick, tiles):
             patch.setattr(module, "choice_for", lambda *args: None)
             patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))
-        peers.reachable.cache_clear()
+        peers._known.clear()
         pools._POOLS.clear()
         try:
             yield devices
@@ -373,5 +373,5 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
                     if lane._copiers is not None:
                         lane._copiers[1].close()
                         lane._copiers = None
-            peers.reachable.cache_clear()
+            peers._known.clear()
             pools._POOLS.clear()

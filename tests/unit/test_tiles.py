@@ -17,12 +17,12 @@ import pytest
 import lazy_driver
 import peakgemm as pg
 from lazy_driver import OUT_OF_MEMORY, Devices, each_begins, present
-from peakgemm.calls import fleet, host, panels, quick, tiles
+from peakgemm.calls import fleet, host, panels, quick, results, tiles
 from peakgemm.calls.deal import Claim, Deal, Held, dealt
 from peakgemm.calls.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
-from peakgemm.runtime import driver, pools, staging, transfer
+from peakgemm.runtime import device, driver, pools, staging, transfer
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
 
 def test_what_a_device_has_not_enqueued_another_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """By as many as there are places for results one of two devices had nothing left to do for a tenth of the time."""
-    a, b, wait = np.ones((160, 8), np.float32), np.ones((8, 160), np.float32), tiles.wait
+    a, b, wait = np.ones((160, 8), np.float32), np.ones((8, 160), np.float32), results.wait
     cut = Grid(cuts(160, 20), cuts(160, 20))
     with present(monkeypatch, Devices(2)) as devices:
         def late(mark: Any, what: str) -> None:  # the second device's first product ends when all others have begun
@@ -126,8 +126,8 @@ def test_what_a_device_has_not_enqueued_another_takes(monkeypatch: pytest.Monkey
                 time.sleep(0.002)
             wait(mark, what)
 
-        monkeypatch.setattr(tiles, "wait", late)
-        monkeypatch.setattr(tiles, "UNDER_WAY", 2)
+        monkeypatch.setattr(results, "wait", late)
+        monkeypatch.setattr(results, "UNDER_WAY", 2)
         each_begins(monkeypatch, 2)
         out = np.empty((160, 160), np.float32)
         fleet.run(Request(a, b, out=out), devices.gpus, cut)
@@ -175,6 +175,36 @@ def test_threads_that_come_first_together_share_a_pool(monkeypatch: pytest.Monke
         for thread in threads:
             thread.join()
     assert calls.count("cuMemPoolCreate") == 1 and len(set(found)) == 1
+
+
+def test_access_waits_until_no_other_call_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread's copies and kernels were under way in the pool; till then each device brings its own panels."""
+    a, b = np.ones((64, 40), np.float32), np.ones((40, 64), np.float32)
+    with present(monkeypatch, Devices(2)) as devices:
+        for shared in (False, True):
+            out = np.full((64, 64), np.nan, np.float32)
+            with pools.under_way(0 if not shared else 2):  # of another device
+                fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+            assert (out == a @ b).all()
+            assert (len(devices.granted), devices.copied["peer"] > 0) == ((2, True) if shared else (0, False))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_thread_that_cannot_use_its_device(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """The product returned without results, or hung where there were more tiles than places."""
+    a = np.ones((60, 40), np.float32)
+    with present(monkeypatch, Devices(count)) as devices:
+        make_current = device.make_current
+
+        def refused(index: int) -> None:
+            if threading.current_thread().name.startswith("peakgemm-drain"):
+                raise LaunchFailed("GPU 0: its context cannot be made current")
+            make_current(index)
+
+        monkeypatch.setattr(device, "make_current", refused)
+        with pytest.raises(LaunchFailed, match="its context cannot be made current"):
+            fleet.run(Request(a, a.T, out=np.empty((60, 60), np.float32)), devices.gpus, Grid(cuts(60, 6), cuts(60, 6)))
+        assert devices.used == [0] * count
 
 
 def test_access_is_given_before_anything_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -611,7 +641,7 @@ def test_a_panel_that_was_let_go_is_brought_again_from_the_host(monkeypatch: pyt
             if devices.here.index or refused.is_set():
                 return launch(self, tile, slot, lane)
             refused.set()
-            raise LaunchFailed("no room: CUDA_ERROR_OUT_OF_MEMORY")
+            raise LaunchFailed("8 bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY")
 
         monkeypatch.setattr(tiles.Worker, "_launch", short)
         each_begins(monkeypatch, 2)
@@ -620,7 +650,7 @@ def test_a_panel_that_was_let_go_is_brought_again_from_the_host(monkeypatch: pyt
         assert (out == a @ b).all() and devices.used == [0, 0]
 
 
-def test_a_copy_from_another_device_that_is_refused_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_from_another_device_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the driver lacked memory for it the tile was launched again, with a panel that had not come."""
     rng = np.random.default_rng(11)
     a, b, launching, launch = values(rng, 64, 40), values(rng, 40, 64), set[int](), tiles.Worker._launch
@@ -643,5 +673,6 @@ def test_a_copy_from_another_device_that_is_refused_is_asked_for_again(monkeypat
         each_begins(monkeypatch, 2)
         devices.fail = fail
         out = np.full((64, 64), np.nan, np.float32)
-        fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
-        assert (out == a @ b).all() and devices.copied["peer"] > 0 and devices.fail is not fail
+        with pytest.raises(LaunchFailed, match=r"^copy of 2,560 bytes from GPU \d to GPU \d: CUDA_ERROR_OUT_OF_MEMORY"):
+            fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+        assert devices.fail is not fail and devices.used == [0, 0]

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from ..calls.deal import Deal, Key, dealt, keys
 from ..calls.grid import Tile, grid
 from ..calls.quick import MOST_BYTES, SHARED_BYTES
-from ..calls.tiles import AHEAD, SLOTS
+from ..calls.results import SLOTS
+from ..calls.tiles import AHEAD
 
 FLOAT = 4
 

@@ -23,7 +23,8 @@ from ..runtime.staging import lane
 from .deal import Deal, dealt
 from .grid import Grid, grid
 from .request import REPRODUCIBLE, Request
-from .tiles import SLOTS, Job, Worker
+from .results import SLOTS
+from .tiles import Job, Worker
 
 log = logging.getLogger("peakgemm")
 _SHARE = 0.9  # of a device's free memory: other libraries of the process allocate meanwhile
@@ -101,9 +102,7 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
     heights = [None if whole <= budget else max(1, int(budget / 2 / (FLOAT * k * most[0]))) for budget in budgets]
     queues = dealt(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished)
     deal = Deal(queues)
-    shared = len(gpus) > 1 and all(height is None for height in heights)
-    if shared:
-        peers.connect([gpu.index for gpu in gpus])
+    shared = len(gpus) > 1 and all(height is None for height in heights) and peers.connect([gpu.index for gpu in gpus])
     job = Job(r, deal, len(gpus), resident, shared, done)
     _work(job, gpus, budgets, slots)
 

@@ -18,6 +18,7 @@ import numpy as np
 from ..arrays.base import FLOAT, HostLibrary, View, driver_out_of_memory
 from ..arrays.numpy import host_view
 from ..errors import LaunchFailed
+from ..runtime import pools
 from ..runtime.device import Gpu
 from ..runtime.memory import DeviceMemory, behind, order
 from ..runtime.staging import copy_pageable, new_stream, synchronize
@@ -133,7 +134,9 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
             return None
         arrays = {"a": a, "b": b, "out": result}
         refuse_overlap({name: host_view(x) for name, x in arrays.items()}, 0.0, arrays)
-    if not _run(warm, a.T if turned_a else a, b.T if turned_b else b, result, gpu):
+    with pools.under_way(gpu.index):
+        done = _run(warm, a.T if turned_a else a, b.T if turned_b else b, result, gpu)
+    if not done:
         return None
     return library.wrap(result, r.a) if r.out is None else r.out
 

@@ -1,19 +1,16 @@
 """One device at work on tiles of a product of host arrays: panels in, products, results out, all at a time.
 
 The thread that calls `Worker.run` asks for panels some tiles ahead and launches each product when the copies of its
-panels are enqueued. A second thread waits for the products and has their results copied out, several at a time. Other
-threads do the copying, see `peakgemm.runtime.transfer`; the one that copies a result's last chunk finishes its tile.
+panels are enqueued. A second thread has the results copied out, see `peakgemm.calls.results`. Other threads do the
+copying, see `peakgemm.runtime.transfer`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from math import prod
-from queue import SimpleQueue
-from threading import Condition, Lock, Semaphore, Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +20,7 @@ from ..arrays.base import FLOAT, View, driver_out_of_memory, packed
 from ..errors import LaunchFailed
 from ..runtime import driver, peers
 from ..runtime.device import Gpu, activated
-from ..runtime.memory import DeviceMemory, behind, event, order, wait
+from ..runtime.memory import DeviceMemory, behind, event, order
 from ..runtime.staging import Lane
 from ..runtime.timeline import span, stream_span
 from ..runtime.transfer import IN_THREADS, OUT_THREADS, threads
@@ -34,16 +31,11 @@ from .grid import Tile
 from .launch import bound_for, choice_for, enqueue, no_room
 from .panels import layout
 from .request import REPRODUCIBLE, Request
+from .results import Results, Slot
 from .splits import Splits
 
 Array = NDArray[np.float32]
 AHEAD = 3  # tiles whose panels are asked for before the first of them is computed
-# Products enqueued, each stream's and one more, where several devices share: what is enqueued no other one can take.
-# By 32 one of two GPUs had no tile left while the other had enqueued 65 ms of them (30,000, 657 ms).
-UNDER_WAY = 3
-# Results on the device, where they take no more than an eighth of it: one being computed, others queued or going out.
-# 16,384 "emulated" took 209 ms with 6 of them and 6 threads out, 177 with 32 and 10 (docs/notebook/23-host-arrays.md).
-SLOTS = 32
 
 
 class Job(NamedTuple):
@@ -61,15 +53,6 @@ class Job(NamedTuple):
     done: Callable[[int], None] | None = None
 
 
-class _Slot:
-    """A result on the device, and the tile of ``c`` beside it; ``left``: chunks on their way out."""
-
-    def __init__(self) -> None:
-        self.out: DeviceMemory | None = None
-        self.c: DeviceMemory | None = None
-        self.left = 0
-
-
 class Worker:
     """A device with what it keeps of a product: panels, up to ``budget`` bytes of them, and ``slots`` results."""
 
@@ -81,12 +64,7 @@ class Worker:
         self._panels: dict[Key, Panel] = {}  # the one used last comes last
         self._workspaces: list[DeviceMemory | None] = [None, None]
         self._splits = Splits(gpu)
-        self._free: SimpleQueue[_Slot] = SimpleQueue()
-        self._out: SimpleQueue[tuple[Any, Tile, _Slot] | None] = SimpleQueue()
-        self._slots = [_Slot() for _ in range(slots)]
-        self._under_way = Semaphore(UNDER_WAY if job.workers > 1 else slots)
-        self._going, self._settled, self._telling = 0, Condition(), Lock()  # results on their way out
-        self._error: BaseException | None = None
+        self._results = Results(gpu.index, self._copiers, job.request.out, job.deal, job.done, slots, job.workers == 1)
 
     def run(self) -> None:
         """Compute tiles until none is left. The device is current.
@@ -95,22 +73,18 @@ class Worker:
             OutOfMemory: one element's panels, or split operands, do not fit; the message says how many bytes.
             LaunchFailed: the driver refused something else.
         """
-        for slot in self._slots:
-            self._free.put(slot)
-        drain = Thread(target=self._drain, name=f"peakgemm-drain-{self._gpu.index}", daemon=True)
-        drain.start()
+        self._results.begin()
         failed: BaseException | None = None
         try:
             with driver.keeping():
                 self._feed()
         except BaseException as error:
             failed = error
-        self._out.put(None)
-        drain.join()
+        self._results.end()
         # What a product's own thread says names its tile; a copy that meets the same fault does not.
-        if failed is None or (self._error is not None and isinstance(failed, LaunchFailed)):
-            failed = self._error
-        self._error = None  # whose traceback holds this worker
+        if failed is None or (self._results.error is not None and isinstance(failed, LaunchFailed)):
+            failed = self._results.error
+        self._results.error = None  # whose traceback holds this worker
         try:
             if failed is not None:
                 raise failed
@@ -131,28 +105,25 @@ class Worker:
             self._meet()
         self._panels.clear()
         self._splits.clear()
-        for slot in self._slots:  # an error that was met and settled may hold this worker until the next collection
-            slot.out = slot.c = None
+        self._results.drop()
         self._workspaces.clear()
 
     def _feed(self) -> None:
         launched = 0
-        while self._error is None and (tile := self._job.deal.take(self._index)) is not None:
+        while self._results.error is None and (tile := self._job.deal.take(self._index)) is not None:
             refused = self._ask(tile)
             if refused is not None:
                 self._smaller(tile, refused)
                 continue
             self._ask_further()
             with span(self._gpu.index, "wait for a result's place"):
-                slot = self._free.get()
-                self._under_way.acquire()
-            if self._error is not None:
+                slot = self._results.place()
+            if self._results.error is not None:
                 return
             try:
                 self._launch(tile, slot, launched % 2)
             except LaunchFailed as refusal:  # no room for a result or a workspace: panels go, or the tile gets smaller
-                self._free.put(slot)
-                self._under_way.release()
+                self._results.give_up(slot)
                 if not driver_out_of_memory(refusal):
                     raise
                 own = sum(self._panels[key].size for key in keys(tile))
@@ -298,7 +269,7 @@ class Worker:
             panel.mark = event(self._way.inward)
         panel.claim = panel.again = None  # last: what is refused on the way is asked again
 
-    def _launch(self, tile: Tile, slot: _Slot, lane: int) -> None:
+    def _launch(self, tile: Tile, slot: Slot, lane: int) -> None:
         stream, needed = self._streams[lane], keys(tile)
         for key in needed:
             panel = self._panels[key]
@@ -322,7 +293,7 @@ class Worker:
         bound = self._bound(canonical, views, needed, stream)
         with stream_span(self._gpu.index, "product", stream):
             enqueue(bound, canonical, views, self._workspace(bound, lane), stream)
-        self._out.put((event(stream, sleeping=True), tile, slot))
+        self._results.send(event(stream, sleeping=True), tile, slot)
 
     def _bound(self, canonical: Canonical, views: dict[str, View], needed: tuple[Key, Key], stream: int) -> Any:
         problem = canonical.problem
@@ -343,57 +314,6 @@ class Worker:
             self._workspaces[lane] = None
             held = self._workspaces[lane] = DeviceMemory(bound.workspace_bytes, self._streams[lane])
         return held.pointer
-
-    def _drain(self) -> None:
-        with activated(self._gpu.index):
-            while (item := self._out.get()) is not None:
-                mark, tile, slot = item
-                futures: list[Future[Any]] = []
-                try:
-                    wait(mark, f"the product of {tile} on GPU {self._gpu.index}")
-                    if self._error is None:
-                        assert slot.out is not None
-                        target = self._request.out[tile.rows, tile.columns]
-                        futures = self._copiers.download(slot.out.pointer, target)
-                except BaseException as error:
-                    self._fail(error)
-                self._under_way.release()
-                if not futures:
-                    self._free.put(slot)
-                    continue
-                slot.left = len(futures)
-                with self._settled:
-                    self._going += 1
-                for future in futures:
-                    future.add_done_callback(partial(self._arrived, tile, slot))
-            with self._settled:
-                self._settled.wait_for(lambda: self._going == 0)
-
-    def _arrived(self, tile: Tile, slot: _Slot, future: Future[Any]) -> None:
-        """A chunk of a result lies in the host's memory; with the last one the tile is finished."""
-        error = future.exception()
-        if error is not None:
-            self._fail(error)
-        with self._settled:
-            slot.left -= 1
-            if slot.left:
-                return
-        try:
-            if self._error is None:
-                with self._telling:
-                    if self._job.deal.finish(tile) and self._job.done is not None:
-                        self._job.done(tile.number)
-        except BaseException as error:
-            self._fail(error)
-        finally:
-            self._free.put(slot)
-            with self._settled:
-                self._going -= 1
-                self._settled.notify_all()
-
-    def _fail(self, error: BaseException) -> None:
-        self._error = self._error or error
-        self._job.deal.stop()
 
 
 def _room(held: DeviceMemory | None, size: int, stream: int) -> DeviceMemory:

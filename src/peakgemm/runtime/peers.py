@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import Structure, byref, c_int, c_size_t, c_void_p
-from functools import cache
 from itertools import permutations
-from threading import Lock
 
 from . import device, driver, pools
 
@@ -19,24 +17,35 @@ class _Access(Structure):
     _fields_ = [("type", c_int), ("id", c_int), ("flags", c_int)]
 
 
-_LOCK = Lock()
+_known: dict[tuple[int, int], bool] = {}  # pairs that have been asked
 
 
-def connect(indices: Sequence[int]) -> None:
+def connect(indices: Sequence[int]) -> bool:
     """Let each of these devices copy from the others as far as they can, before a call enqueues anything there.
 
-    To give access maps the whole of a pool anew. CUDA does not say what that means for copies and kernels that are
-    under way in it, and access that changed under copies has made them fail (llama.cpp, pull requests 4538 and 4602).
+    Returns:
+        Whether `reachable` knows of each pair. Else other calls are under way on these devices: to give access maps the
+        whole of a pool anew, CUDA does not say what that means for copies and kernels in it, and access that changed
+        under copies has made them fail (llama.cpp, pull requests 4538 and 4602).
     """
-    with _LOCK:  # a second call begins when the first has done this
-        for to, source in permutations(indices, 2):
-            reachable(to, source)
+    pairs = list(permutations(indices, 2))
+    if all(pair in _known for pair in pairs):
+        return True
+    for index in indices:
+        pools.pool(index)
+    with pools.at_rest(indices) as resting:
+        if resting:
+            _known.update({pair: _give_access(*pair) for pair in pairs if pair not in _known})
+        return resting
 
 
-@cache
 def reachable(to: int, source: int) -> bool:
-    """Whether device ``to`` may copy from ``source`` past the host; from then on it can also from memory allocated in
-    a stream's order, which another device does not see by itself. First asked by `connect`."""
+    """Whether device ``to`` may copy from ``source`` past the host; `connect` has asked."""
+    return _known.get((to, source), False)
+
+
+def _give_access(to: int, source: int) -> bool:
+    """Memory allocated in a stream's order another device does not see by itself."""
     can = c_int()
     try:
         driver.check("cuDeviceCanAccessPeer", byref(can), to, source)

@@ -9,7 +9,7 @@ thread gives it back once no call has come for so long.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from ctypes import Structure, byref, c_int, c_size_t, c_ubyte, c_uint64, c_ushort, c_void_p
 from queue import Empty, SimpleQueue
@@ -61,24 +61,40 @@ def pool(index: int) -> int:
 
 
 @contextmanager
+def under_way(index: int) -> Iterator[None]:
+    """A call on device ``index``, with copies and kernels in memory of its pool."""
+    with _LOCK:
+        _users[index] += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _users[index] -= 1
+
+
+@contextmanager
 def used(index: int) -> Iterator[None]:
     """A call that allocates much on device ``index``, and is likely to come again.
 
     Raises:
         LaunchFailed: the driver refused.
     """
-    mine = pool(index)
-    with _LOCK:
-        total = c_size_t()
-        driver.demand(f"the memory of GPU {index}", "cuDeviceTotalMem_v2", byref(total), index)
-        _hold(mine, max(KEPT_BYTES, total.value // _SHARE))
-        _users[index] += 1  # last: a call that is refused ends here
+    mine, total = pool(index), c_size_t()
+    driver.demand(f"the memory of GPU {index}", "cuDeviceTotalMem_v2", byref(total), index)
     try:
-        yield
+        with under_way(index):
+            with _LOCK:  # no other one is giving back what it held
+                _hold(mine, max(KEPT_BYTES, total.value // _SHARE))
+            yield
     finally:
-        with _LOCK:
-            _users[index] -= 1
         _rests(index)
+
+
+@contextmanager
+def at_rest(indices: Iterable[int]) -> Iterator[bool]:
+    """Whether no call is under way on any of these devices. Within the block none begins, and no pool is made."""
+    with _LOCK:
+        yield not any(_users[index] for index in indices)
 
 
 def _rests(index: int) -> None:

@@ -411,7 +411,7 @@ def test_code_is_loaded_without_the_interpreter(machine: SimpleNamespace, monkey
     monkeypatch.setattr(driver, "holding", lambda: pytest.fail("keeps the interpreter"))
     with driver.keeping():
         loaded = launch.load(cubin(b"good"), 70000, H100)
-        assert driver.here.keeps
+        assert driver.keeps()
         launch.load.cache_clear()
         del loaded
     assert machine.unloaded == [900]

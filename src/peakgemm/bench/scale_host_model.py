@@ -13,7 +13,6 @@ from ..calls.deal import Deal, Key, dealt, keys
 from ..calls.grid import Tile, grid
 from ..calls.quick import MOST_BYTES, SHARED_BYTES
 from ..calls.results import SLOTS
-from ..calls.tiles import AHEAD
 
 FLOAT = 4
 
@@ -49,7 +48,6 @@ class _Device:
     def __init__(self, panels: dict[Key, float]) -> None:
         self.panels = panels         # when each is there
         self.computed = self.out = 0.0
-        self.waiting: deque[Tile] = deque()
         self.gone: list[float] = []  # when each result lay in the host's memory
 
 
@@ -72,12 +70,10 @@ def host_us(size: int, world: int, one_us: float, bus: Bus) -> float:
     while working:
         index = min(working, key=lambda i: devices[i].computed)
         mine = devices[index]
-        while len(mine.waiting) < AHEAD and (tile := deal.take(index)) is not None:
-            mine.waiting.append(tile)
-        if not mine.waiting:
+        tile = deal.take(index)
+        if tile is None:
             working.remove(index)
             continue
-        tile = mine.waiting.popleft()
         there = [mine.panels.setdefault(key, mine.computed + FLOAT * size * (key[2] - key[1]) / peer)  # of another's
                  for key in keys(tile)]
         start = max(mine.computed, mine.gone[-SLOTS] if len(mine.gone) >= SLOTS else 0.0, *there)

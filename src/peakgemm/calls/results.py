@@ -25,7 +25,8 @@ Array = NDArray[np.float32]
 # 16,384 "emulated" took 209 ms with 6 of them and 6 threads out, 177 with 32 and 10 (docs/notebook/23-host-arrays.md).
 SLOTS = 32
 # Products enqueued, each stream's and one more, where several devices share: what is enqueued no other one can take.
-# By 32 one of two GPUs had no tile left while the other had enqueued 65 ms of them (30,000, 657 ms; by 3 632).
+# By 32 one of two GPUs had no tile left while the other had enqueued 65 ms of them: 30,000 at 1.61 of one GPU's speed,
+# by 3, in another run, at 1.72 (docs/notebook/23-host-arrays.md).
 UNDER_WAY = 3
 
 
@@ -86,7 +87,7 @@ class Results:
         self._thread.join()
 
     def drop(self) -> None:
-        """Free the places. An error that was met and settled may hold them until the next collection."""
+        """Free the places' memory now: the traceback of an error may hold this object until the next collection."""
         for slot in self._slots:
             slot.out = slot.c = None
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import get_ident
 from typing import Any
 
 from ..errors import LaunchFailed
@@ -40,26 +40,33 @@ def holding() -> Any:
     return ctypes.PyDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
-class _Here(threading.local):
-    keeps = False
+keepers: set[int] = set()  # threads within `keeping`: empty but for large products of host arrays
 
 
-here = _Here()  # ``keeps``: whether this thread is within `keeping`
+def keeps() -> bool:
+    """Whether this thread is within `keeping`."""
+    return get_ident() in keepers
 
 
 @contextmanager
-def keeping(keeps: bool = True) -> Iterator[None]:
+def keeping(on: bool = True) -> Iterator[None]:
     """Within the block this thread keeps the interpreter through `check`, `demand` and launches, or does not.
 
     For calls that only enqueue, as for `enqueue`: where others copy, a thread that lets go of the interpreter may wait
     for milliseconds until it has it again, and to launch a tile is a dozen calls. What may wait for the device, and so
     for a callback of a user's stream that wants the interpreter, is not kept: to load code is one such call.
     """
-    before, here.keeps = here.keeps, keeps
+    thread = get_ident()
+    before = thread in keepers
+    _set(thread, on)
     try:
         yield
     finally:
-        here.keeps = before
+        _set(thread, before)
+
+
+def _set(thread: int, on: bool) -> None:
+    (keepers.add if on else keepers.discard)(thread)
 
 
 def check(call: str, *args: Any) -> None:
@@ -69,7 +76,7 @@ def check(call: str, *args: Any) -> None:
         RuntimeError: the driver's refusal, or a driver too old to have the call.
         OSError: see `library`.
     """
-    _made(holding() if here.keeps else library(), call, args)
+    _made(holding() if keeps() else library(), call, args)
 
 
 def _made(calls: Any, call: str, args: tuple[Any, ...]) -> None:

@@ -1,9 +1,9 @@
 """The pools that device memory comes from, the library's own, and when they give it back.
 
 A pool holds `KEPT_BYTES` for the next call. Within `used`, and for `IDLE_SECONDS` behind it, it holds up to a share
-of the device: to map what is new to the process, and to give it back, takes 5 to 15 % of a large product of host
-arrays, and the next one wants the same (docs/notebook/23-host-arrays.md). Other libraries lack what is held, so a
-thread gives it back once no call has come for so long.
+of the device: to map what is new to the process, and to give it back, takes 4 % of large products of host arrays in the
+mean, 15 % of some in pinned memory (docs/notebook/23-host-arrays.md), and the next one wants the same. Other libraries
+lack what is held, so a thread gives it back once no call has come for so long.
 """
 
 from __future__ import annotations
@@ -133,5 +133,5 @@ def give_back(index: int) -> None:
             driver.demand("memory given back", "cuMemPoolTrimTo", c_void_p(_POOLS[index]), c_size_t(KEPT_BYTES))
 
 
-def _hold(pool: int, size: int) -> None:
-    driver.demand("a pool's threshold", "cuMemPoolSetAttribute", c_void_p(pool), _THRESHOLD, byref(c_uint64(size)))
+def _hold(handle: int, size: int) -> None:
+    driver.demand("a pool's threshold", "cuMemPoolSetAttribute", c_void_p(handle), _THRESHOLD, byref(c_uint64(size)))

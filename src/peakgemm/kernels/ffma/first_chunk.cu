@@ -4,6 +4,7 @@
 #include "include/scheduler/gemm.cuh"
 #include "include/ptx/cp_async.cuh"
 #include "include/ptx/dependents.cuh"
+#include "include/ptx/opaque.cuh"
 #include "include/copy/repack.cuh"
 
 struct Chunk {

@@ -4,6 +4,9 @@
 //   engine brings both operands (one thread asks), that thread deals the tiles as well, and no fragment is held over
 //   the wait for a stage or over a tile's end: ptxas would spill there, or give accumulators another parity
 //   (tile_store_pairs.cuh). Two warps a scheduler hide what a stage's first loads take.
+// ptxas allocates all roles of the kernel together: where one of them lacks a register, the main loop loses 21 % of its
+//   speed. So copying threads stay below 24 registers and a tile's end below 240, by the thread's number read anew
+//   (opaque) instead of what follows from it held. tools/compilers.py shows the main loop of each release.
 // Both operands are read with K outermost and rows that begin at 16 bytes: any other is repacked by three warps that
 //   copy nothing else, a chunk of K before it is asked for (include/copy/repack.cuh). By passes of their own, of both operands,
 //   4096 NT took 2.6 % longer, 8192 NT 1.1 %.
@@ -15,6 +18,7 @@
 #include "include/ptx/dependents.cuh"
 #include "include/ptx/mbarrier.cuh"
 #include "include/ptx/mbarrier_poll.cuh"
+#include "include/ptx/opaque.cuh"
 #include "include/ptx/bulk.cuh"
 #include "include/ptx/tensor_copy.cuh"
 #include "include/mma/fragment.cuh"
@@ -66,9 +70,6 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
   if (warp >= THREADS / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (warp > THREADS / 32) {
-      // Never runs. With a loop here into which some lanes might not go, ptxas 13.4 mostly gives the main loop registers for
-      // 1.07 modelled cycles an FFMA; of a hundred texts without, each for 1.53 at least (docs/notebook/08).
-      for (int i = threadIdx.x; i < w.repack.none; i += PRODUCERS) atomicAdd(workspace + i, 1.f);
       repack_units(A, B, workspace, g, w.repack, shared_address(shared + STAGES * STAGE + THREADS / 32 * PAIRED) +
                                                     8 * UNIT_WORDS * (warp - THREADS / 32 - 1));
     } else if (threadIdx.x == THREADS) {
@@ -153,7 +154,8 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
       if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier + 8 * STAGES + (read & w.repack.none));
       step();
     }
-    store_tile_pairs(acc, C0, C, workspace + w.repack.sums, g, now.tile, now.slot, threadIdx.x, shared + STAGES * STAGE);
+    store_tile_pairs(acc, C0, C, workspace + w.repack.sums, g, now.tile, now.slot, opaque(int(threadIdx.x)),
+                     shared + STAGES * STAGE);
     if (HANDED && now.slot >= 0) hand_on(flags, now.slot);
   }
 }

@@ -60,7 +60,7 @@ __device__ __forceinline__ void copy4(unsigned to, const float* from) {
 // Ask for a unit's words: element (x, k) at from[x ld + k] or, where K is not contiguous, from[k ld + x].
 __device__ __forceinline__ void ask_for(const Unit& unit, const float* A, const float* B, const Gemm& g, const Repack& repack,
                                         unsigned words) {
-  const int lane = threadIdx.x % 32, along_k = unit.of_a ? repack.along_k_a : repack.along_k_b;
+  const int lane = opaque(int(threadIdx.x)) % 32, along_k = unit.of_a ? repack.along_k_a : repack.along_k_b;
   const int size = unit.of_a ? g.M : g.N;
   const long long ld = unit.of_a ? g.lda : g.ldb;
   const bool inside = unit.x + UNIT <= size && unit.k + CHUNK <= g.K;
@@ -118,7 +118,7 @@ __device__ __forceinline__ void ask_for(const Unit& unit, const float* A, const 
 // Lay out a unit whose words are there: lanes write four k-steps, 32 columns of each. Where K is contiguous four of them
 // meet in a bank, which is nothing beside what the product reads.
 __device__ __forceinline__ void repack_unit(const Unit& unit, float* workspace, const Gemm& g, const Repack& repack, unsigned words) {
-  const int lane = threadIdx.x % 32, along_k = unit.of_a ? repack.along_k_a : repack.along_k_b;
+  const int lane = opaque(int(threadIdx.x)) % 32, along_k = unit.of_a ? repack.along_k_a : repack.along_k_b;
   const int pitch = ((unit.of_a ? g.M : g.N) + 3) / 4 * 4, x = lane % 8 * 4;
   if (unit.x + x >= pitch) return;
   int left = g.K - unit.k - lane / 8;
@@ -150,7 +150,7 @@ __device__ __forceinline__ void repack_units(const float* A, const float* B, flo
   unsigned* const counters = reinterpret_cast<unsigned*>(workspace);
   auto deal = [&] {
     int unit = 0;
-    if (threadIdx.x % 32 == 0) unit = atomicAdd(counters, 1u);
+    if (opaque(int(threadIdx.x)) % 32 == 0) unit = atomicAdd(counters, 1u);
     return __shfl_sync(~0u, unit, 0) + repack.units;
   };
   int number = repack.units < repack.all ? deal() : repack.all;

@@ -46,7 +46,9 @@ __device__ __forceinline__ void store_tile_pairs(const float (&acc)[TM][TN], con
   int m = place.m + mine.m - lane_m * 4;
   const int n = place.n + mine.n - lane_n * 4 + lane / 8 * 4 + lane % 8 / 4 * 16 + lane % 4;
   float* c = C + m * g.ldc + n;
-  constexpr int WORDS = 8;  // at once: their latencies overlap
+  // At once. With eight, beside all accumulators, ptxas 13.2 and later run out of registers here, and then move
+  // accumulators about in the main loop as well.
+  constexpr int WORDS = 4;
 #pragma unroll 1
   for (int pair = 0; pair < TM / 2; ++pair) {
     stage_pair<0, TM / 2>(acc, pair, to);

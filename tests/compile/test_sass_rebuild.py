@@ -1,4 +1,4 @@
-"""A main loop built anew: what it is taken apart into, its order, its proof, its patch."""
+"""A main loop built anew: what it is taken apart into, its order, its proof, and rung 16."""
 # ruff: noqa: F401, F811  (fixtures of tests/support)
 
 import json
@@ -28,13 +28,12 @@ from peakgemm.sass.hazards import check
 from peakgemm.sass.latency import safe
 from peakgemm.sass.program import Program
 from peakgemm.sass.rebuild import loop as loops
-from peakgemm.sass.rebuild import patches, proof
+from peakgemm.sass.rebuild import proof
 from peakgemm.sass.rebuild.block import NotUnderstood, analyse
 from peakgemm.sass.rebuild.emit import emit
 from peakgemm.sass.rebuild.liveness import live, live_behind
 from peakgemm.sass.rebuild.loop import most_registers, rebuild, with_registers
 from peakgemm.sass.rebuild.order import cycles, order
-from peakgemm.sass.rebuild.patches import Patch, digest
 from peakgemm.sass.rebuild.place import place
 from peakgemm.sass.rebuild.recipe import Recipe
 from peakgemm.sass.rebuild.search import grid, search
@@ -270,30 +269,26 @@ def test_recipes_are_read_and_refused():
     assert Recipe().places(4, 64) == (2, 14, 26, 38)
 
 
-def test_every_shipped_patch_gives_what_it_promises():
-    (patch,) = patches.shipped()
-    assert patch.kernel == compiled(14).entry and digest(compiled(14).code) == patch.cubin
-    made = patch.apply(compiled(14).code)
-    assert digest(made) == patch.result and Cubin.read(made).kernel().registers == patch.registers
-    assert Patch.from_json(patch.name, patch.to_json()) == patch
-
-
-def test_rung_16_is_rung_14_patched():
-    made = build(rung(16), replace(rung(16).config_for("sm_90"), aligned=True), "sm_90")
-    assert made.note == f"patched: {patches.shipped()[0].name}" and made.registers == patches.shipped()[0].registers
-    again = build(rung(16), replace(rung(16).config_for("sm_90"), aligned=True), "sm_90")
+def test_rung_16_is_rung_14_with_its_loop_built_anew():
+    config = replace(rung(16).config_for("sm_90"), aligned=True)
+    made = build(rung(16), config, "sm_90")
+    assert made.note.startswith(patched.REBUILT)
+    again = build(rung(16), config, "sm_90")
     assert again == made and again.note == made.note  # from the cache
-    assert digest(made.code) == patches.shipped()[0].result
-    assert build(rung(14), replace(rung(14).config_for("sm_90"), aligned=True), "sm_90").note == ""
+    cubin = Cubin.read(compiled(14).code)
+    fresh = loops.rebuild(cubin, Recipe(), loops.most_registers(config.block_threads, config.min_blocks))
+    assert Cubin.read(made.code).words() == Cubin.read(fresh.cubin).words() != cubin.words()
+    assert made.registers == fresh.registers == Cubin.read(made.code).kernel().registers
+    assert build(rung(14), config, "sm_90").note == ""
 
 
 @pytest.fixture
 def unsteady(monkeypatch):
-    """NVRTC gives the code of another configuration ``odd`` times, then what was asked for; ``count`` is how often it
+    """NVRTC gives the code of another rung ``odd`` times, then what was asked for; ``count`` is how often it
     was asked."""
     import cuda.core
 
-    other = build(rung(14), replace(rung(14).config_for("sm_90"), aligned=True, raster=4), "sm_90").code
+    other = build(rung(12), rung(12).config_for("sm_90"), "sm_90").code
     seen = SimpleNamespace(count=0, odd=0)
 
     class Program(cuda.core.Program):
@@ -311,63 +306,24 @@ def test_a_compiler_that_gives_other_code_is_asked_again(number, unsteady, cold)
     unsteady.odd = 2
     config = replace(rung(16).config_for("sm_90"), aligned=True)
     made = build(rung(number), config, "sm_90")
-    assert build(rung(16), config, "sm_90").note == f"patched: {patches.shipped()[0].name}"
-    assert digest(build(rung(14), config, "sm_90").code) == patches.shipped()[0].cubin
+    assert build(rung(16), config, "sm_90").note.startswith(patched.REBUILT)
     assert build(rung(number), config, "sm_90") == made and unsteady.count == 3  # both are one compilation, kept
 
 
-@pytest.mark.parametrize("why", ["never", "another NVRTC", "a damaged patch"])
-def test_a_compiler_is_not_asked_for_ever(why, unsteady, cold, monkeypatch, tmp_path):
+def test_a_compiler_is_not_asked_for_ever(unsteady, cold, monkeypatch):
     monkeypatch.setattr(compile, "TRIES", 3)
     unsteady.odd = 100
-    if why != "never":
-        change = {"compiler": "NVRTC 12.9"} if why == "another NVRTC" else {"limit": "255"}
-        (tmp_path / "one.json").write_text(json.dumps({**json.loads(patches.shipped()[0].to_json()), **change}))
-        monkeypatch.setattr(patches, "FOLDER", tmp_path)
-    patches.shipped.cache_clear()
-    try:
-        made = build(rung(16), replace(rung(16).config_for("sm_90"), aligned=True), "sm_90")
-    finally:
-        patches.shipped.cache_clear()
-    assert made.note.startswith("the compiler's code runs unpatched")
-    assert unsteady.count == (3 if why == "never" else 1)
+    made = build(rung(16), replace(rung(16).config_for("sm_90"), aligned=True), "sm_90")
+    assert made.note.startswith("the compiler's code runs: ") and unsteady.count == 3
 
 
 @pytest.mark.parametrize(("arch", "changes", "said"), [
-    ("sm_90", {"raster": 4}, "no patch is for this configuration"), ("sm_80", {}, "there is no patch"),
-    ("sm_90", {"aligned": False}, "no patch is for the guarded path")])
-def test_another_cubin_runs_unpatched_and_says_so(arch, changes, said):
+    ("sm_90", {"raster": 4}, "the recipe is for the tile"), ("sm_80", {}, "for sm_90 alone, not sm_80"),
+    ("sm_90", {"aligned": False}, "not for the guarded path")])
+def test_another_compilation_runs_as_it_is_and_says_so(arch, changes, said):
     config = replace(rung(16).config_for(arch), **{"aligned": True, **changes})
     made = build(rung(16), config, arch)
-    assert said in made.note and made.note.startswith("the compiler's code runs unpatched")
-    assert made.code == build(rung(14), config, arch).code
-
-
-@pytest.mark.parametrize(("change", "said"), [
-    ({"result": "0" * 64}, "is damaged"), ({"cubin": "0" * 64}, "no patch is for this cubin"),
-    ({"recipe": {**Recipe().to_json(), "gap": 12}}, "is damaged"), ({"registers": 200}, "is damaged"),
-    ({"limit": 205}, "four registers in a row"), ({"recipe": {"gap": 0}}, "gap = 0"),
-    ({"limit": "255"}, "limit = '255'"),
-])
-def test_a_damaged_patch_is_refused(change, said, tmp_path, monkeypatch, cold):
-    (patch,) = patches.shipped()
-    (tmp_path / "one.json").write_text(json.dumps({**json.loads(patch.to_json()), **change}))
-    monkeypatch.setattr(patches, "FOLDER", tmp_path)
-    patches.shipped.cache_clear()
-    try:
-        made = patched.applied(compiled(14), replace(rung(16).config_for("sm_90"), aligned=True))
-    finally:
-        patches.shipped.cache_clear()
-    assert said in made.note and made.code == compiled(14).code
-
-
-@pytest.mark.parametrize(("text", "said"), [("{", "is no patch"), ("[]", "exactly the fields"),
-                                            ("{}", "exactly the fields")])
-def test_text_that_is_no_patch(text, said):
-    with pytest.raises(InvalidValue, match=said):
-        Patch.from_json("one", text)
-    with pytest.raises(InvalidValue, match="is for the cubin of SHA-256"):
-        patches.shipped()[0].apply(compiled(13).code)
+    assert said in made.note and made.code == build(rung(14), config, arch).code
 
 
 def test_calls_load_no_instrument():
@@ -379,25 +335,22 @@ def test_calls_load_no_instrument():
 
 def test_inspect_and_the_record_say_what_runs():
     first, second = named("16", "sm_90").notes
-    assert first == f"Patched: {patches.shipped()[0].name}." and second.startswith("Source lines within its loop")
+    assert patched.REBUILT in first.lower() and second.startswith("Source lines within its loop")
     assert named("14", "sm_90").notes == ()
-    assert "runs unpatched: no patch" in named("16", "sm_90", shape="100x100x100").notes[0]
+    assert "guarded path" in named("16", "sm_90", shape="100x100x100").notes[0]
     aligned = replace(rung(16).config_for("sm_90"), aligned=True)
-    assert static_row(rung(16), aligned, "sm_90")["patch"] == f"patched: {patches.shipped()[0].name}"
+    assert static_row(rung(16), aligned, "sm_90")["patch"].startswith(patched.REBUILT)
     assert "patch" not in static_row(rung(14), aligned, "sm_90")
 
 
 def test_optimize_writes_what_it_proved(run, tmp_path):
-    code, new, kept = tmp_path / "old.cubin", tmp_path / "new.cubin", tmp_path / "one.json"
-    code.write_bytes(compiled(14).code)
-    status, out, err = run("sass", "optimize", "16", "--recipe", json.dumps(Recipe().to_json()), "-o", str(new),
-                           "--patch", str(kept))
+    new = tmp_path / "new.cubin"
+    status, out, err = run("sass", "optimize", "16", "--recipe", json.dumps(Recipe().to_json()), "-o", str(new))
     assert (status, err) == (0, "") and fits(out)
-    assert "instructions a turn" in out and "2237" in out and "2199" in out and "13 instructions left the loop" in out
-    assert digest(new.read_bytes()) == patches.shipped()[0].result
-    patch = Patch.from_json("one", kept.read_text())
-    assert patch.apply(compiled(14).code) == new.read_bytes() and patch.recipe == Recipe()
-    assert run("sass", "check", str(new))[0] == 0 and code.read_bytes() == compiled(14).code
+    assert "instructions a turn" in out and "instructions left the loop" in out
+    rebuilt = build(rung(16), replace(rung(16).config_for("sm_90"), aligned=True), "sm_90")
+    assert Cubin.read(new.read_bytes()).words() == Cubin.read(rebuilt.code).words()
+    assert run("sass", "check", str(new))[0] == 0
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -128,7 +128,7 @@ def test_found_is_kept(words: str, here: Path, run: Any) -> None:
     "inspect show k.ptx --json k.ptx", "inspect show k.ptx --html k.ptx", "inspect show 14 --json x --html x",
     "bench --json x --svg x", "bench --suite scale --links k.ptx --json k.ptx", "accuracy --json x --plot x",
     "report k.ptx -o k.ptx", "tune --profile --from k.ptx -o k.ptx", "sass apply k.ptx c.cubin --output k.ptx",
-    "sass optimize 14 --recipe k.ptx --patch k.ptx", "sass optimize 14 -o x --patch x",
+    "sass optimize 14 --recipe k.ptx -o k.ptx",
 ])
 def test_an_input_is_never_replaced(words: str, here: Path, run: Any) -> None:
     files = {"a.npy": np.ones((3, 3), np.float32), "b.npy": np.ones((3, 3), np.float32)}

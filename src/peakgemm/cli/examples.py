@@ -47,7 +47,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "inspect bill": (("peakgemm inspect bill wide --dry-run", "the variants of a loop, without a GPU"),
                      ("peakgemm inspect bill 12,14,wide --size 8192 --json bill.json", "what its slots are lost to")),
     "sass optimize": (("peakgemm sass optimize 14", "build the loop anew, prove it; with a GPU, time it"),
-                      ("peakgemm sass optimize 14 --size 4096,8192 --patch loop.json", "keep the fastest as a patch")),
+                      ("peakgemm sass optimize 14 --size 4096,8192 -o loop.cubin", "keep the fastest")),
     "sass check": (("peakgemm sass check my.cubin", "are the control bits safe? 1 where one is not"),
                    ("peakgemm sass check patched.cubin --against my.cubin --json", "the same computation, as JSON"),
                    ("peakgemm sass check ring.cubin --arrivals", "is a stage given back while it is still read?")),

@@ -15,6 +15,7 @@ from ..inspect.header import header_comment
 from ..kernels.registry import LADDER, numbers, rung, rungs, supported
 from ..runtime import device
 from ..runtime.architectures import architecture
+from ..runtime.compile import nvrtc_version
 from ..runtime.device import Gpu
 from . import parse
 from .console import err, number, out, progress, table
@@ -48,6 +49,7 @@ def command(
     for kernel in LADDER:
         if not selection and (lacking := kernel.lacks(architecture(target))):
             left_out.setdefault(lacking, []).append(kernel.label)
+    out.print(f"Compiled by NVRTC {nvrtc_version()}.\n", markup=False)
     for run in runs:
         _show(run, target, gpu.name if measured_on and gpu else None)
     if explain:

@@ -1,4 +1,4 @@
-"""``peakgemm sass optimize``: a rung's main loop built anew, proved, timed on a GPU, and kept as a patch."""
+"""``peakgemm sass optimize``: a rung's main loop built anew, proved, and timed on a GPU."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from ..kernels.registry import LADDER, Kernel, rungs
 from ..problem import Config, Problem
 from ..runtime import device
 from ..runtime.architectures import architecture
-from ..runtime.compile import Compiled, nvrtc_version
+from ..runtime.compile import Compiled
 from ..sass.elf import Cubin
 from ..sass.facts import static_facts
 from ..sass.latency import ARCH
 from ..sass.rebuild.loop import Rebuilt, most_registers
-from ..sass.rebuild.patches import Patch, digest
 from ..sass.rebuild.recipe import Recipe
 from ..sass.rebuild.search import Candidate, grid, search
 from . import parse
@@ -39,12 +38,10 @@ def command(
     recipe: Annotated[str | None, typer.Option(help="This recipe alone: JSON, or a file of it.")] = None,
     guarded: Annotated[bool, typer.Option("--guarded", help="The compilation for any sizes.  [aligned ones]")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the best cubin here.")] = None,
-    patch: Annotated[Path | None, typer.Option(help="Write the patch that makes it here.")] = None,
 ) -> None:
     """Build a main loop anew for sm_90: registers, order, control bits. Nothing is written that is not proved."""
     given = None if recipe is None or recipe.lstrip().startswith("{") else recipe
-    records.check_writable(output, patch, given)
-    records.check_writable(patch, given)
+    records.check_writable(output, given)
     chosen, config = _chosen(kernel, guarded)
     compiled = build(chosen, config, ARCH)
     recipes = (Recipe.from_json(_json(recipe)),) if recipe else grid()
@@ -70,10 +67,6 @@ def command(
     if output is not None:
         output.write_bytes(best.built.cubin)
         out.print(f"Cubin written to {output}", markup=False)
-    if patch is not None:
-        made = _patch(patch.stem, compiled, config, limit, best.recipe, best.built)
-        patch.write_text(made.to_json(), encoding="utf-8")
-        out.print(f"Patch written to {patch}", markup=False)
 
 
 def _chosen(text: str, guarded: bool) -> tuple[Kernel, Config]:
@@ -107,11 +100,6 @@ def _typical(ratios: dict[int, dict[str, Any]], place: int) -> float:
     for by_name in ratios.values():
         typical *= median(by_name[f"recipe {place}"])
     return typical
-
-
-def _patch(name: str, compiled: Compiled, config: Config, limit: int, recipe: Recipe, built: Rebuilt) -> Patch:
-    return Patch(name, compiled.entry, config.to_json(), ARCH, f"NVRTC {nvrtc_version()}", digest(compiled.code), limit,
-                 recipe, built.registers, digest(built.cubin))
 
 
 def _show(kernel: Kernel, compiled: Compiled, found: list[Candidate], best: Candidate, built: Rebuilt,

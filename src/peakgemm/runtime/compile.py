@@ -46,11 +46,10 @@ class Wanted:
 
     Its loads are joined into wide ones in an order that depends on where the heap happens to lie, so two processes may
     get different registers (with a fixed address space, ``setarch -R``, none did). ``name`` stands for the code in the
-    cache's key, ``fits`` knows it, and ``compiler`` (``NVRTC 13.0``) can make it.
+    cache's key, and ``fits`` knows it.
     """
 
     name: str
-    compiler: str
     fits: Callable[[bytes], bool]
 
 
@@ -131,7 +130,7 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
         nvrtc = nvrtc_version()  # if it is missing, say so in our own words
         if limits.number < 75 and not nvrtc.startswith("12."):
             raise MissingComponent(f"{arch}: NVRTC 13 has dropped it (oldest: sm_75); install peakgemm[cu12]")
-        tries = TRIES if wanted is not None and wanted.compiler == f"NVRTC {nvrtc}" else 1
+        tries = 1 if wanted is None else TRIES
         logs, code, detail = io.StringIO(), b"", ""
         try:
             with _announced(name, arch):

@@ -27,7 +27,7 @@ from ..bench.timer import Counter, Timer, Work
 from ..calls.rung import bind
 from ..errors import InvalidValue
 from ..kernels.bound import Bound
-from ..kernels.patched import PATCHED
+from ..kernels.patched import REBUILT
 from ..problem import Problem
 from ..runtime import device
 from ..runtime.compile import Compiled
@@ -102,11 +102,11 @@ def looked_into(what: str, shape: str, gpu: Gpu) -> tuple[Subject, Variants]:
     """A kernel, and its variants.
 
     Raises:
-        InvalidValue: a rung whose patch does not fit what this process has compiled.
+        InvalidValue: a rung whose loop could not be built anew from what this process has compiled.
     """
     subject = named(what, gpu.arch, shape=shape, sm_count=gpu.sm_count)
     assert subject.kernel is not None
-    if subject.kernel.patched and not any(note.lower().startswith(PATCHED) for note in subject.notes):
+    if subject.kernel.patched and not any(note.lower().startswith(REBUILT) for note in subject.notes):
         raise InvalidValue(f"{subject.label}: {' '.join(subject.notes)}")
     return subject, Variants.of(subject.cubin, subject.function)
 

@@ -12,7 +12,7 @@ from ..kernels.build import build
 from ..kernels.emulated.orientation import oriented
 from ..kernels.emulated.schemes import FUSED, OLDER, PRODUCTS, SCHEMES, STREAMED, product_on, product_recipe
 from ..kernels.library import FAMILIES, compile_for
-from ..kernels.patched import PATCHED
+from ..kernels.patched import REBUILT
 from ..kernels.registry import LADDER, Kernel, numbers, rungs
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture, architecture
@@ -83,7 +83,7 @@ def _rung(kernel: Kernel, limits: Architecture, config: str, shape: str) -> Subj
     if not compiled.note:
         return subject
     notes = [f"{compiled.note[:1].upper()}{compiled.note[1:]}."]
-    if compiled.note.startswith(PATCHED):
+    if compiled.note.startswith(REBUILT):
         notes.append("Source lines within its loop are those of the compiler's code, which stood there.")
     return replace(subject, notes=tuple(notes))
 

@@ -1,4 +1,4 @@
-"""What may be chosen when a loop is built anew: a recipe, which a patch keeps."""
+"""What may be chosen when a loop is built anew: a recipe."""
 
 from __future__ import annotations
 

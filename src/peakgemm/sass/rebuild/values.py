@@ -63,7 +63,8 @@ class Values:
         is not wanted."""
         word, after = self.block.words[place], self.definitions()[register]
         guard = Register(word.layout.guard_kind, word.guard)
-        return after[-1] != place and all(
+        handed_on = after[-1] == place and self.readers((TURN, register))
+        return not handed_on and all(
             (self.block.words[reader].guard, self.block.words[reader].negated) == (word.guard, word.negated)
             and self.sources[reader][guard] == self.sources[place][guard] for reader in self.readers((place, register)))
 
@@ -217,13 +218,13 @@ def rename(values: Values, taken: Iterable[int], free: list[int]) -> None:
         NotUnderstood: an instruction reads an accumulator or a fragment, or no registers are left.
     """
     taken = frozenset(taken)
-    groups = _groups(values)
-    wanted = sorted({number for place in values.places for register in values.writes(place) if register.kind == "R"
-                     for number in groups.get(register.number, (register.number,))
-                     if taken & set(groups.get(register.number, (register.number,)))})
+    moved = _lying_in(values, taken)
+    wanted = sorted({register.number for _, register in moved})
+    last = {register: places[-1] for register, places in values.definitions().items()}
     for place in values.places:
         for register, source in values.sources[place].items():
-            if source == TURN and register.kind == "R" and register.number in taken.union(wanted):
+            if source == TURN and register.kind == "R" and (
+                    register.number in taken or (last.get(register), register) in moved):
                 raise NotUnderstood(f"{values.block.words[place].name} reads {register}, an accumulator or a fragment")
     fresh: dict[int, int] = {}
     for number in wanted:
@@ -237,8 +238,25 @@ def rename(values: Values, taken: Iterable[int], free: list[int]) -> None:
             if not free:
                 raise NotUnderstood("no register is left for the addresses of the loop")
             fresh[number] = free.pop()
+    for place, register in moved:
+        values.register[place, register] = Register("R", fresh[values.home((place, register)).number])
+
+
+def _lying_in(values: Values, taken: frozenset[int]) -> list[Value]:
+    """The values that an instruction of the turn leaves in registers ``taken``, or that are read as a group with one
+    that does. Another value of the same register, such as an address that the next turn wants, is none."""
+    inside = {(place, register) for place in values.places for register in values.writes(place)
+              if register.kind == "R" and register.number in taken}
+    groups = _groups(values)
     for place in values.places:
-        for register in values.writes(place):
-            home = values.home((place, register))
-            if register.kind == "R" and home.number in fresh:
-                values.register[place, register] = Register("R", fresh[home.number])
+        read = {register.number: (source, register) for register, source in values.sources[place].items()
+                if register.kind == "R" and source != TURN}
+        for number, value in read.items():
+            if any(read.get(other) in inside for other in groups.get(number, ())):
+                inside.add(value)
+    for place in values.places:
+        written = {register.number: (place, register) for register in values.writes(place) if register.kind == "R"}
+        for number, value in written.items():
+            if any(written.get(other) in inside for other in groups.get(number, ())):
+                inside.add(value)
+    return sorted(inside)

@@ -17,7 +17,8 @@ from peakgemm.kernels.registry import LADDER, Kernel
 from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, in_parallel
-from peakgemm.runtime.source import KERNELS, entries
+from peakgemm.runtime.outline import outline
+from peakgemm.runtime.source import KERNELS
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 ALIGNED = ("sm_75", "sm_90", "sm_120")  # others guarded alone, which wants more registers
@@ -115,7 +116,7 @@ def test_the_table_holds_every_file() -> None:
 
 @every_rung
 def test_exports_one_entry(kernel: Kernel) -> None:
-    assert entries(kernel.source) == [kernel.entry]
+    assert [str(one) for one in outline(kernel.source).kernels] == [kernel.entry]
     assert kernel.source.count("__global__") == 1
 
 

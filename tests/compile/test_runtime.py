@@ -12,7 +12,7 @@ from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.runtime import cache
 from peakgemm.runtime.architectures import ARCHITECTURES, architecture
 from peakgemm.runtime.compile import compile_source, in_parallel
-from peakgemm.runtime.source import KERNELS, assemble, entries, essence
+from peakgemm.runtime.source import assemble, essence
 from scale import SCALE, files, scale
 
 TWO = """
@@ -55,21 +55,13 @@ def test_assemble_finds_the_packages_headers(tmp_path: Path) -> None:
 def test_missing_include_names_file_and_line(tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.cu"
     kernel.write_text('int first;\n#include "gone.cuh"\n')
-    with pytest.raises(MissingComponent) as error:
-        assemble(kernel)
-    assert str(error.value).startswith(f'{kernel}:2: #include "gone.cuh"')
-    assert str(KERNELS) in str(error.value)
+    with pytest.raises(CompileFailed, match=rf'{kernel}\(2\): .*"gone.cuh"'):
+        compile_source(assemble(kernel), "k", "sm_90")
 
 
 def test_missing_source(tmp_path: Path) -> None:
     with pytest.raises(MissingComponent, match=r"gone\.cu cannot be read \(No such file"):
         assemble(tmp_path / "gone.cu")
-
-
-def test_entries() -> None:
-    text = TWO + 'extern "C" __global__ void __launch_bounds__((BM / TM) * (BN / TN), 2)\nthree(int* p) {}\n'
-    assert entries(text) == ["one", "two", "three"]
-    assert entries("__global__ void mangled(int* p) {}") == []
 
 
 @pytest.mark.parametrize(("text", "other"), [

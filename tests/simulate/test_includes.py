@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from peakgemm import cli
-from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
+from peakgemm.errors import CompileFailed, InvalidValue
 from peakgemm.runtime import includes
 from peakgemm.simulator import run
 
@@ -80,15 +80,135 @@ def test_headers_of_cuda(tmp_path):
         run(tmp_path / "c.cu", entry="other", grid=1, block=32, args=[np.zeros(256, "f4")])
 
 
-@pytest.mark.parametrize("form", ["<cuda_fp16.h>", "<nosuch.h>"])
-def test_what_to_do_about_a_missing_header(tmp_path, nowhere, form):
+@pytest.mark.parametrize("form", ["<cuda_fp16.h>", '"cuda_fp16.h"', "<cub/cub.cuh>", "<cuda/std/tuple>", "<mma.h>"])
+def test_a_header_of_cuda_that_is_not_here(tmp_path, nowhere, form):
     (tmp_path / "m.cu").write_text(f"#include {form}\n__global__ void k() {{}}")
     with pytest.raises(CompileFailed, match=r"was not found, and no headers of CUDA were found: install CUDA's headers "
-                       r"\(pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl.*CUDA_HOME.*--include DIR"):
+                       r"\(pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl.*CUDA_HOME") as error:
         run(tmp_path / "m.cu", grid=1, block=1, args=[])
-    (tmp_path / "m.cu").write_text('#include "cuda_fp16.h"\n__global__ void k() {}')
-    with pytest.raises(MissingComponent, match=r'm.cu:1: #include "cuda_fp16.h" is neither .*; install CUDA'):
+    assert "--include" not in str(error.value)
+
+
+@pytest.mark.parametrize(("form", "says"), [
+    ("<nosuch.h>", "nosuch.h was not found: if it is a header of yours, pass --include DIR .*only device code"),
+    ('"a/mine.cuh"', "a/mine.cuh was not found: if it is a header of yours, pass --include DIR"),
+    ("<cutlass/gemm.h>", "--include DIR with the folder include of CUTLASS"),
+    ("<curand_kernel.h>", "pip install nvidia-curand"),
+])
+def test_a_header_that_is_not_cudas(tmp_path, form, says):
+    (tmp_path / "m.cu").write_text(f"#include {form}\n__global__ void k() {{}}")
+    with pytest.raises(CompileFailed, match=says) as error:
         run(tmp_path / "m.cu", grid=1, block=1, args=[])
+    text = str(error.value)
+    assert "nvidia-cuda-runtime" not in text and text.count("was not found") == 1 and "m.cu(1)" in text
+
+
+def test_a_header_that_nobody_asks_for(tmp_path):
+    """What the preprocessor excludes need not be there, so that host code can be guarded."""
+    (tmp_path / "g.cu").write_text('#ifndef __CUDACC_RTC__\n#include "helpers.h"\n#include <boost/any.hpp>\n#endif\n'
+                                   "__global__ void k(int* y) { *y = 3; }")
+    y = np.zeros(1, "i4")
+    assert run(tmp_path / "g.cu", grid=1, block=1, args=[y]).clean and y[0] == 3
+
+
+LEFT_OUT = """#include <iostream>
+#include "cublas_v2.h"
+#include <cuda_runtime.h>  /* built in */
+#include <algorithm>
+#include <cuda.h>
+#define CEIL_DIV(M, N) (((M) + (N) - 1) / (N))
+__global__ void k(int* y) { *y = CEIL_DIV(7, 2) + sizeof(CUtensorMap); MORE }
+"""
+
+
+def test_headers_of_host_code_are_left_out(tmp_path, nowhere):
+    y = np.zeros(1, "i4")
+    (tmp_path / "h.cu").write_text(LEFT_OUT.replace("MORE", ""))
+    assert run(tmp_path / "h.cu", grid=1, block=1, args=[y]).clean and y[0] == 4 + 128
+    (tmp_path / "h.cu").write_text(LEFT_OUT.replace("MORE", 'std::cout << "x";'))
+    with pytest.raises(CompileFailed, match=r"h.cu\(7\): error(.|\n)*<iostream>, <cublas_v2.h>, <cuda_runtime.h>, "
+                       r"<algorithm>: left out") as error:
+        run(tmp_path / "h.cu", grid=1, block=1, args=[y])
+    assert str(error.value).count("left out") == 1
+
+
+@needs_cuda_headers
+def test_headers_of_the_library_that_device_code_uses(tmp_path):
+    (tmp_path / "t.cu").write_text("""#include <limits>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <cuda_fp16.h>
+template <typename T> __global__ void k(float* y) {
+  static_assert(std::is_same<T, float>::value && !std::is_integral_v<T>);
+  std::conditional_t<sizeof(T) == 4, float, double> top = std::numeric_limits<T>::max();
+  std::pair<int, float> p{1, 2.0f};
+  y[0] = top; y[1] = std::sqrt(4.0f) + p.first + std::get<0>(std::make_tuple(5, 6)); y[2] = -INFINITY;
+}
+""")
+    y = np.zeros(3, "f4")
+    assert run(tmp_path / "t.cu", entry="k<float>", grid=1, block=1, args=[y]).clean
+    assert y.tolist() == [np.finfo("f4").max, 8, -np.inf]
+
+
+NVCC = """
+template <class A, class B> struct same { static constexpr bool value = false; };
+template <class A> struct same<A, A> { static constexpr bool value = true; };
+#define IS(name, size, sign) static_assert(sizeof(name) == size && (name(-1) < name(0)) == sign)
+IS(uint, 4, false); IS(ulong, 8, false); IS(ushort, 2, false); IS(u_int, 4, false); IS(u_long, 8, false);
+IS(u_short, 2, false); IS(u_char, 1, false); IS(int8_t, 1, true); IS(int16_t, 2, true); IS(int32_t, 4, true);
+IS(int64_t, 8, true); IS(u_int8_t, 1, false); IS(u_int16_t, 2, false); IS(u_int32_t, 4, false);
+IS(u_int64_t, 8, false); IS(size_t, 8, false); IS(ssize_t, 8, true); IS(std::size_t, 8, false); IS(ptrdiff_t, 8, true);
+static_assert(same<std::nullptr_t, decltype(nullptr)>::value && same<uint, unsigned>::value);
+static_assert(INT_MAX == 2147483647 && INT_MIN == -INT_MAX - 1 && UINT_MAX == 4294967295u && CHAR_BIT == 8);
+static_assert(SHRT_MAX == 32767 && USHRT_MAX == 65535 && SCHAR_MIN == -128 && UCHAR_MAX == 255);
+static_assert(LONG_MAX == 9223372036854775807 && ULONG_MAX == 18446744073709551615u && LLONG_MIN == -LLONG_MAX - 1);
+typedef unsigned int uint;  // again, as many write it
+constexpr float top = INFINITY;
+__global__ void k(const uint n, double* y) {
+  y[0] = M_PI; y[1] = top; y[3] = NAN; y[4] = HUGE_VAL; y[5] = n;
+  y[2] = std::abs(-2.5f) + std::sqrt(4.0) + std::fma(2.0f, 3.0f, 1.0f) + max(1, 2) + std::floor(1.5f);
+}
+"""
+
+
+def test_what_nvcc_knows_without_an_include(tmp_path, nowhere):
+    (tmp_path / "n.cu").write_text(NVCC)
+    y = np.zeros(6)
+    assert run(tmp_path / "n.cu", grid=1, block=1, args=[7, y]).clean
+    assert y[:3].tolist() == [np.pi, np.inf, 14.5] and np.isnan(y[3]) and y[4:].tolist() == [np.inf, 7]
+
+
+@needs_cuda_headers
+@pytest.mark.parametrize("header", ["cuda_fp16.h", "cuda_bf16.h", "cooperative_groups.h", "cuda/std/cstdint",
+                                    "cuda/std/cmath", "mma.h", "cuComplex.h"])
+def test_it_agrees_with_cudas_headers(tmp_path, header):
+    (tmp_path / "a.cu").write_text(f"#include <{header}>\n#include <cstdint>\n#include <cfloat>\n"
+                                   "__global__ void k(uint* y) { *y = sizeof(int64_t) + sizeof(std::uint32_t); }")
+    y = np.zeros(1, "u4")
+    assert run(tmp_path / "a.cu", grid=1, block=1, args=[y]).clean and y[0] == 12
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("#include <cstdio>\n\nint main() {\n  float* x; cudaMalloc(&x, 4); k<<<1, 2>>>(x); return 0;\n}", "main, line 5"),
+    ("void go(float* x) {\n  k<<<1, 2>>>(x); }", "a launch, line 4"),
+    ("float half_of(float x) { return x / 2; }", "a function without __device__, line 3"),
+    ("struct S { int x; S(int y) : x(y) {} };", "a function without __device__, line 3"),
+    ("__host__ int twice(int x) { return 2 * x; }", "a function without __device__, line 3"),
+])
+def test_host_code_is_refused_in_a_sentence(tmp_path, text, says):
+    (tmp_path / "w.cu").write_text("// A program.\n__global__ void k(float* x) { *x = 1; }\n" + text)
+    with pytest.raises(CompileFailed, match=rf"w.cu holds host code \({says}\), and only device code is") as error:
+        run(tmp_path / "w.cu", grid=1, block=1, args=[None])
+    assert "\n" not in str(error.value)
+    guarded = "// A program.\n__global__ void k(float* x) { *x = 1; }\n#ifndef __CUDACC_RTC__\n" + text + "\n#endif"
+    (tmp_path / "w.cu").write_text(guarded)
+    x = np.zeros(1, "f4")
+    assert run(tmp_path / "w.cu", grid=1, block=1, args=[x]).clean and x[0] == 1
+    (tmp_path / "w.cu").write_text(guarded.replace("*x = 1", "*x = nosuch"))
+    with pytest.raises(CompileFailed, match=r'w.cu\(2\): error: identifier "nosuch"') as error:
+        run(tmp_path / "w.cu", grid=1, block=1, args=[x])
+    assert "host code" not in str(error.value)
 
 
 @pytest.mark.parametrize(("variable", "folder"), [("CUDA_HOME", "a"), ("CUDA_PATH", "b")])
@@ -101,7 +221,8 @@ def test_where_headers_are_looked_for(tmp_path, monkeypatch, variable, folder):
     includes.forget()
     try:
         assert includes.toolkit() == tmp_path / folder / "include"
-        assert includes.folders([tmp_path])[:2] == [str(tmp_path), str(tmp_path / folder / "include")]
+        expected = [tmp_path, includes.HOST, tmp_path / folder / "include"]
+        assert includes.folders([tmp_path])[:3] == list(map(str, expected))
     finally:
         monkeypatch.undo()
         includes.forget()

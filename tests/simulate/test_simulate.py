@@ -251,7 +251,7 @@ FOUR = "--arg f32:32 --arg f32:32 --arg 1 --arg 32"
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (f"k.cu --entry nosuch --grid 1 --block 32 {FOUR}", ["k.cu exports no kernel 'nosuch'", "scale, turn, spin"]),
+    (f"k.cu --entry nosuch --grid 1 --block 32 {FOUR}", ["k.cu holds no kernel 'nosuch'", "scale, turn, spin"]),
     ("k.ptx --grid 1 --block 32", ["holds 2 kernels (fill, nothing)"]),
     (f"{SCALE} --arg f32:32", ["scale takes 4 arguments", ".u64", ".f32", "1 were given"]),
     (f"{SCALE} --arg f32:32 --arg f32:32 --arg 1 --arg 1.5", ["argument 3", ".u32) is an integer, 1.5"]),

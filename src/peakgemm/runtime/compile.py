@@ -94,9 +94,10 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
                    instance: str = "", wanted: Wanted | None = None) -> Compiled:
     """Compile joined CUDA C++ ``text`` for ``arch`` (``sm_NN``) with ``macros`` defined.
 
-    Of PTX the ``entry`` may be empty: whatever the source exports. ``include`` are the folders of headers, ``instance``
-    an expression (``foo<float, 8>``) whose kernel is wanted although the source does not ask for it. Where ``wanted``
-    code does not come at once, the compiler is asked again, `TRIES` times at most; the last answer counts.
+    Of PTX the ``entry`` may be empty: whatever the source exports. ``include`` are the folders of headers. ``instance``
+    names the kernel by an expression (``ns::foo<float, 8>``), of a template that the source does not instantiate too;
+    the result's entry is its symbol. Where ``wanted`` code does not come at once, the compiler is asked again, `TRIES`
+    times at most; the last answer counts.
 
     Line information is always kept: it costs no instruction and every tool shows it.
 
@@ -122,10 +123,10 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
     key = hashlib.sha256(json.dumps(made_from).encode()).digest()
 
     def work() -> Compiled:
-        hit = disk_cache.load(key)
-        if hit is not None and hit[1].keys() == (set(FACTS) if kind == "cubin" else set()):
+        hit, symbol = disk_cache.load(key), entry
+        if hit is not None and hit[1].keys() == {*(FACTS if kind == "cubin" else ()), *(["entry"] if instance else ())}:
             recipe = Recipe(text, tuple((macros or {}).items()), name, key, wanted)
-            return Compiled(entry, arch, kind, hit[0], recipe=recipe, **hit[1])
+            return Compiled(arch=arch, kind=kind, code=hit[0], recipe=recipe, **{"entry": entry, **hit[1]})
         Program, ProgramOptions = _cuda_core()
         nvrtc = nvrtc_version()  # if it is missing, say so in our own words
         if limits.number < 75 and not nvrtc.startswith("12."):
@@ -137,20 +138,24 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
                 for _ in range(tries):
                     logs = io.StringIO()
                     chosen = ProgramOptions(**options)
-                    code = (_ptx(text, chosen, logs, instance) if kind == "ptx"
-                            else bytes(Program(text, "c++", chosen).compile(kind, logs=logs).code))
+                    if kind == "ptx" or instance:
+                        code, symbol = _by_nvrtc(text, chosen, logs, kind, instance)
+                    else:
+                        code = bytes(Program(text, "c++", chosen).compile(kind, logs=logs).code)
                     if wanted is None or wanted.fits(code):
                         break
         except Exception as error:
             detail = logs.getvalue().strip() or str(error) or type(error).__name__
+            detail = re.sub(r"^\d+: NVRTC_ERROR_COMPILATION, compilation log:", "", detail.replace("\0", "")).strip()
         if detail:  # raised out here, it holds on to no Program: cuda.core 1.2 crashes on one in a cycle
             raise CompileFailed(f"{name} does not compile for {arch}:\n{detail}")
-        facts = ptxas_facts(logs.getvalue(), entry) if kind == "cubin" else {}
-        if not facts if kind == "cubin" else entry and f".entry {entry}(".encode() not in code:
-            raise CompileFailed(
-                f"{name} holds no kernel {entry!r} for {arch}; compiler log:\n{logs.getvalue().strip()}")
-        disk_cache.save(key, code, facts)
-        return Compiled(entry, arch, kind, code, **facts)
+        symbol = symbol or entry
+        log = logs.getvalue().replace("\0", "").strip()
+        facts = ptxas_facts(log, symbol) if kind == "cubin" else {}
+        if not facts if kind == "cubin" else symbol and f".entry {symbol}(".encode() not in code:
+            raise CompileFailed(f"{name} holds no kernel {symbol!r} for {arch}; compiler log:\n{log}")
+        disk_cache.save(key, code, {**facts, **({"entry": symbol} if instance else {})})
+        return Compiled(symbol, arch, kind, code, **facts)
 
     return _once(key, work)
 
@@ -297,8 +302,9 @@ def _cuda_core() -> tuple[Any, Any]:
     return Program, ProgramOptions
 
 
-def _ptx(text: str, options: Any, logs: io.StringIO, instance: str) -> bytes:
-    """PTX by NVRTC itself: cuda.core 1.2 asks the driver for its version before it returns PTX."""
+def _by_nvrtc(text: str, options: Any, logs: io.StringIO, kind: Kind, instance: str) -> tuple[bytes, str]:
+    """Code by NVRTC itself, and the symbol of ``instance``: cuda.core 1.2 asks the driver for its version before it
+    returns PTX, and tells no symbol."""
     from cuda.bindings import nvrtc
 
     def checked(answer: tuple[Any, ...]) -> Any:
@@ -310,15 +316,18 @@ def _ptx(text: str, options: Any, logs: io.StringIO, instance: str) -> bytes:
     try:
         if instance:
             checked(nvrtc.nvrtcAddNameExpression(program, instance.encode()))
-        flags = options.as_bytes("nvrtc", "ptx")
+        flags = options.as_bytes("nvrtc", kind)
         status = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
         log = bytearray(checked(nvrtc.nvrtcGetProgramLogSize(program)))
         checked(nvrtc.nvrtcGetProgramLog(program, log))
         logs.write(log.rstrip(b"\0").decode())
         checked(status)
-        code = bytearray(checked(nvrtc.nvrtcGetPTXSize(program)))
-        checked(nvrtc.nvrtcGetPTX(program, code))
-        return bytes(code).rstrip(b"\0")
+        size, get = ((nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX) if kind == "ptx"
+                     else (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN))
+        code = bytearray(checked(size(program)))
+        checked(get(program, code))
+        symbol = checked(nvrtc.nvrtcGetLoweredName(program, instance.encode())).decode() if instance else ""
+        return bytes(code).rstrip(b"\0") if kind == "ptx" else bytes(code), symbol
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 

@@ -15,25 +15,21 @@ from pathlib import Path
 
 from ..errors import MissingComponent
 from . import includes
+from .outline import APART
 
+SUFFIXES = (".cu", ".cuh")  # of CUDA C++
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<([^>]+)>)[ \t]*(?://.*)?$')
-# Comments, and what may hold the like of one: raw strings, strings, the quotes of 1'000, characters. Each begins with a
-# sign of its own: that is what makes the search quick.
-_APART = re.compile(r"""R"([^\s()\\]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?<=[0-9A-Fa-f]')(?<!u8')|'(?:\\.|[^'\\\n])*'"""
-                    r"""|//(?:\\\n|[^\n])*|/\*.*?\*/""", re.DOTALL)
-_BOUNDS = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
-_ENTRY = re.compile(rf'extern\s+"C"\s+__global__\s+void\s+{_BOUNDS}(\w+)\s*\(')
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<([^>]+)>)[ \t]*(?://.*|/\*.*\*/[ \t]*)?$')
 
 
 def assemble(path: Path, folders: Sequence[Path] = ()) -> str:
     """The text of ``path`` with its quoted includes joined in, and those that lie in ``folders``.
 
-    Quoted includes are looked for beside the including file, then in ``folders``, then in the package's kernel folder;
-    one that is a header of CUDA is left to the compiler.
+    Quoted includes are looked for beside the including file, then in ``folders``, then in the package's kernel folder.
+    Headers of the host are left out (`includes.instead`); of others the compiler knows whether they are needed.
 
     Raises:
-        MissingComponent: a file that is not there.
+        MissingComponent: ``path`` cannot be read.
     """
     seen: set[Path] = set()
     return _join(path.resolve(), seen, tuple(folders))
@@ -55,14 +51,9 @@ def _join(path: Path, seen: set[Path], folders: tuple[Path, ...]) -> str:
         name = match[1] or match[2]
         beside = (path.parent, *folders, KERNELS) if match[1] else folders
         target = next((folder / name for folder in beside if (folder / name).is_file()), None)
-        if target is None and (match[2] or includes.known(name)):
-            out.append(line)
-            continue
         if target is None:
-            raise MissingComponent(
-                f'{shown}:{number}: #include "{name}" is neither beside the file nor in {KERNELS}; {includes.REMEDY}'
-            )
-        if target.resolve() not in seen:
+            out.append(line if (other := includes.instead(name)) is None else other)
+        elif target.resolve() not in seen:
             out.append(_join(target.resolve(), seen, folders))
         out.append(f'#line {number + 1} "{shown}"')
     return "\n".join(out)
@@ -83,14 +74,10 @@ def essence(text: str) -> str:
         literals.append(found[0])
         return found[0]
 
-    lines = _APART.sub(bare, text).split("\n")
+    lines = APART.sub(bare, text).split("\n")
     return "\n".join((*(" ".join(line.split()) for line in lines), *literals))
 
 
 def _display(path: Path) -> str:
     return path.relative_to(KERNELS).as_posix() if path.is_relative_to(KERNELS) else path.as_posix()
 
-
-def entries(text: str) -> list[str]:
-    """Names of the ``extern "C"`` kernels in a source, in order."""
-    return _ENTRY.findall(text)

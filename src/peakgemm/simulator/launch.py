@@ -90,9 +90,8 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
         config = ladder.config_for(arch)
         source = kernel_build(ladder, config, arch, "ptx")
         shared_bytes = shared_bytes or (ladder.shared_bytes(config) if ladder.dynamic else 0)
-    text = ptx_of(source, entry, arch, macros, tuple(map(Path, include)))
-    whose = f"{source.name} exports" if isinstance(source, Path) and source.suffix != ".ptx" else "the PTX holds"
-    module, program = _program(text, entry, whose)
+    text, entry = ptx_of(source, entry, arch, macros, tuple(map(Path, include)))
+    module, program = _program(text, entry)
     kernel = program.kernel
     launch = _Launch(module, program, _triple("grid", grid), _triple("block", block), arch, shared_bytes, cluster)
     arena, params, symbols = launch.memory(args)
@@ -120,10 +119,10 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
 
 
 @lru_cache(maxsize=16)
-def _program(text: str, entry: str | None, whose: str) -> tuple[Module, Program]:
+def _program(text: str, entry: str | None) -> tuple[Module, Program]:
     """Parsed once for the runs of one kernel on several inputs; a run changes neither."""
     module = parse(text, display)
-    return module, build(link(kernel_of(module, entry, whose), module))
+    return module, build(link(kernel_of(module, entry, "the PTX holds"), module))
 
 
 def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:

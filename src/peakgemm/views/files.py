@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
-from ..errors import CompileFailed, InvalidValue
-from ..runtime import includes
-from ..runtime.compile import Compiled, compile_source, ptxas_facts
+from ..errors import InvalidValue
+from ..runtime.compile import ptxas_facts
 from ..runtime.link import assemble_ptx
-from ..runtime.source import assemble, entries
+from ..runtime.source import SUFFIXES as CUDA
 from ..sass.elf import BadCubin, Cubin
 from ..simulator.front import demangle
-from ..simulator.front.sources import ptx_of
+from ..simulator.front.sources import from_cuda
 from .subject import Subject, pick
 
-SUFFIXES = (".cubin", ".ptx", ".cu")
+SUFFIXES = (".cubin", ".ptx", *CUDA)
 
 
 def is_file(what: str) -> bool:
@@ -38,9 +36,9 @@ def from_file(path: Path, arch: str | None, kernel: str = "", macros: Mapping[st
     """
     if not path.is_file():
         raise InvalidValue(f"{path} is not a file; name a .cubin, .ptx or .cu file, a rung such as 12, or a kernel")
-    if path.suffix != ".cu" and (macros or include):
+    if path.suffix not in CUDA and (macros or include):
         raise InvalidValue(f"--macro and --include are for .cu files, {path.name} is compiled already")
-    if path.suffix == ".cu":
+    if path.suffix in CUDA:
         return _from_cuda(path, arch or "sm_90", kernel, macros, include)
     data = path.read_bytes()
     if path.suffix == ".ptx":
@@ -75,36 +73,11 @@ def _from_ptx(path: Path, data: bytes, arch: str | None, kernel: str) -> Subject
 
 def _from_cuda(path: Path, arch: str, kernel: str, macros: Mapping[str, int] | None,
                include: Sequence[Path]) -> Subject:
-    compiled = _compile(path, arch, kernel, macros, include)
+    compiled = from_cuda(path, kernel, arch, macros, include, "cubin")
     cubin = Cubin.read(compiled.code)
     function, others = pick(cubin, compiled.entry, path.name)
     return Subject(f"{path.name}: {_short(function)} on {cubin.arch}", "cu", cubin, function, cubin.arch,
                    spill_bytes=compiled.spill_bytes, source=path, others=others)
-
-
-def _compile(path: Path, arch: str, kernel: str, macros: Mapping[str, int] | None,
-             include: Sequence[Path]) -> Compiled:
-    """The cubin of a file that has the kernel: one that is not ``extern "C"`` is found in the PTX first."""
-    joined = assemble(path, include)
-    names = entries(joined)
-    alone = not kernel and len(names) == joined.count("__global__") == 1
-    known = kernel if kernel in names else names[0] if alone else ""
-    if not kernel and len(names) > 1:
-        raise InvalidValue(f"{path.name} holds {len(names)} kernels ({', '.join(names)}); name one by --kernel")
-    headers = includes.folders(include) if re.search(r"^\s*#\s*include\b", joined, re.M) else []
-    build = partial(compile_source, joined, arch=arch, macros=macros, name=path.name, include=headers)
-    try:
-        if known:
-            return build(known)
-        ptx = ptx_of(path, kernel or None, arch, macros, include)
-        found = re.findall(r"\.entry\s+([\w$]+)", ptx)
-        if not kernel and len(found) != 1:
-            listed = ", ".join(demangle.shown(one) for one in found) or "none"
-            raise InvalidValue(f"{path.name} holds {len(found)} kernels ({listed}); name one by --kernel")
-        entry = demangle.chosen(kernel, found, f"{path.name} holds") if kernel else found[0]
-        return build(entry, instance=kernel if "<" in kernel and "(" not in kernel else "")
-    except CompileFailed as error:
-        raise includes.hinted(error) from None
 
 
 def _short(function: str) -> str:

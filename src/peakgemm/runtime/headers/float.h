@@ -1,20 +1,15 @@
-// Stands for the host's <float.h>, which NVRTC has not: what device code uses of it is built in or below.
+// Stands for the host's <float.h>, which NVRTC does not have. Values are spelled as CUDA's headers spell them, which
+// may define them again.
 #pragma once
 #ifndef FLT_MAX
-#define FLT_MAX 3.402823466e+38f
-#endif
-#ifndef FLT_MIN
-#define FLT_MIN 1.175494351e-38f
-#endif
-#ifndef FLT_EPSILON
-#define FLT_EPSILON 1.192092896e-7f
-#endif
-#ifndef DBL_MAX
-#define DBL_MAX 1.7976931348623157e+308
-#endif
-#ifndef DBL_MIN
-#define DBL_MIN 2.2250738585072014e-308
-#endif
-#ifndef DBL_EPSILON
-#define DBL_EPSILON 2.2204460492503131e-16
+#define FLT_MAX 3.40282346638528859811704183484516925e+38f
+#define FLT_MIN 1.17549435082228750796873653722224568e-38f
+#define FLT_EPSILON 1.19209289550781250000000000000000000e-7f
+#define FLT_DIG 6
+#define FLT_MANT_DIG 24
+#define DBL_MAX 1.79769313486231570814527423731704357e+308
+#define DBL_MIN 2.22507385850720138309023271733240406e-308
+#define DBL_EPSILON 2.22044604925031308084726333618164062e-16
+#define DBL_DIG 15
+#define DBL_MANT_DIG 53
 #endif

@@ -73,6 +73,27 @@ def chosen(entry: str, symbols: Sequence[str], whose: str) -> str:
     raise InvalidValue(f"{whose} no kernel {entry!r}; it has {', '.join(map(shown, symbols)) or 'none'}")
 
 
+def template_arguments(name: str) -> str:
+    """``<float, 8>`` of ``ns::foo<float, 8>(float*)``; empty where there are none."""
+    start, depth, within = name.find("<"), 0, 0  # of <, and of other brackets, in which > compares
+    for place, sign in enumerate(name[start:] if "(" not in name[:start] else "", start):
+        within += (sign in "([{") - (sign in ")]}")
+        depth += (sign == "<") - (sign == ">") if not within else 0
+        if sign == ">" and depth == 0 and not within:
+            return name[start:place + 1]
+    return ""
+
+
+def bare(name: str) -> str:
+    """``ns::foo`` of ``ns::foo<float, 8>(float*)``."""
+    return re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].strip()
+
+
+def ends_with(path: str, name: str) -> bool:
+    """Whether ``path`` is ``name``, or the same within further namespaces."""
+    return name in _endings(path)
+
+
 def _plain(text: str) -> str:
     """Without what may be written differently: blanks, ``float const``, suffixes of numbers."""
     text = re.sub(r"\b([\w:]+) +const\b(?! *[\w:])", r"const \1", text)

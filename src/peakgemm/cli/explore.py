@@ -18,12 +18,11 @@ from ..explore.linked import own_sass, rung_sass
 from ..explore.page import write_pages
 from ..kernels.registry import LADDER, Kernel, rungs
 from ..runtime.architectures import architecture
+from ..runtime.source import SUFFIXES as CUDA
 from ..simulator.front.arguments import argument
 from . import parse
 from .console import err, out, progress
-from .options import Arguments, Block, Grid, Includes, Macros, Shared
-
-SUFFIXES = (".cu", ".ptx")
+from .options import OF_KERNELS, Arguments, Block, Grid, Includes, Macros, Shared
 
 
 def command(
@@ -49,8 +48,8 @@ def command(
     """Which lane loads what, where it lands, what registers hold: one page, from a simulated run. No GPU needed."""
     limits = architecture(arch)
     words = kernel or ["all"]
-    files = [Path(word) for word in words if word.endswith(SUFFIXES)]
-    chosen = [one for word in words if not word.endswith(SUFFIXES) for one in _rungs(word)]
+    files = [Path(word) for word in words if word.endswith(OF_KERNELS)]
+    chosen = [one for word in words if not word.endswith(OF_KERNELS) for one in _rungs(word)]
     if files and (grid is None or block is None):
         raise InvalidValue(f"{files[0]} needs --grid and --block, such as --grid 4x4 --block 256")
     given = {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro, "--include": include,
@@ -81,11 +80,11 @@ def command(
                 traces[-1]["sass"] = rung_sass(one, traces[-1], arch, size)
             advance(one.label)
         for file in files:
-            defined = parse.macros(macro or []) if file.suffix == ".cu" else None
+            defined = parse.macros(macro or []) if file.suffix in CUDA else None
             assert grid is not None and block is not None
             launch = Launch(file, parse.triple("--grid", grid), parse.triple("--block", block),
                             [argument(word, number) for number, word in enumerate(arg or [])], entry, shared, arch,
-                            defined, include or [] if file.suffix == ".cu" else (), max_steps, max_seconds)
+                            defined, include or [] if file.suffix in CUDA else (), max_steps, max_seconds)
             traces.append(own_trace(launch, re.sub(r"[^\w.-]", "_", file.stem), file.name))
             if sass:
                 traces[-1]["sass"] = own_sass(launch, traces[-1])

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ..bench import records
 from ..errors import InvalidValue
+from ..runtime.source import SUFFIXES as CUDA
 from ..views.files import from_file, is_file
 from ..views.listing import Listing
 from ..views.named import named
@@ -38,7 +39,8 @@ def command(
     threads: Annotated[int | None, typer.Option(min=1, help="For a file: threads a block of its launch.")] = None,
     shared: Annotated[int | None, typer.Option(min=0, help="For a file: bytes of dynamic shared memory.")] = None,
     compare: Annotated[str | None, typer.Option(help="Another kernel or file, beside the first.")] = None,
-    listing: Annotated[bool, typer.Option("--listing", help="PTX and SASS of the main loop, side by side.")] = False,
+    listing: Annotated[bool, typer.Option("--listing", help="PTX and SASS of the main loop, side by side; of "
+                                           "the whole kernel where there is none.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one page with source, PTX and SASS linked.")] = None,
 ) -> None:
@@ -57,7 +59,7 @@ def command(
     def look(what: str) -> View:
         if is_file(what):
             path, own = Path(what), compare is not None and what.endswith(".cubin")  # --arch may be the other's
-            sources = compare is None or what.endswith(".cu")  # and so may macros
+            sources = compare is None or what.endswith(CUDA)  # and so may macros
             found = from_file(path, None if own else arch, function, _defined(macro or []) if sources else None,
                               include or [] if sources else [])
             subject = launched(found, threads, shared)
@@ -131,7 +133,7 @@ def _compare(first: View, second: View) -> None:
 
 def _listing(subject: Subject, listing: Listing) -> None:
     """One line an instruction; what repeats from the line above is left out."""
-    out.print(f"\n{subject.label}: main loop", style="bold", markup=False)
+    out.print(f"\n{subject.label}: {listing.part}", style="bold", markup=False)
     out.print(f"{'address':8} {'waits:rd:wr:y:stall':20} {'SASS':40} {'reads':8} {'live':>4}  {'PTX':44} source",
               style="bold", markup=False, soft_wrap=True)
     source, before = SourceLines(subject.source), ("", "")

@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
+from ..runtime.source import SUFFIXES
 from ..simulator.front.arguments import FORMS
+
+OF_KERNELS = (*SUFFIXES, ".ptx")  # files that `simulate` and `explore` run
 
 Grid = Annotated[str | None, typer.Option(help="For a file: blocks, X or XxYxZ.")]
 Block = Annotated[str | None, typer.Option(help="For a file: threads, X or XxYxZ.")]
 Arguments = Annotated[list[str] | None, typer.Option(help=f"For a file, one per parameter: {FORMS}.")]
-Macros = Annotated[list[str] | None, typer.Option(help="For a .cu file: NAME=INTEGER.")]
-Includes = Annotated[list[Path] | None, typer.Option(help="For a .cu file: a folder with headers.")]
+Macros = Annotated[list[str] | None, typer.Option(help="For a .cu or .cuh file: NAME=INTEGER.")]
+Includes = Annotated[list[Path] | None, typer.Option(help="For a .cu or .cuh file: a folder with headers.")]
 Shared = Annotated[int, typer.Option(help="For a file: bytes of dynamic shared memory.")]

@@ -16,7 +16,7 @@ from ..bench.rebuilt import contest
 from ..errors import InvalidValue
 from ..kernels import validity
 from ..kernels.build import build
-from ..kernels.registry import LADDER, Kernel, rungs
+from ..kernels.registry import LADDER, Kernel, numbers, rungs
 from ..problem import Config, Problem
 from ..runtime import device
 from ..runtime.architectures import architecture
@@ -27,6 +27,7 @@ from ..sass.latency import ARCH
 from ..sass.rebuild.loop import Rebuilt, most_registers
 from ..sass.rebuild.recipe import Recipe
 from ..sass.rebuild.search import Candidate, grid, search
+from ..views.files import SUFFIXES
 from . import parse
 from .console import number, out, progress, table
 from .measuring import measuring
@@ -70,6 +71,10 @@ def command(
 
 
 def _chosen(text: str, guarded: bool) -> tuple[Kernel, Config]:
+    if text.endswith(SUFFIXES):
+        raise InvalidValue(f"{text} is a file, and sass optimize takes a rung ({numbers()}): to time what it builds, "
+                           "it must know the launch. A cubin can be audited by peakgemm sass check, looked into by "
+                           "peakgemm inspect, and edited in Python by peakgemm.sass.edit (docs/sass.md)")
     found = rungs(text)
     if len(found) != 1:
         raise InvalidValue(f"{text!r} names {len(found)} rungs; name one")

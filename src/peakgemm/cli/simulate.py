@@ -19,7 +19,7 @@ from ..simulator.front.arguments import argument
 from ..simulator.listing import annotated
 from . import parse, simulate_matmul
 from .console import err, out, table, waiting
-from .options import Arguments, Block, Grid, Includes, Macros, Shared
+from .options import OF_KERNELS, Arguments, Block, Grid, Includes, Macros, Shared
 
 SHORT = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_requests",
          "global_sectors", "global_sectors_ideal", "global_bytes", "barriers", "warp_instructions",
@@ -53,9 +53,9 @@ def command(
 ) -> None:
     """Run a kernel's PTX, or what matmul would run, on the CPU: result, wavefronts, sectors, races, out-of-bounds."""
     architecture(arch)
-    records.check_writable(json, *(x for x in (kernel, *(arg or [])) if x.endswith((".cu", ".ptx", ".npy"))))
+    records.check_writable(json, *(x for x in (kernel, *(arg or [])) if x.endswith((*OF_KERNELS, ".npy"))))
     limits: dict[str, Any] = {"max_steps": max_steps, "max_memory": max_memory}
-    file, call = kernel.endswith((".cu", ".ptx")), kernel == simulate_matmul.NAME
+    file, call = kernel.endswith(OF_KERNELS), kernel == simulate_matmul.NAME
     for what, taken, options in (
         ("a rung or matmul", not file, {"--size": size, "--shape": shape, "--alpha": alpha != 1, "--beta": beta}),
         ("matmul", call, {"--precision": precision, "--sms": sms is not None}),

@@ -1,4 +1,6 @@
-"""SASS of the main loop for a trace: each line with the PTX instruction and the source line that it came from."""
+"""SASS of the main loop for a trace: each line with the PTX instruction and the source line that it came from.
+
+Of a kernel without a loop it is the whole SASS."""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any
 
 from ..errors import InvalidValue, MissingComponent
 from ..kernels.registry import Kernel
+from ..runtime.source import SUFFIXES as CUDA
 from ..simulator.front.sources import display
 from ..views.files import from_file
 from ..views.named import named
@@ -31,7 +34,7 @@ def own_sass(launch: Launch, trace: dict[str, Any]) -> dict[str, Any]:
     """The ``sass`` of a file's trace; where it cannot be had (nvJitLink is missing, ptxas refuses), why."""
     if not isinstance(launch.source, Path):
         return {"lines": [], "notes": ["SASS is shown for .cu and .ptx files."]}
-    cuda = launch.source.suffix == ".cu"
+    cuda = launch.source.suffix in CUDA
     try:
         subject = from_file(launch.source, launch.arch, launch.entry or "", launch.macros if cuda else None,
                             launch.include if cuda else ())
@@ -47,7 +50,7 @@ def _listed(subject: Subject, trace: dict[str, Any]) -> dict[str, Any]:
     lines = [_line(seen, place, files, of_line) for place in range(len(seen.listing.lines))]
     facts = seen.facts
     loop = facts["loop"] or {}
-    return {"lines": lines, "notes": [str(note) for note in facts["notes"]],
+    return {"lines": lines, "part": seen.listing.part, "notes": [str(note) for note in facts["notes"]],
             "registers": facts["resources"]["registers"], "spill_bytes": facts["resources"]["spill_bytes"],
             "why": loop.get("why"), "ffma_fraction": loop.get("ffma_fraction"),
             "cycles_per_ffma": (facts["registers_read"] or {}).get("cycles_per_ffma")}

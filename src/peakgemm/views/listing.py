@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -36,7 +37,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Listing:
-    """A kernel's ``code``, its main ``loop`` (None: it has no loop) and why it is that, and the loop's ``lines``.
+    """A kernel's ``code``, its main ``loop`` (None: it has no loop) and why it is that, and the loop's ``lines``; those
+    of the whole kernel where it has no loop.
 
     ``every`` are all loops with the FFMA of their own; ``live`` counts registers by address; ``ptx`` is the text.
     """
@@ -50,6 +52,11 @@ class Listing:
     ptx: tuple[str, ...]
     rule: Rule | None
     notes: tuple[str, ...]
+
+    @property
+    def part(self) -> str:
+        """What ``lines`` are, in words."""
+        return "main loop" if self.loop else "whole kernel, which has no loop"
 
 
 def read(subject: Subject, with_ptx: bool = False) -> Listing:
@@ -90,7 +97,7 @@ def read(subject: Subject, with_ptx: bool = False) -> Listing:
     except InvalidValue as error:
         rule = None
         notes.append(f"{error}. All else holds.")
-    lines = _lines(subject, loop, live, origin, rule) if loop else ()
+    lines = _lines(subject, loop.instructions if loop else code, live, origin, rule)
     return Listing(code, loop, why, every, live, lines, ptx, rule, tuple(notes))
 
 
@@ -137,13 +144,13 @@ def _is_wide_tensor(instruction: Instruction) -> bool:
     return _is_tensor(instruction) and ("GMMA" in instruction.base or instruction.base.startswith("UT"))
 
 
-def _lines(subject: Subject, loop: Loop, live: dict[int, int], origin: dict[int, int],
+def _lines(subject: Subject, code: Sequence[Instruction], live: dict[int, int], origin: dict[int, int],
            rule: Rule | None) -> tuple[Line, ...]:
     words = subject.cubin.words(subject.function)
-    packed = any(one.base == "FFMA2" for one in loop.instructions)
-    turns = read_steps(loop.instructions, rule) if rule is not None and not packed else []
+    packed = any(one.base == "FFMA2" for one in code)
+    turns = read_steps(code, rule) if rule is not None and not packed else []
     found = []
-    for place, one in enumerate(loop.instructions):
+    for place, one in enumerate(code):
         steps = [turn[place] for turn in turns]
         least = rule.issue if rule is not None and one.is_ffma else 1
         cost = [step.cycles - least for step in steps if step is not None]

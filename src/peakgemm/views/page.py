@@ -54,7 +54,7 @@ def _data(one: View) -> dict[str, Any]:
                      "keys": keys})
     return {
         "label": one.subject.label, "rows": [[row.group, row.name, row.text, False] for row in rows(one.facts)],
-        "notes": one.facts["notes"], "source": _source(one, files), "sass": sass,
+        "notes": one.facts["notes"], "source": _source(one, files), "sass": sass, "part": one.listing.part,
         "ptx": [[number, one.listing.ptx[number - 1].replace("\t", " ")] for number in sorted(of_ptx)],
         "ptxsource": {str(number): keys for number, keys in of_ptx.items()},
     }

@@ -81,8 +81,8 @@ export class Code {
 
   /** @param {(instruction: number) => void} go */
   #sass(go) {
-    const pane = scroller("SASS of the main loop", "lines");
-    const { sass } = this.trace;
+    const { sass } = this.trace, title = `SASS of the ${sass?.part ?? "main loop"}`;
+    const pane = scroller(title, "lines");
     for (const note of sass?.notes ?? []) pane.append(el("p", { class: "soft" }, note));
     if (!sass) pane.append(el("p", { class: "soft" }, "No SASS here: it takes the assembler of CUDA, which peakgemm explore runs."));
     for (const line of sass?.lines ?? []) {
@@ -95,7 +95,7 @@ export class Code {
       }
       pane.append(made);
     }
-    return { name: "SASS of the main loop, banks of register reads", pane };
+    return { name: `${title}, banks of register reads`, pane };
   }
 }
 

@@ -79,7 +79,7 @@ export interface Trace {
   shapes: Shape[];
   writes: Record<string, [number, string, Value][]>;
   limits: string[];
-  sass: { lines: SassLine[]; notes: string[]; registers?: number | null; cycles_per_ffma?: number | null } | null;
+  sass: { lines: SassLine[]; part?: string; notes: string[]; registers?: number | null; cycles_per_ffma?: number | null } | null;
 }
 
 /** Where one looks: a kernel, the occurrence of an instruction, a warp and a lane of it. */

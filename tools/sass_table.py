@@ -1,6 +1,6 @@
 """Derive where each instruction keeps its registers, and what it reads and writes, by asking nvdisasm.
 
-    python tools/sass_table.py CUBIN... [--json src/peakgemm/sass/opcodes.json]
+    python tools/sass_table.py CUBIN... --json src/peakgemm/sass/opcodes.json [--add]
 
 A specimen of every form of every opcode in the cubins is taken. Each of its bits is flipped: where the text changes in
 the number of one register alone, the bit belongs to that register's field. Then each field in turn names a register and
@@ -220,13 +220,14 @@ def shrink(bits: list[int], variants: dict[int, Variant]) -> dict[str, object]:
                                          for value, variant in sorted(variants.items())}}
 
 
-def write(path: Path, tables: dict[str, dict[str, dict[str, object]]]) -> None:
-    """Put the tables into the file, beside those of other architectures; what several share is there once."""
+def write(path: Path, tables: dict[str, dict[str, dict[str, object]]], add: bool) -> None:
+    """Put the tables into the file, beside those of other architectures; what several share is there once. To ``add``
+    leaves the opcodes that an architecture has as they are."""
     if path.exists():
         known = json.loads(path.read_text())
         kept = {arch: {code: known["entries"][place] for code, place in codes.items()}
                 for arch, codes in known["architectures"].items()}
-        tables = kept | tables
+        tables = kept | {arch: table | kept.get(arch, {}) if add else table for arch, table in tables.items()}
     entries: dict[str, int] = {}
     places = {arch: {code: entries.setdefault(json.dumps(entry), len(entries)) for code, entry in sorted(table.items())}
               for arch, table in sorted(tables.items(), key=lambda item: int(item[0][3:]))}
@@ -239,6 +240,7 @@ def main() -> None:
     parser.add_argument("cubins", nargs="+", type=Path, help="cubins, or folders of them")
     parser.add_argument("--json", type=Path, required=True, help="where the table goes")
     parser.add_argument("--arch", help="only this one")
+    parser.add_argument("--add", action="store_true", help="opcodes that the table lacks; without it, it is made whole")
     args = parser.parse_args()
     words: dict[str, set[int]] = defaultdict(set)
     files = [file for place in args.cubins for file in (sorted(place.rglob("*")) if place.is_dir() else [place])]
@@ -256,7 +258,7 @@ def main() -> None:
                 print(f"{arch}: {len(tables[arch])} opcodes of {len(words[arch])} different words")
                 print("\n".join(trouble))
             done(arch)
-    write(args.json, tables)
+    write(args.json, tables, args.add)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,13 @@ import pytest
 
 from commands import run  # noqa: F401
 from peakgemm.errors import InvalidValue
+from peakgemm.sass.elf import Cubin
 from peakgemm.sass.hazards import against, check, check_cubin
 from peakgemm.sass.mutate import draws
 from peakgemm.sass.program import Program
-from sass_cases import every_kernel_of_the_library, every_rung, of_fixture, of_rung, program
+from peakgemm.sass.schedule import states
+from peakgemm.simulator.front.sources import from_cuda
+from sass_cases import FIXTURES, every_kernel_of_the_library, every_rung, of_fixture, of_rung, program
 
 
 @pytest.mark.parametrize("number", [0, 3, 5, 7, 11, 13, 15, 18])
@@ -30,19 +33,18 @@ def test_no_false_alarm_on_any_kernel() -> None:
     assert count > 400
 
 
-def missed(numbers: tuple[int, ...], count: int, seed: int) -> list[str]:
-    programs = [program(number) for number in numbers]
+def missed(programs: list[Program], count: int, seed: int) -> list[str]:
     return [f"{original.name}: {fault.kind}, {fault.what}" for original, fault in draws(programs, count, seed)
             if not check(fault.program) and not against(fault.program, original)]
 
 
 def test_seeded_faults_are_found() -> None:
-    assert missed((3, 5), 100, seed=1) == []
+    assert missed([program(3), program(5)], 100, seed=1) == []
 
 
 @pytest.mark.exhaustive
 def test_a_thousand_seeded_faults() -> None:
-    lost = missed((2, 3, 4, 5, 6, 9), 1000, seed=2)
+    lost = missed([program(number) for number in (2, 3, 4, 5, 6, 9)], 1000, seed=2)
     assert len(lost) <= 10, lost
 
 
@@ -110,3 +112,35 @@ def test_no_false_alarm_where_warps_diverge() -> None:
     cubin = of_fixture("misc", "warp_ops")
     assert len(cubin.kernels) > 5
     assert check_cubin(cubin) == []
+
+
+#: Divisions, printf, assert and arithmetic of uniform values as anyone's kernels have them; HFMA2 beside compares.
+COMMON = """#include <cassert>
+#include <cstdio>
+extern "C" __global__ void common(float* y, int* z, double d, int n) {
+  assert(n > 0);
+  for (int i = 0; i < n; ++i) y[i] = y[i] / (n + i) + rintf(y[i + 1]) + powf(y[2], y[3]);
+  z[threadIdx.x] = z[threadIdx.x] / n + z[1] % (n + 3);
+  if (y[0] > 3) printf("%d %f\\n", n, y[2] / d);
+}
+"""
+
+
+def test_calls(tmp_path: Path, run) -> None:  # noqa: F811
+    """Of functions in the kernel, of those of the driver (printf, assert), through pointers, and recursive ones."""
+    common = tmp_path / "common.cu"
+    common.write_text(COMMON)
+    names, programs = set(), []
+    for path, entry in ((FIXTURES / "calls.cu", "recursion"), (common, "common")):
+        cubin = Cubin.read(from_cuda(path, entry, "sm_90", None, (), "cubin").code)
+        (tmp_path / "calls.cubin").write_bytes(cubin.data)
+        code, out, err = run("sass", "check", str(tmp_path / "calls.cubin"))
+        assert (code, err) == (0, "") and " 0 hazards in" in out
+        programs += [Program.of(cubin, name) for name in cubin.kernels]
+        names |= {(word.name, word.opcode) for one in programs for word in one.words if word.name == "CALL"}
+    assert names == {("CALL", 0x343), ("CALL", 0x344), ("CALL", 0x944)}
+    for one in programs:  # what lies behind a pointer is checked as well: padding alone is not reached
+        unreached = {one.words[place].name for start, block in one.blocks.items() if start not in states(one)
+                     for place in block}
+        assert unreached <= {"BRA", "NOP"}
+    assert missed(programs, 100, seed=3) == []

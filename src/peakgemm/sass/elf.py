@@ -31,6 +31,7 @@ _OFFSETS = {0x1C: "EXIT_INSTR_OFFSETS", 0x1D: "S2RCTAID_INSTR_OFFSETS", 0x25: "L
 _INDIRECT = 0x34
 _NO_BITS = 8  # a section without content in the file
 _RELOCATIONS = (4, 9)
+_FUNCTION = 2  # the type of a symbol
 
 
 class BadCubin(InvalidValue):
@@ -176,6 +177,12 @@ class Cubin:
         if name not in self.kernels:
             raise InvalidValue(f"kernel {name!r} is not in the cubin; it holds: {', '.join(self.kernels) or 'no code'}")
         return self.kernels[name]
+
+    def functions(self, name: str = "") -> tuple[int, ...]:
+        """Where within a kernel's code the device functions begin that are called out of line, in bytes."""
+        code = self.section(f".text.{self.kernel(name).name}")
+        return tuple(sorted({one.value for one in self.symbols if code is not None and one.section == code.index
+                             and one.info & 15 == _FUNCTION and one.value}))
 
     def words(self, name: str = "") -> tuple[int, ...]:
         """The 128-bit instruction words of a kernel, in order."""

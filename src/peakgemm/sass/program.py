@@ -14,13 +14,16 @@ from .encoding import ALWAYS, Word, decode
 
 _UNIFORM, _DIVERGENT = 32, 33  # bits of BRA: by a uniform predicate; to the slow twin of a warp-wide operation
 _TARGETS = frozenset(("BRA", "BSSY", "CALL", "WARPSYNC"))
+_NAMED = {"CALL": 0x944, "WARPSYNC": 0x348}  # the opcode that holds its target; others go where a register says
+_BY_POINTER = 0x344  # a call through a register, from where the kernel lies; 0x343 is one of a function elsewhere
 
 
 @dataclass(frozen=True)
 class Program:
     """A kernel: ``words`` in order, the word at place i from address 16 i on.
 
-    ``indirect`` are the places to which each indirect branch may go, as the compiler noted them.
+    ``indirect`` are the places to which each indirect branch may go, as the compiler noted them; for a call through a
+    pointer, the functions that lie beside the kernel.
     """
 
     arch: str
@@ -39,7 +42,9 @@ class Program:
         kernel = cubin.kernel(name)
         words = tuple(decode(word, cubin.arch, place * WORD_BYTES)
                       for place, word in enumerate(cubin.words(kernel.name)))
-        return cls(cubin.arch, kernel.name, words, {
+        functions = tuple(address // WORD_BYTES for address in cubin.functions(kernel.name))
+        calls = {place: functions for place, word in enumerate(words) if word.opcode == _BY_POINTER}
+        return cls(cubin.arch, kernel.name, words, calls | {
             address // WORD_BYTES: tuple(goes // WORD_BYTES for goes in targets)
             for address, targets in cubin.indirect_branches(kernel.name).items()})
 
@@ -66,13 +71,16 @@ class Program:
     def successors(self) -> Mapping[int, tuple[int, ...]]:
         """Where control goes from each block that can be reached.
 
-        A call goes to its function, and from there back behind every call.
+        A call goes to its function, and from there back behind every call; one of a function that lies elsewhere comes
+        back with what was under way.
         """
         ends = {places[-1] for places in self.blocks.values()}
         behind = tuple(end + 1 for end in sorted(ends) if self.words[end].name == "CALL")
 
         def more(last: Instruction) -> Iterable[int]:
             place = last.address // WORD_BYTES
+            if last.base == "CALL":
+                return (one * WORD_BYTES for one in self.indirect.get(place, ()) if one in self.blocks)
             if last.base == "RET":
                 return (one * WORD_BYTES for one in behind)
             if last.base in ("BRX", "BRXU", "JMX"):
@@ -107,7 +115,7 @@ def target(word: Word, place: int) -> int | None:
     Offsets count from the next instruction: in bytes from bit 32 on up to sm_89 and for BSSY; from sm_90 on in words of
     four bytes, the low eight bits of which sit at bit 16.
     """
-    if word.name not in _TARGETS or (word.name == "WARPSYNC" and word.opcode != 0x348):
+    if word.name not in _TARGETS or word.opcode != _NAMED.get(word.name, word.opcode):
         return None
     rest = word.encode()
     if int(word.arch[3:]) < 90 or word.name == "BSSY":

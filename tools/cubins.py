@@ -23,7 +23,7 @@ from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.library import FAMILIES, Recipe, recipe, recipes, reduce_recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.runtime.compile import Compiled, compile_source, in_parallel, nvrtc_version
+from peakgemm.runtime.compile import Compiled, in_parallel, nvrtc_version
 from peakgemm.selection import emulated_model
 from peakgemm.selection.candidates import candidates
 from peakgemm.selection.machine import machine
@@ -86,7 +86,7 @@ def main() -> None:
     with progress("compiling", len(jobs)) as done:
 
         def make(job: Recipe) -> Compiled:
-            made = compile_source(job.text, job.entry, job.arch, job.macros, name=job.file)
+            made = job.compile()
             done(job.entry)
             return made
 

@@ -34,7 +34,10 @@ def choice_for(problem: Problem, gpu: Gpu, precision: str = "ieee", ready: str =
 
 
 def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound | Emulated:
-    """The kernel for ``problem``, compiled and loaded; ``choice`` None: `choice_for`'s in IEEE arithmetic."""
+    """The kernel for ``problem``, compiled and loaded; ``choice`` None: `choice_for`'s in IEEE arithmetic.
+
+    Where the compiler's code of a heuristic choice falls short, the next best is taken (`kernels.shortfall`).
+    """
     choice = choice or choice_for(problem, gpu)
     if choice.kernel.folder == "emulated":
         from ..kernels.emulated.bound import bind as bind_emulated
@@ -42,7 +45,15 @@ def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound
         return bind_emulated(choice.kernel, choice.config, problem, gpu)
     from ..kernels.bound import bind
 
-    return bind(choice.kernel, choice.config, problem, gpu)
+    bound = bind(choice.kernel, choice.config, problem, gpu)
+    if bound.shortfall and choice.source == "heuristic":
+        from ..selection.choose import choose
+
+        choose.cache_clear()  # it knows better now
+        instead = choice_for(problem, gpu, choice.precision)
+        if (instead.kernel, instead.config) != (choice.kernel, choice.config):
+            return bound_for(problem, gpu, instead)
+    return bound
 
 
 def bound_with(ready: Any, choice: Choice | None, canonical: Canonical, problem: Problem, gpu: Gpu) -> Bound | Emulated:

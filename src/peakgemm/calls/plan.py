@@ -121,6 +121,7 @@ class Plan:
             self._choice = choice_for(problem, self._gpu, request.precision)
             if not explain_only and self._index != HOST and 0 not in self._canonical.shape:
                 bound_for(problem, self._gpu, self._choice)
+                self._choice = choice_for(problem, self._gpu, request.precision)  # the compiler's code may change it
         self._request = request._replace(a=None, b=None, c=None, out=None)  # holds no operand
         self._last: tuple[Any, int, Bound | Emulated | None] | None = None  # workspace, stream, what ran: if emulated
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from ..problem import Config, Problem
 from ..runtime.compile import Compiled, in_parallel
 from ..runtime.device import Gpu
-from . import even_share
+from . import even_share, shortfall
 from .ffma import repack
 from .library import FAMILIES, compilations
 from .registry import Kernel
@@ -22,10 +22,12 @@ class Bound:
 
     Attributes:
         kernel, config, problem: what was bound.
+        shortfall: why the compiler's code falls short of what the kernel can be (`shortfall`); empty mostly.
         workspace_bytes: device memory that `launch` needs for partial sums and repacked operands; 0 mostly.
     """
 
-    __slots__ = ("_first", "_product", "_reduce", "_sums", "config", "kernel", "problem", "workspace_bytes")
+    __slots__ = ("_first", "_product", "_reduce", "_sums", "config", "kernel", "problem", "shortfall",
+                 "workspace_bytes")
 
     def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu,
                  edit: Callable[[Compiled], Compiled] | None = None) -> None:
@@ -41,12 +43,14 @@ class Bound:
         self._reduce: even_share.Enqueue | None = None
         self._first: even_share.Enqueue | None = None
         self._sums = plan.sums
+        self.shortfall = ""
         if plan.blocks == 0:
             return
         label = f"{kernel.name} {config.label()} {problem.layout}"
         jobs = compilations(kernel, config, problem, gpu.arch, plan)
         made = in_parallel(lambda job: job(), jobs.values()) if len(jobs) > 1 else [jobs["product"]()]
         compiled = dict(zip(jobs, made, strict=True))
+        self.shortfall = shortfall.note(kernel, config, problem, gpu.arch, compiled["product"])
         if edit is not None:
             compiled["product"] = edit(compiled["product"])
         # A kernel that lives on L1 asks for no more than it needs, but where it has a block an SM at most: 16 x 11008 x

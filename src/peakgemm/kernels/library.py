@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime import source
 from ..runtime.architectures import architecture
-from ..runtime.compile import Compiled, Kind, compile_source
+from ..runtime.compile import Compiled, Kind, compile_source, stored_facts
 from ..runtime.tensor_map import Box
 from . import shipped
 from .ffma import chain, repack, skinny, small, wide
@@ -109,6 +110,13 @@ def target(config: Config, arch: str) -> str:
     return f"{architecture(arch).name}a" if config.registers else architecture(arch).name
 
 
+def _read_loop(code: bytes, entry: str) -> dict[str, Any] | None:
+    from ..sass.compiled_loop import read  # where something is compiled, and nowhere else
+
+    loop = read(code, entry)
+    return None if loop is None else loop.to_json()
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Everything that a compilation is made from."""
@@ -118,6 +126,7 @@ class Recipe:
     arch: str
     macros: dict[str, int]
     file: str
+    bare_loop: bool = False  # see `registry.Kernel`
 
     @property
     def name(self) -> str:
@@ -127,7 +136,20 @@ class Recipe:
     def make(self, kind: Kind) -> Compiled:
         """The cubin that is shipped for this compilation, or the compiler's."""
         found = shipped.find(self.name, self.entry, self.arch) if kind == "cubin" else None
-        return found or compile_source(self.text, self.entry, self.arch, self.macros, kind, name=self.file)
+        return found or self.compile(kind)
+
+    def compile(self, kind: Kind = "cubin") -> Compiled:
+        """The compiler's, whatever is shipped."""
+        look = _read_loop if self.bare_loop and kind == "cubin" else None
+        return compile_source(self.text, self.entry, self.arch, self.macros, kind, name=self.file, look=look)
+
+    def known_loop(self) -> Mapping[str, Any] | None:
+        """The figures of its main loop, if it has been compiled before, here or for the wheel."""
+        cubins = shipped.index(shipped.container(self.arch)).cubins
+        if self.name in cubins:
+            loop: Mapping[str, Any] | None = cubins[self.name][2][-1]
+            return loop
+        return stored_facts(self.text, self.entry, self.arch, self.macros, self.file).get("loop")
 
 
 def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
@@ -139,7 +161,7 @@ def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recip
     if config.handed:
         macros |= {"HANDED": 1}
     return Recipe(kernel.source, kernel.entry, target(config, arch), macros | FAMILIES[kernel].specialisation(problem),
-                  kernel.path.name)
+                  kernel.path.name, kernel.bare_loop)
 
 
 def reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:

@@ -57,7 +57,8 @@ class Kernel:
     sm_90 and spills on others; rung 12 gains 8 % on sm_90 and spills on sm_70, sm_100 and sm_120.
     ``patched`` marks a rung whose source is another's (``source_name``) and whose loop is built anew in the cubin:
     see `patched`. ``peak`` is the ceiling of its arithmetic in multiples of the FP32 peak, ``rounding`` what it may be
-    off, in eps |A||B|, beyond a chain of FMAs.
+    off, in eps |A||B|, beyond a chain of FMAs. ``bare_loop``: its main loop is FFMAs and loads of their fragments, so
+    that it is known how well a compiler can do (`shortfall`).
     """
 
     number: int
@@ -78,6 +79,7 @@ class Kernel:
     defines: Mapping[str, int] = field(default_factory=dict)
     named: Mapping[str, Config] = field(default_factory=dict)
     overrides: Mapping[str, Config] = field(default_factory=dict)
+    bare_loop: bool = False
 
     @property
     def path(self) -> Path:

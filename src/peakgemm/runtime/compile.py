@@ -29,6 +29,8 @@ from .architectures import architecture
 from .source import essence
 
 Kind = Literal["cubin", "ptx"]
+#: Reads figures of a kernel off its cubin, as JSON: they are kept beside it.
+Look = Callable[[bytes, str], "dict[str, Any] | None"]
 T = TypeVar("T")
 R = TypeVar("R")
 log = logging.getLogger("peakgemm")
@@ -62,6 +64,7 @@ class Recipe:
     name: str
     key: bytes
     wanted: Wanted | None = None
+    look: Look | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Compiled:
     """One compiled kernel and what ptxas said of it (None for PTX, which has no registers yet).
 
     ``recipe`` is there when it was read from the disk cache; see `anew`. ``note``: what was done to the compiler's code
-    afterwards, or why it was not; empty where nothing was meant to be.
+    afterwards, or why it was not; empty where nothing was meant to be. ``loop``: what `Look` read; None: nobody looked.
     """
 
     entry: str
@@ -82,6 +85,7 @@ class Compiled:
     static_shared: int | None = None
     recipe: Recipe | None = field(default=None, compare=False, repr=False)
     note: str = field(default="", compare=False)
+    loop: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def text(self) -> str:
@@ -91,13 +95,13 @@ class Compiled:
 
 def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] | None = None,
                    kind: Kind = "cubin", name: str = "kernel.cu", include: Sequence[str] = (),
-                   instance: str = "", wanted: Wanted | None = None) -> Compiled:
+                   instance: str = "", wanted: Wanted | None = None, look: Look | None = None) -> Compiled:
     """Compile joined CUDA C++ ``text`` for ``arch`` (``sm_NN``) with ``macros`` defined.
 
     Of PTX the ``entry`` may be empty: whatever the source exports. ``include`` are the folders of headers. ``instance``
     names the kernel by an expression (``ns::foo<float, 8>``), of a template that the source does not instantiate too;
     the result's entry is its symbol. Where ``wanted`` code does not come at once, the compiler is asked again, `TRIES`
-    times at most; the last answer counts.
+    times at most; the last answer counts. ``look`` reads the cubin once, when it is made.
 
     Line information is always kept: it costs no instruction and every tool shows it.
 
@@ -107,25 +111,13 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
         CompileFailed: the source is refused, or exports no ``entry``; the message is the compiler's log.
     """
     limits = architecture(arch)
-    options = {
-        "name": name, "arch": arch if kind == "cubin" else arch.replace("sm_", "compute_"),
-        "std": "c++17", "lineinfo": True,
-        "define_macro": [(key, str(value)) for key, value in sorted((macros or {}).items())] or None,
-        "ptxas_options": ["-v"] if kind == "cubin" else None,
-        **({"include_path": list(include)} if include else {}),
-        "no_cache": True,  # NVRTC's own cache, which works where there is a driver, gives back no ptxas log
-    }
-    made_from = [essence(text), entry, kind, options, _compiler()]  # the entry, for the stored facts are of it
-    if include or instance:
-        made_from += [instance, {folder: os.stat(folder).st_mtime_ns for folder in include}]
-    if wanted is not None:
-        made_from.append(wanted.name)
-    key = hashlib.sha256(json.dumps(made_from).encode()).digest()
+    key, options = _made_from(text, entry, arch, macros, kind, name, include, instance, wanted)
+    kept = {*(FACTS if kind == "cubin" else ()), *(["entry"] if instance else ()), *(["loop"] if look else ())}
 
     def work() -> Compiled:
         hit, symbol = disk_cache.load(key), entry
-        if hit is not None and hit[1].keys() == {*(FACTS if kind == "cubin" else ()), *(["entry"] if instance else ())}:
-            recipe = Recipe(text, tuple((macros or {}).items()), name, key, wanted)
+        if hit is not None and hit[1].keys() == kept:
+            recipe = Recipe(text, tuple((macros or {}).items()), name, key, wanted, look)
             return Compiled(arch=arch, kind=kind, code=hit[0], recipe=recipe, **{"entry": entry, **hit[1]})
         Program, ProgramOptions = _cuda_core()
         nvrtc = nvrtc_version()  # if it is missing, say so in our own words
@@ -154,10 +146,39 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
         facts = ptxas_facts(log, symbol) if kind == "cubin" else {}
         if not facts if kind == "cubin" else symbol and f".entry {symbol}(".encode() not in code:
             raise CompileFailed(f"{name} holds no kernel {symbol!r} for {arch}; compiler log:\n{log}")
+        if look is not None:
+            facts["loop"] = look(code, symbol)
         disk_cache.save(key, code, {**facts, **({"entry": symbol} if instance else {})})
         return Compiled(symbol, arch, kind, code, **facts)
 
     return _once(key, work)
+
+
+def _made_from(text: str, entry: str, arch: str, macros: Mapping[str, int] | None, kind: Kind, name: str,
+               include: Sequence[str] = (), instance: str = "",
+               wanted: Wanted | None = None) -> tuple[bytes, dict[str, Any]]:
+    """The key of a compilation in the disk cache, and the compiler's options."""
+    options = {
+        "name": name, "arch": arch if kind == "cubin" else arch.replace("sm_", "compute_"),
+        "std": "c++17", "lineinfo": True,
+        "define_macro": [(key, str(value)) for key, value in sorted((macros or {}).items())] or None,
+        "ptxas_options": ["-v"] if kind == "cubin" else None,
+        **({"include_path": list(include)} if include else {}),
+        "no_cache": True,  # NVRTC's own cache, which works where there is a driver, gives back no ptxas log
+    }
+    made_from = [essence(text), entry, kind, options, _compiler()]  # the entry, for the stored facts are of it
+    if include or instance:
+        made_from += [instance, {folder: os.stat(folder).st_mtime_ns for folder in include}]
+    if wanted is not None:
+        made_from.append(wanted.name)
+    return hashlib.sha256(json.dumps(made_from).encode()).digest(), options
+
+
+def stored_facts(text: str, entry: str, arch: str, macros: Mapping[str, int], name: str) -> Mapping[str, Any]:
+    """What the disk cache has beside the cubin of such a compilation; empty where it has none."""
+    hit = disk_cache.load(_made_from(text, entry, arch, macros, "cubin", name)[0])
+    return {} if hit is None else hit[1]
+
 
 
 def anew(compiled: Compiled) -> Compiled | None:
@@ -174,7 +195,7 @@ def anew(compiled: Compiled) -> Compiled | None:
         return None
     disk_cache.drop(recipe.key)
     fresh = compile_source(recipe.text, compiled.entry, compiled.arch, dict(recipe.macros), compiled.kind, recipe.name,
-                           wanted=recipe.wanted)
+                           wanted=recipe.wanted, look=recipe.look)
     return fresh if fresh.code != compiled.code else None
 
 

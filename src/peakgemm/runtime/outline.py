@@ -59,13 +59,13 @@ class Outline:
 def _default(parameter: str) -> str | None:
     """The default of a template's parameter."""
     found = re.search(r"(?<![=<>!])=(?!=)", parameter)
-    return parameter[found.end():].strip() if found else None
+    return str(parameter[found.end():].strip()) if found else None
 
 
 def _example(parameter: str) -> str:
-    if (default := _default(parameter)) is not None:
+    if default := _default(parameter):
         return default
-    words = re.findall(r"\w+|\.\.\.", parameter)
+    words: list[str] = re.findall(r"\w+|\.\.\.", parameter)
     if words[0] in ("typename", "class"):
         return "float"
     if "template" in words:

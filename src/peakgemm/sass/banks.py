@@ -75,6 +75,11 @@ def read_steps(loop: Sequence[Instruction], rule: Rule) -> list[list[Step | None
     return steady([None if classify(one) in _NO_READS else reads_of(one) for one in loop], rule)
 
 
+def reads_slots(name: str, never: bool) -> bool:
+    """Whether an instruction of that opcode reads the register file by operand slots; ``never``: its guard is false."""
+    return classify(Instruction(0, "@!PT" if never else "", name, (), "")) not in _NO_READS
+
+
 def reads_of(instruction: Instruction) -> Reads:
     """What an arithmetic instruction reads by which slot.
 

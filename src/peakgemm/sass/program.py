@@ -59,7 +59,7 @@ class Program:
     @cached_property
     def outline(self) -> tuple[Instruction, ...]:
         """The instructions as `inspect.loops` takes them: what control flow needs, no operands beside."""
-        return tuple(_outline(word, place, self.name) for place, word in enumerate(self.words))
+        return tuple(outline(word, place, self.name) for place, word in enumerate(self.words))
 
     @cached_property
     def blocks(self) -> Mapping[int, range]:
@@ -118,7 +118,9 @@ def target(word: Word, place: int) -> int | None:
     if word.name not in _TARGETS or word.opcode != _NAMED.get(word.name, word.opcode):
         return None
     rest = word.encode()
-    if int(word.arch[3:]) < 90 or word.name == "BSSY":
+    if word.name == "BSSY":  # behind its offset lies a flag, RECONVERGENT
+        offset, bits = rest >> 32 & (1 << 41) - 1, 41
+    elif int(word.arch[3:]) < 90:
         offset, bits = rest >> 32 & (1 << 50) - 1, 50
     else:
         offset, bits = (rest >> 34 & (1 << 48) - 1) << 10 | (rest >> 16 & 0xFF) << 2, 58
@@ -127,7 +129,8 @@ def target(word: Word, place: int) -> int | None:
     return place + 1 + offset // WORD_BYTES
 
 
-def _outline(word: Word, place: int, function: str) -> Instruction:
+def outline(word: Word, place: int, function: str) -> Instruction:
+    """An instruction as `inspect.loops` takes it: what control flow needs."""
     sign = "!" if word.negated else ""
     guard = "" if word.guard == ALWAYS and not word.negated else (
         f"@{sign}{word.layout.guard_kind}{'T' if word.guard == ALWAYS else word.guard}")

@@ -6,11 +6,12 @@ deterministic: equal estimates go to the configuration that is named first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from ..errors import InvalidValue
+from ..kernels import shortfall
 from ..kernels.ascending import is_ascending
 from ..kernels.emulated.schemes import SCHEMES, schemes_on
 from ..kernels.library import compile_for, compile_reduce, first_recipe, kernel_named
@@ -20,7 +21,7 @@ from ..problem import Config, Problem
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled
 from . import tuned
-from .candidates import candidates, chains
+from .candidates import Candidate, candidates, chains
 from .emulated_model import best as best_emulated
 from .machine import Machine, machine
 from .tile_model import compiled, configurations, wide_configurations
@@ -38,6 +39,7 @@ class Choice:
     config: Config
     source: str
     reason: str
+    precision: str = "ieee"  # that was asked for
 
 
 @lru_cache(maxsize=4096)
@@ -54,11 +56,22 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", pr
         InvalidValue: an architecture that the table does not hold, or a scheme that it has no kernel for.
     """
     gpu = machine(arch, sm_count, device_name)
-    if precision == "reproducible":
-        return _chain(problem, gpu, device_name)
-    if precision != "ieee":
-        return _emulated(problem, gpu, device_name, precision, ready)
-    return _fastest(problem, gpu, device_name)
+    if precision == "ieee":
+        return _fastest(problem, gpu, device_name)
+    found = (_chain(problem, gpu, device_name) if precision == "reproducible" else
+             _emulated(problem, gpu, device_name, precision, ready))
+    return replace(found, precision=precision)
+
+
+def _best(ranked: Sequence[Candidate], problem: Problem, gpu: Machine) -> tuple[Candidate, str]:
+    """The first that is not known to fall short as it is compiled here, and in words what was passed over."""
+    passed: list[str] = []
+    for candidate in ranked:
+        why = shortfall.known(candidate[0], candidate[1], problem, gpu.arch.name)
+        if not why:
+            return candidate, "".join(f"; not {one}" for one in passed)
+        passed.append(f"{candidate[0].name} {candidate[1].label()}: as compiled here, {why}")
+    return ranked[0], ""
 
 
 def _fastest(problem: Problem, gpu: Machine, device_name: str) -> Choice:
@@ -69,10 +82,10 @@ def _fastest(problem: Problem, gpu: Machine, device_name: str) -> Choice:
         if is_valid(kernel_named(name), config, gpu.arch, problem):
             return Choice(kernel_named(name), config, "tuned", f"measured on {device_name} for this very shape")
     ranked = candidates(problem, gpu)
-    kernel, config, us = ranked[0]
+    (kernel, config, us), passed = _best(ranked, problem, gpu)
     return Choice(kernel, config, "heuristic",
                   f"the model's best of {len(ranked)} candidates: {us:.0f} us for {problem.m} x {problem.n} x "
-                  f"{problem.k} on {gpu.sms} SMs, by the numbers of the profile '{gpu.profile.name}'")
+                  f"{problem.k} on {gpu.sms} SMs, by the numbers of the profile '{gpu.profile.name}'{passed}")
 
 
 def _chain(problem: Problem, gpu: Machine, device_name: str) -> Choice:
@@ -83,11 +96,11 @@ def _chain(problem: Problem, gpu: Machine, device_name: str) -> Choice:
         if is_valid(kernel, config, gpu.arch, problem) and is_ascending(kernel, config, problem):
             return Choice(kernel, config, "tuned", f"measured on {device_name} for this very shape")
     ranked = chains(problem, gpu)
-    kernel, config, us = ranked[0]
+    (kernel, config, us), passed = _best(ranked, problem, gpu)
     handed = ", handed on from block to block where a tile is cut" if config.handed else ""
     return Choice(kernel, config, "heuristic",
                   f"one chain of FMAs over K{handed}: the model's best of {len(ranked)} candidates that sum so, "
-                  f"{us:.0f} us, by the numbers of the profile '{gpu.profile.name}'")
+                  f"{us:.0f} us, by the numbers of the profile '{gpu.profile.name}'{passed}")
 
 
 tuned.remembering.add(choose.cache_clear)

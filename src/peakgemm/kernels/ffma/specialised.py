@@ -21,5 +21,5 @@ SPECIALISED = Kernel(
     -1, "specialised", "warps that copy and warps that compute, on a ring of mbarriers; persistent, stream-K",
     default_of("specialised"), "specialised", ring_bytes, dynamic=True, cp_async=True, folder="ffma",
     tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "split", "cluster",
-                     "ffma_order", "a_first", "chunked", "one_tile", "copy_groups", "handed"}),
+                     "ffma_order", "a_first", "chunked", "one_tile", "copy_groups", "handed"}), bare_loop=True,
 )

@@ -27,7 +27,7 @@ def _shared(c: Config) -> int:
 WIDE = Kernel(
     -1, KERNEL, "12 x 16 results a thread; the copy engine brings both operands, repacked where it must be",
     default_of(KERNEL), "wide", _shared,
-    dynamic=True, folder="ffma", tunes=frozenset({"stages", "raster", "split", "handed"}),
+    dynamic=True, folder="ffma", tunes=frozenset({"stages", "raster", "split", "handed"}), bare_loop=True,
 )
 
 

@@ -1,0 +1,69 @@
+"""Compilations that fall short of what their kernel's main loop can be: the choice takes the next best instead.
+
+A release of ptxas may spill in a loop, or move accumulators from register to register: 12 x 16 results a thread once
+lost 21 % to that by NVRTC 13.5. So each compilation of a kernel with a bare loop (`registry.Kernel`) is read once, and
+those that fall short are remembered; figures of what another process compiled lie in the cache, or in the wheel.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ..problem import Config, Problem
+from ..runtime.compile import Compiled
+from .library import recipe
+from .registry import Kernel
+
+log = logging.getLogger("peakgemm")
+#: The least share of the FP32 peak that a loop must leave, of the share that FFMAs and 16-byte loads of their fragments
+#: alone would. Sound compilations leave 0.84 to 0.97 of it, those that move accumulators 0.74.
+LEAST = 0.8
+_Key = tuple[str, str, tuple[tuple[str, int], ...]]
+_known: dict[_Key, str] = {}
+
+
+def reason(config: Config, loop: Mapping[str, Any] | None) -> str:
+    """Why a compilation of ``config`` falls short by the figures of its main loop; empty where it does not."""
+    if loop is None:
+        return ""
+    from ..sass.compiled_loop import CompiledLoop
+
+    found, fragments = CompiledLoop(**loop), (config.tm + config.tn) / 4
+    if found.local:
+        return f"its main loop has {found.local} loads and stores of spilled registers a turn"
+    least = LEAST * config.tm * config.tn / (config.tm * config.tn + fragments)
+    if found.share < least:
+        return (f"its main loop leaves {100 * found.share:.0f} % of the FP32 peak, {100 * least:.0f} % are expected: "
+                f"{found.ffmas} FFMAs of {found.instructions} instructions, {found.cycles_per_ffma:.2f} cycles an FFMA")
+    return ""
+
+
+def known(kernel: Kernel, config: Config, problem: Problem, arch: str) -> str:
+    """Why the compilation that would run falls short, as far as it has been compiled before; empty: it does not."""
+    if not kernel.bare_loop:
+        return ""
+    made_from = recipe(kernel, config, problem, arch)
+    key = made_from.entry, made_from.arch, tuple(made_from.macros.items())
+    if key not in _known:
+        loop = made_from.known_loop()
+        if loop is None:
+            return ""
+        _known[key] = reason(config, loop)
+    return _known[key]
+
+
+def note(kernel: Kernel, config: Config, problem: Problem, arch: str, compiled: Compiled) -> str:
+    """Remember what a compilation is like, and return why it falls short; empty: it does not."""
+    if not kernel.bare_loop or compiled.loop is None:
+        return ""
+    why = reason(config, compiled.loop)
+    if why:
+        made_from = recipe(kernel, config, problem, arch)
+        key = made_from.entry, made_from.arch, tuple(made_from.macros.items())
+        if _known.get(key) != why:
+            log.warning("peakgemm: %s %s is not run: as compiled here, %s; the next best kernel runs instead.",
+                        kernel.name, config.label(), why)
+        _known[key] = why
+    return why

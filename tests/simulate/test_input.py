@@ -33,7 +33,7 @@ def test_malformed_ptx(text, message):
 @pytest.mark.parametrize("text", ["tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [src, {%f4, %f5}];",
                                   "frobnicate.b32 %r1, %r2;",
                                   "mov.u32 %r0, %smem_nonsense;", "mapa.u64 %rd1, %rd2, 1;",
-                                  "add.rm.f64 %d0, %d1, %d2;", "mov.u32 %r0, %envreg3;"])
+                                  "add.rm.f16 %h0, %h1, %h2;", "mov.u32 %r0, %envreg3;"])
 def test_unknown_instructions_stop_before_the_run(text):
     with pytest.raises(InvalidValue) as caught:
         run(COPY.replace("ret;", f"{text} ret;"), grid=1, block=1, args=[np.zeros(1, "f4"), np.zeros(1, "f4")])

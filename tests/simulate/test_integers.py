@@ -37,7 +37,66 @@ TWO = {
     "div.s32": lambda a, b: trunc_div(signed(a), signed(b)) if b else -1,
     "rem.s32": lambda a, b: signed(a) - signed(b) * trunc_div(signed(a), signed(b)) if b else a,
     "mul24.lo.s32": lambda a, b: signed(a, 24) * signed(b, 24),
+    "mul24.lo.u32": lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF),
+    "mul24.hi.s32": lambda a, b: signed(a, 24) * signed(b, 24) >> 16,
+    "mul24.hi.u32": lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF) >> 16,
+    "max.relu.s32": lambda a, b: max(signed(a), signed(b), 0), "min.relu.s32": lambda a, b: max(
+        min(signed(a), signed(b)), 0),
+    "add.u16x2": lambda a, b: parts(a, b, 16, False, lambda x, y: x + y),
+    "add.s16x2": lambda a, b: parts(a, b, 16, True, lambda x, y: x + y),
+    "min.u16x2": lambda a, b: parts(a, b, 16, False, min), "max.s16x2": lambda a, b: parts(a, b, 16, True, max),
+    "min.s16x2": lambda a, b: parts(a, b, 16, True, min), "max.u16x2": lambda a, b: parts(a, b, 16, False, max),
+    "max.s16x2.relu": lambda a, b: parts(a, b, 16, True, lambda x, y: max(x, y, 0)),
+    "bmsk.clamp.b32": lambda a, b: ((1 << min(b, 32)) - 1) << min(a, 32),
+    "bmsk.wrap.b32": lambda a, b: ((1 << (b & 31)) - 1) << (a & 31),
+    "szext.clamp.u32": lambda a, b: a & (1 << min(b, 32)) - 1,
+    "szext.wrap.u32": lambda a, b: a & (1 << (b & 31)) - 1,
+    "szext.clamp.s32": lambda a, b: signed(a, min(b, 32)) if b else 0,
+    "szext.wrap.s32": lambda a, b: signed(a, b & 31) if b & 31 else 0,
+    "cvt.pack.sat.s16.s32": lambda a, b: clamp(a, 16, True) << 16 | clamp(b, 16, True),
+    "cvt.pack.sat.u16.s32": lambda a, b: clamp(a, 16, False) << 16 | clamp(b, 16, False),
 }  # fmt: skip
+
+
+def parts(a, b, bits, sign, function):
+    """``function`` on each part of ``bits`` of two words."""
+    ones, out = (1 << bits) - 1, 0
+    for place in range(0, 32, bits):
+        x, y = (v >> place & ones for v in (a, b))
+        out |= (function(signed(x, bits), signed(y, bits)) if sign else function(x, y)) % (ones + 1) << place
+    return out
+
+
+def clamp(a, bits, sign):
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if sign else (0, (1 << bits) - 1)
+    return min(max(signed(a), low), high) & ((1 << bits) - 1)
+
+
+def video(bits, sign, total, function, saturate=False):
+    """A SIMD video instruction; ``total``: the sum of its results and the third operand."""
+    def of(a, b, c):
+        def one(x, y):
+            value = function(x, y)
+            limits = (-(1 << bits - 1), (1 << bits - 1) - 1) if sign else (0, (1 << bits) - 1)
+            values.append(min(max(value, limits[0]), limits[1]) if saturate else value)
+            return values[-1]
+        values = []
+        out = parts(a, b, bits, sign, one)
+        return sum(values) + c if total else out
+    return of
+
+
+def find_set(mask, base, n):
+    """As the PTX ISA has ``fns``."""
+    if n == 0:
+        return base if base < 32 and mask >> base & 1 else 0xFFFFFFFF
+    place, left = base, abs(n)
+    while 0 <= place < 32:
+        left -= mask >> place & 1
+        if not left:
+            return place
+        place += 1 if n > 0 else -1
+    return 0xFFFFFFFF
 
 
 @pytest.mark.parametrize("text", TWO)
@@ -57,6 +116,21 @@ THREE = {
     "dp2a.lo.u32.u32": lambda a, b, c: c + sum((a >> 16 * k & 0xFFFF) * (b >> 8 * k & 255) for k in range(2)),
     "dp2a.hi.s32.s32": lambda a, b, c: c + sum(signed(a >> 16 * k, 16) * signed(b >> 8 * k + 16, 8) for k in range(2)),
     "lop3.b32": lambda a, b, c: (a & b) ^ c,
+    "mad24.lo.s32": lambda a, b, c: signed(a, 24) * signed(b, 24) + c,
+    "mad24.hi.u32": lambda a, b, c: ((a & 0xFFFFFF) * (b & 0xFFFFFF) >> 16) + c,
+    "vabsdiff4.u32.u32.u32": video(8, False, False, lambda x, y: abs(x - y)),
+    "vabsdiff4.u32.s32.s32": video(8, True, False, lambda x, y: abs(x - y)),
+    "vabsdiff4.u32.u32.u32.add": video(8, False, True, lambda x, y: abs(x - y)),
+    "vabsdiff2.u32.u32.u32.add": video(16, False, True, lambda x, y: abs(x - y)),
+    "vabsdiff2.s32.s32.s32": video(16, True, False, lambda x, y: abs(x - y)),
+    "vadd4.u32.u32.u32.sat": video(8, False, False, lambda x, y: x + y, True),
+    "vadd2.s32.s32.s32.sat": video(16, True, False, lambda x, y: x + y, True),
+    "vsub4.s32.s32.s32": video(8, True, False, lambda x, y: x - y),
+    "vmin2.s32.s32.s32": video(16, True, False, min), "vmax4.u32.u32.u32": video(8, False, False, max),
+    "fns.b32": lambda a, b, c: find_set(a, b, signed(c)),
+    "cvt.pack.sat.u8.s32.b32": lambda a, b, c: c << 16 | clamp(a, 8, False) << 8 | clamp(b, 8, False),
+    "cvt.pack.sat.s4.s32.b32": lambda a, b, c: c << 8 | clamp(a, 4, True) << 4 | clamp(b, 4, True),
+    "cvt.pack.sat.u2.s32.b32": lambda a, b, c: c << 4 | clamp(a, 2, False) << 2 | clamp(b, 2, False),
 }  # fmt: skip
 
 
@@ -64,7 +138,8 @@ THREE = {
 def test_three_operands(text):
     tail = ", 0x6a" if text == "lop3.b32" else ""
     small = C & np.uint32(63) if text.startswith(("bfe", "shf")) else C
-    middle = B & np.uint32(63) if text.startswith("bfe") else B
+    middle = B & np.uint32(63) if text.startswith(("bfe", "fns")) else B
+    small = (C & np.uint32(15)) - np.uint32(7) if text.startswith("fns") else small
     got = apply(f"{text} %o, %i0, %i1, %i2{tail};", "b32", ("b32", A), ("b32", middle), ("b32", small))
     want = [THREE[text](int(a), int(b), int(c)) & 0xFFFFFFFF for a, b, c in zip(A, middle, small, strict=False)]
     assert list(got) == want

@@ -68,3 +68,21 @@ def test_reads_outside_constant_memory_are_reported():
     report = run(text, grid=1, block=1, args=[out])
     assert [fault.kind for fault in report.faults] == ["out_of_bounds"] and out[0] == 8
     assert "variable table (16 bytes) at byte 16" in report.faults[0].message
+
+
+@pytest.mark.parametrize(("kind", "value", "load"), [
+    ("u32", 7, "ld.param.u32 %r9, [%rd2];"), ("s8", -3, "ld.param.s8 %r9, [%rd2];"),
+    ("f32", 1.5, "ld.param.b32 %r9, [%rd2];"),
+    ("u64", 2**40 + 9, "ld.param.u32 %r9, [%rd2]; ld.param.u32 %r8, [%rd2+4];"),
+    ("b16", 513, "cvta.param.u64 %rd3, %rd2; ld.u8 %r9, [%rd3+1];"),
+])
+def test_the_address_of_a_scalar(kind, value, load):
+    """A parameter of any type has an address, from which it is read alone."""
+    out = np.zeros(2, "u4")
+    text = ptx(f"ld.param.u64 %rd0, [out]; mov.u32 %r8, 0; mov.b64 %rd2, x; {load}"
+               "st.global.v2.u32 [%rd0], {%r9, %r8}; ret;", f".param .u64 out, .param .{kind} x")
+    report = run(text, grid=1, block=1, args=[out, value])
+    want = {"f32": [0x3FC00000, 0], "s8": [2**32 - 3, 0], "u64": [9, 256], "b16": [2, 0]}.get(kind, [value, 0])
+    assert report.clean and list(out) == want, str(report)
+    beyond = text.replace("[%rd2]", "[%rd2+8]").replace("[%rd3+1]", "[%rd3+8]")
+    assert "out_of_bounds" in [fault.kind for fault in run(beyond, grid=1, block=1, args=[out, value]).faults]

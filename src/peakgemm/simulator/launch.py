@@ -40,6 +40,7 @@ SHARED_CACHE = 4 << 20  # bytes of shared memory of one batch; the race check ta
 MOST_LOCAL = 512 << 10  # bytes of local memory that a thread has on a GPU
 LOCAL_MEMORY = 64 << 20  # bytes of local memory of one batch
 LEAST, MOST = 1024, 16384  # lanes of a batch
+WRITES = ("st", "atom", "red")
 
 
 @seldom()
@@ -101,8 +102,11 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
     machine = Machine(program, launch.grid, launch.block, arena, params, symbols, launch.shared, launch.local, checks,
                       max_steps, launch.frames, architecture(arch).number, launch.maps, launch.cluster)
     if checks:
-        sizes = [smallest_access(kernel, "shared", ("st",)), *(tensor.size for tensor, _ in launch.maps)]
+        sizes = [smallest_access(kernel, "shared", WRITES), *(tensor.size for tensor, _ in launch.maps)]
         machine.global_log = GlobalLog(machine, min(sizes))
+    machine.spaces = {param.name: "param" for param in kernel.params}
+    for one in (*module.variables.values(), *kernel.variables):
+        machine.spaces[one.name] = "local" if one.space == "param" else one.space  # of a call: a place in the frame
     machine.observer = observer
     compile_kernel(Build(machine) if observer is None else observer.build(machine))
     if max_seconds is not None:
@@ -133,10 +137,10 @@ def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     return items[0], items[1], items[2]
 
 
-def _named(name: str, kernel: Kernel) -> bool:
-    """Whether an instruction of the kernel names a variable of its module."""
+def _named(name: str, kernel: Kernel, besides: str = "") -> bool:
+    """Whether an instruction of the kernel, ``besides`` aside, names a variable of its module or a parameter."""
     word = re.compile(rf"(?<![\w$]){re.escape(name)}(?![\w$])")
-    return any(name in ins.text and word.search(ins.text) for ins in kernel.instructions)
+    return any(name in ins.text and ins.base != besides and word.search(ins.text) for ins in kernel.instructions)
 
 
 def _cluster(kernel: Kernel, blocks: int, asked: int, arch: str) -> int:
@@ -247,7 +251,7 @@ class _Launch:
                 blobs[param.name] = self._map(number, arg, param, address)
             else:
                 blobs[param.name] = _convert(number, arg, param) if address is None else address.to_bytes(8, "little")
-            if param.type == "b8" or param.size > 8:  # a struct by value: its address may be taken
+            if param.type == "b8" or param.size > 8 or _named(param.name, self.kernel, "ld"):  # it has an address
                 segment = arena.reserve(param.size, f"parameter {param.name}", writable=False)
                 segment.host, segment.space = np.frombuffer(blobs[param.name], np.uint8), "param"
                 self.symbols[param.name] = segment.base
@@ -284,7 +288,7 @@ class _Launch:
 
     def check_memory(self, program: Program, lanes: int, arena: Arena, checks: bool, limit: int) -> None:
         """Refuse a run whose estimate exceeds the limit."""
-        owners = 24 / smallest_access(self.kernel, "shared", ("st",)) if checks else 0
+        owners = 24 / smallest_access(self.kernel, "shared", WRITES) if checks else 0
         estimate = int(arena.size * (2 + owners)) + self._batch_bytes(program, lanes)
         if estimate > limit:
             raise InvalidValue(f"the simulation needs about {estimate:,} bytes, max_memory allows {limit:,}; pass "

@@ -49,6 +49,7 @@ class Machine:
                  maps: Sequence[tuple[TensorMap, int]] = (), cluster: int = 1) -> None:
         self.program, self.grid, self.block_shape, self.arena = program, grid, block, arena
         self.params, self.symbols = params, symbols
+        self.spaces: dict[str, str] = {}  # of variables and parameters
         self.shared_size, self.local_size = shared_size, local_size
         self.checks, self.max_steps, self.arch, self.maps = checks, max_steps, arch, maps
         self.frames = frames

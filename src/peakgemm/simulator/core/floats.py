@@ -5,7 +5,9 @@ What a fused multiply-add of binary32 numbers needs lies in `peakgemm.fma`, whic
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,8 +37,8 @@ def narrow(s: Array, dtype: Any, mode: str) -> Array:
 
 
 def flush(x: Array) -> Array:
-    """Subnormal float32 to zero of the same sign (``.ftz``)."""
-    return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
+    """Subnormal numbers to zero of the same sign (``.ftz``)."""
+    return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)
 
 
 def fma32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
@@ -129,6 +131,31 @@ def _fma_exact(a: float, b: float, c: float) -> float:
         return float("inf") if exact > 0 else float("-inf")
 
 
+def directed64(near: Any, mode: str, side: Callable[..., Any], terms: Sequence[Any], cancels: Any = False) -> Array:
+    """Float64 ``near``, rounded to nearest from ``terms``, moved to what ``mode`` gives.
+
+    The sign of ``side(*terms, near)``, of fractions, is that of the exact value less ``near``; ``cancels``: where an
+    exact zero is a sum of opposite terms, which is -0 when rounding down.
+    """
+    near, cancels, *terms = np.broadcast_arrays(np.atleast_1d(near), cancels, *terms)
+    out = np.array(near, np.float64)
+    for i in np.ndindex(out.shape):
+        r = float(near[i])
+        if not all(np.isfinite(x[i]) for x in terms) or r != r:
+            continue
+        try:
+            over = -np.sign(r) if np.isinf(r) else side(*(Fraction(x[i].item()) for x in terms), Fraction(r))
+        except ZeroDivisionError:
+            continue
+        if over < 0 and (mode == "rm" or (mode == "rz" and r > 0)):
+            out[i] = np.nextafter(r, -np.inf)
+        elif over > 0 and (mode == "rp" or (mode == "rz" and r < 0)):
+            out[i] = np.nextafter(r, np.inf)
+        elif over == r == 0 and mode == "rm" and cancels[i]:
+            out[i] = -0.0
+    return out
+
+
 def minimum32(a: Array, b: Array, nan: bool = False) -> Array:
     """PTX ``min.f32``: the number where one is NaN (NaN with ``.NaN``), and -0 below +0."""
     r = np.minimum(a, b) if nan else np.fmin(a, b)
@@ -146,19 +173,66 @@ def bfloat_to_float(x: Array) -> Array:
     return np.asarray((x.astype(np.uint32) << np.uint32(16)).view(np.float32))
 
 
-def float_to_bfloat(s: Array, mode: str = "rn") -> Array:
-    """Float64 (exact or rounded to odd) to the bits of bfloat16; ``rn`` or ``rz``."""
+def shortened(s: Array, drop: int, mode: str = "rn") -> Array:
+    """Float64 (exact or rounded to odd) to the bits of float32 without the last ``drop``, NaN the canonical one.
+
+    ``mode`` is one of `MODES`, or ``rna``: ties away from zero.
+    """
     near = narrow(s, np.float32, "rz")
     bits = near.view(np.uint32).copy()
     bits |= (near.astype(np.float64) != s).astype(np.uint32)  # sticky: what was cut off still breaks ties
-    out = bits >> np.uint32(16)
+    half, ones = np.uint32(1 << drop - 1), np.uint32((1 << drop) - 1)
     if mode == "rn":
-        out = (bits + np.uint32(0x7FFF) + (out & np.uint32(1))) >> np.uint32(16)
-    return np.asarray(np.where(np.isnan(s), np.uint16(0x7FFF), out.astype(np.uint16)))
+        bits += half - np.uint32(1) + (bits >> np.uint32(drop) & np.uint32(1))
+    elif mode == "rna":
+        bits += half
+    elif mode != "rz":
+        bits += np.where(np.signbit(s) == (mode == "rm"), ones, np.uint32(0))
+    return np.asarray(np.where(np.isnan(s), NAN32, np.where(np.isinf(s), near.view(np.uint32), bits & ~ones)))
 
 
-def float_to_tf32(x: Array) -> Array:
-    """``cvt.rna.tf32.f32``: 10 fraction bits, ties away from zero; the bits as uint32."""
-    bits = x.view(np.uint32)
-    out = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    return np.asarray(np.where(np.isnan(x), NAN32, np.where(np.isinf(x), bits, out)))
+def float_to_bfloat(s: Array, mode: str = "rn") -> Array:
+    """Float64 (exact or rounded to odd) to the bits of bfloat16."""
+    return np.asarray((shortened(s, 16, mode) >> np.uint32(16)).astype(np.uint16))
+
+
+# Formats of 8 bits and fewer: fraction bits, bias, codes of finite numbers, the code that NaN has (of conversions).
+_TINY = {"e4m3": (3, 7, 127, 0x7F), "e5m2": (2, 15, 124, 0x7F), "e2m3": (3, 1, 32, 31), "e3m2": (2, 3, 32, 31),
+         "ue8m0": (0, 127, 255, 255)}  # fmt: skip
+
+
+@cache
+def _tiny(kind: str) -> Array:
+    """The values of a format's codes without sign, as float64, in ascending order; NaN behind them."""
+    fraction, bias, finite, _ = _TINY[kind]
+    code = np.arange(256 if kind == "ue8m0" else 32 if finite == 32 else 128)
+    exponent, part = code >> fraction, code & ((1 << fraction) - 1)
+    values = np.ldexp(part + (exponent > 0) * (1.0 * (1 << fraction)), np.maximum(exponent, 1) - bias - fraction)
+    if kind == "ue8m0":
+        values = np.ldexp(1.0, code - bias)
+    values[finite:] = np.nan
+    if kind == "e5m2":
+        values[finite] = np.inf
+    return np.asarray(values)
+
+
+def from_tiny(code: Array, kind: str) -> Array:
+    """Codes (uint8) to float64."""
+    values, code = _tiny(kind), code.astype(np.intp)
+    return np.asarray(np.where(code & len(values), -1.0, 1.0) * values[code % len(values)])
+
+
+def to_tiny(x: Array, kind: str, mode: str = "rn") -> Array:
+    """Float64 to codes (uint8) in ``rn``, ``rz`` or ``rp``; what is too large gives the largest (``.satfinite``)."""
+    _, _, finite, nan = _TINY[kind]
+    values, size = _tiny(kind)[:finite], np.abs(x)
+    if mode == "rn":
+        middle = (values[1:] + values[:-1]) / 2
+        code = np.searchsorted(middle, size)
+        tie = middle[np.minimum(code, finite - 2)] == size
+        code = code + (tie & (code & 1 == 1))
+    else:
+        code = np.searchsorted(values, size, "right") - 1 if mode == "rz" else np.searchsorted(values, size)
+    code = np.clip(code, 0, finite - 1)
+    sign = np.signbit(x) * (0 if kind == "ue8m0" else len(_tiny(kind)))
+    return np.asarray(np.where(np.isnan(x), nan, code + sign).astype(np.uint8))

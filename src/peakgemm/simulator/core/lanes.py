@@ -20,10 +20,23 @@ DTYPES: dict[str, Any] = {
     "pred": np.bool_, "u8": np.uint8, "s8": np.int8, "b8": np.uint8, "u16": np.uint16, "s16": np.int16,
     "f16": np.float16, "u32": np.uint32, "s32": np.int32, "f32": np.float32, "u64": np.uint64, "s64": np.int64,
     "f64": np.float64, "b16": np.uint16, "b32": np.uint32, "b64": np.uint64, "f16x2": np.uint32,
-    "bf16x2": np.uint32, "bf16": np.uint16, "tf32": np.uint32,
+    "bf16x2": np.uint32, "bf16": np.uint16, "tf32": np.uint32, "u16x2": np.uint32, "s16x2": np.uint32,
+    "f32x2": np.uint64,
 }  # fmt: skip
 VIEW_OF = {"b8": "u16", "u8": "u16", "s8": "s16", "b16": "u16", "bf16": "u16", "b32": "u32", "f16x2": "u32",
-           "bf16x2": "u32", "tf32": "u32", "b64": "u64"}  # fmt: skip
+           "bf16x2": "u32", "tf32": "u32", "b64": "u64", "u16x2": "u32", "s16x2": "u32", "f32x2": "u64"}  # fmt: skip
+
+
+def elements(word: Any, element: str) -> NDArray[Any]:
+    """The parts ``(n, k)`` of type ``element`` of unsigned words ``(n,)`` or a scalar, the lowest first."""
+    flat = np.ascontiguousarray(np.atleast_1d(word))
+    return flat.view(DTYPES[element]).reshape(len(flat), -1)
+
+
+def word(parts: Any) -> NDArray[Any]:
+    """The unsigned words ``(n,)`` of parts ``(n, k)``."""
+    parts = np.ascontiguousarray(parts)
+    return np.asarray(parts.view(f"u{parts.itemsize * parts.shape[1]}")[:, 0])
 
 
 def index(values: NDArray[Any]) -> NDArray[np.intp]:

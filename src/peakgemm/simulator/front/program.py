@@ -120,13 +120,13 @@ def uses_and_defines(ins: Instruction, known: dict[str, str]) -> Flow:
     uses = [name for operand in operands for name in _registers(operand) if name in known]
     if ins.base == "wgmma":
         uses += defines  # the accumulators
+    if ins.has("cc"):
+        defines.append(CARRY)
     if ins.guard is not None:
         uses.append(ins.guard.name)
         uses += defines  # lanes whose guard is false keep the old value
     if ins.base in ("addc", "subc", "madc"):
         uses.append(CARRY)
-    if ins.has("cc"):
-        defines.append(CARRY)
     return uses, defines
 
 

@@ -10,7 +10,8 @@ from ...errors import InvalidValue
 BYTES = {
     "pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2,
     "b32": 4, "u32": 4, "s32": 4, "f32": 4, "tf32": 4, "f16x2": 4, "bf16x2": 4,
-    "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
+    "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16, "u16x2": 4, "s16x2": 4, "f32x2": 8,
+    "e4m3x2": 2, "e5m2x2": 2, "e2m3x2": 2, "e3m2x2": 2, "ue8m0x2": 2,
 }  # fmt: skip
 TYPES = frozenset(BYTES)
 NOT_UNDERSTOOD = "(not understood)"  # the opcode of an instruction that cannot be parsed
@@ -122,7 +123,8 @@ class Instruction:
     def unknown(self, why: str = "the simulator does not know it") -> UnknownInstruction:
         """The error for an instruction that cannot be run exactly."""
         return UnknownInstruction(
-            f"{self.where}: {self.opcode}: {why}; instruction `{self.text}`; compile the kernel without it or report it"
+            f"{self.where}: {self.opcode}: {why}; instruction `{self.text}`; compile the kernel without it "
+            "(docs/simulator.md lists what is missing)"
         )
 
 

@@ -3,7 +3,9 @@
 from . import (  # noqa: F401
     async_copy,
     atomic,
+    bits,
     control,
+    convert,
     float,
     int,
     mbarrier,

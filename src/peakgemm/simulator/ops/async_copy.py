@@ -19,7 +19,7 @@ from ..front.ptx import Imm, Instruction, Reg
 from .build import Build, Getter, Step, builder
 from .bulk import bulk_copy
 from .bulk_group import bulk_group, bulk_store
-from .memory import address, chosen_lanes
+from .memory import address, on_lanes
 from .tensor_copy import tensor_copy
 
 Array = NDArray[Any]
@@ -60,14 +60,9 @@ def cp_async(b: Build, ins: Instruction) -> Step:
     inside, outside = Site(b.machine, ins, size, "ldgsts"), Site(b.machine, ins, size, "ldgsts")
     excess = _SourceConflicts(inside) if ins.has("ca") else None
 
-    def step(group: Group) -> None:
-        lanes, places = chosen_lanes(b, guard, group)
-        if not lanes.n:
-            return
+    def step(group: Group, lanes: LaneSet, places: Array | None) -> None:
         b.machine.progress += 1
-        at, origin = to(group), source(group)
-        if places is not None:
-            at, origin = at[places], origin[places]
+        at, origin = (given if places is None else given[places] for given in (to(group), source(group)))
         data = np.zeros((lanes.n, 1), UNITS[size])
         reads = np.ones(lanes.n, bool)
         if amount is None:
@@ -91,7 +86,7 @@ def cp_async(b: Build, ins: Instruction) -> Step:
         b.machine.batch.shared_views[size][offsets >> (size.bit_length() - 1)] = data[:, 0] if valid is None \
             else data[valid, 0]
 
-    return step
+    return on_lanes(b, guard, step)
 
 
 class _SourceConflicts:
@@ -135,10 +130,7 @@ def _fetch(b: Build, site: Site, lanes: LaneSet, origin: Array, data: Array, whe
     if valid is not None:
         where = np.flatnonzero(valid) if where is None else where[valid]
     loaded = b.machine.arena.views[site.size].take(index(offsets >> (site.size.bit_length() - 1)), mode="clip")
-    if where is None:
-        data[:, 0] = loaded
-    else:
-        data[where, 0] = loaded
+    data[slice(None) if where is None else where, 0] = loaded
 
 
 def _fetch_bytes(b: Build, site: Site, lanes: LaneSet, origin: Array, data: Array, where: Array, count: int) -> None:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..checks.access import Site
-from ..core.floats import canonical, flush
-from ..core.lanes import DTYPES, Group
-from ..front.ptx import BYTES, Imm, Instruction, Reg
+from ..core.floats import canonical, flush, odd_sum
+from ..core.lanes import DTYPES, Group, LaneSet, elements, word
+from ..front.ptx import BYTES, Instruction, Operand, Reg, Vec
 from .build import Build, Step, builder
-from .memory import address, by_space, chosen_lanes, flag, resolve, space_of
+from .float import on_bits, rounded
+from .memory import address, by_space, flag, on_lanes, resolve, space_of, vector
 
 Array = NDArray[Any]
+POLLS = ("cas", "exch")
 OPERATIONS = ("add", "and", "or", "xor", "min", "max", "exch", "cas", "inc", "dec")
 # ufunc.at applies them lane by lane, so no result needs the value before
 UNORDERED = {"add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "min": np.minimum,
              "max": np.maximum}  # fmt: skip
 
 
-def _apply(operation: str, old: Array, b: Array, c: Array | None) -> Array:
-    if operation in UNORDERED:
-        return np.asarray(UNORDERED[operation](old, b))
+def _apply(operation: str | Callable[..., Any], old: Array, b: Array, c: Array | None) -> Array:
+    if not isinstance(operation, str) or operation in UNORDERED:
+        return np.asarray((UNORDERED[operation] if isinstance(operation, str) else operation)(old, b))
     if operation == "exch":
         return b
     if operation == "cas":
@@ -35,7 +38,13 @@ def _apply(operation: str, old: Array, b: Array, c: Array | None) -> Array:
     return np.asarray(np.where((old == 0) | (old > b), b, old - one))
 
 
-def turns(memory: Array, index: Array, operation: str, b: Array, c: Array | None) -> Array:
+def _half_add(kind: str) -> Callable[..., Any]:
+    """The sum of words that hold float16, bfloat16 or a pair of them."""
+    add = on_bits(kind, lambda x, y: rounded(odd_sum(x.astype(np.float64), y.astype(np.float64)), kind))
+    return lambda old, b: word(add(elements(old, kind.removesuffix("x2")), elements(b, kind.removesuffix("x2"))))
+
+
+def turns(memory: Array, index: Array, operation: str | Callable[..., Any], b: Array, c: Array | None) -> Array:
     """Apply ``operation`` at ``memory[index]`` lane after lane; the values before, per lane."""
     order = np.argsort(index, kind="stable")
     ordered = index[order]
@@ -53,35 +62,36 @@ def turns(memory: Array, index: Array, operation: str, b: Array, c: Array | None
 @builder("atom", "red")
 def atomic(b: Build, ins: Instruction) -> Step:
     operation = next((part for part in ins.parts[1:] if part in OPERATIONS), "")
-    kind = ins.types[-1]
-    returns = ins.base == "atom"
-    if kind not in ("u32", "s32", "b32", "f32", "u64", "s64", "b64", "f64") or not operation or ins.has("v2", "v4"):
+    kind, count = ins.types[-1], vector(ins)
+    small = kind in ("f16", "bf16", "f16x2", "bf16x2")
+    known = operation == "add" if small or count > 1 else operation == "cas" or (operation and BYTES[kind] in (4, 8))
+    if not known or BYTES[kind] not in (2, 4, 8):
         raise ins.unknown()
-    dtype = DTYPES[kind]
+    apply: str | Callable[..., Any] = _half_add(kind) if small else operation
+    kind = f"u{8 * BYTES[kind]}" if small else kind
+    dtype, each = DTYPES[kind], BYTES[kind]
     operands = list(ins.operands)
-    target = operands.pop(0) if returns else None
-    if isinstance(target, Reg):
-        returns = b.program.is_read(target.name)
-    into = b.program.slot[target.name] if returns and isinstance(target, Reg) else None
+    items = _items(operands.pop(0)) if ins.base == "atom" else ()
+    into = [b.program.slot[item.name] if isinstance(item, Reg) and item.name in b.program.slot and
+            b.program.is_read(item.name) else None for item in items] or [None] * count
     space = space_of(ins)
     if space == "cluster" or ins.has("async"):
         raise ins.unknown("atomics on the shared memory of other blocks are not simulated")
     get, guard = address(b, ins, operands[0], space), b.guard(ins)
-    sources = [b.src(ins, operand, kind) for operand in operands[1:]
-               if isinstance(operand, (Reg, Imm))]
-    site = Site(b.machine, ins, BYTES[kind], "atom")
-    view = {4: "u32", 8: "u64"}[BYTES[kind]]
-    polls = operation in ("cas", "exch")
+    wanted = 1 + (operation == "cas")
+    terms = [[b.src(ins, item, kind) for item in _items(operand)] for operand in operands[1:1 + wanted]]
+    if {len(into), *map(len, terms)} != {count} or len(terms) != wanted:
+        raise ins.unknown("its operands are not understood")
+    sources = [source for sources in zip(*terms, strict=True) for source in sources]
+    site, view = Site(b.machine, ins, each * count, "atom"), f"u{8 * each}"
+    polls = operation in POLLS
 
-    def step(group: Group) -> None:
-        lanes, places = chosen_lanes(b, guard, group)
-        if not lanes.n:
-            return
+    def step(group: Group, lanes: LaneSet, places: Array | None) -> None:
         at = get(group) if places is None else get(group)[places]
         values = []
         for source in sources:
             given = np.broadcast_to(np.asarray(source(group), dtype), (group.lanes.n,))
-            values.append(given if places is None else given[places])
+            values.append(given.copy() if places is None else given[places])  # results may be sources
         for where, some, there, sub in by_space(b, space, lanes, at):
             offsets, valid, views = resolve(b, site, where, some, there, "a", True)
             if where == "global" and b.machine.global_log is not None:
@@ -92,32 +102,45 @@ def atomic(b: Build, ins: Instruction) -> Step:
             mine = values if sub is None else [value[sub] for value in values]
             if valid is not None:
                 mine = [value[valid] for value in mine]
-            memory = views[BYTES[kind]].view(dtype)
-            index = offsets // BYTES[kind]
-            first = mine[0]
-            if kind == "f32" and where == "global":  # subnormals are flushed in global memory, not in shared
-                first = flush(first)
-            second = mine[1] if len(mine) > 1 else None
-            if into is None and operation in UNORDERED and not (kind.startswith("f") and operation != "add"):
-                UNORDERED[operation].at(memory, index, first)
-                b.machine.progress += 1
-            elif len(offsets):
-                old = turns(memory, index, operation, first, second)
-                if not polls or (memory[index] != old).any():
-                    b.machine.progress += 1
-                if into is not None:
+            chosen = places if sub is None else sub if places is None else places[sub]
+            for k in range(count):
+                one = mine[k * wanted:][:wanted]
+                old = _change(b, views[each].view(dtype), offsets // each + k, apply, one, where, into[k] is not None)
+                slot = into[k]
+                if slot is not None and old is not None:
                     whole = old
                     if valid is not None:
                         whole = np.zeros(some.n, dtype)
                         whole[valid] = old
-                    chosen = places if sub is None else sub if places is None else places[sub]
-                    row = group.rows[view][into[1]]
+                    row = group.rows[view][slot[1]]
                     row[slice(None) if chosen is None else chosen] = whole.view(row.dtype)
-            if kind == "f32" and len(index):
-                touched = memory[index]
-                if np.isnan(touched).any():
-                    memory[index] = canonical(touched)
         if polls:
             group.polled = True
 
-    return step
+    return on_lanes(b, guard, step)
+
+
+def _items(operand: Operand) -> tuple[Operand, ...]:
+    return operand.items if isinstance(operand, Vec) else (operand,)
+
+
+def _change(b: Build, memory: Array, index: Array, operation: str | Callable[..., Any], values: list[Array], where: str,
+            wanted: bool) -> Array | None:
+    """Apply an operation at ``memory[index]``; what was there before, None where that is not ``wanted``."""
+    first, old = values[0], None
+    single = memory.dtype == np.float32
+    if single and where == "global":  # subnormals are flushed in global memory, not in shared
+        first = flush(first)
+    if not wanted and isinstance(operation, str) and operation in UNORDERED and (memory.dtype.kind != "f" or
+                                                                                 operation == "add"):
+        UNORDERED[operation].at(memory, index, first)
+        b.machine.progress += 1
+    elif len(index):
+        old = turns(memory, index, operation, first, values[1] if len(values) > 1 else None)
+        if operation not in POLLS or (memory[index] != old).any():
+            b.machine.progress += 1
+    if single and len(index):
+        touched = memory[index]
+        if np.isnan(touched).any():
+            memory[index] = canonical(touched)
+    return old

@@ -16,10 +16,10 @@ import numpy as np
 
 from ..checks.accumulators import watch, watch_guarded
 from ..core.floats import canonical
-from ..core.lanes import DTYPES, VIEW_OF, Group
+from ..core.lanes import DTYPES, VIEW_OF, Group, elements, word
 from ..core.special_registers import special
 from ..front.program import FRAME, Block, is_barrier
-from ..front.ptx import BYTES, Frame, Imm, Instruction, Operand, PtxError, Reg, Sym, UnknownInstruction
+from ..front.ptx import BYTES, TYPES, Frame, Imm, Instruction, Operand, PtxError, Reg, Sym, UnknownInstruction
 from . import fma
 
 if TYPE_CHECKING:
@@ -37,6 +37,18 @@ SIGNED = {"h": "s16", "r": "s32", "d": "s64"}
 UNSIGNED = {"h": "u16", "r": "u32", "d": "u64"}
 FLOAT32 = {"add", "sub", "mul", "fma", "mad", "div", "rcp", "sqrt", "rsqrt", "min", "max", "ex2", "lg2", "sin", "cos",
            "tanh"}  # fmt: skip
+_ROUNDING = "rn rz rm rp ftz sat"
+# The modifiers, types apart, that the arithmetic here heeds: an instruction with another one is refused.
+MODIFIERS = {name: frozenset(words.split()) for names, words in (
+    ("add sub", f"{_ROUNDING} cc"), ("mul", f"{_ROUNDING} lo hi wide"), ("fma", f"{_ROUNDING} relu"),
+    ("mad", f"{_ROUNDING} lo hi wide cc"), ("addc subc", "cc"), ("madc", "lo hi cc"), ("mul24 mad24", "lo hi"),
+    ("div rcp sqrt", f"{_ROUNDING} approx full"), ("rsqrt ex2 lg2 sin cos tanh", "approx ftz"),
+    ("min max", "ftz NaN xorsign abs relu"), ("abs neg slct", "ftz"), ("bfind", "shiftamt"),
+    ("cvt", f"{_ROUNDING} rni rzi rmi rpi rna relu satfinite pack u2 s2 u4 s4"), ("vote", "sync all any uni ballot"),
+    ("rem sad and or xor not cnot shl shr selp popc clz brev bfe bfi copysign fns dp4a activemask", ""),
+    ("shfl", "sync up down bfly idx"), ("match", "sync any all"), ("elect", "sync"), ("bmsk szext", "wrap clamp"),
+    ("redux", "sync add min max and or xor abs NaN"), ("vadd2 vadd4 vsub2 vsub4 vmin2 vmin4 vmax2 vmax4", "sat add"),
+    ("vabsdiff2 vabsdiff4", "sat add")) for name in names.split()}
 
 
 def builder(*names: str) -> Callable[[Builder], Builder]:
@@ -116,6 +128,9 @@ class Build:
         try:
             if ins.base not in BUILDERS:
                 raise ins.unknown()
+            for part in ins.parts[1:]:
+                if part not in TYPES and part not in MODIFIERS.get(ins.base, part):
+                    raise ins.unknown(f"its .{part} is not simulated")
             return BUILDERS[ins.base](self, ins)
         except UnknownInstruction as error:
             return self.refusal(ins, error)
@@ -208,39 +223,59 @@ class Build:
             return lambda group: group.rows[view][slot].astype(unsigned).view(dtype)
         raise ins.unknown(f"register {operand.name} is narrower than .{kind}")
 
-    def dst(self, ins: Instruction, operand: Operand, kind: str) -> Setter:
-        """A setter of a result of type ``kind``, under the instruction's guard."""
+    def place(self, ins: Instruction, operand: Operand, kind: str) -> tuple[str, int] | None:
+        """The view and slot of a result of type ``kind``; None where it is thrown away (``_``)."""
         if isinstance(operand, Reg) and operand.name == "_":
-            return lambda group, value: None
+            return None
         if not isinstance(operand, Reg) or operand.name not in self.program.slot:
             raise ins.unknown(f"result {operand} is not a register")
         cls, slot = self.program.slot[operand.name]
         if (cls == "p") != (kind == "pred"):
             raise ins.unknown(f"{operand.name} is {'a' if cls == 'p' else 'no'} predicate, the result is .{kind}")
         if cls == "p":
-            view = "pred"
-        elif BYTES[kind] == WIDTH[cls]:
-            view = VIEW_OF.get(kind, kind)
-        elif BYTES[kind] < WIDTH[cls]:
-            view = SIGNED[cls] if kind.startswith("s") else UNSIGNED[cls]
-        else:
-            raise ins.unknown(f"result register {operand.name} is narrower than .{kind}")
-        copy = np.copyto
-        guard = self.guard(ins)
+            return "pred", slot
+        if BYTES[kind] == WIDTH[cls]:
+            return VIEW_OF.get(kind, kind), slot
+        if BYTES[kind] < WIDTH[cls]:
+            return (SIGNED if kind.startswith("s") else UNSIGNED)[cls], slot
+        raise ins.unknown(f"result register {operand.name} is narrower than .{kind}")
+
+    def dst(self, ins: Instruction, operand: Operand, kind: str) -> Setter:
+        """A setter of a result of type ``kind``, under the instruction's guard."""
+        place, copy, guard = self.place(ins, operand, kind), np.copyto, self.guard(ins)
+        if place is None:
+            return lambda group, value: None
+        view, slot = place
         if guard is None:
             return lambda group, value: copy(group.rows[view][slot], value, casting="unsafe")
         return lambda group, value: copy(group.rows[view][slot], value, casting="unsafe", where=guard(group))
+
+    def results(self, ins: Instruction, *given: tuple[Operand, str]) -> Callable[..., None]:
+        """A setter of several results, operands with their types: a result may be a source or the guard of the
+        instruction, so that values and guard are read before anything is written."""
+        places, guard = [self.place(ins, operand, kind) for operand, kind in given], self.guard(ins)
+
+        def put(group: Group, *values: Any) -> None:
+            where = True if guard is None else np.array(guard(group))
+            for place, value in zip(places, [np.array(value) for value in values], strict=True):
+                if place is not None:
+                    np.copyto(group.rows[place[0]][place[1]], value, casting="unsafe", where=where)
+
+        return put
 
     def guard(self, ins: Instruction) -> Getter | None:
         """A getter of the instruction's guard, None where it has none."""
         return None if ins.guard is None else self.src(ins, ins.guard, "pred")
 
     def simple(self, ins: Instruction, kind: str, compute: Callable[..., Any], result: str | None = None) -> Step:
-        """A step for ``d = compute(a, b, ...)`` with all sources of type ``kind``."""
+        """A step for ``d = compute(a, b, ...)``, all sources of type ``kind``; of packed ones they are ``(n, 2)``."""
         put = self.dst(ins, ins.operands[0], result or kind)
         get = [self.src(ins, operand, kind) for operand in ins.operands[1:]]
         if (wanted := _sources(compute)) not in (None, len(get)):
             raise ins.unknown(f"it has {len(get)} sources, {wanted} are wanted")
+        if kind.endswith("x2"):
+            part = compute
+            compute = lambda *given: word(part(*[elements(x, kind[:-2]) for x in given]))  # noqa: E731
         if len(get) == 1:
             one = get[0]
             return lambda group: put(group, compute(one(group)))
@@ -252,7 +287,7 @@ class Build:
     def ufunc(self, ins: Instruction, kind: str, function: Any) -> Step:
         """Like `simple` for a NumPy ufunc of two sources that may write into the result's row."""
         d, a, b = ins.operands
-        if ins.guard is None and isinstance(d, Reg) and d.name in self.program.slot:
+        if ins.guard is None and not kind.endswith("x2") and isinstance(d, Reg) and d.name in self.program.slot:
             cls, slot = self.program.slot[d.name]
             if WIDTH[cls] == BYTES[kind] and cls != "p":
                 view = VIEW_OF.get(kind, kind)
@@ -262,7 +297,8 @@ class Build:
 
 
 def _sources(compute: Callable[..., Any]) -> int | None:
-    """How many arguments a function takes; None: that is not known."""
+    """How many arguments a function takes, or the one that it wraps; None: that is not known."""
+    compute = getattr(compute, "__wrapped__", compute)
     known: int | None = getattr(compute, "nin", None)  # of NumPy's own
     code = getattr(compute, "__code__", None)
     return known if code is None or code.co_flags & 0x0C or compute.__defaults__ else code.co_argcount

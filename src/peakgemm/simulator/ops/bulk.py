@@ -19,7 +19,7 @@ from ..core.memory import GLOBAL
 from ..front.ptx import Instruction
 from .build import Build, Step
 from .mbarrier import objects, per_lane, transfer
-from .memory import address, chosen_lanes
+from .memory import address, on_lanes
 
 Array = NDArray[Any]
 UNIT = 16  # bytes: the grain of sizes and addresses
@@ -50,10 +50,7 @@ def bulk_copy(b: Build, ins: Instruction) -> Step:
             _copy(b, site, piece, some, block[chosen], at[chosen], origin[chosen], (where, number))
         transfer(b, ins, lanes, bar, -size, block)
 
-    def step(group: Group) -> None:
-        lanes, places = chosen_lanes(b, guard, group)
-        if not lanes.n:
-            return
+    def step(group: Group, lanes: LaneSet, places: Array | None) -> None:
         at, origin, bar = (values if places is None else values[places]
                            for values in (target(group), source(group), barrier(group)))
         size = per_lane(amount, group, places)
@@ -73,7 +70,7 @@ def bulk_copy(b: Build, ins: Instruction) -> Step:
                 refuse_ended(b.machine, ins, some, block, "bulk copy to the shared memory")
                 copy(some, block, at[chosen], origin[chosen], bar[chosen], size[chosen])
 
-    return step
+    return on_lanes(b, guard, step)
 
 
 def _copy(b: Build, site: Site, piece: Site, lanes: LaneSet, block: Array, at: Array, origin: Array,

@@ -18,7 +18,7 @@ from ..front.ptx import Imm, Instruction
 from .build import Build, Step
 from .bulk import UNIT, allowed
 from .mbarrier import per_lane
-from .memory import address, chosen_lanes
+from .memory import address, chosen_lanes, on_lanes
 
 Array = NDArray[Any]
 
@@ -66,10 +66,7 @@ def bulk_store(b: Build, ins: Instruction) -> Step:
     sites: dict[int, Site] = {}
     word = Site(b.machine, ins, 4, "st")
 
-    def step(group: Group) -> None:
-        lanes, places = chosen_lanes(b, guard, group)
-        if not lanes.n:
-            return
+    def step(group: Group, lanes: LaneSet, places: Array | None) -> None:
         machine, batch = b.machine, b.machine.batch
         machine.progress += 1
         to, at = (values if places is None else values[places] for values in (target(group), source(group)))
@@ -90,4 +87,4 @@ def bulk_store(b: Build, ins: Instruction) -> Step:
                 machine.arena.bytes[start - GLOBAL:start - GLOBAL + each] = row
                 log_write(b, word, lane, start - GLOBAL + np.arange(0, each, 4))
 
-    return step
+    return on_lanes(b, guard, step)

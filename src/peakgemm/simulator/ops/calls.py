@@ -17,7 +17,7 @@ from ..core.lanes import Group
 from ..front.link import address_of_function
 from ..front.program import FRAME, Block
 from ..front.ptx import BYTES, Imm, Instruction, Linked, Operand, Param, Reg, Sym, UnknownInstruction, Vec
-from .build import Build
+from .build import Build, Getter
 from .device_calls import BUILTINS, Call
 from .frames import SIZES, CallSite, into_register, place_of
 
@@ -77,20 +77,21 @@ def compile_call(b: Build, block: Block) -> End:
         else:
             raise missing(ins, what.name)
 
+    return _guarded(b, guard, begin, following)
+
+
+def _guarded(b: Build, guard: Getter | None, begin: Callable[[Group], int], following: int) -> End:
+    """What only the lanes do whose guard holds."""
+    if guard is None:
+        return begin
+
     def end(group: Group) -> int:
-        if guard is None:
-            return begin(group)
         mask = np.asarray(guard(group))
-        if not mask.any():
-            return following
-        if mask.all():
-            return begin(group)
-        stay, go = _divided(b, group, ~mask), _divided(b, group, mask)
-        stay.block = following
-        b.machine.batch.ready.append(stay)
-        go.block = begin(go)
-        if go.block >= 0:
-            b.machine.batch.ready.append(go)
+        if mask.all() or not mask.any():
+            return begin(group) if mask.all() else following
+        stay, go = divided(b, group, ~mask), divided(b, group, mask)
+        stay.block, go.block = following, begin(go)
+        b.machine.batch.ready += [part for part in (stay, go) if part.block >= 0]
         return -1
 
     return end
@@ -102,7 +103,7 @@ def missing(ins: Instruction, name: str) -> UnknownInstruction:
     return ins.unknown(f"it calls {name}, which is not simulated: {why}")
 
 
-def _divided(b: Build, group: Group, mask: Array) -> Group:
+def divided(b: Build, group: Group, mask: Array) -> Group:
     """The lanes of ``mask``, with all their registers."""
     lanes, chosen = b.machine.pool.subset(group.lanes, mask)
     every = {kind: np.arange(n) for kind, n in b.program.slots.items()}
@@ -194,7 +195,7 @@ def _indirect(b: Build, block: Block, what: Reg) -> Callable[[Group], int]:
         if len(values) == 1:
             return entries[int(values[0])](group)
         for value in values.tolist():
-            part = _divided(b, group, targets == value)
+            part = divided(b, group, targets == value)
             part.block = entries[value](part)
             machine.batch.ready.append(part)
         return -1
@@ -221,28 +222,12 @@ def compile_return(b: Build, block: Block, function: Linked) -> End:
             return arrivals[values[0]](group, memory, callers)
         for value in values:
             mask = sites == value
-            part = _divided(b, group, mask)
+            part = divided(b, group, mask)
             part.block = arrivals[value](part, _Memory(b, part, slot), callers[mask])
             b.machine.batch.ready.append(part)
         return -1
 
-    def end(group: Group) -> int:
-        if guard is None:
-            return leave(group)
-        mask = np.asarray(guard(group))
-        if not mask.any():
-            return block.number + 1
-        if mask.all():
-            return leave(group)
-        stay, go = _divided(b, group, ~mask), _divided(b, group, mask)
-        stay.block = block.number + 1
-        b.machine.batch.ready.append(stay)
-        go.block = leave(go)
-        if go.block >= 0:
-            b.machine.batch.ready.append(go)
-        return -1
-
-    return end
+    return _guarded(b, guard, leave, block.number + 1)
 
 
 def _arrive(b: Build, site: CallSite, function: Linked, slot: int) -> Callable[[Group, _Memory, Array], int]:

@@ -42,11 +42,11 @@ class Call:
         if place is None:
             value = np.asarray(self.b.src(self.ins, item, f"u{8 * size}")(group))
             return np.broadcast_to(value, (group.lanes.n,))
-        batch = self.machine.batch
-        at = group.lanes.lanes * batch.local_stride + place
-        if self.slot is not None:
-            at = at + group.rows["u32"][self.slot]
-        return np.asarray(batch.local_views[size][at.astype(np.int64) >> (size.bit_length() - 1)])
+        return np.asarray(self.machine.batch.local_views[size][self._at(group, place) >> (size.bit_length() - 1)])
+
+    def _at(self, group: Group, place: int) -> NDArray[np.int64]:
+        frame = 0 if self.slot is None else group.rows["u32"][self.slot].astype(np.int64)
+        return np.asarray(group.lanes.lanes * self.machine.batch.local_stride + place + frame)
 
     def result(self, group: Group, value: NDArray[Any]) -> None:
         """What the call returns, 32 bits."""
@@ -59,11 +59,7 @@ class Call:
         if place is None:
             into_register(self.b, self.ins, results.items[0], param)(group, value.astype(np.uint32))
             return
-        batch = self.machine.batch
-        at = group.lanes.lanes * batch.local_stride + place
-        if self.slot is not None:
-            at = at + group.rows["u32"][self.slot]
-        batch.local_views[4][at.astype(np.int64) >> 2] = value.astype(np.uint32)
+        self.machine.batch.local_views[4][self._at(group, place) >> 2] = value.astype(np.uint32)
 
     def bytes_at(self, lane: int, address: int, count: int) -> bytes:
         """Up to ``count`` bytes at a generic address, as one lane sees it; fewer where its memory ends."""

@@ -11,7 +11,7 @@ from ..checks.access import in_cluster, refuse_ended
 from ..core.lanes import Group, LaneSet
 from ..front.ptx import Instruction, Mem, Reg
 from .build import Build, Getter, Step, builder
-from .memory import address, chosen_lanes
+from .memory import address, chosen_lanes, on_lanes
 
 Array = NDArray[Any]
 MOST = (1 << 20) - 1  # bytes that may be missing, or landed before they were announced
@@ -156,23 +156,18 @@ def mbarrier(b: Build, ins: Instruction) -> Step:
     if what == "expect_tx":
         amount = b.src(ins, rest[0], "u32")
 
-        def expect(group: Group) -> None:
-            lanes, places = chosen_lanes(b, guard, group)
-            if lanes.n:
-                at = get(group) if places is None else get(group)[places]
-                transfer(b, ins, lanes, at, per_lane(amount, group, places))
+        def expect(group: Group, lanes: LaneSet, places: Array | None) -> None:
+            at = get(group) if places is None else get(group)[places]
+            transfer(b, ins, lanes, at, per_lane(amount, group, places))
 
-        return expect
+        return on_lanes(b, guard, expect)
     if what == "arrive":
         announced = b.src(ins, rest.pop(0), "u32") if ins.has("expect_tx") else None
         count = b.src(ins, rest[0], "u32") if rest else None
         target = ins.operands[0] if place else Reg("_")
         put = b.dst(ins, target, "b64")
 
-        def arrive(group: Group) -> None:
-            lanes, places = chosen_lanes(b, guard, group)
-            if not lanes.n:
-                return
+        def arrive(group: Group, lanes: LaneSet, places: Array | None) -> None:
             at = get(group) if places is None else get(group)[places]
             if announced is not None:
                 transfer(b, ins, lanes, at, per_lane(announced, group, places))
@@ -186,16 +181,13 @@ def mbarrier(b: Build, ins: Instruction) -> Step:
             state[slice(None) if places is None else places] = phases
             put(group, state)
 
-        return arrive
+        return on_lanes(b, guard, arrive)
     if what in ("test_wait", "try_wait"):
         put = b.dst(ins, ins.operands[0], "pred")
         parity = ins.has("parity")
         state = b.src(ins, rest[0], "u32" if parity else "u64")
 
-        def wait(group: Group) -> None:
-            lanes, places = chosen_lanes(b, guard, group)
-            if not lanes.n:
-                return
+        def wait(group: Group, lanes: LaneSet, places: Array | None) -> None:
             group.polled = True
             at = get(group) if places is None else get(group)[places]
             found, which = objects(b, ins, lanes, at)
@@ -212,7 +204,7 @@ def mbarrier(b: Build, ins: Instruction) -> Step:
             out[slice(None) if places is None else places] = done
             put(group, out)
 
-        return wait
+        return on_lanes(b, guard, wait)
     raise ins.unknown()
 
 
@@ -222,10 +214,7 @@ def arrive_after_copies(b: Build, ins: Instruction) -> Step:
     guard = b.guard(ins)
     counted = ins.has("noinc")
 
-    def step(group: Group) -> None:
-        lanes, places = chosen_lanes(b, guard, group)
-        if not lanes.n:
-            return
+    def step(group: Group, lanes: LaneSet, places: Array | None) -> None:
         at = get(group) if places is None else get(group)[places]
         if b.machine.checks:
             b.machine.batch.races.event("wait", lanes, -1)
@@ -235,4 +224,4 @@ def arrive_after_copies(b: Build, ins: Instruction) -> Step:
                 item.missing += int((which == number).sum())
         _arrive(b, ins, lanes, at, np.ones(lanes.n, np.int64))
 
-    return step
+    return on_lanes(b, guard, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,10 @@ def space_of(ins: Instruction) -> str:
 
 
 def address(b: Build, ins: Instruction, operand: Operand, space: str) -> Getter:
-    """A getter of an address operand for every lane: uint32 in shared and local space, else uint64."""
+    """A getter of an address operand for every lane: uint32 in shared and local space, else uint64.
+
+    A variable's name is an address in its own space, as ptxas has it: a generic access to it goes there.
+    """
     if isinstance(operand, (Sym, Frame)):  # a variable without brackets: a[2]
         operand = Mem(operand)
     if not isinstance(operand, Mem):
@@ -47,10 +51,16 @@ def address(b: Build, ins: Instruction, operand: Operand, space: str) -> Getter:
             return (lambda group: get(group) + move) if offset else get
         return lambda group: get(group).astype(dtype) + move
     if isinstance(base, Frame):
-        return b.src(ins, Frame(base.offset + offset), kind)
+        get, window = b.src(ins, Frame(base.offset + offset), kind), dtype(LOCAL if space == "generic" else 0)
+        return lambda group: get(group) + window
     if isinstance(base, Reg):
         raise ins.unknown(f"{base.name} holds no address")
     place = base.value if isinstance(base, Imm) else b.machine.address_of(ins, base.name) + base.offset
+    own = b.machine.spaces.get(base.name, space) if isinstance(base, Sym) else space
+    if space == "generic" and own in ("global", "shared", "local"):
+        place += {"shared": SHARED, "local": LOCAL}.get(own, 0)
+    elif own != space and (own, space) != ("shared", "cluster") and space != "any":
+        raise ins.unknown(f"{base.name} is in .{own}, an access to it must be {ins.base}.{own}")
     value = dtype((place + offset) & ((1 << 8 * BYTES[kind]) - 1))
     return lambda group: np.full(group.lanes.n, value)
 
@@ -85,6 +95,16 @@ def chosen_lanes(b: Build, guard: Getter | None, group: Group) -> tuple[LaneSet,
     return b.machine.pool.subset(group.lanes, mask)
 
 
+def on_lanes(b: Build, guard: Getter | None, body: Callable[[Group, LaneSet, Array | None], None]) -> Step:
+    """A step that does ``body(group, lanes, places)`` for the `chosen_lanes`, where there are any."""
+    def step(group: Group) -> None:
+        lanes, places = chosen_lanes(b, guard, group)
+        if lanes.n:
+            body(group, lanes, places)
+
+    return step
+
+
 def by_space(b: Build, space: str, lanes: LaneSet, at: Array) -> list[tuple[str, LaneSet, Array, Array | None]]:
     """Cut a generic access into ``(space, lanes, address in it, places)``."""
     if space != "generic":
@@ -104,11 +124,8 @@ def resolve(b: Build, site: Site, space: str, lanes: LaneSet, at: Array, event: 
             write: bool) -> tuple[Array, Array | None, dict[int, Array]]:
     """Offsets, the mask of lanes allowed (None: all), and the memory that the offsets count in."""
     machine = b.machine
-    if space == "shared":
-        offsets, valid = site.shared(lanes, at, event)
-        return offsets, valid, machine.batch.shared_views
-    if space == "cluster":
-        offsets, valid = site.cluster(lanes, at, event)
+    if space in ("shared", "cluster"):
+        offsets, valid = (site.shared if space == "shared" else site.cluster)(lanes, at, event)
         return offsets, valid, machine.batch.shared_views
     if space == "global":
         offsets, valid = site.global_(lanes, at, write)
@@ -166,15 +183,15 @@ def prefetch(b: Build, ins: Instruction) -> Step:
         return lambda group: None
     at, guard, machine = address(b, ins, ins.operands[0], "global"), b.guard(ins), b.machine
 
-    def step(group: Group) -> None:
-        lanes, places = chosen_lanes(b, guard, group)
+    def step(group: Group, lanes: LaneSet, places: Array | None) -> None:
         there = at(group) if places is None else at(group)[places]
         outside = ~machine.arena.inside(there, 1)
-        if lanes.n and outside.any():
+        if outside.any():
             first = int(there[outside][0])
             machine.fault("out_of_bounds", ins, f"prefetch outside every array: {machine.arena.describe(first, 1)}",
                           lanes.lanes[outside], first)
-    return step
+
+    return on_lanes(b, guard, step)
 
 
 @builder("ld", "ldu")
@@ -192,15 +209,10 @@ def load(b: Build, ins: Instruction) -> Step:
     site = Site(b.machine, ins, each * count, "ld")
     strong = not site.strength.weak
 
-    def step(group: Group) -> None:
-        lanes, places = chosen_lanes(b, guard, group)
-        if not lanes.n:
-            return
+    def step(group: Group, lanes: LaneSet, places: Array | None) -> None:
         if strong:
             group.polled = True
-        at = get(group)
-        if places is not None:
-            at = at[places]
+        at = get(group) if places is None else get(group)[places]
         for where, some, there, sub in by_space(b, space, lanes, at):
             offsets, valid, views = resolve(b, site, where, some, there, "r", False)
             if strong and b.machine.fences:
@@ -212,7 +224,7 @@ def load(b: Build, ins: Instruction) -> Step:
                 data = every
             _deliver(group, into, data, _compose(places, sub))
 
-    return step
+    return on_lanes(b, guard, step)
 
 
 def _compose(outer: Array | None, inner: Array | None) -> Array | None:
@@ -225,11 +237,7 @@ def _deliver(group: Group, into: list[Target | None], data: Array, places: Array
     for k, target in enumerate(into):
         if target is not None:
             view, slot, dtype = target
-            column = data[:, k].view(dtype)
-            if places is None:
-                np.copyto(group.rows[view][slot], column)
-            else:
-                group.rows[view][slot][places] = column
+            group.rows[view][slot][slice(None) if places is None else places] = data[:, k].view(dtype)
 
 
 def _load_param(b: Build, ins: Instruction, kind: str, count: int) -> Step:
@@ -259,10 +267,7 @@ def _load_constant(b: Build, ins: Instruction, space: str, get: Getter, into: li
     each, arena = BYTES[ins.types[-1]], b.machine.arena
     size = each * count
 
-    def step(group: Group) -> None:
-        lanes, places = chosen_lanes(b, guard, group)
-        if not lanes.n:
-            return
+    def step(group: Group, lanes: LaneSet, places: Array | None) -> None:
         at = get(group) if places is None else get(group)[places]
         segment = arena.find(int(at.min()), int(at.max()) + size)
         if segment is None or segment.space != space or (at % np.uint64(size)).any():
@@ -270,7 +275,7 @@ def _load_constant(b: Build, ins: Instruction, space: str, get: Getter, into: li
             at = np.where(_constant(b, ins, space, lanes, at, size), at, zeros)
         _deliver(group, into, gather(arena.views, (at - np.uint64(GLOBAL)).astype(np.int64), each, count), places)
 
-    return step
+    return on_lanes(b, guard, step)
 
 
 def _constant(b: Build, ins: Instruction, space: str, lanes: LaneSet, at: Array, size: int) -> Array:

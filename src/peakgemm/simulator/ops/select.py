@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..core.floats import flush
-from ..core.lanes import DTYPES, Group
+from ..core.floats import bfloat_to_float, flush
+from ..core.lanes import Group, elements, word
 from ..front.ptx import BYTES, Imm, Instruction, Pair, Vec
 from .build import Build, Step, builder
 
@@ -19,97 +18,95 @@ def mov(b: Build, ins: Instruction) -> Step:
     target, source = ins.operands
     if ins.has("v2", "v4"):
         assert isinstance(target, Vec) and isinstance(source, Vec)
-        moves = [b.simple(replace(ins, operands=pair), f"u{8 * BYTES[kind]}", lambda x: x.copy())
-                 for pair in zip(target.items, source.items, strict=True)]
-        return lambda group: [move(group) for move in moves][-1]
+        if len(target.items) != len(source.items):
+            raise ins.unknown(f"it moves {len(source.items)} values into {len(target.items)}")
+        raw = f"u{8 * BYTES[kind]}"
+        move, gets = b.results(ins, *((item, raw) for item in target.items)), [b.src(ins, x, raw) for x in source.items]
+        return lambda group: move(group, *[get(group) for get in gets])
     if isinstance(source, Vec):  # pack
         each = BYTES[kind] // len(source.items)
-        parts = [b.src(ins, item, f"u{8 * each}") for item in source.items]
-        put, wide = b.dst(ins, target, f"u{8 * BYTES[kind]}"), DTYPES[f"u{8 * BYTES[kind]}"]
-
-        def pack(group: Group) -> None:
-            out: Any = wide(0)
-            for k, part in enumerate(parts):
-                out = out | np.asarray(part(group)).astype(wide) << wide(8 * each * k)
-            put(group, out)
-
-        return pack
+        gets = [b.src(ins, item, f"u{8 * each}") for item in source.items]
+        put = b.dst(ins, target, f"u{8 * BYTES[kind]}")
+        return lambda group: put(group, word(np.stack(np.broadcast_arrays(*[
+            np.atleast_1d(get(group)) for get in gets]), axis=1)))
     if isinstance(target, Vec):  # unpack
         each = BYTES[kind] // len(target.items)
-        get, wide = b.src(ins, source, f"u{8 * BYTES[kind]}"), DTYPES[f"u{8 * BYTES[kind]}"]
-        puts = [b.dst(ins, item, f"u{8 * each}") for item in target.items]
-        narrow = DTYPES[f"u{8 * each}"]
-
-        def unpack(group: Group) -> None:
-            value = np.asarray(get(group)).copy()
-            for k, put in enumerate(puts):
-                put(group, (value >> wide(8 * each * k)).astype(narrow))
-
-        return unpack
+        get, part = b.src(ins, source, f"u{8 * BYTES[kind]}"), f"u{8 * each}"
+        give = b.results(ins, *((item, part) for item in target.items))
+        return lambda group: give(group, *elements(get(group), part).T)
     if kind not in ("pred", "f16", "bf16") and not (isinstance(source, Imm) and source.kind != "int"):
         kind = f"u{8 * BYTES[kind]}"  # as bits, so that NaN payloads stay
     return b.simple(ins, kind, lambda x: x)
 
 
+_COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+            "ge": np.greater_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater,
+            "hs": np.greater_equal}  # fmt: skip
+_LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+
+
+def _comparison(ins: Instruction, kind: str) -> Any:
+    """What compares two values, or parts of them, of type ``kind``."""
+    name, floating, brain, ftz = ins.parts[1], kind.startswith(("f", "bf")), kind.startswith("bf"), ins.has("ftz")
+    unordered = floating and name.endswith("u") and name[:-1] in _COMPARE
+    plain = name[:-1] if unordered else name
+    if plain not in _COMPARE and not (floating and plain in ("num", "nan")):
+        raise ins.unknown()
+
+    def compare(*values: Any) -> Any:
+        x, y = (bfloat_to_float(np.asarray(v)) if brain else v for v in values)
+        x, y = (flush(x), flush(y)) if ftz else (x, y)
+        if not floating:
+            return _COMPARE[plain](x, y)
+        bad = np.isnan(x) | np.isnan(y)
+        if plain in ("num", "nan"):
+            return bad if plain == "nan" else ~bad
+        return _COMPARE[plain](x, y) | bad if unordered else _COMPARE[plain](x, y) & ~bad
+
+    return compare
+
+
 @builder("setp", "set")
 def setp(b: Build, ins: Instruction) -> Step:
-    kind = ins.types[-1]
-    if kind in ("f16x2", "bf16x2", "bf16"):
-        raise ins.unknown()
-    name = ins.parts[1]
-    logic_name = next((part for part in ins.parts[2:] if part in ("and", "or", "xor")), None)
-    signed = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
-    compares = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
-                "ge": np.greater_equal}
-    floating = kind.startswith("f")
+    kind, target = ins.types[-1], ins.operands[0]
+    logic = next((_LOGIC[part] for part in ins.parts[2:] if part in _LOGIC), None)
+    if len(ins.operands) != 3 + (logic is not None):
+        raise ins.unknown(f"it has {len(ins.operands) - 1} sources")
+    pair, compare = kind.endswith("x2"), _comparison(ins, kind)
     left, right = (b.src(ins, operand, kind) for operand in ins.operands[1:3])
-    third = b.src(ins, ins.operands[3], "pred") if logic_name else None
-    combine = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}.get(logic_name or "")
-    unordered = floating and name.endswith("u") and name[:-1] in compares
-    plain = signed.get(name, name[:-1] if unordered else name)
-    if plain not in compares and plain not in ("num", "nan"):
-        raise ins.unknown()
-    ftz = ins.has("ftz")
+    third = b.src(ins, ins.operands[3], "pred") if logic else None
 
     def compute(group: Group) -> Any:
+        """One row, or two of a pair."""
         x, y = left(group), right(group)
-        if ftz:
-            x, y = flush(x), flush(y)
-        if plain in ("num", "nan"):
-            bad = np.isnan(x) | np.isnan(y)
-            return bad if plain == "nan" else ~bad
-        out = compares[plain](x, y)
-        if floating and plain == "ne" and not unordered:
-            out = out & ~(np.isnan(x) | np.isnan(y))
-        if unordered:
-            out = out | np.isnan(x) | np.isnan(y)
-        return out
+        value = compare(elements(x, kind[:-2]), elements(y, kind[:-2])).T if pair else np.atleast_1d(compare(x, y))
+        return logic(value, third(group)) if logic and third else value
 
     if ins.base == "set":
         result = ins.types[0]
-        put_value = b.dst(ins, ins.operands[0], result)
-        yes = DTYPES[result](1) if result.startswith("f") else DTYPES[result](-1 if result == "s32" else 0xFFFFFFFF)
-        if combine is not None:
-            raise ins.unknown()
-        return lambda group: put_value(group, np.where(compute(group), yes, DTYPES[result](0)))
-    target = ins.operands[0]
-    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
-    put = b.dst(ins, first, "pred")
-    other = b.dst(ins, second, "pred") if second is not None else None
+        size = 2 if pair else BYTES[result]  # of a pair a mask of 32 bits has 16 for each part
+        yes = {"f16": 0x3C00, "bf16": 0x3F80, "f32": 0x3F800000}.get(result.removesuffix("x2"), (1 << 8 * size) - 1)
+        put_value, ones = b.dst(ins, target, f"u{8 * BYTES[result]}"), np.dtype(f"u{size}").type(yes)
 
-    def step(group: Group) -> None:
-        value = compute(group)
-        if third is not None and combine is not None:
-            gate = np.array(third(group))
-            if other is not None:
-                other(group, combine(~np.asarray(value), gate))
-            put(group, combine(value, gate))
-            return
-        if other is not None:
-            other(group, ~np.asarray(value))
-        put(group, value)
+        def mask(group: Group) -> None:
+            value = np.where(compute(group), ones, ones.dtype.type(0))
+            put_value(group, word(value.T) if pair else value)
 
-    return step
+        return mask
+    if not isinstance(target, Pair):
+        put = b.dst(ins, target, "pred")
+        return lambda group: put(group, compute(group)[0] if pair else compute(group))
+    both = b.results(ins, (target.first, "pred"), (target.second, "pred"))
+    if pair:
+        return lambda group: both(group, *compute(group))
+    if logic is None:
+        return lambda group: both(group, value := compute(group), ~value)
+
+    def combined(group: Group) -> None:
+        value, gate = compare(left(group), right(group)), third(group)
+        both(group, logic(value, gate), logic(~np.asarray(value), gate))
+
+    return combined
 
 
 @builder("selp")

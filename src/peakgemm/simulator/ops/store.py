@@ -15,7 +15,7 @@ from ..core.memory import GLOBAL
 from ..front.ptx import BYTES, Imm, Instruction, Vec
 from .build import Build, Step, builder
 from .mbarrier import objects, transfer
-from .memory import address, by_space, chosen_lanes, flag, gather, resolve, scatter, space_of, vector
+from .memory import address, by_space, flag, gather, on_lanes, resolve, scatter, space_of, vector
 
 Array = NDArray[Any]
 Values = Callable[[Group, int, Array | None], Array]
@@ -36,10 +36,7 @@ def store(b: Build, ins: Instruction) -> Step:
     strong = not site.strength.weak
     volatile = ins.has("volatile") and machine.checks
 
-    def step(group: Group) -> None:
-        lanes, places = chosen_lanes(b, guard, group)
-        if not lanes.n:
-            return
+    def step(group: Group, lanes: LaneSet, places: Array | None) -> None:
         machine.progress += 1
         at = get(group) if places is None else get(group)[places]
         data = values(group, lanes.n, places)
@@ -60,7 +57,7 @@ def store(b: Build, ins: Instruction) -> Step:
                 if strong and machine.fences:
                     flag(b, site, where, some, offsets, None)
 
-    return step
+    return on_lanes(b, guard, step)
 
 
 def _values(b: Build, ins: Instruction) -> Values:
@@ -138,10 +135,7 @@ def _store_async(b: Build, ins: Instruction) -> Step:
     values, guard = _values(b, ins), b.guard(ins)
     machine, site = b.machine, Site(b.machine, ins, size, "st")
 
-    def step(group: Group) -> None:
-        lanes, places = chosen_lanes(b, guard, group)
-        if not lanes.n:
-            return
+    def step(group: Group, lanes: LaneSet, places: Array | None) -> None:
         at, bar = (get(group) if places is None else get(group)[places] for get in (to, barrier))
         data = values(group, lanes.n, places)
         block, bar = in_cluster(machine, lanes, bar)
@@ -160,7 +154,7 @@ def _store_async(b: Build, ins: Instruction) -> Step:
             _send(b, site, mine, offsets[chosen], data[chosen], (one >> 32, one & 0xFFFFFFFF))
         transfer(b, ins, lanes, bar, np.full(lanes.n, -size), block)  # of those refused too, so that the run goes on
 
-    return step
+    return on_lanes(b, guard, step)
 
 
 def _send(b: Build, site: Site, lanes: LaneSet, offsets: Array, data: Array, mbarrier: tuple[int, int]) -> None:

@@ -47,7 +47,7 @@ class _Copy:
         rank = int(ins.parts[4][0])
         if not isinstance(tensor, Mem) or len(tensor.index) != rank:
             raise ins.unknown(f"it needs a tensor map and {rank} coordinates")
-        self.map = address(b, ins, tensor, "generic")
+        self.map = address(b, ins, tensor, "any")
         self.corner = [b.src(ins, item, "s32") for item in tensor.index]
         self.shared = address(b, ins, shared, "shared")
         self.guard = b.guard(ins)

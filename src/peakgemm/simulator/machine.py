@@ -63,7 +63,7 @@ class Machine:
         self.clean_logs: dict[Any, Any] = {}
         self.logged_bytes = 0
         self.code: list[Code] = []
-        self.masks: dict[int, Getter] = {}
+        self.masks: dict[int, tuple[Getter, Getter | None]] = {}  # of warp-wide instructions, and their guards
         self.batch: Batch = None  # type: ignore[assignment]
         self.steps = 0
         self.clock = Clock()
@@ -135,15 +135,14 @@ class Machine:
         self.fault(kind, ins, message, lanes)
         raise Stop(f"{kind} at {ins.where}")
 
-    def sync_mask(self, ins: Instruction, group: Group) -> NDArray[np.bool_] | None:
-        """``(warps, 32)``: the lanes that a warp-wide instruction names; None for all."""
-        if ins.base in ("mma", "wgmma", "ldmatrix", "stmatrix", "movmatrix", "activemask") or not ins.operands:
-            return None
-        get = self.masks.get(ins.index)
-        if get is None:
-            return None
-        masks = np.broadcast_to(np.asarray(get(group)), (group.lanes.n,))[group.lanes.firsts]
-        return np.asarray((masks[:, None] >> np.arange(32, dtype=np.uint32)) & np.uint32(1) != 0)
+    def waits(self, ins: Instruction, group: Group, missing: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which lanes of a group name one of the ``missing`` ``(warps, 32)`` in a warp-wide instruction."""
+        if ins.index not in self.masks:  # it names all
+            return np.asarray(missing.any(axis=1)[group.lanes.ordinal])
+        mask, guard = self.masks[ins.index]
+        bits = (missing * (np.uint32(1) << np.arange(32, dtype=np.uint32))).sum(axis=1, dtype=np.uint32)
+        named = (mask(group) & bits[group.lanes.ordinal]) != 0
+        return np.asarray(named if guard is None else named & guard(group))
 
     def run(self, per_batch: int, at_once: int) -> str:
         """Run all blocks, ``per_batch`` at a time with at most ``at_once`` batches alive; why it stopped, or ""."""
@@ -282,10 +281,10 @@ class Batch:
             if number >= len(code):
                 self.exit(group)
                 continue
-            if code[number].sync is not None and not self._complete(group, code[number]):
-                continue
-            limit = min((other.block for other in self.ready if not other.polled), default=len(code))
-            self._advance(group, limit, code)
+            some = group if code[number].sync is None else self._complete(group, code[number])
+            if some is not None:
+                limit = min((other.block for other in self.ready if not other.polled), default=len(code))
+                self._advance(some, limit, code)
 
     def _advance(self, group: Group, limit: int, code: list[Code]) -> None:
         machine = self.machine
@@ -293,8 +292,11 @@ class Batch:
         while True:
             number = group.block
             block = code[number]
-            if block.sync is not None and not first and not self._complete(group, block):
-                return
+            if block.sync is not None and not first:
+                some = self._complete(group, block)
+                if some is None:
+                    return
+                group = some
             first = False
             for step in block.steps:
                 step(group)
@@ -338,33 +340,41 @@ class Batch:
         group.polled, group.turns = False, min(one.turns for one in same)
         return group
 
-    def _complete(self, group: Group, code: Code) -> bool:
-        """Whether the lanes that a warp-wide instruction names are all here; the group is parked where not."""
-        ins = code.sync
+    def _complete(self, group: Group, code: Code) -> Group | None:
+        """The lanes of a group that need not wait for others that a warp-wide instruction names; the rest is parked."""
+        ins, stuck = code.sync, group.turns < 0
         assert ins is not None
+        group.turns = max(group.turns, 0)
         if ins.has("mma_async"):
             if group.lanes.whole:
-                return True
+                return group
             live = LaneSet(np.flatnonzero(self.live), self.padded)
             missing = np.isin(live.warpgroup_of, group.lanes.warpgroup_of) & ~np.isin(live.lanes, group.lanes.lanes)
+            late = np.full(group.lanes.n, missing.any())
         elif group.lanes.full:
-            return True
+            return group
         else:
             missing = self.live.reshape(-1, 32)[group.lanes.warp_of[group.lanes.firsts]] & ~group.lanes.active
-        named = self.machine.sync_mask(ins, group) if missing.any() else None
-        if named is not None:
-            missing &= named
-        if not missing.any():
-            return True
-        if group.turns >= 0:
-            # Others of the warp that wait here already are joined in `_next`.
-            here = any(other.block == group.block for other in self.parked)
-            (self.ready if here else self.parked).append(group)
-            return False
-        group.turns = 0
-        self.machine.fault("divergent_warp", ins, f"{ins.opcode} names lanes that are elsewhere; all lanes of its mask "
-                           "must execute it together", group.lanes.lanes)
-        return True
+            if not missing.any():
+                return group
+            late = self.machine.waits(ins, group, missing)
+        if not late.any():
+            return group
+        if stuck:
+            self.machine.fault("divergent_warp", ins, f"{ins.opcode} names lanes that are elsewhere; all lanes of its "
+                               "mask must execute it together", group.lanes.lanes[late])
+            return group
+        parts: list[Group] = []
+        for mask in (late, ~late):
+            lanes, chosen = self.pool.subset(group.lanes, mask)
+            if lanes.n:
+                parts.append(group if lanes.n == group.lanes.n else
+                             group.take(chosen, lanes, self.machine.program.slots, code.live))
+                parts[-1].block, parts[-1].polled, parts[-1].turns = group.block, group.polled, group.turns
+        # Others of the warp that wait here already are joined in `_next`.
+        here = any(other.block == group.block for other in self.parked)
+        (self.ready if here else self.parked).append(parts[0])
+        return parts[1] if len(parts) > 1 else None
 
     def exit(self, group: Group) -> None:
         """The lanes of a group end."""
@@ -375,6 +385,7 @@ class Batch:
             if len(ended):
                 self.races.event("exit", self.pool.get(ended * self.padded))
         self.live_total -= group.lanes.n
+        self.ready, self.parked = self.ready + self.parked, []  # some may have waited for these lanes
         self.barriers.release_all()
         self.registers.grant()
 

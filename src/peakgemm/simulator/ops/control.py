@@ -15,14 +15,16 @@ import numpy as np
 
 from ..checks.strength import orders, scope_of
 from ..core.barriers import CLUSTER
-from ..core.lanes import Group
+from ..core.lanes import Group, LaneSet
 from ..core.register_pool import compile_setmaxnreg
 from ..front.program import WARP_SYNC, Block, is_barrier, is_cluster_arrival, is_warp_barrier
 from ..front.ptx import Imm, Instruction, Reg, Sym, UnknownInstruction
 from .build import BAD_OPERANDS, Build, Step, builder
-from .calls import compile_call, compile_return
+from .calls import compile_call, compile_return, divided
 from .code import Code
-from .memory import chosen_lanes
+from .mbarrier import per_lane
+from .memory import on_lanes
+from .warp import Array, Members
 
 End = Callable[[Group], int]
 LEAVES = {"bar", "trap", "exit", "ret", "setmaxnreg", "call"}
@@ -34,12 +36,11 @@ def compile_kernel(b: Build) -> list[Code]:
     instructions = b.program.kernel.instructions
     for block in b.program.blocks:
         first = instructions[block.start] if block.end > block.start else None
-        sync = first if first is not None and (first.base in WARP_SYNC or is_warp_barrier(first)) else None
-        if sync is not None and sync.base == "activemask":
-            sync = None
+        sync = first if first is not None and first.base != "activemask" and (
+            first.base in WARP_SYNC or is_warp_barrier(first)) else None
         if sync is not None and sync.operands and isinstance(sync.operands[-1], (Imm, Reg)):
             with suppress(UnknownInstruction):  # its step says so, where it is executed
-                b.machine.masks[sync.index] = b.src(sync, sync.operands[-1], "u32")
+                b.machine.masks[sync.index] = (b.src(sync, sync.operands[-1], "u32"), b.guard(sync))
         code.append(Code(block.end - block.start, sync, partial(b.block, block), partial(_checked_end, b, block),
                          partial(b.program.slots_of, block.live_in)))
     b.machine.code = code
@@ -247,18 +248,13 @@ def _barrier(b: Build, ins: Instruction, following: int) -> End:
                 return following
             if not mask.all():
                 _split(b, group, ~mask, following)
-                lanes, chosen = batch.pool.subset(group.lanes, mask)
-                every = {kind: np.arange(n) for kind, n in b.program.slots.items()}
-                group = group.take(chosen, lanes, b.program.slots, every)
+                group = divided(b, group, mask)
         ids = np.broadcast_to(np.asarray(get_id(group)), (group.lanes.n,))
         counts = None if get_count is None else np.broadcast_to(np.asarray(get_count(group)), (group.lanes.n,))
         if (ids != ids[0]).any() or (counts is not None and (counts != counts[0]).any()):
             wide = ids.astype(np.int64) << 32 | (0 if counts is None else counts.astype(np.int64))
-            every = {kind: np.arange(n) for kind, n in b.program.slots.items()}
             for value in np.unique(wide):
-                lanes, chosen = batch.pool.subset(group.lanes, wide == value)
-                part = group.take(chosen, lanes, b.program.slots, every)
-                part.block = group.block
+                part = divided(b, group, wide == value)
                 after = end(part)
                 if after >= 0:
                     part.block = after
@@ -287,32 +283,26 @@ def warp_barrier(b: Build, ins: Instruction) -> Step:
         return lambda group: None
     if "warp" not in ins.parts:
         raise ins.unknown()
-    named = b.src(ins, ins.operands[-1], "u32")
+    members = Members(b, ins)
 
-    def step(group: Group) -> None:
-        if b.machine.checks:
-            mask = np.broadcast_to(np.asarray(named(group)), (group.lanes.n,)).astype(np.int64)
-            b.machine.batch.races.event("warp", group.lanes, None if (mask == 0xFFFFFFFF).all() else mask)
+    def meet(group: Group, lanes: LaneSet, places: Array | None) -> None:
+        members(group)
+        mask = per_lane(members.named, group, places)
+        b.machine.batch.races.event("warp", lanes, None if (mask == 0xFFFFFFFF).all() else mask)
 
-    return step
+    return on_lanes(b, members.guard, meet) if b.machine.checks else lambda group: None
 
 
 @builder("fence", "membar")
 def fence(b: Build, ins: Instruction) -> Step:
     """Memory is sequentially consistent here: fences matter to the search for races."""
-    guard = b.guard(ins)
     proxy = ins.has("proxy") and any(part.startswith("async") for part in ins.parts)
     if not b.machine.checks or not (proxy or orders(ins)):
         return lambda group: None
     event: tuple[Any, ...] = ("proxy",) if proxy else ("fence",)
     scope = () if proxy else (scope_of(ins),)
 
-    def step(group: Group) -> None:
-        lanes, _ = chosen_lanes(b, guard, group)
-        if lanes.n:
-            b.machine.batch.races.event(*event, lanes, *scope)
-
-    return step
+    return on_lanes(b, b.guard(ins), lambda group, lanes, places: b.machine.batch.races.event(*event, lanes, *scope))
 
 
 @builder("createpolicy")

@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks.access import Site
-from ..core.lanes import Group, LaneSet, index
+from ..core.floats import canonical, maximum32, minimum32
+from ..core.lanes import DTYPES, Group, LaneSet, index
 from ..core.memory import SHARED
-from ..front.ptx import Instruction, Operand, Pair, Vec
-from .build import Build, Getter, Step, builder
+from ..front.ptx import Instruction, Operand, Pair, Reg, Vec
+from .build import Build, Step, builder
 from .memory import address, chosen_lanes, space_of
 
 Array = NDArray[Any]
+LANE = np.arange(32)
 
 
 def _spread(group: Group, value: Any, dtype: Any) -> Array:
@@ -28,135 +30,155 @@ def _back(group: Group, table: Array) -> Array:
     return flat if group.lanes.full else flat[group.lanes.place]
 
 
-def _present(b: Build, group: Group, guard: Getter | None) -> NDArray[np.bool_]:
-    """``(warps, 32)``: lanes of the group whose guard holds."""
-    if guard is None:
-        return group.lanes.active
-    return group.lanes.table(np.ascontiguousarray(guard(group)), False)
+class Members:
+    """Which lanes take part in an instruction with a member mask: those that the mask names and that execute it so."""
+
+    def __init__(self, b: Build, ins: Instruction) -> None:
+        if not ins.has("sync"):
+            raise ins.unknown(f"without .sync it is of no architecture that is simulated; write {ins.base}.sync")
+        self.b, self.ins, self.guard = b, ins, b.guard(ins)
+        self.named = b.src(ins, ins.operands[-1], "u32")
+
+    def __call__(self, group: Group) -> tuple[Array, Array]:
+        """The lanes that execute it ``(warps, 32)``, and for each those that take part with it ``(warps, 32, 32)``.
+
+        What the PTX ISA leaves undefined is reported: a mask without the lane itself, or with a lane that passes by.
+        """
+        lanes, mask, all_here = group.lanes, self.named(group), np.ones((1, 1, 1), bool)
+        if self.guard is None and lanes.full and np.all(mask == np.uint32(0xFFFFFFFF)):
+            return lanes.active, np.broadcast_to(all_here, (lanes.warps, 32, 32))
+        there = lanes.active if self.guard is None else lanes.table(np.ascontiguousarray(self.guard(group)), False)
+        masks = _spread(group, mask, np.uint32)
+        names = (masks[:, :, None] >> LANE.astype(np.uint32) & np.uint32(1)).astype(bool) & there[:, :, None]
+        part = names & there[:, None, :] & (masks[:, :, None] == masks[:, None, :])
+        outside = there & ~names[:, LANE, LANE]
+        apart = (names & lanes.active[:, None, :] & ~part).any(axis=2)
+        self.report(group, "warp_mask", outside, "is executed by a lane that its own mask does not name; let each lane "
+                    "name itself")
+        self.report(group, "divergent_warp", apart, "names lanes that pass it by, or execute it with another mask; all "
+                    "lanes of a mask must execute it together, with the same mask")
+        return there, part
+
+    def report(self, group: Group, kind: str, wrong: Array, why: str) -> None:
+        """Report lanes ``(warps, 32)``."""
+        if self.b.machine.checks and wrong.any():
+            self.b.machine.fault(kind, self.ins, f"{self.ins.opcode} {why}", group.lanes.lanes[_back(group, wrong)])
 
 
 @builder("shfl")
 def shuffle(b: Build, ins: Instruction) -> Step:
     mode = next(part for part in ins.parts if part in ("up", "down", "bfly", "idx"))
-    target = ins.operands[0]
-    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
-    put = b.dst(ins, first, "b32")
-    tell = b.dst(ins, second, "pred") if second is not None else None
+    members, put = Members(b, ins), _pair(b, ins)
     value, by, control = (b.src(ins, operand, "u32") for operand in ins.operands[1:4])
 
     def step(group: Group) -> None:
+        there, part = members(group)
         source = _spread(group, value(group), np.uint32)
         n = _spread(group, by(group), np.uint32).astype(np.int64) & 31
         c = _spread(group, control(group), np.uint32).astype(np.int64)
-        lane = np.arange(32)
         clamp, segment = c & 31, c >> 8 & 31
-        low = lane & segment
+        low = LANE & segment
         high = low | (clamp & ~segment)
-        if mode == "up":
-            other = lane - n
-            inside = other >= high
-        elif mode == "down":
-            other = lane + n
-            inside = other <= high
-        elif mode == "bfly":
-            other = lane ^ n
-            inside = other <= high
-        else:
-            other = low | (n & ~segment)
-            inside = other <= high
-        other = np.where(inside, other, lane) & 31
-        put(group, _back(group, np.take_along_axis(source, other, axis=1)))
-        if tell is not None:
-            tell(group, _back(group, inside))
+        other = {"up": LANE - n, "down": LANE + n, "bfly": LANE ^ n, "idx": low | (n & ~segment)}[mode]
+        inside = other >= high if mode == "up" else other <= high
+        other = np.where(inside, other, LANE) & 31
+        known = np.take_along_axis(part, other[:, :, None], axis=2)[:, :, 0] if any(part.strides) else np.True_
+        members.report(group, "shuffle_source", there & inside & ~known,
+                       "reads a lane that takes no part in it, whose value is undefined; name it in the mask and let "
+                       "it execute this too, or give the shuffle a width, so that no lane reads beyond the mask")
+        put(group, _back(group, np.take_along_axis(source, other, axis=1) * known), _back(group, inside))
 
     return step
+
+
+def _pair(b: Build, ins: Instruction) -> Any:
+    """A setter of ``d`` or ``d|p``."""
+    target = ins.operands[0]
+    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, Reg("_"))
+    return b.results(ins, (first, "b32"), (second, "pred"))
+
+
+def _bits(lanes: Array) -> Array:
+    """``(..., 32)`` lanes as masks."""
+    return np.asarray((lanes * (np.uint32(1) << LANE.astype(np.uint32))).sum(axis=-1, dtype=np.uint32))
 
 
 @builder("vote")
 def vote(b: Build, ins: Instruction) -> Step:
     how = next(part for part in ins.parts if part in ("all", "any", "uni", "ballot"))
-    put = b.dst(ins, ins.operands[0], "b32" if how == "ballot" else "pred")
-    predicate, mask = b.src(ins, ins.operands[1], "pred"), b.src(ins, ins.operands[2], "u32")
-    guard = b.guard(ins)
+    members, put = Members(b, ins), b.dst(ins, ins.operands[0], "b32" if how == "ballot" else "pred")
+    predicate = b.src(ins, ins.operands[1], "pred")
 
     def step(group: Group) -> None:
-        named = _spread(group, mask(group), np.uint32)
-        lanes = (named[:, :, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)).astype(bool)
-        there = _present(b, group, guard)
-        yes = (_spread(group, predicate(group), np.bool_) & there)[:, None, :] & lanes
-        considered = there[:, None, :] & lanes
-        if how == "ballot":
-            out = (yes * (np.uint32(1) << np.arange(32, dtype=np.uint32))).sum(axis=2, dtype=np.uint32)
-        elif how == "any":
-            out = yes.any(axis=2)
-        elif how == "all":
-            out = (yes | ~considered).all(axis=2)
-        else:
-            out = (yes | ~considered).all(axis=2) | ~yes.any(axis=2)
-        put(group, _back(group, out))
+        _, part = members(group)
+        yes = _spread(group, predicate(group), np.bool_)[:, None, :]
+        some, every = (part & yes).any(axis=2), (yes | ~part).all(axis=2)
+        put(group, _back(group, _bits(part & yes) if how == "ballot" else some if how == "any" else
+                         every if how == "all" else every | ~some))
 
     return step
 
 
 @builder("activemask")
 def activemask(b: Build, ins: Instruction) -> Step:
-    put = b.dst(ins, ins.operands[0], "b32")
+    put, guard = b.dst(ins, ins.operands[0], "b32"), b.guard(ins)
 
     def step(group: Group) -> None:
-        bits = (group.lanes.active * (np.uint32(1) << np.arange(32, dtype=np.uint32))).sum(axis=1, dtype=np.uint32)
-        put(group, bits[group.lanes.ordinal])
+        put(group, _bits(_spread(group, True if guard is None else guard(group), np.bool_))[group.lanes.ordinal])
 
     return step
 
 
 @builder("elect")
 def elect(b: Build, ins: Instruction) -> Step:
-    target = ins.operands[0]
-    assert isinstance(target, Pair)
-    put, tell = b.dst(ins, target.first, "b32"), b.dst(ins, target.second, "pred")
+    members, put = Members(b, ins), _pair(b, ins)
 
     def step(group: Group) -> None:
-        lanes = group.lanes
-        leader = (lanes.lanes[lanes.firsts] & 31)[lanes.ordinal]
-        put(group, leader.astype(np.uint32))
-        tell(group, leader == (lanes.lanes & 31))
+        _, part = members(group)
+        leader = part.argmax(axis=2)
+        put(group, _back(group, leader.astype(np.uint32)), _back(group, leader == LANE))
 
     return step
 
 
 @builder("match")
 def match(b: Build, ins: Instruction) -> Step:
-    if ins.parts[1] != "any" and ins.parts[2] != "any":
-        raise ins.unknown("match.all")
-    kind = ins.types[-1].replace("b", "u")
-    put = b.dst(ins, ins.operands[0], "b32")
-    value, mask = b.src(ins, ins.operands[1], kind), b.src(ins, ins.operands[2], "u32")
+    kind, every = ins.types[-1].replace("b", "u"), next(part for part in ins.parts if part in ("any", "all")) == "all"
+    members, put, value = Members(b, ins), _pair(b, ins), b.src(ins, ins.operands[1], kind)
 
     def step(group: Group) -> None:
-        table = _spread(group, value(group), f"{kind[0]}{int(kind[1:]) // 8}")
-        named = _spread(group, mask(group), np.uint32)
-        same = (table[:, :, None] == table[:, None, :]) & group.lanes.active[:, None, :]
-        bits = (same * (np.uint32(1) << np.arange(32, dtype=np.uint32))).sum(axis=2, dtype=np.uint32)
-        put(group, _back(group, bits & named))
+        _, part = members(group)
+        table = _spread(group, value(group), DTYPES[kind])
+        same = (table[:, :, None] == table[:, None, :]) & part
+        agree = (same == part).all(axis=2)
+        put(group, _back(group, _bits(same) * (agree | (not every))), _back(group, agree))
 
     return step
 
 
+_REDUCE = {"add": np.add, "min": minimum32, "max": maximum32, "and": np.bitwise_and, "or": np.bitwise_or,
+           "xor": np.bitwise_xor}
+
+
 @builder("redux")
 def redux(b: Build, ins: Instruction) -> Step:
-    kind = ins.types[-1]
-    how = next(part for part in ins.parts if part in ("add", "min", "max", "and", "or", "xor"))
-    if kind == "f32":
+    kind, how = ins.types[-1], next(part for part in ins.parts if part in _REDUCE)
+    floating = kind == "f32"
+    if floating and how not in ("min", "max"):
         raise ins.unknown()
-    put = b.dst(ins, ins.operands[0], kind)
-    value = b.src(ins, ins.operands[1], kind)
-    function = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-                "xor": np.bitwise_xor}[how]
+    members, put, value = Members(b, ins), b.dst(ins, ins.operands[0], kind), b.src(ins, ins.operands[1], kind)
+    function = _REDUCE[how] if floating or how not in ("min", "max") else {"min": np.minimum, "max": np.maximum}[how]
 
     def step(group: Group) -> None:
-        row = np.ascontiguousarray(np.broadcast_to(np.asarray(value(group)), (group.lanes.n,)))
-        total = function.reduceat(row, group.lanes.firsts).astype(row.dtype)
-        put(group, total[group.lanes.ordinal])
+        _, part = members(group)
+        table = _spread(group, np.abs(value(group)) if ins.has("abs") else value(group), DTYPES[kind])
+        first = part.argmax(axis=2)
+        total = np.take_along_axis(table, first, axis=1)
+        for lane in range(32):
+            one = table[:, lane, None]
+            more = function(total, one, ins.has("NaN")) if floating else function(total, one)
+            total = np.where(part[:, :, lane] & (first < lane), more, total)
+        put(group, _back(group, canonical(total) if floating else total))
 
     return step
 
@@ -202,13 +224,12 @@ def ldmatrix(b: Build, ins: Instruction) -> Step:
         rows[slice(None) if valid is None else valid] = fetched
         table = np.zeros((group.lanes.warps, 32, 8), np.uint16)
         table[some.ordinal, some.lanes & 31] = rows.view(np.uint16)
-        lane = np.arange(32)
         for k, put in enumerate(puts):
             matrix = table[:, 8 * k:8 * k + 8]
             if matrices.transposed:
                 matrix = matrix.transpose(0, 2, 1)
             pair = np.ascontiguousarray(matrix).view(np.uint32)  # (warps, 8 rows, 4 pairs)
-            put(group, _back(group, pair[:, lane >> 2, lane & 3]))
+            put(group, _back(group, pair[:, LANE >> 2, LANE & 3]))
 
     return step
 

@@ -90,6 +90,25 @@ def test_what_is_not_known_is_an_error_only_where_it_is_executed(text):
     assert go("st.global.u32 [%rd0], 8;", before=other.replace(".visible", ".weak")) == [8]
 
 
+MISSING = ["fma.rn.oob.f16 %h1, %h2, %h3, %h1;", "add.rn.f32.f16 %r1, %h1, %r2;", "add.rz.f16 %h1, %h2, %h3;",
+           "mad.hi.sat.s32 %r1, %r2, %r3, %r4;", "max.s32.frob %r1, %r2, %r3;", "and.b32.relu %r1, %r2, %r3;",
+           "cvt.rs.f16x2.f32 %r1, %f1, %f2, %r3;", "cvt.rn.satfinite.e2m1x2.f32 %h1, %f1, %f2;",
+           "getctarank.u64 %r1, %rd1;",
+           "prmt.b32.f4e %r1, %r2, %r3, %r4;", "lop3.or.b32 %r1|%p2, %r2, %r3, %r4, 0x3f, %p3;", "brkpt;",
+           "vavrg4.u32.u32.u32 %r1, %r2, %r3, %r4;", "vadd.u32.u32.u32 %r1, %r2, %r3;",
+           "szext.clamp.frob.s32 %r1, %r2, %r3;",
+           "movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;", "redux.sync.add.f32 %f1, %f2, -1;",
+           "match.sync.b32 %r1, %r2, -1;", "atom.global.exch.b16 %h1, [%rd0], %h2;", "mul.wide.f32 %f1, %f2, %f3, %f4;"]
+
+
+@pytest.mark.parametrize("text", MISSING)
+def test_what_is_missing_names_itself_its_line_and_the_page_of_what_is_missing(text):
+    with pytest.raises(UnknownInstruction) as refused:
+        go(f"\n{text}\n")
+    name = text.split(" ")[0].strip(";")
+    assert all(part in str(refused.value) for part in (name, "PTX line 15", "docs/simulator.md"))
+
+
 @pytest.mark.parametrize("before", [".frobnicate a, b;", ".frobnicate { .b8 5; }", ".global .b1024 wide;",
                                     ".global .u32 x = {frob(3)};", ".entry bad(.param .b999 x) { ret; }",
                                     ".func (.param .b999 r) f(.param .b32 y) { ret; }", ".weak .frob x;"])

@@ -18,6 +18,7 @@ from ..arrays.base import FLOAT, View
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device, peers
 from ..runtime.device import Gpu, activated
+from ..runtime.float_flags import ieee_flags
 from ..runtime.memory import free_bytes
 from ..runtime.staging import lane
 from .deal import Deal, dealt
@@ -168,8 +169,14 @@ def _on_cpu(r: Request, tiles: Grid, finished: set[int], done: Callable[[int], N
 def by_numpy(r: Request) -> None:
     """``r``, of NumPy matrices, by NumPy's BLAS; chains of fused multiply-adds where the bits are promised.
 
-    Overflow and NaN are results, as on the GPU, not warnings.
+    Overflow and NaN are results, as on the GPU, not warnings. Subnormal numbers are kept, whatever the flags of the
+    thread that calls: all arithmetic of products on the CPU is done here.
     """
+    with np.errstate(all="ignore"), ieee_flags():
+        _compute(r)
+
+
+def _compute(r: Request) -> None:
     a, b = turned(r.a, r.trans_a), turned(r.b, r.trans_b)
     c = None if r.c is None else np.broadcast_to(r.c, r.out.shape)
     if r.precision == REPRODUCIBLE:
@@ -177,18 +184,17 @@ def by_numpy(r: Request) -> None:
 
         chains(a, b, c, r.alpha, r.beta, r.out)
         return
-    with np.errstate(all="ignore"):
-        if r.beta == 0 and r.alpha == 1 and r.out.flags.c_contiguous:
-            np.matmul(a, b, out=r.out)
-            return
-        if r.alpha == 0:
-            result = np.zeros(r.out.shape, np.float32)
-        else:
-            result = np.matmul(a, b)
-            result *= np.float32(r.alpha)
-        if r.beta != 0:
-            result += np.float32(r.beta) * c
-        np.copyto(r.out, result)
+    if r.beta == 0 and r.alpha == 1 and r.out.flags.c_contiguous:
+        np.matmul(a, b, out=r.out)
+        return
+    if r.alpha == 0:
+        result = np.zeros(r.out.shape, np.float32)
+    else:
+        result = np.matmul(a, b)
+        result *= np.float32(r.alpha)
+    if r.beta != 0:
+        result += np.float32(r.beta) * c
+    np.copyto(r.out, result)
 
 
 def turned(x: NDArray[np.float32], trans: bool) -> NDArray[np.float32]:

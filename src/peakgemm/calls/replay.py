@@ -26,16 +26,15 @@ def multiply(a: Array, b: Array, c: Array | None, alpha: float, beta: float, out
     *batch, m, n = out.shape
     first = np.broadcast_to(a, (*batch, *a.shape[-2:]))
     second = np.broadcast_to(b, (*batch, *b.shape[-2:]))
-    with np.errstate(all="ignore"):
-        for index in np.ndindex(*batch):
-            for rows, columns in _blocks(m, n):
-                sums = _chains(first[index][rows], second[index][:, columns], alpha)
-                sums *= np.float32(alpha)
-                where = (*index, rows, columns)
-                if beta != 0:
-                    assert c is not None
-                    sums = fma32(np.broadcast_to(np.float32(beta), sums.shape), c[where], sums)
-                out[where] = canonical(sums)
+    for index in np.ndindex(*batch):
+        for rows, columns in _blocks(m, n):
+            sums = _chains(first[index][rows], second[index][:, columns], alpha)
+            sums *= np.float32(alpha)
+            where = (*index, rows, columns)
+            if beta != 0:
+                assert c is not None
+                sums = fma32(np.broadcast_to(np.float32(beta), sums.shape), c[where], sums)
+            out[where] = canonical(sums)
 
 
 def _chains(a: Array, b: Array, alpha: float) -> Any:

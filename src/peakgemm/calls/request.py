@@ -13,6 +13,7 @@ from ..arrays import admit
 from ..arrays.aliasing import mapped, overlaps, written_through
 from ..arrays.base import Library, View, place
 from ..errors import InvalidType, InvalidValue
+from ..runtime.float_flags import ieee_flags
 
 NO_STREAM = ("stream is for arrays on the GPU; a product of arrays in the host's memory is done when the call returns: "
              "leave stream out")
@@ -104,6 +105,9 @@ def number(value: Any, name: str) -> float:
         raise InvalidType(f"{name} is a {type(value).__name__}; pass a real number: float({name})")
     try:
         rounded = ctypes.c_float(float(value)).value + 0.0
+        if not rounded and value:  # perhaps a subnormal number, in a thread that makes zeros of them
+            with ieee_flags():
+                rounded = ctypes.c_float(float(value)).value + 0.0
     except OverflowError:
         raise InvalidValue(f"{name} is a {type(value).__name__} beyond the largest float (1.8e308); pass a float, "
                            "float('inf') if infinity is meant") from None
@@ -152,7 +156,8 @@ def check_precision(precision: Any, reproducible: bool | None = None) -> str:
     """
     if precision not in PRECISIONS:
         raise InvalidValue(f"precision = {precision!r} is unknown; valid ones: "
-                           + ", ".join(repr(x) for x in PRECISIONS))
+                           + ", ".join(repr(x) for x in PRECISIONS) + "; peakgemm.precisions() says which of them "
+                           "stands for a name of torch, JAX or cuBLAS")
     if reproducible is None:
         reproducible = ALWAYS_REPRODUCIBLE
         asked = "PEAKGEMM_REPRODUCIBLE=1"

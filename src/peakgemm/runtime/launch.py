@@ -15,6 +15,7 @@ from . import device, driver, tensor_map
 from .architectures import PORTABLE_CLUSTER
 from .compile import Compiled
 from .device import Gpu
+from .float_flags import ieee_flags
 from .tensor_map import Box
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -291,5 +292,6 @@ def int64(value: int) -> ctypes.c_int64:
 
 
 def float32(value: float) -> ctypes.c_float:
-    """A ``float`` argument."""
-    return ctypes.c_float(value)
+    """A ``float`` argument; a subnormal one also in a thread that makes zeros of them."""
+    with ieee_flags():
+        return ctypes.c_float(value)

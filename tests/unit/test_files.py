@@ -70,8 +70,8 @@ def test_an_input_is_never_replaced(inputs: tuple[Path, Path, Path, Any]) -> Non
     link, hard = out.with_name("link.npy"), out.with_name("hard.npy")
     link.symlink_to(b)
     os.link(a, hard)
-    for bad, name in ((a, "a"), (b, "b"), (link, "b"), (hard, "a")):
-        with pytest.raises(InvalidValue, match=rf"{bad.name} is {name}, an input, which is never replaced"):
+    for bad, name, said in ((a, "a", "a"), (b, "b", "b"), (link, "b", "b"), (hard, "a", "hard")):
+        with pytest.raises(InvalidValue, match=rf"{said}\.npy is {name}, an input, which is never replaced"):
             pg.multiply_files(a, b, bad, overwrite=True)
     with pytest.raises(InvalidValue, match=r"c\.npy is c, an input"):
         pg.multiply_files(a, b, out, c=out, overwrite=True)

@@ -26,10 +26,12 @@ from numpy.typing import NDArray
 from ..arrays.base import check_dtype
 from ..arrays.numpy import Numpy
 from ..errors import InvalidType, InvalidValue
+from ..problem import Problem
 from ..runtime import device
 from . import fleet, host
 from .grid import Grid, grid
 from .journal import VERSION, Journal, checksum, head_of
+from .launch import choice_for
 from .request import Request, check_precision, flag, scales
 
 _SUMMERS = 4  # threads for checksums, of about 1 GB/s each
@@ -60,11 +62,12 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     """``alpha op(a) op(b) + beta c`` of matrices in ``.npy`` files, into the file ``out``.
 
     It can be killed at any time: the same call goes on with the tiles that are not finished. Until all are, the output
-    is ``out`` + ``.partial``, beside ``out`` + ``.journal``.
+    is ``out`` + ``.partial``, beside ``out`` + ``.journal``. Arguments are checked before a file is made, and an error
+    before a tile is finished leaves none.
 
     Args:
         a, b, c: paths of float32 matrices, ``(M, K)``, ``(K, N)`` after ``op``, and ``(M, N)``, ``(N,)`` or ``(1, N)``.
-        out: the path of the result, row-major.
+        out: the path of the result, row-major; a symbolic link is followed, and the others lie beside its target.
         alpha, beta, trans_a, trans_b, precision: as for `peakgemm.gemm`.
         devices: as for `peakgemm.matmul`.
         overwrite: replace an ``out`` that is there, when its successor is complete.
@@ -83,10 +86,7 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     places = {name: _path(path, name) for name, path in (("a", a), ("b", b), ("c", c))
               if path is not None or name != "c"}
     arrays = {name: opened(path, name) for name, path in places.items()}
-    target = _path(out, "out")
-    if os.path.isdir(target):  # False where Path.is_dir raises: a name that is too long
-        raise InvalidValue(f"out = {os.fspath(out)!r} is a folder; name the file to write, such as c.npy")
-    journal_path, partial = target.with_name(target.name + ".journal"), target.with_name(target.name + ".partial")
+    target, partial, journal_path = outputs(out)
     request = Request(arrays["a"], arrays["b"], arrays.get("c"), None, alpha, beta, trans_a, trans_b, precision)
     shape = _shape(request)
     gpus = fleet.chosen(devices)
@@ -97,14 +97,17 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     head = _head(places, arrays, request, shape)
     _check_output(target, partial, journal_path, overwrite, places)
     tiles = _cuts(journal_path, request, shape, gpus, blocks)
+    inner = int(request.a.shape[0 if trans_a else 1])
+    first = Problem.contiguous(tiles.rows[0].stop, tiles.columns[0].stop, inner, alpha, beta)
+    for gpu in gpus:
+        choice_for(first, gpu, precision)  # refuses a scheme that the GPU has no kernels for
     journal = Journal(journal_path, head | {"cuts": [[x.stop for x in side] for side in tiles]})
     try:
         every = {tile.number: tile for tile in tiles.tiles()}
-        inner = int(request.a.shape[0 if trans_a else 1])
         where = " and ".join(gpu.name for gpu in gpus) or f"CPU: NumPy {np.__version__}"
         if set(journal.sums) == set(every) and target.exists() and not partial.exists():  # killed after the last step
             journal.remove()
-            return Written(target, shape, inner, 0, len(every), perf_counter() - start, where)
+            return Written(Path(out), shape, inner, 0, len(every), perf_counter() - start, where)
         result = _output(partial, shape, journal)
         work = host.prepare(Numpy(), request._replace(out=result))
         found = _found(journal, work, tiles)
@@ -124,9 +127,14 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
                                f"{journal_path}, and begin anew")
         _complete(result, partial, target)
         journal.remove()
+    except BaseException:
+        if not journal.sums:  # nothing to go on with, and in the way of a corrected call
+            partial.unlink(missing_ok=True)
+            journal.remove()
+        raise
     finally:
         journal.close()
-    return Written(target, shape, inner, len(every) - len(found), len(found), perf_counter() - start, where)
+    return Written(Path(out), shape, inner, len(every) - len(found), len(found), perf_counter() - start, where)
 
 
 class _Progress:
@@ -181,6 +189,21 @@ def _path(value: Any, name: str) -> Path:
     return path
 
 
+def outputs(out: Any) -> tuple[Path, Path, Path]:
+    """The file that is written as ``out``, where a link leads, and what lies beside it until it is complete: the
+    partial output and the journal.
+
+    Raises:
+        InvalidType, InvalidValue: no path, or a folder's.
+    """
+    target = _path(out, "out")
+    if os.path.islink(target):
+        target = Path(os.path.realpath(target))
+    if os.path.isdir(target):  # False where Path.is_dir raises: a name that is too long
+        raise InvalidValue(f"out = {os.fspath(out)!r} is a folder; name the file to write, such as c.npy")
+    return target, target.with_name(target.name + ".partial"), target.with_name(target.name + ".journal")
+
+
 def opened(path: Path, name: str) -> NDArray[np.float32]:
     """The matrix in a ``.npy`` file, its pages read as they are needed.
 
@@ -214,6 +237,8 @@ def _shape(r: Request) -> tuple[int, int]:
                            f"must be the rows of b ({inner})")
     if 0 in (m, n):
         raise InvalidValue(f"the result has shape {(m, n)}; there is nothing to write")
+    if r.beta != 0 and any(size not in (1, whole) for size, whole in zip(r.c.shape[::-1], (n, m), strict=False)):
+        raise InvalidValue(f"c has shape {r.c.shape}, the result {(m, n)}; pass a c of that shape, or a row of {n}")
     return m, n
 
 
@@ -235,9 +260,9 @@ def _check_output(target: Path, partial: Path, journal: Path, overwrite: bool, i
         raise InvalidValue(f"cannot write {target}: there is no folder {target.parent}; make it")
     try:
         for written in (target, partial, journal):
-            if not written.exists():
+            if not written.exists() and not written.is_symlink():
                 continue
-            if not written.is_file():
+            if not written.is_file() or written.is_symlink():  # the target is none, unless it leads to itself
                 raise InvalidValue(f"{written} is no regular file, and would be replaced by one; name another output")
             for name, path in inputs.items():
                 if written.samefile(path):

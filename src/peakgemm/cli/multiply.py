@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..bench import records
-from ..calls.files import multiply_files
+from ..calls.files import multiply_files, outputs
 from ..calls.fleet import VARIABLE
 from ..calls.request import PRECISIONS
 from ..runtime import device
@@ -36,8 +36,7 @@ def command(
     json: Annotated[Path | None, typer.Option(help="Write what was done to this file.")] = None,
 ) -> None:
     """C = alpha A B + beta c of matrices that need not fit in memory; a run that was killed is resumed."""
-    beside = [output.parent / (output.name + end) for end in ("", ".partial", ".journal")]
-    records.check_writable(json, a, b, c, *beside)
+    records.check_writable(json, a, b, c, *outputs(output))
     with Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"),
                   TimeElapsedColumn(), TimeRemainingColumn(), console=err, transient=True,
                   disable=not err.is_terminal) as bar:

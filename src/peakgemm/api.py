@@ -220,12 +220,20 @@ def prepare(b: Any, *, precision: str = "ieee", trans_b: bool = False,
     memory is put on the current GPU, if there is one. With ``"emulated"`` or a scheme a matrix on the GPU is split now,
     on the current stream: `matmul` and `gemm` with that precision and ``trans_b`` no longer split it, unless a kernel
     that splits it on the way is faster than one that reads it split; a plan does. ``b`` must not change afterwards.
+    ``a @ prepare(b)`` is the product of that ``precision`` and ``trans_b``.
 
     Raises:
         As `matmul`.
     """
     precision = check_precision(precision, reproducible)
-    return Prepared(b, precision, trans_b)
+    return Prepared(b, _by_prepared, precision, trans_b)
+
+
+def _by_prepared(a: Any, prepared: Prepared, *, precision: str, trans_b: bool) -> Any:
+    """``a @ prepared``."""
+    if trans_b:
+        return gemm(a, prepared, trans_b=True, precision=precision)
+    return matmul(a, prepared, precision=precision)
 
 
 def _shape(x: Any, name: str, rank: int, call: str) -> tuple[int, ...]:
@@ -249,7 +257,7 @@ def _request(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans
 
 def _any(request: Request, stream: Any, devices: Any = None) -> Any:
     """Arrays of any library but torch, and torch's CPU tensors on ``devices``."""
-    if "jax" in sys.modules and _is_traced(request):
+    if sys.modules.get("jax") is not None and _is_traced(request):
         return _in_jax(request, stream, devices)
     resident = None
     if isinstance(request.b, Prepared):

@@ -133,12 +133,21 @@ def check_dtype(dtype: str, name: str) -> None:
     Raises:
         InvalidType: another dtype.
     """
-    if dtype != "float32" and name == "workspace":
+    if dtype == "float32":
+        return
+    if name == "workspace":
         raise InvalidType(f"workspace is {dtype}; pass a packed float32 array of Plan.workspace_bytes / {FLOAT} "
                           "elements")
-    if dtype != "float32":
-        raise InvalidType(f"{name} is {dtype}; peakgemm multiplies float32: convert it with {name}.astype('float32') "
-                          f"({name}.float() in torch)")
+    converted = f"convert it with {name}.astype('float32') ({name}.float() in torch)"
+    raise InvalidType(f"{name} is {dtype}; peakgemm multiplies float32: {remedy(name, converted)}")
+
+
+def remedy(name: str, conversion: str) -> str:
+    """How a refusal of the array ``name`` ends: an operand is to be converted, the result's array is to be made another
+    way, for of its conversion a copy would be written."""
+    return conversion if name not in ("out", "C") else (
+        f"make {name} a plain float32 array of the result's shape, np.empty(shape, np.float32) in NumPy, "
+        "torch.empty(shape, device=a.device) in torch")
 
 
 def by_bytes(pointer: int, shape: tuple[int, ...], steps: tuple[int, ...]) -> View:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidType
-from .base import HOST, View, by_bytes, check_dtype
+from .base import HOST, View, by_bytes, check_dtype, remedy
 
 
 class Numpy:
@@ -24,7 +24,8 @@ class Numpy:
                 lose.
         """
         if isinstance(x, np.ma.MaskedArray):
-            raise InvalidType(f"{name} is a masked array, whose mask a product would lose; pass {name}.filled(...)")
+            raise InvalidType(f"{name} is a masked array, whose mask a product would lose; "
+                              + remedy(name, f"pass {name}.filled(...)"))
         if type(x).__array_ufunc__ is not np.ndarray.__array_ufunc__:
             raise InvalidType(f"{name} is a {type(x).__name__}, a NumPy subclass with arithmetic of its own "
                               f"(__array_ufunc__), which a product would drop; pass np.asarray({name})")

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import InvalidType, InvalidValue
-from .base import FLOAT, HOST, View, check_dtype
+from .base import FLOAT, HOST, View, check_dtype, remedy
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)  # what the short ways look at without asking more
 
@@ -30,7 +30,8 @@ class Torch:
             raise InvalidValue(f"{name} is a meta tensor, which has a shape and no values; make a real one: "
                                f"torch.empty_like({name}, device='cuda')")
         if not x.is_cuda and x.device.type != "cpu":
-            raise InvalidValue(f"{name} is a torch tensor on {x.device}; move it to the GPU with {name}.cuda()")
+            raise InvalidValue(f"{name} is a torch tensor on {x.device}; "
+                               + remedy(name, f"move it to the GPU with {name}.cuda()"))
         reach = x.storage_offset() + 1 + sum(step * (size - 1) for step, size in zip(x.stride(), x.shape, strict=True))
         held = x.untyped_storage().nbytes()
         if x.numel() and FLOAT * reach > held:
@@ -119,10 +120,11 @@ def _check_kind(x: Any, name: str) -> None:
         raise InvalidType(f"{name} is inside a torch.func transform (grad, vmap, jvp), where it has no memory of its "
                           "own; call peakgemm.matmul or gemm without out there, or call this outside")
     if x.is_nested:
-        raise InvalidType(f"{name} is a nested tensor; peakgemm multiplies dense ones: pass {name}.to_padded_tensor(0)")
+        raise InvalidType(f"{name} is a nested tensor; peakgemm multiplies dense ones: "
+                          + remedy(name, f"pass {name}.to_padded_tensor(0)"))
     if x.layout is not torch.strided:
         raise InvalidType(f"{name} is a {str(x.layout).removeprefix('torch.')} tensor; peakgemm multiplies dense ones: "
-                          f"pass {name}.to_dense()")
+                          + remedy(name, f"pass {name}.to_dense()"))
 
 
 def _bytes(x: Any) -> Any:

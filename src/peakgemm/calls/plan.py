@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..arrays.base import HOST, View, place, stream_handle
-from ..errors import InvalidValue
+from ..arrays.numpy import host_view
+from ..errors import InvalidType, InvalidValue
 from ..runtime import device
 from .autotune import search
 from .canonical import Canonical
@@ -177,6 +178,15 @@ class Plan:
     def __str__(self) -> str:
         return str(self.explain())
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """`copy.copy`, `copy.deepcopy` and `pickle` end here.
+
+        Raises:
+            InvalidType: always.
+        """
+        raise InvalidType("a Plan is bound to kernels that are loaded in this process, and is neither copied nor "
+                          "pickled; make it again where it is to run, with peakgemm.plan")
+
     def autotune(self) -> Plan:
         """Search for the fastest kernel and configuration, on the device, and use it from now on.
 
@@ -281,7 +291,8 @@ class Plan:
             raise InvalidValue(f"the plan is for {self._library.name} arrays on {place(self._index)}, these are "
                                f"{library.name} arrays on {place(index)}; make a plan for them")
         for name, x in request.arrays().items():
-            view, planned = library.view(x, name), self._expected.get(name)
+            view = host_view(library.host(x, name)) if index == HOST else library.view(x, name)
+            planned = self._expected.get(name)
             if planned is None and name == "out":
                 planned = View.packed(self._result_shape())
             assert planned is not None

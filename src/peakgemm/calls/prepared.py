@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..arrays import admit
 from ..arrays.base import FLOAT, HOST, DeviceLibrary, View
-from ..errors import InvalidValue
+from ..errors import InvalidType, InvalidValue
 from ..problem import Problem
 from ..runtime import device
 from ..runtime.device import Gpu
@@ -23,16 +24,20 @@ _ROWS = 1 << 13  # of the left operand that a scheme is chosen for
 
 
 class Prepared:
-    """What `peakgemm.prepare` returns: a right operand for `matmul`, `gemm` and `plan`.
+    """What `peakgemm.prepare` returns: a right operand for `matmul`, `gemm` and `plan`, and for ``a @ prepared``.
+
+    Its copies, pickled ones too, are prepared where they are made.
 
     Attributes:
         array: the operand, in strides that kernels take; ``prepare``'s argument itself where it has them.
         shape: its shape.
     """
 
-    __slots__ = ("_for", "_kept", "_split", "array", "shape")
+    __slots__ = ("_for", "_kept", "_multiply", "_split", "array", "shape")
+    __array_ufunc__ = None  # so that NumPy, as other libraries do, leaves ``a @ prepared`` to `__rmatmul__`
 
-    def __init__(self, b: Any, precision: str = "ieee", trans_b: bool = False) -> None:
+    def __init__(self, b: Any, multiply: Callable[..., Any], precision: str = "ieee", trans_b: bool = False) -> None:
+        self._multiply = multiply
         trans_b = flag(trans_b, "trans_b")
         library, index = admit(b, "b")
         self._kept: Any = None
@@ -68,6 +73,23 @@ class Prepared:
     def split_for(self, precision: str, trans_b: bool) -> Split | None:
         """The operand split for calls of that precision and layout, if it was."""
         return self._split if self._for == (precision, trans_b) else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is prepared anew, in the process that makes it; `copy.copy` shares `array`."""
+        return type(self), (self.array, self._multiply, *self._for)
+
+    def __rmatmul__(self, a: Any) -> Any:
+        """``a @ prepared``: the product that it was prepared for, of its ``precision`` and ``trans_b``.
+
+        Raises:
+            InvalidType, InvalidValue: as `peakgemm.matmul`.
+        """
+        precision, trans_b = self._for
+        return self._multiply(a, self, precision=precision, trans_b=trans_b)
+
+    def __matmul__(self, other: Any) -> Any:
+        raise InvalidType("a prepared operand is the right one of a product: write a @ prepared, or multiply its "
+                          "array, prepared.array @ b")
 
     def __repr__(self) -> str:
         return f"Prepared({type(self.array).__name__} of shape {self.shape})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -25,6 +26,7 @@ from ..selection.machine import kept, kept_path, profile_of
 from .console import out
 
 Row = tuple[str, str, str]
+_HERE = re.compile(r"[,;]?( then| or)? see: peakgemm doctor$")  # how errors end; this is it
 
 
 def command(json: Annotated[Path | None, typer.Option(help="Write what was found to this file.")] = None) -> None:
@@ -34,8 +36,9 @@ def command(json: Annotated[Path | None, typer.Option(help="Write what was found
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    rows = (_row("NVRTC (compile)", _compiler), _row("nvdisasm (SASS facts)", find_nvdisasm), *_gpus(),
+    found = (_row("NVRTC (compile)", _compiler), _row("nvdisasm (SASS facts)", find_nvdisasm), *_gpus(),
              _row("cuBLAS (compare)", _peer), *_arrays(), *_caches())
+    rows = [(what, there, _HERE.sub("", told)) for what, there, told in found]
     for row in rows:
         grid.add_row(*(cell.replace("[", r"\[") for cell in row))  # pip's extras are no markup
     out.print(grid)

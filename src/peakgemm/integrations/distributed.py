@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidType, InvalidValue, MissingComponent
+from ..errors import InvalidType, InvalidValue
+from . import missing
 
 if TYPE_CHECKING:
     from ..selection.overlap_model import Way
@@ -79,7 +80,7 @@ def explain(m: int, n: int, k: int, *, group: Any = None, precision: str = "ieee
     microseconds; ``chunks`` 0 is the plain one. Without symmetric memory that is the only one, and has no time.
 
     Raises:
-        MissingComponent: there is no process group.
+        MissingComponent: no torch, or there is no process group.
     """
     found: list[Way] = _collective().ways(m, n, k, group, precision, scatter)
     return found
@@ -90,8 +91,9 @@ def register() -> None:
     it when they meet a DTensor; call it for the op itself.
 
     Raises:
-        MissingComponent: a torch without DTensor.
+        MissingComponent: no torch, or one without DTensor.
     """
+    _torch()
     from . import torch_sharding
 
     torch_sharding.register()
@@ -102,17 +104,23 @@ _quickly: Any = None  # of `collective`, which needs torch, once it is loaded
 
 def _collective() -> Any:
     global _quickly
+    _torch()
     from . import collective
 
     _quickly = collective.quickly
     return collective
 
 
-def _check(a: Any, b: Any, chunks: int | None) -> None:
+def _torch() -> Any:
     try:
         import torch
-    except ModuleNotFoundError:
-        raise MissingComponent("peakgemm.distributed needs torch; run: pip install torch") from None
+    except ImportError as error:
+        raise missing("peakgemm.distributed", "torch", error) from None
+    return torch
+
+
+def _check(a: Any, b: Any, chunks: int | None) -> None:
+    torch = _torch()
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, torch.Tensor):
             raise InvalidType(f"{name} is a {type(x).__name__}; peakgemm.distributed takes torch tensors")

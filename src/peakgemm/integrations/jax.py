@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidType, MissingComponent
+from ..errors import InvalidType
+from . import missing
 
 if TYPE_CHECKING:
     from .jax_use import Rewritten
@@ -99,8 +100,7 @@ def _products() -> Any:
     try:
         import jax  # noqa: F401
     except ImportError as error:
-        raise MissingComponent(f"peakgemm.jax needs jax, which cannot be imported ({error}); run: pip install jax"
-                               ) from None
+        raise missing("peakgemm.jax", "jax", error) from None
     from . import jax_products
 
     return jax_products

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..calls.request import check_precision, scales
 from ..errors import InvalidType, MissingComponent, PeakgemmError
+from . import missing
 
 if TYPE_CHECKING:
     from .torch_use import Use
@@ -28,9 +29,8 @@ def dispatched(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, tra
     Raises:
         InvalidType, InvalidValue: as `peakgemm.gemm`, or the dispatcher has no rule for a subclass.
     """
+    torch_ops = _ops()
     import torch
-
-    from . import torch_ops
 
     if torch.compiler.is_compiling():
         return torch_ops.by_dispatcher(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
@@ -62,9 +62,7 @@ def differentiable(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool,
     Raises:
         InvalidType, InvalidValue: as `peakgemm.gemm`; also ``out`` where a derivative would be lost in it.
     """
-    from . import torch_ops
-
-    return torch_ops.differentiable(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
+    return _ops().differentiable(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
 
 
 def gemm_with_grad(a: Any, b: Any, c: Any, alpha: float, beta: float, precision: str = "ieee") -> Any:
@@ -84,9 +82,7 @@ def gemm_with_grad(a: Any, b: Any, c: Any, alpha: float, beta: float, precision:
         InvalidType: an operand that is not float32.
         InvalidValue: shapes that do not match, or ``beta != 0`` without ``c``.
     """
-    from . import torch_ops
-
-    return torch_ops.gemm_with_grad(a, b, c, alpha, beta, precision)
+    return _ops().gemm_with_grad(a, b, c, alpha, beta, precision)
 
 
 def traced_gemm(a: Any, b: Any, c: Any, alpha: float, beta: float, precision: str = "ieee") -> Any:
@@ -94,9 +90,17 @@ def traced_gemm(a: Any, b: Any, c: Any, alpha: float, beta: float, precision: st
 
     Arguments, result and errors are those of `gemm_with_grad`.
     """
-    from . import torch_ops
+    return _ops().traced_gemm(a, b, c, alpha, beta, precision)
 
-    return torch_ops.traced_gemm(a, b, c, alpha, beta, precision)
+
+def _ops() -> Any:
+    try:
+        from . import torch_ops
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise missing("peakgemm.torch", "torch", error) from None
+    return torch_ops
 
 
 def use(precision: str = "ieee", reproducible: bool | None = None) -> Use:

@@ -125,8 +125,13 @@ class TestJax:
         assert np.allclose(np.asarray(x), want, atol=1e-5)
         with pytest.raises(InvalidValue, match="read-only JAX array"):
             pg.matmul(x, y, out=got)
+        x = jax.numpy.asarray(a)
+        for product in (jax.jit(pg.matmul), jax.jit(pg.jax.matmul), jax.vmap(pg.matmul, (0, None))):  # XLA calls ours
+            got = product(x, y)
+            assert isinstance(got, jax.Array) and got.devices() == x.devices()
+            close(np.asarray(got), a, b)
         with pytest.raises(InvalidType, match="under jit"):
-            jax.jit(pg.matmul)(x, y)
+            jax.jit(lambda x: pg.plan(x, y))(x)
 
 
 class TestProtocols:

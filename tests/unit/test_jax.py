@@ -161,6 +161,9 @@ def test_refusals() -> None:
             (lambda: pg.jax.gemm(a, b, drawn(2, 3, 4)), InvalidValue, "c has shape"),
             (lambda: pg.jax.gemm(a, b, beta=1.0), InvalidValue, "without c"),
             (lambda: jax.jit(lambda s: pg.jax.gemm(a, b, alpha=s))(2.0), InvalidType, "alpha is a"),
+            (lambda: jax.linear_transpose(pg.jax.matmul, a, b)(a @ b), InvalidValue, "in a or in b, not in both"),
+            (lambda: jax.export.export(jax.jit(lambda a: pg.jax.matmul(a, b)))(jax.ShapeDtypeStruct(
+                jax.export.symbolic_shape("m, 5"), np.float32)), InvalidValue, r"a has symbolic sizes \(m, 5\)"),
             (lambda: pg.jax.dot_general(a, b, (((0,), (0,)), ((), ()))), InvalidValue, "sizes")):
         with pytest.raises(kind, match=says):
             call()

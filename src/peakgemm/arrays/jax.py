@@ -68,7 +68,19 @@ class Jax(Interop):
 
     def wrap(self, x: NDArray[np.float32], like: Any) -> Any:
         """On the device of ``like``."""
-        return jax.device_put(x, next(iter(like.devices())))
+        return jax.device_put(_looked_at(x), next(iter(like.devices())))
 
     def _adopt(self, fresh: Fresh, like: Any) -> Any:
-        return jax.dlpack.from_dlpack(fresh)
+        return _looked_at(jax.dlpack.from_dlpack(fresh))
+
+
+def _looked_at(result: Any) -> Any:
+    """``result``, after what jax_debug_nans and jax_debug_infs ask of each operation outside of ``jit``.
+
+    Raises:
+        FloatingPointError: as JAX's own operations, where one of them is set.
+    """
+    for name, found in (("nan", np.isnan), ("inf", np.isinf)):
+        if getattr(jax.config, f"jax_debug_{name}s") and found(np.asarray(result)).any():
+            raise FloatingPointError(f"invalid value ({name}) encountered in peakgemm's product")
+    return result

@@ -9,14 +9,14 @@ and of any order.
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, xla
 from jax.sharding import PartitionSpec
 
 from ..arrays.base import FLOAT
@@ -36,11 +36,23 @@ def product(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 
     shape = result_shape(a.shape, b.shape, trans_a, trans_b)
     inner = a.shape[-2] if trans_a else a.shape[-1]
     if 0 in shape or inner == 0 or alpha == 0:
-        zeros = jnp.zeros(shape, jnp.float32)
+        zeros = varying_alike(jnp.zeros(shape, jnp.float32), a, b)[0]
         return zeros if c is None or beta == 0 else zeros + beta * c
     operands = (a, b) if c is None or beta == 0 else (a, b, c)
     return gemm_p.bind(*varying_alike(*operands), alpha=alpha, beta=beta if len(operands) == 3 else 0.0,
                        trans_a=trans_a, trans_b=trans_b, precision=precision)
+
+
+def refuse_symbolic(name: str, shape: tuple[Any, ...]) -> None:
+    """Refuse sizes that are not known, those of ``jax.export``'s symbolic shapes.
+
+    Raises:
+        InvalidValue: there is one.
+    """
+    if not all(isinstance(size, int) for size in shape):
+        sizes = ", ".join(map(str, shape))
+        raise InvalidValue(f"{name} has symbolic sizes ({sizes}); a kernel is chosen for sizes that are known: export "
+                           "with numbers, once for each size")
 
 
 def result_shape(a: tuple[int, ...], b: tuple[int, ...], trans_a: bool, trans_b: bool) -> tuple[int, ...]:
@@ -72,16 +84,8 @@ def _varies_over(aval: Any) -> frozenset[str]:
     return frozenset(getattr(aval, "vma", ()) if kind is None else getattr(kind, "varying", ()))
 
 
-@cache
-def _compiled(**params: Any) -> Any:
-    return jax.jit(partial(gemm_p.bind, **params))
-
-
-def _run(*operands: Any, **params: Any) -> Any:
-    return _compiled(**params)(*operands)
-
-
-gemm_p.def_impl(_run)
+# As JAX runs its own primitives outside of jit: also under jax_disable_jit, and jax_debug_nans looks at the result.
+gemm_p.def_impl(partial(xla.apply_primitive, gemm_p))
 
 
 def _shape(a: Any, b: Any, c: Any = None, *, trans_a: bool, trans_b: bool, **_: Any) -> Any:
@@ -116,18 +120,22 @@ ad.primitive_jvps[gemm_p] = _derivative
 
 def _transposed(cotangent: Any, a: Any, b: Any, *c: Any, alpha: float, beta: float, trans_a: bool, trans_b: bool,
                 precision: str) -> Any:
-    """Cotangents of the one operand that is linear; ``c`` never is beside another, see `_derivative`."""
-    assert not c, "derivatives are products without c"
+    """Cotangents of the operands that are linear: ``a`` or ``b``, and ``c``."""
     times = partial(product, alpha=alpha, precision=precision)
+    of_a = of_b = of_c = None
     if type(cotangent) is ad.Zero:
-        return None, None
+        return (None,) * (2 + len(c))
     if ad.is_undefined_primal(a):
-        of_a = (times(b, cotangent, trans_a=trans_b, trans_b=True) if trans_a else
-                times(cotangent, b, trans_b=not trans_b))
-        return _summed(of_a, a.aval.shape), None
-    of_b = (times(cotangent, a, trans_a=True, trans_b=trans_a) if trans_b else
-            times(a, cotangent, trans_a=not trans_a))
-    return None, _summed(of_b, b.aval.shape)
+        if ad.is_undefined_primal(b):
+            raise InvalidValue("a product is linear in a or in b, not in both together; transpose it by one of them")
+        of_a = _summed(times(b, cotangent, trans_a=trans_b, trans_b=True) if trans_a else
+                       times(cotangent, b, trans_b=not trans_b), a.aval.shape)
+    elif ad.is_undefined_primal(b):
+        of_b = _summed(times(cotangent, a, trans_a=True, trans_b=trans_a) if trans_b else
+                       times(a, cotangent, trans_a=not trans_a), b.aval.shape)
+    if c and ad.is_undefined_primal(c[0]):
+        of_c = _summed(jnp.float32(beta) * cotangent, c[0].aval.shape)
+    return (of_a, of_b, of_c)[:2 + len(c)]
 
 
 ad.primitive_transposes[gemm_p] = _transposed
@@ -142,11 +150,14 @@ def _summed(x: Any, shape: tuple[int, ...]) -> Any:
 def _batched(operands: Any, dims: Any, **params: Any) -> Any:
     """One product for all: a new batch dimension in front, or rows of one tall product where only ``a`` has it."""
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
+    refuse_symbolic("the mapped axis", (size,))
     moved = [None if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
     a, b, *c = (x[None] if y is None else y for x, y in zip(operands, moved, strict=True))
     if dims[1] is None and not c and a.ndim == 3 and not params["trans_a"]:
-        tall = product(a.reshape(-1, a.shape[-1]), operands[1], **params)
+        tall = product(tall_matrix(a), operands[1], **params)
         return tall.reshape(size, a.shape[1], tall.shape[-1]), 0
+    if dims[0] is None and dims[1] is None:  # c alone is mapped: the batch is that of a and b
+        a = jnp.broadcast_to(a, (size, *a.shape[1:]))
     out = product(*few_batches(a, b, *c), **params)
     return out.reshape(size, *_inner(a, b, params), *out.shape[-2:]), 0
 
@@ -158,13 +169,19 @@ def _inner(a: Any, b: Any, params: Any) -> tuple[int, ...]:
     return result_shape(a.shape, b.shape, params["trans_a"], params["trans_b"])[1:-2]
 
 
+def tall_matrix(x: Any) -> Any:
+    """``x (*B, M, K)`` as one matrix ``(B M, K)``."""
+    return x.reshape(prod(x.shape[:-1]), x.shape[-1])  # not -1: K may be 0
+
+
 def few_batches(*operands: Any) -> tuple[Any, ...]:
     """The operands with at most `MOST_BATCH` batch dimensions: neighbours that all have, or none, are merged, and what
     still is too much is broadcast."""
     ranks = operands[0].ndim - 2
     if ranks <= 1:
         return operands
-    sizes = [tuple(max(x.shape[i] for x in operands) for i in range(ranks))][0]
+    sizes = tuple(0 if any(x.shape[i] == 0 for x in operands) else max(x.shape[i] for x in operands)
+                  for i in range(ranks))
     groups: list[list[int]] = []
     for i in range(ranks):
         same = bool(groups) and all((x.shape[i] == sizes[i]) == (x.shape[groups[-1][-1]] == sizes[groups[-1][-1]])

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from ..calls.request import check_precision, flag, scales
 from ..errors import InvalidType, InvalidValue
-from .jax_primitive import few_batches, product
+from .jax_primitive import few_batches, product, refuse_symbolic, tall_matrix
 
 Dims = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 
@@ -42,7 +42,7 @@ def multiply(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = Non
             raise InvalidValue(f"c has shape {c.shape}, the result {(*batch, m, n)}; pass a c that broadcasts to it")
         c = c.reshape((1,) * (len(batch) + 2 - c.ndim) + c.shape)
     if batch and b.ndim == 2 and not turn_a and c is None:  # one tall product, and one for b's gradient
-        out = product(a.reshape(-1, a.shape[-1]), b, alpha=alpha, trans_b=turn_b, precision=precision)
+        out = product(tall_matrix(a), b, alpha=alpha, trans_b=turn_b, precision=precision)
     else:
         full = [x.reshape((1,) * (len(batch) + 2 - x.ndim) + x.shape) for x in (a, b)]
         out = product(*few_batches(*full, *(() if c is None else (c,))), alpha=alpha, beta=beta, trans_a=turn_a,
@@ -98,6 +98,7 @@ def _array(x: Any, name: str) -> Any:
         raise InvalidType(f"{name} is a {type(x).__name__}; pass a JAX array")
     if str(x.dtype) != "float32":
         raise InvalidType(f"{name} is {x.dtype}; peakgemm multiplies float32: convert it with {name}.astype('float32')")
+    refuse_symbolic(name, x.shape)
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 

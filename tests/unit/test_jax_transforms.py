@@ -1,0 +1,331 @@
+"""Every public call under every transformation and debug flag of JAX: the value that jnp has there, or refused by name.
+
+Operands are small whole numbers, so that products, sums and derivatives are exact in float32, whatever their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seldom import exhaustive
+
+jax = pytest.importorskip("jax", reason="needs jax")
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+from jax.sharding import Mesh, PartitionSpec  # noqa: E402
+
+import peakgemm as pg  # noqa: E402
+from peakgemm.errors import InvalidType, InvalidValue, PeakgemmError  # noqa: E402
+
+P = PartitionSpec
+Shape = tuple[int, ...]
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu() -> Any:
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
+def turned(x: Any) -> Any:
+    return jnp.swapaxes(x, -1, -2)
+
+
+DIMENSIONS = (((2,), (0,)), ((), ()))
+# call: ours, the same in jnp, shapes of the operands
+CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Shape, ...]]] = {
+    "jax.matmul": (pg.jax.matmul, jnp.matmul, ((4, 5), (5, 3))),
+    "jax.matmul, a batch": (pg.jax.matmul, jnp.matmul, ((2, 4, 5), (5, 3))),
+    "jax.matmul, batches": (pg.jax.matmul, jnp.matmul, ((2, 1, 4, 5), (3, 5, 3))),
+    "jax.matmul, a row": (pg.jax.matmul, jnp.matmul, ((5,), (5, 3))),
+    "jax.matmul, a column": (pg.jax.matmul, jnp.matmul, ((2, 4, 5), (5,))),
+    "jax.matmul, a dot": (pg.jax.matmul, jnp.matmul, ((5,), (5,))),
+    "jax.matmul, reproducible": (lambda a, b: pg.jax.matmul(a, b, reproducible=True), jnp.matmul, ((4, 5), (5, 3))),
+    "jax.matmul, emulated": (lambda a, b: pg.jax.matmul(a, b, precision="emulated"), jnp.matmul, ((4, 5), (5, 3))),
+    "jax.gemm": (lambda a, b, c: pg.jax.gemm(a, b, c, alpha=2.0, beta=-3.0), lambda a, b, c: 2 * (a @ b) - 3 * c,
+                 ((4, 5), (5, 3), (4, 3))),
+    "jax.gemm, transposed, a row": (lambda a, b, c: pg.jax.gemm(a, b, c, trans_a=True, trans_b=True),
+                                    lambda a, b, c: turned(a) @ turned(b) + c, ((2, 5, 4), (3, 5), (3,))),
+    "jax.gemm, alpha 0": (lambda a, b, c: pg.jax.gemm(a, b, c, alpha=0.0, beta=2.0),
+                          lambda a, b, c: 0 * (a @ b) + 2 * c, ((4, 5), (5, 3), (4, 3))),
+    "jax.gemm, beta 0": (lambda a, b, c: pg.jax.gemm(a, b, c, beta=0.0), lambda a, b, c: a @ b + 0 * c,
+                         ((4, 5), (5, 3), (4, 3))),
+    "jax.dot_general": (lambda a, b: pg.jax.dot_general(a, b, DIMENSIONS),
+                        lambda a, b: lax.dot_general(a, b, DIMENSIONS), ((2, 4, 5), (5, 3))),
+    "jax.use": (pg.jax.use(lambda a, b: a @ b), jnp.matmul, ((4, 5), (5, 3))),
+    "matmul": (pg.matmul, jnp.matmul, ((4, 5), (5, 3))),
+    "matmul, prepared": (lambda a: a @ pg.prepare(np.ones((5, 3), np.float32)), lambda a: a @ jnp.ones((5, 3)),
+                         ((4, 5),)),
+    "gemm": (lambda a, b, c: pg.gemm(a, b, c, alpha=2.0, beta=-3.0), lambda a, b, c: 2 * (a @ b) - 3 * c,
+             ((4, 5), (5, 3), (4, 3))),
+    "mm": (pg.mm, jnp.matmul, ((4, 5), (5, 3))),
+    "addmm": (lambda c, a, b: pg.addmm(c, a, b), lambda c, a, b: c + a @ b, ((3,), (4, 5), (5, 3))),
+    "bmm": (pg.bmm, jnp.matmul, ((2, 4, 5), (2, 5, 3))),
+    "sgemm": (lambda a, b: pg.sgemm(2.0, a, b, trans_a=1), lambda a, b: 2 * (a.T @ b), ((5, 4), (5, 3))),
+}
+EMPTY: dict[str, tuple[Shape, Shape]] = {
+    "M = 0": ((0, 5), (5, 3)), "N = 0": ((4, 5), (5, 0)), "K = 0": ((4, 0), (0, 3)), "all 0": ((0, 0), (0, 0)),
+    "K = 0, a batch": ((2, 4, 0), (0, 3)), "K = 0, batches": ((2, 4, 0), (2, 0, 3)), "K = 0, a row": ((0,), (0, 3)),
+    "no batch": ((0, 4, 5), (5, 3)), "no batch of two": ((0, 2, 4, 5), (1, 2, 5, 3)), "a dot of nothing": ((0,), (0,)),
+}
+for _name, (_a, _b) in EMPTY.items():
+    CALLS |= {f"jax.matmul, {_name}": (pg.jax.matmul, jnp.matmul, (_a, _b)),
+              f"jax.use, {_name}": (pg.jax.use(lambda a, b: a @ b), jnp.matmul, (_a, _b)),
+              f"matmul, {_name}": (pg.matmul, jnp.matmul, (_a, _b))}
+    if len(_a) > 1:
+        _c = (*np.broadcast_shapes(_a[:-2], _b[:-2]), _a[-2], _b[-1])
+        CALLS |= {f"{_of}gemm, {_name}": (
+            lambda a, b, c, gemm=_gemm: gemm(a, b, c, alpha=2.0, beta=-3.0), lambda a, b, c: 2 * (a @ b) - 3 * c,
+            (_a, _b, _c)) for _of, _gemm in (("jax.", pg.jax.gemm), ("", pg.gemm))}
+
+
+def each(x: Any) -> tuple[int, ...]:
+    return tuple(range(len(x)))
+
+
+def loss(f: Any) -> Any:
+    return lambda *x: (f(*x) ** 2).sum()
+
+
+def grad(f: Any, x: Any) -> Any:
+    return jax.grad(loss(f), each(x))(*x)
+
+
+def twice(x: Any, axis: int = 0) -> Any:
+    return jnp.stack([x, x + 1], axis)
+
+
+def zeros(f: Any, x: Any) -> Any:
+    return jnp.zeros(jax.eval_shape(f, *x).shape)
+
+
+def mapped(which: Callable[[int], list[int | None]]) -> Callable[..., Any]:
+    def run(f: Any, *x: Any) -> Any:
+        axes = which(len(x))
+        return jax.vmap(f, tuple(axes))(*(y if axis is None else twice(y, axis)
+                                          for y, axis in zip(x, axes, strict=True)))
+    return run
+
+
+def scanned(f: Any, *x: Any) -> Any:
+    return lax.scan(lambda s, _: (s + 1.0, f(x[0] + s, *x[1:])), jnp.float32(0), jnp.arange(3.0))
+
+
+def exported(f: Any, *x: Any, order: int = 0) -> Any:
+    checks = [jax.export.DisabledSafetyCheck.custom_call("peakgemm_gemm")]
+    made = jax.export.export(jax.jit(f), disabled_checks=checks)(*x)
+    return jax.export.deserialize(made.serialize(vjp_order=order))
+
+
+def symbolic(f: Any, *x: Any) -> Any:
+    (size,) = jax.export.symbolic_shape("size")
+    said = [jax.ShapeDtypeStruct((size, *y.shape), y.dtype) for y in x]
+    return jax.export.export(jax.jit(jax.vmap(f)))(*said).call(*map(twice, x))
+
+
+def sharded(f: Any, *x: Any) -> Any:
+    mesh = Mesh(np.array(jax.devices("cpu")[:1]), ("i",))
+    body = jax.shard_map(lambda *y: f(*(z[0] for z in y))[None], mesh=mesh, in_specs=(P("i"),) * len(x),
+                         out_specs=P("i"))
+    return body(*(y[None] for y in x))
+
+
+def sharded_beside(f: Any, *x: Any) -> Any:
+    """One operand varies over the mesh, the others do not."""
+    mesh = Mesh(np.array(jax.devices("cpu")[:1]), ("i",))
+    body = jax.shard_map(lambda s, *y: f(y[0] + s[0], *y[1:])[None], mesh=mesh, in_specs=(P("i"), *[P()] * len(x)),
+                         out_specs=P("i"))
+    return body(jnp.ones(1), *x)
+
+
+def transposed(f: Any, *x: Any) -> Any:
+    out = jax.eval_shape(f, *x)
+    return jax.linear_transpose(lambda a: f(a, *x[1:]), x[0])(jnp.ones(out.shape, out.dtype))
+
+
+def transposed_by_two(f: Any, *x: Any) -> Any:
+    """A product with c is linear in a and c together; one of a and b is not, and jnp refuses it."""
+    out = jax.eval_shape(f, *x)
+    return jax.linear_transpose(lambda a, z: f(a, *x[1:-1], z), x[0], x[-1])(jnp.ones(out.shape, out.dtype))
+
+
+def with_vjp(f: Any, *x: Any) -> Any:
+    own = jax.custom_vjp(lambda *y: f(*y))
+    own.defvjp(lambda *y: jax.vjp(f, *y), lambda back, cotangent: back(cotangent))
+    return grad(own, x)
+
+
+def with_jvp(f: Any, *x: Any) -> Any:
+    own = jax.custom_jvp(lambda *y: f(*y))
+    own.defjvp(lambda primals, tangents: jax.jvp(f, primals, tangents))
+    return grad(own, x)
+
+
+def at_compile_time(f: Any, *x: Any) -> Any:
+    def run(z: Any) -> Any:
+        with jax.ensure_compile_time_eval():
+            return f(*x) + z
+    return jax.jit(run)(jnp.float32(1))
+
+
+def in_a_callback(f: Any, *x: Any) -> Any:
+    said = jax.eval_shape(f, *x)
+    return jax.jit(lambda *y: jax.pure_callback(lambda *z: np.asarray(f(*map(jnp.asarray, z))), said, *y))(*x)
+
+
+def evaluated(f: Any, *x: Any) -> Any:
+    closed = jax.make_jaxpr(f)(*x)
+    return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *x)
+
+
+POLICY = jax.checkpoint_policies
+TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "none": lambda f, *x: f(*x),
+    "jit": lambda f, *x: jax.jit(f)(*x),
+    "jit, compiled ahead": lambda f, *x: jax.jit(f).lower(*x).compile()(*x),
+    "jit, operands closed over": lambda f, *x: jax.jit(lambda: f(*x))(),
+    "jit, one traced": lambda f, *x: jax.jit(lambda a: f(a, *x[1:]))(x[0]),
+    "jit, the others NumPy's": lambda f, *x: jax.jit(lambda a: f(a, *map(np.asarray, x[1:])))(x[0]),
+    "at compile time": at_compile_time,
+    "make_jaxpr": evaluated,
+    "eval_shape": lambda f, *x: zeros(f, x),
+    "grad": lambda f, *x: grad(f, x),
+    "jit of grad": lambda f, *x: jax.jit(lambda *y: grad(f, y))(*x),
+    "vjp": lambda f, *x: (lambda out, back: (out, back(jnp.ones_like(out))))(*jax.vjp(f, *x)),
+    "jvp": lambda f, *x: jax.jvp(f, x, tuple(2 * y - 1 for y in x)),
+    "linearize": lambda f, *x: (lambda out, push: (out, push(*(2 * y - 1 for y in x))))(*jax.linearize(f, *x)),
+    "linear_transpose": transposed,
+    "linear_transpose by the first and the last": transposed_by_two,
+    "jacfwd": lambda f, *x: jax.jacfwd(f, each(x))(*x),
+    "jacrev": lambda f, *x: jax.jacrev(f, each(x))(*x),
+    "hessian": lambda f, *x: jax.hessian(loss(f))(*x),
+    "vmap": mapped(lambda n: [0] * n),
+    "vmap of the first": mapped(lambda n: [0] + [None] * (n - 1)),
+    "vmap of the last": mapped(lambda n: [None] * (n - 1) + [-1]),
+    "vmap over nothing": lambda f, *x: jax.vmap(f)(*(jnp.zeros((0, *y.shape)) for y in x)),
+    "vmap of vmap": lambda f, *x: jax.vmap(jax.vmap(f, (0, *[None] * (len(x) - 1))))(twice(twice(x[0])),
+                                                                                     *map(twice, x[1:])),
+    "vmap with a mesh's axis": lambda f, *x: jax.vmap(f, spmd_axis_name="i")(*map(twice, x)),
+    "vmap of grad": lambda f, *x: jax.vmap(lambda *y: grad(f, y))(*map(twice, x)),
+    "grad of vmap": lambda f, *x: grad(jax.vmap(f), tuple(map(twice, x))),
+    "scan": scanned,
+    "grad of scan": lambda f, *x: jax.grad(lambda *y: scanned(f, *y)[1].sum(), each(x))(*x),
+    "map": lambda f, *x: lax.map(lambda s: f(x[0] + s, *x[1:]), jnp.arange(3.0)),
+    "while_loop": lambda f, *x: lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, s[1] + f(*x)),
+                                               (0, zeros(f, x))),
+    "fori_loop": lambda f, *x: lax.fori_loop(0, 2, lambda _, s: s + f(*x), zeros(f, x)),
+    "cond": lambda f, *x: lax.cond(x[0].sum() > -1e9, f, lambda *y: -f(*y), *x),
+    "grad of switch": lambda f, *x: jax.grad(lambda *y: lax.switch(1, [f, lambda *z: 2 * f(*z)], *y).sum(),
+                                             each(x))(*x),
+    "checkpoint": lambda f, *x: grad(jax.checkpoint(f), x),
+    "remat, a policy": lambda f, *x: grad(jax.remat(f, policy=POLICY.dots_saveable), x),
+    "custom_vjp": with_vjp,
+    "custom_jvp": with_jvp,
+    "shard_map": sharded,
+    "shard_map, one spread": sharded_beside,
+    "grad of shard_map": lambda f, *x: grad(lambda *y: sharded(f, *y), x),
+    "export": lambda f, *x: exported(f, *x).call(*x),
+    "grad of export": lambda f, *x: grad(exported(f, *x, order=1).call, x),
+    "export, symbolic": symbolic,
+    "pure_callback": in_a_callback,
+}
+FLAGS: dict[str, Callable[[], Any]] = {
+    "no flag": nullcontext,
+    "jax_debug_nans": lambda: jax.debug_nans(True),
+    "jax_debug_infs": lambda: jax.debug_infs(True),
+    "jax_disable_jit": lambda: jax.disable_jit(),
+    "jax_enable_checks": lambda: jax.enable_checks(True),
+    "jax_check_tracer_leaks": lambda: jax.checking_leaks(),
+    "jax_enable_x64": lambda: (jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64)(True),
+    "jax_numpy_dtype_promotion": lambda: jax.numpy_dtype_promotion("strict"),
+    "jax_numpy_rank_promotion": lambda: jax.numpy_rank_promotion("raise"),
+    "jax_default_matmul_precision": lambda: jax.default_matmul_precision("bfloat16"),
+}
+MAIN = ("jax.matmul", "jax.gemm", "jax.use", "gemm", "matmul, K = 0, a batch", "jax.gemm, K = 0, a batch")
+
+
+def cells() -> Iterator[Any]:
+    """Flag, call, transformations: some that run for every change, all of them exhaustively."""
+    yield "no flag", "jax.matmul", list(TRANSFORMS)
+    for call in CALLS:
+        yield "no flag", call, ["grad"] if call.startswith("jax.m") else ["vmap of the last"]
+        yield exhaustive("no flag", call, list(TRANSFORMS))
+    for flag in list(FLAGS)[1:]:
+        yield flag, "jax.gemm", ["jit"]
+        for call in MAIN:
+            yield exhaustive(flag, call, list(TRANSFORMS))
+
+
+def drawn(*shape: int) -> Any:
+    return jnp.asarray(np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(np.float32))
+
+
+def outcome(transform: Any, f: Any, flag: str, operands: Any) -> Any:
+    """The result's leaves, or the error."""
+    try:
+        with FLAGS[flag]():
+            return jax.tree.leaves(transform(f, *operands))
+    except Exception as error:
+        return error
+
+
+def verdict(got: Any, want: Any) -> str:
+    """Nothing where a cell is as it must be."""
+    if isinstance(want, Exception):
+        if isinstance(got, (type(want), PeakgemmError)) or not isinstance(want, FloatingPointError):
+            return ""  # JAX refuses, or fails at, its own
+        return f"no {type(want).__name__}: {got!r}"
+    if isinstance(got, Exception):
+        return f"{type(got).__name__}: {got}"
+    if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
+        return f"{got} for {want}"
+    wrong = [(x, y) for x, y in zip(got, want, strict=True) if x.size and (np.asarray(x) != np.asarray(y)).any()]
+    return f"{wrong[0][0]} for {wrong[0][1]}" if wrong else ""
+
+
+def refusal(call: str, name: str, flag: str) -> type[PeakgemmError] | None:
+    """What a cell is refused with, by design."""
+    if name == "export, symbolic" and "0" not in call.replace("alpha 0", "").replace("beta 0", ""):
+        return InvalidValue  # a kernel is chosen for sizes
+    if name == "jit, the others NumPy's" and flag == "jax_disable_jit" and not call.startswith("jax."):
+        return InvalidType  # no tracers there: arrays of two libraries
+    return None
+
+
+@pytest.mark.parametrize(("flag", "call", "names"), cells())
+def test_right_or_refused(flag: str, call: str, names: list[str]) -> None:
+    ours, theirs, shapes = CALLS[call]
+    operands = [drawn(*shape) for shape in shapes]
+    wrong, compared = {}, 0
+    for name in names:
+        transform = TRANSFORMS[name]
+        got, want = (outcome(transform, f, flag, operands) for f in (ours, theirs))
+        compared += not isinstance(want, Exception)
+        kind = refusal(call, name, flag)
+        if kind is not None and isinstance(got, kind):
+            continue
+        if said := verdict(got, want):
+            wrong[name] = said[:300]
+    if len(names) > 1:
+        jax.clear_caches()  # of programs that are called once, some MB each
+    assert not wrong and compared, wrong
+
+
+@pytest.mark.parametrize("flag", ["jax_debug_nans", "jax_debug_infs"])
+@pytest.mark.parametrize(("call", "names"), [
+    ("jax.matmul", ["jit"]), ("matmul", ["none"]),
+    *(exhaustive(call, ["none", "jit", "vmap", "grad", "scan", "jit, operands closed over"])
+      for call in ("jax.matmul", "jax.gemm", "jax.use", "matmul", "gemm"))])
+def test_what_debug_flags_look_for(flag: str, call: str, names: list[str]) -> None:
+    """A NaN or an infinity that a product makes is the error that it is of jnp's."""
+    ours, theirs, shapes = CALLS[call]
+    large = np.float32(np.inf if flag == "jax_debug_nans" else 3e38)
+    operands = [jnp.full(shapes[0], large), *(jnp.full(x, 0.0 if np.isinf(large) else 3.0) for x in shapes[1:])]
+    for name in names:
+        got, want = (outcome(TRANSFORMS[name], f, flag, operands) for f in (ours, theirs))
+        assert isinstance(want, FloatingPointError) and isinstance(got, FloatingPointError), (name, got, want)

@@ -14,7 +14,7 @@ import pytest
 
 jax = pytest.importorskip("jax", reason="needs jax")
 import jax.numpy as jnp  # noqa: E402
-from jax import lax  # noqa: E402
+from jax import export, lax  # noqa: E402
 
 import peakgemm as pg  # noqa: E402
 from peakgemm.errors import InvalidType, InvalidValue, MissingComponent  # noqa: E402
@@ -162,8 +162,8 @@ def test_refusals() -> None:
             (lambda: pg.jax.gemm(a, b, beta=1.0), InvalidValue, "without c"),
             (lambda: jax.jit(lambda s: pg.jax.gemm(a, b, alpha=s))(2.0), InvalidType, "alpha is a"),
             (lambda: jax.linear_transpose(pg.jax.matmul, a, b)(a @ b), InvalidValue, "in a or in b, not in both"),
-            (lambda: jax.export.export(jax.jit(lambda a: pg.jax.matmul(a, b)))(jax.ShapeDtypeStruct(
-                jax.export.symbolic_shape("m, 5"), np.float32)), InvalidValue, r"a has symbolic sizes \(m, 5\)"),
+            (lambda: export.export(jax.jit(lambda a: pg.jax.matmul(a, b)))(jax.ShapeDtypeStruct(
+                export.symbolic_shape("m, 5"), np.float32)), InvalidValue, r"a has symbolic sizes \(m, 5\)"),
             (lambda: pg.jax.dot_general(a, b, (((0,), (0,)), ((), ()))), InvalidValue, "sizes")):
         with pytest.raises(kind, match=says):
             call()

@@ -16,7 +16,7 @@ from seldom import exhaustive
 
 jax = pytest.importorskip("jax", reason="needs jax")
 import jax.numpy as jnp  # noqa: E402
-from jax import lax  # noqa: E402
+from jax import export, lax  # noqa: E402
 from jax.sharding import Mesh, PartitionSpec  # noqa: E402
 
 import peakgemm as pg  # noqa: E402
@@ -36,6 +36,8 @@ def turned(x: Any) -> Any:
     return jnp.swapaxes(x, -1, -2)
 
 
+PREPARED = pg.prepare(jax.device_put(np.arange(15, dtype=np.float32).reshape(5, 3), jax.devices("cpu")[0]))
+THREE = np.arange(3, dtype=np.float32)
 DIMENSIONS = (((2,), (0,)), ((), ()))
 # call: ours, the same in jnp, shapes of the operands
 CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Shape, ...]]] = {
@@ -59,8 +61,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Shape, ...]
                         lambda a, b: lax.dot_general(a, b, DIMENSIONS), ((2, 4, 5), (5, 3))),
     "jax.use": (pg.jax.use(lambda a, b: a @ b), jnp.matmul, ((4, 5), (5, 3))),
     "matmul": (pg.matmul, jnp.matmul, ((4, 5), (5, 3))),
-    "matmul, prepared": (lambda a: a @ pg.prepare(np.ones((5, 3), np.float32)), lambda a: a @ jnp.ones((5, 3)),
-                         ((4, 5),)),
+    "matmul, prepared": (lambda a: a @ PREPARED, lambda a: a @ PREPARED.array, ((4, 5),)),
     "gemm": (lambda a, b, c: pg.gemm(a, b, c, alpha=2.0, beta=-3.0), lambda a, b, c: 2 * (a @ b) - 3 * c,
              ((4, 5), (5, 3), (4, 3))),
     "mm": (pg.mm, jnp.matmul, ((4, 5), (5, 3))),
@@ -101,7 +102,8 @@ def twice(x: Any, axis: int = 0) -> Any:
 
 
 def zeros(f: Any, x: Any) -> Any:
-    return jnp.zeros(jax.eval_shape(f, *x).shape)
+    said = jax.eval_shape(f, *x)
+    return jnp.zeros(said.shape, said.dtype)
 
 
 def mapped(which: Callable[[int], list[int | None]]) -> Callable[..., Any]:
@@ -113,19 +115,19 @@ def mapped(which: Callable[[int], list[int | None]]) -> Callable[..., Any]:
 
 
 def scanned(f: Any, *x: Any) -> Any:
-    return lax.scan(lambda s, _: (s + 1.0, f(x[0] + s, *x[1:])), jnp.float32(0), jnp.arange(3.0))
+    return lax.scan(lambda s, _: (s + 1.0, f(x[0] + s, *x[1:])), jnp.float32(0), THREE)
 
 
 def exported(f: Any, *x: Any, order: int = 0) -> Any:
-    checks = [jax.export.DisabledSafetyCheck.custom_call("peakgemm_gemm")]
-    made = jax.export.export(jax.jit(f), disabled_checks=checks)(*x)
-    return jax.export.deserialize(made.serialize(vjp_order=order))
+    checks = [export.DisabledSafetyCheck.custom_call("peakgemm_gemm")]
+    made = export.export(jax.jit(f), disabled_checks=checks)(*x)
+    return export.deserialize(made.serialize(vjp_order=order))
 
 
 def symbolic(f: Any, *x: Any) -> Any:
-    (size,) = jax.export.symbolic_shape("size")
+    (size,) = export.symbolic_shape("size")
     said = [jax.ShapeDtypeStruct((size, *y.shape), y.dtype) for y in x]
-    return jax.export.export(jax.jit(jax.vmap(f)))(*said).call(*map(twice, x))
+    return export.export(jax.jit(jax.vmap(f)))(*said).call(*map(twice, x))
 
 
 def sharded(f: Any, *x: Any) -> Any:
@@ -140,7 +142,7 @@ def sharded_beside(f: Any, *x: Any) -> Any:
     mesh = Mesh(np.array(jax.devices("cpu")[:1]), ("i",))
     body = jax.shard_map(lambda s, *y: f(y[0] + s[0], *y[1:])[None], mesh=mesh, in_specs=(P("i"), *[P()] * len(x)),
                          out_specs=P("i"))
-    return body(jnp.ones(1), *x)
+    return body(jnp.ones(1, jnp.float32), *x)
 
 
 def transposed(f: Any, *x: Any) -> Any:
@@ -207,7 +209,7 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {
     "vmap": mapped(lambda n: [0] * n),
     "vmap of the first": mapped(lambda n: [0] + [None] * (n - 1)),
     "vmap of the last": mapped(lambda n: [None] * (n - 1) + [-1]),
-    "vmap over nothing": lambda f, *x: jax.vmap(f)(*(jnp.zeros((0, *y.shape)) for y in x)),
+    "vmap over nothing": lambda f, *x: jax.vmap(f)(*(jnp.zeros((0, *y.shape), y.dtype) for y in x)),
     "vmap of vmap": lambda f, *x: jax.vmap(jax.vmap(f, (0, *[None] * (len(x) - 1))))(twice(twice(x[0])),
                                                                                      *map(twice, x[1:])),
     "vmap with a mesh's axis": lambda f, *x: jax.vmap(f, spmd_axis_name="i")(*map(twice, x)),
@@ -215,7 +217,7 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {
     "grad of vmap": lambda f, *x: grad(jax.vmap(f), tuple(map(twice, x))),
     "scan": scanned,
     "grad of scan": lambda f, *x: jax.grad(lambda *y: scanned(f, *y)[1].sum(), each(x))(*x),
-    "map": lambda f, *x: lax.map(lambda s: f(x[0] + s, *x[1:]), jnp.arange(3.0)),
+    "map": lambda f, *x: lax.map(lambda s: f(x[0] + s, *x[1:]), THREE),
     "while_loop": lambda f, *x: lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, s[1] + f(*x)),
                                                (0, zeros(f, x))),
     "fori_loop": lambda f, *x: lax.fori_loop(0, 2, lambda _, s: s + f(*x), zeros(f, x)),

@@ -138,9 +138,9 @@ class Machine:
     def waits(self, ins: Instruction, group: Group, missing: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which lanes of a group name one of the ``missing`` ``(warps, 32)`` in a warp-wide instruction."""
         if ins.index not in self.masks:  # it names all
-            return np.asarray(missing.any(axis=1)[group.lanes.ordinal])
+            return np.asarray(missing.any(axis=1))[group.lanes.ordinal]
         mask, guard = self.masks[ins.index]
-        bits = (missing * (np.uint32(1) << np.arange(32, dtype=np.uint32))).sum(axis=1, dtype=np.uint32)
+        bits: NDArray[Any] = (missing * (np.uint32(1) << np.arange(32, dtype=np.uint32))).sum(axis=1, dtype=np.uint32)
         named = (mask(group) & bits[group.lanes.ordinal]) != 0
         return np.asarray(named if guard is None else named & guard(group))
 

@@ -30,7 +30,7 @@ VIEW_OF = {"b8": "u16", "u8": "u16", "s8": "s16", "b16": "u16", "bf16": "u16", "
 def elements(word: Any, element: str) -> NDArray[Any]:
     """The parts ``(n, k)`` of type ``element`` of unsigned words ``(n,)`` or a scalar, the lowest first."""
     flat = np.ascontiguousarray(np.atleast_1d(word))
-    return flat.view(DTYPES[element]).reshape(len(flat), -1)
+    return np.asarray(flat.view(DTYPES[element]).reshape(len(flat), -1))
 
 
 def word(parts: Any) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from ..core.lanes import DTYPES, Group, elements, index, word
 from ..front.ptx import BYTES, Instruction
 from .build import Build, Step, builder
 
-_VIDEO = {"add": np.add, "sub": np.subtract, "absdiff": lambda x, y: np.abs(x - y), "min": np.minimum,
+_VIDEO: dict[str, Any] = {"add": np.add, "sub": np.subtract, "absdiff": lambda x, y: np.abs(x - y), "min": np.minimum,
           "max": np.maximum}  # fmt: skip
 
 

@@ -46,8 +46,8 @@ _ROUNDED: dict[str, tuple[Any, Any, Any, Any, Any]] = {
     "rcp": (None, lambda x, mode: div32(np.float32(1), x, mode), lambda x: 1.0 / x, lambda x, r: 1 / x - r, None),
     "sqrt": (None, sqrt32, np.sqrt, lambda x, r: x - r * r, None),
 }
-_APPROXIMATE = {"rsqrt": lambda x: 1.0 / np.sqrt(x), "ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos,
-                "tanh": np.tanh}  # fmt: skip
+_APPROXIMATE: dict[str, Any] = {"rsqrt": lambda x: 1.0 / np.sqrt(x), "ex2": np.exp2, "lg2": np.log2, "sin": np.sin,
+                                "cos": np.cos, "tanh": np.tanh}  # fmt: skip
 
 
 def mode_of(ins: Instruction) -> str:

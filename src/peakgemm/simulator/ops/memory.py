@@ -57,10 +57,11 @@ def address(b: Build, ins: Instruction, operand: Operand, space: str) -> Getter:
         raise ins.unknown(f"{base.name} holds no address")
     place = base.value if isinstance(base, Imm) else b.machine.address_of(ins, base.name) + base.offset
     own = b.machine.spaces.get(base.name, space) if isinstance(base, Sym) else space
+    name = base.name if isinstance(base, Sym) else ""
     if space == "generic" and own in ("global", "shared", "local"):
         place += {"shared": SHARED, "local": LOCAL}.get(own, 0)
     elif own != space and (own, space) != ("shared", "cluster") and space != "any":
-        raise ins.unknown(f"{base.name} is in .{own}, an access to it must be {ins.base}.{own}")
+        raise ins.unknown(f"{name} is in .{own}, an access to it must be {ins.base}.{own}")
     value = dtype((place + offset) & ((1 << 8 * BYTES[kind]) - 1))
     return lambda group: np.full(group.lanes.n, value)
 

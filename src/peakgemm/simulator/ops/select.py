@@ -102,6 +102,8 @@ def setp(b: Build, ins: Instruction) -> Step:
     if logic is None:
         return lambda group: both(group, value := compute(group), ~value)
 
+    assert third is not None  # as there is a logic
+
     def combined(group: Group) -> None:
         value, gate = compare(left(group), right(group)), third(group)
         both(group, logic(value, gate), logic(~np.asarray(value), gate))

@@ -113,8 +113,9 @@ def vote(b: Build, ins: Instruction) -> Step:
         _, part = members(group)
         yes = _spread(group, predicate(group), np.bool_)[:, None, :]
         some, every = (part & yes).any(axis=2), (yes | ~part).all(axis=2)
-        put(group, _back(group, _bits(part & yes) if how == "ballot" else some if how == "any" else
-                         every if how == "all" else every | ~some))
+        said: Array = np.asarray(_bits(part & yes) if how == "ballot" else some if how == "any" else
+                                 every if how == "all" else every | ~some)
+        put(group, _back(group, said))
 
     return step
 
@@ -156,7 +157,7 @@ def match(b: Build, ins: Instruction) -> Step:
     return step
 
 
-_REDUCE = {"add": np.add, "min": minimum32, "max": maximum32, "and": np.bitwise_and, "or": np.bitwise_or,
+_REDUCE: dict[str, Any] = {"add": np.add, "min": minimum32, "max": maximum32, "and": np.bitwise_and, "or": np.bitwise_or,
            "xor": np.bitwise_xor}
 
 
@@ -167,7 +168,8 @@ def redux(b: Build, ins: Instruction) -> Step:
     if floating and how not in ("min", "max"):
         raise ins.unknown()
     members, put, value = Members(b, ins), b.dst(ins, ins.operands[0], kind), b.src(ins, ins.operands[1], kind)
-    function = _REDUCE[how] if floating or how not in ("min", "max") else {"min": np.minimum, "max": np.maximum}[how]
+    whole: dict[str, Any] = {"min": np.minimum, "max": np.maximum}
+    function = _REDUCE[how] if floating or how not in whole else whole[how]
 
     def step(group: Group) -> None:
         _, part = members(group)

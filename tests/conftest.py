@@ -16,11 +16,15 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 gc.set_threshold(50_000, 20, 20)  # of the simulator's programs there are millions of objects, which the tests keep
 
 
+@pytest.hookimpl(tryfirst=True)  # before marks choose
 def pytest_collection_modifyitems(items):
     from peakgemm.runtime.device import reason_without_gpu
+    from seldom import is_seldom
 
     reason = None
     for item in items:
+        if is_seldom(item.nodeid):
+            item.add_marker(pytest.mark.exhaustive)
         if "/gpu/" in str(item.path).replace(os.sep, "/"):
             item.add_marker(pytest.mark.gpu)
             reason = reason or reason_without_gpu()

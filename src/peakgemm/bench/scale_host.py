@@ -30,6 +30,8 @@ RECORDED = 4096  # sizes from here on have a timeline: they run in tiles
 _PROBE_BYTES = 1 << 30
 _BLOCK = 2048
 
+REPEATED = 10  # of several GPUs a launch of this product once failed, and never again in three runs
+
 
 def main(place: Path) -> None:
     """Measure what the file at ``place`` asks for; the answer lies beside it."""
@@ -76,14 +78,14 @@ def error_of(a: Any, b: Any, c: Any) -> float:
 
 
 def correct(gpus: int, precisions: list[str]) -> dict[str, Any]:
-    """Errors of tiles at an odd size on one GPU and on all, and whether both have the same bits."""
+    """Errors of tiles at an odd size on one GPU and on all, and whether both have the same bits, `REPEATED` times."""
     a, b = drawn(3001, 1), drawn(3001, 2)[:, :2777]
     found: dict[str, Any] = {}
     for precision in precisions:
         one = matmul(a, b, precision=precision)
-        every = matmul(a, b, precision=precision, devices=list(range(gpus)))
-        found[precision] = {"error_one": error_of(a, b, one), "error_all": error_of(a, b, every),
-                            "same_bits": bool((one == every).all())}
+        several = [matmul(a, b, precision=precision, devices=list(range(gpus))) for _ in range(REPEATED)]
+        found[precision] = {"error_one": error_of(a, b, one), "error_all": error_of(a, b, several[0]),
+                            "same_bits": all(bool((one == every).all()) for every in several)}
         if not (found[precision]["error_one"] < 50 and found[precision]["same_bits"]):
             raise AssertionError(f"{precision}: {found[precision]}")
     scaled = gemm(a.T, b, one, alpha=0.5, beta=2.0, trans_a=True)

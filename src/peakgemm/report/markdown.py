@@ -307,6 +307,14 @@ def scale_table(record: Row) -> str:
             + "\nThe second table: `all_gather_matmul` with N = K = 8192; ratios of times, above 1 ours is faster.\n")
 
 
+def scaling_table(record: Row) -> str:
+    """Speed-up over one GPU of collectives with products, the same product on all GPUs and one that grows with them."""
+    return grid(("call", "", "scaling", "M", "speed-up", "efficiency"), [
+        (f"`{row['call']}`", row["precision"], row["scaling"], str(row["m"]), f"{row['speedup']:.2f}",
+         f"{100 * row['efficiency']:.0f} %")
+        for row in record["scale"]["ranks"]["products"] if row["scaling"] in ("weak", "strong")], left=(0, 1, 2))
+
+
 def host_table(record: Row) -> str:
     """Products of host arrays on one GPU and on several, beside the same of arrays that lie there."""
     rows = record["scale"]["host"]["rows"]

@@ -156,6 +156,7 @@ class Checkout:
                 ("docs/reproducible.md", "reproducible", "reproducible-speed.json", markdown.reproducible_table),
                 ("docs/jax.md", "jax", "../h200/jax.json", markdown.jax_table),
                 ("docs/distributed.md", "scale", "../h200-x2/scale.json", markdown.scale_table),
+                ("docs/distributed.md", "four", "../h200-x4/scale.json", markdown.scaling_table),
                 ("docs/large.md", "two", "../h200-x2/scale.json", markdown.host_table),
                 ("docs/large.md", "one", "../h200/host.json", markdown.host_arrays_table),
                 ("docs/sass-tuning.md", "tuned", "sass/ladder-sass.json", markdown.tuned_table),

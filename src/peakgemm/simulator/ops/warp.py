@@ -157,8 +157,8 @@ def match(b: Build, ins: Instruction) -> Step:
     return step
 
 
-_REDUCE: dict[str, Any] = {"add": np.add, "min": minimum32, "max": maximum32, "and": np.bitwise_and, "or": np.bitwise_or,
-           "xor": np.bitwise_xor}
+_REDUCE: dict[str, Any] = {"add": np.add, "min": minimum32, "max": maximum32, "and": np.bitwise_and,
+                            "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 @builder("redux")

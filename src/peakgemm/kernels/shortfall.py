@@ -35,7 +35,7 @@ def reason(config: Config, loop: Mapping[str, Any] | None) -> str:
         return f"its main loop has {found.local} loads and stores of spilled registers a turn"
     least = LEAST * config.tm * config.tn / (config.tm * config.tn + fragments)
     if found.share < least:
-        return (f"its main loop leaves {100 * found.share:.0f} % of the FP32 peak, {100 * least:.0f} % are expected: "
+        return (f"its main loop leaves {found.share:.0%} of the FP32 peak, {least:.0%} are expected: "
                 f"{found.ffmas} FFMAs of {found.instructions} instructions, {found.cycles_per_ffma:.2f} cycles an FFMA")
     return ""
 

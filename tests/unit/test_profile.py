@@ -25,7 +25,7 @@ from peakgemm.tune import store
 
 PACKAGE = Path(peakgemm.__file__).parent
 H100 = "NVIDIA H100 80GB HBM3"
-MOST_LITERALS = 200
+MOST_LITERALS = 201  # with the least share of a main loop (kernels/shortfall.py)
 
 
 @pytest.fixture

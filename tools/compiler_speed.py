@@ -1,7 +1,7 @@
 """The speed of one library by several compilers, on one GPU, in one run.
 
     python tools/compiler_speed.py compile build/speed/13.5.37.cubins   # in an environment with that NVRTC; no GPU
-    python tools/compiler_speed.py time build/speed/*.cubins --json results/h100/compilers.json
+    python tools/compiler_speed.py time build/speed/*.cubins --json results/h100/compiler-speed.json
 
 Every kernel that the bench's suites launch, compiled ahead; then each product by each compiler's kernels and by cuBLAS,
 in turns, on the same arrays. Reproducible products must have the same bits by all.
@@ -140,7 +140,7 @@ def time_all(paths: list[Path], milliseconds: float, rounds: int, json: Path | N
     print(f"Bits of reproducible products: {'the same by all' if same else 'DIFFERENT'}")
     if json is not None:
         compilers = {names[path]: f"NVRTC {shipped.index(path).nvrtc}" for path in paths}
-        records.write(json, records.record(gpu, ARCH, [{"rows": rows}], versions=peer.versions(), compilers=compilers,
+        records.write(json, records.record(gpu, ARCH, [{"rungs": rows}], versions=peer.versions(), compilers=compilers,
                                            same_bits=same))
 
 

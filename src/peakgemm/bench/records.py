@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidValue, MissingComponent
+from ..kernels import shipped
 from ..runtime.compile import nvrtc_version
 from ..runtime.device import Gpu
 from ..selection.profile_file import dumps
@@ -26,7 +27,7 @@ WIDTH = 120  # of a line, as far as its values allow
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Versions that a figure depends on."""
+    """Versions that a figure depends on; ``cubins``: the NVRTC that compiled the library's kernels ahead, if any."""
     found = {"peakgemm": __version__, "python": platform.python_version()}
     for package in ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "numpy"):
         try:
@@ -37,6 +38,8 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         found["nvrtc"] = nvrtc_version()
     except MissingComponent as error:
         found["nvrtc"] = str(error)
+    if ahead := sorted({index.nvrtc for index in map(shipped.index, shipped.FOLDER.glob("*.cubins")) if index.cubins}):
+        found["cubins"] = ", ".join(ahead)
     return {**found, **(extra or {})}
 
 

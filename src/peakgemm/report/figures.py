@@ -52,7 +52,8 @@ def conditions(source: Source) -> str:
     gpu, env = record["device"], record["environment"]
     said = [gpu["name"] + f", driver {gpu['driver']}" if gpu else "no GPU: facts and simulated counts"]
     said.append(str(record["time"]).partition("T")[0])
-    said += [f"{what} {env[key]}" for what, key in (("NVRTC", "nvrtc"), ("cuBLAS", "cublas"), ("torch", "torch"))
+    compiler = "cubins" if "cubins" in env else "nvrtc"
+    said += [f"{what} {env[key]}" for what, key in (("NVRTC", compiler), ("cuBLAS", "cublas"), ("torch", "torch"))
              if env.get(key)]
     if rows:
         clocks, watts = ([row[key] for row in rows if row.get(key)] for key in ("sm_clock_mhz", "power_w"))

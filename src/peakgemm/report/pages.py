@@ -57,7 +57,7 @@ def caption(*records: Record) -> str:
         gpu, env = record["device"], record["environment"]
         sources.setdefault(
             f"{gpu['name']}, random normal data, ratios are medians of interleaved pairs against cuBLAS "
-            f"{env.get('cublas', '')} in plain FP32, NVRTC {env['nvrtc']}.", []).extend(record["command"].split("; "))
+            f"{env.get('cublas', '')} in plain FP32, NVRTC {env.get('cubins', env['nvrtc'])}.", []).extend(record["command"].split("; "))
     return "\n".join(f"{source} Command{'s' * (len(commands) > 1)}: {', '.join(f'`{one}`' for one in commands)}.\n"
                      for source, commands in sources.items())
 

@@ -55,9 +55,10 @@ def caption(*records: Record) -> str:
     sources: dict[str, list[str]] = {}
     for record in records:
         gpu, env = record["device"], record["environment"]
+        made = f"NVRTC {env.get('cubins', env['nvrtc'])}"
         sources.setdefault(
             f"{gpu['name']}, random normal data, ratios are medians of interleaved pairs against cuBLAS "
-            f"{env.get('cublas', '')} in plain FP32, NVRTC {env.get('cubins', env['nvrtc'])}.", []).extend(record["command"].split("; "))
+            f"{env.get('cublas', '')} in plain FP32, {made}.", []).extend(record["command"].split("; "))
     return "\n".join(f"{source} Command{'s' * (len(commands) > 1)}: {', '.join(f'`{one}`' for one in commands)}.\n"
                      for source, commands in sources.items())
 

@@ -66,6 +66,18 @@ def test_a_shipped_kernel_is_not_compiled(container: Path, programs: SimpleNames
     shipped.index.cache_clear()
 
 
+@pytest.mark.parametrize("other", ["12.8", "12.9", "13.9", "14.0"])
+def test_a_shipped_kernel_is_used_whatever_compiler_is_there(container: Path, programs: SimpleNamespace, other: str,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {factor: shipped.find(scale(factor).name, "scale", "sm_90") for factor in (3, 4)}
+    monkeypatch.setattr("peakgemm.runtime.compile.nvrtc_version", lambda: other)
+    monkeypatch.setattr("peakgemm.runtime.compile._compiler", lambda: f"NVRTC {other}")
+    assert shipped.index(container).nvrtc != other
+    for factor, cubin in made.items():
+        assert cubin is not None and scale(factor).make("cubin") == cubin
+    assert programs.count == 0
+
+
 def test_what_is_not_shipped_is_compiled(container: Path, programs: SimpleNamespace) -> None:
     others = scale(5), replace(scale(3), arch="sm_80"), scale(3, TEXT.replace("FACTOR", "(FACTOR + 1)"))
     assert [made.make("cubin").entry for made in others] == ["scale"] * 3

@@ -29,7 +29,7 @@ WIDTH = 120  # of a line, as far as its values allow
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Versions that a figure depends on; ``cubins``: the NVRTC that compiled the library's kernels ahead, if any."""
     found = {"peakgemm": __version__, "python": platform.python_version()}
-    for package in ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "numpy"):
+    for package in ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "numpy"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

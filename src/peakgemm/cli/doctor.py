@@ -19,13 +19,18 @@ from ..bench.peers import find_peer
 from ..errors import PeakgemmError
 from ..inspect.sass import find_nvdisasm
 from ..kernels import shipped
+from ..kernels.library import recipe
+from ..problem import Problem
 from ..runtime import cache, device
-from ..runtime.compile import nvrtc_version
+from ..runtime.compile import TESTED, lacking, nvrtc_version
 from ..runtime.device import Gpu
+from ..selection.choose import choose
 from ..selection.machine import kept, kept_path, profile_of
 from .console import out
 
 Row = tuple[str, str, str]
+SQUARES = (1024, 2048, 4096, 8192)
+REFERENCE = ("sm_90", 132, "NVIDIA H100 80GB HBM3")  # whose choices are told where there is no GPU
 _HERE = re.compile(r"[,;]?( then| or)? see: peakgemm doctor$")  # how errors end; this is it
 
 
@@ -36,7 +41,7 @@ def command(json: Annotated[Path | None, typer.Option(help="Write what was found
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    found = (_row("NVRTC (compile)", _compiler), _row("nvdisasm (SASS facts)", find_nvdisasm), *_gpus(),
+    found = (_compiler(), *_compilations(), _row("nvdisasm (SASS facts)", find_nvdisasm), *_gpus(),
              _row("cuBLAS (compare)", _peer), *_arrays(), *_caches())
     rows = [(what, there, _HERE.sub("", told)) for what, there, told in found]
     for row in rows:
@@ -56,8 +61,55 @@ def _row(what: str, look: Callable[[], str]) -> Row:
         return what, "no", str(error)
 
 
-def _compiler() -> str:
-    return f"{nvrtc_version()}, cuda.core {_version('cuda-core')}, cuda.bindings {_version('cuda-bindings')}"
+def _compiler() -> Row:
+    """Which NVRTC is loaded, and whether every kernel has been compiled by that release."""
+    what, tested = "NVRTC (compile)", [_numbers(release)[:2] for release in TESTED]
+    try:
+        release = nvrtc_version()
+    except PeakgemmError as error:
+        return what, "no", str(error)
+    span = f"({', '.join('.'.join(map(str, one)) for one in tested)})"
+    told = f"{release}, cuda.core {_version('cuda-core')}, cuda.bindings {_version('cuda-bindings')}; "
+    if _numbers(release) in tested:
+        return what, "yes", f"{told}among those tested {span}"
+    if _numbers(release) < tested[0]:
+        oldest, package = TESTED[0].rpartition(".")[0], "nvidia-cuda-nvrtc-cu12"
+        return what, "old", (f"{told}older than any tested {span}: kernels may not compile, or be slow; run: pip install "
+                             f"--no-deps '{package}>={oldest},<13' 'cuda-bindings>={oldest},<13'")
+    if _numbers(release) > tested[-1]:
+        return what, "new", (f"{told}newer than any tested {span}: what falls short is passed over, see below; if that is "
+                             f"much, run: pip install 'nvidia-cuda-nvrtc=={TESTED[-1]}'")
+    return what, "yes", f"{told}not tested itself, between those that are {span}"
+
+
+def _compilations() -> Iterator[Row]:
+    """Whether choices pass over configurations for what this compiler made of them; nothing is compiled."""
+    gpus = dict.fromkeys((gpu.arch, gpu.sm_count, gpu.name) for index in range(device.count())
+                         if (gpu := device.find(index)) is not None)
+    what, squares = "choices (compile)", ", ".join(map(str, SQUARES))
+    for arch, sms, name in gpus or [REFERENCE]:
+        short, unknown = list[str](), list[str]()
+        try:
+            why = lacking(arch)
+        except PeakgemmError:
+            return  # told above
+        if why:
+            yield what, "no", why
+            continue
+        for size in SQUARES:
+            problem = Problem(size, size, size, size, size, size)
+            choice = choose(problem, arch, sms, name)
+            short += [f"{size}: {choice.kernel.name} {choice.config.label()} runs, not {one}"
+                      for one in choice.passed_over]
+            if choice.kernel.bare_loop and recipe(choice.kernel, choice.config, problem, arch).known_loop() is None:
+                unknown.append(str(size))
+        told = "; ".join(short) or f"no configuration is passed over for squares of {squares}"
+        yield what, "no" if short else "yes", f"{name}: {told}" + (
+            f"; not compiled here yet: {', '.join(unknown)} (peakgemm cache warm)" if unknown else "")
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split("."))
 
 
 def _gpus() -> Iterator[Row]:

@@ -18,7 +18,7 @@ from typing import Any
 from ..bench.records import write_text
 from ..errors import InvalidValue
 from ..kernels.registry import Kernel
-from . import markdown, pages, plots, values
+from . import compilers, markdown, pages, plots, values
 from .data import Source, read
 from .pages import SIZE
 from .svg import Chart
@@ -141,6 +141,9 @@ class Checkout:
         for record in self.load_any("../sm_90/library-counters.json"):
             yield ("docs/simulator.md", "counters",
                    markdown.counters_table(record) + f"\nCommand: `{record['command']}`.\n")
+        for record in self.load_any("../sm_90/compilers.json"):
+            yield ("docs/contributing/compilers.md", "compilers",
+                   compilers.compilers_table(record) + f"\nCommand: `{record['command']}`.\n")
         for record in self.load_any("registers.json"):
             yield "docs/register-file.md", "loads", markdown.loads_table(record)
             yield ("docs/register-file.md", "registers", markdown.registers_table(record)

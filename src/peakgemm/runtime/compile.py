@@ -109,10 +109,10 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
 
     Raises:
         InvalidValue: unknown architecture.
-        MissingComponent: NVRTC is not installed or has dropped the architecture.
+        MissingComponent: NVRTC is not installed or lacks the architecture.
         CompileFailed: the source is refused, or exports no ``entry``; the message is the compiler's log.
     """
-    limits = architecture(arch)
+    architecture(arch)
     key, options = _made_from(text, entry, arch, macros, kind, name, include, instance, wanted)
     kept = {*(FACTS if kind == "cubin" else ()), *(["entry"] if instance else ()), *(["loop"] if look else ())}
 
@@ -122,9 +122,9 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
             recipe = Recipe(text, tuple((macros or {}).items()), name, key, wanted, look)
             return Compiled(arch=arch, kind=kind, code=hit[0], recipe=recipe, **{"entry": entry, **hit[1]})
         Program, ProgramOptions = _cuda_core()
-        nvrtc = nvrtc_version()  # if it is missing, say so in our own words
-        if limits.number < 75 and not nvrtc.startswith("12."):
-            raise MissingComponent(f"{arch}: NVRTC 13 has dropped it (oldest: sm_75); install peakgemm[cu12]")
+        why = lacking(arch)  # if NVRTC is missing, this says so in our own words
+        if why:
+            raise MissingComponent(why)
         tries = 1 if wanted is None else TRIES
         logs, code, detail = io.StringIO(), b"", ""
         try:
@@ -297,6 +297,25 @@ def nvrtc_version() -> str:
         raise MissingComponent(f"NVRTC cannot be loaded ({str(error).splitlines()[0]}); "
                                "run: pip install nvidia-cuda-nvrtc, then see: peakgemm doctor") from None
     return f"{major}.{minor}"
+
+
+def lacking(arch: str) -> str:
+    """Why the NVRTC at hand does not compile for ``arch``, and what to do; empty: it does.
+
+    Raises:
+        MissingComponent: NVRTC cannot be loaded.
+    """
+    number, version = architecture(arch).number, nvrtc_version()
+    from cuda.bindings import nvrtc
+
+    known = nvrtc.nvrtcGetSupportedArchs()[1]
+    if number in known:
+        return ""
+    if number < min(known):
+        return f"{arch}: NVRTC {version[:2]} has dropped it (oldest: sm_{min(known)}); install peakgemm[cu12]"
+    package = "nvidia-cuda-nvrtc" + "-cu12" * version.startswith("12.")
+    return (f"{arch}: NVRTC {version} does not know it (newest: sm_{max(known)}); run: pip install --upgrade {package}, "
+            "or without peakgemm[cu12] install NVRTC 13")
 
 
 @cache

@@ -33,13 +33,14 @@ _EMULATED_K = 64
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What runs, where the decision comes from (``tuned``, ``heuristic``, or ``named`` by the caller) and
-    one sentence why."""
+    one sentence why. ``passed_over``: what the models rank higher, and why it falls short as it is compiled here."""
 
     kernel: Kernel
     config: Config
     source: str
     reason: str
     precision: str = "ieee"  # that was asked for
+    passed_over: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=4096)
@@ -63,15 +64,19 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", pr
     return replace(found, precision=precision)
 
 
-def _best(ranked: Sequence[Candidate], problem: Problem, gpu: Machine) -> tuple[Candidate, str]:
+def _best(ranked: Sequence[Candidate], problem: Problem, gpu: Machine) -> tuple[Candidate, tuple[str, ...]]:
     """The first that is not known to fall short as it is compiled here, and in words what was passed over."""
     passed: list[str] = []
     for candidate in ranked:
         why = shortfall.known(candidate[0], candidate[1], problem, gpu.arch.name)
         if not why:
-            return candidate, "".join(f"; not {one}" for one in passed)
+            return candidate, tuple(passed)
         passed.append(f"{candidate[0].name} {candidate[1].label()}: as compiled here, {why}")
-    return ranked[0], ""
+    return ranked[0], ()
+
+
+def _not(passed: tuple[str, ...]) -> str:
+    return "".join(f"; not {one}" for one in passed)
 
 
 def _fastest(problem: Problem, gpu: Machine, device_name: str) -> Choice:
@@ -85,7 +90,8 @@ def _fastest(problem: Problem, gpu: Machine, device_name: str) -> Choice:
     (kernel, config, us), passed = _best(ranked, problem, gpu)
     return Choice(kernel, config, "heuristic",
                   f"the model's best of {len(ranked)} candidates: {us:.0f} us for {problem.m} x {problem.n} x "
-                  f"{problem.k} on {gpu.sms} SMs, by the numbers of the profile '{gpu.profile.name}'{passed}")
+                  f"{problem.k} on {gpu.sms} SMs, by the numbers of the profile '{gpu.profile.name}'{_not(passed)}",
+                  passed_over=passed)
 
 
 def _chain(problem: Problem, gpu: Machine, device_name: str) -> Choice:
@@ -100,7 +106,8 @@ def _chain(problem: Problem, gpu: Machine, device_name: str) -> Choice:
     handed = ", handed on from block to block where a tile is cut" if config.handed else ""
     return Choice(kernel, config, "heuristic",
                   f"one chain of FMAs over K{handed}: the model's best of {len(ranked)} candidates that sum so, "
-                  f"{us:.0f} us, by the numbers of the profile '{gpu.profile.name}'{passed}")
+                  f"{us:.0f} us, by the numbers of the profile '{gpu.profile.name}'{_not(passed)}",
+                  passed_over=passed)
 
 
 tuned.remembering.add(choose.cache_clear)

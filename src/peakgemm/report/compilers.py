@@ -1,0 +1,49 @@
+"""What each release of NVRTC makes of the kernels, of tools/compilers.py: what differs, and what none compiles well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..kernels.patched import REBUILT
+from .markdown import Row, grid
+
+#: From so much of the largest share on, shares differ: within it the loops are the same but for a few instructions.
+DIFFERS = 0.02
+
+
+def compilers_table(record: Row) -> str:
+    """A row for each kernel whose compilations differ, a column each release; the others in one line."""
+    rows = record["found"]
+    releases = list(rows[0]["releases"])
+    different = [row for row in rows if _differs(list(row["releases"].values()))]
+    table = grid(("kernel", *releases), [
+        (f"{row['family']} {row['kernel']}", *(_cell(row["releases"][one]) for one in releases)) for row in different])
+    bad = [f"{row['family']} {row['kernel']} ({', '.join(_faults(next(iter(row['releases'].values()))))})"
+           for row in rows if all(map(_faults, row["releases"].values()))]
+    told = (f"\n{len(rows) - len(different)} other kernels of {len(rows)} are the same by all {len(releases)} releases: "
+            f"spills, shares to {100 * DIFFERS:.0f} %, what the choice says of them.\n")
+    return table + told + (f"\nNo release compiles these well: {'; '.join(bad)}.\n" if bad else
+                           "\nEvery kernel is compiled without spills by one release at least.\n")
+
+
+def _faults(facts: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a compilation, in words; nothing mostly."""
+    if "failed" in facts:
+        return ["does not compile"]
+    return ([f"{facts['spill_bytes']} bytes spilled"] if facts["spill_bytes"] else []) + (
+        ["falls short"] if "shortfall" in facts else [])
+
+
+def _differs(found: list[Mapping[str, Any]]) -> bool:
+    shares = [facts.get("share", 0.0) for facts in found]
+    notes = [facts.get("note", "").startswith(REBUILT) for facts in found]
+    return (len({tuple(_faults(facts)) for facts in found}) > 1 or len(set(notes)) > 1
+            or max(shares) - min(shares) > DIFFERS * max(shares))
+
+
+def _cell(facts: Mapping[str, Any]) -> str:
+    """Registers, the loop's share of the FP32 peak, and in bold what is wrong."""
+    share = [f"{100 * facts['share']:.1f} %"] if "share" in facts else []
+    registers = [f"{facts['registers']} registers"] if "registers" in facts else []
+    return ", ".join([*share, *registers, *(f"**{fault}**" for fault in _faults(facts))])

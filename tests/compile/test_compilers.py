@@ -1,0 +1,65 @@
+"""The oldest, the pinned and the newest NVRTC compile the fastest kernels well: tools/compilers.py. Needs the package
+index, from which each release comes."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peakgemm.errors import MissingComponent
+from peakgemm.kernels.patched import REBUILT
+from peakgemm.runtime.compile import TESTED
+
+ROOT = Path(__file__).parents[2]
+PINNED = next(line.partition("==")[2] for line in (ROOT / "constraints.txt").read_text().splitlines()
+              if line.startswith("nvidia-cuda-nvrtc=="))
+
+
+@pytest.fixture
+def compilers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The tool as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    return importlib.import_module("compilers")
+
+
+def test_the_pinned_release_is_tested() -> None:
+    numbers = [tuple(map(int, release.split("."))) for release in TESTED]
+    assert PINNED in TESTED and numbers == sorted(numbers)
+
+
+def test_every_family_is_compiled(compilers: Any) -> None:
+    """Each kernel once, and every tile that a square's choice may take."""
+    entries = compilers.entries()
+    names = {entry[:2] for entry in entries}
+    assert len(names) == len(entries)
+    assert {family for family, _ in names} == {"specialised", "wide", "chain", "skinny", "small", "staged", "emulated",
+                                               "ladder", "second kernel"}
+    tiles = {tiling.config.label() for tiling in compilers.configurations(compilers.machine("sm_90", 132))}
+    assert tiles <= {label for family, label in names if family == "specialised"}
+    assert {"16_sass_tuned", "18_tensor_cores"} <= {label for _, label in names}
+
+
+def test_a_release_that_is_nowhere_is_told(compilers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilers, "FOLDERS", tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    with pytest.raises(MissingComponent, match=r"NVRTC 13\.99\.1 cannot be fetched .*package index"):
+        compilers.fetch("13.99.1")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("release", sorted({TESTED[0], PINNED, TESTED[-1]}))
+def test_the_fastest_kernels_are_compiled_well(compilers: Any, release: str) -> None:
+    try:
+        compilers.fetch(release)
+    except MissingComponent as error:
+        pytest.skip(str(error))
+    made = compilers.by_release(release, ("wide", "specialised", "ladder"))
+    own = {name: facts for name, facts in made.items() if not name.startswith("ladder")}
+    assert len(own) > 20 and len(made) > len(own)
+    assert {name: facts for name, facts in own.items() if facts["spill_bytes"] or facts["local"]} == {}
+    assert {name: facts["shortfall"] for name, facts in made.items() if "shortfall" in facts} == {}
+    assert made["ladder|16_sass_tuned"]["note"].startswith(REBUILT)

@@ -1,0 +1,98 @@
+"""What is said of compilers: by the doctor, by a missing architecture, and by the table of what each makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peakgemm.cli import doctor
+from peakgemm.errors import MissingComponent
+from peakgemm.kernels import shortfall
+from peakgemm.problem import Problem
+from peakgemm.report.compilers import compilers_table
+from peakgemm.runtime import compile as compiling
+from peakgemm.selection.choose import choose
+
+SOUND = {"registers": 168, "spill_bytes": 0, "code_bytes": 9, "share": 0.9}
+
+
+@pytest.mark.parametrize(("version", "verdict", "says"), [
+    *((release.rpartition(".")[0], "yes", "among those tested") for release in compiling.TESTED),
+    ("12.8", "old", "'nvidia-cuda-nvrtc-cu12>=12.9,<13'"), ("11.8", "old", "older than any tested (12.9, 13.0"),
+    ("13.1", "yes", "not tested itself"), ("13.6", "new", "newer than any tested"), ("13.10", "new", "newer than any"),
+    ("14.0", "new", f"pip install 'nvidia-cuda-nvrtc=={compiling.TESTED[-1]}'")])
+def test_the_doctor_says_whether_a_release_is_tested(monkeypatch: pytest.MonkeyPatch, version: str, verdict: str,
+                                                     says: str) -> None:
+    monkeypatch.setattr(doctor, "nvrtc_version", lambda: version)
+    _, found, told = doctor._compiler()
+    assert found == verdict and told.startswith(f"{version}, cuda.core ") and says in told
+
+
+def test_the_doctor_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> str:
+        raise MissingComponent("NVRTC cannot be loaded (x); run: pip install nvidia-cuda-nvrtc")
+
+    monkeypatch.setattr(doctor, "nvrtc_version", absent)
+    monkeypatch.setattr(compiling, "nvrtc_version", absent)
+    assert doctor._compiler()[1:] == ("no", "NVRTC cannot be loaded (x); run: pip install nvidia-cuda-nvrtc")
+    assert list(doctor._compilations()) == []
+
+
+def test_the_doctor_tells_what_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def known(kernel: Any, config: Any, problem: Problem, arch: str) -> str:
+        return "its main loop has 7 loads of spilled registers" if kernel.name == "wide" else ""
+
+    choose.cache_clear()
+    before = choose(Problem(*[8192] * 6), *doctor.REFERENCE)
+    assert before.kernel.name == "wide" and before.passed_over == ()
+    ((_, verdict, told),) = doctor._compilations()
+    assert verdict == "yes" and "no configuration is passed over for squares of 1024, 2048, 4096, 8192" in told
+    monkeypatch.setattr(shortfall, "known", known)
+    choose.cache_clear()
+    try:
+        found = choose(Problem(*[8192] * 6), *doctor.REFERENCE)
+        assert found.passed_over and all(one in found.reason for one in found.passed_over)
+        ((_, verdict, told),) = doctor._compilations()
+        assert verdict == "no" and "7 loads of spilled registers" in told
+        assert f"8192: {found.kernel.name} {found.config.label()} runs, not wide 192x256" in told
+    finally:
+        choose.cache_clear()
+
+
+@pytest.mark.parametrize(("version", "known", "arch", "says"), [
+    ("13.0", [75, 80, 90, 120], "sm_90", ""), ("13.0", [75, 80, 90, 120], "sm_90a", ""),
+    ("13.0", [75, 80, 90], "sm_70", "dropped it (oldest: sm_75); install peakgemm[cu12]"),
+    ("13.0", [75, 80, 90], "sm_120", "newest: sm_90); run: pip install --upgrade nvidia-cuda-nvrtc,"),
+    ("12.4", [50, 80, 90], "sm_100", "pip install --upgrade nvidia-cuda-nvrtc-cu12,")])
+def test_an_architecture_that_the_compiler_lacks(monkeypatch: pytest.MonkeyPatch, version: str, known: list[int],
+                                                 arch: str, says: str) -> None:
+    monkeypatch.setattr(compiling, "nvrtc_version", lambda: version)
+    monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcGetSupportedArchs", lambda: (0, known))
+    told = compiling.lacking(arch)
+    assert says in told and bool(told) == bool(says)
+    if says:
+        with pytest.raises(MissingComponent, match=arch):
+            compiling.compile_source('extern "C" __global__ void lacked() {}', "lacked", arch)
+
+
+def table(**kernels: tuple[dict[str, Any], dict[str, Any]]) -> str:
+    return compilers_table({"found": [{"family": "wide", "kernel": name, "releases": dict(zip("ab", made, strict=True))}
+                                      for name, made in kernels.items()]})
+
+
+@pytest.mark.parametrize(("other", "cell"), [
+    ({"share": 0.87}, "87.0 %, 168 registers |"), ({"spill_bytes": 28}, "168 registers, **28 bytes spilled** |"),
+    ({"shortfall": "it leaves 70 %"}, "**falls short** |"), ({"note": "loop built anew: 3"}, "90.0 %, 168 registers |")])
+def test_what_differs_is_shown(other: dict[str, Any], cell: str) -> None:
+    text = table(same=(SOUND, {**SOUND, "share": 0.89, "registers": 160}), odd=(SOUND, {**SOUND, **other}))
+    assert "| wide odd | 90.0 %, 168 registers | " in text and cell in text
+    assert "wide same" not in text and "1 other kernels of 2 " in text
+
+
+def test_what_no_release_compiles_well_is_told() -> None:
+    bad = {**SOUND, "spill_bytes": 8}
+    assert "No release compiles these well: wide bad (8 bytes spilled)." in table(bad=(bad, bad), good=(SOUND, SOUND))
+    failed = {"failed": "no such instruction"}
+    text = table(gone=(failed, failed), half=(SOUND, failed))
+    assert "wide gone (does not compile)" in text and "| wide half | 90.0 %, 168 registers | **does not compile** |" in text

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def square(size: int) -> Problem:
 
 
 LARGE = square(4096)
+LARGE_TILE = 128 * 128  # results: from here on a tile is compiled for a second layout
 #: (family, label, what compiles it, the config that `shortfall` asks about or None)
 Entry = tuple[str, str, Callable[[], Compiled], "Config | None"]
 
@@ -69,9 +71,11 @@ def _tiled() -> Iterator[Entry]:
         ways = list(compiled(tiling))
         if may_hand_on(tiling):
             ways.append(handing_on(next(one_slice(tiling, LARGE, gpu))))
-        for way in ways:
-            made = recipe(tiling.kernel, way, LARGE, ARCH)
+        large = tiling.config.bm * tiling.config.bn >= LARGE_TILE
+        for way, problem in product(ways, (LARGE, replace(LARGE, trans_b=True))[:1 + large]):
+            made = recipe(tiling.kernel, way, problem, ARCH)
             label = way.label() + ", one tile a block" * (way.one_tile and not tiling.config.one_tile)
+            label += " NT" * problem.trans_b
             different.setdefault(made.name, _by_recipe(tiling.kernel.name, label, made, way))
     yield from different.values()
     wide = next(iter(wide_configurations(gpu)))

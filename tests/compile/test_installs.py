@@ -1,7 +1,8 @@
-"""Which NVRTC an install brings, resolved by pip in an empty environment: nothing is installed. Needs the package index.
+"""Which NVRTC an install brings, resolved by pip in an empty environment: nothing is installed. Needs the package
+index.
 
-docs/contributing/compilers.md has the table. torch is asked for what it wants of the compiler alone: the rest of it says
-nothing about NVRTC, and an index may lack it.
+docs/contributing/compilers.md has the table. torch is asked for what it wants of the compiler alone: the rest of it
+says nothing about NVRTC, and an index may lack it.
 """
 
 from __future__ import annotations

@@ -74,11 +74,11 @@ def _compiler() -> Row:
         return what, "yes", f"{told}among those tested {span}"
     if _numbers(release) < tested[0]:
         oldest, package = TESTED[0].rpartition(".")[0], "nvidia-cuda-nvrtc-cu12"
-        return what, "old", (f"{told}older than any tested {span}: kernels may not compile, or be slow; run: pip install "
-                             f"--no-deps '{package}>={oldest},<13' 'cuda-bindings>={oldest},<13'")
+        return what, "old", (f"{told}older than any tested {span}: kernels may not compile, or be slow; run: pip "
+                             f"install --no-deps '{package}>={oldest},<13' 'cuda-bindings>={oldest},<13'")
     if _numbers(release) > tested[-1]:
-        return what, "new", (f"{told}newer than any tested {span}: what falls short is passed over, see below; if that is "
-                             f"much, run: pip install 'nvidia-cuda-nvrtc=={TESTED[-1]}'")
+        return what, "new", (f"{told}newer than any tested {span}: what falls short is passed over, as told below; "
+                             f"if that is much, run: pip install 'nvidia-cuda-nvrtc=={TESTED[-1]}'")
     return what, "yes", f"{told}not tested itself, between those that are {span}"
 
 

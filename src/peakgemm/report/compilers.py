@@ -19,10 +19,10 @@ def compilers_table(record: Row) -> str:
     different = [row for row in rows if _differs(list(row["releases"].values()))]
     table = grid(("kernel", *releases), [
         (f"{row['family']} {row['kernel']}", *(_cell(row["releases"][one]) for one in releases)) for row in different])
-    bad = [f"{row['family']} {row['kernel']} ({', '.join(_faults(next(iter(row['releases'].values()))))})"
+    bad = [f"{row['family']} {row['kernel']} ({_worst(list(row['releases'].values()))})"
            for row in rows if all(map(_faults, row["releases"].values()))]
-    told = (f"\n{len(rows) - len(different)} other kernels of {len(rows)} are the same by all {len(releases)} releases: "
-            f"spills, shares to {100 * DIFFERS:.0f} %, what the choice says of them.\n")
+    told = (f"\n{len(rows) - len(different)} other kernels of {len(rows)} are the same by all {len(releases)} "
+            f"releases: spills, shares to {100 * DIFFERS:.0f} %, what the choice says of them.\n")
     return table + told + (f"\nNo release compiles these well: {'; '.join(bad)}.\n" if bad else
                            "\nEvery kernel is compiled without spills by one release at least.\n")
 
@@ -35,6 +35,11 @@ def _faults(facts: Mapping[str, Any]) -> list[str]:
         ["falls short"] if "shortfall" in facts else [])
 
 
+def _worst(found: list[Mapping[str, Any]]) -> str:
+    spills = [facts["spill_bytes"] for facts in found if facts.get("spill_bytes")]
+    return f"{min(spills)} to {max(spills)} bytes spilled" if len(set(spills)) > 1 else ", ".join(_faults(found[-1]))
+
+
 def _differs(found: list[Mapping[str, Any]]) -> bool:
     shares = [facts.get("share", 0.0) for facts in found]
     notes = [facts.get("note", "").startswith(REBUILT) for facts in found]
@@ -43,7 +48,7 @@ def _differs(found: list[Mapping[str, Any]]) -> bool:
 
 
 def _cell(facts: Mapping[str, Any]) -> str:
-    """Registers, the loop's share of the FP32 peak, and in bold what is wrong."""
+    """The loop's share of the FP32 peak and registers a thread, and in bold what is wrong."""
     share = [f"{100 * facts['share']:.1f} %"] if "share" in facts else []
-    registers = [f"{facts['registers']} registers"] if "registers" in facts else []
+    registers = [str(facts["registers"])] if "registers" in facts else []
     return ", ".join([*share, *registers, *(f"**{fault}**" for fault in _faults(facts))])

@@ -312,10 +312,11 @@ def lacking(arch: str) -> str:
     if number in known:
         return ""
     if number < min(known):
-        return f"{arch}: NVRTC {version[:2]} has dropped it (oldest: sm_{min(known)}); install peakgemm[cu12]"
+        major = version.partition(".")[0]
+        return f"{arch}: NVRTC {major} has dropped it (oldest: sm_{min(known)}); install peakgemm[cu12]"
     package = "nvidia-cuda-nvrtc" + "-cu12" * version.startswith("12.")
-    return (f"{arch}: NVRTC {version} does not know it (newest: sm_{max(known)}); run: pip install --upgrade {package}, "
-            "or without peakgemm[cu12] install NVRTC 13")
+    return (f"{arch}: NVRTC {version} does not know it (newest: sm_{max(known)}); run: pip install --upgrade {package}"
+            ", or without peakgemm[cu12] install NVRTC 13")
 
 
 @cache

@@ -37,7 +37,7 @@ ARCH, SMS, GPU = "sm_90", 132, "NVIDIA H100 80GB HBM3"
 PRECISIONS = ("ieee", "emulated")
 #: FLOPs above which each compiler's kernel has pairs with cuBLAS of its own: at the power limit, what ran just before
 #: decides the clock, and so a place in a turn of six would.
-IN_PAIRS = 3e10
+IN_PAIRS, PAIRS_SECONDS = 3e10, 0.5
 CHAINED = (1024, 4096)  # squares whose reproducible bits are compared
 
 
@@ -113,12 +113,12 @@ def bind(choice: Choice, case: Case, gpu: device.Gpu) -> Any:
     return make(choice.kernel, choice.config, case.problem()[0], gpu)
 
 
-def time_all(paths: list[Path], milliseconds: float, rounds: int, json: Path | None) -> None:
+def time_all(paths: list[Path], suites: list[str], milliseconds: float, rounds: int, json: Path | None) -> None:
     """Time every product by every container's kernels."""
     gpu = device.require()
     names = {path: path.name.removesuffix(".cubins") for path in paths}
     rows: list[dict[str, Any]] = []
-    cases = [(suite, case) for suite, group in SUITES.items() for case in group]
+    cases = [(suite, case) for suite in suites for case in SUITES[suite]]
     with visiting() as peer, progress("timing", len(cases) * len(PRECISIONS)) as done:
         timer = Timer(peer)
         for suite, case in cases:
@@ -130,7 +130,7 @@ def time_all(paths: list[Path], milliseconds: float, rounds: int, json: Path | N
                     with kernels_of(path):
                         kinds.append(launches(bind(choice, case, gpu), arrays.addresses(), peer))
                 if case.flops > IN_PAIRS:
-                    pairs = [timer.compare(kind, kinds[0], seconds=milliseconds / 1e3) for kind in kinds[1:]]
+                    pairs = [timer.compare(kind, kinds[0], seconds=PAIRS_SECONDS) for kind in kinds[1:]]
                     times = [(one.baseline_ms, one.ours_ms) for one in pairs]
                 else:
                     cublas, *ours = timer.each(kinds, ms=milliseconds, rounds=rounds)
@@ -170,7 +170,7 @@ def show(rows: list[dict[str, Any]], names: list[str]) -> None:
     """Geometric means of a suite, each release's over the best one's, and squares below the bars."""
     for precision in PRECISIONS:
         print(f"\n{precision:10}" + "".join(f"{name:>12}" for name in names) + "   worst of best")
-        for suite in SUITES:
+        for suite in dict.fromkeys(row["suite"] for row in rows):
             means = {name: exp(sum(log(row["ratios"][name]) for row in rows
                                    if (row["suite"], row["precision"]) == (suite, precision))
                                / sum((row["suite"], row["precision"]) == (suite, precision) for row in rows))
@@ -190,6 +190,7 @@ def main() -> None:
     commands.add_parser("compile").add_argument("file", type=Path)
     timing = commands.add_parser("time")
     timing.add_argument("files", type=Path, nargs="+")
+    timing.add_argument("--suite", default=",".join(SUITES), help="suites, with commas")
     timing.add_argument("--ms", type=float, default=3.0, help="milliseconds of a burst")
     timing.add_argument("--rounds", type=int, default=9)
     timing.add_argument("--json", type=Path)
@@ -197,7 +198,7 @@ def main() -> None:
     if args.command == "compile":
         compile_all(args.file)
     else:
-        time_all(args.files, args.ms, args.rounds, args.json)
+        time_all(args.files, args.suite.split(","), args.ms, args.rounds, args.json)
 
 
 if __name__ == "__main__":

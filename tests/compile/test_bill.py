@@ -378,15 +378,16 @@ def test_profile_reads_pairs_of_launches_and_a_listing(tmp_path: Path) -> None:
     assert bill_process.profile(ncu, [("14", SIZE)], [plain]) == ([], "==ERROR== no samples")
 
 
-def test_no_bill_of_an_unpatched_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_bill_of_a_rung_that_is_not_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = named("14", "sm_90", shape=SIZE)
-    note = "The compiler's code runs unpatched: no patch is for it."
+    note = "The compiler's code runs: the main loop is not one block."
     assert plain.kernel is not None
     tuned = replace(plain, kernel=replace(plain.kernel, patched=True))
     monkeypatch.setattr(bill_worker, "named", lambda *_, **__: replace(tuned, notes=(note,)))
-    with pytest.raises(InvalidValue, match="unpatched: no patch"):
+    with pytest.raises(InvalidValue, match="not one block"):
         bill_worker.looked_into("16", SIZE, H100)
-    monkeypatch.setattr(bill_worker, "named", lambda *_, **__: replace(tuned, notes=("Patched: large_tile.",)))
+    built = replace(tuned, notes=("Loop built anew: 2198 instructions a turn instead of 2231.",))
+    monkeypatch.setattr(bill_worker, "named", lambda *_, **__: built)
     assert bill_worker.looked_into("16", SIZE, H100)[0].kernel == tuned.kernel
 
 

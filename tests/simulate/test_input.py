@@ -52,7 +52,7 @@ def test_entry_and_arguments():
         run(COPY, grid=1, block=4, args=[1.5, b])
     with pytest.raises(InvalidType, match="got a str"):
         run(COPY, grid=1, block=4, args=["a", b])
-    with pytest.raises(InvalidValue, match="exports 6 kernels"):
+    with pytest.raises(InvalidValue, match="holds 6 kernels"):
         run(FIXTURES / "foreign.cu", grid=1, block=1, args=[])
     with pytest.raises(InvalidValue, match="grid"):
         run(COPY, grid=0, block=4, args=[a, b])

@@ -29,7 +29,8 @@ def test_dtype(dtype: str, place: int) -> None:
     with pytest.raises(InvalidType) as error:
         run_rung(7, *arrays)
     assert str(error.value).startswith(f"{name} is {dtype}; peakgemm multiplies float32")
-    assert f"{name}.astype('float32')" in str(error.value)
+    remedy = "np.empty(shape, np.float32)" if name == "C" else f"{name}.astype('float32')"  # a copy of C is not written
+    assert remedy in str(error.value)
 
 
 def test_byte_order() -> None:

@@ -15,7 +15,7 @@ from ..inspect.loops import main_loop
 from ..inspect.sass import Instruction
 from .banks import reads_slots
 from .elf import WORD_BYTES, Cubin
-from .encoding import decode
+from .encoding import UnknownInstruction, decode
 from .program import outline
 from .register_reads import Reader, Reads, rule_of
 
@@ -98,7 +98,10 @@ def _reads(word: int, arch: str) -> Reads | None:
     if word & _FORMED == _FFMA_OF_REGISTERS:
         numbers = [word >> low & 0xFF for low in _SLOTS]
     else:
-        decoded = decode(word, arch)
+        try:
+            decoded = decode(word, arch)
+        except UnknownInstruction:  # of a newer compiler: no compilation fails for it
+            return None
         if not reads_slots(decoded.name, decoded.never):
             return None
         named = {field.low: number for field, number in decoded.named if field.kind == "R" and field.role in "rx"}

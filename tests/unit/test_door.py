@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +112,34 @@ class TestNumpy:
         assert memory.__array_interface__["data"][0] % 4
         assert np.allclose(pg.matmul(memory, b), memory @ b, atol=1e-5)
 
-    @pytest.mark.parametrize("alpha", [10**400, -10**400], ids=["large", "small"])
-    def test_numbers_beyond_a_float(self, alpha: int) -> None:
+    @pytest.mark.parametrize("scale", [10**400, -10**400, 1e39, -1e39, 2.0**128, Fraction(10**50), np.float64(1e300)],
+                             ids=lambda x: f"{type(x).__name__} {str(x)[:6]}")
+    def test_scales_beyond_a_float32(self, scale: Any) -> None:
         a, b = normal(2, 2), normal(2, 2)
-        with pytest.raises(InvalidValue, match=r"alpha is a int beyond the largest float \(1.8e308\); pass a float"):
-            pg.gemm(a, b, alpha=alpha)
-        with pytest.raises(InvalidValue, match="beta is a int beyond the largest float"):
-            pg.gemm(a, b, a, beta=alpha)
+        for call in (pg.gemm, pg.plan, pg.explain, pg.replay):
+            with pytest.raises(InvalidValue, match=r"alpha is .*, beyond the largest float32 \(3.4e38\)"):
+                call(a, b, alpha=scale)
+            with pytest.raises(InvalidValue, match=r"beta is .*, beyond the largest float32"):
+                call(a, b, a, beta=scale)
+        for call in (lambda: pg.sgemm(scale, a, b), lambda: pg.addmm(a, a, b, beta=scale),
+                     lambda: pg.run_rung(1, a, b, a, alpha=scale)):
+            with pytest.raises(InvalidValue, match="beyond the largest float32"):
+                call()
+
+    def test_scales_that_float32_holds(self) -> None:
+        a, b = np.ones((1, 1), np.float32), np.ones((1, 1), np.float32)
+        largest = float(np.finfo(np.float32).max)
+        for scale in (largest, -largest, np.nextafter(largest, 1e300), float("inf"), -float("inf"), np.float32("inf")):
+            assert pg.gemm(a, b, alpha=scale)[0, 0] == np.float32(scale)
+            assert pg.gemm(a, b, a, alpha=0.0, beta=scale)[0, 0] == np.float32(scale)
+        assert np.isnan(pg.gemm(a, b, alpha=float("nan")))
+
+    def test_alpha_none(self) -> None:
+        a = normal(2, 2)
+        for call in (lambda: pg.gemm(a, a, alpha=None), lambda: pg.sgemm(None, a, a),
+                     lambda: pg.plan(a, a, alpha=None)):
+            with pytest.raises(InvalidType, match="alpha is a NoneType; pass a real number: leave alpha out"):
+                call()
 
 
 class TestFlags:

@@ -160,6 +160,8 @@ def test_refusals() -> None:
             (lambda: pg.jax.gemm(a, b, drawn(2, 4)), InvalidValue, "do not broadcast"),
             (lambda: pg.jax.gemm(a, b, drawn(2, 3, 4)), InvalidValue, "c has shape"),
             (lambda: pg.jax.gemm(a, b, beta=1.0), InvalidValue, "without c"),
+            (lambda: pg.jax.gemm(a, b, alpha=1e39), InvalidValue, "beyond the largest float32"),
+            (lambda: pg.jax.gemm(a, b, alpha=None), InvalidType, "alpha is a NoneType"),
             (lambda: jax.jit(lambda s: pg.jax.gemm(a, b, alpha=s))(2.0), InvalidType, "alpha is a"),
             (lambda: jax.linear_transpose(pg.jax.matmul, a, b)(a @ b), InvalidValue, "in a or in b, not in both"),
             (lambda: export.export(jax.jit(lambda a: pg.jax.matmul(a, b)))(jax.ShapeDtypeStruct(

@@ -19,7 +19,7 @@ NO_STREAM = ("stream is for arrays on the GPU; a product of arrays in the host's
              "leave stream out")
 REPRODUCIBLE = "reproducible"  # the precision that reproducible=True asks for
 ALWAYS_REPRODUCIBLE = os.environ.get("PEAKGEMM_REPRODUCIBLE", "") not in ("", "0")
-_NAN = float("nan")
+_INF, _NAN = float("inf"), float("nan")
 PRECISIONS = ("ieee", "emulated", "fp16x3", "tf32x3", "bf16x9", REPRODUCIBLE)
 
 
@@ -99,19 +99,27 @@ def number(value: Any, name: str) -> float:
 
     Raises:
         InvalidType: no real number. An array with one element is none: to read it would wait for the GPU.
-        InvalidValue: beyond what a float holds.
+        InvalidValue: finite, and beyond what a float32 holds.
     """
     if type(value) is not float and not isinstance(value, Real):  # of a float the latter alone takes 0.2 us
-        raise InvalidType(f"{name} is a {type(value).__name__}; pass a real number: float({name})")
+        given = f"float({name})" if value is not None else f"leave {name} out for its default"
+        raise InvalidType(f"{name} is a {type(value).__name__}; pass a real number: {given}")
     try:
         rounded = ctypes.c_float(float(value)).value + 0.0
         if not rounded and value:  # perhaps a subnormal number, in a thread that makes zeros of them
             with ieee_flags():
                 rounded = ctypes.c_float(float(value)).value + 0.0
     except OverflowError:
-        raise InvalidValue(f"{name} is a {type(value).__name__} beyond the largest float (1.8e308); pass a float, "
-                           "float('inf') if infinity is meant") from None
-    return rounded if rounded == rounded else _NAN
+        rounded = _INF
+    if rounded - rounded == 0.0:
+        return rounded
+    if value != value:
+        return _NAN
+    if abs(value) != _INF:
+        given = repr(value) if isinstance(value, float) else f"a {type(value).__name__}"
+        raise InvalidValue(f"{name} is {given}, beyond the largest float32 (3.4e38); pass a smaller one, float('inf') "
+                           "if infinity is meant")
+    return rounded
 
 
 def flag(value: Any, name: str) -> bool:

@@ -20,6 +20,7 @@ from ..runtime.compile import Compiled
 from ..runtime.device import Gpu
 from ..runtime.launch import Loaded, float32, int32, int64, load
 from ..runtime.tensor_map import encode
+from .request import number as scale
 
 
 @lru_cache(maxsize=512)
@@ -72,11 +73,13 @@ def run_rung(number: int, a: Any, b: Any, c: Any, *, alpha: float = 1.0, beta: f
         ``c``.
 
     Raises:
-        InvalidValue: unknown rung, shapes or leading dimensions that do not fit, an invalid tile.
-        InvalidType: not float32.
+        InvalidValue: unknown rung, shapes or leading dimensions that do not fit, an invalid tile, a scale that float32
+            cannot hold.
+        InvalidType: not float32, or a scale that is no number.
         MissingComponent: no GPU or driver.
     """
     kernel = rung(number)
+    alpha, beta = scale(alpha, "alpha"), scale(beta, "beta")
     host = [isinstance(x, np.ndarray) for x in (a, b, c)]
     if all(host):
         for x, name in ((a, "A"), (b, "B"), (c, "C")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ctypes import c_float
 from math import isinf
 
 import typer
@@ -64,8 +65,8 @@ def scale(text: str | float) -> float:
         value = float(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a number") from None
-    if isinf(value) and "inf" not in str(text).lower():
-        raise typer.BadParameter(f"{text} is beyond the largest float (1.8e308); write inf if infinity is meant")
+    if isinf(c_float(value).value) and "inf" not in str(text).lower():
+        raise typer.BadParameter(f"{text} is beyond the largest float32 (3.4e38); write inf if infinity is meant")
     return value
 
 

@@ -10,7 +10,7 @@ from .arrays.base import HOST, HostLibrary, place, stream_handle
 from .calls.plan import Explanation, Plan
 from .calls.prepared import Prepared
 from .calls.request import ALWAYS_REPRODUCIBLE, NO_STREAM, REPRODUCIBLE, Request, check_precision, flag, locate, scales
-from .errors import InvalidValue
+from .errors import InvalidType, InvalidValue
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproducible: bool | None = None,
@@ -51,7 +51,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproduc
         precision = check_precision(precision, reproducible)
     torch = _seen_torch or _look_for_torch(a)
     if torch is not None and isinstance(a, torch.Tensor):
-        return _torch(torch, a, b, None, None, None, out, stream, precision=precision, devices=devices)
+        return _torch(torch, a, b, None, 1.0, None, out, stream, precision=precision, devices=devices, plain=True)
     return _any(Request(a, b, out=out, precision=precision), stream, devices)
 
 
@@ -78,10 +78,10 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
     if not (trans_a is False and trans_b is False):
         trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
     try:
-        if len(a.shape) < 2 or len(b.shape) < 2:
-            name, shape = ("a", a.shape) if len(a.shape) < 2 else ("b", b.shape)
+        if a.ndim < 2 or b.ndim < 2:  # under torch.jit.trace and torch.func to read a shape may crash
+            name, shape = ("a", a.shape) if a.ndim < 2 else ("b", b.shape)
             raise InvalidValue(f"{name} has shape {tuple(shape)}; gemm wants matrices: use matmul, or add a dimension")
-    except (AttributeError, TypeError, RuntimeError):  # no shape, as of a nested tensor: refused by name below
+    except (AttributeError, TypeError, RuntimeError):  # no array: refused by name below
         pass
     torch = _seen_torch or _look_for_torch(a)
     if torch is not None and isinstance(a, torch.Tensor):
@@ -209,6 +209,8 @@ def replay(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None,
         raise InvalidValue(f"replay runs on the CPU, a is on GPU {index}; copy the operands to the host")
     from .calls import host
 
+    if library.name == "torch":
+        _load_eager().refuse_gradients(request.arrays(), "replay")
     return host.on_cpu(library, request)
 
 
@@ -303,24 +305,26 @@ def _on_host(library: HostLibrary, request: Request, stream: Any, resident: Any,
 
 
 def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any,
-           trans_a: bool = False, trans_b: bool = False, precision: str = "ieee", devices: Any = None) -> Any:
-    """torch tensors: traced, differentiated, or straight to the kernel. ``alpha`` None: a plain product."""
+           trans_a: bool = False, trans_b: bool = False, precision: str = "ieee", devices: Any = None,
+           plain: bool = False) -> Any:
+    """torch tensors: traced, differentiated, or straight to the kernel. ``plain``: of matmul."""
     if devices is not None:
-        alpha, beta = scales(1.0 if alpha is None else alpha, beta, c)
+        alpha, beta = scales(alpha, beta, c)
         _refuse_recorded(torch, {"a": a, "b": b, "c": c, "out": out})
         return _any(Request(a, b, c, out, alpha, beta, trans_a, trans_b, precision), stream, devices)
     ready = None
     if isinstance(b, Prepared):
         ready, b = b.split_for(precision, trans_b), b.array
-    eager = None if torch.compiler.is_compiling() else _eager or _load_eager()
-    plain = torch.Tensor
-    if (eager is None or (type(a) is not plain and _is_special(torch, a))
-            or (type(b) is not plain and _is_special(torch, b))
-            or (c is not None and type(c) is not plain and _is_special(torch, c))
-            or (out is not None and type(out) is not plain and _is_special(torch, out)) or eager.modes()):
+    eager = None if torch.compiler.is_dynamo_compiling() else _eager or _load_eager()
+    tensor = torch.Tensor
+    if (eager is None or (type(a) is not tensor and _is_special(torch, a))
+            or (type(b) is not tensor and _is_special(torch, b))
+            or (c is not None and type(c) is not tensor and _is_special(torch, c))
+            or (out is not None and type(out) is not tensor and _is_special(torch, out)) or eager.modes()
+            or eager.tracing() or (eager.function_modes() and eager.is_recorded())):
         if stream is not None:
             raise InvalidValue("stream is lost where torch's dispatcher runs the call (under torch.compile, in a "
-                               "dispatch mode, or of a tensor subclass); leave it out")
+                               "dispatch mode, while a tracer records, or of a tensor subclass); leave it out")
         from .integrations.torch import dispatched
 
         return dispatched(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
@@ -335,10 +339,8 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
 
         with eager.on_stream(a, stream):
             return differentiable(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
-    if alpha is None and out is None and stream is None and precision == "ieee":
+    if plain and out is None and stream is None and precision == "ieee":
         return eager.product(a, b)
-    if alpha is None:
-        alpha = 1.0
     return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, stream=stream, trans_a=trans_a, trans_b=trans_b,
                      precision=precision, ready=ready)
 
@@ -346,9 +348,9 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
 def _refuse_recorded(torch: Any, tensors: dict[str, Any]) -> None:
     """Refuse what the dispatcher would have to see, and gradients that would be lost."""
     eager = _load_eager()
-    if torch.compiler.is_compiling() or eager.modes() or eager.transforms_active():
+    if torch.compiler.is_compiling() or eager.is_observed():
         raise InvalidValue("devices is lost where torch's dispatcher runs the call (under torch.compile, in a dispatch "
-                           "mode or a transform); leave it out")
+                           "mode, a transform or a tracer); leave it out")
     eager.refuse_gradients({name: getattr(x, "array", x) for name, x in tensors.items()}, "a call with devices")
     if tensors["out"] is not None:
         eager.touched(tensors["out"])
@@ -358,6 +360,15 @@ def _is_special(torch: Any, x: Any) -> bool:
     """A subclass, fake or distributed say, which torch's dispatcher has to see."""
     return type(x) is not torch.nn.Parameter and isinstance(x, torch.Tensor) and type(x) is not torch.Tensor
 
+
+def _refuse_script() -> Any:
+    raise InvalidType("torch.jit.script cannot compile peakgemm's calls; write torch.ops.peakgemm.gemm(a, b, c, alpha, "
+                      "beta, precision) there, after import peakgemm.integrations.torch_ops, or use torch.compile or "
+                      "torch.jit.trace")
+
+
+for _call in (matmul, gemm, sgemm, mm, addmm, bmm, plan, explain, replay, prepare):
+    vars(_call)["__prepare_scriptable__"] = _refuse_script  # what torch.jit.script asks each function for
 
 _seen_torch: Any = sys.modules.get("torch")  # torch, once one of its tensors has come
 

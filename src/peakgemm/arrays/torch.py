@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidType, InvalidValue
 from .base import FLOAT, HOST, View, check_dtype, remedy
 
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
 PLAIN = (torch.Tensor, torch.nn.Parameter)  # what the short ways look at without asking more
 
 
@@ -104,13 +105,25 @@ class Torch:
                 x.record_stream(side)
 
 
+def is_recorded() -> bool:
+    """Whether torch.jit.trace or make_fx records: what goes past torch's dispatcher is a constant to them."""
+    return bool(torch._C._is_tracing() or torch._C._get_dispatch_mode(_PROXY) is not None
+                or is_recorded_before_dispatch())
+
+
+def is_recorded_before_dispatch() -> bool:
+    """Whether that is make_fx(pre_dispatch=True)."""
+    return torch._ops._get_dispatch_mode_pre_dispatch(_PROXY) is not None
+
+
 def is_batched(x: Any) -> bool:
     """Whether ``x`` is a batch that torch.autograd's own vmap, that of ``jacobian`` say, shows as one example."""
     return type(x) is torch.Tensor and x.layout is torch.strided and not torch._C._has_storage(x)
 
 
 def _check_kind(x: Any, name: str) -> None:
-    """Refuse what torch alone can read: subclasses, wrappers of its transforms, sparse and nested tensors."""
+    """Refuse what torch alone can read: subclasses, wrappers of its transforms, sparse and nested tensors; and any
+    while a tracer records."""
     if not isinstance(x, torch.Tensor):
         raise InvalidType(f"{name} is a {type(x).__name__} of torch, no tensor; pass a torch.Tensor")
     if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
@@ -119,6 +132,9 @@ def _check_kind(x: Any, name: str) -> None:
     if torch._C._functorch.is_functorch_wrapped_tensor(x) or is_batched(x):
         raise InvalidType(f"{name} is inside a torch.func transform (grad, vmap, jvp), where it has no memory of its "
                           "own; call peakgemm.matmul or gemm without out there, or call this outside")
+    if is_recorded():
+        raise InvalidType(f"{name} came while torch.jit.trace or make_fx records, to which this call's result would be "
+                          "a constant; call peakgemm.matmul or gemm there, which they record, or call this outside")
     if x.is_nested:
         raise InvalidType(f"{name} is a nested tensor; peakgemm multiplies dense ones: "
                           + remedy(name, f"pass {name}.to_padded_tensor(0)"))

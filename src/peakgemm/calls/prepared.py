@@ -30,10 +30,10 @@ class Prepared:
 
     Attributes:
         array: the operand, in strides that kernels take; ``prepare``'s argument itself where it has them.
-        shape: its shape.
+        shape, ndim: its shape, and how many dimensions that has.
     """
 
-    __slots__ = ("_for", "_kept", "_multiply", "_split", "array", "shape")
+    __slots__ = ("_for", "_kept", "_multiply", "_split", "array", "ndim", "shape")
     __array_ufunc__ = None  # so that NumPy, as other libraries do, leaves ``a @ prepared`` to `__rmatmul__`
 
     def __init__(self, b: Any, multiply: Callable[..., Any], precision: str = "ieee", trans_b: bool = False) -> None:
@@ -63,7 +63,7 @@ class Prepared:
                 self.array = library.copy(b, view.shape) if "b" in canonical.copies else b
                 if precision != "ieee" and len(view.shape) == 2 and 0 not in view.shape:
                     self._split = _split(library, self.array, index, precision, trans_b, stream)
-        self.shape = view.shape
+        self.shape, self.ndim = view.shape, len(view.shape)
 
     def resident(self) -> View | None:
         """Where a host array's copy lies on the current GPU, if there."""

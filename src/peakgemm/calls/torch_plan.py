@@ -8,7 +8,7 @@ import torch
 
 from ..arrays.base import HOST
 from ..arrays.torch import PLAIN
-from .eager import Warm, current_stream, refuse_gradients, touched
+from .eager import Warm, current_stream, function_modes, modes, refuse_gradients, touched, tracing
 from .launch import bound_for
 from .plan import Plan
 from .prepared import Prepared
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _FLOAT32 = torch.float32
 _forward = torch.autograd.forward_ad
-_empty = torch.empty
 
 
 class TorchPlan(Plan):
@@ -67,10 +66,11 @@ class TorchPlan(Plan):
                     or b.stride() != self._steps_b or a.dtype is not _FLOAT32 or b.dtype is not _FLOAT32
                     or a.get_device() != self._index or b.get_device() != self._index
                     or first & self._mask_a or second & self._mask_b or a.is_neg() or b.is_neg()
-                    or a.requires_grad or b.requires_grad or _forward._current_level >= 0):
+                    or a.requires_grad or b.requires_grad or _forward._current_level >= 0
+                    or modes() or tracing() or function_modes()):
                 return self._slowly(a, b, c, out, workspace, stream)
             if out is None:
-                out = _empty(warm.shape, dtype=_FLOAT32, device=warm.place)
+                out = a.new_empty(warm.shape)
             else:
                 target = out.data_ptr()
                 reach, for_a, for_b, _ = warm.spans

@@ -23,8 +23,8 @@ def dispatched(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, tra
                precision: str) -> Any:
     """`peakgemm.gemm` by torch's dispatcher: under ``torch.compile``, in a dispatch mode, of tensor subclasses.
 
-    Arguments are those of `peakgemm.gemm`; ``alpha`` None is 1. The dispatcher sees one op, ``peakgemm::gemm``, or
-    ``peakgemm::gemm_out`` with ``out``.
+    Arguments are those of `peakgemm.gemm`. The dispatcher sees one op, ``peakgemm::gemm``, or ``peakgemm::gemm_out``
+    with ``out``.
 
     Raises:
         InvalidType, InvalidValue: as `peakgemm.gemm`, or the dispatcher has no rule for a subclass.
@@ -32,9 +32,12 @@ def dispatched(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, tra
     torch_ops = _ops()
     import torch
 
-    if torch.compiler.is_compiling():
+    compiling = torch.compiler.is_dynamo_compiling()
+    if alpha is None or not compiling:
+        alpha, beta = scales(alpha, beta, c)
+    if compiling:
         return torch_ops.by_dispatcher(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
-    alpha, beta = scales(1.0 if alpha is None else alpha, beta, c)
+    torch_ops.refuse_what_tracers_lose(out)
     torch_ops.count_in_modes()
     if any(type(x).__module__.startswith("torch.distributed.tensor") for x in (a, b, c, out)):
         from . import torch_sharding
@@ -55,9 +58,9 @@ def dispatched(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, tra
 
 def differentiable(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
                    precision: str) -> Any:
-    """`peakgemm.gemm` with derivatives, in both modes and under the transforms of ``torch.func``.
+    """`peakgemm.gemm` of tensors that require a gradient.
 
-    Arguments are those of `peakgemm.gemm`; ``alpha`` None is 1.
+    Arguments are those of `peakgemm.gemm`.
 
     Raises:
         InvalidType, InvalidValue: as `peakgemm.gemm`; also ``out`` where a derivative would be lost in it.

@@ -1,24 +1,26 @@
 """The product as torch sees it: autograd functions for eager calls, registered ops for whatever traces or dispatches.
 
-Eager calls take an autograd function, not the op: an op that Python implements costs about 6 us a call. The function
-that transforms of torch.func and forward mode take is one of its own, since torch binds its arguments by name at each
-call, 15 us.
+Eager calls that need a gradient take an autograd function, not the op: an op that Python implements costs about 6 us a
+call. Forward mode, the transforms of torch.func, dispatch modes and tracers take the op, whose derivatives are ops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
+from torch.autograd.function import _SingleLevelFunction
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from ..arrays.aliasing import overlaps
 from ..arrays.base import FLOAT, View, check_dtype
-from ..arrays.torch import PLAIN, is_batched
+from ..arrays.torch import PLAIN, is_batched, is_recorded_before_dispatch
 from ..calls import eager
 from ..calls.canonical import result_shape
 from ..calls.plan import run as multiply
@@ -31,8 +33,9 @@ Gemm = Callable[[Tensor, Tensor, "Tensor | None", float, float, str], Tensor]
 def gemm_with_grad(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float,
                    precision: str = "ieee") -> Tensor:
     """See `peakgemm.integrations.torch.gemm_with_grad`."""
-    function = _Transformed if eager.is_transformed() else _Gemm
-    result: Tensor = function.apply(a, b, c, float(alpha), float(beta), precision)
+    if eager.is_observed():
+        return traced_gemm(a, b, c, alpha, beta, precision)
+    result: Tensor = _Gemm.apply(a, b, c, float(alpha), float(beta), precision)
     return result
 
 
@@ -45,7 +48,6 @@ def traced_gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: floa
 def by_dispatcher(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
                   precision: str) -> Any:
     """See `peakgemm.integrations.torch.dispatched`."""
-    alpha = 1.0 if alpha is None else alpha
     if beta is None:
         beta = 0.0 if c is None else 1.0
     if out is None:
@@ -68,7 +70,6 @@ def by_dispatcher(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, 
 def differentiable(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
                    precision: str) -> Any:
     """See `peakgemm.integrations.torch.differentiable`."""
-    alpha = 1.0 if alpha is None else alpha
     if out is not None:
         eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
         return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, trans_a=trans_a, trans_b=trans_b,
@@ -82,6 +83,24 @@ def differentiable(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool,
 def is_subclass(x: Any) -> bool:
     """Whether ``x`` is a tensor that only the dispatcher can read."""
     return isinstance(x, Tensor) and type(x) not in PLAIN
+
+
+def refuse_what_tracers_lose(out: Any) -> None:
+    """Refuse what no tracer records, of torch's own products no more than of this one: forward mode under
+    torch.jit.trace, it and torch.func in a trace before dispatch, and ``out`` inside of a transform.
+
+    Raises:
+        InvalidType: that is in force.
+    """
+    dual, transformed = eager.forward._current_level >= 0, eager.transforms_active()
+    if out is not None and transformed:
+        raise InvalidType("out was given inside of a torch.func transform, which has no memory of its own to write; "
+                          "leave it out")
+    if torch.compiler.is_compiling():
+        return
+    if (dual and eager.tracing()) or ((dual or transformed) and is_recorded_before_dispatch()):
+        raise InvalidType("torch.jit.trace and make_fx(pre_dispatch=True) lose the derivatives of forward mode and "
+                          "torch.func; use torch.compile, or make_fx without pre_dispatch")
 
 
 def count_in_modes() -> None:
@@ -141,7 +160,10 @@ def _run(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, prec
     _check_ranks(a, b)
     check_precision(precision)
     try:
-        result: Tensor = multiply(a, b, c, alpha=alpha, beta=beta, precision=precision)
+        if c is None and alpha == 1.0 and beta == 0.0 and precision == "ieee":
+            result: Tensor = eager.product(a, b)  # the shorter way
+        else:
+            result = multiply(a, b, c, alpha=alpha, beta=beta, precision=precision)
     except InvalidType:
         if not any(is_batched(x) for x in (a, b, c)):
             raise
@@ -173,16 +195,10 @@ def _check_ranks(a: Tensor, b: Tensor) -> None:
                            "add one with unsqueeze()")
 
 
-def _note(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float, float, str]) -> tuple[Tensor, Tensor]:
-    """Remember what `_gradients` reads beside the operands, which are returned."""
+def _keep(ctx: Any, inputs: Any) -> None:
+    """Save for the backward pass only what it will read."""
     a, b, c, ctx.alpha, ctx.beta, ctx.precision = inputs
     ctx.shapes = a.shape, b.shape, None if c is None else c.shape
-    return a, b
-
-
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float, float, str], output: Any = None) -> None:
-    """Save for the backward pass only what it will read."""
-    a, b = _note(ctx, inputs)
     ctx.save_for_backward(a if ctx.needs_input_grad[1] else None, b if ctx.needs_input_grad[0] else None)
 
 
@@ -225,52 +241,86 @@ class _Gemm(torch.autograd.Function):  # type: ignore[misc]
         return _gradients(gemm_with_grad, ctx, grad)
 
 
-class _Transformed(torch.autograd.Function):  # type: ignore[misc]
-    """The same in forward mode and under torch.func: grad, jvp, vmap, and what is made of them."""
+class _Op(_SingleLevelFunction):  # type: ignore[misc]
+    """The registered op with its derivatives in both modes, of which each is that op again: a tracer, a transform or a
+    dispatch mode sees them all. A single level: torch.func's dispatcher calls it once for each of its own.
+    """
 
     @staticmethod
-    def forward(*inputs: Any) -> Tensor:
-        return _run(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        a, b = _note(ctx, inputs)
-        ctx.shape = output.shape
-        ctx.save_for_backward(a, b)
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        a, b, c, ctx.alpha, ctx.beta, ctx.precision, ctx.run = inputs
+        if True in ctx.needs_input_grad:
+            _keep(ctx, inputs[:6])
         ctx.save_for_forward(a, b)
+        ctx.set_materialize_grads(False)  # a tangent of zeros would cost a product, and be NaN beside an infinity
+        result: Tensor = ctx.run(a, b, c, ctx.alpha, ctx.beta, ctx.precision)
+        return result
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _gradients(gemm_with_grad, ctx, grad)
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        return (None,) * 7 if grad is None else (*_gradients(traced_gemm, ctx, grad), None)
 
     @staticmethod
     def jvp(ctx: Any, of_a: Tensor | None, of_b: Tensor | None, of_c: Tensor | None, *rest: Any) -> Tensor:
         """``alpha (dA B + A dB) + beta dC``; what is added is the next product's ``c``."""
         a, b = ctx.saved_tensors
         sum_, beta = of_c if ctx.beta != 0 else None, ctx.beta
+        run = ctx.run if eager.transforms_active() else traced_gemm
         for x, y in ((of_a, b), (a, of_b)):
             if x is not None and y is not None:
-                sum_ = gemm_with_grad(x, y, sum_, ctx.alpha, beta if sum_ is not None else 0.0, ctx.precision)
+                sum_ = run(x, y, sum_, ctx.alpha, beta if sum_ is not None else 0.0, ctx.precision)
                 beta = 1.0
+        if sum_ is not None and sum_ is not of_c:
+            return sum_
+        _, shape = result_shape(a.shape, b.shape)
         if sum_ is None:
-            return a.new_zeros(ctx.shape)
-        return sum_ if sum_ is not of_c else (beta * sum_).expand(ctx.shape).clone()
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-        return _batched(gemm_with_grad, info.batch_size, in_dims, *inputs)
+            return a.new_zeros(shape)
+        with eager.forward._set_fwd_grad_enabled(True):  # for the levels below; this one has no tangent of it
+            return (beta * sum_).expand(shape).clone()
 
 
-def _batched(gemm: Gemm, size: int, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, c: Tensor | None,
-             alpha: float, beta: float, precision: str) -> tuple[Tensor, int]:
+def _differentiate(keys: Any, *inputs: Any) -> Any:
+    """What the dispatcher runs first. It does not look for tangents, which would take as long as the function does."""
+    if not eager.transforms_active():
+        return _Op.apply(*inputs, partial(_below_autograd, _GEMM, keys))
+    _refuse_jit_trace()
+    graded, tangents = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+
+    def run_next_level(*args: Any) -> Any:
+        with torch.set_grad_enabled(graded), eager.forward._set_fwd_grad_enabled(tangents):
+            return _below_autograd(_GEMM, keys, *args)  # the function turns both off, but levels below record their own
+
+    with enable_single_level_autograd_function():
+        return _Op.apply(*inputs, run_next_level)
+
+
+def _refuse_jit_trace() -> None:
+    if eager.tracing():
+        raise InvalidType("torch.jit.trace cannot record peakgemm's product inside of torch.func's grad, jvp or vmap; "
+                          "use torch.compile or make_fx, or trace without the transform")
+
+
+def _below_autograd(op: Any, keys: Any, *args: Any) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return op.redispatch(keys & torch._C._after_autograd_keyset, *args)
+
+
+def _refuse_derivatives(keys: Any, a: Any, b: Any, c: Any, out: Any, *rest: Any) -> None:
+    eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
+    _below_autograd(_GEMM_OUT, keys, a, b, c, out, *rest)
+
+
+def _batched(info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, c: Tensor | None, alpha: float,
+             beta: float, precision: str) -> tuple[Tensor, int]:
     """One batched product for all that vmap would run; its dimension comes first, before the operands' own batches."""
+    _refuse_jit_trace()
     rank = max(x.dim() - (dim is not None) for x, dim in zip((a, b), in_dims, strict=False))
     if in_dims[0] is None and in_dims[1] is None:  # c alone differs
-        a, in_dims = a.expand(size, *a.shape), (0, *in_dims[1:])
+        a, in_dims = a.expand(info.batch_size, *a.shape), (0, *in_dims[1:])
     first, second, third = (x if x is None or dim is None else _batch_first(x, dim, rank)
                             for x, dim in zip((a, b, c), in_dims, strict=False))
     assert first is not None and second is not None
-    return gemm(first, second, third, alpha, beta, precision), 0
+    return traced_gemm(first, second, third, alpha, beta, precision), 0
 
 
 def _batch_first(x: Tensor, dim: int, rank: int) -> Tensor:
@@ -278,18 +328,10 @@ def _batch_first(x: Tensor, dim: int, rank: int) -> Tensor:
     return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:])
 
 
-def _batched_op(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-    return _batched(traced_gemm, info.batch_size, in_dims, *inputs)
-
-
 def _flops(a: Any, b: Any, *rest: Any, **options: Any) -> int:
     """A multiply and an add for each m, n and k, from shapes."""
     _, shape = result_shape(tuple(a), tuple(b))
     return 2 * prod(shape) * int(a[-1])
-
-
-def _traced_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return _gradients(traced_gemm, ctx, grad)
 
 
 # The library object keeps the registrations alive. flexible_layout: the op takes any strides, so the
@@ -305,7 +347,9 @@ for _key in ("CUDA", "CPU"):
     _LIBRARY.impl("gemm_out", _run_out, _key)
 torch.library.register_fake("peakgemm::gemm", _shape_only, lib=_LIBRARY)
 torch.library.register_fake("peakgemm::gemm_out", _out_only, lib=_LIBRARY)
-torch.library.register_vmap("peakgemm::gemm", _batched_op, lib=_LIBRARY)
-torch.library.register_autograd("peakgemm::gemm", _traced_backward, setup_context=_keep, lib=_LIBRARY)
+torch.library.register_vmap("peakgemm::gemm", _batched, lib=_LIBRARY)
+_GEMM, _GEMM_OUT = torch.ops.peakgemm.gemm.default, torch.ops.peakgemm.gemm_out.default
+_LIBRARY.impl("gemm", _differentiate, "Autograd", with_keyset=True)
+_LIBRARY.impl("gemm_out", _refuse_derivatives, "Autograd", with_keyset=True)
 _OPS = (torch.ops.peakgemm.gemm, torch.ops.peakgemm.gemm_out)
 register_flop_formula(_OPS)(_flops)

@@ -1,7 +1,7 @@
 # On a fresh machine with Python, make and a package index:
 #   make ladder    every rung compiled, checked, analysed; timed where there is a GPU
 #   make test      the tests (those that need a GPU skip themselves without one)
-#   make test-all  every tile and variant, too
+#   make test-all  every tile and variant, too, and torch on the CPU
 #   make wheel     dist/peakgemm-*.whl, its kernels compiled ahead
 #   make explorer  build/explorer: pages of every rung, and the simulator in the browser (needs npm)
 #   make test-web  the tests of these pages, in a headless Chromium
@@ -22,7 +22,7 @@ sweep: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-all: $(VENV)/.installed-dev
+test-all: $(VENV)/.installed-torch
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not web"
 
 lint: $(VENV)/.installed-dev
@@ -66,6 +66,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# torch's CPU build: its version, with +cpu, is above that of the package index, the CUDA build. Where that second index
+# cannot be reached, pip takes what the first one has.
+$(VENV)/.installed-torch: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 0 -c constraints.txt \
+	  --extra-index-url https://download.pytorch.org/whl/cpu -e '.[dev-torch]'
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed

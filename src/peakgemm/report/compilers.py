@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import geometric_mean
 from typing import Any
 
 from ..kernels.patched import REBUILT
@@ -52,3 +53,20 @@ def _cell(facts: Mapping[str, Any]) -> str:
     share = [f"{100 * facts['share']:.1f} %"] if "share" in facts else []
     registers = [str(facts["registers"])] if "registers" in facts else []
     return ", ".join([*share, *registers, *(f"**{fault}**" for fault in _faults(facts))])
+
+
+def speed_table(record: Row) -> str:
+    """How many times as fast as cuBLAS by each compiler: a suite's geometric mean, or of one suite each product. Last,
+    the slowest compiler over the fastest."""
+    rows = record["rungs"]
+    names = list(rows[0]["ratios"])
+    suites = dict.fromkeys(row["suite"] for row in rows)
+    by = "suite" if len(suites) > 1 else "name"
+    groups: dict[tuple[str, str], list[Mapping[str, float]]] = {}
+    for row in rows:
+        groups.setdefault((row["precision"], row[by]), []).append(row["ratios"])
+    lines = []
+    for (precision, what), ratios in sorted(groups.items(), key=lambda item: item[0][0] != "ieee"):
+        means = [geometric_mean(one[name] for one in ratios) for name in names]
+        lines.append((precision, what, *(f"{mean:.3f}" for mean in means), f"{min(means) / max(means):.3f}"))
+    return grid(("", by if by == "suite" else "product", *names, "slowest of fastest"), lines, left=(0, 1))

@@ -141,6 +141,10 @@ class Checkout:
         for record in self.load_any("../sm_90/library-counters.json"):
             yield ("docs/simulator.md", "counters",
                    markdown.counters_table(record) + f"\nCommand: `{record['command']}`.\n")
+        for block, name in (("speed", "compiler-speed.json"), ("squares", "compiler-squares.json")):
+            for record in self.load_any(name):
+                yield ("docs/contributing/compilers.md", block, compilers.speed_table(record)
+                       + f"\n{record['device']['name']}. Command: `{record['command']}`.\n")
         for record in self.load_any("../sm_90/compilers.json"):
             yield ("docs/contributing/compilers.md", "compilers",
                    compilers.compilers_table(record) + f"\nCommand: `{record['command']}`.\n")

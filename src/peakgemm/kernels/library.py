@@ -111,9 +111,9 @@ def target(config: Config, arch: str) -> str:
 
 
 def _read_loop(code: bytes, entry: str) -> dict[str, Any] | None:
-    from ..sass.compiled_loop import read  # where something is compiled, and nowhere else
+    from ..sass.compiled_loop import SAMPLE, read  # where something is compiled, and nowhere else
 
-    loop = read(code, entry)
+    loop = read(code, entry, most=SAMPLE)
     return None if loop is None else loop.to_json()
 
 

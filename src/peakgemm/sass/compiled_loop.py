@@ -26,6 +26,7 @@ _LOCAL = frozenset((0x183, 0x187))  # LDL, STL
 _CONTROL_FLOW = frozenset((0x141, 0x142, 0x144, 0x145, 0x147, 0x148, 0x149, 0x14D, 0x150, 0x158))
 _SLOTS, _REUSE = (24, 32, 64), 122  # low bits of the operands a, b, c, and of .reuse's bits for them
 _NONE = 255  # RZ
+SAMPLE = 512  # instructions of which a first call waits for the model, of up to 2,200 of a turn
 _BEFORE = 64  # instructions that leave the reuse cache as a whole turn does
 
 
@@ -61,8 +62,12 @@ class CompiledLoop:
         return asdict(self)
 
 
-def read(code: bytes, entry: str) -> CompiledLoop | None:
-    """The figures of kernel ``entry`` of a cubin; None: no loop around FFMAs, or no table of its architecture."""
+def read(code: bytes, entry: str, most: int | None = None) -> CompiledLoop | None:
+    """The figures of kernel ``entry`` of a cubin; None: no loop around FFMAs, or no table of its architecture.
+
+    ``most``: register reads of so many instructions at most are modelled, from the start of a turn. A first call waits
+    for the model, 10 us an instruction, and the k-steps of a turn are much alike.
+    """
     try:
         cubin = Cubin.read(code)
         words = cubin.words(entry)
@@ -74,16 +79,18 @@ def read(code: bytes, entry: str) -> CompiledLoop | None:
     if loop is None:
         return None
     turn = [words[one.address // WORD_BYTES] for one in loop.instructions]
-    stream = [_reads(word, cubin.arch) for word in turn]
-    reader, cycles, ffmas = rule.reader(), 0, 0
-    for reads in stream[-_BEFORE:]:
-        _step(reader, reads)
-    for word, reads in zip(turn, stream, strict=True):
-        spent = _step(reader, reads)
+    reader, cycles, modelled = rule.reader(), 0, 0
+    for word in turn[-_BEFORE:]:
+        _step(reader, _reads(word, cubin.arch))
+    for word in turn[:most]:
+        spent = _step(reader, _reads(word, cubin.arch))
         if word & _OPCODE == _FFMA:
-            cycles, ffmas = cycles + spent, ffmas + 1
+            cycles, modelled = cycles + spent, modelled + 1
+    if not modelled:
+        return None
+    ffmas = sum(word & _OPCODE == _FFMA for word in turn)
     local = sum(word & _OPCODE in _LOCAL for word in turn)
-    return CompiledLoop(len(turn), ffmas, local, round(cycles / ffmas, 4), rule.issue)
+    return CompiledLoop(len(turn), ffmas, local, round(cycles / modelled, 4), rule.issue)
 
 
 def _step(reader: Reader, reads: Reads | None) -> int:

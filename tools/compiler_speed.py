@@ -149,7 +149,7 @@ def time_all(paths: list[Path], suites: list[str], milliseconds: float, rounds: 
     print(f"Bits of reproducible products: {'the same by all' if same else 'DIFFERENT'}")
     if json is not None:
         compilers = {names[path]: f"NVRTC {shipped.index(path).nvrtc}" for path in paths}
-        records.write(json, records.record(gpu, ARCH, [{"rungs": rows}], versions=peer.versions(), compilers=compilers,
+        records.write(json, records.record(gpu, ARCH, [{"found": rows}], versions=peer.versions(), compilers=compilers,
                                            same_bits=same))
 
 

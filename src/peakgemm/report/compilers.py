@@ -58,7 +58,7 @@ def _cell(facts: Mapping[str, Any]) -> str:
 def speed_table(record: Row) -> str:
     """How many times as fast as cuBLAS by each compiler: a suite's geometric mean, or of one suite each product. Last,
     the slowest compiler over the fastest."""
-    rows = record["rungs"]
+    rows = record["found"]
     names = list(rows[0]["ratios"])
     suites = dict.fromkeys(row["suite"] for row in rows)
     by = "suite" if len(suites) > 1 else "name"

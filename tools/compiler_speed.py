@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from cubins import compile_all
+
 from peakgemm.bench import records
 from peakgemm.bench.operands import Arrays, launches
 from peakgemm.bench.peers import visiting
@@ -30,7 +32,6 @@ from peakgemm.kernels.emulated import bound as emulated
 from peakgemm.kernels.emulated import schemes
 from peakgemm.kernels.library import FAMILIES, Recipe, recipes
 from peakgemm.runtime import device
-from peakgemm.runtime.compile import in_parallel, nvrtc_version
 from peakgemm.selection.choose import Choice, choose
 
 ARCH, SMS, GPU = "sm_90", 132, "NVIDIA H100 80GB HBM3"
@@ -66,21 +67,6 @@ def wanted() -> dict[str, Recipe]:
                 made.append(schemes.reduce_recipe(scheme, choice.config, ARCH))
         found.update({one.name: one for one in made})
     return found
-
-
-def compile_all(path: Path) -> None:
-    """Compile what is wanted by this environment's NVRTC."""
-    jobs = wanted()
-    with progress("compiling", len(jobs)) as done:
-
-        def make(job: Recipe) -> Any:
-            made = job.compile()
-            done(job.entry)
-            return made
-
-        made = dict(zip(jobs, in_parallel(make, jobs.values()), strict=True))
-    shipped.write(path, made, nvrtc_version())
-    print(f"{path}: {len(made)} cubins by NVRTC {nvrtc_version()}, {path.stat().st_size / 1e6:.1f} MB")
 
 
 @contextmanager
@@ -137,8 +123,9 @@ def time_all(paths: list[Path], suites: list[str], milliseconds: float, rounds: 
                     times = [(cublas, each) for each in ours]
                 ratios = {name: median(theirs / ours for theirs, ours in zip(*each, strict=True))
                           for name, each in zip(names.values(), times, strict=True)}
-                samples = {name: {"cublas": theirs, "ours": ours} for name, (theirs, ours) in zip(
-                    names.values(), times, strict=True)}
+                baselines = {name: theirs for name, (theirs, _) in zip(names.values(), times, strict=True)}
+                samples = {"cublas": baselines if case.flops > IN_PAIRS else cublas,
+                           "ours": {name: ours for name, (_, ours) in zip(names.values(), times, strict=True)}}
                 rows.append({"suite": suite, "name": case.name, "shape": [case.m, case.n, case.k],
                              "layout": case.layout, "batch": case.batch, "precision": precision,
                              "kernel": choice.kernel.name, "config_label": choice.config.label(), "ratios": ratios,
@@ -196,7 +183,7 @@ def main() -> None:
     timing.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.command == "compile":
-        compile_all(args.file)
+        compile_all(wanted(), args.file)
     else:
         time_all(args.files, args.suite.split(","), args.ms, args.rounds, args.json)
 

@@ -82,7 +82,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the container goes")
     args = parser.parse_args()
-    jobs = wanted()
+    compile_all(wanted(), args.folder / shipped.container(ARCH).name)
+
+
+def compile_all(jobs: dict[str, Recipe], path: Path) -> None:
+    """Compile ``jobs`` by this environment's NVRTC into the container ``path``."""
     with progress("compiling", len(jobs)) as done:
 
         def make(job: Recipe) -> Compiled:
@@ -91,7 +95,6 @@ def main() -> None:
             return made
 
         made = dict(zip(jobs, in_parallel(make, jobs.values()), strict=True))
-    path = args.folder / shipped.container(ARCH).name
     shipped.write(path, made, nvrtc_version())
     print(f"{path}: {len(made)} cubins by NVRTC {nvrtc_version()}, {path.stat().st_size / 1e6:.1f} MB")
 

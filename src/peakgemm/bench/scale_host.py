@@ -30,7 +30,7 @@ RECORDED = 4096  # sizes from here on have a timeline: they run in tiles
 _PROBE_BYTES = 1 << 30
 _BLOCK = 2048
 
-REPEATED = 10  # of several GPUs a launch of this product once failed, and never again in three runs
+REPEATED = 10  # this product once failed to launch on several GPUs, and not in three later runs: a rare fault, if any
 
 
 def main(place: Path) -> None:

@@ -41,9 +41,9 @@ def command(json: Annotated[Path | None, typer.Option(help="Write what was found
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    found = (_compiler(), *_compilations(), _row("nvdisasm (SASS facts)", find_nvdisasm), *_gpus(),
+    checks = (_compiler(), *_compilations(), _row("nvdisasm (SASS facts)", find_nvdisasm), *_gpus(),
              _row("cuBLAS (compare)", _peer), *_arrays(), *_caches())
-    rows = [(what, there, _HERE.sub("", told)) for what, there, told in found]
+    rows = [(what, there, _HERE.sub("", told)) for what, there, told in checks]
     for row in rows:
         grid.add_row(*(cell.replace("[", r"\[") for cell in row))  # pip's extras are no markup
     out.print(grid)
@@ -69,17 +69,17 @@ def _compiler() -> Row:
     except PeakgemmError as error:
         return what, "no", str(error)
     span = f"({', '.join('.'.join(map(str, one)) for one in tested)})"
-    told = f"{release}, cuda.core {_version('cuda-core')}, cuda.bindings {_version('cuda-bindings')}; "
+    message = f"{release}, cuda.core {_version('cuda-core')}, cuda.bindings {_version('cuda-bindings')}; "
     if _numbers(release) in tested:
-        return what, "yes", f"{told}among those tested {span}"
+        return what, "yes", f"{message}among those tested {span}"
     if _numbers(release) < tested[0]:
         oldest, package = TESTED[0].rpartition(".")[0], "nvidia-cuda-nvrtc-cu12"
-        return what, "old", (f"{told}older than any tested {span}: kernels may not compile, or be slow; run: pip "
+        return what, "old", (f"{message}older than any tested {span}: kernels may not compile, or be slow; run: pip "
                              f"install --no-deps '{package}>={oldest},<13' 'cuda-bindings>={oldest},<13'")
     if _numbers(release) > tested[-1]:
-        return what, "new", (f"{told}newer than any tested {span}: what falls short is passed over, as told below; "
+        return what, "new", (f"{message}newer than any tested {span}: what falls short is passed over, as told below; "
                              f"if that is much, run: pip install 'nvidia-cuda-nvrtc=={TESTED[-1]}'")
-    return what, "yes", f"{told}not tested itself, between those that are {span}"
+    return what, "yes", f"{message}not tested itself, between those that are {span}"
 
 
 def _compilations() -> Iterator[Row]:
@@ -103,8 +103,8 @@ def _compilations() -> Iterator[Row]:
                       for one in choice.passed_over]
             if choice.kernel.bare_loop and recipe(choice.kernel, choice.config, problem, arch).known_loop() is None:
                 unknown.append(str(size))
-        told = "; ".join(short) or f"no configuration is passed over for squares of {squares}"
-        yield what, "no" if short else "yes", f"{name}: {told}" + (
+        message = "; ".join(short) or f"no configuration is passed over for squares of {squares}"
+        yield what, "no" if short else "yes", f"{name}: {message}" + (
             f"; not compiled here yet: {', '.join(unknown)} (peakgemm cache warm)" if unknown else "")
 
 

@@ -22,9 +22,9 @@ def compilers_table(record: Row) -> str:
         (f"{row['family']} {row['kernel']}", *(_cell(row["releases"][one]) for one in releases)) for row in different])
     bad = [f"{row['family']} {row['kernel']} ({_worst(list(row['releases'].values()))})"
            for row in rows if all(map(_faults, row["releases"].values()))]
-    told = (f"\n{len(rows) - len(different)} other kernels of {len(rows)} are the same by all {len(releases)} "
-            f"releases: spills, shares to {100 * DIFFERS:.0f} %, what the choice says of them.\n")
-    return table + told + (f"\nNo release compiles these well: {'; '.join(bad)}.\n" if bad else
+    alike = (f"\n{len(rows) - len(different)} other kernels of {len(rows)} are the same by all {len(releases)} "
+             f"releases: spills, shares to {100 * DIFFERS:.0f} %, what the choice says of them.\n")
+    return table + alike + (f"\nNo release compiles these well: {'; '.join(bad)}.\n" if bad else
                            "\nEvery kernel is compiled without spills by one release at least.\n")
 
 

@@ -58,8 +58,8 @@ class Outline:
 
 def _default(parameter: str) -> str | None:
     """The default of a template's parameter."""
-    found = re.search(r"(?<![=<>!])=(?!=)", parameter)
-    return str(parameter[found.end():].strip()) if found else None
+    equals = re.search(r"(?<![=<>!])=(?!=)", parameter)
+    return str(parameter[equals.end():].strip()) if equals else None
 
 
 def _example(parameter: str) -> str:

@@ -143,8 +143,8 @@ def check_dtype(dtype: str, name: str) -> None:
 
 
 def remedy(name: str, conversion: str) -> str:
-    """How a refusal of the array ``name`` ends: an operand is to be converted, the result's array is to be made another
-    way, for of its conversion a copy would be written."""
+    """How a refusal of the array ``name`` ends. An operand is to be converted. For ``out`` or ``C`` a new array is to
+    be made, because the product would be written to a converted copy and lost."""
     return conversion if name not in ("out", "C") else (
         f"make {name} a plain float32 array of the result's shape, np.empty(shape, np.float32) in NumPy, "
         "torch.empty(shape, device=a.device) in torch")

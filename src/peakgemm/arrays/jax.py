@@ -68,14 +68,14 @@ class Jax(Interop):
 
     def wrap(self, x: NDArray[np.float32], like: Any) -> Any:
         """On the device of ``like``."""
-        return jax.device_put(_looked_at(x), next(iter(like.devices())))
+        return jax.device_put(_debug_checked(x), next(iter(like.devices())))
 
     def _adopt(self, fresh: Fresh, like: Any) -> Any:
-        return _looked_at(jax.dlpack.from_dlpack(fresh))
+        return _debug_checked(jax.dlpack.from_dlpack(fresh))
 
 
-def _looked_at(result: Any) -> Any:
-    """``result``, after what jax_debug_nans and jax_debug_infs ask of each operation outside of ``jit``.
+def _debug_checked(result: Any) -> Any:
+    """``result``, after the checks that jax_debug_nans and jax_debug_infs make after each operation outside of ``jit``.
 
     Raises:
         FloatingPointError: as JAX's own operations, where one of them is set.

@@ -27,7 +27,7 @@ def wanted(kernel: Kernel, config: Config, arch: str) -> Wanted | None:
     The rung that is edited and the one that is not are the same compilation, so that the one's gain over the other is
     the edit's.
     """
-    if kernel.entry not in _ENTRIES or _unmeant(config, arch):
+    if kernel.entry not in _ENTRIES or _why_not(config, arch):
         return None
 
     def fits(code: bytes) -> bool:
@@ -49,7 +49,7 @@ def applied(compiled: Compiled, config: Config) -> Compiled:
 
     The result is kept in the disk cache: to build it takes 1.5 s.
     """
-    why = _unmeant(config, compiled.arch)
+    why = _why_not(config, compiled.arch)
     if why:
         return replace(compiled, note=f"the compiler's code runs: {why}")
     from ..sass.elf import Cubin
@@ -72,7 +72,7 @@ def applied(compiled: Compiled, config: Config) -> Compiled:
                    note=f"{REBUILT}: {facts['turn']} instructions a turn instead of {facts['before']}")
 
 
-def _unmeant(config: Config, arch: str) -> str:
+def _why_not(config: Config, arch: str) -> str:
     """Why the recipe is not for this compilation; empty where it is."""
     if arch != _ARCH:
         return f"loops are built anew for {_ARCH} alone, not {arch}"

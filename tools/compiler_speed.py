@@ -38,7 +38,7 @@ ARCH, SMS, GPU = "sm_90", 132, "NVIDIA H100 80GB HBM3"
 PRECISIONS = ("ieee", "emulated")
 #: FLOPs above which each compiler's kernel has pairs with cuBLAS of its own: at the power limit, what ran just before
 #: decides the clock, and so a place in a turn of six would.
-IN_PAIRS, PAIRS_SECONDS = 3e10, 0.5
+IN_PAIRS = 3e10
 CHAINED = (1024, 4096)  # squares whose reproducible bits are compared
 
 
@@ -99,7 +99,8 @@ def bind(choice: Choice, case: Case, gpu: device.Gpu) -> Any:
     return make(choice.kernel, choice.config, case.problem()[0], gpu)
 
 
-def time_all(paths: list[Path], suites: list[str], milliseconds: float, rounds: int, json: Path | None) -> None:
+def time_all(paths: list[Path], suites: list[str], milliseconds: float, rounds: int, seconds: float,
+             json: Path | None) -> None:
     """Time every product by every container's kernels."""
     gpu = device.require()
     names = {path: path.name.removesuffix(".cubins") for path in paths}
@@ -116,7 +117,7 @@ def time_all(paths: list[Path], suites: list[str], milliseconds: float, rounds: 
                     with kernels_of(path):
                         kinds.append(launches(bind(choice, case, gpu), arrays.addresses(), peer))
                 if case.flops > IN_PAIRS:
-                    pairs = [timer.compare(kind, kinds[0], seconds=PAIRS_SECONDS) for kind in kinds[1:]]
+                    pairs = [timer.compare(kind, kinds[0], seconds=seconds) for kind in kinds[1:]]
                     times = [(one.baseline_ms, one.ours_ms) for one in pairs]
                 else:
                     cublas, *ours = timer.each(kinds, ms=milliseconds, rounds=rounds)
@@ -180,12 +181,13 @@ def main() -> None:
     timing.add_argument("--suite", default=",".join(SUITES), help="suites, with commas")
     timing.add_argument("--ms", type=float, default=3.0, help="milliseconds of a burst")
     timing.add_argument("--rounds", type=int, default=9)
+    timing.add_argument("--seconds", type=float, default=0.5, help="of pairs with cuBLAS of a large product")
     timing.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.command == "compile":
         compile_all(wanted(), args.file)
     else:
-        time_all(args.files, args.suite.split(","), args.ms, args.rounds, args.json)
+        time_all(args.files, args.suite.split(","), args.ms, args.rounds, args.seconds, args.json)
 
 
 if __name__ == "__main__":

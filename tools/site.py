@@ -144,7 +144,8 @@ def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | N
         drawn = charts.step(names, rows, f"{names[1]} beside {names[0]}", WIDTH)
         bars.write_text(drawn.text(alone=True), encoding="utf-8")
         parts.append(f"\n## What changed since [rung {before.number:02}]({before.page}.md)\n")
-        parts.append(f"\n```diff\n{difference(before, kernel)}```\n")
+        changed = difference(before, kernel)
+        parts.append(f"\n```diff\n{changed}```\n" if changed else f"\n{REBUILT}\n")
         parts.append(f"\n![{names[1]} beside {names[0]}: speed, loop and counters at {SIZE}]({bars.name})\n")
         parts.append(counters(before, kernel, counted, simulated))
     parts.append(facts + rest)
@@ -197,6 +198,9 @@ def counters(before: Kernel, kernel: Kernel, counted: Mapping[int, Row], simulat
 def simulated_counters(numbers: Sequence[int]) -> dict[int, Row]:
     """The simulator's counters of rungs, on one problem."""
     return {number: run_rung(number, *operands(SMALL), arch="sm_90").counters for number in numbers}
+
+
+REBUILT = "The source is the same: the main loop of its cubin is [rebuilt](../sass-tuning.md)."
 
 
 def difference(before: Kernel, kernel: Kernel) -> str:

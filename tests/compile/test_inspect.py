@@ -356,7 +356,7 @@ def test_a_file_beside_a_rung(tile: Path) -> None:
 def test_counts_equal_the_profilers() -> None:
     """Nsight Compute's counters of a record: what a warp gains from K = 256 to 4096 is turns of the main loop."""
     runs = {tuple(run_["shape"]): run_["rungs"]
-            for run_ in json.loads((ROOT / "results/h100/counters.json").read_text())["runs"]}
+            for run_ in runs_of(json.loads((ROOT / "results/h100/counters.json").read_text()))}
     names = {"smsp__inst_executed.sum": "instructions", "smsp__sass_inst_executed_op_shared_ld.sum": "shared_loads",
              "smsp__sass_inst_executed_op_shared_st.sum": "shared_stores",
              "smsp__sass_inst_executed_op_ldgsts.sum": "ldgsts"}

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from peakgemm.bench.records import runs_of
 from peakgemm.kernels.registry import LADDER
 
 ROOT = Path(__file__).parents[2]
 RECORD = json.loads((ROOT / "results" / "h100" / "counters.json").read_text(encoding="utf-8"))
 SMALL = ((256, 256, 256), (257, 129, 65))
-ROWS = [(tuple(run["shape"]), row) for run in RECORD["runs"] if tuple(run["shape"]) in SMALL for row in run["rungs"]]
+ROWS = [(tuple(run["shape"]), row) for run in runs_of(RECORD) if tuple(run["shape"]) in SMALL for row in run["rungs"]]
 
 
 def load():

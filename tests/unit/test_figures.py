@@ -185,13 +185,3 @@ def test_the_figures_of_a_rungs_header_are_its_records(kernel: Any) -> None:
         assert said in text, said
         text = text.replace(said, "")
     assert typed(text, EXPLAINED.get(kernel.number, ())) == []
-
-
-def test_the_header_of_rung_16_is_its_records() -> None:
-    """Its record is of both rungs, timed beside each other; `peakgemm report` holds the others' headers."""
-    record = json.loads((ROOT / "results" / "h100" / "sass" / "ladder-sass.json").read_text())
-    compiled, tuned = rows_at(record, (4096,) * 3)
-    kernel, = [one for one in LADDER if one.patched]
-    gain = tuned["ratio_to_cublas"] / compiled["ratio_to_cublas"]
-    assert (f"// Measured: {tuned['tflops']:.2f} TFLOPS at 4096 on an H100, {gain:.3f} times rung 14."
-            in kernel.header.read_text(encoding="utf-8").splitlines())

@@ -55,10 +55,13 @@ def record(gpu: Gpu | None, arch: str, runs: Sequence[Mapping[str, Any]], **more
         "environment": environment(more.pop("versions", None)),
         **more,
     }
-    return {**head, **runs[0]} if len(runs) == 1 else {**head, **_shared(runs)}
+    return {**head, **together(runs)}
 
 
-def _shared(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def together(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The runs as a record holds them."""
+    if len(runs) == 1:
+        return runs[0]
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         for row in run["rungs"]:

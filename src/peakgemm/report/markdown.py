@@ -335,12 +335,15 @@ def host_arrays_table(record: Row) -> str:
         for row in sorted(record["scale"]["host"]["rows"], key=lambda row: row["precision"] != "ieee")])
 
 
+TUNED = (14, 16)  # the rung that ptxas compiled, and the same rebuilt in SASS
+
+
 def tuned_table(record: Row) -> str:
-    """Rungs of a ladder's record beside the first of them, size by size, by their ratios to cuBLAS, which is timed with
-    each in pairs: at 700 W the clock of a second run is another."""
+    """The rebuilt rung of a ladder's record beside its source, by their ratios to cuBLAS, which is timed
+    with each in pairs: at 700 W the clock of a second run is another."""
     lines = []
     for run in runs_of(record):
-        rows = run["rungs"]
+        rows = [row for row in run["rungs"] if row["number"] in TUNED]
         lines += [(str(run["shape"][0]), f"{row['number']:02} {row['name'].replace('_', ' ')}",
                    f"{row['tflops']:.2f}", f"{row['ratio_to_cublas']:.3f}",
                    f"{row['ratio_to_cublas'] / rows[0]['ratio_to_cublas']:.3f}") for row in rows]
@@ -348,8 +351,8 @@ def tuned_table(record: Row) -> str:
 
 
 def loops_table(record: Row) -> str:
-    """The main loops of a ladder's record side by side: what each is made of."""
-    rungs = record["kernels"]
+    """The main loops of both side by side: what each is made of."""
+    rungs = [row for row in runs_of(record)[0]["rungs"] if row["number"] in TUNED]
     measures: tuple[tuple[str, Callable[[Row], str]], ...] = (
         ("instructions", lambda row: str(row["loop_instructions"])),
         ("of these FFMA", lambda row: f"{row['loop_ffma']} ({100 * row['ffma_fraction']:.1f} %)"),

@@ -74,7 +74,7 @@ class Checkout:
 
     def publish(self, check: bool = False) -> Outcome:
         """Write what is out of date, or with ``check`` only say what is."""
-        headers = [f"{kernel.file} must say: {line}" for kernel, line in self.stale_headers()]
+        headers = [f"{kernel.header.name} must say: {line}" for kernel, line in self.stale_headers()]
         stale = [(path, text) for path, text in self.outputs()
                  if not path.exists() or path.read_text(encoding="utf-8") != text]
         names = [str(path.relative_to(self.root)) for path, _ in stale]
@@ -166,8 +166,8 @@ class Checkout:
                 ("docs/distributed.md", "four", "../h200-x4/scale.json", markdown.scaling_table),
                 ("docs/large.md", "two", "../h200-x2/scale.json", markdown.host_table),
                 ("docs/large.md", "one", "../h200/host.json", markdown.host_arrays_table),
-                ("docs/sass-tuning.md", "tuned", "sass/ladder-sass.json", markdown.tuned_table),
-                ("docs/sass-tuning.md", "loops", "sass/ladder-sass.json", markdown.loops_table)):
+                ("docs/sass-tuning.md", "tuned", "ladder.json", markdown.tuned_table),
+                ("docs/sass-tuning.md", "loops", "ladder.json", markdown.loops_table)):
             for record in self.load_any(path):
                 yield page, name, draw(record) + f"\n{record['device']['name']}. Command: `{record['command']}`.\n"
         accuracy = "\n".join(

@@ -83,13 +83,21 @@ struct Panel {
 
   static __device__ __forceinline__ int row(int thread, int i) { return SPREAD ? thread + APART * i : thread * MINE + i; }
 
-  // A thread's rows of AT_ONCE k-steps.
-  static __device__ __forceinline__ void read(const float* panel, int k, int thread, float (&x)[AT_ONCE][MINE]) {
+  // From a thread's row, and from a k-step, to the next.
+  static constexpr int NEXT_ROW = (SPREAD ? APART : 1) * (ALONG_K ? PITCH : 1), NEXT_K = ALONG_K ? 1 : PITCH;
+
+  // A thread's first row of the first k-step. Kept from step to step: recomputed in each, it delays its loads.
+  static __device__ __forceinline__ const float* mine(const float* panel, int thread) {
+    return panel + row(thread, 0) * (ALONG_K ? PITCH : 1);
+  }
+
+  // A thread's rows of AT_ONCE k-steps, `at` its first.
+  static __device__ __forceinline__ void read(const float* at, float (&x)[AT_ONCE][MINE]) {
     if constexpr (ALONG_K) {
 #pragma unroll
       for (int i = 0; i < MINE; ++i) {
         float v[AT_ONCE];
-        neighbours<AT_ONCE>(panel + row(thread, i) * PITCH + k, v);
+        neighbours<AT_ONCE>(at + i * NEXT_ROW, v);
 #pragma unroll
         for (int s = 0; s < AT_ONCE; ++s) x[s][i] = v[s];
       }
@@ -98,7 +106,7 @@ struct Panel {
 #pragma unroll
       for (int s = 0; s < AT_ONCE; ++s)
 #pragma unroll
-        for (int i = 0; i < MINE; i += WIDE) neighbours<WIDE>(panel + (k + s) * PITCH + row(thread, i), x[s] + i);
+        for (int i = 0; i < MINE; i += WIDE) neighbours<WIDE>(at + s * NEXT_K + i * NEXT_ROW, x[s] + i);
     }
   }
 };
@@ -124,6 +132,8 @@ ffma_small(const float* __restrict__ A, const float* __restrict__ B, const float
   const int rows = tile < g.whole ? g.M - place.m : 0, columns = g.N - place.n;
   float* const left = shared + team * (Left::FLOATS + Right::FLOATS);
   float* const right = left + Left::FLOATS;
+  const float* const x_from = Left::mine(left, down);
+  const float* const y_from = Right::mine(right, across);
   const float* a = A + batch_offset(g, g.a_batch, place.batch) + place.m * (TRANS_A ? 1 : g.lda);
   const float* b = B + batch_offset(g, g.b_batch, place.batch) + place.n * (TRANS_B ? g.ldb : 1);
   float acc[TM][TN] = {}, carried[CARRY ? TM : 1][CARRY ? TN : 1] = {}, half[PAIRS ? TM : 1][PAIRS ? TN : 1];
@@ -165,8 +175,8 @@ ffma_small(const float* __restrict__ A, const float* __restrict__ B, const float
       for (int s = part * PART; s < end; s += AT_ONCE) {
         if (PAIRS && s >= steps) break;
         float x[AT_ONCE][TM], y[AT_ONCE][TN];
-        Left::read(left, s, down, x);
-        Right::read(right, s, across, y);
+        Left::read(x_from + s * Left::NEXT_K, x);
+        Right::read(y_from + s * Right::NEXT_K, y);
 #pragma unroll
         for (int t = 0; t < AT_ONCE; ++t)
 #pragma unroll

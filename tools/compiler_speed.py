@@ -1,7 +1,7 @@
 """The speed of one library by several compilers, on one GPU, in one run.
 
     python tools/compiler_speed.py compile build/speed/13.5.37.cubins   # in an environment with that NVRTC; no GPU
-    python tools/compiler_speed.py time build/speed/*.cubins --json results/h100/compiler-speed.json
+    python tools/compiler_speed.py time build/speed/*.cubins --precision ieee --json results/h100/compiler-speed-ieee.json
 
 Every kernel that the bench's suites launch, compiled ahead; then each product by each compiler's kernels and by cuBLAS,
 in turns, on the same arrays. Reproducible products must have the same bits by all.
@@ -99,18 +99,18 @@ def bind(choice: Choice, case: Case, gpu: device.Gpu) -> Any:
     return make(choice.kernel, choice.config, case.problem()[0], gpu)
 
 
-def time_all(paths: list[Path], suites: list[str], milliseconds: float, rounds: int, seconds: float,
-             json: Path | None) -> None:
+def time_all(paths: list[Path], suites: list[str], precisions: list[str], milliseconds: float, rounds: int,
+             seconds: float, json: Path | None) -> None:
     """Time every product by every container's kernels."""
     gpu = device.require()
     names = {path: path.name.removesuffix(".cubins") for path in paths}
     rows: list[dict[str, Any]] = []
     cases = [(suite, case) for suite in suites for case in SUITES[suite]]
-    with visiting() as peer, progress("timing", len(cases) * len(PRECISIONS)) as done:
+    with visiting() as peer, progress("timing", len(cases) * len(precisions)) as done:
         timer = Timer(peer)
         for suite, case in cases:
             arrays = Arrays(case, gpu, peer)
-            for precision in PRECISIONS:
+            for precision in precisions:
                 choice, kinds = choice_of(case, precision), [[partial(peer.multiply, *each) for each in
                                                               zip(arrays.a, arrays.b, arrays.c, strict=True)]]
                 for path in paths:
@@ -133,7 +133,7 @@ def time_all(paths: list[Path], suites: list[str], milliseconds: float, rounds: 
                              "samples_ms": samples})
                 done(case.name)
         same = all(same_bits(case, paths, gpu, peer) for case in SUITES["square"] if case.m in CHAINED)
-    show(rows, list(names.values()))
+    show(rows, precisions, list(names.values()))
     print(f"Bits of reproducible products: {'the same by all' if same else 'DIFFERENT'}")
     if json is not None:
         compilers = {names[path]: f"NVRTC {shipped.index(path).nvrtc}" for path in paths}
@@ -154,9 +154,9 @@ def same_bits(case: Case, paths: list[Path], gpu: device.Gpu, peer: Any) -> bool
     return len(set(found)) == 1
 
 
-def show(rows: list[dict[str, Any]], names: list[str]) -> None:
+def show(rows: list[dict[str, Any]], precisions: list[str], names: list[str]) -> None:
     """Geometric means of a suite, each release's over the best one's, and squares below the bars."""
-    for precision in PRECISIONS:
+    for precision in precisions:
         print(f"\n{precision:10}" + "".join(f"{name:>12}" for name in names) + "   worst of best")
         for suite in dict.fromkeys(row["suite"] for row in rows):
             means = {name: exp(sum(log(row["ratios"][name]) for row in rows
@@ -179,6 +179,7 @@ def main() -> None:
     timing = commands.add_parser("time")
     timing.add_argument("files", type=Path, nargs="+")
     timing.add_argument("--suite", default=",".join(SUITES), help="suites, with commas")
+    timing.add_argument("--precision", default=",".join(PRECISIONS), help="one or both, with a comma")
     timing.add_argument("--ms", type=float, default=3.0, help="milliseconds of a burst")
     timing.add_argument("--rounds", type=int, default=9)
     timing.add_argument("--seconds", type=float, default=0.5, help="of pairs with cuBLAS of a large product")
@@ -187,7 +188,7 @@ def main() -> None:
     if args.command == "compile":
         compile_all(wanted(), args.file)
     else:
-        time_all(args.files, args.suite.split(","), args.ms, args.rounds, args.seconds, args.json)
+        time_all(args.files, args.suite.split(","), args.precision.split(","), args.ms, args.rounds, args.seconds, args.json)
 
 
 if __name__ == "__main__":

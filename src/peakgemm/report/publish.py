@@ -141,10 +141,11 @@ class Checkout:
         for record in self.load_any("../sm_90/library-counters.json"):
             yield ("docs/simulator.md", "counters",
                    markdown.counters_table(record) + f"\nCommand: `{record['command']}`.\n")
-        for block, name in (("speed", "compiler-speed.json"), ("squares", "compiler-squares.json")):
-            for record in self.load_any(name):
-                yield ("docs/contributing/compilers.md", block, compilers.speed_table(record)
-                       + f"\n{record['device']['name']}. Command: `{record['command']}`.\n")
+        for block, names in (("speed", ("compiler-speed-ieee.json", "compiler-speed-emulated.json")),
+                             ("squares", ("compiler-squares.json",))):
+            if found := self.load_any(*names):
+                yield ("docs/contributing/compilers.md", block, "\n".join(map(compilers.speed_table, found))
+                       + f"\n{found[0]['device']['name']}. Command: `{found[0]['command']}`.\n")
         for record in self.load_any("../sm_90/compilers.json"):
             yield ("docs/contributing/compilers.md", "compilers",
                    compilers.compilers_table(record) + f"\nCommand: `{record['command']}`.\n")

@@ -37,11 +37,11 @@ test-web: $(VENV)/.installed-web node_modules/.installed
 	$(BIN)/python -m pytest -m web tests/web
 
 explorer: $(VENV)/.installed node_modules/.installed
-	$(BIN)/python -m peakgemm.explore.site build/explorer node_modules/pyodide build/cache
+	$(BIN)/python -m docs.generate.explorer build/explorer node_modules/pyodide build/cache
 
 # Tables and plots of the README and of docs/, from results/.
 publish: $(VENV)/.installed
-	$(BIN)/peakgemm report --readme
+	$(BIN)/python -m docs.generate
 
 # report.html, of the records of results/.
 report: $(VENV)/.installed
@@ -50,12 +50,12 @@ report: $(VENV)/.installed
 # build/site/html: a warning is an error. No GPU, and no network but for the packages. Where there is npm, the simulator
 # in the browser is part of it.
 docs: $(VENV)/.installed-docs $(if $(shell command -v npm),node_modules/.installed)
-	$(BIN)/python tools/site.py
+	$(BIN)/python -m docs.generate.site
 
 # dist/peakgemm-*.whl with the kernels compiled ahead, by the NVRTC of constraints.txt. A clone has none, nor has
 # `pip install .`: there each is compiled at its first use.
 wheel: $(VENV)/.installed-dev
-	$(BIN)/python tools/cubins.py build/cubins
+	$(BIN)/python -m lab.cubins build/cubins
 	PEAKGEMM_CUBINS=build/cubins $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
 
 # constraints.txt holds the versions that the figures and the no-spill tests were made with.

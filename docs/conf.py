@@ -1,4 +1,4 @@
-"""Sphinx's settings. The pages are staged first: `make docs` runs tools/site.py, which says how."""
+"""Sphinx's settings. The pages are staged first: `make docs` runs docs/generate/site.py, which says how."""
 
 from peakgemm.version import __version__
 
@@ -16,7 +16,7 @@ html_theme = "furo"
 html_title = f"peakgemm {__version__}"
 html_static_path = ["_static"]
 html_favicon = "_static/favicon.svg"
-html_css_files = ["drawing.css", "site.css"]  # the first is the explorer's: tools/site.py puts it there
+html_css_files = ["drawing.css", "site.css"]  # the first is the explorer's: docs/generate/site.py puts it there
 html_copy_source = False
 html_show_sphinx = False
 

@@ -61,7 +61,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def many_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four times as many blocks of large kernels run together, in two thirds of the time: what a kernel of hundreds of
     registers has in the processor's cache matters less than how many lanes there are for each call of NumPy."""
-    monkeypatch.setattr("peakgemm.simulator.launch.LEAST", 4096)
+    monkeypatch.setattr("peakgemm.tools.simulator.launch.LEAST", 4096)
 
 
 @pytest.fixture

@@ -25,14 +25,14 @@ _PUBLIC = {
     "matmul": "api",
     "mm": "api",
     "multiply_files": "calls.files",
-    "occupancy": "inspect.occupancy",
+    "occupancy": "runtime.occupancy",
     "plan": "api",
     "precisions": "calls.precisions",
     "prepare": "api",
     "replay": "api",
     "run_rung": "calls.rung",
     "sgemm": "api",
-    "simulator": "simulator",
+    "simulator": "tools.simulator",
     "torch": "integrations.torch",
 }
 _MODULES = ("distributed", "jax", "simulator", "torch")  # public as modules
@@ -44,7 +44,6 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from . import simulator
     from .api import addmm, bmm, explain, gemm, matmul, mm, plan, prepare, replay, sgemm
     from .calls.files import multiply_files
     from .calls.plan import Explanation, Plan
@@ -52,11 +51,12 @@ if TYPE_CHECKING:
     from .calls.prepared import Prepared
     from .calls.rung import run_rung
     from .errors import PeakgemmError
-    from .inspect.occupancy import occupancy
     from .integrations import distributed, jax, torch
     from .kernels.registry import Kernel
     from .problem import Config, Problem
     from .runtime.device import Gpu
+    from .runtime.occupancy import occupancy
+    from .tools import simulator
 
 
 def __getattr__(name: str) -> Any:
@@ -74,7 +74,7 @@ def __dir__() -> list[str]:
 
 def _search(problem: Problem, gpu: Gpu, precision: str) -> tuple[Kernel, Config]:
     """The tuner, which lies above the plan that asks for it; imported when it is asked."""
-    from .tune.search import best
+    from .tools.tune.search import best
 
     return best(problem, gpu, precision)
 

@@ -16,23 +16,25 @@ import typer
 from typer.testing import CliRunner
 
 import record_schema
+from docs.generate.pages import rows_at
 from fake_peer import FakePeer, peer
-from peakgemm.bench.suites import cases
-from peakgemm.bench.timer import Timer
-from peakgemm.cli import inspect_bill
+from lab.bill import __main__ as inspect_bill
+from lab.bill import bill
+from lab.bill import process as bill_process
+from lab.bill import worker as bill_worker
+from lab.bill.loop_variants import Variants, kind
+from lab.bill.needed import needed
 from peakgemm.errors import InvalidValue, MissingComponent
-from peakgemm.inspect.loops import main_loop
-from peakgemm.inspect.sass import disassemble, parse
-from peakgemm.report.pages import rows_at
 from peakgemm.runtime.device import Gpu
 from peakgemm.sass.banks import bank_model
 from peakgemm.sass.elf import Cubin
-from peakgemm.sass.loop_variants import Variants, kind
-from peakgemm.sass.needed import needed
+from peakgemm.sass.listing import disassemble, parse
+from peakgemm.sass.loops import main_loop
 from peakgemm.sass.program import Program
-from peakgemm.views import bill, bill_process, bill_worker
-from peakgemm.views.named import named
-from peakgemm.views.subject import Subject
+from peakgemm.tools.bench.suites import cases
+from peakgemm.tools.bench.timer import Timer
+from peakgemm.tools.inspect.named import named
+from peakgemm.tools.inspect.subject import Subject
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
 SIZE = "8192x8192x8192"
@@ -408,7 +410,7 @@ def test_dry_run(tmp_path: Path) -> None:
 
 def test_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("peakgemm.runtime.device.require", lambda: H100)
-    monkeypatch.setattr("peakgemm.views.bill_process.bills", lambda jobs, gpu, rounds, timeout, tell: (
+    monkeypatch.setattr("lab.bill.process.bills", lambda jobs, gpu, rounds, timeout, tell: (
         [bill_process.settled(entry(), 132), {"kernel": "wide", "failed": "variant 'loads': no answer within 30 s"}],
         {"torch": "2.11"}))
     inspect_bill.command("14,wide", size="8192", rounds=5, timeout=30, profile=False, dry_run=False,

@@ -14,12 +14,12 @@ import pytest
 import peakgemm
 import record_schema
 from commands import ROOT, fits, here, outside, run, valid
-from peakgemm.bench.ladder import path_for, static_row
-from peakgemm.bench.records import runs_of
-from peakgemm.bench.timer import Comparison
 from peakgemm.errors import CompileFailed
 from peakgemm.kernels.registry import LADDER
 from peakgemm.runtime.device import Gpu
+from peakgemm.tools.bench.ladder import path_for, static_row
+from peakgemm.tools.bench.records import runs_of
+from peakgemm.tools.bench.timer import Comparison
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
 
@@ -151,7 +151,7 @@ def test_a_tile_that_the_compiler_refuses_is_a_row(here: Path, run, monkeypatch:
     def refuse(*args: Any) -> None:
         raise CompileFailed("11.cu does not compile for sm_90:\nptxas error: too much")
 
-    monkeypatch.setattr("peakgemm.bench.sweep.static_row", refuse)
+    monkeypatch.setattr("peakgemm.tools.bench.sweep.static_row", refuse)
     code, out, _ = run("sweep", "--tile", "64,16,64,4,4", "--json", "sweep.json")
     assert code == 0
     assert "ptxas error: too much" in out

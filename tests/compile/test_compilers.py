@@ -1,4 +1,4 @@
-"""The oldest, the pinned and the newest NVRTC compile the fastest kernels well: tools/compilers.py. Needs the package
+"""The oldest, the pinned and the newest NVRTC compile the fastest kernels well: lab/compilers.py. Needs the package
 index, from which each release comes."""
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ PINNED = next(line.partition("==")[2] for line in (ROOT / "constraints.txt").rea
 @pytest.fixture
 def compilers(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The tool as a module."""
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    return importlib.import_module("compilers")
+    return importlib.import_module("lab.compilers")
 
 
 def test_the_pinned_release_is_tested() -> None:

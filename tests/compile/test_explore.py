@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from commands import ROOT, here, run
+from docs.generate import explorer as site
 from peakgemm.errors import MissingComponent
-from peakgemm.explore import site
-from peakgemm.explore.kernels import rung_trace
-from peakgemm.explore.linked import rung_sass
 from peakgemm.kernels.registry import rung
+from peakgemm.tools.explore.kernels import rung_trace
+from peakgemm.tools.explore.linked import rung_sass
 
 __all__ = ["here", "run"]
 
@@ -99,7 +99,7 @@ def test_what_the_browser_gets_simulates_with_numpy_alone(tmp_path: Path) -> Non
     site.pack(tmp_path / "peakgemm.zip")
     with zipfile.ZipFile(tmp_path / "peakgemm.zip") as packed:
         packed.extractall(tmp_path)
-    code = ("import json, sys, peakgemm.explore.browser as b; assert b.__file__.startswith(sys.argv[1]);"
+    code = ("import json, sys, peakgemm.tools.explore.browser as b; assert b.__file__.startswith(sys.argv[1]);"
             "found = json.loads(b.answer(open(sys.argv[2]).read()));"
             "print(found['trace']['counters']['shared_wavefronts'],"
             "*{m.split('.')[0] for m in sys.modules} & {'cuda', 'typer', 'rich', 'torch', 'platformdirs'})")

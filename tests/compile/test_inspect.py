@@ -13,9 +13,7 @@ import pytest
 
 import record_schema
 from commands import ROOT, fits, here, outside, run
-from peakgemm.bench.records import runs_of
 from peakgemm.errors import MissingComponent
-from peakgemm.inspect.sass import nvdisasm
 from peakgemm.kernels.build import build
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Config
@@ -23,12 +21,14 @@ from peakgemm.runtime.compile import compile_source, nvrtc_version
 from peakgemm.runtime.source import assemble
 from peakgemm.sass.banks import reads_of
 from peakgemm.sass.elf import Cubin
-from peakgemm.views.files import from_file
-from peakgemm.views.listing import read
-from peakgemm.views.measured import measured
-from peakgemm.views.named import named
-from peakgemm.views.page import TEMPLATE
-from peakgemm.views.view import view
+from peakgemm.sass.listing import nvdisasm
+from peakgemm.tools.bench.records import runs_of
+from peakgemm.tools.inspect.files import from_file
+from peakgemm.tools.inspect.listing import read
+from peakgemm.tools.inspect.measured import measured
+from peakgemm.tools.inspect.named import named
+from peakgemm.tools.inspect.page import TEMPLATE
+from peakgemm.tools.inspect.view import view
 
 __all__ = ["here", "run"]
 
@@ -132,7 +132,7 @@ def test_without_live_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         return nvdisasm(cubin, arch, *options)
 
     whole = read(named("8", "sm_90"))
-    monkeypatch.setattr("peakgemm.views.listing.nvdisasm", refuses)
+    monkeypatch.setattr("peakgemm.tools.inspect.listing.nvdisasm", refuses)
     found = read(named("8", "sm_90"))
     assert found.code == whole.code and not found.live
     assert found.notes == ("nvdisasm gives no live registers for this cubin.",)

@@ -8,17 +8,16 @@ from functools import cache
 
 import pytest
 
-from peakgemm.inspect.header import header_comment
-from peakgemm.inspect.loops import main_loop
-from peakgemm.inspect.occupancy import occupancy
-from peakgemm.inspect.sass import disassemble, mix, parse
 from peakgemm.kernels.build import build
 from peakgemm.kernels.registry import LADDER, Kernel
 from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, in_parallel
+from peakgemm.runtime.occupancy import occupancy
 from peakgemm.runtime.outline import outline
-from peakgemm.runtime.source import KERNELS
+from peakgemm.runtime.source import KERNELS, header_comment
+from peakgemm.sass.listing import disassemble, mix, parse
+from peakgemm.sass.loops import main_loop
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 ALIGNED = ("sm_75", "sm_90", "sm_120")  # others guarded alone, which wants more registers

@@ -12,11 +12,11 @@ from commands import run  # noqa: F401
 from peakgemm.errors import InvalidValue
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.hazards import against, check, check_cubin
-from peakgemm.sass.mutate import draws
 from peakgemm.sass.program import Program
 from peakgemm.sass.schedule import states
-from peakgemm.simulator.front.sources import from_cuda
+from peakgemm.tools.simulator.front.sources import from_cuda
 from sass_cases import FIXTURES, every_kernel_of_the_library, every_rung, of_fixture, of_rung, program
+from tests.support.mutate import draws
 
 
 @pytest.mark.parametrize("number", [0, 3, 5, 7, 11, 13, 15, 18])

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from peakgemm.errors import InvalidValue, MissingComponent
-from peakgemm.inspect import sass
-from peakgemm.inspect.loops import main_loop
-from peakgemm.inspect.sass import CLASSES, Instruction, classify, disassemble, mix, parse, width
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.source import assemble
+from peakgemm.sass import listing as sass
 from peakgemm.sass.facts import loads_in_a_row, static_facts
+from peakgemm.sass.listing import CLASSES, Instruction, classify, disassemble, mix, parse, width
+from peakgemm.sass.loops import main_loop
 
 FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 from commands import fits, run
-from peakgemm.bench.ladder import static_row
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import patched
 from peakgemm.kernels.build import build
@@ -39,7 +38,8 @@ from peakgemm.sass.rebuild.recipe import Recipe
 from peakgemm.sass.rebuild.search import grid, search
 from peakgemm.sass.rebuild.values import Values, hoist, merge, rename
 from peakgemm.sass.schedule import queue
-from peakgemm.views.named import named
+from peakgemm.tools.bench.ladder import static_row
+from peakgemm.tools.inspect.named import named
 
 
 @pytest.fixture(scope="module")

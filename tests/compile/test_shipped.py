@@ -21,7 +21,6 @@ from peakgemm.selection.machine import machine
 from scale import SCALE
 
 TEXT = f"// A kernel.\n{SCALE}"
-TOOLS = Path(__file__).parents[2] / "tools"
 MOST_KERNELS = 400  # compiled, that a profile can name
 DAMAGE = {
     "emptied": lambda path: path.write_bytes(b""),
@@ -104,10 +103,9 @@ def test_a_clone_ships_nothing() -> None:
     assert shipped.index(shipped.FOLDER / "sm_75.cubins").cubins == {}
 
 
-def test_the_wheel_brings_what_products_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wheel_brings_what_products_launch() -> None:
     """But for kernels of few rows or columns, and of small matrices: their sizes are compiled in."""
-    monkeypatch.syspath_prepend(str(TOOLS))
-    cubins = importlib.import_module("cubins")
+    cubins = importlib.import_module("lab.cubins")
     wanted = cubins.wanted()
     names = wanted.keys()
     # What "ieee" and "emulated" choose by the profile; other schemes run where they are named.

@@ -14,19 +14,19 @@ import typer
 from typer.testing import CliRunner
 
 import record_schema
-from peakgemm.cli import inspect_registers
+from lab.registers import __main__ as inspect_registers
+from lab.registers import clock as stream_clock
+from lab.registers.clock import TURNS, Clock, Cycles
+from lab.registers.kinds import KINDS, NAMED, drawn, from_pattern
+from lab.registers.shared_loads import predicted_shared
+from lab.registers.streams import ENTRY, LOADED, RZ, WORDS, Bed, Op, predicted, text
 from peakgemm.errors import InvalidValue, MissingComponent
-from peakgemm.inspect.loops import main_loop
-from peakgemm.inspect.sass import disassemble, parse
 from peakgemm.runtime.compile import Compiled, compile_source
 from peakgemm.runtime.device import Gpu
-from peakgemm.sass import stream_clock
 from peakgemm.sass.control import Control
 from peakgemm.sass.elf import Cubin
-from peakgemm.sass.shared_loads import predicted_shared
-from peakgemm.sass.stream_clock import TURNS, Clock, Cycles
-from peakgemm.sass.stream_kinds import KINDS, NAMED, drawn, from_pattern
-from peakgemm.sass.streams import ENTRY, LOADED, RZ, WORDS, Bed, Op, predicted, text
+from peakgemm.sass.listing import disassemble, parse
+from peakgemm.sass.loops import main_loop
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
 
@@ -182,7 +182,7 @@ def test_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
             return Cycles(predicted(stream) + 0.01, predicted_shared(stream) + 0.02, predicted(stream))
 
     monkeypatch.setattr("peakgemm.runtime.device.require", lambda: H100)
-    monkeypatch.setattr("peakgemm.sass.stream_clock.Clock", Agrees)
+    monkeypatch.setattr("lab.registers.clock.Clock", Agrees)
     inspect_registers.command(streams=20, seed=1, dry_run=False, json=tmp_path / "r.json")
     record = json.loads((tmp_path / "r.json").read_text())
     record_schema.validate(record)

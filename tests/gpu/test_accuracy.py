@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from peakgemm.accuracy import judge
-from peakgemm.accuracy.arrays import Torch, find
-from peakgemm.accuracy.suite import Report
+from peakgemm.tools.accuracy import judge
+from peakgemm.tools.accuracy.arrays import Torch, find
+from peakgemm.tools.accuracy.suite import Report
 
 torch = pytest.importorskip("torch")
 SIZES, KS = (16, 64, 256, 1024), (64, 4096)

@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from lab.bill import bill
+from lab.bill import process as bill_process
 from peakgemm.runtime import device
-from peakgemm.views import bill, bill_process
 
 pytestmark = pytest.mark.gpu
 

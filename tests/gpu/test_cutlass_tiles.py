@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from peakgemm.bench import contenders, cutlass_gemm, operands
-from peakgemm.bench.bench import bound_of
-from peakgemm.bench.cutlass_gemm import LAYOUTS, Operand
-from peakgemm.bench.operands import Arrays
-from peakgemm.bench.peers import Peer, visiting
-from peakgemm.bench.suites import cases
+from lab.peers import cutlass_gemm
+from lab.peers.cutlass_gemm import LAYOUTS, Operand
 from peakgemm.errors import LaunchFailed, MissingComponent
 from peakgemm.runtime import device
+from peakgemm.tools.bench import contenders, operands
+from peakgemm.tools.bench.bench import bound_of
+from peakgemm.tools.bench.operands import Arrays
+from peakgemm.tools.bench.peers import Peer, visiting
+from peakgemm.tools.bench.suites import cases
 
 try:
     cutlass_gemm.find_tools()

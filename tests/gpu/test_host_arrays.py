@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import peakgemm as pg
-from peakgemm.bench import scale
-from peakgemm.bench.scale_host import drawn, error_of
+from lab.scale import scale
+from lab.scale.host import drawn, error_of
 from peakgemm.calls import fleet
 from peakgemm.calls.grid import Grid, cuts
 from peakgemm.calls.request import Request

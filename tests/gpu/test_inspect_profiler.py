@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from peakgemm.inspect.pipes import PROFILED
 from peakgemm.kernels.registry import rung
 from peakgemm.runtime import device
-from peakgemm.views.named import named
-from peakgemm.views.view import view
+from peakgemm.tools.inspect.named import named
+from peakgemm.tools.inspect.pipes import PROFILED
+from peakgemm.tools.inspect.view import view
 
 pytestmark = pytest.mark.gpu
 
@@ -41,7 +41,7 @@ def gained() -> dict[str, dict[str, float]]:
         pytest.skip("needs a GPU and ncu")
     metrics = [ALL, FFMA, *PROFILED]
     command = [ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base", "--metrics",
-               ",".join(metrics), sys.executable, "tools/launch_rungs.py", f"{SIDE}x{SIDE}x{SHORT}",
+               ",".join(metrics), sys.executable, "lab/launch_rungs.py", f"{SIDE}x{SIDE}x{SHORT}",
                f"{SIDE}x{SIDE}x{LONG}", "--rungs", ",".join(map(str, RUNGS))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", os.environ.get("PYTHONPATH", "")])})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lab.registers.clock import Clock
+from lab.registers.kinds import FFMA_KINDS, NAMED, drawn, from_pattern
+from lab.registers.streams import ARCH, Bed, predicted, text
 from peakgemm.runtime import device
-from peakgemm.sass.stream_clock import Clock
-from peakgemm.sass.stream_kinds import FFMA_KINDS, NAMED, drawn, from_pattern
-from peakgemm.sass.streams import ARCH, Bed, predicted, text
 
 pytestmark = pytest.mark.gpu
 

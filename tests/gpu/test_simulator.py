@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import peakgemm
-from peakgemm import simulator
 from peakgemm.arrays.matrix import DeviceCopy, stream_of
 from peakgemm.calls.rung import run_rung
 from peakgemm.kernels.emulated.schemes import SCHEMES
@@ -19,7 +18,8 @@ from peakgemm.runtime import device, source
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.launch import load
 from peakgemm.selection.choose import choose
-from peakgemm.simulator.emulated import run_emulated
+from peakgemm.tools import simulator
+from peakgemm.tools.simulator.emulated import run_emulated
 
 FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"
 SIZES = [1, 2, 3, 7, 31, 33, 64, 65, 127, 129, 130]

@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from peakgemm.simulator import run
-from peakgemm.simulator.ops.accumulation import WIDTHS, Widths, accumulate
+from peakgemm.tools.simulator import run
+from peakgemm.tools.simulator.ops.accumulation import WIDTHS, Widths, accumulate
 from simulator_cases import FIXTURES
 
 HOPPER, HALVES, AMPERE = WIDTHS[90, "wgmma", "bf16"], WIDTHS[90, "wgmma", "f16"], WIDTHS[80, "mma", "f16"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from peakgemm.kernels.exchange import all_gather
-from peakgemm.simulator.launch import run
+from peakgemm.tools.simulator.launch import run
 
 # Arguments as the kernel's, so that the simulator places the arrays alike.
 TELL = """struct Gather { long long of[21]; };

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from peakgemm.simulator import UnknownInstruction, run
+from peakgemm.tools.simulator import UnknownInstruction, run
 from simulator_cases import FIXTURES, planted_line, ptx
 
 SOURCE = FIXTURES / "bulk.cu"

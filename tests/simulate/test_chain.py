@@ -24,7 +24,7 @@ from peakgemm.selection import chain_model
 from peakgemm.selection.candidates import candidates, chains
 from peakgemm.selection.choose import choose
 from peakgemm.selection.machine import machine
-from peakgemm.simulator.library import run_library
+from peakgemm.tools.simulator.library import run_library
 
 pytestmark = pytest.mark.usefixtures("many_lanes")
 

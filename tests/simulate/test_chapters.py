@@ -14,13 +14,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from docs.generate import drawings
+from docs.generate.chapters import PICTURES, figures
 from peakgemm.errors import MissingComponent
-from peakgemm.explore import drawings
-from peakgemm.explore.chapters import PICTURES, figures
-from peakgemm.explore.kernels import rung_trace
 from peakgemm.kernels.registry import LADDER, rung
 from peakgemm.runtime.compile import compile_source
-from peakgemm.simulator import run
+from peakgemm.tools.explore.kernels import rung_trace
+from peakgemm.tools.simulator import run
 
 PAIRS = {number: (rung(number), rung(before) if before is not None else None)
          for number, before in ((0, None), (1, 0), (3, 2), (4, 3), (9, 8), (10, 9), (13, 12), (15, 14))}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.simulator import run
-from peakgemm.simulator.front.ptx import PtxError, UnknownInstruction
+from peakgemm.tools.simulator import run
+from peakgemm.tools.simulator.front.ptx import PtxError, UnknownInstruction
 
 SOURCE = """.version 8.0
 .target sm_90

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.simulator import launch
-from peakgemm.simulator.core.collector import THRESHOLD
+from peakgemm.tools.simulator import launch
+from peakgemm.tools.simulator.core.collector import THRESHOLD
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from peakgemm.simulator import run
+from peakgemm.tools.simulator import run
 from simulator_cases import FIXTURES, ptx
 
 SOURCE = FIXTURES / "cooperation.cu"
@@ -97,7 +97,7 @@ def test_divergence_and_local_memory():
 
 
 def test_results_do_not_depend_on_the_batches(monkeypatch):
-    from peakgemm.simulator import launch
+    from peakgemm.tools.simulator import launch
 
     results = []
     for most in (1024, 64):

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from peakgemm.simulator.core.counters import Counts, copy_wavefronts, wavefronts
-from peakgemm.simulator.core.lanes import LaneSet
-from peakgemm.simulator.ops.async_copy import _SourceConflicts
+from peakgemm.tools.simulator.core.counters import Counts, copy_wavefronts, wavefronts
+from peakgemm.tools.simulator.core.lanes import LaneSet
+from peakgemm.tools.simulator.ops.async_copy import _SourceConflicts
 
 FULL = LaneSet(np.arange(32), 32)
 LANE = np.arange(32)

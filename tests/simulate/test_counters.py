@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from peakgemm.simulator.core import counters
-from peakgemm.simulator.core.lanes import LaneSet
+from peakgemm.tools.simulator.core import counters
+from peakgemm.tools.simulator.core.lanes import LaneSet
 
 FULL = LaneSet(np.arange(32), 32)
 LANE = np.arange(32)

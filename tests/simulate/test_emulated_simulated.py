@@ -24,9 +24,9 @@ from peakgemm.kernels.emulated.schemes import (
 )
 from peakgemm.problem import Batch, Problem
 from peakgemm.selection.emulated_model import FOUR_TIMES, TWICE
-from peakgemm.simulator.core.floats import fma32
-from peakgemm.simulator.emulated import run_counted, run_emulated
-from peakgemm.simulator.launch import run
+from peakgemm.tools.simulator.core.floats import fma32
+from peakgemm.tools.simulator.emulated import run_counted, run_emulated
+from peakgemm.tools.simulator.launch import run
 from seldom import exhaustive
 
 SEED = 7

@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from peakgemm.simulator.core import floats
-from peakgemm.simulator.core.lanes import Group, LaneSet
-from peakgemm.simulator.ops import fma
+from peakgemm.tools.simulator.core import floats
+from peakgemm.tools.simulator.core.lanes import Group, LaneSet
+from peakgemm.tools.simulator.ops import fma
 from simulator_cases import apply, libm, random_floats
 
 N = 1024

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from peakgemm.simulator import run
+from peakgemm.tools.simulator import run
 from simulator_cases import FIXTURES
 
 SOURCE = FIXTURES / "foreign.cu"

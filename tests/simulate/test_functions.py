@@ -9,7 +9,7 @@ import record_schema
 from peakgemm import cli
 from peakgemm.cli import console
 from peakgemm.errors import InvalidValue
-from peakgemm.simulator import PtxError, UnknownInstruction, run
+from peakgemm.tools.simulator import PtxError, UnknownInstruction, run
 from simulator_cases import FIXTURES, ptx
 
 SOURCE = FIXTURES / "calls.cu"

@@ -10,9 +10,9 @@ from peakgemm.kernels.launch_shape import launch_shape
 from peakgemm.kernels.registry import LADDER
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.simulator import run
-from peakgemm.simulator.core import floats
-from peakgemm.simulator.rungs import tensor_map
+from peakgemm.tools.simulator import run
+from peakgemm.tools.simulator.core import floats
+from peakgemm.tools.simulator.rungs import tensor_map
 from simulator_cases import FIXTURES
 
 

@@ -20,8 +20,8 @@ from peakgemm.kernels.schedule import handing_on, hands_on, schedule
 from peakgemm.kernels.validity import require, violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.simulator import Report, run
-from peakgemm.simulator.library import run_library
+from peakgemm.tools.simulator import Report, run
+from peakgemm.tools.simulator.library import run_library
 
 pytestmark = pytest.mark.usefixtures("many_lanes")
 
@@ -158,7 +158,7 @@ def test_a_tail_waits_for_all_warps_of_the_head() -> None:
 
 def test_flags_of_old_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A workspace full of flags that say that all is there."""
-    from peakgemm.simulator import library
+    from peakgemm.tools.simulator import library
 
     there = TILE.threads // 32
 

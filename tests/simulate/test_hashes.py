@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from peakgemm.bench.bits import CASES, digests
 from peakgemm.kernels.registry import LADDER
-from peakgemm.simulator import run_rung
+from peakgemm.tools.bench.bits import CASES, digests
+from peakgemm.tools.simulator import run_rung
 
 RECORD = Path(__file__).parents[2] / "results" / "h100" / "hashes.json"
 RECORDED = {row["number"]: row["digests"] for row in json.loads(RECORD.read_text(encoding="utf-8"))["rungs"]}

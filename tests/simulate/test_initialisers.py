@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.simulator import run
-from peakgemm.simulator.front.parser import parse
+from peakgemm.tools.simulator import run
+from peakgemm.tools.simulator.front.parser import parse
 from simulator_cases import ptx
 
 

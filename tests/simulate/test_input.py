@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidType, InvalidValue
-from peakgemm.simulator import PtxError, UnknownInstruction, run
+from peakgemm.tools.simulator import PtxError, UnknownInstruction, run
 from simulator_cases import FIXTURES, ptx
 
 COPY = ptx("""

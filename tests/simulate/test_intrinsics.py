@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from peakgemm.runtime import includes
-from peakgemm.simulator import run
+from peakgemm.tools.simulator import run
 from simulator_cases import FIXTURES
 
 pytestmark = pytest.mark.skipif(includes.toolkit() is None, reason="no headers of CUDA: pip install "

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidType, InvalidValue
-from peakgemm.simulator import run
-from peakgemm.simulator.front.demangle import chosen, shown
+from peakgemm.tools.simulator import run
+from peakgemm.tools.simulator.front.demangle import chosen, shown
 
 NAMES = {
     "_Z3fooPfi": "foo(float*, int)", "_Z3fooPdi": "foo(double*, int)", "plain": "plain", "_Z1kv": "k()",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from peakgemm.simulator import PtxError, run
+from peakgemm.tools.simulator import PtxError, run
 from simulator_cases import ptx
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from lab import library_counters as tool
+
 ROOT = Path(__file__).parents[2]
-TOOL = ROOT / "tools" / "library_counters.py"
 RECORD = json.loads((ROOT / "results" / "sm_90" / "library-counters.json").read_text(encoding="utf-8"))
 # NVRTC does not make the same PTX of a source every time (test_profiler_agreement): a few narrow accesses more or less,
 # for instance one load more in each warp of 1024 x 16 x 512, of 40 loads and 1896 instructions, in one process of six.
@@ -21,15 +20,6 @@ SLACK = 0.02  # of a counter
 ACCESSES = 0.001  # of the launch's instructions
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("library_counters_tool", TOOL)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tool = load()
 JOBS = [(precision, sms, text) for precision, sms, texts in tool.CASES for text in texts.split(",")]
 
 
@@ -44,8 +34,9 @@ def test_every_case_has_a_row() -> None:
 
 def elsewhere(job: tuple[str, int, str]) -> Any:
     """The row by a new process."""
-    code = f"import json, runpy; print(json.dumps(runpy.run_path({str(TOOL)!r})['row'](*{job!r})))"
-    return json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    code = f"import json; from lab.library_counters import row; print(json.dumps(row(*{job!r})))"
+    return json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                                     cwd=ROOT).stdout)
 
 
 def differing(found: Any, kept: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from peakgemm.selection.candidates import candidates
 from peakgemm.selection.choose import choose
 from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import compiled, configurations
-from peakgemm.simulator.library import run_library
+from peakgemm.tools.simulator.library import run_library
 
 pytestmark = pytest.mark.usefixtures("many_lanes")
 

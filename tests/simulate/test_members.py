@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.simulator import run
+from peakgemm.tools.simulator import run
 from simulator_cases import ptx
 
 LANE = np.arange(32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from peakgemm.runtime.compile import compile_source
-from peakgemm.simulator import launch, run
+from peakgemm.tools.simulator import launch, run
 from simulator_cases import FIXTURES
 
 SOURCE = FIXTURES / "misc.cu"

@@ -7,7 +7,7 @@ import pytest
 
 from mutations import mutated, outcome, seeds
 from peakgemm.errors import InvalidValue
-from peakgemm.simulator import run
+from peakgemm.tools.simulator import run
 from simulator_cases import ptx
 
 SEEDS = seeds()
@@ -33,7 +33,7 @@ def test_changed_texts_have_an_answer(part, tmp_path):
 def test_what_never_ends_is_stopped(body, limit):
     text = ptx(f"ld.param.u64 %rd0, [x]; {body}", ".param .u64 x").replace(".visible", ".func f { ret; }\n.visible")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("peakgemm.simulator.machine.IDLE", 10**9)
+        patch.setattr("peakgemm.tools.simulator.machine.IDLE", 10**9)
         report = run(text, grid=1, block=32, args=[np.zeros(1, "u4")], **limit)
     (fault,) = report.faults
     assert fault.kind == "never_ending" and f"more than {next(iter(limit))}" in report.stopped

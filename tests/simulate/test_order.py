@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from peakgemm.simulator.checks.order import Order
-from peakgemm.simulator.checks.strength import CLUSTER, CTA, WIDE, Strength
-from peakgemm.simulator.core.lanes import LaneSet
+from peakgemm.tools.simulator.checks.order import Order
+from peakgemm.tools.simulator.checks.strength import CLUSTER, CTA, WIDE, Strength
+from peakgemm.tools.simulator.core.lanes import LaneSet
 
 PADDED, BLOCKS, ALL = 64, 4, 256  # two warps a block, two blocks a cluster
 SCOPES = (CTA, CLUSTER, WIDE)

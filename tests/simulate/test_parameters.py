@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from peakgemm.simulator import UnknownInstruction, run
+from peakgemm.tools.simulator import UnknownInstruction, run
 from simulator_cases import ptx
 
 PARAMS = ".param .u64 out, .param .align 8 .b8 s[40], .param .align 8 .b8 t[24]"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidType, InvalidValue
-from peakgemm.simulator import TensorMap, run
+from peakgemm.tools.simulator import TensorMap, run
 from simulator_cases import FIXTURES, planted_line
 
 RNG = np.random.default_rng(31)

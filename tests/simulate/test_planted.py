@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from peakgemm.simulator import UnknownInstruction, run
+from peakgemm.tools.simulator import UnknownInstruction, run
 from simulator_cases import FIXTURES, planted_line
 
 SOURCE = FIXTURES / "planted.cu"

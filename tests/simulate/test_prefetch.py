@@ -16,9 +16,9 @@ from peakgemm.kernels.library import SKINNY, SMALL
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.simulator.checks import access
-from peakgemm.simulator.core import memory
-from peakgemm.simulator.emulated import run_emulated
+from peakgemm.tools.simulator.checks import access
+from peakgemm.tools.simulator.core import memory
+from peakgemm.tools.simulator.emulated import run_emulated
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
 LINE, OPERANDS = 128, ("argument 0", "argument 1")

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
-from peakgemm.bench.records import runs_of
+from lab import counters as tool
 from peakgemm.kernels.registry import LADDER
+from peakgemm.tools.bench.records import runs_of
 
 ROOT = Path(__file__).parents[2]
 RECORD = json.loads((ROOT / "results" / "h100" / "counters.json").read_text(encoding="utf-8"))
 SMALL = ((256, 256, 256), (257, 129, 65))
 ROWS = [(tuple(run["shape"]), row) for run in runs_of(RECORD) if tuple(run["shape"]) in SMALL for row in run["rungs"]]
-
-
-def load():
-    spec = importlib.util.spec_from_file_location("counters_tool", ROOT / "tools" / "counters.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tool = load()
 
 
 def without_strays(reports, counted):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.simulator import PtxError, UnknownInstruction, run
-from peakgemm.simulator.front.tokens import integer
+from peakgemm.tools.simulator import PtxError, UnknownInstruction, run
+from peakgemm.tools.simulator.front.tokens import integer
 from simulator_cases import ptx
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from peakgemm.runtime.compile import compile_source
-from peakgemm.simulator import run
+from peakgemm.tools.simulator import run
 from simulator_cases import FIXTURES
 
 SPACES = {"shared": (1, 128), "global": (4, 64), "cluster": (4, 64)}
@@ -91,8 +91,8 @@ def test_there_are_a_dozen_of_each():
 
 def blocks_that_read_before_others_write(monkeypatch, grid, noted):
     """Each block reads its own word and the neighbour's, and writes its own: the blocks of many batches."""
-    from peakgemm.simulator import launch
-    from peakgemm.simulator.checks import global_races
+    from peakgemm.tools.simulator import launch
+    from peakgemm.tools.simulator.checks import global_races
 
     monkeypatch.setattr(global_races, "NOTED", noted)
     monkeypatch.setattr(launch, "MOST", 64)

@@ -5,10 +5,10 @@ import pytest
 
 from peakgemm.errors import InvalidValue
 from peakgemm.runtime.compile import compile_source
-from peakgemm.simulator import run
-from peakgemm.simulator.core.register_pool import registers_at_launch
-from peakgemm.simulator.front.parser import parse
-from peakgemm.simulator.front.ptx import UnknownInstruction
+from peakgemm.tools.simulator import run
+from peakgemm.tools.simulator.core.register_pool import registers_at_launch
+from peakgemm.tools.simulator.front.parser import parse
+from peakgemm.tools.simulator.front.ptx import UnknownInstruction
 from simulator_cases import FIXTURES, planted_line, ptx
 
 SOURCE = FIXTURES / "registers.cu"

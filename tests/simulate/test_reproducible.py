@@ -19,7 +19,7 @@ from peakgemm.problem import Config, Problem
 from peakgemm.selection.candidates import chains
 from peakgemm.selection.choose import choose
 from peakgemm.selection.machine import machine
-from peakgemm.simulator.library import run_library
+from peakgemm.tools.simulator.library import run_library
 
 pytestmark = pytest.mark.usefixtures("many_lanes")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.simulator import run
+from peakgemm.tools.simulator import run
 from simulator_cases import apply, ptx
 
 BODY = """ld.param.u64 %rd0, [out]; mov.u32 %r1, 1; mov.u32 %r2, 2; mov.u32 %r3, 3; mov.u32 %r4, 4;

@@ -14,15 +14,15 @@ import pytest
 
 import record_schema
 from peakgemm import cli
-from peakgemm.bench.simulated import matrices
 from peakgemm.cli import console
 from peakgemm.errors import InvalidType, InvalidValue
 from peakgemm.kernels.launch_shape import launch_shape
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
-from peakgemm.simulator import run as simulate
-from peakgemm.simulator import run_rung
-from peakgemm.simulator.front.arguments import DTYPES, argument
+from peakgemm.tools.bench.simulated import matrices
+from peakgemm.tools.simulator import run as simulate
+from peakgemm.tools.simulator import run_rung
+from peakgemm.tools.simulator.front.arguments import DTYPES, argument
 
 FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"
 CU, PTX = FIXTURES / "simulate.cu", FIXTURES / "simulate.ptx"

@@ -13,11 +13,11 @@ import pytest
 
 import record_schema
 from peakgemm import cli
-from peakgemm.bench import simulated_call
-from peakgemm.bench.simulated_call import simulate_call
-from peakgemm.bench.suites import cases
 from peakgemm.cli import console
 from peakgemm.selection.choose import choose
+from peakgemm.tools.bench import simulated_call
+from peakgemm.tools.bench.simulated_call import simulate_call
+from peakgemm.tools.bench.suites import cases
 
 Run = Callable[[str], tuple[int, str, str]]
 

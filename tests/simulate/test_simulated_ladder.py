@@ -11,14 +11,14 @@ import pytest
 
 import record_schema
 from peakgemm import cli
-from peakgemm.bench import ladder as bench
-from peakgemm.bench import simulated
-from peakgemm.bench.ladder import ladder, wrong
-from peakgemm.bench.simulated import COUNTERS, LARGEST, matrices, simulated_row
 from peakgemm.cli import console
 from peakgemm.kernels.registry import LADDER, rung
 from peakgemm.runtime.device import Gpu
-from peakgemm.simulator import Report, run_rung
+from peakgemm.tools.bench import ladder as bench
+from peakgemm.tools.bench import simulated
+from peakgemm.tools.bench.ladder import ladder, wrong
+from peakgemm.tools.bench.simulated import COUNTERS, LARGEST, matrices, simulated_row
+from peakgemm.tools.simulator import Report, run_rung
 
 SHAPES = ((96, 80, 33), (128, 256, 32))
 

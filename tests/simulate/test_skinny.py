@@ -14,7 +14,6 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 from peakgemm.errors import InvalidValue
-from peakgemm.inspect.occupancy import occupancy
 from peakgemm.kernels.ffma import skinny
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.library import compile_reduce
@@ -22,9 +21,10 @@ from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
+from peakgemm.runtime.occupancy import occupancy
 from peakgemm.selection import skinny_model
 from peakgemm.selection.machine import machine
-from peakgemm.simulator.launch import run
+from peakgemm.tools.simulator.launch import run
 
 H100 = architecture("sm_90")
 LAYOUTS = tuple(product((False, True), (False, True)))

@@ -24,7 +24,7 @@ from peakgemm.selection import small_model
 from peakgemm.selection.candidates import candidates
 from peakgemm.selection.choose import choose
 from peakgemm.selection.machine import machine
-from peakgemm.simulator.library import run_library
+from peakgemm.tools.simulator.library import run_library
 from seldom import exhaustive
 
 TINY = Config(8, 8, 8, 2, 2, slices=8)

@@ -20,7 +20,7 @@ from peakgemm.kernels.emulated.schemes import (
 )
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.simulator import run
+from peakgemm.tools.simulator import run
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.simulator import UnknownInstruction, run
+from peakgemm.tools.simulator import UnknownInstruction, run
 
 # 64 threads of each block give a word to all blocks of the cluster, in rounds, and take a neighbour's from each.
 SOURCE = """.version 8.0

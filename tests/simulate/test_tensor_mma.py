@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.inspect.sass import disassemble
 from peakgemm.kernels.emulated.schemes import OLDER, REROUTED, SCHEMES, emulation, product_on, split_recipe
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
 from peakgemm.runtime.source import KERNELS, assemble
-from peakgemm.simulator import Report, run
+from peakgemm.sass.listing import disassemble
+from peakgemm.tools.simulator import Report, run
 from seldom import exhaustive
 
 pytestmark = pytest.mark.usefixtures("many_lanes")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from peakgemm.kernels.registry import rung
-from peakgemm.simulator import run_rung
-from peakgemm.simulator.core import floats
+from peakgemm.tools.simulator import run_rung
+from peakgemm.tools.simulator.core import floats
 from rung_changes import changed, window
 
 RUNG = rung(18)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.explore import browser
-from peakgemm.explore.kernels import Launch, operands, own_trace, problem_for, rung_trace
-from peakgemm.explore.page import page, write_pages
-from peakgemm.explore.recorder import Limits, Recorder
-from peakgemm.explore.trace import Named, trace
 from peakgemm.kernels.registry import rung
 from peakgemm.runtime.compile import compile_source
-from peakgemm.simulator import run_rung
+from peakgemm.tools.explore import browser
+from peakgemm.tools.explore.kernels import Launch, operands, own_trace, problem_for, rung_trace
+from peakgemm.tools.explore.page import page, write_pages
+from peakgemm.tools.explore.recorder import Limits, Recorder
+from peakgemm.tools.explore.trace import Named, trace
+from peakgemm.tools.simulator import run_rung
 from simulator_cases import FIXTURES
 
 NAMED = Named("x", "x", "", {}, {})

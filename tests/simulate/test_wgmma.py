@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from peakgemm.simulator import UnknownInstruction
+from peakgemm.tools.simulator import UnknownInstruction
 from wgmma_cases import (
     COMMIT,
     DEPTH,

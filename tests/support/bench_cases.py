@@ -13,7 +13,7 @@ import pytest
 
 from commands import here
 from host_peer import GPU, HostBound, HostPeer, HostTimer
-from peakgemm.bench import contenders, ours
+from peakgemm.tools.bench import contenders, ours
 
 
 class Rival:

@@ -9,13 +9,13 @@ import json
 from itertools import islice
 from pathlib import Path
 
-from peakgemm.bench.suites import distinct, drawn_cases, suites
 from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.problem import Problem
 from peakgemm.selection import emulated_model
 from peakgemm.selection.candidates import candidates
 from peakgemm.selection.machine import Machine, machine_with
 from peakgemm.selection.profile_file import config_json, read
+from peakgemm.tools.bench.suites import distinct, drawn_cases, suites
 
 FOLDER = Path(__file__).parent / "fixtures" / "choices"
 

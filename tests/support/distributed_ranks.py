@@ -173,7 +173,7 @@ def training() -> None:
     """A transformer's block, tensor-parallel under `use`, against the same on one rank without it."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    from peakgemm.bench.scale_model import losses
+    from lab.scale.model import losses
     from peakgemm.integrations.torch_use import Use
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))

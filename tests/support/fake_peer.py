@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from peakgemm.bench import timer
-from peakgemm.bench.sensors import Reading
+from peakgemm.tools.bench import timer
+from peakgemm.tools.bench.sensors import Reading
 
 
 class FakePeer:

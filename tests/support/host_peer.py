@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from peakgemm.bench.timer import Comparison
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime.device import Gpu
+from peakgemm.tools.bench.timer import Comparison
 
 # A small L2, so that a few sets exceed it.
 GPU = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 64 << 10, "13.0")

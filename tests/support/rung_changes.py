@@ -7,8 +7,8 @@ from peakgemm.kernels.validity import choose
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import compile_source
-from peakgemm.simulator import run
-from peakgemm.simulator.rungs import tensor_map
+from peakgemm.tools.simulator import run
+from peakgemm.tools.simulator.rungs import tensor_map
 
 
 def window(draw, rows, columns, ld, fill):

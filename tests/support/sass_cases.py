@@ -53,10 +53,7 @@ def every_kernel_of_the_library() -> Iterator[Cubin]:
 
 def every_recipe_of_the_library() -> Iterator[tuple[Recipe, Cubin]]:
     """What a wheel brings for sm_90, with what each is compiled from."""
-    import sys
-
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-    from cubins import wanted
+    from lab.cubins import wanted
 
     def make(job: Recipe) -> Compiled:
         return job.make("cubin")

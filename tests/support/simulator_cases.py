@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from peakgemm.simulator import run
+from peakgemm.tools.simulator import run
 
 FIXTURES = Path(__file__).parent / "fixtures"
 BITS = {"f32": "b32", "f64": "b64", "f16": "b16", "u32": "b32", "s32": "b32", "u64": "b64", "s64": "b64", "b32": "b32",

@@ -135,7 +135,7 @@ class Simulated:
         self.kernel, self.config, self.problem, self._memory = kernel, config, problem, memory
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
-        from peakgemm.simulator.library import run_library
+        from peakgemm.tools.simulator.library import run_library
 
         unread = np.zeros(4, np.float32)
         reads = self.problem.alpha != 0 and self.problem.k > 0

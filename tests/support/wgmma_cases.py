@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from peakgemm.simulator import run
+from peakgemm.tools.simulator import run
 from simulator_cases import ptx
 
 SPAN = {"none": 16, "32B": 32, "64B": 64, "128B": 128}

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from commands import fits, here, run, valid
-from peakgemm.accuracy import arrays, judge
-from peakgemm.accuracy.cases import rows_of
-from peakgemm.accuracy.families import FAMILIES
-from peakgemm.accuracy.measure import Exact, bound
+from peakgemm.tools.accuracy import arrays, judge
+from peakgemm.tools.accuracy.cases import rows_of
+from peakgemm.tools.accuracy.families import FAMILIES
+from peakgemm.tools.accuracy.measure import Exact, bound
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
 QUICK = ("--host", "--sizes", "16,32,64", "--ks", "64,128")
@@ -113,7 +113,7 @@ def test_the_examples_of_the_page(here: Path, monkeypatch: pytest.MonkeyPatch,
 def test_torch_answers_as_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     place = arrays.Torch("cpu")
-    monkeypatch.setattr("peakgemm.accuracy.suite.find", lambda host: place)
+    monkeypatch.setattr("peakgemm.tools.accuracy.suite.find", lambda host: place)
 
     def half(a: Any, b: Any) -> Any:
         return a.half().float() @ b

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.accuracy.arrays import Numpy
-from peakgemm.accuracy.families import FAMILIES
-from peakgemm.accuracy.measure import LARGEST, Exact, bound
-from peakgemm.accuracy.verdict import slope
+from peakgemm.tools.accuracy.arrays import Numpy
+from peakgemm.tools.accuracy.families import FAMILIES
+from peakgemm.tools.accuracy.measure import LARGEST, Exact, bound
+from peakgemm.tools.accuracy.verdict import slope
 
 f32, f64 = np.float32, np.float64
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.accuracy import judge
-from peakgemm.accuracy.measure import LARGEST
-from peakgemm.accuracy.suite import TESTS, Report
 from peakgemm.errors import InvalidType, InvalidValue, MissingComponent
+from peakgemm.tools.accuracy import judge
+from peakgemm.tools.accuracy.measure import LARGEST
+from peakgemm.tools.accuracy.suite import TESTS, Report
 
 Gemm = Callable[..., Any]
 SIZES = (16, 48)

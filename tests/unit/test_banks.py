@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.inspect.sass import Instruction, parse
 from peakgemm.sass.banks import BankModel, bank_model, marks, read_steps
+from peakgemm.sass.listing import Instruction, parse
 from peakgemm.sass.register_reads import rule_of
 
 

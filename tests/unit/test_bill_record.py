@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from peakgemm.views import bill
-from peakgemm.views.bill_process import settled
+from lab.bill import bill
+from lab.bill.process import settled
 
 RECORD = Path(__file__).parents[2] / "results" / "h100" / "bill.json"
 

@@ -22,10 +22,10 @@ from command_lines import APP, parsed
 from commands import fits, here, run
 from peakgemm.cli.console import waiting
 from peakgemm.cli.examples import EXAMPLES
-from peakgemm.simulator.front.arguments import argument
+from peakgemm.tools.simulator.front.arguments import argument
 
 # What these find is kept elsewhere: in the cache, in a page.
-WITHOUT_JSON = {"cache clear", "cache warm", "explore", "report", "sass apply", "sass optimize"}
+WITHOUT_JSON = {"cache clear", "cache warm", "explore", "report", "sass apply", "sass optimize", "tune"}
 # Of each command: words that end it with 2, and what is said. 0 and 1 are tested where each command's work is.
 BAD = {
     "ladder": ("--size none", "'none' is not a number"), "sweep": ("--tile 1,2", "is not a tile"),
@@ -34,9 +34,7 @@ BAD = {
     "multiply": ("gone.npy gone.npy -o c.npy", "cannot read gone.npy"),
     "inspect map": ("--tile x", "is not ROWSxCOLUMNS"),
     "inspect occupancy": ("--threads 256 --registers 999 --arch sm_90", "999"), "report": ("gone.json", "cannot read"),
-    "inspect registers": ("--json gone/a.json --dry-run", "cannot write"),
     "explore": ("gone.cu --grid 1 --block 32", "is not a file"),
-    "inspect bill": ("wide --json gone/a.json --dry-run", "cannot write"),
     "sass check": ("gone.cubin", "cannot be read"), "sass optimize": ("nosuch", "nosuch"),
     "sass apply": ("gone.jsonl gone.cubin --output out.cubin", "cannot be read"),
     "verify": ("--json gone/a.json", "cannot write"), "doctor": ("--json gone/a.json", "cannot write"),
@@ -53,7 +51,7 @@ def commands_of(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield before + name, command
 
 
-COMMANDS = dict(commands_of(APP))
+COMMANDS = {name: command for name, command in commands_of(APP) if not command.hidden}
 ENDLESS = """.version 8.0
 .target sm_90
 .address_size 64
@@ -126,8 +124,8 @@ def test_found_is_kept(words: str, here: Path, run: Any) -> None:
     "multiply a.npy b.npy -o o.npy --json ./o.npy.journal", "multiply a.npy b.npy -o a.npy --overwrite",
     "simulate k.ptx --grid 1 --block 1 --json k.ptx", "simulate k.ptx --grid 1 --block 1 --arg a.npy --json a.npy",
     "inspect show k.ptx --json k.ptx", "inspect show k.ptx --html k.ptx", "inspect show 14 --json x --html x",
-    "bench --json x --svg x", "bench --suite scale --links k.ptx --json k.ptx", "accuracy --json x --plot x",
-    "report k.ptx -o k.ptx", "tune --profile --from k.ptx -o k.ptx", "sass apply k.ptx c.cubin --output k.ptx",
+    "bench --json x --svg x", "lab.scale --links k.ptx --json k.ptx", "accuracy --json x --plot x",
+    "report k.ptx -o k.ptx", "lab.profile --from k.ptx -o k.ptx", "sass apply k.ptx c.cubin --output k.ptx",
     "sass optimize 14 --recipe k.ptx -o k.ptx",
 ])
 def test_an_input_is_never_replaced(words: str, here: Path, run: Any) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from docs.generate.compilers import compilers_table
 from peakgemm.cli import doctor
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels import shortfall
 from peakgemm.problem import Problem
-from peakgemm.report.compilers import compilers_table
 from peakgemm.runtime import compile as compiling
 from peakgemm.selection.choose import choose
 

@@ -18,11 +18,12 @@ import pytest
 from bench_cases import bound, on_host
 from commands import here, run
 from host_peer import GPU, HostPeer
-from peakgemm.bench import contenders, cutlass_gemm, operands
-from peakgemm.bench.cutlass_gemm import LAYOUTS, Candidate, Clock, Library, Operand, Products
-from peakgemm.bench.suites import Case, cases
+from lab.peers import cutlass_gemm
+from lab.peers.cutlass_gemm import LAYOUTS, Candidate, Clock, Library, Operand, Products
 from peakgemm.errors import CompileFailed, InvalidValue, LaunchFailed, MissingComponent
 from peakgemm.runtime import cache
+from peakgemm.tools.bench import contenders, operands
+from peakgemm.tools.bench.suites import Case, cases
 
 STUB = Path(__file__).parents[1] / "support" / "fixtures" / "cutlass_on_host.c"
 VERSION_H = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 1\n"
@@ -250,7 +251,7 @@ def test_arrays_as_they_lie() -> None:
 def test_command(on_host: Path, nvcc: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peakgemm.runtime.device.require", lambda: GPU)
     Counter(monkeypatch, lambda candidate: 1.0)
-    code, _, err = run("bench", "--shape", "64x64x64:TN,8x8x8*5", "--peers", "cutlass", "--json", "bench.json")
+    code, _, err = run("lab.peers", "--shape", "64x64x64:TN,8x8x8*5", "--peers", "cutlass", "--json", "bench.json")
     assert code == 0 and "Left out" not in err
     data = json.loads((on_host / "bench.json").read_text())
     assert (data["environment"]["cutlass"], data["environment"]["nvcc"]) == ("4.2.1", "13.0.88")
@@ -261,6 +262,6 @@ def test_command(on_host: Path, nvcc: Path, run: Any, monkeypatch: pytest.Monkey
 def test_the_command_goes_on_without_it(on_host: Path, nvcc: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peakgemm.runtime.device.require", lambda: GPU)
     nvcc_at(nvcc, "echo 'error: no such tile' >&2; exit 2")
-    code, out, err = run("bench", "--shape", "64x64x64", "--peers", "cutlass,triton")
+    code, out, err = run("lab.peers", "--shape", "64x64x64", "--peers", "cutlass,triton")
     assert code == 0 and "triton" in out
     assert "Left out: cutlass: " in err and "error: no such tile" in err

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from command_lines import parsed
-from peakgemm import simulator
 from peakgemm.runtime.device import reason_without_gpu
 from peakgemm.sass import patch
+from peakgemm.tools import simulator
 
 DOCS = (Path(__file__).parents[2] / "docs").resolve()
 PAGE = DOCS / "arrays.md"

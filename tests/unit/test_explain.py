@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakgemm.explore import banks
-from peakgemm.explore.explain import global_sentence, padded, padding, shared_sentence, swizzled
-from peakgemm.simulator.core import counters
-from peakgemm.simulator.core.lanes import LaneSet
+from peakgemm.tools.explore import banks
+from peakgemm.tools.explore.explain import global_sentence, padded, padding, shared_sentence, swizzled
+from peakgemm.tools.simulator.core import counters
+from peakgemm.tools.simulator.core.lanes import LaneSet
 
 SIZES = (1, 2, 4, 8, 16)
 

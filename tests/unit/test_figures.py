@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from docs.generate import values
+from docs.generate.pages import rows_at
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.registry import LADDER
-from peakgemm.report import values
-from peakgemm.report.pages import rows_at
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -109,3 +109,15 @@ def test_no_test_imports_a_test() -> None:
     tests = sorted((ROOT / "tests").rglob("*.py"))
     naming = re.compile(r"^\s*(from|import) (\w+\.)*test_\w+", re.MULTILINE)
     assert [str(p) for p in tests if naming.search(p.read_text())] == []
+
+
+def test_what_the_wheel_contains() -> None:
+    """The library, the instruments and the commands; neither the workshop nor what makes the pages."""
+    project = (ROOT / "pyproject.toml").read_text()
+    assert re.search(r'targets\.wheel\]\npackages = \["src/peakgemm"\]', project)
+    folders = {path.parent.relative_to(PACKAGE).parts[0] for path in PYTHON if path.parent != PACKAGE}
+    assert folders == {"arrays", "calls", "cli", "integrations", "kernels", "runtime", "sass", "selection", "tools"}
+    tools = {path.name for path in (PACKAGE / "tools").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert tools == {"accuracy", "bench", "explore", "inspect", "report", "simulator", "tune"}
+    outside = re.compile(r"^\s*(from|import) (lab|docs|tests)\b", re.MULTILINE)
+    assert [str(path) for path in PYTHON if outside.search(path.read_text())] == []

@@ -1,9 +1,10 @@
-"""`tools/memmap_kill.py`, small and without a GPU: kills, counts, and that its check finds one wrong element."""
+"""`lab.memmap_kill`, small and without a GPU: kills, counts, and that its check finds one wrong element."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,16 +15,13 @@ import pytest
 
 import record_schema
 
-TOOL = Path(__file__).parents[2] / "tools" / "memmap_kill.py"
+TOOL = (sys.executable, "-m", "lab.memmap_kill")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 @pytest.fixture(scope="module")
 def tool() -> Any:
-    spec = importlib.util.spec_from_file_location("memmap_kill", TOOL)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("lab.memmap_kill")
 
 
 def test_sides_fill_what_there_is(tool: Any) -> None:
@@ -55,16 +53,17 @@ def test_the_check_finds_one_wrong_element(tool: Any) -> None:
     (("--gigabytes", "0.001", "--kills", "3", "--seconds", "10"), 1, "ended before a kill that was to come, for"),
 ])
 def test_what_cannot_be_done_is_said(words: tuple[str, ...], code: int, says: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(TOOL), *words], check=False, capture_output=True, text=True,
-                          cwd=tmp_path)
+    done = subprocess.run([*TOOL, *words], check=False, capture_output=True, text=True,
+                          cwd=tmp_path, env=ENVIRONMENT)
     assert done.returncode == code and says in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_product_killed_twice(tmp_path: Path) -> None:
     place = tmp_path / "record.json"
-    subprocess.run([sys.executable, str(TOOL), "--folder", str(tmp_path), "--gigabytes", "0.15", "--kills", "2",
-                    "--seconds", "100", "--json", str(place)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*TOOL, "--folder", str(tmp_path), "--gigabytes", "0.15", "--kills", "2",
+                    "--seconds", "100", "--json", str(place)], check=True, stdout=subprocess.DEVNULL,
+                   env=ENVIRONMENT)
     record = json.loads(place.read_text())
     record_schema.validate(record)
     found, = record["found"]

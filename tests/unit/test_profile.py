@@ -21,7 +21,7 @@ from peakgemm.selection import tuned
 from peakgemm.selection.choose import choose
 from peakgemm.selection.machine import kept_path, machine, machine_with, profile_of, shipped, shipped_names
 from peakgemm.selection.profile_file import dumps, parse, read, to_json
-from peakgemm.tune import store
+from peakgemm.tools.tune import store
 
 PACKAGE = Path(peakgemm.__file__).parent
 H100 = "NVIDIA H100 80GB HBM3"
@@ -117,7 +117,7 @@ def test_shares_are_of_what_the_device_says(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("change", "says"), [
-    ({"schema": 2}, r"schema = 2: this version reads profiles of schema 1; make it anew with: peakgemm tune --profile"),
+    ({"schema": 2}, r"schema = 2: this version reads profiles of schema 1; make it anew with: python -m lab.profile"),
     ({"tiled": None}, "tiled = None must be an object"),
     ({"surplus": 1}, "unknown field surplus = 1; valid ones: name, gpus"),
     ({"gpus": "NVIDIA"}, "gpus = 'NVIDIA' must be a list"),
@@ -148,7 +148,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, change: dict[str, Any], says: str
 def test_no_json(tmp_path: Path) -> None:
     (tmp_path / "half.json").write_text("{")
     for name in ("half.json", "none.json"):
-        with pytest.raises(InvalidValue, match=r"holds no profile .*; make it anew with: peakgemm tune --profile"):
+        with pytest.raises(InvalidValue, match=r"holds no profile .*; make it anew with: python -m lab.profile"):
             read(tmp_path / name)
     with pytest.raises(InvalidValue, match="schema = None"):
         parse([])

@@ -1,11 +1,10 @@
-"""`tools/programs.py`, tiny and on the CPU: its record, its agreement, packages that are not there."""
+"""`lab/programs.py`, tiny and on the CPU: its record, its agreement, packages that are not there."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import sys
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,11 @@ import pytest
 import record_schema
 
 torch = pytest.importorskip("torch", reason="needs torch")
-TOOLS = Path(__file__).parents[2] / "tools"
 
 
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(TOOLS))
-    yield importlib.import_module("programs")
-    for name in ("programs", "workload"):
-        sys.modules.pop(name, None)
+def programs() -> Any:
+    return importlib.import_module("lab.programs")
 
 
 def test_torchs_own_programs(programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from peakgemm.bench import records
 from peakgemm.errors import InvalidValue
 from peakgemm.runtime.device import Gpu
+from peakgemm.tools.bench import records
 
 GPU = Gpu(0, "A GPU", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
 

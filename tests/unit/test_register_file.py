@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from lab.registers.kinds import FFMA_KINDS
+from lab.registers.shared_loads import predicted_shared
+from lab.registers.streams import RZ, WORDS, Op, Stream, parse, predicted, text
+from lab.registers.summary import summaries
+from lab.registers.write_backs import AHEAD, ARRIVES, PATIENCE, WriteBacks
 from peakgemm.errors import InvalidValue
 from peakgemm.sass.register_file import ReadStep, RegisterFile
-from peakgemm.sass.shared_loads import predicted_shared
-from peakgemm.sass.stream_kinds import FFMA_KINDS
-from peakgemm.sass.stream_summary import summaries
-from peakgemm.sass.streams import RZ, WORDS, Op, Stream, parse, predicted, text
-from peakgemm.sass.write_backs import AHEAD, ARRIVES, PATIENCE, WriteBacks
 from seldom import exhaustive
 
 RECORD = Path(__file__).parents[2] / "results" / "h100" / "registers.json"

@@ -16,9 +16,9 @@ import pytest
 
 from commands import here, run
 from peakgemm.errors import InvalidValue
-from peakgemm.report import load, page
-from peakgemm.report.figures import figures
-from peakgemm.report.svg import Chart, Scale
+from peakgemm.tools.report import load, page
+from peakgemm.tools.report.figures import figures
+from peakgemm.tools.report.svg import Chart, Scale
 
 ROOT = Path(__file__).parents[2]
 H100 = ROOT / "results" / "h100"
@@ -203,8 +203,8 @@ def test_command(here: Path, run: Any, keep: Any) -> None:
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    ("", "has no results/"), ("gone.json", "cannot read gone.json"), ("--check", "--check goes with --readme"),
-    ("--readme a.json", "leave them out"), ("--readme", "lies in no checkout"),
+    ("", "has no results/"), ("gone.json", "cannot read gone.json"),
+    ("--readme", "python -m docs.generate"),
     ("-o gone/page.html", "cannot write gone/page.html"),
 ])
 def test_mistakes(here: Path, run: Any, words: str, says: str) -> None:

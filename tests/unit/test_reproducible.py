@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 import peakgemm as pg
-from peakgemm.accuracy import reproducible
-from peakgemm.accuracy.arrays import Numpy, Torch
-from peakgemm.accuracy.contenders import NAMES, make
+from docs.generate.markdown import names_table
 from peakgemm.errors import InvalidType, InvalidValue, MissingComponent
 from peakgemm.fma import Chain, fma32
 from peakgemm.kernels.ascending import is_ascending
 from peakgemm.problem import Batch, Problem
-from peakgemm.report.markdown import names_table
 from peakgemm.runtime.architectures import ARCHITECTURES
 from peakgemm.selection.choose import choose
+from peakgemm.tools.accuracy import reproducible
+from peakgemm.tools.accuracy.arrays import Numpy, Torch
+from peakgemm.tools.accuracy.contenders import NAMES, make
 
 H100 = "NVIDIA H100 80GB HBM3"
 

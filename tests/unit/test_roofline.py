@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.inspect.roofline import bound_tflops, bytes_per_flop
 from peakgemm.problem import Config
+from peakgemm.tools.bench.roofline import bound_tflops, bytes_per_flop
 
 
 @pytest.mark.parametrize(("config", "expected"), [

@@ -5,13 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from peakgemm.kernels.registry import LADDER
 
 ROOT = Path(__file__).parents[2]
 PICTURE = '<figure class="drawn">drawn</figure>'
@@ -20,14 +17,8 @@ PICTURE = '<figure class="drawn">drawn</figure>'
 @pytest.fixture(scope="module")
 def site() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "tools"))
         patch.delenv("PEAKGEMM_SOURCE", raising=False)
-        patch.delitem(__import__("sys").modules, "site", raising=False)  # the standard library has one, too
-        spec = importlib.util.spec_from_file_location("peakgemm_site", ROOT / "tools" / "site.py")
-        assert spec is not None and spec.loader is not None
-        found = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(found)
-        yield found
+        yield importlib.import_module("docs.generate.site")
 
 
 @pytest.fixture(scope="module")
@@ -133,16 +124,16 @@ def test_links_stay_within_the_site(staged: Path) -> None:
 
 
 def test_links_out_of_the_pages(site: Any, staged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "[the tool](../tools/site.py) [rules](../CONTRIBUTING.md#rules) [`x`][t]\n\n[t]: ../src/peakgemm/api.py\n"
+    text = "[the tool](generate/site.py) [rules](../CONTRIBUTING.md#rules) [`x`][t]\n\n[t]: ../src/peakgemm/api.py\n"
     origin, here = Path("docs/a.md"), Path("a.md")
     assert site.relinked(text, origin, here, staged) == "the tool [rules](about/contributing.md#rules) `x`\n\n"
     monkeypatch.setenv("PEAKGEMM_SOURCE", "https://example.org/blob/main/")
-    assert "[the tool](https://example.org/blob/main/tools/site.py)" in site.relinked(text, origin, here, staged)
+    relinked = site.relinked(text, origin, here, staged)
+    assert "[the tool](https://example.org/blob/main/docs/generate/site.py)" in relinked
 
 
 def test_the_newcomers_steps_are_those_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    newcomer = importlib.import_module("newcomer")
+    newcomer = importlib.import_module("lab.newcomer")
     found = newcomer.steps(newcomer.PAGE.read_text())
     assert [title for title, _ in found] == ["The first table", "The first page", "The first kernel of your own"]
     assert "make ladder\n" in found[0][1]

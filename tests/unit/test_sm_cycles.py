@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fake_peer import FakePeer, peer  # noqa: F401
-from peakgemm.bench import sm_cycles
-from peakgemm.bench.timer import Timer
+from lab.bill import sm_cycles
 from peakgemm.runtime.device import Gpu
+from peakgemm.tools.bench.timer import Timer
 
 SMS = 4
 

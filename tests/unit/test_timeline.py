@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from lab.scale.timeline import accounts, met, total, united
 from lazy_driver import Devices, each_begins, present
-from peakgemm.bench.scale_timeline import accounts, met, total, united
 from peakgemm.calls import fleet
 from peakgemm.calls.grid import Grid, cuts
 from peakgemm.calls.request import Request

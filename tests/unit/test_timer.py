@@ -9,8 +9,8 @@ from statistics import median
 import pytest
 
 from fake_peer import FakePeer, peer
-from peakgemm.bench.sensors import Reading, summary
-from peakgemm.bench.timer import BURST_MS, Comparison, Timer
+from peakgemm.tools.bench.sensors import Reading, summary
+from peakgemm.tools.bench.timer import BURST_MS, Comparison, Timer
 
 
 def pairs(peer: FakePeer, count: int) -> list[list[str]]:

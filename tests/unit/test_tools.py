@@ -9,40 +9,40 @@ from pathlib import Path
 
 import pytest
 
-TOOLS = Path(__file__).parents[2] / "tools"
+ROOT = Path(__file__).parents[2]
 WITHOUT_TRITON = """
 import runpy, sys
 sys.modules["triton"] = None
-from peakgemm.bench import peers
+from peakgemm.tools.bench import peers
 from peakgemm.runtime import device
 device.require, peers.TorchPeer.__init__ = (lambda: None), (lambda self: None)
 sys.argv = [sys.argv[1], "--json", "a.json"]
-runpy.run_path(sys.argv[0], run_name="__main__")
+runpy.run_module(sys.argv[0], run_name="__main__")
 """
 
 
 def ended(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=folder,
-                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+                          env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)})
 
 
-@pytest.mark.parametrize("name", ["reproducible_speed.py", "launch_library.py", "memmap_kill.py"])
+@pytest.mark.parametrize("name", ["reproducible_speed", "launch_library", "memmap_kill"])
 def test_help(name: str, tmp_path: Path) -> None:
-    done = ended(tmp_path, str(TOOLS / name), "--help")
+    done = ended(tmp_path, "-m", f"lab.{name}", "--help")
     assert done.returncode == 0 and done.stdout.startswith("usage: ") and not done.stderr
 
 
 @pytest.mark.parametrize(("name", "words", "code", "says"), [
-    ("reproducible_speed.py", ("--json", "a.json"), 1, "reproducible_speed.py: needs a GPU: "),
-    ("launch_library.py", (), 1, "launch_library.py needs torch and a GPU: "),
-    ("launch_library.py", ("odd",), 2, "odd: there are tiled, reducing"),
+    ("reproducible_speed", ("--json", "a.json"), 1, "reproducible_speed.py: needs a GPU: "),
+    ("launch_library", (), 1, "launch_library.py needs torch and a GPU: "),
+    ("launch_library", ("odd",), 2, "odd: there are tiled, reducing"),
 ])
 def test_what_is_missing_is_said(name: str, words: tuple[str, ...], code: int, says: str, tmp_path: Path) -> None:
-    done = ended(tmp_path, str(TOOLS / name), *words)
+    done = ended(tmp_path, "-m", f"lab.{name}", *words)
     assert done.returncode == code and says in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
 def test_without_triton(tmp_path: Path) -> None:
-    done = ended(tmp_path, "-c", WITHOUT_TRITON, str(TOOLS / "reproducible_speed.py"))
+    done = ended(tmp_path, "-c", WITHOUT_TRITON, "lab.reproducible_speed")
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert done.stderr.startswith("reproducible_speed.py: needs torch and Triton, and triton cannot be imported")

@@ -16,8 +16,6 @@ import pytest
 
 from commands import fits, here, run
 from host_peer import GPU, HostBound, HostPeer, HostTimer
-from peakgemm.bench.suites import SUITES, cases
-from peakgemm.bench.timer import Comparison
 from peakgemm.calls import launch
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels.emulated.schemes import PRODUCTS
@@ -29,9 +27,11 @@ from peakgemm.runtime.architectures import architecture
 from peakgemm.selection import tuned
 from peakgemm.selection.choose import Choice, choose
 from peakgemm.selection.machine import Machine, machine
-from peakgemm.tune import search, space, store
-from peakgemm.tune.halving import FINALISTS, Outcome, estimate_s, halve, rounds
-from peakgemm.tune.space import Candidate
+from peakgemm.tools.bench.suites import SUITES, cases
+from peakgemm.tools.bench.timer import Comparison
+from peakgemm.tools.tune import search, space, store
+from peakgemm.tools.tune.halving import FINALISTS, Outcome, estimate_s, halve, rounds
+from peakgemm.tools.tune.space import Candidate
 
 PROBLEM = Problem.contiguous(96, 80, 64)
 

@@ -1,4 +1,4 @@
-"""`tune --profile` from the plan to the choice, on a GPU whose times are those of hidden numbers, with noise."""
+"""`lab.profile` from the plan to the choice, on a GPU whose times are those of hidden numbers, with noise."""
 
 from __future__ import annotations
 
@@ -17,9 +17,30 @@ import pytest
 from commands import fits, here, run, valid
 from fake_peer import FakePeer, peer
 from host_peer import HostBound, HostPeer
-from peakgemm.bench.suites import suites
-from peakgemm.bench.timer import Timer
-from peakgemm.cli import doctor, tune_profile
+from lab.profile import __main__ as tune_profile
+from lab.profile import (
+    check as profile_check,
+)
+from lab.profile import (
+    fit as profile_fit,
+)
+from lab.profile import (
+    least_squares,
+    stopwatch,
+)
+from lab.profile import (
+    plan as profile_plan,
+)
+from lab.profile import (
+    rows as profile_rows,
+)
+from lab.profile import (
+    times as profile_times,
+)
+from lab.profile.plan import Planned, plan
+from lab.profile.stopwatch import Done, Row
+from lab.profile.times import Timed, TimedProduct
+from peakgemm.cli import doctor
 from peakgemm.errors import CompileFailed, LaunchFailed
 from peakgemm.kernels.emulated.schemes import FUSED
 from peakgemm.kernels.library import Recipe
@@ -33,18 +54,8 @@ from peakgemm.selection.choose import choose
 from peakgemm.selection.machine import Machine, machine, machine_with, shipped
 from peakgemm.selection.profile import Profile
 from peakgemm.selection.profile_file import parse, read, to_json
-from peakgemm.tune import (
-    least_squares,
-    profile_check,
-    profile_fit,
-    profile_plan,
-    profile_rows,
-    profile_times,
-    stopwatch,
-)
-from peakgemm.tune.profile_plan import Planned, plan
-from peakgemm.tune.profile_times import Timed, TimedProduct
-from peakgemm.tune.stopwatch import Done, Row
+from peakgemm.tools.bench.suites import suites
+from peakgemm.tools.bench.timer import Timer
 
 __all__ = ["here", "peer", "run"]
 GPU = Gpu(0, "NVIDIA Unheard-of", "sm_90", 132, 1980, 3352.0, 50 << 20, "13.0")
@@ -213,14 +224,14 @@ def found_times() -> set[str]:
 
 def test_times_are_kept_beside_the_profile(on_gpu: Callable[..., None], run: Callable) -> None:
     on_gpu()
-    assert run("tune", "--profile")[0] == 0
+    assert run("lab.profile")[0] == 0
     assert found_times() == {"profile.json", "profile-times.json"}
     assert valid(tuned.folder(GPU.name) / "profile-times.json")["rungs"]
 
 
 def test_the_command(on_gpu: Callable[..., None], run: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     on_gpu()
-    code, said, err = run("tune", "--profile", "--minutes", "1", "--json", "times.json")
+    code, said, err = run("lab.profile", "--minutes", "1", "--json", "times.json")
     assert (code, err) == (0, ""), err
     assert fits("\n".join(line for line in said.splitlines() if not line.endswith(": written")))  # a path, whole
     assert "held out" in said and "choice loss" in said and '"emulated" takes tensor cores from K = ' in said
@@ -232,9 +243,9 @@ def test_the_command(on_gpu: Callable[..., None], run: Callable, capsys: pytest.
     assert found_times() == {"profile.json"}, "times go where --json says"
     assert "yours, nvidia-unheard-of, of " in " ".join(capsys.readouterr().out.split())
     kept = read(tuned.folder(GPU.name) / "profile.json")
-    assert kept.gpus == (GPU.name,) and kept.source == "times.json" and kept.command.startswith("peakgemm tune")
+    assert kept.gpus == (GPU.name,) and kept.source == "times.json" and kept.command.startswith("python -m lab.profile")
     # Again from the times, on a machine without a GPU: the same numbers.
-    assert run("tune", "--profile", "--from", "times.json", "-o", "again.json")[0] == 0
+    assert run("lab.profile", "--from", "times.json", "-o", "again.json")[0] == 0
     again = read(Path("again.json"))
     assert again.name == "again"
     assert to_json(replace(again, name=kept.name, command=kept.command, date=kept.date)) == to_json(kept)
@@ -242,7 +253,7 @@ def test_the_command(on_gpu: Callable[..., None], run: Callable, capsys: pytest.
 
 def test_the_shipped_profile_is_refitted_in_its_place(on_gpu: Callable[..., None], run: Callable) -> None:
     on_gpu(replace(GPU, name="NVIDIA H100 80GB HBM3"))
-    assert run("tune", "--profile", "-o", "h100.json")[0] == 0
+    assert run("lab.profile", "-o", "h100.json")[0] == 0
     found = read(Path("h100.json"))
     assert found.name == "h100" and found.gpus == shipped("h100").gpus and found.device == shipped("h100").device
     assert found.source == "times that were not kept"
@@ -250,7 +261,7 @@ def test_the_shipped_profile_is_refitted_in_its_place(on_gpu: Callable[..., None
 
 def test_too_few_products(on_gpu: Callable[..., None], run: Callable) -> None:
     on_gpu(limit=7)
-    code, said, err = run("tune", "--profile", "--json", "times.json")
+    code, said, err = run("lab.profile", "--json", "times.json")
     assert code == 2 and "7 of 30 products were compiled in time" in said
     assert "7 products were timed, a profile wants 10 at least; give more --minutes" in err
     assert len(valid(Path("times.json"))["rungs"]) == 7, "the times are kept all the same"
@@ -258,7 +269,7 @@ def test_too_few_products(on_gpu: Callable[..., None], run: Callable) -> None:
 
 def test_an_interrupt_leaves_nothing(on_gpu: Callable[..., None], run: Callable) -> None:
     on_gpu(stop=100)
-    code, _, _ = run("tune", "--profile", "--json", "times.json", "-o", "profile.json")
+    code, _, _ = run("lab.profile", "--json", "times.json", "-o", "profile.json")
     assert code != 0 and set(os.listdir(".")) <= {"cache"}
     assert not (tuned.folder(GPU.name) / "profile.json").exists()
 
@@ -269,24 +280,22 @@ def test_the_budget_is_kept(prior: Machine, truth: Machine) -> None:
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (("--profile", "--shape", "8x8x8"), "--profile draws its own shapes"),
-    (("--shape", "8x8x8", "--json", "x.json"), "--json, --from and -o go with --profile"),
-    (("--profile", "--from", "none.json"), "none.json holds no times"),
-    (("--profile", "--from", "other.json"), "other.json is no record of kernels' times on a GPU"),
-    (("--profile", "--from", "old.json"), "these times are of another version, of a kernel or field 'gone'"),
-    (("--profile", "--from", "x.json", "--json", "y.json"), "give one of them"),
-    (("--profile", "-o", "gone/profile.json"), "cannot write gone/profile.json"),
+    (("--from", "none.json"), "none.json holds no times"),
+    (("--from", "other.json"), "other.json is no record of kernels' times on a GPU"),
+    (("--from", "old.json"), "these times are of another version, of a kernel or field 'gone'"),
+    (("--from", "x.json", "--json", "y.json"), "give one of them"),
+    (("-o", "gone/profile.json"), "cannot write gone/profile.json"),
 ])
 def test_what_is_refused(here: Path, run: Callable, words: tuple[str, ...], says: str) -> None:
     (here / "other.json").write_text(json.dumps({"rungs": [{}], "device": None}))
     (here / "old.json").write_text(json.dumps({"device": GPU.to_json(), "rungs": [{"timed": []}],
                                                "programs": [{"kernel": "gone", "config": {}}]}))
-    code, _, err = run("tune", *words)
+    code, _, err = run("lab.profile", *words)
     assert code == 2 and says in " ".join(err.split()), err
 
 
 def test_dry_run(here: Path, run: Callable) -> None:
-    code, said, _ = run("tune", "--profile", "--dry-run", "--arch", "sm_80")
+    code, said, _ = run("lab.profile", "--dry-run", "--arch", "sm_80")
     assert code == 0 and fits(said)
     assert "beginning with the profile 'generic'" in said and "A100" in said and " times, " in said
 

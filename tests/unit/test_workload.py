@@ -1,4 +1,4 @@
-"""tools/workload.py: that it runs, and that it tells a product that is off from one that is right."""
+"""lab/workload.py: that it runs, and that it tells a product that is off from one that is right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from commands import ROOT, valid
+from commands import valid
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
@@ -21,11 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The tool as a module."""
-    spec = importlib.util.spec_from_file_location("workload", ROOT / "tools" / "workload.py")
-    found = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "workload", found)  # its dataclasses look there
-    spec.loader.exec_module(found)
-    return found
+    return importlib.import_module("lab.workload")
 
 
 class Scaled(TorchDispatchMode):
@@ -87,8 +83,8 @@ def test_products_that_are_off_are_told(tool: Any, monkeypatch: pytest.MonkeyPat
 
 def test_command(tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "quick.json"
-    monkeypatch.setattr(sys, "argv", ["tools/workload.py", "--quick", "--precision", "ieee", "--json", str(path)])
+    monkeypatch.setattr(sys, "argv", ["lab/workload.py", "--quick", "--precision", "ieee", "--json", str(path)])
     tool.main()
     data = valid(path)
-    assert data["device"] is None and data["command"].startswith("python tools/workload.py --quick")
+    assert data["device"] is None and data["command"].startswith("python -m lab.workload --quick")
     assert [row["products"] for row in data["rungs"]] == ["torch", "ieee"] * 3

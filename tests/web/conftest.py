@@ -40,7 +40,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of pages, with rungs 03 and 04 in the explorer."""
-    from peakgemm.explore.site import build_site
+    from docs.generate.explorer import build_site
     from peakgemm.kernels.registry import rungs
 
     if not (MODULES / "pyodide").is_dir():

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from peakgemm.explore.site import setups
+from docs.generate.explorer import setups
 from peakgemm.runtime.compile import compile_source
-from peakgemm.simulator import run
-from peakgemm.simulator.front.arguments import argument
+from peakgemm.tools.simulator import run
+from peakgemm.tools.simulator.front.arguments import argument
 
 FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"
 ENDLESS = 'extern "C" __global__ void spin(int* p) { while (atomicAdd(p, 0) == 0) { } }'

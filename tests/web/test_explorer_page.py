@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from peakgemm.explore.kernels import operands, problem_for
 from peakgemm.kernels.registry import rung
-from peakgemm.simulator import run_rung
+from peakgemm.tools.explore.kernels import operands, problem_for
+from peakgemm.tools.simulator import run_rung
 
 
 @pytest.fixture(scope="session")

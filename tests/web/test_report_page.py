@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peakgemm.report import load, write_page
+from peakgemm.tools.report import load, write_page
 
 H100 = Path(__file__).parents[2] / "results" / "h100"
 

@@ -35,7 +35,8 @@ def docs() -> Iterator[str]:
         pytest.skip("Sphinx is missing; run: make test-web")
     if not (MODULES / "pyodide").is_dir():
         pytest.skip("node_modules is missing; run: make test-web")
-    done = subprocess.run([sys.executable, "tools/site.py"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "docs.generate.site"], cwd=ROOT, capture_output=True, text=True,
+                          check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr[-2000:]
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(HTML))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -29,5 +29,5 @@ def search(problem: Problem, gpu: Gpu, precision: str) -> tuple[Kernel, Config]:
         MissingComponent: nothing is registered.
     """
     if _searcher is None:
-        raise MissingComponent("autotune() needs peakgemm.tune, which this version does not have; plan without it")
+        raise MissingComponent("autotune() needs peakgemm.tools.tune, which is not installed; plan without it")
     return _searcher(problem, gpu, precision)

@@ -64,7 +64,12 @@ def options(version: Annotated[bool, typer.Option("--version", callback=_version
 
 
 def main() -> None:
-    """Run the command line; a `PeakgemmError` is one message on stderr and exit code 2, an interrupt exit code 130.
+    """Run the command line."""
+    run(app)
+
+
+def run(app: typer.Typer) -> None:
+    """Run commands; a `PeakgemmError` is one message on stderr and exit code 2, an interrupt exit code 130.
 
     Output that is lost, on a full disk or as its reader has left, ends the command with exit code 1; with ``--json``
     when its record is written.

@@ -10,16 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ..accuracy import judge, table
-from ..accuracy.cases import cases_of
-from ..accuracy.contenders import NAMES
-from ..accuracy.families import FAMILIES
-from ..accuracy.suite import TESTS, Report
-from ..bench import records
-from ..bench.peers import visiting
 from ..errors import InvalidValue, PeakgemmError
-from ..report import plots
 from ..runtime import device
+from ..tools.accuracy import judge, table
+from ..tools.accuracy.cases import cases_of
+from ..tools.accuracy.contenders import NAMES
+from ..tools.accuracy.families import FAMILIES
+from ..tools.accuracy.suite import TESTS, Report
+from ..tools.bench import records
+from ..tools.bench.peers import visiting
+from ..tools.report import plots
 from . import console, parse
 from .console import err, out
 

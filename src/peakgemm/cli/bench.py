@@ -8,21 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from ..bench import bench, contenders, records
-from ..bench.contenders import CONTENDERS, Contender
-from ..bench.peers import Peer
-from ..bench.roofs import copy_gbs
-from ..bench.suites import NAMES, groups
-from ..bench.summary import summaries
-from ..bench.timer import Timer
-from ..bench.variants import IEEE, Variant, named
 from ..calls.request import PRECISIONS
 from ..errors import CompileFailed, InvalidValue, MissingComponent
 from ..problem import Config
-from ..report import plots
 from ..runtime import device
 from ..runtime.architectures import architecture
-from . import bench_scale, parse
+from ..tools.bench import bench, contenders, records
+from ..tools.bench.contenders import CONTENDERS, Contender
+from ..tools.bench.peers import Peer
+from ..tools.bench.roofs import copy_gbs
+from ..tools.bench.suites import NAMES, groups
+from ..tools.bench.summary import summaries
+from ..tools.bench.timer import Timer
+from ..tools.bench.variants import IEEE, Variant, named
+from ..tools.report import plots
+from . import parse
 from .console import err, number, out, progress, table
 from .measuring import measuring
 
@@ -31,7 +31,7 @@ Row = Mapping[str, Any]
 
 def command(
     suite: Annotated[str | None, typer.Option(
-        help=f"all, or some of {', '.join(NAMES)}; or scale.  [square]")] = None,
+        help=f"all, or some of {', '.join(NAMES)}.  [square]")] = None,
     shape: Annotated[str | None, typer.Option(help="MxNxK[:layout][*batch], or several.")] = None,
     precision: Annotated[list[str] | None, typer.Option(
         help=f"{', '.join(PRECISIONS)}: one or several, a row each.  [ieee]")] = None,
@@ -41,17 +41,10 @@ def command(
     arch: Annotated[str | None, typer.Option(help="Choose for sm_NN.  [the GPU's, else sm_90]")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the record to this file, row by row.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write a plot of the ratios to this file.")] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="Suite scale: for how many GPUs.  [those there]")] = None,
-    links: Annotated[Path | None, typer.Option(help="Suite scale: the links' speeds, from this file.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Suite scale: fewer and smaller sizes.")] = False,
 ) -> None:
-    """Time what matmul runs against cuBLAS FP32, and others, over suites of shapes; suite scale: on several GPUs."""
+    """Time what matmul runs against cuBLAS FP32, and others, over suites of shapes."""
     if suite == "scale":
-        bench_scale.refuse(shape=shape, prepared=prepared, arch=arch, svg=svg)
-        bench_scale.run(gpus, links, quick, precision or ["ieee", "emulated"], json)
-        return
-    if gpus is not None or links is not None or quick:
-        raise InvalidValue("--gpus, --links and --quick are for --suite scale; leave them out, or name that suite")
+        parse.from_checkout("suite scale", "lab.scale")
     chosen = groups(suite or (None if shape else "square"), shape)
     variants = named(precision or [IEEE.precision], prepared)
     others = contenders.names(peers)

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from ..bench import records
 from ..errors import InvalidValue
 from ..problem import Problem
 from ..runtime import cache, device
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, in_parallel
+from ..tools.bench import records
 from . import parse
 from .console import out, progress
 

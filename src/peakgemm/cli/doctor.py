@@ -14,18 +14,18 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ..bench import records
-from ..bench.peers import find_peer
 from ..errors import PeakgemmError
-from ..inspect.sass import find_nvdisasm
 from ..kernels import shipped
 from ..kernels.library import recipe
 from ..problem import Problem
 from ..runtime import cache, device
 from ..runtime.compile import TESTED, lacking, nvrtc_version
 from ..runtime.device import Gpu
+from ..sass.listing import find_nvdisasm
 from ..selection.choose import choose
 from ..selection.machine import kept, kept_path, profile_of
+from ..tools.bench import records
+from ..tools.bench.peers import find_peer
 from .console import out
 
 Row = tuple[str, str, str]
@@ -140,7 +140,7 @@ def _profile(gpu: Gpu) -> Row:
         return "profile (choose)", "yes", f"yours, {told}: {kept_path(gpu.name)}"
     if found.gpus:
         return "profile (choose)", "yes", f"shipped: {told}"
-    return "profile (choose)", "-", f"{told}: none was fitted to this GPU; run: peakgemm tune --profile"
+    return "profile (choose)", "-", f"{told}: none was fitted to this GPU; run: python -m lab.profile"
 
 
 def _driver_is_older(driver: str) -> bool:

@@ -11,15 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ..bench import records
 from ..errors import InvalidValue
-from ..explore.kernels import Launch, own_trace, rung_trace
-from ..explore.linked import own_sass, rung_sass
-from ..explore.page import write_pages
 from ..kernels.registry import LADDER, Kernel, rungs
 from ..runtime.architectures import architecture
 from ..runtime.source import SUFFIXES as CUDA
-from ..simulator.front.arguments import argument
+from ..tools.bench import records
+from ..tools.explore.kernels import Launch, own_trace, rung_trace
+from ..tools.explore.linked import own_sass, rung_sass
+from ..tools.explore.page import write_pages
+from ..tools.simulator.front.arguments import argument
 from . import parse
 from .console import err, out, progress
 from .options import OF_KERNELS, Arguments, Block, Grid, Includes, Macros, Shared

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..bench import records
-from ..inspect.occupancy import occupancy
 from ..runtime.architectures import ARCHITECTURES, architecture
-from . import inspect_bill, inspect_map, inspect_registers, inspect_show
+from ..runtime.occupancy import occupancy
+from ..tools.bench import records
+from . import inspect_map, inspect_show, parse
 from .console import out, table
 
 _DEFAULT = "show"
@@ -34,13 +34,21 @@ app = typer.Typer(cls=_DefaultsToShow, no_args_is_help=True,
                   help="A kernel, compiled: its resources, its main loop in SASS and PTX, what its registers cost.")
 app.command(_DEFAULT)(inspect_show.command)
 app.command("map")(inspect_map.command)
-app.command("registers")(inspect_registers.command)
-app.command("bill")(inspect_bill.command)
 
 
 @app.callback()
 def _group() -> None:
     """A kernel, compiled: its resources, its main loop in SASS and PTX, what its registers cost."""
+
+
+def _from_checkout(what: str) -> None:
+    @app.command(what, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    def refuse() -> None:
+        parse.from_checkout(f"inspect {what}", f"lab.{what}")
+
+
+for _what in ("bill", "registers"):
+    _from_checkout(_what)
 
 
 @app.command("occupancy")

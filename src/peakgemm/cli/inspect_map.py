@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from ..bench import records
 from ..errors import InvalidValue
 from ..sass.maps import RegisterMap, derived, naive
 from ..sass.register_reads import rule_of
+from ..tools.bench import records
 from .console import out, table
 
 _ACROSS = 8  # columns that fit side by side

@@ -9,17 +9,17 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ..bench import records
 from ..errors import InvalidValue
 from ..runtime.source import SUFFIXES as CUDA
-from ..views.files import from_file, is_file
-from ..views.listing import Listing
-from ..views.named import named
-from ..views.page import write_page
-from ..views.rows import compared, rows
-from ..views.source import SourceLines, place
-from ..views.subject import Subject, launched
-from ..views.view import View, view
+from ..tools.bench import records
+from ..tools.inspect.files import from_file, is_file
+from ..tools.inspect.listing import Listing
+from ..tools.inspect.named import named
+from ..tools.inspect.page import write_page
+from ..tools.inspect.rows import compared, rows
+from ..tools.inspect.source import SourceLines, place
+from ..tools.inspect.subject import Subject, launched
+from ..tools.inspect.view import View, view
 from .console import out, table, waiting
 from .options import Includes, Macros
 

@@ -8,15 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ..bench import records
-from ..bench.ladder import configurations, ladder, wrong
-from ..bench.simulated import LARGEST
-from ..inspect.header import header_comment
 from ..kernels.registry import LADDER, numbers, rung, rungs, supported
 from ..runtime import device
 from ..runtime.architectures import architecture
 from ..runtime.compile import nvrtc_version
 from ..runtime.device import Gpu
+from ..runtime.source import header_comment
+from ..tools.bench import records
+from ..tools.bench.ladder import configurations, ladder, wrong
+from ..tools.bench.simulated import LARGEST
 from . import parse
 from .console import err, number, out, progress, table
 from .measuring import measuring

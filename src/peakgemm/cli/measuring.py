@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..bench.peers import Peer, find_peer
 from ..errors import MissingComponent
 from ..runtime.device import Gpu
+from ..tools.bench.peers import Peer, find_peer
 from .console import err
 
 

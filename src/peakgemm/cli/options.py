@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..runtime.source import SUFFIXES
-from ..simulator.front.arguments import FORMS
+from ..tools.simulator.front.arguments import FORMS
 
 OF_KERNELS = (*SUFFIXES, ".ptx")  # files that `simulate` and `explore` run
 

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from ..bench import records
 from ..errors import InvalidValue
 from ..sass import patch
 from ..sass.arrivals import early
 from ..sass.elf import Cubin
 from ..sass.hazards import check_cubin
 from ..sass.program import Program
+from ..tools.bench import records
 from . import sass_optimize
 
 app = typer.Typer(no_args_is_help=True, help="Check, patch and tune the machine code of cubins.")

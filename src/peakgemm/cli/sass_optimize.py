@@ -11,8 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..bench import records
-from ..bench.rebuilt import contest
 from ..errors import InvalidValue
 from ..kernels import validity
 from ..kernels.build import build
@@ -27,7 +25,9 @@ from ..sass.latency import ARCH
 from ..sass.rebuild.loop import Rebuilt, most_registers
 from ..sass.rebuild.recipe import Recipe
 from ..sass.rebuild.search import Candidate, grid, search
-from ..views.files import SUFFIXES
+from ..tools.bench import records
+from ..tools.bench.rebuilt import contest
+from ..tools.inspect.files import SUFFIXES
 from . import parse
 from .console import number, out, progress, table
 from .measuring import measuring

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from ..bench import records
-from ..bench.simulated import matrices, simulated_row
 from ..errors import InvalidValue
 from ..kernels.registry import rungs
 from ..runtime.architectures import architecture
-from ..simulator import Report, run, run_rung
-from ..simulator.front.arguments import argument
-from ..simulator.listing import annotated
+from ..tools.bench import records
+from ..tools.bench.simulated import matrices, simulated_row
+from ..tools.simulator import Report, run, run_rung
+from ..tools.simulator.front.arguments import argument
+from ..tools.simulator.listing import annotated
 from . import parse, simulate_matmul
 from .console import err, out, table, waiting
 from .options import OF_KERNELS, Arguments, Block, Grid, Includes, Macros, Shared

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..bench.simulated_call import SimulatedCall, simulate_call
-from ..bench.suites import Case, cases
 from ..calls.request import check_precision
 from ..errors import InvalidValue
 from ..runtime.architectures import architecture
+from ..tools.bench.simulated_call import SimulatedCall, simulate_call
+from ..tools.bench.suites import Case, cases
 from . import parse
 from .console import out, waiting
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ..bench import records
-from ..bench.sweep import published, space, sweep
 from ..errors import InvalidValue
 from ..runtime import device
 from ..runtime.architectures import architecture
+from ..tools.bench import records
+from ..tools.bench.sweep import published, space, sweep
 from . import parse
 from .console import number, out, progress, table
 from .measuring import measuring

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..bench.peers import find_peer
-from ..bench.suites import NAMES, Case, distinct, groups
-from ..bench.timer import Timer
 from ..errors import InvalidValue
 from ..runtime import device
 from ..runtime.architectures import architecture
 from ..runtime.device import Gpu
 from ..selection import tuned
-from ..tune import search, store
-from ..tune.halving import Outcome, estimate_s, rounds
-from ..tune.space import KEEP, Candidate, candidates, compilations
-from . import parse, tune_profile
+from ..tools.bench.peers import find_peer
+from ..tools.bench.suites import NAMES, Case, distinct, groups
+from ..tools.bench.timer import Timer
+from ..tools.tune import search, store
+from ..tools.tune.halving import Outcome, estimate_s, rounds
+from ..tools.tune.space import KEEP, Candidate, candidates, compilations
+from . import parse
 from .console import err, number, out, progress, table
 
 COMPILE_S = 2.0  # a kernel, on one core: for the estimate alone
@@ -34,20 +33,11 @@ def command(
     keep: Annotated[int, typer.Option(min=1, max=1000, help="Candidates a shape, the model's best.")] = KEEP,
     again: Annotated[bool, typer.Option("--again", help="Shapes that are tuned already, too.")] = False,
     arch: Annotated[str | None, typer.Option(help="With --dry-run: for sm_NN.  [the GPU's, else sm_90]")] = None,
-    profile: Annotated[bool, typer.Option("--profile", help="Fit the cost models to this GPU instead.")] = False,
-    minutes: Annotated[float, typer.Option(min=0.1, max=120, help="With --profile: at most.")] = 10,
-    json: Annotated[Path | None, typer.Option(help="With --profile: keep the times.")] = None,
-    source: Annotated[Path | None, typer.Option("--from", help="With --profile: fit to times kept; no GPU.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="With --profile: not into the cache.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", hidden=True)] = False,
 ) -> None:
-    """Search the tile space for each shape; keep what beats the default. With --profile, fit the cost models."""
+    """Search the tile space for each shape; keep what beats the default."""
     if profile:
-        if suite or shape or again:
-            raise InvalidValue("--profile draws its own shapes: leave --suite, --shape and --again out")
-        tune_profile.command(minutes, json, source, output, dry_run, arch)
-        return
-    if json or source or output:
-        raise InvalidValue("--json, --from and -o go with --profile: add it")
+        parse.from_checkout("tune --profile", "lab.profile")
     cases = distinct(groups(suite, shape))
     if not cases:
         raise InvalidValue(f"nothing to tune: give --suite (all, {', '.join(NAMES)}) or --shape MxNxK[:layout]")

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from .. import api
-from ..accuracy import reproducible
-from ..accuracy.arrays import Numpy, Torch
-from ..bench import records
 from ..runtime import device
+from ..tools.accuracy import reproducible
+from ..tools.accuracy.arrays import Numpy, Torch
+from ..tools.bench import records
 from . import console, parse
 from .console import out
 

@@ -4,7 +4,7 @@ A file for each architecture: a line of JSON, which says where each cubin lies, 
 read in a millisecond; a zip of a thousand has its directory read in five. A cubin is named by the digest of
 what it was made from (of its source no comments: `essence`), so one that no longer matches its source is not found, and
 the kernel is compiled as any other; so is every kernel where ``PEAKGEMM_SHIPPED=0``, or where the file is damaged.
-``make wheel`` makes them (tools/cubins.py).
+``make wheel`` makes them (lab/cubins.py).
 """
 
 from __future__ import annotations

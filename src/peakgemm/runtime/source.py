@@ -81,3 +81,12 @@ def essence(text: str) -> str:
 def _display(path: Path) -> str:
     return path.relative_to(KERNELS).as_posix() if path.is_relative_to(KERNELS) else path.as_posix()
 
+
+def header_comment(path: Path) -> str:
+    """The leading ``//`` lines of a source file, without the slashes: what a rung is about."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("//"):
+            break
+        lines.append(line[2:].removeprefix(" "))
+    return "\n".join(lines)

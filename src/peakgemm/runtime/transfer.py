@@ -31,7 +31,7 @@ Chunks = deque[tuple[Array, int]]  # with the device address of each
 FLOAT = 4
 CHUNK_BYTES = 8 << 20  # of one copy: 150 us on PCIe 5, beside which a driver call (3 us) and an event vanish
 LEAST_BYTES = 4 << 20  # of a task: by 2 MB, not 0.5, 4096^3 took 26.5 ms, not 34.4 (docs/notebook/23-host-arrays.md)
-# At most; `peakgemm bench --suite scale --gpus 1` times the copies by others. The same page has 4 to 16 each way. By 8
+# At most; `python -m lab.scale --gpus 1` times the copies by others. The same page has 4 to 16 each way. By 8
 # and 10 a machine of 16 cores has more threads than cores, and the one that launches tiles waits for its turn: 4096 to
 # 30,000 took 2.7 % longer in the mean. Results into new pages take longer than what comes in.
 IN_THREADS, OUT_THREADS = 6, 8

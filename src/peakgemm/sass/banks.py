@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..inspect.sass import Instruction, classify
+from .listing import Instruction, classify
 from .register_reads import SLOTS, Reads, Rule, Step, rule_of, steady
 
 _REGISTER = re.compile(r"[-~|!]*R(\d+)(?![\w])")

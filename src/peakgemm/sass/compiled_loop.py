@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import InvalidValue
-from ..inspect.loops import main_loop
-from ..inspect.sass import Instruction
 from .banks import reads_slots
 from .elf import WORD_BYTES, Cubin
 from .encoding import UnknownInstruction, decode
+from .listing import Instruction
+from .loops import main_loop
 from .program import outline
 from .register_reads import Reader, Reads, rule_of
 

@@ -1,6 +1,6 @@
 """Instruction words taken apart into named fields, and put together again.
 
-Where an opcode keeps its registers, what it does with them and how many there are, nvdisasm told (tools/sass_table.py);
+Where an opcode keeps its registers, what it does with them and how many there are, nvdisasm told (lab/sass_table.py);
 `opcodes.json` holds its answers. What is not a register, the guard or the control bits stays together as ``rest``.
 """
 
@@ -199,7 +199,7 @@ def decode(word: int, arch: str, address: int = 0) -> Word:
     entry = _entries(arch).get(opcode)
     if entry is None:
         raise UnknownInstruction(f"{arch}, address {address:#x}: opcode {opcode:#05x} of {word:#034x} is not in the "
-                                 "table; tools/sass_table.py adds what a cubin holds")
+                                 "table; lab/sass_table.py adds what a cubin holds")
     select, variants = entry
     value = 0
     for place, bit in enumerate(select):
@@ -207,7 +207,7 @@ def decode(word: int, arch: str, address: int = 0) -> Word:
     layout = variants.get(value)
     if layout is None:
         raise UnknownInstruction(f"{arch}, address {address:#x}: opcode {opcode:#05x} of {word:#034x} is in the table, "
-                                 f"but not with bits {list(select)} = {value:#b}; tools/sass_table.py adds what a "
+                                 f"but not with bits {list(select)} = {value:#b}; lab/sass_table.py adds what a "
                                  "cubin holds")
     numbers = []
     for field in layout.placed:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from ..inspect.loops import main_loop
-from ..inspect.sass import Instruction, disassemble, mix, parse
 from ..runtime.architectures import architecture
 from .banks import bank_model
+from .listing import Instruction, disassemble, mix, parse
+from .loops import main_loop
 
 FACTS = ("loop_instructions", "loop_ffma", "loop_bytes", "ffma_fraction", "widths", "classes",
          "bank_cycles_per_ffma", "bank_ceiling", "accumulators_moved", "loads_in_a_row")

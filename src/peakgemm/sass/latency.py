@@ -1,7 +1,7 @@
 """How far apart compiled code keeps a fixed-latency instruction and the one that needs its result, sm_90.
 
 The table (latencies.json) holds the smallest distance in cycles that ptxas leaves, over the cubins that
-tools/sass_latency.py was given: for each producer, kind of register and kind of dependence. Where a producer was seldom
+lab/sass_latency.py was given: for each producer, kind of register and kind of dependence. Where a producer was seldom
 met, the smallest distance of all producers counts. Consumers are not told apart: to another pipe ptxas mostly leaves a
 cycle more, but which pipe an opcode goes to it decides anew, and rows for pairs gave false alarms on held-out code.
 """

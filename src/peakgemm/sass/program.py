@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..errors import InvalidValue
-from ..inspect.loops import Loop, basic_blocks, main_loop, successors_of
-from ..inspect.sass import Instruction
 from .elf import WORD_BYTES, Cubin
 from .encoding import ALWAYS, Word, decode
+from .listing import Instruction
+from .loops import Loop, basic_blocks, main_loop, successors_of
 
 _UNIFORM, _DIVERGENT = 32, 33  # bits of BRA: by a uniform predicate; to the slow twin of a warp-wide operation
 _TARGETS = frozenset(("BRA", "BSSY", "CALL", "WARPSYNC"))

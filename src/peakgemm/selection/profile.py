@@ -1,4 +1,4 @@
-"""The numbers of the cost models, for one GPU: what `tune --profile` fits, and profiles/*.json hold.
+"""The numbers of the cost models, for one GPU: what `lab.profile` fits, and profiles/*.json hold.
 
 A name ends in its unit. ``_us``: microseconds. ``_share``: of the peak, of a bandwidth or of a cache; ``_factor``:
 times something; ``_power``: an exponent; ``_steps``: k-steps of a tile; ``_k``: k-steps; ``_bytes``: bytes. Which

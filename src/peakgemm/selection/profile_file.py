@@ -16,7 +16,7 @@ from . import profile as of
 from .profile import SCHEMA, Profile
 
 T = TypeVar("T")
-REMEDY = "make it anew with: peakgemm tune --profile"
+REMEDY = "make it anew with: python -m lab.profile"
 # Ending of a name -> what its number may be. Latencies that are differences may be below zero.
 _RANGES = {"_per_us": (1, 1e12), "_us": (-1e3, 1e3), "_share": (1e-3, 2), "_factor": (0, 100), "_power": (0, 10),
            "_slots": (0, 1e3)}

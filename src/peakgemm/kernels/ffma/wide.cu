@@ -6,7 +6,7 @@
 //   (tile_store_pairs.cuh). Two warps a scheduler hide what a stage's first loads take.
 // ptxas allocates all roles of the kernel together: where one of them lacks a register, the main loop loses 21 % of its
 //   speed. So copying threads stay below 24 registers and a tile's end below 240, by the thread's number read anew
-//   (opaque) instead of what follows from it held. tools/compilers.py shows the main loop of each release.
+//   (opaque) instead of what follows from it held. lab/compilers.py shows the main loop of each release.
 // Both operands are read with K outermost and rows that begin at 16 bytes: any other is repacked by three warps that
 //   copy nothing else, a chunk of K before it is asked for (include/copy/repack.cuh). By passes of their own, of both operands,
 //   4096 NT took 2.6 % longer, 8192 NT 1.1 %.

@@ -1,0 +1,1 @@
+"""What makes the pages of docs/: tables, plots, chapters, the site."""

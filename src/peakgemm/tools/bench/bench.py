@@ -1,0 +1,149 @@
+"""What the library runs for each case of the suites: checked against FP64, then timed against cuBLAS and others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from statistics import median
+
+from ...runtime.device import Gpu
+from ...selection.choose import Choice, choose
+from .contenders import Contender
+from .operands import Arrays
+from .ours import Launches, Ours, Prepared, Row
+from .peers import Peer
+from .roofs import is_memory_bound
+from .suites import Case
+from .timer import Comparison, Timer
+from .variants import IEEE, Variant
+
+LEAST_ENERGY_S = 0.25  # NVML's counter moves up to ten times a second
+# In eps |A||B|, of operands in two parts of 11 bits (FP16, TF32): 1 an operand, 2 for the product of the low parts.
+SPLIT_ERROR = 4.0
+
+
+def choice_for(case: Case, arch: str, sm_count: int, device_name: str, precision: str = IEEE.precision) -> Choice:
+    """What `peakgemm.matmul` runs for packed arrays of the case.
+
+    Raises:
+        InvalidValue: ``arch`` has no kernel for that precision.
+    """
+    return choose(case.problem()[0], arch, sm_count, device_name, precision)
+
+
+def static_row(suite: str, case: Case, choice: Choice, variant: Variant = IEEE) -> Row:
+    """The fields of a row that need no GPU."""
+    return {"suite": suite, "name": case.name, "shape": [case.m, case.n, case.k], "layout": case.layout,
+            "batch": case.batch, **variant.fields(), "kernel": choice.kernel.name, "config": choice.config.to_json(),
+            "source": choice.source}
+
+
+def bound_of(case: Case, variant: Variant = IEEE) -> float:
+    """The largest componentwise error, in eps |A||B|, that a product without a fault can have.
+
+    That of K multiply-adds in any order: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition,
+    section 3.1; where operands are split, what the splitting leaves out besides. How accurate a precision is, the
+    accuracy suite says.
+    """
+    return (case.k + 3) / 2 + (0.0 if variant.precision == IEEE.precision else SPLIT_ERROR)
+
+
+class Bench:
+    """Cases on one GPU: cuBLAS, the contenders and the copy bandwidth that all rows are compared with."""
+
+    def __init__(self, gpu: Gpu, peer: Peer, timer: Timer, contenders: Sequence[Contender], copy_gbs: float,
+                 seconds: float) -> None:
+        self._gpu, self._peer, self._timer, self._contenders = gpu, peer, timer, contenders
+        self._copy_gbs, self._seconds = copy_gbs, seconds
+
+    def measure(self, case: Case, choice: Choice, done: Callable[[str], None], variant: Variant = IEEE) -> Row:
+        """Errors, interleaved times, energy, bandwidth where the memory bounds it, and the contenders; ``error``
+        in place of them where the product failed or is wrong.
+
+        ``done`` is told after ours and after each contender.
+        """
+        steps = 1 + len(self._contenders)
+
+        def tell(what: str) -> None:
+            nonlocal steps
+            steps -= 1
+            done(f"{case.name}: {what}")
+
+        try:
+            return self._measured(case, choice, variant, tell)
+        except Exception as error:  # whatever a driver, an allocator or a library raises: the others still run
+            return {"error": _words(error)}
+        finally:
+            while steps:
+                tell("failed")
+
+    def _measured(self, case: Case, choice: Choice, variant: Variant, tell: Callable[[str], None]) -> Row:
+        arrays = Arrays(case, self._gpu, self._peer)
+        ours: Ours = (Prepared(variant.precision, arrays) if variant.prepared
+                      else Launches(choice, variant.precision, arrays, self._gpu, self._peer))
+        out, reference = arrays.blank(), arrays.blank()
+        first = arrays.a[0], arrays.b[0]
+        ours.multiply(out)
+        self._peer.multiply(*first, reference)
+        error, reference_error = self._peer.errors(*first, [out, reference])
+        del out, reference
+        row: Row = {**ours.facts, "max_error": error, "reference_error": reference_error}
+        limit = bound_of(case, variant)
+        if not error <= limit:
+            return {**row, "error": f"wrong product: {error:.3g} eps |A||B|, {limit:g} at most"}
+        works = ours.works()
+        cublas = [partial(self._peer.multiply, a, b, c) for a, b, c in zip(arrays.a, arrays.b, arrays.c, strict=True)]
+        graphs = self._peer.captures_cublas
+        compared = self._timer.compare(works, cublas, capture=graphs)
+        row |= {"backend": "gpu", "operand_sets": len(works), **compared.to_json(case.flops)}
+        row |= self._bandwidth(case, compared)
+        window = max(self._seconds / 2, LEAST_ENERGY_S)
+        for name, each in (("pj_per_flop", works), ("cublas_pj_per_flop", cublas)):
+            joules = self._timer.energy(each, window, capture=graphs)
+            row[name] = None if joules is None else joules / case.flops * 1e12
+        tell("measured")
+        row["peers"] = {}
+        for contender in self._contenders:
+            try:
+                row["peers"][contender.name] = self._contended(contender, case, arrays, cublas)
+            except Exception as error:
+                row["peers"][contender.name] = {"error": _words(error)}
+            tell(contender.name)
+        return row
+
+    def _bandwidth(self, case: Case, compared: Comparison) -> Row:
+        if not is_memory_bound(case, self._gpu):
+            return {"gbs": None, "share_of_copy": None}
+        gbs = case.bytes / median(compared.ours_ms) / 1e6
+        return {"gbs": gbs, "share_of_copy": gbs / self._copy_gbs}
+
+    def _contended(self, contender: Contender, case: Case, arrays: Arrays, cublas: Sequence[Callable[[], None]]) -> Row:
+        out = arrays.blank()
+        returned = contender.work(arrays.a[0], arrays.b[0], out)()
+        (error,) = self._peer.errors(arrays.a[0], arrays.b[0], [out if returned is None else returned])
+        if not error <= bound_of(case):
+            return {"max_error": error, "error": f"wrong product: {error:.3g} eps |A||B|"}
+        works = [contender.work(a, b, c) for a, b, c in zip(arrays.a, arrays.b, arrays.c, strict=True)]
+        graphs = contender.capture and self._peer.captures_cublas
+        found = self._timer.compare(works, cublas, capture=graphs).to_json(case.flops)
+        samples = found["samples_ms"]
+        return {"max_error": error, **{name: found[name] for name in ("mode", "tflops", "ratio_to_cublas",
+                                                                      "ratio_spread")},
+                "samples_ms": {"theirs": samples["ours"], "cublas": samples["cublas"]}}
+
+
+def rows(groups: Mapping[str, Sequence[Case]], variants: Sequence[Variant], arch: str, sm_count: int, device_name: str,
+         bench: Bench | None, done: Callable[[str], None]) -> Iterator[Row]:
+    """A row for each case and variant, a case's next to each other; measured with ``bench``, else the choice alone."""
+    for suite, cases in groups.items():
+        for case in cases:
+            for variant in variants:
+                choice = choice_for(case, arch, sm_count, device_name, variant.precision)
+                row = static_row(suite, case, choice, variant)
+                yield row if bench is None else {**row, **bench.measure(case, choice, done, variant)}
+
+
+def _words(error: Exception) -> str:
+    """The first line of what went wrong."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,155 @@
+"""Facts and figures of kernels: static ones for any architecture, measured ones on the GPU at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...arrays.matrix import Matrix, matrix, problem_of
+from ...calls.rung import bind
+from ...kernels import validity
+from ...kernels.build import build
+from ...kernels.registry import LADDER, Kernel
+from ...problem import Config, Problem
+from ...runtime.architectures import architecture
+from ...runtime.compile import in_parallel
+from ...runtime.device import Gpu
+from ...runtime.occupancy import occupancy
+from ...sass.facts import static_facts
+from .peers import Peer
+from .roofline import bound_tflops, bytes_per_flop
+from .simulated import COUNTERS, LARGEST, simulate
+from .timer import Timer, Work
+
+# Fields of a row that need a run, on the GPU or in the simulator: None where there was none.
+MEASURED = ("backend", "max_error", "reference_error", "tflops", "ratio_to_cublas", *COUNTERS)
+
+
+def static_row(kernel: Kernel, config: Config, arch: str, gpu: Gpu | None = None) -> dict[str, Any]:
+    """Everything that the compiler and arithmetic tell: one row of a record, measured fields None.
+
+    ``roofline_tflops`` is the bound of the tiling if no cache helped, for ``gpu``, else for the
+    reference GPU of ``arch``.
+    """
+    limits = architecture(arch)
+    compiled = build(kernel, config, arch)
+    shared = kernel.shared_bytes(config)
+    fit = occupancy(limits, config.block_threads, int(compiled.registers or 0), shared)
+    asked = bytes_per_flop(config)
+    peak, bandwidth = (gpu.peak_tflops, gpu.bandwidth_gbs) if gpu else (limits.peak_tflops, limits.gpu_bandwidth_gbs)
+    return {
+        "number": kernel.number,
+        "name": kernel.name,
+        "idea": kernel.idea,
+        "file": kernel.file,
+        "config": config.to_json(),
+        "path": "aligned" if config.aligned else "guarded",
+        "registers": compiled.registers,
+        "spill_bytes": compiled.spill_bytes,
+        "shared_bytes": shared,
+        "threads": config.block_threads,
+        "blocks_per_sm": fit.blocks_per_sm,
+        "warps_per_sm": fit.warps_per_sm,
+        "occupancy": fit.fraction,
+        "limited_by": fit.limited_by,
+        "bytes_per_flop": asked,
+        "roofline_tflops": bound_tflops(peak * kernel.peak, bandwidth, asked),
+        **({"patch": compiled.note} if compiled.note else {}),
+        **static_facts(compiled.code, arch),
+        **dict.fromkeys(MEASURED),
+    }
+
+
+def path_for(kernel: Kernel, config: Config, arch: str, shape: tuple[int, int, int]) -> Config:
+    """The compilation that packed matrices of ``shape`` would run."""
+    return validity.choose(kernel, config, architecture(arch), Problem.contiguous(*shape))
+
+
+class Bench:
+    """One shape on one GPU: operands, reference and cuBLAS, shared by every kernel that is measured."""
+
+    def __init__(self, shape: tuple[int, int, int], gpu: Gpu, peer: Peer, timer: Timer) -> None:
+        m, n, k = shape
+        self._gpu, self._peer, self._timer = gpu, peer, timer
+        self._shape = shape
+        footprint = 4 * (m * k + k * n + m * n)
+        self.sets = 1 if footprint > 2 * gpu.l2_bytes else -(-2 * gpu.l2_bytes // max(footprint, 1)) + 1
+        self._a = [peer.random(m, k, 2 * i) for i in range(self.sets)]
+        self._b = [peer.random(k, n, 2 * i + 1) for i in range(self.sets)]
+        self._c = [peer.full(m, n, float("nan")) for _ in range(self.sets)]
+        self._baseline: list[Work] = [
+            lambda a=a, b=b, c=c: peer.multiply(a, b, c)  # type: ignore[misc]
+            for a, b, c in zip(self._a, self._b, self._c, strict=True)
+        ]
+        self._product = peer.full(m, n, float("nan"))
+        peer.multiply(self._a[0], self._b[0], self._product)
+
+    def measure(self, kernel: Kernel, config: Config) -> dict[str, Any]:
+        """Error against FP64 beside cuBLAS's on the same input, then the interleaved timing."""
+        sets = [[matrix(x, name) for x, name in zip(each, "ABC", strict=True)]
+                for each in zip(self._a, self._b, self._c, strict=True)]
+        stream = self._peer.stream
+
+        def work(operands: list[Matrix]) -> Work:
+            run = bind(kernel, problem_of(operands, 1.0, 0.0), operands, self._gpu, config)
+            return lambda: run(stream)
+
+        out = self._peer.full(self._shape[0], self._shape[1], float("nan"))
+        work([*sets[0][:2], matrix(out, "C")])()
+        error, reference = self._peer.errors(self._a[0], self._b[0], [out, self._product])
+        compared = self._timer.compare([work(operands) for operands in sets], self._baseline)
+        return {"backend": "gpu", "max_error": error, "reference_error": reference, "operand_sets": self.sets,
+                **compared.to_json(Problem.contiguous(*self._shape).flops)}
+
+
+def configurations(kernel: Kernel, arch: str, named: bool) -> dict[str | None, Config]:
+    """The named configurations of a kernel where they are asked for and there are any, else its default (None)."""
+    if named and kernel.named:
+        return dict(kernel.named.items())
+    return {None: kernel.config_for(arch)}
+
+
+def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], arch: str, gpu: Gpu | None,
+           peer: Peer | None, done: Callable[[str], None] | None = None, named: bool = False) -> list[dict[str, Any]]:
+    """One run per shape, each with a row per kernel, or with ``named`` one per named configuration.
+
+    Measured where ``gpu`` and ``peer`` are given; simulated, where there is no GPU, up to `LARGEST` multiply-adds.
+    """
+    tell = done or (lambda what: None)
+    runs = []
+    timer = Timer(peer) if peer else None
+    for shape in shapes:
+        jobs = [(kernel, name, path_for(kernel, config, arch, shape)) for kernel in kernels
+                for name, config in configurations(kernel, arch, named).items()]
+
+        def one(job: tuple[Kernel, str | None, Config]) -> dict[str, Any]:
+            kernel, name, config = job
+            row = {**static_row(kernel, config, arch, gpu), "config_name": name}
+            tell(f"{kernel.label} compiled")
+            return row
+
+        rows = in_parallel(one, jobs)
+        if gpu is not None and peer is not None and timer is not None:
+            bench = Bench(shape, gpu, peer, timer)
+            for row, (kernel, _, config) in zip(rows, jobs, strict=True):
+                row.update(bench.measure(kernel, config))
+                tell(f"{kernel.label} measured")
+        elif gpu is None and shape[0] * shape[1] * shape[2] <= LARGEST:
+            for row, (kernel, _, config) in zip(rows, jobs, strict=True):
+                row.update(simulate(kernel, config, arch, shape))
+                tell(f"{kernel.label} simulated")
+        runs.append({"shape": list(shape), "rungs": rows})
+    return runs
+
+
+def wrong(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Kernels in which the simulator found faults, or whose error exceeds the bound of a chain of FMAs.
+
+    That is (K + 3) / 2 in units of eps |A||B|, and what a kernel's own `Kernel.rounding` adds. Source: Higham,
+    Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1.
+    """
+    rounding = {kernel.number: kernel.rounding for kernel in LADDER}
+    return [f"{row['number']:02} {row['name']} at {run['shape']} ({row['max_error']:.3g} eps, "
+            f"{row.get('faults', 0)} faults)"
+            for run in runs for row in run["rungs"] if row.get("max_error") is not None
+            and (row.get("faults") or not row["max_error"] <= (run["shape"][2] + 3) / 2 + rounding[row["number"]])]

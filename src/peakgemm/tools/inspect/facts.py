@@ -1,0 +1,143 @@
+"""The figures of a subject, ready for JSON: what tables, comparison and page show. docs/inspect.md tells each field."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ...errors import InvalidValue
+from ...runtime.architectures import ARCHITECTURES, Architecture
+from ...runtime.occupancy import occupancy
+from ...sass.banks import BankModel, bank_model
+from ...sass.facts import loads_in_a_row
+from ...sass.listing import Mix, mix
+from ...sass.loops import Loop
+from ..bench.roofline import bound_tflops, bytes_per_flop
+from .listing import Listing
+from .measured import measured
+from .pipes import by_pipe, profiled
+from .subject import Subject
+
+#: Bytes of code below which a main loop stays in the instruction cache of an H100: 52 KB ran with 0.19 to 0.24 stall
+#: cycles an instruction for want of instructions, 26 KB with 0.01.
+CODE_ADVICE = 32 << 10
+
+
+def facts(subject: Subject, listing: Listing, results: Path | None = None) -> dict[str, Any]:
+    """The figures of ``subject``; ``results`` is the folder of records to look for measurements in."""
+    notes = [*subject.notes, *listing.notes]
+    limits = ARCHITECTURES.get(subject.arch)
+    if limits is None:
+        notes.append(f"{subject.arch} is not in the table of architectures: no occupancy, no roofline. All else holds.")
+    if dealt := _dealt(listing):
+        notes.append(f"setmaxnreg deals the registers anew: {', '.join(map(str, dealt))} a thread.")
+    loop, model = None, None
+    if listing.loop is not None:
+        loop = _loop(listing, listing.loop)
+        model = bank_model(listing.loop.instructions, subject.arch) if listing.rule is not None else None
+    what = mix(listing.loop.instructions) if listing.loop else None
+    return {
+        "subject": {
+            "label": subject.label, "kind": subject.kind, "function": subject.function, "arch": subject.arch,
+            "config": subject.config.to_json() if subject.config else None,
+            "config_label": subject.config.label() if subject.config else None, "others": list(subject.others)},
+        "resources": _resources(subject, listing, limits, notes),
+        "code": {"instructions": len(listing.code), "code_bytes": 16 * len(listing.code),
+                 "live_registers": max(listing.live.values(), default=None),
+                 "loops": [{"header": one.header, "instructions": len(one.instructions), "own_ffma": own}
+                           for own, one in listing.every]},
+        "loop": loop,
+        "registers_read": _reads(listing, model),
+        "roofline": _roofline(subject, limits, what, model, results),
+        "notes": notes,
+    }
+
+
+def _dealt(listing: Listing) -> list[int]:
+    """What setmaxnreg gives to threads, and leaves others, most first: live registers may exceed those of the
+    launch."""
+    counts = {int(match[1], 16) for one in listing.code if one.base == "USETMAXREG"
+              for match in [re.search(r"0x([0-9a-f]+)", one.text)] if match}
+    return sorted(counts, reverse=True)
+
+
+def _resources(subject: Subject, listing: Listing, limits: Architecture | None, notes: list[str]) -> dict[str, Any]:
+    local = Counter(one.base for one in listing.code if one.base in ("LDL", "STL"))
+    found: dict[str, Any] = {
+        "registers": subject.registers, "spill_bytes": subject.spill_bytes, "stack_bytes": subject.stack_bytes,
+        "local_loads": local["LDL"], "local_stores": local["STL"], "threads": subject.threads,
+        "static_shared": subject.static_shared, "dynamic_shared": subject.dynamic_shared,
+        "blocks_per_sm": None, "warps_per_sm": None, "occupancy": None, "limited_by": None}
+    if limits is None or subject.registers is None:
+        return found
+    if subject.threads is None:
+        notes.append("Threads a block are not in the cubin: pass --threads for the occupancy.")
+        return found
+    if subject.dynamic_shared is None:
+        notes.append("Dynamic shared memory is not in a cubin: the occupancy is that of none; pass --shared.")
+    try:
+        fit = occupancy(limits, subject.threads, subject.registers, subject.dynamic_shared or 0, subject.static_shared)
+    except InvalidValue as error:
+        notes.append(f"No block fits: {error}.")
+        return found
+    return {**found, "blocks_per_sm": fit.blocks_per_sm, "warps_per_sm": fit.warps_per_sm, "occupancy": fit.fraction,
+            "limited_by": fit.limited_by}
+
+
+def _loop(listing: Listing, loop: Loop) -> dict[str, Any]:
+    what = mix(loop.instructions)
+    live = [line.live for line in listing.lines if line.live is not None]
+    stalls = Counter(line.control.stall for line in listing.lines)
+    return {
+        "why": listing.why, "header": loop.header, "instructions": what.instructions, "code_bytes": loop.code_bytes,
+        "ffma": what.ffma, "ffma_fraction": what.ffma_fraction, "tensor": what.classes["tensor"],
+        "classes": what.classes, "pipes": by_pipe(loop.instructions), "widths": what.widths,
+        "opcodes": dict(Counter(one.base for one in loop.instructions).most_common()),
+        "profiler": profiled(loop.instructions), "live_registers": max(live, default=None),
+        "loads_in_a_row": loads_in_a_row(loop.instructions),
+        "stalls": {str(cycles): stalls[cycles] for cycles in sorted(stalls)},
+        "waits": sum(bool(line.control.waits) for line in listing.lines),
+        "reuse": sum(bool(line.control.reuse) for line in listing.lines if line.instruction.base != "DEPBAR"),
+    }
+
+
+def _reads(listing: Listing, model: BankModel | None) -> dict[str, Any] | None:
+    if listing.rule is None or model is None:
+        return None
+    return {"rule": listing.rule.name, "banks": listing.rule.banks, "issue_cycles": model.issue_cycles,
+            "cycles_per_ffma": model.cycles_per_ffma, "ceiling": model.ceiling, "conflicts": model.conflicts,
+            "reuse_hits": model.reuse_hits, "accumulators_moved": model.moved}
+
+
+def _roofline(subject: Subject, limits: Architecture | None, what: Mix | None, model: BankModel | None,
+              results: Path | None) -> dict[str, Any] | None:
+    if limits is None:
+        return None
+    asked = bytes_per_flop(subject.config) if subject.config else _loop_bytes_per_flop(what)
+    tensor = what is not None and what.classes["tensor"] > 0
+    # The FP32 peak bounds no tensor cores; of the rung that uses them it is known what does.
+    known = subject.kernel is not None and subject.kernel.peak != 1
+    peak = limits.peak_tflops * subject.kernel.peak if subject.kernel and known else limits.peak_tflops
+    issue = None
+    if what is not None and model is not None and not tensor:
+        # 16 lanes take an FFMA two cycles, and what else issues goes into the second.
+        others = what.instructions - model.ffmas
+        cycles = max(model.cycles, what.instructions) if model.issue_cycles == 2 else model.cycles + others
+        issue = model.issue_cycles * model.ffmas / cycles
+    return {
+        "gpu": limits.gpu, "peak_tflops": peak, "bandwidth_gbs": limits.gpu_bandwidth_gbs, "bytes_per_flop": asked,
+        "bound_tflops": bound_tflops(peak, limits.gpu_bandwidth_gbs, asked) if asked and (known or not tensor)
+        else None,
+        "issue_ceiling": issue, "issue_tflops": None if issue is None else issue * limits.peak_tflops,
+        "measured": measured(subject, results),
+    }
+
+
+def _loop_bytes_per_flop(what: Mix | None) -> float | None:
+    """What a thread of the loop loads from global memory for each FLOP of its FFMAs; None: nothing, or by TMA."""
+    if what is None or not what.ffma:
+        return None
+    bits = sum(int(wide) * count for opcode in ("LDG", "LDGSTS") for wide, count in what.widths.get(opcode, {}).items())
+    return bits / 8 / (2 * what.ffma) if bits else None

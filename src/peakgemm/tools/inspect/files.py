@@ -1,0 +1,86 @@
+"""Files to look into: cubins as they are, PTX through nvJitLink, CUDA C++ through NVRTC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ...errors import InvalidValue
+from ...runtime.compile import ptxas_facts
+from ...runtime.link import assemble_ptx
+from ...runtime.source import SUFFIXES as CUDA
+from ...sass.elf import BadCubin, Cubin
+from ..simulator.front import demangle
+from ..simulator.front.sources import from_cuda
+from .subject import Subject, pick
+
+SUFFIXES = (".cubin", ".ptx", *CUDA)
+
+
+def is_file(what: str) -> bool:
+    """Whether ``what`` names a file, there or not, and no kernel."""
+    return what.endswith(SUFFIXES) or "/" in what or Path(what).is_file()
+
+
+def from_file(path: Path, arch: str | None, kernel: str = "", macros: Mapping[str, int] | None = None,
+              include: Sequence[Path] = ()) -> Subject:
+    """The kernel of a file.
+
+    ``arch`` is what PTX is assembled and CUDA C++ compiled for (the PTX's target; sm_90), ``kernel`` which one where
+    there are several, ``macros`` and ``include`` those of a ``.cu`` file.
+
+    Raises:
+        InvalidValue: a file that is not there or no cubin, or no such kernel in it.
+        CompileFailed, MissingComponent: see `runtime.compile`, `runtime.link`.
+    """
+    if not path.is_file():
+        raise InvalidValue(f"{path} is not a file; name a .cubin, .ptx or .cu file, a rung such as 12, or a kernel")
+    if path.suffix not in CUDA and (macros or include):
+        raise InvalidValue(f"--macro and --include are for .cu files, {path.name} is compiled already")
+    if path.suffix in CUDA:
+        return _from_cuda(path, arch or "sm_90", kernel, macros, include)
+    data = path.read_bytes()
+    if path.suffix == ".ptx":
+        return _from_ptx(path, data, arch, kernel)
+    try:
+        cubin = Cubin.read(data)
+    except BadCubin as error:
+        library = "; of a library or a fatbin, extract cubins by: cuobjdump -xelf all FILE"
+        hint = "" if path.suffix == ".cubin" else library
+        raise BadCubin(f"{path.name}: {error}{hint}") from None
+    if arch is not None and arch.rstrip("af") != cubin.arch:
+        raise InvalidValue(f"--arch {arch}: {path.name} is compiled for {cubin.arch} already; leave --arch out")
+    function, others = pick(cubin, kernel, path.name)
+    return Subject(f"{path.name}: {_short(function)} on {cubin.arch}", "cubin", cubin, function, cubin.arch,
+                   source=path, others=others)
+
+
+def _from_ptx(path: Path, data: bytes, arch: str | None, kernel: str) -> Subject:
+    try:
+        text = data.decode("utf-8-sig").rstrip("\0")
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"{path} is not text (byte {error.start} is no UTF-8); name a .ptx file") from None
+    target = re.search(r"^\s*\.target\s+(sm_\w+)", text, re.M)
+    if target is None:
+        raise InvalidValue(f"{path} names no .target, so it is no PTX; name a .ptx, .cubin or .cu file")
+    code, log = assemble_ptx(text, arch or target[1], path.name)
+    cubin = Cubin.read(code)
+    function, others = pick(cubin, kernel, path.name)
+    return Subject(f"{path.name}: {_short(function)} on {cubin.arch}", "ptx", cubin, function, cubin.arch,
+                   spill_bytes=ptxas_facts(log, function).get("spill_bytes"), source=path, others=others)
+
+
+def _from_cuda(path: Path, arch: str, kernel: str, macros: Mapping[str, int] | None,
+               include: Sequence[Path]) -> Subject:
+    compiled = from_cuda(path, kernel, arch, macros, include, "cubin")
+    cubin = Cubin.read(compiled.code)
+    function, others = pick(cubin, compiled.entry, path.name)
+    return Subject(f"{path.name}: {_short(function)} on {cubin.arch}", "cu", cubin, function, cubin.arch,
+                   spill_bytes=compiled.spill_bytes, source=path, others=others)
+
+
+def _short(function: str) -> str:
+    """A kernel's name for a head: C++'s, and not the whole of a template's arguments."""
+    name = demangle.shown(function)
+    return name if len(name) <= 60 else f"{name[:57]}..."

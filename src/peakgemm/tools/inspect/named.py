@@ -1,0 +1,174 @@
+"""Rungs and kernels of the library, by name, configuration or shape, compiled to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...errors import InvalidValue
+from ...kernels import validity
+from ...kernels.build import build
+from ...kernels.emulated.orientation import oriented
+from ...kernels.emulated.schemes import FUSED, OLDER, PRODUCTS, SCHEMES, STREAMED, product_on, product_recipe
+from ...kernels.library import FAMILIES, compile_for
+from ...kernels.patched import REBUILT
+from ...kernels.registry import LADDER, Kernel, numbers, rungs
+from ...problem import Config, Problem
+from ...runtime.architectures import Architecture, architecture
+from ...runtime.compile import Compiled
+from ...sass.elf import Cubin
+from ...selection.candidates import candidates, chains
+from ...selection.choose import choose
+from ...selection.machine import machine
+from ...selection.tile_model import configurations
+from ..bench.suites import Case, cases
+from .subject import Subject
+
+MATMUL = "matmul"
+_ALIGNED = Problem.contiguous(4096, 4096, 4096)
+
+
+def family_names() -> tuple[str, ...]:
+    """The kernels of the library that may be named, and `MATMUL`, which asks for what runs."""
+    return (MATMUL, *(kernel.name for kernel in FAMILIES), *SCHEMES)
+
+
+def named(what: str, arch: str, config: str = "", shape: str = "", precision: str = "ieee",
+          sm_count: int | None = None) -> Subject:
+    """The rung or kernel of the library called ``what``, compiled for ``arch``.
+
+    ``config`` is a configuration's label, ``shape`` (``MxNxK[:layout][*batch]``) asks for what runs for it on
+    ``sm_count`` SMs (the reference GPU's). Without both: the default configuration, for aligned operands.
+
+    Raises:
+        InvalidValue: no such kernel, configuration or shape.
+        CompileFailed, MissingComponent: see `runtime.compile`.
+    """
+    limits = architecture(arch)
+    if what in family_names():
+        found = _of_library(what, limits, config, shape, precision, sm_count or limits.gpu_sms)
+        return replace(found, shape=_sizes(shape))
+    if precision != "ieee":
+        raise InvalidValue(f"precision {precision!r}: for {MATMUL} and the library's kernels; {what!r} is a rung")
+    if not any(what == one.name or what == one.name.replace("_", "-") for one in LADDER) and not what.isdecimal():
+        raise InvalidValue(f"{what!r} is no rung ({numbers()}, or a name such as warp_tile), no kernel of "
+                           f"the library ({', '.join(family_names())}) and no .cubin, .ptx or .cu file")
+    (kernel,) = rungs(what)
+    return replace(_rung(kernel, limits, config, shape), shape=_sizes(shape))
+
+
+def _sizes(shape: str) -> tuple[int, int, int] | None:
+    if not shape:
+        return None
+    case = _case(shape)
+    return case.m, case.n, case.k
+
+
+def _rung(kernel: Kernel, limits: Architecture, config: str, shape: str) -> Subject:
+    if (lacking := kernel.lacks(limits)) is not None:
+        raise InvalidValue(f"{kernel.label} cannot be compiled for {limits.name}: {lacking}")
+    chosen = kernel.config_for(limits.name)
+    if config:
+        labels = {**dict(kernel.named), chosen.label(): chosen}
+        if config not in labels:
+            raise InvalidValue(f"{kernel.label} has no configuration {config!r}; it has {', '.join(labels)}")
+        chosen = labels[config]
+    problem = _problem(shape)
+    if not problem.is_plain:
+        raise InvalidValue(f"--shape {shape}: a rung takes MxNxK of row-major operands; layouts and batches are the "
+                           "library's")
+    chosen = validity.choose(kernel, chosen, limits, problem)
+    compiled = build(kernel, chosen, limits.name)
+    subject = _subject(kernel, chosen, limits, compiled, f"rung {kernel.label}", "rung")
+    if not compiled.note:
+        return subject
+    notes = [f"{compiled.note[:1].upper()}{compiled.note[1:]}."]
+    if compiled.note.startswith(REBUILT):
+        notes.append("Source lines within its loop are those of the compiler's code, which stood there.")
+    return replace(subject, notes=tuple(notes))
+
+
+def _case(shape: str) -> Case:
+    found = cases(shape)
+    if len(found) != 1:
+        raise InvalidValue(f"--shape {shape} names {len(found)} products; name one")
+    return found[0]
+
+
+def _problem(shape: str) -> Problem:
+    """What kernels see of a shape; without one, of aligned operands."""
+    return _case(shape).problem()[0] if shape else _ALIGNED
+
+
+def _of_library(what: str, limits: Architecture, config: str, shape: str, precision: str, sm_count: int) -> Subject:
+    if what == MATMUL and not shape:
+        raise InvalidValue(f"{MATMUL}: which kernel runs depends on the product; add --shape MxNxK[:layout][*batch]")
+    problem = _problem(shape)
+    reason = ""
+    if what == MATMUL:
+        choice = choose(problem, limits.name, sm_count, "", precision)
+        kernel, cut, reason = choice.kernel, choice.config, f"{choice.reason}."
+    elif what in SCHEMES:
+        if not limits.has_cp_async:
+            raise InvalidValue(f"{what} needs sm_80 or later, not {limits.name}")
+        kernel, cut = _scheme(what, limits, shape, problem, sm_count)
+    else:
+        kernel, cut = _tile(what, limits, config, shape, problem, sm_count)
+    if config and cut.label() != config:
+        raise InvalidValue(f"--config {config!r} is not the configuration of {what}: {cut.label()}")
+    compiled = _compiled(kernel, cut, problem, limits.name)
+    subject = _subject(kernel, cut, limits, compiled, kernel.label, "library")
+    return replace(subject, notes=(reason,)) if reason else subject
+
+
+def _scheme(name: str, limits: Architecture, shape: str, problem: Problem, sm_count: int) -> tuple[Kernel, Config]:
+    if shape:
+        choice = choose(problem, limits.name, sm_count, "", name)
+        return choice.kernel, choice.config
+    return product_on(SCHEMES[name], limits)
+
+
+def _tile(name: str, limits: Architecture, config: str, shape: str, problem: Problem,
+          sm_count: int) -> tuple[Kernel, Config]:
+    """A family's configuration of that label, its best for the shape, or its default."""
+    family = next(kernel for kernel in FAMILIES if kernel.name == name)
+    if (lacking := family.lacks(limits)) is not None:
+        raise InvalidValue(f"{family.label} cannot be compiled for {limits.name}: {lacking}")
+    if shape:
+        gpu = machine(limits.name, sm_count)
+        # Some are for reproducible products alone.
+        for kernel, cut, _ in (*candidates(problem, gpu), *chains(problem, gpu)):
+            if kernel == family and config in ("", cut.label()):
+                return kernel, cut
+        raise InvalidValue(f"{family.label} is no candidate for {shape} on {limits.name}"
+                           + (f" with the configuration {config}" if config else "")
+                           + f"; see: {MATMUL} --shape {shape}")
+    known = list(dict.fromkeys(_configurations(family, limits)))
+    for cut in known:
+        if config in ("", cut.label()):
+            return family, cut
+    if not known:
+        raise InvalidValue(f"{family.label} has no configuration by itself on {limits.name}; add --shape MxNxK")
+    raise InvalidValue(f"{family.label} has no configuration {config!r}; it has "
+                       + ", ".join(dict.fromkeys(cut.label() for cut in known)))
+
+
+def _configurations(family: Kernel, limits: Architecture) -> Iterator[Config]:
+    if validity.is_valid(family, family.default, limits):
+        yield family.default
+    yield from (one.config for one in configurations(machine(limits.name, limits.gpu_sms)) if one.kernel == family)
+
+
+def _compiled(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Compiled:
+    if kernel in FAMILIES:
+        return compile_for(kernel, config, problem, arch)
+    assert kernel in (*PRODUCTS.values(), *OLDER.values(), STREAMED, FUSED)
+    return product_recipe(kernel, config, oriented(config, problem), arch).make("cubin")
+
+
+def _subject(kernel: Kernel, config: Config, limits: Architecture, compiled: Compiled, label: str,
+             kind: str) -> Subject:
+    cubin = Cubin.read(compiled.code)
+    dynamic = kernel.shared_bytes(config) if kernel.dynamic else 0
+    return Subject(f"{label}, {config.label()}, on {limits.name}", kind, cubin, compiled.entry, limits.name, config,
+                   kernel, config.block_threads, dynamic, compiled.spill_bytes, kernel.path)

@@ -1,0 +1,125 @@
+"""The search on the GPU: candidates compiled, checked against FP64 and timed; the outcome kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+
+from ...calls.launch import bound_for
+from ...calls.request import REPRODUCIBLE
+from ...errors import InvalidValue, PeakgemmError
+from ...kernels.bound import bind
+from ...kernels.registry import Kernel
+from ...problem import Config, Problem
+from ...runtime import device
+from ...runtime.compile import in_parallel
+from ...runtime.device import Gpu
+from ...selection.choose import choose
+from ..bench.operands import Flat, launches
+from ..bench.peers import Peer, visiting
+from ..bench.timer import Comparison, Timer
+from . import store
+from .halving import Outcome, halve
+from .space import KEEP, Candidate, candidates
+
+log = logging.getLogger("peakgemm")
+SECONDS = 0.6
+
+
+def plain(problem: Problem) -> Problem:
+    """The problem with alpha 1 and beta 0: what is timed in its place, and what its entry holds for."""
+    return replace(problem, alpha=1.0, beta=0.0, c0=None)
+
+
+def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP,
+           done: Callable[[str], None] | None = None) -> Outcome:
+    """Time candidates for a problem on ``gpu``, in the current context; nothing is kept.
+
+    Raises:
+        CompileFailed, LaunchFailed, MissingComponent: the default itself cannot run.
+    """
+    problem = plain(problem)
+    found = candidates(problem, gpu.arch, gpu.sm_count, gpu.name, keep)
+    if problem.flops == 0:
+        return Outcome(found[0], 1.0, (1.0, 1.0), None, False, 0)
+    _compile(found, problem, gpu)
+    memory = Flat(problem, gpu, peer)
+    baseline = launches(bind(found[0].kernel, found[0].config, problem, gpu), memory.addresses, peer)
+
+    def compare(candidate: Candidate, budget: float) -> Comparison:
+        ours = launches(bind(candidate.kernel, candidate.config, problem, gpu), memory.addresses, peer)
+        return timer.compare(ours, baseline, seconds=budget)
+
+    def wrong(candidate: Candidate) -> str | None:
+        error = memory.error(bind(candidate.kernel, candidate.config, problem, gpu))
+        # No order of K multiply-adds errs by more: Higham, Accuracy and Stability, section 3.1.
+        return None if error <= (problem.k + 3) / 2 else f"wrong product, {error:.3g} eps |A||B|"
+
+    return halve(found, compare, wrong, seconds, done)
+
+
+def tune(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP,
+         done: Callable[[str], None] | None = None) -> Outcome:
+    """`search`, and keep the outcome.
+
+    Raises:
+        InvalidValue: the entry cannot be written.
+        CompileFailed, LaunchFailed, MissingComponent: the default itself cannot run.
+    """
+    outcome = search(problem, gpu, peer, timer, seconds=seconds, keep=keep, done=done)
+    store.save(gpu.name, problem, outcome, choose(plain(problem), gpu.arch, gpu.sm_count, gpu.name).source)
+    return outcome
+
+
+def best(problem: Problem, gpu: Gpu, precision: str = "ieee") -> tuple[Kernel, Config]:
+    """The fastest kernel and configuration for ``problem`` on ``gpu``: what `Plan.autotune` asks.
+
+    For ``"ieee"`` the outcome is kept, for later calls and processes, where that is possible. A scheme that is named
+    has nothing to choose between; for ``"emulated"`` fp16x3 is timed against the IEEE kernel, where the model takes
+    tensor cores at all. A reproducible plan keeps the model's choice. The caller's streams and switches stay as they
+    are; memory for operands, beyond twice the L2, is used meanwhile.
+
+    Raises:
+        MissingComponent: neither torch nor CuPy is installed with a GPU build.
+        CompileFailed, LaunchFailed: the default itself cannot run.
+    """
+    with device.activated(gpu.index), visiting() as peer:
+        device.introduce(gpu.index)
+        timer = Timer(peer, SECONDS)
+        if precision != "ieee":
+            return _best_emulated(problem, gpu, precision, peer, timer)
+        outcome = search(problem, gpu, peer, timer)
+    source = choose(plain(problem), gpu.arch, gpu.sm_count, gpu.name).source
+    try:
+        store.save(gpu.name, problem, outcome, source)
+    except (InvalidValue, OSError) as error:
+        log.warning("peakgemm: the outcome of autotune() holds for this plan only: %s", error)
+    return outcome.winner.kernel, outcome.winner.config
+
+
+def _best_emulated(problem: Problem, gpu: Gpu, precision: str, peer: Peer, timer: Timer) -> tuple[Kernel, Config]:
+    chosen = choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision)
+    if precision == REPRODUCIBLE:  # whose numbers nobody has measured; the model's choice stays
+        return chosen.kernel, chosen.config
+    if chosen.kernel.folder == "emulated" and chosen.source != "named":
+        ieee = choose(problem, gpu.arch, gpu.sm_count, gpu.name)
+        memory = Flat(problem, gpu, peer)
+        works = [launches(bound_for(problem, gpu, each), memory.addresses, peer) for each in (chosen, ieee)]
+        if median(timer.compare(*works).ratios) < 1:
+            chosen = ieee
+    return chosen.kernel, chosen.config
+
+
+def _compile(found: list[Candidate], problem: Problem, gpu: Gpu) -> None:
+    """Compile in parallel, once for all splits of a configuration; a refusal is met again when it is timed."""
+    each = {(c.kernel.name, replace(c.config, split=1)): c for c in found}
+
+    def one(candidate: Candidate) -> None:
+        try:
+            bind(candidate.kernel, candidate.config, problem, gpu)
+        except PeakgemmError:
+            log.debug("%s cannot run", candidate.label, exc_info=True)
+
+    in_parallel(one, list(each.values()))

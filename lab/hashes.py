@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lab.bits import digests
 from peakgemm import run_rung
 from peakgemm.kernels.registry import LADDER
 from peakgemm.runtime import device
 from peakgemm.tools.bench import records
-from peakgemm.tools.bench.bits import digests
 
 
 def main() -> None:

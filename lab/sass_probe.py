@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from peakgemm.sass import disassembler
+from lab import disassembler
 
 CONTROL = ((1 << 21) - 1) << 105
 #: Control bits that every instruction may have: stall 1, no yield, no barrier, no wait, no reuse.

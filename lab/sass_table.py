@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from lab import disassembler
 from lab.sass_probe import (
     CONTROL,
     FLOW,
@@ -37,7 +38,6 @@ from lab.sass_probe import (
     tokens,
 )
 from peakgemm.cli.console import progress
-from peakgemm.sass import disassembler
 from peakgemm.sass.elf import Cubin
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from lab import disassembler
 from peakgemm.errors import InvalidValue
-from peakgemm.sass import disassembler
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.encoding import ALWAYS, UnknownInstruction, Word, architectures, decode, no_register
 from sass_cases import ARCHITECTURES, every_kernel_of_the_library, every_rung, of_rung

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 import pytest
 
 from commands import fits, run
+from lab.disassembler import texts
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import patched
 from peakgemm.kernels.build import build
 from peakgemm.kernels.registry import rung
 from peakgemm.runtime import compile
-from peakgemm.sass.disassembler import texts
 from peakgemm.sass.edit import Unproved
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.encoding import Register
@@ -29,6 +29,7 @@ from peakgemm.sass.program import Program
 from peakgemm.sass.rebuild import loop as loops
 from peakgemm.sass.rebuild import proof
 from peakgemm.sass.rebuild.block import NotUnderstood, analyse
+from peakgemm.sass.rebuild.copies import hoist, merge
 from peakgemm.sass.rebuild.emit import emit
 from peakgemm.sass.rebuild.liveness import live, live_behind
 from peakgemm.sass.rebuild.loop import most_registers, rebuild, with_registers
@@ -36,7 +37,7 @@ from peakgemm.sass.rebuild.order import cycles, order
 from peakgemm.sass.rebuild.place import place
 from peakgemm.sass.rebuild.recipe import Recipe
 from peakgemm.sass.rebuild.search import grid, search
-from peakgemm.sass.rebuild.values import Values, hoist, merge, rename
+from peakgemm.sass.rebuild.values import Values, rename
 from peakgemm.sass.schedule import queue
 from peakgemm.tools.bench.ladder import static_row
 from peakgemm.tools.inspect.named import named

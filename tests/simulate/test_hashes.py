@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.bits import CASES, digests
 from peakgemm.kernels.registry import LADDER
-from peakgemm.tools.bench.bits import CASES, digests
 from peakgemm.tools.simulator import run_rung
 
 RECORD = Path(__file__).parents[2] / "results" / "h100" / "hashes.json"

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lab.bits import CASES, operands
 from peakgemm.errors import LaunchFailed
 from peakgemm.kernels import validity
 from peakgemm.kernels.launch_shape import launch_shape
@@ -16,7 +17,6 @@ from peakgemm.problem import Config, Problem
 from peakgemm.runtime import driver
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.tensor_map import Box, encode
-from peakgemm.tools.bench.bits import CASES, operands
 from peakgemm.tools.simulator import run_rung
 from rung_changes import changed, window
 

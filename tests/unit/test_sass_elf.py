@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from peakgemm.sass.disassembler import _elf
+from lab.disassembler import _elf
 from peakgemm.sass.elf import NOP, BadCubin, Cubin
 
 WORDS = [NOP] * 5

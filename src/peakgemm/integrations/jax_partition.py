@@ -13,8 +13,6 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .jax_primitive import gemm_p
-
 
 def is_partitioned(ctx: mlir.LoweringRuleContext) -> bool:
     """Whether XLA decides for this program how arrays are spread over devices."""
@@ -26,12 +24,12 @@ def is_partitioned(ctx: mlir.LoweringRuleContext) -> bool:
 
 
 @cache
-def partitioned(trans_a: bool, trans_b: bool, **params: Any) -> Any:
-    """The product as one that XLA asks how to spread."""
+def partitioned(primitive: Any, trans_a: bool, trans_b: bool, **params: Any) -> Any:
+    """The product, which ``primitive`` computes on each device, as one that XLA asks how to spread."""
     params = {"trans_a": trans_a, "trans_b": trans_b, **params}
 
     def multiply(*operands: Any) -> Any:
-        return gemm_p.bind(*operands, **params)
+        return primitive.bind(*operands, **params)
 
     def partition(mesh: Any, arguments: Any, result: Any) -> Any:
         mesh, spec = result.sharding.mesh, _axes(result)

@@ -24,6 +24,7 @@ from ..calls.request import REPRODUCIBLE
 from ..errors import InvalidValue
 from ..problem import Batch
 from .jax_handler import TARGET, Call, prepare, register
+from .jax_partition import is_partitioned, partitioned
 
 MOST_BATCH = Batch.MAX_LEVELS
 
@@ -227,10 +228,8 @@ def _workspace_floats(call: Call) -> int:
 
 
 def _lowered(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params: Any) -> Any:
-    from .jax_partition import is_partitioned, partitioned
-
     if is_partitioned(ctx):
-        return mlir.lower_fun(partitioned(**params), multiple_results=False)(ctx, *operands)
+        return mlir.lower_fun(partitioned(gemm_p, **params), multiple_results=False)(ctx, *operands)
     return local_call(ctx, *operands, cuda=cuda, **params)
 
 

@@ -27,11 +27,12 @@ from ..program import Program
 from . import order as orders
 from . import proof
 from .block import QUAD, Block, NotUnderstood, Side, analyse
+from .copies import hoist, merge
 from .emit import Emitted, emit
 from .liveness import live, live_behind
 from .place import place
 from .recipe import Recipe
-from .values import Values, hoist, merge, rename
+from .values import Values, rename
 
 MOST_REGISTERS = 255
 # Of a thread's registers the hardware keeps two: ptxas counts three more than the highest number that it uses. On an

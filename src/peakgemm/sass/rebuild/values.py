@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ..encoding import ALWAYS, Register, Word
-from .block import Block, NotUnderstood, plain_move, source_of
+from .block import Block, NotUnderstood
 
 TURN = -1  # the "place" of what a turn finds
 
@@ -119,83 +119,6 @@ class Values:
         """The registers that an instruction reads and writes, where its values now live (of a load: its addresses)."""
         reads = frozenset(self.home((source, register)) for register, source in self.sources[place].items())
         return reads, frozenset(self.home((place, register)) for register in self.writes(place))
-
-
-def merge(values: Values) -> None:
-    """Let one copy of a uniform register serve where several copy the same value: the one whose register no other
-    instruction writes."""
-    count = {register: len(places) for register, places in values.definitions().items()}
-    alike: dict[Value, list[int]] = defaultdict(list)
-    for place in values.places:
-        word = values.block.words[place]
-        if plain_move(word) and (source := source_of(word)) is not None and source.kind == "UR":
-            alike[values.sources[place][source], source].append(place)
-    for places in alike.values():
-        single = [place for place in places if count[_destination(values, place)] == 1]
-        if len(places) < 2 or not single:
-            continue
-        kept = _destination(values, single[0])
-        for place in places:
-            if place == single[0]:
-                continue
-            dropped = _destination(values, place)
-            for reader in values.readers((place, dropped)):
-                values.sources[reader][dropped] = single[0]
-                # The reader names the register by its old name, and finds the value in the copy's.
-                values.register[single[0], dropped] = kept
-            values.places.remove(place)
-
-
-def hoist(values: Values, wanted_behind: frozenset[Register]) -> None:
-    """Take copies of what the turns leave alone, or hand on, out of the loop.
-
-    ``MOV R5, R7`` at the head of a turn, ``R7 = R5 + x`` in it: the new loop keeps the value in R5 throughout, and the
-    copy runs once, before it. ``wanted_behind`` are the registers that are live behind the loop: one of these that
-    changes keeps its copy.
-    """
-    from .place import has_cycle  # the graph of dependences is made of values
-
-    for place in list(values.places):
-        word = values.block.words[place]
-        if not plain_move(word) or (source := source_of(word)) is None:
-            continue
-        target, definitions = _destination(values, place), values.definitions()
-        home, changes = values.home((place, target)), definitions.get(source, [])
-        again = definitions[target] != [place] or values.readers((TURN, target))
-        if again or values.sources[place][source] != TURN or home in wanted_behind or (
-                changes and (source.kind == "UR" or source in wanted_behind)):
-            continue
-        before = _state(values)
-        values.places.remove(place)
-        for reader in values.readers((place, target)):
-            values.sources[reader][target] = TURN
-        values.register[TURN, target] = home
-        if source.kind == "R":
-            values.register[TURN, source] = home
-            values.register.update({(definition, source): home for definition in changes})
-        values.carried[home] = source
-        values.preheader.append(_moved(word, home))
-        if has_cycle(values):
-            _restore(values, before)
-
-
-def _moved(move: Word, target: Register) -> Word:
-    return replace(move, numbers=tuple(target.number if field.role == "w" else number for field, number in move.named))
-
-
-def _destination(values: Values, place: int) -> Register:
-    return next(iter(values.block.words[place].writes))
-
-
-def _state(values: Values) -> Values:
-    return replace(values, places=list(values.places),
-                   sources={place: dict(one) for place, one in values.sources.items()},
-                   register=dict(values.register), preheader=list(values.preheader), carried=dict(values.carried))
-
-
-def _restore(values: Values, before: Values) -> None:
-    for name in ("places", "sources", "register", "preheader", "carried"):
-        setattr(values, name, getattr(before, name))
 
 
 def _groups(values: Values) -> dict[int, tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """What nvdisasm says of bare instruction words: their text, and the registers that each reads and writes.
 
-It is the authority for the encoding table (lab/sass_table.py) and for the tests of it; nothing that edits or checks
+It is the authority for the encoding table (`lab.sass_table`) and for the tests of it; nothing that edits or checks
 a cubin needs it.
 """
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ..errors import InvalidValue
-from .elf import CUDA_MACHINE, WORD_BYTES
-from .listing import find_nvdisasm
+from peakgemm.errors import InvalidValue
+from peakgemm.sass.elf import CUDA_MACHINE, WORD_BYTES
+from peakgemm.sass.listing import find_nvdisasm
 
 _EXIT, _LOOP = 0x000FEA0003800000 << 64 | 0x794D, 0x000FC0000383FFFF << 64 | 0xFFFFFFFC00FC7947
 _BAD = re.compile(r"at address (0x[0-9a-f]+)")

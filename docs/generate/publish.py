@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,7 +98,7 @@ class Checkout:
         """The rungs that have a page: those that the ladder's record holds."""
         return pages.measured_rungs(self._ladder())
 
-    def _ladder(self) -> dict[int, dict[str, Any]]:
+    def _ladder(self) -> dict[int, Mapping[str, Any]]:
         return {r["number"]: r for r in pages.rows_at(self.load("ladder.json"), (SIZE, SIZE, SIZE))}
 
     def site_pages(self) -> Iterator[tuple[Path, str]]:

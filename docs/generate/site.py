@@ -81,16 +81,16 @@ def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
         place = to / made.relative_to(ROOT / "docs")
         place.parent.mkdir(exist_ok=True)
         place.write_text(text, encoding="utf-8")
-    for name, page in ABOUT.items():
-        (to / page).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, to / page)
+    for name, staged in ABOUT.items():
+        (to / staged).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, to / staged)
     ladder = {row["number"]: row for row in rows_at(_record("ladder.json"), (SIZE,) * 3)}
     counted, chapters = profiled(), pairs()
     simulated = simulated_counters(sorted({one.number for pair in chapters if not _both(pair, counted)
                                            for one in pair if one is not None}))
-    for place, (kernel, before) in enumerate(chapters):
+    for number, (kernel, before) in enumerate(chapters):
         page = to / "rungs" / f"{kernel.page}.md"
-        after = chapters[place + 1][0] if place + 1 < len(chapters) else None
+        after = chapters[number + 1][0] if number + 1 < len(chapters) else None
         page.write_text(chapter(page, kernel, before, after, ladder, counted, simulated,
                                 pictures.get(kernel.number, "")), encoding="utf-8")
     shutil.copy(explorer.WEB / "drawing.css", to / "_static" / "drawing.css")
@@ -168,9 +168,9 @@ def measures(before: Kernel, kernel: Kernel, ladder: Mapping[int, Row], counted:
                               ("FFMA, % of the main loop", "ffma_fraction", 100),
                               ("bytes asked of global memory, a FLOP", "bytes_per_flop", 1),
                               ("registers a thread", "registers", 1)):
-        pair = [ladder[one.number].get(key) for one in (before, kernel)]
-        if None not in pair:
-            found.append((label, scale * pair[0], scale * pair[1]))
+        first, second = (ladder[one.number].get(key) for one in (before, kernel))
+        if first is not None and second is not None:
+            found.append((label, scale * first, scale * second))
     pair = [_excess(counted.get(one.number, {})) for one in (before, kernel)]
     if None not in pair:
         found.append(("shared-memory wavefronts over the fewest possible", pair[0], pair[1]))

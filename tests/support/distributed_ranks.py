@@ -173,6 +173,7 @@ def training() -> None:
     """A transformer's block, tensor-parallel under `use`, against the same on one rank without it."""
     from torch.distributed.device_mesh import init_device_mesh
 
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     from lab.scale.model import losses
     from peakgemm.integrations.torch_use import Use
 

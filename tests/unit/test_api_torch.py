@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 
 import api_cases  # noqa: E402
 from peakgemm.arrays.torch import Torch  # noqa: E402
-from peakgemm.calls import eager, launch, plan, torch_plan  # noqa: E402
+from peakgemm.calls import cache, eager, launch, plan, torch_plan  # noqa: E402
 from peakgemm.selection import tuned  # noqa: E402
 from peakgemm.selection.choose import Choice  # noqa: E402
 
@@ -59,7 +59,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     monkeypatch.setattr(Torch, "admit", _admit_on_gpu)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda self: 0)
     monkeypatch.setattr(Torch, "scope", lambda self, index, stream: stand_in.StandIn().scope(index, stream))
-    monkeypatch.setattr(eager, "_warm", {})
+    cache.calls.clear()
     return canonical
 
 
@@ -104,7 +104,7 @@ def test_products_by_the_warm_path(cuda: list[Problem]) -> None:
             arrays.check(got.numpy())
             warm += seed == 2 and len(cuda) == bound
     assert warm > 150
-    assert len(eager._warm) > 50
+    assert len(cache.calls) > 50
 
 
 def test_what_is_warm_is_decided_anew_after_tuning(cuda: list[Problem]) -> None:

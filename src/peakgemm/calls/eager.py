@@ -16,14 +16,13 @@ from ..arrays.base import FLOAT, HOST, stream_handle
 from ..arrays.torch import Torch, is_recorded
 from ..errors import InvalidValue
 from ..runtime import device
+from . import cache
 from .launch import bound_for, canonical_request, choice_for, on_device, views_of, without_workspace
 from .request import NO_STREAM, Request, locate, scales
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
     from ..kernels.emulated.bound import Emulated
-
-LIMIT = 4096  # remembered calls; then all are forgotten
 
 _FLOAT32 = torch.float32
 current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a build without CUDA has none
@@ -76,12 +75,7 @@ class Warm:
         return kept
 
 
-_warm: dict[tuple[Any, ...], Warm] = {}
-
-
-def forget() -> None:
-    """Canonicalise and bind every call again."""
-    _warm.clear()
+_calls: dict[Any, Any] = cache.calls
 
 
 def product(a: Any, b: Any) -> Any:
@@ -92,7 +86,7 @@ def product(a: Any, b: Any) -> Any:
                a.is_neg(), b.is_neg())
     except (RuntimeError, AttributeError):  # no tensor, or none with memory: `locate` says what is wrong
         return _cold(Request(a, b), None)
-    warm = _warm.get(key)
+    warm = _calls.get(key)
     if warm is None or not (first and second):  # address 0: empty, or its memory is gone
         return _cold(Request(a, b), key)
     out = a.new_empty(warm.shape)
@@ -125,7 +119,7 @@ def run(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, out
             key += ("out", out.shape, out.stride(), out.dtype, out.device, out.is_neg(), target & 15, target == third)
     except (RuntimeError, AttributeError):
         return _cold(request, None)
-    warm = _warm.get(key)
+    warm = _calls.get(key)
     if warm is None or not (first and second and (third or c is None) and (target or out is None)):
         return _cold(request, key)
     if out is None:
@@ -189,10 +183,9 @@ def touched(out: Any) -> None:
 _TORCH = Torch()
 
 
-def warm_entry(request: Request) -> Warm | None:
-    """Canonicalise and bind ``request``; None where an operand has to be copied each time."""
-    library, index = locate(request)
-    views = views_of(library, request, -1)
+def warm_entry(request: Request, index: int) -> Warm | None:
+    """Canonicalise and bind ``request`` for device ``index``; None where an operand has to be copied each time."""
+    views = views_of(_TORCH, request, -1)
     canonical = canonical_request(request, views)
     if canonical.problem is None:
         return None
@@ -214,18 +207,23 @@ def _cold(request: Request, key: tuple[Any, ...] | None) -> Any:
             touched(request.out)
         return host.multiply(library, request)
     if key is not None:
-        warm = warm_entry(request)
+        warm = warm_entry(request, index)
         if warm is not None:
-            # Here, where it is there already: a product of host arrays does not wait for it.
-            from ..selection import tuned
-
-            tuned.remembering.add(forget)
-            if len(_warm) >= LIMIT:
-                forget()
-            _warm[key] = warm
+            return _launch(cache.remember(key, warm), request)
     if request.out is not None:
         touched(request.out)
     return on_device(library, index, request)
+
+
+def _launch(warm: Warm, request: Request) -> Any:
+    """The first of the calls that ``warm`` is remembered for, whose operands have been checked."""
+    a, b, c, out = request[:4]
+    if out is None:
+        out = a.new_empty(warm.shape)
+    else:
+        touched(out)
+    warm.run(a.data_ptr(), b.data_ptr(), 0 if c is None else c.data_ptr(), out, current_stream(warm.index))
+    return out
 
 
 def _on_stream(request: Request, stream: int) -> Any:

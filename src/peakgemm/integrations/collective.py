@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..arrays.base import check_dtype
-from ..calls import eager
+from ..calls import cache, eager
 from ..calls.plan import run as multiply
 from ..calls.request import check_precision
 from ..errors import InvalidValue
@@ -18,7 +18,6 @@ from ..selection.overlap_model import Way, best, gather_ways, ranges, scatter_wa
 from .group import Group, known
 
 FLOAT = 4
-LIMIT = 4096  # remembered calls; then all are forgotten
 NAN = float("nan")
 PLAIN = Way(0, NAN)
 
@@ -31,7 +30,7 @@ class Warm(NamedTuple):
     way: Way
 
 
-_warm: dict[Any, Warm] = {}
+_calls: dict[Any, Any] = cache.calls
 
 
 def quickly(a: Any, b: Any, group: Any, precision: str, scatter: bool) -> Tensor | None:
@@ -42,7 +41,7 @@ def quickly(a: Any, b: Any, group: Any, precision: str, scatter: bool) -> Tensor
     try:
         key = (a.shape, b.shape, a.dtype, b.dtype, a.device, type(a), type(b), group or dist.group.WORLD, precision,
                scatter)
-        warm = _warm.get(key)
+        warm: Warm | None = _calls.get(key)
         if warm is None or a.is_neg() or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
             return None
     except (AttributeError, TypeError):  # no tensors
@@ -74,10 +73,8 @@ def _called(a: Tensor, b: Tensor, group: Any, precision: str, chunks: int | None
     way = _way(chunks, a, b, found, checked, scatter)
     result = (_scatter if scatter else _gather)(a, b, found, checked, way)
     if chunks is None and not (way is PLAIN and found.link is not None):  # it is not for a capture alone
-        if len(_warm) >= LIMIT:
-            _warm.clear()
         key = (a.shape, b.shape, a.dtype, b.dtype, a.device, type(a), type(b), found.group, precision, scatter)
-        _warm[key] = Warm(found, checked, way)
+        cache.remember(key, Warm(found, checked, way))
     return result
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..arrays.base import FLOAT, View, packed
+from ..calls import cache
 from ..calls.canonical import canonicalise
 from ..calls.fleet import by_numpy
 from ..calls.launch import bound_for, choice_for, without_workspace
@@ -88,7 +89,7 @@ class Ready(NamedTuple):
 
 
 _parsed = lru_cache(maxsize=4096)(Call.parse)
-_ready: dict[tuple[bytes, int, int], Ready] = {}
+_ready: dict[Any, Any] = cache.calls
 _kept: list[Any] = []  # handlers, for as long as XLA may call them
 
 
@@ -102,7 +103,7 @@ def prepare(call: Call, index: int) -> Ready:
 
 
 def _prepared(text: bytes, index: int, alignment: int) -> Ready:
-    found = _ready.get((text, index, alignment))
+    found: Ready | None = _ready.get((text, index, alignment))
     if found is None:
         call, gpu = Call.parse(text), device.require(index)
 
@@ -114,15 +115,8 @@ def _prepared(text: bytes, index: int, alignment: int) -> Ready:
         problem = canonical.problem
         assert problem is not None, "packed operands with three batch dimensions at most need no copies"
         bound = bound_for(problem, gpu, choice_for(problem, gpu, call.precision))
-        if len(_ready) >= 4096:
-            _ready.clear()
-        found = _ready[text, index, alignment] = Ready(bound.launch, canonical.swapped, bound)
+        found = cache.remember((text, index, alignment), Ready(bound.launch, canonical.swapped, bound))
     return found
-
-
-def forget() -> None:
-    """Choose and bind every call again."""
-    _ready.clear()
 
 
 def _on_cuda(frame: Any, api: int) -> None:
@@ -244,10 +238,7 @@ def register() -> None:
     abi.header()
     import jax.ffi
 
-    from ..selection import tuned
-
     for run, platform in ((_on_cuda, "CUDA"), (_on_host, "cpu")):
         function = handler(run)
         _kept.append(function)
         jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(function), platform=platform, api_version=1)
-    tuned.remembering.add(forget)

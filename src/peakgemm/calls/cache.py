@@ -1,0 +1,26 @@
+"""What calls are bound to, by what they are recognised by: one cache for every front door, emptied at one place.
+
+A front door makes a key of what it sees of its operands, shapes and alignments among it, and looks it up in `calls`.
+What stands there is its own: a launch with what it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TypeVar
+
+LIMIT = 4096  # calls; then all are forgotten
+calls: dict[Hashable, object] = {}
+
+Entry = TypeVar("Entry")
+
+
+def remember(key: Hashable, entry: Entry) -> Entry:
+    """Keep ``entry`` for calls of that key, until tuning entries or profiles change."""
+    from ..selection import tuned  # no product of host arrays waits for it
+
+    tuned.remembering.add(calls.clear)
+    if len(calls) >= LIMIT:
+        calls.clear()
+    calls[key] = entry
+    return entry

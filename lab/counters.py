@@ -59,7 +59,7 @@ COMPARED = [name for name in METRICS if name.startswith(("shared_", "global_")) 
 def profile(shapes: list[str]) -> list[dict[str, Any]]:
     """One dict of counters per launch, in launch order."""
     command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
-               "--metrics", ",".join(METRICS.values()), sys.executable, "lab/launch_rungs.py", *shapes]
+               "--metrics", ",".join(METRICS.values()), sys.executable, "-m", "lab.launch_rungs", *shapes]
     run = subprocess.run(command, capture_output=True, text=True, check=False,
                          env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", os.environ.get("PYTHONPATH", "")])})
     lines = run.stdout.splitlines()

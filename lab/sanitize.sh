@@ -9,7 +9,7 @@ for tool in memcheck racecheck initcheck synccheck; do
   for beta in 0 1; do
     echo "== $tool, beta $beta"
     compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 --print-limit 5 \
-      python3 lab/launch_rungs.py --beta "$beta" 256x256x64 257x129x65 1x1x1 127x255x33 33x1000x7
+      python3 -m lab.launch_rungs --beta "$beta" 256x256x64 257x129x65 1x1x1 127x255x33 33x1000x7
   done
 done
 # Allocations of exact size: in the caching allocator's blocks a read past an operand's end stays unseen.
@@ -20,5 +20,5 @@ for tool in memcheck initcheck synccheck racecheck; do
   # With fewer, synccheck loses track of the rings' mbarriers, and the launch fails.
   more=(); [ "$tool" = synccheck ] && more=(--num-cuda-barriers 16384)
   compute-sanitizer --tool "$tool" "${more[@]}" --report-api-errors no --error-exitcode 9 --print-limit 5 \
-    python3 lab/launch_library.py
+    python3 -m lab.launch_library
 done

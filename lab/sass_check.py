@@ -111,7 +111,7 @@ def main() -> None:
     for place in args.foreign:
         files = sorted(place.rglob("*.cubin")) if place.is_dir() else [place]
         rows.append(audit(place.name, [file.read_bytes() for file in files]))
-    record = {"command": shlex.join(["python", "lab/sass_check.py", "--json", str(args.json),
+    record = {"command": shlex.join(["python", "-m", "lab.sass_check", "--json", str(args.json),
                                      *(place.name for place in args.foreign)]),
               "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "arch": ARCH,
               "environment": {"nvrtc": nvrtc_version(), "python": platform.python_version()},

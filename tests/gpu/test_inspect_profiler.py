@@ -41,7 +41,7 @@ def gained() -> dict[str, dict[str, float]]:
         pytest.skip("needs a GPU and ncu")
     metrics = [ALL, FFMA, *PROFILED]
     command = [ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base", "--metrics",
-               ",".join(metrics), sys.executable, "lab/launch_rungs.py", f"{SIDE}x{SIDE}x{SHORT}",
+               ",".join(metrics), sys.executable, "-m", "lab.launch_rungs", f"{SIDE}x{SIDE}x{SHORT}",
                f"{SIDE}x{SIDE}x{LONG}", "--rungs", ",".join(map(str, RUNGS))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", os.environ.get("PYTHONPATH", "")])})

@@ -232,7 +232,7 @@ def test_the_page_runs(tmp_path):
 
 def test_overhead_tool(tmp_path):
     path = tmp_path / "overhead.json"
-    subprocess.run([sys.executable, "lab/overhead.py", "--json", str(path), "--rounds", "3", "--repeats", "1"],
+    subprocess.run([sys.executable, "-m", "lab.overhead", "--json", str(path), "--rounds", "3", "--repeats", "1"],
                    cwd=ROOT, check=True)
     data = json.loads(path.read_text())
     cases = {row["case"]: row for row in data["rungs"]}

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +141,18 @@ def test_the_newcomers_steps_are_those_of_the_page(monkeypatch: pytest.MonkeyPat
     assert [title for title, _ in found] == ["The first table", "The first page", "The first kernel of your own"]
     assert "make ladder\n" in found[0][1]
     assert found[2][1].startswith("cat > mine.cu <<'EOF'\nextern") and "peakgemm simulate mine.cu" in found[2][1]
+
+
+def test_the_browsers_package_needs_numpy_alone(tmp_path: Path) -> None:
+    explorer = importlib.import_module("docs.generate.explorer")
+    explorer.pack(tmp_path / "packed.zip")
+    with zipfile.ZipFile(tmp_path / "packed.zip") as packed:
+        packed.extractall(tmp_path)
+    code = """
+import sys
+for name in ("cuda", "torch", "typer", "rich", "platformdirs"):
+    sys.modules[name] = None
+import peakgemm.tools.explore.browser as found
+print(found.__file__)"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stdout.strip() == str(tmp_path / "peakgemm" / "tools" / "explore" / "browser.py"), done.stderr

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from peakgemm.kernels import bound, even_share
-from peakgemm.kernels.emulated import bound as emulated
-from peakgemm.kernels.emulated.schemes import PRODUCTS, SCHEMES
+from peakgemm.kernels.emulated.product import PRODUCTS
+from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.even_share import shared_bytes
 from peakgemm.kernels.ffma import small
 from peakgemm.kernels.ffma.skinny import SKINNY
@@ -52,6 +52,6 @@ def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch
         assert (asked["ffma_reduce"] > 0) is reduce
     product = PRODUCTS["fp16x3"]
     for n, split in ((1023, 1), (1536, 0)):  # of more panels than find room at once nothing gathers
-        emulated.Emulated(product, replace(product.default, split=split), Problem.contiguous(n, n, n), H100)
+        bound.Bound(product, replace(product.default, split=split), Problem.contiguous(n, n, n), H100)
         assert (asked["tensor_split"] > SCHEMES["fp16x3"].panel) is (n < 1100)
     assert asked["tensor_reduce"] > 0

@@ -12,7 +12,6 @@ import pytest
 from library_case import LAYOUTS, Case, multiply
 from peakgemm.calls import replay
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels.ascending import is_ascending
 from peakgemm.kernels.ffma import chain
 from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.library import compile_for
@@ -110,7 +109,7 @@ def test_bits_are_one_chains(m: int, n: int, k: int, layout: str, kind: str) -> 
     a, b = operands(m, n, k, layout, kind)
     problem = Problem(m, n, k, a.shape[1], b.shape[1], n, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
     config = few(16, 4, 2) if m == 16 else FOUR
-    assert is_ascending(CHAIN, config, problem)
+    assert CHAIN.is_ascending(config, problem)
     c, want = np.full((m, n), np.nan, np.float32), np.empty((m, n), np.float32)
     replay.multiply(a.T if problem.trans_a else a, b.T if problem.trans_b else b, None, 1.0, 0.0, want)
     run_library(CHAIN, config, problem, a, b, c)

@@ -33,7 +33,8 @@ def products() -> dict[str, Problem]:
 def chosen(problem: Problem, here: Machine) -> list[str]:
     """The models' first for FFMAs and for tensor cores: kernel, fields of its configuration, microseconds."""
     found = candidates(problem, here)[0], emulated_model.best(SCHEMES["fp16x3"], problem, here)
-    return [f"{kernel.name} {kernel.shape} {json.dumps(config_json(config))} {us:.4g}" for kernel, config, us in found]
+    return [f"{kernel.name} {kernel.family.name or kernel.name} {json.dumps(config_json(config))} {us:.4g}"
+            for kernel, config, us in found]
 
 
 if __name__ == "__main__":

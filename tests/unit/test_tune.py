@@ -20,7 +20,7 @@ from peakgemm.bench.suites import SUITES, cases
 from peakgemm.bench.timer import Comparison
 from peakgemm.calls import launch
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
-from peakgemm.kernels.emulated.schemes import PRODUCTS
+from peakgemm.kernels.emulated.product import PRODUCTS
 from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.validity import is_valid

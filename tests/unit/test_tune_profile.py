@@ -21,8 +21,8 @@ from peakgemm.bench.suites import suites
 from peakgemm.bench.timer import Timer
 from peakgemm.cli import doctor, tune_profile
 from peakgemm.errors import CompileFailed, LaunchFailed
-from peakgemm.kernels.emulated.schemes import FUSED
-from peakgemm.kernels.library import Recipe
+from peakgemm.kernels.emulated.streamed import FUSED
+from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime import device
@@ -333,7 +333,6 @@ def test_a_stopwatch_times_what_runs(prior: Machine, monkeypatch: pytest.MonkeyP
         return HostBound(kernel, config, *more)
 
     monkeypatch.setattr(stopwatch, "bind", refuses)
-    monkeypatch.setattr(stopwatch, "bind_emulated", HostBound)
     monkeypatch.setattr(stopwatch, "Timer", Turns)
     watch = stopwatch.GpuStopwatch(replace(GPU, l2_bytes=1 << 18), prior, HostPeer())
     sets = pytest.approx([5.0] * stopwatch.ROUNDS)  # of 147 KB, beyond twice the L2

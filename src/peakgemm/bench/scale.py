@@ -21,7 +21,7 @@ from typing import Any
 from ..errors import InvalidValue
 from ..problem import Problem
 from ..runtime.device import Gpu
-from ..selection.estimate import product_us
+from ..selection.choose import product_us
 from ..selection.overlap_model import Link
 from . import scale_lost
 from .scale_host_model import Bus, host_us

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from ..kernels.ascending import is_ascending
 from ..kernels.ffma import wide
 from ..kernels.ffma.chain import CHAIN
 from ..kernels.ffma.repack import Repack
 from ..kernels.ffma.skinny import SKINNY
 from ..kernels.ffma.small import SMALL
 from ..kernels.ffma.wide import WIDE
-from ..kernels.library import FAMILIES, copied_by_words
 from ..kernels.registry import Kernel
 from ..kernels.schedule import handing_on, hands_on, sharing
 from ..kernels.validity import is_valid
+from ..kernels.widths import copied_by_words
 from ..problem import Config, Problem
 from . import chain_model, skinny_model, small_model
 from .machine import Machine
@@ -53,7 +52,7 @@ def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
               for config in chain_model.configurations(problem, machine)]
     found += [(kernel, replace(config, chunked=False), us)
               for kernel, config, us in _overlapping([*_small(problem, machine)], problem, machine)]
-    each = {(kernel, config): us for kernel, config, us in found if is_ascending(kernel, config, problem)}
+    each = {(kernel, config): us for kernel, config, us in found if kernel.is_ascending(config, problem)}
     return tuple(sorted(((*key, us) for key, us in each.items()), key=_modelled_time))
 
 
@@ -83,10 +82,10 @@ def _overlapping(found: list[Candidate], problem: Problem, machine: Machine) -> 
     if not found:
         return found
     kernel, config, _ = min(found, key=_modelled_time)
-    if not machine.arch.launches_overlap(FAMILIES[kernel].schedule(config, problem, machine.sms).blocks, machine.sms):
+    if not machine.arch.launches_overlap(kernel.family.schedule(config, problem, machine.sms).blocks, machine.sms):
         return found
-    less = {SKINNY: machine.profile.skinny.overlap_us, SMALL: machine.profile.small.overlap_us}
-    return [(kernel, config, us - less[kernel]) for kernel, config, us in found]
+    return [(kernel, config, us - getattr(machine.profile, kernel.family.numbers).overlap_us)
+            for kernel, config, us in found]
 
 
 def _wide(p: Problem, machine: Machine, handed: bool = False) -> Iterator[Candidate]:
@@ -111,5 +110,5 @@ def _wide(p: Problem, machine: Machine, handed: bool = False) -> Iterator[Candid
                   numbers.medium_factor if p.k <= numbers.medium_k else 1.0)
         shared = handing_on(config) if handed else sharing(config, 0)
         for way in (config, shared)[:1 + (not handed or hands_on(config, tiles, -(-p.k // config.bk), machine.sms))]:
-            us = modelled_us(row, way, wide.after_repack(p), machine, False, p.m * p.n)
+            us = modelled_us(row, way, wide.after_repack(p), machine, False, p.m * p.n, wide=True)
             yield WIDE, way, (before + us) * margin

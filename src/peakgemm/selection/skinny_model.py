@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import hypot
 
-from ..errors import InvalidValue
 from ..kernels.ffma.skinny import (
     DEPTH,
     MAX_COLUMNS,
@@ -106,18 +105,6 @@ def _worth(problem: Problem, bn: int, bm: int, threads: int, machine: Machine) -
     # 1 x 8192 x 8192 took 103 us by 256 threads, 88 by 512.
     near = FLOAT * max(p.m, p.n) * p.k <= machine.profile.skinny.beyond_l2_share * machine.l2_bytes
     return bn >= PATCH or threads == 512 or near
-
-
-def best(problem: Problem, machine: Machine) -> tuple[float, Config]:
-    """The configuration with the least `estimate_us`, and that estimate; of equals, the first.
-
-    Raises:
-        InvalidValue: more than 16 rows and columns.
-    """
-    found = [(estimate_us(config, problem, machine), config) for config in configurations(problem, machine)]
-    if not found:
-        raise InvalidValue(f"{problem.m} x {problem.n}: the smaller side is above {MAX_COLUMNS}; use a tiled kernel")
-    return min(found, key=lambda pair: pair[0])
 
 
 def _power_of_two(size: int) -> int:

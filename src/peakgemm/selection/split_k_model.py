@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
+from ..kernels.ffma.specialised import CLUSTERS
 from ..kernels.schedule import sharing
-from ..kernels.validity import CLUSTERS
 from ..problem import Config, Problem
 from ..runtime.architectures import PORTABLE_CLUSTER, architecture
 from .machine import Machine

@@ -11,19 +11,11 @@ from random import Random
 
 from ..bench.drawn import log_uniform
 from ..bench.suites import Case, cases, distinct, drawn_cases, suites
-from ..kernels.emulated.schemes import (
-    FUSED,
-    OLDER,
-    PRODUCTS,
-    SCHEMES,
-    STREAMED,
-    emulation,
-    product_recipe,
-    split_recipe,
-)
-from ..kernels.emulated.schemes import reduce_recipe as emulated_reduce
+from ..kernels.emulated.schemes import SCHEMES
 from ..kernels.ffma.chain import CHAIN
-from ..kernels.library import FAMILIES, Recipe, recipes
+from ..kernels.library import EMULATED, recipes
+from ..kernels.library import KERNELS as IEEE
+from ..kernels.recipe import Recipe
 from ..kernels.registry import Kernel
 from ..kernels.schedule import sharing
 from ..problem import Config, Problem
@@ -105,24 +97,15 @@ def _class(kernel: Kernel, config: Config) -> tuple[str, Config]:
 
 def label(kernel: Kernel) -> str:
     """A kernel of the library by a name that no other has: several of a scheme share theirs."""
-    return kernel.name if kernel.folder == "ffma" else f"{kernel.name} {kernel.shape}"
+    return f"{kernel.name} {kernel.family.name}".rstrip()
 
 
-KERNELS = {label(kernel): kernel for kernel in (*FAMILIES, *PRODUCTS.values(), *OLDER.values(), STREAMED, FUSED)}
+KERNELS = {label(kernel): kernel for kernel in (*IEEE, *EMULATED)}
 
 
 def compilations(kernel: Kernel, config: Config, problem: Problem, gpu: Machine) -> list[Recipe]:
     """What the launches of a kernel are compiled from."""
-    arch, sms = gpu.arch.name, gpu.sms
-    if kernel.folder == "ffma":
-        return list(recipes(kernel, config, problem, arch, FAMILIES[kernel].schedule(config, problem, sms)).values())
-    scheme, launch = SCHEMES[kernel.name], emulation(kernel, config, problem, sms)
-    found = [product_recipe(kernel, config, launch.problem, arch)]
-    if launch.split_blocks:
-        found.append(split_recipe(scheme, launch.problem, arch))
-    if launch.reduce_blocks:
-        found.append(emulated_reduce(scheme, config, arch))
-    return found
+    return list(recipes(kernel, config, problem, gpu.arch.name, gpu.sms))
 
 
 def programs(planned: Iterable[Planned], gpu: Machine) -> dict[tuple[object, ...], Recipe]:

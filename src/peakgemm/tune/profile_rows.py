@@ -6,14 +6,12 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from ..kernels.ffma import wide
-from ..kernels.ffma.chain import CHAIN
 from ..kernels.ffma.repack import Repack
-from ..kernels.ffma.skinny import SKINNY
-from ..kernels.ffma.small import SMALL
-from ..kernels.ffma.wide import WIDE
-from ..kernels.library import FAMILIES, copied_by_words
+from ..kernels.ffma.specialised import cluster_split
+from ..kernels.library import kernel_named
 from ..kernels.registry import Kernel
-from ..kernels.schedule import cluster_split, sharing
+from ..kernels.schedule import sharing
+from ..kernels.widths import copied_by_words
 from ..problem import Config, Problem
 from ..selection import chain_model, emulated_model, skinny_model, small_model
 from ..selection.machine import Machine
@@ -46,12 +44,10 @@ class Row:
 
 def row(problem: Problem, kernel: Kernel, config: Config, us: float, weight: float, gpu: Machine) -> Row | None:
     """A timed kernel as a row of the fit; None: the profile does not hold its tile."""
-    group, index = kernel.name, -1
-    if kernel.folder == "emulated":
-        group = "emulated"
-    elif kernel is WIDE:
+    group, index = kernel.family.numbers, -1
+    if group == "wide":
         index = next(i for i, tile in enumerate(gpu.profile.tiles) if tile.kernel == kernel.name)
-    elif kernel not in (SMALL, SKINNY, CHAIN):
+    elif group == "tiled":
         index = _index(kernel, config, gpu)
         if index < 0:
             return None
@@ -75,18 +71,17 @@ def estimate_us(one: Row, gpu: Machine) -> float:
     p, kernel, config = one.problem, one.kernel, one.config
     if one.group == "emulated":
         return emulated_model.estimate_us(kernel, config, p, gpu)
-    if kernel is CHAIN:
+    if one.group == "chain":
         return chain_model.estimate_us(config, p, gpu)
-    if kernel in (SMALL, SKINNY):
-        model, numbers = ((small_model, gpu.profile.small) if kernel is SMALL else
-                          (skinny_model, gpu.profile.skinny))
-        overlap = gpu.arch.launches_overlap(FAMILIES[kernel].schedule(config, p, gpu.sms).blocks, gpu.sms)
-        return float(model.estimate_us(config, p, gpu) - overlap * numbers.overlap_us)
+    if one.group in ("small", "skinny"):
+        model = small_model if one.group == "small" else skinny_model
+        overlap = gpu.arch.launches_overlap(kernel.family.schedule(config, p, gpu.sms).blocks, gpu.sms)
+        return float(model.estimate_us(config, p, gpu) - overlap * getattr(gpu.profile, one.group).overlap_us)
     found: Tile | Cluster = (gpu.profile.clusters if one.group.startswith("clusters") else gpu.profile.tiles)[one.index]
-    if kernel is WIDE:
+    if one.group == "wide":
         assert isinstance(found, Tile)
         before = repack_us(found, config, p, Repack(p, wide.to_repack(p)).sums, gpu)
-        return before + modelled_us(found, config, wide.after_repack(p), gpu, False, p.m * p.n)
+        return before + modelled_us(found, config, wide.after_repack(p), gpu, False, p.m * p.n, wide=True)
     return modelled_us(found, config, p, gpu, copied_by_words(p), results_stored(p, gpu))
 
 
@@ -99,7 +94,7 @@ def numbers_of(group: str, profile: Profile) -> list[Path]:
         return _floats(profile.tiles[int(index)].split_k, ("tiles", int(index), "split_k"))
     if name in ("tiled", "wide"):
         shares: list[Path] = [("tiles", i, what) for i, tile in enumerate(profile.tiles)
-                              for what in ("share", "words_share") if (tile.kernel == WIDE.name) == (name == "wide")]
+                              for what in ("share", "words_share") if kernel_named(tile.kernel).family.numbers == name]
         return _floats(getattr(profile, name), (name,)) + shares
     section = getattr(profile, name)
     tiles: list[Path] = [path for what in ("tiles", "streamed") if hasattr(section, what)

@@ -12,8 +12,7 @@ from ..bench.peers import Peer
 from ..bench.timer import Timer, Work
 from ..errors import PeakgemmError
 from ..kernels.bound import bind
-from ..kernels.emulated.bound import bind as bind_emulated
-from ..kernels.library import Recipe
+from ..kernels.recipe import Recipe
 from ..kernels.registry import Kernel
 from ..problem import Config, Problem
 from ..runtime.compile import in_parallel
@@ -83,4 +82,4 @@ class GpuStopwatch:
         return [None if i is None else [1e3 * ms for ms in found[i]] for i in runs]
 
     def _bound(self, kernel: Kernel, config: Config, problem: Problem) -> Any:
-        return (bind_emulated if kernel.folder == "emulated" else bind)(kernel, config, problem, self._gpu)
+        return bind(kernel, config, problem, self._gpu)

@@ -9,6 +9,7 @@ warps take the stages in turn.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
@@ -17,6 +18,7 @@ from ..launch_shape import MAX_BLOCKS
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments
 from ..widths import width
+from .tiled import TILED
 
 MAX_COLUMNS = 32  # of the small operand's rows: 64 take 67 us against 4096 x 4096, `specialised` 57
 
@@ -26,17 +28,13 @@ def _shared(c: Config) -> int:
     return c.stages * (c.bm + c.bn) * (c.bk + 4) * FLOAT
 
 
-CHAIN = Kernel(
-    -1, "chain", "one chain over K an element, a lane a row of the large operand; a deep ring keeps memory busy",
-    default_of("chain"), "chain", _shared, dynamic=True, cp_async=True, folder="ffma",
-    tunes=frozenset({"min_blocks", "stages", "producers"}),
-)
-LANES = CHAIN.default.bn  # rows of X a block: one for each lane of a warp
+_DEFAULT = default_of("chain")
+LANES = _DEFAULT.bn  # rows of X a block: one for each lane of a warp
 
 
 def registers(arch: Architecture) -> int:
     """That a thread has at most: what is left where as many blocks as the default configuration asks for share one."""
-    default, unit = CHAIN.default, arch.register_granularity // arch.warp_size
+    default, unit = _DEFAULT, arch.register_granularity // arch.warp_size
     return arch.registers_per_sm // (default.min_blocks * default.block_threads) // unit * unit
 
 
@@ -50,7 +48,7 @@ def swapped(problem: Problem) -> bool:
     return problem.m > problem.n
 
 
-def specialisation(problem: Problem) -> dict[str, int]:
+def _specialisation(config: Config, problem: Problem) -> dict[str, int]:
     """The macros that a compilation takes from the problem: layouts, and the width of copies, 4 floats where every
     group of four starts at 16 bytes."""
     p, turned = problem, swapped(problem)
@@ -61,7 +59,7 @@ def specialisation(problem: Problem) -> dict[str, int]:
             "WIDTH_X": of_a if turned else of_b, "WIDTH_Y": (of_b if turned else of_a) if along_k else 1}
 
 
-def constraints(c: Config) -> Iterator[str]:
+def _constraints(c: Config) -> Iterator[str]:
     """Every constraint of the kernel that ``c`` breaks; `validity` adds what the architecture allows."""
     if c.bn != LANES or c.tn not in (1, 2):
         yield (f"BN = {c.bn}, TN = {c.tn} must be {LANES} and 1 or 2: a lane has a row of the large operand, or two "
@@ -95,3 +93,12 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     # Of the divisors a kernel that cuts C one way needs the tiles of a matrix alone.
     return Schedule(blocks=tiles, reduce_blocks=0, whole=tiles, shared=0, parts=0, workspace_bytes=0,
                     arguments=arguments(p, tiles, 0, 0, 0, (across, 1, 1)))
+
+
+CHAIN = Kernel(
+    -1, "chain", "one chain over K an element, a lane a row of the large operand; a deep ring keeps memory busy",
+    _DEFAULT, _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
+    tunes=frozenset({"min_blocks", "stages", "producers"}),
+    family=replace(TILED, schedule=schedule, specialisation=_specialisation, tiled=False,
+                   one_chain=lambda config, problem: True, numbers="chain", reproducible=True),
+)

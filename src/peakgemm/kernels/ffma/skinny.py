@@ -9,18 +9,22 @@ of 4 ``slices``; ``split`` blocks along K, whose sums a second kernel adds up.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import source
+from ...runtime.architectures import architecture
 from ..divide import MOST_PARTS
 from ..launch_shape import MAX_BLOCKS
+from ..recipe import Recipe, text_of
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments
 from ..widths import width as vector_width
+from .tiled import TILED
 
 MAX_COLUMNS = 16
-REDUCE = source.KERNELS / "ffma" / "skinny_reduce.cu"
+_REDUCE = source.KERNELS / "ffma" / "skinny_reduce.cu"
 REDUCE_THREADS = 256
 _REDUCE_TEAM = 8  # threads that share a sum of many parts
 PATCH = 4  # rows, and k-steps, that a thread multiplies at once
@@ -38,11 +42,6 @@ def _shared(c: Config) -> int:
     return max(y, sums // 2 if sums > MOST_SUMS else sums) * FLOAT
 
 
-SKINNY = Kernel(
-    -1, "skinny", "4x4 patches of the large operand straight into registers, each element read once",
-    default_of("skinny"), "skinny", _shared, dynamic=True, folder="ffma",
-    tunes=frozenset({"min_blocks", "slices", "split"}),
-)
 # Columns -> patches that a thread reads ahead, threads of an SM: all that 64 K registers hold without a spill.
 DEPTH = {1: (2, 768), 2: (2, 768), 4: (2, 512), 8: (2, 512), 16: (1, 512)}
 
@@ -70,13 +69,13 @@ def width(problem: Problem) -> int:
     return vector_width(address, ld, *steps, *(() if along_k(p) else (rows,)))
 
 
-def specialisation(problem: Problem) -> dict[str, int]:
+def _specialisation(config: Config, problem: Problem) -> dict[str, int]:
     """The macros that a compilation takes from the problem."""
     return {"TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b), "SWAPPED": int(swapped(problem)),
             "WIDTH": width(problem)}
 
 
-def constraints(c: Config) -> Iterator[str]:
+def _constraints(c: Config) -> Iterator[str]:
     """Every constraint of the kernel that ``c`` breaks; `validity` adds what the architecture allows."""
     across = c.bm // c.tm
     if c.tm != PATCH or c.tn != c.bn:
@@ -122,12 +121,23 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} rows asks for "
                            f"{max(tiles * parts, reduce_blocks)} blocks, the limit is {MAX_BLOCKS}; split the product")
     return Schedule(blocks=tiles * parts, reduce_blocks=reduce_blocks, whole=tiles, shared=team, parts=parts,
-                    workspace_bytes=sums * parts * FLOAT,
+                    workspace_bytes=sums * parts * FLOAT, reduce_threads=REDUCE_THREADS,
                     # Divisors: tiles along the rows of a matrix, and of all of them, for which there is no other name.
                     arguments=arguments(p, tiles, team, parts, steps, (down, tiles, 1)))
 
 
-def reduce_macros(config: Config, problem: Problem) -> dict[str, int]:
-    """The macros of the kernel that adds up the parts; it takes the main kernel's arguments."""
-    return {"BM": config.bm, "BN": config.bn, "BK": 1, "TM": config.tm, "TN": config.tn, "RASTER": 1,
-            "SWAPPED": int(swapped(problem))}
+def _reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
+    """What the kernel that adds up the parts is compiled from; it takes the main kernel's arguments."""
+    return Recipe(text_of(_REDUCE), "ffma_skinny_reduce", architecture(arch).name,
+                  {"BM": config.bm, "BN": config.bn, "BK": 1, "TM": config.tm, "TN": config.tn, "RASTER": 1,
+                   "SWAPPED": int(swapped(problem))}, _REDUCE.name)
+
+
+SKINNY = Kernel(
+    -1, "skinny", "4x4 patches of the large operand straight into registers, each element read once",
+    default_of("skinny"), _constraints, _shared, dynamic=True, folder="ffma",
+    tunes=frozenset({"min_blocks", "slices", "split"}),
+    # Lanes have parts of K each, so that no sum is one chain.
+    family=replace(TILED, schedule=schedule, specialisation=_specialisation, reduce_recipe=_reduce_recipe, tiled=False,
+                   one_chain=lambda config, problem: False, numbers="skinny", lives_on_l1=True),
+)

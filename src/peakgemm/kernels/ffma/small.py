@@ -8,6 +8,7 @@ own.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
@@ -15,6 +16,7 @@ from ..launch_shape import MAX_BLOCKS
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments, cut
 from ..widths import widest, width
+from .tiled import TILED
 
 HALF = 32       # k-steps
 _PAD = 4  # words between rows of shared memory, where K is contiguous
@@ -26,13 +28,9 @@ def _shared(c: Config) -> int:
     return c.slices * (c.bm + c.bn) * (c.bk + _PAD) * FLOAT
 
 
-SMALL = Kernel(
-    -1, "small", "a tile a team of threads, 64 k-steps of its operands asked for at once; many blocks an SM",
-    default_of("small"), "small", _shared, dynamic=True, cp_async=True, folder="ffma",
-    tunes=frozenset({"min_blocks", "slices", "stages", "chunked"}),
-)
 # Results a thread whose sums may be in chunks: of more, registers would leave few blocks.
 MOST_RESULTS = 16
+_CARRIED = 4   # results a thread, at most, whose sums are always in chunks
 _SUM = 4       # k-steps, of the smallest tiles
 _FEW_SUMS = 3  # that are added up one after the other: two by two is no better, and takes 12 x 12 x 12 6 % longer
 
@@ -53,7 +51,7 @@ def specialisation(problem: Problem) -> dict[str, int]:
             "VIA_L1_A": int(p.m <= p.n or p.k <= HALF), "VIA_L1_B": int(p.n < p.m)}
 
 
-def constraints(c: Config) -> Iterator[str]:
+def _constraints(c: Config) -> Iterator[str]:
     """Every constraint of the kernel that ``c`` breaks; `validity` adds what the architecture allows."""
     if c.bk not in STEPS:
         yield f"BK = {c.bk} must be one of {', '.join(map(str, STEPS))}: k-steps, four at a time"
@@ -92,3 +90,19 @@ def grid(c: Config, p: Problem) -> tuple[int, int]:
 def most_tiles(c: Config) -> int:
     """Tiles of a launch: those that the last block's teams would have are counted in 32 bits, too."""
     return MAX_BLOCKS - c.slices
+
+
+def _one_chain(c: Config, p: Problem) -> bool:
+    """As of `wide`, of the groups of k-steps that a thread holds; few results a thread always have their sums in
+    chunks. Slices are teams with a tile each."""
+    results = c.tm * c.tn
+    return results > _CARRIED and p.k % (4 if results <= MOST_RESULTS else 2) == 0
+
+
+SMALL = Kernel(
+    -1, "small", "a tile a team of threads, 64 k-steps of its operands asked for at once; many blocks an SM",
+    default_of("small"), _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
+    tunes=frozenset({"min_blocks", "slices", "stages", "chunked"}),
+    family=replace(TILED, schedule=schedule, specialisation=lambda config, problem: specialisation(problem),
+                   one_chain=_one_chain, numbers="small", tiled=False),
+)

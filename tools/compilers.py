@@ -30,7 +30,8 @@ from peakgemm.kernels.build import build
 from peakgemm.kernels.emulated.product import PRODUCTS, half_as_high
 from peakgemm.kernels.emulated.schemes import SCHEMES, split_recipe
 from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
-from peakgemm.kernels.ffma import repack
+from peakgemm.kernels.ffma import chain, repack, skinny
+from peakgemm.kernels.ffma import small as small_kernel
 from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
@@ -42,7 +43,6 @@ from peakgemm.problem import Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import TESTED, Compiled, nvrtc_version, quietly
 from peakgemm.sass.compiled_loop import CompiledLoop, read
-from peakgemm.selection import chain_model, skinny_model, small_model
 from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import compiled, configurations, may_hand_on, one_slice, wide_configurations
 
@@ -93,9 +93,9 @@ def _others() -> Iterator[Entry]:
     gpu = machine(ARCH, architecture(ARCH).gpu_sms)
     thin, small = Problem(8, 4096, 4096, 4096, 4096, 4096), square(64)
     chosen: tuple[tuple[Kernel, Config, Problem], ...] = (
-        (CHAIN, next(chain_model.configurations(thin, gpu)), thin),
-        (SKINNY, next(skinny_model.configurations(thin, gpu)), thin),
-        (SMALL, next(small_model.configurations(small, gpu)), small),
+        (CHAIN, next(chain.configurations(thin, gpu)), thin),
+        (SKINNY, next(skinny.configurations(thin, gpu)), thin),
+        (SMALL, next(small_kernel.configurations(small, gpu)), small),
         (STAGED, STAGED.config_for(ARCH), LARGE))
     for kernel, config, problem in chosen:
         yield _by_recipe(kernel.name, config.label(), kernel.recipe(config, problem, ARCH), config)

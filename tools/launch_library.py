@@ -18,6 +18,7 @@ from peakgemm.kernels.bound import bind
 from peakgemm.kernels.emulated.product import PRODUCTS, half_as_high, product_on
 from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
+from peakgemm.kernels.ffma import chain, skinny, small
 from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
@@ -30,7 +31,6 @@ from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
-from peakgemm.selection import chain_model, skinny_model, small_model
 from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import compiled, configurations, may_hand_on, wide_configurations
 
@@ -91,10 +91,10 @@ def main(asked: list[str]) -> None:
                               (down * one.bm - 3, 5 * one.bn - 9, 70, 1)))
     of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
                for config in dict.fromkeys(replace(one, split=1) for one in
-                                           skinny_model.configurations(Problem.contiguous(*shape[:3]), few))]
+                                           skinny.configurations(Problem.contiguous(*shape[:3]), few))]
     of_chain = [(CHAIN, config, shape) for shape in CHAIN_SHAPES
-                for config in chain_model.configurations(Problem.contiguous(*shape[:3]), gpu)]
-    of_small = [(SMALL, tile, shape) for shape in SMALL_SHAPES for tile in small_model.tiles(shape[2], gpu)]
+                for config in chain.configurations(Problem.contiguous(*shape[:3]), gpu)]
+    of_small = [(SMALL, tile, shape) for shape in SMALL_SHAPES for tile in small.tiles(shape[2], gpu)]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
     emulated += [(PRODUCTS["fp16x3"], half_as_high(SCHEMES["fp16x3"]), shape) for shape in TILED]

@@ -15,6 +15,7 @@ import pytest
 
 from commands import run  # noqa: F401
 from peakgemm.kernels.ffma.chain import CHAIN
+from peakgemm.kernels.ffma.chain import configurations as chains
 from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import rung
@@ -23,7 +24,6 @@ from peakgemm.problem import Config, Problem
 from peakgemm.sass.arrivals import Arrival, arrivals
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.program import Program
-from peakgemm.selection.chain_model import configurations as chains
 from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import Tiling, configurations, may_hand_on
 from sass_cases import every_recipe_of_the_library, of_fixture, of_rung

@@ -17,12 +17,12 @@ from peakgemm.errors import InvalidValue
 from peakgemm.inspect.occupancy import occupancy
 from peakgemm.kernels.ffma import skinny
 from peakgemm.kernels.ffma.skinny import SKINNY
+from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, in_parallel
-from peakgemm.selection import skinny_model
-from peakgemm.selection.machine import Machine, machine
+from peakgemm.selection.machine import machine
 from peakgemm.simulator.launch import run
 
 H100 = architecture("sm_90")
@@ -36,8 +36,8 @@ def compiled(config: Config, problem: Problem, arch: str = "sm_90", kind: Any = 
 
 def best(problem: Problem, gpu: Machine) -> tuple[float, Config]:
     """The configuration that the model thinks fastest, and its microseconds."""
-    return min(((skinny_model.estimate_us(config, problem, gpu), config)
-                for config in skinny_model.configurations(problem, gpu)), key=lambda pair: pair[0])
+    return min(((skinny.estimate_us(config, problem, gpu), config)
+                for config in skinny.configurations(problem, gpu)), key=lambda pair: pair[0])
 
 
 def simulated(config: Config, p: Problem, a: Any, b: Any, c: Any, c0: Any) -> None:
@@ -144,7 +144,7 @@ def test_drawn_products() -> None:
         k = draw.choice((1, 16, 100, 256, 517))
         trans = draw.choice(LAYOUTS)
         gpu = machine("sm_90", draw.choice((2, 4, 132)))
-        every = list(skinny_model.configurations(Problem.contiguous(m, n, k), gpu))
+        every = list(skinny.configurations(Problem.contiguous(m, n, k), gpu))
         check(m, n, k, *trans, draw.choice(every), beta=draw.choice((0.0, 1.0)), pad=draw.choice((0, 3, 4)),
               shift=draw.choice((0, 0, 1)), batch=draw.choice(((), (2,))))
 
@@ -158,7 +158,7 @@ def large(columns: int, swapped: bool, trans_a: bool, trans_b: bool, alignment: 
 def distinct(arch: str, widths: Sequence[int], layouts: Sequence[tuple[bool, bool]]) -> dict[Any, Compiled]:
     """The first configuration for each number of columns, compiled for every way in which the operands may lie."""
     gpu = machine("sm_90", 132)
-    jobs = [(next(iter(skinny_model.configurations(p, gpu))), p) for columns in (1, 2, 4, 8, 16)
+    jobs = [(next(iter(skinny.configurations(p, gpu))), p) for columns in (1, 2, 4, 8, 16)
             for swapped in (False, True)
             for layout in layouts for alignment in widths for p in [large(columns, swapped, *layout, alignment)]]
     codes = in_parallel(lambda job: compiled(*job, arch), jobs)
@@ -236,7 +236,7 @@ def test_long_k_is_shared(problem: Problem) -> None:
 
 def test_every_configuration_is_valid() -> None:
     for m, n, k in product((1, 3, 16, 5000), (1, 2, 7, 16), (1, 64, 5000, 10**6)):
-        for config in skinny_model.configurations(Problem.contiguous(m, n, k), machine("sm_90", 132)):
+        for config in skinny.configurations(Problem.contiguous(m, n, k), machine("sm_90", 132)):
             assert list(SKINNY.constraints(config)) == []
             assert SKINNY.shared_bytes(config) * config.min_blocks <= H100.shared_per_sm - 1024 * config.min_blocks
             assert SKINNY.shared_bytes(config) <= architecture("sm_75").shared_per_block

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from peakgemm.bench.suites import distinct, drawn_cases, suites
 from peakgemm.kernels.emulated.schemes import SCHEMES
+from peakgemm.kernels.profile import Machine
 from peakgemm.problem import Problem
 from peakgemm.selection import emulated_model
 from peakgemm.selection.candidates import candidates
-from peakgemm.selection.machine import Machine, machine_with
+from peakgemm.selection.machine import machine_with
 from peakgemm.selection.profile_file import config_json, read
 
 FOLDER = Path(__file__).parent / "fixtures" / "choices"

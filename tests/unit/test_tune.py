@@ -23,12 +23,13 @@ from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels.emulated.product import PRODUCTS
 from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.selection import tuned
 from peakgemm.selection.choose import Choice, choose
-from peakgemm.selection.machine import Machine, machine
+from peakgemm.selection.machine import machine
 from peakgemm.tune import search, space, store
 from peakgemm.tune.halving import FINALISTS, Outcome, estimate_s, halve, rounds
 from peakgemm.tune.space import Candidate

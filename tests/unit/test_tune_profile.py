@@ -22,6 +22,7 @@ from peakgemm.bench.timer import Timer
 from peakgemm.cli import doctor, tune_profile
 from peakgemm.errors import CompileFailed, LaunchFailed
 from peakgemm.kernels.emulated.streamed import FUSED
+from peakgemm.kernels.profile import Machine, Profile
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Config, Problem
@@ -30,8 +31,7 @@ from peakgemm.runtime.device import Gpu
 from peakgemm.selection import tuned
 from peakgemm.selection.candidates import candidates
 from peakgemm.selection.choose import choose
-from peakgemm.selection.machine import Machine, machine, machine_with, shipped
-from peakgemm.selection.profile import Profile
+from peakgemm.selection.machine import machine, machine_with, shipped
 from peakgemm.selection.profile_file import parse, read, to_json
 from peakgemm.tune import (
     least_squares,

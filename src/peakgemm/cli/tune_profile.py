@@ -10,11 +10,11 @@ from pathlib import Path
 from ..bench import records
 from ..bench.peers import find_peer
 from ..errors import InvalidValue
+from ..kernels.profile import Machine, Profile
 from ..runtime import device
 from ..runtime.architectures import architecture
 from ..runtime.device import Gpu
-from ..selection.machine import Machine, machine
-from ..selection.profile import Profile
+from ..selection.machine import machine
 from ..selection.tuned import slug
 from ..tune import profile_fit, profile_times, store
 from ..tune.profile_plan import Planned, plan, programs

@@ -13,6 +13,7 @@ from ..runtime.tensor_map import Box
 
 if TYPE_CHECKING:
     from .emulated.schemes import Scheme
+    from .profile import Machine
     from .recipe import Recipe
     from .registry import Kernel
     from .schedule import Schedule
@@ -80,6 +81,9 @@ class Family:
         panels: the operands, of ``"ab"`` as the kernel sees them, that it reads split before.
         scheme: how operands are split for tensor cores; None: FFMA.
         name: tells kernels of the same name apart.
+        configurations: those that are worth a comparison for a problem, of kernels that have a cost model of their own;
+            tiles are ranked together (`selection.tile_model`), and tensor cores (`selection.emulated_model`).
+        estimate_us: modelled microseconds of a launch.
         numbers: the section of a profile that has the numbers of its cost model.
         reproducible: whether it is considered for reproducible products alone.
         tiled: whether blocks have whole tiles, or ranges of their k-steps.
@@ -97,6 +101,8 @@ class Family:
     panels: str = ""
     scheme: Scheme | None = None
     name: str = ""
+    configurations: Callable[[Problem, Machine], Iterable[Config]] = lambda problem, machine: ()
+    estimate_us: Callable[[Config, Problem, Machine], float] = _unknown
     numbers: str = ""
     reproducible: bool = False
     tiled: bool = False

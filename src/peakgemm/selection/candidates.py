@@ -12,14 +12,12 @@ from ..kernels.ffma.repack import Repack
 from ..kernels.ffma.skinny import SKINNY
 from ..kernels.ffma.small import SMALL
 from ..kernels.ffma.wide import WIDE
+from ..kernels.profile import Machine, Tile
 from ..kernels.registry import Kernel
 from ..kernels.schedule import handing_on, hands_on, sharing
 from ..kernels.validity import is_valid
 from ..kernels.widths import copied_by_words
 from ..problem import Config, Problem
-from . import chain_model, skinny_model, small_model
-from .machine import Machine
-from .profile import Tile
 from .tile_model import configurations, modelled_us, one_slice, repack_us, results_stored, ways, wide_configurations
 
 Candidate = tuple[Kernel, Config, float]
@@ -32,7 +30,7 @@ def candidates(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     found = [(tiling.kernel, way, modelled_us(tiling.row, way, problem, machine, by_words, results))
              for tiling in configurations(machine) for way in ways(tiling, problem, machine)]
     found += _wide(problem, machine)
-    found += _overlapping([*_skinny(problem, machine), *_small(problem, machine)], problem, machine)
+    found += _overlapping(_own(SKINNY, problem, machine) + _own(SMALL, problem, machine), problem, machine)
     return tuple(sorted(found, key=_modelled_time))  # stable: of equals, the first named
 
 
@@ -48,10 +46,9 @@ def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     found = [(tiling.kernel, config, modelled_us(tiling.row, config, problem, machine, by_words, results))
              for tiling in configurations(machine) for config in one_slice(tiling, problem, machine)]
     found += _wide(problem, machine, handed=True)
-    found += [(CHAIN, config, chain_model.estimate_us(config, problem, machine))
-              for config in chain_model.configurations(problem, machine)]
+    found += _own(CHAIN, problem, machine)
     found += [(kernel, replace(config, chunked=False), us)
-              for kernel, config, us in _overlapping([*_small(problem, machine)], problem, machine)]
+              for kernel, config, us in _overlapping(_own(SMALL, problem, machine), problem, machine)]
     each = {(kernel, config): us for kernel, config, us in found if kernel.is_ascending(config, problem)}
     return tuple(sorted(((*key, us) for key, us in each.items()), key=_modelled_time))
 
@@ -60,16 +57,10 @@ def _modelled_time(candidate: Candidate) -> float:
     return candidate[2]
 
 
-def _skinny(problem: Problem, machine: Machine) -> Iterator[Candidate]:
-    for config in skinny_model.configurations(problem, machine):
-        if is_valid(SKINNY, config, machine.arch):
-            yield SKINNY, config, skinny_model.estimate_us(config, problem, machine)
-
-
-def _small(problem: Problem, machine: Machine) -> Iterator[Candidate]:
-    for config in small_model.configurations(problem, machine):
-        if is_valid(SMALL, config, machine.arch):
-            yield SMALL, config, small_model.estimate_us(config, problem, machine)
+def _own(kernel: Kernel, problem: Problem, machine: Machine) -> list[Candidate]:
+    """Those of a kernel that has a cost model of its own."""
+    return [(kernel, config, kernel.family.estimate_us(config, problem, machine))
+            for config in kernel.family.configurations(problem, machine) if is_valid(kernel, config, machine.arch)]
 
 
 def _overlapping(found: list[Candidate], problem: Problem, machine: Machine) -> list[Candidate]:

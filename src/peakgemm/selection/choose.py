@@ -15,6 +15,7 @@ from ..kernels import shortfall
 from ..kernels.emulated.schemes import SCHEMES, schemes_on
 from ..kernels.ffma import repack
 from ..kernels.library import kernel_named
+from ..kernels.profile import Machine
 from ..kernels.recipe import Recipe
 from ..kernels.registry import Kernel
 from ..kernels.validity import is_valid
@@ -24,7 +25,7 @@ from . import tuned
 from .candidates import Candidate, candidates, chains
 from .emulated_model import best as best_emulated
 from .emulated_model import estimate_us as emulated_us
-from .machine import Machine, machine
+from .machine import machine
 from .tile_model import compiled, configurations, wide_configurations
 
 # Sums over fewer k-steps are so nearly exact in FP32 that 22 bits are not better: whatever a profile says.

@@ -14,12 +14,11 @@ from math import sqrt
 from ..kernels.emulated.product import half_as_high, product_on
 from ..kernels.emulated.schemes import ROWS, Scheme, operand, oriented
 from ..kernels.emulated.streamed import FUSED, STREAMED, streamed
+from ..kernels.profile import Machine, Streamed
 from ..kernels.registry import FLOAT, Kernel
 from ..kernels.schedule import sharing
 from ..kernels.widths import widths
 from ..problem import Config, Problem
-from .machine import Machine
-from .profile import Streamed
 from .tile_model import SPLITS
 
 _MOST_SPLIT = 64

@@ -14,14 +14,13 @@ from functools import cache, lru_cache
 from ..kernels.ffma.repack import CHUNK
 from ..kernels.ffma.specialised import reduces_across_slices, two_rows
 from ..kernels.library import kernel_named
+from ..kernels.profile import Cluster, Machine, Tile
 from ..kernels.registry import FLOAT, Kernel
 from ..kernels.schedule import handing_on, hands_on, sharing
 from ..kernels.validity import is_valid
 from ..kernels.widths import width
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
-from .machine import Machine
-from .profile import Cluster, Tile
 from .split_k_model import cluster_us, cluster_ways, split_k_us, split_k_ways
 
 _FOUR_WARPS = 128  # threads

@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from ..bench.suites import Case
+from ..kernels.profile import Machine
 from ..selection.candidates import candidates
-from ..selection.machine import Machine
 from .profile_fit import spread
 from .profile_plan import Planned, label, shapes
 from .stopwatch import Done, Row, Stopwatch

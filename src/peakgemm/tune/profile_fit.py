@@ -13,11 +13,11 @@ import numpy as np
 
 from ..errors import InvalidValue
 from ..kernels.emulated.schemes import SCHEMES
+from ..kernels.profile import Device, Machine, Profile
 from ..runtime.device import Gpu
 from ..selection import emulated_model
 from ..selection.candidates import candidates
-from ..selection.machine import Machine, machine_with, profile_of
-from ..selection.profile import Device, Profile
+from ..selection.machine import machine_with, profile_of
 from ..selection.profile_file import allowed
 from . import least_squares
 from .least_squares import Rows, Vector

@@ -15,13 +15,13 @@ from ..kernels.emulated.schemes import SCHEMES
 from ..kernels.ffma.chain import CHAIN
 from ..kernels.library import EMULATED, recipes
 from ..kernels.library import KERNELS as IEEE
+from ..kernels.profile import Machine
 from ..kernels.recipe import Recipe
 from ..kernels.registry import Kernel
 from ..kernels.schedule import sharing
 from ..problem import Config, Problem
-from ..selection import chain_model, emulated_model
+from ..selection import emulated_model
 from ..selection.candidates import Candidate, candidates
-from ..selection.machine import Machine
 
 SEED = 2026      # of the products that profiles are fitted to; suites have others
 SHAPES = 280
@@ -72,7 +72,7 @@ def _large(seed: int) -> Iterator[Case]:
 def _rows(problem: Problem, gpu: Machine, coverage: Counter[object]) -> Iterator[tuple[Kernel, Config]]:
     ranked = list(candidates(problem, gpu))
     yield from _picked(ranked, _BEST, _MORE, coverage)
-    yield from ((CHAIN, config) for config in chain_model.configurations(problem, gpu))
+    yield from ((CHAIN, config) for config in CHAIN.family.configurations(problem, gpu))
     if gpu.arch.has_cp_async and problem.k >= _LEAST_K:
         tensor = sorted(emulated_model.candidates(SCHEMES["fp16x3"], problem, gpu), key=lambda one: one[2])
         if tensor[0][2] <= _NEAR * ranked[0][2]:

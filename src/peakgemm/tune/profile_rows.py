@@ -9,13 +9,12 @@ from ..kernels.ffma import wide
 from ..kernels.ffma.repack import Repack
 from ..kernels.ffma.specialised import cluster_split
 from ..kernels.library import kernel_named
+from ..kernels.profile import Cluster, Machine, Profile, Tile
 from ..kernels.registry import Kernel
 from ..kernels.schedule import sharing
 from ..kernels.widths import copied_by_words
 from ..problem import Config, Problem
-from ..selection import chain_model, emulated_model, skinny_model, small_model
-from ..selection.machine import Machine
-from ..selection.profile import Cluster, Profile, Tile
+from ..selection import emulated_model
 from ..selection.split_k_model import clustered
 from ..selection.tile_model import compiled, configurations, modelled_us, repack_us, results_stored
 
@@ -71,12 +70,10 @@ def estimate_us(one: Row, gpu: Machine) -> float:
     p, kernel, config = one.problem, one.kernel, one.config
     if one.group == "emulated":
         return emulated_model.estimate_us(kernel, config, p, gpu)
-    if one.group == "chain":
-        return chain_model.estimate_us(config, p, gpu)
-    if one.group in ("small", "skinny"):
-        model = small_model if one.group == "small" else skinny_model
+    if one.group in ("small", "skinny", "chain"):
         overlap = gpu.arch.launches_overlap(kernel.family.schedule(config, p, gpu.sms).blocks, gpu.sms)
-        return float(model.estimate_us(config, p, gpu) - overlap * getattr(gpu.profile, one.group).overlap_us)
+        less = getattr(getattr(gpu.profile, one.group), "overlap_us", 0.0)
+        return float(kernel.family.estimate_us(config, p, gpu) - overlap * less)
     found: Tile | Cluster = (gpu.profile.clusters if one.group.startswith("clusters") else gpu.profile.tiles)[one.index]
     if one.group == "wide":
         assert isinstance(found, Tile)

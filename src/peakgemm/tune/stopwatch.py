@@ -12,12 +12,12 @@ from ..bench.peers import Peer
 from ..bench.timer import Timer, Work
 from ..errors import PeakgemmError
 from ..kernels.bound import bind
+from ..kernels.profile import Machine
 from ..kernels.recipe import Recipe
 from ..kernels.registry import Kernel
 from ..problem import Config, Problem
 from ..runtime.compile import in_parallel
 from ..runtime.device import Gpu
-from ..selection.machine import Machine
 from .profile_plan import Planned, compilations, key, programs
 
 log = logging.getLogger("peakgemm")

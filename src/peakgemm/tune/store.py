@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ..bench import records
 from ..errors import InvalidValue
+from ..kernels.profile import Profile
 from ..problem import Problem
 from ..runtime import cache
 from ..selection import profile_file, tuned
 from ..selection.machine import kept_path
-from ..selection.profile import Profile
 from ..version import __version__
 from .halving import Outcome
 

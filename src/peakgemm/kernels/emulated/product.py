@@ -10,14 +10,14 @@ from ...problem import Config
 from ...runtime.architectures import Architecture
 from ..constraints import exactly, multiple
 from ..registry import Kernel
-from .schemes import IEEE_BYTES, ROWS, SCHEMES, TAIL, Scheme, default, family
+from .schemes import ROWS, SCHEMES, TAIL, Scheme, default, family, ieee_bytes
 
 
 def _ring(c: Config, scheme: Scheme) -> int:
     """Bytes of the stages (half a panel of each operand), the scales, and what an IEEE half tile needs."""
     stages = c.stages * scheme.planes * (c.bm + c.bn) * 64
     scales = (c.stages // 2 + (2 if c.bm < ROWS else 1)) * (c.bm + c.bn) * 4
-    return stages + scales + IEEE_BYTES
+    return stages + scales + ieee_bytes()
 
 
 def _constraints(c: Config) -> Iterator[str]:

@@ -32,8 +32,6 @@ TAIL = ROWS * 4 + 32 + ROWS  # bytes beside a panel's planes: scales, summary, c
 # What struct Emulated of include/split/split_panel.cuh holds after struct Gemm: 8 long long, 10 int.
 _TRAILER = Struct("<8q10i")
 _STAGED_PITCH = 72  # of include/epilogue/output.cuh
-# What two warpgroups stage: 16 k-steps of an IEEE half tile's operands, or of each warp's results eight rows.
-IEEE_BYTES = 2 * max(16 * 2 * (ROWS // 2 + 1), 4 * 8 * _STAGED_PITCH) * 4
 _L2_BYTES = 32 << 20  # panels that all blocks find in L2 even where they drift apart
 
 
@@ -60,6 +58,11 @@ class Scheme:
 
 SCHEMES: Mapping[str, Scheme] = {scheme.name: scheme for scheme in (
     Scheme("fp16x3", 0, 2, 2, 3), Scheme("tf32x3", 1, 2, 4, 3), Scheme("bf16x9", 2, 3, 2, 9))}
+
+
+def ieee_bytes() -> int:
+    """What two warpgroups stage: 16 k-steps of an IEEE half tile's operands, or of each warp's results eight rows."""
+    return 2 * max(16 * 2 * (ROWS // 2 + 1), 4 * 8 * _STAGED_PITCH) * 4
 
 
 @cache

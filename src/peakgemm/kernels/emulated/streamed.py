@@ -9,7 +9,7 @@ from functools import cache
 from ...problem import Config
 from ..constraints import exactly, multiple
 from ..registry import Kernel
-from .schemes import IEEE_BYTES, SCHEMES, family
+from .schemes import SCHEMES, family, ieee_bytes
 
 _SCHEME = SCHEMES["fp16x3"]
 
@@ -17,7 +17,7 @@ _SCHEME = SCHEMES["fp16x3"]
 def _shared(c: Config) -> int:
     """Bytes of the stages, the scales and summaries, and what an IEEE half tile needs for each 64 rows."""
     return (4 * c.bm * c.stages * 68 + c.stages * 4 * c.bn * 64 + (c.stages + 1) * (c.bn * 4 + 32)
-            + c.bm // 64 * IEEE_BYTES // 2)
+            + c.bm // 64 * ieee_bytes() // 2)
 
 
 def _dealt(c: Config) -> Iterator[str]:

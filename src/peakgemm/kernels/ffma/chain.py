@@ -15,6 +15,7 @@ from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime.architectures import Architecture
 from ..launch_shape import MAX_BLOCKS
+from ..profile import Machine
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments
 from ..widths import width
@@ -95,10 +96,54 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
                     arguments=arguments(p, tiles, 0, 0, 0, (across, 1, 1)))
 
 
+def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
+    """Modelled time of a launch in microseconds; only the ranking is meant.
+
+    Wave by wave of blocks, whichever takes longest: the bytes of the operands, the copies of a block's rows of X, or
+    what computing warps read of shared memory in each k-step.
+    """
+    p, c, numbers, arch = problem, config, machine.profile.chain, machine.arch
+    rows, columns = max(p.m, p.n), min(p.m, p.n)
+    tiles = -(-rows // LANES) * max(p.batch.count, 1)
+    # Of a k-step: a wavefront for each warp's words of X, and for four rows of Y, or two where a lane has one of X.
+    wavefronts = c.threads / arch.warp_size + c.bm / (2 * c.tn)
+
+    def wave(blocks: int) -> float:
+        floats = blocks * LANES * (p.k + columns) + p.k * columns
+        memory = FLOAT * floats / (machine.bandwidth * numbers.bandwidth_share)
+        read = numbers.wavefront_factor * wavefronts * -(-blocks // machine.sms)
+        return max(memory, p.k * max(numbers.step_slots, read) / machine.mhz)
+
+    resident = min(arch.shared_per_sm // (_shared(c) + arch.shared_reserved),
+                   arch.blocks_by_registers(registers(arch), c.block_threads))
+    full, rest = divmod(tiles, machine.sms * max(resident, 1))
+    return numbers.start_us + full * wave(machine.sms * resident) + (wave(rest) if rest else 0.0)
+
+
+def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
+    """The one configuration that is considered for ``problem``; none above 32 columns, or without cp.async.
+
+    64 KB of X under way for an SM are enough, and more are slower: 1 x 4096 x 4096 takes 26.1 us so, 27.7 with 128 KB.
+    Blocks that share an SM have half as many each: 16 x 11008 x 4096 takes 78.4 us so, 89.0 with as many. Where rows of
+    Y are enough, a warp computes on each scheduler.
+    """
+    if not applies(problem) or not machine.arch.has_cp_async:
+        return
+    rows, columns = max(problem.m, problem.n), max(min(problem.m, problem.n), 1)
+    bm, default = 1 << (columns - 1).bit_length(), _DEFAULT
+    lonely = -(-rows // LANES) * problem.batch.count <= machine.sms
+    tile = replace(default, bm=bm, tm=max(bm // (2 * machine.arch.sub_partitions), 1), tn=min(bm, 2),
+                   stages=default.stages if lonely else default.stages // 2)
+    while _shared(tile) > machine.arch.shared_per_block:
+        tile = replace(tile, stages=tile.stages - 1, producers=min(tile.producers, LANES * (tile.stages - 1)))
+    yield tile
+
+
 CHAIN = Kernel(
     -1, "chain", "one chain over K an element, a lane a row of the large operand; a deep ring keeps memory busy",
     _DEFAULT, _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
     tunes=frozenset({"min_blocks", "stages", "producers"}),
     family=replace(TILED, schedule=schedule, specialisation=_specialisation, tiled=False,
-                   one_chain=lambda config, problem: True, numbers="chain", reproducible=True),
+                   one_chain=lambda config, problem: True, configurations=configurations, estimate_us=estimate_us,
+                   numbers="chain", reproducible=True),
 )

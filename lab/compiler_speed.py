@@ -21,10 +21,9 @@ from typing import Any
 from lab.cubins import compile_all
 from peakgemm.cli.console import progress
 from peakgemm.kernels import shipped
-from peakgemm.kernels.bound import Bound
-from peakgemm.kernels.emulated import bound as emulated
-from peakgemm.kernels.emulated import schemes
-from peakgemm.kernels.library import FAMILIES, Recipe, recipes
+from peakgemm.kernels.bound import Bound, cubin
+from peakgemm.kernels.library import recipes
+from peakgemm.kernels.recipe import Recipe
 from peakgemm.runtime import device
 from peakgemm.selection.choose import Choice, choose
 from peakgemm.tools.bench import records
@@ -53,18 +52,7 @@ def wanted() -> dict[str, Recipe]:
     for case, precision in (*((case, p) for case in distinct(SUITES) for p in PRECISIONS),
                             *((case, "reproducible") for case in squares)):
         problem, choice = case.problem()[0], choice_of(case, precision)
-        scheme = schemes.scheme_of(choice.kernel)
-        if scheme is None:
-            plan = FAMILIES[choice.kernel].schedule(choice.config, problem, SMS)
-            made = list(recipes(choice.kernel, choice.config, problem, ARCH, plan).values())
-        else:
-            emulation = schemes.emulation(choice.kernel, choice.config, problem, SMS)
-            made = [schemes.product_recipe(choice.kernel, choice.config, emulation.problem, ARCH)]
-            if emulation.split_blocks:
-                made.append(schemes.split_recipe(scheme, emulation.problem, ARCH))
-            if emulation.reduce_blocks:
-                made.append(schemes.reduce_recipe(scheme, choice.config, ARCH))
-        found.update({one.name: one for one in made})
+        found.update({one.name: one for one in recipes(choice.kernel, choice.config, problem, ARCH, SMS)})
     return found
 
 
@@ -84,18 +72,17 @@ def kernels_of(path: Path) -> Iterator[None]:
 
     original = shipped.find
     shipped.container, shipped.find = only, find
-    emulated._cubin.cache_clear()
+    cubin.cache_clear()
     try:
         yield
     finally:
         shipped.container, shipped.find = before, original
-        emulated._cubin.cache_clear()
+        cubin.cache_clear()
 
 
-def bind(choice: Choice, case: Case, gpu: device.Gpu) -> Any:
+def bind(choice: Choice, case: Case, gpu: device.Gpu) -> Bound:
     """A product, bound anew."""
-    make = emulated.Emulated if schemes.scheme_of(choice.kernel) is not None else Bound
-    return make(choice.kernel, choice.config, case.problem()[0], gpu)
+    return Bound(choice.kernel, choice.config, case.problem()[0], gpu)
 
 
 def time_all(paths: list[Path], suites: list[str], precisions: list[str], milliseconds: float, rounds: int,

@@ -26,19 +26,22 @@ from typing import Any
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels import shortfall
 from peakgemm.kernels.build import build
-from peakgemm.kernels.emulated import schemes
+from peakgemm.kernels.emulated.product import PRODUCTS, half_as_high
+from peakgemm.kernels.emulated.schemes import SCHEMES, split_recipe
+from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
+from peakgemm.kernels.ffma import chain, repack, skinny
+from peakgemm.kernels.ffma import small as small_kernel
 from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.staged import STAGED
-from peakgemm.kernels.library import Recipe, first_recipe, recipe, reduce_recipe
+from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import LADDER, Kernel
 from peakgemm.kernels.schedule import handing_on
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import TESTED, Compiled, nvrtc_version, quietly
 from peakgemm.sass.compiled_loop import CompiledLoop, read
-from peakgemm.selection import chain_model, skinny_model, small_model
 from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import compiled, configurations, may_hand_on, one_slice, wide_configurations
 from peakgemm.tools.bench import records
@@ -73,16 +76,16 @@ def _tiled() -> Iterator[Entry]:
             ways.append(handing_on(next(one_slice(tiling, LARGE, gpu))))
         large = tiling.config.bm * tiling.config.bn >= LARGE_TILE
         for way, problem in product(ways, (LARGE, replace(LARGE, trans_b=True))[:1 + large]):
-            made = recipe(tiling.kernel, way, problem, ARCH)
+            made = tiling.kernel.recipe(way, problem, ARCH)
             label = way.label() + ", one tile a block" * (way.one_tile and not tiling.config.one_tile)
             label += " NT" * problem.trans_b
             different.setdefault(made.name, _by_recipe(tiling.kernel.name, label, made, way))
     yield from different.values()
     wide = next(iter(wide_configurations(gpu)))
     for tiling in (configurations(gpu)[0], wide):
-        made = reduce_recipe(tiling.kernel, tiling.config, LARGE, ARCH)
+        made = tiling.kernel.reduce_recipe(tiling.config, LARGE, ARCH)
         yield _by_recipe("second kernel", f"sums of {tiling.kernel.name}", made)
-    yield _by_recipe("second kernel", "the first chunk repacked", first_recipe(ARCH))
+    yield _by_recipe("second kernel", "the first chunk repacked", repack.recipe(ARCH))
 
 
 def _others() -> Iterator[Entry]:
@@ -90,28 +93,26 @@ def _others() -> Iterator[Entry]:
     gpu = machine(ARCH, architecture(ARCH).gpu_sms)
     thin, small = Problem(8, 4096, 4096, 4096, 4096, 4096), square(64)
     chosen: tuple[tuple[Kernel, Config, Problem], ...] = (
-        (CHAIN, next(chain_model.configurations(thin, gpu)), thin),
-        (SKINNY, next(skinny_model.configurations(thin, gpu)), thin),
-        (SMALL, next(small_model.configurations(small, gpu)), small),
+        (CHAIN, next(chain.configurations(thin, gpu)), thin),
+        (SKINNY, next(skinny.configurations(thin, gpu)), thin),
+        (SMALL, next(small_kernel.configurations(small, gpu)), small),
         (STAGED, STAGED.config_for(ARCH), LARGE))
     for kernel, config, problem in chosen:
-        yield _by_recipe(kernel.name, config.label(), recipe(kernel, config, problem, ARCH), config)
-    made = reduce_recipe(SKINNY, chosen[1][1], thin, ARCH)
+        yield _by_recipe(kernel.name, config.label(), kernel.recipe(config, problem, ARCH), config)
+    made = SKINNY.reduce_recipe(chosen[1][1], thin, ARCH)
     yield _by_recipe("second kernel", f"sums of {SKINNY.name}", made)
 
 
 def _emulated() -> Iterator[Entry]:
     """Each scheme's kernel by tiles of both heights, those that split on the way, split and reduce passes."""
-    for scheme in schemes.SCHEMES.values():
-        kernel = schemes.PRODUCTS[scheme.name]
-        for config in (kernel.default, schemes.half_as_high(scheme)):
-            yield _by_recipe("emulated", f"{scheme.name} {config.label()}",
-                             schemes.product_recipe(kernel, config, LARGE, ARCH))
-        yield _by_recipe("emulated", f"{scheme.name}, its split pass", schemes.split_recipe(scheme, LARGE, ARCH))
-        yield _by_recipe("emulated", f"{scheme.name}, sums", schemes.reduce_recipe(scheme, kernel.default, ARCH))
-    for name, kernel, config in (*(("streamed", schemes.STREAMED, schemes.streamed(n)) for n in (64, 128)),
-                                 ("fused", schemes.FUSED, schemes.FUSED.default)):
-        yield _by_recipe("emulated", f"{name} {config.label()}", schemes.product_recipe(kernel, config, LARGE, ARCH))
+    for scheme in SCHEMES.values():
+        kernel = PRODUCTS[scheme.name]
+        for config in (kernel.default, half_as_high(scheme)):
+            yield _by_recipe("emulated", f"{scheme.name} {config.label()}", kernel.recipe(config, LARGE, ARCH))
+        yield _by_recipe("emulated", f"{scheme.name}, its split pass", split_recipe(scheme, LARGE, ARCH))
+        yield _by_recipe("emulated", f"{scheme.name}, sums", kernel.reduce_recipe(kernel.default, LARGE, ARCH))
+    for kernel, config in (*((STREAMED, streamed(n)) for n in (64, 128)), (FUSED, FUSED.default)):
+        yield _by_recipe("emulated", f"{kernel.family.name} {config.label()}", kernel.recipe(config, LARGE, ARCH))
 
 
 def _ladder() -> Iterator[Entry]:

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from peakgemm.cli.console import progress
 from peakgemm.kernels import shipped
-from peakgemm.kernels.emulated import schemes
+from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.specialised import SPECIALISED
-from peakgemm.kernels.library import FAMILIES, Recipe, recipe, recipes, reduce_recipe
+from peakgemm.kernels.library import recipes
+from peakgemm.kernels.recipe import Recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, in_parallel, nvrtc_version
@@ -51,24 +52,20 @@ def ieee() -> Iterator[Recipe]:
     ways = dict.fromkeys(way for tiling in configurations(GPU) for way in compiled(tiling))
     for problem in problems(8192, 8192, 8192):
         for way in ways:
-            yield recipe(SPECIALISED, way, problem, ARCH)
-            yield reduce_recipe(SPECIALISED, way, problem, ARCH)
+            yield SPECIALISED.recipe(way, problem, ARCH)
+            yield SPECIALISED.reduce_recipe(way, problem, ARCH)
         for kernel, config, _ in candidates(problem, GPU):
             if kernel not in BY_SIZE:
-                plan = FAMILIES[kernel].schedule(config, problem, SMS)
-                yield from recipes(kernel, config, problem, ARCH, plan).values()
+                yield from recipes(kernel, config, problem, ARCH, SMS)
 
 
 def emulated() -> Iterator[Recipe]:
     """Every kernel of the schemes that a model considers for some product, its split pass, what adds up its parts."""
     for m, n, k in SHAPES:
-        for problem, scheme in product(problems(m, n, k), schemes.SCHEMES.values()):
+        for problem, scheme in product(problems(m, n, k), SCHEMES.values()):
             for kernel, config, _ in emulated_model.candidates(scheme, problem, GPU):
-                plan = schemes.emulation(kernel, config, problem, SMS)
-                yield schemes.product_recipe(kernel, config, plan.problem, ARCH)
-                if plan.split_blocks:
-                    yield schemes.split_recipe(scheme, plan.problem, ARCH)
-                yield schemes.reduce_recipe(scheme, config, ARCH)
+                yield from recipes(kernel, config, problem, ARCH, SMS)
+                yield kernel.reduce_recipe(config, problem, ARCH)
 
 
 def wanted() -> dict[str, Recipe]:

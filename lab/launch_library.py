@@ -15,21 +15,22 @@ from itertools import cycle, product
 
 from peakgemm.errors import PeakgemmError
 from peakgemm.kernels.bound import bind
-from peakgemm.kernels.emulated.bound import bind as bind_emulated
-from peakgemm.kernels.emulated.schemes import FUSED, PRODUCTS, SCHEMES, STREAMED, half_as_high, product_on, streamed
+from peakgemm.kernels.emulated.product import PRODUCTS, half_as_high, product_on
+from peakgemm.kernels.emulated.schemes import SCHEMES
+from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
+from peakgemm.kernels.ffma import chain, skinny, small
 from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
+from peakgemm.kernels.ffma.specialised import cluster_split, reduces_across_slices
 from peakgemm.kernels.ffma.wide import WIDE
-from peakgemm.kernels.library import FAMILIES, recipes
+from peakgemm.kernels.library import recipes
 from peakgemm.kernels.registry import Kernel
-from peakgemm.kernels.schedule import cluster_split, handing_on
-from peakgemm.kernels.validity import reduces_across_slices
+from peakgemm.kernels.schedule import handing_on
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
-from peakgemm.selection import chain_model, skinny_model, small_model
 from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import compiled, configurations, may_hand_on, wide_configurations
 
@@ -41,14 +42,12 @@ CHAIN_SHAPES = (*SKINNY_SHAPES, (32, 70, 1000, 1), (300, 25, 200, 2), (3, 5000, 
 
 
 def compile_ahead(jobs: list[tuple[Kernel, Config, tuple[int, int, int, int], bool, bool, float]], arch: str) -> None:
-    """The FFMA kernels of all launches, on all processors: one after the other takes ten times as long."""
+    """The kernels of all launches, on all processors: one after the other takes ten times as long."""
     found = {}
     for kernel, config, (m, n, k, count), ta, tb, _ in jobs:
-        if kernel.folder == "ffma":
-            batch = Batch.merged((count,), (m * k,), (k * n,), (m * n,), (m * n,))
-            problem = Problem(m, n, k, m if ta else k, k if tb else n, n, trans_a=ta, trans_b=tb, batch=batch)
-            plan = FAMILIES[kernel].schedule(config, problem, device.require().sm_count)
-            found |= {made.name: made for made in recipes(kernel, config, problem, arch, plan).values()}
+        batch = Batch.merged((count,), (m * k,), (k * n,), (m * n,), (m * n,))
+        problem = Problem(m, n, k, m if ta else k, k if tb else n, n, trans_a=ta, trans_b=tb, batch=batch)
+        found |= {made.name: made for made in recipes(kernel, config, problem, arch, device.require().sm_count)}
     in_parallel(lambda made: made.make("cubin"), list(found.values()))
 
 
@@ -65,7 +64,7 @@ def launch(kernel: Kernel, config: Config, shape: tuple[int, int, int, int], ta:
     address = [min(16, x.data_ptr() & -x.data_ptr()) for x in (a, b, out)]
     problem = Problem(m, n, k, a.shape[-1], b.shape[-1], n, 1.0, beta, (address[0], address[1], address[2]), ta, tb,
                       batch=batch)
-    bound = (bind_emulated if kernel.folder == "emulated" else bind)(kernel, config, problem, gpu)
+    bound = bind(kernel, config, problem, gpu)
     partial = torch.empty(max(bound.workspace_bytes // 4, 1), device="cuda")
     bound.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), out.data_ptr(), partial.data_ptr(),
                  torch.cuda.current_stream().cuda_stream)
@@ -92,10 +91,10 @@ def main(asked: list[str]) -> None:
                               (down * one.bm - 3, 5 * one.bn - 9, 70, 1)))
     of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
                for config in dict.fromkeys(replace(one, split=1) for one in
-                                           skinny_model.configurations(Problem.contiguous(*shape[:3]), few))]
+                                           skinny.configurations(Problem.contiguous(*shape[:3]), few))]
     of_chain = [(CHAIN, config, shape) for shape in CHAIN_SHAPES
-                for config in chain_model.configurations(Problem.contiguous(*shape[:3]), gpu)]
-    of_small = [(SMALL, tile, shape) for shape in SMALL_SHAPES for tile in small_model.tiles(shape[2], gpu)]
+                for config in chain.configurations(Problem.contiguous(*shape[:3]), gpu)]
+    of_small = [(SMALL, tile, shape) for shape in SMALL_SHAPES for tile in small.tiles(shape[2], gpu)]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
     emulated += [(PRODUCTS["fp16x3"], half_as_high(SCHEMES["fp16x3"]), shape) for shape in TILED]

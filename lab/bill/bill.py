@@ -19,16 +19,12 @@ from typing import Any
 
 from lab.bill.loop_variants import Variants
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels.ffma.specialised import SPECIALISED
-from peakgemm.kernels.ffma.staged import STAGED
-from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.launch_shape import launch_shape
-from peakgemm.kernels.library import FAMILIES
+from peakgemm.kernels.library import KERNELS
 from peakgemm.problem import Problem
 from peakgemm.tools.inspect.subject import Subject
 
 SUB_PARTITIONS, LANES = 4, 32
-_TILED = (SPECIALISED, WIDE, STAGED)  # whose blocks have whole tiles, or ranges of their k-steps
 #: A bill that leaves more of the slots unexplained does not add up.
 TOLERANCE = 0.01
 #: The parts of a bill in order, with what they are.
@@ -83,17 +79,17 @@ def work(subject: Subject, variants: Variants, problem: Problem, sm_count: int) 
         InvalidValue: a loop whose FFMAs are no whole k-steps, or a kernel of no known launch.
     """
     config, kernel = subject.config, subject.kernel
-    if config is None or kernel is None or (subject.kind != "rung" and kernel not in _TILED):
+    if config is None or kernel is None or (subject.kind != "rung" and not kernel.family.tiled):
         raise InvalidValue(f"{subject.label}: no bill; there are bills for rungs and for the kernels "
-                           f"{', '.join(one.name for one in _TILED)}")
+                           f"{', '.join(one.name for one in KERNELS if one.family.tiled)}")
     steps = -(-problem.k // config.bk)
     each, loop = config.bk * config.tm * config.tn // config.slices, variants.slots["ffma"]
     if each % loop and loop % each:
         raise InvalidValue(f"{subject.label}: {variants.slots['ffma']} FFMAs in the loop are no whole k-steps of "
                            f"{config.bk} x {config.tm} x {config.tn}; no bill")
     a_step = each / loop
-    if kernel in _TILED:
-        plan = FAMILIES[kernel].schedule(config, problem, sm_count)
+    if kernel.family.tiled:
+        plan = kernel.family.schedule(config, problem, sm_count)
         total = (plan.whole + plan.shared) * steps
         block = -(-plan.whole // plan.blocks) * steps
         if plan.parts:

@@ -65,7 +65,7 @@ class Runner:
             return [self._rung(problem, edit, *each) for each in self._arrays.addresses()]
         kernel, config = self._subject.kernel, self._subject.config
         assert kernel is not None and config is not None
-        return launches(Bound(kernel, config, problem, self._gpu, edit), self._arrays.addresses(), self._peer)
+        return launches(Bound(kernel, config, problem, self._gpu, edit=edit), self._arrays.addresses(), self._peer)
 
     def _rung(self, p: Problem, edit: Callable[[Compiled], Compiled], a: int, b: int, c: int) -> Work:
         operands = [Matrix(a, p.m, p.k, p.k, self._arrays), Matrix(b, p.k, p.n, p.n, self._arrays),

@@ -22,11 +22,11 @@ from lab.runner import run
 from peakgemm.cli import parse
 from peakgemm.cli.console import out, progress, table
 from peakgemm.errors import InvalidValue
+from peakgemm.kernels.profile import Machine, Profile
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.device import Gpu
-from peakgemm.selection.machine import Machine, machine
-from peakgemm.selection.profile import Profile
+from peakgemm.selection.machine import machine
 from peakgemm.selection.tuned import slug
 from peakgemm.tools.bench import records
 from peakgemm.tools.bench.peers import find_peer

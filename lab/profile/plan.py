@@ -9,25 +9,17 @@ from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
-from peakgemm.kernels.emulated.schemes import (
-    FUSED,
-    OLDER,
-    PRODUCTS,
-    SCHEMES,
-    STREAMED,
-    emulation,
-    product_recipe,
-    split_recipe,
-)
-from peakgemm.kernels.emulated.schemes import reduce_recipe as emulated_reduce
+from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.ffma.chain import CHAIN
-from peakgemm.kernels.library import FAMILIES, Recipe, recipes
+from peakgemm.kernels.library import EMULATED, recipes
+from peakgemm.kernels.library import KERNELS as IEEE
+from peakgemm.kernels.profile import Machine
+from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import sharing
 from peakgemm.problem import Config, Problem
-from peakgemm.selection import chain_model, emulated_model
+from peakgemm.selection import emulated_model
 from peakgemm.selection.candidates import Candidate, candidates
-from peakgemm.selection.machine import Machine
 from peakgemm.tools.bench.drawn import log_uniform
 from peakgemm.tools.bench.suites import Case, cases, distinct, drawn_cases, suites
 
@@ -80,7 +72,7 @@ def _large(seed: int) -> Iterator[Case]:
 def _rows(problem: Problem, gpu: Machine, coverage: Counter[object]) -> Iterator[tuple[Kernel, Config]]:
     ranked = list(candidates(problem, gpu))
     yield from _picked(ranked, _BEST, _MORE, coverage)
-    yield from ((CHAIN, config) for config in chain_model.configurations(problem, gpu))
+    yield from ((CHAIN, config) for config in CHAIN.family.configurations(problem, gpu))
     if gpu.arch.has_cp_async and problem.k >= _LEAST_K:
         tensor = sorted(emulated_model.candidates(SCHEMES["fp16x3"], problem, gpu), key=lambda one: one[2])
         if tensor[0][2] <= _NEAR * ranked[0][2]:
@@ -105,24 +97,15 @@ def _class(kernel: Kernel, config: Config) -> tuple[str, Config]:
 
 def label(kernel: Kernel) -> str:
     """A kernel of the library by a name that no other has: several of a scheme share theirs."""
-    return kernel.name if kernel.folder == "ffma" else f"{kernel.name} {kernel.shape}"
+    return f"{kernel.name} {kernel.family.name}".rstrip()
 
 
-KERNELS = {label(kernel): kernel for kernel in (*FAMILIES, *PRODUCTS.values(), *OLDER.values(), STREAMED, FUSED)}
+KERNELS = {label(kernel): kernel for kernel in (*IEEE, *EMULATED)}
 
 
 def compilations(kernel: Kernel, config: Config, problem: Problem, gpu: Machine) -> list[Recipe]:
     """What the launches of a kernel are compiled from."""
-    arch, sms = gpu.arch.name, gpu.sms
-    if kernel.folder == "ffma":
-        return list(recipes(kernel, config, problem, arch, FAMILIES[kernel].schedule(config, problem, sms)).values())
-    scheme, launch = SCHEMES[kernel.name], emulation(kernel, config, problem, sms)
-    found = [product_recipe(kernel, config, launch.problem, arch)]
-    if launch.split_blocks:
-        found.append(split_recipe(scheme, launch.problem, arch))
-    if launch.reduce_blocks:
-        found.append(emulated_reduce(scheme, config, arch))
-    return found
+    return list(recipes(kernel, config, problem, gpu.arch.name, gpu.sms))
 
 
 def programs(planned: Iterable[Planned], gpu: Machine) -> dict[tuple[object, ...], Recipe]:

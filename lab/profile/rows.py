@@ -6,18 +6,15 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from peakgemm.kernels.ffma import wide
-from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.ffma.repack import Repack
-from peakgemm.kernels.ffma.skinny import SKINNY
-from peakgemm.kernels.ffma.small import SMALL
-from peakgemm.kernels.ffma.wide import WIDE
-from peakgemm.kernels.library import FAMILIES, copied_by_words
+from peakgemm.kernels.ffma.specialised import cluster_split
+from peakgemm.kernels.library import kernel_named
+from peakgemm.kernels.profile import Cluster, Machine, Profile, Tile
 from peakgemm.kernels.registry import Kernel
-from peakgemm.kernels.schedule import cluster_split, sharing
+from peakgemm.kernels.schedule import sharing
+from peakgemm.kernels.widths import copied_by_words
 from peakgemm.problem import Config, Problem
-from peakgemm.selection import chain_model, emulated_model, skinny_model, small_model
-from peakgemm.selection.machine import Machine
-from peakgemm.selection.profile import Cluster, Profile, Tile
+from peakgemm.selection import emulated_model
 from peakgemm.selection.split_k_model import clustered
 from peakgemm.selection.tile_model import compiled, configurations, modelled_us, repack_us, results_stored
 
@@ -46,12 +43,10 @@ class Row:
 
 def row(problem: Problem, kernel: Kernel, config: Config, us: float, weight: float, gpu: Machine) -> Row | None:
     """A timed kernel as a row of the fit; None: the profile does not hold its tile."""
-    group, index = kernel.name, -1
-    if kernel.folder == "emulated":
-        group = "emulated"
-    elif kernel is WIDE:
+    group, index = kernel.family.numbers, -1
+    if group == "wide":
         index = next(i for i, tile in enumerate(gpu.profile.tiles) if tile.kernel == kernel.name)
-    elif kernel not in (SMALL, SKINNY, CHAIN):
+    elif group == "tiled":
         index = _index(kernel, config, gpu)
         if index < 0:
             return None
@@ -75,18 +70,15 @@ def estimate_us(one: Row, gpu: Machine) -> float:
     p, kernel, config = one.problem, one.kernel, one.config
     if one.group == "emulated":
         return emulated_model.estimate_us(kernel, config, p, gpu)
-    if kernel is CHAIN:
-        return chain_model.estimate_us(config, p, gpu)
-    if kernel in (SMALL, SKINNY):
-        model, numbers = ((small_model, gpu.profile.small) if kernel is SMALL else
-                          (skinny_model, gpu.profile.skinny))
-        overlap = gpu.arch.launches_overlap(FAMILIES[kernel].schedule(config, p, gpu.sms).blocks, gpu.sms)
-        return float(model.estimate_us(config, p, gpu) - overlap * numbers.overlap_us)
+    if one.group in ("small", "skinny", "chain"):
+        overlap = gpu.arch.launches_overlap(kernel.family.schedule(config, p, gpu.sms).blocks, gpu.sms)
+        less = getattr(getattr(gpu.profile, one.group), "overlap_us", 0.0)
+        return float(kernel.family.estimate_us(config, p, gpu) - overlap * less)
     found: Tile | Cluster = (gpu.profile.clusters if one.group.startswith("clusters") else gpu.profile.tiles)[one.index]
-    if kernel is WIDE:
+    if one.group == "wide":
         assert isinstance(found, Tile)
         before = repack_us(found, config, p, Repack(p, wide.to_repack(p)).sums, gpu)
-        return before + modelled_us(found, config, wide.after_repack(p), gpu, False, p.m * p.n)
+        return before + modelled_us(found, config, wide.after_repack(p), gpu, False, p.m * p.n, wide=True)
     return modelled_us(found, config, p, gpu, copied_by_words(p), results_stored(p, gpu))
 
 
@@ -99,7 +91,7 @@ def numbers_of(group: str, profile: Profile) -> list[Path]:
         return _floats(profile.tiles[int(index)].split_k, ("tiles", int(index), "split_k"))
     if name in ("tiled", "wide"):
         shares: list[Path] = [("tiles", i, what) for i, tile in enumerate(profile.tiles)
-                              for what in ("share", "words_share") if (tile.kernel == WIDE.name) == (name == "wide")]
+                              for what in ("share", "words_share") if kernel_named(tile.kernel).family.numbers == name]
         return _floats(getattr(profile, name), (name,)) + shares
     section = getattr(profile, name)
     tiles: list[Path] = [path for what in ("tiles", "streamed") if hasattr(section, what)

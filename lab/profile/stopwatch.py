@@ -10,13 +10,12 @@ from typing import Any, Protocol
 from lab.profile.plan import Planned, compilations, key, programs
 from peakgemm.errors import PeakgemmError
 from peakgemm.kernels.bound import bind
-from peakgemm.kernels.emulated.bound import bind as bind_emulated
-from peakgemm.kernels.library import Recipe
+from peakgemm.kernels.profile import Machine
+from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime.compile import in_parallel
 from peakgemm.runtime.device import Gpu
-from peakgemm.selection.machine import Machine
 from peakgemm.tools.bench.operands import Flat, launches
 from peakgemm.tools.bench.peers import Peer
 from peakgemm.tools.bench.timer import Timer, Work
@@ -83,4 +82,4 @@ class GpuStopwatch:
         return [None if i is None else [1e3 * ms for ms in found[i]] for i in runs]
 
     def _bound(self, kernel: Kernel, config: Config, problem: Problem) -> Any:
-        return (bind_emulated if kernel.folder == "emulated" else bind)(kernel, config, problem, self._gpu)
+        return bind(kernel, config, problem, self._gpu)

@@ -24,7 +24,7 @@ from lab.scale.predict import Case, cases, pays_from, predicted
 from peakgemm.errors import InvalidValue
 from peakgemm.problem import Problem
 from peakgemm.runtime.device import Gpu
-from peakgemm.selection.estimate import product_us
+from peakgemm.selection.choose import product_us
 from peakgemm.selection.overlap_model import Link
 
 DEFAULT = "NVIDIA H100 80GB HBM3"

@@ -15,15 +15,15 @@ import pytest
 
 from commands import run  # noqa: F401
 from peakgemm.kernels.ffma.chain import CHAIN
+from peakgemm.kernels.ffma.chain import configurations as chains
 from peakgemm.kernels.ffma.wide import WIDE
-from peakgemm.kernels.library import Recipe, recipe
+from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import rung
 from peakgemm.kernels.schedule import handing_on
 from peakgemm.problem import Config, Problem
 from peakgemm.sass.arrivals import Arrival, arrivals
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.program import Program
-from peakgemm.selection.chain_model import configurations as chains
 from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import Tiling, configurations, may_hand_on
 from sass_cases import every_recipe_of_the_library, of_fixture, of_rung
@@ -81,11 +81,11 @@ WIDE_TILES = (WIDE.default, handing_on(WIDE.default), replace(WIDE.default, stag
 
 @pytest.mark.parametrize("config", WIDE_TILES, ids=Config.label)
 def test_wide_arrives_when_its_loads_have_come(config: Config) -> None:
-    assert most(of(recipe(WIDE, config, problem("TN"), "sm_90"))) == 0
+    assert most(of(WIDE.recipe(config, problem("TN"), "sm_90"))) == 0
 
 
 def test_wide_would_not_by_itself() -> None:
-    made = recipe(WIDE, WIDE.default, problem("TN"), "sm_90")
+    made = WIDE.recipe(WIDE.default, problem("TN"), "sm_90")
     early = made.text.replace(" + (read & w.repack.none))", ")")
     assert early != made.text and most(of(replace(made, text=early))) > 0
 
@@ -100,7 +100,7 @@ def test_specialised_has_its_next_stage_under_way_and_no_more(tiling: Tiling) ->
     if may_hand_on(tiling):
         ways.append(handing_on(replace(tiling.config, chunked=False)))
     for config in ways:
-        made = recipe(tiling.kernel, config, problem("NN"), "sm_90")
+        made = tiling.kernel.recipe(config, problem("NN"), "sm_90")
         assert most(of(made)) <= fragment(made.macros)
 
 
@@ -109,7 +109,7 @@ def test_specialised_has_its_next_stage_under_way_and_no_more(tiling: Tiling) ->
 def test_chain_has_its_next_stage_under_way_and_no_more(rows: int, layout: str) -> None:
     narrow = problem(layout, m=rows)
     for config in islice(chains(narrow, GPU), 1):
-        made = recipe(CHAIN, config, narrow, "sm_90")
+        made = CHAIN.recipe(config, narrow, "sm_90")
         assert most(of(made)) <= chain_fragment(made)
 
 

@@ -12,8 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -386,13 +384,14 @@ def selection(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
         asked.append(problem)
         return SimpleNamespace(kernel=kernels[0], config=config)
 
-    module = SimpleNamespace(choose=choose, warm_set=lambda arch: [(k.name, partial(scale, k.factor)) for k in kernels])
+    def made(factor: int) -> SimpleNamespace:
+        return SimpleNamespace(entry=f"times{factor}", make=lambda kind: scale(factor))
+
+    module = SimpleNamespace(choose=choose, warm_set=lambda arch: [made(k.factor) for k in kernels])
     monkeypatch.setitem(sys.modules, "peakgemm.selection.choose", module)
     monkeypatch.setattr("peakgemm.selection.choose", module, raising=False)
-    family = SimpleNamespace(schedule=lambda config, problem, sms: None)
-    monkeypatch.setattr("peakgemm.kernels.library.FAMILIES", defaultdict(lambda: family))
-    monkeypatch.setattr("peakgemm.kernels.library.compilations", lambda kernel, config, problem, arch, plan: {
-        "product": partial(scale, kernel.factor), "reduce": partial(scale, 7)})
+    monkeypatch.setattr("peakgemm.kernels.library.recipes", lambda kernel, config, problem, arch, sms: (
+        made(kernel.factor), made(7)))
     return asked
 
 
@@ -406,16 +405,15 @@ def test_warm(cold: Path, programs: SimpleNamespace, run, selection: list[Proble
 
 def test_what_is_warmed_is_all_that_a_first_call_compiles() -> None:
     """Partial sums, and repacked operands; of the set, the kernels of every launch."""
-    from peakgemm.kernels.library import FAMILIES, compilations
+    from peakgemm.kernels.library import recipes
     from peakgemm.selection.choose import choose, warm_set
 
     problem = Problem.contiguous(4095, 4095, 4095)
     choice = choose(problem, "sm_90", 132)
-    plan = FAMILIES[choice.kernel].schedule(choice.config, problem, 132)
-    assert set(compilations(choice.kernel, choice.config, problem, "sm_90", plan)) == {"product", "reduce", "first"}
-    labels = [label for label, _ in warm_set("sm_90")]
-    assert {"sums of 128x256x16/8x16 8st db", "the first chunk of K"} <= set(labels)
-    assert "the first chunk of K" not in {label for label, _ in warm_set("sm_75")}
+    wanted = recipes(choice.kernel, choice.config, problem, "sm_90", 132)
+    assert [made.entry for made in wanted] == ["ffma_first_chunk", "ffma_wide", "ffma_reduce"]
+    assert set(wanted) <= set(warm_set("sm_90"))
+    assert "ffma_first_chunk" not in {made.entry for made in warm_set("sm_75")}
 
 
 def test_warm_without_a_cache_is_refused(cold: Path, run, selection: list[Problem]) -> None:

@@ -8,16 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from peakgemm.kernels import bound, even_share
-from peakgemm.kernels.emulated import bound as emulated
-from peakgemm.kernels.emulated.schemes import PRODUCTS, SCHEMES
+from peakgemm.kernels.emulated.product import PRODUCTS
+from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.even_share import shared_bytes
-from peakgemm.kernels.ffma import small
+from peakgemm.kernels.ffma import skinny, small
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.problem import Problem
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu
-from peakgemm.selection import skinny_model, small_model
 from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import configurations
 
@@ -34,11 +33,11 @@ def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(even_share, "load", note)
     monkeypatch.setattr(even_share, "Launcher", lambda *_: SimpleNamespace(enqueue=None))
-    tile = next(c for c in small_model.tiles(64, GPU) if (c.bm, c.bn) == (64, 32))
+    tile = next(c for c in small.tiles(64, GPU) if (c.bm, c.bn) == (64, 32))
     bound.Bound(small.SMALL, tile, Problem.contiguous(6192, 110, 64), H100)
     assert asked["ffma_small"] == shared_bytes(small.SMALL.shared_bytes(tile), 388, 8, H100) > 50000
     thin = Problem(16, 11008, 4096, 4096, 4096, 11008, trans_b=True)  # lives on L1
-    config = replace(next(skinny_model.configurations(thin, GPU)), split=3)
+    config = replace(next(skinny.configurations(thin, GPU)), split=3)
     bound.Bound(SKINNY, config, thin, H100)
     assert asked["ffma_skinny"] == SKINNY.shared_bytes(config) and asked["ffma_skinny_reduce"] == 0
     for bm, blocks, reduce in ((64, 1, True), (32, 2, False)):  # beside few small tiles a second kernel has room
@@ -52,6 +51,6 @@ def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch
         assert (asked["ffma_reduce"] > 0) is reduce
     product = PRODUCTS["fp16x3"]
     for n, split in ((1023, 1), (1536, 0)):  # of more panels than find room at once nothing gathers
-        emulated.Emulated(product, replace(product.default, split=split), Problem.contiguous(n, n, n), H100)
+        bound.Bound(product, replace(product.default, split=split), Problem.contiguous(n, n, n), H100)
         assert (asked["tensor_split"] > SCHEMES["fp16x3"].panel) is (n < 1100)
     assert asked["tensor_reduce"] > 0

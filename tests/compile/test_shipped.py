@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from peakgemm.kernels import shipped
-from peakgemm.kernels.emulated import schemes
 from peakgemm.kernels.emulated.schemes import SCHEMES
-from peakgemm.kernels.library import FAMILIES, Recipe, recipes
+from peakgemm.kernels.library import recipes
+from peakgemm.kernels.recipe import Recipe
 from peakgemm.runtime.compile import nvrtc_version
 from peakgemm.selection.choose import choose
 from peakgemm.selection.emulated_model import best
@@ -113,9 +113,7 @@ def test_the_wheel_brings_what_products_launch() -> None:
     for m, n, k in ((512, 512, 512), (1000, 1000, 200), (1023, 1023, 1023), (4096, 4096, 4096), (4095, 4095, 4095)):
         for problem in cubins.problems(m, n, k):
             choice = choose(problem, "sm_90", 132)
-            plan = FAMILIES[choice.kernel].schedule(choice.config, problem, 132)
-            found = recipes(choice.kernel, choice.config, problem, "sm_90", plan).values()
+            found = recipes(choice.kernel, choice.config, problem, "sm_90", 132)
             assert choice.kernel in cubins.BY_SIZE or {made.name for made in found} <= names, (problem, choice)
             kernel, config, _ = best(SCHEMES["fp16x3"], problem, machine("sm_90", 132))
-            plan = schemes.emulation(kernel, config, problem, 132)
-            assert schemes.product_recipe(kernel, config, plan.problem, "sm_90").name in names, (problem, config)
+            assert kernel.recipe(config, problem, "sm_90").name in names, (problem, config)

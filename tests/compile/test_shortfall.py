@@ -10,7 +10,6 @@ from peakgemm.calls import launch
 from peakgemm.kernels import shortfall
 from peakgemm.kernels.build import build
 from peakgemm.kernels.ffma.wide import WIDE
-from peakgemm.kernels.library import recipe
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
 from peakgemm.sass.compiled_loop import read
@@ -56,7 +55,7 @@ def test_a_cubin_without_a_loop_or_that_is_none_has_no_figures():
 
 def test_what_the_compiler_makes_is_sound():
     choice = choose(LARGE, *H100)
-    made = recipe(choice.kernel, choice.config, LARGE, "sm_90").make("cubin")
+    made = choice.kernel.recipe(choice.config, LARGE, "sm_90").make("cubin")
     assert choice.kernel is WIDE and made.spill_bytes == 0 and made.loop["local"] == 0
     assert shortfall.reason(choice.config, made.loop) == ""
 
@@ -64,9 +63,10 @@ def test_what_the_compiler_makes_is_sound():
 def test_a_spoilt_compilation_is_not_chosen(spoilt, caplog):
     choice = choose(LARGE, *H100)
     assert choice.kernel is WIDE
-    made = recipe(choice.kernel, choice.config, LARGE, "sm_90").make("cubin")
+    recipe = choice.kernel.recipe(choice.config, LARGE, "sm_90")
+    made = recipe.make("cubin")
     assert made.loop["local"] > 0
-    assert shortfall.note(choice.kernel, choice.config, LARGE, "sm_90", made)
+    assert shortfall.note(choice.kernel, choice.config, recipe, made)
     assert "is not run" in caplog.text
     choose.cache_clear()
     instead = choose(LARGE, *H100)
@@ -75,7 +75,7 @@ def test_a_spoilt_compilation_is_not_chosen(spoilt, caplog):
 
 def test_another_process_knows_from_the_cache(spoilt, monkeypatch):
     choice = choose(LARGE, *H100)
-    recipe(choice.kernel, choice.config, LARGE, "sm_90").make("cubin")
+    choice.kernel.recipe(choice.config, LARGE, "sm_90").make("cubin")
     monkeypatch.setattr(shortfall, "_known", {})
     choose.cache_clear()
     assert choose(LARGE, *H100).kernel is not WIDE
@@ -90,8 +90,7 @@ def test_a_call_binds_the_next_best(monkeypatch):
     def bind(kernel, config, problem, gpu):
         why = "registers are spilled" if kernel is WIDE else ""
         if why:
-            made_from = recipe(kernel, config, problem, gpu.arch)
-            shortfall._known[made_from.entry, made_from.arch, tuple(made_from.macros.items())] = why
+            shortfall._known[kernel.recipe(config, problem, gpu.arch)] = why
         return SimpleNamespace(kernel=kernel, config=config, shortfall=why)
 
     monkeypatch.setattr("peakgemm.kernels.bound.bind", bind)

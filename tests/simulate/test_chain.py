@@ -12,7 +12,6 @@ import pytest
 from library_case import LAYOUTS, Case, multiply
 from peakgemm.calls import replay
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels.ascending import is_ascending
 from peakgemm.kernels.ffma import chain
 from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.library import compile_for
@@ -20,7 +19,6 @@ from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
-from peakgemm.selection import chain_model
 from peakgemm.selection.candidates import candidates, chains
 from peakgemm.selection.choose import choose
 from peakgemm.selection.machine import machine
@@ -39,7 +37,7 @@ def few(bm: int, tm: int, tn: int = 1) -> Config:
 
 FOUR, PAIRS = few(4, 1), few(4, 1, 2)
 TILES = sorted({replace(config, stages=3, producers=96) for m in (1, 2, 4, 8, 16, 32) for n in (64, 4096, 30000)
-                for config in chain_model.configurations(Problem.contiguous(m, n, 4096), GPU)}, key=Config.label)
+                for config in chain.configurations(Problem.contiguous(m, n, 4096), GPU)}, key=Config.label)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -54,7 +52,7 @@ def test_edges_in_any_layout(layout: str) -> None:
 
 @pytest.mark.parametrize("columns", range(1, 33))
 def test_every_number_of_columns(columns: int) -> None:
-    config = next(chain_model.configurations(Problem.contiguous(columns, 4096, 4096), GPU))
+    config = next(chain.configurations(Problem.contiguous(columns, 4096, 4096), GPU))
     assert config.bm // 2 < columns <= config.bm
     small = replace(config, stages=4)
     multiply(Case(columns, 40, 70, LAYOUTS[columns % 4], config=small, kernel=CHAIN))
@@ -110,7 +108,7 @@ def test_bits_are_one_chains(m: int, n: int, k: int, layout: str, kind: str) -> 
     a, b = operands(m, n, k, layout, kind)
     problem = Problem(m, n, k, a.shape[1], b.shape[1], n, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
     config = few(16, 4, 2) if m == 16 else FOUR
-    assert is_ascending(CHAIN, config, problem)
+    assert CHAIN.is_ascending(config, problem)
     c, want = np.full((m, n), np.nan, np.float32), np.empty((m, n), np.float32)
     replay.multiply(a.T if problem.trans_a else a, b.T if problem.trans_b else b, None, 1.0, 0.0, want)
     run_library(CHAIN, config, problem, a, b, c)
@@ -123,7 +121,7 @@ def test_compiles_without_spill() -> None:
     ways = cycle(product((False, True), (False, True), (16, 4)))
     jobs = []
     for m, n, k in ((m, 4096, 4096) for m in (1, 2, 4, 8, 16, 32)):
-        for config in chain_model.configurations(Problem.contiguous(m, n, k), GPU):
+        for config in chain.configurations(Problem.contiguous(m, n, k), GPU):
             for ta, tb, align in (next(ways) for _ in range(3)):
                 problem = Problem(m, n, k, m if ta else k, k if tb else n, n, alignment=(align, align, 16), trans_a=ta,
                                   trans_b=tb)

@@ -8,25 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.kernels.emulated.schemes import (
-    FUSED,
-    HEAD,
-    PRODUCTS,
-    ROWS,
-    SCHEMES,
-    SPLIT_THREADS,
-    STREAMED,
-    emulation,
-    half_as_high,
-    split_recipe,
-    streamed,
-    target,
-)
+from peakgemm.kernels.emulated.product import PRODUCTS, half_as_high
+from peakgemm.kernels.emulated.schemes import HEAD, ROWS, SCHEMES
+from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
 from peakgemm.problem import Batch, Problem
 from peakgemm.selection.emulated_model import FOUR_TIMES, TWICE
 from peakgemm.tools.simulator.core.floats import fma32
-from peakgemm.tools.simulator.emulated import run_counted, run_emulated
 from peakgemm.tools.simulator.launch import run
+from peakgemm.tools.simulator.library import run_counted
 from seldom import exhaustive
 
 SEED = 7
@@ -49,10 +38,10 @@ def product(name: str, problem: Problem, a: Any, b: Any, c: Any, c0: Any = None,
     """Run it; every check of the simulator has to be silent. How many half tiles were rerouted."""
     kernel = KERNELS[name]
     config = CONFIGS.get(name, kernel.default)
-    reports, rerouted = run_emulated(kernel, replace(config, **kw), problem, a, b, c, c0, sm_count=sms)
+    reports, rerouted = run_counted(kernel, replace(config, **kw), problem, a, b, c, c0, sm_count=sms)
     for report in reports:
         assert not report.faults, report.faults[:3]
-    return rerouted
+    return int(rerouted.sum())
 
 
 def products(name: str, a: Any, b: Any, *, trans_a: bool = False, apart: int = 0, **kw: Any) -> tuple[Any, list[int]]:
@@ -221,8 +210,8 @@ def test_columns_of_one_scale_are_promoted_by_it(name: str, times: int) -> None:
     for b in (one, both, several):
         c = np.full((m, n), np.nan, np.float32)
         config = replace(CONFIGS.get(name, STREAMED.default), accumulations=times)
-        reports, rerouted = run_emulated(STREAMED, config, Problem.contiguous(m, n, k), a, b, c, sm_count=4)
-        assert not any(report.faults for report in reports) and rerouted == 0
+        reports, rerouted = run_counted(STREAMED, config, Problem.contiguous(m, n, k), a, b, c, sm_count=4)
+        assert not any(report.faults for report in reports) and not rerouted.any()
         within(c, a, b)
         loads.append(reports[1].counters["shared_loads"])
     assert loads[0] < loads[1] < loads[2]
@@ -276,10 +265,10 @@ def test_columns_that_share_a_scale(apart: int, shared: bool, times: int) -> Non
 def tails_of_b(problem: Problem, a: Any, b: Any) -> Any:
     """The bytes that the split pass writes behind the planes of the one row of panels that B has, each 64 of K's."""
     kernel, scheme = PRODUCTS["fp16x3"], SCHEMES["fp16x3"]
-    plan = emulation(kernel, kernel.default, problem, 4)
-    workspace = np.zeros(plan.workspace_bytes // 4, np.float32)
-    run(split_recipe(scheme, problem, "sm_90").make("ptx"), grid=plan.split_blocks, block=SPLIT_THREADS,
-        arch=target("sm_90"), args=[a, b, b, b, workspace, plan.arguments], shared_bytes=scheme.panel)
+    plan = kernel.launches(kernel.default, problem, "sm_90", 4)
+    workspace, split = np.zeros(plan.workspace_bytes // 4, np.float32), plan.kernels[0]
+    run(split.recipe.make("ptx"), grid=split.blocks, block=split.threads, arch=split.recipe.arch,
+        args=[a, b, b, b, workspace, split.arguments], shared_bytes=split.shared_bytes)
     chunks = -(-problem.k // scheme.chunk)
     panels = workspace[HEAD // 4:].view(np.uint8)[chunks * scheme.panel:2 * chunks * scheme.panel]
     return panels.reshape(chunks, scheme.panel)[:, scheme.planes * ROWS * 128:]

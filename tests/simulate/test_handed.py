@@ -11,10 +11,9 @@ import pytest
 
 from peakgemm.calls.replay import multiply
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels.ascending import is_ascending
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.ffma.wide import WIDE
-from peakgemm.kernels.library import FAMILIES
+from peakgemm.kernels.library import KERNELS
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import handing_on, hands_on, schedule
 from peakgemm.kernels.validity import require, violations
@@ -116,8 +115,8 @@ def product(kernel: Kernel, config: Config, m: int, n: int, k: int, sms: int, la
     of_all = Batch((batch,), *strides) if batch > 1 else Batch()
     problem = Problem(m, n, k, stored[0].shape[2], stored[1].shape[2], n, 1.25, beta,
                       (4, 4, 16) if odd else (16, 16, 16), ta, tb, batch=of_all)
-    assert is_ascending(kernel, config, problem)
-    plan = FAMILIES[kernel].schedule(config, problem, sms)
+    assert kernel.is_ascending(config, problem)
+    plan = kernel.family.schedule(config, problem, sms)
     assert plan.parts == sms * config.min_blocks and plan.reduce_blocks == 0 and plan.first_blocks
     want = np.empty_like(c)
     for one in range(batch):
@@ -167,8 +166,8 @@ def test_flags_of_old_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
             return getattr(np, name)
 
         @staticmethod
-        def zeros(count: int, kind: Any) -> Any:
-            return np.full(count, there, np.uint32).view(kind)
+        def full(count: int, value: int, kind: Any) -> Any:
+            return np.full(count, there, kind)
 
     monkeypatch.setattr(library, "np", Stale())
     product(SPECIALISED, TILE, 96, 80, 100, 4, "NN")
@@ -194,6 +193,6 @@ def test_what_cannot_hand_on() -> None:
     for wrong in ({"split": 1}, {"split": 2}, {"slices": 2}, {"chunked": True}):
         with pytest.raises(InvalidValue, match=r"handed: .* must be 0, 1, 1, False and False"):
             require(SPECIALISED, replace(TILE, **wrong), arch)
-    for kernel in FAMILIES:
+    for kernel in KERNELS:
         if kernel not in (SPECIALISED, WIDE):
             assert "fixed at False" in violations(kernel, replace(kernel.default, handed=True), arch)[0]

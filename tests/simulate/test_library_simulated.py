@@ -15,9 +15,9 @@ from library_case import LAYOUTS, SMALL, Case, multiply
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import bound, even_share
 from peakgemm.kernels.ffma import repack
-from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.ffma.specialised import SPECIALISED, cluster_split
 from peakgemm.kernels.ffma.wide import WIDE
-from peakgemm.kernels.schedule import cluster_split, schedule
+from peakgemm.kernels.schedule import schedule
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, FfmaOrder, Problem
 from peakgemm.runtime.architectures import architecture

@@ -10,7 +10,9 @@ import pytest
 
 from library_case import SMALL as TILE
 from library_case import Case, multiply
-from peakgemm.kernels.emulated.schemes import FUSED, SCHEMES, STREAMED, product_on, streamed
+from peakgemm.kernels.emulated.product import product_on
+from peakgemm.kernels.emulated.schemes import SCHEMES
+from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.library import SKINNY, SMALL
 from peakgemm.kernels.registry import Kernel
@@ -18,7 +20,7 @@ from peakgemm.problem import Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.tools.simulator.checks import access
 from peakgemm.tools.simulator.core import memory
-from peakgemm.tools.simulator.emulated import run_emulated
+from peakgemm.tools.simulator.library import run_library
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
 LINE, OPERANDS = 128, ("argument 0", "argument 1")
@@ -89,6 +91,6 @@ def test_tensor_core_kernels_ask_for_a_chunk(kernel: Kernel, config: Config, sha
     a, b = (rng.standard_normal((rows, columns + pad)).astype(np.float32)
             for rows, columns in ((k, m) if ta else (m, k), (n, k) if tb else (k, n)))
     c = np.zeros((m, n), np.float32)
-    run_emulated(kernel, config, Problem(m, n, k, a.shape[1], b.shape[1], n, trans_a=ta, trans_b=tb), a, b, c)
+    run_library(kernel, config, Problem(m, n, k, a.shape[1], b.shape[1], n, trans_a=ta, trans_b=tb), a, b, c)
     asked, read = lines
     assert asked == from_memory(read, whose)

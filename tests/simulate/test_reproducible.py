@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from peakgemm.calls.replay import multiply
-from peakgemm.kernels.ascending import is_ascending
 from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.ffma.staged import STAGED
@@ -74,7 +73,7 @@ def test_what_may_be_chosen_sums_by_one_chain(number: int) -> None:
     kernel, config = TILES[number]
     layout = LAYOUTS[number % 4]
     a, b, problem = operands(21, 37, 24, layout, number, "wide")
-    assert is_ascending(kernel, config, problem)
+    assert kernel.is_ascending(config, problem)
     assert compare(kernel, config, a, b, replace(problem, beta=-0.5))
 
 
@@ -104,7 +103,7 @@ def test_what_is_no_chain_is_not_one() -> None:
     a, b, problem = operands(32, 32, 128, "NN", 3)
     assert compare(SPECIALISED, one, a, b, problem)
     for other in (replace(one, chunked=True), replace(one, slices=2), replace(one, split=2)):
-        assert not is_ascending(SPECIALISED, other, problem)
+        assert not SPECIALISED.is_ascending(other, problem)
         assert not compare(SPECIALISED, other, a, b, problem)
 
 
@@ -114,17 +113,17 @@ def test_zeros_behind_k_change_the_sign_of_zero() -> None:
         a, b, problem = operands(32, 32, k, "NN", 0, "tiny")
         a[a < 0] *= -1
         b[b > 0] *= -1  # each product underflows to -0
-        assert is_ascending(SMALL, tile, problem) is same
+        assert SMALL.is_ascending(tile, problem) is same
         assert compare(SMALL, tile, a, b, problem) is same
-    assert not is_ascending(WIDE, WIDE.default, problem)
+    assert not WIDE.is_ascending(WIDE.default, problem)
 
 
 def test_wide_thread_tiles_with_repacked_operands() -> None:
     tile = replace(WIDE.default, bm=128, bn=256, tm=8, tn=16, stages=4)
     a, b, problem = operands(50, 70, 16, "NN", 5, "tiny")
-    assert is_ascending(WIDE, tile, problem)
+    assert WIDE.is_ascending(tile, problem)
     assert compare(WIDE, tile, a, b, replace(problem, beta=-0.5))
-    assert not is_ascending(WIDE, replace(tile, split=0), problem)
+    assert not WIDE.is_ascending(replace(tile, split=0), problem)
 
 
 def test_a_row_alone_has_the_same_bits() -> None:

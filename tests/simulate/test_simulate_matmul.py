@@ -76,13 +76,13 @@ def test_the_figures_are_those_of_the_choice(run: Run) -> None:
 
 
 def test_a_wrong_result_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = simulated_call.run_library
+    honest = simulated_call.run_counted
 
     def spoilt(kernel, config, problem, a, b, c, **how):  # type: ignore[no-untyped-def]
-        reports = honest(kernel, config, problem, a, b, c, **how)
+        done = honest(kernel, config, problem, a, b, c, **how)
         c[..., -1, -1] += 1
-        return reports
-    monkeypatch.setattr(simulated_call, "run_library", spoilt)
+        return done
+    monkeypatch.setattr(simulated_call, "run_counted", spoilt)
     assert simulate_call(cases("9x9x9")[0], "ieee", "sm_90", 4).max_error > 1e4
 
 

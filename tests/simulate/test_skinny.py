@@ -16,13 +16,12 @@ from numpy.lib.stride_tricks import as_strided
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.ffma import skinny
 from peakgemm.kernels.ffma.skinny import SKINNY
-from peakgemm.kernels.library import compile_reduce
+from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
+from peakgemm.runtime.compile import Compiled, in_parallel
 from peakgemm.runtime.occupancy import occupancy
-from peakgemm.selection import skinny_model
 from peakgemm.selection.machine import machine
 from peakgemm.tools.simulator.launch import run
 
@@ -32,20 +31,25 @@ SENTINEL = -777.25
 
 
 def compiled(config: Config, problem: Problem, arch: str = "sm_90", kind: Any = "cubin") -> Compiled:
-    return compile_source(SKINNY.source, SKINNY.entry, arch, config.macros() | skinny.specialisation(problem), kind,
-                          name=SKINNY.path.name)
+    return SKINNY.recipe(config, problem, arch).make(kind)
+
+
+def best(problem: Problem, gpu: Machine) -> tuple[float, Config]:
+    """The configuration that the model thinks fastest, and its microseconds."""
+    return min(((skinny.estimate_us(config, problem, gpu), config)
+                for config in skinny.configurations(problem, gpu)), key=lambda pair: pair[0])
 
 
 def simulated(config: Config, p: Problem, a: Any, b: Any, c: Any, c0: Any) -> None:
     """Run ``config`` on flat arrays; no fault, and partial sums that nobody wrote are NaN."""
-    assert list(skinny.constraints(config)) == []
+    assert list(SKINNY.constraints(config)) == []
     plan = skinny.schedule(config, p, 4)
     partial = np.full(max(plan.workspace_bytes // 4, 1), np.nan, np.float32)
     args = [a, b, c0, c, partial, plan.arguments]
     reports = [run(compiled(config, p, kind="ptx"), grid=plan.blocks, block=config.block_threads, args=args,
                    shared_bytes=SKINNY.shared_bytes(config))]
     if plan.reduce_blocks:
-        reports.append(run(compile_reduce(SKINNY, config, p, "sm_90", "ptx"), grid=plan.reduce_blocks,
+        reports.append(run(SKINNY.reduce_recipe(config, p, "sm_90").make("ptx"), grid=plan.reduce_blocks,
                            block=skinny.REDUCE_THREADS, args=args))
     assert [(r.faults, r.stopped) for r in reports if r.faults or r.stopped] == []
 
@@ -84,7 +88,7 @@ def check(m: int, n: int, k: int, trans_a: bool, trans_b: bool, config: Config |
     expected = alpha * (op_a @ op_b) + (beta * start if beta else 0.0)
     problem = Problem(m, n, k, lda, ldb, ldc, alpha, beta, (16 if shift == 0 else 4,) * 2 + (16,), trans_a, trans_b, c0,
                       Batch(batch, sa, sb, sc, (0,) * len(batch) if c0 else sc))
-    simulated(config or skinny_model.best(problem, machine("sm_90", 4))[1], problem, a, b, c, other)
+    simulated(config or best(problem, machine("sm_90", 4))[1], problem, a, b, c, other)
     np.testing.assert_array_equal(result, expected)
     result[...] = SENTINEL
     assert (c == SENTINEL).all()
@@ -128,7 +132,7 @@ def test_no_product_reads_no_operand(k: int, alpha: float) -> None:
         c = np.full(3 * 40, before, np.float32)
         problem = Problem(3, 40, k, max(k, 1), 40, 40, alpha, beta)
         nothing = np.full(3 * max(k, 1), np.nan, np.float32), np.full(40 * max(k, 1), np.nan, np.float32)
-        simulated(skinny_model.best(problem, machine("sm_90", 4))[1], problem, *nothing, c, c)
+        simulated(best(problem, machine("sm_90", 4))[1], problem, *nothing, c, c)
         assert (c == after).all()
 
 
@@ -140,7 +144,7 @@ def test_drawn_products() -> None:
         k = draw.choice((1, 16, 100, 256, 517))
         trans = draw.choice(LAYOUTS)
         gpu = machine("sm_90", draw.choice((2, 4, 132)))
-        every = list(skinny_model.configurations(Problem.contiguous(m, n, k), gpu))
+        every = list(skinny.configurations(Problem.contiguous(m, n, k), gpu))
         check(m, n, k, *trans, draw.choice(every), beta=draw.choice((0.0, 1.0)), pad=draw.choice((0, 3, 4)),
               shift=draw.choice((0, 0, 1)), batch=draw.choice(((), (2,))))
 
@@ -154,7 +158,7 @@ def large(columns: int, swapped: bool, trans_a: bool, trans_b: bool, alignment: 
 def distinct(arch: str, widths: Sequence[int], layouts: Sequence[tuple[bool, bool]]) -> dict[Any, Compiled]:
     """The first configuration for each number of columns, compiled for every way in which the operands may lie."""
     gpu = machine("sm_90", 132)
-    jobs = [(next(iter(skinny_model.configurations(p, gpu))), p) for columns in (1, 2, 4, 8, 16)
+    jobs = [(next(iter(skinny.configurations(p, gpu))), p) for columns in (1, 2, 4, 8, 16)
             for swapped in (False, True)
             for layout in layouts for alignment in widths for p in [large(columns, swapped, *layout, alignment)]]
     codes = in_parallel(lambda job: compiled(*job, arch), jobs)
@@ -213,7 +217,7 @@ def test_vector_loads_only_where_addresses_allow() -> None:
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 8192, 8192), (8192, 1, 8192), (16, 4096, 4096), (4096, 8, 4096)])
 def test_large_products_take_one_launch(m: int, n: int, k: int) -> None:
-    us, config = skinny_model.best(Problem.contiguous(m, n, k), machine("sm_90", 132))
+    us, config = best(Problem.contiguous(m, n, k), machine("sm_90", 132))
     plan = skinny.schedule(config, Problem.contiguous(m, n, k), 132)
     assert (plan.parts, plan.reduce_blocks, plan.workspace_bytes) == (1, 0, 0)
     assert plan.blocks >= 120
@@ -224,7 +228,7 @@ def test_large_products_take_one_launch(m: int, n: int, k: int) -> None:
 @pytest.mark.parametrize("problem", [Problem.contiguous(1, 1, 1 << 24), Problem.contiguous(256, 1, 65536)],
                          ids=["dot", "few rows"])
 def test_long_k_is_shared(problem: Problem) -> None:
-    _, config = skinny_model.best(problem, machine("sm_90", 132))
+    _, config = best(problem, machine("sm_90", 132))
     plan = skinny.schedule(config, problem, 132)
     assert plan.blocks >= 120 and plan.parts > 1
     assert plan.workspace_bytes == plan.blocks * config.bm * config.bn * 4
@@ -232,8 +236,8 @@ def test_long_k_is_shared(problem: Problem) -> None:
 
 def test_every_configuration_is_valid() -> None:
     for m, n, k in product((1, 3, 16, 5000), (1, 2, 7, 16), (1, 64, 5000, 10**6)):
-        for config in skinny_model.configurations(Problem.contiguous(m, n, k), machine("sm_90", 132)):
-            assert list(skinny.constraints(config)) == []
+        for config in skinny.configurations(Problem.contiguous(m, n, k), machine("sm_90", 132)):
+            assert list(SKINNY.constraints(config)) == []
             assert SKINNY.shared_bytes(config) * config.min_blocks <= H100.shared_per_sm - 1024 * config.min_blocks
             assert SKINNY.shared_bytes(config) <= architecture("sm_75").shared_per_block
 

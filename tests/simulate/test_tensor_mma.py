@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.kernels.emulated.schemes import OLDER, REROUTED, SCHEMES, emulation, product_on, split_recipe
+from peakgemm.kernels.emulated.product import OLDER, product_on
+from peakgemm.kernels.emulated.schemes import REROUTED, SCHEMES, split_recipe
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
@@ -57,13 +58,14 @@ def simulate(name: str, problem: Problem, a: Any, b: Any, c: Any, c0: Any = None
              sms: int = 2, text: str = "") -> tuple[list[Report], int]:
     """Run both kernels; the reports and how many half tiles were rerouted."""
     config = config_of(name, arch)
-    plan = emulation(OLDER[name], config, problem, sms)
+    plan = OLDER[name].launches(config, problem, arch, sms)
+    splitting, multiplying = plan.kernels
     workspace = np.full(plan.workspace_bytes, 0xFF, np.uint8)  # NaN, if it is read before it is written
-    args = [a, b, c if c0 is None else c0, c, workspace, plan.arguments]
+    args = [a, b, c if c0 is None else c0, c, workspace, multiplying.arguments]
     reports = [
-        run(split(name, arch, "ptx", problem), grid=plan.split_blocks, block=THREADS, args=args, arch=arch,
+        run(split(name, arch, "ptx", problem), grid=splitting.blocks, block=THREADS, args=args, arch=arch,
             shared_bytes=SCHEMES[name].panel),
-        run(product(name, arch, "ptx", text), grid=plan.blocks, block=THREADS, args=args, arch=arch,
+        run(product(name, arch, "ptx", text), grid=multiplying.blocks, block=THREADS, args=args, arch=arch,
             shared_bytes=shared_bytes(name, config))]
     return reports, int(workspace[REROUTED:REROUTED + 4].view(np.int32)[0])
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from peakgemm.kernels.build import build
-from peakgemm.kernels.library import Recipe
+from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import LADDER, rung
 from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture

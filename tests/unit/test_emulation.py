@@ -14,22 +14,12 @@ import pytest
 import peakgemm as pg
 from peakgemm.calls.prepared import Split
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels.emulated.schemes import (
-    FUSED,
-    HEAD,
-    OLDER,
-    PRODUCTS,
-    SCHEMES,
-    STREAMED,
-    emulation,
-    half_as_high,
-    operand,
-    product_on,
-    scheme_of,
-    split_before,
-    streamed,
-)
+from peakgemm.kernels.emulated.product import OLDER, PRODUCTS, half_as_high, product_on
+from peakgemm.kernels.emulated.schemes import HEAD, SCHEMES, operand
+from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
+from peakgemm.kernels.family import Launches
 from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
@@ -42,6 +32,15 @@ SQUARE = Problem.contiguous(4096, 4096, 4096)
 SMS = 132
 
 
+def launched(kernel: Kernel, config: Config, problem: Problem, sm_count: int, **ready: int) -> Launches:
+    return kernel.launches(config, problem, "sm_90", sm_count, **ready)
+
+
+def split_blocks(plan: Launches) -> int:
+    """Blocks of the split pass; 0: there is none."""
+    return sum(launch.blocks for launch in plan.kernels if launch.recipe.file == "split.cu")
+
+
 class TestChoice:
     def test_large_products_on_tensor_cores(self) -> None:
         chosen = choose(SQUARE, "sm_90", SMS, "", "emulated")
@@ -52,19 +51,19 @@ class TestChoice:
         Problem.contiguous(4096, 4096, 4096, alpha=0.0), Problem.contiguous(4096, 4096, 0)])
     def test_what_cannot_win_is_ieee(self, problem: Problem) -> None:
         chosen = choose(problem, "sm_90", SMS, "", "emulated")
-        assert scheme_of(chosen.kernel) is None and "IEEE FFMA" in chosen.reason
+        assert chosen.kernel.family.scheme is None and "IEEE FFMA" in chosen.reason
 
     @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_120"])
     def test_emulated_is_ieee_where_nothing_was_measured(self, arch: str) -> None:
         chosen = choose(SQUARE, arch, 100, "", "emulated")
-        assert scheme_of(chosen.kernel) is None and f"not measured to win on {arch}" in chosen.reason
+        assert chosen.kernel.family.scheme is None and f"not measured to win on {arch}" in chosen.reason
 
     def test_a_scheme_by_name(self) -> None:
         for name, scheme in SCHEMES.items():
             for arch, kernels in (("sm_90", PRODUCTS), ("sm_80", OLDER), ("sm_89", OLDER)):
                 chosen = choose(Problem.contiguous(7, 5, 3), arch, SMS, "", name)
                 assert chosen.kernel in (kernels[name], FUSED, STREAMED) and chosen.source == "named"
-                assert scheme_of(chosen.kernel) is scheme
+                assert chosen.kernel.family.scheme is scheme
                 assert not violations(chosen.kernel, chosen.config, architecture(arch))
         with pytest.raises(InvalidValue, match=r"no such kernel for sm_75, which has none .* use 'emulated'"):
             choose(SQUARE, "sm_75", 40, "", "fp16x3")
@@ -88,7 +87,7 @@ class TestChoice:
         assert first < second
         small = Problem.contiguous(640, 640, 640)
         chosen = choose(small, "sm_90", SMS, "", "emulated")
-        assert split_before(chosen.kernel, chosen.config) == ""  # B is not split twice
+        assert chosen.kernel.split_before(chosen.config) == ""  # B is not split twice
         assert choose(small, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
 
     def test_half_as_high(self) -> None:
@@ -106,17 +105,17 @@ class TestChoice:
         """A long A by a narrow B, with a workspace for B's panels and the guard's marks alone."""
         assert choose(Problem.contiguous(25088, 128, 1152), "sm_90", SMS, "", "emulated").kernel is STREAMED
         long, config = Problem.contiguous(100352, 64, 576), replace(streamed(64), accumulations=TWICE)
-        plan = emulation(STREAMED, config, long, SMS)
-        assert plan.split_blocks == 9 and plan.counters == (HEAD, 2 * 784)  # panels of B; a mark for each half tile
+        plan = launched(STREAMED, config, long, SMS)
+        assert split_blocks(plan) == 9 and plan.counters == (HEAD, 2 * 784)  # panels of B; a mark for each half tile
         assert plan.workspace_bytes == HEAD + -(-4 * 2 * 784 // 256) * 256 + operand(
             SCHEMES["fp16x3"], 64, 576, (), ()).bytes
-        ready = emulation(STREAMED, config, long, SMS, ready_b=0x1000)
-        assert (ready.split_blocks, ready.blocks, plan.blocks) == (0, SMS, SMS)
-        both = emulation(FUSED, FUSED.default, long, SMS, ready_b=0x1000)  # which has no use for panels
-        assert (both.split_blocks, both.workspace_bytes) == (0, HEAD + -(-4 * 2 * 784 // 256) * 256)
+        ready = launched(STREAMED, config, long, SMS, ready_b=0x1000)
+        assert (split_blocks(ready), ready.kernels[-1].blocks, plan.kernels[-1].blocks) == (0, SMS, SMS)
+        both = launched(FUSED, FUSED.default, long, SMS, ready_b=0x1000)  # which has no use for panels
+        assert (split_blocks(both), both.workspace_bytes) == (0, HEAD + -(-4 * 2 * 784 // 256) * 256)
         assert choose(long, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
         thin = choose(Problem.contiguous(4096, 8, 4096), "sm_90", SMS, "", "emulated")
-        assert scheme_of(thin.kernel) is None  # A comes no faster than FFMAs take it
+        assert thin.kernel.family.scheme is None  # A comes no faster than FFMAs take it
 
     def test_the_larger_operand_is_split_in_registers(self) -> None:
         """B, as A of C^T: only A, 512 rows, goes through a split pass."""
@@ -129,9 +128,9 @@ class TestChoice:
         one = replace(p, batch=Batch(), alignment=(16, 16, 16))
         chosen = choose(one, "sm_90", SMS, "", "emulated")
         assert chosen.kernel is STREAMED and chosen.config.trans_c
-        plan, ready = (emulation(STREAMED, chosen.config, one, SMS, ready_a=at) for at in (0, 0x1000))
+        plan, ready = (launched(STREAMED, chosen.config, one, SMS, ready_a=at) for at in (0, 0x1000))
         assert plan.problem == one.turned() and not plan.problem.is_plain
-        assert (plan.split_blocks, ready.split_blocks) == (4 * 64, 0)  # panels of A
+        assert (split_blocks(plan), split_blocks(ready)) == (4 * 64, 0)  # panels of A
         assert plan.workspace_bytes - ready.workspace_bytes == operand(SCHEMES["fp16x3"], 512, 4096, (), ()).bytes
         assert choose(one, "sm_90", SMS, "", "emulated", "a").config.trans_c
         assert not choose(replace(one, m=4096, n=512, ldc=512), "sm_90", SMS, "", "emulated").config.trans_c
@@ -177,14 +176,14 @@ class TestChoice:
     def test_every_sum_of_few_results_is_added_up_by_itself(self) -> None:
         for ready, long in (("", 65536), ("b", 131072)):  # in up to 16 and 32 parts
             deep = choose(Problem.contiguous(256, 256, 4096), "sm_90", SMS, "", "emulated", ready)
-            assert scheme_of(deep.kernel) is SCHEMES["fp16x3"] and deep.config.accumulations == FOUR_TIMES
+            assert deep.kernel.family.scheme is SCHEMES["fp16x3"] and deep.config.accumulations == FOUR_TIMES
             # Of long parts of K, 4096 k-steps and more, rounding is more than truncation.
             deeper = choose(Problem.contiguous(256, 256, long), "sm_90", SMS, "", "emulated", ready)
-            assert scheme_of(deeper.kernel) is SCHEMES["fp16x3"] and deeper.config.accumulations == TWICE
+            assert deeper.kernel.family.scheme is SCHEMES["fp16x3"] and deeper.config.accumulations == TWICE
 
     def test_blocks_share_k_where_tiles_are_few(self) -> None:
         deep = choose(Problem.contiguous(1024, 1024, 16384), "sm_90", SMS, "", "emulated")
-        assert scheme_of(deep.kernel) is not None and deep.config.split != 1
+        assert deep.kernel.family.scheme is not None and deep.config.split != 1
         assert choose(Problem.contiguous(2048, 2048, 2048), "sm_90", SMS, "", "emulated").config.split == 1
         named = choose(Problem.contiguous(256, 256, 8192), "sm_90", SMS, "", "tf32x3")
         assert named.kernel is PRODUCTS["tf32x3"] and named.config.split != 1
@@ -194,7 +193,7 @@ class TestMemory:
     def test_workspace(self) -> None:
         """Head, and 4 bytes (6 for bf16x9) an element with the panels' tails."""
         for name, width in (("fp16x3", 4), ("tf32x3", 8), ("bf16x9", 6)):
-            plan = emulation(PRODUCTS[name], PRODUCTS[name].default, SQUARE, SMS)
+            plan = launched(PRODUCTS[name], PRODUCTS[name].default, SQUARE, SMS)
             elements = 2 * 4096 * 4096
             assert HEAD + width * elements < plan.workspace_bytes < HEAD + 1.05 * width * elements
 
@@ -207,17 +206,18 @@ class TestMemory:
 
     def test_prepared_operands_take_no_workspace(self) -> None:
         config = PRODUCTS["fp16x3"].default
-        whole, ready = (emulation(PRODUCTS["fp16x3"], config, SQUARE, SMS, ready_b=address) for address in (0, 0x1000))
+        whole, ready = (launched(PRODUCTS["fp16x3"], config, SQUARE, SMS, ready_b=address) for address in (0, 0x1000))
         assert ready.workspace_bytes == HEAD + (whole.workspace_bytes - HEAD) // 2
-        assert ready.split_blocks * 2 == whole.split_blocks and ready.blocks == whole.blocks == SMS
+        assert split_blocks(ready) * 2 == split_blocks(whole)
+        assert ready.kernels[-1].blocks == whole.kernels[-1].blocks == SMS
         # struct Emulated after struct Gemm: four steps, then the panels' addresses.
-        assert unpack_from("<2q", ready.arguments, 248 + 32) == (0, 0x1000)
+        assert unpack_from("<2q", ready.kernels[-1].arguments, 248 + 32) == (0, 0x1000)
 
     def test_clusters_come_in_pairs(self) -> None:
         config = replace(PRODUCTS["fp16x3"].default, cluster=2)
-        plan = emulation(PRODUCTS["fp16x3"], config, Problem.contiguous(129, 128, 64), SMS)
-        assert plan.blocks == 2  # one pair has both rows of tiles
-        assert emulation(PRODUCTS["fp16x3"], config, SQUARE, 131).blocks == 130
+        plan = launched(PRODUCTS["fp16x3"], config, Problem.contiguous(129, 128, 64), SMS)
+        assert plan.kernels[-1].blocks == 2  # one pair has both rows of tiles
+        assert launched(PRODUCTS["fp16x3"], config, SQUARE, 131).kernels[-1].blocks == 130
 
     def test_as_many_stages_as_fit(self) -> None:
         for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_120"):
@@ -229,7 +229,7 @@ class TestMemory:
     def test_too_many_tiles(self) -> None:
         huge = Problem(2**30, 2**30, 64, 64, 2**30, 2**30, batch=Batch((9,), (0,), (0,), (2**60,), (2**60,)))
         with pytest.raises(InvalidValue, match="the limit is"):
-            emulation(PRODUCTS["fp16x3"], PRODUCTS["fp16x3"].default, huge, SMS)
+            launched(PRODUCTS["fp16x3"], PRODUCTS["fp16x3"].default, huge, SMS)
 
 
 class TestHost:

@@ -23,7 +23,7 @@ from peakgemm.arrays.interop import Interop
 from peakgemm.calls import launch, panels, plan, prepared
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory, PeakgemmError, out_of_memory_as
-from peakgemm.kernels.emulated.schemes import PRODUCTS
+from peakgemm.kernels.emulated.product import PRODUCTS
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.problem import Problem
@@ -166,9 +166,9 @@ def test_plan(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_prepared(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from peakgemm.kernels.emulated import bound
+    from peakgemm.kernels.emulated import split
 
-    monkeypatch.setattr(bound, "SplitOperand", lambda scheme, problem, gpu: SimpleNamespace(bytes=4000))
+    monkeypatch.setattr(split, "SplitOperand", lambda scheme, problem, gpu: SimpleNamespace(bytes=4000))
     for name, error in (("Full", Full(1, 2)), ("ValueError", ValueError("another"))):
         library = FullLibrary(1000, error)
         with pytest.raises(type(error)) as caught:

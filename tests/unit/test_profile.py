@@ -100,7 +100,7 @@ def test_tensor_cores_where_a_profile_says_so(kept: Path) -> None:
     generic = shipped("generic")
     store.save_profile(name, replace(generic, name="a100", architecture="sm_80",
                                      emulated=replace(generic.emulated, worth_share=0.95, fp16x3_chunk_us=1.5)))
-    assert choose(problem, "sm_80", 108, name, "emulated").kernel.shape == "mma"
+    assert choose(problem, "sm_80", 108, name, "emulated").kernel.family.name == "mma"
     assert choose(replace(problem, k=32), "sm_80", 108, name, "emulated").kernel.folder == "ffma"
 
 

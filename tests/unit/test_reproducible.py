@@ -16,7 +16,6 @@ import peakgemm as pg
 from docs.generate.markdown import names_table
 from peakgemm.errors import InvalidType, InvalidValue, MissingComponent
 from peakgemm.fma import Chain, fma32
-from peakgemm.kernels.ascending import is_ascending
 from peakgemm.problem import Batch, Problem
 from peakgemm.runtime.architectures import ARCHITECTURES
 from peakgemm.selection.choose import choose
@@ -141,7 +140,7 @@ def test_every_choice_is_a_chain(arch: str) -> None:
         problem = Problem(m, n, k, m if ta else k, k if tb else n, n, trans_a=ta, trans_b=tb, batch=batch,
                           alignment=(16, 16, 16) if number % 3 else (4, 4, 4))
         found = choose(problem, arch, 132, H100 if arch == "sm_90" else "", "reproducible")
-        assert is_ascending(found.kernel, found.config, problem), problem
+        assert found.kernel.is_ascending(found.config, problem), problem
         assert "one chain" in found.reason
 
 

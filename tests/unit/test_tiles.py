@@ -557,8 +557,9 @@ def test_small_products_without_room_go_the_long_way(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("room", [1 << 30, 220_000])
 def test_panels_are_split_once(monkeypatch: pytest.MonkeyPatch, eager: float, room: int) -> None:
     """A split is a copy here; products read the copies, on whichever stream."""
-    from peakgemm.kernels.emulated import bound
-    from peakgemm.kernels.emulated.schemes import PRODUCTS
+    from peakgemm.kernels import bound
+    from peakgemm.kernels.emulated import split
+    from peakgemm.kernels.emulated.product import PRODUCTS
     from peakgemm.selection.choose import Choice
 
     rng = np.random.default_rng(7)
@@ -577,7 +578,7 @@ def test_panels_are_split_once(monkeypatch: pytest.MonkeyPatch, eager: float, ro
             def launch(self, operand: int, memory: int, stream: int) -> None:
                 devices.enqueue(stream, "split", lambda: ctypes.memmove(memory + 256, operand, self.size))
 
-        class Emulated:
+        class Bound:
             workspace_bytes = 64
 
             def __init__(self, kernel: Any, config: Any, problem: Any, gpu: Any, ready_a: int, ready_b: int) -> None:
@@ -589,8 +590,8 @@ def test_panels_are_split_once(monkeypatch: pytest.MonkeyPatch, eager: float, ro
         kernel = PRODUCTS["fp16x3"]
         choice = Choice(kernel, kernel.default, "named", "")
         monkeypatch.setattr(tiles, "choice_for", lambda problem, gpu, precision="ieee", ready="": choice)
-        monkeypatch.setattr(bound, "SplitOperand", Split)
-        monkeypatch.setattr(bound, "Emulated", Emulated)
+        monkeypatch.setattr(split, "SplitOperand", Split)
+        monkeypatch.setattr(bound, "Bound", Bound)
         out = np.full((256, 320), np.nan, np.float32)
         fleet.run(Request(a, b, out=out, precision="emulated"), devices.gpus, Grid(cuts(256, 64), cuts(320, 64)))
         assert (out == a @ b).all() and devices.used == [0] and max(devices.most) <= room

@@ -18,15 +18,16 @@ from commands import fits, here, run
 from host_peer import GPU, HostBound, HostPeer, HostTimer
 from peakgemm.calls import launch
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
-from peakgemm.kernels.emulated.schemes import PRODUCTS
+from peakgemm.kernels.emulated.product import PRODUCTS
 from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.selection import tuned
 from peakgemm.selection.choose import Choice, choose
-from peakgemm.selection.machine import Machine, machine
+from peakgemm.selection.machine import machine
 from peakgemm.tools.bench.suites import SUITES, cases
 from peakgemm.tools.bench.timer import Comparison
 from peakgemm.tools.tune import search, space, store

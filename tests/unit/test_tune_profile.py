@@ -42,8 +42,9 @@ from lab.profile.stopwatch import Done, Row
 from lab.profile.times import Timed, TimedProduct
 from peakgemm.cli import doctor
 from peakgemm.errors import CompileFailed, LaunchFailed
-from peakgemm.kernels.emulated.schemes import FUSED
-from peakgemm.kernels.library import Recipe
+from peakgemm.kernels.emulated.streamed import FUSED
+from peakgemm.kernels.profile import Machine, Profile
+from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime import device
@@ -51,8 +52,7 @@ from peakgemm.runtime.device import Gpu
 from peakgemm.selection import tuned
 from peakgemm.selection.candidates import candidates
 from peakgemm.selection.choose import choose
-from peakgemm.selection.machine import Machine, machine, machine_with, shipped
-from peakgemm.selection.profile import Profile
+from peakgemm.selection.machine import machine, machine_with, shipped
 from peakgemm.selection.profile_file import parse, read, to_json
 from peakgemm.tools.bench.suites import suites
 from peakgemm.tools.bench.timer import Timer
@@ -342,7 +342,6 @@ def test_a_stopwatch_times_what_runs(prior: Machine, monkeypatch: pytest.MonkeyP
         return HostBound(kernel, config, *more)
 
     monkeypatch.setattr(stopwatch, "bind", refuses)
-    monkeypatch.setattr(stopwatch, "bind_emulated", HostBound)
     monkeypatch.setattr(stopwatch, "Timer", Turns)
     watch = stopwatch.GpuStopwatch(replace(GPU, l2_bytes=1 << 18), prior, HostPeer())
     sets = pytest.approx([5.0] * stopwatch.ROUNDS)  # of 147 KB, beyond twice the L2

@@ -22,7 +22,6 @@ from .request import NO_STREAM, Request, locate, scales
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
-    from ..kernels.emulated.bound import Emulated
 
 _FLOAT32 = torch.float32
 current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a build without CUDA has none
@@ -41,7 +40,7 @@ class Warm:
 
     __slots__ = ("bound", "in_place", "index", "launch", "place", "shape", "spans", "swapped", "workspace_floats")
 
-    def __init__(self, bound: Bound | Emulated | None, shape: tuple[int, ...], swapped: bool, in_place: bool,
+    def __init__(self, bound: Bound | None, shape: tuple[int, ...], swapped: bool, in_place: bool,
                  place: Any, spans: tuple[int, ...]) -> None:
         self.bound, self.shape, self.swapped, self.in_place, self.place, self.spans = (
             bound, shape, swapped, in_place, place, spans)

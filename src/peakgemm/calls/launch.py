@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import byref, c_size_t
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from .request import Request, refuse_overlap
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
-    from ..kernels.emulated.bound import Emulated
     from ..problem import Problem
     from ..selection.choose import Choice
 
@@ -33,18 +31,14 @@ def choice_for(problem: Problem, gpu: Gpu, precision: str = "ieee", ready: str =
     return choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision, ready)
 
 
-def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound | Emulated:
+def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound:
     """The kernel for ``problem``, compiled and loaded; ``choice`` None: `choice_for`'s in IEEE arithmetic.
 
     Where the compiler's code of a heuristic choice falls short, the next best is taken (`kernels.shortfall`).
     """
-    choice = choice or choice_for(problem, gpu)
-    if choice.kernel.folder == "emulated":
-        from ..kernels.emulated.bound import bind as bind_emulated
-
-        return bind_emulated(choice.kernel, choice.config, problem, gpu)
     from ..kernels.bound import bind
 
+    choice = choice or choice_for(problem, gpu)
     bound = bind(choice.kernel, choice.config, problem, gpu)
     if bound.shortfall and choice.source == "heuristic":
         from ..selection.choose import choose
@@ -56,21 +50,16 @@ def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound
     return bound
 
 
-def bound_with(ready: Any, choice: Choice | None, canonical: Canonical, problem: Problem, gpu: Gpu) -> Bound | Emulated:
+def bound_with(ready: Any, choice: Choice | None, canonical: Canonical, problem: Problem, gpu: Gpu) -> Bound:
     """`bound_for`; with ``ready``, what `prepare` made of ``b``, the product that reads it where the kernel does."""
     found = None if ready is None else ready.bound(choice, canonical, gpu)
     return found or bound_for(problem, gpu, choice)
 
 
-def workspace_bytes(choice: Choice | Bound | Emulated, problem: Problem, gpu: Gpu) -> int:
+def workspace_bytes(choice: Choice | Bound, problem: Problem, gpu: Gpu) -> int:
     """Device memory that a product needs beside its arrays; nothing is compiled."""
-    from ..kernels import library
-    from ..kernels.emulated.schemes import emulation, scheme_of
-
-    scheme = scheme_of(choice.kernel)
-    if scheme is not None:
-        return emulation(choice.kernel, choice.config, problem, gpu.sm_count).workspace_bytes
-    return library.workspace_bytes(choice.kernel, choice.config, problem, gpu.sm_count)
+    kernel = choice.kernel
+    return kernel.launches(choice.config, problem, gpu.arch, gpu.sm_count).workspace_bytes
 
 
 def views_of(library: Library, request: Request, stream: int) -> dict[str, View]:
@@ -140,8 +129,8 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
         return request.out
 
 
-def workspace_for(library: DeviceLibrary, bound: Bound | Emulated, gpu: Gpu, like: Any,
-                  stream: int) -> tuple[Bound | Emulated, Any]:
+def workspace_for(library: DeviceLibrary, bound: Bound, gpu: Gpu, like: Any,
+                  stream: int) -> tuple[Bound, Any]:
     """What runs, ``bound`` or where there is no room what does without, and the library's memory for its workspace.
 
     Raises:
@@ -155,7 +144,7 @@ def workspace_for(library: DeviceLibrary, bound: Bound | Emulated, gpu: Gpu, lik
         return without_workspace(error, bound, gpu, library.name), None
 
 
-def without_workspace(error: Exception, bound: Bound | Emulated, gpu: Gpu, holder: str = "") -> Bound | Emulated:
+def without_workspace(error: Exception, bound: Bound, gpu: Gpu, holder: str = "") -> Bound:
     """The product of ``bound``, whose workspace was refused with ``error``, by a kernel that needs none, slower.
 
     ``holder``: who refused; "": the driver, of a product of host arrays.
@@ -163,21 +152,16 @@ def without_workspace(error: Exception, bound: Bound | Emulated, gpu: Gpu, holde
     Raises:
         OutOfMemory: there is no such kernel, as of operands that tensor cores need split; with what takes less.
     """
-    from ..kernels.emulated.schemes import split_before
-    from ..kernels.ffma.specialised import SPECIALISED
-    from ..kernels.ffma.wide import WIDE
     from ..selection.choose import Choice
 
-    p, config = bound.problem, replace(bound.config, split=1, handed=False)
-    kernel = SPECIALISED if bound.kernel is WIDE else bound.kernel
-    if bound.kernel is WIDE:  # whose tiles no other kernel has
-        config = kernel.default
-    if kernel.folder != "emulated" and (kernel, config) != (bound.kernel, bound.config):
-        return bound_for(p, gpu, Choice(kernel, config, "heuristic", "there is no room for a workspace"))
+    p, kernel = bound.problem, bound.kernel
+    without = kernel.family.in_place(kernel, bound.config)
+    if without is not None and without != (kernel, bound.config):
+        return bound_for(p, gpu, Choice(*without, "heuristic", "there is no room for a workspace"))
     instead, batch = [], f", batch {p.batch.count}" if p.batch.sizes else ""
-    if kernel.folder == "emulated":
+    if without is None:
         instead.append("use precision='ieee', which does without")
-        reads_panels = "b" in split_before(bound.kernel, bound.config)
+        reads_panels = "b" in kernel.split_before(bound.config)
         if holder and reads_panels and bound.workspace_bytes == workspace_bytes(bound, p, gpu):
             instead.append("split a constant b once, with peakgemm.prepare")
     if holder:
@@ -217,7 +201,7 @@ def workspace_pointer(library: Library, scratch: Any, wanted: int, others: dict[
     return view.pointer
 
 
-def enqueue(bound: Bound | Emulated, canonical: Canonical, views: dict[str, View], workspace: int, stream: int) -> None:
+def enqueue(bound: Bound, canonical: Canonical, views: dict[str, View], workspace: int, stream: int) -> None:
     """Launch: the operands in the problem's order."""
     first, second = ("b", "a") if canonical.swapped else ("a", "b")
     out = views["out"].pointer

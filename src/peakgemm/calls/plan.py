@@ -26,7 +26,6 @@ from .request import REPRODUCIBLE, Request, admit_beside, check_precision, locat
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
-    from ..kernels.emulated.bound import Emulated
     from ..problem import Config, Problem
     from ..selection.choose import Choice
 
@@ -124,7 +123,7 @@ class Plan:
                 bound_for(problem, self._gpu, self._choice)
                 self._choice = choice_for(problem, self._gpu, request.precision)  # the compiler's code may change it
         self._request = request._replace(a=None, b=None, c=None, out=None)  # holds no operand
-        self._last: tuple[Any, int, Bound | Emulated | None] | None = None  # workspace, stream, what ran: if emulated
+        self._last: tuple[Any, int, Bound | None] | None = None  # workspace, stream, what ran: if emulated
 
     def _packed_problem(self) -> Problem:
         """The problem that is left when the copies have been made."""
@@ -257,7 +256,7 @@ class Plan:
 
     @property
     def _is_emulated(self) -> bool:
-        return self._choice is not None and self._choice.kernel.folder == "emulated" and self._index != HOST
+        return self._choice is not None and self._choice.kernel.family.scheme is not None and self._index != HOST
 
     def last_path(self) -> str:
         """What ran the last `execute`: a scheme and how much of the result its guard rerouted to IEEE FFMA, or
@@ -272,14 +271,12 @@ class Plan:
             return "replay" if self._request.precision == REPRODUCIBLE else "numpy"
         if self._last is None:
             raise InvalidValue("last_path() tells of the last execute(), and there was none; call execute() first")
-        from ..kernels.emulated.bound import Emulated
-
         scratch, stream, bound = self._last
-        assert isinstance(bound, Emulated)
+        assert bound is not None
         rerouted = bound.rerouted(self._library.view(scratch, "workspace").pointer, stream)
         if not rerouted:
-            return bound.scheme.name
-        return f"{bound.scheme.name}, {rerouted} of {bound.half_tiles} half tiles by ieee"
+            return bound.kernel.name
+        return f"{bound.kernel.name}, {rerouted} of {bound.half_tiles} half tiles by ieee"
 
     def _check(self, request: Request) -> tuple[Any, int]:
         if self._request.beta != 0 and request.c is None:

@@ -16,7 +16,7 @@ from .launch import choice_for, no_room
 from .request import flag
 
 if TYPE_CHECKING:
-    from ..kernels.emulated.bound import Emulated
+    from ..kernels.bound import Bound
     from ..kernels.emulated.schemes import Scheme
     from ..selection.choose import Choice
 
@@ -100,25 +100,25 @@ class Split:
 
     def __init__(self, scheme: Scheme, memory: Any, panels: int, n: int, k: int) -> None:
         self._scheme, self._memory, self._panels, self._n, self._k = scheme, memory, panels, n, k
-        self._bound: dict[tuple[Problem, Gpu], Emulated] = {}
+        self._bound: dict[tuple[Problem, Gpu], Bound] = {}
 
-    def bound(self, choice: Choice | None, canonical: Canonical, gpu: Gpu) -> Emulated | None:
+    def bound(self, choice: Choice | None, canonical: Canonical, gpu: Gpu) -> Bound | None:
         """The product with these panels; None where another kernel was chosen, or a batch has several of them."""
-        from ..kernels.emulated.bound import Emulated
-        from ..kernels.emulated.schemes import operand, scheme_of, split_before
+        from ..kernels.bound import Bound
+        from ..kernels.emulated.schemes import operand
 
         p, side = canonical.problem, "a" if canonical.swapped else "b"
-        if choice is None or p is None or scheme_of(choice.kernel) is not self._scheme:
+        if choice is None or p is None or choice.kernel.family.scheme is not self._scheme:
             return None
-        if side not in split_before(choice.kernel, choice.config):
+        if side not in choice.kernel.split_before(choice.config):
             return None
         rows, strides = (p.m, p.batch.a) if canonical.swapped else (p.n, p.batch.b)
         if (rows, p.k) != (self._n, self._k) or operand(self._scheme, rows, p.k, p.batch.sizes, strides).matrices != 1:
             return None
         found = self._bound.get((p, gpu))
         if found is None:
-            ready = {f"ready_{side}": self._panels}
-            found = self._bound[p, gpu] = Emulated(choice.kernel, choice.config, p, gpu, **ready)
+            ready = (self._panels, 0) if side == "a" else (0, self._panels)
+            found = self._bound[p, gpu] = Bound(choice.kernel, choice.config, p, gpu, *ready)
         return found
 
 
@@ -128,14 +128,13 @@ def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: 
     Raises:
         OutOfMemory: its panels do not fit.
     """
-    from ..kernels.emulated.bound import SplitOperand
-    from ..kernels.emulated.schemes import scheme_of
+    from ..kernels.emulated.split import SplitOperand
 
     gpu, view = device.require(index), library.view(b, "b", stream)
     inner, columns = view.shape[::-1] if trans_b else view.shape
     canonical = canonicalise(View.packed((_ROWS, inner)), view, trans_b=trans_b)
     assert canonical.problem is not None and not canonical.swapped
-    scheme = scheme_of(choice_for(canonical.problem, gpu, precision).kernel)
+    scheme = choice_for(canonical.problem, gpu, precision).kernel.family.scheme
     if scheme is None:
         return None
     split = SplitOperand(scheme, canonical.problem, gpu)

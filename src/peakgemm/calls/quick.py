@@ -29,7 +29,6 @@ from .request import Request, refuse_overlap
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
-    from ..kernels.emulated.bound import Emulated
 
 # Of both operands and the result. Of a square product that is a result of 32 MB: larger ones malloc takes from the
 # system at each call, and threads share the work of touching new pages.
@@ -83,7 +82,7 @@ class _Place:
 
 
 class _Warm(NamedTuple):
-    bound: Bound | Emulated
+    bound: Bound
     shape: tuple[int, int]
     swapped: bool
     of_b: int    # elements from the start

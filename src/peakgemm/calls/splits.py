@@ -35,22 +35,21 @@ class Splits:
               streams: tuple[int, ...], room: int) -> Any:
         """The product of a tile that reads its panels split; None where ``choice`` is no kernel that does for both
         operands, or where more than ``room`` bytes would be held."""
-        from ..kernels.emulated.bound import Emulated
-        from ..kernels.emulated.schemes import scheme_of, split_before
+        from ..kernels.bound import Bound
 
-        scheme = scheme_of(choice.kernel)
-        if scheme is None or split_before(choice.kernel, choice.config) != "ab" or problem.batch.sizes:
+        scheme = choice.kernel.family.scheme
+        if scheme is None or choice.kernel.split_before(choice.config) != "ab" or problem.batch.sizes:
             return None
-        ready: dict[str, int] = {}
+        ready: list[int] = []
         for side, key in zip("ab", keys, strict=True):
             if key not in self._held and not self._split(side, key, problem, scheme, views, stream, streams, room):
                 return None
-            ready[f"ready_{side}"] = self._held[key][1]
-        return Emulated(choice.kernel, choice.config, problem, self._gpu, **ready)
+            ready.append(self._held[key][1])
+        return Bound(choice.kernel, choice.config, problem, self._gpu, *ready)
 
     def _split(self, side: str, key: Key, problem: Problem, scheme: Any, views: dict[str, View], stream: int,
                streams: tuple[int, ...], room: int) -> bool:
-        from ..kernels.emulated.bound import SplitOperand
+        from ..kernels.emulated.split import SplitOperand
 
         split = SplitOperand(scheme, problem, self._gpu, side)
         if self._used + split.bytes > room:

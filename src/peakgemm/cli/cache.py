@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..errors import InvalidValue
+from ..kernels.recipe import Recipe
 from ..problem import Problem
 from ..runtime import cache, device
 from ..runtime.architectures import architecture
@@ -64,28 +65,26 @@ def warm(
     out.print(f"{cache.folder()}: {len(kept)} kernels for {target}, {fresh} of them new", markup=False, soft_wrap=True)
 
 
-def _jobs(arch: str, shape: str | None) -> Sequence[tuple[str, Callable[[], Compiled]]]:
-    """What to compile, with a label each."""
-    from ..kernels.library import FAMILIES, compilations
+def _jobs(arch: str, shape: str | None) -> Sequence[Recipe]:
+    """What to compile."""
+    from ..kernels.library import recipes
     from ..selection.choose import choose, warm_set
 
     if shape is None:
         return warm_set(arch)
     gpu = device.find()
     sms, name = (gpu.sm_count, gpu.name) if gpu and gpu.arch == arch else (architecture(arch).gpu_sms, "")
-    found = list[tuple[str, Callable[[], Compiled]]]()
+    found = list[Recipe]()
     for m, n, k in parse.shapes(None, shape, 0):
         problem = Problem.contiguous(m, n, k)
         choice = choose(problem, arch, sms, name)
-        plan = FAMILIES[choice.kernel].schedule(choice.config, problem, sms)
-        found += [(f"{choice.kernel.name} {choice.config.label()}: {what}", job) for what, job in compilations(
-            choice.kernel, choice.config, problem, arch, plan).items()]
+        found += recipes(choice.kernel, choice.config, problem, arch, sms)
     return found
 
 
-def _compiler(done: Callable[[str], None]) -> Callable[[tuple[str, Callable[[], Compiled]]], Compiled]:
-    def work(job: tuple[str, Callable[[], Compiled]]) -> Compiled:
-        compiled = job[1]()
-        done(job[0])
+def _compiler(done: Callable[[str], None]) -> Callable[[Recipe], Compiled]:
+    def work(recipe: Recipe) -> Compiled:
+        compiled = recipe.make("cubin")
+        done(recipe.entry)
         return compiled
     return work

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from ..errors import PeakgemmError
 from ..kernels import shipped
-from ..kernels.library import recipe
 from ..problem import Problem
 from ..runtime import cache, device
 from ..runtime.compile import TESTED, lacking, nvrtc_version
@@ -101,7 +100,7 @@ def _compilations() -> Iterator[Row]:
             choice = choose(problem, arch, sms, name)
             short += [f"{size}: {choice.kernel.name} {choice.config.label()} runs, not {one}"
                       for one in choice.passed_over]
-            if choice.kernel.bare_loop and recipe(choice.kernel, choice.config, problem, arch).known_loop() is None:
+            if choice.kernel.bare_loop and choice.kernel.recipe(choice.config, problem, arch).known_loop() is None:
                 unknown.append(str(size))
         message = "; ".join(short) or f"no configuration is passed over for squares of {squares}"
         yield what, "no" if short else "yes", f"{name}: {message}" + (

@@ -121,7 +121,7 @@ class Group:
         strides of each."""
         assert self.gpu is not None
         gpu = self.gpu
-        from ..selection.estimate import product_us
+        from ..selection.choose import product_us
 
         def us(rows: int) -> float:
             return product_us(Problem.contiguous(rows, n, k), gpu.arch, gpu.sm_count, gpu.name, precision)

@@ -29,7 +29,6 @@ from . import jax_abi as abi
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
-    from ..kernels.emulated.bound import Emulated
 
 TARGET = "peakgemm_gemm"
 _ALIGNED, _DATA = 15, 8 * abi.DATA
@@ -80,7 +79,7 @@ class Ready(NamedTuple):
 
     launch: Callable[[int, int, int, int, int, int], None]
     swapped: bool
-    bound: Bound | Emulated
+    bound: Bound
 
     @property
     def workspace_bytes(self) -> int:

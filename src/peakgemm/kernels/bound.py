@@ -1,74 +1,58 @@
-"""A kernel of the library bound to a problem and a device: all that is left is addresses and a stream."""
+"""A product bound to a problem and a device: all that is left is addresses and a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from ..problem import Config, Problem
+from ..runtime import driver
 from ..runtime.compile import Compiled, in_parallel
-from ..runtime.device import Gpu
+from ..runtime.device import Gpu, activated
 from . import even_share, shortfall
-from .ffma import repack
-from .library import FAMILIES, compilations
+from .family import Launch
+from .recipe import Recipe
 from .registry import Kernel
 from .validity import require
 
-_FILLS_AN_SM = 64 * 64  # results of a tile, beside which there is little room
+# What enqueues each kernel, and so many bytes behind the workspace's start lies its part of that.
+_Passes = tuple[tuple[even_share.Enqueue, int], ...]
 
 
 class Bound:
-    """One product, compiled, loaded and scheduled.
+    """One product, compiled, loaded and scheduled: its kernels, of which there may be one before and one behind.
 
     Attributes:
-        kernel, config, problem: what was bound.
+        kernel, config, problem, gpu: what was bound.
         shortfall: why the compiler's code falls short of what the kernel can be (`shortfall`); empty mostly.
-        workspace_bytes: device memory that `launch` needs for partial sums and repacked operands; 0 mostly.
+        workspace_bytes: device memory that `launch` needs for partial sums, split and repacked operands; 0 mostly.
+        half_tiles: parts of the result that the kernel's guard may reroute to FFMA; see `rerouted`.
     """
 
-    __slots__ = ("_first", "_product", "_reduce", "_sums", "config", "kernel", "problem", "shortfall",
+    __slots__ = ("_counters", "_passes", "_turned", "config", "gpu", "half_tiles", "kernel", "problem", "shortfall",
                  "workspace_bytes")
 
-    def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu,
-                 edit: Callable[[Compiled], Compiled] | None = None) -> None:
-        """``edit`` makes of the product's cubin the one that runs in its place: for instruments that time edited code.
-        """
-        self.kernel, self.config, self.problem = kernel, config, problem
+    def __init__(self, kernel: Kernel, config: Config, problem: Problem, gpu: Gpu, ready_a: int = 0, ready_b: int = 0,
+                 *, edit: Callable[[Compiled], Compiled] | None = None) -> None:
+        """``ready_a``, ``ready_b``: addresses of operands that were split before; 0: they were not. ``edit`` makes of
+        the product's cubin the one that runs in its place: for instruments that time edited code."""
+        self.kernel, self.config, self.problem, self.gpu = kernel, config, problem, gpu
         require(kernel, config, gpu.limits, problem)
-        family = FAMILIES[kernel]
-        plan = family.schedule(config, problem, gpu.sm_count)
-        self.workspace_bytes = plan.workspace_bytes
-        # Of the launchers the bound methods: through the objects each call would take 0.13 us more.
-        self._product: even_share.Enqueue | None = None
-        self._reduce: even_share.Enqueue | None = None
-        self._first: even_share.Enqueue | None = None
-        self._sums = plan.sums
+        plan = kernel.launches(config, problem, gpu.arch, gpu.sm_count, ready_a, ready_b)
+        self.workspace_bytes, self.half_tiles, self._counters = plan.workspace_bytes, plan.half_tiles, plan.counters
+        self._turned = plan.problem.trans_c
         self.shortfall = ""
-        if plan.blocks == 0:
-            return
-        label = f"{kernel.name} {config.label()} {problem.layout}"
-        jobs = compilations(kernel, config, problem, gpu.arch, plan)
-        made = in_parallel(lambda job: job(), jobs.values()) if len(jobs) > 1 else [jobs["product"]()]
-        compiled = dict(zip(jobs, made, strict=True))
-        self.shortfall = shortfall.note(kernel, config, problem, gpu.arch, compiled["product"])
-        if edit is not None:
-            compiled["product"] = edit(compiled["product"])
-        # A kernel that lives on L1 asks for no more than it needs, but where it has a block an SM at most: 16 x 11008 x
-        # 4096 took 98 us instead of 79.
-        self._product = even_share.launches(
-            compiled["product"], label, gpu, plan.arguments + plan.more, kernel.shared_bytes(config), plan.blocks,
-            config.block_threads, even=not family.lives_on_l1 or plan.blocks <= gpu.sm_count,
-            boxes=family.boxes(config, problem), cluster=plan.cluster)
-        if "reduce" in compiled:
-            # Its blocks come where the first of many tiles leave room: 160 x 547 x 92 in 89 took 96 us instead of 63.
-            # Beside few small tiles they wait on all SMs already.
-            waves = plan.whole > 0 and not family.lives_on_l1
-            self._reduce = even_share.launches(
-                compiled["reduce"], label, gpu, plan.arguments, 0, plan.reduce_blocks, family.reduce_threads(config),
-                even=waves or (config.min_blocks == 1 and config.bm * config.bn >= _FILLS_AN_SM))
-        if "first" in compiled:
-            self._first = even_share.launches(compiled["first"], label, gpu, plan.first_arguments, 0, plan.first_blocks,
-                                              32 * repack.FIRST_WARPS, even=False)
+
+        def edited(recipe: Recipe, compiled: Compiled) -> Compiled:
+            if recipe.entry != kernel.entry:
+                return compiled
+            self.shortfall = shortfall.note(kernel, config, recipe, compiled)
+            return compiled if edit is None else edit(compiled)
+
+        label = f"{kernel.name} {config.label()} {plan.problem.layout}"
+        # Of the launchers the bound methods: through the objects each call would take 0.13 us more.
+        self._passes = enqueuing(plan.kernels, label, gpu, edited)
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         """Enqueue ``C = alpha op(A) op(B) + beta C0`` on ``stream`` (a ``CUstream`` as an integer) and return.
@@ -79,13 +63,42 @@ class Bound:
         Raises:
             LaunchFailed: the driver's refusal, with kernel, configuration, grid and shared memory.
         """
-        if self._product is not None:
-            sums = workspace + self._sums
-            if self._first is not None:
-                self._first(a, b, c0, c, workspace, stream)
-            self._product(a, b, c0, c, workspace if self._first is not None else sums, stream)
-            if self._reduce is not None:
-                self._reduce(a, b, c0, c, sums, stream)
+        if self._turned:
+            a, b = b, a
+        for enqueue, offset in self._passes:
+            enqueue(a, b, c0, c, workspace + offset, stream)
+
+    def rerouted(self, workspace: int, stream: int) -> int:
+        """How many half tiles the guard rerouted in the last launch with ``workspace``; waits for ``stream``.
+
+        Where blocks share the K of a tile, and a part of it alone was rerouted for bits that were lost there, this is
+        an estimate: of panels each such part counts as a half tile, where operands are split on the way the first one.
+
+        Raises:
+            LaunchFailed: the device's error.
+        """
+        offset, count = self._counters
+        found = (ctypes.c_int * count)()
+        with activated(self.gpu.index):
+            driver.demand("waiting for a stream", "cuStreamSynchronize", ctypes.c_void_p(stream))
+            driver.demand("a copy between host and device", "cuMemcpyDtoH_v2", ctypes.byref(found),
+                          ctypes.c_uint64(workspace + offset), ctypes.c_size_t(ctypes.sizeof(found)))
+        return min(sum(found), self.half_tiles)
+
+
+def enqueuing(kernels: Sequence[Launch], label: str, gpu: Gpu,
+              edited: Callable[[Recipe, Compiled], Compiled] = lambda recipe, compiled: compiled) -> _Passes:
+    """What enqueues each of ``kernels``, compiled in parallel and loaded, and where its part of the workspace lies."""
+    compiled = in_parallel(cubin, [launch.recipe for launch in kernels])
+    return tuple((even_share.launches(edited(launch.recipe, code), label, gpu, launch), launch.offset)
+                 for launch, code in zip(kernels, compiled, strict=True))
+
+
+@lru_cache(maxsize=1024)
+def cubin(recipe: Recipe) -> Compiled:
+    """What a recipe makes, remembered: a product with operands that were split before is bound for each pair of them,
+    and the disk's answer takes 1 to 3 ms."""
+    return recipe.make("cubin")
 
 
 @lru_cache(maxsize=1024)
@@ -95,6 +108,6 @@ def bind(kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> Bound:
     Raises:
         InvalidValue: a config that is not valid here, more than 2**31 - 1 tiles, or more ranges of k-steps than
             `divide.MOST_PARTS`.
-        CompileFailed, MissingComponent, LaunchFailed: see `compile_for` and `load`.
+        CompileFailed, MissingComponent, LaunchFailed: see `Recipe.make` and `load`.
     """
     return Bound(kernel, config, problem, gpu)

@@ -19,8 +19,7 @@ def build(kernel: Kernel, config: Config, arch: str, kind: Kind = "cubin") -> Co
     """
     limits = architecture(arch)
     require(kernel, config, limits)
-    # Which has instructions of its own, only the suffix says.
-    name = f"{limits.name}a" if kernel.sm_90a else arch
+    name = limits.target(own=True) if kernel.sm_90a else arch
     wanted = patched.wanted(kernel, config, name) if kind == "cubin" else None
     compiled = compile_source(kernel.source, kernel.entry, name, config.macros(), kind, kernel.path.name, wanted=wanted)
     return patched.applied(compiled, config) if kernel.patched and kind == "cubin" else compiled

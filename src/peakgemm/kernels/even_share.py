@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ..runtime.compile import Compiled
 from ..runtime.device import Gpu
 from ..runtime.launch import Launcher, load
-from ..runtime.tensor_map import Box
+from .family import Launch
 
 Enqueue = Callable[[int, int, int, int, int, int], None]  # see `runtime.launch.Launcher.enqueue`
 
 
-def launches(cubin: Compiled, label: str, gpu: Gpu, arguments: bytes, wanted: int, blocks: int, threads: int,
-             *, even: bool = True, boxes: Sequence[Box] = (), cluster: int = 1) -> Enqueue:
-    """What launches a kernel whose blocks need ``wanted`` bytes of dynamic shared memory.
-
-    Where ``even``, they ask for `shared_bytes`. ``cluster``: see `Launcher`.
+def launches(cubin: Compiled, label: str, gpu: Gpu, launch: Launch) -> Enqueue:
+    """What launches a kernel, compiled to ``cubin``; ``label`` names it in errors.
 
     Raises:
         InvalidValue, MissingComponent, LaunchFailed: see `Launcher` and `load`.
     """
-    asked = shared_bytes(wanted, blocks, room(cubin.registers, threads, gpu), gpu) if even else wanted
-    return Launcher(load(cubin, asked, gpu, cluster), label, gpu, blocks, threads, arguments, boxes, cluster).enqueue
+    blocks, threads, shared = launch.blocks, launch.threads, launch.shared_bytes
+    asked = shared_bytes(shared, blocks, room(cubin.registers, threads, gpu), gpu) if launch.even else shared
+    return Launcher(load(cubin, asked, gpu, launch.cluster), label, gpu, blocks, threads, launch.arguments,
+                    launch.boxes, launch.cluster).enqueue
 
 
 def room(registers: int | None, threads: int, gpu: Gpu) -> int:

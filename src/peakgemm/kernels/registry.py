@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidValue
-from ..problem import Config
+from ..problem import Config, Problem
 from ..runtime import source
-from ..runtime.architectures import Architecture
+from ..runtime.architectures import FEATURES, Architecture
+from .constraints import (
+    boxes,
+    direct,
+    multistage,
+    one_float4,
+    one_output,
+    split_tile,
+    square_tile,
+    template,
+    warp_staged,
+)
+from .family import RUNG, Family, Launches
+
+if TYPE_CHECKING:
+    from .recipe import Recipe
 
 FLOAT = 4  # bytes
+_PREFIXES = {"ladder": "sgemm", "ffma": "ffma", "emulated": "tensor"}  # of the names of exported kernels
 
 
 def _none(config: Config) -> int:
@@ -50,9 +66,10 @@ class Kernel:
     ``shared_bytes`` gives the shared memory of a block for a config; ``dynamic`` says whether
     it is passed at launch (and so may exceed 48 KB). ``tunes`` names the fields of `Config`,
     beyond the tile, that the source uses. ``vectors`` names the matrices that the
-    aligned compilation accesses sixteen bytes at a time. ``shape`` names the family of
-    constraints on the tile in `validity`. Several kernels of the library may share the source
-    ``source_name`` and differ by ``defines``. ``overrides`` holds the default config of
+    aligned compilation accesses sixteen bytes at a time. ``constraints`` yields what a config breaks of what the source
+    asks of the tile, and ``needs`` names the features of an architecture that it uses. Several kernels of the library
+    may share the source ``source_name`` and differ by ``defines``; what else the library knows of one is its
+    ``family``'s. ``overrides`` holds the default config of
     architectures where another one is better: with room for two blocks per SM, rung 11 gains 3 % on
     sm_90 and spills on others; rung 12 gains 8 % on sm_90 and spills on sm_70, sm_100 and sm_120.
     ``patched`` marks a rung whose source is another's (``source_name``) and whose loop is built anew in the cubin:
@@ -65,12 +82,12 @@ class Kernel:
     name: str
     idea: str
     default: Config
-    shape: str
+    constraints: Callable[[Config], Iterator[str]]
     shared_bytes: Callable[[Config], int] = _none
     dynamic: bool = False
     tunes: frozenset[str] = frozenset()
     vectors: str = ""
-    cp_async: bool = False
+    needs: tuple[str, ...] = ()
     peak: float = 1.0
     rounding: float = 0.0
     folder: str = "ladder"
@@ -80,12 +97,17 @@ class Kernel:
     named: Mapping[str, Config] = field(default_factory=dict)
     overrides: Mapping[str, Config] = field(default_factory=dict)
     bare_loop: bool = False
+    family: Family = RUNG
+
+    @property
+    def stem(self) -> str:
+        """The name of the source file, without ``.cu``."""
+        return self.source_name or (self.page if self.number >= 0 else self.name)
 
     @property
     def path(self) -> Path:
         """The source file."""
-        name = self.source_name or (self.page if self.folder == "ladder" else self.name)
-        return source.KERNELS / self.folder / f"{name}.cu"
+        return source.KERNELS / self.folder / f"{self.stem}.cu"
 
     @property
     def page(self) -> str:
@@ -105,12 +127,12 @@ class Kernel:
     @property
     def wgmma(self) -> bool:
         """Whether it multiplies on the tensor cores of sm_90."""
-        return self.shape in ("wgmma", "split tile", "fused", "streamed")
+        return "wgmma" in self.needs
 
     @property
     def tensor_copies(self) -> bool:
         """Whether its aligned compilation (in the library, the only one) takes tensor maps of A and B at the end."""
-        return self.shape in ("warp specialised", "wide")
+        return "setmaxnreg" in self.needs
 
     @property
     def sm_90a(self) -> bool:
@@ -119,27 +141,53 @@ class Kernel:
 
     def lacks(self, arch: Architecture) -> str | None:
         """The instructions that the kernel needs and ``arch`` has not, with who has them; None: it has all."""
-        if self.cp_async and not arch.has_cp_async:
-            return "cp.async needs sm_80 or later"
-        if self.wgmma and arch.number != 90:
-            return "wgmma needs sm_90"
-        if self.tensor_copies and arch.number != 90:
-            return "setmaxnreg needs sm_90"
-        return None
+        return next((f"{feature} needs {FEATURES[feature].text}" for feature in self.needs
+                     if feature not in arch.features), None)
 
     @property
     def entry(self) -> str:
         """Name of the exported kernel."""
-        if self.folder == "ladder":
-            return f"sgemm_{self.source_name or self.page}"
-        prefix = "tensor" if self.folder == "emulated" else self.folder
-        return f"{prefix}_{self.source_name or self.name}"
+        return f"{_PREFIXES[self.folder]}_{self.stem}"
 
     @property
     def label(self) -> str:
         """``NN name``, with spaces; ``folder name`` for a kernel of the library."""
-        number = f"{self.number:02}" if self.folder == "ladder" else self.folder
+        number = f"{self.number:02}" if self.number >= 0 else self.folder
         return f"{number} {self.name.replace('_', ' ')}"
+
+    @property
+    def title(self) -> str:
+        """The `label`, with what it is."""
+        return f"{'rung' if self.number >= 0 else 'kernel'} {self.label}"
+
+    def recipe(self, config: Config, problem: Problem, arch: str) -> Recipe:
+        """What it is compiled from for a problem."""
+        return self.family.recipe(self, config, problem, arch)
+
+    def reduce_recipe(self, config: Config, problem: Problem, arch: str) -> Recipe:
+        """What the kernel is compiled from that adds up its partial sums."""
+        return self.family.reduce_recipe(self, config, problem, arch)
+
+    def launches(self, config: Config, problem: Problem, arch: str, sm_count: int, ready_a: int = 0,
+                 ready_b: int = 0) -> Launches:
+        """What a product by it launches on so many SMs; ``ready_a`` and ``ready_b`` are addresses of operands that were
+        split before (0: they were not).
+
+        Raises:
+            InvalidValue: more blocks than a grid has, or more parts than are counted.
+        """
+        return self.family.launches(self, config, problem, arch, sm_count, ready_a, ready_b)
+
+    def split_before(self, config: Config) -> str:
+        """The operands of a problem, of ``"ab"``, that the kernel reads as panels split for tensor cores."""
+        panels = self.family.panels
+        return "a" if panels == "b" and config.trans_c else panels
+
+    def is_ascending(self, config: Config, problem: Problem) -> bool:
+        """Whether it sums every element by one chain of FMAs over K, cut as ``config`` for a problem that it is valid
+        for; see `Family.one_chain`."""
+        whole = (config.split == 1 or config.handed) and config.cluster == 1 and not config.chunked
+        return whole and self.family.one_chain(config, problem)
 
     @cached_property
     def source(self) -> str:
@@ -159,45 +207,47 @@ def default_of(name: str) -> Config:
     return Config(**_CONFIGS[name]["default"])
 
 
-def _rung(number: int, name: str, idea: str, shape: str, shared_bytes: Callable[[Config], int] = _none,
+def _rung(number: int, name: str, idea: str, constraints: Callable[[Config], Iterator[str]],
+          shared_bytes: Callable[[Config], int] = _none,
           **more: Any) -> Kernel:
     """A rung with the configurations that configs.json has for it."""
     named, overrides = ({key: Config(**config) for key, config in _CONFIGS[name].get(what, {}).items()}
                         for what in ("named", "overrides"))
-    return Kernel(number, name, idea, default_of(name), shape, shared_bytes, named=named, overrides=overrides, **more)
+    return Kernel(number, name, idea, default_of(name), constraints, shared_bytes, named=named, overrides=overrides,
+                  **more)
 
 
 LADDER: tuple[Kernel, ...] = (
-    _rung(0, "naive", "one output a thread, lanes along the rows of C", "one output"),
-    _rung(1, "coalesced", "lanes along the columns of C", "one output"),
-    _rung(2, "register_tile", "4x4 outputs a thread, float4 straight from global memory", "direct",
+    _rung(0, "naive", "one output a thread, lanes along the rows of C", one_output),
+    _rung(1, "coalesced", "lanes along the columns of C", one_output),
+    _rung(2, "register_tile", "4x4 outputs a thread, float4 straight from global memory", direct,
           tunes=frozenset({"passes", "fragments"}), vectors="abc"),
-    _rung(3, "shared_tile", "32x32 tiles in shared memory, with bank conflicts", "square tile",
+    _rung(3, "shared_tile", "32x32 tiles in shared memory, with bank conflicts", square_tile,
           _tiles(transposed=False)),
-    _rung(4, "padded_tile", "a pad of one word ends the conflicts", "square tile", _tiles(1, 1, transposed=False)),
-    _rung(5, "vectorised_tile", "float4 everywhere, next tile preloaded into registers", "one float4",
+    _rung(4, "padded_tile", "a pad of one word ends the conflicts", square_tile, _tiles(1, 1, transposed=False)),
+    _rung(5, "vectorised_tile", "float4 everywhere, next tile preloaded into registers", one_float4,
           _tiles(4, transposed=False), vectors="abc"),
-    _rung(6, "block_tile_64", "64x64 block, 4x4 a thread", "one float4", _tiles(4, transposed=False), vectors="abc"),
-    _rung(7, "thread_tile_8x8", "128x128 block, 8x8 a thread", "one float4", _tiles(transposed=False), vectors="abc"),
-    _rung(8, "transposed_a", "A transposed in shared memory: fragments by LDS.128", "one float4", _tiles(),
+    _rung(6, "block_tile_64", "64x64 block, 4x4 a thread", one_float4, _tiles(4, transposed=False), vectors="abc"),
+    _rung(7, "thread_tile_8x8", "128x128 block, 8x8 a thread", one_float4, _tiles(transposed=False), vectors="abc"),
+    _rung(8, "transposed_a", "A transposed in shared memory: fragments by LDS.128", one_float4, _tiles(),
           vectors="abc"),
-    _rung(9, "quadrants", "fragments in 4x4 quadrants: no conflict on B", "one float4", _tiles(), vectors="abc"),
-    _rung(10, "double_buffer", "two shared buffers, one barrier an iteration", "one float4", _tiles(), vectors="abc"),
-    _rung(11, "double_fragments", "fragments double-buffered too: the template of the tile table", "template", _tiles(),
+    _rung(9, "quadrants", "fragments in 4x4 quadrants: no conflict on B", one_float4, _tiles(), vectors="abc"),
+    _rung(10, "double_buffer", "two shared buffers, one barrier an iteration", one_float4, _tiles(), vectors="abc"),
+    _rung(11, "double_fragments", "fragments double-buffered too: the template of the tile table", template, _tiles(),
           dynamic=True, tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="abc"),
-    _rung(12, "warp_tile", "lanes in a compact warp tile: fragment reads multicast", "warp tile", _tiles(4),
+    _rung(12, "warp_tile", "lanes in a compact warp tile: fragment reads multicast", warp_staged, _tiles(4),
           dynamic=True, tunes=frozenset({"fragments", "min_blocks"}), vectors="abc"),
-    _rung(13, "cp_async", "cp.async in stages; four-byte copies transpose A", "multistage", _tiles(4), dynamic=True,
-          tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="b", cp_async=True),
-    _rung(14, "large_tile", "8x16 a thread, 128x256 a block, rasterised for L2", "multistage", _tiles(4), dynamic=True,
-          tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b", cp_async=True),
+    _rung(13, "cp_async", "cp.async in stages; four-byte copies transpose A", multistage, _tiles(4), dynamic=True,
+          tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="b", needs=("cp.async",)),
+    _rung(14, "large_tile", "8x16 a thread, 128x256 a block, rasterised for L2", multistage, _tiles(4), dynamic=True,
+          tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b", needs=("cp.async",)),
     _rung(15, "warp_specialised", "warps that copy (TMA) beside warps that compute, on a ring of mbarriers",
-          "warp specialised", _boxes, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ab"),
-    _rung(16, "sass_tuned", "rung 14, the SASS of its loop built anew: registers, order, control bits", "multistage",
+          boxes, _boxes, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ab", needs=("setmaxnreg",)),
+    _rung(16, "sass_tuned", "rung 14, the SASS of its loop built anew: registers, order, control bits", multistage,
           _tiles(4), dynamic=True, tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b",
-          cp_async=True, source_name="14_large_tile", patched=True),
-    _rung(18, "tensor_cores", "FP32 accuracy from FP16 tensor cores: split on the way in, three products", "split tile",
-          _split_tiles, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ac",
+          needs=("cp.async",), source_name="14_large_tile", patched=True),
+    _rung(18, "tensor_cores", "FP32 accuracy from FP16 tensor cores: split on the way in, three products", split_tile,
+          _split_tiles, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ac", needs=("wgmma",),
           # Three products at 2048 FP16 multiply-adds a clock and SM (Hopper's white paper), beside 128 FFMA.
           peak=16 / 3,
           # Two elements rounded to 2^-23 of themselves, and the product of their second halves, 2^-22, left out.

@@ -13,6 +13,7 @@ from struct import Struct
 
 from ..errors import InvalidValue
 from ..problem import Batch, Config, Problem
+from ..runtime.tensor_map import Box
 from .divide import MOST_PARTS, divisor
 from .ffma.repack import Repack
 from .launch_shape import MAX_BLOCKS
@@ -28,10 +29,12 @@ class Schedule:
     """One launch: ``blocks`` of the kernel and, where partial sums are left, ``reduce_blocks`` of the second one.
 
     ``whole`` tiles are computed by one block, or one cluster, each; the k-steps of ``shared`` tiles are dealt to
-    ``parts`` ranges. ``workspace_bytes`` holds their partial sums, from byte ``sums`` on, or what is handed on of them.
-    ``arguments`` is the kernels' struct, ``more`` what the first one's has behind that. A kernel before it takes
-    ``first_arguments``: in ``first_blocks`` it repacks the first chunk of K, and sets counters and flags to zero
-    (repack.py). ``cluster`` blocks of the first kernel form a cluster where it leaves that to the launch.
+    ``parts`` ranges. ``workspace_bytes`` holds their partial sums, from byte ``sums`` on, or what is handed on of them;
+    blocks of the second kernel have ``reduce_threads``, or where that is 0 as many as compute a tile.
+    ``arguments`` is the kernels' struct, ``more`` what the first one's has behind that, ``boxes`` what the copy engine
+    moves for it. A kernel before it takes ``first_arguments``: in ``first_blocks`` it repacks the first chunk of K, and
+    sets counters and flags to zero (repack.py). ``cluster`` blocks of the first kernel form a cluster where it leaves
+    that to the launch.
     """
 
     blocks: int
@@ -42,16 +45,12 @@ class Schedule:
     workspace_bytes: int
     arguments: bytes
     sums: int = 0
+    reduce_threads: int = 0
     first_blocks: int = 0
     first_arguments: bytes = b""
     more: bytes = b""
+    boxes: tuple[Box, ...] = ()
     cluster: int = 1
-
-
-def cluster_split(config: Config) -> bool:
-    """Whether the blocks of a cluster have a part each of a small tile's K, and add up for each other
-    (include/epilogue/cluster_split_k.cuh)."""
-    return config.cluster > 1 and config.one_tile
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..problem import Config, Problem
 from ..runtime.compile import Compiled
-from .library import Recipe, recipe
+from .recipe import Recipe
 from .registry import Kernel
 
 log = logging.getLogger("peakgemm")
@@ -21,8 +21,7 @@ log = logging.getLogger("peakgemm")
 #: alone would. Sound compilations leave 0.80 to 0.96 of it (results/sm_90/compilers.json; 0.80 by NVRTC 13.5 with
 #: 2 x 4 results a thread); the one that moved accumulators left 0.74. This lies between.
 LEAST = 0.77
-_Key = tuple[str, str, tuple[tuple[str, int], ...]]
-_known: dict[_Key, str] = {}
+_known: dict[Recipe, str] = {}
 
 
 def reason(config: Config, loop: Mapping[str, Any] | None) -> str:
@@ -42,33 +41,27 @@ def reason(config: Config, loop: Mapping[str, Any] | None) -> str:
     return ""
 
 
-def _key(made_from: Recipe) -> _Key:
-    return made_from.entry, made_from.arch, tuple(made_from.macros.items())
-
-
 def known(kernel: Kernel, config: Config, problem: Problem, arch: str) -> str:
     """Why the compilation that would run falls short, as far as it has been compiled before; empty: it does not."""
     if not kernel.bare_loop:
         return ""
-    made_from = recipe(kernel, config, problem, arch)
-    key = _key(made_from)
-    if key not in _known:
-        loop = made_from.known_loop()
+    recipe = kernel.recipe(config, problem, arch)
+    if recipe not in _known:
+        loop = recipe.known_loop()
         if loop is None:
             return ""
-        _known[key] = reason(config, loop)
-    return _known[key]
+        _known[recipe] = reason(config, loop)
+    return _known[recipe]
 
 
-def note(kernel: Kernel, config: Config, problem: Problem, arch: str, compiled: Compiled) -> str:
-    """Remember what a compilation is like, and return why it falls short; empty: it does not."""
+def note(kernel: Kernel, config: Config, recipe: Recipe, compiled: Compiled) -> str:
+    """Remember what a compilation by ``recipe`` is like, and return why it falls short; empty: it does not."""
     if not kernel.bare_loop or compiled.loop is None:
         return ""
     why = reason(config, compiled.loop)
     if why:
-        key = _key(recipe(kernel, config, problem, arch))
-        if _known.get(key) != why:
+        if _known.get(recipe) != why:
             log.warning("peakgemm: %s %s is not run: as compiled here, %s; the next best kernel runs instead.",
                         kernel.name, config.label(), why)
-        _known[key] = why
+        _known[recipe] = why
     return why

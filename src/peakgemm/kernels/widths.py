@@ -21,3 +21,19 @@ def widths(problem: Problem) -> tuple[int, int]:
     """Of A and of B: 4 where every row starts at 16 bytes, else 1."""
     p = problem
     return width(p.alignment[0], p.lda, *p.batch.a), width(p.alignment[1], p.ldb, *p.batch.b)
+
+
+def layouts_and_widths(problem: Problem) -> dict[str, int]:
+    """The macros of layouts, and of the width of copies along rows, which end with the operand.
+
+    An operand with K contiguous is copied word by word whatever its alignment, so its width is not asked.
+    """
+    a, b = widths(problem)
+    return {"TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b),
+            "WIDTH_A": a if problem.trans_a and problem.m % 4 == 0 else 1,
+            "WIDTH_B": b if not problem.trans_b and problem.n % 4 == 0 else 1}
+
+
+def copied_by_words(problem: Problem) -> bool:
+    """Whether a tiled kernel copies B word by word, which takes 1 to 4 % of its speed."""
+    return layouts_and_widths(problem)["WIDTH_B"] == 1

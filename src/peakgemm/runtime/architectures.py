@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import InvalidValue
 
@@ -16,9 +17,28 @@ KIB = 1024
 PORTABLE_CLUSTER, LARGEST_CLUSTER = 8, 16
 
 
+class Feature(NamedTuple):
+    """Which architectures have something: from the number ``first`` on, up to ``last``."""
+
+    first: int
+    last: int | None = None
+
+    @property
+    def text(self) -> str:
+        """In words, for messages."""
+        return f"sm_{self.first}" + (" or later" if self.last is None else "")
+
+
+# What kernels use and not every architecture has. wgmma and setmaxnreg are in the instruction set of ``sm_90a`` alone;
+# clusters were measured there alone.
+FEATURES = {"cp.async": Feature(80), "dependent launch": Feature(90), "wgmma": Feature(90, 90),
+            "setmaxnreg": Feature(90, 90), "clusters": Feature(90, 90)}
+
+
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Limits of one SM (bytes, threads, registers) and a reference GPU (MHz, GB/s, bytes of L2)."""
+    """Limits of one SM (bytes, threads, registers), a reference GPU (MHz, GB/s, bytes of L2), and which of `FEATURES`
+    there are."""
 
     number: int
     shared_per_sm: int
@@ -33,6 +53,7 @@ class Architecture:
     gpu_mhz: int
     gpu_bandwidth_gbs: float
     gpu_l2: int
+    features: frozenset[str]
     registers_per_sm: int = 65536
     registers_per_thread: int = 255
     register_granularity: int = 256
@@ -45,6 +66,10 @@ class Architecture:
     def name(self) -> str:
         """``sm_NN``."""
         return f"sm_{self.number}"
+
+    def target(self, own: bool) -> str:
+        """What to compile for; code with instructions of its ``own`` needs the family's suffix where there are any."""
+        return f"{self.name}a" if own and "setmaxnreg" in self.features else self.name
 
     @property
     def warps_per_sm(self) -> int:
@@ -63,12 +88,12 @@ class Architecture:
     @property
     def has_cp_async(self) -> bool:
         """Asynchronous copies from global to shared memory (sm_80 and later)."""
-        return self.number >= 80
+        return "cp.async" in self.features
 
     @property
     def has_dependent_launch(self) -> bool:
         """Whether a kernel's blocks may start before the kernel ahead of it has ended (sm_90 and later)."""
-        return self.number >= 90
+        return "dependent launch" in self.features
 
     def launches_overlap(self, blocks: int, sm_count: int) -> bool:
         """Whether the next launch of as many ``blocks`` finds SMs of its own: it is there when this one ends, half a
@@ -83,8 +108,9 @@ class Architecture:
 
 def _row(number: int, sm_kib: int, block_kib: int, threads: int, blocks: int, granularity: int,
          reserved: int, lanes: int, gpu: str, sms: int, mhz: int, gbs: float, l2_mib: int) -> Architecture:
+    features = frozenset(name for name, (first, last) in FEATURES.items() if first <= number <= (last or number))
     return Architecture(number, sm_kib * KIB, block_kib * KIB, threads, blocks, granularity, reserved,
-                        lanes, gpu, sms, mhz, gbs, l2_mib * KIB**2)
+                        lanes, gpu, sms, mhz, gbs, l2_mib * KIB**2, features)
 
 
 ARCHITECTURES: dict[str, Architecture] = {

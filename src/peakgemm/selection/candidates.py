@@ -6,21 +6,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from ..kernels.ascending import is_ascending
 from ..kernels.ffma import wide
 from ..kernels.ffma.chain import CHAIN
 from ..kernels.ffma.repack import Repack
 from ..kernels.ffma.skinny import SKINNY
 from ..kernels.ffma.small import SMALL
 from ..kernels.ffma.wide import WIDE
-from ..kernels.library import FAMILIES, copied_by_words
+from ..kernels.profile import Machine, Tile
 from ..kernels.registry import Kernel
 from ..kernels.schedule import handing_on, hands_on, sharing
 from ..kernels.validity import is_valid
+from ..kernels.widths import copied_by_words
 from ..problem import Config, Problem
-from . import chain_model, skinny_model, small_model
-from .machine import Machine
-from .profile import Tile
 from .tile_model import configurations, modelled_us, one_slice, repack_us, results_stored, ways, wide_configurations
 
 Candidate = tuple[Kernel, Config, float]
@@ -33,7 +30,7 @@ def candidates(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     found = [(tiling.kernel, way, modelled_us(tiling.row, way, problem, machine, by_words, results))
              for tiling in configurations(machine) for way in ways(tiling, problem, machine)]
     found += _wide(problem, machine)
-    found += _overlapping([*_skinny(problem, machine), *_small(problem, machine)], problem, machine)
+    found += _overlapping(_own(SKINNY, problem, machine) + _own(SMALL, problem, machine), problem, machine)
     return tuple(sorted(found, key=_modelled_time))  # stable: of equals, the first named
 
 
@@ -49,11 +46,10 @@ def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     found = [(tiling.kernel, config, modelled_us(tiling.row, config, problem, machine, by_words, results))
              for tiling in configurations(machine) for config in one_slice(tiling, problem, machine)]
     found += _wide(problem, machine, handed=True)
-    found += [(CHAIN, config, chain_model.estimate_us(config, problem, machine))
-              for config in chain_model.configurations(problem, machine)]
+    found += _own(CHAIN, problem, machine)
     found += [(kernel, replace(config, chunked=False), us)
-              for kernel, config, us in _overlapping([*_small(problem, machine)], problem, machine)]
-    each = {(kernel, config): us for kernel, config, us in found if is_ascending(kernel, config, problem)}
+              for kernel, config, us in _overlapping(_own(SMALL, problem, machine), problem, machine)]
+    each = {(kernel, config): us for kernel, config, us in found if kernel.is_ascending(config, problem)}
     return tuple(sorted(((*key, us) for key, us in each.items()), key=_modelled_time))
 
 
@@ -61,16 +57,10 @@ def _modelled_time(candidate: Candidate) -> float:
     return candidate[2]
 
 
-def _skinny(problem: Problem, machine: Machine) -> Iterator[Candidate]:
-    for config in skinny_model.configurations(problem, machine):
-        if is_valid(SKINNY, config, machine.arch):
-            yield SKINNY, config, skinny_model.estimate_us(config, problem, machine)
-
-
-def _small(problem: Problem, machine: Machine) -> Iterator[Candidate]:
-    for config in small_model.configurations(problem, machine):
-        if is_valid(SMALL, config, machine.arch):
-            yield SMALL, config, small_model.estimate_us(config, problem, machine)
+def _own(kernel: Kernel, problem: Problem, machine: Machine) -> list[Candidate]:
+    """Those of a kernel that has a cost model of its own."""
+    return [(kernel, config, kernel.family.estimate_us(config, problem, machine))
+            for config in kernel.family.configurations(problem, machine) if is_valid(kernel, config, machine.arch)]
 
 
 def _overlapping(found: list[Candidate], problem: Problem, machine: Machine) -> list[Candidate]:
@@ -83,10 +73,10 @@ def _overlapping(found: list[Candidate], problem: Problem, machine: Machine) -> 
     if not found:
         return found
     kernel, config, _ = min(found, key=_modelled_time)
-    if not machine.arch.launches_overlap(FAMILIES[kernel].schedule(config, problem, machine.sms).blocks, machine.sms):
+    if not machine.arch.launches_overlap(kernel.family.schedule(config, problem, machine.sms).blocks, machine.sms):
         return found
-    less = {SKINNY: machine.profile.skinny.overlap_us, SMALL: machine.profile.small.overlap_us}
-    return [(kernel, config, us - less[kernel]) for kernel, config, us in found]
+    return [(kernel, config, us - getattr(machine.profile, kernel.family.numbers).overlap_us)
+            for kernel, config, us in found]
 
 
 def _wide(p: Problem, machine: Machine, handed: bool = False) -> Iterator[Candidate]:
@@ -111,5 +101,5 @@ def _wide(p: Problem, machine: Machine, handed: bool = False) -> Iterator[Candid
                   numbers.medium_factor if p.k <= numbers.medium_k else 1.0)
         shared = handing_on(config) if handed else sharing(config, 0)
         for way in (config, shared)[:1 + (not handed or hands_on(config, tiles, -(-p.k // config.bk), machine.sms))]:
-            us = modelled_us(row, way, wide.after_repack(p), machine, False, p.m * p.n)
+            us = modelled_us(row, way, wide.after_repack(p), machine, False, p.m * p.n, wide=True)
             yield WIDE, way, (before + us) * margin

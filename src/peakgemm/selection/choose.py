@@ -6,24 +6,26 @@ deterministic: equal estimates go to the configuration that is named first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from ..errors import InvalidValue
 from ..kernels import shortfall
-from ..kernels.ascending import is_ascending
 from ..kernels.emulated.schemes import SCHEMES, schemes_on
-from ..kernels.library import compile_for, compile_reduce, first_recipe, kernel_named
+from ..kernels.ffma import repack
+from ..kernels.library import kernel_named
+from ..kernels.profile import Machine
+from ..kernels.recipe import Recipe
 from ..kernels.registry import Kernel
 from ..kernels.validity import is_valid
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
-from ..runtime.compile import Compiled
 from . import tuned
 from .candidates import Candidate, candidates, chains
 from .emulated_model import best as best_emulated
-from .machine import Machine, machine
+from .emulated_model import estimate_us as emulated_us
+from .machine import machine
 from .tile_model import compiled, configurations, wide_configurations
 
 # Sums over fewer k-steps are so nearly exact in FP32 that 22 bits are not better: whatever a profile says.
@@ -99,7 +101,7 @@ def _chain(problem: Problem, gpu: Machine, device_name: str) -> Choice:
     known = tuned.lookup(problem, device_name)
     if known is not None:
         kernel, config = kernel_named(known[0]), known[1]
-        if is_valid(kernel, config, gpu.arch, problem) and is_ascending(kernel, config, problem):
+        if is_valid(kernel, config, gpu.arch, problem) and kernel.is_ascending(config, problem):
             return Choice(kernel, config, "tuned", f"measured on {device_name} for this very shape")
     ranked = chains(problem, gpu)
     (kernel, config, us), passed = _best(ranked, problem, gpu)
@@ -136,7 +138,7 @@ def _faster(ieee: Choice, problem: Problem, gpu: Machine, worth: float, ready: s
     """``ieee``, or fp16x3 where the models say that it takes less than that share of its time: between equals they
     err."""
     kernel, config, ours = best_emulated(SCHEMES["fp16x3"], problem, gpu, ready)
-    theirs = _modelled(ieee, problem, gpu)
+    theirs = _modelled(ieee, candidates(problem, gpu))
     if ours < worth * theirs and problem.k >= max(_EMULATED_K, gpu.profile.emulated.least_k):
         return Choice(kernel, config, "heuristic", f"{kernel.name} on tensor cores, {kernel.idea}: {ours:.0f} us by "
                                                    f"the model, IEEE FFMA {theirs:.0f}, by the numbers of the profile "
@@ -145,31 +147,41 @@ def _faster(ieee: Choice, problem: Problem, gpu: Machine, worth: float, ready: s
                                 f"{ours:.0f}; {ieee.reason}")
 
 
-def _modelled(choice: Choice, problem: Problem, gpu: Machine) -> float:
+def _modelled(choice: Choice, ranked: Sequence[Candidate]) -> float:
     """Microseconds of the candidate that ``choice`` is; of a tuned one that is no candidate those of the model's
     best."""
-    ranked = candidates(problem, gpu)
     return next((us for kernel, config, us in ranked if (kernel, config) == (choice.kernel, choice.config)),
                 ranked[0][2])
 
 
-def warm_set(arch: str) -> list[tuple[str, Callable[[], Compiled]]]:
-    """What `cache warm` compiles, with a label each: every configuration of ``arch`` for aligned operands of each
-    layout, and what adds up partial sums or repacks the first chunk of K."""
+@lru_cache(maxsize=4096)
+def product_us(problem: Problem, arch: str, sm_count: int, device_name: str, precision: str = "ieee") -> float:
+    """Modelled microseconds of what is chosen for ``problem``; good for rankings, and to some 10 % besides.
+
+    Raises:
+        InvalidValue: see `choose`.
+    """
+    if problem.is_empty:
+        return 0.0
+    gpu = machine(arch, sm_count, device_name)
+    chosen = choose(problem, arch, sm_count, device_name, precision)
+    if chosen.kernel.family.scheme is not None:
+        return emulated_us(chosen.kernel, chosen.config, problem, gpu)
+    return _modelled(chosen, chains(problem, gpu) if precision == "reproducible" else candidates(problem, gpu))
+
+
+def warm_set(arch: str) -> list[Recipe]:
+    """What `cache warm` compiles: every configuration of ``arch`` for aligned operands of each layout, and what adds up
+    partial sums or repacks the first chunk of K."""
     problems = [Problem(1024, 1024, 1024, 1024, 1024, 1024, trans_a=ta, trans_b=tb)
                 for ta in (False, True) for tb in (False, True)]
     gpu = machine(arch, architecture(arch).gpu_sms)
-    known = configurations(gpu)
+    known, wide = configurations(gpu), wide_configurations(gpu)
     each = dict.fromkeys((tiling.kernel, way) for tiling in known for way in compiled(tiling))
-    found: list[tuple[str, Callable[[], Compiled]]] = [
-        (f"{kernel.name} {config.label()}", partial(compile_for, kernel, config, problem, arch))
-        for kernel, config in each for problem in problems]
-    found += [(f"sums of {one.config.label()}", partial(compile_reduce, one.kernel, one.config, problems[0], arch))
-              for one in known if one.config.cluster == 1]
-    for wide in wide_configurations(gpu):
-        found += [("the first chunk of K", partial(first_recipe(arch).make, "cubin")),
-                  (f"{wide.kernel.name} {wide.config.label()}",
-                   partial(compile_for, wide.kernel, wide.config, problems[0], arch)),
-                  (f"sums of {wide.config.label()}",
-                   partial(compile_reduce, wide.kernel, wide.config, problems[0], arch))]
-    return found
+    found = [kernel.recipe(config, problem, arch) for kernel, config in each for problem in problems]
+    found += [one.kernel.recipe(one.config, problems[0], arch) for one in wide]
+    found += [one.kernel.reduce_recipe(one.config, problems[0], arch) for one in (*known, *wide)
+              if one.config.cluster == 1]
+    if wide:
+        found.append(repack.recipe(arch))
+    return list(dict.fromkeys(found))

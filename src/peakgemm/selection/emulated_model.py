@@ -11,24 +11,14 @@ from dataclasses import replace
 from functools import cache
 from math import sqrt
 
-from ..kernels.emulated.orientation import oriented
-from ..kernels.emulated.schemes import (
-    FUSED,
-    ROWS,
-    STREAMED,
-    Scheme,
-    half_as_high,
-    operand,
-    product_on,
-    scheme_of,
-    streamed,
-)
+from ..kernels.emulated.product import half_as_high, product_on
+from ..kernels.emulated.schemes import ROWS, Scheme, operand, oriented
+from ..kernels.emulated.streamed import FUSED, STREAMED, streamed
+from ..kernels.profile import Machine, Streamed
 from ..kernels.registry import FLOAT, Kernel
 from ..kernels.schedule import sharing
 from ..kernels.widths import widths
 from ..problem import Config, Problem
-from .machine import Machine
-from .profile import Streamed
 from .tile_model import SPLITS
 
 _MOST_SPLIT = 64
@@ -47,7 +37,7 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, machine: Machi
     ``ready``: ``"a"`` or ``"b"``, the problem's operand that has been split before; kernels that read it as it is have
     no use for that.
     """
-    p, scheme, sms, numbers = oriented(config, problem), scheme_of(kernel), machine.sms, machine.profile.emulated
+    p, scheme, sms, numbers = oriented(config, problem), kernel.family.scheme, machine.sms, machine.profile.emulated
     assert scheme is not None
     if p.trans_c and ready:
         ready = "b" if ready == "a" else "a"
@@ -59,7 +49,7 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, machine: Machi
     # Where tiles or chunks pass an edge and rows start at 16 bytes, all wait for the slowest tile: 700 x 900 x 1100
     # takes the fused kernel 32.4 us on an H100.
     edges = min(widths(p)) == 4 and bool(p.m % config.bm or p.n % config.bn or p.k % scheme.chunk)
-    if kernel == STREAMED:
+    if kernel.family.panels == "b":
         row = _streamed(config.bn, machine)
         chunk, begin, tile = row.chunk_us, numbers.fused_start_us, row.tile_us
         chunk *= row.edge_factor if edges else 1.0
@@ -73,7 +63,7 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, machine: Machi
             panels = operand(scheme, p.n, p.k, p.batch.sizes, p.batch.b).bytes
             begin = numbers.streamed_start_us + 2 * panels * slow / bandwidth
         moved = float(p.m * p.k + p.m * p.n)
-    elif kernel == FUSED:
+    elif not kernel.family.panels:
         # Where K is contiguous in B a lane has pieces of four columns.
         chunk, begin = numbers.fused_chunk_us + numbers.fused_columns_us * p.trans_b, numbers.fused_start_us
         tile = numbers.fused_tile_us
@@ -146,7 +136,7 @@ def candidates(scheme: Scheme, problem: Problem, machine: Machine,
         # With more rows of tiles pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
         wide = min(problem.m, problem.n) > 128 * machine.profile.emulated.cluster_tiles
         found = [(kernel, _varied(config, times, False, 2 if wide else 1))]
-        if scheme_of(FUSED) is scheme:
+        if FUSED.family.scheme is scheme:
             if _tiles(half := _varied(half_as_high(scheme), times), problem) <= sms:
                 found.append((kernel, half))
             # C^T where that makes the larger operand the one that is not split before

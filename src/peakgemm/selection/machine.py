@@ -10,35 +10,21 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InvalidValue
+from ..kernels.profile import Device, Machine, Profile
 from ..runtime import device
-from ..runtime.architectures import Architecture, architecture
-from .profile import Device, Profile
+from ..runtime.architectures import architecture
 from .profile_file import read
 from .tuned import folder, remembering, slug
 
 log = logging.getLogger("peakgemm")
 SHIPPED = Path(__file__).parent / "profiles"
 GENERIC = "generic"
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Machine:
-    """A GPU as the models see it. ``bandwidth``: nominal, in bytes a microsecond; two are equal where they are one
-    object, so that what is remembered of one is asked by its identity."""
-
-    arch: Architecture
-    sms: int
-    mhz: float
-    bandwidth: float
-    l2_bytes: int
-    profile: Profile
 
 
 def machine_with(profile: Profile, arch: str, sm_count: int, device_name: str = "") -> Machine:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import InvalidValue
+from ..kernels import profile as of
 from ..kernels.library import kernel_named
+from ..kernels.profile import SCHEMA, Profile
 from ..problem import Config
-from . import profile as of
-from .profile import SCHEMA, Profile
 
 T = TypeVar("T")
 REMEDY = "make it anew with: python -m lab.profile"

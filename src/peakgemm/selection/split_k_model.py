@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
+from ..kernels.ffma.specialised import CLUSTERS
+from ..kernels.profile import Cluster, Machine, SplitK
 from ..kernels.schedule import sharing
-from ..kernels.validity import CLUSTERS
 from ..problem import Config, Problem
 from ..runtime.architectures import PORTABLE_CLUSTER, architecture
-from .machine import Machine
-from .profile import Cluster, SplitK
 
 _RANGES = (*range(2, 10), 12, 16, 24)
 # Every GPU with clusters runs eight blocks of one; sixteen want a group of as many SMs, which a GPU with fewer SMs than

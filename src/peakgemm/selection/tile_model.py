@@ -12,18 +12,17 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from ..kernels.ffma.repack import CHUNK
+from ..kernels.ffma.specialised import reduces_across_slices, two_rows
 from ..kernels.library import kernel_named
+from ..kernels.profile import Cluster, Machine, Tile
 from ..kernels.registry import FLOAT, Kernel
 from ..kernels.schedule import handing_on, hands_on, sharing
-from ..kernels.validity import is_valid, reduces_across_slices, two_rows
+from ..kernels.validity import is_valid
 from ..kernels.widths import width
 from ..problem import Config, Problem
 from ..runtime.architectures import Architecture
-from .machine import Machine
-from .profile import Cluster, Tile
 from .split_k_model import cluster_us, cluster_ways, split_k_us, split_k_ways
 
-WIDE = "wide"
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 # In so many parts a tile's K is cut: powers of two, and what lies halfway.
@@ -46,7 +45,7 @@ def results_stored(p: Problem, machine: Machine) -> float:
 
 
 def modelled_us(row: Tile | Cluster, config: Config, problem: Problem, machine: Machine, by_words: bool,
-                results: float) -> float:
+                results: float, wide: bool = False) -> float:
     """Modelled time in microseconds of a tiled kernel; only the ranking is meant.
 
     Args:
@@ -54,6 +53,7 @@ def modelled_us(row: Tile | Cluster, config: Config, problem: Problem, machine: 
         config: a way of it to cut the work.
         by_words: whether B is copied word by word.
         results: see `results_stored`.
+        wide: whether it is one of wide thread tiles.
     """
     p, sms, numbers = problem, machine.sms, machine.profile.tiled
     count, slots = max(p.batch.count, 1), sms * config.min_blocks
@@ -66,7 +66,6 @@ def modelled_us(row: Tile | Cluster, config: Config, problem: Problem, machine: 
     if row.split_k is not None and config.split > 1:
         return split_k_us(row.split_k, config, tiles, steps, memory, by_words, sms)
     step_us = _step_us(config, row.words_share if by_words else row.share, machine)
-    wide = row.kernel == WIDE
     pieces = 0  # partial sums of tiles
 
     def in_turns(steps: int) -> float:
@@ -245,7 +244,8 @@ def configurations(machine: Machine) -> tuple[Tiling, ...]:
     rows: tuple[Tile | Cluster, ...] = (*profile.tiles, *profile.clusters)
     for row in rows:
         kernel = kernel_named("specialised" if isinstance(row, Cluster) else row.kernel)
-        if kernel.name == WIDE or kernel.cp_async != limits.has_cp_async:  # without it, what waits in registers
+        # Without cp.async, what waits in registers.
+        if kernel.tensor_copies or ("cp.async" in kernel.needs) != limits.has_cp_async:
             continue
         config = _fitted(kernel, row.config, limits)
         if config is not None:
@@ -256,15 +256,16 @@ def configurations(machine: Machine) -> tuple[Tiling, ...]:
 @lru_cache(maxsize=64)
 def wide_configurations(machine: Machine) -> tuple[Tiling, ...]:
     """Those of wide thread tiles."""
-    return tuple(Tiling(kernel_named(WIDE), row.config, row) for row in machine.profile.tiles
-                 if row.kernel == WIDE and is_valid(kernel_named(WIDE), row.config, machine.arch))
+    rows = ((kernel_named(row.kernel), row) for row in machine.profile.tiles)
+    return tuple(Tiling(kernel, row.config, row) for kernel, row in rows
+                 if kernel.tensor_copies and is_valid(kernel, row.config, machine.arch))
 
 
 def _fitted(kernel: Kernel, config: Config, limits: Architecture) -> Config | None:
     """``config`` as ``limits`` allow it: without setmaxnreg, and with as many stages as fit. None: not at all."""
-    if config.cluster > 1 and limits.number != 90:
+    if config.cluster > 1 and "clusters" not in limits.features:
         return None
-    if config.registers and limits.number != 90:
+    if config.registers and "setmaxnreg" not in limits.features:
         if config.tm * config.tn > _UNDEALT:
             return None
         config = replace(config, registers=0)

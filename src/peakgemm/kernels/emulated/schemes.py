@@ -1,33 +1,34 @@
-"""The kernels that compute FP32 products on tensor cores: schemes, split operands in memory, launches.
+"""What kernels that compute FP32 products on tensor cores have in common: schemes, split operands in memory, launches.
 
-An operand is split into planes of narrower floats whose sum it is (emulated/split.cu); another kernel multiplies
-the planes and adds up in FP32 (emulated/product.cu).
+An operand is split into planes of narrower floats whose sum it is, by a pass of its own (split.cu) or on its way; their
+products are added up in FP32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from struct import Struct
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
+from ...runtime import source
 from ...runtime.architectures import Architecture, architecture
+from ..family import Family, Launch, Launches
 from ..launch_shape import MAX_BLOCKS
-from ..library import Recipe
+from ..recipe import Recipe, text_of
 from ..registry import Kernel
 from ..schedule import arguments, cut, schedule
 from ..widths import widths
-from .orientation import oriented
 
 ROWS = 128          # of a panel
 HEAD = 256          # bytes at the start of a workspace: struct Progress,
 REROUTED = 4        # in which, this many bytes on, the rerouted half tiles are counted
-SPLIT_THREADS = 256
-REDUCE_THREADS = 256
-_TAIL = ROWS * 4 + 32 + ROWS  # bytes beside a panel's planes: scales, summary, counts
+_THREADS = 256      # of a block that splits, or adds up partial sums
+_SPLIT, _REDUCE = source.KERNELS / "emulated" / "split.cu", source.KERNELS / "emulated" / "reduce.cu"
+TAIL = ROWS * 4 + 32 + ROWS  # bytes beside a panel's planes: scales, summary, counts
 # What struct Emulated of include/split/split_panel.cuh holds after struct Gemm: 8 long long, 10 int.
 _TRAILER = Struct("<8q10i")
 _STAGED_PITCH = 72  # of include/epilogue/output.cuh
@@ -52,92 +53,23 @@ class Scheme:
     @property
     def panel(self) -> int:
         """Bytes from one panel to the next."""
-        return -(-(self.planes * ROWS * 128 + _TAIL) // 128) * 128  # the split pass builds one in shared memory
+        return -(-(self.planes * ROWS * 128 + TAIL) // 128) * 128  # the split pass builds one in shared memory
 
 
 SCHEMES: Mapping[str, Scheme] = {scheme.name: scheme for scheme in (
     Scheme("fp16x3", 0, 2, 2, 3), Scheme("tf32x3", 1, 2, 4, 3), Scheme("bf16x9", 2, 3, 2, 9))}
 
 
-def _ring(c: Config, scheme: Scheme) -> int:
-    """Bytes of the stages (half a panel of each operand), the scales, and what an IEEE half tile needs."""
-    stages = c.stages * scheme.planes * (c.bm + c.bn) * 64
-    scales = (c.stages // 2 + (2 if c.bm < ROWS else 1)) * (c.bm + c.bn) * 4
-    return stages + scales + _ieee_bytes()
-
-
-def _ieee_bytes() -> int:
+def ieee_bytes() -> int:
     """What two warpgroups stage: 16 k-steps of an IEEE half tile's operands, or of each warp's results eight rows."""
     return 2 * max(16 * 2 * (ROWS // 2 + 1), 4 * 8 * _STAGED_PITCH) * 4
 
 
-def _product(scheme: Scheme) -> Kernel:
-    return Kernel(
-        -1, scheme.name, f"{scheme.products} tensor-core products of {scheme.planes} planes, added up in FP32",
-        Config(128, 128, scheme.chunk, 8, 8, stages=4 if scheme.planes == 3 else 6, raster=16, producers=128,
-               registers=232),
-        "wgmma", lambda config: _ring(config, scheme), dynamic=True, folder="emulated", source_name="product",
-        defines={"SCHEME": scheme.code},
-        tunes=frozenset({"bm", "tm", "stages", "raster", "producers", "registers", "accumulations", "cluster",
-                         "split"}))
-
-
-def _older(scheme: Scheme) -> Kernel:
-    """For GPUs without wgmma; half tiles are rerouted in the place of the stages."""
-    return Kernel(
-        -1, scheme.name, f"{scheme.products} tensor-core products of {scheme.planes} planes by mma.sync",
-        Config(128, 128, scheme.chunk, 8, 8, stages=3 if scheme.planes == 3 else 4, raster=8), "mma",
-        lambda c: c.stages * scheme.planes * 2 * ROWS * 64 + (c.stages // 2 + 1) * 2 * _TAIL, dynamic=True,
-        cp_async=True, folder="emulated", source_name="product_mma", defines={"SCHEME": scheme.code},
-        tunes=frozenset({"stages", "raster"}))
-
-
-PRODUCTS: Mapping[str, Kernel] = {name: _product(scheme) for name, scheme in SCHEMES.items()}
-OLDER: Mapping[str, Kernel] = {name: _older(scheme) for name, scheme in SCHEMES.items()}
-
-
 @cache
-def half_as_high(scheme: Scheme) -> Config:
-    """The configuration of a scheme's kernel on sm_90 for tiles of 64 rows: twice as many blocks have one."""
-    config = PRODUCTS[scheme.name].default
-    return replace(config, bm=64, tm=4, stages=4 if scheme.planes == 3 else 8)
-
-
-def _streamed_ring(c: Config) -> int:
-    """Bytes of the stages, the scales and summaries, and what an IEEE half tile needs for each 64 rows."""
-    return (4 * c.bm * c.stages * 68 + c.stages * 4 * c.bn * 64 + (c.stages + 1) * (c.bn * 4 + 32)
-            + c.bm // 64 * _ieee_bytes() // 2)
-
-
-# A split in the registers of the threads that multiply; B goes through a split pass, or
-STREAMED = Kernel(
-    -1, "fp16x3", "the larger operand split in the registers of the threads that multiply",
-    Config(128, 128, SCHEMES["fp16x3"].chunk, 8, 8, stages=3, raster=16, producers=128, registers=232), "streamed",
-    _streamed_ring,
-    dynamic=True, folder="emulated", source_name="streamed", defines={"SCHEME": SCHEMES["fp16x3"].code, "SPLIT_B": 0},
-    tunes=frozenset({"bn", "tn", "stages", "raster", "registers", "accumulations", "trans_c", "split"}))
-
-# is split on the way: one kernel, for products that a split pass of their own would hold up.
-FUSED = Kernel(
-    -1, "fp16x3", "both operands split on the way to the tensor cores, in one kernel",
-    replace(STREAMED.default, bn=64, tn=4, stages=4, producers=256, registers=168), "fused", STREAMED.shared_bytes,
-    dynamic=True, folder="emulated", source_name="streamed", defines={"SCHEME": SCHEMES["fp16x3"].code, "SPLIT_B": 1},
-    tunes=frozenset({"stages", "raster", "producers", "registers", "accumulations", "trans_c", "split"}))
-
-
-@cache
-def streamed(columns: int) -> Config:
-    """The configuration of `STREAMED` for tiles of 64 or 128 columns."""
-    if columns == 128:
-        return STREAMED.default
-    return replace(STREAMED.default, bn=columns, tn=columns // 16, stages=4, registers=200)
-
-
-def scheme_of(kernel: Kernel) -> Scheme | None:
-    """The scheme of a tensor-core kernel; None: it is an FFMA kernel."""
-    if kernel in (FUSED, STREAMED):
-        return SCHEMES[kernel.name]
-    return SCHEMES[kernel.name] if kernel in (PRODUCTS.get(kernel.name), OLDER.get(kernel.name)) else None
+def default(scheme: Scheme) -> Config:
+    """The configuration of a scheme's kernel on sm_90."""
+    return Config(128, 128, scheme.chunk, 8, 8, stages=4 if scheme.planes == 3 else 6, raster=16, producers=128,
+                  registers=232)
 
 
 def schemes_on(arch: Architecture) -> tuple[str, ...]:
@@ -145,21 +77,12 @@ def schemes_on(arch: Architecture) -> tuple[str, ...]:
     return tuple(SCHEMES) if arch.has_cp_async else ()
 
 
-def product_on(scheme: Scheme, arch: Architecture) -> tuple[Kernel, Config]:
-    """The kernel for a scheme on ``arch``, with as many stages as fit."""
-    if arch.number == 90:
-        return PRODUCTS[scheme.name], PRODUCTS[scheme.name].default
-    kernel = OLDER[scheme.name]
-    config = kernel.default
-    while kernel.shared_bytes(config) > arch.shared_per_block and config.stages > 2:
-        config = replace(config, stages=config.stages - 1)
-    return kernel, config
+_turned = lru_cache(maxsize=16)(Problem.turned)  # a model asks for each of its candidates
 
 
-def target(arch: str) -> str:
-    """What to compile for: wgmma and setmaxnreg are in ``sm_90a`` alone."""
-    name = architecture(arch).name
-    return f"{name}a" if architecture(arch).number == 90 else name
+def oriented(config: Config, problem: Problem) -> Problem:
+    """The problem as a kernel with ``config`` sees it: C, or C^T, so that it splits rows of op(B) in registers."""
+    return _turned(problem) if config.trans_c else problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,45 +106,17 @@ def operand(scheme: Scheme, rows: int, k: int, sizes: tuple[int, ...], strides: 
     return Operand(matrices, panels, (padded[0], padded[1], padded[2]), panels * scheme.panel)
 
 
-@dataclass(frozen=True, slots=True)
-class Emulation:
-    """The launches of one emulated product: a split pass of ``split_blocks``, the product, and where blocks share the K
-    of tiles ``reduce_blocks`` that add up what they have left.
+def launches(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_count: int, ready_a: int = 0,
+             ready_b: int = 0) -> Launches:
+    """A split pass, the product, and where blocks share the K of tiles the sums of what they have left, as there are
+    any; K and the result are not empty.
 
-    ``problem`` is what the kernels see; where that is C^T, `turned <peakgemm.problem.Problem.turned>`, B's address is
-    passed as A's. ``counters``: where the workspace tells what was rerouted, (bytes from its start, how many int32 to
-    add up). ``ready_a`` and ``ready_b`` are addresses of panels split beforehand (0: split in each call, into the
-    workspace).
-    """
-
-    problem: Problem
-    split_blocks: int
-    blocks: int
-    reduce_blocks: int
-    workspace_bytes: int
-    counters: tuple[int, int]
-    arguments: bytes
-
-
-def split_before(kernel: Kernel, config: Config) -> str:
-    """The operands, of ``"ab"``, that ``kernel`` reads as panels."""
-    panels = _panels(kernel)
-    return "a" if panels == "b" and config.trans_c else panels
-
-
-def _panels(kernel: Kernel) -> str:
-    """The same of the problem as the kernel sees it."""
-    return "" if kernel == FUSED else "b" if kernel == STREAMED else "ab"
-
-
-def emulation(kernel: Kernel, config: Config, problem: Problem, sm_count: int, ready_a: int = 0,
-              ready_b: int = 0) -> Emulation:
-    """How a product by a tensor-core ``kernel`` is launched; K and the result are not empty.
+    ``ready_a`` and ``ready_b`` are addresses of panels split beforehand (0: split in each call, into the workspace).
 
     Raises:
         InvalidValue: more than 2**31 - 1 tiles or panels.
     """
-    p, scheme, before = oriented(config, problem), scheme_of(kernel), _panels(kernel)
+    p, scheme, before = oriented(config, problem), kernel.family.scheme, kernel.family.panels
     assert scheme is not None
     if p.trans_c:
         ready_a, ready_b = ready_b, ready_a
@@ -244,47 +139,57 @@ def emulation(kernel: Kernel, config: Config, problem: Problem, sm_count: int, r
     if config.split != 1:
         shared = schedule(config, p, sm_count)
         blocks, gemm, partial = shared.blocks, shared.arguments, shared.workspace_bytes
-        reduce_blocks = shared.shared * (config.bm * config.bn // (4 * REDUCE_THREADS))
+        reduce_blocks = shared.shared * (config.bm * config.bn // (4 * _THREADS))
     meet = a.bytes + b.bytes > _L2_BYTES and tiles >= 2 * clusters
     a_row, a_col = (1, p.lda) if p.trans_a else (p.lda, 1)
     b_row, b_col = (p.ldb, 1) if p.trans_b else (1, p.ldb)
-    trailer = _TRAILER.pack(a_row, a_col, b_row, b_col, ready_a, ready_b, first + in_a,
-                            ahead, *a.steps, *b.steps, a.matrices * split_a, b.matrices * split_b, int(meet), 0)
-    return Emulation(p, a.panels * split_a + b.panels * split_b, blocks, reduce_blocks, ahead + partial,
-                     (HEAD, marks) if marks else (REROUTED, 1), gemm + trailer)
+    struct = gemm + _TRAILER.pack(a_row, a_col, b_row, b_col, ready_a, ready_b, first + in_a, ahead, *a.steps, *b.steps,
+                                  a.matrices * split_a, b.matrices * split_b, int(meet), 0)
+    kernels = [Launch(kernel.recipe(config, problem, arch), blocks, config.block_threads, struct,
+                      kernel.shared_bytes(config))]
+    if split_blocks := a.panels * split_a + b.panels * split_b:
+        kernels.insert(0, Launch(split_recipe(scheme, p, arch), split_blocks, _THREADS, struct, scheme.panel))
+    if reduce_blocks:
+        kernels.append(Launch(kernel.reduce_recipe(config, problem, arch), reduce_blocks, _THREADS, struct))
+    return Launches(p, tuple(kernels), ahead + partial, -(-p.m // 64) * across * p.batch.count,
+                    (HEAD, marks) if marks else (REROUTED, 1))
 
 
-def _reading(problem: Problem) -> dict[str, int]:
-    a, b = widths(problem)
-    return {"TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b),
-            "WIDTH_A": 1 if problem.trans_a else a, "WIDTH_B": b if problem.trans_b else 1}
+def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
+    """What a product kernel is compiled from; of the problem, as it sees it, how operands are read that were not split
+    before."""
+    p, panels, macros = oriented(config, problem), kernel.family.panels, config.macros() | dict(kernel.defines)
+    a, b = widths(p)
+    if "a" not in panels:
+        macros |= {"TRANS_A": int(p.trans_a), "WIDTH_A": a}
+    if "b" not in panels:  # which is read by words where B's columns are contiguous
+        macros |= {"TRANS_B": int(p.trans_b), "WIDTH_B": b if p.trans_b else 1}
+    return Recipe(kernel.source, kernel.entry, _target(arch), macros, kernel.path.name)
 
 
 def split_recipe(scheme: Scheme, problem: Problem, arch: str) -> Recipe:
     """What the split pass is compiled from; ``problem`` as it sees it. A row's width matters where K is contiguous
     alone."""
-    macros = replace(PRODUCTS[scheme.name].default, raster=1).macros() | {"SCHEME": scheme.code} | _reading(problem)
-    return Recipe(_SPLIT.source, _SPLIT.entry, target(arch), macros, _SPLIT.path.name)
-
-
-def product_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
-    """What a product kernel is compiled from; of the problem, as it sees it, how operands are read that were not split
-    before."""
-    macros = config.macros() | dict(kernel.defines)
     a, b = widths(problem)
-    if kernel in (FUSED, STREAMED):
-        macros |= {"TRANS_A": int(problem.trans_a), "WIDTH_A": a}
-    if kernel == FUSED:  # which reads B's rows by words where its columns are contiguous
-        macros |= {"TRANS_B": int(problem.trans_b), "WIDTH_B": b if problem.trans_b else 1}
-    return Recipe(kernel.source, kernel.entry, target(arch), macros, kernel.path.name)
+    macros = replace(default(scheme), raster=1).macros() | {
+        "SCHEME": scheme.code, "TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b),
+        "WIDTH_A": 1 if problem.trans_a else a, "WIDTH_B": b if problem.trans_b else 1}
+    return Recipe(text_of(_SPLIT), "tensor_split", _target(arch), macros, _SPLIT.name)
 
 
-def reduce_recipe(scheme: Scheme, config: Config, arch: str) -> Recipe:
+def reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
     """What the kernel is compiled from that adds up what blocks have left of tiles whose K they shared."""
+    assert kernel.family.scheme is not None
     macros = replace(config, stages=2, registers=0, producers=0, accumulations=1).macros()
-    return Recipe(_REDUCE.source, _REDUCE.entry, target(arch), macros | {"SCHEME": scheme.code}, _REDUCE.path.name)
+    return Recipe(text_of(_REDUCE), "tensor_reduce", _target(arch), macros | {"SCHEME": kernel.family.scheme.code},
+                  _REDUCE.name)
 
 
-_SPLIT = Kernel(-1, "split", "FP32 operands to planes of narrower floats", PRODUCTS["fp16x3"].default, "wgmma",
-                folder="emulated")
-_REDUCE = Kernel(-1, "reduce", "partial sums of tiles added up", PRODUCTS["fp16x3"].default, "wgmma", folder="emulated")
+def _target(arch: str) -> str:
+    """Headers of all three passes use instructions of wgmma's architecture."""
+    return architecture(arch).target(own=True)
+
+
+def family(name: str, scheme: Scheme, panels: str) -> Family:
+    """What kernels of a scheme have in common that read the operands ``panels`` split before."""
+    return Family(recipe, reduce_recipe, launches, panels=panels, scheme=scheme, name=name, numbers="emulated")

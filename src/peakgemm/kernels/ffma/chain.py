@@ -9,14 +9,17 @@ warps take the stages in turn.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime.architectures import Architecture
 from ..launch_shape import MAX_BLOCKS
+from ..profile import Machine
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments
 from ..widths import width
+from .tiled import TILED
 
 MAX_COLUMNS = 32  # of the small operand's rows: 64 take 67 us against 4096 x 4096, `specialised` 57
 
@@ -26,17 +29,13 @@ def _shared(c: Config) -> int:
     return c.stages * (c.bm + c.bn) * (c.bk + 4) * FLOAT
 
 
-CHAIN = Kernel(
-    -1, "chain", "one chain over K an element, a lane a row of the large operand; a deep ring keeps memory busy",
-    default_of("chain"), "chain", _shared, dynamic=True, cp_async=True, folder="ffma",
-    tunes=frozenset({"min_blocks", "stages", "producers"}),
-)
-LANES = CHAIN.default.bn  # rows of X a block: one for each lane of a warp
+_DEFAULT = default_of("chain")
+LANES = _DEFAULT.bn  # rows of X a block: one for each lane of a warp
 
 
 def registers(arch: Architecture) -> int:
     """That a thread has at most: what is left where as many blocks as the default configuration asks for share one."""
-    default, unit = CHAIN.default, arch.register_granularity // arch.warp_size
+    default, unit = _DEFAULT, arch.register_granularity // arch.warp_size
     return arch.registers_per_sm // (default.min_blocks * default.block_threads) // unit * unit
 
 
@@ -50,7 +49,7 @@ def swapped(problem: Problem) -> bool:
     return problem.m > problem.n
 
 
-def specialisation(problem: Problem) -> dict[str, int]:
+def _specialisation(config: Config, problem: Problem) -> dict[str, int]:
     """The macros that a compilation takes from the problem: layouts, and the width of copies, 4 floats where every
     group of four starts at 16 bytes."""
     p, turned = problem, swapped(problem)
@@ -61,7 +60,7 @@ def specialisation(problem: Problem) -> dict[str, int]:
             "WIDTH_X": of_a if turned else of_b, "WIDTH_Y": (of_b if turned else of_a) if along_k else 1}
 
 
-def constraints(c: Config) -> Iterator[str]:
+def _constraints(c: Config) -> Iterator[str]:
     """Every constraint of the kernel that ``c`` breaks; `validity` adds what the architecture allows."""
     if c.bn != LANES or c.tn not in (1, 2):
         yield (f"BN = {c.bn}, TN = {c.tn} must be {LANES} and 1 or 2: a lane has a row of the large operand, or two "
@@ -95,3 +94,56 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     # Of the divisors a kernel that cuts C one way needs the tiles of a matrix alone.
     return Schedule(blocks=tiles, reduce_blocks=0, whole=tiles, shared=0, parts=0, workspace_bytes=0,
                     arguments=arguments(p, tiles, 0, 0, 0, (across, 1, 1)))
+
+
+def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
+    """Modelled time of a launch in microseconds; only the ranking is meant.
+
+    Wave by wave of blocks, whichever takes longest: the bytes of the operands, the copies of a block's rows of X, or
+    what computing warps read of shared memory in each k-step.
+    """
+    p, c, numbers, arch = problem, config, machine.profile.chain, machine.arch
+    rows, columns = max(p.m, p.n), min(p.m, p.n)
+    tiles = -(-rows // LANES) * max(p.batch.count, 1)
+    # Of a k-step: a wavefront for each warp's words of X, and for four rows of Y, or two where a lane has one of X.
+    wavefronts = c.threads / arch.warp_size + c.bm / (2 * c.tn)
+
+    def wave(blocks: int) -> float:
+        floats = blocks * LANES * (p.k + columns) + p.k * columns
+        memory = FLOAT * floats / (machine.bandwidth * numbers.bandwidth_share)
+        read = numbers.wavefront_factor * wavefronts * -(-blocks // machine.sms)
+        return max(memory, p.k * max(numbers.step_slots, read) / machine.mhz)
+
+    resident = min(arch.shared_per_sm // (_shared(c) + arch.shared_reserved),
+                   arch.blocks_by_registers(registers(arch), c.block_threads))
+    full, rest = divmod(tiles, machine.sms * max(resident, 1))
+    return numbers.start_us + full * wave(machine.sms * resident) + (wave(rest) if rest else 0.0)
+
+
+def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
+    """The one configuration that is considered for ``problem``; none above 32 columns, or without cp.async.
+
+    64 KB of X under way for an SM are enough, and more are slower: 1 x 4096 x 4096 takes 26.1 us so, 27.7 with 128 KB.
+    Blocks that share an SM have half as many each: 16 x 11008 x 4096 takes 78.4 us so, 89.0 with as many. Where rows of
+    Y are enough, a warp computes on each scheduler.
+    """
+    if not applies(problem) or not machine.arch.has_cp_async:
+        return
+    rows, columns = max(problem.m, problem.n), max(min(problem.m, problem.n), 1)
+    bm, default = 1 << (columns - 1).bit_length(), _DEFAULT
+    lonely = -(-rows // LANES) * problem.batch.count <= machine.sms
+    tile = replace(default, bm=bm, tm=max(bm // (2 * machine.arch.sub_partitions), 1), tn=min(bm, 2),
+                   stages=default.stages if lonely else default.stages // 2)
+    while _shared(tile) > machine.arch.shared_per_block:
+        tile = replace(tile, stages=tile.stages - 1, producers=min(tile.producers, LANES * (tile.stages - 1)))
+    yield tile
+
+
+CHAIN = Kernel(
+    -1, "chain", "one chain over K an element, a lane a row of the large operand; a deep ring keeps memory busy",
+    _DEFAULT, _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
+    tunes=frozenset({"min_blocks", "stages", "producers"}),
+    family=replace(TILED, schedule=schedule, specialisation=_specialisation, tiled=False,
+                   one_chain=lambda config, problem: True, configurations=configurations, estimate_us=estimate_us,
+                   numbers="chain", reproducible=True),
+)

@@ -12,14 +12,16 @@ from struct import Struct
 from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import source
+from ...runtime.architectures import architecture
 from ..divide import divisor
+from ..recipe import Recipe, text_of
 from ..registry import FLOAT
 from ..widths import width
 
 UNIT, CHUNK = 32, 64  # columns and k-steps of a unit
 UNIT_BYTES = UNIT * (CHUNK + 4) * FLOAT  # of shared memory; a warp that repacks has two
 # What runs before: counters at zero, and the first chunk of K.
-FIRST, FIRST_ENTRY, FIRST_WARPS = source.KERNELS / "ffma" / "first_chunk.cu", "ffma_first_chunk", 4
+_FIRST, FIRST_WARPS = source.KERNELS / "ffma" / "first_chunk.cu", 4
 _REPACK = Struct("<3q2I7i4x")  # struct Repack of include/copy/repack.cuh
 _MOST = (1 << 31) - 1    # units; each warp asks for one more than there is
 
@@ -67,9 +69,10 @@ def constraints(problem: Problem, operands: str) -> list[str]:
     return []
 
 
-def macros() -> dict[str, int]:
-    """What the kernel before is compiled with: no tile of C."""
-    return Config(UNIT, UNIT, CHUNK, 1, 1).macros() | {"TRANS_B": 0}
+def recipe(arch: str) -> Recipe:
+    """What the kernel that repacks the first chunk of K is compiled from: no tile of C."""
+    macros = Config(UNIT, UNIT, CHUNK, 1, 1).macros() | {"TRANS_B": 0}
+    return Recipe(text_of(_FIRST), "ffma_first_chunk", architecture(arch).name, macros, _FIRST.name)
 
 
 def size(columns: int, steps: int) -> int:

@@ -9,23 +9,33 @@ of 4 ``slices``; ``split`` blocks along K, whose sums a second kernel adds up.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from math import hypot
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import source
+from ...runtime.architectures import architecture
 from ..divide import MOST_PARTS
 from ..launch_shape import MAX_BLOCKS
+from ..profile import Machine
+from ..recipe import Recipe, text_of
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments
 from ..widths import width as vector_width
+from .tiled import TILED
 
 MAX_COLUMNS = 16
-REDUCE = source.KERNELS / "ffma" / "skinny_reduce.cu"
+_REDUCE = source.KERNELS / "ffma" / "skinny_reduce.cu"
 REDUCE_THREADS = 256
 _REDUCE_TEAM = 8  # threads that share a sum of many parts
 PATCH = 4  # rows, and k-steps, that a thread multiplies at once
 MOST_SUMS = 8192  # in shared memory; of more, half are added to the other half first
 MOST_STEPS = 1024  # a block's k-steps at once: K is counted in 32 bits and stepped past by less than that
+_SEGMENT = 128      # bytes of X side by side that a warp reads
+_ENDS = 4           # values that a result takes besides those of the groups of warps
+_HEIGHTS = {256: (32, 64, 128, 16), 512: (32, 64, 128), 128: (32, 64)}  # threads of a block -> its rows
+_LEAST_ROWS = 32    # of a block, that may be more than half without a row of X
 
 
 def _shared(c: Config) -> int:
@@ -38,11 +48,6 @@ def _shared(c: Config) -> int:
     return max(y, sums // 2 if sums > MOST_SUMS else sums) * FLOAT
 
 
-SKINNY = Kernel(
-    -1, "skinny", "4x4 patches of the large operand straight into registers, each element read once",
-    default_of("skinny"), "skinny", _shared, dynamic=True, folder="ffma",
-    tunes=frozenset({"min_blocks", "slices", "split"}),
-)
 # Columns -> patches that a thread reads ahead, threads of an SM: all that 64 K registers hold without a spill.
 DEPTH = {1: (2, 768), 2: (2, 768), 4: (2, 512), 8: (2, 512), 16: (1, 512)}
 
@@ -70,13 +75,13 @@ def width(problem: Problem) -> int:
     return vector_width(address, ld, *steps, *(() if along_k(p) else (rows,)))
 
 
-def specialisation(problem: Problem) -> dict[str, int]:
+def _specialisation(config: Config, problem: Problem) -> dict[str, int]:
     """The macros that a compilation takes from the problem."""
     return {"TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b), "SWAPPED": int(swapped(problem)),
             "WIDTH": width(problem)}
 
 
-def constraints(c: Config) -> Iterator[str]:
+def _constraints(c: Config) -> Iterator[str]:
     """Every constraint of the kernel that ``c`` breaks; `validity` adds what the architecture allows."""
     across = c.bm // c.tm
     if c.tm != PATCH or c.tn != c.bn:
@@ -122,12 +127,106 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} rows asks for "
                            f"{max(tiles * parts, reduce_blocks)} blocks, the limit is {MAX_BLOCKS}; split the product")
     return Schedule(blocks=tiles * parts, reduce_blocks=reduce_blocks, whole=tiles, shared=team, parts=parts,
-                    workspace_bytes=sums * parts * FLOAT,
+                    workspace_bytes=sums * parts * FLOAT, reduce_threads=REDUCE_THREADS,
                     # Divisors: tiles along the rows of a matrix, and of all of them, for which there is no other name.
                     arguments=arguments(p, tiles, team, parts, steps, (down, tiles, 1)))
 
 
-def reduce_macros(config: Config, problem: Problem) -> dict[str, int]:
-    """The macros of the kernel that adds up the parts; it takes the main kernel's arguments."""
-    return {"BM": config.bm, "BN": config.bn, "BK": 1, "TM": config.tm, "TN": config.tn, "RASTER": 1,
-            "SWAPPED": int(swapped(problem))}
+def _reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
+    """What the kernel that adds up the parts is compiled from; it takes the main kernel's arguments."""
+    return Recipe(text_of(_REDUCE), "ffma_skinny_reduce", architecture(arch).name,
+                  {"BM": config.bm, "BN": config.bn, "BK": 1, "TM": config.tm, "TN": config.tn, "RASTER": 1,
+                   "SWAPPED": int(swapped(problem))}, _REDUCE.name)
+
+
+def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
+    """Modelled time of a launch in microseconds; only the ranking is meant.
+
+    Loads, words of the other operand, issue slots and latencies; the root of the sum of their squares.
+    """
+    p, c, numbers, arch = problem, config, machine.profile.skinny, machine.arch
+    plan = schedule(config, problem, machine.sms)
+    rows, columns, batch = max(p.m, p.n), min(p.m, p.n), max(p.batch.count, 1)
+    by_fours, lies_along_k = width(p) == PATCH, along_k(p)
+    across, patches = c.bm // c.tm, c.bk // (PATCH * c.slices)
+    lanes = max((4 if c.bn >= 8 else 8) if lies_along_k else 1, 32 // across)  # of a warp, along K
+    fetched = max(1.0, PATCH * lanes * patches * c.bn / 32)                    # words of Y a lane
+    groups = c.slices // lanes
+    if groups * c.bm * c.bn > MOST_SUMS:
+        groups //= 2
+    rounds = -(-p.k // (c.bk * plan.parts))
+    loads = patches * (PATCH if by_fours else PATCH**2)
+    # Some of what is issued hides behind what memory takes. At a block's end values are exchanged or added up.
+    slots = (rounds * (numbers.load_slots * loads + numbers.ffma_slots * patches * PATCH**2 * c.bn
+                       + numbers.fetch_slots * fetched)
+             + numbers.sum_slots * (PATCH * c.bn + -(-c.bm * c.bn // c.block_threads) * (groups + _ENDS)))
+    work = (-(-plan.blocks // machine.sms) * c.block_threads / arch.warp_size * slots
+            / (arch.sub_partitions * machine.mhz))
+    # A read takes so much longer for each time that less than a segment lies side by side: by four words, and by one
+    # along the rows; and where a segment does, by four words along the rows: than where more do.
+    beside = (FLOAT * PATCH if by_fours else FLOAT) * (lanes if lies_along_k else across)  # bytes
+    each = numbers.lack_factor if by_fours else 0.0 if lies_along_k else numbers.lack_of_words_factor
+    lack = each * max(0.0, _SEGMENT / beside - 1)
+    if by_fours and not lies_along_k and beside == _SEGMENT:
+        lack = numbers.narrow_factor
+    floats = rows * p.k * batch * (1 + lack) + (p.k + rows) * columns * batch
+    if plan.parts > 1:
+        floats += numbers.reread_factor * plan.whole * c.bm * c.bn * plan.parts
+    memory = FLOAT * floats / (machine.bandwidth * numbers.bandwidth_share)
+    # A wave's first load and its end, a load to the next into the same register, each word of Y fetched before it.
+    waves = -(-plan.blocks // (machine.sms * c.min_blocks))
+    latency = waves * (numbers.first_us + numbers.round_us * (rounds - 1) + numbers.fetch_us * fetched * rounds)
+    return numbers.start_us + hypot(memory, work, latency) + (numbers.reduce_us if plan.parts > 1 else 0)
+
+
+def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
+    """The configurations worth a comparison for ``problem``, the plainest first; none above 16 columns."""
+    if not applies(problem):
+        return
+    columns, rows = sorted((max(problem.m, 1), max(problem.n, 1)))
+    bn = _power_of_two(columns)
+    quads, resident = DEPTH[bn]
+    low = max(PATCH, _power_of_two(rows))
+    for threads, heights in _HEIGHTS.items():
+        worth = [bm for bm in heights if _worth(problem, bn, bm, threads, machine)]
+        for bm in worth if rows > MAX_COLUMNS else (low,):
+            slices = threads * PATCH // bm
+            if PATCH * slices > MOST_STEPS or bm > max(low, _LEAST_ROWS):
+                continue
+            bk = min(PATCH * quads * slices, MOST_STEPS)
+            config = Config(bm, bn, bk, PATCH, bn, slices=slices, min_blocks=resident // threads)
+            yield config
+            tiles = -(-rows // bm) * max(problem.batch.count, 1)
+            full = machine.sms * config.min_blocks // tiles
+            most = -(-problem.k // config.bk)
+            for split in dict.fromkeys(min(part, most) for part in (full // 4, full // 2, full)):
+                if split > 1:
+                    yield replace(config, split=split)
+
+
+def _worth(problem: Problem, bn: int, bm: int, threads: int, machine: Machine) -> bool:
+    """Whether blocks of ``bm`` rows and so many threads are worth a comparison, of products with more than 16 rows."""
+    p, full = problem, bn == MAX_COLUMNS
+    if bm == 16:
+        # 4096 x 2 x 4096 took 27.3 us so, 23.8 by 32 rows; 16 columns would spill 56 bytes where X is read by words.
+        return bn >= PATCH and (not full or width(p) == PATCH)
+    if bm == 128 and full and not along_k(p) and not swapped(p):
+        return False  # 152 bytes would be spilled
+    # 1 x 8192 x 8192 took 103 us by 256 threads, 88 by 512.
+    near = FLOAT * max(p.m, p.n) * p.k <= machine.profile.skinny.beyond_l2_share * machine.l2_bytes
+    return bn >= PATCH or threads == 512 or near
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()
+
+
+SKINNY = Kernel(
+    -1, "skinny", "4x4 patches of the large operand straight into registers, each element read once",
+    default_of("skinny"), _constraints, _shared, dynamic=True, folder="ffma",
+    tunes=frozenset({"min_blocks", "slices", "split"}),
+    # Lanes have parts of K each, so that no sum is one chain.
+    family=replace(TILED, schedule=schedule, specialisation=_specialisation, reduce_recipe=_reduce_recipe, tiled=False,
+                   one_chain=lambda config, problem: False, configurations=configurations, estimate_us=estimate_us,
+                   numbers="skinny", lives_on_l1=True),
+)

@@ -8,17 +8,32 @@ own.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from math import hypot
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ..launch_shape import MAX_BLOCKS
+from ..profile import Machine, SmallTile
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments, cut
 from ..widths import widest, width
+from .tiled import TILED
 
 HALF = 32       # k-steps
 _PAD = 4  # words between rows of shared memory, where K is contiguous
 STEPS = (8, 16, 32, 64)
+SHORT_K = STEPS[-1]  # a block asks for all of it at once, or for half of it;
+MOST_K = 256    # in batches of thin ones other blocks hide that it asks again: 352 x 9 x 70 in 551 32 us, `skinny` 63
+THIN = 64       # rows or columns of a product that is hardly more than its large operand and C
+_FEW = 4        # rows or columns, of which ffma/skinny.cu reads the large operand faster where K is long
+_SHORT = 32     # rows and columns of a product that is worth a comparison whatever its K
+_SECTOR = 8     # floats
+_BLOCK = 128    # threads
+_CHUNKED_BLOCKS = 6  # of 128 threads an SM, of 4 x 4 results a thread whose sums are in chunks: registers allow no more
+_MOST_AGAIN = 4  # times that an operand is read by tiles with few results
+_LEAST_RESULTS = 1024  # of a tile where there are many in either direction
 
 
 def _shared(c: Config) -> int:
@@ -26,13 +41,9 @@ def _shared(c: Config) -> int:
     return c.slices * (c.bm + c.bn) * (c.bk + _PAD) * FLOAT
 
 
-SMALL = Kernel(
-    -1, "small", "a tile a team of threads, 64 k-steps of its operands asked for at once; many blocks an SM",
-    default_of("small"), "small", _shared, dynamic=True, cp_async=True, folder="ffma",
-    tunes=frozenset({"min_blocks", "slices", "stages", "chunked"}),
-)
 # Results a thread whose sums may be in chunks: of more, registers would leave few blocks.
 MOST_RESULTS = 16
+_CARRIED = 4   # results a thread, at most, whose sums are always in chunks, with no latency that tells
 _SUM = 4       # k-steps, of the smallest tiles
 _FEW_SUMS = 3  # that are added up one after the other: two by two is no better, and takes 12 x 12 x 12 6 % longer
 
@@ -53,7 +64,7 @@ def specialisation(problem: Problem) -> dict[str, int]:
             "VIA_L1_A": int(p.m <= p.n or p.k <= HALF), "VIA_L1_B": int(p.n < p.m)}
 
 
-def constraints(c: Config) -> Iterator[str]:
+def _constraints(c: Config) -> Iterator[str]:
     """Every constraint of the kernel that ``c`` breaks; `validity` adds what the architecture allows."""
     if c.bk not in STEPS:
         yield f"BK = {c.bk} must be one of {', '.join(map(str, STEPS))}: k-steps, four at a time"
@@ -92,3 +103,140 @@ def grid(c: Config, p: Problem) -> tuple[int, int]:
 def most_tiles(c: Config) -> int:
     """Tiles of a launch: those that the last block's teams would have are counted in 32 bits, too."""
     return MAX_BLOCKS - c.slices
+
+
+def _one_chain(c: Config, p: Problem) -> bool:
+    """As of `wide`, of the groups of k-steps that a thread holds; few results a thread always have their sums in
+    chunks. Slices are teams with a tile each."""
+    results = c.tm * c.tn
+    return results > _CARRIED and p.k % (4 if results <= MOST_RESULTS else 2) == 0
+
+
+def applies(problem: Problem, machine: Machine) -> bool:
+    """Whether K is short enough for a comparison.
+
+    Of few rows or columns the kernel of thin products is faster beyond some K: 200000 x 4 x 64 in 21.5 us, here 23.2;
+    300000 x 4 x 40 in 28.3, here 24.6; 300000 x 1 x 48 in 22.0, here 25.3.
+    """
+    p, (short, long), numbers = problem, sorted((problem.m, problem.n)), machine.profile.small
+    most = MOST_K if p.batch.count > 1 and short <= THIN else SHORT_K
+    few = numbers.one_k if short == 1 else numbers.few_k if 1 < short <= _FEW else most
+    return machine.arch.has_cp_async and p.k <= most and (long <= _SHORT or p.k <= few)
+
+
+def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
+    """Modelled time of a launch in microseconds; only the ranking is meant.
+
+    Instructions of a thread over the issue slots of its SM, bytes over the bandwidth, and latencies of a wave of
+    blocks: the root of the sum of their squares.
+    """
+    p, c, (down, across), numbers, arch = problem, config, grid(config, problem), machine.profile.small, machine.arch
+    blocks = -(-down * across * p.batch.count // c.slices)
+    words_a, words_b, abreast, sectors = _accesses(p)
+    group = 4 if c.tm * c.tn <= MOST_RESULTS else 2  # k-steps that a thread holds at once
+    groups, rounds = -(-p.k // group), max(-(-p.k // c.bk), 1)
+    quads = words = 0.0  # copies of a thread
+    for side, by_words, along_k in ((c.bm, words_a, not p.trans_a), (c.bn, words_b, p.trans_b)):
+        if not by_words:
+            quads += side * c.bk * rounds / (4 * c.threads)
+        else:  # where rows lie along K, all of a round's places are asked for
+            words += side * (c.bk * rounds if along_k else min(groups * group, c.bk * rounds)) / c.threads
+    wide = min(c.tn, 4)
+    apart = wide > abreast  # a thread's columns
+    stores = c.tm * c.tn // (1 if apart or p.beta != 0 else wide)
+    long = p.k > HALF
+    # Where K is contiguous in B and a thread has more than 16 results, its words of B meet in banks.
+    meets = long and p.trans_b and c.tm * c.tn > MOST_RESULTS
+    beside = numbers.group_slots + (numbers.along_k_slots if meets else 0)
+    instructions = (numbers.end_slots + numbers.quad_slots * quads + numbers.word_slots * words
+                    + groups * (group * c.tm * c.tn + beside) + numbers.store_slots * stores)
+    warps = c.threads * c.slices / arch.warp_size
+    issue = warps * instructions / (arch.sub_partitions * machine.mhz * numbers.issued_share)
+    work = (issue * _slower(config, long, machine) + numbers.block_us) * -(-blocks // machine.sms)
+    # Words of a row that one store writes, the gaps where a thread has two quads of it included, and the sectors that
+    # they lie in.
+    run = max(min(c.bn // c.tn if apart else c.bn, p.n), 1)
+    touched = (-(-run // _SECTOR) * _SECTOR if sectors else run + _SECTOR - 1) * (1 if apart else c.tn // wide)
+    results = p.m * p.n * (1 + numbers.partly_factor * (touched / run - 1))
+    memory = (FLOAT * (p.m * p.k + p.k * p.n + results) * p.batch.count
+              / (machine.bandwidth * numbers.bandwidth_share))
+    resident = min(c.min_blocks, arch.shared_per_sm // (_shared(c) + arch.shared_reserved))
+    waves = max(1.0, blocks / (machine.sms * resident))
+    in_line = groups if c.tm * c.tn > _CARRIED else 0
+    latency = waves * (numbers.round_us * (rounds - 1) + numbers.group_us * in_line + numbers.store_us * stores)
+    return numbers.start_us + hypot(memory, work, latency)
+
+
+def _slower(c: Config, long: bool, machine: Machine) -> float:
+    """How much longer the instructions of a tile take than the model counts."""
+    for row in machine.profile.small.tiles:
+        if (row.bm, row.bn, row.tm, row.tn) == (c.bm, c.bn, c.tm, c.tn):
+            factor = row.short_factor if not long else row.whole_factor if c.bk == SHORT_K else row.halves_factor
+            return factor or machine.profile.small.unknown_factor
+    return machine.profile.small.unknown_factor
+
+
+@lru_cache(maxsize=256)  # half of what a first call's choice costs, else
+def tiles(k: int, machine: Machine) -> tuple[Config, ...]:
+    """Every tile, for so many k-steps."""
+    bk = next((steps for steps in STEPS if steps >= k), SHORT_K)
+    return tuple(config for row in machine.profile.small.tiles for config in _of(row, bk))
+
+
+def _of(row: SmallTile, bk: int) -> Iterator[Config]:
+    teams = max(_BLOCK * row.tm * row.tn // (row.bm * row.bn), 1)
+    config = Config(row.bm, row.bn, bk, row.tm, row.tn, slices=teams, min_blocks=row.blocks)
+    if bk < SHORT_K:
+        yield config
+        return
+    if row.tm * row.tn <= MOST_RESULTS:
+        config = replace(config, chunked=True, min_blocks=min(row.blocks, _CHUNKED_BLOCKS))
+    if row.whole_factor:
+        # The first half is multiplied while the other is under way: the fastest where few blocks follow, and 1000 of 64
+        # took 22.5 us by 32 x 64 so, 24.1 without parts.
+        yield replace(config, stages=2)
+    if row.halves_factor:
+        # One half after the other: other blocks hide the wait, and less is under way at once. 700 of 64 x 64 x 128 take
+        # 30.8 us by 32 x 64 so, 33.1 otherwise.
+        yield replace(config, bk=HALF)
+
+
+def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
+    """The configurations worth a comparison for ``problem``; none where the kernel does not apply."""
+    p = problem
+    # 20 x 1000000 x 20 took 183 us by tiles of 32 columns, 103 by 64, 78 by 128.
+    beyond = machine.profile.small.beyond_l2_share * machine.l2_bytes
+    far_a, far_b = (FLOAT * side * p.k > beyond and other <= THIN for side, other in ((p.m, p.n), (p.n, p.m)))
+    # Where K lies along rows of A and not of B, and all is copied by sixteen bytes, there are registers for one block
+    # more: 1000 of 64 take 21.6 us so, 22.7 with seven an SM.
+    eighth = not (p.trans_a or p.trans_b or any(_accesses(p)[:2]))
+    for c in tiles(p.k, machine) if applies(p, machine) else ():
+        # Not an operand twice, nor in short rows, of which the L2 holds little.
+        if (far_b and (c.bn < THIN or c.bm < p.m)) or (far_a and (c.bm < THIN or c.bn < p.n)):
+            continue
+        # Nor much of a tile past the edge, nor many tiny ones.
+        down, across = grid(c, p)
+        if (c.bm < 2 * max(p.m, 8) and c.bn < 2 * max(p.n, 8) and down * across * p.batch.count <= most_tiles(c)
+                and (min(down, across) <= _MOST_AGAIN or c.bm * c.bn >= _LEAST_RESULTS)):
+            yield c
+            if (c.bm, c.bn, c.tm) == (64, 64, 8) and HALF < p.k <= SHORT_K and eighth:
+                yield replace(c, stages=2, min_blocks=c.min_blocks + 1)
+
+
+@lru_cache(maxsize=8)  # a model asks for each of its tiles
+def _accesses(p: Problem) -> tuple[bool, bool, int, bool]:
+    """Whether words of A and of B are copied by themselves; results that a thread may store at once; and whether
+    rows of C are whole sectors."""
+    macros = specialisation(p)
+    return (macros["WIDTH_A"] == 1, macros["WIDTH_B"] == 1, 1 if p.trans_b else macros["WIDTH_C"],
+            p.ldc % _SECTOR == 0)
+
+
+SMALL = Kernel(
+    -1, "small", "a tile a team of threads, 64 k-steps of its operands asked for at once; many blocks an SM",
+    default_of("small"), _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
+    tunes=frozenset({"min_blocks", "slices", "stages", "chunked"}),
+    family=replace(TILED, schedule=schedule, specialisation=lambda config, problem: specialisation(problem),
+                   one_chain=_one_chain, configurations=configurations, estimate_us=estimate_us, numbers="small",
+                   tiled=False),
+)

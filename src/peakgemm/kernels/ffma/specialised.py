@@ -2,10 +2,72 @@
 
 from __future__ import annotations
 
-from ...problem import Config
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...problem import Config, Problem
+from ..constraints import exactly, multiple, stored, warp_tile
 from ..registry import FLOAT, Kernel, default_of
-from ..schedule import cluster_split
-from ..validity import reduces_across_slices
+from ..widths import layouts_and_widths
+from .tiled import TILED
+
+PRODUCER_REGISTERS = 40
+CLUSTERS = 2, 4, 8, 16  # blocks of a cluster that have parts of one small tile's K
+
+
+def cluster_split(config: Config) -> bool:
+    """Whether the blocks of a cluster have a part each of a small tile's K, and add up for each other
+    (include/epilogue/cluster_split_k.cuh)."""
+    return config.cluster > 1 and config.one_tile
+
+
+def two_rows(c: Config) -> bool:
+    """Whether four slices share a tile of by 2 x 4 results a thread."""
+    return (c.slices, c.tm, c.tn) == (4, 2, 4)
+
+
+def reduces_across_slices(c: Config) -> bool:
+    """Whether all threads of a block of add up and store its tile
+    (include/epilogue/slice_reduction.cuh)."""
+    return c.slices > 1 and c.tm * c.tn <= 16
+
+
+def _constraints(c: Config) -> Iterator[str]:
+    yield from exactly(c, fragments=2, passes=1)
+    if two_rows(c):  # which are stored by all threads, not by quads of rows
+        yield from warp_tile(c)
+    else:
+        yield from stored(c)
+    if c.bk not in (8, 16, 32):
+        yield f"BK = {c.bk} must be 8, 16 or 32: copies of a K-contiguous operand are 8 k-steps wide"
+    if c.producers not in (32, 64, 128, 256):
+        yield f"producers = {c.producers} must be 32, 64, 128 or 256: they cover whole rows of both tiles"
+    elif c.copy_groups not in (1, 2, 4, 8) or c.producers % (32 * c.copy_groups) or c.copy_groups > c.stages:
+        yield (f"copy_groups = {c.copy_groups} of {c.producers} copying threads and {c.stages} stages must be 1, 2, 4 "
+               "or 8, of whole warps, with a stage each")
+    else:
+        covered = c.producers // c.copy_groups // 8
+        yield from multiple(c, "bm", min(c.bm, covered), "rows of A that a round of copies covers")
+        yield from multiple(c, "bn", min(c.bn, covered), "rows of B that a round of copies covers")
+    if c.stages % c.slices or c.stages < 2 * c.slices:
+        yield (f"stages = {c.stages} must be a multiple of slices = {c.slices}, twice as many at least: a slice reads "
+               "the same stages in turn, and one tile ahead")
+    if c.block_threads > 1024:
+        yield f"{c.block_threads} threads a block: 1024 at most; make slices = {c.slices} or the tile smaller"
+    if c.cluster > 1 and c.split != 1:
+        yield f"split = {c.split} must be 1: a cluster has one tile"
+    elif c.one_tile and c.split < 1:
+        yield f"split = {c.split} must be 1 or more: a block has one tile, or one part of it"
+    if c.cluster > 1 and not (cluster_split(c) and c.cluster in CLUSTERS and reduces_across_slices(c)):
+        yield (f"cluster = {c.cluster} must be 1, or 2, 4, 8 or 16 where a block has one tile that all its threads "
+               "store (include/epilogue/cluster_split_k.cuh)")
+    if c.block_threads <= 1024 and c.registers:
+        compute = c.threads * c.slices
+        pool = 65536 // (c.block_threads * c.min_blocks) // 8 * 8 * c.block_threads
+        dealt = c.registers * compute + PRODUCER_REGISTERS * c.producers
+        if c.producers % 128 or compute % 128 or c.registers % 8 or not 24 <= c.registers <= 240 or dealt > pool:
+            yield (f"registers = {c.registers}: dealing them anew wants whole warpgroups ({compute} and {c.producers} "
+                   f"threads), a multiple of 8 up to 240, and {dealt} of at most {pool} in all")
 
 
 def ring_bytes(c: Config) -> int:
@@ -17,9 +79,16 @@ def ring_bytes(c: Config) -> int:
     return (stages + c.threads * c.slices * (c.tn + 1) + (c.slices - 1) * c.bm * c.bn) * FLOAT
 
 
+def _specialisation(config: Config, problem: Problem) -> dict[str, int]:
+    """By how many blocks of a cluster, the launch says."""
+    return {"CLUSTER": 1, "CLUSTER_SPLIT_K": int(cluster_split(config)),
+            "SPLIT_K": int(config.one_tile and config.split > 1)} | layouts_and_widths(problem)
+
+
 SPECIALISED = Kernel(
     -1, "specialised", "warps that copy and warps that compute, on a ring of mbarriers; persistent, stream-K",
-    default_of("specialised"), "specialised", ring_bytes, dynamic=True, cp_async=True, folder="ffma",
+    default_of("specialised"), _constraints, ring_bytes, dynamic=True, needs=("cp.async",), folder="ffma",
     tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "split", "cluster",
                      "ffma_order", "a_first", "chunked", "one_tile", "copy_groups", "handed"}), bare_loop=True,
+    family=replace(TILED, specialisation=_specialisation),
 )

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from ...problem import Config
+from ..constraints import stored
 from ..registry import Kernel, default_of
 from .specialised import ring_bytes
+from .tiled import TILED
+
+
+def _constraints(c: Config) -> Iterator[str]:
+    """Tiles carried through registers in whole rounds of one word a thread."""
+    yield from stored(c)
+    for name, floats in (("BM BK", c.bm * c.bk), ("BN BK", c.bn * c.bk)):
+        if floats % c.threads:
+            yield f"{name} = {floats} must be a multiple of {c.threads} threads: each carries as many words"
+
 
 STAGED = Kernel(
     -1, "staged", "the next tile waits in registers; for GPUs without cp.async",
-    default_of("staged"), "staged", ring_bytes, dynamic=True,
-    tunes=frozenset({"raster", "min_blocks", "split"}), folder="ffma",
+    default_of("staged"), _constraints, ring_bytes, dynamic=True,
+    tunes=frozenset({"raster", "min_blocks", "split"}), folder="ffma", family=TILED,
 )

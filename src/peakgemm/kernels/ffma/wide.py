@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...problem import Config, Problem
-from ...runtime.tensor_map import MAX_LD, MAX_SIDE, Box
+from ...runtime.tensor_map import MAX_LD, Box
+from ..constraints import boxed
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule
 from ..schedule import schedule as tiled_schedule
 from ..widths import width
 from .repack import UNIT_BYTES, Repack, repacked
 from .repack import constraints as repackable
-
-KERNEL = "wide"
+from .specialised import SPECIALISED
+from .tiled import TILED
 
 
 def _shared(c: Config) -> int:
@@ -24,25 +25,7 @@ def _shared(c: Config) -> int:
     return (stages + pairs) * FLOAT + 2 * (c.producers // 32 - 1) * UNIT_BYTES
 
 
-WIDE = Kernel(
-    -1, KERNEL, "12 x 16 results a thread; the copy engine brings both operands, repacked where it must be",
-    default_of(KERNEL), "wide", _shared,
-    dynamic=True, folder="ffma", tunes=frozenset({"stages", "raster", "split", "handed"}), bare_loop=True,
-)
-
-
-def boxed(c: Config) -> Iterator[str]:
-    """What a configuration breaks of what two warpgroups that compute, and boxes of the copy engine, ask for."""
-    if c.threads != 256:
-        yield f"(BM/TM)(BN/TN) = {c.threads} threads must be 256: registers are dealt to two warpgroups that compute"
-    for name, side in (("BM", c.bm), ("BN", c.bn)):
-        if side > MAX_SIDE:
-            yield f"{name} = {side} must be at most {MAX_SIDE}: the side of a box that a tensor map describes"
-    if c.stages < 2:
-        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
-
-
-def shape(c: Config) -> Iterator[str]:
+def _constraints(c: Config) -> Iterator[str]:
     """What a configuration breaks of what the kernel's text takes for granted."""
     yield from boxed(c)
     if c.tn != 16 or c.tm not in (8, 12):
@@ -53,7 +36,7 @@ def shape(c: Config) -> Iterator[str]:
         yield f"BK = {c.bk} must be 8 or 16: all k-steps of a stage are unrolled"
 
 
-def constraints(problem: Problem) -> list[str]:
+def refuses(problem: Problem) -> list[str]:
     """Why the kernel cannot take ``problem``."""
     p, broken = problem, list[str]()
     if p.batch.count != 1:
@@ -81,18 +64,26 @@ def after_repack(problem: Problem) -> Problem:
     return repacked(problem, to_repack(problem))
 
 
-def boxes(config: Config, problem: Problem) -> tuple[Box, ...]:
-    """What the copy engine moves of A and of B for each stage."""
-    p, c, operands = after_repack(problem), config, to_repack(problem)
-    place = Repack(problem, operands)
-    return (Box(0, p.k, p.m, p.lda, c.bk, c.bm, within=place.a if "a" in operands else None),
-            Box(1, p.k, p.n, p.ldb, c.bk, c.bn, within=place.b if "b" in operands else None))
-
-
 def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
-    """The launch; its workspace begins with what is repacked."""
+    """The launch; its workspace begins with what is repacked. The copy engine moves a box of A and of B for each
+    stage."""
     plan = tiled_schedule(config, problem, sm_count)
-    place = Repack(problem, to_repack(problem), plan.parts if config.handed else 0)
+    p, c, operands = after_repack(problem), config, to_repack(problem)
+    place = Repack(problem, operands, plan.parts if c.handed else 0)
+    boxes = (Box(0, p.k, p.m, p.lda, c.bk, c.bm, within=place.a if "a" in operands else None),
+             Box(1, p.k, p.n, p.ldb, c.bk, c.bn, within=place.b if "b" in operands else None))
     return replace(plan, workspace_bytes=place.sums + plan.workspace_bytes - plan.sums, sums=place.sums,
                    first_blocks=place.first_blocks, first_arguments=plan.arguments + place.argument,
-                   more=place.argument)
+                   more=place.argument, boxes=boxes)
+
+
+WIDE = Kernel(
+    -1, "wide", "12 x 16 results a thread; the copy engine brings both operands, repacked where it must be",
+    default_of("wide"), _constraints, _shared, dynamic=True, needs=("setmaxnreg",), folder="ffma",
+    tunes=frozenset({"stages", "raster", "split", "handed"}), bare_loop=True,
+    # Zeros come behind the last k-step where K fills no whole stage. They would turn a sum of -0, as of products that
+    # underflow, into +0. In place a kernel runs that has other tiles.
+    family=replace(TILED, schedule=schedule, specialisation=lambda config, problem: {}, refuses=refuses,
+                   one_chain=lambda config, problem: problem.k % config.bk == 0, numbers="wide",
+                   in_place=lambda kernel, config: (SPECIALISED, SPECIALISED.default)),
+)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ... import api
-from ...kernels.library import recipe
 from ...problem import Problem
 from ...runtime.compile import in_parallel
 from ...runtime.device import Gpu
@@ -148,7 +147,7 @@ def compile_ahead(cases: list[Case], gpu: Gpu) -> int:
             problem = Problem(m, n, case.k, m if first else case.k, case.k if second else n, n, trans_a=first,
                               trans_b=second)
             found = choose(problem, gpu.arch, gpu.sm_count, gpu.name, "reproducible")
-            made = recipe(found.kernel, found.config, problem, gpu.arch)
+            made = found.kernel.recipe(found.config, problem, gpu.arch)
             each[made.name] = made
     in_parallel(lambda made: made.make("cubin"), list(each.values()))
     return len(each)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...kernels.bound import Bound
-from ...kernels.emulated.bound import Emulated
 from ...problem import Problem
 from ...runtime.device import Gpu
 from .peers import Peer
@@ -28,7 +27,7 @@ def address(x: Any) -> int:
     return int(x.__cuda_array_interface__["data"][0])
 
 
-def launches(bound: Bound | Emulated, sets: Sequence[Addresses], peer: Peer) -> list[Work]:
+def launches(bound: Bound, sets: Sequence[Addresses], peer: Peer) -> list[Work]:
     """One launch of ``bound`` for each set, on the peer's stream; they share one workspace."""
     scratch = peer.full(1, -(-bound.workspace_bytes // 4), 0.0) if bound.workspace_bytes else None
     workspace = address(scratch) if scratch is not None else 0

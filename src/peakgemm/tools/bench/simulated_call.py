@@ -7,8 +7,7 @@ from typing import Any
 
 from ...selection.choose import Choice, choose
 from ..simulator import Report
-from ..simulator.emulated import run_emulated
-from ..simulator.library import run_library
+from ..simulator.library import run_counted
 from .simulated import matrices, worst_error
 from .suites import Case
 
@@ -43,10 +42,7 @@ def simulate_call(case: Case, precision: str, arch: str, sm_count: int, alpha: f
     a, b, c = matrices((case.m, case.n, case.k), beta, case.trans_a, case.trans_b, lead)
     before = c.copy()
     first, second = (b, a) if swapped else (a, b)
-    rerouted = None
-    how = {"arch": arch, "sm_count": sm_count, **limits}
-    if choice.kernel.folder == "emulated":
-        reports, rerouted = run_emulated(choice.kernel, choice.config, problem, first, second, c, **how)
-    else:
-        reports = run_library(choice.kernel, choice.config, problem, first, second, c, **how)
+    reports, counters = run_counted(choice.kernel, choice.config, problem, first, second, c, arch=arch,
+                                    sm_count=sm_count, **limits)
+    rerouted = None if choice.kernel.family.scheme is None else int(counters.sum())
     return SimulatedCall(choice, reports, worst_error(a, b, before, c, alpha, beta), rerouted)

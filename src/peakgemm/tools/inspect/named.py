@@ -8,9 +8,9 @@ from dataclasses import replace
 from ...errors import InvalidValue
 from ...kernels import validity
 from ...kernels.build import build
-from ...kernels.emulated.orientation import oriented
-from ...kernels.emulated.schemes import FUSED, OLDER, PRODUCTS, SCHEMES, STREAMED, product_on, product_recipe
-from ...kernels.library import FAMILIES, compile_for
+from ...kernels.emulated.product import product_on
+from ...kernels.emulated.schemes import SCHEMES
+from ...kernels.library import KERNELS, compile_for, kernel_named
 from ...kernels.patched import REBUILT
 from ...kernels.registry import LADDER, Kernel, numbers, rungs
 from ...problem import Config, Problem
@@ -30,7 +30,7 @@ _ALIGNED = Problem.contiguous(4096, 4096, 4096)
 
 def family_names() -> tuple[str, ...]:
     """The kernels of the library that may be named, and `MATMUL`, which asks for what runs."""
-    return (MATMUL, *(kernel.name for kernel in FAMILIES), *SCHEMES)
+    return (MATMUL, *(kernel.name for kernel in KERNELS), *SCHEMES)
 
 
 def named(what: str, arch: str, config: str = "", shape: str = "", precision: str = "ieee",
@@ -116,7 +116,7 @@ def _of_library(what: str, limits: Architecture, config: str, shape: str, precis
         kernel, cut = _tile(what, limits, config, shape, problem, sm_count)
     if config and cut.label() != config:
         raise InvalidValue(f"--config {config!r} is not the configuration of {what}: {cut.label()}")
-    compiled = _compiled(kernel, cut, problem, limits.name)
+    compiled = compile_for(kernel, cut, problem, limits.name)
     subject = _subject(kernel, cut, limits, compiled, kernel.label, "library")
     return replace(subject, notes=(reason,)) if reason else subject
 
@@ -131,7 +131,7 @@ def _scheme(name: str, limits: Architecture, shape: str, problem: Problem, sm_co
 def _tile(name: str, limits: Architecture, config: str, shape: str, problem: Problem,
           sm_count: int) -> tuple[Kernel, Config]:
     """A family's configuration of that label, its best for the shape, or its default."""
-    family = next(kernel for kernel in FAMILIES if kernel.name == name)
+    family = kernel_named(name)
     if (lacking := family.lacks(limits)) is not None:
         raise InvalidValue(f"{family.label} cannot be compiled for {limits.name}: {lacking}")
     if shape:
@@ -157,13 +157,6 @@ def _configurations(family: Kernel, limits: Architecture) -> Iterator[Config]:
     if validity.is_valid(family, family.default, limits):
         yield family.default
     yield from (one.config for one in configurations(machine(limits.name, limits.gpu_sms)) if one.kernel == family)
-
-
-def _compiled(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Compiled:
-    if kernel in FAMILIES:
-        return compile_for(kernel, config, problem, arch)
-    assert kernel in (*PRODUCTS.values(), *OLDER.values(), STREAMED, FUSED)
-    return product_recipe(kernel, config, oriented(config, problem), arch).make("cubin")
 
 
 def _subject(kernel: Kernel, config: Config, limits: Architecture, compiled: Compiled, label: str,

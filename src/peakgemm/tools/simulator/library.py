@@ -1,4 +1,4 @@
-"""A kernel of the library on the simulator: the launches that the GPU would make, on NumPy arrays."""
+"""A product of the library on the simulator: the launches that the GPU would make, on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...kernels.ffma import repack
-from ...kernels.library import FAMILIES, compile_for, compile_reduce, first_recipe, workspace_bytes
 from ...kernels.registry import Kernel
 from ...kernels.validity import require
 from ...problem import Config, Problem
@@ -19,46 +17,46 @@ from .rungs import tensor_map
 
 
 def run_library(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any],
+                c0: NDArray[Any] | None = None, **options: Any) -> list[Report]:
+    """The reports of `run_counted`."""
+    return run_counted(kernel, config, problem, a, b, c, c0, **options)[0]
+
+
+def run_counted(kernel: Kernel, config: Config, problem: Problem, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any],
                 c0: NDArray[Any] | None = None, *, arch: str = "sm_90", sm_count: int = 4, checks: bool = True,
-                max_steps: int = 50_000_000) -> list[Report]:
+                max_steps: int = 50_000_000) -> tuple[list[Report], NDArray[np.int32]]:
     """``C = alpha op(A) op(B) + beta C0``, simulated; ``c`` is updated in place.
 
     Args:
-        kernel, config: of `kernels.library`.
+        kernel, config: of the library.
         problem: how the arrays' memory is read; each array's first element is the operand's address.
         a, b, c, c0: float32; views allowed. ``c0`` None: C itself.
         arch, sm_count: what is compiled for, and how many SMs share the work.
         checks, max_steps: as in `peakgemm.tools.simulator.run`.
 
     Returns:
-        One report a launch: the first chunk of repacked operands where there are any, the product, and the sum of its
-        partial sums where there are any.
+        One report a launch, in order, and the counters of half tiles that a tensor-core kernel's guard rerouted to
+        FFMA: a mark for each of every tile, those of a product of a batch together, or of kernels that read panels one
+        counter for all.
 
     Raises:
         InvalidValue: a config that is not valid for the architecture or the problem.
     """
     require(kernel, config, architecture(arch), problem)
-    workspace = np.zeros(max(workspace_bytes(kernel, config, problem, sm_count) // 4, 1), np.float32)
-    limits: dict[str, Any] = {"checks": checks, "max_steps": max_steps}
-    c0 = c if c0 is None else c0
-    family = FAMILIES[kernel]
-    plan = family.schedule(config, problem, sm_count)
-    if plan.blocks == 0:
-        return [Report(kernel.entry, [], totals([]), [])]
+    plan = kernel.launches(config, problem, arch, sm_count)
+    if not plan.kernels:
+        return [Report(kernel.entry, [], totals([]), [])], np.zeros(0, np.int32)
+    if plan.problem.trans_c:
+        a, b = b, a
+    # NaN as floats, and no zeros for counters and marks.
+    workspace = np.full(max(-(-plan.workspace_bytes // 4), 1), -1, np.int32).view(np.float32)
     reports = []
-    sums = workspace[plan.sums // 4:]
-    if plan.first_blocks:
-        reports.append(run(first_recipe(arch).make("ptx"), grid=plan.first_blocks, block=32 * repack.FIRST_WARPS,
-                           arch=arch, args=[a, b, c, c, workspace, plan.first_arguments], **limits))
-    args = [a, b, c0, c]
-    maps = [tensor_map(box, (a, b)[box.operand] if box.within is None else workspace[box.within // 4:])
-            for box in family.boxes(config, problem)]
-    reports.append(run(compile_for(kernel, config, problem, arch, "ptx"), grid=plan.blocks,
-                       block=config.block_threads, arch=arch,
-                       args=[*args, workspace, plan.arguments + plan.more, *maps],
-                       shared_bytes=kernel.shared_bytes(config), cluster=plan.cluster, **limits))
-    if plan.reduce_blocks:
-        reports.append(run(compile_reduce(kernel, config, problem, arch, "ptx"), grid=plan.reduce_blocks,
-                           block=family.reduce_threads(config), arch=arch,
-                           args=[*args, sums, plan.arguments], **limits))
-    return reports
+    for launch in plan.kernels:
+        maps = [tensor_map(box, (a, b)[box.operand] if box.within is None else workspace[box.within // 4:])
+                for box in launch.boxes]
+        args = [a, b, c if c0 is None else c0, c, workspace[launch.offset // 4:], launch.arguments, *maps]
+        reports.append(run(launch.recipe.make("ptx"), grid=launch.blocks, block=launch.threads, args=args,
+                           arch=launch.recipe.arch, shared_bytes=launch.shared_bytes, cluster=launch.cluster,
+                           checks=checks, max_steps=max_steps))
+    offset, count = plan.counters
+    return reports, workspace.view(np.int32)[offset // 4:offset // 4 + count]

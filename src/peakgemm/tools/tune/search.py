@@ -103,7 +103,7 @@ def _best_emulated(problem: Problem, gpu: Gpu, precision: str, peer: Peer, timer
     chosen = choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision)
     if precision == REPRODUCIBLE:  # whose numbers nobody has measured; the model's choice stays
         return chosen.kernel, chosen.config
-    if chosen.kernel.folder == "emulated" and chosen.source != "named":
+    if chosen.kernel.family.scheme is not None and chosen.source != "named":
         ieee = choose(problem, gpu.arch, gpu.sm_count, gpu.name)
         memory = Flat(problem, gpu, peer)
         works = [launches(bound_for(problem, gpu, each), memory.addresses, peer) for each in (chosen, ieee)]

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...kernels.library import FAMILIES
 from ...kernels.registry import Kernel
 from ...kernels.validity import is_valid
 from ...problem import Config, Problem
@@ -49,5 +48,6 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
 
 def compilations(problem: Problem, found: Iterable[Candidate]) -> set[tuple[str, Config, tuple[int, ...]]]:
     """What tells the candidates' cubins apart, those of other problems too: how K is split does not."""
-    return {(c.kernel.name, replace(c.config, split=1), tuple(FAMILIES[c.kernel].specialisation(problem).values()))
-            for c in found}
+    whole = ((c.kernel, replace(c.config, split=1)) for c in found)
+    return {(kernel.name, config, tuple(kernel.family.specialisation(config, problem).values()))
+            for kernel, config in whole}

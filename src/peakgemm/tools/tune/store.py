@@ -7,11 +7,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ...errors import InvalidValue
+from ...kernels.profile import Profile
 from ...problem import Problem
 from ...runtime import cache
 from ...selection import profile_file, tuned
 from ...selection.machine import kept_path
-from ...selection.profile import Profile
 from ...version import __version__
 from ..bench import records
 from .halving import Outcome

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..problem import Config
+from ..runtime.architectures import Architecture
 
 SCHEMA = 1
 
@@ -138,7 +139,7 @@ class SmallTile:
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """Of ffma/small.cu: small_model.py."""
+    """Of ffma/small.cu."""
 
     start_us: float
     block_us: float
@@ -164,7 +165,7 @@ class Small:
 
 @dataclass(frozen=True, slots=True)
 class Skinny:
-    """Of ffma/skinny.cu: skinny_model.py."""
+    """Of ffma/skinny.cu."""
 
     start_us: float
     reduce_us: float
@@ -186,7 +187,7 @@ class Skinny:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Of ffma/chain.cu: chain_model.py."""
+    """Of ffma/chain.cu."""
 
     start_us: float
     bandwidth_share: float
@@ -286,3 +287,16 @@ class Profile:
     skinny: Skinny
     chain: Chain
     emulated: Emulated
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Machine:
+    """A GPU as the models see it. ``bandwidth``: nominal, in bytes a microsecond; two are equal where they are one
+    object, so that what is remembered of one is asked by its identity."""
+
+    arch: Architecture
+    sms: int
+    mhz: float
+    bandwidth: float
+    l2_bytes: int
+    profile: Profile

@@ -1,0 +1,86 @@
+"""Operands split before, multiplied by wgmma (product.cu) or, on GPUs without it, by mma.sync (product_mma.cu)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+
+from ...problem import Config
+from ...runtime.architectures import Architecture
+from ..constraints import exactly, multiple
+from ..registry import Kernel
+from .schemes import ROWS, SCHEMES, TAIL, Scheme, default, family, ieee_bytes
+
+
+def _ring(c: Config, scheme: Scheme) -> int:
+    """Bytes of the stages (half a panel of each operand), the scales, and what an IEEE half tile needs."""
+    stages = c.stages * scheme.planes * (c.bm + c.bn) * 64
+    scales = (c.stages // 2 + (2 if c.bm < ROWS else 1)) * (c.bm + c.bn) * 4
+    return stages + scales + ieee_bytes()
+
+
+def _constraints(c: Config) -> Iterator[str]:
+    """Two warpgroups of 64 rows, of the same or not, and a chunk of K in two stages of 64 bytes a row."""
+    yield from exactly(c, bn=128, tm=c.bm // 16, tn=8, min_blocks=1, slices=1)
+    if c.bm not in (64, 128):
+        yield f"BM = {c.bm} must be 64 or 128: rows of one warpgroup, or of two"
+    if c.cluster > 1:
+        yield from exactly(c, bm=128, split=1)
+    if c.bm == 64:
+        yield from multiple(c, "stages", 4, "a chunk of K is two, each the same warpgroup's every time")
+    else:
+        yield from multiple(c, "stages", 2, "a chunk of K is two")
+    yield from multiple(c, "producers", 128, "a warpgroup copies")
+    if c.cluster not in (1, 2):
+        yield f"cluster = {c.cluster} must be 1 or 2"
+    if c.stages < 4:
+        yield f"stages = {c.stages} must be 4 or more: one chunk is read while the next comes"
+
+
+def _older_constraints(c: Config) -> Iterator[str]:
+    """Eight warps of 64 x 32, a stage of 64 bytes a row."""
+    yield from exactly(c, bm=128, bn=128, tm=8, tn=8)
+    if c.stages < 2:
+        yield f"stages = {c.stages} must be 2 or more: one is read while the next comes"
+
+
+def _product(scheme: Scheme) -> Kernel:
+    return Kernel(
+        -1, scheme.name, f"{scheme.products} tensor-core products of {scheme.planes} planes, added up in FP32",
+        default(scheme), _constraints, lambda config: _ring(config, scheme), dynamic=True, needs=("wgmma",),
+        folder="emulated", source_name="product", defines={"SCHEME": scheme.code}, family=family("wgmma", scheme, "ab"),
+        tunes=frozenset({"bm", "tm", "stages", "raster", "producers", "registers", "accumulations", "cluster",
+                         "split"}))
+
+
+def _older(scheme: Scheme) -> Kernel:
+    """For GPUs without wgmma; half tiles are rerouted in the place of the stages."""
+    return Kernel(
+        -1, scheme.name, f"{scheme.products} tensor-core products of {scheme.planes} planes by mma.sync",
+        Config(128, 128, scheme.chunk, 8, 8, stages=3 if scheme.planes == 3 else 4, raster=8), _older_constraints,
+        lambda c: c.stages * scheme.planes * 2 * ROWS * 64 + (c.stages // 2 + 1) * 2 * TAIL, dynamic=True,
+        needs=("cp.async",), folder="emulated", source_name="product_mma", defines={"SCHEME": scheme.code},
+        family=family("mma", scheme, "ab"), tunes=frozenset({"stages", "raster"}))
+
+
+PRODUCTS: Mapping[str, Kernel] = {name: _product(scheme) for name, scheme in SCHEMES.items()}
+OLDER: Mapping[str, Kernel] = {name: _older(scheme) for name, scheme in SCHEMES.items()}
+
+
+@cache
+def half_as_high(scheme: Scheme) -> Config:
+    """The configuration of a scheme's kernel on sm_90 for tiles of 64 rows: twice as many blocks have one."""
+    config = PRODUCTS[scheme.name].default
+    return replace(config, bm=64, tm=4, stages=4 if scheme.planes == 3 else 8)
+
+
+def product_on(scheme: Scheme, arch: Architecture) -> tuple[Kernel, Config]:
+    """The kernel for a scheme on ``arch``, with as many stages as fit."""
+    if "wgmma" in arch.features:
+        return PRODUCTS[scheme.name], PRODUCTS[scheme.name].default
+    kernel = OLDER[scheme.name]
+    config = kernel.default
+    while kernel.shared_bytes(config) > arch.shared_per_block and config.stages > 2:
+        config = replace(config, stages=config.stages - 1)
+    return kernel, config

@@ -1,0 +1,68 @@
+"""What a kernel of the library is compiled from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..runtime import source
+from ..runtime.compile import Compiled, Kind, compile_source, stored_facts
+from . import shipped
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that a compilation is made from."""
+
+    text: str
+    entry: str
+    arch: str
+    macros: dict[str, int]
+    file: str
+    bare_loop: bool = False  # see `registry.Kernel`
+
+    def __hash__(self) -> int:
+        return hash((self.entry, self.arch, self.file, *self.macros.items()))
+
+    @property
+    def name(self) -> str:
+        """What the shipped cubin of this very compilation is called."""
+        return shipped.digest(self.text, self.entry, self.arch, self.macros)
+
+    def make(self, kind: Kind) -> Compiled:
+        """The cubin that is shipped for this compilation, or the compiler's.
+
+        Raises:
+            CompileFailed, MissingComponent: see `compile_source`.
+        """
+        found = shipped.find(self.name, self.entry, self.arch) if kind == "cubin" else None
+        return found or self.compile(kind)
+
+    def compile(self, kind: Kind = "cubin") -> Compiled:
+        """The compiler's, whatever is shipped."""
+        look = _read_loop if self.bare_loop and kind == "cubin" else None
+        return compile_source(self.text, self.entry, self.arch, self.macros, kind, name=self.file, look=look)
+
+    def known_loop(self) -> Mapping[str, Any] | None:
+        """The figures of its main loop, if it has been compiled before, here or for the wheel."""
+        cubins = shipped.index(shipped.container(self.arch)).cubins
+        if self.name in cubins:
+            loop: Mapping[str, Any] | None = cubins[self.name][2][-1]
+            return loop
+        return stored_facts(self.text, self.entry, self.arch, self.macros, self.file).get("loop")
+
+
+@cache
+def text_of(path: Path) -> str:
+    """The joined source of a file beside the kernels."""
+    return source.assemble(path)
+
+
+def _read_loop(code: bytes, entry: str) -> dict[str, Any] | None:
+    from ..sass.compiled_loop import SAMPLE, read  # where something is compiled, and nowhere else
+
+    loop = read(code, entry, most=SAMPLE)
+    return None if loop is None else loop.to_json()

@@ -18,8 +18,7 @@ from ..kernels.library import KERNELS as IEEE
 from ..kernels.profile import Machine
 from ..kernels.recipe import Recipe
 from ..kernels.registry import Kernel
-from ..kernels.schedule import sharing
-from ..problem import Config, Problem
+from ..problem import Config, Problem, varied
 from ..selection import emulated_model
 from ..selection.candidates import Candidate, candidates
 
@@ -92,7 +91,7 @@ def _picked(ranked: list[Candidate], best: int, more: int, coverage: Counter[obj
 
 def _class(kernel: Kernel, config: Config) -> tuple[str, Config]:
     """What has numbers of its own: a tile, whole, in ranges or in parts."""
-    return label(kernel), sharing(config, min(config.split, 2))
+    return label(kernel), varied(config, split=min(config.split, 2))
 
 
 def label(kernel: Kernel) -> str:

@@ -37,7 +37,7 @@ def candidates(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
 
 @lru_cache(maxsize=8)
 def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
-    """Those that sum every element by one chain over K (kernels/ascending.py), best first.
+    """Those that sum every element by one chain over K (`Kernel.is_ascending`), best first.
 
     Tiles of the tiled kernels, wide ones among them, whole or with accumulators handed on, and small ones; of tiles
     that slices share a variant by one slice, which takes over the numbers of its row. Of few rows or columns the kernel

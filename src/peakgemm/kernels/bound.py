@@ -132,7 +132,7 @@ def shared_bytes(wanted: int, blocks: int, most: int, gpu: Gpu) -> int:
     return max(wanted, min(each - limits.shared_reserved, limits.shared_per_block))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def cubin(recipe: Recipe) -> Compiled:
     """What a recipe makes, remembered: a product with operands that were split before is bound for each pair of them,
     and the disk's answer takes 1 to 3 ms."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
+from peakgemm.tools.bench.drawn import log_uniform
+from peakgemm.tools.bench.suites import Case, cases, distinct, drawn_cases, suites
 from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.library import EMULATED, recipes
@@ -16,12 +18,9 @@ from peakgemm.kernels.library import KERNELS as IEEE
 from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import Kernel
-from peakgemm.kernels.schedule import sharing
-from peakgemm.problem import Config, Problem
+from peakgemm.problem import Config, Problem, varied
 from peakgemm.selection import emulated_model
 from peakgemm.selection.candidates import Candidate, candidates
-from peakgemm.tools.bench.drawn import log_uniform
-from peakgemm.tools.bench.suites import Case, cases, distinct, drawn_cases, suites
 
 SEED = 2026      # of the products that profiles are fitted to; suites have others
 SHAPES = 280
@@ -92,7 +91,7 @@ def _picked(ranked: list[Candidate], best: int, more: int, coverage: Counter[obj
 
 def _class(kernel: Kernel, config: Config) -> tuple[str, Config]:
     """What has numbers of its own: a tile, whole, in ranges or in parts."""
-    return label(kernel), sharing(config, min(config.split, 2))
+    return label(kernel), varied(config, split=min(config.split, 2))
 
 
 def label(kernel: Kernel) -> str:

@@ -11,11 +11,9 @@ from peakgemm.kernels.ffma.specialised import cluster_split
 from peakgemm.kernels.library import kernel_named
 from peakgemm.kernels.profile import Cluster, Machine, Profile, Tile
 from peakgemm.kernels.registry import Kernel
-from peakgemm.kernels.schedule import sharing
 from peakgemm.kernels.widths import copied_by_words
-from peakgemm.problem import Config, Problem
+from peakgemm.problem import Config, Problem, varied
 from peakgemm.selection import emulated_model
-from peakgemm.selection.split_k_model import clustered
 from peakgemm.selection.tile_model import compiled, configurations, modelled_us, repack_us, results_stored
 
 Path = tuple[str | int, ...]  # to a number of a profile: ("tiles", 3, "share")
@@ -57,9 +55,9 @@ def row(problem: Problem, kernel: Kernel, config: Config, us: float, weight: flo
 
 def _index(kernel: Kernel, config: Config, gpu: Machine) -> int:
     """Of a configuration's tile or cluster in the profile; -1: it is not there."""
-    base = sharing(clustered(config, 2), 1) if cluster_split(config) else sharing(config, 1)
+    base = varied(config, split=1, cluster=2 if cluster_split(config) else config.cluster)
     for tiling in configurations(gpu):
-        if tiling.kernel is kernel and base in {sharing(way, 1) for way in compiled(tiling)}:
+        if tiling.kernel is kernel and base in {varied(way, split=1) for way in compiled(tiling)}:
             rows: tuple[Any, ...] = gpu.profile.clusters if isinstance(tiling.row, Cluster) else gpu.profile.tiles
             return next(i for i, one in enumerate(rows) if one is tiling.row)
     return -1

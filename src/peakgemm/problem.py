@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
 from enum import IntEnum
+from functools import cache
 from math import prod
 from operator import index
 from typing import Any, ClassVar
@@ -288,3 +289,9 @@ class Config:
         library = {f.name: f.default for f in fields(self)[_LADDER_FIELDS:]}
         return {name: int(value) if isinstance(value, FfmaOrder) else value for name, value in asdict(self).items()
                 if name not in library or library[name] != value}
+
+
+@cache
+def varied(config: Config, **changes: Any) -> Config:
+    """``config`` with other fields, kept: a new one is checked, and models ask for a hundred for each shape."""
+    return replace(config, **changes)

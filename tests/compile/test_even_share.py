@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from peakgemm.kernels import bound, even_share
+from peakgemm.kernels import bound
+from peakgemm.kernels.bound import shared_bytes
 from peakgemm.kernels.emulated.product import PRODUCTS
 from peakgemm.kernels.emulated.schemes import SCHEMES
-from peakgemm.kernels.even_share import shared_bytes
 from peakgemm.kernels.ffma import skinny, small
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.specialised import SPECIALISED
@@ -31,8 +31,8 @@ def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch
     def note(compiled: Compiled, shared: int, gpu: Gpu, cluster: int) -> None:
         asked[compiled.entry] = shared
 
-    monkeypatch.setattr(even_share, "load", note)
-    monkeypatch.setattr(even_share, "Launcher", lambda *_: SimpleNamespace(enqueue=None))
+    monkeypatch.setattr(bound, "load", note)
+    monkeypatch.setattr(bound, "Launcher", lambda *_: SimpleNamespace(enqueue=None))
     tile = next(c for c in small.tiles(64, GPU) if (c.bm, c.bn) == (64, 32))
     bound.Bound(small.SMALL, tile, Problem.contiguous(6192, 110, 64), H100)
     assert asked["ffma_small"] == shared_bytes(small.SMALL.shared_bytes(tile), 388, 8, H100) > 50000

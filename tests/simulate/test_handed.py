@@ -12,10 +12,11 @@ import pytest
 from peakgemm.calls.replay import multiply
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.ffma.tiled import hands_on, schedule
 from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.library import KERNELS
 from peakgemm.kernels.registry import Kernel
-from peakgemm.kernels.schedule import handing_on, hands_on, schedule
+from peakgemm.kernels.schedule import handing_on
 from peakgemm.kernels.validity import require, violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture

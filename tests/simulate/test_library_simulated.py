@@ -13,11 +13,11 @@ import pytest
 import stand_in
 from library_case import LAYOUTS, SMALL, Case, multiply
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels import bound, even_share
+from peakgemm.kernels import bound
 from peakgemm.kernels.ffma import repack
 from peakgemm.kernels.ffma.specialised import SPECIALISED, cluster_split
+from peakgemm.kernels.ffma.tiled import schedule
 from peakgemm.kernels.ffma.wide import WIDE
-from peakgemm.kernels.schedule import schedule
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, FfmaOrder, Problem
 from peakgemm.runtime.architectures import architecture
@@ -216,8 +216,8 @@ def test_what_wide_tiles_read_is_what_was_repacked(monkeypatch: pytest.MonkeyPat
         assert places == ([(0, counters, 512), (1, counters + size, 512)] if entry == "ffma_wide" else [])
         return SimpleNamespace(enqueue=lambda *addresses: launched.append((entry, addresses)))
 
-    monkeypatch.setattr(even_share, "load", lambda compiled, shared, gpu, cluster: compiled.entry)
-    monkeypatch.setattr(even_share, "Launcher", launcher)
+    monkeypatch.setattr(bound, "load", lambda compiled, shared, gpu, cluster: compiled.entry)
+    monkeypatch.setattr(bound, "Launcher", launcher)
     p = Problem(510, 512, 4096, 4096, 4096, 512, trans_b=True)
     made = bound.Bound(WIDE, replace(WIDE.default, split=0), p, stand_in.GPU)
     made.launch(1, 2, 3, 3, 1000, 0)

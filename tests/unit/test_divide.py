@@ -9,9 +9,9 @@ from struct import unpack_from
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels.divide import MOST_PARTS, divisor
 from peakgemm.kernels.ffma import skinny
-from peakgemm.kernels.schedule import schedule
+from peakgemm.kernels.ffma.tiled import schedule
+from peakgemm.kernels.schedule import MOST_PARTS, divisor
 from peakgemm.problem import Config, Problem
 
 LARGEST = 2**31 - 1

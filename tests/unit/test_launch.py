@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
-from peakgemm.kernels.even_share import room, shared_bytes
+from peakgemm.kernels.bound import room, shared_bytes
 from peakgemm.runtime import device, driver, launch
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu

@@ -10,14 +10,15 @@ from ..problem import Config, Problem
 from ..runtime import driver
 from ..runtime.compile import Compiled, in_parallel
 from ..runtime.device import Gpu, activated
-from . import even_share, shortfall
+from ..runtime.launch import Launcher, load
+from . import shortfall
 from .family import Launch
 from .recipe import Recipe
 from .registry import Kernel
 from .validity import require
 
 # What enqueues each kernel, and so many bytes behind the workspace's start lies its part of that.
-_Passes = tuple[tuple[even_share.Enqueue, int], ...]
+_Passes = tuple[tuple[Callable[[int, int, int, int, int, int], None], int], ...]
 
 
 class Bound:
@@ -51,7 +52,6 @@ class Bound:
             return compiled if edit is None else edit(compiled)
 
         label = f"{kernel.name} {config.label()} {plan.problem.layout}"
-        # Of the launchers the bound methods: through the objects each call would take 0.13 us more.
         self._passes = enqueuing(plan.kernels, label, gpu, edited)
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
@@ -89,12 +89,50 @@ class Bound:
 def enqueuing(kernels: Sequence[Launch], label: str, gpu: Gpu,
               edited: Callable[[Recipe, Compiled], Compiled] = lambda recipe, compiled: compiled) -> _Passes:
     """What enqueues each of ``kernels``, compiled in parallel and loaded, and where its part of the workspace lies."""
-    compiled = in_parallel(cubin, [launch.recipe for launch in kernels])
-    return tuple((even_share.launches(edited(launch.recipe, code), label, gpu, launch), launch.offset)
-                 for launch, code in zip(kernels, compiled, strict=True))
+    passes = []
+    for launch, code in zip(kernels, in_parallel(cubin, [launch.recipe for launch in kernels]), strict=True):
+        made, shared = edited(launch.recipe, code), launch.shared_bytes
+        if launch.even:
+            shared = shared_bytes(shared, launch.blocks, room(made.registers, launch.threads, gpu), gpu)
+        launcher = Launcher(load(made, shared, gpu, launch.cluster), label, gpu, launch.blocks, launch.threads,
+                            launch.arguments, launch.boxes, launch.cluster)
+        # The bound method: through the launcher each call would take 0.13 us more.
+        passes.append((launcher.enqueue, launch.offset))
+    return tuple(passes)
 
 
-@lru_cache(maxsize=1024)
+def room(registers: int | None, threads: int, gpu: Gpu) -> int:
+    """Blocks of ``threads`` with ``registers`` a thread that an SM has room for, whatever their shared memory.
+
+    ptxas may have left room for more than a tile was made for. None: registers are not known, nor counted.
+    """
+    return min(gpu.limits.blocks_by_registers(registers or 1, threads), gpu.limits.threads_per_sm // threads)
+
+
+def shared_bytes(wanted: int, blocks: int, most: int, gpu: Gpu) -> int:
+    """Dynamic shared memory in bytes of a launch, ``wanted`` at least; beside it blocks may have half a KB of static.
+
+    With dependent launch (include/ptx/dependents.cuh) blocks gather on the SMs that are free first, as many as there is
+    room for, while others get none: 6192 x 110 x 64 took 12.7 us with 3 blocks for each SM and room for 8, and takes
+    6.7. So each asks for so much shared memory that one more than an even share of them finds no room.
+
+    Args:
+        wanted: what a block needs, in bytes.
+        blocks: of the launch.
+        most: blocks that an SM has `room` for.
+        gpu: where it is launched.
+    """
+    limits = gpu.limits
+    share = -(-blocks // gpu.sm_count)
+    fitting = limits.shared_per_sm // (wanted + limits.shared_reserved) if wanted else most
+    if not limits.has_dependent_launch or share >= min(most, fitting):
+        return wanted
+    unit = limits.shared_granularity
+    each = (limits.shared_per_sm // (share + 1) // unit + 1) * unit  # one byte less, and one more might fit
+    return max(wanted, min(each - limits.shared_reserved, limits.shared_per_block))
+
+
+@lru_cache(maxsize=512)
 def cubin(recipe: Recipe) -> Compiled:
     """What a recipe makes, remembered: a product with operands that were split before is bound for each pair of them,
     and the disk's answer takes 1 to 3 ms."""
@@ -107,7 +145,7 @@ def bind(kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> Bound:
 
     Raises:
         InvalidValue: a config that is not valid here, more than 2**31 - 1 tiles, or more ranges of k-steps than
-            `divide.MOST_PARTS`.
+            `schedule.MOST_PARTS`.
         CompileFailed, MissingComponent, LaunchFailed: see `Recipe.make` and `load`.
     """
     return Bound(kernel, config, problem, gpu)

@@ -24,9 +24,9 @@ class Launch:
     """One kernel of a product: what it is compiled from, and its launch.
 
     ``arguments`` is the struct that it takes by value, ``boxes`` what the tensor maps behind that say; ``shared_bytes``
-    of dynamic shared memory a block needs, and asks for more where it is dealt ``even``ly (`even_share`). ``cluster``
-    blocks form a cluster, where the kernel leaves that to its launch. ``offset``: so many bytes behind the start of the
-    workspace lies what it is given of that.
+    of dynamic shared memory a block needs, and asks for more where blocks are dealt ``even``ly (`bound.shared_bytes`).
+    ``cluster`` blocks form a cluster, where the kernel leaves that to its launch. ``offset``: so many bytes behind the
+    start of the workspace lies what it is given of that.
     """
 
     recipe: Recipe

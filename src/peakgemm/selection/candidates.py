@@ -11,13 +11,14 @@ from ..kernels.ffma.chain import CHAIN
 from ..kernels.ffma.repack import Repack
 from ..kernels.ffma.skinny import SKINNY
 from ..kernels.ffma.small import SMALL
+from ..kernels.ffma.tiled import hands_on
 from ..kernels.ffma.wide import WIDE
 from ..kernels.profile import Machine, Tile
 from ..kernels.registry import Kernel
-from ..kernels.schedule import handing_on, hands_on, sharing
+from ..kernels.schedule import handing_on
 from ..kernels.validity import is_valid
 from ..kernels.widths import copied_by_words
-from ..problem import Config, Problem
+from ..problem import Config, Problem, varied
 from .tile_model import configurations, modelled_us, one_slice, repack_us, results_stored, ways, wide_configurations
 
 Candidate = tuple[Kernel, Config, float]
@@ -36,7 +37,7 @@ def candidates(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
 
 @lru_cache(maxsize=8)
 def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
-    """Those that sum every element by one chain over K (kernels/ascending.py), best first.
+    """Those that sum every element by one chain over K (`Kernel.is_ascending`), best first.
 
     Tiles of the tiled kernels, wide ones among them, whole or with accumulators handed on, and small ones; of tiles
     that slices share a variant by one slice, which takes over the numbers of its row. Of few rows or columns the kernel
@@ -99,7 +100,7 @@ def _wide(p: Problem, machine: Machine, handed: bool = False) -> Iterator[Candid
         before = repack_us(row, config, p, size, machine)
         margin = (numbers.short_factor if p.k <= numbers.short_k else
                   numbers.medium_factor if p.k <= numbers.medium_k else 1.0)
-        shared = handing_on(config) if handed else sharing(config, 0)
+        shared = handing_on(config) if handed else varied(config, split=0)
         for way in (config, shared)[:1 + (not handed or hands_on(config, tiles, -(-p.k // config.bk), machine.sms))]:
             us = modelled_us(row, way, wide.after_repack(p), machine, False, p.m * p.n, wide=True)
             yield WIDE, way, (before + us) * margin

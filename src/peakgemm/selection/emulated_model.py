@@ -7,8 +7,6 @@ as long as a shape's fastest. The numbers are the profile's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache
 from math import sqrt
 
 from ..kernels.emulated.product import half_as_high, product_on
@@ -16,9 +14,8 @@ from ..kernels.emulated.schemes import ROWS, Scheme, operand, oriented
 from ..kernels.emulated.streamed import FUSED, STREAMED, streamed
 from ..kernels.profile import Machine, Streamed
 from ..kernels.registry import FLOAT, Kernel
-from ..kernels.schedule import sharing
 from ..kernels.widths import widths
-from ..problem import Config, Problem
+from ..problem import Config, Problem, varied
 from .tile_model import SPLITS
 
 _MOST_SPLIT = 64
@@ -135,19 +132,19 @@ def candidates(scheme: Scheme, problem: Problem, machine: Machine,
         times = FOUR_TIMES if few else TWICE if problem.k < _TWICE_K else 1
         # With more rows of tiles pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
         wide = min(problem.m, problem.n) > 128 * machine.profile.emulated.cluster_tiles
-        found = [(kernel, _varied(config, times, False, 2 if wide else 1))]
+        found = [(kernel, varied(config, accumulations=times, cluster=2 if wide else 1))]
         if FUSED.family.scheme is scheme:
-            if _tiles(half := _varied(half_as_high(scheme), times), problem) <= sms:
+            if _tiles(half := varied(half_as_high(scheme), accumulations=times), problem) <= sms:
                 found.append((kernel, half))
             # C^T where that makes the larger operand the one that is not split before
             for trans_c in (False, True) if problem.n > problem.m else (False,):
-                found.append((FUSED, _varied(FUSED.default, times, trans_c)))
-                found += [(STREAMED, _varied(streamed(row.columns), times, trans_c))
+                found.append((FUSED, varied(FUSED.default, accumulations=times, trans_c=trans_c)))
+                found += [(STREAMED, varied(streamed(row.columns), accumulations=times, trans_c=trans_c))
                           for row in machine.profile.emulated.streamed]
     for kernel, config in found:
         whole = not kernel.wgmma or config.cluster > 1 or config.bm < ROWS
         for split in [1] if whole else _ways(scheme, config, problem, sms):
-            one = sharing(_for_long_ranges(scheme, config, split, problem, sms), split)
+            one = varied(_for_long_ranges(scheme, config, split, problem, sms), split=split)
             yield kernel, one, estimate_us(kernel, one, problem, machine, ready)
 
 
@@ -157,13 +154,7 @@ def _for_long_ranges(scheme: Scheme, config: Config, split: int, problem: Proble
     parts = max(1.0, sm_count / tiles) if split == 0 else split
     if config.accumulations != FOUR_TIMES or problem.k < parts * _FOUR_TIMES_K[scheme.name]:
         return config
-    return _varied(config, TWICE, config.trans_c, config.cluster)
-
-
-@cache
-def _varied(config: Config, accumulations: int, trans_c: bool = False, cluster: int = 1) -> Config:
-    """Kept, as `sharing` keeps its own."""
-    return replace(config, accumulations=accumulations, trans_c=trans_c, cluster=cluster)
+    return varied(config, accumulations=TWICE)
 
 
 def _ways(scheme: Scheme, config: Config, problem: Problem, sm_count: int) -> list[int]:

@@ -8,13 +8,10 @@ and 1.61 by clusters (docs/notebook/19).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache
 
 from ..kernels.ffma.specialised import CLUSTERS
 from ..kernels.profile import Cluster, Machine, SplitK
-from ..kernels.schedule import sharing
-from ..problem import Config, Problem
+from ..problem import Config, Problem, varied
 from ..runtime.architectures import PORTABLE_CLUSTER, architecture
 
 _RANGES = (*range(2, 10), 12, 16, 24)
@@ -40,12 +37,6 @@ def split_k_us(parts: SplitK, config: Config, tiles: int, steps: int, memory: fl
     return parts.start_us + parts.part_us * config.split + step + crowded + parts.moved_factor * memory
 
 
-@cache
-def clustered(config: Config, blocks: int) -> Config:
-    """``config`` with clusters of so many blocks. Kept, as by `sharing`."""
-    return replace(config, cluster=blocks)
-
-
 def cluster_ways(config: Config, tiles: int, steps: int, machine: Machine) -> Iterator[Config]:
     """``config`` with each number of blocks a cluster that is considered.
 
@@ -54,7 +45,7 @@ def cluster_ways(config: Config, tiles: int, steps: int, machine: Machine) -> It
     are as fast: 42 x 5 x 116 takes 1.30 us so, 1.55 by clusters, 6 x 52 x 139 1.84 and 1.56.
     """
     least = machine.profile.sharing.least_cluster_steps
-    yield from (clustered(config, blocks) for blocks in CLUSTERS
+    yield from (varied(config, cluster=blocks) for blocks in CLUSTERS
                 if 2 * (tiles + 1) * blocks <= machine.sms and steps >= max(blocks, least)
                 and (blocks <= PORTABLE_CLUSTER or machine.sms >= _WHOLE_GPU))
 
@@ -63,7 +54,7 @@ def split_k_ways(config: Config, problem: Problem, tiles: int, steps: int, machi
     """``config`` with each number of parts that is considered; of so many steps a part as were measured."""
     numbers = machine.profile.sharing
     if not _whole_tiles_pay(problem, steps, machine):
-        yield from (sharing(config, parts) for parts in _RANGES if tiles * parts <= machine.sms
+        yield from (varied(config, split=parts) for parts in _RANGES if tiles * parts <= machine.sms
                     and numbers.least_range_steps <= -(-steps // parts) <= numbers.most_range_steps)
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from ..kernels.ffma.repack import CHUNK
 from ..kernels.ffma.specialised import reduces_across_slices, two_rows
+from ..kernels.ffma.tiled import hands_on
 from ..kernels.library import kernel_named
 from ..kernels.profile import Cluster, Machine, Tile
 from ..kernels.registry import FLOAT, Kernel
-from ..kernels.schedule import handing_on, hands_on, sharing
+from ..kernels.schedule import handing_on
 from ..kernels.validity import is_valid
 from ..kernels.widths import width
-from ..problem import Config, Problem
+from ..problem import Config, Problem, varied
 from ..runtime.architectures import Architecture
 from .split_k_model import cluster_us, cluster_ways, split_k_us, split_k_ways
 
@@ -174,12 +175,12 @@ def ways(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]
         return
     yield alone(config) if row.alone and tiles <= slots else config
     if steps > 1 and tiles % slots:
-        yield sharing(config, 0)
+        yield varied(config, split=0)
     for split in SPLITS:
         # More parts than twice the slots buy nothing and cost workspace; fewer than four steps a part, latency.
         if tiles * split > 2 * slots or 4 * split > steps:
             return
-        yield sharing(config, split)
+        yield varied(config, split=split)
 
 
 def one_slice(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
@@ -191,7 +192,7 @@ def one_slice(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Co
     config = tiling.config
     if config.one_tile or config.cluster > 1 or (config.slices > 1 and (config.tm, config.tn) != (4, 4)):
         return
-    one = _one_slice(config)
+    one = varied(config, slices=1, chunked=False)
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     if config.slices == 1:
         yield one
@@ -213,15 +214,9 @@ def may_hand_on(tiling: Tiling) -> bool:
             and config.min_blocks < 3)
 
 
-@cache
-def _one_slice(config: Config) -> Config:
-    return replace(config, slices=1, chunked=False)
-
-
-@cache
 def alone(config: Config) -> Config:
     """``config`` for blocks that have one tile each, with two groups of copying warps."""
-    return replace(config, one_tile=True, copy_groups=2)
+    return varied(config, one_tile=True, copy_groups=2)
 
 
 def compiled(tiling: Tiling) -> tuple[Config, ...]:
@@ -231,7 +226,7 @@ def compiled(tiling: Tiling) -> tuple[Config, ...]:
     if isinstance(row, Tile) and row.alone:
         found.append(alone(config))
     if isinstance(row, Tile) and row.split_k is not None:
-        found.append(sharing(config, 2))
+        found.append(varied(config, split=2))
     return tuple(found)
 
 

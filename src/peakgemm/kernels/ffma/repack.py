@@ -13,9 +13,9 @@ from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import source
 from ...runtime.architectures import architecture
-from ..divide import divisor
 from ..recipe import Recipe, text_of
 from ..registry import FLOAT
+from ..schedule import divisor
 from ..widths import width
 
 UNIT, CHUNK = 32, 64  # columns and k-steps of a unit

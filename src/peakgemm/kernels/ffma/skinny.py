@@ -16,12 +16,11 @@ from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import source
 from ...runtime.architectures import architecture
-from ..divide import MOST_PARTS
 from ..launch_shape import MAX_BLOCKS
 from ..profile import Machine
 from ..recipe import Recipe, text_of
 from ..registry import FLOAT, Kernel, default_of
-from ..schedule import Schedule, arguments
+from ..schedule import MOST_PARTS, Schedule, arguments
 from ..widths import width as vector_width
 from .tiled import TILED
 

@@ -1,23 +1,28 @@
 """What all kernels of FFMAs have in common: how they are compiled, launched, and their partial sums added up.
 
-What is added up by one chain over K, for `Family.one_chain`, each family's module says.
+The work of a product is its tiles over the whole batch, or, where they would not fill the GPU, ranges of their k-steps:
+split-K and stream-K (Osama et al., "Stream-K", 2023), with the partial sums added up in a fixed order by a second
+kernel.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import source
 from ...runtime.architectures import architecture
 from ..family import Family, Launch, Launches
+from ..launch_shape import MAX_BLOCKS
 from ..recipe import Recipe, text_of
-from ..registry import Kernel
-from ..schedule import schedule
+from ..registry import FLOAT, Kernel
+from ..schedule import MOST_PARTS, Schedule, arguments, cut
 from ..widths import layouts_and_widths
 from . import repack
 
 _REDUCE = source.KERNELS / "ffma" / "reduce.cu"
+_FEW = 8  # results of thread tiles for each SM: with fewer, a thread of the second kernel takes one, else four
 _FILLS_AN_SM = 64 * 64  # results of a tile, beside which there is little room
 
 
@@ -37,6 +42,62 @@ def reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -
     tile = Config(config.bm, config.bn, config.bk, config.tm, config.tn, stages=2, raster=config.raster)
     return Recipe(text_of(_REDUCE), "ffma_reduce", architecture(arch).name,
                   tile.macros() | {"SHIFTED": int(not kernel.tensor_copies)}, _REDUCE.name)
+
+
+def hands_on(config: Config, tiles: int, steps: int, sm_count: int) -> bool:
+    """Whether ``tiles`` of ``steps`` fill the GPU more than once, and unevenly: else they are computed whole.
+
+    Of fewer tiles than blocks each block's tail would wait for the head that another is still at.
+    """
+    slots = sm_count * config.min_blocks
+    return tiles > slots and tiles % slots > 0 and steps > 1
+
+
+def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
+    """The launch of a tiled kernel; no blocks where C is empty.
+
+    Raises:
+        InvalidValue: more than 2**31 - 1 blocks, or more ranges of k-steps than `MOST_PARTS`.
+    """
+    p, slots = problem, sm_count * config.min_blocks
+    # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
+    steps = 0 if p.alpha == 0 else -(-p.k // config.bk)
+    down, across = -(-p.m // config.bm), -(-p.n // config.bn)
+    tiles = down * across * p.batch.count
+    parts = shared = 0
+    if config.one_tile:  # a block, or a cluster, has one tile, or one part of it
+        slots = tiles * max(1, min(config.split, steps))
+    if config.split > 1 and steps > 1:
+        shared, parts = tiles, tiles * min(config.split, steps)
+    elif config.handed:
+        if hands_on(config, tiles, steps, sm_count):  # ranges of one tile to two, so that none is cut twice
+            shared, parts = slots + tiles % slots, slots
+    elif config.split == 0 and tiles % slots and steps > 1:
+        shared = tiles % slots
+        parts = min(slots, shared * steps)
+    if (most := max(tiles * config.cluster, parts, shared * config.tm * config.tn)) > MAX_BLOCKS:
+        raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} x {config.bn} asks for {most} "
+                           f"blocks, the limit is {MAX_BLOCKS}; use a larger tile or split the product")
+    if max(parts, shared * config.handed) > MOST_PARTS:
+        most = max(1, MOST_PARTS // tiles)
+        raise InvalidValue(f"split = {config.split} makes {parts} ranges of k-steps of {tiles} tiles, the limit is "
+                           f"{MOST_PARTS}; use split = {most}{' or less' if most > 1 else ', the tiles fill any GPU'}")
+    whole, results = tiles - shared, config.tm * config.tn
+    place = repack.Repack(p, "", parts) if config.handed and parts else None
+    struct = arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster))
+    # Ranges that end where tiles end leave the second half of the slots unused.
+    straddle = parts and place is None and (steps * shared % parts or steps % (steps * shared // parts))
+    return Schedule(
+        blocks=min(slots, whole + parts) * config.cluster,
+        reduce_blocks=0 if place else shared * results if shared * results < _FEW * sm_count else shared * results // 4,
+        whole=whole, shared=shared, parts=parts,
+        workspace_bytes=(place.sums if place else 0) + parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
+        arguments=struct,
+        sums=place.sums if place else 0,
+        first_blocks=place.first_blocks if place else 0,
+        first_arguments=struct + place.argument if place else b"",
+        cluster=config.cluster,
+    )
 
 
 def launches(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_count: int, ready_a: int = 0,

@@ -10,12 +10,12 @@ from ...runtime.tensor_map import MAX_LD, Box
 from ..constraints import boxed
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule
-from ..schedule import schedule as tiled_schedule
 from ..widths import width
 from .repack import UNIT_BYTES, Repack, repacked
 from .repack import constraints as repackable
 from .specialised import SPECIALISED
 from .tiled import TILED
+from .tiled import schedule as tiled_schedule
 
 
 def _shared(c: Config) -> int:

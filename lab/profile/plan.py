@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
-from peakgemm.tools.bench.drawn import log_uniform
-from peakgemm.tools.bench.suites import Case, cases, distinct, drawn_cases, suites
 from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.library import EMULATED, recipes
@@ -21,6 +19,8 @@ from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Config, Problem, varied
 from peakgemm.selection import emulated_model
 from peakgemm.selection.candidates import Candidate, candidates
+from peakgemm.tools.bench.drawn import log_uniform
+from peakgemm.tools.bench.suites import Case, cases, distinct, drawn_cases, suites
 
 SEED = 2026      # of the products that profiles are fitted to; suites have others
 SHAPES = 280

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from lab.peers import cutlass_gemm
+from lab.peers.__main__ import Cutlass
 from lab.peers.cutlass_gemm import LAYOUTS, Operand
 from peakgemm.errors import LaunchFailed, MissingComponent
 from peakgemm.runtime import device
-from peakgemm.tools.bench import contenders, operands
+from peakgemm.tools.bench import operands
 from peakgemm.tools.bench.bench import bound_of
 from peakgemm.tools.bench.operands import Arrays
 from peakgemm.tools.bench.peers import Peer, visiting
@@ -32,8 +33,8 @@ def peer() -> Iterator[Peer]:
 
 
 @pytest.fixture(scope="module")
-def cutlass(peer: Peer) -> contenders.Cutlass:
-    return contenders.Cutlass(peer)
+def cutlass(peer: Peer) -> Cutlass:
+    return Cutlass(peer)
 
 
 def arrays(text: str, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -45,7 +46,7 @@ def arrays(text: str, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_products(shape: str, layout: str, peer: Peer, cutlass: contenders.Cutlass, monkeypatch: pytest.MonkeyPatch
+def test_products(shape: str, layout: str, peer: Peer, cutlass: Cutlass, monkeypatch: pytest.MonkeyPatch
                   ) -> None:
     size, star, batch = shape.partition("*")
     held, case = arrays(f"{size}:{layout}{star}{batch}", peer, monkeypatch)
@@ -59,7 +60,7 @@ def test_products(shape: str, layout: str, peer: Peer, cutlass: contenders.Cutla
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", ["255x127x2001", "256x128x4096"])
-def test_every_tile_and_split(shape: str, layout: str, peer: Peer, cutlass: contenders.Cutlass,
+def test_every_tile_and_split(shape: str, layout: str, peer: Peer, cutlass: Cutlass,
                               monkeypatch: pytest.MonkeyPatch) -> None:
     held, case = arrays(f"{shape}:{layout}", peer, monkeypatch)
     a, b = held.a[0], held.b[0]
@@ -75,7 +76,7 @@ def test_every_tile_and_split(shape: str, layout: str, peer: Peer, cutlass: cont
         assert peer.errors(a, b, [out])[0] <= bound_of(case), library.name(each)
 
 
-def test_more_products_than_a_grid_has_room_for(peer: Peer, cutlass: contenders.Cutlass,
+def test_more_products_than_a_grid_has_room_for(peer: Peer, cutlass: Cutlass,
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     held, _ = arrays("1x1x1*70000", peer, monkeypatch)
     with pytest.raises(LaunchFailed, match=r"CUTLASS .* at 1x1x1, batch 70000"):

@@ -298,19 +298,20 @@ class _Product:
         devices.problems.append((devices.here.index, p))
         devices.belongs("product", stream, a, b, c, *[c0] * (p.beta != 0), *[workspace] * (self.workspace_bytes > 0))
 
-        def at(address: int, rows: int, columns: int, row: int, column: int) -> Any:
-            reach = 1 + (rows - 1) * row + (columns - 1) * column
+        def at(address: int, rows: int, columns: int, row: int, column: int, batch: tuple[int, ...]) -> Any:
+            shape, steps = (*p.batch.sizes, rows, columns), (*batch, row, column)
+            reach = 1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
             devices.touch("product", address, 4 * reach)
             flat = np.ctypeslib.as_array((ctypes.c_float * reach).from_address(address))
-            return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4 * row, 4 * column))
+            return np.lib.stride_tricks.as_strided(flat, shape, tuple(4 * step for step in steps))
 
         def multiply() -> None:
-            left = at(a, p.m, p.k, *((1, p.lda) if p.trans_a else (p.lda, 1)))
-            right = at(b, p.k, p.n, *((1, p.ldb) if p.trans_b else (p.ldb, 1)))
-            out = at(c, p.m, p.n, p.ldc, 1)
+            left = at(a, p.m, p.k, *((1, p.lda) if p.trans_a else (p.lda, 1)), p.batch.a)
+            right = at(b, p.k, p.n, *((1, p.ldb) if p.trans_b else (p.ldb, 1)), p.batch.b)
+            out = at(c, p.m, p.n, p.ldc, 1, p.batch.c)
             result = np.float32(p.alpha) * (left @ right)
             if p.beta != 0:
-                result = result + np.float32(p.beta) * at(c0, p.m, p.n, *(p.c0 or (p.ldc, 1)))
+                result = result + np.float32(p.beta) * at(c0, p.m, p.n, *(p.c0 or (p.ldc, 1)), p.batch.c0)
             out[...] = result
         devices.enqueue(stream, "product", multiply)
 

@@ -17,7 +17,7 @@ import pytest
 import lazy_driver
 import peakgemm as pg
 from lazy_driver import OUT_OF_MEMORY, Devices, each_begins, present
-from peakgemm.calls import fleet, host, panels, quick, results, tiles
+from peakgemm.calls import fleet, host, quick, results, tiles
 from peakgemm.calls.deal import Claim, Deal, Held, dealt
 from peakgemm.calls.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
 from peakgemm.calls.request import Request
@@ -349,32 +349,11 @@ def test_by_the_public_call(monkeypatch: pytest.MonkeyPatch) -> None:
                 pg.matmul(a, b, devices=wrong)
     monkeypatch.setattr(host, "TILED_BYTES", 1 << 40)
     with present(monkeypatch, Devices(2)) as devices:
-        monkeypatch.setattr(panels, "activated", fleet.activated)
-        monkeypatch.setattr(panels, "bound_for", lambda problem, gpu, choice: _Batched(problem, devices))
-        monkeypatch.setattr(panels, "choice_for", lambda *args: None)
-        monkeypatch.setattr(panels, "PANEL_BYTES", 20_000)
-        monkeypatch.setattr(panels, "LARGE_BYTES", 20_000)
-        assert (pg.matmul(batch, b, devices="all") == batch @ b).all()
-        monkeypatch.setattr(panels, "THREADED_BYTES", 0)  # by several threads
-        devices.eager = 0.3
-        assert (pg.matmul(batch, b, devices="all") == batch @ b).all()
-        assert (pg.matmul(batch, b) == batch @ b).all()
+        for devices.eager in (0.0, 0.3):
+            assert (pg.matmul(batch, b, devices="all") == batch @ b).all()
+            assert (pg.matmul(batch, b) == batch @ b).all()
+        quick._free.clear()
     assert devices.events == {}
-
-
-class _Batched:
-    workspace_bytes = 0
-
-    def __init__(self, problem: Any, devices: Devices) -> None:
-        from lazy_driver import _Product
-
-        self.problem, self._devices, self._product = problem, devices, _Product
-
-    def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
-        p = self.problem
-        for i in range(p.batch.count):
-            steps = [4 * i * (each[0] if each else 0) for each in (p.batch.a, p.batch.b, p.batch.c)]
-            self._product(p, self._devices).launch(a + steps[0], b + steps[1], c + steps[2], c0 + steps[2], 0, stream)
 
 
 def test_without_a_gpu() -> None:
@@ -462,9 +441,7 @@ def test_small_products(monkeypatch: pytest.MonkeyPatch, eager: float) -> None:
         with pytest.raises(InvalidValue, match="out"):
             pg.matmul(square, square, out=np.empty((5, 6), np.float32))
         used = devices.used[0]
-        monkeypatch.setattr(panels, "bound_for", lambda problem, gpu, choice: _Batched(problem, devices))
-        monkeypatch.setattr(panels, "choice_for", lambda *args: None)
-        assert (pg.matmul(a[:, ::2], b[::2]) == a[:, ::2] @ b[::2]).all()  # no layout of its own: `panels`
+        assert (pg.matmul(a[:, ::2], b[::2]) == a[:, ::2] @ b[::2]).all()  # packed by NumPy first
         devices.fail = lambda name: 719 if name == "cuMemcpyDtoHAsync_v2" else 0
         with pytest.raises(LaunchFailed):
             pg.matmul(a, b)
@@ -546,10 +523,10 @@ def test_what_is_remembered_of_small_products_may_be_forgotten_meanwhile(monkeyp
 
 def test_small_products_without_room_go_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(7)
-    a, b, took = values(rng, 20, 30), values(rng, 30, 40), []
-    monkeypatch.setattr(panels, "run", lambda work, gpu, resident: took.append(work) or fleet.by_numpy(work))
-    with present(monkeypatch, Devices(1, room=4 << 10)):
-        assert (pg.matmul(a, b) == a @ b).all() and len(took) == 1
+    a, b = values(rng, 20, 30), values(rng, 30, 40)
+    with present(monkeypatch, Devices(1, room=6 << 10)) as devices:
+        assert (pg.matmul(a, b) == a @ b).all() and len(devices.problems) > 1
+        assert (pg.matmul(np.stack([a] * 3), b) == a @ b).all()
         quick._free.clear()
 
 

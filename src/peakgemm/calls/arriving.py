@@ -1,4 +1,4 @@
-"""A panel on a device, or on its way there, which several threads see to."""
+"""What a product reads of its operands on a device: panels there, or on their way, which several threads see to."""
 
 from __future__ import annotations
 
@@ -8,9 +8,67 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..arrays.base import FLOAT, View
-from ..runtime.memory import behind, event
+from ..runtime.device import Gpu
+from ..runtime.memory import DeviceMemory, behind, event
+from ..runtime.staging import lane
+from ..runtime.transfer import IN_THREADS, OUT_THREADS, threads
 from .deal import Claim, Key
+from .request import Request
+
+Array = NDArray[np.float32]
+
+
+def layout(x: Array, squeeze: bool) -> tuple[Array, View]:
+    """What to copy to the device for ``x``, and how ``x`` reads there (address 0).
+
+    The last two dimensions are copied in the order in which they lie, and broadcast batch dimensions
+    once; with ``squeeze`` broadcast rows and columns too.
+    """
+    collapsible = x.ndim if squeeze else x.ndim - 2
+    once = tuple(i < collapsible and step == 0 and size > 1
+                 for i, (step, size) in enumerate(zip(x.strides, x.shape, strict=True)))
+    dense = x[tuple(slice(0, 1) if yes else slice(None) for yes in once)]
+    flip = min(dense.shape[-2:]) > 1 and abs(dense.strides[-2]) < abs(dense.strides[-1])
+    if flip:
+        dense = np.swapaxes(dense, -1, -2)
+    view = View.packed(dense.shape)
+    if flip:
+        view = view.mT
+    assert view.strides is not None
+    strides = tuple(0 if yes else step for yes, step in zip(once, view.strides, strict=True))
+    return dense, View(0, x.shape, strides)
+
+
+def layouts(r: Request, resident: View | None = None) -> tuple[dict[str, Array], dict[str, View]]:
+    """`layout` of all operands, ``resident`` in the place of ``b`` where it lies on the device; ``out`` is packed."""
+    found = {name: layout(x, squeeze=name == "c") for name, x in r.arrays().items()
+             if name != "out" and (name != "b" or resident is None)}
+    views = {name: view for name, (_, view) in found.items()} | {"out": View.packed(r.out.shape)}
+    if resident is not None:
+        views["b"] = resident
+    return {name: dense for name, (dense, _) in found.items()}, views
+
+
+class Resident:
+    """A host array's copy on a device: what `prepare` leaves there."""
+
+    def __init__(self, x: Array, gpu: Gpu) -> None:
+        self.gpu = gpu
+        dense, view = layout(x[:, None] if x.ndim == 1 else x, squeeze=False)
+        with lane(gpu.index) as way:
+            memory = DeviceMemory(dense.nbytes, way.inward)
+            self._panel = Panel(memory, view._replace(pointer=memory.pointer), dense.nbytes)
+            self._panel.futures = way.copiers(threads(IN_THREADS), threads(OUT_THREADS)).upload(dense, memory.pointer)
+            self._panel.settle((), way.inward)
+
+    @property
+    def view(self) -> View:
+        """How the array reads there, a vector as a column."""
+        return self._panel.view
 
 
 class Panel:
@@ -47,10 +105,20 @@ class Panel:
         self.futures, self.mark = [], None
 
 
-def columns_of(whole: View, key: Key) -> View:
-    """The panel of B that ``key`` names, where all of B lies on the device."""
+def part(whole: View, key: Key) -> View:
+    """The panel that ``key`` names of an operand that lies on the device as ``whole``."""
     assert whole.strides is not None
-    return View(whole.pointer + FLOAT * key[1] * whole.strides[-1], (whole.shape[0], key[2] - key[1]), whole.strides)
+    index = key.slices[-len(whole.shape):]
+    shape = tuple(len(range(size)[at]) for size, at in zip(whole.shape, index, strict=True))
+    first = sum(step * (at.start or 0) for step, at in zip(whole.strides, index, strict=True))
+    return View(whole.pointer + FLOAT * first, shape, whole.strides)
+
+
+def spread(view: View, batch: tuple[int, ...]) -> View:
+    """A panel as the matrices of a tile read it, some of them the same."""
+    assert view.strides is not None
+    own = tuple(0 if size == 1 else step for size, step in zip(view.shape[:-2], view.strides[:-2], strict=True))
+    return View(view.pointer, (*batch, *view.shape[-2:]), (*(0,) * (len(batch) - len(own)), *own, *view.strides[-2:]))
 
 
 def when_done(futures: list[Future[Any]], call: Callable[[bool], None]) -> None:

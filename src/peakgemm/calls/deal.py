@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from threading import Event, Lock
 from typing import Any, NamedTuple
 
 from .grid import Grid, Tile, bands, growing, sweeping
 
-Key = tuple[str, int, int]  # "a" or "b", first and last row or column
+
+class Key(NamedTuple):
+    """A panel: rows of A or columns of B, of which matrices of a batch; (0, 1) along what the operand is broadcast."""
+
+    side: str  # "a" or "b"
+    start: int
+    stop: int
+    matrices: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """Where it lies in its operand."""
+        rows, columns = slice(self.start, self.stop), slice(None)
+        return *(slice(*pair) for pair in self.matrices), *((rows, columns) if self.side == "a" else (columns, rows))
 
 
 class Held(NamedTuple):
@@ -113,9 +127,11 @@ class Deal:
             self._claims.clear()
 
 
-def keys(tile: Tile) -> tuple[Key, Key]:
-    """The panels that a tile reads."""
-    return ("a", tile.rows.start, tile.rows.stop), ("b", tile.columns.start, tile.columns.stop)
+def keys(tile: Tile, a: Sequence[bool] = (), b: Sequence[bool] = ()) -> tuple[Key, Key]:
+    """The panels that a tile reads; ``a`` and ``b``: along which dimensions of the batch each operand is broadcast."""
+    first, second = (tuple((0, 1) if once else (x.start, x.stop) for x, once in zip(tile.matrices, side, strict=True))
+                     for side in (a, b))
+    return (Key("a", tile.rows.start, tile.rows.stop, first), Key("b", tile.columns.start, tile.columns.stop, second))
 
 
 def dealt(grid: Grid, weights: Sequence[float], heights: Sequence[int | None],
@@ -128,11 +144,15 @@ def dealt(grid: Grid, weights: Sequence[float], heights: Sequence[int | None],
         finished: numbers of tiles to leave out.
     """
     rows, columns = range(len(grid.rows)), range(len(grid.columns))
-    along_columns = len(columns) > len(rows)
+    done, orders = set(finished), list[list[tuple[int, int, int]]]()
+    by_groups, along_columns = len(grid.groups) > 1, len(columns) > len(rows)
     sides = grid.columns if along_columns else grid.rows
-    done, queues = set(finished), []
-    shares = bands([side.stop - side.start for side in sides], weights)
-    for worker, (band, height) in enumerate(zip(shares, heights, strict=True)):
+    sizes = ([prod(x.stop - x.start for x in group) for group in grid.groups] if by_groups else
+             [side.stop - side.start for side in sides])
+    for worker, (band, height) in enumerate(zip(bands(sizes, weights), heights, strict=True)):
+        if by_groups:  # whole matrices for each device, one after the other
+            orders.append([(i, j, group) for group in band for i, j in _order(rows, columns, height)])
+            continue
         # Each device begins with other panels of the operand that all need, and takes the rest from the others; every
         # other one goes backwards, as the short panels are at both ends.
         own, other = list(band), rows if along_columns else columns
@@ -140,9 +160,12 @@ def dealt(grid: Grid, weights: Sequence[float], heights: Sequence[int | None],
         if worker % 2:
             own, all_of_other = own[::-1], all_of_other[::-1]
         down, across = (all_of_other, own) if along_columns else (own, all_of_other)
-        order = growing(down, across) if height is None else sweeping(down, across, height)
-        queues.append([tile for i, j in order if (tile := grid.tile(i, j)).number not in done])
-    return queues
+        orders.append([(i, j, 0) for i, j in _order(down, across, height)])
+    return [[tile for place in order if (tile := grid.tile(*place)).number not in done] for order in orders]
+
+
+def _order(rows: Sequence[int], columns: Sequence[int], height: int | None) -> Iterable[tuple[int, int]]:
+    return growing(rows, columns) if height is None else sweeping(rows, columns, height)
 
 
 def _turned(blocks: Sequence[int], worker: int, workers: int) -> list[int]:

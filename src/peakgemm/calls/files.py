@@ -101,7 +101,7 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     first = Problem.contiguous(tiles.rows[0].stop, tiles.columns[0].stop, inner, alpha, beta)
     for gpu in gpus:
         choice_for(first, gpu, precision)  # refuses a scheme that the GPU has no kernels for
-    journal = Journal(journal_path, head | {"cuts": [[x.stop for x in side] for side in tiles]})
+    journal = Journal(journal_path, head | {"cuts": [[x.stop for x in side] for side in (tiles.rows, tiles.columns)]})
     try:
         every = {tile.number: tile for tile in tiles.tiles()}
         where = " and ".join(gpu.name for gpu in gpus) or f"CPU: NumPy {np.__version__}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from math import prod
 from threading import Thread
 from typing import Any
 
@@ -22,13 +23,14 @@ from ..runtime.float_flags import ieee_flags
 from ..runtime.memory import free_bytes
 from ..runtime.staging import lane
 from .deal import Deal, dealt
-from .grid import Grid, grid
+from .grid import Grid, batch_grid, grid
 from .request import REPRODUCIBLE, Request
 from .results import SLOTS
 from .tiles import Job, Worker
 
 log = logging.getLogger("peakgemm")
 _SHARE = 0.9  # of a device's free memory: other libraries of the process allocate meanwhile
+_BATCH_BYTES = 1 << 30  # of panels of a batch, where three groups do not need more
 VARIABLE = "PEAKGEMM_DEVICES"
 
 
@@ -71,7 +73,7 @@ def cut(m: int, n: int, k: int, gpus: Sequence[Gpu]) -> Grid:
 
 def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident: View | None = None,
         finished: Iterable[int] = (), done: Callable[[int], None] | None = None) -> None:
-    """``alpha a b + beta c`` into ``out``, all NumPy matrices, ``c`` of out's shape; returns when it lies there.
+    """``alpha a b + beta c`` into ``out``, NumPy matrices or batches, ``c`` of out's shape; returns when it lies there.
 
     Args:
         gpus: the devices; none: NumPy.
@@ -84,8 +86,11 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
         OutOfMemory: not even the smallest tiles fit.
         LaunchFailed: the driver refused something else.
     """
-    (m, n), k = r.out.shape, r.a.shape[1]
+    (*batch, m, n), k = r.out.shape, r.a.shape[-1]
+    r = r._replace(a=np.broadcast_to(r.a, (*batch, m, k)), b=np.broadcast_to(r.b, (*batch, k, n)))
     rooms = [_room(gpu) for gpu in gpus]
+    if batch:
+        tiles = batch_grid(tuple(batch), m, n, k, _moved(r) // prod(batch), min(rooms, default=None))
     tiles = tiles or grid(m, n, k, min(rooms, default=None))
     if not gpus:
         _on_cpu(r, tiles, set(finished), done)
@@ -94,16 +99,19 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
         kinds = ", ".join(f"GPU {gpu.index}: {gpu.name}, {gpu.peak_tflops:.0f} TFLOPS" for gpu in gpus)
         log.warning("GPUs of unlike kinds share a product, by their speed (%s); its bits depend on which of them "
                     "computes what", kinds)
-    most = max(x.stop - x.start for x in tiles.rows), max(x.stop - x.start for x in tiles.columns)
-    result = FLOAT * 2 * most[0] * most[1]  # and of c
+    matrices, rows, columns = tiles.largest
+    result = FLOAT * 2 * matrices * rows * columns  # and of c
     slots = max(2, min(SLOTS, min(rooms) // 8 // result))
-    beside = slots * result + FLOAT * 2 * 2 * k * sum(most)  # and workspaces
+    beside = slots * result + FLOAT * 2 * 2 * matrices * k * (rows + columns)  # and workspaces
     budgets = [max(room - beside, room // 2) for room in rooms]
-    whole = FLOAT * k * (r.out.shape[0] + (0 if resident is not None else r.out.shape[1]))
-    heights = [None if whole <= budget else max(1, int(budget / 2 / (FLOAT * k * most[0]))) for budget in budgets]
+    whole = FLOAT * matrices * k * (m + (0 if resident is not None else n))
+    if batch:  # whose panels serve one group, and then their memory another: to map more takes time
+        budgets = [min(budget, max(_BATCH_BYTES, 3 * whole)) for budget in budgets]
+    heights = [None if whole <= budget else max(1, int(budget / 2 / (FLOAT * k * rows))) for budget in budgets]
     queues = dealt(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished)
     deal = Deal(queues)
-    shared = len(gpus) > 1 and all(height is None for height in heights) and peers.connect([gpu.index for gpu in gpus])
+    shared = (len(gpus) > 1 and not batch and all(height is None for height in heights)
+              and peers.connect([gpu.index for gpu in gpus]))
     job = Job(r, deal, len(gpus), resident, shared, done)
     _work(job, gpus, budgets, slots)
 
@@ -149,6 +157,12 @@ def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int], slots: int) -> 
 def _dropped(worker: Worker, gpu: Gpu) -> None:
     with activated(gpu.index):
         worker.drop()
+
+
+def _moved(r: Request) -> int:
+    """Bytes of a batch, but for an operand that all matrices share."""
+    return sum(FLOAT * prod(size for size, step in zip(x.shape, x.strides, strict=True) if step)
+               for x in (r.a, r.b, r.c, r.out) if x is not None and any(x.strides[:-2]))
 
 
 def _room(gpu: Gpu) -> int:

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.base import HostLibrary, View, packed
+from ..arrays.base import HostLibrary, View, driver_out_of_memory, packed
 from ..arrays.numpy import host_view
-from ..errors import InvalidValue
+from ..errors import InvalidValue, LaunchFailed
 from ..problem import Batch, Problem
 from ..runtime import device
-from ..runtime.device import Gpu
+from ..runtime.device import Gpu, activated
 from . import fleet
-from .canonical import canonicalise, result_shape
+from .arriving import layouts
+from .canonical import Canonical, canonicalise, result_shape
 from .fleet import by_numpy, turned
 from .request import REPRODUCIBLE, Request, refuse_overlap
 
@@ -44,14 +45,14 @@ def multiply(library: HostLibrary, request: Request, resident: View | None = Non
         if small is not None:
             return small
     work = prepare(library, request)
-    if gpu is None or not work.out.size:
+    if gpu is None or not work.out.size or work.alpha == 0 or not work.a.shape[-1]:
         by_numpy(work)
     else:
         if resident is not None and (gpus is None or [x.index for x in gpus] == [gpu.index]):
-            resident = _resident(resident, request)
+            resident = resident.mT if request.trans_b else resident
         else:
             resident = None
-        _on_gpus(work, gpus or [gpu], gpus is not None, resident)
+        _on_gpus(work, gpus or [gpu], resident)
     if request.out is not None:
         return request.out
     return library.wrap(work.out.reshape(result_shape(*_shapes(request))[1]), request.a)
@@ -69,27 +70,40 @@ def on_cpu(library: HostLibrary, request: Request) -> Any:
     return library.wrap(work.out.reshape(result_shape(*_shapes(request))[1]), request.a)
 
 
-def _on_gpus(work: Request, gpus: list[Gpu], asked: bool, resident: View | None) -> None:
-    """One matrix in tiles, where it is worth it or several devices are ``asked`` for; else in panels, on the first."""
-    from . import panels
+def _on_gpus(work: Request, gpus: list[Gpu], resident: View | None) -> None:
+    """In one launch, where little is moved to one device and has room there; else in tiles."""
+    from . import quick
 
-    moved = sum(x.nbytes for x in (work.a, work.b, work.c, work.out) if x is not None)
-    reads = work.alpha != 0 and work.a.shape[-1] > 0
-    if work.out.ndim == 2 and reads and (moved >= TILED_BYTES or len(gpus) > 1):
-        fleet.run(work, gpus, resident=resident)
-    elif asked:
-        panels.spread(work, gpus, resident)
-    else:
-        panels.run(work, gpus[0], resident)
+    work = _mergeable(work, resident)
+    if len(gpus) == 1 and sum(x.nbytes for x in (work.a, work.b, work.c, work.out) if x is not None) < TILED_BYTES:
+        try:
+            with activated(gpus[0].index):
+                quick.run(work, gpus[0], resident)
+            return
+        except LaunchFailed as error:
+            if not driver_out_of_memory(error):
+                raise
+    fleet.run(work, gpus, resident=resident)
 
 
-def _resident(view: View, request: Request) -> View:
-    """What `prepare` left on the GPU, as the matrix that ``request`` multiplies."""
-    if request.trans_b:
-        view = view.mT
-    if len(view.shape) == 1:
-        view = View(view.pointer, (*view.shape, 1), (*(view.strides or ()), 0))
-    return view
+def _mergeable(r: Request, resident: View | None = None) -> Request:
+    """``r`` with those operands copied whose batch would not merge on the device."""
+    for _ in range(2):
+        canonical = _planned(r, resident)
+        if canonical.problem is not None:
+            return r
+        if resident is not None and "b" in canonical.copies:
+            raise InvalidValue(f"b {r.b.shape} is prepared in a layout that this batch cannot use; pass b itself")
+        copies: dict[str, Any] = {name: np.array(np.broadcast_to(getattr(r, name), shape), order="C")
+                                  for name, shape in canonical.copies.items() if name != "out"}
+        r = r._replace(**copies)
+    raise AssertionError("packed operands always merge")
+
+
+def _planned(r: Request, resident: View | None = None) -> Canonical:
+    """What the device multiplies in one launch."""
+    views = layouts(r, resident and resident._replace(pointer=0))[1]
+    return canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
 
 
 def prepare(library: HostLibrary, request: Request) -> Request:
@@ -113,9 +127,9 @@ def survey(library: HostLibrary, request: Request, gpu: bool) -> tuple[dict[str,
     views = {name: host_view(library.host(x, name)) for name, x in request.arrays().items()}
     work = prepare(library, request)
     if gpu:
-        from . import panels
-
-        return views, panels.problem(work)
+        problem = _planned(_mergeable(work)).problem
+        assert problem is not None
+        return views, problem
     *batch, m, n = work.out.shape
     problem = Problem.contiguous(m, n, work.a.shape[-1], request.alpha, request.beta)
     steps = packed(tuple(batch))

@@ -1,15 +1,16 @@
-"""Small products of two packed host matrices: one stream, one look-up, and the driver's own copies.
+"""Small products of host arrays in one launch: one stream, and the driver's own copies.
 
-At 256^3 `panels`, which takes any product, costs 300 us of the host against a driver that does nothing. The driver
-moves pageable memory through buffers of its own, and faster than NumPy copies it into pinned ones, but one array at a
-time. So where the operands are large another thread stages the second one meanwhile. Up to `MOST_BYTES` all that beats
-the many threads of tiles (docs/notebook/23-host-arrays.md).
+Of two packed matrices a product takes one look-up; what has other strides, a batch or a ``c`` is packed by NumPy first.
+The driver moves pageable memory through buffers of its own, and faster than NumPy copies it into pinned ones, but one
+array at a time. So where the operands are large another thread stages the second one meanwhile. Up to `MOST_BYTES` all
+that beats the many threads of tiles (docs/notebook/23-host-arrays.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,8 +24,9 @@ from ..runtime.device import Gpu
 from ..runtime.memory import DeviceMemory, behind, order
 from ..runtime.staging import copy_pageable, new_stream, synchronize
 from ..runtime.transfer import LEAST_BYTES, Copiers
+from .arriving import layouts
 from .canonical import canonicalise
-from .launch import bound_for, choice_for
+from .launch import bound_for, choice_for, enqueue
 from .request import Request, refuse_overlap
 
 if TYPE_CHECKING:
@@ -74,6 +76,11 @@ class _Place:
             if (mark := future.result()) is not None:
                 behind(mark, self.stream)
         order(self.beside, self.stream)
+
+    def fetch(self, source: int, result: Any) -> None:
+        """Copy what ``stream`` has computed at ``source`` into a packed array; it lies there."""
+        copy_pageable("cuMemcpyDtoHAsync_v2", _address(result), source, result.nbytes, self.stream)
+        synchronize(self.stream)  # of memory that is pinned the driver only enqueues the copies
 
     def rest(self) -> None:
         """Until neither stream does anything: after an error there may be copies that no product waits for."""
@@ -134,42 +141,74 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
             return None
         arrays = {"a": a, "b": b, "out": result}
         refuse_overlap({name: host_view(x) for name, x in arrays.items()}, 0.0, arrays)
-    with pools.under_way(gpu.index):
-        done = _run(warm, a.T if turned_a else a, b.T if turned_b else b, result, gpu)
-    if not done:
+    try:
+        _run(warm, a.T if turned_a else a, b.T if turned_b else b, result, gpu)
+    except LaunchFailed as error:
+        if not driver_out_of_memory(error):
+            raise
         return None
     return library.wrap(result, r.a) if r.out is None else r.out
 
 
-def _run(warm: _Warm, a: Any, b: Any, result: Any, gpu: Gpu) -> bool:
-    """The product of arrays that are packed by rows; False: there is no room, and others do with less."""
+def _run(warm: _Warm, a: Any, b: Any, result: Any, gpu: Gpu) -> None:
+    """The product of arrays that are packed by rows."""
     bound, _, swapped, of_b, of_out, of_work = warm
-    with _lock:
-        kept = _free.setdefault(gpu.index, [])
-        place = kept.pop() if kept else None
-    place = place or _Place()
-    try:
-        try:
-            there = place.room(FLOAT * of_work + bound.workspace_bytes)
-        except LaunchFailed as error:
-            if not driver_out_of_memory(error):
-                raise
-            return False
+    with _place(gpu) as place:
+        there = place.room(FLOAT * of_work + bound.workspace_bytes)
         first, second, to = there, there + FLOAT * of_b, there + FLOAT * of_out
         place.bring(a, b, first, second, gpu)
         if swapped:
             first, second = second, first
         space = there + FLOAT * of_work if bound.workspace_bytes else 0
         bound.launch(first, second, to, to, space, place.stream)
-        copy_pageable("cuMemcpyDtoHAsync_v2", _address(result), to, result.nbytes, place.stream)
-        synchronize(place.stream)  # of memory that is pinned the driver only enqueues the copies
-    except BaseException:
-        place.rest()
-        raise
-    finally:
+        place.fetch(to, result)
+
+
+def run(r: Request, gpu: Gpu, resident: View | None = None) -> None:
+    """``alpha a b + beta c`` into ``out``, all NumPy arrays of at least two dimensions, ``c`` of out's shape.
+
+    ``resident``: ``b`` as it lies on the device, the current one, already.
+
+    Raises:
+        LaunchFailed: the driver refused; where it had no room for all, tiles may do with less.
+    """
+    dense, views = layouts(r, resident)
+    arrays, size = {name: np.ascontiguousarray(x) for name, x in dense.items()}, 0
+    for name, x in (*arrays.items(), ("out", r.out)):
+        views[name] = views[name]._replace(pointer=FLOAT * size)
+        size += _up(x.size)
+    canonical = canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
+    assert canonical.problem is not None  # see `mergeable`
+    bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision))
+    with _place(gpu) as place:
+        there = place.room(FLOAT * size + bound.workspace_bytes)
+        for name, x in arrays.items():
+            views[name] = views[name]._replace(pointer=there + views[name].pointer)
+            copy_pageable("cuMemcpyHtoDAsync_v2", views[name].pointer, _address(x), x.nbytes, place.stream)
+        views["out"] = views["out"]._replace(pointer=there + views["out"].pointer)
+        enqueue(bound, canonical, views, there + FLOAT * size if bound.workspace_bytes else 0, place.stream)
+        result = r.out if r.out.flags.c_contiguous else np.empty(r.out.shape, np.float32)
+        place.fetch(views["out"].pointer, result)
+    if result is not r.out:
+        np.copyto(r.out, result)
+
+
+@contextmanager
+def _place(gpu: Gpu) -> Iterator[_Place]:
+    """Memory and streams for one call; after an error nothing uses them any more."""
+    with pools.under_way(gpu.index):
         with _lock:
-            kept.append(place)
-    return True
+            kept = _free.setdefault(gpu.index, [])
+            place = kept.pop() if kept else None
+        place = place or _Place()
+        try:
+            yield place
+        except BaseException:
+            place.rest()
+            raise
+        finally:
+            with _lock:
+                kept.append(place)
 
 
 def _address(x: Any) -> int:

@@ -108,7 +108,7 @@ class Results:
                 wait(mark, f"the product of {tile} on GPU {self._index}")
                 if self.error is None:
                     assert slot.out is not None
-                    futures = self._copiers.download(slot.out.pointer, self._target[tile.rows, tile.columns])
+                    futures = self._copiers.download(slot.out.pointer, self._target[tile.slices])
             except BaseException as error:
                 self.fail(error)
             if not futures:

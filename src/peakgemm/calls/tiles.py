@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.base import FLOAT, View, driver_out_of_memory, packed
+from ..arrays.base import FLOAT, View, driver_out_of_memory
 from ..errors import LaunchFailed
 from ..runtime import driver, peers
 from ..runtime.device import Gpu, activated
@@ -24,12 +23,11 @@ from ..runtime.memory import DeviceMemory, behind, event, order
 from ..runtime.staging import Lane
 from ..runtime.timeline import span, stream_span
 from ..runtime.transfer import IN_THREADS, OUT_THREADS, threads
-from .arriving import Panel, columns_of, when_done
+from .arriving import Panel, layout, part, spread, when_done
 from .canonical import Canonical, canonicalise
 from .deal import Claim, Deal, Held, Key, keys
 from .grid import Tile
 from .launch import bound_for, choice_for, enqueue, no_room
-from .panels import layout
 from .request import REPRODUCIBLE, Request
 from .results import Results, Slot
 from .splits import Splits
@@ -39,8 +37,9 @@ AHEAD = 3  # tiles whose panels are asked for before the first of them is comput
 
 
 class Job(NamedTuple):
-    """A product of matrices in the host's memory, cut in tiles.
+    """A product of matrices in the host's memory, or of a batch of them, cut in tiles.
 
+    Operands have all dimensions of ``out``; along those that they are broadcast they do not step.
     ``resident``: where B lies on the only device already. ``shared``: all panels fit on every device, which take them
     from each other. ``done`` is told of each tile of the grid that lies in ``out``, in the worker's thread.
     """
@@ -59,6 +58,7 @@ class Worker:
     def __init__(self, job: Job, index: int, gpu: Gpu, way: Lane, budget: int, slots: int) -> None:
         self._job, self._index, self._gpu, self._way = job, index, gpu, way
         self._request, self._budget, self._used = job.request, budget, 0
+        self._once = tuple(tuple(step == 0 for step in x.strides[:-2]) for x in (job.request.a, job.request.b))
         self._streams = (way.compute, way.beside)
         self._copiers = way.copiers(threads(IN_THREADS, job.workers), threads(OUT_THREADS, job.workers))
         self._panels: dict[Key, Panel] = {}  # the one used last comes last
@@ -126,9 +126,9 @@ class Worker:
                 self._results.give_up(slot)
                 if not driver_out_of_memory(refusal):
                     raise
-                own = sum(self._panels[key].size for key in keys(tile))
+                own = sum(self._panels[key].size for key in self._keys(tile))
                 self._budget = max(own, self._used - FLOAT * 2 * tile.area)  # else panels ahead would take it again
-                if self._used > own and self._make_room(0, list(keys(tile))):
+                if self._used > own and self._make_room(0, list(self._keys(tile))):
                     self._job.deal.give_back(self._index, [tile])
                 else:
                     self._smaller(tile, refusal)
@@ -151,7 +151,7 @@ class Worker:
         """Have its panels copied, and as far as there is room those of the tiles behind it; why there is none for it.
         """
         ahead = self._job.deal.upcoming(self._index)[:AHEAD - 1]
-        wanted = [key for each in (tile, *ahead) for key in keys(each)]
+        wanted = [key for each in (tile, *ahead) for key in self._keys(each)]
         for place, key in enumerate(wanted):
             refused = self._have(key, wanted)
             if refused is not None:
@@ -164,8 +164,8 @@ class Worker:
         for panel in self._panels.values():
             self._take_over(panel, wait=False)
         for tile in self._job.deal.upcoming(self._index):
-            for key in keys(tile):
-                if key not in self._panels and not (key[0] == "b" and self._job.resident is not None):
+            for key in self._keys(tile):
+                if key not in self._panels and not (key.side == "b" and self._job.resident is not None):
                     dense, view = layout(self._operand(key), squeeze=False)
                     size = FLOAT * dense.size
                     if self._used + size <= self._budget:
@@ -179,8 +179,8 @@ class Worker:
         if key in self._panels:
             self._panels[key] = self._panels.pop(key)
             return None
-        if key[0] == "b" and self._job.resident is not None:
-            self._panels[key] = Panel(None, columns_of(self._job.resident, key), 0)
+        if key.side == "b" and self._job.resident is not None:
+            self._panels[key] = Panel(None, part(self._job.resident, key), 0)
             return None
         dense, view = layout(self._operand(key), squeeze=False)
         size = FLOAT * dense.size
@@ -219,9 +219,11 @@ class Worker:
             order(stream, other)
 
     def _operand(self, key: Key) -> Array:
-        name, low, high = key
-        x: Array = self._request.a[low:high] if name == "a" else self._request.b[:, low:high]
+        x: Array = (self._request.a if key.side == "a" else self._request.b)[key.slices]
         return x
+
+    def _keys(self, tile: Tile) -> tuple[Key, Key]:
+        return keys(tile, *self._once)
 
     def _bring(self, key: Key, dense: Array, view: View, size: int) -> Panel:
         """From another device where one has it or brings it, else from the host."""
@@ -270,18 +272,17 @@ class Worker:
         panel.claim = panel.again = None  # last: what is refused on the way is asked again
 
     def _launch(self, tile: Tile, slot: Slot, lane: int) -> None:
-        stream, needed = self._streams[lane], keys(tile)
+        stream, needed = self._streams[lane], self._keys(tile)
         for key in needed:
             panel = self._panels[key]
             with span(self._gpu.index, "wait for a panel"):
                 self._take_over(panel, wait=True)
                 panel.settle(self._streams, self._way.inward)
-        shape = (tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start)
-        views = {name: self._panels[key].view for name, key in zip("ab", needed, strict=True)}
-        slot.out = _room(slot.out, FLOAT * prod(shape), stream)
-        views["out"] = View(slot.out.pointer, shape, packed(shape))
+        views = {key.side: spread(self._panels[key].view, tile.shape[:-2]) for key in needed}
+        slot.out = _room(slot.out, FLOAT * tile.area, stream)
+        views["out"] = View.packed(tile.shape)._replace(pointer=slot.out.pointer)
         if self._request.c is not None:
-            dense, view = layout(self._request.c[tile.rows, tile.columns], squeeze=True)
+            dense, view = layout(self._request.c[tile.slices], squeeze=True)
             slot.c = _room(slot.c, FLOAT * dense.size, self._way.inward)
             for future in self._copiers.upload(dense, slot.c.pointer):
                 future.result()

@@ -95,7 +95,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(device, "activated", lambda index: nullcontext())
     monkeypatch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
     monkeypatch.setattr(staging, "_LANES", {})
-    monkeypatch.setattr(staging, "_POOL", staging._Pool())
     pools._POOLS.clear()
     pools.pool(0)  # made once, before what a test counts
     found.log.clear()

@@ -356,7 +356,6 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         patch.setattr(device, "primary_context", lambda index: CONTEXT + index)
         patch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
         patch.setattr(staging, "_LANES", {})
-        patch.setattr(staging, "_POOL", staging._Pool())
         patch.setattr(quick, "_free", {})
         patch.setattr(quick, "_warm", {})
         for module in (quick, tiles):

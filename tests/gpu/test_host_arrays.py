@@ -11,8 +11,8 @@ import pytest
 import peakgemm as pg
 from peakgemm.bench import scale
 from peakgemm.bench.scale_host import drawn, error_of
-from peakgemm.calls import fleet
-from peakgemm.calls.grid import Grid, cuts
+from peakgemm.calls.host import multi_gpu
+from peakgemm.calls.host.grid import Grid, cuts
 from peakgemm.calls.request import Request
 from peakgemm.runtime import device
 
@@ -43,7 +43,7 @@ def test_tiles_of_every_layout(precision: str) -> None:
         for devices in every():
             gpus = [device.require(i) for i in devices]
             tiles = Grid(cuts(1100, 256), cuts(900, 256))
-            fleet.run(Request(x, y, c, out, 1.0, -1.0, precision=precision), gpus, tiles)
+            multi_gpu.run(Request(x, y, c, out, 1.0, -1.0, precision=precision), gpus, tiles)
             assert error_of(a, b, out + c) < 100, layout
 
 

@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 
 import stand_in
-from peakgemm.calls import fleet, quick, tiles
-from peakgemm.calls.deal import Deal
-from peakgemm.calls.grid import Tile
+from peakgemm.calls.host import multi_gpu, small_host, tiles
+from peakgemm.calls.host.grid import Tile
+from peakgemm.calls.host.tile_queue import TileQueue
 from peakgemm.problem import Problem
 from peakgemm.runtime import device, driver, peers, pools, staging
 
@@ -318,16 +318,16 @@ class _Product:
 
 def each_begins(patch: pytest.MonkeyPatch, count: int) -> None:
     """From now on each of ``count`` devices takes a tile before any of them takes a second one."""
-    begun, together, take = set[int](), threading.Barrier(count), Deal.take
+    begun, together, take = set[int](), threading.Barrier(count), TileQueue.take
 
-    def taken(self: Deal, worker: int) -> Tile | None:
+    def taken(self: TileQueue, worker: int) -> Tile | None:
         tile = take(self, worker)
         if worker not in begun:
             begun.add(worker)
             together.wait(20)
         return tile
 
-    patch.setattr(Deal, "take", taken)
+    patch.setattr(TileQueue, "take", taken)
 
 
 @contextmanager
@@ -345,10 +345,10 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
     devices.here.index = 0
     with monkeypatch.context() as patch:
         patch.setattr(driver, "library", lambda: devices)
-        patch.setattr(driver, "holding", lambda: devices)
+        patch.setattr(driver, "gil_library", lambda: devices)
         patch.setattr(device, "current", lambda: getattr(devices.here, "index", None))
         patch.setattr(device, "make_current", lambda index: setattr(devices.here, "index", index))
-        for module in (device, fleet, tiles):
+        for module in (device, multi_gpu, tiles):
             patch.setattr(module, "activated", activated)
         patch.setattr(device, "here", lambda: devices.gpus[0])
         patch.setattr(device, "count", lambda: len(devices.gpus))
@@ -356,9 +356,9 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         patch.setattr(device, "primary_context", lambda index: CONTEXT + index)
         patch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
         patch.setattr(staging, "_LANES", {})
-        patch.setattr(quick, "_free", {})
-        patch.setattr(quick, "_warm", {})
-        for module in (quick, tiles):
+        patch.setattr(small_host, "_free", {})
+        patch.setattr(small_host, "_warm", {})
+        for module in (small_host, tiles):
             patch.setattr(module, "choice_for", lambda *args: None)
             patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))
         peers._known.clear()

@@ -20,7 +20,7 @@ import pytest
 import peakgemm as pg
 import record_schema
 from lazy_driver import Devices, each_begins, present
-from peakgemm.calls import files, journal
+from peakgemm.calls.host import files, journal
 from peakgemm.errors import InvalidType, InvalidValue
 
 SHAPE, BLOCKS = (200, 260, 90), (50,)

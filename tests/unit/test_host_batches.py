@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import api_cases
 import peakgemm as pg
 from lazy_driver import Devices, each_begins, present
-from peakgemm.calls import fleet, grid, host, quick
-from peakgemm.calls.grid import Grid, batch_grid
+from peakgemm.calls.host import grid, multi_gpu, products, small_host
+from peakgemm.calls.host.grid import Grid, batch_grid
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidValue
 from peakgemm.runtime import transfer
@@ -25,15 +25,15 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "LEAST_BYTES", 512)
     monkeypatch.setattr(transfer, "threads", lambda most, devices=1: min(most, 3))
     monkeypatch.setattr(grid, "MOVED_BYTES", 1000)
-    monkeypatch.setattr(quick, "multiply", lambda *args: None)  # which has tests of its own
+    monkeypatch.setattr(small_host, "multiply", lambda *args: None)  # which has tests of its own
 
 
 @pytest.fixture(params=["one launch", "tiles"])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Devices]:
-    monkeypatch.setattr(host, "TILED_BYTES", 0 if request.param == "tiles" else 1 << 40)
+    monkeypatch.setattr(products, "TILED_BYTES", 0 if request.param == "tiles" else 1 << 40)
     with present(monkeypatch, Devices(1, eager=0.3)) as devices:
         yield devices
-        quick._free.clear()
+        small_host._free.clear()
 
 
 def integers(rng: Any, shape: tuple[int, ...]) -> Any:
@@ -96,13 +96,13 @@ def test_matrices_of_a_batch_share_launches_and_operands(monkeypatch: pytest.Mon
     a, b = np.ones((300, 2, 8), np.float32), np.ones((8, 4), np.float32)
     with present(monkeypatch, Devices(1)) as devices:
         out = np.empty((300, 2, 4), np.float32)
-        fleet.run(Request(a, b, out=out), devices.gpus)
+        multi_gpu.run(Request(a, b, out=out), devices.gpus)
         assert (out == 8).all() and devices.copied["in"] == a.nbytes + b.nbytes
         assert len(devices.problems) == 30  # of 10 matrices, each of which moves 96 bytes
         both = np.stack([np.ones((40, 5, 2, 8), np.float32)] * 3)
         devices.problems.clear()
         out = np.empty((3, 40, 5, 2, 4), np.float32)
-        fleet.run(Request(both, np.broadcast_to(b, (40, 5, 8, 4)), out=out), devices.gpus)
+        multi_gpu.run(Request(both, np.broadcast_to(b, (40, 5, 8, 4)), out=out), devices.gpus)
         assert (out == 8).all() and len(devices.problems) == 60  # 2 of 40 together
 
 
@@ -130,13 +130,13 @@ def drawn(seed: int) -> tuple[Request, Any]:
 @pytest.mark.parametrize("room", [1 << 40, 60_000])
 def test_batches(monkeypatch: pytest.MonkeyPatch, count: int, eager: float, room: int) -> None:
     """In groups, of which some have less room than they would take."""
-    monkeypatch.setattr(fleet, "_BATCH_BYTES", 3000)
+    monkeypatch.setattr(multi_gpu, "_BATCH_BYTES", 3000)
     for seed in range(25):
         request, want = drawn(seed)
         monkeypatch.setattr(grid, "MOVED_BYTES", (1, 1000, 5000, 1 << 30)[seed % 4])
         with present(monkeypatch, Devices(count, room, eager, seed)) as devices:
             done: list[int] = []
-            fleet.run(request, devices.gpus, done=done.append)
+            multi_gpu.run(request, devices.gpus, done=done.append)
             assert (request.out == want).all() and sorted(done) == list(range(len(done)))
             assert devices.used == [0] * count and max(devices.most) <= room
         assert devices.events == {}
@@ -150,7 +150,7 @@ def test_devices_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         with present(monkeypatch, Devices(count)) as devices, monkeypatch.context() as patch:
             each_begins(patch, count)
             out = np.empty((40, 6, 5), np.float32)
-            fleet.run(Request(a, b, out=out), devices.gpus)
+            multi_gpu.run(Request(a, b, out=out), devices.gpus)
             assert (out == a @ b).all() and {index for index, _ in devices.problems} == set(range(count))
             assert devices.copied["out"] == out.nbytes and devices.copied["peer"] == 0
             problems.append(sorted(repr(problem) for _, problem in devices.problems))

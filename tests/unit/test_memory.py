@@ -147,13 +147,13 @@ def test_a_thread_keeps_the_interpreter_only_for_itself(monkeypatch: pytest.Monk
             return 0
 
     monkeypatch.setattr(driver, "library", lambda: Library("lets go"))
-    monkeypatch.setattr(driver, "holding", lambda: Library("keeps"))
-    with driver.keeping():
+    monkeypatch.setattr(driver, "gil_library", lambda: Library("keeps"))
+    with driver.hold_gil():
         driver.check("cuInit", 0)
         other = threading.Thread(target=lambda: driver.check("cuInit", 0), name="other")
         other.start()
         other.join()
-        with driver.keeping():
+        with driver.hold_gil():
             pass
         driver.check("cuInit", 0)
     driver.check("cuInit", 0)

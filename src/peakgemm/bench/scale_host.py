@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..api import gemm, matmul
-from ..calls.quick import SHARED_BYTES
+from ..calls.host.small_host import SHARED_BYTES
 from ..runtime.timeline import recorded
 from .scale_host_model import FLOAT, Bus
 from .scale_parts import Answer

@@ -208,11 +208,11 @@ def warm_entry(request: Request) -> Warm | None:
 def _cold(request: Request, key: tuple[Any, ...] | None) -> Any:
     library, index = locate(request)
     if index == HOST:
-        from . import host
+        from .host import products
 
         if request.out is not None:
             touched(request.out)
-        return host.multiply(library, request)
+        return products.multiply(library, request)
     if key is not None:
         warm = warm_entry(request)
         if warm is not None:

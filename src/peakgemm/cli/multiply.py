@@ -10,8 +10,8 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..bench import records
-from ..calls.files import multiply_files, outputs
-from ..calls.fleet import VARIABLE
+from ..calls.host.files import multiply_files, outputs
+from ..calls.host.multi_gpu import VARIABLE
 from ..calls.request import PRECISIONS
 from ..runtime import device
 from . import parse

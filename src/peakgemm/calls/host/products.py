@@ -8,40 +8,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.base import HostLibrary, View, driver_out_of_memory, packed
-from ..arrays.numpy import host_view
-from ..errors import InvalidValue, LaunchFailed
-from ..problem import Batch, Problem
-from ..runtime import device
-from ..runtime.device import Gpu, activated
-from . import fleet
-from .arriving import layouts
-from .canonical import Canonical, canonicalise, result_shape
-from .fleet import by_numpy, turned
-from .request import REPRODUCIBLE, Request, refuse_overlap
+from ...arrays.base import HostLibrary, View, driver_out_of_memory, packed
+from ...arrays.numpy import host_view
+from ...errors import InvalidValue, LaunchFailed
+from ...problem import Batch, Problem
+from ...runtime import device
+from ...runtime.device import Gpu, activated
+from ..canonical import Canonical, canonicalise, result_shape
+from ..request import REPRODUCIBLE, Request, refuse_overlap
+from . import multi_gpu
+from .cpu import by_numpy, transposed_if
+from .panel import layouts
 
 Array = NDArray[np.float32]
 
 
-# Moved: from here on tiles, by several threads, for what `quick` does not take. A first choice, not timed by itself.
+# Moved: from here on tiles, by several threads, for all but two packed matrices. A first choice, not timed by itself.
 TILED_BYTES = 8 << 20
 
 
 def multiply(library: HostLibrary, request: Request, resident: View | None = None, devices: Any = None) -> Any:
     """``request`` for arrays in the host's memory; the result is ready on return.
 
-    ``resident``: where ``b`` lies on the current GPU already. ``devices``: see `peakgemm.calls.fleet.chosen`.
+    ``resident``: where ``b`` lies on the current GPU already. ``devices``: see `multi_gpu.chosen`.
 
     Raises:
         InvalidType, InvalidValue: see `canonicalise` and `HostLibrary`.
     """
-    gpus = None if devices is None else fleet.chosen(devices)
+    gpus = None if devices is None else multi_gpu.chosen(devices)
     gpu = gpus[0] if gpus else device.here()
     refuse_scheme(request, gpu)
     if gpu is not None and gpus is None and resident is None:
-        from . import quick
+        from . import small_host
 
-        small = quick.multiply(library, request, gpu)
+        small = small_host.multiply(library, request, gpu)
         if small is not None:
             return small
     work = prepare(library, request)
@@ -72,18 +72,18 @@ def on_cpu(library: HostLibrary, request: Request) -> Any:
 
 def _on_gpus(work: Request, gpus: list[Gpu], resident: View | None) -> None:
     """In one launch, where little is moved to one device and has room there; else in tiles."""
-    from . import quick
+    from . import small_host
 
     work = _mergeable(work, resident)
     if len(gpus) == 1 and sum(x.nbytes for x in (work.a, work.b, work.c, work.out) if x is not None) < TILED_BYTES:
         try:
             with activated(gpus[0].index):
-                quick.run(work, gpus[0], resident)
+                small_host.run(work, gpus[0], resident)
             return
         except LaunchFailed as error:
             if not driver_out_of_memory(error):
                 raise
-    fleet.run(work, gpus, resident=resident)
+    multi_gpu.run(work, gpus, resident=resident)
 
 
 def _mergeable(r: Request, resident: View | None = None) -> Request:
@@ -116,7 +116,7 @@ def prepare(library: HostLibrary, request: Request) -> Request:
     # what no kernel takes as it lies is NumPy's affair
     out = arrays["out"] if "out" in arrays else np.empty(canonical.shape, np.float32)
     return _with_matrices(request._replace(
-        a=turned(arrays["a"], request.trans_a), b=turned(arrays["b"], request.trans_b), out=out,
+        a=transposed_if(arrays["a"], request.trans_a), b=transposed_if(arrays["b"], request.trans_b), out=out,
         c=arrays.get("c") if request.beta != 0 else None, trans_a=False, trans_b=False))
 
 

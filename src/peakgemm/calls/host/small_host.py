@@ -8,7 +8,7 @@ that beats the many threads of tiles (docs/notebook/23-host-arrays.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from threading import Lock
@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..arrays.base import FLOAT, HostLibrary, View, driver_out_of_memory
-from ..arrays.numpy import host_view
-from ..errors import LaunchFailed
-from ..runtime import pools
-from ..runtime.device import Gpu
-from ..runtime.memory import DeviceMemory, behind, order
-from ..runtime.staging import copy_pageable, new_stream, synchronize
-from ..runtime.transfer import LEAST_BYTES, Copiers
-from .arriving import layouts
-from .canonical import canonicalise
-from .launch import bound_for, choice_for, enqueue
-from .request import Request, refuse_overlap
+from ...arrays.base import FLOAT, HostLibrary, View, driver_out_of_memory
+from ...arrays.numpy import host_view
+from ...errors import LaunchFailed
+from ...runtime import pools
+from ...runtime.device import Gpu
+from ...runtime.memory import DeviceMemory, behind, order
+from ...runtime.staging import copy_pageable, new_stream, synchronize
+from ...runtime.transfer import LEAST_BYTES, Copiers
+from ..canonical import Canonical, canonicalise
+from ..launch import bound_for, choice_for
+from ..request import Request, refuse_overlap
+from .panel import layouts
 
 if TYPE_CHECKING:
-    from ..kernels.bound import Bound
-    from ..kernels.emulated.bound import Emulated
+    from ...kernels.bound import Bound
+    from ...kernels.emulated.bound import Emulated
 
 # Of both operands and the result. Of a square product that is a result of 32 MB: larger ones malloc takes from the
 # system at each call, and threads share the work of touching new pages.
@@ -42,12 +42,12 @@ LIMIT = 4096                 # remembered products; then all are forgotten
 _ALIGNED = 256               # bytes
 
 
-class _Place:
+class _Scratch:
     """Memory on a device, which grows with what is asked for, and streams, for one call at a time. With memory
     allocated for each call 256^3 took 1.17 of torch's time, with this 0.72 (docs/notebook/23-host-arrays.md)."""
 
     def __init__(self) -> None:
-        self.stream, self.beside = new_stream(), new_stream()
+        self.stream, self._beside = new_stream(), new_stream()
         self._memory: DeviceMemory | None = None
         self._copiers: Copiers | None = None
 
@@ -56,49 +56,49 @@ class _Place:
         if self._memory is None or self._memory.size < size:
             self._memory = None
             self._memory = DeviceMemory(size, self.stream)
-            order(self.stream, self.beside)  # which may use it once it is allocated
+            order(self.stream, self._beside)  # which may use it once it is allocated
         return self._memory.pointer
 
-    def bring(self, a: Any, b: Any, to_a: int, to_b: int, gpu: Gpu) -> None:
-        """Copy packed arrays to the device; what is enqueued on ``stream`` from now on finds them there."""
-        if a.nbytes + b.nbytes < SHARED_BYTES:
-            copy_pageable("cuMemcpyHtoDAsync_v2", to_a, _address(a), a.nbytes, self.stream)
-            copy_pageable("cuMemcpyHtoDAsync_v2", to_b, _address(b), b.nbytes, self.stream)
-            return
-        if self._copiers is None:
-            self._copiers = Copiers(gpu.index, self.beside, self.beside, 1, 1, LEAST_BYTES)
-        futures = self._copiers.upload(b, to_b)
+    def upload(self, arrays: Sequence[tuple[Any, int]], gpu: Gpu) -> None:
+        """Copy packed arrays to their addresses; what is enqueued on ``stream`` from now on finds them there."""
+        futures = []
+        if len(arrays) > 1 and sum(x.nbytes for x, _ in arrays) >= SHARED_BYTES:
+            if self._copiers is None:
+                self._copiers = Copiers(gpu.index, self._beside, self._beside, 1, 1, LEAST_BYTES)
+            futures = self._copiers.upload(*arrays[1])
+            arrays = [arrays[0], *arrays[2:]]
         try:
-            copy_pageable("cuMemcpyHtoDAsync_v2", to_a, _address(a), a.nbytes, self.stream)
+            for x, pointer in arrays:
+                copy_pageable("cuMemcpyHtoDAsync_v2", pointer, _address(x), x.nbytes, self.stream)
         finally:
             wait(futures)
         for future in futures:
             if (mark := future.result()) is not None:
                 behind(mark, self.stream)
-        order(self.beside, self.stream)
+        if futures:
+            order(self._beside, self.stream)
 
-    def fetch(self, source: int, result: Any) -> None:
+    def download(self, source: int, result: Any) -> None:
         """Copy what ``stream`` has computed at ``source`` into a packed array; it lies there."""
         copy_pageable("cuMemcpyDtoHAsync_v2", _address(result), source, result.nbytes, self.stream)
         synchronize(self.stream)  # of memory that is pinned the driver only enqueues the copies
 
     def rest(self) -> None:
         """Until neither stream does anything: after an error there may be copies that no product waits for."""
-        for stream in (self.beside, self.stream):
-            with suppress(LaunchFailed):  # the error itself is told
+        for stream in (self._beside, self.stream):
+            with suppress(LaunchFailed):  # the error itself is raised
                 synchronize(stream)
 
 
 class _Warm(NamedTuple):
+    """A product that is bound; ``offsets`` of its arrays and of its workspace from the start of the memory (bytes)."""
+
     bound: Bound | Emulated
-    shape: tuple[int, int]
-    swapped: bool
-    of_b: int    # elements from the start
-    of_out: int
-    of_work: int
+    canonical: Canonical
+    offsets: dict[str, int]
 
 
-_free: dict[int, list[_Place]] = {}  # by device
+_free: dict[int, list[_Scratch]] = {}  # by device
 _lock = Lock()
 _warm: dict[Any, _Warm | None] = {}
 _UNKNOWN: Any = object()
@@ -134,34 +134,20 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
     if warm is None:
         return None
     if r.out is None:
-        result = np.empty(warm.shape, np.float32)
+        result = np.empty(warm.canonical.shape, np.float32)
     else:
         result = library.host(r.out, "out")
-        if result.shape != warm.shape or not result.flags.c_contiguous:
+        if result.shape != warm.canonical.shape or not result.flags.c_contiguous:
             return None
         arrays = {"a": a, "b": b, "out": result}
         refuse_overlap({name: host_view(x) for name, x in arrays.items()}, 0.0, arrays)
     try:
-        _run(warm, a.T if turned_a else a, b.T if turned_b else b, result, gpu)
+        _launch(warm, {"a": a.T if turned_a else a, "b": b.T if turned_b else b}, result, gpu)
     except LaunchFailed as error:
         if not driver_out_of_memory(error):
             raise
         return None
     return library.wrap(result, r.a) if r.out is None else r.out
-
-
-def _run(warm: _Warm, a: Any, b: Any, result: Any, gpu: Gpu) -> None:
-    """The product of arrays that are packed by rows."""
-    bound, _, swapped, of_b, of_out, of_work = warm
-    with _place(gpu) as place:
-        there = place.room(FLOAT * of_work + bound.workspace_bytes)
-        first, second, to = there, there + FLOAT * of_b, there + FLOAT * of_out
-        place.bring(a, b, first, second, gpu)
-        if swapped:
-            first, second = second, first
-        space = there + FLOAT * of_work if bound.workspace_bytes else 0
-        bound.launch(first, second, to, to, space, place.stream)
-        place.fetch(to, result)
 
 
 def run(r: Request, gpu: Gpu, resident: View | None = None) -> None:
@@ -173,42 +159,49 @@ def run(r: Request, gpu: Gpu, resident: View | None = None) -> None:
         LaunchFailed: the driver refused; where it had no room for all, tiles may do with less.
     """
     dense, views = layouts(r, resident)
-    arrays, size = {name: np.ascontiguousarray(x) for name, x in dense.items()}, 0
-    for name, x in (*arrays.items(), ("out", r.out)):
-        views[name] = views[name]._replace(pointer=FLOAT * size)
-        size += _up(x.size)
+    arrays = {name: np.ascontiguousarray(x) for name, x in dense.items()}
+    result = r.out if r.out.flags.c_contiguous else np.empty(r.out.shape, np.float32)
+    offsets = _offsets({name: x.size for name, x in arrays.items()} | {"out": result.size})
+    views |= {name: views[name]._replace(pointer=offsets[name]) for name in (*arrays, "out")}
     canonical = canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
-    assert canonical.problem is not None  # see `mergeable`
+    assert canonical.problem is not None  # its batch merges
     bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision))
-    with _place(gpu) as place:
-        there = place.room(FLOAT * size + bound.workspace_bytes)
-        for name, x in arrays.items():
-            views[name] = views[name]._replace(pointer=there + views[name].pointer)
-            copy_pageable("cuMemcpyHtoDAsync_v2", views[name].pointer, _address(x), x.nbytes, place.stream)
-        views["out"] = views["out"]._replace(pointer=there + views["out"].pointer)
-        enqueue(bound, canonical, views, there + FLOAT * size if bound.workspace_bytes else 0, place.stream)
-        result = r.out if r.out.flags.c_contiguous else np.empty(r.out.shape, np.float32)
-        place.fetch(views["out"].pointer, result)
+    _launch(_Warm(bound, canonical, offsets), arrays, result, gpu, resident)
     if result is not r.out:
         np.copyto(r.out, result)
 
 
+def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident: View | None = None) -> None:
+    """The product of arrays that are packed by rows."""
+    bound, canonical, offsets = warm
+    with _scratch(gpu) as scratch:
+        start = scratch.room(offsets["workspace"] + bound.workspace_bytes)
+        at = {name: start + offset for name, offset in offsets.items()}
+        scratch.upload([(x, at[name]) for name, x in arrays.items()], gpu)
+        if resident is not None:
+            at["b"] = resident.pointer
+        first, second = ("b", "a") if canonical.swapped else ("a", "b")
+        bound.launch(at[first], at[second], at["out"], at["out" if canonical.in_place else "c"],
+                     at["workspace"] if bound.workspace_bytes else 0, scratch.stream)
+        scratch.download(at["out"], result)
+
+
 @contextmanager
-def _place(gpu: Gpu) -> Iterator[_Place]:
+def _scratch(gpu: Gpu) -> Iterator[_Scratch]:
     """Memory and streams for one call; after an error nothing uses them any more."""
     with pools.under_way(gpu.index):
         with _lock:
             kept = _free.setdefault(gpu.index, [])
-            place = kept.pop() if kept else None
-        place = place or _Place()
+            scratch = kept.pop() if kept else None
+        scratch = scratch or _Scratch()
         try:
-            yield place
+            yield scratch
         except BaseException:
-            place.rest()
+            scratch.rest()
             raise
         finally:
             with _lock:
-                kept.append(place)
+                kept.append(scratch)
 
 
 def _address(x: Any) -> int:
@@ -220,19 +213,20 @@ def _bind(a: tuple[int, ...], b: tuple[int, ...], turned_a: bool, turned_b: bool
     second = View.packed(b[::-1]).mT if turned_b else View.packed((b[0], b[1]))
     canonical = canonicalise(first, second, alpha=r.alpha, trans_a=r.trans_a, trans_b=r.trans_b)
     m, n = canonical.shape
-    of_b, of_out = _up(a[0] * a[1]), _up(a[0] * a[1]) + _up(b[0] * b[1])
-    of_work = of_out + _up(m * n)
-    if canonical.problem is None or not m * n or FLOAT * of_work > MOST_BYTES:
+    offsets = _offsets({"a": a[0] * a[1], "b": b[0] * b[1], "out": m * n})
+    if canonical.problem is None or not m * n or offsets["workspace"] > MOST_BYTES:
         return None
-    from ..selection import tuned
+    from ...selection import tuned
 
     tuned.remembering.add(forget)
     bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision))
-    if bound.workspace_bytes > WORKSPACE_BYTES:
-        return None
-    return _Warm(bound, (m, n), canonical.swapped, of_b, of_out, of_work)
+    return None if bound.workspace_bytes > WORKSPACE_BYTES else _Warm(bound, canonical, offsets)
 
 
-def _up(size: int) -> int:
-    step = _ALIGNED // FLOAT
-    return -(-size // step) * step
+def _offsets(sizes: dict[str, int]) -> dict[str, int]:
+    """Where arrays of so many elements lie one after the other, and behind them a workspace (bytes)."""
+    offsets, size = {}, 0
+    for name, count in sizes.items():
+        offsets[name] = size
+        size += -(-FLOAT * count // _ALIGNED) * _ALIGNED
+    return offsets | {"workspace": size}

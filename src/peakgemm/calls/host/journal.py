@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidValue
+from ...errors import InvalidValue
 
 VERSION = 1
 _AT_A_TIME = 8 << 20  # bytes of a tile that are packed for a checksum

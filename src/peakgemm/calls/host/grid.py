@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
-from ..arrays.base import FLOAT
+from ...arrays.base import FLOAT
 
 # Rows and columns of a tile. 4096 x 4096 are 64 MB of C, whose copy out (1.2 ms on PCIe 5) is all that the last tile
 # adds, and 512 tiles of 256 x 128 for a kernel: near a multiple of an H100's 132 SMs.

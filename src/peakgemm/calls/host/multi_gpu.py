@@ -1,6 +1,6 @@
 """Large products of host arrays on one device or several: NumPy's where there is none.
 
-Each device has a thread, and a queue of tiles that others may take from: see `peakgemm.calls.deal`.
+Each device has a thread, and a queue of tiles that others may take from: see `TileQueue`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..arrays.base import FLOAT, View
-from ..errors import InvalidType, InvalidValue
-from ..runtime import device, peers
-from ..runtime.device import Gpu, activated
-from ..runtime.float_flags import ieee_flags
-from ..runtime.memory import free_bytes
-from ..runtime.staging import lane
-from .deal import Deal, dealt
+from ...arrays.base import FLOAT, View
+from ...errors import InvalidType, InvalidValue
+from ...runtime import device, peers
+from ...runtime.device import Gpu, activated
+from ...runtime.memory import free_bytes
+from ...runtime.staging import lane
+from ..request import Request
+from .cpu import by_numpy
 from .grid import Grid, batch_grid, grid
-from .request import REPRODUCIBLE, Request
-from .results import SLOTS
+from .tile_queue import SLOTS, TileQueue, assign_tiles
 from .tiles import Job, Worker
 
 log = logging.getLogger("peakgemm")
@@ -108,11 +106,10 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
     if batch:  # whose panels serve one group, and then their memory another: to map more takes time
         budgets = [min(budget, max(_BATCH_BYTES, 3 * whole)) for budget in budgets]
     heights = [None if whole <= budget else max(1, int(budget / 2 / (FLOAT * k * rows))) for budget in budgets]
-    queues = dealt(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished)
-    deal = Deal(queues)
+    queue = TileQueue(assign_tiles(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished))
     shared = (len(gpus) > 1 and not batch and all(height is None for height in heights)
               and peers.connect([gpu.index for gpu in gpus]))
-    job = Job(r, deal, len(gpus), resident, shared, done)
+    job = Job(r, queue, len(gpus), resident, shared, done)
     _work(job, gpus, budgets, slots)
 
 
@@ -133,7 +130,7 @@ def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int], slots: int) -> 
                     worker.run()
             except BaseException as error:
                 errors.append(error)
-                job.deal.stop()
+                job.queue.stop()
 
         threads = [Thread(target=work, args=pair, name=f"peakgemm-gpu-{pair[1].index}", daemon=True)
                    for pair in list(zip(workers, gpus, strict=True))[1:]]
@@ -145,7 +142,7 @@ def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int], slots: int) -> 
         for worker, gpu in zip(workers, gpus, strict=True):
             with activated(gpu.index):
                 worker.rest()
-        job.deal.forget()
+        job.queue.forget()
         del workers
         if errors:  # before the lanes are given back, which only know that something has failed
             try:
@@ -178,39 +175,3 @@ def _on_cpu(r: Request, tiles: Grid, finished: set[int], done: Callable[[int], N
             by_numpy(part)
             if done is not None:
                 done(tile.number)
-
-
-def by_numpy(r: Request) -> None:
-    """``r``, of NumPy matrices, by NumPy's BLAS; chains of fused multiply-adds where the bits are promised.
-
-    Overflow and NaN are results, as on the GPU, not warnings. Subnormal numbers are kept, whatever the flags of the
-    thread that calls: all arithmetic of products on the CPU is done here.
-    """
-    with np.errstate(all="ignore"), ieee_flags():
-        _compute(r)
-
-
-def _compute(r: Request) -> None:
-    a, b = turned(r.a, r.trans_a), turned(r.b, r.trans_b)
-    c = None if r.c is None else np.broadcast_to(r.c, r.out.shape)
-    if r.precision == REPRODUCIBLE:
-        from .replay import multiply as chains
-
-        chains(a, b, c, r.alpha, r.beta, r.out)
-        return
-    if r.beta == 0 and r.alpha == 1 and r.out.flags.c_contiguous:
-        np.matmul(a, b, out=r.out)
-        return
-    if r.alpha == 0:
-        result = np.zeros(r.out.shape, np.float32)
-    else:
-        result = np.matmul(a, b)
-        result *= np.float32(r.alpha)
-    if r.beta != 0:
-        result += np.float32(r.beta) * c
-    np.copyto(r.out, result)
-
-
-def turned(x: NDArray[np.float32], trans: bool) -> NDArray[np.float32]:
-    """The matrices transposed where asked."""
-    return np.swapaxes(x, -1, -2) if trans else x

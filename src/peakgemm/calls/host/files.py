@@ -23,16 +23,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.base import check_dtype
-from ..arrays.numpy import Numpy
-from ..errors import InvalidType, InvalidValue
-from ..problem import Problem
-from ..runtime import device
-from . import fleet, host
+from ...arrays.base import check_dtype
+from ...arrays.numpy import Numpy
+from ...errors import InvalidType, InvalidValue
+from ...problem import Problem
+from ...runtime import device
+from ..launch import choice_for
+from ..request import Request, check_precision, flag, scales
+from . import multi_gpu, products
 from .grid import Grid, grid
 from .journal import VERSION, Journal, checksum, head_of
-from .launch import choice_for
-from .request import Request, check_precision, flag, scales
 
 _SUMMERS = 4  # threads for checksums, of about 1 GB/s each
 
@@ -72,7 +72,7 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
         devices: as for `peakgemm.matmul`.
         overwrite: replace an ``out`` that is there, when its successor is complete.
         progress: called with elements finished, and in all.
-        blocks: sides of a tile to choose from, falling; None: those of `peakgemm.calls.grid`.
+        blocks: sides of a tile to choose from, falling; None: those of `peakgemm.calls.host.grid`.
 
     Raises:
         InvalidType, InvalidValue: no such file, no float32 matrix, shapes that do not match, an ``out`` that is there,
@@ -89,11 +89,11 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     target, partial, journal_path = outputs(out)
     request = Request(arrays["a"], arrays["b"], arrays.get("c"), None, alpha, beta, trans_a, trans_b, precision)
     shape = _shape(request)
-    gpus = fleet.chosen(devices)
+    gpus = multi_gpu.chosen(devices)
     if gpus is None:
         here = device.here()
         gpus = [] if here is None else [here]
-    host.refuse_scheme(request, gpus[0] if gpus else None)
+    products.refuse_scheme(request, gpus[0] if gpus else None)
     head = _head(places, arrays, request, shape)
     _check_output(target, partial, journal_path, overwrite, places)
     tiles = _cuts(journal_path, request, shape, gpus, blocks)
@@ -109,7 +109,7 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
             journal.remove()
             return Written(Path(out), shape, inner, 0, len(every), perf_counter() - start, where)
         result = _output(partial, shape, journal)
-        work = host.prepare(Numpy(), request._replace(out=result))
+        work = products.prepare(Numpy(), request._replace(out=result))
         found = _found(journal, work, tiles)
         report = _Progress(progress, sum(tile.area for tile in every.values()))
         report.add(sum(every[number].area for number in found))
@@ -121,7 +121,7 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
 
         if len(found) < len(every):
             with _Finishing(finish, _SUMMERS if gpus else 0) as finishing:
-                fleet.run(work, gpus, tiles, finished=found, done=finishing.add)
+                multi_gpu.run(work, gpus, tiles, finished=found, done=finishing.add)
         if _head(places, {name: opened(path, name) for name, path in places.items()}, request, shape) != head:
             raise InvalidValue(f"an input changed while it was read, so that {partial} is of neither; remove it and "
                                f"{journal_path}, and begin anew")
@@ -285,7 +285,7 @@ def _cuts(journal: Path, r: Request, shape: tuple[int, int], gpus: Sequence[Any]
         return Grid(first, second)
     if blocks is not None:
         return grid(*shape, r.a.shape[0 if r.trans_a else 1], None, blocks)
-    return fleet.cut(*shape, r.a.shape[0 if r.trans_a else 1], gpus)
+    return multi_gpu.cut(*shape, r.a.shape[0 if r.trans_a else 1], gpus)
 
 
 def _output(partial: Path, shape: tuple[int, int], journal: Journal) -> NDArray[np.float32]:

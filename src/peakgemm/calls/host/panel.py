@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.base import FLOAT, View
-from ..runtime.device import Gpu
-from ..runtime.memory import DeviceMemory, behind, event
-from ..runtime.staging import lane
-from ..runtime.transfer import IN_THREADS, OUT_THREADS, threads
-from .deal import Claim, Key
-from .request import Request
+from ...arrays.base import FLOAT, View, driver_out_of_memory
+from ...errors import LaunchFailed
+from ...runtime.device import Gpu
+from ...runtime.memory import DeviceMemory, behind, event
+from ...runtime.staging import lane
+from ...runtime.timeline import stream_span
+from ...runtime.transfer import IN_THREADS, OUT_THREADS, threads
+from ..request import Request
+from .tile_queue import PanelKey, Transfer
+
+if TYPE_CHECKING:
+    from ...problem import Problem
+    from ...selection.choose import Choice
 
 Array = NDArray[np.float32]
 
@@ -72,13 +76,13 @@ class Resident:
 
 
 class Panel:
-    """Rows of A or columns of B on the device, or on their way there from the host, or from the device of a claim."""
+    """Rows of A or columns of B on the device, or on their way there from the host, or from another device."""
 
     def __init__(self, memory: Any, view: View, size: int) -> None:
         self.memory, self.view, self.size = memory, view, size
         self.futures: list[Future[Any]] = []
-        self.claim: Claim | None = None
-        self.again: Any = None  # what to copy where the claim comes to nothing
+        self.transfer: Transfer | None = None
+        self.again: Any = None  # what to copy where the transfer comes to nothing
         self.mark: Any = None
         self._settled = False
 
@@ -105,7 +109,7 @@ class Panel:
         self.futures, self.mark = [], None
 
 
-def part(whole: View, key: Key) -> View:
+def part(whole: View, key: PanelKey) -> View:
     """The panel that ``key`` names of an operand that lies on the device as ``whole``."""
     assert whole.strides is not None
     index = key.slices[-len(whole.shape):]
@@ -121,17 +125,55 @@ def spread(view: View, batch: tuple[int, ...]) -> View:
     return View(view.pointer, (*batch, *view.shape[-2:]), (*(0,) * (len(batch) - len(own)), *own, *view.strides[-2:]))
 
 
-def when_done(futures: list[Future[Any]], call: Callable[[bool], None]) -> None:
-    """Call it in the thread that ends the last of the futures; with whether all have ended well."""
-    left, well, lock = len(futures), True, Lock()
+class SplitPanels:
+    """Panels split for tensor cores once, for all tiles that read them: the pass would else take 10 to 20 % of a tile.
+    As long as there is room on the device."""
 
-    def one(future: Future[Any]) -> None:
-        nonlocal left, well
-        with lock:
-            left, well = left - 1, well and future.exception() is None
-            if left:
-                return
-        call(well)
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._held: dict[PanelKey, tuple[DeviceMemory, int]] = {}
+        self._used = 0
 
-    for future in futures:
-        future.add_done_callback(one)
+    def clear(self) -> None:
+        """Let go of all."""
+        self._held.clear()
+        self._used = 0
+
+    def bound(self, choice: Choice, problem: Problem, views: dict[str, View], keys: tuple[PanelKey, PanelKey],
+              stream: int, streams: tuple[int, ...], room: int) -> Any:
+        """The product of a tile that reads its panels split; None where ``choice`` is no kernel that does for both
+        operands, or where more than ``room`` bytes would be held."""
+        from ...kernels.emulated.bound import Emulated
+        from ...kernels.emulated.schemes import scheme_of, split_before
+
+        scheme = scheme_of(choice.kernel)
+        if scheme is None or split_before(choice.kernel, choice.config) != "ab" or problem.batch.sizes:
+            return None
+        ready: dict[str, int] = {}
+        for side, key in zip("ab", keys, strict=True):
+            if key not in self._held and not self._split(side, key, problem, scheme, views, stream, streams, room):
+                return None
+            ready[f"ready_{side}"] = self._held[key][1]
+        return Emulated(choice.kernel, choice.config, problem, self._gpu, **ready)
+
+    def _split(self, side: str, key: PanelKey, problem: Problem, scheme: Any, views: dict[str, View], stream: int,
+               streams: tuple[int, ...], room: int) -> bool:
+        from ...kernels.emulated.bound import SplitOperand
+
+        split = SplitOperand(scheme, problem, self._gpu, side)
+        if self._used + split.bytes > room:
+            return False
+        try:
+            memory = DeviceMemory(split.bytes, stream)
+        except LaunchFailed as error:
+            if not driver_out_of_memory(error):
+                raise
+            return False
+        with stream_span(self._gpu.index, "split", stream, split.bytes):
+            split.launch(views[side].pointer, memory.pointer, stream)
+        for other in streams:
+            if other != stream:
+                behind(event(stream), other)
+        self._held[key] = memory, memory.pointer + SplitOperand.PANELS
+        self._used += split.bytes
+        return True

@@ -28,7 +28,9 @@ from .tiles import Job, Worker
 
 log = logging.getLogger("peakgemm")
 _SHARE = 0.9  # of a device's free memory: other libraries of the process allocate meanwhile
-_BATCH_BYTES = 1 << 30  # of panels of a batch, where three groups do not need more
+# Of panels of a batch, where three groups do not need more, and of results: each serves one group, and then its memory
+# another. To map more memory takes time.
+_BATCH_BYTES = 1 << 30
 VARIABLE = "PEAKGEMM_DEVICES"
 
 
@@ -78,7 +80,7 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
         tiles: where to cut; None: see `cut`.
         resident: ``b`` as it lies on the only device already.
         finished: numbers of tiles that lie in ``out`` already.
-        done: told of each tile that lies there, in any thread, one call at a time for each device.
+        done: called with the number of each tile that lies there, in any thread, once at a time for each device.
 
     Raises:
         OutOfMemory: not even the smallest tiles fit.
@@ -99,11 +101,11 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
                     "computes what", kinds)
     matrices, rows, columns = tiles.largest
     result = FLOAT * 2 * matrices * rows * columns  # and of c
-    slots = max(2, min(SLOTS, min(rooms) // 8 // result))
+    slots = max(2, min(SLOTS, min(rooms) // 8 // result, *[_BATCH_BYTES // result] * bool(batch)))
     beside = slots * result + FLOAT * 2 * 2 * matrices * k * (rows + columns)  # and workspaces
     budgets = [max(room - beside, room // 2) for room in rooms]
     whole = FLOAT * matrices * k * (m + (0 if resident is not None else n))
-    if batch:  # whose panels serve one group, and then their memory another: to map more takes time
+    if batch:
         budgets = [min(budget, max(_BATCH_BYTES, 3 * whole)) for budget in budgets]
     heights = [None if whole <= budget else max(1, int(budget / 2 / (FLOAT * k * rows))) for budget in budgets]
     queue = TileQueue(assign_tiles(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished))

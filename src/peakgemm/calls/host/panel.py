@@ -49,12 +49,13 @@ def layout(x: Array, squeeze: bool) -> tuple[Array, View]:
 
 def layouts(r: Request, resident: View | None = None) -> tuple[dict[str, Array], dict[str, View]]:
     """`layout` of all operands, ``resident`` in the place of ``b`` where it lies on the device; ``out`` is packed."""
-    found = {name: layout(x, squeeze=name == "c") for name, x in r.arrays().items()
-             if name != "out" and (name != "b" or resident is None)}
-    views = {name: view for name, (_, view) in found.items()} | {"out": View.packed(r.out.shape)}
-    if resident is not None:
-        views["b"] = resident
-    return {name: dense for name, (dense, _) in found.items()}, views
+    arrays, views = dict[str, Array](), {"out": View.packed(r.out.shape)}
+    for name, x in r.arrays().items():
+        if name == "b" and resident is not None:
+            views[name] = resident
+        elif name != "out":
+            arrays[name], views[name] = layout(x, squeeze=name == "c")
+    return arrays, views
 
 
 class Resident:
@@ -90,11 +91,10 @@ class Panel:
         """All that ``streams`` do from now on waits for its copy, which is enqueued when this returns."""
         if self._settled:
             return
-        marks = [future.result() for future in self.futures] + [self.mark]
-        found = [mark for mark in marks if mark is not None]
-        if not found and self.futures:
-            found = [event(inward)]
-        for mark in found:
+        marks = [mark for mark in (*[future.result() for future in self.futures], self.mark) if mark is not None]
+        if not marks and self.futures:
+            marks = [event(inward)]
+        for mark in marks:
             behind(mark, *streams)
         self.futures, self.mark, self._settled = [], None, True
 

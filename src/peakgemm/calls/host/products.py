@@ -14,7 +14,7 @@ from ...errors import InvalidValue, LaunchFailed
 from ...problem import Batch, Problem
 from ...runtime import device
 from ...runtime.device import Gpu, activated
-from ..canonical import Canonical, canonicalise, result_shape
+from ..canonical import Canonical, canonicalise
 from ..request import REPRODUCIBLE, Request, refuse_overlap
 from . import multi_gpu
 from .cpu import by_numpy, transposed_if
@@ -44,8 +44,8 @@ def multiply(library: HostLibrary, request: Request, resident: View | None = Non
         small = small_host.multiply(library, request, gpu)
         if small is not None:
             return small
-    work = prepare(library, request)
-    if gpu is None or not work.out.size or work.alpha == 0 or not work.a.shape[-1]:
+    work, out = prepare(library, request)
+    if gpu is None or not out.size or work.alpha == 0 or not work.a.shape[-1]:
         by_numpy(work)
     else:
         if resident is not None and (gpus is None or [x.index for x in gpus] == [gpu.index]):
@@ -53,9 +53,7 @@ def multiply(library: HostLibrary, request: Request, resident: View | None = Non
         else:
             resident = None
         _on_gpus(work, gpus or [gpu], resident)
-    if request.out is not None:
-        return request.out
-    return library.wrap(work.out.reshape(result_shape(*_shapes(request))[1]), request.a)
+    return library.wrap(out, request.a) if request.out is None else request.out
 
 
 def on_cpu(library: HostLibrary, request: Request) -> Any:
@@ -64,10 +62,9 @@ def on_cpu(library: HostLibrary, request: Request) -> Any:
     Raises:
         InvalidType, InvalidValue: as `multiply`.
     """
-    work = prepare(library, request)
-    if work.out.size:
-        by_numpy(work)
-    return library.wrap(work.out.reshape(result_shape(*_shapes(request))[1]), request.a)
+    work, out = prepare(library, request)
+    by_numpy(work)
+    return library.wrap(out, request.a)
 
 
 def _on_gpus(work: Request, gpus: list[Gpu], resident: View | None) -> None:
@@ -106,8 +103,9 @@ def _planned(r: Request, resident: View | None = None) -> Canonical:
     return canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
 
 
-def prepare(library: HostLibrary, request: Request) -> Request:
-    """``request`` checked, as NumPy matrices: transposes, 1-D operands and the broadcast of ``c`` made views."""
+def prepare(library: HostLibrary, request: Request) -> tuple[Request, Array]:
+    """``request`` checked, as NumPy matrices: transposes, 1-D operands and the broadcast of ``c`` made views; and the
+    result as the caller has it, whose memory is that of its ``out``."""
     arrays = {name: library.host(x, name) for name, x in request.arrays().items()}
     views = {name: host_view(x) for name, x in arrays.items()}
     refuse_overlap(views, request.beta, arrays)
@@ -117,7 +115,7 @@ def prepare(library: HostLibrary, request: Request) -> Request:
     out = arrays["out"] if "out" in arrays else np.empty(canonical.shape, np.float32)
     return _with_matrices(request._replace(
         a=transposed_if(arrays["a"], request.trans_a), b=transposed_if(arrays["b"], request.trans_b), out=out,
-        c=arrays.get("c") if request.beta != 0 else None, trans_a=False, trans_b=False))
+        c=arrays.get("c") if request.beta != 0 else None, trans_a=False, trans_b=False)), out
 
 
 def survey(library: HostLibrary, request: Request, gpu: bool) -> tuple[dict[str, View], Problem]:
@@ -125,7 +123,7 @@ def survey(library: HostLibrary, request: Request, gpu: bool) -> tuple[dict[str,
     if not gpu:
         refuse_scheme(request, None)
     views = {name: host_view(library.host(x, name)) for name, x in request.arrays().items()}
-    work = prepare(library, request)
+    work, _ = prepare(library, request)
     if gpu:
         problem = _planned(_mergeable(work)).problem
         assert problem is not None
@@ -145,11 +143,6 @@ def refuse_scheme(request: Request, gpu: Gpu | None) -> None:
     if gpu is None and request.precision not in ("ieee", "emulated", REPRODUCIBLE):
         raise InvalidValue(f"precision = {request.precision!r} needs a GPU, and there is none here; use 'emulated' or "
                            "'ieee', which NumPy runs in float32, or see: peakgemm doctor")
-
-
-def _shapes(request: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    a, b = tuple(request.a.shape), tuple(request.b.shape)
-    return ((*a[:-2], a[-1], a[-2]) if request.trans_a else a, (*b[:-2], b[-1], b[-2]) if request.trans_b else b)
 
 
 def _with_matrices(r: Request) -> Request:

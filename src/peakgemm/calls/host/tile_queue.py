@@ -168,7 +168,7 @@ def assign_tiles(grid: Grid, weights: Sequence[float], heights: Sequence[int | N
             own, all_of_other = own[::-1], all_of_other[::-1]
         down, across = (all_of_other, own) if along_columns else (own, all_of_other)
         orders.append([(i, j, 0) for i, j in _order(down, across, height)])
-    return [[tile for place in order if (tile := grid.tile(*place)).number not in done] for order in orders]
+    return [[tile for where in order if (tile := grid.tile(*where)).number not in done] for order in orders]
 
 
 def _order(rows: Sequence[int], columns: Sequence[int], height: int | None) -> Iterable[tuple[int, int]]:
@@ -191,7 +191,7 @@ class Slot:
 class Results:
     """Places for ``slots`` results on device ``index``, and a thread that has them copied into ``out``.
 
-    The thread that copies a result's last chunk finishes its tile, and tells ``done`` where all of the grid's tile lies
+    The thread that copies a result's last chunk finishes its tile, and calls ``done`` where all of the grid's tile lies
     there. ``alone``: no other device takes tiles of the queue.
 
     Attributes:
@@ -208,20 +208,20 @@ class Results:
             self._free.put(slot)
         self._under_way = Semaphore(slots if alone else UNDER_WAY)
         self._out: SimpleQueue[tuple[Any, Tile, Slot] | None] = SimpleQueue()
-        self._going, self._settled, self._telling = 0, Condition(), Lock()  # results on their way out
+        self._going, self._settled, self._calling = 0, Condition(), Lock()  # results on their way out
         self._thread = Thread(target=self._drain, name=f"peakgemm-drain-{index}", daemon=True)
 
     def begin(self) -> None:
         """Start the thread, which `end` ends."""
         self._thread.start()
 
-    def place(self) -> Slot:
+    def take_slot(self) -> Slot:
         """One for the next product, once there is one and few enough products are under way."""
         slot = self._free.get()
         self._under_way.acquire()
         return slot
 
-    def give_up(self, slot: Slot) -> None:
+    def give_back(self, slot: Slot) -> None:
         """There is no product for this place."""
         self._free.put(slot)
         self._under_way.release()
@@ -261,7 +261,7 @@ class Results:
             except BaseException as error:
                 self.fail(error)
             if not futures:
-                self.give_up(slot)
+                self.give_back(slot)
                 continue
             self._under_way.release()
             with self._settled:
@@ -276,7 +276,7 @@ class Results:
             if error is not None:
                 self.fail(error)
             if self.error is None:
-                with self._telling:
+                with self._calling:
                     if self._tiles.finish(tile) and self._done is not None:
                         self._done(tile.number)
         except BaseException as raised:

@@ -38,7 +38,7 @@ class Job(NamedTuple):
 
     Operands have all dimensions of ``out``; along those that they are broadcast they do not step.
     ``resident``: where B lies on the only device already. ``shared``: all panels fit on every device, which take them
-    from each other. ``done`` is told of each tile of the grid that lies in ``out``, in the worker's thread.
+    from each other. ``done`` is called with the number of each tile of the grid that lies in ``out``, in any thread.
     """
 
     request: Request
@@ -91,7 +91,7 @@ class Worker:
     def rest(self) -> None:
         """Until nothing runs on the device's streams: a panel that it has asked another device for and then not needed
         may still be on its way, out of memory that the other one frees in the order of its own streams."""
-        with suppress(LaunchFailed):  # which is told when the lane is given back
+        with suppress(LaunchFailed):  # which is raised when the lane is given back
             self._way.wait()
 
     def drop(self) -> None:
@@ -114,13 +114,13 @@ class Worker:
                 continue
             self._ask_further()
             with span(self._gpu.index, "wait for a result's place"):
-                slot = self._results.place()
+                slot = self._results.take_slot()
             if self._results.error is not None:
                 return
             try:
                 self._launch(tile, slot, launched % 2)
             except LaunchFailed as refusal:  # no room for a result or a workspace: panels go, or the tile gets smaller
-                self._results.give_up(slot)
+                self._results.give_back(slot)
                 if not driver_out_of_memory(refusal):
                     raise
                 own = sum(self._panels[key].size for key in self._keys(tile))
@@ -149,10 +149,10 @@ class Worker:
         """
         ahead = self._job.queue.upcoming(self._index)[:AHEAD - 1]
         wanted = [key for each in (tile, *ahead) for key in self._keys(each)]
-        for place, key in enumerate(wanted):
+        for position, key in enumerate(wanted):
             refused = self._have(key, wanted)
             if refused is not None:
-                return refused if place < 2 else None
+                return refused if position < 2 else None
         return None
 
     def _ask_further(self) -> None:
@@ -162,7 +162,7 @@ class Worker:
             self._copy_from_peer(panel, wait=False)
         upcoming = (key for tile in self._job.queue.upcoming(self._index) for key in self._keys(tile))
         key = next((key for key in upcoming if key not in self._panels and not self._is_resident(key)), None)
-        if key is not None and self._used + self._bytes(key) <= self._budget:
+        if key is not None and self._used + self._operand(key).nbytes <= self._budget:
             with suppress(LaunchFailed):  # which is raised when a tile asks for it
                 self._bring(key)
 
@@ -171,7 +171,10 @@ class Worker:
         if key in self._panels:
             self._panels[key] = self._panels.pop(key)
             return None
-        size = self._bytes(key)
+        if self._is_resident(key):
+            self._bring(key)
+            return None
+        size = self._operand(key).nbytes
         refused: Exception = LaunchFailed(f"{size:,} bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY")
         while self._make_room(size, wanted):
             try:
@@ -213,9 +216,6 @@ class Worker:
 
     def _is_resident(self, key: PanelKey) -> bool:
         return key.side == "b" and self._job.resident is not None
-
-    def _bytes(self, key: PanelKey) -> int:
-        return 0 if self._is_resident(key) else int(self._operand(key).nbytes)
 
     def _bring(self, key: PanelKey) -> None:
         """Have a panel: from another device where one has it or brings it, else from the host."""

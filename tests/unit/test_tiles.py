@@ -398,7 +398,7 @@ def test_a_worker_without_tiles_takes_the_fullest_ones_last() -> None:
     deal = TileQueue([tiles[:1], tiles[1:]])
     assert [deal.take(0) for _ in range(2)] == [tiles[0], tiles[3]]
     deal.give_back(0, [tiles[3]])
-    assert deal.taken == [1, 0] and deal.take(1) == tiles[1]
+    assert deal.upcoming(0) == [tiles[3]] and deal.take(1) == tiles[1]
     assert deal.finish(tiles[1]) is True
     deal.stop()
     assert deal.take(0) is None

@@ -8,9 +8,9 @@ that beats the many threads of tiles (docs/notebook/23-host-arrays.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import wait
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +27,7 @@ from ...runtime.transfer import LEAST_BYTES, Copiers
 from ..canonical import Canonical, canonicalise
 from ..launch import bound_for, choice_for
 from ..request import Request, refuse_overlap
-from .panel import layouts
+from .panel import layout, layouts
 
 if TYPE_CHECKING:
     from ...kernels.bound import Bound
@@ -61,8 +61,8 @@ class _Scratch:
 
     def upload(self, arrays: Sequence[tuple[Any, int]], gpu: Gpu) -> None:
         """Copy packed arrays to their addresses; what is enqueued on ``stream`` from now on finds them there."""
-        futures = []
-        if len(arrays) > 1 and sum(x.nbytes for x, _ in arrays) >= SHARED_BYTES:
+        futures: list[Future[Any]] = []
+        if len(arrays) > 1 and arrays[0][0].nbytes + arrays[1][0].nbytes >= SHARED_BYTES:
             if self._copiers is None:
                 self._copiers = Copiers(gpu.index, self._beside, self._beside, 1, 1, LEAST_BYTES)
             futures = self._copiers.upload(*arrays[1])
@@ -71,7 +71,8 @@ class _Scratch:
             for x, pointer in arrays:
                 copy_pageable("cuMemcpyHtoDAsync_v2", pointer, _address(x), x.nbytes, self.stream)
         finally:
-            wait(futures)
+            if futures:
+                wait(futures)
         for future in futures:
             if (mark := future.result()) is not None:
                 behind(mark, self.stream)
@@ -122,15 +123,15 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
     a, b = library.host(r.a, "a"), library.host(r.b, "b")
     if a.ndim != 2 or b.ndim != 2 or a.nbytes + b.nbytes > MOST_BYTES:
         return None
-    turned_a, turned_b = not a.flags.c_contiguous, not b.flags.c_contiguous
-    if (turned_a and not a.flags.f_contiguous) or (turned_b and not b.flags.f_contiguous):
+    column_major_a, column_major_b = not a.flags.c_contiguous, not b.flags.c_contiguous
+    if (column_major_a and not a.flags.f_contiguous) or (column_major_b and not b.flags.f_contiguous):
         return None
-    key = (a.shape, b.shape, turned_a, turned_b, r.alpha, r.trans_a, r.trans_b, r.precision, gpu)
+    key = (a.shape, b.shape, column_major_a, column_major_b, r.alpha, r.trans_a, r.trans_b, r.precision, gpu)
     warm = _warm.get(key, _UNKNOWN)  # looked up once: another thread may forget all
     if warm is _UNKNOWN:
         if len(_warm) >= LIMIT:
             forget()
-        warm = _warm[key] = _bind(a.shape, b.shape, turned_a, turned_b, r, gpu)
+        warm = _warm[key] = _bind(r, a, b, gpu)
     if warm is None:
         return None
     if r.out is None:
@@ -142,7 +143,7 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
         arrays = {"a": a, "b": b, "out": result}
         refuse_overlap({name: host_view(x) for name, x in arrays.items()}, 0.0, arrays)
     try:
-        _launch(warm, {"a": a.T if turned_a else a, "b": b.T if turned_b else b}, result, gpu)
+        _launch(warm, {"a": a.T if column_major_a else a, "b": b.T if column_major_b else b}, result, gpu)
     except LaunchFailed as error:
         if not driver_out_of_memory(error):
             raise
@@ -172,30 +173,23 @@ def run(r: Request, gpu: Gpu, resident: View | None = None) -> None:
 
 
 def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident: View | None = None) -> None:
-    """The product of arrays that are packed by rows."""
+    """The product of arrays that are packed by rows; after an error nothing is under way any more."""
     bound, canonical, offsets = warm
-    with _scratch(gpu) as scratch:
-        start = scratch.room(offsets["workspace"] + bound.workspace_bytes)
-        at = {name: start + offset for name, offset in offsets.items()}
-        scratch.upload([(x, at[name]) for name, x in arrays.items()], gpu)
-        if resident is not None:
-            at["b"] = resident.pointer
-        first, second = ("b", "a") if canonical.swapped else ("a", "b")
-        bound.launch(at[first], at[second], at["out"], at["out" if canonical.in_place else "c"],
-                     at["workspace"] if bound.workspace_bytes else 0, scratch.stream)
-        scratch.download(at["out"], result)
-
-
-@contextmanager
-def _scratch(gpu: Gpu) -> Iterator[_Scratch]:
-    """Memory and streams for one call; after an error nothing uses them any more."""
     with pools.under_way(gpu.index):
         with _lock:
             kept = _free.setdefault(gpu.index, [])
             scratch = kept.pop() if kept else None
         scratch = scratch or _Scratch()
         try:
-            yield scratch
+            start = scratch.room(offsets["workspace"] + bound.workspace_bytes)
+            at = {name: start + offset for name, offset in offsets.items()}
+            scratch.upload([(x, at[name]) for name, x in arrays.items()], gpu)
+            if resident is not None:
+                at["b"] = resident.pointer
+            first, second = ("b", "a") if canonical.swapped else ("a", "b")
+            bound.launch(at[first], at[second], at["out"], at["out" if canonical.in_place else "c"],
+                         at["workspace"] if bound.workspace_bytes else 0, scratch.stream)
+            scratch.download(at["out"], result)
         except BaseException:
             scratch.rest()
             raise
@@ -208,12 +202,11 @@ def _address(x: Any) -> int:
     return int(x.__array_interface__["data"][0])
 
 
-def _bind(a: tuple[int, ...], b: tuple[int, ...], turned_a: bool, turned_b: bool, r: Request, gpu: Gpu) -> _Warm | None:
-    first = View.packed(a[::-1]).mT if turned_a else View.packed((a[0], a[1]))
-    second = View.packed(b[::-1]).mT if turned_b else View.packed((b[0], b[1]))
-    canonical = canonicalise(first, second, alpha=r.alpha, trans_a=r.trans_a, trans_b=r.trans_b)
+def _bind(r: Request, a: Any, b: Any, gpu: Gpu) -> _Warm | None:
+    views = (layout(x, squeeze=False)[1] for x in (a, b))
+    canonical = canonicalise(*views, alpha=r.alpha, trans_a=r.trans_a, trans_b=r.trans_b)
     m, n = canonical.shape
-    offsets = _offsets({"a": a[0] * a[1], "b": b[0] * b[1], "out": m * n})
+    offsets = _offsets({"a": a.size, "b": b.size, "out": m * n})
     if canonical.problem is None or not m * n or offsets["workspace"] > MOST_BYTES:
         return None
     from ...selection import tuned

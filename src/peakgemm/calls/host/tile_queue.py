@@ -78,7 +78,6 @@ class TileQueue:
         self._left = {tile.number: tile.area for queue in self._queues for tile in queue}
         self._lock, self._stopped = Lock(), False
         self._transfers: dict[PanelKey, Transfer] = {}
-        self.taken = [0] * len(self._queues)  # elements of C, by worker
 
     def take(self, worker: int) -> Tile | None:
         """The next tile for ``worker``; None: there is none left, or a worker has failed."""
@@ -93,14 +92,12 @@ class TileQueue:
                 if not fullest:
                     return None
                 tile = fullest.pop()
-            self.taken[worker] += tile.area
             return tile
 
     def give_back(self, worker: int, tiles: Iterable[Tile]) -> None:
         """Tiles that ``worker`` took and has no room for, in parts: they are its next ones, or another's."""
         with self._lock:
             for tile in reversed(list(tiles)):
-                self.taken[worker] -= tile.area
                 self._queues[worker].appendleft(tile)
 
     def finish(self, tile: Tile) -> bool:

@@ -53,8 +53,8 @@ class Tile(NamedTuple):
         return prod(self.shape)
 
     def halves(self) -> list[Tile]:
-        """It in two: of several matrices some and the others; of one cut along its longer side, at a multiple of 256
-        where that leaves two; itself where it is one element."""
+        """It in two: some of several matrices and the others; a single matrix cut along its longer side, at a multiple
+        of 256 where that leaves two; itself where it is one element."""
         *batch, rows, columns = self.shape
         which = next((i for i, size in enumerate(batch) if size > 1), len(batch) + (columns > rows))
         side, half = self.slices[which], self.shape[which] // 2
@@ -62,11 +62,9 @@ class Tile(NamedTuple):
             return [self]
         if which >= len(batch):
             half -= half % _STEP if half > _STEP else 0
-        middle, found = side.start + half, []
-        for part in (slice(side.start, middle), slice(middle, side.stop)):
-            slices = *self.slices[:which], part, *self.slices[which + 1:]
-            found.append(Tile(self.number, slices[-2], slices[-1], slices[:-2]))
-        return found
+        parts = slice(side.start, side.start + half), slice(side.start + half, side.stop)
+        halves = ((*self.slices[:which], part, *self.slices[which + 1:]) for part in parts)
+        return [Tile(self.number, x[-2], x[-1], x[:-2]) for x in halves]
 
 
 class Grid(NamedTuple):
@@ -132,7 +130,7 @@ def batch_grid(batch: tuple[int, ...], m: int, n: int, k: int, moved: int, room:
 
 
 def _groups(batch: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
-    """At most ``most`` matrices each: a range of one dimension, of those within it all, of those around it one."""
+    """At most ``most`` matrices each: a range of one dimension, all of those inside it, one of those outside it."""
     inner = prod(batch[1:])
     step, within = most // inner, tuple(slice(0, size) for size in batch[1:])
     for low in range(0, batch[0], max(1, step)):
@@ -144,8 +142,7 @@ def _groups(batch: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
 
 
 def _side(extent: int, blocks: Sequence[int]) -> int:
-    found = next((block for block in blocks if extent >= MANY * block), blocks[-1])
-    return min(extent, found)
+    return min(extent, next((block for block in blocks if extent >= MANY * block), blocks[-1]))
 
 
 def _thin(long: int, short: int, k: int) -> int:

@@ -139,7 +139,7 @@ def panel_keys(tile: Tile, a: Sequence[bool] = (), b: Sequence[bool] = ()) -> tu
 
 
 def assign_tiles(grid: Grid, weights: Sequence[float], heights: Sequence[int | None],
-          finished: Iterable[int] = ()) -> list[list[Tile]]:
+                 finished: Iterable[int] = ()) -> list[list[Tile]]:
     """The tiles of ``grid`` for each of several devices, in the order in which it should compute them.
 
     Args:

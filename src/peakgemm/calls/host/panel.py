@@ -59,21 +59,17 @@ def layouts(r: Request, resident: View | None = None) -> tuple[dict[str, Array],
 
 
 class Resident:
-    """A host array's copy on a device: what `prepare` leaves there."""
+    """A host array's copy on a device, what `prepare` leaves there; ``view``: how it reads, a vector as a column."""
 
     def __init__(self, x: Array, gpu: Gpu) -> None:
         self.gpu = gpu
         dense, view = layout(x[:, None] if x.ndim == 1 else x, squeeze=False)
         with lane(gpu.index) as way:
-            memory = DeviceMemory(dense.nbytes, way.inward)
-            self._panel = Panel(memory, view._replace(pointer=memory.pointer), dense.nbytes)
-            self._panel.futures = way.copiers(threads(IN_THREADS), threads(OUT_THREADS)).upload(dense, memory.pointer)
-            self._panel.settle((), way.inward)
-
-    @property
-    def view(self) -> View:
-        """How the array reads there, a vector as a column."""
-        return self._panel.view
+            self._memory = DeviceMemory(dense.nbytes, way.inward)
+            self.view = view._replace(pointer=self._memory.pointer)
+            for future in way.copiers(threads(IN_THREADS), threads(OUT_THREADS)).upload(dense, self.view.pointer):
+                if (mark := future.result()) is not None:
+                    behind(mark)
 
 
 class Panel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from queue import SimpleQueue
@@ -177,12 +178,12 @@ def _rotated(blocks: Sequence[int], worker: int, workers: int) -> list[int]:
     return [*blocks[start:], *blocks[:start]]
 
 
+@dataclass(slots=True)
 class Slot:
     """A result on the device, and the tile of ``c`` beside it."""
 
-    def __init__(self) -> None:
-        self.out: DeviceMemory | None = None
-        self.c: DeviceMemory | None = None
+    out: DeviceMemory | None = None
+    c: DeviceMemory | None = None
 
 
 class Results:

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from peakgemm.api import gemm, matmul
+from peakgemm.calls.host.small_host import SHARED_BYTES
+from peakgemm.runtime.timeline import recorded
 from lab.scale.host_model import FLOAT, Bus
 from lab.scale.parts import Answer
 from lab.scale.timeline import accounts
-from peakgemm.api import gemm, matmul
-from peakgemm.calls.quick import SHARED_BYTES
-from peakgemm.runtime.timeline import recorded
 
 RECORDED = 4096  # sizes from here on have a timeline: they run in tiles
 _PROBE_BYTES = 1 << 30

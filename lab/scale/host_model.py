@@ -9,10 +9,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from peakgemm.calls.deal import Deal, Key, dealt, keys
-from peakgemm.calls.grid import Tile, grid
-from peakgemm.calls.quick import MOST_BYTES, SHARED_BYTES
-from peakgemm.calls.results import SLOTS
+from peakgemm.calls.host.grid import Tile, grid
+from peakgemm.calls.host.small_host import MOST_BYTES, SHARED_BYTES
+from peakgemm.calls.host.tile_queue import SLOTS, PanelKey, TileQueue, assign_tiles, panel_keys
 
 FLOAT = 4
 
@@ -45,7 +44,7 @@ class Bus(NamedTuple):
 class _Device:
     """When each of its queues is done with what it has, us."""
 
-    def __init__(self, panels: dict[Key, float]) -> None:
+    def __init__(self, panels: dict[PanelKey, float]) -> None:
         self.panels = panels         # when each is there
         self.computed = self.out = 0.0
         self.gone: list[float] = []  # when each result lay in the host's memory
@@ -63,19 +62,19 @@ def host_us(size: int, world: int, one_us: float, bus: Bus) -> float:
     if world == 1 and 3 * square <= MOST_BYTES:
         rate = bus.small_in_gbs if 2 * square < SHARED_BYTES else bus.shared_in_gbs
         return bus.call_us + 2 * square / (1e3 * rate) + square / (1e3 * bus.small_out_gbs) + one_us
-    queues = dealt(grid(size, size, size), [1.0] * world, [None] * world)
-    deal, peer = Deal(queues), 1e3 * bus.peer_gbs
+    queues = assign_tiles(grid(size, size, size), [1.0] * world, [None] * world)
+    tiles, peer = TileQueue(queues), 1e3 * bus.peer_gbs
     devices = [_Device(panels) for panels in arrivals(queues, FLOAT * size, into, peer)]
     working = list(range(world))
     while working:
         index = min(working, key=lambda i: devices[i].computed)
         mine = devices[index]
-        tile = deal.take(index)
+        tile = tiles.take(index)
         if tile is None:
             working.remove(index)
             continue
-        there = [mine.panels.setdefault(key, mine.computed + FLOAT * size * (key[2] - key[1]) / peer)  # of another's
-                 for key in keys(tile)]
+        there = [mine.panels.setdefault(key, mine.computed + FLOAT * size * (key.stop - key.start) / peer)
+                 for key in panel_keys(tile)]  # of another's tile: from its device
         start = max(mine.computed, mine.gone[-SLOTS] if len(mine.gone) >= SLOTS else 0.0, *there)
         mine.computed = start + one_us * tile.area / (size * size)
         mine.out = max(mine.out, mine.computed) + FLOAT * tile.area / out
@@ -83,15 +82,15 @@ def host_us(size: int, world: int, one_us: float, bus: Bus) -> float:
     return bus.tiled_us + max(device.out for device in devices)
 
 
-def arrivals(queues: Sequence[Sequence[Tile]], row_bytes: int, into: float, peer: float) -> list[dict[Key, float]]:
+def arrivals(queues: Sequence[Sequence[Tile]], row_bytes: int, into: float, peer: float) -> list[dict[PanelKey, float]]:
     """When each panel of each device's queue is there, us; rates in bytes a us."""
-    found: list[dict[Key, float]] = [{} for _ in queues]
-    left = [deque(dict.fromkeys(key for tile in queue for key in keys(tile))) for queue in queues]
-    now, first = [0.0] * len(queues), dict[Key, float]()
+    found: list[dict[PanelKey, float]] = [{} for _ in queues]
+    left = [deque(dict.fromkeys(key for tile in queue for key in panel_keys(tile))) for queue in queues]
+    now, first = [0.0] * len(queues), dict[PanelKey, float]()
     while any(left):
         index = min((i for i, each in enumerate(left) if each), key=lambda i: now[i])
         key = left[index].popleft()
-        size = row_bytes * (key[2] - key[1])
+        size = row_bytes * (key.stop - key.start)
         if key in first:
             found[index][key] = max(first[key], now[index]) + size / peer
         else:

@@ -24,7 +24,7 @@ _PUBLIC = {
     "jax": "integrations.jax",
     "matmul": "api",
     "mm": "api",
-    "multiply_files": "calls.files",
+    "multiply_files": "calls.host.files",
     "occupancy": "runtime.occupancy",
     "plan": "api",
     "precisions": "calls.precisions",
@@ -45,7 +45,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .api import addmm, bmm, explain, gemm, matmul, mm, plan, prepare, replay, sgemm
-    from .calls.files import multiply_files
+    from .calls.host.files import multiply_files
     from .calls.plan import Explanation, Plan
     from .calls.precisions import precisions
     from .calls.prepared import Prepared

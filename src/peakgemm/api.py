@@ -207,11 +207,11 @@ def replay(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None,
     library, index = locate(request)
     if index != HOST:
         raise InvalidValue(f"replay runs on the CPU, a is on GPU {index}; copy the operands to the host")
-    from .calls import host
+    from .calls.host import products
 
     if library.name == "torch":
         _load_eager().refuse_gradients(request.arrays(), "replay")
-    return host.on_cpu(library, request)
+    return products.on_cpu(library, request)
 
 
 def prepare(b: Any, *, precision: str = "ieee", trans_b: bool = False,
@@ -299,9 +299,9 @@ def _in_jax(r: Request, stream: Any, devices: Any) -> Any:
 def _on_host(library: HostLibrary, request: Request, stream: Any, resident: Any, devices: Any) -> Any:
     if stream is not None:
         raise InvalidValue(NO_STREAM)
-    from .calls import host
+    from .calls.host import products
 
-    return host.multiply(library, request, resident, devices)
+    return products.multiply(library, request, resident, devices)
 
 
 def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any,

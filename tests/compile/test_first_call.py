@@ -26,7 +26,7 @@ class Driver:
 
     __getitem__ = __getattr__
 
-driver.library = driver.holding = Driver
+driver.library = driver.gil_library = Driver
 device.require = lambda index: stand_in.GPU
 if sys.argv[1] == "shipped":
     from peakgemm.runtime.compile import Compiled

@@ -11,8 +11,8 @@ import pytest
 import peakgemm as pg
 from lab.scale import scale
 from lab.scale.host import drawn, error_of
-from peakgemm.calls import fleet
-from peakgemm.calls.grid import Grid, cuts
+from peakgemm.calls.host import multi_gpu
+from peakgemm.calls.host.grid import Grid, cuts
 from peakgemm.calls.request import Request
 from peakgemm.runtime import device
 
@@ -43,8 +43,29 @@ def test_tiles_of_every_layout(precision: str) -> None:
         for devices in every():
             gpus = [device.require(i) for i in devices]
             tiles = Grid(cuts(1100, 256), cuts(900, 256))
-            fleet.run(Request(x, y, c, out, 1.0, -1.0, precision=precision), gpus, tiles)
+            multi_gpu.run(Request(x, y, c, out, 1.0, -1.0, precision=precision), gpus, tiles)
             assert error_of(a, b, out + c) < 100, layout
+
+
+@pytest.mark.parametrize("precision", ["ieee", "emulated"])
+@pytest.mark.parametrize(("count", "m", "n", "k"), [(3, 100, 70, 50), (5000, 40, 32, 24), (40, 600, 500, 700),
+                                                    (7, 2100, 1900, 1500), (2, 2100, 1900, 1500)])
+def test_batches(count: int, m: int, n: int, k: int, precision: str) -> None:
+    """In one launch, in groups, whole and in tiles; twice, for what is kept serves another product."""
+    rng = np.random.default_rng(count)
+    a, b = (rng.standard_normal(shape, np.float32) for shape in ((count, m, k), (count, k, n)))
+    bias, picked = rng.standard_normal(n, np.float32), [0, count // 2, count - 1]
+    for _ in range(2):
+        for devices in (None, *every()):
+            own = pg.matmul(a, b, precision=precision, devices=devices)
+            shared = pg.gemm(a, b[0], bias, precision=precision, devices=devices)
+            turned = pg.matmul(a.swapaxes(1, 2).copy().swapaxes(1, 2), np.asfortranarray(b[0]), precision=precision)
+            for i in picked:
+                assert error_of(a[i], b[i], own[i]) < 50
+                assert error_of(a[i], b[0], shared[i] - bias) < 500  # whose rounding is the sum's
+                assert error_of(a[i], b[0], turned[i]) < 50
+    ready = pg.prepare(b[0])
+    assert error_of(a[1], b[0], pg.matmul(a, ready)[1]) < 50
 
 
 def test_pinned_tensors() -> None:

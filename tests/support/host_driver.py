@@ -90,12 +90,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """One device, current everywhere."""
     found = Driver()
     monkeypatch.setattr(driver, "library", lambda: found)
-    monkeypatch.setattr(driver, "holding", lambda: found)
+    monkeypatch.setattr(driver, "gil_library", lambda: found)
     monkeypatch.setattr(device, "current", lambda: 0)
     monkeypatch.setattr(device, "activated", lambda index: nullcontext())
     monkeypatch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
     monkeypatch.setattr(staging, "_LANES", {})
-    monkeypatch.setattr(staging, "_POOL", staging._Pool())
     pools._POOLS.clear()
     pools.pool(0)  # made once, before what a test counts
     found.log.clear()

@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 
 import stand_in
-from peakgemm.calls import fleet, quick, tiles
-from peakgemm.calls.deal import Deal
-from peakgemm.calls.grid import Tile
+from peakgemm.calls.host import multi_gpu, small_host, tiles
+from peakgemm.calls.host.grid import Tile
+from peakgemm.calls.host.tile_queue import TileQueue
 from peakgemm.problem import Problem
 from peakgemm.runtime import device, driver, peers, pools, staging
 
@@ -298,35 +298,36 @@ class _Product:
         devices.problems.append((devices.here.index, p))
         devices.belongs("product", stream, a, b, c, *[c0] * (p.beta != 0), *[workspace] * (self.workspace_bytes > 0))
 
-        def at(address: int, rows: int, columns: int, row: int, column: int) -> Any:
-            reach = 1 + (rows - 1) * row + (columns - 1) * column
+        def at(address: int, rows: int, columns: int, row: int, column: int, batch: tuple[int, ...]) -> Any:
+            shape, steps = (*p.batch.sizes, rows, columns), (*batch, row, column)
+            reach = 1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
             devices.touch("product", address, 4 * reach)
             flat = np.ctypeslib.as_array((ctypes.c_float * reach).from_address(address))
-            return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4 * row, 4 * column))
+            return np.lib.stride_tricks.as_strided(flat, shape, tuple(4 * step for step in steps))
 
         def multiply() -> None:
-            left = at(a, p.m, p.k, *((1, p.lda) if p.trans_a else (p.lda, 1)))
-            right = at(b, p.k, p.n, *((1, p.ldb) if p.trans_b else (p.ldb, 1)))
-            out = at(c, p.m, p.n, p.ldc, 1)
+            left = at(a, p.m, p.k, *((1, p.lda) if p.trans_a else (p.lda, 1)), p.batch.a)
+            right = at(b, p.k, p.n, *((1, p.ldb) if p.trans_b else (p.ldb, 1)), p.batch.b)
+            out = at(c, p.m, p.n, p.ldc, 1, p.batch.c)
             result = np.float32(p.alpha) * (left @ right)
             if p.beta != 0:
-                result = result + np.float32(p.beta) * at(c0, p.m, p.n, *(p.c0 or (p.ldc, 1)))
+                result = result + np.float32(p.beta) * at(c0, p.m, p.n, *(p.c0 or (p.ldc, 1)), p.batch.c0)
             out[...] = result
         devices.enqueue(stream, "product", multiply)
 
 
 def each_begins(patch: pytest.MonkeyPatch, count: int) -> None:
     """From now on each of ``count`` devices takes a tile before any of them takes a second one."""
-    begun, together, take = set[int](), threading.Barrier(count), Deal.take
+    begun, together, take = set[int](), threading.Barrier(count), TileQueue.take
 
-    def taken(self: Deal, worker: int) -> Tile | None:
+    def taken(self: TileQueue, worker: int) -> Tile | None:
         tile = take(self, worker)
         if worker not in begun:
             begun.add(worker)
             together.wait(20)
         return tile
 
-    patch.setattr(Deal, "take", taken)
+    patch.setattr(TileQueue, "take", taken)
 
 
 @contextmanager
@@ -344,10 +345,10 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
     devices.here.index = 0
     with monkeypatch.context() as patch:
         patch.setattr(driver, "library", lambda: devices)
-        patch.setattr(driver, "holding", lambda: devices)
+        patch.setattr(driver, "gil_library", lambda: devices)
         patch.setattr(device, "current", lambda: getattr(devices.here, "index", None))
         patch.setattr(device, "make_current", lambda index: setattr(devices.here, "index", index))
-        for module in (device, fleet, tiles):
+        for module in (device, multi_gpu, tiles):
             patch.setattr(module, "activated", activated)
         patch.setattr(device, "here", lambda: devices.gpus[0])
         patch.setattr(device, "count", lambda: len(devices.gpus))
@@ -355,10 +356,9 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         patch.setattr(device, "primary_context", lambda index: CONTEXT + index)
         patch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
         patch.setattr(staging, "_LANES", {})
-        patch.setattr(staging, "_POOL", staging._Pool())
-        patch.setattr(quick, "_free", {})
-        patch.setattr(quick, "_warm", {})
-        for module in (quick, tiles):
+        patch.setattr(small_host, "_free", {})
+        patch.setattr(small_host, "_warm", {})
+        for module in (small_host, tiles):
             patch.setattr(module, "choice_for", lambda *args: None)
             patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))
         peers._known.clear()

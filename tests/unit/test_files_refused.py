@@ -14,7 +14,7 @@ import pytest
 import peakgemm as pg
 from commands import run  # noqa: F401  (a fixture)
 from lazy_driver import Devices, present
-from peakgemm.calls import files
+from peakgemm.calls.host import files
 from peakgemm.errors import InvalidType, InvalidValue, MissingComponent, PeakgemmError
 
 M, N, K = 60, 30, 40
@@ -126,7 +126,7 @@ def test_what_fails_before_a_tile_is_finished(where: str, folder: Path, monkeypa
 
     before = there(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(files.host if where == "prepare" else files.fleet, where, fails)
+        patch.setattr(files.products if where == "prepare" else files.multi_gpu, where, fails)
         with pytest.raises(RuntimeError, match="as it happens"):
             pg.multiply_files("a.npy", "b.npy", "new.npy")
     assert there(folder) == before

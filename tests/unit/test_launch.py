@@ -216,7 +216,7 @@ def test_a_launch_keeps_the_interpreter_where_its_thread_does(calls: SimpleNames
     calls.size, sent, made = 0, ready._launches[0], list[str]()
     ready._launches = tuple(lambda *to, name=name: made.append(name) or sent(*to) for name in ("lets go", "keeps"))
     ready.enqueue(1, 2, 3, 4, 5, 6)
-    with driver.keeping():
+    with driver.hold_gil():
         ready.enqueue(1, 2, 3, 4, 5, 6)
     assert made == ["lets go", "keeps"]
 
@@ -408,10 +408,10 @@ def test_more_shared_memory_than_a_block_may_have(machine: SimpleNamespace) -> N
 
 def test_code_is_loaded_without_the_interpreter(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """That may wait for what a user's stream holds, and a callback there wants the interpreter."""
-    monkeypatch.setattr(driver, "holding", lambda: pytest.fail("keeps the interpreter"))
-    with driver.keeping():
+    monkeypatch.setattr(driver, "gil_library", lambda: pytest.fail("keeps the interpreter"))
+    with driver.hold_gil():
         loaded = launch.load(cubin(b"good"), 70000, H100)
-        assert driver.keeps()
+        assert driver.holds_gil()
         launch.load.cache_clear()
         del loaded
     assert machine.unloaded == [900]

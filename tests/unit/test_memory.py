@@ -52,9 +52,9 @@ def test_streams_wait_for_each_other_and_leave_no_event(gpu: Driver) -> None:
 def test_a_lane_waits_for_all_of_its_streams_whatever_fails(gpu: Driver) -> None:
     gpu.answers["cuStreamSynchronize"] = 2
     with pytest.raises(LaunchFailed, match=r"the product on GPU 0: CUDA_ERROR_OUT_OF_MEMORY"), staging.lane(0) as way:
-        way.pinned(10)
+        pass
     assert {call[1] for call in gpu.calls("cuStreamSynchronize")} == {way.inward, way.compute, way.outward, way.beside}
-    assert [buffer.size for buffer in staging._POOL._free] == [1 << 20]  # given back all the same
+    assert staging._LANES[0] == [way]  # given back all the same
 
 
 @pytest.mark.parametrize("locked", [True, False])
@@ -63,7 +63,7 @@ def test_copies_there_and_back(gpu: Driver, locked: bool) -> None:
         gpu.answers["cuMemHostAlloc"] = 2
     values = np.arange(300, dtype=np.float32)
     with staging.lane(0) as way:
-        pinned, held = way.pinned(values.nbytes), memory.DeviceMemory(values.nbytes, way.compute)
+        pinned, held = staging.Pinned(values.nbytes), memory.DeviceMemory(values.nbytes, way.compute)
         pinned.array((300,))[...] = values
         staging.copy("cuMemcpyHtoDAsync_v2", held.pointer, pinned.address, values.nbytes, way.inward)
         pinned.array((300,))[...] = 0
@@ -147,13 +147,13 @@ def test_a_thread_keeps_the_interpreter_only_for_itself(monkeypatch: pytest.Monk
             return 0
 
     monkeypatch.setattr(driver, "library", lambda: Library("lets go"))
-    monkeypatch.setattr(driver, "holding", lambda: Library("keeps"))
-    with driver.keeping():
+    monkeypatch.setattr(driver, "gil_library", lambda: Library("keeps"))
+    with driver.hold_gil():
         driver.check("cuInit", 0)
         other = threading.Thread(target=lambda: driver.check("cuInit", 0), name="other")
         other.start()
         other.join()
-        with driver.keeping():
+        with driver.hold_gil():
             pass
         driver.check("cuInit", 0)
     driver.check("cuInit", 0)

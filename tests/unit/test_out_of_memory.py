@@ -1,9 +1,7 @@
 """Where no room is left for a workspace or a split operand: who says so, what the error tells, and who catches it."""
-# ruff: noqa: F401, F811  (fixtures of tests/support)
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import sys
 from collections.abc import Callable
@@ -15,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lazy_driver
 import peakgemm as pg
 import stand_in
-from host_memory import Memory, device
 from peakgemm import arrays
-from peakgemm.arrays.interop import Interop
-from peakgemm.calls import launch, panels, plan, prepared
+from peakgemm.calls import launch, plan, prepared
+from peakgemm.calls.host import small_host, tiles
 from peakgemm.calls.request import Request
-from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory, PeakgemmError, out_of_memory_as
+from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory, out_of_memory_as
 from peakgemm.kernels.emulated.product import PRODUCTS
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.ffma.wide import WIDE
@@ -181,37 +179,32 @@ def test_prepared(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
                 "bytes)")
 
 
-def refused_by_the_driver(monkeypatch: pytest.MonkeyPatch, status: str) -> LaunchFailed:
-    """What `DeviceMemory` raises."""
-    def refuse(call: str, *args: Any) -> None:
-        raise RuntimeError(status)
+def test_host_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a workspace has no room tiles get smaller, which want smaller ones, until there is nothing left to cut."""
+    class Wanting(lazy_driver._Product):
+        workspace_bytes = 777_777
 
-    monkeypatch.setattr(driver, "check", refuse)
-    with pytest.raises(LaunchFailed) as caught:
-        driver.demand("8 bytes of device memory", "cuMemAllocFromPoolAsync", ctypes.c_size_t(8))
-    return caught.value
+    class Full(lazy_driver.Devices):
+        status = 0
 
+        def _cuMemAllocFromPoolAsync(self, place: Any, size: int, pool: int, stream: int) -> int:
+            return self.status if size >= 777_777 else super()._cuMemAllocFromPoolAsync(place, size, pool, stream)
 
-def test_host_arrays(device: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    for status, expected in (("CUDA_ERROR_OUT_OF_MEMORY (out of memory)", OutOfMemory),
-                             ("CUDA_ERROR_ILLEGAL_ADDRESS (an illegal address)", LaunchFailed)):
-        error = refused_by_the_driver(monkeypatch, status)
-
-        def memory(size: int, stream: int = 0, error: Exception = error) -> Any:
-            if size == 777_777:
-                raise error
-            return Memory(size, stream)
-
-        monkeypatch.setattr(panels, "DeviceMemory", memory)
-        monkeypatch.setattr(panels, "bound_for", lambda problem, gpu, choice: Hungry(problem, None, choice, 777_777))
-        with pytest.raises(expected) as caught:
-            pg.matmul(*operands(), precision="fp16x3")
-        assert (caught.value is error) == (expected is LaunchFailed)
-        if expected is OutOfMemory:
+    for status, expected in ((lazy_driver.OUT_OF_MEMORY, OutOfMemory), (719, LaunchFailed)):
+        with lazy_driver.present(monkeypatch, Full(1, room=1 << 30)) as devices:
+            devices.status = status
+            for module in (small_host, tiles):
+                monkeypatch.setattr(module, "bound_for", lambda problem, gpu, choice: Wanting(problem, devices))
+            with pytest.raises(expected) as caught:
+                pg.matmul(*operands())
             assert isinstance(caught.value, LaunchFailed)  # as before
-            said = str(caught.value)
-            assert said.startswith("a workspace of 777,777 bytes for ") and "use precision='ieee', which does" in said
-            assert "Plan.execute" not in said and "holds" not in said and "prepare" not in said
+            assert isinstance(caught.value, OutOfMemory) == (expected is OutOfMemory)
+            if expected is OutOfMemory:
+                said = str(caught.value)
+                assert said.startswith("a row of A and a column of B, 4,000 bytes, does not fit: GPU 0 has ")
+                assert "777,777 bytes of device memory" in str(caught.value.__cause__)
+                assert "Plan.execute" not in said and "holds" not in said and "prepare" not in said
+            small_host._free.clear()
 
 
 def adapter(monkeypatch: pytest.MonkeyPatch, name: str, kind: str, **modules: Any) -> Any:

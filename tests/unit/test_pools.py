@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lazy_driver import Devices, present
-from peakgemm.calls import fleet
-from peakgemm.calls.grid import Grid, cuts
+from peakgemm.calls.host import multi_gpu
+from peakgemm.calls.host.grid import Grid, cuts
 from peakgemm.calls.request import Request
 from peakgemm.errors import LaunchFailed
 from peakgemm.runtime import pools, staging
@@ -87,7 +87,7 @@ def test_products_of_host_arrays_give_it_back_when_no_other_follows(monkeypatch:
         monkeypatch.setattr(pools, "_rests", RESTS)
         monkeypatch.setattr(pools, "IDLE_SECONDS", 0.05)
         for _ in range(2):
-            fleet.run(Request(a, a, out=np.empty_like(a)), devices.gpus, Grid(cuts(40, 16), cuts(40, 16)))
+            multi_gpu.run(Request(a, a, out=np.empty_like(a)), devices.gpus, Grid(cuts(40, 16), cuts(40, 16)))
             assert given.acquire(timeout=20) and given.acquire(timeout=20)
             assert sorted(devices.trimmed) == [(0, pools.KEPT_BYTES), (1, pools.KEPT_BYTES)]
             assert set(devices.threshold.values()) == {pools.KEPT_BYTES}

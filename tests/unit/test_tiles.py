@@ -17,9 +17,9 @@ import pytest
 import lazy_driver
 import peakgemm as pg
 from lazy_driver import OUT_OF_MEMORY, Devices, each_begins, present
-from peakgemm.calls import fleet, host, panels, quick, results, tiles
-from peakgemm.calls.deal import Claim, Deal, Held, dealt
-from peakgemm.calls.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
+from peakgemm.calls.host import multi_gpu, products, small_host, tile_queue, tiles
+from peakgemm.calls.host.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
+from peakgemm.calls.host.tile_queue import PeerPanel, TileQueue, Transfer, assign_tiles
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
 from peakgemm.runtime import device, driver, pools, staging, transfer
@@ -59,7 +59,7 @@ def test_products(monkeypatch: pytest.MonkeyPatch, count: int, eager: float) -> 
         with present(monkeypatch, Devices(count, eager=eager, seed=seed)) as devices:
             request, tiles, want = drawn(seed)
             done: list[int] = []
-            fleet.run(request, devices.gpus, tiles, done=done.append)
+            multi_gpu.run(request, devices.gpus, tiles, done=done.append)
             assert (request.out == want).all()
             assert sorted(done) == list(range(len(tiles.rows) * len(tiles.columns)))
             assert devices.used == [0] * count
@@ -74,7 +74,7 @@ def test_the_same_products_on_one_device_and_on_three(monkeypatch: pytest.Monkey
         with present(monkeypatch, Devices(count)) as devices, monkeypatch.context() as patch:
             each_begins(patch, count)
             out = np.empty((70, 90), np.float32)
-            fleet.run(Request(a, b, out=out), devices.gpus, tiles)
+            multi_gpu.run(Request(a, b, out=out), devices.gpus, tiles)
             found.append(sorted(repr(problem) for _, problem in devices.problems))
             bits.append(out)
             assert len({index for index, _ in devices.problems}) == count
@@ -85,13 +85,13 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
     a, b = np.ones((64, 40), np.float32), np.ones((40, 64), np.float32)
     tiles = Grid(cuts(64, 16), cuts(64, 16))
     with present(monkeypatch, Devices(1)) as devices:
-        fleet.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus, tiles)
+        multi_gpu.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus, tiles)
         assert devices.copied == {"in": a.nbytes + b.nbytes, "out": 4 * 64 * 64, "peer": 0}
     with present(monkeypatch, Devices(2)) as devices:
-        out, brought, settle = np.empty((64, 64), np.float32), threading.Event(), Claim.settle
-        panels_there = list[Claim]()
+        out, brought, settle = np.empty((64, 64), np.float32), threading.Event(), Transfer.set_result
+        panels_there = list[Transfer]()
 
-        def settled(self: Claim, held: Held | None) -> None:
+        def settled(self: Transfer, held: PeerPanel | None) -> None:
             settle(self, held)
             if self.device == 0 and held is not None:
                 panels_there.append(self)
@@ -106,10 +106,10 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
                 devices.lock.acquire()
             return 0
 
-        monkeypatch.setattr(Claim, "settle", settled)
+        monkeypatch.setattr(Transfer, "set_result", settled)
         each_begins(monkeypatch, 2)
         devices.fail = later
-        fleet.run(Request(a, b, out=out), devices.gpus, tiles)
+        multi_gpu.run(Request(a, b, out=out), devices.gpus, tiles)
         assert (out == 40).all()
         assert devices.copied["out"] == 4 * 64 * 64
         assert devices.copied["peer"] > 0 and devices.copied["in"] < 2 * b.nbytes + a.nbytes
@@ -117,7 +117,7 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
 
 def test_what_a_device_has_not_enqueued_another_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """By as many as there are places for results one of two devices had nothing left to do for a tenth of the time."""
-    a, b, wait = np.ones((160, 8), np.float32), np.ones((8, 160), np.float32), results.wait
+    a, b, wait = np.ones((160, 8), np.float32), np.ones((8, 160), np.float32), tile_queue.wait
     cut = Grid(cuts(160, 20), cuts(160, 20))
     with present(monkeypatch, Devices(2)) as devices:
         def late(mark: Any, what: str) -> None:  # the second device's first product ends when all others have begun
@@ -126,11 +126,11 @@ def test_what_a_device_has_not_enqueued_another_takes(monkeypatch: pytest.Monkey
                 time.sleep(0.002)
             wait(mark, what)
 
-        monkeypatch.setattr(results, "wait", late)
-        monkeypatch.setattr(results, "UNDER_WAY", 2)
+        monkeypatch.setattr(tile_queue, "wait", late)
+        monkeypatch.setattr(tile_queue, "UNDER_WAY", 2)
         each_begins(monkeypatch, 2)
         out = np.empty((160, 160), np.float32)
-        fleet.run(Request(a, b, out=out), devices.gpus, cut)
+        multi_gpu.run(Request(a, b, out=out), devices.gpus, cut)
         counts = [sum(index == each for index, _ in devices.problems) for each in (0, 1)]
         assert (out == a @ b).all() and len(cut.tiles()) == sum(counts) == 64
         assert counts[1] <= 3  # and the one that it has taken and waits with
@@ -149,10 +149,10 @@ def test_the_launching_thread_keeps_the_interpreter_and_those_that_wait_do_not(m
                 return getattr(devices, name)
 
         monkeypatch.setattr(driver, "library", lambda: Library(let_go))
-        monkeypatch.setattr(driver, "holding", lambda: Library(kept))
+        monkeypatch.setattr(driver, "gil_library", lambda: Library(kept))
         with staging.lane(0):  # whose streams are made, and whose pool
             kept.clear(), let_go.clear()
-        fleet.run(Request(a, a, out=np.empty_like(a)), devices.gpus, Grid(cuts(40, 16), cuts(40, 16)))
+        multi_gpu.run(Request(a, a, out=np.empty_like(a)), devices.gpus, Grid(cuts(40, 16), cuts(40, 16)))
     assert {"cuMemAllocFromPoolAsync", "cuStreamWaitEvent", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"} <= kept
     assert {"cuEventSynchronize", "cuStreamSynchronize"} <= let_go - kept
 
@@ -184,7 +184,7 @@ def test_access_waits_until_no_other_call_is_under_way(monkeypatch: pytest.Monke
         for shared in (False, True):
             out = np.full((64, 64), np.nan, np.float32)
             with pools.under_way(0 if not shared else 2):  # of another device
-                fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+                multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
             assert (out == a @ b).all()
             assert (len(devices.granted), devices.copied["peer"] > 0) == ((2, True) if shared else (0, False))
 
@@ -203,7 +203,8 @@ def test_a_thread_that_cannot_use_its_device(monkeypatch: pytest.MonkeyPatch, co
 
         monkeypatch.setattr(device, "make_current", refused)
         with pytest.raises(LaunchFailed, match="its context cannot be made current"):
-            fleet.run(Request(a, a.T, out=np.empty((60, 60), np.float32)), devices.gpus, Grid(cuts(60, 6), cuts(60, 6)))
+            multi_gpu.run(Request(a, a.T, out=np.empty((60, 60), np.float32)), devices.gpus,
+                          Grid(cuts(60, 6), cuts(60, 6)))
         assert devices.used == [0] * count
 
 
@@ -213,7 +214,8 @@ def test_access_is_given_before_anything_is_under_way(monkeypatch: pytest.Monkey
     with present(monkeypatch, Devices(3)) as devices:
         devices.fail = lambda name: calls.append(name) or 0  # type: ignore[func-returns-value]
         for _ in range(2):
-            fleet.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+            multi_gpu.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus,
+                          Grid(cuts(64, 16), cuts(64, 16)))
     given = [i for i, name in enumerate(calls) if name == "cuMemPoolSetAccess"]
     assert len(given) == 6 and given[-1] < calls.index("cuMemcpyHtoDAsync_v2")
 
@@ -222,7 +224,7 @@ def test_devices_rest_before_panels_are_let_go(monkeypatch: pytest.MonkeyPatch) 
     """A panel that was asked for, and whose tile another device then took, is waited for by no product: of 3,466 drawn
     products 4 copied it out of memory that was free again."""
     a, b = np.ones((64, 40), np.float32), np.ones((40, 64), np.float32)
-    rest, forget, order = tiles.Worker.rest, Deal.forget, []
+    rest, forget, order = tiles.Worker.rest, TileQueue.forget, []
     with present(monkeypatch, Devices(2)) as devices, monkeypatch.context() as patch:
         def resting(self: Any) -> None:
             devices.enqueue(self._way.inward, "copy peer", lambda: order.append("copied"))
@@ -230,8 +232,8 @@ def test_devices_rest_before_panels_are_let_go(monkeypatch: pytest.MonkeyPatch) 
             order.append("rested")
 
         patch.setattr(tiles.Worker, "rest", resting)
-        patch.setattr(Deal, "forget", lambda self: order.append("forgotten") or forget(self))
-        fleet.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+        patch.setattr(TileQueue, "forget", lambda self: order.append("forgotten") or forget(self))
+        multi_gpu.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
     assert order == ["copied", "rested", "copied", "rested", "forgotten"]
 
 
@@ -242,7 +244,7 @@ def test_less_memory_than_operands(monkeypatch: pytest.MonkeyPatch) -> None:
     for count, eager in ((1, 0.0), (1, 1.0), (2, 0.0), (2, 0.7)):
         with present(monkeypatch, Devices(count, room, eager)) as devices:
             out = np.full((512, 512), np.nan, np.float32)
-            fleet.run(Request(a, b, out=out), devices.gpus, tiles)
+            multi_gpu.run(Request(a, b, out=out), devices.gpus, tiles)
             assert (out == a @ b).all()
             assert max(devices.most) <= room and devices.used == [0] * count
 
@@ -252,7 +254,7 @@ def test_tiles_get_smaller_where_there_is_no_room(monkeypatch: pytest.MonkeyPatc
     a, b = values(rng, 300, 50), values(rng, 50, 200)
     with present(monkeypatch, Devices(1, 40_000)) as devices:
         out, done = np.full((300, 200), np.nan, np.float32), []
-        fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(300, 300), cuts(200, 200)), done=done.append)
+        multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(300, 300), cuts(200, 200)), done=done.append)
         assert (out == a @ b).all() and done == [0]
         assert len(devices.problems) > 4
 
@@ -262,7 +264,7 @@ def test_no_room_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     with present(monkeypatch, Devices(1, 1000)) as devices:
         with pytest.raises(OutOfMemory, match=r"a row of A and a column of B, 4,000 bytes, does not fit: GPU 0 has "
                                               r"1,000 of 1,000 bytes free; split the product along K"):
-            fleet.run(Request(a, b, out=np.empty((8, 8), np.float32)), devices.gpus)
+            multi_gpu.run(Request(a, b, out=np.empty((8, 8), np.float32)), devices.gpus)
         assert devices.used == [0]
 
 
@@ -280,7 +282,7 @@ def test_a_device_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch, call: str
         devices.fail = fail
         with pytest.raises(LaunchFailed, match="CUDA_ERROR_LAUNCH_FAILED"):
             tiles = Grid(cuts(64, 16), cuts(64, 16))
-            fleet.run(Request(a, a, out=np.empty((64, 64), np.float32)), devices.gpus, tiles)
+            multi_gpu.run(Request(a, a, out=np.empty((64, 64), np.float32)), devices.gpus, tiles)
         devices.fail = lambda name: 0
         gc.collect()
         assert devices.used == [0] * count
@@ -304,7 +306,7 @@ def test_the_first_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             each_begins(patch, 2)
             with pytest.raises(LaunchFailed, match=r"the product of rows \d+ to \d+ and columns \d+ to \d+ of C on "
                                                    "GPU 1: CUDA_ERROR_LAUNCH_FAILED"):
-                fleet.run(Request(a, a, out=np.empty((64, 64), np.float32)), devices.gpus,
+                multi_gpu.run(Request(a, a, out=np.empty((64, 64), np.float32)), devices.gpus,
                           Grid(cuts(64, 16), cuts(64, 16)))
         devices.fail = lambda name: 0
         gc.collect()
@@ -316,7 +318,7 @@ def test_pinned_memory_is_not_staged(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, out = values(rng, 40, 30), values(rng, 30, 50), np.empty((40, 50), np.float32)
     with present(monkeypatch, Devices(1)) as devices:
         devices.locked = [(x.ctypes.data, x.ctypes.data + x.nbytes) for x in (a, b, out)]
-        fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(40, 16), cuts(50, 16)))
+        multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(40, 16), cuts(50, 16)))
         assert (out == a @ b).all() and not [at for at in devices.memory if at < 0]
 
 
@@ -324,9 +326,9 @@ def test_unlike_kinds_are_said_and_dealt_by_speed(monkeypatch: pytest.MonkeyPatc
     with present(monkeypatch, Devices(2)) as devices:
         devices.gpus[1] = replace(devices.gpus[1], name="other", sm_count=44)
         a = np.ones((96, 8), np.float32)
-        fleet.run(Request(a, a.T, out=np.empty((96, 96), np.float32)), devices.gpus, Grid(cuts(96, 8), cuts(96, 8)))
+        multi_gpu.run(Request(a, a.T, out=np.empty((96, 96), np.float32)), devices.gpus, Grid(cuts(96, 8), cuts(96, 8)))
     assert "GPUs of unlike kinds share a product, by their speed (GPU 0: stand-in" in said[0]
-    queues = dealt(Grid(cuts(96, 8), cuts(96, 8)), [3, 1], [None, None])
+    queues = assign_tiles(Grid(cuts(96, 8), cuts(96, 8)), [3, 1], [None, None])
     assert [len(queue) for queue in queues] == [108, 36]
 
 
@@ -334,7 +336,7 @@ def test_by_the_public_call(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(4)
     a, b = values(rng, 40, 50), values(rng, 50, 60)
     batch = np.stack([a] * 9)
-    monkeypatch.setattr(host, "TILED_BYTES", 0)
+    monkeypatch.setattr(products, "TILED_BYTES", 0)
     with present(monkeypatch, Devices(2)) as devices:
         assert (pg.matmul(a, b) == a @ b).all()
         assert {index for index, _ in devices.problems} == {0}
@@ -347,34 +349,13 @@ def test_by_the_public_call(monkeypatch: pytest.MonkeyPatch) -> None:
                              ([True], InvalidType)):
             with pytest.raises(error, match="devices"):
                 pg.matmul(a, b, devices=wrong)
-    monkeypatch.setattr(host, "TILED_BYTES", 1 << 40)
+    monkeypatch.setattr(products, "TILED_BYTES", 1 << 40)
     with present(monkeypatch, Devices(2)) as devices:
-        monkeypatch.setattr(panels, "activated", fleet.activated)
-        monkeypatch.setattr(panels, "bound_for", lambda problem, gpu, choice: _Batched(problem, devices))
-        monkeypatch.setattr(panels, "choice_for", lambda *args: None)
-        monkeypatch.setattr(panels, "PANEL_BYTES", 20_000)
-        monkeypatch.setattr(panels, "LARGE_BYTES", 20_000)
-        assert (pg.matmul(batch, b, devices="all") == batch @ b).all()
-        monkeypatch.setattr(panels, "THREADED_BYTES", 0)  # by several threads
-        devices.eager = 0.3
-        assert (pg.matmul(batch, b, devices="all") == batch @ b).all()
-        assert (pg.matmul(batch, b) == batch @ b).all()
+        for devices.eager in (0.0, 0.3):
+            assert (pg.matmul(batch, b, devices="all") == batch @ b).all()
+            assert (pg.matmul(batch, b) == batch @ b).all()
+        small_host._free.clear()
     assert devices.events == {}
-
-
-class _Batched:
-    workspace_bytes = 0
-
-    def __init__(self, problem: Any, devices: Devices) -> None:
-        from lazy_driver import _Product
-
-        self.problem, self._devices, self._product = problem, devices, _Product
-
-    def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
-        p = self.problem
-        for i in range(p.batch.count):
-            steps = [4 * i * (each[0] if each else 0) for each in (p.batch.a, p.batch.b, p.batch.c)]
-            self._product(p, self._devices).launch(a + steps[0], b + steps[1], c + steps[2], c0 + steps[2], 0, stream)
 
 
 def test_without_a_gpu() -> None:
@@ -405,7 +386,8 @@ def test_orders_name_every_tile_once() -> None:
             found = list(order)
             assert len(found) == len(every) and set(found) == every
         for weights in ([1], [1, 1], [1, 3, 2], [1] * 8):
-            queues = dealt(Grid(cuts(rows * 256, 256), cuts(columns * 256, 256)), weights, [None] * len(weights), {0})
+            whole = Grid(cuts(rows * 256, 256), cuts(columns * 256, 256))
+            queues = assign_tiles(whole, weights, [None] * len(weights), {0})
             numbers = [tile.number for queue in queues for tile in queue]
             assert sorted(numbers) == list(range(1, rows * columns))
     assert bands([10, 10, 10, 10], [1, 3]) == [range(1), range(1, 4)]
@@ -413,10 +395,10 @@ def test_orders_name_every_tile_once() -> None:
 
 def test_a_worker_without_tiles_takes_the_fullest_ones_last() -> None:
     tiles = [Tile(i, slice(0, 1), slice(i, i + 1)) for i in range(4)]
-    deal = Deal([tiles[:1], tiles[1:]])
+    deal = TileQueue([tiles[:1], tiles[1:]])
     assert [deal.take(0) for _ in range(2)] == [tiles[0], tiles[3]]
     deal.give_back(0, [tiles[3]])
-    assert deal.taken == [1, 0] and deal.take(1) == tiles[1]
+    assert deal.upcoming(0) == [tiles[3]] and deal.take(1) == tiles[1]
     assert deal.finish(tiles[1]) is True
     deal.stop()
     assert deal.take(0) is None
@@ -437,13 +419,13 @@ def test_memory_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch, caplog:
 
         devices.fail = fail
         out = np.full((256, 256), np.nan, np.float32)
-        fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(256, 32), cuts(256, 32)))
+        multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(256, 32), cuts(256, 32)))
         assert (out == a @ b).all()
 
 
 @pytest.mark.parametrize("eager", [0.0, 1.0])
 def test_small_products(monkeypatch: pytest.MonkeyPatch, eager: float) -> None:
-    """`quick`: every layout, twice each, so that what is kept serves another product; into a given result as well."""
+    """Every layout, twice each, so that what is kept serves another product; into a given result as well."""
     rng = np.random.default_rng(6)
     with present(monkeypatch, Devices(1, eager=eager)) as devices:
         for _ in range(2):
@@ -455,22 +437,20 @@ def test_small_products(monkeypatch: pytest.MonkeyPatch, eager: float) -> None:
                     assert (pg.gemm(x.T, y.T, alpha=2.0, trans_a=True, trans_b=True) == 2 * (a @ b)).all()
                     out = np.full((m, n), np.nan, np.float32)
                     assert pg.matmul(x, y, out=out) is out and (out == a @ b).all()
-        assert len(devices.problems) == 48 and [*map(len, quick._free.values())] == [1]
+        assert len(devices.problems) == 48 and [*map(len, small_host._free.values())] == [1]
         square = values(rng, 6, 6)
         with pytest.raises(InvalidValue, match="out overlaps b"):
             pg.matmul(values(rng, 6, 6), square, out=square)
         with pytest.raises(InvalidValue, match="out"):
             pg.matmul(square, square, out=np.empty((5, 6), np.float32))
         used = devices.used[0]
-        monkeypatch.setattr(panels, "bound_for", lambda problem, gpu, choice: _Batched(problem, devices))
-        monkeypatch.setattr(panels, "choice_for", lambda *args: None)
-        assert (pg.matmul(a[:, ::2], b[::2]) == a[:, ::2] @ b[::2]).all()  # no layout of its own: `panels`
+        assert (pg.matmul(a[:, ::2], b[::2]) == a[:, ::2] @ b[::2]).all()  # packed by NumPy first
         devices.fail = lambda name: 719 if name == "cuMemcpyDtoHAsync_v2" else 0
         with pytest.raises(LaunchFailed):
             pg.matmul(a, b)
         devices.fail = lambda name: 0
         assert (pg.matmul(a, b) == a @ b).all() and devices.used[0] == used
-        quick._free.clear()
+        small_host._free.clear()
 
 
 def test_small_products_by_odd_factors_are_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,16 +461,16 @@ def test_small_products_by_odd_factors_are_bound_once(monkeypatch: pytest.Monkey
             for alpha in (0.0, -0.0, float("nan"), np.float32("nan")):
                 got = pg.gemm(a, b, alpha=alpha)
                 assert np.isnan(got).all() if np.isnan(alpha) else (got.view(np.uint32) == 0).all()
-        assert len(quick._warm) == 2
-        quick._free.clear()
+        assert len(small_host._warm) == 2
+        small_host._free.clear()
 
 
 @pytest.mark.parametrize("eager", [0.0, 0.5])
 @pytest.mark.parametrize("locked", [False, True])
 def test_the_second_operand_of_a_small_product_comes_by_a_thread(monkeypatch: pytest.MonkeyPatch, eager: float,
                                                                  locked: bool) -> None:
-    monkeypatch.setattr(quick, "SHARED_BYTES", 8 << 10)
-    monkeypatch.setattr(quick, "LEAST_BYTES", 4 << 10)
+    monkeypatch.setattr(small_host, "SHARED_BYTES", 8 << 10)
+    monkeypatch.setattr(small_host, "LEAST_BYTES", 4 << 10)
     rng = np.random.default_rng(7)
     with present(monkeypatch, Devices(1, eager=eager)) as devices:
         for size in (8, 70, 9, 60):
@@ -499,25 +479,25 @@ def test_the_second_operand_of_a_small_product_comes_by_a_thread(monkeypatch: py
                 devices.locked.append((b.ctypes.data, b.ctypes.data + b.nbytes))
             for x, y in ((a, b), (a.T, b.T)):
                 assert (pg.matmul(x, y) == x @ y).all()
-        (place,) = quick._free[0]
+        (place,) = small_host._free[0]
         assert place._copiers is not None
         devices.fail = lambda name: 719 if name == "cuMemcpyHtoDAsync_v2" else 0
         with pytest.raises(LaunchFailed):
             pg.matmul(a, b)
         devices.fail = lambda name: 0
-        assert (pg.matmul(a, b) == a @ b).all() and quick._free[0] == [place]
+        assert (pg.matmul(a, b) == a @ b).all() and small_host._free[0] == [place]
         place._copiers.close()
         assert not devices.events
-        quick._free.clear()
+        small_host._free.clear()
 
 
 def test_nothing_is_under_way_after_a_small_product_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One operand's copy is refused; the other one's is on another stream, and its memory is the next product's."""
-    monkeypatch.setattr(quick, "SHARED_BYTES", 0)
+    monkeypatch.setattr(small_host, "SHARED_BYTES", 0)
     a, b, caller = np.ones((9, 9), np.float32), np.ones((9, 9), np.float32), threading.get_ident()
     with present(monkeypatch, Devices(1)) as devices:
         assert (pg.matmul(a, b) == 9).all()
-        (place,) = quick._free[0]
+        (place,) = small_host._free[0]
         devices.fail = lambda name: 719 * (name == "cuMemcpyHtoDAsync_v2" and threading.get_ident() == caller)
         with pytest.raises(LaunchFailed):
             pg.matmul(a, b)
@@ -526,7 +506,7 @@ def test_nothing_is_under_way_after_a_small_product_that_failed(monkeypatch: pyt
         assert (pg.matmul(a, b) == 9).all()
         assert place._copiers is not None
         place._copiers.close()
-        quick._free.clear()
+        small_host._free.clear()
 
 
 def test_what_is_remembered_of_small_products_may_be_forgotten_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -538,19 +518,19 @@ def test_what_is_remembered_of_small_products_may_be_forgotten_meanwhile(monkeyp
 
     a = np.ones((4, 4), np.float32)
     with present(monkeypatch, Devices(1)):
-        monkeypatch.setattr(quick, "_warm", Forgetful())
+        monkeypatch.setattr(small_host, "_warm", Forgetful())
         for _ in range(2):
             assert (pg.matmul(a, a) == 4).all()
-        quick._free.clear()
+        small_host._free.clear()
 
 
 def test_small_products_without_room_go_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(7)
-    a, b, took = values(rng, 20, 30), values(rng, 30, 40), []
-    monkeypatch.setattr(panels, "run", lambda work, gpu, resident: took.append(work) or fleet.by_numpy(work))
-    with present(monkeypatch, Devices(1, room=4 << 10)):
-        assert (pg.matmul(a, b) == a @ b).all() and len(took) == 1
-        quick._free.clear()
+    a, b = values(rng, 20, 30), values(rng, 30, 40)
+    with present(monkeypatch, Devices(1, room=6 << 10)) as devices:
+        assert (pg.matmul(a, b) == a @ b).all() and len(devices.problems) > 1
+        assert (pg.matmul(np.stack([a] * 3), b) == a @ b).all()
+        small_host._free.clear()
 
 
 @pytest.mark.parametrize("eager", [0.0, 0.4])
@@ -593,7 +573,7 @@ def test_panels_are_split_once(monkeypatch: pytest.MonkeyPatch, eager: float, ro
         monkeypatch.setattr(split, "SplitOperand", Split)
         monkeypatch.setattr(bound, "Bound", Bound)
         out = np.full((256, 320), np.nan, np.float32)
-        fleet.run(Request(a, b, out=out, precision="emulated"), devices.gpus, Grid(cuts(256, 64), cuts(320, 64)))
+        multi_gpu.run(Request(a, b, out=out, precision="emulated"), devices.gpus, Grid(cuts(256, 64), cuts(320, 64)))
         assert (out == a @ b).all() and devices.used == [0] and max(devices.most) <= room
         if room == 1 << 30:
             assert sorted(splits) == sorted([("a", 4 * 64 * 64)] * 4 + [("b", 4 * 64 * 64)] * 5)
@@ -604,7 +584,7 @@ def test_tiles_by_numpy_keep_the_bits_of_reproducible_products(tmp_path: Any) ->
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 33), (33, 50)))
     want = pg.replay(a, b)
     out = np.empty_like(want)
-    fleet.run(Request(a, b, out=out, precision="reproducible"), [], Grid(cuts(70, 16), cuts(50, 16)))
+    multi_gpu.run(Request(a, b, out=out, precision="reproducible"), [], Grid(cuts(70, 16), cuts(50, 16)))
     assert (out == want).all()
     np.save(tmp_path / "a.npy", a)
     np.save(tmp_path / "b.npy", b)
@@ -625,9 +605,9 @@ def test_panels_ahead_do_not_take_what_went_for_a_result(monkeypatch: pytest.Mon
 
         out = np.full((32, 128), np.nan, np.float32)
         with monkeypatch.context() as patch:
-            patch.setattr(fleet.Worker, "run", lambda self, run=fleet.Worker.run: setattr(devices, "fail", fail) or
-                          run(self))
-            fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(32, 32), cuts(128, 32)))
+            run = tiles.Worker.run
+            patch.setattr(tiles.Worker, "run", lambda self: setattr(devices, "fail", fail) or run(self))
+            multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(32, 32), cuts(128, 32)))
         assert (out == a @ b).all() and devices.used == [0]
 
 
@@ -647,7 +627,7 @@ def test_a_panel_that_was_let_go_is_brought_again_from_the_host(monkeypatch: pyt
         monkeypatch.setattr(tiles.Worker, "_launch", short)
         each_begins(monkeypatch, 2)
         out = np.full((64, 64), np.nan, np.float32)
-        fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+        multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
         assert (out == a @ b).all() and devices.used == [0, 0]
 
 
@@ -670,10 +650,10 @@ def test_a_copy_from_another_device_that_is_refused_is_an_error(monkeypatch: pyt
             return OUT_OF_MEMORY
 
         monkeypatch.setattr(tiles.Worker, "_launch", watched)
-        monkeypatch.setattr(Claim, "settled", False)  # so that a panel is taken over when its tile is launched
+        monkeypatch.setattr(Transfer, "done", lambda self: False)  # so that it is copied when its tile is launched
         each_begins(monkeypatch, 2)
         devices.fail = fail
         out = np.full((64, 64), np.nan, np.float32)
         with pytest.raises(LaunchFailed, match=r"^copy of 2,560 bytes from GPU \d to GPU \d: CUDA_ERROR_OUT_OF_MEMORY"):
-            fleet.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+            multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
         assert devices.fail is not fail and devices.used == [0, 0]

@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lab.scale.timeline import accounts, met, total, united
 from lazy_driver import Devices, each_begins, present
-from peakgemm.calls import fleet
-from peakgemm.calls.grid import Grid, cuts
+from lab.scale.timeline import accounts, met, total, united
+from peakgemm.calls.host import multi_gpu
+from peakgemm.calls.host.grid import Grid, cuts
 from peakgemm.calls.request import Request
 from peakgemm.runtime import timeline, transfer
 from peakgemm.runtime.timeline import Span
@@ -44,7 +44,7 @@ def test_a_product_is_recorded(monkeypatch: pytest.MonkeyPatch, count: int) -> N
     with present(monkeypatch, Devices(count)) as devices:
         with timeline.recorded(range(count)) as line, monkeypatch.context() as patch:
             each_begins(patch, count)
-            fleet.run(Request(a, b, out=out), devices.gpus, tiles)
+            multi_gpu.run(Request(a, b, out=out), devices.gpus, tiles)
         assert (out == a @ b).all()
         kinds = Counter(span.what for span in line.spans)
         assert kinds["product"] == len(tiles.tiles()) and {span.device for span in line.spans} == set(range(count))
@@ -55,6 +55,6 @@ def test_a_product_is_recorded(monkeypatch: pytest.MonkeyPatch, count: int) -> N
         assert moved["copy in"] == moved["stage"] == devices.copied["in"]
         assert moved["copy out"] == moved["unstage"] == devices.copied["out"] == out.nbytes
         assert moved["copy from a peer"] == devices.copied["peer"]
-        fleet.run(Request(a, b, out=out), devices.gpus, tiles)  # nothing more is recorded
+        multi_gpu.run(Request(a, b, out=out), devices.gpus, tiles)  # nothing more is recorded
         assert sum(kinds.values()) == len(line.spans)
     assert devices.events == {}

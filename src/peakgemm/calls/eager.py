@@ -200,11 +200,11 @@ def warm_entry(request: Request, index: int) -> Warm | None:
 def _cold(request: Request, key: tuple[Any, ...] | None) -> Any:
     library, index = locate(request)
     if index == HOST:
-        from . import host
+        from .host import products
 
         if request.out is not None:
             touched(request.out)
-        return host.multiply(library, request)
+        return products.multiply(library, request)
     if key is not None:
         warm = warm_entry(request, index)
         if warm is not None:

@@ -107,9 +107,9 @@ class Plan:
         self._canonical: Canonical
         self._expected: dict[str, View]
         if self._index == HOST:
-            from . import host
+            from .host import products
 
-            self._expected, problem = host.survey(self._library, request, self._gpu is not None)
+            self._expected, problem = products.survey(self._library, request, self._gpu is not None)
             self._canonical = Canonical((), {}, problem)
         else:
             with self._library.scope(self._index, None):
@@ -237,12 +237,12 @@ class Plan:
         if workspace is not None:
             admit_beside(workspace, "workspace", library, index, written=True)
         if index == HOST:
-            from . import host
+            from .host import products
 
             if stream is not None or workspace is not None:
                 raise InvalidValue("stream and workspace are for arrays on the GPU; a plan for arrays in the host's "
                                    "memory takes neither: leave them out")
-            return host.multiply(library, request, resident)
+            return products.multiply(library, request, resident)
         handle = None if stream is None else stream_handle(stream)
         if not self._is_emulated:
             return on_device(library, index, request, handle, self._choice, workspace)

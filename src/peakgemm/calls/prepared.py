@@ -49,7 +49,7 @@ class Prepared:
             host = library.host(b, "b")
             self.array, view, gpu = b, host_view(host), device.here()
             if gpu is not None and host.size:
-                from .panels import Resident
+                from .host.panel import Resident
 
                 self._kept = Resident(host, gpu)
         else:

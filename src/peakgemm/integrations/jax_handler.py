@@ -20,7 +20,7 @@ import numpy as np
 from ..arrays.base import FLOAT, View, packed
 from ..calls import cache
 from ..calls.canonical import canonicalise
-from ..calls.fleet import by_numpy
+from ..calls.host.cpu import by_numpy
 from ..calls.launch import bound_for, choice_for, without_workspace
 from ..calls.request import Request
 from ..errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory

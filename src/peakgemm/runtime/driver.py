@@ -31,7 +31,7 @@ def library() -> Any:
 
 
 @cache
-def holding() -> Any:
+def gil_library() -> Any:
     """The same library; its calls keep the interpreter: for those of microseconds, where many threads want it.
 
     Raises:
@@ -40,16 +40,16 @@ def holding() -> Any:
     return ctypes.PyDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
-keepers: set[int] = set()  # threads within `keeping`: empty but for large products of host arrays
+gil_holders: set[int] = set()  # threads within `hold_gil`: empty but for large products of host arrays
 
 
-def keeps() -> bool:
-    """Whether this thread is within `keeping`."""
-    return get_ident() in keepers
+def holds_gil() -> bool:
+    """Whether this thread is within `hold_gil`."""
+    return get_ident() in gil_holders
 
 
 @contextmanager
-def keeping(on: bool = True) -> Iterator[None]:
+def hold_gil(on: bool = True) -> Iterator[None]:
     """Within the block this thread keeps the interpreter through `check`, `demand` and launches, or does not.
 
     For calls that only enqueue, as for `enqueue`: where others copy, a thread that lets go of the interpreter may wait
@@ -57,7 +57,7 @@ def keeping(on: bool = True) -> Iterator[None]:
     for a callback of a user's stream that wants the interpreter, is not kept: to load code is one such call.
     """
     thread = get_ident()
-    before = thread in keepers
+    before = thread in gil_holders
     _set(thread, on)
     try:
         yield
@@ -66,7 +66,7 @@ def keeping(on: bool = True) -> Iterator[None]:
 
 
 def _set(thread: int, on: bool) -> None:
-    (keepers.add if on else keepers.discard)(thread)
+    (gil_holders.add if on else gil_holders.discard)(thread)
 
 
 def check(call: str, *args: Any) -> None:
@@ -76,7 +76,7 @@ def check(call: str, *args: Any) -> None:
         RuntimeError: the driver's refusal, or a driver too old to have the call.
         OSError: see `library`.
     """
-    _made(holding() if keeps() else library(), call, args)
+    _made(gil_library() if holds_gil() else library(), call, args)
 
 
 def _made(calls: Any, call: str, args: tuple[Any, ...]) -> None:
@@ -112,7 +112,7 @@ def enqueue(what: str, call: str, *args: Any) -> None:
         LaunchFailed: the driver's refusal.
     """
     try:
-        _made(holding(), call, args)
+        _made(gil_library(), call, args)
     except RuntimeError as error:
         raise LaunchFailed(f"{what}: {error}; see: peakgemm doctor") from None
 

@@ -84,7 +84,7 @@ def _three(size: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=512)
-@driver.keeping(False)
+@driver.hold_gil(False)
 def load(compiled: Compiled, shared_bytes: int, gpu: Gpu, cluster: int = 1) -> Loaded:
     """Put a cubin on ``gpu`` and let its blocks have ``shared_bytes`` of dynamic shared memory, in clusters of
     ``cluster``.
@@ -201,7 +201,7 @@ class Launcher:
         if self._boxes:
             self._encode(buffer, (a, b), partial)
         _pack(buffer, _STREAM, stream, attributes, self._attributes, a, b, c0, c, partial)
-        launch = self._launches[bool(driver.keepers) and driver.keeps()]  # mostly none does
+        launch = self._launches[bool(driver.gil_holders) and driver.holds_gil()]  # mostly none does
         status = launch(config, self._kernel, pointers, None)
         if status and device.current() is None:  # a thread's first call to CUDA
             device.make_current(self.gpu.index)
@@ -273,9 +273,9 @@ def _remedy(status: int) -> str:
 @cache
 def _driver_launch() -> tuple[Any, Any]:
     """``cuLaunchKernelEx`` of the driver's library, called without conversions: all arguments are ready pointers. The
-    second one keeps the interpreter, see `driver.keeping`."""
+    second one keeps the interpreter, see `driver.hold_gil`."""
     try:  # found by index they are this caller's own: no conversions are set
-        return driver.library()["cuLaunchKernelEx"], driver.holding()["cuLaunchKernelEx"]
+        return driver.library()["cuLaunchKernelEx"], driver.gil_library()["cuLaunchKernelEx"]
     except (OSError, AttributeError) as error:
         raise MissingComponent(f"the NVIDIA driver's library cannot be used ({error}); "
                                "install an NVIDIA driver for CUDA 12 or later, then see: peakgemm doctor") from None

@@ -85,7 +85,7 @@ def behind(mark: c_void_p, *streams: int) -> None:
     """
     for stream in streams:
         driver.demand("one stream waiting for another", "cuStreamWaitEvent", c_void_p(stream), mark, 0)
-    driver.holding().cuEventDestroy_v2(mark)  # the driver frees it once the wait is over
+    driver.gil_library().cuEventDestroy_v2(mark)  # the driver frees it once the wait is over
 
 
 def free_bytes() -> int:
@@ -140,7 +140,7 @@ def wait(mark: c_void_p, what: str = "the product") -> None:
         LaunchFailed: something before it failed.
     """
     await_event(mark, what)
-    driver.holding().cuEventDestroy_v2(mark)
+    driver.gil_library().cuEventDestroy_v2(mark)
 
 
 def await_event(mark: c_void_p, what: str = "the product") -> None:
@@ -149,5 +149,5 @@ def await_event(mark: c_void_p, what: str = "the product") -> None:
     Raises:
         LaunchFailed: something before it failed.
     """
-    if driver.holding().cuEventQuery(mark):  # not there yet, or an error, which is told here
+    if driver.gil_library().cuEventQuery(mark):  # not there yet, or an error, which is told here
         driver.demand(what, "cuEventSynchronize", mark)

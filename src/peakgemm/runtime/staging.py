@@ -1,4 +1,4 @@
-"""Pinned memory and streams for products of host arrays: kept for the next call, bounded, one user at a time."""
+"""Pinned memory, and streams for products of host arrays: kept for the next call, one user at a time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from . import device, driver, pools
 if TYPE_CHECKING:
     from .transfer import Copiers
 
-KEPT_BYTES = 512 << 20  # pinned memory is taken from the whole machine: no more than this is held between calls
-_SMALLEST = 1 << 20
 _PORTABLE, _NON_BLOCKING = 1, 1  # CU_MEMHOSTALLOC_PORTABLE, CU_STREAM_NON_BLOCKING
 
 
@@ -51,7 +49,7 @@ class Pinned:
 
 
 class Lane:
-    """What one call uses: streams for copies in, computation and copies out, and pinned buffers.
+    """What one call uses: streams for copies in, computation and copies out, and the threads that copy.
 
     ``beside`` is a second stream for computation: the next panel's blocks fill the SMs that the last wave of the one
     before leaves idle.
@@ -59,7 +57,7 @@ class Lane:
 
     def __init__(self, index: int) -> None:
         self.inward, self.compute, self.outward, self.beside = (new_stream() for _ in range(4))
-        self._index, self._taken = index, list[Pinned]()
+        self._index = index
         self._copiers: tuple[tuple[int, int], Copiers] | None = None
 
     def copiers(self, inward: int, outward: int) -> Copiers:
@@ -72,12 +70,6 @@ class Lane:
             self._copiers = (inward, outward), Copiers(self._index, self.inward, self.outward, inward, outward)
         return self._copiers[1]
 
-    def pinned(self, size: int) -> Pinned:
-        """A buffer of at least ``size`` bytes, until the call ends."""
-        buffer = _POOL.take(size)
-        self._taken.append(buffer)
-        return buffer
-
     def wait(self) -> None:
         """For everything enqueued on the streams.
 
@@ -87,11 +79,6 @@ class Lane:
         with ExitStack() as each:  # whatever one of them says
             for stream in (self.inward, self.compute, self.outward, self.beside):
                 each.callback(synchronize, stream, f"the product on GPU {self._index}")
-
-    def put_back(self) -> None:
-        """The buffers are free for other calls."""
-        while self._taken:
-            _POOL.put(self._taken.pop())
 
 
 def synchronize(stream: int, what: str = "the product") -> None:
@@ -114,32 +101,6 @@ def new_stream() -> int:
     return place.value or 0
 
 
-class _Pool:
-    def __init__(self) -> None:
-        self._free: list[Pinned] = []
-        self._lock = Lock()
-
-    def take(self, size: int) -> Pinned:
-        wanted = _SMALLEST
-        while wanted < size:
-            wanted *= 2
-        with self._lock:
-            for i, buffer in enumerate(self._free):
-                if buffer.size == wanted:
-                    return self._free.pop(i)
-        return Pinned(wanted)
-
-    def put(self, buffer: Pinned) -> None:
-        with self._lock:
-            self._free.append(buffer)
-            spilled = []
-            while sum(x.size for x in self._free) > KEPT_BYTES:
-                spilled.append(self._free.pop(0))  # the one unused for longest
-        for x in spilled:
-            x.free()
-
-
-_POOL = _Pool()
 _LANES: dict[int, list[Lane]] = {}
 _LANES_LOCK = Lock()
 
@@ -163,7 +124,6 @@ def lane(index: int) -> Iterator[Lane]:
                 raise
             mine.wait()
         finally:
-            mine.put_back()
             with _LANES_LOCK:
                 free.append(mine)
 

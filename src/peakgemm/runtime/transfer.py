@@ -15,6 +15,7 @@ from contextlib import suppress
 from ctypes import Structure, byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from math import prod
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,27 @@ def threads(most: int, devices: int = 1) -> int:
     except AttributeError:  # not on Linux
         cores = os.cpu_count() or 1
     return max(1, min(most, cores // devices))
+
+
+def when_done(futures: list[Future[Any]], call: Callable[[BaseException | None], None]) -> None:
+    """Call it in the thread that ends the last of the futures, with the first error."""
+    left, errors, lock = len(futures), list[BaseException](), Lock()
+
+    def ended(future: Future[Any]) -> None:
+        nonlocal left
+        error = future.exception()
+        with lock:
+            left -= 1
+            if error is not None:
+                errors.append(error)
+            if left:
+                return
+        call(errors[0] if errors else None)
+
+    for future in futures:
+        future.add_done_callback(ended)
+    if not futures:
+        call(None)
 
 
 class Copiers:

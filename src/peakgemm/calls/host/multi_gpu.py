@@ -1,6 +1,6 @@
 """Large products of host arrays on one device or several: NumPy's where there is none.
 
-Each device has a thread, and a queue of tiles that others may take from: see `peakgemm.calls.deal`.
+Each device has a thread, and a queue of tiles that others may take from: see `TileQueue`.
 """
 
 from __future__ import annotations
@@ -8,27 +8,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from math import prod
 from threading import Thread
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..arrays.base import FLOAT, View
-from ..errors import InvalidType, InvalidValue
-from ..runtime import device, peers
-from ..runtime.device import Gpu, activated
-from ..runtime.float_flags import ieee_flags
-from ..runtime.memory import free_bytes
-from ..runtime.staging import lane
-from .deal import Deal, dealt
-from .grid import Grid, grid
-from .request import REPRODUCIBLE, Request
-from .results import SLOTS
+from ...arrays.base import FLOAT, View
+from ...errors import InvalidType, InvalidValue
+from ...runtime import device, peers
+from ...runtime.device import Gpu, activated
+from ...runtime.memory import free_bytes
+from ...runtime.staging import lane
+from ..request import Request
+from .cpu import by_numpy
+from .grid import Grid, batch_grid, grid
+from .tile_queue import SLOTS, TileQueue, assign_tiles
 from .tiles import Job, Worker
 
 log = logging.getLogger("peakgemm")
 _SHARE = 0.9  # of a device's free memory: other libraries of the process allocate meanwhile
+# Of panels of a batch, where three groups do not need more, and of results: each serves one group, and then its memory
+# another. To map more memory takes time.
+_BATCH_BYTES = 1 << 30
 VARIABLE = "PEAKGEMM_DEVICES"
 
 
@@ -71,21 +73,24 @@ def cut(m: int, n: int, k: int, gpus: Sequence[Gpu]) -> Grid:
 
 def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident: View | None = None,
         finished: Iterable[int] = (), done: Callable[[int], None] | None = None) -> None:
-    """``alpha a b + beta c`` into ``out``, all NumPy matrices, ``c`` of out's shape; returns when it lies there.
+    """``alpha a b + beta c`` into ``out``, NumPy matrices or batches, ``c`` of out's shape; returns when it lies there.
 
     Args:
         gpus: the devices; none: NumPy.
         tiles: where to cut; None: see `cut`.
         resident: ``b`` as it lies on the only device already.
         finished: numbers of tiles that lie in ``out`` already.
-        done: told of each tile that lies there, in any thread, one call at a time for each device.
+        done: called with the number of each tile that lies there, in any thread, once at a time for each device.
 
     Raises:
         OutOfMemory: not even the smallest tiles fit.
         LaunchFailed: the driver refused something else.
     """
-    (m, n), k = r.out.shape, r.a.shape[1]
+    (*batch, m, n), k = r.out.shape, r.a.shape[-1]
+    r = r._replace(a=np.broadcast_to(r.a, (*batch, m, k)), b=np.broadcast_to(r.b, (*batch, k, n)))
     rooms = [_room(gpu) for gpu in gpus]
+    if batch:
+        tiles = batch_grid(tuple(batch), m, n, k, _moved(r) // prod(batch), min(rooms, default=None))
     tiles = tiles or grid(m, n, k, min(rooms, default=None))
     if not gpus:
         _on_cpu(r, tiles, set(finished), done)
@@ -94,17 +99,19 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
         kinds = ", ".join(f"GPU {gpu.index}: {gpu.name}, {gpu.peak_tflops:.0f} TFLOPS" for gpu in gpus)
         log.warning("GPUs of unlike kinds share a product, by their speed (%s); its bits depend on which of them "
                     "computes what", kinds)
-    most = max(x.stop - x.start for x in tiles.rows), max(x.stop - x.start for x in tiles.columns)
-    result = FLOAT * 2 * most[0] * most[1]  # and of c
-    slots = max(2, min(SLOTS, min(rooms) // 8 // result))
-    beside = slots * result + FLOAT * 2 * 2 * k * sum(most)  # and workspaces
+    matrices, rows, columns = tiles.largest
+    result = FLOAT * 2 * matrices * rows * columns  # and of c
+    slots = max(2, min(SLOTS, min(rooms) // 8 // result, *[_BATCH_BYTES // result] * bool(batch)))
+    beside = slots * result + FLOAT * 2 * 2 * matrices * k * (rows + columns)  # and workspaces
     budgets = [max(room - beside, room // 2) for room in rooms]
-    whole = FLOAT * k * (r.out.shape[0] + (0 if resident is not None else r.out.shape[1]))
-    heights = [None if whole <= budget else max(1, int(budget / 2 / (FLOAT * k * most[0]))) for budget in budgets]
-    queues = dealt(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished)
-    deal = Deal(queues)
-    shared = len(gpus) > 1 and all(height is None for height in heights) and peers.connect([gpu.index for gpu in gpus])
-    job = Job(r, deal, len(gpus), resident, shared, done)
+    whole = FLOAT * matrices * k * (m + (0 if resident is not None else n))
+    if batch:
+        budgets = [min(budget, max(_BATCH_BYTES, 3 * whole)) for budget in budgets]
+    heights = [None if whole <= budget else max(1, int(budget / 2 / (FLOAT * k * rows))) for budget in budgets]
+    queue = TileQueue(assign_tiles(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished))
+    shared = (len(gpus) > 1 and not batch and all(height is None for height in heights)
+              and peers.connect([gpu.index for gpu in gpus]))
+    job = Job(r, queue, len(gpus), resident, shared, done)
     _work(job, gpus, budgets, slots)
 
 
@@ -125,7 +132,7 @@ def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int], slots: int) -> 
                     worker.run()
             except BaseException as error:
                 errors.append(error)
-                job.deal.stop()
+                job.queue.stop()
 
         threads = [Thread(target=work, args=pair, name=f"peakgemm-gpu-{pair[1].index}", daemon=True)
                    for pair in list(zip(workers, gpus, strict=True))[1:]]
@@ -137,7 +144,7 @@ def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int], slots: int) -> 
         for worker, gpu in zip(workers, gpus, strict=True):
             with activated(gpu.index):
                 worker.rest()
-        job.deal.forget()
+        job.queue.forget()
         del workers
         if errors:  # before the lanes are given back, which only know that something has failed
             try:
@@ -149,6 +156,12 @@ def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int], slots: int) -> 
 def _dropped(worker: Worker, gpu: Gpu) -> None:
     with activated(gpu.index):
         worker.drop()
+
+
+def _moved(r: Request) -> int:
+    """Bytes of a batch, but for an operand that all matrices share."""
+    return sum(FLOAT * prod(size for size, step in zip(x.shape, x.strides, strict=True) if step)
+               for x in (r.a, r.b, r.c, r.out) if x is not None and any(x.strides[:-2]))
 
 
 def _room(gpu: Gpu) -> int:
@@ -164,39 +177,3 @@ def _on_cpu(r: Request, tiles: Grid, finished: set[int], done: Callable[[int], N
             by_numpy(part)
             if done is not None:
                 done(tile.number)
-
-
-def by_numpy(r: Request) -> None:
-    """``r``, of NumPy matrices, by NumPy's BLAS; chains of fused multiply-adds where the bits are promised.
-
-    Overflow and NaN are results, as on the GPU, not warnings. Subnormal numbers are kept, whatever the flags of the
-    thread that calls: all arithmetic of products on the CPU is done here.
-    """
-    with np.errstate(all="ignore"), ieee_flags():
-        _compute(r)
-
-
-def _compute(r: Request) -> None:
-    a, b = turned(r.a, r.trans_a), turned(r.b, r.trans_b)
-    c = None if r.c is None else np.broadcast_to(r.c, r.out.shape)
-    if r.precision == REPRODUCIBLE:
-        from .replay import multiply as chains
-
-        chains(a, b, c, r.alpha, r.beta, r.out)
-        return
-    if r.beta == 0 and r.alpha == 1 and r.out.flags.c_contiguous:
-        np.matmul(a, b, out=r.out)
-        return
-    if r.alpha == 0:
-        result = np.zeros(r.out.shape, np.float32)
-    else:
-        result = np.matmul(a, b)
-        result *= np.float32(r.alpha)
-    if r.beta != 0:
-        result += np.float32(r.beta) * c
-    np.copyto(r.out, result)
-
-
-def turned(x: NDArray[np.float32], trans: bool) -> NDArray[np.float32]:
-    """The matrices transposed where asked."""
-    return np.swapaxes(x, -1, -2) if trans else x

@@ -6,15 +6,16 @@ with a `Journal` beside it, and gets its own when it is complete.
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import stat
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -23,16 +24,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.base import check_dtype
-from ..arrays.numpy import Numpy
-from ..errors import InvalidType, InvalidValue
-from ..problem import Problem
-from ..runtime import device
-from . import fleet, host
-from .grid import Grid, grid
-from .journal import VERSION, Journal, checksum, head_of
-from .launch import choice_for
-from .request import Request, check_precision, flag, scales
+from ...arrays.base import FLOAT, check_dtype
+from ...arrays.numpy import Numpy, host_view
+from ...errors import InvalidType, InvalidValue
+from ...problem import Problem
+from ...runtime import device
+from ...runtime.device import Gpu
+from ..canonical import canonicalise
+from ..launch import choice_for
+from ..request import Request, check_precision, flag, scales
+from . import multi_gpu, products
+from .grid import BLOCKS, Grid, Tile, grid
+from .journal import VERSION, Journal, checksum
 
 _SUMMERS = 4  # threads for checksums, of about 1 GB/s each
 
@@ -72,7 +75,7 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
         devices: as for `peakgemm.matmul`.
         overwrite: replace an ``out`` that is there, when its successor is complete.
         progress: called with elements finished, and in all.
-        blocks: sides of a tile to choose from, falling; None: those of `peakgemm.calls.grid`.
+        blocks: sides of a tile to choose from, falling; None: those of `peakgemm.calls.host.grid`.
 
     Raises:
         InvalidType, InvalidValue: no such file, no float32 matrix, shapes that do not match, an ``out`` that is there,
@@ -83,46 +86,38 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     precision = check_precision(precision)
     trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
     alpha, beta = scales(alpha, beta, c)
-    places = {name: _path(path, name) for name, path in (("a", a), ("b", b), ("c", c))
-              if path is not None or name != "c"}
-    arrays = {name: opened(path, name) for name, path in places.items()}
+    paths = {name: _path(path, name) for name, path in (("a", a), ("b", b), ("c", c))
+             if path is not None or name != "c"}
+    arrays = {name: opened(path, name) for name, path in paths.items()}
     target, partial, journal_path = outputs(out)
     request = Request(arrays["a"], arrays["b"], arrays.get("c"), None, alpha, beta, trans_a, trans_b, precision)
-    shape = _shape(request)
-    gpus = fleet.chosen(devices)
+    m, n, k = _sizes(request)
+    gpus = multi_gpu.chosen(devices)
     if gpus is None:
         here = device.here()
         gpus = [] if here is None else [here]
-    host.refuse_scheme(request, gpus[0] if gpus else None)
-    head = _head(places, arrays, request, shape)
-    _check_output(target, partial, journal_path, overwrite, places)
-    tiles = _cuts(journal_path, request, shape, gpus, blocks)
-    inner = int(request.a.shape[0 if trans_a else 1])
-    first = Problem.contiguous(tiles.rows[0].stop, tiles.columns[0].stop, inner, alpha, beta)
-    for gpu in gpus:
-        choice_for(first, gpu, precision)  # refuses a scheme that the GPU has no kernels for
-    journal = Journal(journal_path, head | {"cuts": [[x.stop for x in side] for side in tiles]})
+    products.refuse_scheme(request, gpus[0] if gpus else None)
+    for gpu in gpus:  # refuses a scheme that the GPU has no kernels for
+        choice_for(Problem.contiguous(min(m, BLOCKS[0]), min(n, BLOCKS[0]), k, alpha, beta), gpu, precision)
+    head = _head(paths, request, (m, n))
+    _check_output(target, partial, journal_path, overwrite, paths)
+    anew = grid(m, n, k, None, blocks) if blocks is not None else multi_gpu.cut(m, n, k, gpus)
+    journal = Journal(journal_path, head | {"cuts": [[x.stop for x in side] for side in (anew.rows, anew.columns)]})
     try:
+        rows, columns = journal.head["cuts"]
+        tiles = Grid(_slices(rows), _slices(columns))
         every = {tile.number: tile for tile in tiles.tiles()}
         where = " and ".join(gpu.name for gpu in gpus) or f"CPU: NumPy {np.__version__}"
         if set(journal.sums) == set(every) and target.exists() and not partial.exists():  # killed after the last step
             journal.remove()
-            return Written(Path(out), shape, inner, 0, len(every), perf_counter() - start, where)
-        result = _output(partial, shape, journal)
-        work = host.prepare(Numpy(), request._replace(out=result))
-        found = _found(journal, work, tiles)
-        report = _Progress(progress, sum(tile.area for tile in every.values()))
-        report.add(sum(every[number].area for number in found))
-
-        def finish(number: int) -> None:
-            tile = every[number]
-            journal.add(number, checksum(work.out[tile.rows, tile.columns]))
-            report.add(tile.area)
-
-        if len(found) < len(every):
-            with _Finishing(finish, _SUMMERS if gpus else 0) as finishing:
-                fleet.run(work, gpus, tiles, finished=found, done=finishing.add)
-        if _head(places, {name: opened(path, name) for name, path in places.items()}, request, shape) != head:
+            return Written(Path(out), (m, n), k, 0, len(every), perf_counter() - start, where)
+        result = _output(partial, (m, n), journal)
+        work, _ = products.prepare(Numpy(), request._replace(out=result))
+        _verify(journal, result, every)
+        kept = set(journal.sums)
+        if len(kept) < len(every):
+            _run(work, gpus, tiles, journal, progress)
+        if _head(paths, request, (m, n)) != head:
             raise InvalidValue(f"an input changed while it was read, so that {partial} is of neither; remove it and "
                                f"{journal_path}, and begin anew")
         _complete(result, partial, target)
@@ -134,48 +129,39 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
         raise
     finally:
         journal.close()
-    return Written(Path(out), shape, inner, len(every) - len(found), len(found), perf_counter() - start, where)
+    return Written(Path(out), (m, n), k, len(every) - len(kept), len(kept), perf_counter() - start, where)
 
 
-class _Progress:
-    def __init__(self, tell: Callable[[int, int], None] | None, total: int) -> None:
-        self._tell, self._total, self._done, self._lock = tell, total, 0, Lock()
+def _run(work: Request, gpus: Sequence[Gpu], tiles: Grid, journal: Journal,
+         progress: Callable[[int, int], None] | None) -> None:
+    """Compute the tiles that the journal does not name, and write each down with a checksum: of tiles from a GPU by
+    threads beside those that copy."""
+    every, finished, lock = {tile.number: tile for tile in tiles.tiles()}, set(journal.sums), Lock()
+    done, total = sum(every[number].area for number in finished), work.out.size
+    pending: deque[Future[None]] = deque()
+    if done and progress is not None:
+        progress(done, total)
 
-    def add(self, area: int) -> None:
-        with self._lock:
-            self._done += area
-            if self._tell is not None and area:
-                self._tell(self._done, self._total)
+    def finish(number: int) -> None:
+        nonlocal done
+        crc = checksum(work.out[every[number].slices])
+        with lock:
+            journal.add(number, crc)
+            done += every[number].area
+            if progress is not None:
+                progress(done, total)
 
+    with ThreadPoolExecutor(_SUMMERS, "peakgemm-sum") as pool:
+        def submit(number: int) -> None:
+            pending.append(pool.submit(finish, number))
+            with lock:
+                ended = [pending.popleft() for _ in range(len(pending)) if pending[0].done()]
+            for future in ended:
+                future.result()  # a full disk ends the product now
 
-class _Finishing:
-    """Calls ``finish`` of tiles in threads of its own, or with ``count`` 0 at once; its first error is raised by the
-    next `add`, or at the end."""
-
-    def __init__(self, finish: Callable[[int], None], count: int) -> None:
-        self._finish, self._pool = finish, ThreadPoolExecutor(count, "peakgemm-sum") if count else None
-        self._futures: list[Future[None]] = []
-        self._lock = Lock()
-
-    def __enter__(self) -> _Finishing:
-        return self
-
-    def add(self, number: int) -> None:
-        if self._pool is None:
-            self._finish(number)
-            return
-        with self._lock:
-            done = [future for future in self._futures if future.done()]
-            self._futures = [future for future in self._futures if future not in done]
-            self._futures.append(self._pool.submit(self._finish, number))
-        for future in done:
-            future.result()
-
-    def __exit__(self, kind: Any, *rest: Any) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
-        for future in self._futures if kind is None else ():
-            future.result()
+        multi_gpu.run(work, gpus, tiles, finished=finished, done=submit if gpus else finish)
+    for future in pending:
+        future.result()
 
 
 def _path(value: Any, name: str) -> Path:
@@ -230,27 +216,27 @@ def opened(path: Path, name: str) -> NDArray[np.float32]:
     return x
 
 
-def _shape(r: Request) -> tuple[int, int]:
-    (m, k), (inner, n) = (x.shape[::-1] if turn else x.shape for x, turn in ((r.a, r.trans_a), (r.b, r.trans_b)))
-    if k != inner:
-        raise InvalidValue(f"a is {m} x {k} and b is {inner} x {n}, after their transposes: the columns of a ({k}) "
-                           f"must be the rows of b ({inner})")
-    if 0 in (m, n):
-        raise InvalidValue(f"the result has shape {(m, n)}; there is nothing to write")
-    if r.beta != 0 and any(size not in (1, whole) for size, whole in zip(r.c.shape[::-1], (n, m), strict=False)):
-        raise InvalidValue(f"c has shape {r.c.shape}, the result {(m, n)}; pass a c of that shape, or a row of {n}")
-    return m, n
+def _sizes(r: Request) -> tuple[int, int, int]:
+    """M, N and K."""
+    c = None if r.beta == 0 else host_view(r.c)
+    shape = canonicalise(host_view(r.a), host_view(r.b), c, beta=r.beta, trans_a=r.trans_a, trans_b=r.trans_b).shape
+    if 0 in shape:
+        raise InvalidValue(f"the result has shape {shape}; there is nothing to write")
+    return *shape, r.a.shape[0 if r.trans_a else 1]
 
 
-def _head(places: dict[str, Path], arrays: dict[str, Any], r: Request, shape: tuple[int, int]) -> dict[str, Any]:
+def _head(paths: dict[str, Path], r: Request, shape: tuple[int, int]) -> dict[str, Any]:
     """What makes the product this one: a run goes on only with the same."""
     head: dict[str, Any] = {"version": VERSION}
-    for name, path in places.items():
-        status = path.stat()
-        with path.open("rb") as file:
-            first = file.read(4096)
+    for name, path in paths.items():
+        try:
+            status = path.stat()
+            with path.open("rb") as file:
+                first = file.read(4096)
+        except OSError as error:
+            raise InvalidValue(f"{name}: cannot read {path} ({error.strerror}); name a .npy file") from None
         head[name] = {"path": str(path.resolve()), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns,
-                      "first bytes": zlib.crc32(first), "shape": list(arrays[name].shape)}
+                      "first bytes": zlib.crc32(first)}
     return head | {"shape": list(shape), "alpha": r.alpha, "beta": r.beta, "trans_a": r.trans_a, "trans_b": r.trans_b,
                    "precision": r.precision}
 
@@ -275,40 +261,29 @@ def _check_output(target: Path, partial: Path, journal: Path, overwrite: bool, i
         raise InvalidValue(f"{partial} is there, without a journal that says what of it is finished; remove it")
 
 
-def _cuts(journal: Path, r: Request, shape: tuple[int, int], gpus: Sequence[Any], blocks: Sequence[int] | None) -> Grid:
-    """Where to cut: as the journal says that it was, or anew."""
-    ends = (head_of(journal) or {}).get("cuts")
-    if ends is not None:
-        starts = [[0, *side[:-1]] for side in ends]
-        first, second = (tuple(slice(low, high) for low, high in zip(*pair, strict=True))
-                         for pair in zip(starts, ends, strict=True))
-        return Grid(first, second)
-    if blocks is not None:
-        return grid(*shape, r.a.shape[0 if r.trans_a else 1], None, blocks)
-    return fleet.cut(*shape, r.a.shape[0 if r.trans_a else 1], gpus)
+def _slices(ends: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(start, stop) for start, stop in pairwise([0, *ends]))
 
 
 def _output(partial: Path, shape: tuple[int, int], journal: Journal) -> NDArray[np.float32]:
     """The output's pages: those that are there, or new ones, for all of which the disk has room."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
-    first, size = header.getvalue(), 4 * shape[0] * shape[1]
-    total = len(first) + size
-    if not (partial.exists() and partial.stat().st_size == total):
-        for tile in list(journal.sums):
-            journal.drop(tile)
-        try:
-            with partial.open("wb") as file:
-                file.write(first)
-                file.flush()
-                _allocate(file.fileno(), total)
-        except OSError as error:
-            free = shutil.disk_usage(partial.parent).free
-            partial.unlink(missing_ok=True)
-            journal.remove()
-            raise InvalidValue(f"no room for {partial}: {total:,} bytes wanted ({error.strerror}), {free:,} free now; "
-                               "free space, or name an output on another disk") from None
-    return np.memmap(partial, np.float32, "r+", len(first), shape)
+    with suppress(FileNotFoundError, EOFError, ValueError):  # the last two: it is short
+        if journal.sums:
+            kept: NDArray[np.float32] = np.load(partial, mmap_mode="r+")
+            if kept.shape == shape:
+                return kept
+    journal.sums.clear()
+    try:
+        result = np.lib.format.open_memmap(partial, "w+", np.float32, shape)
+        with partial.open("rb+") as file:
+            _allocate(file.fileno(), partial.stat().st_size)
+    except OSError as error:
+        free = shutil.disk_usage(partial.parent).free
+        partial.unlink(missing_ok=True)
+        journal.remove()
+        raise InvalidValue(f"no room for {partial}: {FLOAT * shape[0] * shape[1]:,} bytes wanted ({error.strerror}), "
+                           f"{free:,} free now; free space, or name an output on another disk") from None
+    return result
 
 
 def _allocate(file: int, size: int) -> None:
@@ -319,15 +294,14 @@ def _allocate(file: int, size: int) -> None:
         os.ftruncate(file, size)
 
 
-def _found(journal: Journal, work: Request, tiles: Grid) -> set[int]:
-    """The tiles that are finished: their bytes are what the journal says."""
-    named = [tile for tile in tiles.tiles() if tile.number in journal.sums]
+def _verify(journal: Journal, result: NDArray[np.float32], tiles: dict[int, Tile]) -> None:
+    """Drop tiles whose bytes are not what the journal says."""
+    sums = dict(journal.sums)
     with ThreadPoolExecutor(_SUMMERS, "peakgemm-sum") as pool:
-        sums = pool.map(lambda tile: checksum(work.out[tile.rows, tile.columns]), named)
-        for tile, found in zip(named, sums, strict=True):
-            if found != journal.sums[tile.number]:
-                journal.drop(tile.number)
-    return set(journal.sums)
+        actual = pool.map(lambda number: checksum(result[tiles[number].slices]), sums)
+        for (number, wanted), crc in zip(sums.items(), actual, strict=True):
+            if crc != wanted:
+                del journal.sums[number]
 
 
 def _complete(result: Any, partial: Path, target: Path) -> None:

@@ -1,68 +1,98 @@
 """A large product of host arrays as tiles of its result: where C is cut, and in which order tiles are computed.
 
-A tile is rows of A times columns of B over the whole of K, so that its sums are those of one product of its shape. The
-cuts follow from the sizes alone: not from how many devices there are, nor from which of them computes a tile. So the
-result has the same bits on one device and on several of a kind.
+A tile is rows of A times columns of B over the whole of K, so that its sums are those of one product of its shape. A
+batch is cut in groups of whole matrices, and those of one matrix that is large in tiles. The cuts follow from the sizes
+alone: not from how many devices there are, nor from which of them computes a tile. So the result has the same bits on
+one device and on several of a kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import NamedTuple
 
-from ..arrays.base import FLOAT
+from ...arrays.base import FLOAT
 
 # Rows and columns of a tile. 4096 x 4096 are 64 MB of C, whose copy out (1.2 ms on PCIe 5) is all that the last tile
 # adds, and 512 tiles of 256 x 128 for a kernel: near a multiple of an H100's 132 SMs.
 BLOCKS = (4096, 2048, 1024)
 MANY = 2          # blocks along a dimension, at least, while they are not the smallest
 _STEP = 256       # the largest tile of a kernel: blocks are whole ones
-_THIN_BYTES = 64 << 20  # moved for a tile of a thin C
+ENOUGH = 6        # matrices of a batch that are not cut
+MOVED_BYTES = 64 << 20  # for a tile of a thin C, and for a group of a batch's matrices
 
 
 class Tile(NamedTuple):
-    """Rows and columns of C; ``number`` is that of the tile of the grid that it is, or is a part of."""
+    """Rows and columns of C, of which ``matrices`` of a batch, by its dimensions; ``number`` is that of the tile of the
+    grid that it is, or is a part of."""
 
     number: int
     rows: slice
     columns: slice
+    matrices: tuple[slice, ...] = ()
 
     def __str__(self) -> str:
+        which = ", ".join(f"{x.start} to {x.stop}" for x in self.matrices)
         return (f"rows {self.rows.start} to {self.rows.stop} and columns {self.columns.start} to {self.columns.stop} "
-                "of C")
+                f"of {f'matrices {which} of ' * bool(which)}C")
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """Where it lies in C."""
+        return *self.matrices, self.rows, self.columns
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes, the batch's first."""
+        return tuple(_length(x) for x in self.slices)
 
     @property
     def area(self) -> int:
         """Elements."""
-        return int(self.rows.stop - self.rows.start) * int(self.columns.stop - self.columns.start)
+        return prod(self.shape)
 
     def halves(self) -> list[Tile]:
-        """It in two, cut along its longer side at a multiple of 256 where that leaves two; itself where it is one
-        element."""
-        tall = self.rows.stop - self.rows.start >= self.columns.stop - self.columns.start
-        side = self.rows if tall else self.columns
-        half = (side.stop - side.start) // 2
+        """It in two: some of several matrices and the others; a single matrix cut along its longer side, at a multiple
+        of 256 where that leaves two; itself where it is one element."""
+        *batch, rows, columns = self.shape
+        which = next((i for i, size in enumerate(batch) if size > 1), len(batch) + (columns > rows))
+        side, half = self.slices[which], self.shape[which] // 2
         if half == 0:
             return [self]
-        half -= half % _STEP if half > _STEP else 0
-        middle = side.start + half
-        parts = slice(side.start, middle), slice(middle, side.stop)
-        return [self._replace(rows=part) if tall else self._replace(columns=part) for part in parts]
+        if which >= len(batch):
+            half -= half % _STEP if half > _STEP else 0
+        parts = slice(side.start, side.start + half), slice(side.start + half, side.stop)
+        halves = ((*self.slices[:which], part, *self.slices[which + 1:]) for part in parts)
+        return [Tile(self.number, x[-2], x[-1], x[:-2]) for x in halves]
 
 
 class Grid(NamedTuple):
-    """Where C is cut."""
+    """Where C is cut; ``groups``: a batch's matrices, each with all rows and columns."""
 
     rows: tuple[slice, ...]
     columns: tuple[slice, ...]
+    groups: tuple[tuple[slice, ...], ...] = ((),)
 
-    def tile(self, i: int, j: int) -> Tile:
+    def tile(self, i: int, j: int, group: int = 0) -> Tile:
         """The tile of the ``i``-th rows and the ``j``-th columns."""
-        return Tile(i * len(self.columns) + j, self.rows[i], self.columns[j])
+        number = (group * len(self.rows) + i) * len(self.columns) + j
+        return Tile(number, self.rows[i], self.columns[j], self.groups[group])
 
     def tiles(self) -> list[Tile]:
         """All, row by row."""
-        return [self.tile(i, j) for i in range(len(self.rows)) for j in range(len(self.columns))]
+        return [self.tile(i, j, group) for group in range(len(self.groups)) for i in range(len(self.rows))
+                for j in range(len(self.columns))]
+
+    @property
+    def largest(self) -> tuple[int, int, int]:
+        """Matrices, rows and columns of the largest tile."""
+        return (max(prod(_length(x) for x in group) for group in self.groups), max(_length(x) for x in self.rows),
+                max(_length(x) for x in self.columns))
+
+
+def _length(x: slice) -> int:
+    return int(x.stop - x.start)
 
 
 def grid(m: int, n: int, k: int, room: int | None = None, blocks: Sequence[int] = BLOCKS) -> Grid:
@@ -86,14 +116,38 @@ def grid(m: int, n: int, k: int, room: int | None = None, blocks: Sequence[int] 
     return Grid(cuts(m, down), cuts(n, across))
 
 
+def batch_grid(batch: tuple[int, ...], m: int, n: int, k: int, moved: int, room: int | None = None) -> Grid:
+    """Where to cut a batch of ``(m, k) (k, n)`` products, of which each moves ``moved`` bytes.
+
+    Groups of matrices are computed by one launch, as long as they move `MOVED_BYTES`. Where there are `ENOUGH` of them
+    large matrices stay whole as well, if there is room: the copies of some run beside the products of others.
+    """
+    most = max(1, MOVED_BYTES // max(1, moved))
+    groups = tuple(_groups(batch, most))
+    if most > 1 or (len(groups) >= ENOUGH and (room is None or _bytes(m, n, k) <= room)):
+        return Grid((slice(0, m),), (slice(0, n),), groups)
+    return grid(m, n, k, room)._replace(groups=groups)
+
+
+def _groups(batch: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
+    """At most ``most`` matrices each: a range of one dimension, all of those inside it, one of those outside it."""
+    inner = prod(batch[1:])
+    step, within = most // inner, tuple(slice(0, size) for size in batch[1:])
+    for low in range(0, batch[0], max(1, step)):
+        if step:
+            yield slice(low, min(low + step, batch[0])), *within
+        else:
+            for group in _groups(batch[1:], most):
+                yield slice(low, low + 1), *group
+
+
 def _side(extent: int, blocks: Sequence[int]) -> int:
-    found = next((block for block in blocks if extent >= MANY * block), blocks[-1])
-    return min(extent, found)
+    return min(extent, next((block for block in blocks if extent >= MANY * block), blocks[-1]))
 
 
 def _thin(long: int, short: int, k: int) -> int:
     row = FLOAT * max(1, k + short)
-    return min(long, max(_STEP, _whole(_THIN_BYTES // row)))
+    return min(long, max(_STEP, _whole(MOVED_BYTES // row)))
 
 
 def _whole(size: int) -> int:

@@ -1,52 +1,48 @@
 """One device at work on tiles of a product of host arrays: panels in, products, results out, all at a time.
 
 The thread that calls `Worker.run` asks for panels some tiles ahead and launches each product when the copies of its
-panels are enqueued. A second thread has the results copied out, see `peakgemm.calls.results`. Other threads do the
-copying, see `peakgemm.runtime.transfer`.
+panels are enqueued. A second thread has the results copied out, see `Results`. Other threads do the copying, see
+`peakgemm.runtime.transfer`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.base import FLOAT, View, driver_out_of_memory, packed
-from ..errors import LaunchFailed
-from ..runtime import driver, peers
-from ..runtime.device import Gpu, activated
-from ..runtime.memory import DeviceMemory, behind, event, order
-from ..runtime.staging import Lane
-from ..runtime.timeline import span, stream_span
-from ..runtime.transfer import IN_THREADS, OUT_THREADS, threads
-from .arriving import Panel, columns_of, when_done
-from .canonical import Canonical, canonicalise
-from .deal import Claim, Deal, Held, Key, keys
+from ...arrays.base import FLOAT, View, driver_out_of_memory
+from ...errors import LaunchFailed
+from ...runtime import driver, peers
+from ...runtime.device import Gpu, activated
+from ...runtime.memory import DeviceMemory, behind, event, order
+from ...runtime.staging import Lane
+from ...runtime.timeline import span, stream_span
+from ...runtime.transfer import IN_THREADS, OUT_THREADS, threads, when_done
+from ..canonical import Canonical, canonicalise
+from ..launch import bound_for, choice_for, enqueue, no_room
+from ..request import REPRODUCIBLE, Request
 from .grid import Tile
-from .launch import bound_for, choice_for, enqueue, no_room
-from .panels import layout
-from .request import REPRODUCIBLE, Request
-from .results import Results, Slot
-from .splits import Splits
+from .panel import Panel, SplitPanels, layout, part, spread
+from .tile_queue import PanelKey, PeerPanel, Results, Slot, TileQueue, panel_keys
 
 Array = NDArray[np.float32]
 AHEAD = 3  # tiles whose panels are asked for before the first of them is computed
 
 
 class Job(NamedTuple):
-    """A product of matrices in the host's memory, cut in tiles.
+    """A product of matrices in the host's memory, or of a batch of them, cut in tiles.
 
+    Operands have all dimensions of ``out``; along those that they are broadcast they do not step.
     ``resident``: where B lies on the only device already. ``shared``: all panels fit on every device, which take them
-    from each other. ``done`` is told of each tile of the grid that lies in ``out``, in the worker's thread.
+    from each other. ``done`` is called with the number of each tile of the grid that lies in ``out``, in any thread.
     """
 
     request: Request
-    deal: Deal
+    queue: TileQueue
     workers: int = 1
     resident: View | None = None
     shared: bool = False
@@ -59,12 +55,13 @@ class Worker:
     def __init__(self, job: Job, index: int, gpu: Gpu, way: Lane, budget: int, slots: int) -> None:
         self._job, self._index, self._gpu, self._way = job, index, gpu, way
         self._request, self._budget, self._used = job.request, budget, 0
+        self._once = tuple(tuple(step == 0 for step in x.strides[:-2]) for x in (job.request.a, job.request.b))
         self._streams = (way.compute, way.beside)
         self._copiers = way.copiers(threads(IN_THREADS, job.workers), threads(OUT_THREADS, job.workers))
-        self._panels: dict[Key, Panel] = {}  # the one used last comes last
+        self._panels: dict[PanelKey, Panel] = {}  # the one used last comes last
         self._workspaces: list[DeviceMemory | None] = [None, None]
-        self._splits = Splits(gpu)
-        self._results = Results(gpu.index, self._copiers, job.request.out, job.deal, job.done, slots, job.workers == 1)
+        self._splits = SplitPanels(gpu)
+        self._results = Results(gpu.index, self._copiers, job.request.out, job.queue, job.done, slots, job.workers == 1)
 
     def run(self) -> None:
         """Compute tiles until none is left. The device is current.
@@ -76,7 +73,7 @@ class Worker:
         self._results.begin()
         failed: BaseException | None = None
         try:
-            with driver.keeping():
+            with driver.hold_gil():
                 self._feed()
         except BaseException as error:
             failed = error
@@ -94,7 +91,7 @@ class Worker:
     def rest(self) -> None:
         """Until nothing runs on the device's streams: a panel that it has asked another device for and then not needed
         may still be on its way, out of memory that the other one frees in the order of its own streams."""
-        with suppress(LaunchFailed):  # which is told when the lane is given back
+        with suppress(LaunchFailed):  # which is raised when the lane is given back
             self._way.wait()
 
     def drop(self) -> None:
@@ -110,26 +107,26 @@ class Worker:
 
     def _feed(self) -> None:
         launched = 0
-        while self._results.error is None and (tile := self._job.deal.take(self._index)) is not None:
+        while self._results.error is None and (tile := self._job.queue.take(self._index)) is not None:
             refused = self._ask(tile)
             if refused is not None:
                 self._smaller(tile, refused)
                 continue
             self._ask_further()
             with span(self._gpu.index, "wait for a result's place"):
-                slot = self._results.place()
+                slot = self._results.take_slot()
             if self._results.error is not None:
                 return
             try:
                 self._launch(tile, slot, launched % 2)
             except LaunchFailed as refusal:  # no room for a result or a workspace: panels go, or the tile gets smaller
-                self._results.give_up(slot)
+                self._results.give_back(slot)
                 if not driver_out_of_memory(refusal):
                     raise
-                own = sum(self._panels[key].size for key in keys(tile))
+                own = sum(self._panels[key].size for key in self._keys(tile))
                 self._budget = max(own, self._used - FLOAT * 2 * tile.area)  # else panels ahead would take it again
-                if self._used > own and self._make_room(0, list(keys(tile))):
-                    self._job.deal.give_back(self._index, [tile])
+                if self._used > own and self._make_room(0, list(self._keys(tile))):
+                    self._job.queue.give_back(self._index, [tile])
                 else:
                     self._smaller(tile, refusal)
                 continue
@@ -145,59 +142,51 @@ class Worker:
         if len(halves) == 1:
             raise no_room(refused, f"a row of A and a column of B, {2 * FLOAT * self._request.a.shape[-1]:,} bytes,",
                           self._gpu, "", ["split the product along K"]) from refused
-        self._job.deal.give_back(self._index, halves)
+        self._job.queue.give_back(self._index, halves)
 
     def _ask(self, tile: Tile) -> Exception | None:
         """Have its panels copied, and as far as there is room those of the tiles behind it; why there is none for it.
         """
-        ahead = self._job.deal.upcoming(self._index)[:AHEAD - 1]
-        wanted = [key for each in (tile, *ahead) for key in keys(each)]
-        for place, key in enumerate(wanted):
+        ahead = self._job.queue.upcoming(self._index)[:AHEAD - 1]
+        wanted = [key for each in (tile, *ahead) for key in self._keys(each)]
+        for position, key in enumerate(wanted):
             refused = self._have(key, wanted)
             if refused is not None:
-                return refused if place < 2 else None
+                return refused if position < 2 else None
         return None
 
     def _ask_further(self) -> None:
         """Have one panel more copied that tiles of the queue need, where there is room: a panel serves several tiles,
         and takes longer to come than some of them to compute."""
         for panel in self._panels.values():
-            self._take_over(panel, wait=False)
-        for tile in self._job.deal.upcoming(self._index):
-            for key in keys(tile):
-                if key not in self._panels and not (key[0] == "b" and self._job.resident is not None):
-                    dense, view = layout(self._operand(key), squeeze=False)
-                    size = FLOAT * dense.size
-                    if self._used + size <= self._budget:
-                        with suppress(LaunchFailed):  # which is told when a tile asks for it
-                            self._panels[key] = self._bring(key, dense, view, size)
-                            self._used += size
-                    return
+            self._copy_from_peer(panel, wait=False)
+        upcoming = (key for tile in self._job.queue.upcoming(self._index) for key in self._keys(tile))
+        key = next((key for key in upcoming if key not in self._panels and not self._is_resident(key)), None)
+        if key is not None and self._used + self._operand(key).nbytes <= self._budget:
+            with suppress(LaunchFailed):  # which is raised when a tile asks for it
+                self._bring(key)
 
-    def _have(self, key: Key, wanted: list[Key]) -> Exception | None:
+    def _have(self, key: PanelKey, wanted: list[PanelKey]) -> Exception | None:
         """Have a panel on the device, or on its way there; why it cannot be."""
         if key in self._panels:
             self._panels[key] = self._panels.pop(key)
             return None
-        if key[0] == "b" and self._job.resident is not None:
-            self._panels[key] = Panel(None, columns_of(self._job.resident, key), 0)
+        if self._is_resident(key):
+            self._bring(key)
             return None
-        dense, view = layout(self._operand(key), squeeze=False)
-        size = FLOAT * dense.size
+        size = self._operand(key).nbytes
         refused: Exception = LaunchFailed(f"{size:,} bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY")
         while self._make_room(size, wanted):
             try:
-                self._panels[key] = self._bring(key, dense, view, size)
+                self._bring(key)
+                return None
             except LaunchFailed as refusal:
                 if not driver_out_of_memory(refusal):
                     raise
                 refused, self._budget = refusal, self._used  # others have the rest
-                continue
-            self._used += size
-            return None
         return refused
 
-    def _make_room(self, size: int, wanted: list[Key]) -> bool:
+    def _make_room(self, size: int, wanted: list[PanelKey]) -> bool:
         """Whether ``size`` bytes more fit; panels that no tile ahead reads are freed for that, oldest first."""
         if self._used + size <= self._budget:
             return True
@@ -218,70 +207,77 @@ class Worker:
         for stream, other in ((first, second), (second, first), (first, self._way.inward), (second, self._way.inward)):
             order(stream, other)
 
-    def _operand(self, key: Key) -> Array:
-        name, low, high = key
-        x: Array = self._request.a[low:high] if name == "a" else self._request.b[:, low:high]
+    def _operand(self, key: PanelKey) -> Array:
+        x: Array = (self._request.a if key.side == "a" else self._request.b)[key.slices]
         return x
 
-    def _bring(self, key: Key, dense: Array, view: View, size: int) -> Panel:
-        """From another device where one has it or brings it, else from the host."""
-        memory = DeviceMemory(size, self._way.inward)
-        panel = Panel(memory, view._replace(pointer=memory.pointer), size)
+    def _keys(self, tile: Tile) -> tuple[PanelKey, PanelKey]:
+        return panel_keys(tile, *self._once)
+
+    def _is_resident(self, key: PanelKey) -> bool:
+        return key.side == "b" and self._job.resident is not None
+
+    def _bring(self, key: PanelKey) -> None:
+        """Have a panel: from another device where one has it or brings it, else from the host."""
+        if self._job.resident is not None and key.side == "b":
+            self._panels[key] = Panel(None, part(self._job.resident, key), 0)
+            return
+        dense, view = layout(self._operand(key), squeeze=False)
+        memory = DeviceMemory(dense.nbytes, self._way.inward)
+        panel = Panel(memory, view._replace(pointer=memory.pointer), dense.nbytes)
         if not self._job.shared:
             panel.futures = self._copiers.upload(dense, memory.pointer)
-            return panel
-        claim, mine = self._job.deal.claim(key, self._gpu.index)
-        if mine:
-            try:
-                panel.futures = self._copiers.upload(dense, memory.pointer)
-            except BaseException:
-                claim.settle(None)
-                raise
-            when_done(panel.futures, partial(self._settle, claim, Held(memory.pointer, size, memory, self._copied)))
-        elif claim.device != self._gpu.index and peers.reachable(self._gpu.index, claim.device):
-            panel.claim, panel.again = claim, dense
-            self._take_over(panel, wait=False)
-        else:  # also what it brought before, and has let go
-            panel.futures = self._copiers.upload(dense, memory.pointer)
-        return panel
+        else:
+            transfer, first = self._job.queue.transfer(key, self._gpu.index)
+            if not first and transfer.device != self._gpu.index and peers.reachable(self._gpu.index, transfer.device):
+                panel.transfer, panel.again = transfer, dense
+                self._copy_from_peer(panel, wait=False)
+            else:  # also what it brought before, and has let go
+                try:
+                    panel.futures = self._copiers.upload(dense, memory.pointer)
+                except BaseException:
+                    if first:
+                        transfer.set_result(None)
+                    raise
+                if first:
+                    there = PeerPanel(memory.pointer, panel.size, memory, self._copied)
+                    when_done(panel.futures, lambda error: transfer.set_result(None if error else there))
+        self._panels[key] = panel
+        self._used += panel.size
 
     def _copied(self) -> Any:
         """An event behind all copies to this device that are enqueued by now, made in whatever thread asks."""
         with activated(self._gpu.index):
             return event(self._way.inward)
 
-    def _settle(self, claim: Claim, held: Held, well: bool) -> None:
-        claim.settle(held if well else None)
-
-    def _take_over(self, panel: Panel, wait: bool) -> None:
-        """Have a claimed panel copied from the other device, if it is there; with ``wait`` it will be."""
-        if panel.claim is None or not (wait or panel.claim.settled):
+    def _copy_from_peer(self, panel: Panel, wait: bool) -> None:
+        """Have a panel copied from the other device that brings it, if it is there; with ``wait`` it will be."""
+        transfer = panel.transfer
+        if transfer is None or not (wait or transfer.done()):
             return
-        claim = panel.claim
-        claim.wait()
-        if claim.held is None:  # the other one has failed
+        there = transfer.result()
+        if there is None:  # the other one has failed
             panel.futures = self._copiers.upload(panel.again, panel.memory.pointer)
         else:
-            behind(claim.held.copied(), self._way.inward)
+            behind(there.copied(), self._way.inward)
             with stream_span(self._gpu.index, "copy from a peer", self._way.inward, panel.size):
-                peers.copy(panel.memory.pointer, self._gpu.index, claim.held.pointer, claim.device, panel.size,
+                peers.copy(panel.memory.pointer, self._gpu.index, there.pointer, transfer.device, panel.size,
                            self._way.inward)
             panel.mark = event(self._way.inward)
-        panel.claim = panel.again = None  # last: what is refused on the way is asked again
+        panel.transfer = panel.again = None  # last: what is refused on the way is asked again
 
     def _launch(self, tile: Tile, slot: Slot, lane: int) -> None:
-        stream, needed = self._streams[lane], keys(tile)
+        stream, needed = self._streams[lane], self._keys(tile)
         for key in needed:
             panel = self._panels[key]
             with span(self._gpu.index, "wait for a panel"):
-                self._take_over(panel, wait=True)
+                self._copy_from_peer(panel, wait=True)
                 panel.settle(self._streams, self._way.inward)
-        shape = (tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start)
-        views = {name: self._panels[key].view for name, key in zip("ab", needed, strict=True)}
-        slot.out = _room(slot.out, FLOAT * prod(shape), stream)
-        views["out"] = View(slot.out.pointer, shape, packed(shape))
+        views = {key.side: spread(self._panels[key].view, tile.shape[:-2]) for key in needed}
+        slot.out = _room(slot.out, FLOAT * tile.area, stream)
+        views["out"] = View.packed(tile.shape)._replace(pointer=slot.out.pointer)
         if self._request.c is not None:
-            dense, view = layout(self._request.c[tile.rows, tile.columns], squeeze=True)
+            dense, view = layout(self._request.c[tile.slices], squeeze=True)
             slot.c = _room(slot.c, FLOAT * dense.size, self._way.inward)
             for future in self._copiers.upload(dense, slot.c.pointer):
                 future.result()
@@ -295,7 +291,8 @@ class Worker:
             enqueue(bound, canonical, views, self._workspace(bound, lane), stream)
         self._results.send(event(stream, sleeping=True), tile, slot)
 
-    def _bound(self, canonical: Canonical, views: dict[str, View], needed: tuple[Key, Key], stream: int) -> Any:
+    def _bound(self, canonical: Canonical, views: dict[str, View], needed: tuple[PanelKey, PanelKey],
+               stream: int) -> Any:
         problem = canonical.problem
         assert problem is not None
         if self._request.precision not in ("ieee", REPRODUCIBLE) and not canonical.swapped:

@@ -1,0 +1,159 @@
+"""Products of arrays in the host's memory: by NumPy, or staged through the GPU where there is one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...arrays.base import HostLibrary, View, driver_out_of_memory, packed
+from ...arrays.numpy import host_view
+from ...errors import InvalidValue, LaunchFailed
+from ...problem import Batch, Problem
+from ...runtime import device
+from ...runtime.device import Gpu, activated
+from ..canonical import Canonical, canonicalise
+from ..request import REPRODUCIBLE, Request, refuse_overlap
+from . import multi_gpu
+from .cpu import by_numpy, transposed_if
+from .panel import layouts
+
+Array = NDArray[np.float32]
+
+
+# Moved: from here on tiles, by several threads, for all but two packed matrices. A first choice, not timed by itself.
+TILED_BYTES = 8 << 20
+
+
+def multiply(library: HostLibrary, request: Request, resident: View | None = None, devices: Any = None) -> Any:
+    """``request`` for arrays in the host's memory; the result is ready on return.
+
+    ``resident``: where ``b`` lies on the current GPU already. ``devices``: see `multi_gpu.chosen`.
+
+    Raises:
+        InvalidType, InvalidValue: see `canonicalise` and `HostLibrary`.
+    """
+    gpus = None if devices is None else multi_gpu.chosen(devices)
+    gpu = gpus[0] if gpus else device.here()
+    refuse_scheme(request, gpu)
+    if gpu is not None and gpus is None and resident is None:
+        from . import small_host
+
+        small = small_host.multiply(library, request, gpu)
+        if small is not None:
+            return small
+    work, out = prepare(library, request)
+    if gpu is None or not out.size or work.alpha == 0 or not work.a.shape[-1]:
+        by_numpy(work)
+    else:
+        if resident is not None and (gpus is None or [x.index for x in gpus] == [gpu.index]):
+            resident = resident.mT if request.trans_b else resident
+        else:
+            resident = None
+        _on_gpus(work, gpus or [gpu], resident)
+    return library.wrap(out, request.a) if request.out is None else request.out
+
+
+def on_cpu(library: HostLibrary, request: Request) -> Any:
+    """`multiply` on the CPU, whether or not there is a GPU.
+
+    Raises:
+        InvalidType, InvalidValue: as `multiply`.
+    """
+    work, out = prepare(library, request)
+    by_numpy(work)
+    return library.wrap(out, request.a)
+
+
+def _on_gpus(work: Request, gpus: list[Gpu], resident: View | None) -> None:
+    """In one launch, where little is moved to one device and has room there; else in tiles."""
+    from . import small_host
+
+    work = _mergeable(work, resident)
+    if len(gpus) == 1 and sum(x.nbytes for x in (work.a, work.b, work.c, work.out) if x is not None) < TILED_BYTES:
+        try:
+            with activated(gpus[0].index):
+                small_host.run(work, gpus[0], resident)
+            return
+        except LaunchFailed as error:
+            if not driver_out_of_memory(error):
+                raise
+    multi_gpu.run(work, gpus, resident=resident)
+
+
+def _mergeable(r: Request, resident: View | None = None) -> Request:
+    """``r`` with those operands copied whose batch would not merge on the device."""
+    for _ in range(2):
+        canonical = _planned(r, resident)
+        if canonical.problem is not None:
+            return r
+        if resident is not None and "b" in canonical.copies:
+            raise InvalidValue(f"b {r.b.shape} is prepared in a layout that this batch cannot use; pass b itself")
+        copies: dict[str, Any] = {name: np.array(np.broadcast_to(getattr(r, name), shape), order="C")
+                                  for name, shape in canonical.copies.items() if name != "out"}
+        r = r._replace(**copies)
+    raise AssertionError("packed operands always merge")
+
+
+def _planned(r: Request, resident: View | None = None) -> Canonical:
+    """What the device multiplies in one launch."""
+    views = layouts(r, resident and resident._replace(pointer=0))[1]
+    return canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
+
+
+def prepare(library: HostLibrary, request: Request) -> tuple[Request, Array]:
+    """``request`` checked, as NumPy matrices: transposes, 1-D operands and the broadcast of ``c`` made views; and the
+    result as the caller has it, whose memory is that of its ``out``."""
+    arrays = {name: library.host(x, name) for name, x in request.arrays().items()}
+    views = {name: host_view(x) for name, x in arrays.items()}
+    refuse_overlap(views, request.beta, arrays)
+    canonical = canonicalise(views["a"], views["b"], views.get("c"), views.get("out"), alpha=request.alpha,
+                             beta=request.beta, trans_a=request.trans_a, trans_b=request.trans_b)
+    # what no kernel takes as it lies is NumPy's affair
+    out = arrays["out"] if "out" in arrays else np.empty(canonical.shape, np.float32)
+    return _with_matrices(request._replace(
+        a=transposed_if(arrays["a"], request.trans_a), b=transposed_if(arrays["b"], request.trans_b), out=out,
+        c=arrays.get("c") if request.beta != 0 else None, trans_a=False, trans_b=False)), out
+
+
+def survey(library: HostLibrary, request: Request, gpu: bool) -> tuple[dict[str, View], Problem]:
+    """Where the arrays lie, and the problem that they make; ``gpu``: as they are laid out there."""
+    if not gpu:
+        refuse_scheme(request, None)
+    views = {name: host_view(library.host(x, name)) for name, x in request.arrays().items()}
+    work, _ = prepare(library, request)
+    if gpu:
+        problem = _planned(_mergeable(work)).problem
+        assert problem is not None
+        return views, problem
+    *batch, m, n = work.out.shape
+    problem = Problem.contiguous(m, n, work.a.shape[-1], request.alpha, request.beta)
+    steps = packed(tuple(batch))
+    return views, replace(problem, batch=Batch.merged(tuple(batch), steps, steps, steps, steps))
+
+
+def refuse_scheme(request: Request, gpu: Gpu | None) -> None:
+    """NumPy has no tensor cores: it runs ``"emulated"`` in float32, but no scheme that is asked for by name.
+
+    Raises:
+        InvalidValue: a scheme, and no GPU.
+    """
+    if gpu is None and request.precision not in ("ieee", "emulated", REPRODUCIBLE):
+        raise InvalidValue(f"precision = {request.precision!r} needs a GPU, and there is none here; use 'emulated' or "
+                           "'ieee', which NumPy runs in float32, or see: peakgemm doctor")
+
+
+def _with_matrices(r: Request) -> Request:
+    """The same product with 1-D operands as matrices, by views."""
+    a, b, c, out = r.a, r.b, r.c, r.out
+    if c is not None:
+        c = np.broadcast_to(c, out.shape)
+    if r.b.ndim == 1:
+        b, out = b[:, None], out[..., None]
+        c = c if c is None else c[..., None]
+    if r.a.ndim == 1:
+        a, out = a[None, :], np.expand_dims(out, -2)
+        c = c if c is None else np.expand_dims(c, -2)
+    return r._replace(a=a, b=b, c=c, out=out)

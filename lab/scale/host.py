@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from peakgemm.api import gemm, matmul
-from peakgemm.calls.host.small_host import SHARED_BYTES
-from peakgemm.runtime.timeline import recorded
 from lab.scale.host_model import FLOAT, Bus
 from lab.scale.parts import Answer
 from lab.scale.timeline import accounts
+from peakgemm.api import gemm, matmul
+from peakgemm.calls.host.small_host import SHARED_BYTES
+from peakgemm.runtime.timeline import recorded
 
 RECORDED = 4096  # sizes from here on have a timeline: they run in tiles
 _PROBE_BYTES = 1 << 30
@@ -172,8 +172,8 @@ def _inward(size: int, call_us: float) -> float:
 
 def rates(indices: list[int]) -> tuple[float, float]:
     """GB/s of each of these GPUs in and out, all at a time."""
+    from peakgemm.runtime.lanes import lane
     from peakgemm.runtime.memory import DeviceMemory
-    from peakgemm.runtime.staging import lane
     from peakgemm.runtime.transfer import IN_THREADS, OUT_THREADS, threads
 
     x, found = np.ones((_PROBE_BYTES // 4 // _BLOCK, _BLOCK), np.float32), []
@@ -206,8 +206,8 @@ def rates(indices: list[int]) -> tuple[float, float]:
 
 def copies() -> list[dict[str, Any]]:
     """GB/s of staged copies by numbers of threads, each way and both ways at a time."""
+    from peakgemm.runtime.lanes import lane
     from peakgemm.runtime.memory import DeviceMemory
-    from peakgemm.runtime.staging import lane
     from peakgemm.runtime.transfer import CHUNK_BYTES, Copiers
 
     x = np.ones(_PROBE_BYTES // 4, np.float32)
@@ -246,8 +246,9 @@ def copies() -> list[dict[str, Any]]:
 def pages(sizes: list[int]) -> list[dict[str, Any]]:
     """Milliseconds to bring a square of each size to the GPU: staged, and from pages that are locked for it."""
     from peakgemm.runtime import driver
+    from peakgemm.runtime.lanes import lane
     from peakgemm.runtime.memory import DeviceMemory
-    from peakgemm.runtime.staging import copy, lane
+    from peakgemm.runtime.staging import copy
     from peakgemm.runtime.transfer import IN_THREADS, OUT_THREADS, threads
 
     found = []

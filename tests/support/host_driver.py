@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.runtime import device, driver, pools, staging
+from peakgemm.runtime import device, driver, lanes, pools
 
 PLACE, LONG, SIZE, INT = ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint32
 # The pool of memory is at HIGH itself.
@@ -94,7 +94,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(device, "current", lambda: 0)
     monkeypatch.setattr(device, "activated", lambda index: nullcontext())
     monkeypatch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
-    monkeypatch.setattr(staging, "_LANES", {})
+    monkeypatch.setattr(lanes, "_LANES", {})
     pools._POOLS.clear()
     pools.pool(0)  # made once, before what a test counts
     found.log.clear()

@@ -22,11 +22,12 @@ import numpy as np
 import pytest
 
 import stand_in
+from peakgemm.calls import cache
 from peakgemm.calls.host import multi_gpu, small_host, tiles
 from peakgemm.calls.host.grid import Tile
 from peakgemm.calls.host.tile_queue import TileQueue
 from peakgemm.problem import Problem
-from peakgemm.runtime import device, driver, peers, pools, staging
+from peakgemm.runtime import device, driver, lanes, peers, pools
 
 OUT_OF_MEMORY, NOT_READY = 2, 600
 POOL, CONTEXT = 1 << 44, 1000  # the pool and the context of device 0; the others' follow
@@ -355,9 +356,9 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         patch.setattr(device, "require", lambda index: devices.gpus[index])
         patch.setattr(device, "primary_context", lambda index: CONTEXT + index)
         patch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
-        patch.setattr(staging, "_LANES", {})
+        patch.setattr(lanes, "_LANES", {})
         patch.setattr(small_host, "_free", {})
-        patch.setattr(small_host, "_warm", {})
+        cache.calls.clear()
         for module in (small_host, tiles):
             patch.setattr(module, "choice_for", lambda *args: None)
             patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))
@@ -368,8 +369,8 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
             assert not devices.stale, devices.stale[:5]
             assert not devices.astray, devices.astray[:5]
         finally:
-            for lanes in staging._LANES.values():
-                for lane in lanes:
+            for free in lanes._LANES.values():
+                for lane in free:
                     if lane._copiers is not None:
                         lane._copiers[1].close()
                         lane._copiers = None

@@ -14,7 +14,7 @@ import pytest
 from host_driver import DEVICE, HIGH, Driver, gpu
 from peakgemm.arrays.matrix import DeviceCopy, Matrix
 from peakgemm.errors import LaunchFailed
-from peakgemm.runtime import driver, memory, staging, transfer
+from peakgemm.runtime import driver, lanes, memory, staging, transfer
 
 
 def test_device_memory_comes_and_goes_in_the_order_of_its_stream(gpu: Driver) -> None:
@@ -36,7 +36,7 @@ def test_no_memory(gpu: Driver) -> None:
 
 
 def test_streams_wait_for_each_other_and_leave_no_event(gpu: Driver) -> None:
-    with staging.lane(0) as way:
+    with lanes.lane(0) as way:
         streams = set(gpu.held)
         assert streams == {way.inward, way.compute, way.outward, way.beside} and min(streams) > HIGH
         gpu.log.clear()
@@ -51,10 +51,10 @@ def test_streams_wait_for_each_other_and_leave_no_event(gpu: Driver) -> None:
 
 def test_a_lane_waits_for_all_of_its_streams_whatever_fails(gpu: Driver) -> None:
     gpu.answers["cuStreamSynchronize"] = 2
-    with pytest.raises(LaunchFailed, match=r"the product on GPU 0: CUDA_ERROR_OUT_OF_MEMORY"), staging.lane(0) as way:
+    with pytest.raises(LaunchFailed, match=r"the product on GPU 0: CUDA_ERROR_OUT_OF_MEMORY"), lanes.lane(0) as way:
         pass
     assert {call[1] for call in gpu.calls("cuStreamSynchronize")} == {way.inward, way.compute, way.outward, way.beside}
-    assert staging._LANES[0] == [way]  # given back all the same
+    assert lanes._LANES[0] == [way]  # given back all the same
 
 
 @pytest.mark.parametrize("locked", [True, False])
@@ -62,7 +62,7 @@ def test_copies_there_and_back(gpu: Driver, locked: bool) -> None:
     if not locked:
         gpu.answers["cuMemHostAlloc"] = 2
     values = np.arange(300, dtype=np.float32)
-    with staging.lane(0) as way:
+    with lanes.lane(0) as way:
         pinned, held = staging.Pinned(values.nbytes), memory.DeviceMemory(values.nbytes, way.compute)
         pinned.array((300,))[...] = values
         staging.copy("cuMemcpyHtoDAsync_v2", held.pointer, pinned.address, values.nbytes, way.inward)

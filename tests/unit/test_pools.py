@@ -14,7 +14,7 @@ from peakgemm.calls.host import multi_gpu
 from peakgemm.calls.host.grid import Grid, cuts
 from peakgemm.calls.request import Request
 from peakgemm.errors import LaunchFailed
-from peakgemm.runtime import pools, staging
+from peakgemm.runtime import lanes, pools
 
 RESTS = pools._rests
 ROOM = 64 << 30
@@ -98,11 +98,11 @@ def test_a_device_gives_it_back_though_another_is_in_use(monkeypatch: pytest.Mon
     with present(monkeypatch, Devices(2, room=ROOM)) as devices:
         monkeypatch.setattr(pools, "_rests", RESTS)
         monkeypatch.setattr(pools, "IDLE_SECONDS", 0.2)
-        with staging.lane(1):
+        with lanes.lane(1):
             pass
         end = time.monotonic() + 20
         while not devices.trimmed and time.monotonic() < end:
-            with staging.lane(0):
+            with lanes.lane(0):
                 time.sleep(0.01)
         assert (1, pools.KEPT_BYTES) in devices.trimmed
         while (0, pools.KEPT_BYTES) not in devices.trimmed and time.monotonic() < end:  # before the test's devices go
@@ -121,10 +121,10 @@ def test_a_call_ends_well_where_no_thread_is_to_be_had(monkeypatch: pytest.Monke
         monkeypatch.setattr(pools, "IDLE_SECONDS", 0.02)
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refused)
-            with staging.lane(0):
+            with lanes.lane(0):
                 pass
         assert devices.trimmed == []
-        with staging.lane(0):
+        with lanes.lane(0):
             pass
         end = time.monotonic() + 20
         while not devices.trimmed and time.monotonic() < end:
@@ -146,7 +146,7 @@ def test_what_the_driver_refuses_ends_no_thread(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(pools, "_rests", RESTS)
         monkeypatch.setattr(pools, "IDLE_SECONDS", 0.02)
         for _ in range(2):
-            with staging.lane(0):
+            with lanes.lane(0):
                 pass
             assert tried.acquire(timeout=20)
         assert pools._tidying is not None and pools._tidying.is_alive()

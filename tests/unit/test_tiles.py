@@ -17,12 +17,13 @@ import pytest
 import lazy_driver
 import peakgemm as pg
 from lazy_driver import OUT_OF_MEMORY, Devices, each_begins, present
+from peakgemm.calls import cache
 from peakgemm.calls.host import multi_gpu, products, small_host, tile_queue, tiles
 from peakgemm.calls.host.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
 from peakgemm.calls.host.tile_queue import PeerPanel, TileQueue, Transfer, assign_tiles
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
-from peakgemm.runtime import device, driver, pools, staging, transfer
+from peakgemm.runtime import device, driver, lanes, pools, transfer
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +151,7 @@ def test_the_launching_thread_keeps_the_interpreter_and_those_that_wait_do_not(m
 
         monkeypatch.setattr(driver, "library", lambda: Library(let_go))
         monkeypatch.setattr(driver, "gil_library", lambda: Library(kept))
-        with staging.lane(0):  # whose streams are made, and whose pool
+        with lanes.lane(0):  # whose streams are made, and whose pool
             kept.clear(), let_go.clear()
         multi_gpu.run(Request(a, a, out=np.empty_like(a)), devices.gpus, Grid(cuts(40, 16), cuts(40, 16)))
     assert {"cuMemAllocFromPoolAsync", "cuStreamWaitEvent", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"} <= kept
@@ -461,7 +462,7 @@ def test_small_products_by_odd_factors_are_bound_once(monkeypatch: pytest.Monkey
             for alpha in (0.0, -0.0, float("nan"), np.float32("nan")):
                 got = pg.gemm(a, b, alpha=alpha)
                 assert np.isnan(got).all() if np.isnan(alpha) else (got.view(np.uint32) == 0).all()
-        assert len(small_host._warm) == 2
+        assert len(cache.calls) == 2
         small_host._free.clear()
 
 
@@ -518,7 +519,8 @@ def test_what_is_remembered_of_small_products_may_be_forgotten_meanwhile(monkeyp
 
     a = np.ones((4, 4), np.float32)
     with present(monkeypatch, Devices(1)):
-        monkeypatch.setattr(small_host, "_warm", Forgetful())
+        monkeypatch.setattr(cache, "calls", forgetful := Forgetful())
+        monkeypatch.setattr(small_host, "_calls", forgetful)
         for _ in range(2):
             assert (pg.matmul(a, a) == 4).all()
         small_host._free.clear()

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lazy_driver import Devices, each_begins, present
 from lab.scale.timeline import accounts, met, total, united
+from lazy_driver import Devices, each_begins, present
 from peakgemm.calls.host import multi_gpu
 from peakgemm.calls.host.grid import Grid, cuts
 from peakgemm.calls.request import Request

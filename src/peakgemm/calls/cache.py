@@ -19,7 +19,7 @@ def remember(key: Hashable, entry: Entry) -> Entry:
     """Keep ``entry`` for calls of that key, until tuning entries or profiles change."""
     from ..selection import tuned  # no product of host arrays waits for it
 
-    tuned.remembering.add(calls.clear)
+    tuned.cache_invalidators.add(calls.clear)
     if len(calls) >= LIMIT:
         calls.clear()
     calls[key] = entry

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..tools.bench import records
 from ..calls.host.files import multiply_files, outputs
 from ..calls.host.multi_gpu import VARIABLE
 from ..calls.request import PRECISIONS
 from ..runtime import device
+from ..tools.bench import records
 from . import parse
 from .console import err, out
 

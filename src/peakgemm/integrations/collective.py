@@ -39,8 +39,8 @@ def quickly(a: Any, b: Any, group: Any, precision: str, scatter: bool) -> Tensor
     Where NCCL is the way this adds 2 us to its call and the product's (CPython 3.11).
     """
     try:
-        key = (a.shape, b.shape, a.dtype, b.dtype, a.device, type(a), type(b), group or dist.group.WORLD, precision,
-               scatter)
+        key = ("collective", a.shape, b.shape, a.dtype, b.dtype, a.device, type(a), type(b),
+               group or dist.group.WORLD, precision, scatter)
         warm: Warm | None = _calls.get(key)
         if warm is None or a.is_neg() or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
             return None
@@ -73,7 +73,8 @@ def _called(a: Tensor, b: Tensor, group: Any, precision: str, chunks: int | None
     way = _way(chunks, a, b, found, checked, scatter)
     result = (_scatter if scatter else _gather)(a, b, found, checked, way)
     if chunks is None and not (way is PLAIN and found.link is not None):  # it is not for a capture alone
-        key = (a.shape, b.shape, a.dtype, b.dtype, a.device, type(a), type(b), found.group, precision, scatter)
+        key = ("collective", a.shape, b.shape, a.dtype, b.dtype, a.device, type(a), type(b), found.group, precision,
+               scatter)
         cache.remember(key, Warm(found, checked, way))
     return result
 

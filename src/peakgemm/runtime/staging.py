@@ -1,23 +1,16 @@
-"""Pinned memory, and streams for products of host arrays: kept for the next call, one user at a time."""
+"""Pinned memory, streams, and the driver's copies between host and device."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
 from ctypes import byref, c_size_t, c_void_p
 from math import prod
-from threading import Lock
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import LaunchFailed
-from . import device, driver, pools
-
-if TYPE_CHECKING:
-    from .transfer import Copiers
+from . import driver
 
 _PORTABLE, _NON_BLOCKING = 1, 1  # CU_MEMHOSTALLOC_PORTABLE, CU_STREAM_NON_BLOCKING
 
@@ -48,39 +41,6 @@ class Pinned:
             driver.library().cuMemFreeHost(c_void_p(self.address))
 
 
-class Lane:
-    """What one call uses: streams for copies in, computation and copies out, and the threads that copy.
-
-    ``beside`` is a second stream for computation: the next panel's blocks fill the SMs that the last wave of the one
-    before leaves idle.
-    """
-
-    def __init__(self, index: int) -> None:
-        self.inward, self.compute, self.outward, self.beside = (new_stream() for _ in range(4))
-        self._index = index
-        self._copiers: tuple[tuple[int, int], Copiers] | None = None
-
-    def copiers(self, inward: int, outward: int) -> Copiers:
-        """Copies by so many threads each way, kept for the next call that asks for as many."""
-        from .transfer import Copiers
-
-        if self._copiers is None or self._copiers[0] != (inward, outward):
-            if self._copiers is not None:
-                self._copiers[1].close()
-            self._copiers = (inward, outward), Copiers(self._index, self.inward, self.outward, inward, outward)
-        return self._copiers[1]
-
-    def wait(self) -> None:
-        """For everything enqueued on the streams.
-
-        Raises:
-            LaunchFailed: something of it failed.
-        """
-        with ExitStack() as each:  # whatever one of them says
-            for stream in (self.inward, self.compute, self.outward, self.beside):
-                each.callback(synchronize, stream, f"the product on GPU {self._index}")
-
-
 def synchronize(stream: int, what: str = "the product") -> None:
     """Wait for everything enqueued on ``stream``; ``what`` that is, for errors.
 
@@ -99,33 +59,6 @@ def new_stream() -> int:
     place = c_void_p()
     driver.demand("a stream", "cuStreamCreate", byref(place), _NON_BLOCKING)
     return place.value or 0
-
-
-_LANES: dict[int, list[Lane]] = {}
-_LANES_LOCK = Lock()
-
-
-@contextmanager
-def lane(index: int) -> Iterator[Lane]:
-    """A lane on device ``index``, made current; everything enqueued on it has ended when the block has."""
-    with ExitStack() as stack:
-        stack.enter_context(device.activated(index))
-        stack.enter_context(pools.used(index))
-        with _LANES_LOCK:
-            free = _LANES.setdefault(index, [])
-            mine = free.pop() if free else None
-        mine = mine or Lane(index)
-        try:
-            try:
-                yield mine
-            except BaseException:
-                with suppress(LaunchFailed):  # nothing may still use what is given back, but the first error is told
-                    mine.wait()
-                raise
-            mine.wait()
-        finally:
-            with _LANES_LOCK:
-                free.append(mine)
 
 
 def copy(call: str, to: int, source: int, size: int, stream: int) -> None:

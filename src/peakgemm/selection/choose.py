@@ -112,7 +112,7 @@ def _chain(problem: Problem, gpu: Machine, device_name: str) -> Choice:
                   passed_over=passed)
 
 
-tuned.remembering.add(choose.cache_clear)
+tuned.cache_invalidators.add(choose.cache_clear)
 
 
 def _emulated(problem: Problem, gpu: Machine, device_name: str, precision: str, ready: str) -> Choice:

@@ -20,7 +20,7 @@ from ..kernels.profile import Device, Machine, Profile
 from ..runtime import device
 from ..runtime.architectures import architecture
 from .profile_file import read
-from .tuned import folder, remembering, slug
+from .tuned import cache_invalidators, folder, slug
 
 log = logging.getLogger("peakgemm")
 SHIPPED = Path(__file__).parent / "profiles"
@@ -121,4 +121,4 @@ def _device(name: str) -> Device | None:
 
 
 _forget: Callable[[], None] = machine.cache_clear
-remembering.add(_forget)
+cache_invalidators.add(_forget)

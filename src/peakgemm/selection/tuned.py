@@ -24,7 +24,8 @@ from ..runtime.source import essence
 
 log = logging.getLogger("peakgemm")
 SCHEMA = 1
-remembering: set[Callable[[], None]] = set()  # what modules above have remembered of answers; `forget` calls each
+#: What empties the caches of answers in modules above; `forget` calls each.
+cache_invalidators: set[Callable[[], None]] = set()
 
 
 def key(problem: Problem) -> str:
@@ -66,7 +67,7 @@ def forget() -> None:
     """Read folders again, as after an entry has been written, and decide again."""
     for cached in (_listed, _entry):
         cached.cache_clear()
-    for also in tuple(remembering):
+    for also in tuple(cache_invalidators):
         also()
 
 

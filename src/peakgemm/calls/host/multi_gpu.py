@@ -18,8 +18,8 @@ from ...arrays.base import FLOAT, View
 from ...errors import InvalidType, InvalidValue
 from ...runtime import device, peers
 from ...runtime.device import Gpu, activated
+from ...runtime.lanes import lane
 from ...runtime.memory import free_bytes
-from ...runtime.staging import lane
 from ..request import Request
 from .cpu import by_numpy
 from .grid import Grid, batch_grid, grid

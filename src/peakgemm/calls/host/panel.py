@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ...arrays.base import FLOAT, View, driver_out_of_memory
 from ...errors import LaunchFailed
 from ...runtime.device import Gpu
+from ...runtime.lanes import lane
 from ...runtime.memory import DeviceMemory, behind, event
-from ...runtime.staging import lane
 from ...runtime.timeline import stream_span
 from ...runtime.transfer import IN_THREADS, OUT_THREADS, threads
 from ..request import Request

@@ -24,6 +24,7 @@ from ...runtime.device import Gpu
 from ...runtime.memory import DeviceMemory, behind, order
 from ...runtime.staging import copy_pageable, new_stream, synchronize
 from ...runtime.transfer import LEAST_BYTES, Copiers
+from .. import cache
 from ..canonical import Canonical, canonicalise
 from ..launch import bound_for, choice_for
 from ..request import Request, refuse_overlap
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 MOST_BYTES = 96 << 20
 SHARED_BYTES = 4 << 20       # of both operands: at 768^3 another thread gains 3 %, at 512^3 it loses as much
 WORKSPACE_BYTES = 128 << 20  # it is kept as well; the largest square's by tf32x3, the most of all schemes, has 123 MB
-LIMIT = 4096                 # remembered products; then all are forgotten
 _ALIGNED = 256               # bytes
 
 
@@ -100,13 +100,8 @@ class _Warm(NamedTuple):
 
 _free: dict[int, list[_Scratch]] = {}  # by device
 _lock = Lock()
-_warm: dict[Any, _Warm | None] = {}
+_calls: dict[Any, Any] = cache.calls
 _UNKNOWN: Any = object()
-
-
-def forget() -> None:
-    """Choose and bind every product again."""
-    _warm.clear()
 
 
 def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
@@ -125,12 +120,10 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
     column_major_a, column_major_b = not a.flags.c_contiguous, not b.flags.c_contiguous
     if (column_major_a and not a.flags.f_contiguous) or (column_major_b and not b.flags.f_contiguous):
         return None
-    key = (a.shape, b.shape, column_major_a, column_major_b, r.alpha, r.trans_a, r.trans_b, r.precision, gpu)
-    warm = _warm.get(key, _UNKNOWN)  # looked up once: another thread may forget all
+    key = ("host", a.shape, b.shape, column_major_a, column_major_b, r.alpha, r.trans_a, r.trans_b, r.precision, gpu)
+    warm: _Warm | None = _calls.get(key, _UNKNOWN)  # looked up once: another thread may forget all
     if warm is _UNKNOWN:
-        if len(_warm) >= LIMIT:
-            forget()
-        warm = _warm[key] = _bind(r, a, b, gpu)
+        warm = cache.remember(key, _bind(r, a, b, gpu))
     if warm is None:
         return None
     if r.out is None:
@@ -208,9 +201,6 @@ def _bind(r: Request, a: Any, b: Any, gpu: Gpu) -> _Warm | None:
     offsets = _offsets({"a": a.size, "b": b.size, "out": m * n})
     if canonical.problem is None or not m * n or offsets["workspace"] > MOST_BYTES:
         return None
-    from ...selection import tuned
-
-    tuned.remembering.add(forget)
     bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision))
     return None if bound.workspace_bytes > WORKSPACE_BYTES else _Warm(bound, canonical, offsets)
 

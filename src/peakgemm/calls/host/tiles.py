@@ -18,8 +18,8 @@ from ...arrays.base import FLOAT, View, driver_out_of_memory
 from ...errors import LaunchFailed
 from ...runtime import driver, peers
 from ...runtime.device import Gpu, activated
+from ...runtime.lanes import Lane
 from ...runtime.memory import DeviceMemory, behind, event, order
-from ...runtime.staging import Lane
 from ...runtime.timeline import span, stream_span
 from ...runtime.transfer import IN_THREADS, OUT_THREADS, threads, when_done
 from ..canonical import Canonical, canonicalise

@@ -71,7 +71,7 @@ def canonicalise(a: View, b: View, c: View | None = None, out: View | None = Non
     k = a.shape[-1]
     if beta == 0:
         c = None
-    if c is not None and not _broadcasts(c.shape, shape):
+    if c is not None and not broadcasts(c.shape, shape):
         raise InvalidValue(f"c {c.shape} does not broadcast to the result {shape}; reshape c")
     if out is not None:
         if out.shape != shape:
@@ -154,7 +154,8 @@ def result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...
     return tuple(batch), (*batch, *rows, *columns)
 
 
-def _broadcasts(shape: tuple[int, ...], into: tuple[int, ...]) -> bool:
+def broadcasts(shape: tuple[int, ...], into: tuple[int, ...]) -> bool:
+    """Whether an array of ``shape`` broadcasts to ``into``."""
     return len(shape) <= len(into) and all(
         size in (1, whole) for size, whole in zip(reversed(shape), reversed(into), strict=False))
 

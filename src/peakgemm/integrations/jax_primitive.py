@@ -20,6 +20,7 @@ from jax.interpreters import ad, batching, mlir, xla
 from jax.sharding import PartitionSpec
 
 from ..arrays.base import FLOAT
+from ..calls import canonical
 from ..calls.request import REPRODUCIBLE
 from ..errors import InvalidValue
 from ..problem import Batch
@@ -57,9 +58,13 @@ def refuse_symbolic(name: str, shape: tuple[Any, ...]) -> None:
 
 
 def result_shape(a: tuple[int, ...], b: tuple[int, ...], trans_a: bool, trans_b: bool) -> tuple[int, ...]:
-    """The shape of a product of operands as the primitive takes them."""
-    batch = tuple(max(x, y) if 0 not in (x, y) else 0 for x, y in zip(a[:-2], b[:-2], strict=True))
-    return (*batch, a[-1] if trans_a else a[-2], b[-2] if trans_b else b[-1])
+    """The shape of a product of matrices, and batches of them, that are transposed first where that is said.
+
+    Raises:
+        InvalidValue: shapes that do not match.
+    """
+    first, second = ((*x[:-2], x[-1], x[-2]) if transposed else x for x, transposed in ((a, trans_a), (b, trans_b)))
+    return canonical.result_shape(first, second)[1]
 
 
 def varying_alike(*operands: Any) -> tuple[Any, ...]:

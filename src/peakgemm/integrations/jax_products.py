@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..calls.canonical import broadcasts
 from ..calls.request import check_precision, flag, scales
 from ..errors import InvalidType, InvalidValue
-from .jax_primitive import few_batches, product, refuse_symbolic, tall_matrix
+from .jax_primitive import few_batches, product, refuse_symbolic, result_shape, tall_matrix
 
 Dims = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 
@@ -28,17 +29,12 @@ def multiply(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = Non
         a = a[None, :]
     if b.ndim == 1:
         b, turn_b = b[None, :], True  # a row that is read as a column
-    inner = a.shape[-2 if turn_a else -1], b.shape[-1 if turn_b else -2]
-    if inner[0] != inner[1]:
-        raise InvalidValue(f"a {a.shape}{' transposed' * turn_a} and b {b.shape}{' transposed' * turn_b} have K = "
-                           f"{inner[0]} and {inner[1]}; pass operands with the same K")
-    batch = _broadcast(a.shape[:-2], b.shape[:-2], "a and b have batches")
-    m, n = a.shape[-1 if turn_a else -2], b.shape[-2 if turn_b else -1]
+    *batch, m, n = result_shape(a.shape, b.shape, turn_a, turn_b)
     if c is not None:
         c = _array(c, "c")
         for axis in dropped:
             c = jnp.expand_dims(c, axis) if c.ndim else c
-        if _broadcast(c.shape, (*batch, m, n), "c and the result have shapes") != (*batch, m, n):
+        if not broadcasts(c.shape, (*batch, m, n)):
             raise InvalidValue(f"c has shape {c.shape}, the result {(*batch, m, n)}; pass a c that broadcasts to it")
         c = c.reshape((1,) * (len(batch) + 2 - c.ndim) + c.shape)
     if batch and b.ndim == 2 and not turn_a and c is None:  # one tall product, and one for b's gradient
@@ -100,10 +96,3 @@ def _array(x: Any, name: str) -> Any:
         raise InvalidType(f"{name} is {x.dtype}; peakgemm multiplies float32: convert it with {name}.astype('float32')")
     refuse_symbolic(name, x.shape)
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
-
-
-def _broadcast(first: tuple[int, ...], second: tuple[int, ...], what: str) -> tuple[int, ...]:
-    try:
-        return tuple(jnp.broadcast_shapes(first, second))
-    except ValueError:
-        raise InvalidValue(f"{what} {tuple(first)} and {tuple(second)}, which do not broadcast") from None

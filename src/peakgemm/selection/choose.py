@@ -163,10 +163,10 @@ def warm_set(arch: str) -> list[Recipe]:
     gpu = machine(arch, architecture(arch).gpu_sms)
     known, wide = configurations(gpu), wide_configurations(gpu)
     each = dict.fromkeys((tiling.kernel, way) for tiling in known for way in compiled(tiling))
-    found = [kernel.recipe(config, problem, arch) for kernel, config in each for problem in problems]
-    found += [one.kernel.recipe(one.config, problems[0], arch) for one in wide]
-    found += [one.kernel.reduce_recipe(one.config, problems[0], arch) for one in (*known, *wide)
-              if one.config.cluster == 1]
+    recipes = [kernel.recipe(config, problem, arch) for kernel, config in each for problem in problems]
+    recipes += [one.kernel.recipe(one.config, problems[0], arch) for one in wide]
+    recipes += [one.kernel.reduce_recipe(one.config, problems[0], arch) for one in (*known, *wide)
+                if one.config.cluster == 1]
     if wide:
-        found.append(repack.recipe(arch))
-    return list(dict.fromkeys(found))
+        recipes.append(repack.recipe(arch))
+    return list(dict.fromkeys(recipes))

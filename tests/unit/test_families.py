@@ -34,7 +34,8 @@ def questions(text: str) -> Iterator[int]:
             kernels = {word.removesuffix(".values()").rpartition(".")[2] for word in words} & NAMES - others
             if kernels or (constant and any(word.endswith(FACTS) for word in words)):
                 yield node.lineno
-        elif ast.unparse(node).startswith("isinstance(") and ast.unparse(node).endswith((", Bound)", ", Family)")):
+        elif (isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+              and ast.unparse(node.args[1]) in ("Bound", "Family")):
             yield node.lineno
 
 

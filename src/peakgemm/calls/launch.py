@@ -155,7 +155,7 @@ def without_workspace(error: Exception, bound: Bound, gpu: Gpu, holder: str = ""
     from ..selection.choose import Choice
 
     p, kernel = bound.problem, bound.kernel
-    without = kernel.family.in_place(kernel, bound.config)
+    without = kernel.family.without_workspace(kernel, bound.config)
     if without is not None and without != (kernel, bound.config):
         return bound_for(p, gpu, Choice(*without, "heuristic", "there is no room for a workspace"))
     instead, batch = [], f", batch {p.batch.count}" if p.batch.sizes else ""

@@ -77,7 +77,7 @@ class Family:
         one_chain: whether a config that does not share K sums every element by one chain of FMAs, k = 0 ... K - 1: what
             ``reproducible=True`` asks for. All end alike: ``v = alpha acc``, and where beta is not 0,
             ``fma(beta, c0, v)``.
-        in_place: the kernel and config that take over where there is no room for a workspace; None: there are none.
+        without_workspace: the kernel and config that take over where there is no room for a workspace; None: none do.
         panels: the operands, of ``"ab"`` as the kernel sees them, that it reads split before.
         scheme: how operands are split for tensor cores; None: FFMA.
         name: tells kernels of the same name apart.
@@ -97,7 +97,7 @@ class Family:
     specialisation: Callable[[Config, Problem], dict[str, int]] = _unknown
     refuses: Callable[[Problem], Iterable[str]] = lambda problem: ()
     one_chain: Callable[[Config, Problem], bool] = lambda config, problem: False
-    in_place: Callable[[Kernel, Config], tuple[Kernel, Config] | None] = lambda kernel, config: None
+    without_workspace: Callable[[Kernel, Config], tuple[Kernel, Config] | None] = lambda kernel, config: None
     panels: str = ""
     scheme: Scheme | None = None
     name: str = ""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 
 from ..kernels.ffma import wide
-from ..kernels.ffma.chain import CHAIN
 from ..kernels.ffma.repack import Repack
-from ..kernels.ffma.skinny import SKINNY
-from ..kernels.ffma.small import SMALL
 from ..kernels.ffma.tiled import hands_on
 from ..kernels.ffma.wide import WIDE
+from ..kernels.library import KERNELS
 from ..kernels.profile import Machine, Tile
 from ..kernels.registry import Kernel
 from ..kernels.schedule import handing_on
@@ -31,7 +28,8 @@ def candidates(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     found = [(tiling.kernel, way, modelled_us(tiling.row, way, problem, machine, by_words, results))
              for tiling in configurations(machine) for way in ways(tiling, problem, machine)]
     found += _wide(problem, machine)
-    found += _overlapping(_own(SKINNY, problem, machine) + _own(SMALL, problem, machine), problem, machine)
+    found += _overlapping([one for kernel in KERNELS if not kernel.family.reproducible
+                           for one in _own(kernel, problem, machine)], problem, machine)
     return tuple(sorted(found, key=_modelled_time))  # stable: of equals, the first named
 
 
@@ -47,10 +45,11 @@ def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     found = [(tiling.kernel, config, modelled_us(tiling.row, config, problem, machine, by_words, results))
              for tiling in configurations(machine) for config in one_slice(tiling, problem, machine)]
     found += _wide(problem, machine, handed=True)
-    found += _own(CHAIN, problem, machine)
-    found += [(kernel, replace(config, chunked=False), us)
-              for kernel, config, us in _overlapping(_own(SMALL, problem, machine), problem, machine)]
-    each = {(kernel, config): us for kernel, config, us in found if kernel.is_ascending(config, problem)}
+    for kernel in KERNELS:
+        own = _own(kernel, problem, machine)
+        found += own if kernel.family.reproducible else _overlapping(own, problem, machine)
+    plain = ((kernel, varied(config, chunked=False), us) for kernel, config, us in found)
+    each = {(kernel, config): us for kernel, config, us in plain if kernel.is_ascending(config, problem)}
     return tuple(sorted(((*key, us) for key, us in each.items()), key=_modelled_time))
 
 
@@ -59,7 +58,7 @@ def _modelled_time(candidate: Candidate) -> float:
 
 
 def _own(kernel: Kernel, problem: Problem, machine: Machine) -> list[Candidate]:
-    """Those of a kernel that has a cost model of its own."""
+    """Those of a kernel whose family has a cost model of its own; of others none."""
     return [(kernel, config, kernel.family.estimate_us(config, problem, machine))
             for config in kernel.family.configurations(problem, machine) if is_valid(kernel, config, machine.arch)]
 

@@ -1,7 +1,7 @@
 """(problem, device) to kernel and configuration: the user's tuning entry, else the best by a cost model.
 
-The models (``*_model.py``) count what a launch must do, with the numbers of the GPU's profile. The choice is
-deterministic: equal estimates go to the configuration that is named first.
+The models, of families and ``*_model.py``, count what a launch must do, with the numbers of the GPU's profile. The
+choice is deterministic: equal estimates go to the configuration that is named first.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def choose(problem: Problem, arch: str, sm_count: int, device_name: str = "", pr
     gpu = machine(arch, sm_count, device_name)
     if precision == "ieee":
         return _fastest(problem, gpu, device_name)
-    found = (_chain(problem, gpu, device_name) if precision == "reproducible" else
+    found = (_fastest(problem, gpu, device_name, one_chain=True) if precision == "reproducible" else
              _emulated(problem, gpu, device_name, precision, ready))
     return replace(found, precision=precision)
 
@@ -77,39 +77,24 @@ def _best(ranked: Sequence[Candidate], problem: Problem, gpu: Machine) -> tuple[
     return ranked[0], ()
 
 
-def _not(passed: tuple[str, ...]) -> str:
-    return "".join(f"; not {one}" for one in passed)
-
-
-def _fastest(problem: Problem, gpu: Machine, device_name: str) -> Choice:
-    """What was measured to be the fastest, or what the models say is."""
-    known = tuned.lookup(problem, device_name)
-    if known is not None:
-        name, config = known
-        if is_valid(kernel_named(name), config, gpu.arch, problem):
-            return Choice(kernel_named(name), config, "tuned", f"measured on {device_name} for this very shape")
-    ranked = candidates(problem, gpu)
-    (kernel, config, us), passed = _best(ranked, problem, gpu)
-    return Choice(kernel, config, "heuristic",
-                  f"the model's best of {len(ranked)} candidates: {us:.0f} us for {problem.m} x {problem.n} x "
-                  f"{problem.k} on {gpu.sms} SMs, by the numbers of the profile '{gpu.profile.name}'{_not(passed)}",
-                  passed_over=passed)
-
-
-def _chain(problem: Problem, gpu: Machine, device_name: str) -> Choice:
-    """The fastest of those that sum every element by one chain over K."""
+def _fastest(problem: Problem, gpu: Machine, device_name: str, one_chain: bool = False) -> Choice:
+    """What was measured to be the fastest, or what the models say is; ``one_chain``: of those that sum every element by
+    one chain over K."""
     known = tuned.lookup(problem, device_name)
     if known is not None:
         kernel, config = kernel_named(known[0]), known[1]
-        if is_valid(kernel, config, gpu.arch, problem) and kernel.is_ascending(config, problem):
+        if is_valid(kernel, config, gpu.arch, problem) and (not one_chain or kernel.is_ascending(config, problem)):
             return Choice(kernel, config, "tuned", f"measured on {device_name} for this very shape")
-    ranked = chains(problem, gpu)
+    ranked = chains(problem, gpu) if one_chain else candidates(problem, gpu)
     (kernel, config, us), passed = _best(ranked, problem, gpu)
-    handed = ", handed on from block to block where a tile is cut" if config.handed else ""
-    return Choice(kernel, config, "heuristic",
-                  f"one chain of FMAs over K{handed}: the model's best of {len(ranked)} candidates that sum so, "
-                  f"{us:.0f} us, by the numbers of the profile '{gpu.profile.name}'{_not(passed)}",
-                  passed_over=passed)
+    best = f"the model's best of {len(ranked)} candidates"
+    if one_chain:
+        handed = ", handed on from block to block where a tile is cut" if config.handed else ""
+        reason = f"one chain of FMAs over K{handed}: {best} that sum so, {us:.0f} us"
+    else:
+        reason = f"{best}: {us:.0f} us for {problem.m} x {problem.n} x {problem.k} on {gpu.sms} SMs"
+    reason += f", by the numbers of the profile '{gpu.profile.name}'" + "".join(f"; not {one}" for one in passed)
+    return Choice(kernel, config, "heuristic", reason, passed_over=passed)
 
 
 tuned.cache_invalidators.add(choose.cache_clear)
@@ -178,10 +163,10 @@ def warm_set(arch: str) -> list[Recipe]:
     gpu = machine(arch, architecture(arch).gpu_sms)
     known, wide = configurations(gpu), wide_configurations(gpu)
     each = dict.fromkeys((tiling.kernel, way) for tiling in known for way in compiled(tiling))
-    found = [kernel.recipe(config, problem, arch) for kernel, config in each for problem in problems]
-    found += [one.kernel.recipe(one.config, problems[0], arch) for one in wide]
-    found += [one.kernel.reduce_recipe(one.config, problems[0], arch) for one in (*known, *wide)
-              if one.config.cluster == 1]
+    recipes = [kernel.recipe(config, problem, arch) for kernel, config in each for problem in problems]
+    recipes += [one.kernel.recipe(one.config, problems[0], arch) for one in wide]
+    recipes += [one.kernel.reduce_recipe(one.config, problems[0], arch) for one in (*known, *wide)
+                if one.config.cluster == 1]
     if wide:
-        found.append(repack.recipe(arch))
-    return list(dict.fromkeys(found))
+        recipes.append(repack.recipe(arch))
+    return list(dict.fromkeys(recipes))

@@ -83,19 +83,19 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         raise InvalidValue(f"split = {config.split} makes {parts} ranges of k-steps of {tiles} tiles, the limit is "
                            f"{MOST_PARTS}; use split = {most}{' or less' if most > 1 else ', the tiles fill any GPU'}")
     whole, results = tiles - shared, config.tm * config.tn
-    place = repack.Repack(p, "", parts) if config.handed and parts else None
+    packed = repack.Repack(p, "", parts) if config.handed and parts else None
     struct = arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster))
     # Ranges that end where tiles end leave the second half of the slots unused.
-    straddle = parts and place is None and (steps * shared % parts or steps % (steps * shared // parts))
+    straddle = parts and packed is None and (steps * shared % parts or steps % (steps * shared // parts))
     return Schedule(
         blocks=min(slots, whole + parts) * config.cluster,
-        reduce_blocks=0 if place else shared * results if shared * results < _FEW * sm_count else shared * results // 4,
+        reduce_blocks=0 if packed else shared * results // (1 if shared * results < _FEW * sm_count else 4),
         whole=whole, shared=shared, parts=parts,
-        workspace_bytes=(place.sums if place else 0) + parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
+        workspace_bytes=(packed.sums if packed else 0) + parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
         arguments=struct,
-        sums=place.sums if place else 0,
-        first_blocks=place.first_blocks if place else 0,
-        first_arguments=struct + place.argument if place else b"",
+        sums=packed.sums if packed else 0,
+        first_blocks=packed.first_blocks if packed else 0,
+        first_arguments=struct + packed.argument if packed else b"",
         cluster=config.cluster,
     )
 
@@ -133,10 +133,10 @@ def one_chain(config: Config, problem: Problem) -> bool:
     return config.slices == 1
 
 
-def in_place(kernel: Kernel, config: Config) -> tuple[Kernel, Config]:
+def without_workspace(kernel: Kernel, config: Config) -> tuple[Kernel, Config]:
     """Its tiles whole."""
     return kernel, replace(config, split=1, handed=False)
 
 
 TILED = Family(recipe, reduce_recipe, launches, schedule, lambda config, problem: layouts_and_widths(problem),
-               one_chain=one_chain, in_place=in_place, numbers="tiled", tiled=True)
+               one_chain=one_chain, without_workspace=without_workspace, numbers="tiled", tiled=True)

@@ -69,12 +69,12 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     stage."""
     plan = tiled_schedule(config, problem, sm_count)
     p, c, operands = after_repack(problem), config, to_repack(problem)
-    place = Repack(problem, operands, plan.parts if c.handed else 0)
-    boxes = (Box(0, p.k, p.m, p.lda, c.bk, c.bm, within=place.a if "a" in operands else None),
-             Box(1, p.k, p.n, p.ldb, c.bk, c.bn, within=place.b if "b" in operands else None))
-    return replace(plan, workspace_bytes=place.sums + plan.workspace_bytes - plan.sums, sums=place.sums,
-                   first_blocks=place.first_blocks, first_arguments=plan.arguments + place.argument,
-                   more=place.argument, boxes=boxes)
+    packed = Repack(problem, operands, plan.parts if c.handed else 0)
+    boxes = (Box(0, p.k, p.m, p.lda, c.bk, c.bm, within=packed.a if "a" in operands else None),
+             Box(1, p.k, p.n, p.ldb, c.bk, c.bn, within=packed.b if "b" in operands else None))
+    return replace(plan, workspace_bytes=packed.sums + plan.workspace_bytes - plan.sums, sums=packed.sums,
+                   first_blocks=packed.first_blocks, first_arguments=plan.arguments + packed.argument,
+                   more=packed.argument, boxes=boxes)
 
 
 WIDE = Kernel(
@@ -82,8 +82,8 @@ WIDE = Kernel(
     default_of("wide"), _constraints, _shared, dynamic=True, needs=("setmaxnreg",), folder="ffma",
     tunes=frozenset({"stages", "raster", "split", "handed"}), bare_loop=True,
     # Zeros come behind the last k-step where K fills no whole stage. They would turn a sum of -0, as of products that
-    # underflow, into +0. In place a kernel runs that has other tiles.
+    # underflow, into +0. Without a workspace a kernel runs that has other tiles.
     family=replace(TILED, schedule=schedule, specialisation=lambda config, problem: {}, refuses=refuses,
                    one_chain=lambda config, problem: problem.k % config.bk == 0, numbers="wide",
-                   in_place=lambda kernel, config: (SPECIALISED, SPECIALISED.default)),
+                   without_workspace=lambda kernel, config: (SPECIALISED, SPECIALISED.default)),
 )

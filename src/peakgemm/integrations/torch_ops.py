@@ -328,6 +328,15 @@ def _batch_first(x: Tensor, dim: int, rank: int) -> Tensor:
     return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:])
 
 
+def _hide_from_dynamo(function: Any) -> None:
+    """Let ``function`` and what it calls run as they are: behind a graph break torch.compile would trace the frames of
+    the implementation, NumPy's on the CPU among them. `torch.compiler.disable` imports all of torch._dynamo."""
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):  # torch 2.7 and later
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+
+
 def _flops(a: Any, b: Any, *rest: Any, **options: Any) -> int:
     """A multiply and an add for each m, n and k, from shapes."""
     _, shape = result_shape(tuple(a), tuple(b))
@@ -345,6 +354,8 @@ _LIBRARY.define("gemm_out(Tensor a, Tensor b, Tensor? c, Tensor(a!) out, float a
 for _key in ("CUDA", "CPU"):
     _LIBRARY.impl("gemm", _run, _key)
     _LIBRARY.impl("gemm_out", _run_out, _key)
+for _function in (_run, _run_out):
+    _hide_from_dynamo(_function)
 torch.library.register_fake("peakgemm::gemm", _shape_only, lib=_LIBRARY)
 torch.library.register_fake("peakgemm::gemm_out", _out_only, lib=_LIBRARY)
 torch.library.register_vmap("peakgemm::gemm", _batched, lib=_LIBRARY)

@@ -144,10 +144,10 @@ def workspace_for(library: DeviceLibrary, bound: Bound, gpu: Gpu, like: Any,
         return without_workspace(error, bound, gpu, library.name), None
 
 
-def without_workspace(error: Exception, bound: Bound, gpu: Gpu, holder: str = "") -> Bound:
+def without_workspace(error: Exception, bound: Bound, gpu: Gpu, holder: str) -> Bound:
     """The product of ``bound``, whose workspace was refused with ``error``, by a kernel that needs none, slower.
 
-    ``holder``: who refused; "": the driver, of a product of host arrays.
+    ``holder``: the library that refused.
 
     Raises:
         OutOfMemory: there is no such kernel, as of operands that tensor cores need split; with what takes less.
@@ -162,12 +162,11 @@ def without_workspace(error: Exception, bound: Bound, gpu: Gpu, holder: str = ""
     if without is None:
         instead.append("use precision='ieee', which does without")
         reads_panels = "b" in kernel.split_before(bound.config)
-        if holder and reads_panels and bound.workspace_bytes == workspace_bytes(bound, p, gpu):
+        if reads_panels and bound.workspace_bytes == workspace_bytes(bound, p, gpu):
             instead.append("split a constant b once, with peakgemm.prepare")
-    if holder:
-        instead.append("pass memory that you have as Plan.execute's workspace=")
+    instead.append("pass memory that you have as Plan.execute's workspace=")
     raise no_room(error, f"a workspace of {bound.workspace_bytes:,} bytes for {p.m} x {p.n} x {p.k}{batch} by "
-                  f"{kernel.name}", gpu, holder, instead or ["free some"]) from error
+                  f"{kernel.name}", gpu, holder, instead) from error
 
 
 def no_room(error: Exception, what: str, gpu: Gpu, holder: str, instead: Sequence[str]) -> OutOfMemory:

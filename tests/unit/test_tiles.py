@@ -183,10 +183,13 @@ def test_access_waits_until_no_other_call_is_under_way(monkeypatch: pytest.Monke
     a, b = np.ones((64, 40), np.float32), np.ones((40, 64), np.float32)
     with present(monkeypatch, Devices(2)) as devices:
         for shared in (False, True):
-            out = np.full((64, 64), np.nan, np.float32)
-            with pools.under_way(0 if not shared else 2):  # of another device
-                multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
-            assert (out == a @ b).all()
+            for _ in range(50 if shared else 1):  # on a busy machine one device may have taken all tiles
+                out = np.full((64, 64), np.nan, np.float32)
+                with pools.under_way(0 if not shared else 2):  # of another device
+                    multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+                assert (out == a @ b).all()
+                if devices.copied["peer"]:
+                    break
             assert (len(devices.granted), devices.copied["peer"] > 0) == ((2, True) if shared else (0, False))
 
 

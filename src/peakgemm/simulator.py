@@ -3,4 +3,6 @@
 import sys
 from importlib import import_module
 
+from .tools.simulator import *  # noqa: F403  (for type checkers)
+
 sys.modules[__name__] = import_module(".tools.simulator", __package__)  # one module, by either name

@@ -1,7 +1,8 @@
 """What calls are bound to, by what they are recognised by: one cache for every front door, emptied at one place.
 
 A front door makes a key of what it sees of its operands, shapes and alignments among it, and looks it up in `calls`.
-What stands there is its own: a launch with what it takes.
+What it keeps there is its own: a launch with what it takes. Keys of different front doors never meet: torch's begin
+with a shape, JAX's with the call as text, others with a name.
 """
 
 from __future__ import annotations

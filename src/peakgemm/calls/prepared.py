@@ -115,11 +115,11 @@ class Split:
         rows, strides = (p.m, p.batch.a) if canonical.swapped else (p.n, p.batch.b)
         if (rows, p.k) != (self._n, self._k) or operand(self._scheme, rows, p.k, p.batch.sizes, strides).matrices != 1:
             return None
-        found = self._bound.get((p, gpu))
-        if found is None:
+        bound = self._bound.get((p, gpu))
+        if bound is None:
             ready = (self._panels, 0) if side == "a" else (0, self._panels)
-            found = self._bound[p, gpu] = Bound(choice.kernel, choice.config, p, gpu, *ready)
-        return found
+            bound = self._bound[p, gpu] = Bound(choice.kernel, choice.config, p, gpu, *ready)
+        return bound
 
 
 def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: bool, stream: int) -> Split | None:

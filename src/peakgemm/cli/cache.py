@@ -74,12 +74,12 @@ def _jobs(arch: str, shape: str | None) -> Sequence[Recipe]:
         return warm_set(arch)
     gpu = device.find()
     sms, name = (gpu.sm_count, gpu.name) if gpu and gpu.arch == arch else (architecture(arch).gpu_sms, "")
-    found = list[Recipe]()
+    wanted = list[Recipe]()
     for m, n, k in parse.shapes(None, shape, 0):
         problem = Problem.contiguous(m, n, k)
         choice = choose(problem, arch, sms, name)
-        found += recipes(choice.kernel, choice.config, problem, arch, sms)
-    return found
+        wanted += recipes(choice.kernel, choice.config, problem, arch, sms)
+    return wanted
 
 
 def _compiler(done: Callable[[str], None]) -> Callable[[Recipe], Compiled]:

@@ -88,7 +88,7 @@ class Ready(NamedTuple):
 
 
 _parsed = lru_cache(maxsize=4096)(Call.parse)
-_ready: dict[Any, Any] = cache.calls
+_calls: dict[Any, Any] = cache.calls
 _kept: list[Any] = []  # handlers, for as long as XLA may call them
 
 
@@ -102,8 +102,8 @@ def prepare(call: Call, index: int) -> Ready:
 
 
 def _prepared(text: bytes, index: int, alignment: int) -> Ready:
-    found: Ready | None = _ready.get((text, index, alignment))
-    if found is None:
+    ready: Ready | None = _calls.get((text, index, alignment))
+    if ready is None:
         call, gpu = Call.parse(text), device.require(index)
 
         def view(shape: Shape) -> View:
@@ -114,8 +114,8 @@ def _prepared(text: bytes, index: int, alignment: int) -> Ready:
         problem = canonical.problem
         assert problem is not None, "packed operands with three batch dimensions at most need no copies"
         bound = bound_for(problem, gpu, choice_for(problem, gpu, call.precision))
-        found = cache.remember((text, index, alignment), Ready(bound.launch, canonical.swapped, bound))
-    return found
+        ready = cache.remember((text, index, alignment), Ready(bound.launch, canonical.swapped, bound))
+    return ready
 
 
 def _on_cuda(frame: Any, api: int) -> None:
@@ -130,7 +130,7 @@ def _on_cuda(frame: Any, api: int) -> None:
         raise LaunchFailed("XLA gives no stream; peakgemm's product runs on its CUDA platform alone")
     index, every = _device(frame, api), a | b | c | out
     alignment = every & -every if every & _ALIGNED else 16
-    ready = _ready.get((text, index, alignment)) or _prepared(text, index, alignment)
+    ready = _calls.get((text, index, alignment)) or _prepared(text, index, alignment)
     launch, wanted = ready.launch, ready.bound.workspace_bytes
     if wanted and wanted > (there := FLOAT * word(word(rets[1] + 8 * abi.DIMS))):  # another GPU, or another address
         error = OutOfMemory(f"XLA gave {there:,} bytes of workspace, {wanted:,} are wanted")

@@ -332,7 +332,8 @@ def _hide_from_dynamo(function: Any) -> None:
     """Let ``function`` and what it calls run as they are: behind a graph break torch.compile would trace the frames of
     the implementation, NumPy's on the CPU among them. `torch.compiler.disable` imports all of torch._dynamo."""
     frames = torch._C._dynamo.eval_frame
-    if hasattr(frames, "set_code_exec_strategy"):  # torch 2.7 and later
+    # Names of torch's own, of which some release may lack one: then calls behind a graph break are traced, as before.
+    if all(hasattr(frames, name) for name in ("set_code_exec_strategy", "_FrameAction", "_FrameExecStrategy")):
         skip = frames._FrameAction.SKIP
         frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
 

@@ -78,12 +78,12 @@ class Bound:
             LaunchFailed: the device's error.
         """
         offset, count = self._counters
-        found = (ctypes.c_int * count)()
+        counters = (ctypes.c_int * count)()
         with activated(self.gpu.index):
             driver.demand("waiting for a stream", "cuStreamSynchronize", ctypes.c_void_p(stream))
-            driver.demand("a copy between host and device", "cuMemcpyDtoH_v2", ctypes.byref(found),
-                          ctypes.c_uint64(workspace + offset), ctypes.c_size_t(ctypes.sizeof(found)))
-        return min(sum(found), self.half_tiles)
+            driver.demand("a copy between host and device", "cuMemcpyDtoH_v2", ctypes.byref(counters),
+                          ctypes.c_uint64(workspace + offset), ctypes.c_size_t(ctypes.sizeof(counters)))
+        return min(sum(counters), self.half_tiles)
 
 
 def enqueuing(kernels: Sequence[Launch], label: str, gpu: Gpu,

@@ -165,7 +165,7 @@ class Kernel:
         return self.family.recipe(self, config, problem, arch)
 
     def reduce_recipe(self, config: Config, problem: Problem, arch: str) -> Recipe:
-        """What the kernel is compiled from that adds up its partial sums."""
+        """What its second kernel, which adds up partial sums, is compiled from."""
         return self.family.reduce_recipe(self, config, problem, arch)
 
     def launches(self, config: Config, problem: Problem, arch: str, sm_count: int, ready_a: int = 0,

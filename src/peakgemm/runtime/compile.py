@@ -35,7 +35,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 log = logging.getLogger("peakgemm")
 ANNOUNCE_AFTER = 0.5  # seconds: what takes longer looks like a hang
-#: Releases of NVRTC that every kernel is compiled by (lab/compilers.py), oldest first; the next one is one more.
+#: Tested releases of NVRTC, oldest first. `python -m lab.compilers` compiles every kernel by each of them.
 TESTED = ("12.9.86", "13.0.88", "13.2.86", "13.4.92", "13.5.37")
 TRIES = 6  # for `Wanted` code: of rung 14, 4 of 20 fresh processes made another (docs/sass-tuning.md)
 _IMPORTING = Lock()  # a second thread that imports cuda.core meanwhile finds it half made

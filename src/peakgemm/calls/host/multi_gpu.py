@@ -172,8 +172,8 @@ def _room(gpu: Gpu) -> int:
 def _on_cpu(r: Request, tiles: Grid, finished: set[int], done: Callable[[int], None] | None) -> None:
     for tile in tiles.tiles():
         if tile.number not in finished:
-            part = r._replace(a=r.a[tile.rows], b=r.b[:, tile.columns], out=r.out[tile.rows, tile.columns],
-                              c=None if r.c is None else r.c[tile.rows, tile.columns])
-            by_numpy(part)
+            of_a, of_b = (*tile.matrices, tile.rows), (*tile.matrices, slice(None), tile.columns)
+            c = None if r.c is None else r.c[tile.slices]
+            by_numpy(r._replace(a=r.a[of_a], b=r.b[of_b], c=c, out=r.out[tile.slices]))
             if done is not None:
                 done(tile.number)

@@ -240,8 +240,8 @@ class Worker:
                         transfer.set_result(None)
                     raise
                 if first:
-                    there = PeerPanel(memory.pointer, panel.size, memory, self._copied)
-                    when_done(panel.futures, lambda error: transfer.set_result(None if error else there))
+                    brought = PeerPanel(memory.pointer, panel.size, memory, self._copied)
+                    when_done(panel.futures, lambda error: transfer.set_result(None if error else brought))
         self._panels[key] = panel
         self._used += panel.size
 
@@ -255,13 +255,13 @@ class Worker:
         transfer = panel.transfer
         if transfer is None or not (wait or transfer.done()):
             return
-        there = transfer.result()
-        if there is None:  # the other one has failed
+        source = transfer.result()
+        if source is None:  # the other one has failed
             panel.futures = self._copiers.upload(panel.again, panel.memory.pointer)
         else:
-            behind(there.copied(), self._way.inward)
+            behind(source.copied(), self._way.inward)
             with stream_span(self._gpu.index, "copy from a peer", self._way.inward, panel.size):
-                peers.copy(panel.memory.pointer, self._gpu.index, there.pointer, transfer.device, panel.size,
+                peers.copy(panel.memory.pointer, self._gpu.index, source.pointer, transfer.device, panel.size,
                            self._way.inward)
             panel.mark = event(self._way.inward)
         panel.transfer = panel.again = None  # last: what is refused on the way is asked again

@@ -157,8 +157,8 @@ def launches(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_cou
 
 
 def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
-    """What a product kernel is compiled from; of the problem, as it sees it, how operands are read that were not split
-    before."""
+    """What a product kernel is compiled from. The problem decides how it reads the operands that were not split before.
+    """
     p, panels, macros = oriented(config, problem), kernel.family.panels, config.macros() | dict(kernel.defines)
     a, b = widths(p)
     if "a" not in panels:

@@ -105,12 +105,13 @@ class Checkout:
         """What the site has besides: a page of each rung, and the plots. None of it is kept in the repository."""
         ladder, k1024, counters = (self.load(n) for n in ("ladder.json", "ladder-k1024.json", "counters.json"))
         bills = [one for record in self.load_any("bill.json") for one in record["bills"] if "parts" in one]
-        for kernel in self.measured_rungs():
+        rows = self._ladder()
+        for kernel in pages.measured_rungs(rows):
             counted = pages.by_shape(counters, kernel.number)
             sizes = [*pages.by_shape(ladder, kernel.number), *pages.by_shape(k1024, kernel.number)]
             own = [one for one in bills if one["number"] == kernel.number]
             yield (self.root / "docs" / "rungs" / f"{kernel.page}.md",
-                   pages.rung_page(kernel, self._ladder(), counted, sizes, own))
+                   pages.rung_page(kernel, rows, counted, sizes, own))
         for path, draw in self.plots():
             if path.name != README_PLOT:
                 yield path, draw().text(alone=True)
@@ -194,7 +195,7 @@ class Checkout:
     def stale_headers(self) -> list[tuple[Kernel, str]]:
         """Rungs whose header does not say what the record holds, with the line that it lacks."""
         rows = self._ladder()
-        wanted = [(kernel, pages.measured_line(rows, kernel.number)) for kernel in self.measured_rungs()]
+        wanted = [(kernel, pages.measured_line(rows, kernel.number)) for kernel in pages.measured_rungs(rows)]
         return [(kernel, line) for kernel, line in wanted
                 if line not in kernel.header.read_text(encoding="utf-8").splitlines()]
 

@@ -215,7 +215,7 @@ def _cold(request: Request, key: tuple[Any, ...] | None) -> Any:
 
 
 def _launch(warm: Warm, request: Request) -> Any:
-    """The first of the calls that ``warm`` is remembered for, whose operands have been checked."""
+    """Launch the call that ``warm`` was made for. Its operands have been checked."""
     a, b, c, out = request[:4]
     if out is None:
         out = a.new_empty(warm.shape)

@@ -83,7 +83,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
         return ready
 
     monkeypatch.setattr(jax_handler, "_prepared", prepared)
-    monkeypatch.setattr(jax_handler, "_ready", {(CALL.text().encode(), 0, 16): ready})
+    monkeypatch.setattr(jax_handler, "_calls", {(CALL.text().encode(), 0, 16): ready})
     monkeypatch.setattr(jax_handler.device, "count", lambda: 1)
     monkeypatch.setattr(jax_handler.device, "activated", lambda index: contextlib.nullcontext())
     return SimpleNamespace(seen=seen, asked=asked, bound=bound)

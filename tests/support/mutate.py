@@ -9,16 +9,15 @@ another one set; two dependent neighbours exchanged; a register renamed in one p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from random import Random
 
 from peakgemm.sass.control import BARRIERS, NO_BARRIER
 from peakgemm.sass.dataflow import dependences
-from peakgemm.sass.effects import ends_block, space
 from peakgemm.sass.elf import WORD_BYTES
 from peakgemm.sass.encoding import ALWAYS, Register, Word
 from peakgemm.sass.program import Program
-from peakgemm.sass.schedule import queue, reader, waited
+from peakgemm.sass.schedule import waited
 
 #: No result of a fixed-latency instruction is there after fewer cycles.
 FASTEST = 4
@@ -86,7 +85,7 @@ def _reachable(program: Program) -> list[range]:
 def _stalls(program: Program) -> Iterator[_Edit]:
     for before, after, register in _pairs(program):
         words = program.words[before:after]
-        if queue(words[0].name) is not None or register.kind not in ("R", "P") or len(words) >= FASTEST:
+        if words[0].queue or register.kind not in ("R", "P") or len(words) >= FASTEST:
             continue
         late = program.words[after].name == "IMAD" and any(  # an addend is needed later than the factors
             field.low == 64 and register in program.words[after].registers(field, number)
@@ -101,11 +100,11 @@ def _awaited(program: Program) -> Iterator[tuple[int, int, int]]:
     for before, after, register in _pairs(program):
         first, last = program.words[before], program.words[after]
         barrier = first.control.write_barrier
-        if queue(first.name) in (None, "tensor") or barrier == NO_BARRIER or register.kind != "R" or first.never:
+        if first.queue in ("", "tensor") or barrier == NO_BARRIER or register.kind != "R" or first.never:
             continue
         others = 0
         for word in program.words[before + 1:after]:
-            if (queue(word.name) == queue(first.name) or reader(word.name) == reader(first.name)) and not word.never:
+            if (word.queue == first.queue or word.reader == first.reader) and not word.never:
                 for number in (word.control.write_barrier, word.control.read_barrier):
                     others |= 1 << number if number != NO_BARRIER else 0
         waits = 0
@@ -147,7 +146,7 @@ def _set_between(program: Program, before: int, after: int, barrier: int) -> boo
     """Whether the producer, or another after it in its queue, tells by the same scoreboard all the same."""
     first = program.words[before]
     return first.control.read_barrier == barrier or any(
-        barrier in (word.control.write_barrier, word.control.read_barrier) and queue(word.name) == queue(first.name)
+        barrier in (word.control.write_barrier, word.control.read_barrier) and word.queue == first.queue
         for word in program.words[before + 1:after])
 
 
@@ -157,7 +156,7 @@ def _swaps(program: Program) -> Iterator[_Edit]:
         for one in dependences(words):
             if one.after == one.before + 1 and one.kind in ("RAW", "WAW", "WAR", "MEM"):
                 first, second = words[one.before], words[one.after]
-                if ends_block(first) or ends_block(second) or first.never or second.never or \
+                if first.ends_block or second.ends_block or first.never or second.never or \
                         first.with_control(stall=0) == second.with_control(stall=0) or _same(first, second):
                     continue
                 at = block.start + one.before
@@ -167,8 +166,8 @@ def _swaps(program: Program) -> Iterator[_Edit]:
 def _same(first: Word, second: Word) -> bool:
     """Two whose order shows nowhere: the same operation, or two that only mark time."""
     idle = {"WARPGROUP", "FENCE", "MEMBAR", "NOP", "ERRBAR"}
-    return replace(first, control=second.control) == second or (
-        {first.name, second.name} <= idle and space(first) == space(second))
+    return first.with_control(**asdict(second.control)) == second or (
+        {first.name, second.name} <= idle and first.access == second.access)
 
 
 def _registers(program: Program) -> Iterator[_Edit]:
@@ -190,7 +189,7 @@ def _renamed(program: Program, place: int, index: int, number: int, top: int) ->
         word = program.words[place]
         numbers = (*word.numbers[:index], other, *word.numbers[index + 1:])
         words = list(program.words)
-        words[place] = replace(word, numbers=numbers)
+        words[place] = word.with_numbers(numbers)
         return f"{_at(place)} reads R{other} instead of R{number}", words
     return made
 

@@ -65,7 +65,7 @@ def command(
             subject = launched(found, threads, shared)
         else:
             subject = named(what, arch or "sm_90", config, shape, precision)
-        return view(subject, with_ptx=listing or html is not None)
+        return view(subject, with_text=listing or html is not None)
 
     with waiting("compiling and disassembling"):
         first = look(kernel)
@@ -138,11 +138,10 @@ def _listing(subject: Subject, listing: Listing) -> None:
               style="bold", markup=False, soft_wrap=True)
     source, before = SourceLines(subject.source), ("", "")
     for line in listing.lines:
-        one = line.instruction
         ptx = listing.ptx[line.ptx - 1].replace("\t", " ") if line.ptx else ""
-        where = place(one.file, one.line)
-        text = source.text(one.file, one.line).strip() if (ptx, where) != before else ""
-        shown = Text(f"{one.address:#08x} {line.control!s:20} {one.text:40} ")
+        where = place(line.file, line.line)
+        text = source.text(line.file, line.line).strip() if (ptx, where) != before else ""
+        shown = Text(f"{line.address:#08x} {line.word.control!s:20} {line.text:40} ")
         shown.append(f"{line.reads:8} ", style="red" if line.extra else "")
         live = "" if line.live is None else str(line.live)
         shown.append(f"{live:>4}  {ptx if (ptx, where) != before else '':44} ")
@@ -150,4 +149,4 @@ def _listing(subject: Subject, listing: Listing) -> None:
         out.print(shown, soft_wrap=True)
         before = (ptx, where)
     out.print("reads: the bank of each register operand a, b, c; r: from the reuse cache, .: no register, !: this\n"
-              "bank made it wait. live: registers that hold a value behind the instruction.", style="dim", markup=False)
+              "bank made it wait. live: registers in use at the instruction.", style="dim", markup=False)

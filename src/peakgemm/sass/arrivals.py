@@ -17,7 +17,7 @@ from .elf import WORD_BYTES
 from .encoding import Word
 from .hazards import Hazard
 from .program import Program
-from .schedule import queue, waited
+from .schedule import waited
 
 _PHASES, _ONE = 0xA7, 84  # low bits of the opcode of waits and arrivals; the bit of one arrival without bytes (A1T0)
 _Loads = dict[int, int]  # place of a load: the scoreboards, as a mask, that tell of its end
@@ -79,7 +79,7 @@ def _through(program: Program, block: int, start: _Loads, found: dict[int, _Load
             continue
         if is_arrival(word):
             found[place] = _joined(found.get(place, {}), loads)
-        if queue(word.name) == "shared":
+        if word.queue == "shared":
             if word.name.startswith("LDS"):
                 loads[place] = 0
             if word.control.write_barrier != NO_BARRIER:

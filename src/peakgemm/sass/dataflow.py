@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .effects import SPACES, ends_block, only_loads, reads_clock, space
 from .encoding import ALWAYS, Register, Word, no_register
+from .opcodes import SPACES
 
 _FFMA = 0x223
 
@@ -54,24 +54,24 @@ def dependences(block: Sequence[Word]) -> list[Dependence]:
         for register in () if idle else word.writes:
             written[register] = place
             readers[register] = []
-        accessed = space(word)
-        if accessed or reads_clock(word):
-            touched = SPACES if accessed in ("sync", None) else (accessed, "sync")
+        accessed = word.access
+        if accessed or word.reads_clock:
+            touched = SPACES if accessed in ("", "sync") else (accessed, "sync")
             before = set()
             for name in touched:
                 if name in stores:
                     before.add(stores[name])
-                if not only_loads(word):
+                if not word.only_loads:
                     before |= set(loads[name])
             found += [Dependence(earlier, place, "MEM") for earlier in sorted(before)]
             for name in (accessed or "sync",) if accessed != "sync" else SPACES:
-                if only_loads(word):
+                if word.only_loads:
                     loads[name].append(place)
                 else:
                     stores[name], loads[name] = place, []
         if flow is not None:
             found.append(Dependence(flow, place, "FLOW"))
-        if ends_block(word):
+        if word.ends_block:
             first = flow + 1 if flow is not None else 0
             found += [Dependence(earlier, place, "FLOW") for earlier in range(first, place)]
             flow = place
@@ -114,8 +114,8 @@ def outcome(block: Sequence[Word], numbering: Numbering, names: Mapping[Register
         return values[register]
 
     for word in block:
-        if word.never and not ends_block(word):
-            if space(word):
+        if word.never and not word.ends_block:
+            if word.access:
                 memory["padding"] = numbering.of("never", word.opcode, word.rest, memory["padding"], memory["sync"])
             continue
         guard = (word.negated, value(Register(word.layout.guard_kind, word.guard))) if word.guard != ALWAYS else None
@@ -123,9 +123,9 @@ def outcome(block: Sequence[Word], numbering: Numbering, names: Mapping[Register
                    if entry.role in "rx"]
         if word.opcode == _FFMA:  # a product is the same whichever way round, its signs in ``rest`` too
             sources[:2] = sorted(sources[:2])
-        accessed = space(word)
-        ordered = accessed is not None or reads_clock(word) or ends_block(word)
-        touched = () if not ordered else SPACES if accessed in (None, "sync") else (accessed, "sync")
+        accessed = word.access
+        ordered = accessed != "" or word.reads_clock or word.ends_block
+        touched = () if not ordered else SPACES if accessed in ("", "sync") else (accessed, "sync")
         seen = tuple(memory[name] for name in touched)
         nowhere = tuple(place for place, (entry, number) in enumerate(word.operands)
                         if entry.role in "wx" and entry.bits and number == no_register(entry.kind, word.arch))
@@ -135,8 +135,8 @@ def outcome(block: Sequence[Word], numbering: Numbering, names: Mapping[Register
                 for offset, register in enumerate(word.registers(entry, number)):
                     old = value(register) if guard is not None else None
                     values[register] = numbering.of("result", done, place, offset, old)
-        if ordered and not (accessed is not None and only_loads(word)):
-            for name in touched if accessed in (None, "sync") else (accessed,):
+        if ordered and not (accessed != "" and word.only_loads):
+            for name in touched if accessed in ("", "sync") else (accessed,):
                 memory[name] = done
     return Outcome({original(register): number for register, number in values.items()
                     if number != numbering.of("in", original(register))}, memory)

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from ..errors import InvalidValue
 from .control import BARRIERS, NO_BARRIER
 from .dataflow import difference
-from .effects import ends_block, space
 from .elf import WORD_BYTES, Cubin
 from .encoding import ALWAYS, Register, Word
 from .hazards import VISIBLE, check
 from .latency import safe, shortest_stall
 from .program import Program
-from .schedule import Flight, State, cycles, queue, reader, states, step, waited
+from .schedule import Flight, State, cycles, states, step, waited
 
 _STACK = 1  # R1 is the stack pointer, which debuggers and the driver's trap handler know
 _SLOTS = {24: 0, 32: 1, 64: 2}
@@ -110,7 +109,7 @@ def _retimed(program: Program, block: range, before: Program) -> Program:
     state, clock, timed = start.copy(), 0, list[Word]()
     alone: set[int] = set()  # loads that relied on the scoreboard of a later one, which now comes too late
     for place, word in zip(block, words, strict=True):
-        keeps = ends_block(word) or space(word) == "sync" or word.name == "WARPGROUP"
+        keeps = word.ends_block or word.access == "sync" or word.name == "WARPGROUP"
         mask = word.control.wait_mask if keeps else 0
         mask |= _needed(word, state, mask, program)
         alone |= {flight.place for register in word.reads | word.writes for flight in state.results.get(register, ())
@@ -177,22 +176,22 @@ def _needed(word: Word, state: State, mask: int, program: Program) -> int:
     reads, writes, more = word.reads, word.writes, 0
     for register in reads | writes:
         for flight in state.results.get(register, ()):
-            tensor = flight.queue == "tensor" == queue(word.name)
-            in_order = flight.queue == queue(word.name) != program.words[flight.place].name and register not in reads
+            tensor = flight.queue == "tensor" == word.queue
+            in_order = flight.queue == word.queue != program.words[flight.place].name and register not in reads
             if not tensor and not in_order:
                 more |= _one(flight, mask | more)
         if register in writes:
             for flight in state.reads.get(register, ()):
-                if flight.queue not in (queue(word.name), reader(word.name)):
+                if flight.queue not in (word.queue, word.reader):
                     more |= _one(flight, mask | more)
     return more
 
 
 def _neighbour(words: Sequence[Word], at: int) -> int:
     """The scoreboard that the next instruction of the same queue sets, or one before it; 0 where there is none."""
-    mine = queue(words[at].name)
+    mine = words[at].queue
     for word in (*words[at + 1:], *reversed(words[:at])):
-        if queue(word.name) == mine and word.control.write_barrier != NO_BARRIER:
+        if word.queue == mine and word.control.write_barrier != NO_BARRIER:
             return word.control.write_barrier
     return 0
 
@@ -248,7 +247,7 @@ def _with_reuse(words: Sequence[Word]) -> list[Word]:
     """The words with reuse set where one of the next instructions reads the same register by the same slot."""
     made = []
     for at, word in enumerate(words):
-        if queue(word.name) is not None or word.name == "DEPBAR" or ends_block(word):
+        if word.queue or word.name == "DEPBAR" or word.ends_block:
             made.append(word)
             continue
         bits = 0
@@ -265,7 +264,7 @@ def _read_again(words: Sequence[Word], at: int, low: int, number: int) -> int:
     if register in words[at].writes or words[at].guard != ALWAYS:
         return 0
     for word in words[at + 1:at + 1 + _LOOKAHEAD]:
-        if ends_block(word) or queue(word.name) is not None:
+        if word.ends_block or word.queue:
             return 0
         held = next((held for field, held in word.named if field.low == low and field.kind == "R" and field.role == "r"
                      and field.width == 1), None)

@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from ..errors import InvalidValue
 from .control import BARRIERS, NO_BARRIER
 from .dataflow import difference
-from .effects import ends_block
 from .elf import WORD_BYTES, Cubin
 from .encoding import Register, Word
 from .latency import ARCH, least
 from .program import Program
-from .schedule import HORIZON, State, queue, reader, states, walk
+from .schedule import HORIZON, State, states, walk
 
 #: Cycles from an instruction that sets a scoreboard to one that may wait for it.
 VISIBLE = 2
@@ -90,8 +89,8 @@ def check(program: Program) -> list[Hazard]:
 
     def _results(place: int, word: Word, register: Register, state: State, read: bool, write: bool) -> None:
         for flight in state.results.get(register, ()):
-            in_order = queue(word.name) == flight.queue and flight.queue != program.words[flight.place].name
-            if (read and flight.queue == "tensor" == queue(word.name)) or (not read and in_order) or \
+            in_order = word.queue == flight.queue and flight.queue != program.words[flight.place].name
+            if (read and flight.queue == "tensor" == word.queue) or (not read and in_order) or \
                     flight.elsewhere(word):
                 continue
             what = "reads" if read else "overwrites"
@@ -101,7 +100,7 @@ def check(program: Program) -> list[Hazard]:
 
     def _reads(place: int, word: Word, register: Register, state: State) -> None:
         for flight in state.reads.get(register, ()):
-            if flight.queue not in (queue(word.name), reader(word.name)) and not flight.elsewhere(word):
+            if flight.queue not in (word.queue, word.reader) and not flight.elsewhere(word):
                 note(place, "read", flight.place, register,
                      f"{word.name} overwrites {register} before {program.words[flight.place].name} is known to have "
                      "read it" + _how(flight.barriers))
@@ -129,8 +128,7 @@ def against(program: Program, original: Program) -> list[Hazard]:
         if first == second:
             continue
         message = difference(first, second)
-        if message is None and any(ends_block(one) and one.with_control(stall=0) != two.with_control(stall=0)
-                                   and one.encode() != two.encode() and _computes(one) != _computes(two)
+        if message is None and any(one.ends_block and _computes(one) != _computes(two)
                                    for one, two in zip(first, second, strict=True)):
             message = "a branch is not where it was"
         if message is not None:
@@ -152,7 +150,7 @@ def check_cubin(cubin: Cubin, original: Cubin | None = None) -> list[Hazard]:
 
 def _computes(word: Word) -> int:
     """A word without its control bits."""
-    return word.encode() & ~((1 << 21) - 1 << 105)
+    return word.bits & ~((1 << 21) - 1 << 105)
 
 
 def _how(barriers: int) -> str:
@@ -165,11 +163,11 @@ def _control(word: Word) -> list[str]:
     for name, barrier in (("write", control.write_barrier), ("read", control.read_barrier)):
         if BARRIERS <= barrier < NO_BARRIER:
             found.append(f"{name} barrier {barrier}; there are 0 to {BARRIERS - 1}")
-        elif barrier != NO_BARRIER and queue(word.name) is None:
+        elif barrier != NO_BARRIER and not word.queue:
             found.append(f"{word.name} has a fixed latency and sets scoreboard {barrier}")
     if control.stall == 0 and word.name not in _NO_STALL:
         found.append(f"{word.name} with stall 0; compiled code gives it 1 or more")
-    if control.reuse and queue(word.name) is None and word.name != "DEPBAR" and not control.yield_:
+    if control.reuse and not word.queue and word.name != "DEPBAR" and not control.yield_:
         found.append("reuse and yield in one instruction")
     return found
 
@@ -180,7 +178,7 @@ def _reuse(program: Program, block: int) -> Sequence[tuple[int, int, Register, s
     found = []
     for place in program.blocks[block]:
         word = program.words[place]
-        if queue(word.name) is None and not word.never:
+        if not word.queue and not word.never:
             for field, number in word.named:
                 slot = dict(_SLOTS).get(field.low)
                 if field.kind != "R" or slot is None or field.role != "r" or number == 255:

@@ -87,13 +87,5 @@ def safe(before: Word, after: Word, register: Register) -> int:
         return 1
     if before.name in _FP32 and after.name in _FP32 and "guard" not in kinds_of:
         return 4
-    return max(_slow(before.name), 13 if "guard" in kinds_of else 0, least(before, after, register)[0])
+    return max(before.layout.opcode.cycles, 13 if "guard" in kinds_of else 0, least(before, after, register)[0])
 
-
-def _slow(name: str) -> int:
-    """The longest that ptxas keeps anyone waiting for a result of the opcode where nothing else stands between."""
-    if name in ("HMMA", "IMMA", "DMMA"):
-        return 26
-    if name in ("R2UR", "ELECT", "CS2R", "P2R", "R2P", "VOTE", "VOTEU", "UFLO"):
-        return 13
-    return 10 if name.startswith("D") else 8 if name.startswith("H") else 6

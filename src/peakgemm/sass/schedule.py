@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 from .control import BARRIERS, NO_BARRIER
 from .encoding import Register, Word
@@ -16,53 +15,7 @@ from .program import Program
 
 #: Cycles after which no fixed-latency result can be outstanding: beyond every distance that compiled code leaves.
 HORIZON = 40
-
-# Instructions whose results (or reads) come when they come, by the queue in which they stay in order: one that sets a
-# scoreboard vouches for those before it in its queue. A queue of its own name keeps no order.
-_IN_ORDER = {
-    "shared": "LDS LDSM STS STSM SHFL",
-    "atoms": "ATOMS",
-    "stas": "STAS",
-    "xu": "MUFU F2F F2I I2F FRND FLO POPC BREV I2I FCHK",
-    "constant": "LDC",
-    "special": "S2R",
-    "uspecial": "S2UR",
-    "b2r": "B2R",
-    "redux": "REDUX CREDUX",
-    "store": "STG ST STL REDG RED LDGSTS",
-    "bar": "BAR",
-    "movm": "MOVM",
-}
-_ALONE = (
-    "LDG LD LDL ATOMG ATOM REDAS LDGDEPBAR CCTL MEMBAR SYNCS FENCE USETMAXREG R2B UTMALDG UTMASTG "
-    "UTMAREDG UTMAPF UTMACCTL UTMACMDFLUSH UBLKCP UBLKPF UBLKRED MATCH QSPC TEX TLD SULD SUST GETLMEMBASE "
-    "ERRBAR CGAERRBAR LDTRAM BMOV "
-)
-_QUEUES = {name: label for label, names in _IN_ORDER.items() for name in names.split()} | dict.fromkeys(
-    _ALONE.split(), "")
-_TENSOR = frozenset(("HGMMA", "QGMMA", "IGMMA", "BGMMA"))
-
-
-@cache
-def queue(name: str) -> str | None:
-    """The queue of a variable-latency instruction, or None: its latency is fixed."""
-    if name in _TENSOR:
-        return "tensor"
-    found = _QUEUES.get(name)
-    return name if found == "" else found
-
-
-#: Memory instructions read their operands in the order of their issue, whatever space they go to: one that has read
-#: vouches for those before it, and one that writes a register cannot overtake the reads.
-_ONE_READER = frozenset(name for name in _QUEUES if name.startswith(("LD", "ST", "ATOM", "RED", "SHFL", "CCTL"))
-                        and not name.startswith(("LDC", "REDUX", "LDGDEPBAR")))
 _ROUNDS = 8
-
-
-@cache
-def reader(name: str) -> str | None:
-    """The queue in which a variable-latency instruction reads its operands."""
-    return "memory" if name in _ONE_READER else queue(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +166,7 @@ def _clear(flights: dict[Register, frozenset[Flight]], mask: int) -> None:
 def step(state: State, word: Word, place: int, clock: int) -> None:
     """Issue an instruction: what it puts in flight, what it ends."""
     control = word.control
-    name = queue(word.name)
+    name = word.queue
     set_now = [barrier for barrier in (control.write_barrier, control.read_barrier) if barrier != NO_BARRIER]
     for barrier in set_now:
         state.set[barrier] = clock
@@ -226,13 +179,13 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
         if register.kind == "P":
             _forget_guard(state.results, register.number)
             _forget_guard(state.reads, register.number)
-    if name is None or word.never:
+    if not name or word.never:
         for register in writes if not word.never else ():
             state.issued.setdefault(register, {})[place] = clock
         return
     write = 1 << control.write_barrier if control.write_barrier != NO_BARRIER else 0
     read = 1 << control.read_barrier if control.read_barrier != NO_BARRIER else 0
-    reading_queue = reader(word.name) or name
+    reading_queue = word.reader
     if name not in ("tensor", word.name) and write:
         _vouch(state.results, name, write)
     if reading_queue not in ("tensor", word.name) and (write or read):

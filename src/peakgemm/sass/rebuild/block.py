@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import InvalidValue
-from ..effects import ends_block
 from ..elf import WORD_BYTES
 from ..encoding import ALWAYS, Register, Word, no_register
 from ..program import Program
@@ -153,7 +152,7 @@ class _Analysis:
             self._moves[place] = self._value(source.number)
             self._values[operand(word, _DESTINATION)] = self._value(source.number)
         else:
-            if ends_block(word) and place != len(self._words) - 1:
+            if word.ends_block and place != len(self._words) - 1:
                 raise self._fail(place, f"{word.name} within the block")
             for register in word.reads:
                 if register.kind == "R" and self._value(register.number)[0] in ("load", "sum"):

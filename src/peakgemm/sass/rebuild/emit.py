@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..control import BARRIERS, NO_BARRIER
-from ..encoding import Word
-from ..schedule import queue, waited
+from ..elf import NOP
+from ..encoding import Word, decode
+from ..schedule import waited
 from .block import QUAD, Block, NotUnderstood, Side
 from .order import Multiply
 from .recipe import Recipe
@@ -101,27 +102,24 @@ def _padded(block: Block, place: int, padding: Sequence[Word]) -> list[Word]:
 
 
 def _other(values: Values, place: int, boards: tuple[int, int, tuple[int, ...]]) -> Word:
-    word, control = values.word(place), values.block.words[place].control
+    word = values.word(place)
     if word.name == "LDGSTS":
         return word.with_control(**{**_PLAIN, "read_barrier": boards[1]})
-    if queue(word.name) is not None or word.name in ("LDGDEPBAR", "DEPBAR", "BAR"):
-        return replace(word, control=replace(control, wait_mask=0))
+    if word.queue or word.name in ("LDGDEPBAR", "DEPBAR", "BAR"):
+        return word.with_control(wait_mask=0)
     return word.with_control(**_PLAIN)
 
 
 def _ffma(block: Block, one: Multiply, quads: Mapping[Side, int]) -> Word:
     chain = block.chains[one.row, one.column]
     numbers = (chain, quads[0] + one.row % QUAD, quads[1] + one.column % QUAD, chain)
-    word = replace(block.multiply, numbers=tuple(
-        numbers[_FIELDS[field.low]] if field.kind == "R" else number for field, number in block.multiply.named))
+    word = block.multiply.with_numbers([numbers[_FIELDS[field.low]] if field.kind == "R" else number
+                                        for field, number in block.multiply.named])
     return word.with_control(**{**_PLAIN, "reuse": one.reuse})
 
 
 def _nothing(block: Block) -> Word:
     """A NOP, where nothing runs before the loop but there is something to wait for."""
-    from ..elf import NOP
-    from ..encoding import decode
-
     return decode(NOP, block.branch.arch)
 
 

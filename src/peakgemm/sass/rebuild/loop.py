@@ -23,13 +23,13 @@ from ..edit import Unproved
 from ..elf import NOP, WORD_BYTES, Cubin
 from ..encoding import Register, Word, decode
 from ..hazards import check
+from ..liveness import live, live_behind
 from ..program import Program
 from . import order as orders
 from . import proof
 from .block import QUAD, Block, NotUnderstood, Side, analyse
 from .copies import hoist, merge
 from .emit import Emitted, emit
-from .liveness import live, live_behind
 from .place import place
 from .recipe import Recipe
 from .values import Values, rename
@@ -155,7 +155,7 @@ def _installed(program: Program, block: Block, made: Emitted) -> Program:
 def _branch_to(branch: Word, words: int) -> Word:
     """The branch with its target so many instructions from the one behind it."""
     offset = words * WORD_BYTES // 4
-    encoded = branch.encode()
+    encoded = branch.bits
     for (low, bits), value in ((_OFFSET_LOW, offset & 0xFF), (_OFFSET_HIGH, offset >> 8 & (1 << 48) - 1)):
         encoded = encoded & ~((1 << bits) - 1 << low) | value << low
     return decode(encoded, branch.arch)

@@ -13,7 +13,6 @@ from itertools import pairwise
 
 from ..encoding import Register
 from ..latency import safe
-from ..schedule import queue
 from .block import ORDERED, PASSED, Block, NotUnderstood, Side
 from .recipe import Recipe
 from .values import TURN, Values
@@ -51,8 +50,8 @@ def edges(values: Values) -> list[Edge]:
     for home, places in definitions.items():
         for earlier, later in pairwise([TURN, *places]):
             if earlier != TURN:
-                found.append(Edge(earlier, later, 1 if queue(block.words[earlier].name) else 6))
-            found += [Edge(reader, later, _AFTER_QUEUE if queue(block.words[reader].name) else 0)
+                found.append(Edge(earlier, later, 1 if block.words[earlier].queue else 6))
+            found += [Edge(reader, later, _AFTER_QUEUE if block.words[reader].queue else 0)
                       for source, reader in order[home] if source == earlier and reader != later]
     kept = [place for place in values.places if block.words[place].name in ORDERED]
     found += [Edge(before, after, _AFTER_QUEUE if block.words[before].name == "LDGDEPBAR" else 1)
@@ -65,7 +64,7 @@ def edges(values: Values) -> list[Edge]:
 
 def _latency(values: Values, before: int, after: int, register: Register) -> int:
     first, second = values.block.words[before], values.block.words[after]
-    if queue(first.name) is not None:
+    if first.queue:
         raise NotUnderstood(f"{first.name} in the loop: its {register} comes when it comes")
     return safe(first, second, register)
 

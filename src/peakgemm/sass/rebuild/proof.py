@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..dataflow import Numbering
-from ..effects import ends_block, space
 from ..encoding import ALWAYS, Register, Word, no_register
 from .block import PASSED, plain_move, source_of
 
@@ -66,9 +65,9 @@ class _Turn:
             sources[:2] = sorted(sources[:2])
         nowhere = tuple(place for place, (entry, one) in enumerate(word.operands)
                         if entry.role in "wx" and entry.bits and one == no_register(entry.kind, word.arch))
-        branch = ends_block(word)
-        accessed = space(word)
-        effect = branch or (accessed is not None and not (accessed == "shared" and word.name == "LDS"))
+        branch = word.ends_block
+        accessed = word.access
+        effect = branch or (accessed != "" and not (accessed == "shared" and word.name == "LDS"))
         seen = len(self.effects) if effect else self._interval if accessed else None
         done = number("turn", word.opcode, word.layout.name, None if branch else word.rest, guard, tuple(sources), seen,
                       nowhere)

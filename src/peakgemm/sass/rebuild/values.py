@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..encoding import ALWAYS, Register, Word
 from .block import Block, NotUnderstood
@@ -113,7 +113,7 @@ class Values:
                     raise NotUnderstood(f"{old.name} uses {registers[0]} to {registers[-1]} as a group, which lie "
                                         "apart")
                 numbers.append(homes[0].number)
-        return replace(old, numbers=tuple(numbers))
+        return old.with_numbers(numbers)
 
     def accesses(self, place: int) -> tuple[frozenset[Register], frozenset[Register]]:
         """The registers that an instruction reads and writes, where its values now live (of a load: its addresses)."""

@@ -44,7 +44,7 @@ def own_sass(launch: Launch, trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listed(subject: Subject, trace: dict[str, Any]) -> dict[str, Any]:
-    seen = view(subject, with_ptx=True)
+    seen = view(subject, with_text=True)
     files = [one["name"] for one in trace["files"]]
     of_line = _instructions(seen.listing.ptx, [one["text"] if one else "" for one in trace["code"]])
     lines = [_line(seen, place, files, of_line) for place in range(len(seen.listing.lines))]
@@ -58,14 +58,13 @@ def _listed(subject: Subject, trace: dict[str, Any]) -> dict[str, Any]:
 
 def _line(seen: View, place: int, files: Sequence[str], of_line: dict[int, int]) -> dict[str, Any]:
     line = seen.listing.lines[place]
-    one = line.instruction
-    found: dict[str, Any] = {"address": f"{one.address:#06x}", "control": str(line.control), "text": one.text,
+    found: dict[str, Any] = {"address": f"{line.address:#06x}", "control": str(line.word.control), "text": line.text,
                              "reads": line.reads, "late": line.extra > 0, "live": line.live}
     if line.ptx in of_line:
         found["code"] = of_line[line.ptx]
-    file = display(one.file) if one.file else ""
-    if file in files and one.line is not None:
-        found["at"] = [files.index(file), one.line]
+    file = display(line.file) if line.file else ""
+    if file in files and line.line is not None:
+        found["at"] = [files.index(file), line.line]
     return found
 
 

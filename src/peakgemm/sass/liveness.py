@@ -1,11 +1,13 @@
-"""Which registers hold a value that is still wanted, at the start of each block."""
+"""Which registers hold a value that is still wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..encoding import ALWAYS, Register
-from ..program import Program
+from .encoding import ALWAYS, Register
+from .program import Program
+
+_STACK = Register("R", 1)  # the stack pointer, which debuggers and the driver's trap handler know
 
 
 def live(program: Program) -> Mapping[int, frozenset[Register]]:
@@ -31,8 +33,7 @@ def live(program: Program) -> Mapping[int, frozenset[Register]]:
     while changed:
         changed = False
         for start in reversed(list(uses)):
-            out = frozenset[Register]().union(*(found.get(goes, frozenset()) for goes in program.successors[start]))
-            fresh = uses[start] | (out - kills[start])
+            fresh = uses[start] | (_behind(program, start, found) - kills[start])
             if fresh != found[start]:
                 found[start], changed = fresh, True
     return found
@@ -42,3 +43,23 @@ def live_behind(program: Program, start: int, known: Mapping[int, frozenset[Regi
     """The registers that are live where control leaves a loop of one block."""
     leaves = [goes for goes in program.successors[start] if goes != start]
     return frozenset[Register]().union(*(known.get(goes, frozenset()) for goes in leaves))
+
+
+def pressure(program: Program) -> dict[int, int]:
+    """How many registers of a thread are in use at each instruction that can be reached, by its place: those that it
+    reads, those that it writes, and those that hold a value behind it. The stack pointer is always one."""
+    known, counts = live(program), dict[int, int]()
+    for start in program.successors:
+        alive = set(_behind(program, start, known)) | {_STACK}
+        for place in reversed(program.blocks[start]):
+            word = program.words[place]
+            used = alive if word.never else alive | word.reads | word.writes
+            counts[place] = sum(register.kind == "R" for register in used)
+            if not word.never:
+                alive = (alive - word.writes if word.guard == ALWAYS else alive) | word.reads | {_STACK}
+    return counts
+
+
+def _behind(program: Program, start: int, known: Mapping[int, frozenset[Register]]) -> frozenset[Register]:
+    """The registers that are live behind a block."""
+    return frozenset[Register]().union(*(known.get(goes, frozenset()) for goes in program.successors[start]))

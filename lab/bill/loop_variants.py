@@ -31,7 +31,7 @@ from peakgemm.sass.elf import NOP, Cubin
 from peakgemm.sass.encoding import Word, decode
 from peakgemm.sass.program import Program
 from peakgemm.sass.register_file import RegisterFile
-from peakgemm.sass.register_reads import ReadStages, rule_of
+from peakgemm.sass.register_reads import rule_of
 
 _FFMA, _RZ = 0x223, 255
 _SLOTS = {24: 0, 32: 1, 64: 2}  # a, b and c by the bit where an instruction names them
@@ -73,7 +73,7 @@ class Variants:
             InvalidValue: no loop around an FFMA, or an architecture of another model of register reads.
             UnknownInstruction: see `Program.of`.
         """
-        if not isinstance(rule_of(cubin.arch), ReadStages):
+        if not rule_of(cubin.arch).stages:
             raise InvalidValue(f"{cubin.arch}: variants are made for read stages in front of two banks, sm_86 and "
                                "later; this architecture's registers are read otherwise")
         program = Program.of(cubin, name)

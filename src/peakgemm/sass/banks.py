@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .encoding import Word
-from .register_reads import Reads, Rule, Step, rule_of, steady
+from .register_file import Step
+from .register_reads import Reads, Rule, rule_of, steady
 
 _NO_READS = frozenset(("memory", "barrier", "branch", "other"))
 _DESTINATION, _ACCUMULATOR = 16, 64  # low bits of an FFMA's fields

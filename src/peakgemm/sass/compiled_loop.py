@@ -79,7 +79,4 @@ def read(code: bytes, entry: str, most: int | None = None) -> CompiledLoop | Non
 
 def _step(reader: Reader, word: Word) -> int:
     reads = reads_of(word)
-    if reads is None:
-        reader.skip()
-        return 0
-    return reader.step(reads).cycles
+    return (reader.skip() if reads is None else reader.read(*reads)).cycles

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..errors import InvalidValue
-from .register_reads import KEPLER, Reads, ReadStages, Rule, steady
+from .register_reads import KEPLER, Reads, Rule, steady
 
 _LARGEST = 256  # accumulators a thread: more than there are registers
 _QUAD = 4
@@ -151,7 +151,7 @@ def _fragments(rule: Rule, rows: int, columns: int) -> tuple[tuple[int, ...], tu
 def _allowed(rule: Rule, a: int, b: int) -> tuple[int, ...]:
     """The banks in which an accumulator waits for neither fragment."""
     ours, theirs = rule.bank(a), rule.bank(b)
-    if isinstance(rule, ReadStages):
+    if rule.stages:
         return tuple(bank for bank in range(rule.banks) if bank != theirs)
     if rule.issue > 1:
         return tuple(bank for bank in range(rule.banks) if not ours == theirs == bank)

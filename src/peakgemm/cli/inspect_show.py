@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from ..tools.inspect.rows import compared, rows
 from ..tools.inspect.source import SourceLines, place
 from ..tools.inspect.subject import Subject, launched
 from ..tools.inspect.view import View, view
+from . import parse
 from .console import out, table, waiting
 from .options import Includes, Macros
 
@@ -60,7 +60,7 @@ def command(
         if is_file(what):
             path, own = Path(what), compare is not None and what.endswith(".cubin")  # --arch may be the other's
             sources = compare is None or what.endswith(CUDA)  # and so may macros
-            found = from_file(path, None if own else arch, function, _defined(macro or []) if sources else None,
+            found = from_file(path, None if own else arch, function, parse.macros(macro or []) if sources else None,
                               include or [] if sources else [])
             subject = launched(found, threads, shared)
         else:
@@ -85,16 +85,6 @@ def command(
     if html is not None:
         write_page(html, [one for one in (first, second) if one is not None])
         out.print(f"\nPage written to {html}", markup=False)
-
-
-def _defined(macros: list[str]) -> dict[str, int]:
-    found = {}
-    for text in macros:
-        match = re.fullmatch(r"(\w+)=(-?\d+)", text)
-        if match is None:
-            raise InvalidValue(f"--macro {text!r} is not NAME=INTEGER")
-        found[match[1]] = int(match[2])
-    return found
 
 
 def _show(one: View) -> None:

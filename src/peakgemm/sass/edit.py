@@ -14,7 +14,7 @@ from .control import BARRIERS, NO_BARRIER
 from .dataflow import difference
 from .elf import WORD_BYTES, Cubin
 from .encoding import ALWAYS, Register, Word
-from .hazards import VISIBLE, check
+from .hazards import VISIBLE, Unproved, against, check, refuse
 from .latency import safe, shortest_stall
 from .program import Program
 from .schedule import Flight, State, cycles, states, step, waited
@@ -23,10 +23,6 @@ _STACK = 1  # R1 is the stack pointer, which debuggers and the driver's trap han
 _SLOTS = {24: 0, 32: 1, 64: 2}
 _ROUNDS = 8
 _LOOKAHEAD = 4  # instructions over which `retime` keeps a reuse entry; another warp may come between any two
-
-
-class Unproved(InvalidValue):
-    """An edit that cannot be proved to keep what the kernel computes; nothing was written."""
 
 
 def remap(program: Program, numbers: Mapping[int, int]) -> Program:
@@ -125,7 +121,7 @@ def _retimed(program: Program, block: range, before: Program) -> Program:
         clock = earliest
         stall = max(shortest_stall(word), word.control.stall if keeps else 1)
         word = word.with_control(stall=stall)
-        _end_waits(state, waited(word))
+        state.wait(word)
         step(state, word, place, clock)
         clock += cycles(word)
         timed.append(word)
@@ -152,20 +148,13 @@ def install(cubin: Cubin, edited: Program, names: Mapping[int, int] | None = Non
             to, or a hazard; the message says which.
     """
     original = Program.of(cubin, edited.name)
-    if len(original.words) != len(edited.words) or original.blocks != edited.blocks or \
-            original.successors != edited.successors:
-        raise Unproved(f"{edited.name}: its blocks, or the branches between them, are not those of the cubin")
     back = {Register("R", new): Register("R", old) for old, new in (names or {}).items()}
-    for start, places in original.blocks.items():
-        first, second = ([one.words[place] for place in places] for one in (original, edited))
-        if first != second and (said := difference(first, second, back or None)) is not None:
-            raise Unproved(f"{edited.name}, block at {start * WORD_BYTES:#x}: {said}")
+    refuse(against(edited, original, back))
     for address in sorted(cubin.pinned(edited.name)):
         first_, second_ = (one.words[address // WORD_BYTES] for one in (original, edited))
         if (first_.opcode, first_.rest) != (second_.opcode, second_.rest):
             raise Unproved(f"{edited.name}: the file points to the {first_.name} at {address:#x}, which has moved")
-    if found := check(edited):
-        raise Unproved(f"{edited.name}, {found[0].address:#x}: {found[0].message} ({len(found)} hazards)")
+    refuse(check(edited))
     return cubin.with_words(edited.encode(), edited.name)
 
 
@@ -212,16 +201,6 @@ def _ready(word: Word, state: State, words: Sequence[Word], block: range, progra
             before = words[place - block.start] if inside else program.words[place]
             found.append(issued + safe(before, word, register))
     return found
-
-
-def _end_waits(state: State, mask: int) -> None:
-    if mask:
-        for flights in (state.results, state.reads):
-            for register in list(flights):
-                kept = frozenset(flight for flight in flights[register] if not flight.barriers & mask)
-                flights[register] = kept
-                if not kept:
-                    del flights[register]
 
 
 def _owed(before: Program, block: range, timed: Sequence[Word], start: State) -> int:

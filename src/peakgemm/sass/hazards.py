@@ -13,7 +13,7 @@ The rules, along every path of the control flow:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import InvalidValue
@@ -30,6 +30,10 @@ VISIBLE = 2
 #: Where compiled code has stall 0.
 _NO_STALL = frozenset(("NOP", "USETMAXREG", "BRA", "ERRBAR"))
 _SLOTS = ((24, 0), (32, 1), (64, 2))  # low bit of a register field, and its operand slot
+
+
+class Unproved(InvalidValue):
+    """An edit that cannot be proved to keep what the kernel computes; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -115,26 +119,33 @@ def check(program: Program) -> list[Hazard]:
     return sorted(found.values())
 
 
-def against(program: Program, original: Program) -> list[Hazard]:
-    """Where an edited kernel does not compute what the original does: block by block, its registers kept.
+def against(program: Program, original: Program, names: Mapping[Register, Register] | None = None) -> list[Hazard]:
+    """Where an edited kernel does not compute what the original does: block by block.
 
-    Blocks, and so branches, must lie where they lay.
+    Blocks, and so branches, must lie where they lay. ``names`` maps its registers to the original's; without, they are
+    kept.
     """
     found: list[Hazard] = []
-    if len(program.words) != len(original.words) or program.blocks != original.blocks:
-        return [Hazard(0, "value", 0, "", "its blocks are not those of the original", program.name)]
+    if len(program.words) != len(original.words) or program.blocks != original.blocks or \
+            program.successors != original.successors:
+        return [Hazard(0, "value", 0, "", "its blocks, or the branches between them, are not those of the original",
+                       program.name)]
     for start, places in original.blocks.items():
         first, second = ([one.words[place] for place in places] for one in (original, program))
-        if first == second:
-            continue
-        message = difference(first, second)
-        if message is None and any(one.ends_block and _computes(one) != _computes(two)
-                                   for one, two in zip(first, second, strict=True)):
-            message = "a branch is not where it was"
-        if message is not None:
+        if first != second and (message := difference(first, second, names)) is not None:
             found.append(Hazard(start * WORD_BYTES, "value", start * WORD_BYTES, "",
                                 f"the block computes something else: {message}", program.name))
     return found
+
+
+def refuse(found: Sequence[Hazard]) -> None:
+    """Refuse an edit that has hazards.
+
+    Raises:
+        Unproved: there are any; the message says the first.
+    """
+    if found:
+        raise Unproved(f"{found[0].kernel}, {found[0].address:#x}: {found[0].message} ({len(found)} hazards)")
 
 
 def check_cubin(cubin: Cubin, original: Cubin | None = None) -> list[Hazard]:
@@ -146,11 +157,6 @@ def check_cubin(cubin: Cubin, original: Cubin | None = None) -> list[Hazard]:
         if original is not None:
             found += against(program, Program.of(original, name))
     return found
-
-
-def _computes(word: Word) -> int:
-    """A word without its control bits."""
-    return word.bits & ~((1 << 21) - 1 << 105)
 
 
 def _how(barriers: int) -> str:

@@ -19,6 +19,7 @@ TABLE = Path(__file__).with_name("latencies.json")
 ARCH = "sm_90"
 #: Observations that a combination needs before its own smallest distance counts.
 ENOUGH = 100
+_ADDEND = 64  # low bit of the field that IMAD adds
 _FP32 = frozenset(("FADD", "FFMA", "FMUL"))
 
 
@@ -40,15 +41,11 @@ def kinds(after: Word, register: Register) -> list[str]:
     That one result overwrites another needs no distance that compiled code would show: it leaves as little as a cycle.
     """
     found = ["guard"] if register in after.guards else []
-    if any(register in after.registers(field, number) for field, number in after.operands if field.role in "rx"):
-        found.append("addend" if after.name == "IMAD" and slots(after, register) == "c" else "raw")
+    fields = {field.low for field, number in after.operands
+              if field.role in "rx" and register in after.registers(field, number)}
+    if fields:
+        found.append("addend" if after.name == "IMAD" and fields == {_ADDEND} else "raw")
     return found
-
-
-def slots(word: Word, register: Register) -> str:
-    """The operand that reads the register: a, b or c by the place of its field, where it is one of these."""
-    return "".join(sorted({{24: "a", 32: "b", 64: "c"}.get(field.low, "-") for field, number in word.operands
-                           if field.role in "rx" and register in word.registers(field, number)}))
 
 
 def shortest_stall(word: Word) -> int:

@@ -19,10 +19,9 @@ import struct
 from dataclasses import dataclass
 
 from ...errors import InvalidValue
-from ..edit import Unproved
 from ..elf import NOP, WORD_BYTES, Cubin
 from ..encoding import Register, Word, decode
-from ..hazards import check
+from ..hazards import Unproved, check, refuse
 from ..liveness import live, live_behind
 from ..program import Program
 from . import order as orders
@@ -102,8 +101,7 @@ def rebuild(cubin: Cubin, recipe: Recipe, limit: int, name: str = "") -> Rebuilt
     inside = range(block.start * WORD_BYTES, (block.start + len(block.words)) * WORD_BYTES)
     if any(address in inside for address in cubin.pinned(program.name)):
         raise NotUnderstood(f"{program.name}: the file points into the loop, which would move")
-    if found := check(fresh):
-        raise Unproved(f"{program.name}, {found[0].address:#x}: {found[0].message} ({len(found)} hazards)")
+    refuse(check(fresh))
     count = 1 + RESERVED + max(register.number for word in fresh.words for register in word.reads | word.writes
                     if register.kind == "R")
     before = cubin.kernel(program.name).registers or 0

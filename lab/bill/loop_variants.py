@@ -256,7 +256,7 @@ def _steps(words: Sequence[Word], body: Sequence[int]) -> list[tuple[int, int]]:
                 file.skip()
                 continue
             written = next((number for field, number in word.named if field.role == "w" and field.kind == "R"), None)
-            step = file.read(word.slots(), word.control.reuse, written if word.name == "FFMA" else None)
+            step = file.read(word.slots, word.control.reuse, written if word.name == "FFMA" else None)
             found.append((place, step.cycles))
     return found
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .encoding import Word
+from .encoding import DESTINATION, C, Word
 from .register_file import Step
 from .register_reads import Reads, Rule, rule_of, steady
 
 _NO_READS = frozenset(("memory", "barrier", "branch", "other"))
-_DESTINATION, _ACCUMULATOR = 16, 64  # low bits of an FFMA's fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def reads_of(word: Word) -> Reads | None:
     """
     if word.kind in _NO_READS:
         return None
-    return Reads(word.slots(), word.control.reuse & 7, _field(word, _DESTINATION) if word.is_ffma else None)
+    return Reads(word.slots, word.control.reuse & 7, word.at(DESTINATION) if word.is_ffma else None)
 
 
 def marks(word: Word, step: Step | None, rule: Rule) -> str:
@@ -85,7 +84,7 @@ def marks(word: Word, step: Step | None, rule: Rule) -> str:
     if step is None:
         return ""
     text = ""
-    for slot, register in enumerate(word.slots()):
+    for slot, register in enumerate(word.slots):
         if register is None:
             text += "."
         elif step.cached >> slot & 1:
@@ -96,11 +95,5 @@ def marks(word: Word, step: Step | None, rule: Rule) -> str:
 
 
 def _moves(word: Word) -> bool:
-    written, added = _field(word, _DESTINATION), _field(word, _ACCUMULATOR)
+    written, added = word.at(DESTINATION), word.at(C)
     return word.is_ffma and written is not None and added is not None and written != added
-
-
-def _field(word: Word, low: int) -> int | None:
-    """The register in the field that starts at bit ``low``; None: there is none, or RZ."""
-    number = next((number for field, number in word.named if field.low == low and field.kind == "R"), None)
-    return None if number == 255 else number

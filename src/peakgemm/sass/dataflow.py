@@ -8,13 +8,14 @@ space and all synchronisation form the same sequence. Control bits play no part:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .encoding import ALWAYS, Register, Word, no_register
 from .opcodes import SPACES
 
 _FFMA = 0x223
+Guard = tuple[bool, int] | None  # whether it is negated, and the value of the predicate
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,30 @@ class Numbering:
         """The number of an expression."""
         return self.known.setdefault(parts, len(self.known))
 
+    def operation(self, word: Word, value: Callable[[Register], int], guard: Guard, *more: object) -> int:
+        """The number of what an instruction does: its operation on the values that it reads, under a guard; ``more``
+        is what it depends on beside registers."""
+        sources = [tuple(map(value, word.registers(field, number))) for field, number in word.operands
+                   if field.role in "rx"]
+        if word.opcode == _FFMA:  # a product is the same whichever way round, its signs in ``rest`` too
+            sources[:2] = sorted(sources[:2])
+        nowhere = tuple(place for place, (field, number) in enumerate(word.operands)
+                        if field.role in "wx" and field.bits and number == no_register(field.kind, word.arch))
+        return self.of("do", word.opcode, word.layout.name, guard, tuple(sources), nowhere, *more)
+
+
+def guard_of(word: Word, value: Callable[[Register], int]) -> Guard:
+    """The value and the sense of an instruction's guard; None: it always runs."""
+    return None if word.guard == ALWAYS else (word.negated, value(Register(word.layout.guard_kind, word.guard)))
+
+
+def results(word: Word) -> Iterator[tuple[Register, int, int]]:
+    """The registers that an instruction writes, with the places of operand and register that tell its results apart."""
+    for place, (entry, number) in enumerate(word.operands):
+        if entry.role in "wx":
+            for offset, register in enumerate(word.registers(entry, number)):
+                yield register, place, offset
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -118,23 +143,15 @@ def outcome(block: Sequence[Word], numbering: Numbering, names: Mapping[Register
             if word.access:
                 memory["padding"] = numbering.of("never", word.opcode, word.rest, memory["padding"], memory["sync"])
             continue
-        guard = (word.negated, value(Register(word.layout.guard_kind, word.guard))) if word.guard != ALWAYS else None
-        sources = [tuple(map(value, word.registers(entry, number))) for entry, number in word.operands
-                   if entry.role in "rx"]
-        if word.opcode == _FFMA:  # a product is the same whichever way round, its signs in ``rest`` too
-            sources[:2] = sorted(sources[:2])
+        guard = guard_of(word, value)
         accessed = word.access
         ordered = accessed != "" or word.reads_clock or word.ends_block
         touched = () if not ordered else SPACES if accessed in ("", "sync") else (accessed, "sync")
         seen = tuple(memory[name] for name in touched)
-        nowhere = tuple(place for place, (entry, number) in enumerate(word.operands)
-                        if entry.role in "wx" and entry.bits and number == no_register(entry.kind, word.arch))
-        done = numbering.of("do", word.opcode, word.layout.name, word.rest, guard, tuple(sources), seen, nowhere)
-        for place, (entry, number) in enumerate(word.operands):
-            if entry.role in "wx":
-                for offset, register in enumerate(word.registers(entry, number)):
-                    old = value(register) if guard is not None else None
-                    values[register] = numbering.of("result", done, place, offset, old)
+        done = numbering.operation(word, value, guard, word.rest, seen)
+        for register, place, offset in results(word):
+            old = value(register) if guard is not None else None
+            values[register] = numbering.of("result", done, place, offset, old)
         if ordered and not (accessed != "" and word.only_loads):
             for name in touched if accessed in ("", "sync") else (accessed,):
                 memory[name] = done

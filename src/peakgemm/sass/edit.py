@@ -20,7 +20,6 @@ from .program import Program
 from .schedule import Flight, State, cycles, states, step, waited
 
 _STACK = 1  # R1 is the stack pointer, which debuggers and the driver's trap handler know
-_SLOTS = {24: 0, 32: 1, 64: 2}
 _ROUNDS = 8
 _LOOKAHEAD = 4  # instructions over which `retime` keeps a reuse entry; another warp may come between any two
 
@@ -229,24 +228,21 @@ def _with_reuse(words: Sequence[Word]) -> list[Word]:
         if word.queue or word.name == "DEPBAR" or word.ends_block:
             made.append(word)
             continue
-        bits = 0
-        for field, number in word.named:
-            slot = _SLOTS.get(field.low)
-            if slot is not None and field.kind == "R" and field.role == "r" and field.width == 1 and number != 255:
-                bits |= _read_again(words, at, field.low, number) << slot
+        bits = sum(_read_again(words, at, slot) << slot for slot, width in word.slot_widths.items() if width == 1)
         made.append(word.with_control(reuse=bits, yield_=1 if bits else word.control.yield_))
     return made
 
 
-def _read_again(words: Sequence[Word], at: int, low: int, number: int) -> int:
+def _read_again(words: Sequence[Word], at: int, slot: int) -> int:
+    number = words[at].slots[slot]
+    assert number is not None
     register = Register("R", number)
     if register in words[at].writes or words[at].guard != ALWAYS:
         return 0
     for word in words[at + 1:at + 1 + _LOOKAHEAD]:
         if word.ends_block or word.queue:
             return 0
-        held = next((held for field, held in word.named if field.low == low and field.kind == "R" and field.role == "r"
-                     and field.width == 1), None)
+        held = word.slots[slot] if word.slot_widths.get(slot) == 1 else None
         if held == number:
             return int(word.guard == ALWAYS)
         if (held is not None and held % 2 == number % 2) or register in word.writes:

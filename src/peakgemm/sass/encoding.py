@@ -24,7 +24,9 @@ _GUARD = 12
 _OPCODE = (1 << _GUARD) - 1
 _CONTROL = ((1 << 21) - 1) << 105
 _RZ = 255
-_SLOTS = (24, 32, 64)  # low bits of the fields that the operand slots a, b, c read
+#: Low bits of the fields that most opcodes write, and that the operand slots a, b, c read.
+DESTINATION, A, B, C = 16, 24, 32, 64
+_SLOTS = (A, B, C)
 _PRODUCTS = frozenset(("IMAD", "UIMAD", "HFMA2"))
 _LOADS = frozenset(("LDS", "LDSM", "LDL"))
 _SPECIAL = frozenset(("S2R", "S2UR", "CS2R", "CS2UR"))
@@ -152,7 +154,7 @@ class Word:
         (``IMAD.MOV.U32``, ``HFMA2.MMA R0, -RZ, RZ, 0, 0``); what never runs takes an issue slot and no more: other."""
         if self.never:
             return "other"
-        if self.name in _PRODUCTS and any(field.low == _SLOTS[0] and number == no_register(field.kind, self.arch)
+        if self.name in _PRODUCTS and any(field.low == A and number == no_register(field.kind, self.arch)
                                           for field, number in self.named):
             return "move"
         return self.layout.opcode.kind
@@ -215,11 +217,26 @@ class Word:
         return frozenset[Register]().union(*(self.registers(*operand) for operand in self.operands
                                              if operand[0].role in "wx"))
 
-    def slots(self) -> tuple[int | None, int | None, int | None]:
-        """The registers that it reads by the operand slots a, b, c; None: no register, RZ among them."""
-        held = {field.low: number for field, number in self.named if field.kind == "R" and field.role in "rx"}
-        a, b, c = (None if (number := held.get(low)) == _RZ else number for low in _SLOTS)
-        return a, b, c
+    def at(self, low: int) -> int | None:
+        """The register that the field at bit ``low`` names; None: no register is named there, or RZ."""
+        number = next((number for field, number in self.named if field.low == low and field.kind == "R"), None)
+        return None if number == _RZ else number
+
+    @property
+    def slots(self) -> tuple[int | None, ...]:
+        """The registers that it reads by the operand slots a, b, c; None: no register."""
+        held = {field.low: number for field, number in self._slot_fields}
+        return tuple(map(held.get, _SLOTS))
+
+    @property
+    def slot_widths(self) -> dict[int, int]:
+        """How many registers it reads by each operand slot (a is 0) that names one: of a group, by both banks."""
+        return {_SLOTS.index(field.low): field.width for field, _ in self._slot_fields}
+
+    @property
+    def _slot_fields(self) -> list[tuple[Field, int]]:
+        return [(field, number) for field, number in self.named
+                if field.low in _SLOTS and field.kind == "R" and field.role in "rx" and number != _RZ]
 
     def registers(self, field: Field, number: int) -> tuple[Register, ...]:
         """The registers of a field that holds ``number``: none for RZ, URZ or PT."""

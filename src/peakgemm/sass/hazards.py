@@ -29,7 +29,6 @@ from .schedule import HORIZON, State, states, walk
 VISIBLE = 2
 #: Where compiled code has stall 0.
 _NO_STALL = frozenset(("NOP", "USETMAXREG", "BRA", "ERRBAR"))
-_SLOTS = ((24, 0), (32, 1), (64, 2))  # low bit of a register field, and its operand slot
 
 
 class Unproved(InvalidValue):
@@ -185,14 +184,13 @@ def _reuse(program: Program, block: int) -> Sequence[tuple[int, int, Register, s
     for place in program.blocks[block]:
         word = program.words[place]
         if not word.queue and not word.never:
-            for field, number in word.named:
-                slot = dict(_SLOTS).get(field.low)
-                if field.kind != "R" or slot is None or field.role != "r" or number == 255:
-                    continue
-                if field.width > 1:  # a group reads both banks
+            for slot, width in word.slot_widths.items():
+                if width > 1:  # a group reads both banks
                     entries.pop((slot, 0), None)
                     entries.pop((slot, 1), None)
                     continue
+                number = word.slots[slot]
+                assert number is not None
                 register, keeper, writer = entries.pop((slot, number % 2), (-1, place, None))
                 if register == number and writer is not None:
                     found.append((place, keeper, Register("R", number), f"R{number} comes from the reuse cache as it "

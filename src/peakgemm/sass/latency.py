@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from .encoding import Register, Word
+from .encoding import C, Register, Word
 
 TABLE = Path(__file__).with_name("latencies.json")
 ARCH = "sm_90"
 #: Observations that a combination needs before its own smallest distance counts.
 ENOUGH = 100
-_ADDEND = 64  # low bit of the field that IMAD adds
 _FP32 = frozenset(("FADD", "FFMA", "FMUL"))
 
 
@@ -44,7 +43,7 @@ def kinds(after: Word, register: Register) -> list[str]:
     fields = {field.low for field, number in after.operands
               if field.role in "rx" and register in after.registers(field, number)}
     if fields:
-        found.append("addend" if after.name == "IMAD" and fields == {_ADDEND} else "raw")
+        found.append("addend" if after.name == "IMAD" and fields == {C} else "raw")
     return found
 
 

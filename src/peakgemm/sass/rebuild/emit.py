@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 from ..control import BARRIERS, NO_BARRIER
 from ..elf import NOP
-from ..encoding import Word, decode
+from ..encoding import DESTINATION, A, B, C, Word, decode
 from ..schedule import waited
 from .block import QUAD, Block, NotUnderstood, Side
 from .order import Multiply
 from .recipe import Recipe
 from .values import Values
 
-_FIELDS = {16: 0, 24: 1, 32: 2, 64: 3}  # low bit of an FFMA's register field to: destination, a, b, c
 _PLAIN = {"stall": 1, "yield_": 1, "write_barrier": NO_BARRIER, "read_barrier": NO_BARRIER, "wait_mask": 0, "reuse": 0}
 _GROUPS = 3  # scoreboards for the loads of a step
 _LONGEST = 15
@@ -112,8 +111,8 @@ def _other(values: Values, place: int, boards: tuple[int, int, tuple[int, ...]])
 
 def _ffma(block: Block, one: Multiply, quads: Mapping[Side, int]) -> Word:
     chain = block.chains[one.row, one.column]
-    numbers = (chain, quads[0] + one.row % QUAD, quads[1] + one.column % QUAD, chain)
-    word = block.multiply.with_numbers([numbers[_FIELDS[field.low]] if field.kind == "R" else number
+    numbers = {DESTINATION: chain, A: quads[0] + one.row % QUAD, B: quads[1] + one.column % QUAD, C: chain}
+    word = block.multiply.with_numbers([numbers[field.low] if field.kind == "R" else number
                                         for field, number in block.multiply.named])
     return word.with_control(**{**_PLAIN, "reuse": one.reuse})
 

@@ -24,7 +24,7 @@ from peakgemm.runtime.compile import Compiled, compile_source
 from peakgemm.runtime.device import Gpu
 from peakgemm.sass.control import Control
 from peakgemm.sass.elf import Cubin
-from peakgemm.sass.listing import disassemble, parse
+from peakgemm.sass.listing import nvdisasm, parse
 from peakgemm.sass.program import Program
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
@@ -50,7 +50,7 @@ def test_words_are_what_nvdisasm_reads(bed: Bed) -> None:
               Op(quad, (a, b, c), 0, "IADD3"), Op(quad, (a, b, c), 0, "IMAD"), Op(RZ, name="NOP"), Op(quad, name="LDS"),
               Op(quad, (a, RZ, RZ), name="LDS.128"))
     patched = bed.patched(stream)
-    lines = [one.text for one in parse(disassemble(patched.code, "sm_90"))]
+    lines = [one.text for one in parse(nvdisasm(patched.code, "sm_90", "-c"))]
     assert [lines[place] for place in bed.places[8:16]] == [
         f"FFMA R{quad}, R{a}.reuse, R{b}, R{c}.reuse", f"FFMA R{quad}, RZ, R{b}.reuse, RZ", f"MOV R{quad}, R{b}.reuse",
         f"IADD3 R{quad}, R{a}, R{b}, R{c}", f"IMAD R{quad}, R{a}, R{b}, R{c}", "NOP", f"LDS R{quad}, [0x400]",

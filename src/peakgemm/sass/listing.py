@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InvalidValue, MissingComponent
-from ..runtime.architectures import architecture
 
 NVDISASM = "nvidia-cuda-nvdisasm"
 _LINE = re.compile(r"\s*/\*(?P<address>[0-9a-f]{4,})\*/\s+\{?\s*(?P<text>(?:@!?U?P[0-9T]+\s+)?"
@@ -35,19 +34,6 @@ class Line:
     text: str
     file: str | None = None
     line: int | None = None
-
-
-def disassemble(cubin: bytes, arch: str) -> str:
-    """The code sections of ``cubin`` as nvdisasm lists them, with line information where it has any.
-
-    One run of nvdisasm a call, a few tenths of a second: keep the result.
-
-    Raises:
-        InvalidValue: unknown architecture, or bytes that are not a cubin.
-        MissingComponent: nvdisasm is not there, or refuses this architecture.
-    """
-    architecture(arch)
-    return nvdisasm(cubin, arch, "-c", "-g")
 
 
 def nvdisasm(cubin: bytes, arch: str, *options: str) -> str:

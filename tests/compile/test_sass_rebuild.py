@@ -301,13 +301,12 @@ def unsteady(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("number", [14, 16])
-def test_a_compiler_that_gives_other_code_is_asked_again(number, unsteady, cold):
+def test_a_compiler_that_gives_other_code_is_asked_again(unsteady, cold):
     unsteady.odd = 2
     config = replace(rung(16).config_for("sm_90"), aligned=True)
-    made = build(rung(number), config, "sm_90")
+    made = build(rung(14), config, "sm_90")
     assert build(rung(16), config, "sm_90").note.startswith(patched.REBUILT)
-    assert build(rung(number), config, "sm_90") == made and unsteady.count == 3  # both are one compilation, kept
+    assert build(rung(14), config, "sm_90") == made and unsteady.count == 3  # both are one compilation, kept
 
 
 def test_a_compiler_is_not_asked_for_ever(unsteady, cold, monkeypatch):

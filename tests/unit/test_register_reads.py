@@ -12,7 +12,6 @@ from peakgemm.sass.register_reads import (
     TWO_BANKS,
     Reads,
     Rule,
-    cycles_per_instruction,
     rule_of,
     steady,
 )
@@ -76,6 +75,11 @@ def stream(text: str) -> list[Reads]:
         a, b, c, reuse = (int(word) for word in one.split())
         found.append(Reads((a, b, c), reuse))
     return found
+
+
+def cycles_per_instruction(loop: list[Reads], rule: Rule, turns: int = 2) -> float:
+    steps = [step for turn in steady(loop, rule, turns) for step in turn if step is not None]
+    return sum(step.cycles for step in steps) / len(steps)
 
 
 def errors(rule: Rule) -> list[float]:

@@ -152,9 +152,3 @@ def steady(stream: Iterable[Reads | None], rule: Rule, turns: int = 2) -> list[l
             else:
                 found[-1].append(reader.read(*reads))
     return found[1:]
-
-
-def cycles_per_instruction(stream: Iterable[Reads], rule: Rule, turns: int = 2) -> float:
-    """Cycles an instruction of a loop of ``stream`` in its steady state."""
-    steps = [step for turn in steady(stream, rule, turns) for step in turn if step is not None]
-    return sum(step.cycles for step in steps) / len(steps)

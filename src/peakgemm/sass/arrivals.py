@@ -37,19 +37,20 @@ def is_arrival(word: Word) -> bool:
 def early(program: Program) -> list[Hazard]:
     """Each load that may be under way at an arrival, as `hazards` has its faults; the rule is ``arrival``."""
     message = "arrives while a load from shared memory is not known to have come"
-    return [Hazard(one.address, "arrival", load, "", message, program.name)
-            for one in arrivals(program) for load in one.loads]
+    return [Hazard(arrival.address, "arrival", load, "", message, program.name)
+            for arrival in arrivals(program) for load in arrival.loads]
 
 
 def arrivals(program: Program) -> list[Arrival]:
     """Every arrival of a kernel, by address, with the loads that may be under way on some path to it."""
-    found: dict[int, tuple[int, ...]] = {}
+    under_way: dict[int, tuple[int, ...]] = {}
 
     def watch(place: int, word: Word, state: State, clock: int) -> None:
         if is_arrival(word):
-            found[place] = tuple(sorted({flight.place for flights in state.results.values() for flight in flights
-                                         if program.words[flight.place].name in ("LDS", "LDSM")}))
+            under_way[place] = tuple(sorted({flight.place for flights in state.results.values() for flight in flights
+                                             if program.words[flight.place].name in ("LDS", "LDSM")}))
 
     for block, state in states(program).items():
         walk(program, block, state, watch)
-    return [Arrival(place * WORD_BYTES, tuple(load * WORD_BYTES for load in found[place])) for place in sorted(found)]
+    return [Arrival(place * WORD_BYTES, tuple(load * WORD_BYTES for load in loads))
+            for place, loads in sorted(under_way.items())]

@@ -34,7 +34,7 @@ class Dependence:
 def dependences(block: Sequence[Word]) -> list[Dependence]:
     """Every dependence of a block of straight-line code, in order of ``after``; none that another two imply over the
     same register."""
-    found: list[Dependence] = []
+    edges: list[Dependence] = []
     written: dict[Register, int] = {}
     readers: dict[Register, list[int]] = {}
     stores: dict[str, int] = {}
@@ -44,11 +44,11 @@ def dependences(block: Sequence[Word]) -> list[Dependence]:
         idle = word.never
         for register in () if idle else sorted(word.reads):
             if register in written:
-                found.append(Dependence(written[register], place, "RAW", register))
+                edges.append(Dependence(written[register], place, "RAW", register))
         for register in () if idle else sorted(word.writes):
             if register in written:
-                found.append(Dependence(written[register], place, "WAW", register))
-            found += [Dependence(reader, place, "WAR", register) for reader in readers.get(register, ())
+                edges.append(Dependence(written[register], place, "WAW", register))
+            edges += [Dependence(reader, place, "WAR", register) for reader in readers.get(register, ())
                       if reader != place]
         for register in () if idle else word.reads:
             readers.setdefault(register, []).append(place)
@@ -64,19 +64,19 @@ def dependences(block: Sequence[Word]) -> list[Dependence]:
                     before.add(stores[name])
                 if not word.only_loads:
                     before |= set(loads[name])
-            found += [Dependence(earlier, place, "MEM") for earlier in sorted(before)]
+            edges += [Dependence(earlier, place, "MEM") for earlier in sorted(before)]
             for name in (accessed or "sync",) if accessed != "sync" else SPACES:
                 if word.only_loads:
                     loads[name].append(place)
                 else:
                     stores[name], loads[name] = place, []
         if flow is not None:
-            found.append(Dependence(flow, place, "FLOW"))
+            edges.append(Dependence(flow, place, "FLOW"))
         if word.ends_block:
             first = flow + 1 if flow is not None else 0
-            found += [Dependence(earlier, place, "FLOW") for earlier in range(first, place)]
+            edges += [Dependence(earlier, place, "FLOW") for earlier in range(first, place)]
             flow = place
-    return found
+    return edges
 
 
 @dataclass

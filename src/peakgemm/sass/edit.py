@@ -191,15 +191,15 @@ def _one(flight: Flight, waits: int) -> int:
 
 def _ready(word: Word, state: State, words: Sequence[Word], block: range, program: Program) -> list[int]:
     """When the fixed-latency results that an instruction needs are there."""
-    found: list[int] = []
+    times: list[int] = []
     if word.never:
-        return found
+        return times
     for register in word.reads | word.writes:
         for place, issued in state.issued.get(register, {}).items():
             inside = place in block and issued >= 0
             before = words[place - block.start] if inside else program.words[place]
-            found.append(issued + safe(before, word, register))
-    return found
+            times.append(issued + safe(before, word, register))
+    return times
 
 
 def _owed(before: Program, block: range, timed: Sequence[Word], start: State) -> int:

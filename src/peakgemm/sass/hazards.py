@@ -59,13 +59,13 @@ def check(program: Program) -> list[Hazard]:
     """
     if program.arch != ARCH:
         raise InvalidValue(f"{program.arch}: the hazard checker has latencies for {ARCH} alone")
-    found: dict[tuple[int, str, int], Hazard] = {}
+    hazards: dict[tuple[int, str, int], Hazard] = {}
 
     def note(place: int, rule: str, source: int, register: Register | None, message: str) -> None:
         key = place, rule, source
-        if key not in found:
-            found[key] = Hazard(place * WORD_BYTES, rule, source * WORD_BYTES, str(register or ""), message,
-                                program.name)
+        if key not in hazards:
+            hazards[key] = Hazard(place * WORD_BYTES, rule, source * WORD_BYTES, str(register or ""), message,
+                                  program.name)
 
     def watch(place: int, word: Word, state: State, clock: int) -> None:
         for barrier, time in state.set.items():
@@ -115,7 +115,7 @@ def check(program: Program) -> list[Hazard]:
     for place, word in enumerate(program.words):
         for message in _control(word):
             note(place, "control", place, None, message)
-    return sorted(found.values())
+    return sorted(hazards.values())
 
 
 def against(program: Program, original: Program, names: Mapping[Register, Register] | None = None) -> list[Hazard]:
@@ -124,7 +124,7 @@ def against(program: Program, original: Program, names: Mapping[Register, Regist
     Blocks, and so branches, must lie where they lay. ``names`` maps its registers to the original's; without, they are
     kept.
     """
-    found: list[Hazard] = []
+    hazards: list[Hazard] = []
     if len(program.words) != len(original.words) or program.blocks != original.blocks or \
             program.successors != original.successors:
         return [Hazard(0, "value", 0, "", "its blocks, or the branches between them, are not those of the original",
@@ -132,30 +132,30 @@ def against(program: Program, original: Program, names: Mapping[Register, Regist
     for start, places in original.blocks.items():
         first, second = ([one.words[place] for place in places] for one in (original, program))
         if first != second and (message := difference(first, second, names)) is not None:
-            found.append(Hazard(start * WORD_BYTES, "value", start * WORD_BYTES, "",
-                                f"the block computes something else: {message}", program.name))
-    return found
+            hazards.append(Hazard(start * WORD_BYTES, "value", start * WORD_BYTES, "",
+                                  f"the block computes something else: {message}", program.name))
+    return hazards
 
 
-def refuse(found: Sequence[Hazard]) -> None:
+def refuse(hazards: Sequence[Hazard]) -> None:
     """Refuse an edit that has hazards.
 
     Raises:
         Unproved: there are any; the message says the first.
     """
-    if found:
-        raise Unproved(f"{found[0].kernel}, {found[0].address:#x}: {found[0].message} ({len(found)} hazards)")
+    if hazards:
+        raise Unproved(f"{hazards[0].kernel}, {hazards[0].address:#x}: {hazards[0].message} ({len(hazards)} hazards)")
 
 
 def check_cubin(cubin: Cubin, original: Cubin | None = None) -> list[Hazard]:
     """The hazards of every kernel of a cubin; with an ``original``, its differences from that too."""
-    found = []
+    hazards = []
     for name in cubin.kernels:
         program = Program.of(cubin, name)
-        found += check(program)
+        hazards += check(program)
         if original is not None:
-            found += against(program, Program.of(original, name))
-    return found
+            hazards += against(program, Program.of(original, name))
+    return hazards
 
 
 def _how(barriers: int) -> str:
@@ -164,23 +164,23 @@ def _how(barriers: int) -> str:
 
 
 def _control(word: Word) -> list[str]:
-    control, found = word.control, []
+    control, faults = word.control, []
     for name, barrier in (("write", control.write_barrier), ("read", control.read_barrier)):
         if BARRIERS <= barrier < NO_BARRIER:
-            found.append(f"{name} barrier {barrier}; there are 0 to {BARRIERS - 1}")
+            faults.append(f"{name} barrier {barrier}; there are 0 to {BARRIERS - 1}")
         elif barrier != NO_BARRIER and not word.queue:
-            found.append(f"{word.name} has a fixed latency and sets scoreboard {barrier}")
+            faults.append(f"{word.name} has a fixed latency and sets scoreboard {barrier}")
     if control.stall == 0 and word.name not in _NO_STALL:
-        found.append(f"{word.name} with stall 0; compiled code gives it 1 or more")
+        faults.append(f"{word.name} with stall 0; compiled code gives it 1 or more")
     if control.reuse and not word.queue and word.name != "DEPBAR" and not control.yield_:
-        found.append("reuse and yield in one instruction")
-    return found
+        faults.append("reuse and yield in one instruction")
+    return faults
 
 
 def _reuse(program: Program, block: int) -> Sequence[tuple[int, int, Register, str]]:
     """Reuse entries read after their register was written, within a block."""
     entries: dict[tuple[int, int], tuple[int, int, int | None]] = {}  # slot and bank: register, kept by, written by
-    found = []
+    faults = []
     for place in program.blocks[block]:
         word = program.words[place]
         if not word.queue and not word.never:
@@ -193,8 +193,8 @@ def _reuse(program: Program, block: int) -> Sequence[tuple[int, int, Register, s
                 assert number is not None
                 register, keeper, writer = entries.pop((slot, number % 2), (-1, place, None))
                 if register == number and writer is not None:
-                    found.append((place, keeper, Register("R", number), f"R{number} comes from the reuse cache as it "
-                                  f"was before {program.words[writer].name} at {writer * WORD_BYTES:#x} wrote it"))
+                    faults.append((place, keeper, Register("R", number), f"R{number} comes from the reuse cache as it "
+                                   f"was before {program.words[writer].name} at {writer * WORD_BYTES:#x} wrote it"))
                 if word.control.reuse >> slot & 1:
                     entries[slot, number % 2] = number, place, None
         for written in word.writes:
@@ -202,4 +202,4 @@ def _reuse(program: Program, block: int) -> Sequence[tuple[int, int, Register, s
                 for key, (register, keeper, writer) in list(entries.items()):
                     if register == written.number and writer is None:
                         entries[key] = register, keeper, place
-    return found
+    return faults

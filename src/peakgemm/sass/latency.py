@@ -39,12 +39,12 @@ def kinds(after: Word, register: Register) -> list[str]:
 
     That one result overwrites another needs no distance that compiled code would show: it leaves as little as a cycle.
     """
-    found = ["guard"] if register in after.guards else []
+    dependences = ["guard"] if register in after.guards else []
     fields = {field.low for field, number in after.operands
               if field.role in "rx" and register in after.registers(field, number)}
     if fields:
-        found.append("addend" if after.name == "IMAD" and fields == {C} else "raw")
-    return found
+        dependences.append("addend" if after.name == "IMAD" and fields == {C} else "raw")
+    return dependences
 
 
 def shortest_stall(word: Word) -> int:

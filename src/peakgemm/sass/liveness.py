@@ -28,15 +28,15 @@ def live(program: Program) -> Mapping[int, frozenset[Register]]:
             if word.guard == ALWAYS:
                 written |= word.writes
         uses[start], kills[start] = frozenset(read), frozenset(written)
-    found: dict[int, frozenset[Register]] = dict.fromkeys(uses, frozenset())
+    alive: dict[int, frozenset[Register]] = dict.fromkeys(uses, frozenset())
     changed = True
     while changed:
         changed = False
         for start in reversed(list(uses)):
-            fresh = uses[start] | (_behind(program, start, found) - kills[start])
-            if fresh != found[start]:
-                found[start], changed = fresh, True
-    return found
+            fresh = uses[start] | (_behind(program, start, alive) - kills[start])
+            if fresh != alive[start]:
+                alive[start], changed = fresh, True
+    return alive
 
 
 def live_behind(program: Program, start: int, known: Mapping[int, frozenset[Register]]) -> frozenset[Register]:

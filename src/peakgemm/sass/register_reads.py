@@ -142,13 +142,13 @@ def rule_of(arch: str) -> Rule:
 def steady(stream: Iterable[Reads | None], rule: Rule, turns: int = 2) -> list[list[Step | None]]:
     """The steps of ``turns`` turns of a loop, after one that fills the cache; None for what reads no slot."""
     loop, reader = list(stream), rule.reader()
-    found: list[list[Step | None]] = []
+    passes: list[list[Step | None]] = []
     for _ in range(turns + 1):
-        found.append([])
+        passes.append([])
         for reads in loop:
             if reads is None:
                 reader.skip()
-                found[-1].append(None)
+                passes[-1].append(None)
             else:
-                found[-1].append(reader.read(*reads))
-    return found[1:]
+                passes[-1].append(reader.read(*reads))
+    return passes[1:]

@@ -108,18 +108,18 @@ Watch = Callable[[int, Word, State, int], None]
 def states(program: Program) -> dict[int, State]:
     """The state at the start of each block that can be reached, at the fixed point."""
     entry = next(iter(program.blocks))
-    found = {entry: State()}
+    entering = {entry: State()}
     work = [entry]
     while work:
         block = work.pop()
-        leaving = walk(program, block, found[block])
+        leaving = walk(program, block, entering[block])
         for follower in program.successors.get(block, ()):
-            if follower not in found:
-                found[follower] = leaving.copy()
+            if follower not in entering:
+                entering[follower] = leaving.copy()
                 work.append(follower)
-            elif found[follower].join(leaving) and follower not in work:
+            elif entering[follower].join(leaving) and follower not in work:
                 work.append(follower)
-    return found
+    return entering
 
 
 def walk(program: Program, block: int, start: State, watch: Watch | None = None) -> State:

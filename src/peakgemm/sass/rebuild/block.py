@@ -219,11 +219,11 @@ class _Analysis:
 
     def _elements(self, steps: int) -> list[dict[Value, frozenset[int]]]:
         """For each step, the chains that each factor goes to."""
-        found: list[dict[Value, set[int]]] = [defaultdict(set) for _ in range(steps)]
+        chains_of: list[dict[Value, set[int]]] = [defaultdict(set) for _ in range(steps)]
         for (chain, step), factors in self._sums.items():
             for factor in factors:
-                found[step][factor].add(chain)
-        return [{value: frozenset(chains) for value, chains in one.items()} for one in found]
+                chains_of[step][factor].add(chain)
+        return [{value: frozenset(chains) for value, chains in one.items()} for one in chains_of]
 
     def _sides(self, steps: int) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
         """The rows and the columns, as sets of chains; the fewer are called rows."""
@@ -297,8 +297,8 @@ class _Analysis:
                     quads: Iterable[tuple[Side, int]]) -> dict[tuple[Side, int], int]:
         """The number of each quad among those of its side, by the offsets of the loads of step 1."""
         offset = {(side, quad): self._words[loads[1, side, quad]].rest >> 40 & 0xFFFFFF for side, quad in quads}
-        found = {}
+        numbers = {}
         for side in (0, 1):
             ranked = sorted((quad for quad in offset if quad[0] == side), key=lambda quad: offset[quad])
-            found.update({quad: number for number, quad in enumerate(ranked)})
-        return found
+            numbers.update({quad: number for number, quad in enumerate(ranked)})
+        return numbers

@@ -72,11 +72,11 @@ def emit(values: Values, positions: Mapping[int, int], multiplies: Sequence[Mult
 def _boards(block: Block) -> tuple[int, int, tuple[int, ...]]:
     """Scoreboards: that of the groups of cp.async, the compiler's; that of cp.async's reads; those of loads."""
     words = [block.words[place] for place in block.others]
-    found = [word.control.write_barrier for word in words if word.name == "LDGDEPBAR"]
-    if len(set(found)) != 1 or found[0] == NO_BARRIER:
+    boards = [word.control.write_barrier for word in words if word.name == "LDGDEPBAR"]
+    if len(set(boards)) != 1 or boards[0] == NO_BARRIER:
         raise NotUnderstood("the loop has no group of cp.async (LDGDEPBAR), or several")
-    free = [board for board in range(BARRIERS) if board != found[0]]
-    return found[0], free[0], tuple(free[1:1 + _GROUPS])
+    free = [board for board in range(BARRIERS) if board != boards[0]]
+    return boards[0], free[0], tuple(free[1:1 + _GROUPS])
 
 
 def _groups(block: Block, boards: tuple[int, int, tuple[int, ...]]) -> dict[tuple[Side, int], int]:

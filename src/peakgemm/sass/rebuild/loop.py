@@ -124,15 +124,15 @@ def _fragments(block: Block, free: list[int]) -> dict[tuple[int, Side, int], int
     """The first register of each quad for even steps (where a turn finds them) and odd ones, taken from ``free``."""
     if block.steps % 2:
         raise NotUnderstood(f"{block.steps} steps of K in a turn; two sets of fragments need an even number")
-    found = {(0, side, quad): register for (side, quad), register in block.held.items()}
+    registers = {(0, side, quad): register for (side, quad), register in block.held.items()}
     for quad in sorted(block.held):
         first = next((one for one in free if one % QUAD == 0 and {one + 1, one + 2, one + 3} <= set(free)), None)
         if first is None:
             raise NotUnderstood(f"no four registers in a row are left for the fragments of odd steps ({len(free)} "
                                 "free); the kernel may have more only with fewer threads on an SM")
-        found[1, quad[0], quad[1]] = first
+        registers[1, quad[0], quad[1]] = first
         free[:] = [one for one in free if not first <= one < first + QUAD]
-    return found
+    return registers
 
 
 def _installed(program: Program, block: Block, made: Emitted) -> Program:

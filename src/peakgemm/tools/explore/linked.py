@@ -58,14 +58,14 @@ def _listed(subject: Subject, trace: dict[str, Any]) -> dict[str, Any]:
 
 def _line(seen: View, place: int, files: Sequence[str], of_line: dict[int, int]) -> dict[str, Any]:
     line = seen.listing.lines[place]
-    found: dict[str, Any] = {"address": f"{line.address:#06x}", "control": str(line.word.control), "text": line.text,
+    shown: dict[str, Any] = {"address": f"{line.address:#06x}", "control": str(line.word.control), "text": line.text,
                              "reads": line.reads, "late": line.extra > 0, "live": line.live}
     if line.ptx in of_line:
-        found["code"] = of_line[line.ptx]
+        shown["code"] = of_line[line.ptx]
     file = display(line.file) if line.file else ""
     if file in files and line.line is not None:
-        found["at"] = [files.index(file), line.line]
-    return found
+        shown["at"] = [files.index(file), line.line]
+    return shown
 
 
 def _instructions(ptx: Sequence[str], code: Sequence[str]) -> dict[int, int]:
@@ -83,7 +83,7 @@ def _in_order(ptx: Sequence[str], code: Sequence[str], of: Callable[[str], str])
     known = [of(text) for text in code]
     times = Counter(known)
     where = {text: index for index, text in enumerate(known) if times[text] == 1}
-    found: dict[int, int] = {}
+    index_of: dict[int, int] = {}
     at = 0
     for number, line in enumerate(ptx, 1):
         text = of(line)
@@ -93,8 +93,8 @@ def _in_order(ptx: Sequence[str], code: Sequence[str], of: Callable[[str], str])
         if index is None and text in times:
             index = next((one for one in range(at, min(at + WINDOW, len(known))) if known[one] == text), None)
         if index is not None:
-            found[number], at = index, index + 1
-    return found
+            index_of[number], at = index, index + 1
+    return index_of
 
 
 def _plain(text: str) -> str:

@@ -63,24 +63,24 @@ def _dealt(listing: Listing) -> list[int]:
 
 def _resources(subject: Subject, listing: Listing, limits: Architecture | None, notes: list[str]) -> dict[str, Any]:
     local = Counter(word.name for word in listing.code if word.name in ("LDL", "STL"))
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "registers": subject.registers, "spill_bytes": subject.spill_bytes, "stack_bytes": subject.stack_bytes,
         "local_loads": local["LDL"], "local_stores": local["STL"], "threads": subject.threads,
         "static_shared": subject.static_shared, "dynamic_shared": subject.dynamic_shared,
         "blocks_per_sm": None, "warps_per_sm": None, "occupancy": None, "limited_by": None}
     if limits is None or subject.registers is None:
-        return found
+        return figures
     if subject.threads is None:
         notes.append("Threads a block are not in the cubin: pass --threads for the occupancy.")
-        return found
+        return figures
     if subject.dynamic_shared is None:
         notes.append("Dynamic shared memory is not in a cubin: the occupancy is that of none; pass --shared.")
     try:
         fit = occupancy(limits, subject.threads, subject.registers, subject.dynamic_shared or 0, subject.static_shared)
     except InvalidValue as error:
         notes.append(f"No block fits: {error}.")
-        return found
-    return {**found, "blocks_per_sm": fit.blocks_per_sm, "warps_per_sm": fit.warps_per_sm, "occupancy": fit.fraction,
+        return figures
+    return {**figures, "blocks_per_sm": fit.blocks_per_sm, "warps_per_sm": fit.warps_per_sm, "occupancy": fit.fraction,
             "limited_by": fit.limited_by}
 
 

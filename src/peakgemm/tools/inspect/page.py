@@ -62,12 +62,12 @@ def _data(one: View) -> dict[str, Any]:
 
 def _source(one: View, files: Sequence[str]) -> list[dict[str, Any]]:
     """Of each file the lines that the loop came from, and a few around them."""
-    reader, found = SourceLines(one.subject.source), []
+    reader, parts = SourceLines(one.subject.source), []
     for file in files:
         used = [line.line for line in one.listing.lines
                 if line.file == file and line.line is not None]
         first = max(min(used) - _CONTEXT, 1)
         text = reader.lines(file)[first - 1:max(used) + _CONTEXT]
-        found.append({"name": place(file, first).rpartition(":")[0] + ("" if text else " (not found here)"),
+        parts.append({"name": place(file, first).rpartition(":")[0] + ("" if text else " (not found here)"),
                       "first": first, "lines": list(text)})
-    return found
+    return parts

@@ -45,7 +45,6 @@ class Section:
     index: int
     name: str
     kind: int
-    flags: int
     offset: int
     size: int
     link: int
@@ -54,20 +53,18 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """One symbol: ``value`` and ``size`` are bytes within ``section``."""
+    """One symbol: ``value`` is where it begins within ``section``, in bytes."""
 
     name: str
     section: int
     value: int
-    size: int
     info: int
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One record of ``.nv.info``: its format (1 to 4), code, and payload."""
+    """One record of ``.nv.info``."""
 
-    format: int
     code: int
     payload: bytes
 
@@ -88,7 +85,6 @@ class Cubin:
 
     data: bytes
     arch: str
-    abi: tuple[int, int]
     sections: tuple[Section, ...]
     symbols: tuple[Symbol, ...]
 
@@ -125,9 +121,9 @@ class Cubin:
                 raise BadCubin(f"offset {offset:#x}: section {index} of {size} bytes ends behind the file "
                                f"({len(data):#x}); the cubin is truncated")
         base, limit = raw[names][4], raw[names][4] + raw[names][5]
-        sections = tuple(Section(index, _string(data, base + name, limit), kind, bits, offset, size, link, info)
-                         for index, (name, kind, bits, _, offset, size, link, info, _, _) in enumerate(raw))
-        return cls(data, f"sm_{flags >> _ABIS[abi] & 0xFF}", abi, sections, _symbols(data, sections))
+        sections = tuple(Section(index, _string(data, base + name, limit), kind, offset, size, link, info)
+                         for index, (name, kind, _, _, offset, size, link, info, _, _) in enumerate(raw))
+        return cls(data, f"sm_{flags >> _ABIS[abi] & 0xFF}", sections, _symbols(data, sections))
 
     @cached_property
     def digest(self) -> str:
@@ -263,9 +259,9 @@ def _symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[Symbol, ...]:
             raise BadCubin(f"section {section.index}: its names lie in section {section.link} of {len(sections)}")
         names = sections[section.link]
         for at in range(section.offset, section.offset + section.size - _SYMBOL.size + 1, _SYMBOL.size):
-            place, info, _, where, value, size = _SYMBOL.unpack_from(data, at)
+            place, info, _, where, value, _ = _SYMBOL.unpack_from(data, at)
             name = _string(data, names.offset + place, names.offset + names.size)
-            symbols.append(Symbol(name, where, value, size, info))
+            symbols.append(Symbol(name, where, value, info))
     return tuple(symbols)
 
 
@@ -278,10 +274,10 @@ def _attributes(content: bytes, offset: int) -> list[Attribute]:
             if at + value > len(content):
                 raise BadCubin(f"offset {offset + at - 4:#x}: attribute {code:#x} of {value} bytes ends behind its "
                                "section; the cubin is damaged")
-            attributes.append(Attribute(form, code, content[at:at + value]))
+            attributes.append(Attribute(code, content[at:at + value]))
             at += value
         elif form in (1, 2, 3):
-            attributes.append(Attribute(form, code, value.to_bytes(2, "little")))
+            attributes.append(Attribute(code, value.to_bytes(2, "little")))
         else:
             raise BadCubin(f"offset {offset + at - 4:#x}: attribute of unknown format {form}")
     return attributes

@@ -143,7 +143,7 @@ def test_an_instruction_that_no_table_has(monkeypatch: pytest.MonkeyPatch) -> No
                                                             if code not in tensor})
     found = view(subject)
     assert found.facts["loop"]["opcodes"]["HGMMA"] == found.facts["loop"]["tensor"] > 0
-    assert any("are not in the table of encodings" in note for note in found.facts["notes"])
+    assert any("Not in the table of encodings" in note for note in found.facts["notes"])
 
 
 def test_live_registers_are_what_nvdisasm_counts() -> None:

@@ -115,9 +115,16 @@ def test_named_fields_of_ffma() -> None:
 def test_unknown() -> None:
     with pytest.raises(UnknownInstruction, match=r"sm_90, address 0x120: opcode 0xfff .* is not in the table"):
         decode(0xFFF, "sm_90", 0x120)
-    with pytest.raises(InvalidValue, match="sm_70: no encoding table"):
-        decode(0x918, "sm_70")
+    with pytest.raises(InvalidValue, match="sm_61: no encoding table"):
+        decode(0x918, "sm_61")
     assert set(ARCHITECTURES) == set(architectures())
+    assert decode(0xFFF, "sm_90", 0x120, unknown="{:#x}".format).name == "0x120"
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_72", "sm_87", "sm_103", "sm_110", "sm_121"])
+def test_an_architecture_is_read_by_the_table_of_its_generation(arch: str) -> None:
+    word = decode(0x000FE2000000000500000004030C7223, arch)
+    assert (word.name, word.numbers, word.slots) == ("FFMA", (12, 3, 4, 5), (3, 4, 5))
 
 
 def test_a_number_that_does_not_fit() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import InvalidValue
 from .banks import reads_of
 from .elf import Cubin
-from .encoding import Word
+from .encoding import Word, architectures
 from .program import Program
 from .register_reads import Reader, rule_of
 
@@ -61,6 +61,8 @@ def read(code: bytes, entry: str, most: int | None = None) -> CompiledLoop | Non
     """
     try:
         cubin = Cubin.read(code)
+        if cubin.arch not in architectures():
+            return None
         rule = rule_of(cubin.arch)
         turn = Program.of(cubin, entry, unknown="{:#x}".format).main
     except InvalidValue:

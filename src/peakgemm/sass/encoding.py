@@ -32,8 +32,9 @@ _LOADS = frozenset(("LDS", "LDSM", "LDL"))
 _SPECIAL = frozenset(("S2R", "S2UR", "CS2R", "CS2UR"))
 #: Special registers that change while a warp runs: clocks, timers, counters (SR_CLOCKLO and its like).
 _CLOCKS = frozenset(range(0x50, 0x60)) | frozenset((0x0C, 0x0E))
-#: Architectures without a table of their own, and the one of their generation that they are read by.
-_READ_AS = {"sm_87": "sm_86", "sm_88": "sm_86", "sm_103": "sm_100", "sm_110": "sm_100", "sm_121": "sm_120"}
+#: Architectures without a table of their own, and the one that they are read by.
+_READ_AS = {"sm_70": "sm_75", "sm_72": "sm_75", "sm_87": "sm_86", "sm_88": "sm_86", "sm_103": "sm_100",
+            "sm_110": "sm_100", "sm_121": "sm_120"}
 
 
 class UnknownInstruction(InvalidValue):
@@ -311,7 +312,7 @@ def _layout(name: str, guard: str, rows: list[list[Any]]) -> Layout:
 
 
 def architectures() -> tuple[str, ...]:
-    """The architectures that have a table; others of their generations are read by it."""
+    """The architectures that have a table of their own."""
     return tuple(_tables()["architectures"])
 
 

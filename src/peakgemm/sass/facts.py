@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from ..runtime.architectures import architecture
 from .banks import bank_model
 from .elf import WORD_BYTES, Cubin
 from .encoding import Word
@@ -69,14 +68,12 @@ def static_facts(cubin: bytes, arch: str) -> dict[str, Any]:
     ``widths`` (accesses by opcode and bits a thread), ``classes`` (instructions by class),
     ``bank_cycles_per_ffma`` (issue cycles, register-bank conflicts included), ``bank_ceiling`` (share of
     FP32 peak that they leave, modelled), ``accumulators_moved`` (0 to 1) and ``loads_in_a_row`` (see
-    `loads_in_a_row`). A kernel without a loop around FFMA has None for each; so has one for sm_70, which no table
-    decodes, and so have those of the bank model where it does not apply.
+    `loads_in_a_row`). A kernel without a loop around FFMA has None for each; so have those of the bank model
+    where it does not apply.
 
     Raises:
-        InvalidValue: unknown architecture, or bytes that are not a cubin.
+        InvalidValue: bytes that are not a cubin, or an architecture that no table decodes.
     """
-    if architecture(arch).number < 75:
-        return dict.fromkeys(FACTS)
     code = Cubin.read(cubin)
     turns = (Program.of(code, name, unknown="{:#x}".format).main for name in code.kernels)
     loop = max(turns, key=lambda turn: sum(word.is_ffma for word in turn), default=())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,30 @@ from ...errors import InvalidValue
 from ...runtime.architectures import ARCHITECTURES, Architecture
 from ...runtime.occupancy import occupancy
 from ...sass.banks import BankModel, bank_model
+from ...sass.encoding import Word
 from ...sass.facts import Mix, loads_in_a_row, mix
 from ...sass.loops import Loop
+from ...sass.opcodes import PIPES
 from ..bench.roofline import bound_tflops, bytes_per_flop
 from .listing import Listing
 from .measured import measured
-from .pipes import by_pipe, profiled
 from .subject import Subject
 
 #: Bytes of code below which a main loop stays in the instruction cache of an H100: 52 KB ran with 0.19 to 0.24 stall
 #: cycles an instruction for want of instructions, 26 KB with 0.01.
 CODE_ADVICE = 32 << 10
 _COUNT = 32  # low bit of the registers that setmaxnreg asks for
+#: Nsight Compute's counters of executed warp instructions, and the opcode that each counts.
+PROFILED = {
+    "smsp__sass_inst_executed_op_shared_ld.sum": "LDS",
+    "smsp__sass_inst_executed_op_shared_st.sum": "STS",
+    "smsp__sass_inst_executed_op_ldgsts.sum": "LDGSTS",
+    "smsp__sass_inst_executed_op_ldsm.sum": "LDSM",
+    "smsp__sass_inst_executed_op_global_ld.sum": "LDG",
+    "smsp__sass_inst_executed_op_global_st.sum": "STG",
+    "smsp__sass_inst_executed_op_local_ld.sum": "LDL",
+    "smsp__sass_inst_executed_op_local_st.sum": "STL",
+}
 
 
 def facts(subject: Subject, listing: Listing, results: Path | None = None) -> dict[str, Any]:
@@ -88,13 +101,13 @@ def _loop(listing: Listing, loop: Loop) -> dict[str, Any]:
     turn = listing.turn
     what = mix(turn)
     live = [line.live for line in listing.lines if line.live is not None]
-    stalls = Counter(word.control.stall for word in turn)
+    stalls, pipes = Counter(word.control.stall for word in turn), Counter(word.pipe for word in turn)
     return {
         "why": listing.why, "header": loop.header, "instructions": what.instructions, "code_bytes": loop.code_bytes,
         "ffma": what.ffma, "ffma_fraction": what.ffma_fraction, "tensor": what.classes["tensor"],
-        "classes": what.classes, "pipes": by_pipe(turn), "widths": what.widths,
+        "classes": what.classes, "pipes": {name: pipes[name] for name in PIPES if pipes[name]}, "widths": what.widths,
         "opcodes": dict(Counter(word.name for word in turn).most_common()),
-        "profiler": profiled(turn), "live_registers": max(live, default=None),
+        "profiler": _profiled(turn), "live_registers": max(live, default=None),
         "loads_in_a_row": loads_in_a_row(turn),
         "stalls": {str(cycles): stalls[cycles] for cycles in sorted(stalls)},
         "waits": sum(bool(word.control.waits) for word in turn),
@@ -140,3 +153,14 @@ def _loop_bytes_per_flop(what: Mix | None) -> float | None:
         return None
     bits = sum(int(wide) * count for opcode in ("LDG", "LDGSTS") for wide, count in what.widths.get(opcode, {}).items())
     return bits / 8 / (2 * what.ffma) if bits else None
+
+
+def _profiled(loop: Sequence[Word]) -> dict[str, int]:
+    """What the profiler's counters of `PROFILED` gain in one turn of a loop, for each warp that takes it.
+
+    ``smsp__inst_executed.sum`` is all of them. A guard that is false for the whole warp still counts as executed; of
+    blocks that a branch leaves out, and of ``@!PT``, that is not so: see docs/inspect.md.
+    """
+    opcodes = Counter(word.name for word in loop if not word.never)
+    return {"smsp__inst_executed.sum": len(loop),
+            **{counter: opcodes[name] for counter, name in PROFILED.items() if opcodes[name]}}

@@ -91,8 +91,8 @@ def read(subject: Subject, with_text: bool = False) -> Listing:
             return "unknown"
 
     program = Program.of(subject.cubin, subject.function, name)
-    notes = [f"{len(strange)} instructions, the first at {strange[0]:#x}, are not in the table of encodings: of what "
-             "they read and write nothing is known."] if strange else []
+    notes = [f"Not in the table of encodings: {len(strange)} of {len(program.words)} instructions, the first at "
+             f"{strange[0]:#x}. Nothing is known of what they read and write."] if strange else []
     code = _without_padding(program)
     loop, why = _main(program)
     try:

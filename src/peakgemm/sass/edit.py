@@ -17,7 +17,7 @@ from .encoding import ALWAYS, Register, Word
 from .hazards import VISIBLE, Unproved, against, check, refuse
 from .latency import safe, shortest_stall
 from .program import Program
-from .schedule import Flight, State, cycles, states, step, waited
+from .schedule import State, cycles, states, step, waited
 
 _STACK = 1  # R1 is the stack pointer, which debuggers and the driver's trap handler know
 _ROUNDS = 8
@@ -158,20 +158,12 @@ def install(cubin: Cubin, edited: Program, names: Mapping[int, int] | None = Non
 
 
 def _needed(word: Word, state: State, mask: int, program: Program) -> int:
-    """The scoreboards beside ``mask`` that an instruction has to wait for."""
-    if word.never:
-        return 0
-    reads, writes, more = word.reads, word.writes, 0
-    for register in reads | writes:
-        for flight in state.results.get(register, ()):
-            tensor = flight.queue == "tensor" == word.queue
-            in_order = flight.queue == word.queue != program.words[flight.place].name and register not in reads
-            if not tensor and not in_order:
-                more |= _one(flight, mask | more)
-        if register in writes:
-            for flight in state.reads.get(register, ()):
-                if flight.queue not in (word.queue, word.reader):
-                    more |= _one(flight, mask | more)
+    """The scoreboards beside ``mask`` that an instruction has to wait for: of each flight the lowest, which is set
+    first."""
+    more = 0
+    for _, flight, _ in state.blocking(word, program):
+        if not flight.barriers & (mask | more):
+            more |= flight.barriers & -flight.barriers
     return more
 
 
@@ -182,11 +174,6 @@ def _neighbour(words: Sequence[Word], at: int) -> int:
         if word.queue == mine and word.control.write_barrier != NO_BARRIER:
             return word.control.write_barrier
     return 0
-
-
-def _one(flight: Flight, waits: int) -> int:
-    """The scoreboard of a flight to add to a mask that has none of it: the lowest, which is the one set first."""
-    return 0 if flight.barriers & waits else flight.barriers & -flight.barriers
 
 
 def _ready(word: Word, state: State, words: Sequence[Word], block: range, program: Program) -> list[int]:

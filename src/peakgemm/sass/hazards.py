@@ -72,41 +72,17 @@ def check(program: Program) -> list[Hazard]:
             if word.control.wait_mask >> barrier & 1 and clock - time < VISIBLE:
                 note(place, "scoreboard", place, None, f"waits for scoreboard {barrier} {clock - time} cycle after it "
                      f"was set; it counts from {VISIBLE} on")
-        if word.never:
-            return
-        reads, writes = word.reads, word.writes
-        for register in reads | writes:
-            _latency(place, word, register, state, clock)
-            _results(place, word, register, state, register in reads, register in writes)
-            if register in writes:
-                _reads(place, word, register, state)
-
-    def _latency(place: int, word: Word, register: Register, state: State, clock: int) -> None:
-        for before, issued in state.issued.get(register, {}).items():
-            distance = clock - issued
-            if distance < HORIZON:
+        for register in () if word.never else word.reads | word.writes:
+            for before, issued in state.issued.get(register, {}).items():
                 needed, row = least(program.words[before], word, register)
-                if distance < needed:
-                    note(place, "latency", before, register, f"{word.name} comes {distance} cycles after "
+                if clock - issued < min(needed, HORIZON):
+                    note(place, "latency", before, register, f"{word.name} comes {clock - issued} cycles after "
                          f"{program.words[before].name} wrote {register}; compiled code leaves {needed} ({row})")
-
-    def _results(place: int, word: Word, register: Register, state: State, read: bool, write: bool) -> None:
-        for flight in state.results.get(register, ()):
-            in_order = word.queue == flight.queue and flight.queue != program.words[flight.place].name
-            if (read and flight.queue == "tensor" == word.queue) or (not read and in_order) or \
-                    flight.elsewhere(word):
-                continue
-            what = "reads" if read else "overwrites"
-            note(place, "result", flight.place, register,
-                 f"{word.name} {what} {register} before {program.words[flight.place].name} is known to have written it"
-                 + _how(flight.barriers))
-
-    def _reads(place: int, word: Word, register: Register, state: State) -> None:
-        for flight in state.reads.get(register, ()):
-            if flight.queue not in (word.queue, word.reader) and not flight.elsewhere(word):
-                note(place, "read", flight.place, register,
-                     f"{word.name} overwrites {register} before {program.words[flight.place].name} is known to have "
-                     "read it" + _how(flight.barriers))
+        for register, flight, is_result in state.blocking(word, program):
+            does = "reads" if is_result and register in word.reads else "overwrites"
+            note(place, "result" if is_result else "read", flight.place, register,
+                 f"{word.name} {does} {register} before {program.words[flight.place].name} is known to have "
+                 f"{'written' if is_result else 'read'} it{_how(flight.barriers)}")
 
     for block, state in states(program).items():
         walk(program, block, state, watch)

@@ -6,7 +6,7 @@ fields guarantee, so that of two paths the shorter counts. `hazards` says what o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from .control import BARRIERS, NO_BARRIER
@@ -78,6 +78,20 @@ class State:
         if word.name == "WARPGROUP" and word.rest >> 80 & 1:  # WARPGROUP.DEPBAR.LE gsb0, count
             left = word.rest >> 38 & 0x3F
             self.change(lambda flight: flight.queue == _TENSOR and flight.groups > left, lambda flight: None)
+
+    def blocking(self, word: Word, program: Program) -> Iterator[tuple[Register, Flight, bool]]:
+        """What must have ended before an instruction issues: results of registers that it reads or overwrites (True),
+        and reads of registers that it overwrites (False)."""
+        reads, writes = word.reads, word.writes
+        for register in () if word.never else reads | writes:
+            for flight in self.results.get(register, ()):
+                keeps_order = flight.queue == word.queue != program.words[flight.place].name
+                if not (keeps_order and (flight.queue == _TENSOR or register not in reads)) and \
+                        not flight.elsewhere(word):
+                    yield register, flight, True
+            for flight in self.reads.get(register, ()) if register in writes else ():
+                if flight.queue not in (word.queue, word.reader) and not flight.elsewhere(word):
+                    yield register, flight, False
 
     def join(self, other: State) -> bool:
         """Add what may be in flight by another path; whether that was news."""

@@ -77,7 +77,9 @@ def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
     """
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(ROOT / "docs", to, ignore=shutil.ignore_patterns("_build", "generate"))
-    for made, text in Checkout(ROOT).site_pages():
+    for made, text in (*Checkout(ROOT).outputs(site=True), *Checkout(ROOT).site_pages()):
+        if ROOT / "docs" not in made.parents:
+            continue  # the README: copied below
         place = to / made.relative_to(ROOT / "docs")
         place.parent.mkdir(exist_ok=True)
         place.write_text(text, encoding="utf-8")

@@ -33,7 +33,7 @@ def measured_rungs(rows: Mapping[int, Row]) -> list[Kernel]:
 
 
 def ladder_table(ladder: Record) -> str:
-    """docs/ladder.md: one row per rung at 4096, and the other squares."""
+    """docs/ladder.md: one row per rung at 4096, and the other squares; a rung that no record holds says so."""
     sizes = [run["shape"][0] for run in runs_of(ladder)]
     by_size = {n: {r["number"]: r for r in rows_at(ladder, (n, n, n))} for n in sizes}
     lines = ["| rung | idea | registers | blocks/SM | FFMA in loop | TFLOPS at 4096 | "
@@ -45,6 +45,8 @@ def ladder_table(ladder: Record) -> str:
         lines.append(f"| [{kernel.label}](rungs/{kernel.page}.md) | {kernel.idea} | {r['registers']} "
                      f"| {r['blocks_per_sm']} | {100 * r['ffma_fraction']:.0f} % | {r['tflops']:.1f} | "
                      + " | ".join(f"{by_size[n][kernel.number]['ratio_to_cublas']:.3f}" for n in sizes) + " |")
+    lines += [f"| {kernel.label} | {kernel.idea} | | | | not measured | " + " | ".join("" for _ in sizes) + " |"
+              for kernel in LADDER if kernel not in shown]
     base = " | ".join(f"{by_size[n][shown[-1].number]['cublas_tflops']:.1f}" for n in sizes)
     lines.append(f"| cuBLAS FP32, TFLOPS | | | | | {by_size[SIZE][shown[-1].number]['cublas_tflops']:.1f} | {base} |")
     return "\n".join(lines) + "\n"

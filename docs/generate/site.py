@@ -56,14 +56,13 @@ ABOUT = {"README.md": "about/readme.md", "CONTRIBUTING.md": "about/contributing.
          "CHANGELOG.md": "about/changelog.md"}
 # The parts of the site and their pages, in order; what is in none comes last.
 PARTS = {
-    "Begin": ("first-steps", "commands", "glossary", "about/readme"),
-    "Multiply": ("arrays", "torch", "jax", "large", "distributed", "precisions", "reproducible", "programs", "caches",
-                 "api"),
-    "The ladder": ("ladder", "rungs/*", "sweep", "tutorials"),
-    "Measure": ("bench", "measuring", "accuracy", "emulation", "report", "records"),
-    "Look into kernels": ("explorer", "simulator", "inspect", "register-file", "bill", "sass", "sass-tuning"),
-    "Journal": ("notebook/README", "notebook/*", "contributing/mechanisms"),
-    "Change it": ("about/contributing", "contributing/*", "about/changelog"),
+    "Use": ("about/readme", "first-steps", "arrays", "torch", "jax", "large", "distributed", "precisions",
+            "reproducible", "accuracy", "emulation", "commands", "caches"),
+    "API": ("api",),
+    "Learn": ("ladder", "rungs/*", "tutorials", "simulator", "explorer", "inspect", "sass", "sass-tuning",
+              "register-file", "bill", "sweep", "glossary"),
+    "Numbers": ("bench", "programs", "records", "measuring", "report"),
+    "Contribute": ("about/contributing", "contributing/*", "notebook/README", "notebook/*", "about/changelog"),
 }
 JOURNAL = ("**Journal**, of November 2026: what was tried, and measured then. Raw records were kept only where an "
            "entry names one.")

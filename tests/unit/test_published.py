@@ -86,7 +86,7 @@ def test_excerpts_are_of_the_sources() -> None:
     sources = {line for _, target in links(page) if Path(target).suffix in (".py", ".cu")
                for line in (page.parent / target).read_text().splitlines()}
     quoted = re.findall(r"^```(?:python|cuda)\n(.*?)^```", page.read_text(), re.M | re.S)
-    assert len(quoted) >= 10
+    assert quoted
     for line in "".join(quoted).splitlines():
         assert line in sources, line
 

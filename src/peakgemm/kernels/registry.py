@@ -24,7 +24,8 @@ from .constraints import (
     template,
     warp_staged,
 )
-from .family import RUNG, Family, Launches
+from .family import Family, Launches
+from .rung import RUNG
 
 if TYPE_CHECKING:
     from .recipe import Recipe

@@ -29,19 +29,19 @@ class Edit:
     """What the recipe of a rung asks of the compiler's cubin, and makes of it.
 
     The rung that is edited and the one that is not (``rebuilds`` False) are the same compilation, so that the one's
-    gain over the other is the edit's.
+    gain over the other is the edit's. ``why_not``: why no edit is meant for ``config``; empty where one is.
     """
 
     entry: str
     config: Config
-    arch: str
+    why_not: str
     rebuilds: bool
 
     @property
     def wanted(self) -> Wanted | None:
         """What the compiler is asked for again until it makes it: a loop that can be built anew; None: no edit is
         meant."""
-        return None if _why_not(self.config, self.arch) else _wanted(self.entry)
+        return None if self.why_not else _wanted(self.entry)
 
     def apply(self, compiled: Compiled) -> Compiled:
         """``compiled`` with its loop built anew, proved, or as it is; `Compiled.note` says which, and why.
@@ -50,9 +50,8 @@ class Edit:
         """
         if not self.rebuilds:
             return compiled
-        why = _why_not(self.config, self.arch)
-        if why:
-            return replace(compiled, note=f"the compiler's code runs: {why}")
+        if self.why_not:
+            return replace(compiled, note=f"the compiler's code runs: {self.why_not}")
         from ..sass.elf import Cubin
         from ..sass.rebuild.loop import most_registers, rebuild
         from ..sass.rebuild.recipe import Recipe
@@ -73,9 +72,9 @@ class Edit:
                        note=f"{REBUILT}: {facts['turn']} instructions a turn instead of {facts['before']}")
 
 
-def edit(kernel: Kernel, config: Config, arch: str) -> Edit | None:
-    """The edit that belongs to the making of ``kernel``; None: it is neither the edited rung nor the one beneath."""
-    return Edit(kernel.entry, config, arch, kernel.patched) if kernel.entry == _patched().entry else None
+def edit(kernel: Kernel, config: Config, arch: str) -> Edit:
+    """The edit that belongs to the making of ``kernel``, the edited rung or the one that it is an edit of."""
+    return Edit(kernel.entry, config, _why_not(kernel.config_for(_ARCH), config, arch), kernel.patched)
 
 
 @cache
@@ -94,18 +93,10 @@ def _wanted(entry: str) -> Wanted:
     return Wanted("a loop that can be built anew", fits)
 
 
-@cache
-def _patched() -> Kernel:
-    from .registry import LADDER  # whose rungs are made with `edit`
-
-    return next(kernel for kernel in LADDER if kernel.patched)
-
-
-def _why_not(config: Config, arch: str) -> str:
-    """Why the recipe is not for this compilation; empty where it is."""
+def _why_not(tuned: Config, config: Config, arch: str) -> str:
+    """Why the recipe, which is for ``tuned``, is not for this compilation; empty where it is."""
     if arch != _ARCH:
         return f"loops are built anew for {_ARCH} alone, not {arch}"
-    tuned = _patched().config_for(arch)
     if config == replace(tuned, aligned=True):
         return ""
     if config == tuned.guarded():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidValue
@@ -23,8 +24,11 @@ CONVENTION = Convention(addresses=(0, 1, 3), values="iiiqqqff", dependent=False)
 
 def _recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
     target = architecture(arch).target(own=kernel.sm_90a)
-    return Recipe(kernel.source, kernel.entry, target, config.macros(), kernel.path.name,
-                  edit=patched.edit(kernel, config, target))
+    return Recipe(kernel.source, kernel.entry, target, config.macros(), kernel.path.name)
+
+
+def _edited_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
+    return replace(_recipe(kernel, config, problem, arch), edit=patched.edit(kernel, config, arch))
 
 
 def _launches(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_count: int, ready_a: int = 0,
@@ -52,7 +56,10 @@ def _boxes(c: Config, p: Problem) -> tuple[Box, ...]:
 
 def _refuses(problem: Problem) -> Iterator[str]:
     if not problem.is_plain:
-        yield "a rung computes one product of row-major matrices in place; layouts and batches are the library's"
+        yield (f"layout {problem.layout}, batch of {problem.batch.count}: a rung computes one product of row-major "
+               "matrices in place; layouts and batches are the library's")
 
 
 RUNG = Family(_recipe, launches=_launches, refuses=_refuses)
+#: Rung 16, the loop of whose cubin is built anew, and rung 14, which is the same compilation.
+EDITED = replace(RUNG, recipe=_edited_recipe)

@@ -73,9 +73,6 @@ def _rung(kernel: Kernel, limits: Architecture, config: str, shape: str) -> Subj
             raise InvalidValue(f"{kernel.label} has no configuration {config!r}; it has {', '.join(labels)}")
         chosen = labels[config]
     problem = _problem(shape)
-    if not problem.is_plain:
-        raise InvalidValue(f"--shape {shape}: a rung takes MxNxK of row-major operands; layouts and batches are the "
-                           "library's")
     chosen = validity.choose(kernel, chosen, limits, problem)
     compiled = compile_for(kernel, chosen, problem, limits.name)
     subject = _subject(kernel, chosen, limits, compiled, f"rung {kernel.label}", "rung")

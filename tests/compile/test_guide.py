@@ -76,7 +76,7 @@ def test_a_rung_by_the_guide(copy: Path) -> None:
                  "tests/simulate/test_hashes.py", "tests/simulate/test_profiler_agreement.py",
                  "tests/unit/test_published.py", "tests/unit/test_figures.py", "tests/unit/test_validity.py",
                  "tests/unit/test_commands.py")
-    assert " passed" in tests and "python -m lab.hashes" in tests  # skipped with the reason
+    assert "no GPU's bits are recorded yet: python -m lab.hashes" in tests  # skipped, with the reason
 
 
 @pytest.mark.parametrize(("name", "number", "like", "says"), [

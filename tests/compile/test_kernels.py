@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from docs.generate.publish import Checkout
-from peakgemm.kernels.build import build
 from peakgemm.kernels.registry import LADDER, Kernel
 from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
@@ -21,6 +20,7 @@ from peakgemm.runtime.outline import outline
 from peakgemm.runtime.source import KERNELS, header_comment
 from peakgemm.sass.listing import disassemble, mix, parse
 from peakgemm.sass.loops import main_loop
+from rung_code import build
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")

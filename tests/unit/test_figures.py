@@ -34,7 +34,7 @@ DEFINED: dict[str, tuple[str, ...]] = {
     "bill.md": ("within 1 % of the slots",),
     "caches.md": ("held to 1 GB",),
     "distributed.md": ("a time-out of 8 s",),
-    "emulation.md": ("at most\n2 eps |x y|", "at most 4 eps off", "5.25 eps |A||B|"),
+    "emulation.md": ("at most 2 eps |x y|", "at most 4 eps off", "5.25 eps |A||B|"),
     "explorer.md": ("may have 256 MB", "comes within 15 s on"),
     "first-steps.md": ("Python 3.10", "show 1,056 wavefronts where"),  # tests/simulate/test_chapters.py counts
     "fit-a-gpu.md": ("for 60 % of", "bursts of 0.6 ms", "less than 2 % in the mean"),
@@ -44,7 +44,7 @@ DEFINED: dict[str, tuple[str, ...]] = {
     # Rules of the model, which tests/unit/test_register_reads.py and the record hold.
     "register-file.md": ("**Patience of 16 cycles.**", "refused 16 times in a row",
                          "than an LDS.128 in 8 cycles", "8 cycles or more before it can", "each 20 to 32 1.5 cycles"),
-    "sass-tuning.md": ("| 98 % of peak |", "128 / 134 = 95.5 %", "stalls\n  for 15 cycles"),
+    "sass-tuning.md": ("| 98 % of peak |", "128 / 134 = 95.5 %", "stalls for 15 cycles"),
     "sass.md": ("4 cycles from FP32 to FP32",),
     "simulator.md": ("(2 wavefronts, the pair rule)", "(32 wavefronts)"),  # by the rules of cost
 }
@@ -61,7 +61,7 @@ def prose(text: str) -> str:
 
 def typed(text: str, defined: tuple[str, ...] = ()) -> list[str]:
     """The figures in a page's prose that are in none of the phrases ``defined``."""
-    text = prose(text)
+    text = re.sub(r"\s+", " ", prose(text))
     for phrase in defined:
         assert phrase in text, f"not on the page any more: {phrase}"
         text = text.replace(phrase, "")

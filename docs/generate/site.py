@@ -154,6 +154,8 @@ def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | N
         parts.append(f"\n![{names[1]} beside {names[0]}: speed, loop and counters at {SIZE}]({bars.name})\n")
         parts.append(counters(before, kernel, counted, simulated))
     parts.append(facts + rest)
+    if not kernel.patched:
+        parts.append(WHOLE.format(name=kernel.path.name, source=kernel.path.read_text(encoding="utf-8").rstrip()))
     left = re.search(r"^\*\*Leaves\.\*\* (.+)$", head, re.M)
     parts.append(f"\n## What is left\n\n{left[1] if left else ''}\n")
     if after is not None:
@@ -205,6 +207,23 @@ def simulated_counters(numbers: Sequence[int]) -> dict[int, Row]:
     return {number: run_rung(number, *operands(SMALL), arch="sm_90").counters for number in numbers}
 
 
+WHOLE = """
+## The kernel
+
+```{{raw}} html
+<details><summary>{name}</summary>
+```
+
+```{{code-block}} cuda
+:force:
+
+{source}
+```
+
+```{{raw}} html
+</details>
+```
+"""
 REBUILT = "The source is the same: the main loop of its cubin is [rebuilt](../sass-tuning.md)."
 
 

@@ -200,17 +200,18 @@ class Kernel:
         return self.overrides.get(arch.rstrip("af"), self.default)
 
 
-_CONFIGS: Mapping[str, Any] = json.loads((source.KERNELS / "configs.json").read_text(encoding="utf-8"))
+class _Entries(dict[str, Any]):
+    """What configs.json has for each kernel."""
+
+    def __missing__(self, name: str) -> Any:
+        raise InvalidValue(f'kernels/configs.json has no entry "{name}"; add one with a "default" (lab/new.py does)')
+
+
+_CONFIGS = _Entries(json.loads((source.KERNELS / "configs.json").read_text(encoding="utf-8")))
 
 
 def default_of(name: str) -> Config:
-    """The default configuration that configs.json has for a kernel.
-
-    Raises:
-        InvalidValue: it has none.
-    """
-    if name not in _CONFIGS:
-        raise InvalidValue(f"kernels/configs.json has no entry {name!r}; add one with a \"default\", or use lab.new")
+    """The default configuration that configs.json has for a kernel."""
     return Config(**_CONFIGS[name]["default"])
 
 
@@ -218,10 +219,9 @@ def _rung(number: int, name: str, idea: str, constraints: Callable[[Config], Ite
           shared_bytes: Callable[[Config], int] = _none,
           **more: Any) -> Kernel:
     """A rung with the configurations that configs.json has for it."""
-    default = default_of(name)
     named, overrides = ({key: Config(**config) for key, config in _CONFIGS[name].get(what, {}).items()}
                         for what in ("named", "overrides"))
-    return Kernel(number, name, idea, default, constraints, shared_bytes, named=named, overrides=overrides,
+    return Kernel(number, name, idea, default_of(name), constraints, shared_bytes, named=named, overrides=overrides,
                   **more)
 
 

@@ -21,10 +21,10 @@ import numpy as np
 
 from lab.scale.host_model import FLOAT, Bus
 from lab.scale.parts import Answer
+from lab.scale.spans import recorded
 from lab.scale.timeline import accounts
 from peakgemm.api import gemm, matmul
 from peakgemm.calls.host.small_host import SHARED_BYTES
-from peakgemm.runtime.timeline import recorded
 
 RECORDED = 4096  # sizes from here on have a timeline: they run in tiles
 _PROBE_BYTES = 1 << 30
@@ -174,10 +174,8 @@ def rates(indices: list[int]) -> tuple[float, float]:
     """GB/s of each of these GPUs in and out, all at a time."""
     from peakgemm.runtime.lanes import lane
     from peakgemm.runtime.memory import DeviceMemory
-    from peakgemm.runtime.transfer import IN_THREADS, OUT_THREADS, threads
 
     x, found = np.ones((_PROBE_BYTES // 4 // _BLOCK, _BLOCK), np.float32), []
-    counts = threads(IN_THREADS, len(indices)), threads(OUT_THREADS, len(indices))
     with ExitStack() as stack, ThreadPoolExecutor(2 * len(indices)) as pool:
         ways, memory = [], []
         for index in indices:
@@ -193,8 +191,9 @@ def rates(indices: list[int]) -> tuple[float, float]:
         for _ in range(4):
             start, copies = time.perf_counter(), []
             for way, (source, target) in zip(ways, memory, strict=True):
-                copier = way.copiers(*counts)
-                copies += [copier.upload(x, target.pointer), copier.download(source.pointer, np.empty_like(x))]
+                copier = way.copiers(len(indices))
+                copies += [copier.upload(x, target.pointer).futures,
+                           copier.download(source.pointer, np.empty_like(x))]
             ends = list(pool.map(done, copies))
             for way in ways:
                 way.wait()
@@ -222,7 +221,7 @@ def copies() -> list[dict[str, Any]]:
                 copier = Copiers(0, way.inward, way.outward, count, count, chunk)
 
                 def inward(copier: Copiers = copier) -> list[Any]:
-                    return copier.upload(x, memory[0].pointer)
+                    return list(copier.upload(x, memory[0].pointer).futures)
 
                 def outward(copier: Copiers = copier) -> list[Any]:
                     return copier.download(memory[1].pointer, y)
@@ -247,13 +246,11 @@ def pages(sizes: list[int]) -> list[dict[str, Any]]:
     """Milliseconds to bring a square of each size to the GPU: staged, and from pages that are locked for it."""
     from peakgemm.runtime import driver
     from peakgemm.runtime.lanes import lane
-    from peakgemm.runtime.memory import DeviceMemory
-    from peakgemm.runtime.staging import copy
-    from peakgemm.runtime.transfer import IN_THREADS, OUT_THREADS, threads
+    from peakgemm.runtime.memory import DeviceMemory, copy_in
 
     found = []
     with lane(0) as way:
-        copier = way.copiers(threads(IN_THREADS), threads(OUT_THREADS))
+        copier = way.copiers()
         for size in sizes:
             x = np.ones((size, size), np.float32)
             memory = DeviceMemory(x.nbytes, way.inward)
@@ -261,15 +258,14 @@ def pages(sizes: list[int]) -> list[dict[str, Any]]:
             address = x.__array_interface__["data"][0]
 
             def staged(x: Any = x, memory: DeviceMemory = memory) -> None:
-                for future in copier.upload(x, memory.pointer):
-                    future.result()
+                copier.upload(x, memory.pointer).order()
                 way.wait()
 
             row: dict[str, Any] = {"size": size, "bytes": x.nbytes, "staged_ms": _least(staged)}
             marks = [time.perf_counter()]
             driver.check("cuMemHostRegister_v2", ctypes.c_void_p(address), ctypes.c_size_t(x.nbytes), 0)
             marks.append(time.perf_counter())
-            copy("cuMemcpyHtoDAsync_v2", memory.pointer, address, x.nbytes, way.inward)
+            copy_in(memory.pointer, address, x.nbytes, way.inward)
             way.wait()
             marks.append(time.perf_counter())
             driver.check("cuMemHostUnregister", ctypes.c_void_p(address))

@@ -23,7 +23,7 @@ import pytest
 
 import stand_in
 from peakgemm.calls import cache
-from peakgemm.calls.host import multi_gpu, small_host, tiles
+from peakgemm.calls.host import multi_gpu, panel, small_host, worker
 from peakgemm.calls.host.grid import Tile
 from peakgemm.calls.host.tile_queue import TileQueue
 from peakgemm.problem import Problem
@@ -349,7 +349,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         patch.setattr(driver, "gil_library", lambda: devices)
         patch.setattr(device, "current", lambda: getattr(devices.here, "index", None))
         patch.setattr(device, "make_current", lambda index: setattr(devices.here, "index", index))
-        for module in (device, multi_gpu, tiles):
+        for module in (device, multi_gpu, panel):
             patch.setattr(module, "activated", activated)
         patch.setattr(device, "here", lambda: devices.gpus[0])
         patch.setattr(device, "count", lambda: len(devices.gpus))
@@ -359,7 +359,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         patch.setattr(lanes, "_LANES", {})
         patch.setattr(small_host, "_free", {})
         cache.calls.clear()
-        for module in (small_host, tiles):
+        for module in (small_host, worker):
             patch.setattr(module, "choice_for", lambda *args: None)
             patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))
         peers._known.clear()
@@ -372,7 +372,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
             for free in lanes._LANES.values():
                 for lane in free:
                     if lane._copiers is not None:
-                        lane._copiers[1].close()
+                        lane._copiers.close()
                         lane._copiers = None
             peers._known.clear()
             pools._POOLS.clear()

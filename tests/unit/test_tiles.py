@@ -18,9 +18,10 @@ import lazy_driver
 import peakgemm as pg
 from lazy_driver import OUT_OF_MEMORY, Devices, each_begins, present
 from peakgemm.calls import cache
-from peakgemm.calls.host import multi_gpu, products, small_host, tile_queue, tiles
-from peakgemm.calls.host.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
-from peakgemm.calls.host.tile_queue import PeerPanel, TileQueue, Transfer, assign_tiles
+from peakgemm.calls.host import multi_gpu, products, results, small_host, worker
+from peakgemm.calls.host.grid import BLOCKS, Grid, Tile, assign_tiles, bands, cuts, grid, growing, sweeping
+from peakgemm.calls.host.tile_queue import TileQueue
+from peakgemm.calls.host.worker import Worker
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
 from peakgemm.runtime import device, driver, lanes, pools, transfer
@@ -37,6 +38,13 @@ def values(rng: Any, rows: int, columns: int, layout: str = "C") -> Any:
     if layout == "sliced":
         return np.repeat(x, 2, axis=1)[:, ::2]
     return np.asarray(x, order=layout)
+
+
+def await_that(happens: Any) -> None:
+    end = time.monotonic() + 20
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.002)
 
 
 def drawn(seed: int) -> tuple[Request, Grid, Any]:
@@ -89,25 +97,21 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
         multi_gpu.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus, tiles)
         assert devices.copied == {"in": a.nbytes + b.nbytes, "out": 4 * 64 * 64, "peer": 0}
     with present(monkeypatch, Devices(2)) as devices:
-        out, brought, settle = np.empty((64, 64), np.float32), threading.Event(), Transfer.set_result
-        panels_there = list[Transfer]()
+        out, queues = np.empty((64, 64), np.float32), list[TileQueue]()
 
-        def settled(self: Transfer, held: PeerPanel | None) -> None:
-            settle(self, held)
-            if self.device == 0 and held is not None:
-                panels_there.append(self)
-                if len(panels_there) == 6:
-                    brought.set()
+        def there() -> int:
+            panels = list(queues[0].panels.values())
+            return sum(each.way.index == 0 and each.upload.is_enqueued for each in panels)
 
         def later(name: str) -> int:  # when the first device has two rows' panels, and all columns'
             if name == "cuMemAllocFromPoolAsync" and devices.here.index == 1:
                 devices.fail = lambda name: 0
                 devices.lock.release()
-                assert brought.wait(20)
+                await_that(lambda: there() >= 6)
                 devices.lock.acquire()
             return 0
 
-        monkeypatch.setattr(Transfer, "set_result", settled)
+        monkeypatch.setattr(multi_gpu, "TileQueue", lambda *what: queues.append(TileQueue(*what)) or queues[0])
         each_begins(monkeypatch, 2)
         devices.fail = later
         multi_gpu.run(Request(a, b, out=out), devices.gpus, tiles)
@@ -118,7 +122,7 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
 
 def test_what_a_device_has_not_enqueued_another_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """By as many as there are places for results one of two devices had nothing left to do for a tenth of the time."""
-    a, b, wait = np.ones((160, 8), np.float32), np.ones((8, 160), np.float32), tile_queue.wait
+    a, b, wait = np.ones((160, 8), np.float32), np.ones((8, 160), np.float32), results.wait
     cut = Grid(cuts(160, 20), cuts(160, 20))
     with present(monkeypatch, Devices(2)) as devices:
         def late(mark: Any, what: str) -> None:  # the second device's first product ends when all others have begun
@@ -127,8 +131,8 @@ def test_what_a_device_has_not_enqueued_another_takes(monkeypatch: pytest.Monkey
                 time.sleep(0.002)
             wait(mark, what)
 
-        monkeypatch.setattr(tile_queue, "wait", late)
-        monkeypatch.setattr(tile_queue, "UNDER_WAY", 2)
+        monkeypatch.setattr(results, "wait", late)
+        monkeypatch.setattr(results, "UNDER_WAY", 2)
         each_begins(monkeypatch, 2)
         out = np.empty((160, 160), np.float32)
         multi_gpu.run(Request(a, b, out=out), devices.gpus, cut)
@@ -228,14 +232,14 @@ def test_devices_rest_before_panels_are_let_go(monkeypatch: pytest.MonkeyPatch) 
     """A panel that was asked for, and whose tile another device then took, is waited for by no product: of 3,466 drawn
     products 4 copied it out of memory that was free again."""
     a, b = np.ones((64, 40), np.float32), np.ones((40, 64), np.float32)
-    rest, forget, order = tiles.Worker.rest, TileQueue.forget, []
+    rest, forget, order = Worker.rest, TileQueue.forget, []
     with present(monkeypatch, Devices(2)) as devices, monkeypatch.context() as patch:
         def resting(self: Any) -> None:
             devices.enqueue(self._way.inward, "copy peer", lambda: order.append("copied"))
             rest(self)
             order.append("rested")
 
-        patch.setattr(tiles.Worker, "rest", resting)
+        patch.setattr(Worker, "rest", resting)
         patch.setattr(TileQueue, "forget", lambda self: order.append("forgotten") or forget(self))
         multi_gpu.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
     assert order == ["copied", "rested", "copied", "rested", "forgotten"]
@@ -399,13 +403,17 @@ def test_orders_name_every_tile_once() -> None:
 
 def test_a_worker_without_tiles_takes_the_fullest_ones_last() -> None:
     tiles = [Tile(i, slice(0, 1), slice(i, i + 1)) for i in range(4)]
-    deal = TileQueue([tiles[:1], tiles[1:]])
+    done = list[int]()
+    deal = TileQueue([tiles[:1], tiles[1:]], done.append)
     assert [deal.take(0) for _ in range(2)] == [tiles[0], tiles[3]]
     deal.give_back(0, [tiles[3]])
     assert deal.upcoming(0) == [tiles[3]] and deal.take(1) == tiles[1]
-    assert deal.finish(tiles[1]) is True
-    deal.stop()
-    assert deal.take(0) is None
+    deal.finish(tiles[1])
+    assert done == [1]
+    first, second = LaunchFailed("an allocation"), LaunchFailed("the product")
+    deal.fail(first)
+    deal.fail(second, of_result=True)
+    assert deal.take(0) is None and deal.error is second
 
 
 def test_memory_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -574,7 +582,7 @@ def test_panels_are_split_once(monkeypatch: pytest.MonkeyPatch, eager: float, ro
 
         kernel = PRODUCTS["fp16x3"]
         choice = Choice(kernel, kernel.default, "named", "")
-        monkeypatch.setattr(tiles, "choice_for", lambda problem, gpu, precision="ieee", ready="": choice)
+        monkeypatch.setattr(worker, "choice_for", lambda problem, gpu, precision="ieee", ready="": choice)
         monkeypatch.setattr(split, "SplitOperand", Split)
         monkeypatch.setattr(bound, "Bound", Bound)
         out = np.full((256, 320), np.nan, np.float32)
@@ -610,8 +618,8 @@ def test_panels_ahead_do_not_take_what_went_for_a_result(monkeypatch: pytest.Mon
 
         out = np.full((32, 128), np.nan, np.float32)
         with monkeypatch.context() as patch:
-            run = tiles.Worker.run
-            patch.setattr(tiles.Worker, "run", lambda self: setattr(devices, "fail", fail) or run(self))
+            run = Worker.run
+            patch.setattr(Worker, "run", lambda self: setattr(devices, "fail", fail) or run(self))
             multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(32, 32), cuts(128, 32)))
         assert (out == a @ b).all() and devices.used == [0]
 
@@ -619,17 +627,17 @@ def test_panels_ahead_do_not_take_what_went_for_a_result(monkeypatch: pytest.Mon
 def test_a_panel_that_was_let_go_is_brought_again_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not from the device itself, which asked for access to its own memory meanwhile."""
     rng = np.random.default_rng(10)
-    a, b, refused, launch = values(rng, 64, 40), values(rng, 40, 64), threading.Event(), tiles.Worker._launch
+    a, b, refused, launch = values(rng, 64, 40), values(rng, 40, 64), threading.Event(), Worker._launch
     with present(monkeypatch, Devices(2)) as devices:
-        def short(self: Any, tile: Tile, slot: Any, lane: int) -> None:
+        def short(self: Any, tile: Tile, slot: Any) -> None:
             if devices.here.index and not refused.wait(20):
                 pytest.fail("the first device launches nothing")
             if devices.here.index or refused.is_set():
-                return launch(self, tile, slot, lane)
+                return launch(self, tile, slot)
             refused.set()
             raise LaunchFailed("8 bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY")
 
-        monkeypatch.setattr(tiles.Worker, "_launch", short)
+        monkeypatch.setattr(Worker, "_launch", short)
         each_begins(monkeypatch, 2)
         out = np.full((64, 64), np.nan, np.float32)
         multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
@@ -639,7 +647,7 @@ def test_a_panel_that_was_let_go_is_brought_again_from_the_host(monkeypatch: pyt
 def test_a_copy_from_another_device_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the driver lacked memory for it the tile was launched again, with a panel that had not come."""
     rng = np.random.default_rng(11)
-    a, b, launching, launch = values(rng, 64, 40), values(rng, 40, 64), set[int](), tiles.Worker._launch
+    a, b, launching, launch = values(rng, 64, 40), values(rng, 40, 64), set[int](), Worker._launch
     with present(monkeypatch, Devices(2)) as devices:
         def watched(self: Any, *what: Any) -> None:
             launching.add(threading.get_ident())
@@ -654,8 +662,8 @@ def test_a_copy_from_another_device_that_is_refused_is_an_error(monkeypatch: pyt
             devices.fail = lambda name: 0
             return OUT_OF_MEMORY
 
-        monkeypatch.setattr(tiles.Worker, "_launch", watched)
-        monkeypatch.setattr(Transfer, "done", lambda self: False)  # so that it is copied when its tile is launched
+        monkeypatch.setattr(Worker, "_launch", watched)
+        monkeypatch.setattr(transfer.Upload, "is_enqueued", False)  # so that it is copied when its tile is launched
         each_begins(monkeypatch, 2)
         devices.fail = fail
         out = np.full((64, 64), np.nan, np.float32)

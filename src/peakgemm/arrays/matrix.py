@@ -10,8 +10,7 @@ import numpy as np
 
 from ..errors import InvalidValue
 from ..problem import Problem
-from ..runtime.memory import DeviceMemory, event, wait
-from ..runtime.staging import copy_pageable
+from ..runtime.memory import DeviceMemory, copy_in, copy_out, event, wait
 from . import admit
 from .base import FLOAT, HOST, View, stream_handle
 from .interop import LEGACY
@@ -104,7 +103,7 @@ class DeviceCopy:
         self.host = np.ascontiguousarray(array)
         self._stream = stream_handle(stream)
         self._memory = DeviceMemory(self.host.nbytes, self._stream)
-        copy_pageable("cuMemcpyHtoDAsync_v2", self.pointer, self.host.ctypes.data, self.host.nbytes, self._stream)
+        copy_in(self.pointer, self.host.ctypes.data, self.host.nbytes, self._stream, pageable=True)
 
     @property
     def pointer(self) -> int:
@@ -120,7 +119,7 @@ class DeviceCopy:
     def download(self) -> np.ndarray[Any, Any]:
         """The device's content as a NumPy array; waits for the stream."""
         out = np.empty_like(self.host)
-        copy_pageable("cuMemcpyDtoHAsync_v2", out.ctypes.data, self.pointer, out.nbytes, self._stream)
+        copy_out(out.ctypes.data, self.pointer, out.nbytes, self._stream, pageable=True)
         wait(event(self._stream))
         return out
 

@@ -8,8 +8,8 @@ from threading import Lock
 
 from ..errors import LaunchFailed
 from . import device, pools
-from .staging import new_stream, synchronize
-from .transfer import Copiers
+from .memory import new_stream, synchronize
+from .transfer import IN_THREADS, OUT_THREADS, Copiers, threads
 
 
 class Lane:
@@ -21,16 +21,18 @@ class Lane:
 
     def __init__(self, index: int) -> None:
         self.inward, self.compute, self.outward, self.beside = (new_stream() for _ in range(4))
-        self._index = index
-        self._copiers: tuple[tuple[int, int], Copiers] | None = None
+        self.index = index
+        self._copiers: Copiers | None = None
 
-    def copiers(self, inward: int, outward: int) -> Copiers:
-        """Copies by so many threads each way, kept for the next call that asks for as many."""
-        if self._copiers is None or self._copiers[0] != (inward, outward):
+    def copiers(self, devices: int = 1) -> Copiers:
+        """The threads that copy, as many as each of ``devices`` may have; kept for the next call that asks for so many.
+        """
+        counts = threads(IN_THREADS, devices), threads(OUT_THREADS, devices)
+        if self._copiers is None or self._copiers.counts != counts:
             if self._copiers is not None:
-                self._copiers[1].close()
-            self._copiers = (inward, outward), Copiers(self._index, self.inward, self.outward, inward, outward)
-        return self._copiers[1]
+                self._copiers.close()
+            self._copiers = Copiers(self.index, self.inward, self.outward, *counts)
+        return self._copiers
 
     def wait(self) -> None:
         """For everything enqueued on the streams.
@@ -40,7 +42,7 @@ class Lane:
         """
         with ExitStack() as each:  # whatever one of them says
             for stream in (self.inward, self.compute, self.outward, self.beside):
-                each.callback(synchronize, stream, f"the product on GPU {self._index}")
+                each.callback(synchronize, stream, f"the product on GPU {self.index}")
 
 
 _LANES: dict[int, list[Lane]] = {}

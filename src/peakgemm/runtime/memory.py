@@ -1,4 +1,4 @@
-"""Memory by stream: allocated and freed in a stream's order, arrays kept until a stream is done, streams in order.
+"""Streams, events, and memory in a stream's order: allocated, copied to and from, kept until a stream is done, freed.
 
 The context of the device must be current: see `device.activated`.
 """
@@ -14,6 +14,7 @@ from . import device, driver
 from .pools import pool
 
 _NO_TIMING, _BLOCKING = 2, 1  # CU_EVENT_DISABLE_TIMING, CU_EVENT_BLOCKING_SYNC
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _RESERVED, _USED = 5, 7  # CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, _USED_MEM_CURRENT
 
 
@@ -44,6 +45,33 @@ class DeviceMemory:
                     self._free(self._place, self._stream)
             except Exception:
                 pass
+
+
+class GrowingMemory:
+    """Device memory that serves one use after the other, and is allocated anew where one asks for more."""
+
+    def __init__(self) -> None:
+        self._memory: DeviceMemory | None = None
+
+    @property
+    def pointer(self) -> int:
+        """The device address; 0: there is none yet."""
+        return 0 if self._memory is None else self._memory.pointer
+
+    def reserve(self, size: int, stream: int) -> int:
+        """The address of ``size`` bytes, which are allocated in the order of ``stream`` where it has fewer.
+
+        Raises:
+            LaunchFailed: the driver refused.
+        """
+        if self._memory is None or self._memory.size < size:
+            self._memory = None  # first, so that both need not fit
+            self._memory = DeviceMemory(size, stream)
+        return self._memory.pointer
+
+    def free(self) -> None:
+        """Give it back."""
+        self._memory = None
 
 
 class _Pending:
@@ -102,52 +130,69 @@ def free_bytes() -> int:
     return free.value + reserved.value - used.value
 
 
+def copy_in(pointer: int, address: int, size: int, stream: int, *, pageable: bool = False) -> None:
+    """Enqueue a copy of ``size`` bytes at a host address to the device address ``pointer``.
+
+    ``pageable``: of memory that need not be pinned. The driver stages it meanwhile, and other threads have the
+    interpreter.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    _copy("cuMemcpyHtoDAsync_v2", pointer, address, size, stream, pageable)
+
+
+def copy_out(address: int, pointer: int, size: int, stream: int, *, pageable: bool = False) -> None:
+    """`copy_in` the other way."""
+    _copy("cuMemcpyDtoHAsync_v2", address, pointer, size, stream, pageable)
+
+
+def _copy(call: str, to: int, source: int, size: int, stream: int, pageable: bool) -> None:
+    if size:
+        make = driver.demand if pageable else driver.enqueue
+        make(f"copy of {size:,} bytes between host and device", call, c_void_p(to), c_void_p(source), c_size_t(size),
+             c_void_p(stream))
+
+
+def new_stream() -> int:
+    """A stream of the current device, which waits for no other one.
+
+    Raises:
+        LaunchFailed: the driver refused.
+    """
+    stream = c_void_p()
+    driver.demand("a stream", "cuStreamCreate", byref(stream), _NON_BLOCKING)
+    return stream.value or 0
+
+
+def synchronize(stream: int, what: str = "the product") -> None:
+    """Wait for everything enqueued on ``stream``; ``what`` that is, for errors.
+
+    Raises:
+        LaunchFailed: something of it failed.
+    """
+    driver.demand(what, "cuStreamSynchronize", c_void_p(stream))
+
+
 def event(stream: int, sleeping: bool = False) -> c_void_p:
     """An event after what is enqueued on ``stream`` by now; a thread that waits for it sleeps, or else spins.
 
     Raises:
         LaunchFailed: the driver refused.
     """
-    mark = new_event(sleeping)
-    record(mark, stream)
-    return mark
-
-
-def new_event(sleeping: bool = False) -> c_void_p:
-    """An event to `record`, as often as one likes.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
     mark = c_void_p()
     driver.demand("an event", "cuEventCreate", byref(mark), _NO_TIMING | _BLOCKING * sleeping)
+    driver.demand("recording an event", "cuEventRecord", mark, c_void_p(stream))
     return mark
 
 
-def record(mark: c_void_p, stream: int) -> None:
-    """Let an event come after what is enqueued on ``stream`` by now.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
-    driver.demand("recording an event", "cuEventRecord", mark, c_void_p(stream))
-
-
-def wait(mark: c_void_p, what: str = "the product") -> None:
-    """Until the device has come to an event, which is then destroyed; ``what`` is before it, for errors.
-
-    Raises:
-        LaunchFailed: something before it failed.
-    """
-    await_event(mark, what)
-    driver.gil_library().cuEventDestroy_v2(mark)
-
-
-def await_event(mark: c_void_p, what: str = "the product") -> None:
-    """Until the device has come to an event; ``what`` is before it, for errors.
+def wait(mark: c_void_p, what: str = "the product", keep: bool = False) -> None:
+    """Until the device has come to an event; ``what`` is before it, for errors. Unless ``keep``, it is destroyed.
 
     Raises:
         LaunchFailed: something before it failed.
     """
     if driver.gil_library().cuEventQuery(mark):  # not there yet, or an error, which is told here
         driver.demand(what, "cuEventSynchronize", mark)
+    if not keep:
+        driver.gil_library().cuEventDestroy_v2(mark)

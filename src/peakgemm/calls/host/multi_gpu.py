@@ -6,8 +6,8 @@ Each device has a thread, and a queue of tiles that others may take from: see `T
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from math import prod
 from threading import Thread
 from typing import Any
@@ -22,9 +22,10 @@ from ...runtime.lanes import lane
 from ...runtime.memory import free_bytes
 from ..request import Request
 from .cpu import by_numpy
-from .grid import Grid, batch_grid, grid
-from .tile_queue import SLOTS, TileQueue, assign_tiles
-from .tiles import Job, Worker
+from .grid import Grid, assign_tiles, batch_grid, grid
+from .results import SLOTS
+from .tile_queue import Job, TileQueue
+from .worker import Worker
 
 log = logging.getLogger("peakgemm")
 _SHARE = 0.9  # of a device's free memory: other libraries of the process allocate meanwhile
@@ -108,54 +109,47 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
     if batch:
         budgets = [min(budget, max(_BATCH_BYTES, 3 * whole)) for budget in budgets]
     heights = [None if whole <= budget else max(1, int(budget / 2 / (FLOAT * k * rows))) for budget in budgets]
-    queue = TileQueue(assign_tiles(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished))
+    queue = TileQueue(assign_tiles(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished), done)
     shared = (len(gpus) > 1 and not batch and all(height is None for height in heights)
               and peers.connect([gpu.index for gpu in gpus]))
-    job = Job(r, queue, len(gpus), resident, shared, done)
-    _work(job, gpus, budgets, slots)
+    _work(Job(r, queue, len(gpus), resident, shared), gpus, budgets, slots)
 
 
 def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int], slots: int) -> None:
     """Run a worker on each device; the first error stops all."""
-    errors: list[BaseException] = []
-    with ExitStack() as lanes:
-        workers = []
-        for i, (gpu, budget) in enumerate(zip(gpus, budgets, strict=True)):
-            lanes.enter_context(activated(gpu.index))
-            way = lanes.enter_context(lane(gpu.index))
-            workers.append(Worker(job, i, gpu, way, budget, slots))
-            lanes.callback(_dropped, workers[-1], gpu)
+    def work(worker: Worker, gpu: Gpu) -> None:
+        with activated(gpu.index):
+            worker.run()
 
-        def work(worker: Worker, gpu: Gpu) -> None:
-            try:
-                with activated(gpu.index):
-                    worker.run()
-            except BaseException as error:
-                errors.append(error)
-                job.queue.stop()
-
+    with ExitStack() as workers:
+        each = [(workers.enter_context(_worker(job, i, gpu, budget, slots)), gpu)
+                for i, (gpu, budget) in enumerate(zip(gpus, budgets, strict=True))]
         threads = [Thread(target=work, args=pair, name=f"peakgemm-gpu-{pair[1].index}", daemon=True)
-                   for pair in list(zip(workers, gpus, strict=True))[1:]]
+                   for pair in each[1:]]
         for thread in threads:
             thread.start()
-        work(workers[0], gpus[0])
+        work(*each[0])
         for thread in threads:
             thread.join()
-        for worker, gpu in zip(workers, gpus, strict=True):
+        for worker, gpu in each:
             with activated(gpu.index):
                 worker.rest()
-        job.queue.forget()
-        del workers
-        if errors:  # before the lanes are given back, which only know that something has failed
-            try:
-                raise errors[0]
-            finally:
-                errors.clear()  # whose traceback holds this frame
+        try:
+            if job.queue.error is not None:  # before the lanes are given back, which only know that something failed
+                raise job.queue.error
+        finally:
+            job.queue.forget()
 
 
-def _dropped(worker: Worker, gpu: Gpu) -> None:
-    with activated(gpu.index):
-        worker.drop()
+@contextmanager
+def _worker(job: Job, index: int, gpu: Gpu, budget: int, slots: int) -> Iterator[Worker]:
+    """A worker on a lane of its own; its memory is freed behind the block."""
+    with lane(gpu.index) as way:
+        worker = Worker(job, index, gpu, way, budget, slots)
+        try:
+            yield worker
+        finally:
+            worker.free()
 
 
 def _moved(r: Request) -> int:

@@ -9,7 +9,6 @@ that beats the many threads of tiles (docs/notebook/23-host-arrays.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
 from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,9 +20,8 @@ from ...arrays.numpy import host_view
 from ...errors import LaunchFailed
 from ...runtime import pools
 from ...runtime.device import Gpu
-from ...runtime.memory import DeviceMemory, behind, order
-from ...runtime.staging import copy_pageable, new_stream, synchronize
-from ...runtime.transfer import LEAST_BYTES, Copiers
+from ...runtime.memory import GrowingMemory, copy_in, copy_out, new_stream, order, synchronize
+from ...runtime.transfer import LEAST_BYTES, Copiers, Upload, address_of
 from .. import cache
 from ..canonical import Canonical, canonicalise
 from ..launch import bound_for, choice_for
@@ -42,45 +40,33 @@ _ALIGNED = 256               # bytes
 
 
 class _Scratch:
-    """Memory on a device, which grows with what is asked for, and streams, for one call at a time. With memory
-    allocated for each call 256^3 took 1.17 of torch's time, with this 0.72 (docs/notebook/23-host-arrays.md)."""
+    """Memory on a device and streams, for one call at a time. With memory allocated for each call 256^3 took 1.17 of
+    torch's time, with this 0.72 (docs/notebook/23-host-arrays.md)."""
 
     def __init__(self) -> None:
         self.stream, self._beside = new_stream(), new_stream()
-        self._memory: DeviceMemory | None = None
+        self.memory = GrowingMemory()
         self._copiers: Copiers | None = None
-
-    def room(self, size: int) -> int:
-        """The address of ``size`` bytes."""
-        if self._memory is None or self._memory.size < size:
-            self._memory = None
-            self._memory = DeviceMemory(size, self.stream)
-            order(self.stream, self._beside)  # which may use it once it is allocated
-        return self._memory.pointer
 
     def upload(self, arrays: Sequence[tuple[Any, int]], gpu: Gpu) -> None:
         """Copy packed arrays to their addresses; what is enqueued on ``stream`` from now on finds them there."""
-        futures: list[Future[Any]] = []
+        beside: Upload | None = None
         if len(arrays) > 1 and arrays[0][0].nbytes + arrays[1][0].nbytes >= SHARED_BYTES:
             if self._copiers is None:
                 self._copiers = Copiers(gpu.index, self._beside, self._beside, 1, 1, LEAST_BYTES)
-            futures = self._copiers.upload(*arrays[1])
+            order(self.stream, self._beside)  # on which the memory may just have been allocated
+            beside = self._copiers.upload(*arrays[1])
             arrays = [arrays[0], *arrays[2:]]
         try:
             for x, pointer in arrays:
-                copy_pageable("cuMemcpyHtoDAsync_v2", pointer, _address(x), x.nbytes, self.stream)
+                copy_in(pointer, address_of(x), x.nbytes, self.stream, pageable=True)
         finally:
-            if futures:
-                wait(futures)
-        for future in futures:
-            if (mark := future.result()) is not None:
-                behind(mark, self.stream)
-        if futures:
-            order(self._beside, self.stream)
+            if beside is not None:
+                beside.order(self.stream)
 
     def download(self, source: int, result: Any) -> None:
         """Copy what ``stream`` has computed at ``source`` into a packed array; it lies there."""
-        copy_pageable("cuMemcpyDtoHAsync_v2", _address(result), source, result.nbytes, self.stream)
+        copy_out(address_of(result), source, result.nbytes, self.stream, pageable=True)
         synchronize(self.stream)  # of memory that is pinned the driver only enqueues the copies
 
     def rest(self) -> None:
@@ -173,7 +159,7 @@ def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident
             scratch = kept.pop() if kept else None
         scratch = scratch or _Scratch()
         try:
-            start = scratch.room(offsets["workspace"] + bound.workspace_bytes)
+            start = scratch.memory.reserve(offsets["workspace"] + bound.workspace_bytes, scratch.stream)
             at = {name: start + offset for name, offset in offsets.items()}
             scratch.upload([(x, at[name]) for name, x in arrays.items()], gpu)
             if resident is not None:
@@ -188,10 +174,6 @@ def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident
         finally:
             with _lock:
                 kept.append(scratch)
-
-
-def _address(x: Any) -> int:
-    return int(x.__array_interface__["data"][0])
 
 
 def _bind(r: Request, a: Any, b: Any, gpu: Gpu) -> _Warm | None:

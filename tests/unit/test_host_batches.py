@@ -130,7 +130,7 @@ def drawn(seed: int) -> tuple[Request, Any]:
 @pytest.mark.parametrize("room", [1 << 40, 60_000])
 def test_batches(monkeypatch: pytest.MonkeyPatch, count: int, eager: float, room: int) -> None:
     """In groups, of which some have less room than they would take."""
-    monkeypatch.setattr(multi_gpu, "_BATCH_BYTES", 3000)
+    monkeypatch.setattr(multi_gpu, "KEPT_BYTES", 3000)
     for seed in range(25):
         request, want = drawn(seed)
         monkeypatch.setattr(grid, "MOVED_BYTES", (1, 1000, 5000, 1 << 30)[seed % 4])

@@ -352,9 +352,10 @@ def test_by_the_public_call(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (pg.matmul(a, b, devices=way) == a @ b).all()
         assert devices.problems[-1][0] == 1
         assert (pg.gemm(a.T, b, a @ b, beta=-1.0, trans_a=True, devices="all") == 0).all()
-        assert (pg.matmul(a, pg.prepare(b)) == a @ b).all()
+        for way in (None, 0, 1, "all"):  # of which only the first device has what was prepared
+            assert (pg.matmul(a, pg.prepare(b), devices=way) == a @ b).all()
         for wrong, error in (("two", InvalidValue), ([0, 0], InvalidValue), ([], InvalidType), (1.5, InvalidType),
-                             ([True], InvalidType)):
+                             ([True], InvalidType), (np.array(0), InvalidType), ({}, InvalidType)):
             with pytest.raises(error, match="devices"):
                 pg.matmul(a, b, devices=wrong)
     monkeypatch.setattr(products, "TILED_BYTES", 1 << 40)

@@ -90,12 +90,13 @@ class Upload:
         Raises:
             LaunchFailed: the driver refused it; no thread is at it any more.
         """
+        if self._ordered:
+            return
         wait_for(self.futures)
         marks = [mark for mark in (self._mark, *[future.result() for future in self.futures]) if mark is not None]
-        if not self._ordered:
-            self._ordered = True
-            for mark in marks or [event(self._stream)]:
-                behind(mark, *streams)
+        self._ordered = True
+        for mark in marks or [event(self._stream)]:
+            behind(mark, *streams)
 
 
 class Copiers:

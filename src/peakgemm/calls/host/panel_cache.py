@@ -32,8 +32,8 @@ class PanelCache:
         self._streams = way.compute, way.beside
         self._broadcast = [[step == 0 for step in x.strides[:-2]] for x in (job.request.a, job.request.b)]
         self._panels: dict[PanelKey, Panel] = {}  # the one used last comes last
-        self._splits = SplitPanels(gpu, self._streams)
-        self._budget, self._used = budget, 0
+        self._splits: dict[PanelKey, DeviceMemory] = {}  # as long as no panel wants the room
+        self._budget, self._used, self._split_bytes = budget, 0, 0
 
     def bring(self, tile: Tile, upcoming: Sequence[Tile]) -> Exception | None:
         """Have the panels of ``tile`` copied, and those of the tiles behind it as far as there is room; why there is
@@ -61,9 +61,36 @@ class PanelCache:
             views[key.side] = spread(view, tile.shape[:-2])
         return views
 
-    def bound(self, choice: Choice, problem: Problem, tile: Tile, views: dict[str, View], stream: int) -> Any:
-        """The product of a tile that reads its panels split; None where no kernel does, or there is no room."""
-        return self._splits.bound(choice, problem, views, self._keys(tile), stream, self._budget - self._used)
+    def split_product(self, choice: Choice, problem: Problem, tile: Tile, views: dict[str, View], stream: int) -> Any:
+        """The product of a tile that reads its panels split for tensor cores, once for all tiles that read them: the
+        pass would else take 10 to 20 % of a tile. None where no kernel does so for both operands, or there is no room.
+        """
+        from ...kernels.bound import Bound
+        from ...kernels.emulated.split import SplitOperand
+
+        scheme = choice.kernel.family.scheme
+        if scheme is None or choice.kernel.split_before(choice.config) != "ab" or problem.batch.sizes:
+            return None
+        ready: list[int] = []
+        for key in self._keys(tile):
+            if key not in self._splits:
+                split = SplitOperand(scheme, problem, self._gpu, key.side)
+                if self._used + self._split_bytes + split.bytes > self._budget:
+                    return None
+                try:
+                    memory = DeviceMemory(split.bytes, stream)
+                except LaunchFailed as error:
+                    if not driver_out_of_memory(error):
+                        raise
+                    return None
+                split.launch(views[key.side].pointer, memory.pointer, stream)
+                for other in self._streams:
+                    if other != stream:
+                        order(stream, other)
+                self._splits[key] = memory
+                self._split_bytes += split.bytes
+            ready.append(self._splits[key].pointer + SplitOperand.PANELS)
+        return Bound(choice.kernel, choice.config, problem, self._gpu, *ready)
 
     def shrink(self, tile: Tile, size: int) -> bool:
         """Free ``size`` bytes of other panels than those of ``tile``; whether there were any.
@@ -115,26 +142,25 @@ class PanelCache:
     def _bring_further(self, upcoming: Iterable[PanelKey]) -> None:
         """Have one panel more copied, where there is room: a panel serves several tiles, and takes longer to come than
         some of them to compute. Also what other devices have brought by now."""
-        for panel in self._panels.values():
-            panel.copy_from_source(waiting=False)
         key = next((key for key in upcoming if key not in self._panels), None)
         if key is not None and self._used + self._operand(key).nbytes <= self._budget:
             with suppress(LaunchFailed):  # which is raised when a tile asks for it
                 self._bring(key)
+        for panel in self._panels.values():
+            panel.copy_from_source(waiting=False)
 
     def _bring(self, key: PanelKey) -> None:
         """Have a panel copied: from another device where one brings it, else from the host."""
         dense, view = layout(self._operand(key), squeeze=False)
-        panel, queue, index = Panel(self._way, dense, view), self._job.queue, self._gpu.index
+        panel, queue = Panel(self._way, dense, view), self._job.queue
         if self._job.shared:
             with queue.lock:
                 first = queue.panels.get(key)
                 if first is None:
                     panel.upload = self._copiers.upload(dense, panel.view.pointer)
                     queue.panels[key] = panel
-            if first is not None and first.way is not self._way and peers.reachable(index, first.way.index):
+            if first is not None and first.way is not self._way and peers.reachable(self._way.index, first.way.index):
                 panel.source = first
-                panel.copy_from_source(waiting=False)
         if panel.upload is None and panel.source is None:  # nobody else has it, or this device had it and let it go
             panel.upload = self._copiers.upload(dense, panel.view.pointer)
         self._panels[key] = panel
@@ -146,6 +172,7 @@ class PanelCache:
             return True
         self._join_streams()
         self._splits.clear()
+        self._split_bytes = 0
         for key in [key for key in self._panels if key not in wanted]:
             panel = self._panels.pop(key)
             panel.end()
@@ -160,49 +187,3 @@ class PanelCache:
         first, second = self._streams
         for stream, other in ((first, second), (second, first), (first, self._way.inward), (second, self._way.inward)):
             order(stream, other)
-
-
-class SplitPanels:
-    """Panels split for tensor cores once, for all tiles that read them: the pass would else take 10 to 20 % of a tile.
-    As long as there is room on the device."""
-
-    def __init__(self, gpu: Gpu, streams: Sequence[int]) -> None:
-        self._gpu, self._streams = gpu, streams
-        self._held: dict[PanelKey, tuple[DeviceMemory, int]] = {}
-        self._used = 0
-
-    def clear(self) -> None:
-        """Let go of all."""
-        self._held.clear()
-        self._used = 0
-
-    def bound(self, choice: Choice, problem: Problem, views: dict[str, View], keys: tuple[PanelKey, PanelKey],
-              stream: int, room: int) -> Any:
-        """The product of a tile that reads its panels split; None where ``choice`` is no kernel that does for both
-        operands, or where more than ``room`` bytes would be held."""
-        from ...kernels.bound import Bound
-        from ...kernels.emulated.split import SplitOperand
-
-        scheme = choice.kernel.family.scheme
-        if scheme is None or choice.kernel.split_before(choice.config) != "ab" or problem.batch.sizes:
-            return None
-        ready: list[int] = []
-        for side, key in zip("ab", keys, strict=True):
-            if key not in self._held:
-                split = SplitOperand(scheme, problem, self._gpu, side)
-                if self._used + split.bytes > room:
-                    return None
-                try:
-                    memory = DeviceMemory(split.bytes, stream)
-                except LaunchFailed as error:
-                    if not driver_out_of_memory(error):
-                        raise
-                    return None
-                split.launch(views[side].pointer, memory.pointer, stream)
-                for other in self._streams:
-                    if other != stream:
-                        order(stream, other)
-                self._held[key] = memory, memory.pointer + SplitOperand.PANELS
-                self._used += split.bytes
-            ready.append(self._held[key][1])
-        return Bound(choice.kernel, choice.config, problem, self._gpu, *ready)

@@ -103,7 +103,7 @@ class Worker:
         assert problem is not None  # panels are packed
         if r.precision not in ("ieee", REPRODUCIBLE) and not canonical.swapped:
             choice = choice_for(problem, self._gpu, r.precision, "b")
-            bound = self._panels.bound(choice, problem, tile, views, stream)
+            bound = self._panels.split_product(choice, problem, tile, views, stream)
         bound = bound or bound_for(problem, self._gpu, choice_for(problem, self._gpu, r.precision))
         memory = workspace.reserve(bound.workspace_bytes, stream) if bound.workspace_bytes else 0
         enqueue(bound, canonical, views, memory, stream)

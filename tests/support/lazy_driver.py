@@ -10,6 +10,7 @@ context before they need one, and access to a pool changes only while nothing is
 from __future__ import annotations
 
 import ctypes
+import itertools
 import random
 import threading
 from collections import deque
@@ -369,10 +370,11 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
             assert not devices.stale, devices.stale[:5]
             assert not devices.astray, devices.astray[:5]
         finally:
-            for free in lanes._LANES.values():
-                for lane in free:
-                    if lane._copiers is not None:
-                        lane._copiers.close()
-                        lane._copiers = None
+            kept = [*lanes._LANES.values(), *small_host._free.values()]
+            for each in itertools.chain(*kept):
+                if each._copiers is not None:
+                    each._copiers.close()
+                    each._copiers = None
+            small_host._free.clear()
             peers._known.clear()
             pools._POOLS.clear()

@@ -33,7 +33,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(products, "TILED_BYTES", 0 if request.param == "tiles" else 1 << 40)
     with present(monkeypatch, Devices(1, eager=0.3)) as devices:
         yield devices
-        small_host._free.clear()
 
 
 def integers(rng: Any, shape: tuple[int, ...]) -> Any:

@@ -19,13 +19,12 @@ import pytest
 import lazy_driver
 import peakgemm as pg
 from lazy_driver import OUT_OF_MEMORY, Devices, each_begins, present
-from peakgemm.calls import cache
-from peakgemm.calls.host import multi_gpu, products, results, small_host, worker
+from peakgemm.calls.host import multi_gpu, products, results, worker
 from peakgemm.calls.host.grid import BLOCKS, Grid, Tile, assign_tiles, bands, cuts, grid, growing, sweeping
 from peakgemm.calls.host.tile_queue import TileQueue
 from peakgemm.calls.host.worker import Worker
 from peakgemm.calls.request import Request
-from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
+from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, MissingComponent, OutOfMemory
 from peakgemm.runtime import device, driver, lanes, pools, transfer
 
 
@@ -355,22 +354,22 @@ def test_by_the_public_call(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (pg.gemm(a.T, b, a @ b, beta=-1.0, trans_a=True, devices="all") == 0).all()
         for way in (None, 0, 1, "all"):  # of which only the first device has what was prepared
             assert (pg.matmul(a, pg.prepare(b), devices=way) == a @ b).all()
-        for wrong, error in (("two", InvalidValue), ([0, 0], InvalidValue), ([], InvalidType), (1.5, InvalidType),
-                             ([True], InvalidType), (np.array(0), InvalidType), ({}, InvalidType)):
-            with pytest.raises(error, match="devices"):
-                pg.matmul(a, b, devices=wrong)
     monkeypatch.setattr(products, "TILED_BYTES", 1 << 40)
     with present(monkeypatch, Devices(2)) as devices:
         for devices.eager in (0.0, 0.3):
             assert (pg.matmul(batch, b, devices="all") == batch @ b).all()
             assert (pg.matmul(batch, b) == batch @ b).all()
-        small_host._free.clear()
     assert devices.events == {}
 
 
-def test_without_a_gpu() -> None:
+@pytest.mark.parametrize(("names", "error"), [
+    ("two", InvalidValue), ([0, 0], InvalidValue), ([], InvalidType), (1.5, InvalidType), ([True], InvalidType),
+    (True, InvalidType), (np.array(0), InvalidType), ({}, InvalidType), (9, MissingComponent)])
+def test_devices_that_are_none(names: Any, error: type[Exception]) -> None:
     a = np.ones((30, 30), np.float32)
-    assert (pg.matmul(a, a, devices="all") == 30).all()
+    with pytest.raises(error, match=r"devices|GPU"):
+        pg.matmul(a, a, devices=names)
+    assert (pg.matmul(a, a, devices="all") == 30).all()  # with a GPU or without
 
 
 def test_cuts() -> None:
@@ -425,117 +424,6 @@ def test_memory_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None
         devices.fail = lambda name: OUT_OF_MEMORY * (name == "cuMemAllocFromPoolAsync" and next(calls) > 8
                                                      and devices.used[0] > 60_000)
         multiply(devices, 160, 160, 64, 32)
-
-
-@pytest.mark.parametrize("eager", [0.0, 1.0])
-def test_small_products(monkeypatch: pytest.MonkeyPatch, eager: float) -> None:
-    """Every layout, twice each, so that what is kept serves another product; into a given result as well."""
-    rng = np.random.default_rng(6)
-    with present(monkeypatch, Devices(1, eager=eager)) as devices:
-        for _ in range(2):
-            for m, n, k in ((5, 7, 3), (1, 4, 9), (30, 1, 2), (17, 33, 64)):
-                a, b = values(rng, m, k), values(rng, k, n)
-                for order in "CF":
-                    x, y = np.asarray(a, order=order), np.asarray(b, order=order)
-                    assert (pg.matmul(x, y) == a @ b).all()
-                    assert (pg.gemm(x.T, y.T, alpha=2.0, trans_a=True, trans_b=True) == 2 * (a @ b)).all()
-                    out = np.full((m, n), np.nan, np.float32)
-                    assert pg.matmul(x, y, out=out) is out and (out == a @ b).all()
-        assert len(devices.problems) == 48 and [*map(len, small_host._free.values())] == [1]
-        square = values(rng, 6, 6)
-        with pytest.raises(InvalidValue, match="out overlaps b"):
-            pg.matmul(values(rng, 6, 6), square, out=square)
-        with pytest.raises(InvalidValue, match="out"):
-            pg.matmul(square, square, out=np.empty((5, 6), np.float32))
-        used = devices.used[0]
-        assert (pg.matmul(a[:, ::2], b[::2]) == a[:, ::2] @ b[::2]).all()  # packed by NumPy first
-        devices.fail = lambda name: 719 if name == "cuMemcpyDtoHAsync_v2" else 0
-        with pytest.raises(LaunchFailed):
-            pg.matmul(a, b)
-        devices.fail = lambda name: 0
-        assert (pg.matmul(a, b) == a @ b).all() and devices.used[0] == used
-        small_host._free.clear()
-
-
-def test_small_products_by_odd_factors_are_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A zero's sign makes no other product, which an equal key would not tell apart; nor does each NaN a new one."""
-    a, b = np.ones((3, 5), np.float32), np.ones((5, 4), np.float32)
-    with present(monkeypatch, Devices(1)):
-        for _ in range(3):
-            for alpha in (0.0, -0.0, float("nan"), np.float32("nan")):
-                got = pg.gemm(a, b, alpha=alpha)
-                assert np.isnan(got).all() if np.isnan(alpha) else (got.view(np.uint32) == 0).all()
-        assert len(cache.calls) == 2
-        small_host._free.clear()
-
-
-@pytest.mark.parametrize("eager", [0.0, 0.5])
-@pytest.mark.parametrize("locked", [False, True])
-def test_the_second_operand_of_a_small_product_comes_by_a_thread(monkeypatch: pytest.MonkeyPatch, eager: float,
-                                                                 locked: bool) -> None:
-    monkeypatch.setattr(small_host, "SHARED_BYTES", 8 << 10)
-    monkeypatch.setattr(small_host, "LEAST_BYTES", 4 << 10)
-    rng = np.random.default_rng(7)
-    with present(monkeypatch, Devices(1, eager=eager)) as devices:
-        for size in (8, 70, 9, 60):
-            a, b = values(rng, size, size), values(rng, size, size)
-            if locked:
-                devices.locked.append((b.ctypes.data, b.ctypes.data + b.nbytes))
-            for x, y in ((a, b), (a.T, b.T)):
-                assert (pg.matmul(x, y) == x @ y).all()
-        (place,) = small_host._free[0]
-        assert place._copiers is not None
-        devices.fail = lambda name: 719 if name == "cuMemcpyHtoDAsync_v2" else 0
-        with pytest.raises(LaunchFailed):
-            pg.matmul(a, b)
-        devices.fail = lambda name: 0
-        assert (pg.matmul(a, b) == a @ b).all() and small_host._free[0] == [place]
-        place._copiers.close()
-        assert not devices.events
-        small_host._free.clear()
-
-
-def test_nothing_is_under_way_after_a_small_product_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One operand's copy is refused; the other one's is on another stream, and its memory is the next product's."""
-    monkeypatch.setattr(small_host, "SHARED_BYTES", 0)
-    a, b, caller = np.ones((9, 9), np.float32), np.ones((9, 9), np.float32), threading.get_ident()
-    with present(monkeypatch, Devices(1)) as devices:
-        assert (pg.matmul(a, b) == 9).all()
-        (place,) = small_host._free[0]
-        devices.fail = lambda name: 719 * (name == "cuMemcpyHtoDAsync_v2" and threading.get_ident() == caller)
-        with pytest.raises(LaunchFailed):
-            pg.matmul(a, b)
-        assert devices.at_rest(0)
-        devices.fail = lambda name: 0
-        assert (pg.matmul(a, b) == 9).all()
-        assert place._copiers is not None
-        place._copiers.close()
-        small_host._free.clear()
-
-
-def test_what_is_remembered_of_small_products_may_be_forgotten_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Forgetful(dict[Any, Any]):  # as another thread's `forget` between a question and the next one
-        def __contains__(self, key: object) -> bool:
-            found = super().__contains__(key)
-            self.clear()
-            return found
-
-    a = np.ones((4, 4), np.float32)
-    with present(monkeypatch, Devices(1)):
-        monkeypatch.setattr(cache, "calls", forgetful := Forgetful())
-        monkeypatch.setattr(small_host, "_calls", forgetful)
-        for _ in range(2):
-            assert (pg.matmul(a, a) == 4).all()
-        small_host._free.clear()
-
-
-def test_small_products_without_room_go_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(7)
-    a, b = values(rng, 20, 30), values(rng, 30, 40)
-    with present(monkeypatch, Devices(1, room=6 << 10)) as devices:
-        assert (pg.matmul(a, b) == a @ b).all() and len(devices.problems) > 1
-        assert (pg.matmul(np.stack([a] * 3), b) == a @ b).all()
-        small_host._free.clear()
 
 
 @pytest.mark.parametrize("eager", [0.0, 0.4])

@@ -27,22 +27,22 @@ class DeviceMemory:
 
     def __init__(self, size: int, stream: int) -> None:
         self.size, self._stream, self._index = max(size, 16), c_void_p(stream), device.current() or 0
-        self._place, self._free = c_void_p(), driver.library().cuMemFreeAsync
-        driver.demand(f"{self.size:,} bytes of device memory", "cuMemAllocFromPoolAsync", byref(self._place),
+        self._address, self._free = c_void_p(), driver.library().cuMemFreeAsync
+        driver.demand(f"{self.size:,} bytes of device memory", "cuMemAllocFromPoolAsync", byref(self._address),
                       c_size_t(self.size), c_void_p(pool(self._index)), self._stream)
 
     @property
     def pointer(self) -> int:
         """The device address."""
-        return self._place.value or 0
+        return self._address.value or 0
 
     def __del__(self) -> None:
-        if getattr(self, "_place", None):
+        if getattr(self, "_address", None):
             # In whatever thread lets go of it last; at the interpreter's end there may be no driver left to tell, nor
             # what this module has imported.
             try:
                 with device.activated(self._index):
-                    self._free(self._place, self._stream)
+                    self._free(self._address, self._stream)
             except Exception:
                 pass
 
@@ -124,9 +124,9 @@ def free_bytes() -> int:
     """
     free, total, reserved, used = c_size_t(), c_size_t(), c_uint64(), c_uint64()
     driver.demand("the free memory", "cuMemGetInfo_v2", byref(free), byref(total))
-    for attribute, place in ((_RESERVED, reserved), (_USED, used)):
+    for attribute, size in ((_RESERVED, reserved), (_USED, used)):
         driver.demand("a pool's memory", "cuMemPoolGetAttribute", c_void_p(pool(device.current() or 0)), attribute,
-                      byref(place))
+                      byref(size))
     return free.value + reserved.value - used.value
 
 

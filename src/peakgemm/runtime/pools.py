@@ -48,15 +48,15 @@ def pool(index: int) -> int:
     Raises:
         LaunchFailed: the driver refused.
     """
-    if (found := _POOLS.get(index)) is not None:  # past the lock: to give memory back takes a while
-        return found
+    if (handle := _POOLS.get(index)) is not None:  # past the lock: to give memory back takes a while
+        return handle
     with _LOCK:  # of two made at a time one would be forgotten, with memory in it that no other device may read
         if index not in _POOLS:
-            place = c_void_p()
-            driver.demand("a pool of device memory", "cuMemPoolCreate", byref(place),
+            made = c_void_p()
+            driver.demand("a pool of device memory", "cuMemPoolCreate", byref(made),
                           byref(_PoolProps(_PINNED, 0, _DEVICE, index)))
-            _hold(place.value or 0, KEPT_BYTES)
-            _POOLS[index] = place.value or 0
+            _hold(made.value or 0, KEPT_BYTES)
+            _POOLS[index] = made.value or 0
         return _POOLS[index]
 
 

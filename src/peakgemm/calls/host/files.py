@@ -101,21 +101,19 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     try:
         rows, columns = journal.head["cuts"]
         tiles = Grid(_slices(rows), _slices(columns))
-        total = len(tiles.tiles())
-        where = " and ".join(gpu.name for gpu in gpus) or f"CPU: NumPy {np.__version__}"
-        if len(journal.sums) == total and target.exists() and not partial.exists():  # killed after the last step
-            journal.remove()
-            return Written(Path(out), (m, n), k, 0, total, perf_counter() - start, where)
-        result = _output(partial, (m, n), journal)
-        work, _ = products.prepare(Numpy(), request._replace(out=result))
-        _verify(journal, result, tiles.tiles())
-        kept = len(journal.sums)
-        if kept < total:
-            _run(work, gpus, tiles, journal, progress)
-        if _head(paths, request, (m, n)) != head:
-            raise InvalidValue(f"an input changed while it was read, so that {partial} is of neither; remove it and "
-                               f"{journal_path}, and begin anew")
-        _complete(result, partial, target)
+        total = kept = len(tiles.tiles())
+        renamed = target.exists() and not partial.exists() and set(journal.sums) == set(range(total))
+        if not renamed:  # by a run that was killed before it could remove the journal
+            result = _output(partial, (m, n), journal)
+            work, _ = products.prepare(Numpy(), request._replace(out=result))
+            _verify(journal, result, tiles.tiles())
+            kept = len(journal.sums)
+            if kept < total:
+                _run(work, gpus, tiles, journal, progress)
+            if _head(paths, request, (m, n)) != head:
+                raise InvalidValue(f"an input changed while it was read, so that {partial} is of neither; remove it "
+                                   f"and {journal_path}, and begin anew")
+            _complete(result, partial, target)
         journal.remove()
     except BaseException:
         if not journal.sums:  # nothing to go on with, and in the way of a corrected call
@@ -124,6 +122,7 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
         raise
     finally:
         journal.close()
+    where = " and ".join(gpu.name for gpu in gpus) or f"CPU: NumPy {np.__version__}"
     return Written(Path(out), (m, n), k, total - kept, kept, perf_counter() - start, where)
 
 

@@ -357,8 +357,9 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         patch.setattr(device, "require", lambda index: devices.gpus[index])
         patch.setattr(device, "primary_context", lambda index: CONTEXT + index)
         patch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
-        patch.setattr(lanes, "_LANES", {})
-        patch.setattr(small_host, "_free", {})
+        reserves = lanes._LANES, small_host._SCRATCH
+        for reserve in reserves:
+            patch.setattr(reserve, "free", {})
         cache.calls.clear()
         for module in (small_host, worker):
             patch.setattr(module, "choice_for", lambda *args: None)
@@ -370,11 +371,10 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
             assert not devices.stale, devices.stale[:5]
             assert not devices.astray, devices.astray[:5]
         finally:
-            kept = [*lanes._LANES.values(), *small_host._free.values()]
-            for each in itertools.chain(*kept):
+            for each in itertools.chain(*(kept for reserve in reserves for kept in reserve.free.values())):
                 if each._copiers is not None:
                     each._copiers.close()
                     each._copiers = None
-            small_host._free.clear()
+            small_host._SCRATCH.free.clear()
             peers._known.clear()
             pools._POOLS.clear()

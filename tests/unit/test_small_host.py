@@ -31,7 +31,7 @@ def test_layouts_and_results(monkeypatch: pytest.MonkeyPatch, eager: float) -> N
             assert (pg.gemm(a.T, b.T, alpha=2.0, trans_a=True, trans_b=True) == 2 * (a @ b)).all()
             out = np.full((m, n), np.nan, np.float32)
             assert pg.matmul(a, b, out=out) is out and (out == a @ b).all()
-        assert len(devices.problems) == 48 and len(small_host._free[0]) == 1
+        assert len(devices.problems) == 48 and len(small_host._SCRATCH.free[0]) == 1
         assert (pg.matmul(a[:, ::2], b[::2]) == a[:, ::2] @ b[::2]).all()  # packed by NumPy first
         square = values(rng, 6, 6)
         for wrong, says in ((square, "out overlaps b"), (np.empty((5, 6), np.float32), "out")):
@@ -62,7 +62,7 @@ def test_the_second_operand_comes_by_a_thread(monkeypatch: pytest.MonkeyPatch, e
                 devices.locked.append((b.ctypes.data, b.ctypes.data + b.nbytes))
             for x, y in ((a, b), (a.T, b.T)):
                 assert (pg.matmul(x, y) == x @ y).all()
-        assert small_host._free[0][0]._copiers is not None
+        assert small_host._SCRATCH.free[0][0]._copiers is not None
     assert not devices.events
 
 
@@ -77,13 +77,13 @@ def test_nothing_is_under_way_after_a_failure(monkeypatch: pytest.MonkeyPatch, s
     a, b, thread = np.ones((9, 9), np.float32), np.ones((9, 9), np.float32), threading.get_ident()
     with present(monkeypatch, Devices(1)) as devices:
         assert (pg.matmul(a, b) == 9).all()
-        kept, used = list(small_host._free[0]), list(devices.used)
+        kept, used = list(small_host._SCRATCH.free[0]), list(devices.used)
         devices.fail = lambda name: 719 * (name == call and (not caller or threading.get_ident() == thread))
         with pytest.raises(LaunchFailed):
             pg.matmul(a, b)
         assert devices.at_rest(0)
         devices.fail = lambda name: 0
-        assert (pg.matmul(a, b) == 9).all() and small_host._free[0] == kept and devices.used == used
+        assert (pg.matmul(a, b) == 9).all() and small_host._SCRATCH.free[0] == kept and devices.used == used
 
 
 def test_what_is_remembered_may_be_forgotten_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

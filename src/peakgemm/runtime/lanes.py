@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
+from typing import Generic, TypeVar
 
 from ..errors import LaunchFailed
 from . import device, pools
 from .memory import new_stream, synchronize
 from .transfer import IN_THREADS, OUT_THREADS, Copiers, threads
+
+T = TypeVar("T")
 
 
 class Lane:
@@ -45,28 +48,41 @@ class Lane:
                 each.callback(synchronize, stream, f"the product on GPU {self.index}")
 
 
-_LANES: dict[int, list[Lane]] = {}
-_LANES_LOCK = Lock()
+class Reserve(Generic[T]):
+    """What calls need for themselves on a device, kept for the next call, one user at a time.
+
+    Args:
+        make: makes one more for the current device, by its index.
+    """
+
+    def __init__(self, make: Callable[[int], T]) -> None:
+        self._make, self._lock = make, Lock()
+        self.free: dict[int, list[T]] = {}
+
+    @contextmanager
+    def take(self, index: int) -> Iterator[T]:
+        """One for device ``index``, the current one."""
+        with self._lock:
+            free = self.free.setdefault(index, [])
+            mine = free.pop() if free else None
+        mine = mine or self._make(index)
+        try:
+            yield mine
+        finally:
+            free.append(mine)
+
+
+_LANES = Reserve(Lane)
 
 
 @contextmanager
 def lane(index: int) -> Iterator[Lane]:
     """A lane on device ``index``, made current; everything enqueued on it has ended when the block has."""
-    with ExitStack() as stack:
-        stack.enter_context(device.activated(index))
-        stack.enter_context(pools.used(index))
-        with _LANES_LOCK:
-            free = _LANES.setdefault(index, [])
-            mine = free.pop() if free else None
-        mine = mine or Lane(index)
+    with device.activated(index), pools.used(index), _LANES.take(index) as mine:
         try:
-            try:
-                yield mine
-            except BaseException:
-                with suppress(LaunchFailed):  # nothing may still use what is given back, but the first error is told
-                    mine.wait()
-                raise
-            mine.wait()
-        finally:
-            with _LANES_LOCK:
-                free.append(mine)
+            yield mine
+        except BaseException:
+            with suppress(LaunchFailed):  # nothing may still use what is given back, but the first error is told
+                mine.wait()
+            raise
+        mine.wait()

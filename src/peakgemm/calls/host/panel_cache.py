@@ -159,7 +159,7 @@ class PanelCache:
                 if first is None:
                     panel.upload = self._copiers.upload(dense, panel.view.pointer)
                     queue.panels[key] = panel
-            if first is not None and first.way is not self._way and peers.reachable(self._way.index, first.way.index):
+            if first is not None and peers.reachable(self._way.index, first.way.index):
                 panel.source = first
         if panel.upload is None and panel.source is None:  # nobody else has it, or this device had it and let it go
             panel.upload = self._copiers.upload(dense, panel.view.pointer)

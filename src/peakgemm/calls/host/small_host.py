@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from ...arrays.numpy import host_view
 from ...errors import LaunchFailed
 from ...runtime import pools
 from ...runtime.device import Gpu
+from ...runtime.lanes import Reserve
 from ...runtime.memory import GrowingMemory, copy_in, copy_out, new_stream, order, synchronize
 from ...runtime.transfer import LEAST_BYTES, Copiers, Upload, address_of
 from .. import cache
@@ -43,17 +43,17 @@ class _Scratch:
     """Memory on a device and streams, for one call at a time. With memory allocated for each call 256^3 took 1.17 of
     torch's time, with this 0.72 (docs/notebook/23-host-arrays.md)."""
 
-    def __init__(self) -> None:
-        self.stream, self._beside = new_stream(), new_stream()
+    def __init__(self, index: int) -> None:
+        self._index, self.stream, self._beside = index, new_stream(), new_stream()
         self.memory = GrowingMemory()
         self._copiers: Copiers | None = None
 
-    def upload(self, arrays: Sequence[tuple[Any, int]], gpu: Gpu) -> None:
+    def upload(self, arrays: Sequence[tuple[Any, int]]) -> None:
         """Copy packed arrays to their addresses; what is enqueued on ``stream`` from now on finds them there."""
         beside: Upload | None = None
         if len(arrays) > 1 and arrays[0][0].nbytes + arrays[1][0].nbytes >= SHARED_BYTES:
             if self._copiers is None:
-                self._copiers = Copiers(gpu.index, self._beside, self._beside, 1, 1, LEAST_BYTES)
+                self._copiers = Copiers(self._index, self._beside, self._beside, 1, 1, LEAST_BYTES)
             order(self.stream, self._beside)  # on which the memory may just have been allocated
             beside = self._copiers.upload(*arrays[1])
             arrays = [arrays[0], *arrays[2:]]
@@ -84,8 +84,7 @@ class _Warm(NamedTuple):
     offsets: dict[str, int]
 
 
-_free: dict[int, list[_Scratch]] = {}  # by device
-_lock = Lock()
+_SCRATCH = Reserve(_Scratch)
 _calls: dict[Any, Any] = cache.calls
 _UNKNOWN: Any = object()
 
@@ -153,15 +152,11 @@ def run(r: Request, gpu: Gpu, resident: View | None = None) -> None:
 def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident: View | None = None) -> None:
     """The product of arrays that are packed by rows; after an error nothing is under way any more."""
     bound, canonical, offsets = warm
-    with pools.under_way(gpu.index):
-        with _lock:
-            kept = _free.setdefault(gpu.index, [])
-            scratch = kept.pop() if kept else None
-        scratch = scratch or _Scratch()
+    with pools.under_way(gpu.index), _SCRATCH.take(gpu.index) as scratch:
         try:
             start = scratch.memory.reserve(offsets["workspace"] + bound.workspace_bytes, scratch.stream)
             at = {name: start + offset for name, offset in offsets.items()}
-            scratch.upload([(x, at[name]) for name, x in arrays.items()], gpu)
+            scratch.upload([(x, at[name]) for name, x in arrays.items()])
             if resident is not None:
                 at["b"] = resident.pointer
             first, second = ("b", "a") if canonical.swapped else ("a", "b")
@@ -171,9 +166,6 @@ def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident
         except BaseException:
             scratch.rest()
             raise
-        finally:
-            with _lock:
-                kept.append(scratch)
 
 
 def _bind(r: Request, a: Any, b: Any, gpu: Gpu) -> _Warm | None:

@@ -1,6 +1,7 @@
 """Streams, events, and memory in a stream's order: allocated, copied to and from, kept until a stream is done, freed.
 
 The context of the device must be current: see `device.activated`.
+What the driver refuses, or what has failed on the device before, is a `LaunchFailed`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,7 @@ _RESERVED, _USED = 5, 7  # CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, _USED_MEM_CURRE
 
 
 class DeviceMemory:
-    """``size`` bytes of the current device, allocated in the order of ``stream`` and freed so with the object.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
+    """``size`` bytes of the current device, allocated in the order of ``stream`` and freed so with the object."""
 
     def __init__(self, size: int, stream: int) -> None:
         self.size, self._stream, self._index = max(size, 16), c_void_p(stream), device.current() or 0
@@ -59,11 +56,7 @@ class GrowingMemory:
         return 0 if self._memory is None else self._memory.pointer
 
     def reserve(self, size: int, stream: int) -> int:
-        """The address of ``size`` bytes, which are allocated in the order of ``stream`` where it has fewer.
-
-        Raises:
-            LaunchFailed: the driver refused.
-        """
+        """The address of ``size`` bytes, which are allocated in the order of ``stream`` where it has fewer."""
         if self._memory is None or self._memory.size < size:
             self._memory = None  # first, so that both need not fit
             self._memory = DeviceMemory(size, stream)
@@ -97,31 +90,19 @@ PENDING = _Pending()
 
 
 def order(first: int, second: int) -> None:
-    """What is enqueued on ``second`` from now on waits for what ``first`` holds by now.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
+    """What is enqueued on ``second`` from now on waits for what ``first`` holds by now."""
     behind(event(first), second)
 
 
 def behind(mark: c_void_p, *streams: int) -> None:
-    """What is enqueued on ``streams`` from now on waits for an event, also of another device; it is destroyed.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
+    """What is enqueued on ``streams`` from now on waits for an event, also of another device; it is destroyed."""
     for stream in streams:
         driver.demand("one stream waiting for another", "cuStreamWaitEvent", c_void_p(stream), mark, 0)
     driver.gil_library().cuEventDestroy_v2(mark)  # the driver frees it once the wait is over
 
 
 def free_bytes() -> int:
-    """What the current device has free, beside what other libraries keep for themselves.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
+    """What the current device has free, beside what other libraries keep for themselves."""
     free, total, reserved, used = c_size_t(), c_size_t(), c_uint64(), c_uint64()
     driver.demand("the free memory", "cuMemGetInfo_v2", byref(free), byref(total))
     for attribute, size in ((_RESERVED, reserved), (_USED, used)):
@@ -135,9 +116,6 @@ def copy_in(pointer: int, address: int, size: int, stream: int, *, pageable: boo
 
     ``pageable``: of memory that need not be pinned. The driver stages it meanwhile, and other threads have the
     interpreter.
-
-    Raises:
-        LaunchFailed: the driver refused.
     """
     _copy("cuMemcpyHtoDAsync_v2", pointer, address, size, stream, pageable)
 
@@ -155,31 +133,19 @@ def _copy(call: str, to: int, source: int, size: int, stream: int, pageable: boo
 
 
 def new_stream() -> int:
-    """A stream of the current device, which waits for no other one.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
+    """A stream of the current device, which waits for no other one."""
     stream = c_void_p()
     driver.demand("a stream", "cuStreamCreate", byref(stream), _NON_BLOCKING)
     return stream.value or 0
 
 
 def synchronize(stream: int, what: str = "the product") -> None:
-    """Wait for everything enqueued on ``stream``; ``what`` that is, for errors.
-
-    Raises:
-        LaunchFailed: something of it failed.
-    """
+    """Wait for everything enqueued on ``stream``; ``what`` that is, for errors."""
     driver.demand(what, "cuStreamSynchronize", c_void_p(stream))
 
 
 def event(stream: int, sleeping: bool = False) -> c_void_p:
-    """An event after what is enqueued on ``stream`` by now; a thread that waits for it sleeps, or else spins.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
+    """An event after what is enqueued on ``stream`` by now; a thread that waits for it sleeps, or else spins."""
     mark = c_void_p()
     driver.demand("an event", "cuEventCreate", byref(mark), _NO_TIMING | _BLOCKING * sleeping)
     driver.demand("recording an event", "cuEventRecord", mark, c_void_p(stream))
@@ -187,11 +153,7 @@ def event(stream: int, sleeping: bool = False) -> c_void_p:
 
 
 def wait(mark: c_void_p, what: str = "the product", keep: bool = False) -> None:
-    """Until the device has come to an event; ``what`` is before it, for errors. Unless ``keep``, it is destroyed.
-
-    Raises:
-        LaunchFailed: something before it failed.
-    """
+    """Until the device has come to an event; ``what`` is before it, for errors. Unless ``keep``, it is destroyed."""
     if driver.gil_library().cuEventQuery(mark):  # not there yet, or an error, which is told here
         driver.demand(what, "cuEventSynchronize", mark)
     if not keep:

@@ -279,6 +279,26 @@ def test_a_device_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch, call: str
         assert devices.used == [0] * count
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("call", ["cuMemAllocFromPoolAsync", "cuEventRecord", "cuStreamWaitEvent"])
+def test_an_interrupt_ends_all(monkeypatch: pytest.MonkeyPatch, call: str, count: int) -> None:
+    caller = threading.get_ident()
+    with present(monkeypatch, Devices(count)) as devices:
+        calls = itertools.count()
+
+        def interrupted(name: str) -> int:
+            if name == call and threading.get_ident() == caller and next(calls) == 6:
+                raise KeyboardInterrupt
+            return 0
+
+        devices.fail = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            multiply(devices)
+        gc.collect()
+        assert devices.used == [0] * count
+        multiply(devices)
+
+
 @pytest.mark.parametrize("code", [OUT_OF_MEMORY, 719])
 @pytest.mark.parametrize("call", ["", "cuMemAllocFromPoolAsync"])
 def test_calls_that_are_refused_at_random(monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:

@@ -8,7 +8,9 @@ one device and on several of a kind.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -198,8 +200,7 @@ def cuts(extent: int, block: int) -> tuple[slice, ...]:
         sizes[0] += left
     elif left:
         sizes.insert(next((i for i, size in enumerate(sizes) if size >= left), len(sizes)), left)
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
+    return tuple(slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0)))
 
 
 def assign_tiles(grid: Grid, weights: Sequence[float], heights: Sequence[int | None],
@@ -254,24 +255,18 @@ def growing(rows: Sequence[int], columns: Sequence[int]) -> Iterator[tuple[int, 
 
 def sweeping(rows: Sequence[int], columns: Sequence[int], height: int) -> Iterator[tuple[int, int]]:
     """In bands of ``height`` row blocks that stay, past which the column blocks pass, to and fro."""
-    backwards = False
-    for low in range(0, len(rows), max(1, height)):
-        for j in reversed(columns) if backwards else columns:
-            for i in rows[low:low + max(1, height)]:
+    for band, low in enumerate(range(0, len(rows), height)):
+        for j in reversed(columns) if band % 2 else columns:
+            for i in rows[low:low + height]:
                 yield i, j
-        backwards = not backwards
 
 
 def bands(sizes: Sequence[int], weights: Sequence[float]) -> list[range]:
     """Neighbouring blocks for each of several devices, shares of the total extent as near to ``weights`` as blocks
     allow."""
     total, whole = sum(sizes), sum(weights)
-    ends, passed, share, at = [], 0.0, 0.0, 0
-    for weight in weights:
-        share += weight / whole * total
-        while at < len(sizes) and passed + sizes[at] / 2 <= share + 1e-9 * total:
-            passed += sizes[at]
-            at += 1
-        ends.append(at)
+    centres = [end - size / 2 for end, size in zip(accumulate(sizes), sizes, strict=True)]
+    shares = accumulate(weight / whole * total for weight in weights)
+    ends = [0, *(bisect_right(centres, share + 1e-9 * total) for share in shares)]
     ends[-1] = len(sizes)
-    return [range(low, high) for low, high in zip([0, *ends[:-1]], ends, strict=True)]
+    return [range(low, high) for low, high in pairwise(ends)]

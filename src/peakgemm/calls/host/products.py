@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays.base import HostLibrary, View, driver_out_of_memory, packed
+from ...arrays.base import HostLibrary, View, packed
 from ...arrays.numpy import host_view
-from ...errors import InvalidValue, LaunchFailed
+from ...errors import InvalidValue
 from ...problem import Batch, Problem
 from ...runtime.device import Gpu, activated
 from ..canonical import Canonical, canonicalise
@@ -69,13 +69,9 @@ def _on_gpus(work: Request, gpus: list[Gpu], resident: View | None) -> None:
 
     work = _mergeable(work, resident)
     if len(gpus) == 1 and sum(x.nbytes for x in (work.a, work.b, work.c, work.out) if x is not None) < TILED_BYTES:
-        try:
-            with activated(gpus[0].index):
-                small_host.run(work, gpus[0], resident)
-            return
-        except LaunchFailed as error:
-            if not driver_out_of_memory(error):
-                raise
+        with activated(gpus[0].index):
+            if small_host.run(work, gpus[0], resident):
+                return
     multi_gpu.run(work, gpus, resident=resident)
 
 

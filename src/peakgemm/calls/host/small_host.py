@@ -108,7 +108,13 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
     key = ("host", a.shape, b.shape, column_major_a, column_major_b, r.alpha, r.trans_a, r.trans_b, r.precision, gpu)
     warm: _Warm | None = _calls.get(key, _UNKNOWN)  # looked up once: another thread may forget all
     if warm is _UNKNOWN:
-        warm = cache.remember(key, _bind(r, a, b, gpu))
+        m, n = a.shape[int(r.trans_a)], b.shape[1 - r.trans_b]
+        offsets = _offsets({"a": a.size, "b": b.size, "out": m * n})
+        views = {"a": layout(a, squeeze=False)[1], "b": layout(b, squeeze=False)[1], "out": View.packed((m, n))}
+        warm = _bind(r, views, offsets, gpu) if m * n and offsets["workspace"] <= MOST_BYTES else None
+        if warm is not None and warm.bound.workspace_bytes > WORKSPACE_BYTES:
+            warm = None
+        cache.remember(key, warm)
     if warm is None:
         return None
     if r.out is None:
@@ -119,38 +125,34 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
             return None
         arrays = {"a": a, "b": b, "out": result}
         refuse_overlap({name: host_view(x) for name, x in arrays.items()}, 0.0, arrays)
-    try:
-        _launch(warm, {"a": a.T if column_major_a else a, "b": b.T if column_major_b else b}, result, gpu)
-    except LaunchFailed as error:
-        if not driver_out_of_memory(error):
-            raise
+    if not _launch(warm, {"a": a.T if column_major_a else a, "b": b.T if column_major_b else b}, result, gpu):
         return None
     return library.wrap(result, r.a) if r.out is None else r.out
 
 
-def run(r: Request, gpu: Gpu, resident: View | None = None) -> None:
-    """``alpha a b + beta c`` into ``out``, all NumPy arrays of at least two dimensions, ``c`` of out's shape.
+def run(r: Request, gpu: Gpu, resident: View | None = None) -> bool:
+    """``alpha a b + beta c`` into ``out``, all NumPy arrays of at least two dimensions, ``c`` of out's shape; whether
+    the device had room for all. Tiles may do with less.
 
     ``resident``: ``b`` as it lies on the device, the current one, already.
 
     Raises:
-        LaunchFailed: the driver refused; where it had no room for all, tiles may do with less.
+        LaunchFailed: the driver refused something else.
     """
     dense, views = layouts(r, resident)
     arrays = {name: np.ascontiguousarray(x) for name, x in dense.items()}
     result = r.out if r.out.flags.c_contiguous else np.empty(r.out.shape, np.float32)
-    offsets = _offsets({name: x.size for name, x in arrays.items()} | {"out": result.size})
-    views |= {name: views[name]._replace(pointer=offsets[name]) for name in (*arrays, "out")}
-    canonical = canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
-    assert canonical.problem is not None  # its batch merges
-    bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision))
-    _launch(_Warm(bound, canonical, offsets), arrays, result, gpu, resident)
+    warm = _bind(r, views, _offsets({name: x.size for name, x in arrays.items()} | {"out": result.size}), gpu)
+    assert warm is not None  # its batch merges
+    if not _launch(warm, arrays, result, gpu, resident):
+        return False
     if result is not r.out:
         np.copyto(r.out, result)
+    return True
 
 
-def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident: View | None = None) -> None:
-    """The product of arrays that are packed by rows; after an error nothing is under way any more."""
+def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident: View | None = None) -> bool:
+    """The product of arrays that are packed by rows, if there is room; after an error nothing is under way any more."""
     bound, canonical, offsets = warm
     with pools.under_way(gpu.index), _SCRATCH.take(gpu.index) as scratch:
         try:
@@ -163,20 +165,22 @@ def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident
             bound.launch(at[first], at[second], at["out"], at["out" if canonical.in_place else "c"],
                          at["workspace"] if bound.workspace_bytes else 0, scratch.stream)
             scratch.download(at["out"], result)
-        except BaseException:
+        except BaseException as error:
             scratch.rest()
+            if isinstance(error, LaunchFailed) and driver_out_of_memory(error):
+                return False
             raise
+        return True
 
 
-def _bind(r: Request, a: Any, b: Any, gpu: Gpu) -> _Warm | None:
-    views = (layout(x, squeeze=False)[1] for x in (a, b))
-    canonical = canonicalise(*views, alpha=r.alpha, trans_a=r.trans_a, trans_b=r.trans_b)
-    m, n = canonical.shape
-    offsets = _offsets({"a": a.size, "b": b.size, "out": m * n})
-    if canonical.problem is None or not m * n or offsets["workspace"] > MOST_BYTES:
+def _bind(r: Request, views: dict[str, View], offsets: dict[str, int], gpu: Gpu) -> _Warm | None:
+    """The product of arrays that lie at ``offsets``; None: not as they lie."""
+    at = {name: view._replace(pointer=offsets.get(name, view.pointer)) for name, view in views.items()}
+    canonical = canonicalise(at["a"], at["b"], at.get("c"), at["out"], alpha=r.alpha, beta=r.beta, trans_a=r.trans_a,
+                             trans_b=r.trans_b)
+    if canonical.problem is None:
         return None
-    bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision))
-    return None if bound.workspace_bytes > WORKSPACE_BYTES else _Warm(bound, canonical, offsets)
+    return _Warm(bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision)), canonical, offsets)
 
 
 def _offsets(sizes: dict[str, int]) -> dict[str, int]:

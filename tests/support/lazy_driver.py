@@ -13,6 +13,7 @@ import ctypes
 import itertools
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ class Devices:
         self.pinned: dict[int, Any] = {}
         self.locked: list[tuple[int, int]] = []  # pages that the user has pinned
         self.problems: list[tuple[int, Problem]] = []
+        self.computing = set[int]()  # streams of products
         self.copied = {"in": 0, "out": 0, "peer": 0}
         self.there: dict[int, tuple[int, Any]] = {}  # first address -> end, memory: what streams have come to allocate
         self.stale: list[str] = []  # what touched device memory before or after that
@@ -298,6 +300,7 @@ class _Product:
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         p, devices = self.problem, self._devices
         devices.problems.append((devices.here.index, p))
+        devices.computing.add(stream)
         devices.belongs("product", stream, a, b, c, *[c0] * (p.beta != 0), *[workspace] * (self.workspace_bytes > 0))
 
         def at(address: int, rows: int, columns: int, row: int, column: int, batch: tuple[int, ...]) -> Any:
@@ -316,6 +319,14 @@ class _Product:
                 result = result + np.float32(p.beta) * at(c0, p.m, p.n, *(p.c0 or (p.ldc, 1)), p.batch.c0)
             out[...] = result
         devices.enqueue(stream, "product", multiply)
+
+
+def await_that(happens: Callable[[], Any]) -> None:
+    """Wait until something happens in another thread."""
+    end = time.monotonic() + 20
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.002)
 
 
 def each_begins(patch: pytest.MonkeyPatch, count: int) -> None:

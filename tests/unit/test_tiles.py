@@ -7,7 +7,6 @@ import gc
 import itertools
 import random
 import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -18,7 +17,7 @@ import pytest
 
 import lazy_driver
 import peakgemm as pg
-from lazy_driver import OUT_OF_MEMORY, Devices, each_begins, present
+from lazy_driver import OUT_OF_MEMORY, Devices, await_that, each_begins, present
 from peakgemm.calls.host import multi_gpu, products, results, worker
 from peakgemm.calls.host.grid import BLOCKS, Grid, Tile, assign_tiles, bands, cuts, grid, growing, sweeping
 from peakgemm.calls.host.tile_queue import TileQueue
@@ -47,13 +46,6 @@ def multiply(devices: Devices, m: int = 64, n: int = 64, k: int = 40, block: int
     a, b, out = values(rng, m, k), values(rng, k, n), np.full((m, n), np.nan, np.float32)
     multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(m, block), cuts(n, block)), **more)
     assert (out == a @ b).all()
-
-
-def await_that(happens: Any) -> None:
-    end = time.monotonic() + 20
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def drawn(seed: int) -> tuple[Request, Grid, Any]:
@@ -105,6 +97,7 @@ def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: 
     with present(monkeypatch, Devices(1)) as devices:
         multiply(devices)
         assert devices.copied == {"in": a + b, "out": out, "peer": 0}
+        assert len(devices.computing) == 2  # streams: a product's last wave leaves SMs to the next one
     with present(monkeypatch, Devices(2)) as devices:
         queues = list[TileQueue]()
 
@@ -164,26 +157,6 @@ def test_the_launching_thread_keeps_the_interpreter_and_those_that_wait_do_not(m
         multiply(devices)
     assert {"cuMemAllocFromPoolAsync", "cuStreamWaitEvent", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"} <= kept
     assert {"cuEventSynchronize", "cuStreamSynchronize"} <= let_go - kept
-
-
-def test_threads_that_come_first_together_share_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory in another one than is kept could not be read by other devices."""
-    calls, found = list[str](), list[int]()
-    with present(monkeypatch, Devices(1)) as devices:
-        def slow(name: str) -> int:
-            calls.append(name)
-            devices.lock.release()
-            time.sleep(0.05)
-            devices.lock.acquire()
-            return 0
-
-        devices.fail = slow
-        threads = [threading.Thread(target=lambda: found.append(pools.pool(0))) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert calls.count("cuMemPoolCreate") == 1 and len(set(found)) == 1
 
 
 def test_access_waits_until_no_other_call_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -383,9 +383,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
             assert not devices.astray, devices.astray[:5]
         finally:
             for each in itertools.chain(*(kept for reserve in reserves for kept in reserve.free.values())):
-                if each._copiers is not None:
-                    each._copiers.close()
-                    each._copiers = None
+                each.close()
             small_host._SCRATCH.free.clear()
             peers._known.clear()
             pools._POOLS.clear()

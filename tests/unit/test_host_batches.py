@@ -17,13 +17,13 @@ from peakgemm.calls.host import grid, multi_gpu, products, small_host
 from peakgemm.calls.host.grid import Grid, batch_grid
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidValue
-from peakgemm.runtime import transfer
+from peakgemm.runtime import lanes, transfer
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "LEAST_BYTES", 512)
-    monkeypatch.setattr(transfer, "threads", lambda most, devices=1: min(most, 3))
+    monkeypatch.setattr(lanes, "threads", lambda most, devices=1: min(most, 3))
     monkeypatch.setattr(grid, "MOVED_BYTES", 1000)
     monkeypatch.setattr(small_host, "multiply", lambda *args: None)  # which has tests of its own
 

@@ -54,7 +54,7 @@ def test_a_lane_waits_for_all_of_its_streams_whatever_fails(gpu: Driver) -> None
     with pytest.raises(LaunchFailed, match=r"the product on GPU 0: CUDA_ERROR_OUT_OF_MEMORY"), lanes.lane(0) as way:
         pass
     assert {call[1] for call in gpu.calls("cuStreamSynchronize")} == {way.inward, way.compute, way.outward, way.beside}
-    assert lanes._LANES.free[0] == [way]  # given back all the same
+    assert lanes._LANES.free[0, 1] == [way]  # given back all the same
 
 
 @pytest.mark.parametrize("locked", [True, False])

@@ -62,7 +62,7 @@ def test_the_second_operand_comes_by_a_thread(monkeypatch: pytest.MonkeyPatch, e
                 devices.locked.append((b.ctypes.data, b.ctypes.data + b.nbytes))
             for x, y in ((a, b), (a.T, b.T)):
                 assert (pg.matmul(x, y) == x @ y).all()
-        assert small_host._SCRATCH.free[0][0]._copiers is not None
+        assert small_host._SCRATCH.free[0][0]._uploader is not None
     assert not devices.events
 
 

@@ -30,7 +30,7 @@ from peakgemm.runtime import device, driver, lanes, pools, transfer
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "LEAST_BYTES", 512)
-    monkeypatch.setattr(transfer, "threads", lambda most, devices=1: min(most, 3))
+    monkeypatch.setattr(lanes, "threads", lambda most, devices=1: min(most, 3))
 
 
 def values(rng: Any, rows: int, columns: int, layout: str = "C") -> Any:

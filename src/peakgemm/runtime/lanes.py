@@ -10,32 +10,30 @@ from typing import Generic, TypeVar
 from ..errors import LaunchFailed
 from . import device, pools
 from .memory import new_stream, synchronize
-from .transfer import IN_THREADS, OUT_THREADS, Copiers, threads
+from .transfer import IN_THREADS, OUT_THREADS, Downloader, Uploader, threads
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
 class Lane:
-    """What one call uses: streams for copies in, computation and copies out, and the threads that copy.
+    """What a call uses on device ``index``, one of ``devices``: streams for copies in, computation and copies out, and
+    threads that copy.
 
     ``beside`` is a second stream for computation: the next panel's blocks fill the SMs that the last wave of the one
     before leaves idle.
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, devices: int) -> None:
         self.inward, self.compute, self.outward, self.beside = (new_stream() for _ in range(4))
         self.index = index
-        self._copiers: Copiers | None = None
+        self.uploader = Uploader(index, self.inward, threads(IN_THREADS, devices))
+        self.downloader = Downloader(index, self.outward, threads(OUT_THREADS, devices))
 
-    def copiers(self, devices: int = 1) -> Copiers:
-        """The threads that copy, as many as each of ``devices`` may have; kept for the next call that asks for so many.
-        """
-        counts = threads(IN_THREADS, devices), threads(OUT_THREADS, devices)
-        if self._copiers is None or self._copiers.counts != counts:
-            if self._copiers is not None:
-                self._copiers.close()
-            self._copiers = Copiers(self.index, self.inward, self.outward, *counts)
-        return self._copiers
+    def close(self) -> None:
+        """End the threads."""
+        self.uploader.close()
+        self.downloader.close()
 
     def wait(self) -> None:
         """For everything enqueued on the streams.
@@ -48,37 +46,36 @@ class Lane:
                 each.callback(synchronize, stream, f"the product on GPU {self.index}")
 
 
-class Reserve(Generic[T]):
-    """What calls need for themselves on a device, kept for the next call, one user at a time.
+class Reserve(Generic[K, T]):
+    """What calls need for themselves, kept for the next call, one user at a time; ``make`` makes one more of a key."""
 
-    Args:
-        make: makes one more for the current device, by its index.
-    """
-
-    def __init__(self, make: Callable[[int], T]) -> None:
+    def __init__(self, make: Callable[[K], T]) -> None:
         self._make, self._lock = make, Lock()
-        self.free: dict[int, list[T]] = {}
+        self.free: dict[K, list[T]] = {}
 
     @contextmanager
-    def take(self, index: int) -> Iterator[T]:
-        """One for device ``index``, the current one."""
+    def take(self, key: K) -> Iterator[T]:
+        """One of those of ``key``, whose device is current."""
         with self._lock:
-            free = self.free.setdefault(index, [])
+            free = self.free.setdefault(key, [])
             mine = free.pop() if free else None
-        mine = mine or self._make(index)
+        mine = mine or self._make(key)
         try:
             yield mine
         finally:
             free.append(mine)
 
 
-_LANES = Reserve(Lane)
+_LANES = Reserve[tuple[int, int], Lane](lambda key: Lane(*key))
 
 
 @contextmanager
-def lane(index: int) -> Iterator[Lane]:
-    """A lane on device ``index``, made current; everything enqueued on it has ended when the block has."""
-    with device.activated(index), pools.used(index), _LANES.take(index) as mine:
+def lane(index: int, devices: int = 1) -> Iterator[Lane]:
+    """A lane on device ``index``, made current; everything enqueued on it has ended when the block has.
+
+    ``devices``: how many of them share the processor's cores.
+    """
+    with device.activated(index), pools.used(index), _LANES.take((index, devices)) as mine:
         try:
             yield mine
         except BaseException:

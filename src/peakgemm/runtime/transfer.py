@@ -99,75 +99,32 @@ class Upload:
             behind(mark, *streams)
 
 
-class Copiers:
-    """Threads and pinned buffers for copies to and from device ``index``, both ways at a time.
-
-    ``inward`` and ``outward`` are the streams of the copies; ``counts`` has the numbers of threads that copy in and
-    out. Kept with its streams for the next call; `close` ends the threads.
-    """
-
-    def __init__(self, index: int, inward: int, outward: int, inward_threads: int, outward_threads: int,
-                 chunk_bytes: int = CHUNK_BYTES) -> None:
-        self.counts = inward_threads, outward_threads
-        self._in = _Way(index, inward, inward_threads, chunk_bytes, inward=True)
-        self._out = _Way(index, outward, outward_threads, chunk_bytes, inward=False)
-
-    def upload(self, x: Array, pointer: int) -> Upload:
-        """Copy ``x`` packed to the device address ``pointer``."""
-        return Upload(self._in.stream, self._in.start(x, pointer))
-
-    def download(self, pointer: int, out: Array) -> list[Future[Any]]:
-        """Copy packed floats at ``pointer`` into ``out``; with the last future they lie there."""
-        return self._out.start(out, pointer)
-
-    def close(self) -> None:
-        """End the threads, after what is queued; free the buffers."""
-        self._in.close()
-        self._out.close()
-
-
-class _Way:
-    """One direction: a stream, threads, and two buffers for each thread, one filled while the other is moved.
+class _Copier:
+    """``count`` threads that copy one way between the host and device ``index``, on ``stream``, and two pinned buffers
+    for each, one filled while the other is moved. Kept for the next call.
 
     Threads take the chunks of an array one after the other until none is left: a task a thread, not a chunk.
     """
 
-    def __init__(self, index: int, stream: int, count: int, chunk: int, inward: bool) -> None:
-        self.stream, self._count, self._chunk, self._inward = stream, count, chunk, inward
+    def __init__(self, index: int, stream: int, count: int, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._stream, self.count, self._chunk_bytes = stream, count, chunk_bytes
         self._pool = ThreadPoolExecutor(count, f"peakgemm-copy-{index}", device.make_current, (index,))
-        self._pairs = [(PinnedBuffer(chunk), PinnedBuffer(chunk)) for _ in range(count)]  # those that no thread has
+        self._pairs = [(PinnedBuffer(chunk_bytes), PinnedBuffer(chunk_bytes)) for _ in range(count)]  # no thread's
 
-    def start(self, x: Array, pointer: int) -> list[Future[Any]]:
-        """Have the threads copy the chunks of ``x``, which is packed at ``pointer``; memory that is pinned already is
-        copied at once."""
+    def close(self) -> None:
+        """End the threads, after what is queued; free the buffers."""
+        self._pool.shutdown(wait=True)
+        for pair in self._pairs:
+            for buffer in pair:
+                buffer.free()
+
+    def _start(self, x: Array, pointer: int) -> list[Future[Any]]:
         if pitched(x) and is_locked(x):
-            return [self._pool.submit(self._direct, x, pointer)]
+            return [self._pool.submit(self._copy_pinned, x, pointer)]
         # All threads get a chunk, of no less than `LEAST_BYTES`.
-        limit = min(self._chunk, max(LEAST_BYTES, x.nbytes // self._count))
+        limit = min(self._chunk_bytes, max(LEAST_BYTES, x.nbytes // self.count))
         chunks = deque((part, pointer + FLOAT * offset) for offset, part in parts(x, limit))
-        copy = self._send if self._inward else self._fetch
-        return [self._pool.submit(copy, chunks) for _ in range(min(self._count, len(chunks)))]
-
-    def _send(self, chunks: Chunks) -> None:
-        """Copy chunks to the device until none is left."""
-        with self._buffers() as pair:
-            for buffer, (part, pointer) in zip(cycle(pair), _taken(chunks)):
-                buffer.fill(part)
-                copy_in(pointer, buffer.address, part.nbytes, self.stream)
-                buffer.mark(self.stream)
-
-    def _fetch(self, chunks: Chunks) -> None:
-        """Copy chunks from the device until none is left."""
-        with self._buffers() as pair:
-            before: tuple[PinnedBuffer, Array] | None = None
-            for buffer, (part, pointer) in zip(cycle(pair), _taken(chunks)):
-                copy_out(buffer.address, pointer, part.nbytes, self.stream)
-                buffer.mark(self.stream)
-                if before is not None:
-                    before[0].empty_into(before[1])
-                before = buffer, part
-            if before is not None:
-                before[0].empty_into(before[1])
+        return [self._pool.submit(self._copy, chunks) for _ in range(min(self.count, len(chunks)))]
 
     @contextmanager
     def _buffers(self) -> Iterator[tuple[PinnedBuffer, PinnedBuffer]]:
@@ -177,20 +134,54 @@ class _Way:
         finally:
             self._pairs.append(pair)
 
-    def _direct(self, x: Array, pointer: int) -> Any:
-        copy_pitched(x, pointer, self.stream, self._inward)
-        mark = event(self.stream)
-        if self._inward:
-            return mark
-        wait(mark)
-        return None
+    def _copy(self, chunks: Chunks) -> None:
+        raise NotImplementedError
 
-    def close(self) -> None:
-        """End the threads, and free the buffers."""
-        self._pool.shutdown(wait=True)
-        for pair in self._pairs:
-            for buffer in pair:
-                buffer.free()
+    def _copy_pinned(self, x: Array, pointer: int) -> Any:
+        raise NotImplementedError
+
+
+class Uploader(_Copier):
+    """Threads that copy to a device."""
+
+    def upload(self, x: Array, pointer: int) -> Upload:
+        """Copy ``x`` packed to the device address ``pointer``."""
+        return Upload(self._stream, self._start(x, pointer))
+
+    def _copy(self, chunks: Chunks) -> None:
+        with self._buffers() as pair:
+            for buffer, (part, pointer) in zip(cycle(pair), _taken(chunks)):
+                buffer.fill(part)
+                copy_in(pointer, buffer.address, part.nbytes, self._stream)
+                buffer.mark(self._stream)
+
+    def _copy_pinned(self, x: Array, pointer: int) -> Any:
+        copy_pitched(x, pointer, self._stream, inward=True)
+        return event(self._stream)
+
+
+class Downloader(_Copier):
+    """Threads that copy from a device."""
+
+    def download(self, pointer: int, out: Array) -> list[Future[Any]]:
+        """Copy packed floats at ``pointer`` into ``out``; with the last future they lie there."""
+        return self._start(out, pointer)
+
+    def _copy(self, chunks: Chunks) -> None:
+        with self._buffers() as pair:
+            before: tuple[PinnedBuffer, Array] | None = None
+            for buffer, (part, pointer) in zip(cycle(pair), _taken(chunks)):
+                copy_out(buffer.address, pointer, part.nbytes, self._stream)
+                buffer.mark(self._stream)
+                if before is not None:
+                    before[0].empty_into(before[1])
+                before = buffer, part
+            if before is not None:
+                before[0].empty_into(before[1])
+
+    def _copy_pinned(self, x: Array, pointer: int) -> Any:
+        copy_pitched(x, pointer, self._stream, inward=False)
+        wait(event(self._stream))
 
 
 def _taken(chunks: Chunks) -> Iterator[tuple[Array, int]]:

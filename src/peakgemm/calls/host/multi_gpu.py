@@ -144,7 +144,7 @@ def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int], slots: int) -> 
 @contextmanager
 def _worker(job: Job, number: int, gpu: Gpu, budget: int, slots: int) -> Iterator[Worker]:
     """A worker on a lane of its own; its memory is freed behind the block."""
-    with lane(gpu.index) as way:
+    with lane(gpu.index, job.workers) as way:
         worker = Worker(job, number, gpu, way, budget, slots)
         try:
             yield worker

@@ -76,7 +76,7 @@ class Resident:
         with lane(gpu.index) as way:
             self._memory = DeviceMemory(dense.nbytes, way.inward)
             self.view = view._replace(pointer=self._memory.pointer)
-            way.copiers().upload(dense, self.view.pointer).order()
+            way.uploader.upload(dense, self.view.pointer).order()
 
 
 class Panel:

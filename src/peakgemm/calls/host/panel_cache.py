@@ -12,7 +12,6 @@ from ...runtime import peers
 from ...runtime.device import Gpu
 from ...runtime.lanes import Lane
 from ...runtime.memory import DeviceMemory, order
-from ...runtime.transfer import Copiers
 from .grid import PanelKey, Tile, panel_keys
 from .panel import Array, Panel, layout, part, spread
 from .tile_queue import Job
@@ -27,8 +26,8 @@ AHEAD = 3  # tiles whose panels are asked for before the first of them is comput
 class PanelCache:
     """The panels on a device, up to ``budget`` bytes of them, brought there ahead of the tiles that read them."""
 
-    def __init__(self, job: Job, gpu: Gpu, way: Lane, copiers: Copiers, budget: int) -> None:
-        self._job, self._gpu, self._way, self._copiers = job, gpu, way, copiers
+    def __init__(self, job: Job, gpu: Gpu, way: Lane, budget: int) -> None:
+        self._job, self._gpu, self._way = job, gpu, way
         self._streams = way.compute, way.beside
         self._broadcast = [[step == 0 for step in x.strides[:-2]] for x in (job.request.a, job.request.b)]
         self._panels: dict[PanelKey, Panel] = {}  # the one used last comes last
@@ -157,12 +156,12 @@ class PanelCache:
             with queue.lock:
                 first = queue.panels.get(key)
                 if first is None:
-                    panel.upload = self._copiers.upload(dense, panel.view.pointer)
+                    panel.upload = self._way.uploader.upload(dense, panel.view.pointer)
                     queue.panels[key] = panel
             if first is not None and peers.reachable(self._way.index, first.way.index):
                 panel.source = first
         if panel.upload is None and panel.source is None:  # nobody else has it, or this device had it and let it go
-            panel.upload = self._copiers.upload(dense, panel.view.pointer)
+            panel.upload = self._way.uploader.upload(dense, panel.view.pointer)
         self._panels[key] = panel
         self._used += panel.size
 

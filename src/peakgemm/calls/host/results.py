@@ -9,8 +9,9 @@ from threading import Semaphore, Thread
 from typing import Any
 
 from ...runtime import device
+from ...runtime.lanes import Lane
 from ...runtime.memory import GrowingMemory, wait
-from ...runtime.transfer import Copiers, when_done
+from ...runtime.transfer import when_done
 from .grid import Tile
 from .tile_queue import Job
 
@@ -31,21 +32,21 @@ class Slot:
 
 
 class Results:
-    """``slots`` results on device ``index``, and a thread that has them copied out.
+    """``slots`` results on the device of a lane, and a thread that has them copied out.
 
     Within a ``with`` block products may be sent; at its end all that was lies in the host's memory, or has failed. The
     thread that copies a result's last chunk finishes its tile.
     """
 
-    def __init__(self, index: int, copiers: Copiers, job: Job, slots: int) -> None:
-        self._index, self._copiers, self._job = index, copiers, job
+    def __init__(self, way: Lane, job: Job, slots: int) -> None:
+        self._way, self._job = way, job
         self._slots = [Slot() for _ in range(slots)]
         self._free: SimpleQueue[Slot] = SimpleQueue()
         for slot in self._slots:
             self._free.put(slot)
         self._under_way = Semaphore(slots if job.workers == 1 else UNDER_WAY)
         self._sent: SimpleQueue[tuple[Any, Tile, Slot] | None] = SimpleQueue()
-        self._thread = Thread(target=self._drain, name=f"peakgemm-drain-{index}", daemon=True)
+        self._thread = Thread(target=self._drain, name=f"peakgemm-drain-{way.index}", daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -79,16 +80,16 @@ class Results:
     def _drain(self) -> None:
         queue = self._job.queue
         try:
-            device.make_current(self._index)
+            device.make_current(self._way.index)
         except BaseException as error:
             queue.fail(error, of_result=True)
         while (item := self._sent.get()) is not None:
             mark, tile, slot = item
             futures: list[Future[Any]] = []
             try:
-                wait(mark, f"the product of {tile} on GPU {self._index}")
+                wait(mark, f"the product of {tile} on GPU {self._way.index}")
                 if queue.error is None:
-                    futures = self._copiers.download(slot.out.pointer, self._job.request.out[tile.slices])
+                    futures = self._way.downloader.download(slot.out.pointer, self._job.request.out[tile.slices])
             except BaseException as error:
                 queue.fail(error, of_result=True)
             self._under_way.release()

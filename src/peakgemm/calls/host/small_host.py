@@ -21,7 +21,7 @@ from ...runtime import pools
 from ...runtime.device import Gpu
 from ...runtime.lanes import Reserve
 from ...runtime.memory import GrowingMemory, copy_in, copy_out, new_stream, order, synchronize
-from ...runtime.transfer import LEAST_BYTES, Copiers, Upload, address_of
+from ...runtime.transfer import LEAST_BYTES, Upload, Uploader, address_of
 from .. import cache
 from ..canonical import Canonical, canonicalise
 from ..launch import bound_for, choice_for
@@ -46,16 +46,16 @@ class _Scratch:
     def __init__(self, index: int) -> None:
         self._index, self.stream, self._beside = index, new_stream(), new_stream()
         self.memory = GrowingMemory()
-        self._copiers: Copiers | None = None
+        self._uploader: Uploader | None = None
 
     def upload(self, arrays: Sequence[tuple[Any, int]]) -> None:
         """Copy packed arrays to their addresses; what is enqueued on ``stream`` from now on finds them there."""
         beside: Upload | None = None
         if len(arrays) > 1 and arrays[0][0].nbytes + arrays[1][0].nbytes >= SHARED_BYTES:
-            if self._copiers is None:
-                self._copiers = Copiers(self._index, self._beside, self._beside, 1, 1, LEAST_BYTES)
+            if self._uploader is None:
+                self._uploader = Uploader(self._index, self._beside, 1, LEAST_BYTES)
             order(self.stream, self._beside)  # on which the memory may just have been allocated
-            beside = self._copiers.upload(*arrays[1])
+            beside = self._uploader.upload(*arrays[1])
             arrays = [arrays[0], *arrays[2:]]
         try:
             for x, pointer in arrays:
@@ -68,6 +68,11 @@ class _Scratch:
         """Copy what ``stream`` has computed at ``source`` into a packed array; it lies there."""
         copy_out(address_of(result), source, result.nbytes, self.stream, pageable=True)
         synchronize(self.stream)  # of memory that is pinned the driver only enqueues the copies
+
+    def close(self) -> None:
+        """End the thread that copies, if there is one."""
+        if self._uploader is not None:
+            self._uploader.close()
 
     def rest(self) -> None:
         """Until neither stream does anything: after an error there may be copies that no product waits for."""

@@ -30,9 +30,8 @@ class Worker:
 
     def __init__(self, job: Job, index: int, gpu: Gpu, way: Lane, budget: int, slots: int) -> None:
         self._job, self._index, self._gpu, self._way = job, index, gpu, way
-        self._copiers = way.copiers(job.workers)
-        self._panels = PanelCache(job, gpu, way, self._copiers, budget)
-        self._results = Results(gpu.index, self._copiers, job, slots)
+        self._panels = PanelCache(job, gpu, way, budget)
+        self._results = Results(way, job, slots)
         self._lanes = [(stream, GrowingMemory()) for stream in (way.compute, way.beside)]  # with workspaces
 
     def run(self) -> None:
@@ -97,7 +96,7 @@ class Worker:
         if r.c is not None:
             dense, view = layout(r.c[tile.slices], squeeze=True)
             views["c"] = view._replace(pointer=slot.c.reserve(dense.nbytes, self._way.inward))
-            self._copiers.upload(dense, slot.c.pointer).order(stream)
+            self._way.uploader.upload(dense, slot.c.pointer).order(stream)
         canonical = canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
         problem, bound = canonical.problem, None
         assert problem is not None  # panels are packed

@@ -67,18 +67,6 @@ def spread(view: View, batch: tuple[int, ...]) -> View:
     return View(view.pointer, (*batch, *view.shape[-2:]), (*(0,) * (len(batch) - len(own)), *own, *view.strides[-2:]))
 
 
-class Resident:
-    """A host array's copy on a device, what `prepare` leaves there; ``view``: how it reads, a vector as a column."""
-
-    def __init__(self, x: Array, gpu: Gpu) -> None:
-        self.gpu = gpu
-        dense, view = layout(x[:, None] if x.ndim == 1 else x, squeeze=False)
-        with lane(gpu.index) as way:
-            self._memory = DeviceMemory(dense.nbytes, way.inward)
-            self.view = view._replace(pointer=self._memory.pointer)
-            way.uploader.upload(dense, self.view.pointer).order()
-
-
 class Panel:
     """Memory for a panel on the device of ``way``, for ``dense``, which reads there as ``view``.
 
@@ -88,10 +76,15 @@ class Panel:
     """
 
     def __init__(self, way: Lane, dense: Array, view: View) -> None:
-        self.way, self.size, self.memory = way, dense.nbytes, DeviceMemory(dense.nbytes, way.inward)
+        self.way, self._dense, self.size = way, dense, dense.nbytes
+        self.memory = DeviceMemory(dense.nbytes, way.inward)
         self.view = view._replace(pointer=self.memory.pointer)
         self.upload: Upload | None = None
         self.source: Panel | None = None
+
+    def copy_from_host(self) -> None:
+        """Have it copied from the host."""
+        self.upload = self.way.uploader.upload(self._dense, self.view.pointer)
 
     def copy_from_source(self, waiting: bool = True) -> None:
         """Enqueue the copy from another device, once the one that brings the panel there is: now, or if ``waiting``.
@@ -121,3 +114,12 @@ class Panel:
         if self.upload is not None:
             with suppress(Exception):
                 self.upload.order()
+
+
+def resident(x: Array, gpu: Gpu) -> Panel:
+    """A whole host array on a device, what `prepare` leaves there; a vector as a column."""
+    with lane(gpu.index) as way:
+        panel = Panel(way, *layout(x[:, None] if x.ndim == 1 else x, squeeze=False))
+        panel.copy_from_host()
+        panel.wait()
+    return panel

@@ -150,18 +150,17 @@ class PanelCache:
 
     def _bring(self, key: PanelKey) -> None:
         """Have a panel copied: from another device where one brings it, else from the host."""
-        dense, view = layout(self._operand(key), squeeze=False)
-        panel, queue = Panel(self._way, dense, view), self._job.queue
+        panel, queue = Panel(self._way, *layout(self._operand(key), squeeze=False)), self._job.queue
         if self._job.shared:
             with queue.lock:
                 first = queue.panels.get(key)
                 if first is None:
-                    panel.upload = self._way.uploader.upload(dense, panel.view.pointer)
+                    panel.copy_from_host()
                     queue.panels[key] = panel
             if first is not None and peers.reachable(self._way.index, first.way.index):
                 panel.source = first
         if panel.upload is None and panel.source is None:  # nobody else has it, or this device had it and let it go
-            panel.upload = self._way.uploader.upload(dense, panel.view.pointer)
+            panel.copy_from_host()
         self._panels[key] = panel
         self._used += panel.size
 

@@ -113,9 +113,9 @@ class PanelCache:
     def _keys(self, tile: Tile) -> tuple[PanelKey, PanelKey]:
         return panel_keys(tile, *self._broadcast)
 
-    def _copied(self, tile: Tile) -> list[PanelKey]:
-        """The panels of a tile but for those that lie there anyway."""
-        return [key for key in self._keys(tile) if key.side == "a" or self._job.resident is None]
+    def _copied(self, tile: Tile) -> tuple[PanelKey, ...]:
+        """The panels of a tile, A's alone where B lies there anyway."""
+        return self._keys(tile)[:1 if self._job.resident is not None else 2]
 
     def _operand(self, key: PanelKey) -> Array:
         x: Array = (self._job.request.a if key.side == "a" else self._job.request.b)[key.slices]

@@ -47,7 +47,7 @@ class Devices:
         self.events: dict[int, tuple[int, int]] = {}  # event -> stream, how many operations of it lie before
         self.passed: dict[int, int] = {}
         self.memory: dict[int, tuple[int, Any]] = {}
-        self.pinned: dict[int, Any] = {}
+        self.sizes: dict[int, int] = {}
         self.locked: list[tuple[int, int]] = []  # pages that the user has pinned
         self.problems: list[tuple[int, Problem]] = []
         self.computing = set[int]()  # streams of products
@@ -187,25 +187,19 @@ class Devices:
         self.memory[start] = index, room
         self.used[index] += size
         self.most[index] = max(self.most[index], self.used[index])
-        place._obj.value = start
-        room_size = size
-
-        def allocated() -> None:
-            self.there[start] = start + size, room
-
-        def freed() -> None:
-            room[...] = np.nan
-            del self.there[start]
-        self.pinned[start] = (freed, room_size)
-        self.enqueue(stream, "alloc", allocated)
+        place._obj.value, self.sizes[start] = start, size
+        self.enqueue(stream, "alloc", lambda: self.there.update({start: (start + size, room)}))
         return 0
 
     def _cuMemFreeAsync(self, at: int, stream: int) -> None:
         self.belongs("memory freed", stream, at)
-        freed, size = self.pinned.pop(at)
         index, room = self.memory.pop(at)
-        self.used[index] -= size
-        self.enqueue(stream, "free", lambda kept=room: freed())
+        self.used[index] -= self.sizes.pop(at)
+
+        def freed() -> None:
+            room[...] = np.nan
+            del self.there[at]
+        self.enqueue(stream, "free", freed)
 
     def _cuMemHostAlloc(self, place: Any, size: int, flags: int) -> None:
         self.current("pinned memory")

@@ -260,7 +260,7 @@ def test_an_interrupt_ends_all(monkeypatch: pytest.MonkeyPatch, call: str, count
         calls = itertools.count()
 
         def interrupted(name: str) -> int:
-            if name == call and threading.get_ident() == caller and next(calls) == 6:
+            if name == call and threading.get_ident() == caller and next(calls) == 2:
                 raise KeyboardInterrupt
             return 0
 

@@ -23,6 +23,7 @@ from torch import Tensor
 import peakgemm as pg
 from peakgemm.integrations import collective
 from peakgemm.integrations.group import known
+from peakgemm.integrations.overlap import Way
 
 CHECKS: list[Callable[..., None]] = []
 M, N, K = 48, 20, 36  # divided by 1, 2, 3 and 4
@@ -53,7 +54,7 @@ def gathered() -> None:
     assert torch.equal(pg.distributed.all_gather_matmul(negated, b, chunks=1), a @ b)
     rows = M // dist.get_world_size()
     for head in (0, 1, rows // 2, rows):
-        got = collective._headed(mine(a, 0), b, known(None), "ieee", head)
+        got = collective._by(Way(1, 0, head), mine(a, 0), b, known(None), "ieee", False)
         assert torch.equal(got, a @ b), head
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,39 +34,53 @@ GATHER_BYTES = 8 << 20  # of a rank: more is for the copy engines, which take no
 Part = tuple[int, int, tuple[int, int]]  # source, offset (floats), shape
 
 
-class Exchange(Protocol):
+class Exchange(ABC):
     """One call after the other, on all ranks alike: `begin`, any number of `push` and `pull`, `end`."""
 
-    world: int
-    rank: int
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group, self.world, self.rank = group, dist.get_world_size(group), dist.get_rank(group)
+        self._room, self._start = torch.empty(0), 0  # where parts arrive, and from which float on in this call
 
+    @abstractmethod
     def begin(self, parts: list[Part], floats: int, beside: bool = True) -> None:
         """A call in which this rank will pull ``parts`` of others, in this order from each source; ``floats``: where
         the last of any rank's parts ends; ``beside``: the current stream does not wait for what is pushed."""
 
+    @abstractmethod
     def push(self, to: int, offset: int, x: Tensor) -> None:
         """Send a packed matrix, when the current stream has made it, to where rank ``to``, maybe this one, pulls it.
         """
 
+    @abstractmethod
     def pull(self, source: int, offset: int, shape: tuple[int, int]) -> Tensor:
         """What ``source`` pushed, once the current stream comes to it; valid until `end`."""
 
-    def at(self, offset: int, shape: tuple[int, int]) -> Tensor:
-        """Neighbouring parts, all of them pulled, as one matrix."""
-
+    @abstractmethod
     def end(self) -> None:
         """Nothing that was pulled is read by later work, and what was pushed may be overwritten."""
 
+    def at(self, offset: int, shape: tuple[int, int]) -> Tensor:
+        """Neighbouring parts, all of them pulled, as one matrix."""
+        return self._room.as_strided(shape, (shape[1], 1), self._start + offset)
+
     def gather(self, x: Tensor) -> Tensor:
         """A call by itself: all ranks' packed matrices of one shape, one below the other; valid until the next call."""
+        (rows, k), world, rank = x.shape, self.world, self.rank
+        every = [(source, source * rows * k, (rows, k)) for source in range(world)]
+        self.begin([part for part in every if part[0] != rank], world * rows * k, False)
+        for step in range(1, world + 1):
+            self.push((rank + step) % world, rank * rows * k, x)
+        for part in every:
+            self.pull(*part)
+        self.end()
+        return self.at(0, (world * rows, k))
 
 
-class Messages:
+class Messages(Exchange):
     """By ``isend`` and ``irecv``: for gloo, whose calls the CPU waits for."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group, self.world, self.rank = group, dist.get_world_size(group), dist.get_rank(group)
-        self._room = torch.empty(0)
+        super().__init__(group)
         self._coming: dict[tuple[int, int], Any] = {}
         self._going: list[Any] = []
 
@@ -89,24 +104,16 @@ class Messages:
             self._coming.pop((source, offset)).wait()
         return self.at(offset, shape)
 
-    def at(self, offset: int, shape: tuple[int, int]) -> Tensor:
-        """See `Exchange`."""
-        return self._room[offset:offset + shape[0] * shape[1]].view(shape)
-
     def end(self) -> None:
         """See `Exchange`."""
         while self._going:
             self._going.pop()[0].wait()
 
-    def gather(self, x: Tensor) -> Tensor:
-        """See `Exchange`."""
-        return _gathered(self, x)
-
     def _global(self, rank: int) -> int:
         return int(dist.get_global_rank(self._group, rank))
 
 
-class Pushes:
+class Pushes(Exchange):
     """By torch's symmetric memory on the GPUs of one host.
 
     Two halves serve calls in turn. A rank writes to a half when all others have pushed in the call before, which they
@@ -123,19 +130,18 @@ class Pushes:
         RuntimeError: torch's, where the GPUs cannot reach each other.
     """
 
+    _watch: _Watch
+
     def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
-        self._group, self.world, self.rank = group, dist.get_world_size(group), dist.get_rank(group)
+        super().__init__(group)
         self._device = torch.device("cuda", torch.cuda.current_device())
         self._side = torch.cuda.Stream(self._device, priority=-1)
         self._beside = int(self._side.cuda_stream)
         self._here, self._stream = 0, self._beside  # the call's: the current stream, and that of its pushes
         self._mark = signals.mark(self._beside)
         self._held: list[Tensor] = []  # what the side stream reads: past a call's end the current stream waits for it
-        self._half, self._call, self._timeout = 0, 0, timeout_s
-        self._sent, self._expected = [0] * self.world, [0] * self.world
+        self._half, self._timeout = 0, timeout_s  # bytes of a half
         self.by_kernel = self.world <= all_gather.RANKS and self._can_compile()
-        self._gathers: dict[tuple[int, int], Callable[..., None]] = {}  # by bytes and half
-        self._watch: _Watch | None = None
         self._allocate(1 << 20)
 
     def _allocate(self, half: int) -> None:
@@ -148,15 +154,15 @@ class Pushes:
         self._memory = symmetric.empty(total, dtype=torch.uint8, device=self._device)
         handle = symmetric.rendezvous(self._memory, self._group)
         self._memory.zero_()
-        self._floats = self._memory.view(torch.float32)
+        self._room = self._memory.view(torch.float32)
         self._handle = handle  # which the buffers need
         self._buffers = [handle.get_buffer(rank, (total,), torch.uint8) for rank in range(self.world)]
         self._bases = [buffer.data_ptr() for buffer in self._buffers]
-        self._half, self._call = half, 0
-        self._gathers.clear()
-        self._sent, self._expected = [0] * self.world, [0] * self.world
-        if self._watch is not None:
+        if self._half:
             self._watch.stop()
+        self._half, self._start = half, 0
+        self._sent, self._expected = [0] * self.world, [0] * self.world  # parts, by rank
+        self._gathers: dict[tuple[int, int], Callable[..., None]] = {}   # by bytes and start
         self._watch = _Watch(self._bases[self.rank] + 2 * half, self._device, self._timeout, self.world, self.rank)
         torch.cuda.synchronize(self._device)
         dist.barrier(self._group)
@@ -167,11 +173,10 @@ class Pushes:
 
     def begin(self, parts: list[Part], floats: int, beside: bool = True) -> None:
         """See `Exchange`; memory grows with the largest call."""
-        assert self._watch is not None
         self._watch.check()
         if 4 * floats > self._half:
             self._allocate(-(-4 * floats // (1 << 20)) * (1 << 20))
-        self._call += 1
+        self._start = self._half // 4 - self._start  # the other half
         here = eager.current_stream(self._device.index)
         if here != self._here:  # what the calls before read comes before what this one lets others write
             signals.order(self._here, here, self._mark)
@@ -184,8 +189,7 @@ class Pushes:
         if stream != self._here:
             signals.order(self._here, stream, self._mark)
             self._held.append(x)
-        place = int(self._bases[to]) + (self._call % 2) * self._half + 4 * offset
-        signals.copy(place, x.data_ptr(), 4 * x.numel(), stream)
+        signals.copy(int(self._bases[to]) + 4 * (self._start + offset), x.data_ptr(), 4 * x.numel(), stream)
         if to != self.rank:
             self._sent[to] += 1
             signals.write(self._arrived(to, self.rank), self._sent[to], stream)
@@ -199,19 +203,15 @@ class Pushes:
             signals.order(self._stream, self._here, self._mark)
         return self.at(offset, shape)
 
-    def at(self, offset: int, shape: tuple[int, int]) -> Tensor:
-        """See `Exchange`."""
-        return self._floats.as_strided(shape, (shape[1], 1), (self._call % 2) * self._half // 4 + offset)
-
     def gather(self, x: Tensor) -> Tensor:
         """See `Exchange`; of few bytes by one kernel (all_gather.cu)."""
         size = 4 * x.numel()
         if not self.by_kernel or size > GATHER_BYTES or size % all_gather.ALIGNED:
-            return _gathered(self, x)
+            return super().gather(x)
         if x.data_ptr() % all_gather.ALIGNED:
             x = x.clone()  # all ranks take the same way, whatever the addresses of each
         self.begin([], self.world * x.numel(), False)
-        key = size, self._call % 2
+        key = size, self._start
         enqueue = self._gathers.get(key)
         if enqueue is None:
             enqueue = self._gathers[key] = self._launcher(size)
@@ -229,7 +229,7 @@ class Pushes:
 
     def _launcher(self, size: int) -> Callable[..., None]:
         flags = 2 * self._half
-        here, place = self._bases[self.rank] + flags, (self._call % 2) * self._half + self.rank * size
+        here, place = self._bases[self.rank] + flags, 4 * self._start + self.rank * size
         places = all_gather.Places([base + place for base in self._bases],
                                    [base + flags + _BLOCKS + 4 * self.rank for base in self._bases],
                                    here + _BLOCKS, here + _EXPECTED, here + _GIVEN_UP)
@@ -240,21 +240,7 @@ class Pushes:
         if self._stream != self._here:
             signals.order(self._stream, self._here, self._mark)
             self._held.clear()
-        assert self._watch is not None
         self._watch.add(self._device)
-
-
-def _gathered(exchange: Exchange, x: Tensor) -> Tensor:
-    """`Exchange.gather` by pushes and pulls."""
-    (rows, k), world, rank = x.shape, exchange.world, exchange.rank
-    every = [(source, source * rows * k, (rows, k)) for source in range(world)]
-    exchange.begin([part for part in every if part[0] != rank], world * rows * k, False)
-    for step in range(1, world + 1):
-        exchange.push((rank + step) % world, rank * rows * k, x)
-    for part in every:
-        exchange.pull(*part)
-    exchange.end()
-    return exchange.at(0, (world * rows, k))
 
 
 class _Watch:

@@ -42,9 +42,9 @@ class Exchange(ABC):
         self._room, self._start = torch.empty(0), 0  # where parts arrive, and from which float on in this call
 
     @abstractmethod
-    def begin(self, parts: list[Part], floats: int, beside: bool = True) -> None:
+    def begin(self, parts: list[Part], floats: int) -> None:
         """A call in which this rank will pull ``parts`` of others, in this order from each source; ``floats``: where
-        the last of any rank's parts ends; ``beside``: the current stream does not wait for what is pushed."""
+        the last of any rank's parts ends."""
 
     @abstractmethod
     def push(self, to: int, offset: int, x: Tensor) -> None:
@@ -67,7 +67,7 @@ class Exchange(ABC):
         """A call by itself: all ranks' packed matrices of one shape, one below the other; valid until the next call."""
         (rows, k), world, rank = x.shape, self.world, self.rank
         every = [(source, source * rows * k, (rows, k)) for source in range(world)]
-        self.begin([part for part in every if part[0] != rank], world * rows * k, False)
+        self.begin([part for part in every if part[0] != rank], world * rows * k)
         for step in range(1, world + 1):
             self.push((rank + step) % world, rank * rows * k, x)
         for part in every:
@@ -84,7 +84,7 @@ class Messages(Exchange):
         self._coming: dict[tuple[int, int], Any] = {}
         self._going: list[Any] = []
 
-    def begin(self, parts: list[Part], floats: int, beside: bool = True) -> None:
+    def begin(self, parts: list[Part], floats: int) -> None:
         """See `Exchange`."""
         self._room = torch.empty(floats, dtype=torch.float32)
         for source, offset, shape in parts:
@@ -137,7 +137,7 @@ class Pushes(Exchange):
         self._device = torch.device("cuda", torch.cuda.current_device())
         self._side = torch.cuda.Stream(self._device, priority=-1)
         self._beside = int(self._side.cuda_stream)
-        self._here, self._stream = 0, self._beside  # the call's: the current stream, and that of its pushes
+        self._here = 0  # the current stream
         self._mark = signals.mark(self._beside)
         self._held: list[Tensor] = []  # what the side stream reads: past a call's end the current stream waits for it
         self._half, self._timeout = 0, timeout_s  # bytes of a half
@@ -171,7 +171,7 @@ class Pushes(Exchange):
         """The address of the word of rank ``at`` that says how many parts of ``source`` have come."""
         return int(self._bases[at]) + 2 * self._half + 4 * source
 
-    def begin(self, parts: list[Part], floats: int, beside: bool = True) -> None:
+    def begin(self, parts: list[Part], floats: int) -> None:
         """See `Exchange`; memory grows with the largest call."""
         self._watch.check()
         if 4 * floats > self._half:
@@ -181,26 +181,23 @@ class Pushes(Exchange):
         if here != self._here:  # what the calls before read comes before what this one lets others write
             signals.order(self._here, here, self._mark)
             self._here = here
-        self._stream = self._beside if beside else self._here
 
     def push(self, to: int, offset: int, x: Tensor) -> None:
         """See `Exchange`."""
-        stream = self._stream
-        if stream != self._here:
-            signals.order(self._here, stream, self._mark)
-            self._held.append(x)
-        signals.copy(int(self._bases[to]) + 4 * (self._start + offset), x.data_ptr(), 4 * x.numel(), stream)
+        signals.order(self._here, self._beside, self._mark)
+        self._held.append(x)
+        signals.copy(int(self._bases[to]) + 4 * (self._start + offset), x.data_ptr(), 4 * x.numel(), self._beside)
         if to != self.rank:
             self._sent[to] += 1
-            signals.write(self._arrived(to, self.rank), self._sent[to], stream)
+            signals.write(self._arrived(to, self.rank), self._sent[to], self._beside)
 
     def pull(self, source: int, offset: int, shape: tuple[int, int]) -> Tensor:
         """See `Exchange`."""
         if source != self.rank:
             self._expected[source] += 1
             signals.wait(self._arrived(self.rank, source), self._expected[source], self._here)
-        elif self._stream != self._here:
-            signals.order(self._stream, self._here, self._mark)
+        else:
+            signals.order(self._beside, self._here, self._mark)
         return self.at(offset, shape)
 
     def gather(self, x: Tensor) -> Tensor:
@@ -210,12 +207,11 @@ class Pushes(Exchange):
             return super().gather(x)
         if x.data_ptr() % all_gather.ALIGNED:
             x = x.clone()  # all ranks take the same way, whatever the addresses of each
-        self.begin([], self.world * x.numel(), False)
+        self.begin([], self.world * x.numel())
         key = size, self._start
-        enqueue = self._gathers.get(key)
-        if enqueue is None:
-            enqueue = self._gathers[key] = self._launcher(size)
-        enqueue(x.data_ptr(), 0, 0, 0, 0, self._here)
+        if key not in self._gathers:
+            self._gathers[key] = self._launcher(size)
+        self._gathers[key](x.data_ptr(), 0, 0, 0, 0, self._here)
         self.end()
         return self.at(0, (self.world * x.shape[0], x.shape[1]))
 
@@ -237,8 +233,8 @@ class Pushes(Exchange):
 
     def end(self) -> None:
         """See `Exchange`."""
-        if self._stream != self._here:
-            signals.order(self._stream, self._here, self._mark)
+        if self._held:
+            signals.order(self._beside, self._here, self._mark)
             self._held.clear()
         self._watch.add(self._device)
 

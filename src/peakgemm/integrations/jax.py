@@ -116,20 +116,20 @@ def multiply(a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = None, 
     trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
     alpha, beta = scales(alpha, beta, c)
     a, b = _array(a, "a"), _array(b, "b")
+    shape = primitive.result_shape(a.shape, b.shape, trans_a, trans_b)
     dropped = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
     if a.ndim == 1:
         a = a[None, :]
     if b.ndim == 1:
         b, trans_b = b[None, :], True  # a row that is read as a column
-    shape = primitive.result_shape(a.shape, b.shape, trans_a, trans_b)
     if c is not None:
         c = _array(c, "c")
-        for axis in dropped if c.ndim else ():
-            c = jax.numpy.expand_dims(c, axis)
         if not broadcasts(c.shape, shape):
             raise InvalidValue(f"c has shape {c.shape}, the result {shape}; pass a c that broadcasts to it")
+        for axis in dropped if c.ndim else ():
+            c = jax.numpy.expand_dims(c, axis)
     out = primitive.product(a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, precision=precision)
-    return out.reshape([size for axis, size in enumerate(shape, -len(shape)) if axis not in dropped])
+    return out.reshape(shape)
 
 
 def _matrices(x: Any, batch: tuple[int, ...], rows: tuple[int, ...], columns: tuple[int, ...]) -> tuple[Any, bool]:

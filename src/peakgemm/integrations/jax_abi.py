@@ -16,14 +16,11 @@ from ..errors import MissingComponent
 
 VERSION = 0, 1  # the interface that these tables were written for, and its oldest minor version that has all of it
 
-METADATA_EXTENSION = 1  # XLA_FFI_Extension_Metadata
-EXECUTE = 3             # XLA_FFI_ExecutionStage_EXECUTE
 COMMAND_BUFFER_COMPATIBLE = 1
-INVALID_ARGUMENT, RESOURCE_EXHAUSTED, INTERNAL = 3, 8, 13  # XLA_FFI_Error_Code
-_VALUES = {"XLA_FFI_Extension_Metadata": METADATA_EXTENSION, "XLA_FFI_ArgType_BUFFER": 1, "XLA_FFI_RetType_BUFFER": 1,
-           "XLA_FFI_AttrType_STRING": 4, "XLA_FFI_ExecutionStage_EXECUTE": EXECUTE,
-           "XLA_FFI_Error_Code_INVALID_ARGUMENT": INVALID_ARGUMENT, "XLA_FFI_Error_Code_INTERNAL": INTERNAL,
-           "XLA_FFI_Error_Code_RESOURCE_EXHAUSTED": RESOURCE_EXHAUSTED}
+VALUES = {"XLA_FFI_Extension_Metadata": 1, "XLA_FFI_ExecutionStage_EXECUTE": 3, "XLA_FFI_ArgType_BUFFER": 1,
+          "XLA_FFI_RetType_BUFFER": 1, "XLA_FFI_AttrType_STRING": 4, "XLA_FFI_Error_Code_INVALID_ARGUMENT": 3,
+          "XLA_FFI_Error_Code_RESOURCE_EXHAUSTED": 8, "XLA_FFI_Error_Code_INTERNAL": 13}
+EXECUTE = VALUES["XLA_FFI_ExecutionStage_EXECUTE"]
 
 _WORD, _INT = ctypes.c_uint64, ctypes.c_int32  # pointers and sizes; enumerations and numbers
 _STRUCTS: dict[str, Any] = {}
@@ -106,7 +103,7 @@ def read_header(text: str, where: str) -> Interface:
             inline = f"{kind.__name__} {field}"
             if issubclass(kind, ctypes.Structure) and inline not in fields:
                 refuse(f"has struct {name} without a field '{inline}'")
-    for name, value in _VALUES.items():
+    for name, value in VALUES.items():
         if not re.search(rf"\b{name}\s*=\s*{value}\s*[,}}]", text):
             refuse(f"has another {name} than {value}")
     return Interface(version, {name: ctypes.sizeof(Api) + 8 * i for i, name in enumerate(functions)})

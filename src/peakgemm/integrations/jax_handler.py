@@ -107,10 +107,10 @@ def _on_cuda(frame: Any) -> None:
 
 
 def _on_host(frame: Any) -> None:
-    call, args, rets = from_text(_attribute(frame)), frame.args, frame.rets
-    a, b, *c = abi.buffers(args.args, args.size)
-    memory = {"a": a, "b": b, "out": abi.buffers(rets.rets, rets.size)[0]} | ({"c": c[0]} if c else {})
-    by_numpy(call._replace(**{name: _array(memory[name], shape) for name, shape in call.arrays().items()}))
+    args, rets = frame.args, frame.rets
+    a, b, *c = map(_array, abi.buffers(args.args, args.size))
+    out = _array(abi.buffers(rets.rets, rets.size)[0])
+    by_numpy(from_text(_attribute(frame))._replace(a=a, b=b, c=c[0] if c else None, out=out))
 
 
 def _attribute(frame: Any) -> bytes:
@@ -119,11 +119,9 @@ def _attribute(frame: Any) -> bytes:
     return ctypes.string_at(span.ptr, span.len)
 
 
-def _array(buffer: Any, shape: tuple[int, ...]) -> Any:
-    """The NumPy array in a buffer on the host, which has ``shape``."""
-    dims = tuple(abi.addresses(buffer.dims, buffer.rank)) if shape else ()
-    if dims != shape:
-        raise InvalidValue(f"XLA brought an array of {dims}, the program was compiled for {shape}; report this")
+def _array(buffer: Any) -> Any:
+    """The NumPy array in a buffer on the host."""
+    shape = tuple(abi.addresses(buffer.dims, buffer.rank))
     memory: Any = (ctypes.c_float * prod(shape)).from_address(buffer.data)
     return np.frombuffer(memory, np.float32).reshape(shape)
 
@@ -143,7 +141,7 @@ def _device(frame: Any) -> int:
 def _describe(address: int) -> None:
     """Answer XLA's question for the interface's version and for what the handler may be used for."""
     question = abi.MetadataExtension.from_address(address)
-    if question.extension_base.type == abi.METADATA_EXTENSION:
+    if question.extension_base.type == abi.VALUES["XLA_FFI_Extension_Metadata"]:
         answer = abi.Metadata.from_address(question.metadata)
         answer.api_version.major_version, answer.api_version.minor_version = abi.interface().version
         answer.traits = abi.COMMAND_BUFFER_COMPATIBLE
@@ -151,10 +149,11 @@ def _describe(address: int) -> None:
 
 def _failed(api: int, error: Exception) -> int:
     """An error object of XLA's, which raises in the place where the program's result is asked for."""
-    code = (abi.RESOURCE_EXHAUSTED if isinstance(error, OutOfMemory) else
-            abi.INVALID_ARGUMENT if isinstance(error, (InvalidValue, InvalidType)) else abi.INTERNAL)
+    code = ("RESOURCE_EXHAUSTED" if isinstance(error, OutOfMemory) else
+            "INVALID_ARGUMENT" if isinstance(error, (InvalidValue, InvalidType)) else "INTERNAL")
     message = ctypes.create_string_buffer(f"peakgemm: {type(error).__name__}: {error}".encode())
-    return abi.call(api, "XLA_FFI_Error_Create", abi.ErrorCreate(message=ctypes.addressof(message), errc=code))
+    created = abi.ErrorCreate(message=ctypes.addressof(message), errc=abi.VALUES[f"XLA_FFI_Error_Code_{code}"])
+    return abi.call(api, "XLA_FFI_Error_Create", created)
 
 
 def handler(run: Callable[[Any], None]) -> Any:

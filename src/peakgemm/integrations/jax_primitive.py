@@ -68,11 +68,7 @@ def refuse_symbolic(name: str, shape: tuple[Any, ...]) -> None:
 
 
 def result_shape(a: tuple[int, ...], b: tuple[int, ...], trans_a: bool, trans_b: bool) -> tuple[int, ...]:
-    """The shape of a product of matrices, and batches of them, that are transposed first where that is said.
-
-    Raises:
-        InvalidValue: shapes that do not match.
-    """
+    """`canonical.result_shape` of matrices, or vectors, that are transposed first where that is said."""
     first, second = ((*x[:-2], x[-1], x[-2]) if transposed else x for x, transposed in ((a, trans_a), (b, trans_b)))
     return canonical.result_shape(first, second)[1]
 

@@ -68,75 +68,60 @@ class Rewritten:
 
         closed, shape = jax.make_jaxpr(of_arrays, return_shape=True)(arrays)
         report = Report(self._precision)
-        results = _Rewriter(report).run(closed.jaxpr, closed.consts, jax.tree.leaves(arrays))
+        results = _run(closed.jaxpr, closed.consts, jax.tree.leaves(arrays), report)
         if self.report is None:
             _log.info("%s", report)
         self.report = report
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
 
-class _Rewriter:
-    """Runs jaxprs with other products."""
+def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], report: Report) -> list[Any]:
+    """The results of ``jaxpr`` with other products."""
+    values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def read(atoms: Sequence[Any]) -> list[Any]:
+        return [x.val if isinstance(x, jex.Literal) else values[x] for x in atoms]
 
-    def run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """The results of ``jaxpr``."""
-        values: dict[Any, Any] = {}
+    for eqn in jaxpr.eqns:
+        with getattr(eqn.ctx, "manager", None) or nullcontext():
+            values.update(zip(eqn.outvars, _equation(eqn, read(eqn.invars), report), strict=True))
+    return read(jaxpr.outvars)
 
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jex.Literal) else values[atom]
 
-        values.update(zip(jaxpr.constvars, consts, strict=True))
-        values.update(zip(jaxpr.invars, args, strict=True))
-        for eqn in jaxpr.eqns:
-            with getattr(eqn.ctx, "manager", None) or nullcontext():
-                results = self._equation(eqn, [read(x) for x in eqn.invars])
-            values.update(zip(eqn.outvars, results, strict=True))
-        return [read(x) for x in jaxpr.outvars]
+def _equation(eqn: Any, operands: list[Any], report: Report) -> Sequence[Any]:
+    name, params = eqn.primitive.name, eqn.params
+    if eqn.primitive is dot_general_p or name in _OTHER_PRODUCTS:
+        shapes = " x ".join(x.aval.str_short() for x in eqn.invars[:2])
+        if name in _OTHER_PRODUCTS:
+            report.left[f"{name} {shapes}: peakgemm has no such product"] += 1
+        elif {str(x.aval.dtype) for x in (*eqn.invars, *eqn.outvars)} == {"float32"}:
+            report.changed[shapes] += 1
+            a, b = operands
+            return [dot_general(a, b, params["dimension_numbers"], precision=report.precision)]
+        else:
+            report.left[f"dot_general {shapes}: not float32"] += 1
+    elif name in _REWRITTEN:
+        params = {name: _within(x, report) for name, x in params.items()}
+    elif count := sum(_count(x) for x in _jaxprs(params)):
+        report.left[f"{name} with products inside: it is not rewritten; call peakgemm.jax within it"] += count
+    bound = eqn.primitive.get_bind_params(params)
+    if isinstance(bound, tuple):  # before jax 0.10: functions apart
+        operands, bound = [*bound[0], *operands], bound[1]
+    results = eqn.primitive.bind(*operands, **bound)
+    return results if eqn.primitive.multiple_results else [results]
 
-    def _equation(self, eqn: Any, operands: list[Any]) -> Sequence[Any]:
-        name, params, report = eqn.primitive.name, eqn.params, self._report
-        if eqn.primitive is dot_general_p or name in _OTHER_PRODUCTS:
-            shapes = " x ".join(x.aval.str_short() for x in eqn.invars[:2])
-            if name in _OTHER_PRODUCTS:
-                report.left[f"{name} {shapes}: peakgemm has no such product"] += 1
-            elif {str(x.aval.dtype) for x in (*eqn.invars, *eqn.outvars)} == {"float32"}:
-                report.changed[shapes] += 1
-                a, b = operands
-                return [dot_general(a, b, params["dimension_numbers"], precision=report.precision)]
-            else:
-                report.left[f"dot_general {shapes}: not float32"] += 1
-        elif name in _REWRITTEN:
-            params = {name: self._within(x) for name, x in params.items()}
-        elif count := sum(_count(x) for x in _jaxprs(params)):
-            report.left[f"{name} with products inside: it is not rewritten; call peakgemm.jax within it"] += count
-        bound = eqn.primitive.get_bind_params(params)
-        if isinstance(bound, tuple):  # before jax 0.10: functions apart
-            operands, bound = [*bound[0], *operands], bound[1]
-        results = eqn.primitive.bind(*operands, **bound)
-        return results if eqn.primitive.multiple_results else [results]
 
-    def _within(self, value: Any) -> Any:
-        """A parameter with the jaxprs in it rewritten."""
-        if isinstance(value, jex.ClosedJaxpr):
-            return self._traced(value)
-        if isinstance(value, jex.Jaxpr):
-            new = self._traced(jex.ClosedJaxpr(value, ()))
-            return new.jaxpr if not new.consts else value
-        if isinstance(value, (tuple, list)) and any(isinstance(x, jex.ClosedJaxpr) for x in value):
-            return type(value)(self._within(x) for x in value)
-        return value
-
-    def _traced(self, closed: Any) -> Any:
-        if not _count(closed.jaxpr):
-            return closed
-
-        def run(*args: Any) -> list[Any]:
-            return self.run(closed.jaxpr, closed.consts, args)
-
-        return jax.make_jaxpr(run)(*(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in closed.jaxpr.invars))
+def _within(value: Any, report: Report) -> Any:
+    """A parameter with the jaxprs in it rewritten."""
+    if isinstance(value, jex.ClosedJaxpr) and _count(value.jaxpr):
+        return jax.make_jaxpr(lambda *args: _run(value.jaxpr, value.consts, args, report))(
+            *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in value.jaxpr.invars))
+    if isinstance(value, jex.Jaxpr):
+        new = _within(jex.ClosedJaxpr(value, ()), report)
+        return new.jaxpr if not new.consts else value
+    if isinstance(value, (tuple, list)) and any(isinstance(x, jex.ClosedJaxpr) for x in value):
+        return type(value)(_within(x, report) for x in value)
+    return value
 
 
 def _jaxprs(params: dict[str, Any]) -> list[Any]:

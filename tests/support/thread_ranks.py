@@ -1,4 +1,4 @@
-"""Ranks that are threads, with symmetric memory that is NumPy's: for `exchange.Pushes` without a GPU.
+"""Ranks that are threads, with symmetric memory that is NumPy's: for `exchange.Exchange` without a GPU.
 
 A rank's current stream is its thread. Its side stream is a queue that runs when something waits for it, no sooner; so a
 signal that is missing, or a wait for the wrong one, shows as NaN or as a time-out.
@@ -147,7 +147,7 @@ class Stream:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
-    """Makes ``world`` ranks, in whose threads `Pushes` can be made and used."""
+    """Makes ``world`` ranks, in whose threads an `Exchange` can be made and used."""
     def make(world: int) -> Ranks:
         ranks = Ranks(world)
         handles = iter(range(1, 1000))

@@ -1,4 +1,4 @@
-"""`Pushes`, its words and halves, between ranks that are threads; and the model that chooses a way."""
+"""`Exchange`, its words and halves, between ranks that are threads; and the model that chooses a way."""
 # ruff: noqa: F401, F811  (fixtures of tests/support)
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_many_calls(threads: Any, world: int, chunks: int) -> None:
 
     def work(rank: int) -> None:
         group = SimpleNamespace(world=world, rank=rank, link=None, gpu=None,
-                                exchange=exchange.Pushes("group", 10.0), group=None)
+                                exchange=exchange.Exchange("group", 10.0), group=None)
         assert group.exchange.by_kernel
         group.exchange.by_kernel = chunks == 1
         for i in range(14):
@@ -60,11 +60,11 @@ def test_a_call_on_another_stream_comes_after_those_before(threads: Any, monkeyp
     ordered: list[tuple[int, int]] = []
 
     def work(rank: int) -> None:
-        pushes = exchange.Pushes("group", 10.0)
+        pushes = exchange.Exchange("group", 10.0)
         monkeypatch.setattr(exchange.signals, "order", lambda first, second, by: ordered.append((first, second)))
         for stream in (0, 0, 77, 77, 0):
             monkeypatch.setattr(exchange.eager, "current_stream", lambda index, stream=stream: stream)
-            pushes.begin([], 0)
+            pushes.begin(0)
 
     threads(1).run(work)
     assert ordered == [(0, 77), (77, 0)]
@@ -74,12 +74,12 @@ def test_a_missing_signal_is_noticed(threads: Any, monkeypatch: pytest.MonkeyPat
     """The ranks of these tests see what goes wrong."""
     monkeypatch.setattr("thread_ranks.SECONDS", 0.3)
     ranks = threads(2)
-    arrived = exchange.Pushes._arrived
-    monkeypatch.setattr(exchange.Pushes, "_arrived", lambda self, at, source: arrived(self, at, source) + (
+    arrived = exchange.Exchange._arrived
+    monkeypatch.setattr(exchange.Exchange, "_arrived", lambda self, at, source: arrived(self, at, source) + (
         2048 if at != self.rank else 0))  # written elsewhere
 
     def work(rank: int) -> None:
-        group = SimpleNamespace(world=2, rank=rank, link=None, gpu=None, exchange=exchange.Pushes("group", 10.0),
+        group = SimpleNamespace(world=2, rank=rank, link=None, gpu=None, exchange=exchange.Exchange("group", 10.0),
                                 group=None)
         for _ in range(4):
             collective.shared_product(whole(1, 4, 6), whole(2, 6, 8), group, "ieee", scatter=False, chunks=1)

@@ -153,9 +153,7 @@ def _gathered(a: Tensor, b: Tensor, group: Group, precision: str, way: Way) -> T
     assert exchange is not None
     part, head = rows // way.chunks, rows if way.head is None else way.head
     out = torch.empty(world * rows, b.shape[1], dtype=a.dtype, device=a.device)
-    parts = [((rank - step) % world, (rank - step) % world * rows + i * part)
-             for step in range(1, world) for i in range(way.chunks)]
-    exchange.begin([(source, start * k, (part, k)) for source, start in parts], world * rows * k)
+    exchange.begin(world * rows * k)
     for step in range(1, world):
         for i in range(way.chunks):
             exchange.push((rank + step) % world, (rank * rows + i * part) * k, a[i * part:(i + 1) * part])
@@ -166,9 +164,9 @@ def _gathered(a: Tensor, b: Tensor, group: Group, precision: str, way: Way) -> T
     at = rank * rows + first
     _product(a[first:first + head], b, precision, out[at:at + head])
     for start, stop, own, _ in ranges(world, rank, rows, way):
-        for source, row in parts:
-            if start <= row < stop:
-                exchange.pull(source, row * k, (part, k))
+        for row in range(start // part * part, stop, part):
+            if row // rows != rank:
+                exchange.pull(row // rows, row * k, (part, k))
         if own:
             exchange.pull(rank, place, (own, k))
         _product(exchange.at(start * k, (stop - start, k)), b, precision, out[start:stop])
@@ -193,8 +191,7 @@ def _scattered(a: Tensor, b: Tensor, group: Group, precision: str, chunks: int) 
     out = torch.empty(rows, n, dtype=a.dtype, device=a.device)
     sources = [(rank - step) % world for step in range(1, world)]
     lows = [i * part for i in range(chunks)]
-    exchange.begin([(source, (source * rows + low) * n, (part, n)) for source in sources for low in lows],
-                   world * rows * n)
+    exchange.begin(world * rows * n)
     for step in range(1, world):
         to = (rank + step) % world
         for low in lows:

@@ -1,7 +1,6 @@
-"""How ranks pass parts of matrices to each other while they multiply: by symmetric memory, or by messages.
+"""How ranks pass parts of matrices to each other while they multiply.
 
-With `Pushes` a rank's copy engines write into its peers' memory, and words there say what has arrived. `Messages` are
-torch's own sends and receives: what the CPU has, and the tests.
+A rank's copy engines write into its peers' memory, and words there say what has arrived.
 """
 
 from __future__ import annotations
@@ -9,9 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,91 +27,11 @@ _BLOCKS, _EXPECTED, _GIVEN_UP, _FLAGS_BYTES = 2048, 3072, 3584, 4096
 _RELEASED = 0x7FFFFFFF
 GATHER_BYTES = 8 << 20  # of a rank: more is for the copy engines, which take no SM
 
+class Exchange:
+    """Parts of matrices from rank to rank, by torch's symmetric memory on the GPUs of one host.
 
-Part = tuple[int, int, tuple[int, int]]  # source, offset (floats), shape
-
-
-class Exchange(ABC):
-    """One call after the other, on all ranks alike: `begin`, any number of `push` and `pull`, `end`."""
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group, self.world, self.rank = group, dist.get_world_size(group), dist.get_rank(group)
-        self._room, self._start = torch.empty(0), 0  # where parts arrive, and from which float on in this call
-
-    @abstractmethod
-    def begin(self, parts: list[Part], floats: int) -> None:
-        """A call in which this rank will pull ``parts`` of others, in this order from each source; ``floats``: where
-        the last of any rank's parts ends."""
-
-    @abstractmethod
-    def push(self, to: int, offset: int, x: Tensor) -> None:
-        """Send a packed matrix, when the current stream has made it, to where rank ``to``, maybe this one, pulls it.
-        """
-
-    @abstractmethod
-    def pull(self, source: int, offset: int, shape: tuple[int, int]) -> Tensor:
-        """What ``source`` pushed, once the current stream comes to it; valid until `end`."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """Nothing that was pulled is read by later work, and what was pushed may be overwritten."""
-
-    def at(self, offset: int, shape: tuple[int, int]) -> Tensor:
-        """Neighbouring parts, all of them pulled, as one matrix."""
-        return self._room.as_strided(shape, (shape[1], 1), self._start + offset)
-
-    def gather(self, x: Tensor) -> Tensor:
-        """A call by itself: all ranks' packed matrices of one shape, one below the other; valid until the next call."""
-        (rows, k), world, rank = x.shape, self.world, self.rank
-        every = [(source, source * rows * k, (rows, k)) for source in range(world)]
-        self.begin([part for part in every if part[0] != rank], world * rows * k)
-        for step in range(1, world + 1):
-            self.push((rank + step) % world, rank * rows * k, x)
-        for part in every:
-            self.pull(*part)
-        self.end()
-        return self.at(0, (world * rows, k))
-
-
-class Messages(Exchange):
-    """By ``isend`` and ``irecv``: for gloo, whose calls the CPU waits for."""
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        super().__init__(group)
-        self._coming: dict[tuple[int, int], Any] = {}
-        self._going: list[Any] = []
-
-    def begin(self, parts: list[Part], floats: int) -> None:
-        """See `Exchange`."""
-        self._room = torch.empty(floats, dtype=torch.float32)
-        for source, offset, shape in parts:
-            self._coming[source, offset] = dist.irecv(self.at(offset, shape), self._global(source), self._group,
-                                                      tag=offset % (1 << 30))
-
-    def push(self, to: int, offset: int, x: Tensor) -> None:
-        """See `Exchange`."""
-        if to == self.rank:
-            self.at(offset, (x.shape[0], x.shape[1])).copy_(x)
-        else:
-            self._going.append((dist.isend(x, self._global(to), self._group, tag=offset % (1 << 30)), x))
-
-    def pull(self, source: int, offset: int, shape: tuple[int, int]) -> Tensor:
-        """See `Exchange`."""
-        if source != self.rank:
-            self._coming.pop((source, offset)).wait()
-        return self.at(offset, shape)
-
-    def end(self) -> None:
-        """See `Exchange`."""
-        while self._going:
-            self._going.pop()[0].wait()
-
-    def _global(self, rank: int) -> int:
-        return int(dist.get_global_rank(self._group, rank))
-
-
-class Pushes(Exchange):
-    """By torch's symmetric memory on the GPUs of one host.
+    One call after the other, on all ranks alike: `begin`, any number of `push` and `pull`, `end`. A rank's pulls from
+    another are in the order of that one's pushes.
 
     Two halves serve calls in turn. A rank writes to a half when all others have pushed in the call before, which they
     do after they have read what came in the call before that: so the half is free, and no word has to say so.
@@ -133,7 +50,7 @@ class Pushes(Exchange):
     _watch: _Watch
 
     def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
-        super().__init__(group)
+        self._group, self.world, self.rank = group, dist.get_world_size(group), dist.get_rank(group)
         self._device = torch.device("cuda", torch.cuda.current_device())
         self._side = torch.cuda.Stream(self._device, priority=-1)
         self._beside = int(self._side.cuda_stream)
@@ -171,8 +88,8 @@ class Pushes(Exchange):
         """The address of the word of rank ``at`` that says how many parts of ``source`` have come."""
         return int(self._bases[at]) + 2 * self._half + 4 * source
 
-    def begin(self, parts: list[Part], floats: int) -> None:
-        """See `Exchange`; memory grows with the largest call."""
+    def begin(self, floats: int) -> None:
+        """A call; ``floats``: where the last of any rank's parts ends. Memory grows with the largest call."""
         self._watch.check()
         if 4 * floats > self._half:
             self._allocate(-(-4 * floats // (1 << 20)) * (1 << 20))
@@ -183,7 +100,8 @@ class Pushes(Exchange):
             self._here = here
 
     def push(self, to: int, offset: int, x: Tensor) -> None:
-        """See `Exchange`."""
+        """Send a packed matrix, when the current stream has made it, to where rank ``to``, maybe this one, pulls it.
+        """
         signals.order(self._here, self._beside, self._mark)
         self._held.append(x)
         signals.copy(int(self._bases[to]) + 4 * (self._start + offset), x.data_ptr(), 4 * x.numel(), self._beside)
@@ -192,7 +110,7 @@ class Pushes(Exchange):
             signals.write(self._arrived(to, self.rank), self._sent[to], self._beside)
 
     def pull(self, source: int, offset: int, shape: tuple[int, int]) -> Tensor:
-        """See `Exchange`."""
+        """What ``source`` pushed, once the current stream comes to it; valid until `end`."""
         if source != self.rank:
             self._expected[source] += 1
             signals.wait(self._arrived(self.rank, source), self._expected[source], self._here)
@@ -200,20 +118,37 @@ class Pushes(Exchange):
             signals.order(self._beside, self._here, self._mark)
         return self.at(offset, shape)
 
+    def at(self, offset: int, shape: tuple[int, int]) -> Tensor:
+        """Neighbouring parts, all of them pulled, as one matrix."""
+        return self._room.as_strided(shape, (shape[1], 1), self._start + offset)
+
+    def end(self) -> None:
+        """Nothing that was pulled is read by later work, and what was pushed may be overwritten."""
+        if self._held:
+            signals.order(self._beside, self._here, self._mark)
+            self._held.clear()
+        self._watch.add(self._device)
+
     def gather(self, x: Tensor) -> Tensor:
-        """See `Exchange`; of few bytes by one kernel (all_gather.cu)."""
-        size = 4 * x.numel()
-        if not self.by_kernel or size > GATHER_BYTES or size % all_gather.ALIGNED:
-            return super().gather(x)
-        if x.data_ptr() % all_gather.ALIGNED:
-            x = x.clone()  # all ranks take the same way, whatever the addresses of each
-        self.begin([], self.world * x.numel())
-        key = size, self._start
-        if key not in self._gathers:
-            self._gathers[key] = self._launcher(size)
-        self._gathers[key](x.data_ptr(), 0, 0, 0, 0, self._here)
+        """A call by itself: all ranks' packed matrices of one shape, one below the other; valid until the next call.
+        Few bytes are moved by one kernel (all_gather.cu)."""
+        (rows, k), size = x.shape, 4 * x.numel()
+        by_kernel = self.by_kernel and size <= GATHER_BYTES and size % all_gather.ALIGNED == 0
+        self.begin(self.world * rows * k)
+        if by_kernel:
+            if x.data_ptr() % all_gather.ALIGNED:
+                x = x.clone()  # all ranks take the same way, whatever the addresses of each
+            key = size, self._start
+            if key not in self._gathers:
+                self._gathers[key] = self._launcher(size)
+            self._gathers[key](x.data_ptr(), 0, 0, 0, 0, self._here)
+        else:
+            for step in range(1, self.world + 1):
+                self.push((self.rank + step) % self.world, self.rank * rows * k, x)
+            for source in range(self.world):
+                self.pull(source, source * rows * k, (rows, k))
         self.end()
-        return self.at(0, (self.world * x.shape[0], x.shape[1]))
+        return self.at(0, (self.world * rows, k))
 
     def _can_compile(self) -> bool:
         try:
@@ -230,13 +165,6 @@ class Pushes(Exchange):
                                    [base + flags + _BLOCKS + 4 * self.rank for base in self._bases],
                                    here + _BLOCKS, here + _EXPECTED, here + _GIVEN_UP)
         return all_gather.launcher(require(self._device.index), size, self.rank, places).enqueue
-
-    def end(self) -> None:
-        """See `Exchange`."""
-        if self._held:
-            signals.order(self._beside, self._here, self._mark)
-            self._held.clear()
-        self._watch.add(self._device)
 
 
 class _Watch:

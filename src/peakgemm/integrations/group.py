@@ -16,7 +16,7 @@ from ..errors import MissingComponent
 from ..problem import Problem
 from ..runtime import device
 from ..runtime.device import Gpu
-from .exchange import Exchange, Messages, Pushes
+from .exchange import Exchange
 from .overlap import PLAIN, Link, SharedProduct, Way, best
 
 log = logging.getLogger("peakgemm")
@@ -42,61 +42,59 @@ class Group:
         self.gpu: Gpu | None = None
         self._chosen: dict[Any, Way] = {}  # to ask the model takes longer than a small product
         if "nccl" not in str(dist.get_backend_config(group)):
-            self.exchange = Messages(group)
             return
         self.gpu = device.require(torch.cuda.current_device())
-        pushes: Pushes | None = None
+        exchange: Exchange | None = None
         try:
-            pushes = Pushes(group, timeout_s)
+            exchange = Exchange(group, timeout_s)
         except Exception as error:  # of many kinds: torch's, by its version and the machine
             log.info("peakgemm.distributed: rank %d: no symmetric memory (%s)", self.rank, error)
         every: list[Any] = [None] * self.world
-        dist.all_gather_object(every, ((self.gpu.name, self.gpu.sm_count), pushes is not None,
-                                       pushes is not None and pushes.by_kernel), group=group)
+        dist.all_gather_object(every, ((self.gpu.name, self.gpu.sm_count), exchange is not None,
+                                       exchange is not None and exchange.by_kernel), group=group)
         kinds, reached, by_kernel = zip(*every, strict=True)
-        if pushes is not None and all(reached) and len(set(kinds)) == 1:
-            pushes.by_kernel = all(by_kernel)
-            self.exchange, self.link = pushes, self._measured(pushes)
+        if exchange is not None and all(reached) and len(set(kinds)) == 1:
+            exchange.by_kernel = all(by_kernel)
+            self.exchange, self.link = exchange, self._measured(exchange)
         elif self.rank == 0:
             why = ("the GPUs are of unlike kinds: " + ", ".join(name for name, _ in kinds) if len(set(kinds)) > 1 else
                    "the GPUs do not reach each other's memory")
             log.warning("peakgemm.distributed: products and collectives do not overlap, as %s", why)
 
-    def _measured(self, exchange: Pushes) -> Link:
+    def _measured(self, exchange: Exchange) -> Link:
         """Times of copies and all-gathers on the device, the slowest of all ranks."""
         few, many = 256, _PROBE_BYTES // FLOAT  # floats: what a call costs besides the bytes shows, or does not
-        x, y = (torch.zeros(many, device="cuda") for _ in range(2))
-        times = torch.tensor([
-            self._copy_us(exchange, few), self._copy_us(exchange, many), self._copy_us(exchange, 2 * many),
-            self._gather_us(few), self._gather_us(many), self._timed(lambda: y.copy_(x)),
-            *(self._timed(partial(exchange.gather, x[None, :floats])) for floats in (few, many // 4))], device="cuda")
-        dist.all_reduce(times, dist.ReduceOp.MAX, group=self.group)
-        copy_few, copy_many, copy_more, gather_few, gather_many, own, direct_few, direct_many = times.tolist()
-
-        def gbs(received: float, us: float) -> float:
-            return 1e-3 * FLOAT * received / max(us, 1e-3)
-
-        others = (self.world - 1) * many
-        return Link(copy_few, gbs(others, copy_more - copy_many), gather_few, gbs(others, gather_many - gather_few),
-                    direct_few, gbs(others / 4, direct_many - direct_few), gbs(many, own))
-
-    def _copy_us(self, exchange: Pushes, floats: int) -> float:
-        x = torch.zeros(1, floats, device="cuda")
+        x, every = (torch.zeros(size, device="cuda") for size in (2 * many, self.world * many))
         others = [rank for rank in range(self.world) if rank != self.rank]
 
-        def once() -> None:
-            exchange.begin([(source, source * floats, (1, floats)) for source in others], self.world * floats)
+        def copies(floats: int) -> None:
+            exchange.begin(self.world * floats)
             for other in others:
-                exchange.push(other, self.rank * floats, x)
+                exchange.push(other, self.rank * floats, x[:floats])
             for other in others:
                 exchange.pull(other, other * floats, (1, floats))
             exchange.end()
-        return self._timed(once)
 
-    def _gather_us(self, floats: int) -> float:
-        x = torch.zeros(floats, device="cuda")
-        out = torch.empty(self.world * floats, device="cuda")
-        return self._timed(lambda: dist.all_gather_into_tensor(out, x, group=self.group))
+        def gather(floats: int) -> None:
+            dist.all_gather_into_tensor(every[:self.world * floats], x[:floats], group=self.group)
+
+        def direct(floats: int) -> None:
+            exchange.gather(x[None, :floats])
+
+        calls = [partial(copies, few), partial(copies, many), partial(copies, 2 * many), partial(gather, few),
+                 partial(gather, many), partial(direct, few), partial(direct, many // 4),
+                 partial(every[:many].copy_, x[:many])]
+        times = torch.tensor([self._timed(call) for call in calls], device="cuda")
+        dist.all_reduce(times, dist.ReduceOp.MAX, group=self.group)
+        copy_few, copy_many, copy_more, gather_few, gather_many, direct_few, direct_many, own = times.tolist()
+
+        def gbs(floats: float, us: float) -> float:
+            return 1e-3 * FLOAT * floats / max(us, 1e-3)
+
+        received = len(others) * many
+        return Link(copy_few, gbs(received, copy_more - copy_many), gather_few,
+                    gbs(received, gather_many - gather_few), direct_few, gbs(received / 4, direct_many - direct_few),
+                    gbs(many, own))
 
     def _timed(self, once: Callable[[], Any]) -> float:
         """Microseconds on the device, which begins when the host has enqueued all rounds: what the host takes is hidden

@@ -66,11 +66,17 @@ class Frame:
             self.errors.append((given[3] & 0xFFFFFFFF, ctypes.string_at(given[2])))
             return 0xE0
 
+        def ordinal(arguments: int) -> int:
+            asked = (ctypes.c_uint64 * 4).from_address(arguments)
+            assert asked[0] == 32 and asked[2] == 0xC0DE
+            asked[3] = 1
+            return 0
+
         prototype = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-        functions = [prototype(create), prototype(stream)]
-        self._kept += functions
-        first, second = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
-        return ctypes.addressof(self._words(200, 0, 24, 0, 0, 0, first, 0, 0, 0, second))
+        functions = {6: prototype(create), 10: prototype(stream), 23: prototype(ordinal)}  # word of the interface
+        self._kept.append(functions)
+        return ctypes.addressof(self._words(*(
+            ctypes.cast(functions[i], ctypes.c_void_p).value or 0 if i in functions else 0 for i in range(24))))
 
 
 @pytest.fixture
@@ -94,6 +100,13 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_a_frame_says_is_launched(launched: Any, arguments: tuple[int, ...], stage: int, launches: Any) -> None:
     frame = Frame(arguments, stage=stage)
     assert not frame.run() and not frame.errors and launched == launches
+
+
+def test_of_several_devices_it_is_the_one_that_xla_names(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax_handler.device, "count", lambda: 2)
+    monkeypatch.setitem(cache.calls, (TEXT, 1, 16), Ready(  # type: ignore[arg-type]
+        SimpleNamespace(workspace_bytes=0, launch=lambda *x: launched.append(x)), False))
+    assert not Frame((A, B, C)).run() and launched == [(A, B, OUT, C, ROOM, STREAM)]
 
 
 def test_too_small_a_workspace_is_an_error_of_xla(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..errors import MissingComponent
 
-VERSION = 0, 1  # the interface that these tables were written for, and its oldest minor version that has all of it
+VERSION = 0, 1  # of jaxlib 0.6: the oldest that has all that these tables name
 
 COMMAND_BUFFER_COMPATIBLE = 1
 VALUES = {"XLA_FFI_Extension_Metadata": 1, "XLA_FFI_ExecutionStage_EXECUTE": 3, "XLA_FFI_ArgType_BUFFER": 1,
@@ -48,8 +48,7 @@ StreamGet = _struct("XLA_FFI_Stream_Get_Args", **_HEAD, ctx=_WORD, stream=_WORD)
 Metadata = _struct("XLA_FFI_Metadata", **_SIZE, api_version=ApiVersion, traits=ctypes.c_uint32)
 MetadataExtension = _struct("XLA_FFI_Metadata_Extension", extension_base=ExtensionBase, metadata=_WORD)
 DeviceOrdinalGet = _struct("XLA_FFI_DeviceOrdinal_Get_Args", **_HEAD, ctx=_WORD, device_ordinal=_INT)
-DEVICE_ORDINAL = "XLA_FFI_DeviceOrdinal_Get"  # a function that the first versions do not have
-_RENAMED = {"XLA_FFI_Extension_Base": "XLA_FFI_InternalExtension"}  # in version 0.5 (jaxlib 0.12), with the same fields
+_RENAMED = "XLA_FFI_InternalExtension", "XLA_FFI_Extension_Base"  # since version 0.5 (jaxlib 0.12), and before
 
 
 class Interface(NamedTuple):
@@ -79,30 +78,26 @@ def read_header(text: str, where: str) -> Interface:
         return int(defined[1]) if defined else refuse(f"defines no XLA_FFI_API_{which}")
 
     def fields_of(name: str) -> list[str]:
+        """Names; of structs that lie within this one with their type."""
         body = re.search(rf"struct {name} \{{(.*?)\}}", text, re.S)
-        return [" ".join(line.split()) for line in (body[1] if body else "").split(";") if line.strip()]
+        lines = [line.split() for line in (body[1] if body else "").split(";") if line.strip()]
+        return [" ".join(words) if words[0] in _STRUCTS else words[-1].lstrip("*") for words in lines]
 
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S).replace(*_RENAMED)
     version = number("MAJOR"), number("MINOR")
     if version[0] != VERSION[0] or version < VERSION:
         refuse(f"is version {version[0]}.{version[1]}, peakgemm knows {VERSION[0]}.{VERSION[1]} and later minor "
                f"versions of {VERSION[0]}")
     functions = re.findall(r"_XLA_FFI_API_STRUCT_FIELD\((\w+)\);", text)
-    for name in ("XLA_FFI_Error_Create", "XLA_FFI_Stream_Get"):
+    for name in ("XLA_FFI_Error_Create", "XLA_FFI_Stream_Get", "XLA_FFI_DeviceOrdinal_Get"):
         if name not in functions:
             refuse(f"has struct XLA_FFI_Api without a function {name}")
     for name, struct in _STRUCTS.items():
-        if name == f"{DEVICE_ORDINAL}_Args" and DEVICE_ORDINAL not in functions:
-            continue
-        fields = fields_of(name) or fields_of(_RENAMED.get(name, name))
-        wanted = [field for field, _ in struct._fields_]
-        if [field.split()[-1].lstrip("*") for field in fields[:len(wanted)]] != wanted:
+        fields = fields_of(name)
+        wanted = [f"{kind.__name__} {field}" if kind.__name__ in _STRUCTS else field for field, kind in struct._fields_]
+        if fields[:len(wanted)] != wanted:
             refuse(f"has struct {name} with the fields {', '.join(fields) or 'none'}, where peakgemm reads "
                    f"{', '.join(wanted)}")
-        for field, kind in struct._fields_:
-            inline = f"{kind.__name__} {field}"
-            if issubclass(kind, ctypes.Structure) and inline not in fields:
-                refuse(f"has struct {name} without a field '{inline}'")
     for name, value in VALUES.items():
         if not re.search(rf"\b{name}\s*=\s*{value}\s*[,}}]", text):
             refuse(f"has another {name} than {value}")

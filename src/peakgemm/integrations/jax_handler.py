@@ -130,10 +130,8 @@ def _device(frame: Any) -> int:
     """The CUDA device of a call."""
     if device.count() == 1:
         return 0
-    if abi.DEVICE_ORDINAL not in abi.interface().functions:  # the context that XLA has made current
-        return device.current() or 0
     asked = abi.DeviceOrdinalGet(ctx=frame.ctx)
-    if abi.call(frame.api, abi.DEVICE_ORDINAL, asked):
+    if abi.call(frame.api, "XLA_FFI_DeviceOrdinal_Get", asked):
         raise LaunchFailed("XLA names no device for a product; set CUDA_VISIBLE_DEVICES to one GPU")
     return int(asked.device_ordinal)
 

@@ -77,17 +77,9 @@ def varying_alike(*operands: Any) -> tuple[Any, ...]:
     """Within ``shard_map``: operands that vary over the same axes of the mesh, as one that does beside others."""
     axes = [_varies_over(jax.typeof(x)) for x in operands]
     every = frozenset().union(*axes)
-    if not every:
-        return operands
-    return tuple(_varying(x, tuple(sorted(every - own))) if every - own else x
+    vary = partial(jax.lax.pcast, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary  # jax 0.6
+    return tuple(vary(x, tuple(sorted(every - own))) if every - own else x
                  for x, own in zip(operands, axes, strict=True))
-
-
-def _varying(x: Any, axes: tuple[str, ...]) -> Any:
-    """``x`` as one that varies over ``axes``, by the name that the installed jax has for it."""
-    if hasattr(jax.lax, "pcast"):
-        return jax.lax.pcast(x, axes, to="varying")
-    return jax.lax.pvary(x, axes)
 
 
 def _varies_over(aval: Any) -> frozenset[str]:
@@ -173,8 +165,10 @@ def _batched(operands: Any, dims: Any, **params: Any) -> Any:
 batching.primitive_batchers[gemm_p] = _batched
 
 
-def local_call(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params: Any) -> Any:
-    """The custom call of one device's product."""
+def _lowered(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params: Any) -> Any:
+    """The custom call of one device's product, or what XLA asks how to spread it over several."""
+    if is_partitioned(ctx):
+        return mlir.lower_fun(partitioned(gemm_p, **params), multiple_results=False)(ctx, *operands)
     if not cuda and params["precision"] not in ("ieee", "emulated", REPRODUCIBLE):
         raise InvalidValue(f"precision = {params['precision']!r} needs a GPU, and this is compiled for the CPU; use "
                            "'emulated' or 'ieee', which NumPy runs in float32")
@@ -194,12 +188,6 @@ def _workspace_floats(text: str) -> int:
     except RuntimeError:  # compiled for a GPU where there is none: the handler does without a workspace
         return 0
     return max(-(-prepare(text.encode(), d.local_hardware_id).bound.workspace_bytes // FLOAT) for d in devices)
-
-
-def _lowered(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params: Any) -> Any:
-    if is_partitioned(ctx):
-        return mlir.lower_fun(partitioned(gemm_p, **params), multiple_results=False)(ctx, *operands)
-    return local_call(ctx, *operands, cuda=cuda, **params)
 
 
 register()

@@ -6,6 +6,7 @@ jax is imported by the first call, so that this module can be named where it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,8 @@ def use(function: Callable[..., Any], *, precision: str = "ieee", reproducible: 
     _primitive()
     from . import jax_use
 
-    return jax_use.Rewritten(function, precision, reproducible)
+    precision = check_precision(precision, reproducible)
+    return jax_use.Rewritten(function, precision, partial(dot_general, precision=precision, reproducible=False))
 
 
 def multiply(a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = None, trans_a: Any = False,

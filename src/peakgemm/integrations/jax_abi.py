@@ -122,14 +122,19 @@ def interface() -> Interface:
     return read_header(text, str(path))
 
 
-def addresses(array: int, count: int) -> Any:
-    """The ``count`` pointers of an array."""
-    return (_WORD * count).from_address(array)
+def word(address: int) -> int:
+    """One pointer, or size, in memory."""
+    return _WORD.from_address(address).value
+
+
+def words(array: int, count: int) -> list[int]:
+    """The ``count`` pointers, or sizes, of an array."""
+    return (_WORD * count).from_address(array)[:]  # by a slice: an iterator takes 1 us to end
 
 
 def buffers(array: int, count: int) -> list[Any]:
     """The `Buffer`s that an array of pointers names."""
-    return [Buffer.from_address(pointer) for pointer in addresses(array, count)]
+    return [Buffer.from_address(pointer) for pointer in words(array, count)]
 
 
 _CALLER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)  # keeps the GIL: these calls take no time
@@ -138,8 +143,7 @@ _CALLER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)  # keeps the GIL: 
 def call(api: int, function: str, arguments: Any) -> int:
     """Call a function of the `Api` at an address; returns the error object that it returns (0: none)."""
     arguments.struct_size = ctypes.sizeof(arguments)
-    address = _WORD.from_address(api + interface().functions[function]).value
-    return _function(address)(ctypes.addressof(arguments)) or 0
+    return _function(word(api + interface().functions[function]))(ctypes.addressof(arguments)) or 0
 
 
 @cache

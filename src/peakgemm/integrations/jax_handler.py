@@ -89,15 +89,17 @@ def prepare(text: bytes, index: int, alignment: int = 16) -> Ready:
 def _on_cuda(frame: Any) -> None:
     args, rets = frame.args, frame.rets
     a, b, *c = [x.data for x in abi.buffers(args.args, args.size)]
-    result, room = abi.buffers(rets.rets, rets.size)
-    out, c0 = result.data, c[0] if c else result.data
+    result, room = abi.buffers(rets.rets, 2)
+    out = result.data
+    c0 = c[0] if c else out
     asked = abi.StreamGet(ctx=frame.ctx)
     if abi.call(frame.api, "XLA_FFI_Stream_Get", asked):
         raise LaunchFailed("XLA gives no stream; peakgemm's product runs on its CUDA platform alone")
     index, every = _device(frame), a | b | c0 | out
-    bound, swapped = prepare(_attribute(frame), index, min(every & -every, 16))
+    alignment = every & -every if every % 16 else 16
+    bound, swapped = prepare(_attribute(frame), index, alignment)
     wanted = bound.workspace_bytes
-    if wanted and wanted > (given := FLOAT * abi.addresses(room.dims, 1)[0]):  # another GPU, or another address
+    if wanted and wanted > (given := FLOAT * abi.word(room.dims)):  # another GPU, or another address
         error = OutOfMemory(f"XLA gave {given:,} bytes of workspace, {wanted:,} are wanted")
         bound = without_workspace(error, bound, device.require(index), "JAX")
     if swapped:
@@ -115,13 +117,13 @@ def _on_host(frame: Any) -> None:
 
 def _attribute(frame: Any) -> bytes:
     """The string attribute of a call, its only one."""
-    span = abi.ByteSpan.from_address(abi.addresses(frame.attrs.attrs, 1)[0])
+    span = abi.ByteSpan.from_address(abi.word(frame.attrs.attrs))
     return ctypes.string_at(span.ptr, span.len)
 
 
 def _array(buffer: Any) -> Any:
     """The NumPy array in a buffer on the host."""
-    shape = tuple(abi.addresses(buffer.dims, buffer.rank))
+    shape = abi.words(buffer.dims, buffer.rank)
     memory: Any = (ctypes.c_float * prod(shape)).from_address(buffer.data)
     return np.frombuffer(memory, np.float32).reshape(shape)
 

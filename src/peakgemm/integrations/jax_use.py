@@ -14,9 +14,6 @@ import jax
 from jax.extend import core as jex
 from jax.extend.core.primitives import dot_general_p
 
-from ..calls.request import check_precision
-from .jax import dot_general
-
 _log = logging.getLogger("peakgemm")
 # Primitives that hold jaxprs which are traced again as they are; what they do with them is left to them.
 _REWRITTEN = frozenset({"jit", "pjit", "closed_call", "core_call", "scan", "while", "cond", "checkpoint", "remat2",
@@ -53,9 +50,10 @@ class Rewritten:
         report: of the last call's trace; None before the first.
     """
 
-    def __init__(self, function: Callable[..., Any], precision: str, reproducible: bool | None) -> None:
+    def __init__(self, function: Callable[..., Any], precision: str, product: Callable[..., Any]) -> None:
+        """``product`` takes the place of dot_general, in ``precision``."""
         update_wrapper(self, function)
-        self._function, self._precision = function, check_precision(precision, reproducible)
+        self._function, self._precision, self._product = function, precision, product
         self.report: Report | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -68,60 +66,57 @@ class Rewritten:
 
         closed, shape = jax.make_jaxpr(of_arrays, return_shape=True)(arrays)
         report = Report(self._precision)
-        results = _run(closed.jaxpr, closed.consts, jax.tree.leaves(arrays), report)
+        results = self._run(closed.jaxpr, closed.consts, jax.tree.leaves(arrays), report)
         if self.report is None:
             _log.info("%s", report)
         self.report = report
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
+    def _run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], report: Report) -> list[Any]:
+        """The results of ``jaxpr`` with other products."""
+        values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
-def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], report: Report) -> list[Any]:
-    """The results of ``jaxpr`` with other products."""
-    values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+        def read(atoms: Sequence[Any]) -> list[Any]:
+            return [x.val if isinstance(x, jex.Literal) else values[x] for x in atoms]
 
-    def read(atoms: Sequence[Any]) -> list[Any]:
-        return [x.val if isinstance(x, jex.Literal) else values[x] for x in atoms]
+        for eqn in jaxpr.eqns:
+            with getattr(eqn.ctx, "manager", None) or nullcontext():
+                values.update(zip(eqn.outvars, self._equation(eqn, read(eqn.invars), report), strict=True))
+        return read(jaxpr.outvars)
 
-    for eqn in jaxpr.eqns:
-        with getattr(eqn.ctx, "manager", None) or nullcontext():
-            values.update(zip(eqn.outvars, _equation(eqn, read(eqn.invars), report), strict=True))
-    return read(jaxpr.outvars)
+    def _equation(self, eqn: Any, operands: list[Any], report: Report) -> Sequence[Any]:
+        name, params = eqn.primitive.name, eqn.params
+        if eqn.primitive is dot_general_p or name in _OTHER_PRODUCTS:
+            shapes = " x ".join(x.aval.str_short() for x in eqn.invars[:2])
+            if name in _OTHER_PRODUCTS:
+                report.left[f"{name} {shapes}: peakgemm has no such product"] += 1
+            elif {str(x.aval.dtype) for x in (*eqn.invars, *eqn.outvars)} == {"float32"}:
+                report.changed[shapes] += 1
+                a, b = operands
+                return [self._product(a, b, params["dimension_numbers"])]
+            else:
+                report.left[f"dot_general {shapes}: not float32"] += 1
+        elif name in _REWRITTEN:
+            params = {name: self._within(x, report) for name, x in params.items()}
+        elif count := sum(_count(x) for x in _jaxprs(params)):
+            report.left[f"{name} with products inside: it is not rewritten; call peakgemm.jax within it"] += count
+        bound = eqn.primitive.get_bind_params(params)
+        if isinstance(bound, tuple):  # before jax 0.10: functions apart
+            operands, bound = [*bound[0], *operands], bound[1]
+        results = eqn.primitive.bind(*operands, **bound)
+        return results if eqn.primitive.multiple_results else [results]
 
-
-def _equation(eqn: Any, operands: list[Any], report: Report) -> Sequence[Any]:
-    name, params = eqn.primitive.name, eqn.params
-    if eqn.primitive is dot_general_p or name in _OTHER_PRODUCTS:
-        shapes = " x ".join(x.aval.str_short() for x in eqn.invars[:2])
-        if name in _OTHER_PRODUCTS:
-            report.left[f"{name} {shapes}: peakgemm has no such product"] += 1
-        elif {str(x.aval.dtype) for x in (*eqn.invars, *eqn.outvars)} == {"float32"}:
-            report.changed[shapes] += 1
-            a, b = operands
-            return [dot_general(a, b, params["dimension_numbers"], precision=report.precision)]
-        else:
-            report.left[f"dot_general {shapes}: not float32"] += 1
-    elif name in _REWRITTEN:
-        params = {name: _within(x, report) for name, x in params.items()}
-    elif count := sum(_count(x) for x in _jaxprs(params)):
-        report.left[f"{name} with products inside: it is not rewritten; call peakgemm.jax within it"] += count
-    bound = eqn.primitive.get_bind_params(params)
-    if isinstance(bound, tuple):  # before jax 0.10: functions apart
-        operands, bound = [*bound[0], *operands], bound[1]
-    results = eqn.primitive.bind(*operands, **bound)
-    return results if eqn.primitive.multiple_results else [results]
-
-
-def _within(value: Any, report: Report) -> Any:
-    """A parameter with the jaxprs in it rewritten."""
-    if isinstance(value, jex.ClosedJaxpr) and _count(value.jaxpr):
-        return jax.make_jaxpr(lambda *args: _run(value.jaxpr, value.consts, args, report))(
-            *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in value.jaxpr.invars))
-    if isinstance(value, jex.Jaxpr):
-        new = _within(jex.ClosedJaxpr(value, ()), report)
-        return new.jaxpr if not new.consts else value
-    if isinstance(value, (tuple, list)) and any(isinstance(x, jex.ClosedJaxpr) for x in value):
-        return type(value)(_within(x, report) for x in value)
-    return value
+    def _within(self, value: Any, report: Report) -> Any:
+        """A parameter with the jaxprs in it rewritten."""
+        if isinstance(value, jex.ClosedJaxpr) and _count(value.jaxpr):
+            return jax.make_jaxpr(lambda *args: self._run(value.jaxpr, value.consts, args, report))(
+                *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in value.jaxpr.invars))
+        if isinstance(value, jex.Jaxpr):
+            new = self._within(jex.ClosedJaxpr(value, ()), report)
+            return new.jaxpr if not new.consts else value
+        if isinstance(value, (tuple, list)) and any(isinstance(x, jex.ClosedJaxpr) for x in value):
+            return type(value)(self._within(x, report) for x in value)
+        return value
 
 
 def _jaxprs(params: dict[str, Any]) -> list[Any]:

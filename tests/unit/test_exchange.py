@@ -113,9 +113,10 @@ def test_a_rank_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, name, Nothing)
     written: dict[int, int] = {}
     monkeypatch.setattr(exchange.signals, "write", lambda address, value, stream: written.update({address: value}))
-    watch = exchange._Watch(1 << 20, torch.device("cpu"), 0.1, 2, 1)
+    watch = exchange._Watch(SimpleNamespace(  # type: ignore[arg-type]
+        world=2, rank=1, device=torch.device("cpu"), timeout_s=0.1, flags=lambda rank: rank << 20))
     watch.check()
-    watch.add(torch.device("cpu"))
+    watch.add()
     end = time.monotonic() + 10
     while len(written) < 3 and time.monotonic() < end:
         time.sleep(0.05)

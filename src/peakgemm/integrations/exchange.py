@@ -27,6 +27,7 @@ _BLOCKS, _EXPECTED, _GIVEN_UP, _FLAGS_BYTES = 2048, 3072, 3584, 4096
 _RELEASED = 0x7FFFFFFF
 GATHER_BYTES = 8 << 20  # of a rank: more is for the copy engines, which take no SM
 
+
 class Exchange:
     """Parts of matrices from rank to rank, by torch's symmetric memory on the GPUs of one host.
 
@@ -37,56 +38,53 @@ class Exchange:
     do after they have read what came in the call before that: so the half is free, and no word has to say so.
 
     Attributes:
+        world, rank, device, timeout_s: the group's; after so long a rank that has not answered is given up.
         by_kernel: whether `gather` may run a kernel, which all ranks must do or none; false where this one cannot.
-
-    Args:
-        group: of ranks with a GPU each.
-        timeout_s: after which a rank that has not answered is given up.
 
     Raises:
         RuntimeError: torch's, where the GPUs cannot reach each other.
     """
 
-    _watch: _Watch
-
     def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
         self._group, self.world, self.rank = group, dist.get_world_size(group), dist.get_rank(group)
-        self._device = torch.device("cuda", torch.cuda.current_device())
-        self._side = torch.cuda.Stream(self._device, priority=-1)
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self._side = torch.cuda.Stream(self.device, priority=-1)
         self._beside = int(self._side.cuda_stream)
         self._here = 0  # the current stream
         self._mark = signals.mark(self._beside)
         self._held: list[Tensor] = []  # what the side stream reads: past a call's end the current stream waits for it
-        self._half, self._timeout = 0, timeout_s  # bytes of a half
+        self.timeout_s = timeout_s
         self.by_kernel = self.world <= all_gather.RANKS and self._can_compile()
         self._allocate(1 << 20)
+        self._watch = _Watch(self)
 
     def _allocate(self, half: int) -> None:
         """Room for two halves; a collective call. What was there is finished with on all ranks."""
         import torch.distributed._symmetric_memory as symmetric
 
-        torch.cuda.synchronize(self._device)
+        torch.cuda.synchronize(self.device)
         dist.barrier(self._group)
         total = 2 * half + _FLAGS_BYTES
-        self._memory = symmetric.empty(total, dtype=torch.uint8, device=self._device)
+        self._memory = symmetric.empty(total, dtype=torch.uint8, device=self.device)
         handle = symmetric.rendezvous(self._memory, self._group)
         self._memory.zero_()
         self._room = self._memory.view(torch.float32)
         self._handle = handle  # which the buffers need
         self._buffers = [handle.get_buffer(rank, (total,), torch.uint8) for rank in range(self.world)]
         self._bases = [buffer.data_ptr() for buffer in self._buffers]
-        if self._half:
-            self._watch.stop()
         self._half, self._start = half, 0
         self._sent, self._expected = [0] * self.world, [0] * self.world  # parts, by rank
         self._gathers: dict[tuple[int, int], Callable[..., None]] = {}   # by bytes and start
-        self._watch = _Watch(self._bases[self.rank] + 2 * half, self._device, self._timeout, self.world, self.rank)
-        torch.cuda.synchronize(self._device)
+        torch.cuda.synchronize(self.device)
         dist.barrier(self._group)
+
+    def flags(self, rank: int) -> int:
+        """The address of a rank's words, behind its halves."""
+        return int(self._bases[rank]) + 2 * self._half
 
     def _arrived(self, at: int, source: int) -> int:
         """The address of the word of rank ``at`` that says how many parts of ``source`` have come."""
-        return int(self._bases[at]) + 2 * self._half + 4 * source
+        return self.flags(at) + 4 * source
 
     def begin(self, floats: int) -> None:
         """A call; ``floats``: where the last of any rank's parts ends. Memory grows with the largest call."""
@@ -94,7 +92,7 @@ class Exchange:
         if 4 * floats > self._half:
             self._allocate(-(-4 * floats // (1 << 20)) * (1 << 20))
         self._start = self._half // 4 - self._start  # the other half
-        here = eager.current_stream(self._device.index)
+        here = eager.current_stream(self.device.index)
         if here != self._here:  # what the calls before read comes before what this one lets others write
             signals.order(self._here, here, self._mark)
             self._here = here
@@ -127,7 +125,7 @@ class Exchange:
         if self._held:
             signals.order(self._beside, self._here, self._mark)
             self._held.clear()
-        self._watch.add(self._device)
+        self._watch.add()
 
     def gather(self, x: Tensor) -> Tensor:
         """A call by itself: all ranks' packed matrices of one shape, one below the other; valid until the next call.
@@ -152,40 +150,36 @@ class Exchange:
 
     def _can_compile(self) -> bool:
         try:
-            all_gather.compiled(require(self._device.index).arch)
+            all_gather.compiled(require(self.device.index).arch)
         except (CompileFailed, MissingComponent) as error:
             log.info("peakgemm.distributed: rank %d: no kernel that gathers (%s)", self.rank, error)
             return False
         return True
 
     def _launcher(self, size: int) -> Callable[..., None]:
-        flags = 2 * self._half
-        here, place = self._bases[self.rank] + flags, 4 * self._start + self.rank * size
+        here, place = self.flags(self.rank), 4 * self._start + self.rank * size
         places = all_gather.Places([base + place for base in self._bases],
-                                   [base + flags + _BLOCKS + 4 * self.rank for base in self._bases],
+                                   [self.flags(rank) + _BLOCKS + 4 * self.rank for rank in range(self.world)],
                                    here + _BLOCKS, here + _EXPECTED, here + _GIVEN_UP)
-        return all_gather.launcher(require(self._device.index), size, self.rank, places).enqueue
+        return all_gather.launcher(require(self.device.index), size, self.rank, places).enqueue
 
 
 class _Watch:
     """Ends the wait for a rank that does not answer: streams are released, and the next call raises."""
 
-    def __init__(self, flags: int, device: torch.device, timeout_s: float, world: int, rank: int) -> None:
-        self._flags, self._device, self._timeout, self._world, self._rank = flags, device, timeout_s, world, rank
-        self._lock, self._watched, self._end = threading.Lock(), False, 0.0
-        self._event: torch.cuda.Event | None = None  # kept: to make one takes as long as a small copy
-        self._broken, self._stopped = False, threading.Event()
-        self._stream = torch.cuda.Stream(device)
-        self._thread = threading.Thread(target=self._run, name="peakgemm-watch", daemon=True)
-        self._thread.start()
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange, self._broken, self._lock = exchange, False, threading.Lock()
+        self._end: float | None = None  # when what is watched has taken too long; None: nothing is
+        self._event = torch.cuda.Event()  # one: to make it takes as long as a small copy
+        self._stream = torch.cuda.Stream(exchange.device)
+        threading.Thread(target=self._run, name="peakgemm-watch", daemon=True).start()
 
-    def add(self, device: torch.device) -> None:
+    def add(self) -> None:
         """A call ends where the current stream is now. Of several calls under way the oldest is watched."""
         with self._lock:
-            event = self._event = self._event or torch.cuda.Event()
-            if not self._watched or event.query():
-                event.record(torch.cuda.current_stream(device))
-                self._watched, self._end = True, time.monotonic() + self._timeout
+            if self._end is None or self._event.query():
+                self._event.record(torch.cuda.current_stream(self._exchange.device))
+                self._end = time.monotonic() + self._exchange.timeout_s
 
     def check(self) -> None:
         """Whether all ranks have answered so far.
@@ -194,26 +188,23 @@ class _Watch:
             LaunchFailed: one has not, in time.
         """
         if self._broken:
-            raise LaunchFailed(f"rank {self._rank} waited {self._timeout:.0f} s for a part of a matrix from another "
-                               "rank, which has ended or hangs; the results since are not valid: see that rank's error")
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopped.set()
+            raise LaunchFailed(f"rank {self._exchange.rank} waited {self._exchange.timeout_s:.0f} s for a part of a "
+                               "matrix from another rank, which has ended or hangs; the results since are not valid: "
+                               "see that rank's error")
 
     def _run(self) -> None:
-        while not self._stopped.wait(0.5):
+        exchange = self._exchange
+        while not self._broken:
+            time.sleep(0.5)
             with self._lock:
-                if self._event is None or not self._watched or time.monotonic() < self._end:
-                    continue
-                if self._event.query():
-                    self._watched = False
-                    continue
-                self._broken = True
-            log.error("peakgemm.distributed: rank %d waited %.0f s for another rank, which has ended or hangs; its "
-                      "streams are released, and their results are not valid", self._rank, self._timeout)
-            # By the stream's own words: a kernel may have to be loaded first, which waits for those that wait.
-            with torch.cuda.device(self._device):
-                for word in (*(4 * source for source in range(self._world)), _GIVEN_UP):
-                    signals.write(self._flags + word, _RELEASED, self._stream.cuda_stream)
-            return
+                late = self._end is not None and time.monotonic() >= self._end
+                if late and self._event.query():
+                    self._end = None
+                elif late:
+                    self._broken = True
+        log.error("peakgemm.distributed: rank %d waited %.0f s for another rank, which has ended or hangs; its streams "
+                  "are released, and their results are not valid", exchange.rank, exchange.timeout_s)
+        # By the stream's own words: a kernel may have to be loaded first, which waits for those that wait.
+        with torch.cuda.device(exchange.device):
+            for word in (*(4 * source for source in range(exchange.world)), _GIVEN_UP):
+                signals.write(exchange.flags(exchange.rank) + word, _RELEASED, self._stream.cuda_stream)

@@ -7,6 +7,7 @@ linear in ``a``, in ``b``, and in ``c``: derivatives are products of the same ki
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import prod
@@ -104,19 +105,13 @@ gemm_p.def_abstract_eval(_shape)
 
 
 def _derivative(primals: Any, tangents: Any, *, alpha: float, beta: float, **params: Any) -> Any:
-    a, b, *c = primals
-    of_a, of_b, *of_c = (None if type(x) is ad.Zero else x for x in tangents)
+    a, b, *_ = primals
     out = gemm_p.bind(*primals, alpha=alpha, beta=beta, **params)
-    terms = []
-    if of_a is not None:
-        terms.append(product(of_a, b, alpha=alpha, **params))
-    if of_b is not None:
-        terms.append(product(a, of_b, alpha=alpha, **params))
-    if c and of_c[0] is not None:
-        terms.append(jnp.broadcast_to(jnp.float32(beta) * of_c[0], out.shape))
-    if not terms:
-        return out, ad.Zero(jax.typeof(out).to_tangent_aval())
-    return out, sum(terms[1:], terms[0])
+    rules: tuple[Callable[[Any], Any], ...] = (
+        lambda of_a: product(of_a, b, alpha=alpha, **params), lambda of_b: product(a, of_b, alpha=alpha, **params),
+        lambda of_c: jnp.broadcast_to(jnp.float32(beta) * of_c, out.shape))
+    terms = [rule(x) for rule, x in zip(rules, tangents, strict=False) if type(x) is not ad.Zero]
+    return out, sum(terms[1:], terms[0]) if terms else ad.Zero(jax.typeof(out).to_tangent_aval())
 
 
 ad.primitive_jvps[gemm_p] = _derivative
@@ -155,8 +150,7 @@ def _batched(operands: Any, dims: Any, **params: Any) -> Any:
     """One product for all: a new batch dimension in front, or rows of one tall product where only ``a`` has it."""
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
     refuse_symbolic("the mapped axis", (size,))
-    moved = [None if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
-    a, b, *c = (x[None] if y is None else y for x, y in zip(operands, moved, strict=True))
+    a, b, *c = (x[None] if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True))
     if dims[0] is None and dims[1] is None:  # c alone is mapped: the batch is that of a and b
         a = jnp.broadcast_to(a, (size, *a.shape[1:]))
     return product(a, b, *c, **params), 0

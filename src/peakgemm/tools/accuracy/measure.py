@@ -55,10 +55,11 @@ class Exact:
 
     def __init__(self, arrays: Arrays, a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0) -> None:
         self._arrays, self._k = arrays, a.shape[1]
-        a64, b64 = arrays.double(a), arrays.double(b)
-        zero = arrays.double(arrays.full((a.shape[0], b.shape[1]), 0.0))
-        self.value, self.scale, self._rows, self._norms = zero, zero, zero, 0.0
-        if alpha != 0:
+        if alpha == 0:
+            self.value = self.scale = self._rows = arrays.xp.zeros_like(arrays.double(c))
+            self._norms = 0.0
+        else:
+            a64, b64 = arrays.double(a), arrays.double(b)
             self.value = alpha * (a64 @ b64)
             self.scale = abs(alpha) * (abs(a64) @ abs(b64))
             rows, columns = ((a64 * a64).sum(1) ** 0.5)[:, None], ((b64 * b64).sum(0) ** 0.5)[None, :]

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from math import inf, nan
 from typing import Any, NamedTuple
 
-from .arrays import Arrays, Draw
+import numpy as np
+
 from .contenders import Gemm
+from .families import Draw, normal, single
 from .fixed import Finding, Shape
 from .measure import LARGEST, Exact, bound
 
@@ -28,11 +30,11 @@ class Problem(NamedTuple):
 class Maker:
     """Random normal operands, and random places to plant something in."""
 
-    def __init__(self, arrays: Arrays, draw: Draw, shape: Shape) -> None:
-        self.arrays, self._draw = arrays, draw
+    def __init__(self, draw: Draw, shape: Shape) -> None:
+        self._draw = draw
         self.m, self.n, self.k = shape
-        self.a, self.b, self.c = (arrays.single(draw.normal(s)) for s in ((self.m, self.k), (self.k, self.n),
-                                                                          (self.m, self.n)))
+        self.a, self.b = normal(draw, *shape)
+        self.c = single(draw.standard_normal((self.m, self.n)))
 
     def places(self, size: int, count: int) -> list[int]:
         """Different random indices below ``size``."""
@@ -56,7 +58,7 @@ def infinity_in_a(x: Maker) -> Problem:
     infinity times the low part of a split number would invent."""
     i, k = x.places(x.m, 1)[0], x.places(x.k, 1)[0]
     x.a[i, k] = inf
-    x.b[k, ::2] = x.arrays.xp.where(x.b[k, ::2] > 0, 1.0, -2.0)
+    x.b[k, ::2] = np.where(x.b[k, ::2] > 0, 1.0, -2.0)
     return Problem(x.a, x.b)
 
 
@@ -64,7 +66,7 @@ def infinity_in_b(x: Maker) -> Problem:
     """The same with minus infinity in B."""
     k, j = x.places(x.k, 1)[0], x.places(x.n, 1)[0]
     x.b[k, j] = -inf
-    x.a[::2, k] = x.arrays.xp.where(x.a[::2, k] > 0, 1.0, -2.0)
+    x.a[::2, k] = np.where(x.a[::2, k] > 0, 1.0, -2.0)
     return Problem(x.a, x.b)
 
 
@@ -108,7 +110,7 @@ def overflow(x: Maker) -> Problem:
 
 def largest(x: Maker) -> Problem:
     """One FLT_MAX in each row of A, where B has 1 and -1: it comes out as it went in."""
-    a, b = x.arrays.full((x.m, x.k), 0.0), x.arrays.single(x.arrays.xp.where(x.b > 0, 1.0, -1.0))
+    a, b = np.zeros_like(x.a), single(np.where(x.b > 0, 1.0, -1.0))
     for i in range(x.m):
         a[i, i % x.k] = LARGEST
     return Problem(a, b)
@@ -170,13 +172,11 @@ SCALED = frozenset({"no-depth-scaled", "beta-zero", "alpha-zero", "both-zero", "
 SHAPES = ((192, 160, 128), (33, 65, 31))
 
 
-def special(arrays: Arrays, draw: Draw, shape: Shape, gemm: Gemm, case: str) -> Finding:
+def special(draw: Draw, shape: Shape, gemm: Gemm, case: str) -> Finding:
     """Elements of another class than IEEE's, or beyond the bound of float32 arithmetic, `measure.bound`."""
-    p = CASES[case](Maker(arrays, draw, shape))
-    if p.c is None:
-        got, exact = gemm.multiply(p.a, p.b), Exact(arrays, p.a, p.b)
-    else:
-        got = gemm.scaled(p.a, p.b, p.c, p.alpha, p.beta)
-        exact = Exact(arrays, p.a, p.b, p.c, p.alpha, p.beta)
+    p, arrays = CASES[case](Maker(draw, shape)), gemm.arrays
+    a, b, c = (None if x is None else arrays.take(x) for x in (p.a, p.b, p.c))
+    got = gemm.multiply(a, b) if c is None else gemm.scaled(a, b, c, p.alpha, p.beta)
+    exact = Exact(arrays, a, b, c, p.alpha, p.beta)
     right = got == arrays.single(exact.value) if case in EXACTLY else exact.errors(got) <= bound(p.a.shape[1])
     return Finding(float((~right).sum()), 0, "wrong")

@@ -14,7 +14,7 @@ from ...errors import InvalidValue, MissingComponent, PeakgemmError
 from . import contenders
 from .arrays import Arrays, find
 from .contenders import Gemm
-from .families import FAMILIES
+from .families import FAMILIES, single
 from .fixed import EXACT, STRUCTURE, Finding, Shape, Test, repeat
 from .measure import Exact, Figures, bound
 from .special import CASES, SCALED, SHAPES, special
@@ -23,7 +23,9 @@ from .verdict import FAIL, PASS, SKIPPED, Row, against, of_finding, slopes
 TESTS = ("random", "long-k", "scaled", "structure", "exact", "special", "repeat")
 LONG_FAMILIES = ("normal", "uniform", "exp4")  # of the products with a long K, unless some are asked for
 SCALED_FAMILIES = ("normal", "uniform")
-FIXED: dict[str, dict[str, Test]] = {"structure": STRUCTURE, "exact": EXACT, "repeat": {"repeat": repeat}}
+FIXED: dict[str, dict[str, Test]] = {
+    "structure": STRUCTURE, "exact": EXACT, "special": {case: partial(special, case=case) for case in CASES},
+    "repeat": {"repeat": repeat}}
 ALPHA, BETA = -0.75, 1.5
 SIDE = 256  # M and N of `long-k`
 POOL = 2**14  # elements judged, at least: of smaller sizes several draws are pooled
@@ -163,38 +165,31 @@ def plan(choice: Choice, arrays: Arrays) -> list[Step]:
         for name in wanted or ():
             if name not in valid:
                 raise InvalidValue(f"unknown {kind} {name!r}; valid ones: {', '.join(valid)}")
-    families = choice.families or tuple(FAMILIES)
     squares = [(n, n, n) for n in dict.fromkeys(sizes)]
-    found: list[Step] = []
-    for test in TESTS:
-        if choice.tests and test not in choice.tests:
-            continue
-        if test == "random":
-            found += [Step(test, family, shape, _compare) for family in families for shape in squares]
-        elif test == "long-k":
-            deep = [(SIDE, SIDE, k) for k in dict.fromkeys(ks)]
-            found += [Step(test, family, shape, _compare) for family in choice.families or LONG_FAMILIES
-                      for shape in deep]
-        elif test == "scaled":
-            found += [Step(test, family, shape, _compare) for family in families if family in SCALED_FAMILIES
-                      for shape in squares]
-        elif test == "special":
-            found += [Step(test, case, shape, partial(_fixed, partial(special, case=case), case in SCALED))
-                      for case in CASES for shape in SHAPES]
+    deep = [(SIDE, SIDE, k) for k in dict.fromkeys(ks)]
+    families = choice.families or tuple(FAMILIES)
+    compared: dict[str, tuple[Sequence[str], Sequence[Shape]]] = {
+        "random": (families, squares), "long-k": (choice.families or LONG_FAMILIES, deep),
+        "scaled": ([family for family in families if family in SCALED_FAMILIES], squares)}
+    steps: list[Step] = []
+    for test in (test for test in TESTS if not choice.tests or test in choice.tests):
+        if test in compared:
+            names, shapes = compared[test]
+            steps += [Step(test, family, shape, _compare) for family in names for shape in shapes]
         else:
-            found += [Step(test, name, shape, partial(_fixed, check, False)) for name, check in FIXED[test].items()
-                      for shape in squares]
-    return found
+            steps += [Step(test, name, shape, partial(_fixed, check)) for name, check in FIXED[test].items()
+                      for shape in (SHAPES if test == "special" else squares)]
+    return steps
 
 
-def _fixed(check: Test, needs_full: bool, step: Step, panel: list[Gemm], seed: int) -> Iterator[Row]:
+def _fixed(check: Test, step: Step, panel: list[Gemm], seed: int) -> Iterator[Row]:
     """A test with a bound of its own."""
     for gemm in panel:
-        if needs_full and gemm.full is None:
+        if step.test == "special" and step.family in SCALED and gemm.full is None:
             yield _row(step, gemm, SKIPPED, "takes no alpha and beta")
             continue
         try:
-            finding: Finding = check(gemm.arrays, gemm.arrays.draw(seed), step.shape, gemm)
+            finding: Finding = check(np.random.default_rng(seed), step.shape, gemm)
         except Exception as error:  # whatever somebody's function raises: the others still run
             yield _row(step, gemm, FAIL, _words(error))
             continue
@@ -206,14 +201,14 @@ def _compare(step: Step, panel: list[Gemm], seed: int) -> Iterator[Row]:
     """A test in which the reference, first of the panel, sets the bound; small sizes are drawn several times."""
     arrays, (m, n, k) = panel[0].arrays, step.shape
     scaled = step.test == "scaled"
-    draw = arrays.draw(seed)
+    draw = np.random.default_rng(seed)
     figures: dict[str, list[Figures]] = {gemm.name: [] for gemm in panel}
     rounding: list[Figures] = []
     failed = {gemm.name: "takes no alpha and beta" for gemm in panel if scaled and gemm.full is None}
     draws = -(-POOL // (m * n))
     for _ in range(draws):
-        a, b = FAMILIES[step.family](arrays, draw, m, n, k)
-        c = arrays.single(draw.normal((m, n))) if scaled else None
+        a, b = map(arrays.take, FAMILIES[step.family](draw, m, n, k))
+        c = arrays.take(single(draw.standard_normal((m, n)))) if scaled else None
         exact = Exact(arrays, a, b, c, ALPHA, BETA) if scaled else Exact(arrays, a, b)
         rounding.append(exact.rounding())
         for gemm in panel:

@@ -25,6 +25,7 @@ from peakgemm.runtime import device
 from peakgemm.tools.bench import records
 from peakgemm.tools.bench.operands import Arrays, launches
 from peakgemm.tools.bench.peers import TorchPeer
+from peakgemm.tools.bench.peers import errors as errors_of
 from peakgemm.tools.bench.suites import Case, cases
 from peakgemm.tools.bench.timer import Timer
 
@@ -43,8 +44,8 @@ def triton_work(a: Any, b: Any, out: Any) -> Callable[[], None]:
     grid = (triton_gemm.triton.cdiv(m, TILE["BM"]) * triton_gemm.triton.cdiv(n, TILE["BN"]), 1)
 
     def run() -> None:
-        triton_gemm._gemm.fn[grid](a, b, out, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1),
-                                   out.stride(0), 0, 0, 0, **TILE, num_warps=4, num_stages=4)
+        triton_gemm._gemm[grid](a, b, out, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1),
+                                   out.stride(0), 0, 0, 0, PRECISION="ieee", **TILE, num_warps=4, num_stages=4)
     return run
 
 
@@ -63,7 +64,7 @@ def row(case: Case, peer: TorchPeer, timer: Timer, rounds: int) -> dict[str, Any
     for name, work in works.items():
         arrays.c[0].fill_(float("nan"))
         work[0]()
-        errors[name] = peer.errors(arrays.a[0], arrays.b[0], [arrays.c[0]])[0] if m * n * k < 2**37 else None
+        errors[name] = errors_of(arrays.a[0], arrays.b[0], [arrays.c[0]])[0] if m * n * k < 2**37 else None
     times = dict(zip(works, timer.each(list(works.values()), ms=15, rounds=rounds), strict=True))
     flops = 2e-9 * m * n * k
     ratios = {name: median(theirs / ours for ours, theirs in zip(times["reproducible"], ms, strict=True))
@@ -109,8 +110,7 @@ def main() -> None:
     print(summary)
     gpu = device.require()
     records.write(options.json, records.record(gpu, gpu.arch, [{"speeds": {"rows": rows, "summary": summary}}],
-                                               versions=peer.versions() | {"triton": triton_gemm.triton.__version__}),
-                  by_object=True)
+                                               versions=peer.versions() | {"triton": triton_gemm.triton.__version__}))
 
 
 if __name__ == "__main__":

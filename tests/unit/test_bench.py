@@ -18,7 +18,7 @@ from commands import fits, here, run, valid
 from fake_peer import FakePeer, peer
 from host_peer import GPU, HostBound, HostPeer, HostTimer
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
-from peakgemm.tools.bench import bench, contenders, operands, ours, roofs, suites, summary
+from peakgemm.tools.bench import bench, contenders, operands, products, roofline, suites, summary
 from peakgemm.tools.bench.drawn import drawn
 from peakgemm.tools.bench.suites import SUITES, Case
 from peakgemm.tools.bench.timer import Timer
@@ -141,19 +141,19 @@ def test_a_row_in_another_precision(bound: dict[str, float], precision: str) -> 
     assert (row["precision"], row["prepared"], row["ratio_to_cublas"]) == (precision, False, 1.0)
     assert row["kernel"] == precision or precision == "emulated"  # emulated: so small a product is IEEE's
     assert (row["path"], row["workspace_bytes"]) == (f"{precision}, 1 of 2 half tiles by ieee", 0)
-    assert ours.api.seen == [("execute", precision)]  # the timed work is the kernels': only the path was asked for
+    assert products.api.seen == [("execute", precision)]  # the timed work is the kernels': only the path was asked for
     row, _, _ = measured(Case("x", 64, 32, 48), [])
     assert (row["precision"], row["prepared"]) == ("ieee", False) and "path" not in row
-    assert ours.api.seen == [("execute", precision)]
+    assert products.api.seen == [("execute", precision)]
 
 
 def test_a_prepared_operand_is_made_before_the_clock_runs(bound: dict[str, float]) -> None:
     row, timer, _ = measured(Case("x", 64, 32, 48, True), [], variant=Variant("fp16x3", prepared=True))
     sets = row["operand_sets"]
     assert (row["precision"], row["prepared"], sets) == ("fp16x3", True, timer.compared[0]["sets"])
-    # B of every set, the path, the product that is checked, and the timed ones.
-    calls = ["prepare"] * sets + ["execute"] + ["matmul"] * (1 + sets)
-    assert ours.api.seen == [(call, "fp16x3") for call in calls]
+    # The path, the product that is checked, B of every set, and the timed products.
+    calls = ["execute", "prepare", "matmul"] + ["prepare"] * sets + ["matmul"] * sets
+    assert products.api.seen == [(call, "fp16x3") for call in calls]
     assert "workspace_bytes" not in row and row["max_error"] < 10
 
 
@@ -191,13 +191,13 @@ def test_bandwidth_where_the_memory_bounds(bound: dict[str, float]) -> None:
 
 
 def test_memory_bound() -> None:
-    assert roofs.is_memory_bound(Case("x", 8, 4096, 4096), GPU)
-    assert not roofs.is_memory_bound(Case("x", 64, 4096, 4096), GPU)
-    assert roofs.is_memory_bound(Case("x", 4096, 4096, 8), GPU)
+    assert roofline.is_memory_bound(Case("x", 8, 4096, 4096), GPU)
+    assert not roofline.is_memory_bound(Case("x", 64, 4096, 4096), GPU)
+    assert roofline.is_memory_bound(Case("x", 4096, 4096, 8), GPU)
 
 
 def test_copy_bandwidth_counts_both_ways() -> None:
-    assert roofs.copy_gbs(HostPeer(), HostTimer(), 1 << 16) == pytest.approx(8 * (1 << 16) / 1e6)
+    assert roofline.copy_gbs(HostPeer(), HostTimer(), 1 << 16) == pytest.approx(8 * (1 << 16) / 1e6)
 
 
 @pytest.mark.parametrize("off", [1.0, float("nan")])
@@ -214,7 +214,7 @@ def test_a_failure_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any) -> None:
         raise LaunchFailed("specialised: 300000 bytes\nsecond line")
 
-    monkeypatch.setattr(ours, "bound_for", refuse)
+    monkeypatch.setattr(products, "bound_for", refuse)
     row, _, steps = measured(Case("x", 16, 16, 16), [])
     assert row["error"] == "LaunchFailed: specialised: 300000 bytes"
     assert len(steps) == 1

@@ -16,7 +16,7 @@ from ..runtime.architectures import architecture
 from ..tools.bench import bench, contenders, records
 from ..tools.bench.contenders import CONTENDERS, Contender
 from ..tools.bench.peers import Peer
-from ..tools.bench.roofs import copy_gbs
+from ..tools.bench.roofline import copy_gbs
 from ..tools.bench.suites import NAMES, groups
 from ..tools.bench.summary import summaries
 from ..tools.bench.timer import Timer
@@ -60,7 +60,7 @@ def command(
     versions = peer.versions() if peer else {}
     rivals = _rivals(others, peer) if peer else []
     for rival in rivals:
-        versions |= rival.versions()
+        versions |= rival.versions
     sms, name = ((measured_on.sm_count, measured_on.name) if measured_on else (architecture(target).gpu_sms, ""))
     found: list[dict[str, Any]] = []
     more: dict[str, Any] = {}

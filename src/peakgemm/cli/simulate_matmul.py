@@ -7,7 +7,7 @@ from typing import Any
 from ..calls.request import check_precision
 from ..errors import InvalidValue
 from ..runtime.architectures import architecture
-from ..tools.bench.simulated_call import SimulatedCall, simulate_call
+from ..tools.bench.simulated import SimulatedCall, simulate_call
 from ..tools.bench.suites import Case, cases
 from . import parse
 from .console import out, waiting

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from statistics import median
 
 from ...runtime.device import Gpu
 from ...selection.choose import Choice, choose
 from .contenders import Contender
-from .operands import Arrays
-from .ours import Launches, Ours, Prepared, Row
 from .peers import Peer
-from .roofs import is_memory_bound
+from .products import AgainstCublas, Row, ours
+from .roofline import is_memory_bound
 from .suites import Case
 from .timer import Comparison, Timer
 from .variants import IEEE, Variant
@@ -78,36 +76,28 @@ class Bench:
                 tell("failed")
 
     def _measured(self, case: Case, choice: Choice, variant: Variant, tell: Callable[[str], None]) -> Row:
-        arrays = Arrays(case, self._gpu, self._peer)
-        ours: Ours = (Prepared(variant.precision, arrays) if variant.prepared
-                      else Launches(choice, variant.precision, arrays, self._gpu, self._peer))
-        out, reference = arrays.blank(), arrays.blank()
-        first = arrays.a[0], arrays.b[0]
-        ours.multiply(out)
-        self._peer.multiply(*first, reference)
-        error, reference_error = self._peer.errors(*first, [out, reference])
-        del out, reference
-        row: Row = {**ours.facts, "max_error": error, "reference_error": reference_error}
+        against = AgainstCublas(case, self._gpu, self._peer, self._timer)
+        facts, make = ours(choice, variant, against.arrays, self._gpu, self._peer)
+        error, reference_error = against.errors(make, against.by_cublas)
+        row: Row = {**facts, "max_error": error, "reference_error": reference_error}
         limit = bound_of(case, variant)
         if not error <= limit:
             return {**row, "error": f"wrong product: {error:.3g} eps |A||B|, {limit:g} at most"}
-        works = ours.works()
-        cublas = [partial(self._peer.multiply, a, b, c) for a, b, c in zip(arrays.a, arrays.b, arrays.c, strict=True)]
-        graphs = self._peer.captures_cublas
-        compared = self._timer.compare(works, cublas, capture=graphs)
-        row |= {"backend": "gpu", "operand_sets": len(works), **compared.to_json(case.flops)}
-        row |= self._bandwidth(case, compared)
+        works = against.works(make)
+        compared = against.compare(works)
+        row |= {"backend": "gpu", "operand_sets": len(works), **compared.to_json(case.flops),
+                **self._bandwidth(case, compared)}
         window = max(self._seconds / 2, LEAST_ENERGY_S)
-        for name, each in (("pj_per_flop", works), ("cublas_pj_per_flop", cublas)):
-            joules = self._timer.energy(each, window, capture=graphs)
+        for name, each in (("pj_per_flop", works), ("cublas_pj_per_flop", against.cublas)):
+            joules = self._timer.energy(each, window, capture=self._peer.captures_cublas)
             row[name] = None if joules is None else joules / case.flops * 1e12
         tell("measured")
         row["peers"] = {}
         for contender in self._contenders:
             try:
-                row["peers"][contender.name] = self._contended(contender, case, arrays, cublas)
-            except Exception as error:
-                row["peers"][contender.name] = {"error": _words(error)}
+                row["peers"][contender.name] = self._contended(contender, case, against)
+            except Exception as failure:
+                row["peers"][contender.name] = {"error": _words(failure)}
             tell(contender.name)
         return row
 
@@ -117,18 +107,14 @@ class Bench:
         gbs = case.bytes / median(compared.ours_ms) / 1e6
         return {"gbs": gbs, "share_of_copy": gbs / self._copy_gbs}
 
-    def _contended(self, contender: Contender, case: Case, arrays: Arrays, cublas: Sequence[Callable[[], None]]) -> Row:
-        out = arrays.blank()
-        returned = contender.work(arrays.a[0], arrays.b[0], out)()
-        (error,) = self._peer.errors(arrays.a[0], arrays.b[0], [out if returned is None else returned])
+    def _contended(self, contender: Contender, case: Case, against: AgainstCublas) -> Row:
+        (error,) = against.errors(contender.work)
         if not error <= bound_of(case):
             return {"max_error": error, "error": f"wrong product: {error:.3g} eps |A||B|"}
-        works = [contender.work(a, b, c) for a, b, c in zip(arrays.a, arrays.b, arrays.c, strict=True)]
-        graphs = contender.capture and self._peer.captures_cublas
-        found = self._timer.compare(works, cublas, capture=graphs).to_json(case.flops)
-        samples = found["samples_ms"]
-        return {"max_error": error, **{name: found[name] for name in ("mode", "tflops", "ratio_to_cublas",
-                                                                      "ratio_spread")},
+        compared = against.compare(against.works(contender.work), contender.capture).to_json(case.flops)
+        samples = compared["samples_ms"]
+        return {"max_error": error, **{name: compared[name] for name in ("mode", "tflops", "ratio_to_cublas",
+                                                                         "ratio_spread")},
                 "samples_ms": {"theirs": samples["ours"], "cublas": samples["cublas"]}}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...arrays.matrix import Matrix, matrix, problem_of
+from ...arrays.matrix import matrix, problem_of
 from ...calls.rung import bind
 from ...kernels import validity
 from ...kernels.build import build
@@ -17,8 +17,10 @@ from ...runtime.device import Gpu
 from ...runtime.occupancy import occupancy
 from ...sass.facts import static_facts
 from .peers import Peer
+from .products import AgainstCublas, Make
 from .roofline import bound_tflops, bytes_per_flop
 from .simulated import COUNTERS, LARGEST, simulate
+from .suites import Case
 from .timer import Timer, Work
 
 # Fields of a row that need a run, on the GPU or in the simulator: None where there was none.
@@ -65,41 +67,13 @@ def path_for(kernel: Kernel, config: Config, arch: str, shape: tuple[int, int, i
     return validity.choose(kernel, config, architecture(arch), Problem.contiguous(*shape))
 
 
-class Bench:
-    """One shape on one GPU: operands, reference and cuBLAS, shared by every kernel that is measured."""
-
-    def __init__(self, shape: tuple[int, int, int], gpu: Gpu, peer: Peer, timer: Timer) -> None:
-        m, n, k = shape
-        self._gpu, self._peer, self._timer = gpu, peer, timer
-        self._shape = shape
-        footprint = 4 * (m * k + k * n + m * n)
-        self.sets = 1 if footprint > 2 * gpu.l2_bytes else -(-2 * gpu.l2_bytes // max(footprint, 1)) + 1
-        self._a = [peer.random(m, k, 2 * i) for i in range(self.sets)]
-        self._b = [peer.random(k, n, 2 * i + 1) for i in range(self.sets)]
-        self._c = [peer.full(m, n, float("nan")) for _ in range(self.sets)]
-        self._baseline: list[Work] = [
-            lambda a=a, b=b, c=c: peer.multiply(a, b, c)  # type: ignore[misc]
-            for a, b, c in zip(self._a, self._b, self._c, strict=True)
-        ]
-        self._product = peer.full(m, n, float("nan"))
-        peer.multiply(self._a[0], self._b[0], self._product)
-
-    def measure(self, kernel: Kernel, config: Config) -> dict[str, Any]:
-        """Error against FP64 beside cuBLAS's on the same input, then the interleaved timing."""
-        sets = [[matrix(x, name) for x, name in zip(each, "ABC", strict=True)]
-                for each in zip(self._a, self._b, self._c, strict=True)]
-        stream = self._peer.stream
-
-        def work(operands: list[Matrix]) -> Work:
-            run = bind(kernel, problem_of(operands, 1.0, 0.0), operands, self._gpu, config)
-            return lambda: run(stream)
-
-        out = self._peer.full(self._shape[0], self._shape[1], float("nan"))
-        work([*sets[0][:2], matrix(out, "C")])()
-        error, reference = self._peer.errors(self._a[0], self._b[0], [out, self._product])
-        compared = self._timer.compare([work(operands) for operands in sets], self._baseline)
-        return {"backend": "gpu", "max_error": error, "reference_error": reference, "operand_sets": self.sets,
-                **compared.to_json(Problem.contiguous(*self._shape).flops)}
+def rung_product(kernel: Kernel, config: Config, gpu: Gpu, peer: Peer) -> Make:
+    """A rung's product of packed matrices."""
+    def make(a: Any, b: Any, c: Any) -> Work:
+        operands = [matrix(x, name) for x, name in ((a, "A"), (b, "B"), (c, "C"))]
+        run = bind(kernel, problem_of(operands, 1.0, 0.0), operands, gpu, config)
+        return lambda: run(peer.stream)
+    return make
 
 
 def configurations(kernel: Kernel, arch: str, named: bool) -> dict[str | None, Config]:
@@ -130,9 +104,9 @@ def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], ar
 
         rows = in_parallel(one, jobs)
         if gpu is not None and peer is not None and timer is not None:
-            bench = Bench(shape, gpu, peer, timer)
+            against = AgainstCublas(Case("", *shape), gpu, peer, timer)
             for row, (kernel, _, config) in zip(rows, jobs, strict=True):
-                row.update(bench.measure(kernel, config))
+                row.update(against.row(rung_product(kernel, config, gpu, peer)))
                 tell(f"{kernel.label} measured")
         elif gpu is None and shape[0] * shape[1] * shape[2] <= LARGEST:
             for row, (kernel, _, config) in zip(rows, jobs, strict=True):

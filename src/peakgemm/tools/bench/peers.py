@@ -1,13 +1,14 @@
 """Where cuBLAS FP32 comes from: torch or CuPy, whichever is installed, with TF32 off.
 
-A peer gives random operands, the baseline product, an FP64 reference and graph capture, all on one
-stream that our kernels are launched on too.
+A peer gives random operands, the baseline product and graph capture, all on one stream that our kernels are launched
+on too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from math import inf, isnan
 from typing import Any, Protocol
 
 from ...errors import MissingComponent
@@ -37,9 +38,6 @@ class Peer(Protocol):
     def multiply(self, a: Any, b: Any, out: Any) -> None:
         """Enqueue cuBLAS's FP32 product on the stream; with a batch dimension, or without."""
 
-    def errors(self, a: Any, b: Any, products: list[Any]) -> list[float]:
-        """Largest componentwise error of each product: max |C - AB| / (eps |A||B|), in FP64; NaN counts as inf."""
-
     def record(self) -> Any:
         """A timing event on the stream."""
 
@@ -48,6 +46,23 @@ class Peer(Protocol):
 
     def versions(self) -> dict[str, str]:
         """Names and versions of what was measured."""
+
+
+def errors(a: Any, b: Any, products: Iterable[Any], alpha: float = 1.0, beta: float = 0.0, before: Any = None
+           ) -> list[float]:
+    """Largest componentwise error of each product against ``alpha a b + beta before`` in FP64, in eps |A||B|; NaN
+    counts as infinite. For arrays of NumPy, CuPy and torch."""
+
+    def double(x: Any) -> Any:
+        return x.double() if hasattr(x, "double") else x.astype("float64")
+
+    a, b = double(a), double(b)
+    exact, scale = alpha * (a @ b), abs(alpha) * (abs(a) @ abs(b))
+    if beta:
+        exact, scale = exact + beta * double(before), scale + abs(beta * double(before))
+    scale = EPSILON * scale + 1e-300
+    largest = [float((abs(double(c) - exact) / scale).max()) if 0 not in c.shape else 0.0 for c in products]
+    return [inf if isnan(error) else error for error in largest]
 
 
 def find_peer() -> Peer:
@@ -138,12 +153,6 @@ class TorchPeer:
     def multiply(self, a: Any, b: Any, out: Any) -> None:
         (self._torch.bmm if a.ndim == 3 else self._torch.mm)(a, b, out=out)
 
-    def errors(self, a: Any, b: Any, products: list[Any]) -> list[float]:
-        a64, b64 = a.double(), b.double()
-        exact, scale = a64 @ b64, (a64.abs() @ b64.abs()).mul_(EPSILON).clamp_(min=1e-300)
-        worst = [((c.double() - exact).abs_() / scale).nan_to_num_(nan=float("inf")) for c in products]
-        return [float(w.max()) if w.numel() else 0.0 for w in worst]
-
     def record(self) -> Any:
         return _event(self.stream)
 
@@ -197,12 +206,6 @@ class CupyPeer:
 
     def multiply(self, a: Any, b: Any, out: Any) -> None:
         self._cupy.matmul(a, b, out=out)
-
-    def errors(self, a: Any, b: Any, products: list[Any]) -> list[float]:
-        xp = self._cupy
-        a64, b64 = a.astype(xp.float64), b.astype(xp.float64)
-        exact, scale = a64 @ b64, xp.maximum(abs(a64) @ abs(b64) * EPSILON, 1e-300)
-        return [float(xp.nan_to_num(abs(c - exact) / scale, nan=xp.inf).max()) if c.size else 0.0 for c in products]
 
     def record(self) -> Any:
         return _event(self.stream)

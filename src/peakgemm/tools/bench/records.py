@@ -19,7 +19,6 @@ from ...errors import InvalidValue, MissingComponent
 from ...kernels import shipped
 from ...runtime.compile import nvrtc_version
 from ...runtime.device import Gpu
-from ...selection.profile_file import dumps
 from ...version import __version__
 
 SCHEMA = 1
@@ -91,15 +90,13 @@ def command() -> str:
     return shlex.join([*name.split(), *(Path(a).name if a.startswith("/") else a for a in sys.argv[1:])])
 
 
-def write(path: Path, data: Mapping[str, Any], by_object: bool = False) -> None:
-    """Write whole or not at all: aside first, then renamed in. ``by_object``: a line for each small object, of records
-    with thousands of them.
+def write(path: Path, data: Mapping[str, Any]) -> None:
+    """Write whole or not at all: aside first, then renamed in.
 
     Raises:
         InvalidValue: the folder is not there or cannot be written.
     """
-    text = dumps(json.loads(_dumps(data))) + "\n" if by_object else _dumps(data)
-    write_text(path, text)
+    write_text(path, _filled(_rounded(data), 0) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -165,10 +162,6 @@ def _same(path: Path, other: Path | str) -> bool:
         return replaceable(path) and os.path.samefile(path, other)
     except (OSError, ValueError):  # one is not there
         return False
-
-
-def _dumps(data: Mapping[str, Any]) -> str:
-    return _filled(_rounded(data), 0) + "\n"
 
 
 def _filled(value: Any, depth: int) -> str:

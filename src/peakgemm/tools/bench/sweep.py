@@ -12,8 +12,10 @@ from ...problem import Config
 from ...runtime.architectures import Architecture, architecture
 from ...runtime.compile import in_parallel
 from ...runtime.device import Gpu
-from .ladder import Bench, path_for, static_row
+from .ladder import path_for, rung_product, static_row
 from .peers import Peer
+from .products import AgainstCublas
+from .suites import Case
 from .timer import Timer
 
 TEMPLATE = rung(11)
@@ -71,10 +73,9 @@ def sweep(configs: Sequence[Config], shape: tuple[int, int, int], arch: str, gpu
     rows = in_parallel(one, configs)
     if gpu is None or peer is None:
         return rows
-    bench = Bench(shape, gpu, peer, Timer(peer, seconds=0.3))
+    against = AgainstCublas(Case("", *shape), gpu, peer, Timer(peer, seconds=0.3))
     for row in rows:
         if "refused" not in row:
-            config = Config(**row["config"])
-            row.update(bench.measure(TEMPLATE, config))
+            row.update(against.row(rung_product(TEMPLATE, Config(**row["config"]), gpu, peer)))
         done("measured")
     return sorted(rows, key=lambda row: -(row.get("ratio_to_cublas") or 0))

@@ -23,7 +23,7 @@ from peakgemm.tools.bench.drawn import drawn
 from peakgemm.tools.bench.suites import SUITES, Case
 from peakgemm.tools.bench.timer import Timer
 from peakgemm.tools.bench.variants import IEEE, Variant, named
-from peakgemm.tools.report import plots
+from peakgemm.tools.report.figures import ratio_chart
 
 
 def shapes(suite: str) -> set[tuple[int, int, int]]:
@@ -318,12 +318,12 @@ def test_every_precision_is_summed_up_by_itself() -> None:
 
 def test_the_plot_shows_every_measured_row() -> None:
     rows = [entry("square", "first", 2.0, triton=0.5), entry("square", "second", None), entry("odd", "third", 0.5)]
-    text = plots.bench(rows, "a title").text(alone=True)
+    text = ratio_chart(rows, "a title", 860).text(alone=True)
     assert text.startswith("<svg") and text.endswith("</svg>\n") and 'aria-label="a title"' in text
     for shown in ("first", "third", "square", "odd", "triton"):
         assert f">{shown}</text>" in text
     assert ">second</text>" not in text
-    text = plots.bench([*rows, {**rows[0], **Variant("emulated", True).fields()}], "").text()
+    text = ratio_chart([*rows, {**rows[0], **Variant("emulated", True).fields()}], "", 860).text()
     assert text.count(">first</text>") == 2 and ">square, emulated, B prepared</text>" in text
 
 

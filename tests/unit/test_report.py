@@ -135,7 +135,7 @@ def test_the_bill_is_shown_where_a_record_holds_one(keep: Any) -> None:
     assert one.name == "bill" and one.draw is not None and one.table is not None
     assert [name for name, _ in one.table.columns] == ["kernel", "ffma, %", "lds write back, %", "waits, %",
                                                         "bank conflicts, %"]
-    assert [text for text, _ in one.table.rows[1]] == ["12 warp tile", "80.0", "-", "-", "20.0"]
+    assert [text for text, _ in one.table.rows[1]] == ["12 warp tile", "80", "-", "-", "20"]
     assert "14 large tile: ffma 91.0 %" in one.draw(860).text()
 
 

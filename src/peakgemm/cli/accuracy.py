@@ -19,7 +19,7 @@ from ..tools.accuracy.families import FAMILIES
 from ..tools.accuracy.suite import TESTS, Report
 from ..tools.bench import records
 from ..tools.bench.peers import visiting
-from ..tools.report import plots
+from ..tools.report.figures import WIDTH, error_chart
 from . import console, parse
 from .console import err, out
 
@@ -64,7 +64,8 @@ def command(
             against=report.reference, seed=report.seed, arrays=report.place, unavailable=report.unavailable))
         out.print(f"Record written to {json}", markup=False)
     if svg is not None:
-        drawn = plots.errors(report.rows, f"{measured_on.name if measured_on else 'host'}: error against FP64")
+        drawn = error_chart(report.rows, ("long-k", "random"),
+                            f"{measured_on.name if measured_on else 'host'}: error against FP64", WIDTH)
         if drawn is None:
             raise InvalidValue("--plot shows errors against K, and none was found; run the test random or long-k")
         records.write_text(svg, drawn.text(alone=True))

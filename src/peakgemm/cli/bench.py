@@ -21,7 +21,7 @@ from ..tools.bench.suites import NAMES, groups
 from ..tools.bench.summary import summaries
 from ..tools.bench.timer import Timer
 from ..tools.bench.variants import IEEE, Variant, named
-from ..tools.report import plots
+from ..tools.report.figures import WIDTH, ratio_chart
 from . import parse
 from .console import err, number, out, progress, table
 from .measuring import measuring
@@ -88,7 +88,7 @@ def command(
         _write(json, measured_on if peer else None, target, found, more, versions)
         out.print(f"Record written to {json}", markup=False)
     if svg is not None:
-        records.write_text(svg, plots.bench(found, f"{name}, FP32, random data").text(alone=True))
+        records.write_text(svg, ratio_chart(found, f"{name}, FP32, random data", WIDTH).text(alone=True))
         out.print(f"Plot written to {svg}", markup=False)
     failed = [f"{Variant.of(row).name(row['name'])}: {row['error']}" for row in found if "error" in row]
     if failed:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from statistics import median
 from typing import Any
 
+from ...errors import InvalidValue
 from ..bench.variants import IEEE, Variant
 from . import charts
 from .data import Data, Row, Source
 from .svg import Chart
-from .tables import (
-    Table,
-    bench_table,
-    bill_table,
-    counters_table,
-    facts_table,
-    programs_table,
-    sweep_table,
-    workload_table,
-)
+from .tables import Table, bench_table, facts_table, rung_name, sweep_table
 
+WIDTH = 860  # of a figure on a desk
 BEST_SIZE = 4096  # of the ladder's pictures, where it was measured
 
 
@@ -38,7 +31,6 @@ class Figure:
     draw: Callable[[int], Chart] | None = None
     table: Table | None = None
     folded: bool = False
-    notes: tuple[str, ...] = field(default=())
 
 
 def peak_tflops(device: Mapping[str, Any]) -> float:
@@ -67,14 +59,20 @@ def conditions(source: Source) -> str:
 
 def figures(data: Data) -> Iterator[Figure]:
     """Every figure that the records allow, in the order of the page."""
-    yield from _climb(data)
-    yield from _speed(data)
-    yield from _ratios(data)
-    yield from _roofline(data)
-    yield from _sweep(data)
-    yield from _errors(data)
-    yield from _facts(data)
-    yield from _rest(data)
+    for part in (_climb, _speed, _ratios, _roofline, _sweep, _errors, _facts, _others):
+        yield from part(data)
+
+
+def chart_of(data: Data, name: str, width: int) -> Chart:
+    """The drawing of one figure, by its name.
+
+    Raises:
+        InvalidValue: the records hold no such figure.
+    """
+    for figure in figures(data):
+        if figure.name == name and figure.draw is not None:
+            return figure.draw(width)
+    raise InvalidValue(f"{', '.join(source.path.name for source in data.sources)}: no figure {name} can be made of it")
 
 
 def timed(rows: Sequence[Row]) -> list[Row]:
@@ -140,31 +138,17 @@ def _distinct(sources: Sequence[Source]) -> tuple[Source, ...]:
 
 
 def _speed(data: Data) -> Iterator[Figure]:
-    ladders, drawn = data.of("ladder"), list[Source]()
+    drawn = list[Source]()
     library = list(_library_lines(benches(data), drawn))
     peak = peak_tflops(data.device) if data.device else None
-    for source in ladders:
+    for source in data.of("ladder"):
         for name, title, x_title, runs in _sizes(source):
             own = library if name == "squares" else []
-            lines = [*_rung_lines(runs), *own]
-            if lines:
-                also = ", cuBLAS in the same run, and the library's own products with the peers beside them"
-                yield Figure(f"speed-{name}", title, "Every rung" + (also if own else " and cuBLAS in the same run")
-                             + ". Both axes are logarithmic; point at a line for its figures.",
-                             _distinct([source, *(drawn if own else [])]),
-                             partial(_draw_speed, lines, peak, title, x_title))
-
-
-def _draw_speed(lines: Sequence[tuple[Callable[[int], str], str, list[tuple[float, float]]]], peak: float | None,
-                title: str, x_title: str, width: int) -> Chart:
-    return charts.speed([(label(width), kind, points) for label, kind, points in lines], peak, title, x_title, width)
-
-
-def rung_speed(source: Source, width: int) -> Chart:
-    """All rungs of a record against size, at the depth that it has the most sizes of."""
-    _, title, x_title, runs = max(_sizes(source), key=lambda one: len(one[3]))
-    gpu = source.record["device"]
-    return _draw_speed(list(_rung_lines(runs)), peak_tflops(gpu), f"{title}, {gpu['name']}", x_title, width)
+            also = ", cuBLAS in the same run, and the library's own products with the peers beside them"
+            yield Figure(f"speed-{name}", title, "Every rung" + (also if own else " and cuBLAS in the same run")
+                         + ". Both axes are logarithmic; point at a line for its figures.",
+                         _distinct([source, *(drawn if own else [])]),
+                         partial(charts.speed, [*_rung_lines(runs), *own], peak, title, x_title))
 
 
 def _sizes(source: Source) -> Iterator[tuple[str, str, str, list[tuple[int, list[Row]]]]]:
@@ -180,25 +164,22 @@ def _sizes(source: Source) -> Iterator[tuple[str, str, str, list[tuple[int, list
             yield f"k{k}", f"Performance against size, K = {k}", "M = N", sorted(runs, key=lambda run: run[0])
 
 
-def _rung_lines(runs: Sequence[tuple[int, list[Row]]]) -> Iterator[tuple[Callable[[int], str], str, Any]]:
-    by_number: dict[int, list[tuple[float, float]]] = {}
-    named: dict[int, Row] = {}
-    cublas = []
+def _rung_lines(runs: Sequence[tuple[int, list[Row]]]) -> Iterator[charts.Line]:
+    points: dict[int, list[tuple[float, float]]] = {}
+    named = {row["number"]: row for _, rows in runs for row in rows}
     for size, rows in runs:
         for row in rows:
-            by_number.setdefault(row["number"], []).append((size, row["tflops"]))
-            named[row["number"]] = row
-        cublas.append((size, rows[-1]["cublas_tflops"]))
-    for number, points in by_number.items():
-        yield partial(charts.rung_label, named[number]), charts.rung_class(number), points
-    yield partial(_named, "cuBLAS FP32"), "ink bold", cublas
+            points.setdefault(row["number"], []).append((size, row["tflops"]))
+    for number, line in points.items():
+        yield charts.rung_label(named[number]), f"{number:02}", charts.rung_class(number), line
+    yield "cuBLAS FP32", "cuBLAS FP32", "ink bold", [(size, rows[-1]["cublas_tflops"]) for size, rows in runs]
 
 
 SQUARES = ("square", "layouts")  # the suites whose squares stand in the plot against size
 LIBRARY = {"IEEE": "s6 bold dash", "emulated": "s6 bold"}  # others: in one colour, beneath
 
 
-def _library_lines(sources: Sequence[Source], drawn: list[Source]) -> Iterator[tuple[Callable[[int], str], str, Any]]:
+def _library_lines(sources: Sequence[Source], drawn: list[Source]) -> Iterator[charts.Line]:
     """The library's square products and its peers', each from the first record that has it; those are noted in
     ``drawn``."""
     lines: dict[str, dict[float, float]] = {}
@@ -216,41 +197,36 @@ def _library_lines(sources: Sequence[Source], drawn: list[Source]) -> Iterator[t
             drawn.append(source)
         lines |= new
     for name in sorted(lines, key=lambda name: name in LIBRARY):
-        yield partial(_named, name), LIBRARY.get(name, "s5"), sorted(lines[name].items())
-
-
-def _named(name: str, width: int) -> str:
-    return name
+        yield name, name, LIBRARY.get(name, "s5"), sorted(lines[name].items())
 
 
 def _plain(row: Row) -> bool:
     return bool(row.get("layout", "NN") == "NN" and row.get("batch", 1) == 1)
 
 
-def by_variant(rows: Sequence[Row]) -> list[Row]:
+def _by_variant(rows: Sequence[Row]) -> list[Row]:
     """The timed rows, those of a variant together."""
-    found = [row for row in rows if row.get("ratio_to_cublas")]
-    order = list(dict.fromkeys(map(Variant.of, found)))
-    return sorted(found, key=lambda row: order.index(Variant.of(row)))
+    measured = [row for row in rows if row.get("ratio_to_cublas")]
+    order = list(dict.fromkeys(map(Variant.of, measured)))
+    return sorted(measured, key=lambda row: order.index(Variant.of(row)))
 
 
-def variant_and_suite(row: Row) -> str:
-    """``square``, or ``square, emulated``."""
-    return Variant.of(row).name(str(row["suite"]))
+def ratio_chart(rows: Sequence[Row], title: str, width: int) -> Chart:
+    """Ratios to cuBLAS of the rows that were timed, by variant and suite."""
+    return charts.ratios(_by_variant(rows), lambda row: Variant.of(row).name(str(row["suite"])), title, width)
 
 
 def _ratios(data: Data) -> Iterator[Figure]:
     for source in benches(data):
-        rows = by_variant(source.rows)
+        rows = _by_variant(source.rows)
         names = list(dict.fromkeys("IEEE" if Variant.of(row) == IEEE else Variant.of(row).precision for row in rows))
-        peers = any(row.get("peers") for row in rows)
         suites = list(dict.fromkeys(str(row["suite"]) for row in rows))
         title = f"Ratio to cuBLAS: {', '.join(names)}; {', '.join(suites) if len(suites) <= 3 else 'all suites'}"
+        peers = " Rings: other libraries, by the same measure." if any(row.get("peers") for row in rows) else ""
         yield Figure(f"ratio-{source.path.stem}", title,
                      "Time of cuBLAS in plain FP32 over ours, interleaved on the same arrays: above 1 ours is faster. "
-                     "A bar through a mark is the 10th to 90th percentile of the pairs." + (
-                         " Rings: other libraries, by the same measure." if peers else ""),
-                     (source,), partial(charts.ratios, rows, variant_and_suite, title), bench_table(rows), folded=True)
+                     f"A bar through a mark is the 10th to 90th percentile of the pairs.{peers}",
+                     (source,), partial(ratio_chart, rows, title), bench_table(rows), folded=True)
 
 
 def _roofline(data: Data) -> Iterator[Figure]:
@@ -300,6 +276,12 @@ def _errors(data: Data) -> Iterator[Figure]:
                              (source,), partial(charts.errors, panels, least, title), folded=test == "random")
 
 
+def error_chart(rows: Sequence[Row], tests: Sequence[str], title: str, width: int) -> Chart | None:
+    """Largest error against K of the first of ``tests`` that has curves; None: none has any."""
+    return next((charts.errors(panels, least, title, width) for panels, least in (error_panels(rows, test)
+                                                                                  for test in tests) if panels), None)
+
+
 def error_panels(rows: Sequence[Row], test: str) -> tuple[dict[str, dict[str, list[tuple[float, float]]]],
                                                           dict[str, list[tuple[float, float]]]]:
     """Of one test: by family and contender (K, largest error), and by family (K, error of one rounding).
@@ -331,16 +313,23 @@ def _facts(data: Data) -> Iterator[Figure]:
         parts = [(str(row["name"]).replace("_", " "), {str(k).replace("_", " "): float(v) for k, v in
                                                       row["parts"].items() if v is not None}) for row in source.rows]
         yield Figure("bill", "The loop's bill", "Where the issue slots of each kernel's main loop go.", (source,),
-                     partial(charts.stacked, parts, "The loop's bill"), bill_table(parts))
+                     partial(charts.stacked, parts, "The loop's bill"),
+                     Table.of_fields([{"kernel": name, **{f"{part}, %": share for part, share in own.items()}}
+                                      for name, own in parts]))
+
+
+def _others(data: Data) -> Iterator[Figure]:
+    """Records that are shown as they are: a column for each field."""
     for source in data.of("counters"):
+        rows = [{"rung": rung_name(row), "M x N x K": "x".join(map(str, shape)),
+                 **{name: value for name, value in row["ncu"].items() if name != "kernel"}}
+                for shape, own in source.runs() for row in own]
         yield Figure("counters", "Counters of each kernel", "As Nsight Compute counts them.", (source,),
-                     table=counters_table(list(source.runs())), folded=True)
-
-
-def _rest(data: Data) -> Iterator[Figure]:
-    for source in data.of("programs"):
-        yield Figure("programs", "What programs gain", "Models and solvers that others wrote, under "
-                     "peakgemm.torch.use().", (source,), table=programs_table(source.rows))
-    for source in data.of("workload"):
-        yield Figure("workload", "Workloads", "Training, a factorisation and an iterative solver with peakgemm's "
-                     "products in place of torch's.", (source,), table=workload_table(source.rows))
+                     table=Table.of_fields(rows), folded=True)
+    for kind, title, text in (
+            ("programs", "What programs gain", "Models and solvers that others wrote, under peakgemm.torch.use()."),
+            ("workload", "Workloads", "Training, a factorisation and an iterative solver with peakgemm's products in "
+                                      "place of torch's.")):
+        for source in data.of(kind):
+            ran = [row for row in source.rows if "error" not in row]
+            yield Figure(kind, title, text, (source,), table=Table.of_fields(ran))

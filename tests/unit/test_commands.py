@@ -203,6 +203,6 @@ def test_an_interrupted_command_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_waiting_says_nothing_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    with waiting("working", after_s=0):
+    with waiting("working"):
         time.sleep(0.05)
     assert capsys.readouterr() == ("", "")

@@ -12,7 +12,7 @@ from ..calls.request import PRECISIONS
 from ..errors import CompileFailed, InvalidValue, MissingComponent
 from ..problem import Config
 from ..runtime import device
-from ..runtime.architectures import architecture
+from ..runtime.device import Gpu
 from ..tools.bench import bench, contenders, records
 from ..tools.bench.contenders import CONTENDERS, Contender
 from ..tools.bench.peers import Peer
@@ -24,7 +24,7 @@ from ..tools.bench.variants import IEEE, Variant, named
 from ..tools.report.figures import WIDTH, ratio_chart
 from . import parse
 from .console import err, number, out, progress, table
-from .measuring import measuring
+from .measuring import chosen_for, keep, measuring, why_not
 
 Row = Mapping[str, Any]
 
@@ -61,9 +61,14 @@ def command(
     rivals = _rivals(others, peer) if peer else []
     for rival in rivals:
         versions |= rival.versions
-    sms, name = ((measured_on.sm_count, measured_on.name) if measured_on else (architecture(target).gpu_sms, ""))
+    sms, name = chosen_for(gpu, target)
     found: list[dict[str, Any]] = []
     more: dict[str, Any] = {}
+
+    def record(on: Gpu | None) -> dict[str, Any]:
+        run = {"rungs": found, "suites": summaries(found), **more}
+        return records.record(on, target, [run], versions=versions)
+
     count = sum(map(len, chosen.values())) * len(variants)
     with progress("measuring", count * (1 + len(rivals))) as done:
         measurer = None
@@ -74,19 +79,17 @@ def command(
         for row in bench.rows(chosen, variants, target, sms, name, measurer, done):
             found.append(row)
             if json is not None and measurer is not None and records.replaceable(json):
-                _write(json, measured_on, target, found, more, versions)
+                records.write(json, record(measured_on))
     for group in chosen:
         for variant in variants:
             _show(variant.name(group),
                   [row for row in found if row["suite"] == group and Variant.of(row) == variant],
                   [rival.name for rival in rivals])
     if peer is None:
-        out.print(f"Not timed: {_why_not(gpu, target)}.", markup=False)
+        out.print(f"Not timed: {why_not(gpu, target)}.", markup=False)
     else:
         _sum_up(summaries(found), more["copy_gbs"])
-    if json is not None:
-        _write(json, measured_on if peer else None, target, found, more, versions)
-        out.print(f"Record written to {json}", markup=False)
+    keep(json, record(measured_on if peer else None))
     if svg is not None:
         records.write_text(svg, ratio_chart(found, f"{name}, FP32, random data", WIDTH).text(alone=True))
         out.print(f"Plot written to {svg}", markup=False)
@@ -106,17 +109,6 @@ def _rivals(names: Sequence[str], peer: Peer) -> list[Contender]:
         except (MissingComponent, CompileFailed) as error:
             err.print(f"Left out: {name}: {error}", markup=False)
     return found
-
-
-def _write(path: Path, gpu: Any, arch: str, rows: list[dict[str, Any]], more: Row, versions: Mapping[str, str]) -> None:
-    run = {"rungs": rows, "suites": summaries(rows), **more}
-    records.write(path, records.record(gpu, arch, [run], versions=versions))
-
-
-def _why_not(gpu: Any, arch: str) -> str:
-    if gpu is None:
-        return str(device.reason_without_gpu())
-    return f"the GPU is {gpu.arch}, not {arch}" if gpu.arch != arch else "no cuBLAS to compare with"
 
 
 def _show(title: str, rows: Sequence[Row], rivals: Sequence[str]) -> None:

@@ -26,6 +26,7 @@ from ..selection.machine import kept, kept_path, profile_of
 from ..tools.bench import records
 from ..tools.bench.peers import find_peer
 from .console import out
+from .measuring import keep_found
 
 Row = tuple[str, str, str]
 SQUARES = (1024, 2048, 4096, 8192)
@@ -46,11 +47,7 @@ def command(json: Annotated[Path | None, typer.Option(help="Write what was found
     for row in rows:
         grid.add_row(*(cell.replace("[", r"\[") for cell in row))  # pip's extras are no markup
     out.print(grid)
-    if json is not None:
-        gpu = device.find()
-        records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": [
-            {"what": what, "there": there, "told": told} for what, there, told in rows]}]))
-        out.print(f"Written to {json}", markup=False)
+    keep_found(json, [{"what": what, "there": there, "told": told} for what, there, told in rows])
 
 
 def _row(what: str, look: Callable[[], str]) -> Row:

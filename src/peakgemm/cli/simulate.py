@@ -19,6 +19,7 @@ from ..tools.simulator.front.arguments import argument
 from ..tools.simulator.listing import annotated
 from . import parse, simulate_matmul
 from .console import err, out, table, waiting
+from .measuring import keep
 from .options import OF_KERNELS, Arguments, Block, Grid, Includes, Macros, Shared
 
 SHORT = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_requests",
@@ -91,9 +92,7 @@ def command(
     clean = all(each.clean for each in reports)
     if clean:
         out.print("\nNo fault found.")
-    if json is not None:
-        records.write(json, records.record(None, arch, [{**found, "report": report.to_json()}]))
-        out.print(f"Report written to {json}", markup=False)
+    keep(json, records.record(None, arch, [{**found, "report": report.to_json()}]), "Report written")
     if not clean:
         shown = [text for each in reports
                  for text in [str(fault) for fault in each.faults] or [each.stopped] * bool(each.stopped)]

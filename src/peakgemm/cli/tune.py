@@ -21,6 +21,7 @@ from ..tools.tune.halving import Outcome, estimate_s, rounds
 from ..tools.tune.space import KEEP, Candidate, candidates, compilations
 from . import parse
 from .console import err, number, out, progress, table
+from .measuring import chosen_for
 
 COMPILE_S = 2.0  # a kernel, on one core: for the estimate alone
 
@@ -94,8 +95,7 @@ def _line(case: Case, found: Outcome) -> str:
 
 
 def _candidates(case: Case, arch: str, gpu: Gpu | None, keep: int) -> list[Candidate]:
-    sms, name = (gpu.sm_count, gpu.name) if gpu else (architecture(arch).gpu_sms, "")
-    return candidates(case.problem()[0], arch, sms, name, keep)
+    return candidates(case.problem()[0], arch, *chosen_for(gpu, arch), keep)
 
 
 def _comparisons(found: Sequence[Candidate], seconds: float) -> int:

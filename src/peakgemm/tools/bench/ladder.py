@@ -12,7 +12,7 @@ from ...kernels.build import build
 from ...kernels.registry import LADDER, Kernel
 from ...problem import Config, Problem
 from ...runtime.architectures import architecture
-from ...runtime.compile import in_parallel
+from ...runtime.compile import Compiled, in_parallel
 from ...runtime.device import Gpu
 from ...runtime.occupancy import occupancy
 from ...sass.facts import static_facts
@@ -67,11 +67,12 @@ def path_for(kernel: Kernel, config: Config, arch: str, shape: tuple[int, int, i
     return validity.choose(kernel, config, architecture(arch), Problem.contiguous(*shape))
 
 
-def rung_product(kernel: Kernel, config: Config, gpu: Gpu, peer: Peer) -> Make:
-    """A rung's product of packed matrices."""
+def rung_product(kernel: Kernel, config: Config, gpu: Gpu, peer: Peer, alpha: float = 1.0, beta: float = 0.0,
+                 edit: Callable[[Compiled], Compiled] | None = None) -> Make:
+    """A rung's product of packed matrices; ``edit`` makes of its cubin the one that runs."""
     def make(a: Any, b: Any, c: Any) -> Work:
         operands = [matrix(x, name) for x, name in ((a, "A"), (b, "B"), (c, "C"))]
-        run = bind(kernel, problem_of(operands, 1.0, 0.0), operands, gpu, config)
+        run = bind(kernel, problem_of(operands, alpha, beta), operands, gpu, config, edit)
         return lambda: run(peer.stream)
     return make
 

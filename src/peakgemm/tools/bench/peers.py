@@ -9,43 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf, isnan
-from typing import Any, Protocol
+from typing import Any
 
 from ...errors import MissingComponent
 
 EPSILON = 2.0**-23  # of float32
-
-
-class Peer(Protocol):
-    """What the timer and the ladder need of an array library."""
-
-    name: str
-    stream: Any
-    captures_cublas: bool  # whether CUDA graphs of `multiply` can be made
-
-    def random(self, rows: int, columns: int, seed: int) -> Any:
-        """Standard normal float32, rows x columns, on the GPU."""
-
-    def full(self, rows: int, columns: int, value: float) -> Any:
-        """A constant float32 matrix on the GPU."""
-
-    def strided(self, flat: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-        """An array over the memory of a flat one; ``strides`` in elements."""
-
-    def copy(self, source: Any, to: Any) -> None:
-        """Enqueue a copy on the device."""
-
-    def multiply(self, a: Any, b: Any, out: Any) -> None:
-        """Enqueue cuBLAS's FP32 product on the stream; with a batch dimension, or without."""
-
-    def record(self) -> Any:
-        """A timing event on the stream."""
-
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """``run`` as a CUDA graph; the result replays it."""
-
-    def versions(self) -> dict[str, str]:
-        """Names and versions of what was measured."""
 
 
 def errors(a: Any, b: Any, products: Iterable[Any], alpha: float = 1.0, beta: float = 0.0, before: Any = None
@@ -122,7 +90,7 @@ class TorchPeer:
     """cuBLAS as torch calls it: ``torch.mm`` with TF32 off and no reduced precision."""
 
     name = "torch"
-    captures_cublas = True
+    captures_cublas = True  # whether CUDA graphs of `multiply` can be made
 
     def __init__(self) -> None:
         import torch
@@ -138,25 +106,32 @@ class TorchPeer:
         self.stream = Stream.from_handle(self._torch_stream.cuda_stream)
 
     def random(self, rows: int, columns: int, seed: int) -> Any:
+        """Standard normal float32, rows x columns, on the GPU."""
         generator = self._torch.Generator(device="cuda").manual_seed(seed)
         return self._torch.randn(rows, columns, generator=generator, device="cuda", dtype=self._torch.float32)
 
     def full(self, rows: int, columns: int, value: float) -> Any:
+        """A constant float32 matrix on the GPU."""
         return self._torch.full((rows, columns), value, device="cuda", dtype=self._torch.float32)
 
     def strided(self, flat: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        """An array over the memory of a flat one; ``strides`` in elements."""
         return flat.as_strided(shape, strides)
 
     def copy(self, source: Any, to: Any) -> None:
+        """Enqueue a copy on the device."""
         to.copy_(source)
 
     def multiply(self, a: Any, b: Any, out: Any) -> None:
+        """Enqueue cuBLAS's FP32 product on the stream; with a batch dimension, or without."""
         (self._torch.bmm if a.ndim == 3 else self._torch.mm)(a, b, out=out)
 
     def record(self) -> Any:
+        """A timing event on the stream."""
         return _event(self.stream)
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """``run`` as a CUDA graph; the result replays it."""
         graph = self._torch.cuda.CUDAGraph()
         self._torch.cuda.synchronize()
         with self._torch.cuda.graph(graph, stream=self._torch_stream):
@@ -164,6 +139,7 @@ class TorchPeer:
         return graph.replay  # type: ignore[no-any-return]
 
     def versions(self) -> dict[str, str]:
+        """Names and versions of what was measured."""
         import ctypes
 
         handle, version = self._torch.cuda.current_blas_handle(), ctypes.c_int()
@@ -177,7 +153,7 @@ class TorchPeer:
 
 
 class CupyPeer:
-    """cuBLAS as CuPy calls it, with CuPy's TF32 switch off (its default)."""
+    """cuBLAS as CuPy calls it, with CuPy's TF32 switch off (its default). The methods are `TorchPeer`'s."""
 
     name = "cupy"
     captures_cublas = False  # CuPy refuses to call cuBLAS while a stream is captured
@@ -222,3 +198,6 @@ class CupyPeer:
         version = cublas.getVersion(self._cupy.cuda.device.get_cublas_handle())
         return {"cupy": self._cupy.__version__,
                 "cublas": f"{version // 10000}.{version // 100 % 100}.{version % 100}"}
+
+
+Peer = TorchPeer | CupyPeer

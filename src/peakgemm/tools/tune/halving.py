@@ -8,24 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Protocol
 
-from ..bench.timer import BURST_MS, MAX_PAIRS, MIN_PAIRS
+from ..bench.timer import BURST_MS, MAX_PAIRS, MIN_PAIRS, Comparison
 from .space import Candidate
 
 FINALISTS = 3
 MARGIN = 1.01  # a gain below this is not worth a choice that may differ from the next run's
 
 
-class Compared(Protocol):
-    """What `Timer.compare` returns."""
-
-    @property
-    def ratios(self) -> list[float]:
-        """Time of the default over the candidate's, pair by pair."""
-
-
-Compare = Callable[[Candidate, float], Compared]
+Compare = Callable[[Candidate, float], Comparison]
 
 
 @dataclass(frozen=True, slots=True)

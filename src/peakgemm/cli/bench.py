@@ -69,8 +69,7 @@ def command(
         run = {"rungs": found, "suites": summaries(found), **more}
         return records.record(on, target, [run], versions=versions)
 
-    count = sum(map(len, chosen.values())) * len(variants)
-    with progress("measuring", count * (1 + len(rivals))) as done:
+    with progress("measuring", sum(map(len, chosen.values())) * len(variants)) as done:
         measurer = None
         if measured_on is not None and peer is not None:
             timer = Timer(peer, seconds)

@@ -54,28 +54,15 @@ class Bench:
         self._gpu, self._peer, self._timer, self._contenders = gpu, peer, timer, contenders
         self._copy_gbs, self._seconds = copy_gbs, seconds
 
-    def measure(self, case: Case, choice: Choice, done: Callable[[str], None], variant: Variant = IEEE) -> Row:
+    def measure(self, case: Case, choice: Choice, variant: Variant = IEEE) -> Row:
         """Errors, interleaved times, energy, bandwidth where the memory bounds it, and the contenders; ``error``
-        in place of them where the product failed or is wrong.
-
-        ``done`` is told after ours and after each contender.
-        """
-        steps = 1 + len(self._contenders)
-
-        def tell(what: str) -> None:
-            nonlocal steps
-            steps -= 1
-            done(f"{case.name}: {what}")
-
+        in place of them where the product failed or is wrong."""
         try:
-            return self._measured(case, choice, variant, tell)
+            return self._measured(case, choice, variant)
         except Exception as error:  # whatever a driver, an allocator or a library raises: the others still run
             return {"error": _words(error)}
-        finally:
-            while steps:
-                tell("failed")
 
-    def _measured(self, case: Case, choice: Choice, variant: Variant, tell: Callable[[str], None]) -> Row:
+    def _measured(self, case: Case, choice: Choice, variant: Variant) -> Row:
         against = AgainstCublas(case, self._gpu, self._peer, self._timer)
         facts, make = ours(choice, variant, against.arrays, self._gpu, self._peer)
         error, reference_error = against.errors(make, against.by_cublas)
@@ -91,14 +78,12 @@ class Bench:
         for name, each in (("pj_per_flop", works), ("cublas_pj_per_flop", against.cublas)):
             joules = self._timer.energy(each, window, capture=self._peer.captures_cublas)
             row[name] = None if joules is None else joules / case.flops * 1e12
-        tell("measured")
         row["peers"] = {}
         for contender in self._contenders:
             try:
                 row["peers"][contender.name] = self._contended(contender, case, against)
             except Exception as failure:
                 row["peers"][contender.name] = {"error": _words(failure)}
-            tell(contender.name)
         return row
 
     def _bandwidth(self, case: Case, compared: Comparison) -> Row:
@@ -126,7 +111,8 @@ def rows(groups: Mapping[str, Sequence[Case]], variants: Sequence[Variant], arch
             for variant in variants:
                 choice = choice_for(case, arch, sm_count, device_name, variant.precision)
                 row = static_row(suite, case, choice, variant)
-                yield row if bench is None else {**row, **bench.measure(case, choice, done, variant)}
+                yield row if bench is None else {**row, **bench.measure(case, choice, variant)}
+                done(f"{case.name}: {variant.label}")
 
 
 def _words(error: Exception) -> str:

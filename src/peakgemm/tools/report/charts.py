@@ -243,25 +243,3 @@ def errors(panels: Mapping[str, Mapping[str, Points]], least: Mapping[str, Point
             said = ", ".join(f"K {k:g}: {e:.3g}" for k, e in line)
             part.line([(x(k), y(e)) for k, e in line], kinds[name], f"{name}: {said}")
     return chart
-
-
-def stacked(rows: Sequence[tuple[str, Mapping[str, float]]], title: str, width: int) -> Chart:
-    """Parts of a whole in per cent, a bar for each kernel."""
-    narrow = width < NARROW
-    names = list(dict.fromkeys(name for _, parts in rows for name in parts))
-    chart = Chart(width, 70 + 18 * (len(names) * 120 // width + 1) + 26 * len(rows), title,
-                  (20, 16, 44, 120 if narrow else 176))
-    top = chart.legend([(f"s{i % SERIES}", name) for i, name in enumerate(names)], 18, "box")
-    chart.top = int(top)
-    most = max(100.0, *(sum(parts.values()) for _, parts in rows))
-    x = chart.x_scale(0, most)
-    chart.x_axis(x, "per cent of issue slots")
-    for place, (label, parts) in enumerate(rows):
-        y, at = top + 26 * place + 4, 0.0
-        chart.say(6, y + 14, label, "small")
-        for i, name in enumerate(names):
-            share = parts.get(name, 0.0)
-            if share > 0:
-                chart.box(x(at), y, x(at + share) - x(at), 19, f"s{i % SERIES}", f"{label}: {name} {share:.1f} %")
-            at += share
-    return chart

@@ -309,13 +309,6 @@ def _facts(data: Data) -> Iterator[Figure]:
         shape, rows = next((run for run in source.runs() if at and run[0] == (at[1],) * 3), next(source.runs()))
         yield Figure("facts", "Facts of each kernel", "From ptxas, the configuration and the SASS of the main loop. "
                      f"Measured figures: M, N, K = {', '.join(map(str, shape))}.", (source,), table=facts_table(rows))
-    for source in data.of("bill"):
-        parts = [(str(row["name"]).replace("_", " "), {str(k).replace("_", " "): float(v) for k, v in
-                                                      row["parts"].items() if v is not None}) for row in source.rows]
-        yield Figure("bill", "The loop's bill", "Where the issue slots of each kernel's main loop go.", (source,),
-                     partial(charts.stacked, parts, "The loop's bill"),
-                     Table.of_fields([{"kernel": name, **{f"{part}, %": share for part, share in own.items()}}
-                                      for name, own in parts]))
 
 
 def _others(data: Data) -> Iterator[Figure]:
@@ -327,6 +320,7 @@ def _others(data: Data) -> Iterator[Figure]:
         yield Figure("counters", "Counters of each kernel", "As Nsight Compute counts them.", (source,),
                      table=Table.of_fields(rows), folded=True)
     for kind, title, text in (
+            ("bill", "The loop's bill", "Where the issue slots of each kernel's main loop go."),
             ("programs", "What programs gain", "Models and solvers that others wrote, under peakgemm.torch.use()."),
             ("workload", "Workloads", "Training, a factorisation and an iterative solver with peakgemm's products in "
                                       "place of torch's.")):

@@ -214,7 +214,7 @@ def test_a_failure_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(products, "bound_for", refuse)
     row, _ = measured(Case("x", 16, 16, 16), [])
-    assert row["error"] == "LaunchFailed: specialised: 300000 bytes"
+    assert row["error"] == "specialised: 300000 bytes"
 
 
 def test_a_contender_that_fails_or_errs_spoils_nothing(bound: dict[str, float]) -> None:

@@ -10,7 +10,8 @@ from zlib import crc32
 
 import numpy as np
 
-from ...errors import InvalidValue, MissingComponent, PeakgemmError
+from ...errors import InvalidValue, MissingComponent
+from ..bench.records import first_line
 from . import contenders
 from .arrays import Arrays, find
 from .contenders import Gemm
@@ -30,17 +31,6 @@ ALPHA, BETA = -0.75, 1.5
 SIDE = 256  # M and N of `long-k`
 POOL = 2**14  # elements judged, at least: of smaller sizes several draws are pooled
 SMALLEST, GREATEST, DEEPEST = 2, 2**14, 2**20  # of N, of N, of K
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What to run. None: what suits the place where the data lie."""
-
-    sizes: Sequence[int] | None = None
-    ks: Sequence[int] | None = None
-    families: Sequence[str] | None = None
-    tests: Sequence[str] | None = None
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +101,7 @@ def judge(*gemms: str | Callable[..., Any], reference: str | Callable[..., Any] 
         MissingComponent: the reference, or none of the contenders, can run here.
     """
     arrays = find(host)
-    choice = Choice(sizes, ks, families, tests, seed)
-    steps = plan(choice, arrays)
+    steps = plan(arrays, sizes, ks, families, tests)
     standard = contenders.make(reference or ("cublas" if arrays.name == "torch" else "numpy"), arrays)
     found: list[Gemm] = []
     unavailable: dict[str, str] = {}
@@ -147,32 +136,32 @@ def _run(step: Step, panel: list[Gemm], seed: int) -> list[Row]:
         raise
 
 
-def plan(choice: Choice, arrays: Arrays) -> list[Step]:
-    """The steps of a choice.
+def plan(arrays: Arrays, sizes: Sequence[int] | None, ks: Sequence[int] | None, families: Sequence[str] | None,
+         tests: Sequence[str] | None) -> list[Step]:
+    """The steps of a choice; None: what suits the arrays' memory.
 
     Raises:
         InvalidValue: see `judge`.
     """
     on_gpu = arrays.name == "torch"
-    sizes = choice.sizes or [2**i for i in range(4, 13 if on_gpu else 10)]
-    ks = choice.ks or [4**i for i in range(3, 9 if on_gpu else 8)]
+    sizes = sizes or [2**i for i in range(4, 13 if on_gpu else 10)]
+    ks = ks or [4**i for i in range(3, 9 if on_gpu else 8)]
     for name, values, most in (("size", sizes, GREATEST), ("K", ks, DEEPEST)):
         for value in values:
             if not SMALLEST <= value <= most:
                 raise InvalidValue(f"{name} = {value} must lie in {SMALLEST}..{most}")
-    known = {"family": (choice.families, tuple(FAMILIES)), "test": (choice.tests, TESTS)}
+    known = {"family": (families, tuple(FAMILIES)), "test": (tests, TESTS)}
     for kind, (wanted, valid) in known.items():
         for name in wanted or ():
             if name not in valid:
                 raise InvalidValue(f"unknown {kind} {name!r}; valid ones: {', '.join(valid)}")
     squares = [(n, n, n) for n in dict.fromkeys(sizes)]
     deep = [(SIDE, SIDE, k) for k in dict.fromkeys(ks)]
-    families = choice.families or tuple(FAMILIES)
     compared: dict[str, tuple[Sequence[str], Sequence[Shape]]] = {
-        "random": (families, squares), "long-k": (choice.families or LONG_FAMILIES, deep),
-        "scaled": ([family for family in families if family in SCALED_FAMILIES], squares)}
+        "random": (families or tuple(FAMILIES), squares), "long-k": (families or LONG_FAMILIES, deep),
+        "scaled": ([family for family in SCALED_FAMILIES if not families or family in families], squares)}
     steps: list[Step] = []
-    for test in (test for test in TESTS if not choice.tests or test in choice.tests):
+    for test in (test for test in TESTS if not tests or test in tests):
         if test in compared:
             names, shapes = compared[test]
             steps += [Step(test, family, shape, _compare) for family in names for shape in shapes]
@@ -191,7 +180,7 @@ def _fixed(check: Test, step: Step, panel: list[Gemm], seed: int) -> Iterator[Ro
         try:
             finding: Finding = check(np.random.default_rng(seed), step.shape, gemm)
         except Exception as error:  # whatever somebody's function raises: the others still run
-            yield _row(step, gemm, FAIL, _words(error))
+            yield _row(step, gemm, FAIL, first_line(error))
             continue
         yield {**_row(step, gemm, *of_finding(finding)), "figure": finding.figure, "limit": finding.limit,
                "unit": finding.unit}
@@ -218,7 +207,7 @@ def _compare(step: Step, panel: list[Gemm], seed: int) -> Iterator[Row]:
                 got = gemm.scaled(a, b, c, ALPHA, BETA) if scaled else gemm.multiply(a, b)
                 figures[gemm.name].append(exact.figures(got))
             except Exception as error:  # as above
-                failed[gemm.name] = _words(error)
+                failed[gemm.name] = first_line(error)
     least, standard = Figures.pooled(rounding), panel[0].name
     theirs = Figures.pooled(figures[standard]) if standard not in failed else None
     for gemm in panel:
@@ -237,10 +226,3 @@ def _compare(step: Step, panel: list[Gemm], seed: int) -> Iterator[Row]:
 def _row(step: Step, gemm: Gemm, verdict: str, note: str) -> Row:
     return {"test": step.test, "family": step.family, "shape": list(step.shape), "contender": gemm.name,
             "verdict": verdict, "note": note or None}
-
-
-def _words(error: Exception) -> str:
-    """The first line of what went wrong."""
-    lines = str(error).strip().splitlines()
-    first = lines[0] if lines else "no message"
-    return first if isinstance(error, PeakgemmError) else f"{type(error).__name__}: {first}"

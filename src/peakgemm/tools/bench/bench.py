@@ -10,6 +10,7 @@ from ...selection.choose import Choice, choose
 from .contenders import Contender
 from .peers import Peer
 from .products import AgainstCublas, Row, ours
+from .records import first_line
 from .roofline import is_memory_bound
 from .suites import Case
 from .timer import Comparison, Timer
@@ -60,7 +61,7 @@ class Bench:
         try:
             return self._measured(case, choice, variant)
         except Exception as error:  # whatever a driver, an allocator or a library raises: the others still run
-            return {"error": _words(error)}
+            return {"error": first_line(error)}
 
     def _measured(self, case: Case, choice: Choice, variant: Variant) -> Row:
         against = AgainstCublas(case, self._gpu, self._peer, self._timer)
@@ -83,7 +84,7 @@ class Bench:
             try:
                 row["peers"][contender.name] = self._contended(contender, case, against)
             except Exception as failure:
-                row["peers"][contender.name] = {"error": _words(failure)}
+                row["peers"][contender.name] = {"error": first_line(failure)}
         return row
 
     def _bandwidth(self, case: Case, compared: Comparison) -> Row:
@@ -113,9 +114,3 @@ def rows(groups: Mapping[str, Sequence[Case]], variants: Sequence[Variant], arch
                 row = static_row(suite, case, choice, variant)
                 yield row if bench is None else {**row, **bench.measure(case, choice, variant)}
                 done(f"{case.name}: {variant.label}")
-
-
-def _words(error: Exception) -> str:
-    """The first line of what went wrong."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -8,9 +8,10 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ...errors import InvalidValue, MissingComponent
+from ...errors import MissingComponent
 from .peers import Peer
 from .products import Make
+from .suites import words
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,4 @@ def names(text: str) -> list[str]:
     Raises:
         InvalidValue: an unknown name; the message lists those there are.
     """
-    found = list(dict.fromkeys(part.strip() for part in text.split(",")))
-    for name in found:
-        if name not in CONTENDERS and name != "cublas":
-            raise InvalidValue(f"unknown peer {name!r}; valid ones: cublas, {', '.join(CONTENDERS)}")
-    return [name for name in found if name != "cublas"]
+    return [name for name in words(text, "peer", ("cublas", *CONTENDERS)) if name != "cublas"]

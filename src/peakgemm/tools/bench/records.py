@@ -15,7 +15,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from ...errors import InvalidValue, MissingComponent
+from ...errors import InvalidValue, MissingComponent, PeakgemmError
 from ...kernels import shipped
 from ...runtime.compile import nvrtc_version
 from ...runtime.device import Gpu
@@ -78,6 +78,12 @@ def together(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def _kernel(row: Mapping[str, Any]) -> str:
     return repr([row.get(name) for name in ("number", "config_name", "path")])
+
+
+def first_line(error: Exception) -> str:
+    """What went wrong, in a line: the message of an error of ours, of others the class before it."""
+    lines = str(error).strip().splitlines() or ["no message"]
+    return lines[0] if isinstance(error, PeakgemmError) else f"{type(error).__name__}: {lines[0]}"
 
 
 def command() -> str:

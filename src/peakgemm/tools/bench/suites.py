@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -125,16 +125,26 @@ SUITES: dict[str, tuple[Case, ...]] = {
 NAMES = (*SUITES, "drawn")  # a sample of everything else: its rows say how often, not where, ours is slower
 
 
+def words(text: str, what: str, valid: Collection[str]) -> list[str]:
+    """The words between the commas of an option, each once.
+
+    Raises:
+        InvalidValue: a word that is none of ``valid``; the message lists those.
+    """
+    names = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if name not in valid:
+            raise InvalidValue(f"unknown {what} {name!r}; valid ones: {', '.join(valid)}")
+    return names
+
+
 def suites(text: str) -> dict[str, tuple[Case, ...]]:
     """Suites by name: ``square,odd``; ``all`` of them but ``drawn``.
 
     Raises:
         InvalidValue: an unknown name; the message lists those there are.
     """
-    names = [part.strip() for part in text.split(",")]
-    for name in names:
-        if name not in NAMES and name != "all":
-            raise InvalidValue(f"unknown suite {name!r}; valid ones: all, {', '.join(NAMES)}")
+    names = words(text, "suite", ("all", *NAMES))
     found = {name: cases for name, cases in SUITES.items() if name in names or "all" in names}
     if "drawn" in names:
         found["drawn"] = tuple(islice(drawn_cases(0), 200))

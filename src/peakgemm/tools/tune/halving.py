@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from ..bench.records import first_line
 from ..bench.timer import BURST_MS, MAX_PAIRS, MIN_PAIRS, Comparison
 from .space import Candidate
 
@@ -85,7 +86,7 @@ def halve(found: Sequence[Candidate], compare: Compare, error: Callable[[Candida
                 spread = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
                 scores.append((median(ratios), spread, candidate))
             except Exception as why:  # a compiler's or a driver's refusal: the others go on
-                refused.append(f"{candidate.label}: {str(why).splitlines()[0] if str(why) else type(why).__name__}")
+                refused.append(f"{candidate.label}: {first_line(why)}")
             if done is not None:
                 done(candidate.label)
         scores.sort(key=lambda score: -score[0])  # stable: equals stay in the model's order

@@ -17,8 +17,8 @@ from ..tools.bench.peers import find_peer
 from ..tools.bench.suites import NAMES, Case, distinct, groups
 from ..tools.bench.timer import Timer
 from ..tools.tune import search, store
-from ..tools.tune.halving import Outcome, estimate_s, rounds
-from ..tools.tune.space import KEEP, Candidate, candidates, compilations
+from ..tools.tune.halving import Outcome, estimate_s
+from ..tools.tune.space import KEEP, candidates, compilations
 from . import parse
 from .console import err, number, out, progress, table
 from .measuring import chosen_for
@@ -63,25 +63,16 @@ def _tune(cases: Sequence[Case], gpu: Gpu, seconds: float, keep: int) -> int:
     store.folder(gpu.name)  # refused before the work, not after it
     peer = find_peer()
     timer = Timer(peer, seconds)
-    steps = [_comparisons(_candidates(case, gpu.arch, gpu, keep), seconds) for case in cases]
     failed = 0
-    with progress("tuning", sum(steps)) as done:
-        for case, count in zip(cases, steps, strict=True):
-            told = 0
-
-            def tell(what: str, name: str = case.name) -> None:
-                nonlocal told
-                told += 1
-                done(f"{name}: {what}")
-
+    with progress("tuning", len(cases)) as done:
+        for case in cases:
             try:
-                found = search.tune(case.problem()[0], gpu, peer, timer, seconds=seconds, keep=keep, done=tell)
+                found = search.tune(case.problem()[0], gpu, peer, timer, seconds=seconds, keep=keep)
                 out.print(_line(case, found), markup=False, soft_wrap=True)
             except Exception as error:  # out of memory, or a launch refused: the other shapes still can
                 failed += 1
                 err.print(f"Failed: {case.name}: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
-            for _ in range(count - told):  # what refusals spared
-                done(case.name)
+            done(case.name)
     return failed
 
 
@@ -94,18 +85,10 @@ def _line(case: Case, found: Outcome) -> str:
             f"{what}: {found.winner.label} stays; best of {found.timed} others {ratio}")
 
 
-def _candidates(case: Case, arch: str, gpu: Gpu | None, keep: int) -> list[Candidate]:
-    return candidates(case.problem()[0], arch, *chosen_for(gpu, arch), keep)
-
-
-def _comparisons(found: Sequence[Candidate], seconds: float) -> int:
-    return sum(size for size, _ in rounds(len(found) - 1, seconds))
-
-
 def _plan(cases: Sequence[Case], arch: str, gpu: Gpu | None, seconds: float, keep: int, again: bool) -> None:
     lines, total, programs = [], 0.0, set()
     for case in cases:
-        found = _candidates(case, arch, gpu, keep)
+        found = candidates(case.problem()[0], arch, *chosen_for(gpu, arch), keep)
         takes = estimate_s(found, seconds)
         there = gpu is not None and not again and tuned.entry(gpu.name, tuned.key(case.problem()[0])) is not None
         if not there:

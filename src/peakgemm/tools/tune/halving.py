@@ -16,7 +16,6 @@ from .space import Candidate
 FINALISTS = 3
 MARGIN = 1.01  # a gain below this is not worth a choice that may differ from the next run's
 
-
 Compare = Callable[[Candidate, float], Comparison]
 
 
@@ -62,8 +61,8 @@ def estimate_s(found: Sequence[Candidate], seconds: float) -> float:
     return total
 
 
-def halve(found: Sequence[Candidate], compare: Compare, error: Callable[[Candidate], str | None], seconds: float,
-          done: Callable[[str], None] | None = None) -> Outcome:
+def halve(found: Sequence[Candidate], compare: Compare, error: Callable[[Candidate], str | None], seconds: float
+          ) -> Outcome:
     """Search among candidates, the default in front.
 
     Args:
@@ -72,7 +71,6 @@ def halve(found: Sequence[Candidate], compare: Compare, error: Callable[[Candida
             the candidate out of the search.
         error: why a finalist's product is wrong, or None.
         seconds: of the last round.
-        done: told after each comparison.
     """
     default, alive = found[0], list(found[1:])
     refused: list[str] = []
@@ -87,8 +85,6 @@ def halve(found: Sequence[Candidate], compare: Compare, error: Callable[[Candida
                 scores.append((median(ratios), spread, candidate))
             except Exception as why:  # a compiler's or a driver's refusal: the others go on
                 refused.append(f"{candidate.label}: {first_line(why)}")
-            if done is not None:
-                done(candidate.label)
         scores.sort(key=lambda score: -score[0])  # stable: equals stay in the model's order
         alive = [candidate for _, _, candidate in scores]
     for ratio, spread, candidate in scores:

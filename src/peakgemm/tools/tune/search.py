@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
@@ -33,8 +32,8 @@ def plain(problem: Problem) -> Problem:
     return replace(problem, alpha=1.0, beta=0.0, c0=None)
 
 
-def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP,
-           done: Callable[[str], None] | None = None) -> Outcome:
+def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP
+           ) -> Outcome:
     """Time candidates for a problem on ``gpu``, in the current context; nothing is kept.
 
     Raises:
@@ -57,18 +56,18 @@ def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: flo
         # No order of K multiply-adds errs by more: Higham, Accuracy and Stability, section 3.1.
         return None if error <= (problem.k + 3) / 2 else f"wrong product, {error:.3g} eps |A||B|"
 
-    return halve(found, compare, wrong, seconds, done)
+    return halve(found, compare, wrong, seconds)
 
 
-def tune(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP,
-         done: Callable[[str], None] | None = None) -> Outcome:
+def tune(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP
+         ) -> Outcome:
     """`search`, and keep the outcome.
 
     Raises:
         InvalidValue: the entry cannot be written.
         CompileFailed, LaunchFailed, MissingComponent: the default itself cannot run.
     """
-    outcome = search(problem, gpu, peer, timer, seconds=seconds, keep=keep, done=done)
+    outcome = search(problem, gpu, peer, timer, seconds=seconds, keep=keep)
     store.save(gpu.name, problem, outcome, choose(plain(problem), gpu.arch, gpu.sm_count, gpu.name).source)
     return outcome
 

@@ -51,33 +51,16 @@ def find_peer() -> Peer:
 
 @contextmanager
 def visiting() -> Iterator[Peer]:
-    """A peer in somebody else's process: the libraries' current streams and TF32 switch are as before afterwards.
+    """A peer in somebody else's process: the library's current stream and TF32 switch are as before afterwards.
 
     Raises:
         MissingComponent: see `find_peer`.
     """
-    undo: list[Callable[[], Any]] = []
+    peer = find_peer()
     try:
-        import torch
-
-        if torch.cuda.is_available():
-            stream, tf32 = torch.cuda.current_stream(), torch.backends.cuda.matmul.allow_tf32
-            undo += [lambda: torch.cuda.set_stream(stream),
-                     lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)]
-    except ImportError:
-        pass
-    try:
-        import cupy
-
-        before = cupy.cuda.get_current_stream()
-        undo.append(before.use)
-    except Exception:  # not installed, or without a driver
-        pass
-    try:
-        yield find_peer()
+        yield peer
     finally:
-        for step in undo:
-            step()
+        peer.leave()
 
 
 def _event(stream: Any) -> Any:
@@ -100,10 +83,16 @@ class TorchPeer:
         from cuda.core import Stream
 
         self._torch = torch
+        self._before = torch.cuda.current_stream(), torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = False
         self._torch_stream = torch.cuda.Stream()
         torch.cuda.set_stream(self._torch_stream)
         self.stream = Stream.from_handle(self._torch_stream.cuda_stream)
+
+    def leave(self) -> None:
+        """Put the library's current stream and TF32 switch back as they were."""
+        stream, self._torch.backends.cuda.matmul.allow_tf32 = self._before
+        self._torch.cuda.set_stream(stream)
 
     def random(self, rows: int, columns: int, seed: int) -> Any:
         """Standard normal float32, rows x columns, on the GPU."""
@@ -164,9 +153,13 @@ class CupyPeer:
 
         self._cupy = cupy
         cupy.cuda.Device().compute_capability  # noqa: B018  raises where there is no GPU
+        self._before = cupy.cuda.get_current_stream()
         self._cupy_stream = cupy.cuda.Stream(non_blocking=True)
         self._cupy_stream.use()
         self.stream = Stream.from_handle(self._cupy_stream.ptr)
+
+    def leave(self) -> None:
+        self._before.use()
 
     def random(self, rows: int, columns: int, seed: int) -> Any:
         return self._cupy.random.default_rng(seed).standard_normal((rows, columns), dtype=self._cupy.float32)

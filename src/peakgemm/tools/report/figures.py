@@ -17,6 +17,7 @@ from .svg import Chart
 from .tables import Table, bench_table, facts_table, rung_name, sweep_table
 
 WIDTH = 860  # of a figure on a desk
+LIBRARY = {"IEEE": "s6 bold dash", "emulated": "s6 bold"}  # others: in one colour, beneath
 BEST_SIZE = 4096  # of the ladder's pictures, where it was measured
 
 
@@ -80,25 +81,28 @@ def timed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.get("tflops")]
 
 
-def benches(data: Data, variant: Variant | None = None) -> list[Source]:
-    """Records of `peakgemm bench`, first the one with the most timed rows (of a variant)."""
-    def count(source: Source) -> int:
-        return sum(variant is None or Variant.of(row) == variant for row in timed(source.rows))
-
-    return sorted((source for source in data.of("bench") if count(source)), key=lambda source: -count(source))
+def benches(data: Data) -> list[Source]:
+    """Records of `peakgemm bench`, first the one with the most timed rows."""
+    return sorted((source for source in data.of("bench") if timed(source.rows)),
+                  key=lambda source: -len(timed(source.rows)))
 
 
-def library_at(data: Data, shape: tuple[int, ...]) -> list[tuple[str, float, float, Source]]:
-    """The library's own products of one shape: label, TFLOPS, ratio; IEEE and emulated."""
-    found = []
-    for label, variant in (("IEEE, the library", IEEE), ("emulated, the library", Variant("emulated"))):
-        for source in benches(data, variant):
-            row = next((row for row in timed(source.rows) if tuple(row["shape"]) == shape and Variant.of(row) == variant
-                        and _plain(row)), None)
-            if row:
-                found.append((label, row["tflops"], row["ratio_to_cublas"], source))
-                break
-    return found
+SQUARES = ("square", "layouts")  # the suites whose squares stand beside the ladder's
+
+
+def _library(data: Data) -> dict[str, dict[int, tuple[Row, Source]]]:
+    """The library's square products and its peers', by label and size, each from the first record that has it."""
+    lines: dict[str, dict[int, tuple[Row, Source]]] = {}
+    for source in benches(data):
+        for row in timed(source.rows):
+            variant, size = Variant.of(row), row["shape"][0]
+            plain = row.get("layout", "NN") == "NN" and row.get("batch", 1) == 1 and not variant.prepared
+            if row["suite"] in SQUARES and len(set(row["shape"])) == 1 and plain:
+                label = "IEEE" if variant == IEEE else variant.label
+                for name, one in ((label, row), *row.get("peers", {}).items()):
+                    if one.get("tflops"):
+                        lines.setdefault(name, {}).setdefault(size, (one, source))
+    return lines
 
 
 def squares(source: Source) -> list[tuple[int, list[Row]]]:
@@ -121,16 +125,17 @@ def _climb(data: Data) -> Iterator[Figure]:
     at = ladder_at(data)
     if at and data.device:
         source, size, rows = at
-        own = library_at(data, (size,) * 3)
+        library = _library(data)
+        found = [(f"{name}, the library", *library[name][size]) for name in LIBRARY if size in library.get(name, ())]
+        own = [(label, row["tflops"], row["ratio_to_cublas"]) for label, row, _ in found]
         title = f"The climb at {size}"
         yield Figure(
             "climb", title, f"TFLOPS of every rung at M = N = K = {size}"
             + (", then the library's own products at the same size" if own else "") + ". The axis is logarithmic. "
             "Lines: cuBLAS in plain FP32, in the ladder's run, and the FP32 peak of the GPU at its highest clock. "
             "Emulated products run on tensor cores, which the FP32 peak does not bound.",
-            _distinct([source, *(one[3] for one in own)]),
-            partial(charts.climb, rows, [one[:3] for one in own], rows[-1]["cublas_tflops"], peak_tflops(data.device),
-                    title))
+            _distinct([source, *(one for *_, one in found)]),
+            partial(charts.climb, rows, own, rows[-1]["cublas_tflops"], peak_tflops(data.device), title))
 
 
 def _distinct(sources: Sequence[Source]) -> tuple[Source, ...]:
@@ -138,17 +143,20 @@ def _distinct(sources: Sequence[Source]) -> tuple[Source, ...]:
 
 
 def _speed(data: Data) -> Iterator[Figure]:
-    drawn = list[Source]()
-    library = list(_library_lines(benches(data), drawn))
+    library = _library(data)
+    lines: list[charts.Line] = [
+        (name, name, LIBRARY.get(name, "s5"), [(size, row["tflops"]) for size, (row, _) in sorted(own.items())])
+        for name, own in sorted(library.items(), key=lambda line: line[0] in LIBRARY)]
+    sources = [source for own in library.values() for _, source in own.values()]
     peak = peak_tflops(data.device) if data.device else None
     for source in data.of("ladder"):
         for name, title, x_title, runs in _sizes(source):
-            own = library if name == "squares" else []
+            beside = bool(lines) and name == "squares"
             also = ", cuBLAS in the same run, and the library's own products with the peers beside them"
-            yield Figure(f"speed-{name}", title, "Every rung" + (also if own else " and cuBLAS in the same run")
+            yield Figure(f"speed-{name}", title, "Every rung" + (also if beside else " and cuBLAS in the same run")
                          + ". Both axes are logarithmic; point at a line for its figures.",
-                         _distinct([source, *(drawn if own else [])]),
-                         partial(charts.speed, [*_rung_lines(runs), *own], peak, title, x_title))
+                         _distinct([source, *(sources if beside else [])]),
+                         partial(charts.speed, [*_rung_lines(runs), *(lines if beside else [])], peak, title, x_title))
 
 
 def _sizes(source: Source) -> Iterator[tuple[str, str, str, list[tuple[int, list[Row]]]]]:
@@ -173,35 +181,6 @@ def _rung_lines(runs: Sequence[tuple[int, list[Row]]]) -> Iterator[charts.Line]:
     for number, line in points.items():
         yield charts.rung_label(named[number]), f"{number:02}", charts.rung_class(number), line
     yield "cuBLAS FP32", "cuBLAS FP32", "ink bold", [(size, rows[-1]["cublas_tflops"]) for size, rows in runs]
-
-
-SQUARES = ("square", "layouts")  # the suites whose squares stand in the plot against size
-LIBRARY = {"IEEE": "s6 bold dash", "emulated": "s6 bold"}  # others: in one colour, beneath
-
-
-def _library_lines(sources: Sequence[Source], drawn: list[Source]) -> Iterator[charts.Line]:
-    """The library's square products and its peers', each from the first record that has it; those are noted in
-    ``drawn``."""
-    lines: dict[str, dict[float, float]] = {}
-    for source in sources:
-        own: dict[str, dict[float, float]] = {}
-        for row in timed(source.rows):
-            if row["suite"] in SQUARES and len(set(row["shape"])) == 1 and _plain(row) and not Variant.of(row).prepared:
-                label = "IEEE" if Variant.of(row) == IEEE else Variant.of(row).label
-                for name, value in ((label, row["tflops"]),
-                                    *((name, peer.get("tflops")) for name, peer in row.get("peers", {}).items())):
-                    if value:
-                        own.setdefault(name, {})[row["shape"][0]] = value
-        new = {name: line for name, line in own.items() if name not in lines and len(line) > 1}
-        if new:
-            drawn.append(source)
-        lines |= new
-    for name in sorted(lines, key=lambda name: name in LIBRARY):
-        yield name, name, LIBRARY.get(name, "s5"), sorted(lines[name].items())
-
-
-def _plain(row: Row) -> bool:
-    return bool(row.get("layout", "NN") == "NN" and row.get("batch", 1) == 1)
 
 
 def _by_variant(rows: Sequence[Row]) -> list[Row]:

@@ -16,7 +16,7 @@ from peakgemm.tools.accuracy.measure import LARGEST
 from peakgemm.tools.accuracy.suite import TESTS, Report
 
 Gemm = Callable[..., Any]
-SIZES = (16, 48)
+SIZES = (32, 48)
 KS = (64, 256)
 f32, f64 = np.float32, np.float64
 pytestmark = pytest.mark.filterwarnings("error")  # the suite's own NaN and overflows are no news

@@ -79,13 +79,13 @@ def _words(text: str | None) -> list[str] | None:
 
 
 def _numbers(text: str | None) -> list[int] | None:
-    found = _words(text)
-    if found is None:
+    parts = _words(text)
+    if parts is None:
         return None
-    for part in found:
+    for part in parts:
         if not (part.isascii() and part.isdecimal()):
             raise InvalidValue(f"{part!r} is not a size; write numbers such as 64,256,1024")
-    return [int(part) for part in found]
+    return [int(part) for part in parts]
 
 
 def _versions(report: Report) -> dict[str, str]:

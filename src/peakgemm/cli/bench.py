@@ -62,11 +62,11 @@ def command(
     for rival in rivals:
         versions |= rival.versions
     sms, name = chosen_for(gpu, target)
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     more: dict[str, Any] = {}
 
     def record(on: Gpu | None) -> dict[str, Any]:
-        run = {"rungs": found, "suites": summaries(found), **more}
+        run = {"rungs": rows, "suites": summaries(rows), **more}
         return records.record(on, target, [run], versions=versions)
 
     with progress("measuring", sum(map(len, chosen.values())) * len(variants)) as done:
@@ -76,23 +76,23 @@ def command(
             more["copy_gbs"] = copy_gbs(peer, timer)
             measurer = bench.Bench(measured_on, peer, timer, rivals, more["copy_gbs"], seconds)
         for row in bench.rows(chosen, variants, target, sms, name, measurer, done):
-            found.append(row)
+            rows.append(row)
             if json is not None and measurer is not None and records.replaceable(json):
                 records.write(json, record(measured_on))
     for group in chosen:
         for variant in variants:
             _show(variant.name(group),
-                  [row for row in found if row["suite"] == group and Variant.of(row) == variant],
+                  [row for row in rows if row["suite"] == group and Variant.of(row) == variant],
                   [rival.name for rival in rivals])
     if peer is None:
         out.print(f"Not timed: {why_not(gpu, target)}.", markup=False)
     else:
-        _sum_up(summaries(found), more["copy_gbs"])
+        _sum_up(summaries(rows), more["copy_gbs"])
     keep(json, record(measured_on if peer else None))
     if svg is not None:
-        records.write_text(svg, ratio_chart(found, f"{name}, FP32, random data", WIDTH).text(alone=True))
+        records.write_text(svg, ratio_chart(rows, f"{name}, FP32, random data", WIDTH).text(alone=True))
         out.print(f"Plot written to {svg}", markup=False)
-    failed = [f"{Variant.of(row).name(row['name'])}: {row['error']}" for row in found if "error" in row]
+    failed = [f"{Variant.of(row).name(row['name'])}: {row['error']}" for row in rows if "error" in row]
     if failed:
         for line in failed:
             err.print(f"Failed: {line}", markup=False, soft_wrap=True)
@@ -101,13 +101,13 @@ def command(
 
 def _rivals(names: Sequence[str], peer: Peer) -> list[Contender]:
     """Those of the contenders that are installed, or can be built; the others are told and done without."""
-    found = []
+    rivals = []
     for name in names:
         try:
-            found.append(CONTENDERS[name](peer))
+            rivals.append(CONTENDERS[name](peer))
         except (MissingComponent, CompileFailed) as error:
             err.print(f"Left out: {name}: {error}", markup=False)
-    return found
+    return rivals
 
 
 def _show(title: str, rows: Sequence[Row], rivals: Sequence[str]) -> None:

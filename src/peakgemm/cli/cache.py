@@ -25,16 +25,16 @@ app = typer.Typer(no_args_is_help=True, help="Compiled programs and tuning entri
 def info(json: Annotated[Path | None, typer.Option(help="Write what was found to this file.")] = None) -> None:
     """Where the cache lies and how large it is."""
     records.check_writable(json)
-    found = []
+    folders = []
     for what, place, most in (("programs", cache.folder(), f" of at most {cache.MAX_BYTES / 1e6:.0f} MB"),
                               ("tuning entries", cache.tuned_folder(), "")):
         count, size = cache.usage(place)
-        found.append({"what": what, "folder": place.name, "files": count, "bytes": size})
+        folders.append({"what": what, "folder": place.name, "files": count, "bytes": size})
         out.print(f"{what}: {place}: {count} files, {size / 1e6:.1f} MB{most}", markup=False, soft_wrap=True)
     problem = cache.trouble(cache.folder()) if cache.folder().exists() else None
     if problem:
         out.print(f"not used: {problem}", markup=False, soft_wrap=True)
-    keep_found(json, found)
+    keep_found(json, folders)
 
 
 @app.command()

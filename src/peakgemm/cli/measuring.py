@@ -45,8 +45,8 @@ def keep(path: Path | None, record: Mapping[str, Any], what: str = "Record writt
         out.print(f"{what} to {path}", markup=False)
 
 
-def keep_found(path: Path | None, found: list[dict[str, Any]]) -> None:
+def keep_found(path: Path | None, facts: list[dict[str, Any]]) -> None:
     """Write what a command found on this machine where ``--json`` asks for it, and say so."""
     if path is not None:
         gpu = device.find()
-        keep(path, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": found}]), "Written")
+        keep(path, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": facts}]), "Written")

@@ -68,7 +68,7 @@ def command(
     ):
         if not taken and (unused := [name for name, value in options.items() if value]):
             raise InvalidValue(f"{', '.join(unused)}: for {what} only, not for {kernel}")
-    found: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     if file:
         report, args = _file(Path(kernel), entry, grid, block, arg or [], macro or [], include or [], shared,
                              arch, {**limits, "max_seconds": max_seconds})
@@ -82,9 +82,9 @@ def command(
             if each is not report:
                 before = sum(name.split()[0] == each.kernel for name in others)
                 others[f"{each.kernel} {before + 1}" if before else each.kernel] = each.to_json()
-        found = {"problem": problem, **({"others": others} if others else {})}
+        details = {"problem": problem, **({"others": others} if others else {})}
     else:
-        report, main, found = _rung(kernel, size, shape, alpha, beta, arch, limits)
+        report, main, details = _rung(kernel, size, shape, alpha, beta, arch, limits)
         reports = [report]
     _counters(reports)
     for each in reports:
@@ -95,7 +95,7 @@ def command(
     clean = all(each.clean for each in reports)
     if clean:
         out.print("\nNo fault found.")
-    keep(json, records.record(None, arch, [{**found, "report": report.to_json()}]), "Report written")
+    keep(json, records.record(None, arch, [{**details, "report": report.to_json()}]), "Report written")
     if not clean:
         shown = [text for each in reports
                  for text in [str(fault) for fault in each.faults] or [each.stopped] * bool(each.stopped)]
@@ -128,10 +128,10 @@ def _call(size: str | None, shape: str | None, alpha: float, beta: float, precis
               arch: str, limits: dict[str, int]) -> tuple[SimulatedCall, dict[str, Any]]:
     """What `peakgemm.matmul` would run, launch by launch, printed, and what a record says of it."""
     parse.exclusive(size, shape)
-    found = cases(shape or "x".join([size or "256"] * 3))
-    if len(found) != 1:
-        raise InvalidValue(f"simulate takes one shape, not {len(found)}")
-    case = found[0]
+    posed = cases(shape or "x".join([size or "256"] * 3))
+    if len(posed) != 1:
+        raise InvalidValue(f"simulate takes one shape, not {len(posed)}")
+    case = posed[0]
     check_precision(precision)
     if sms is not None and sms < 1:
         raise InvalidValue(f"--sms {sms} must be 1 at least")

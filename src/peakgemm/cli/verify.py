@@ -44,7 +44,7 @@ def command(
     out.print(f"{len(cases)} products on {place}: {len(broken)} broken promises, {compiled} kernels compiled ahead, "
               f"{perf_counter() - started:.0f} s", markup=False)
     if json is not None:
-        found = {"products": len(cases), "seed": seed, "broken": broken}
-        records.write(json, records.record(gpu, parse.target(None, gpu), [{"verified": found}]))
+        summary = {"products": len(cases), "seed": seed, "broken": broken}
+        records.write(json, records.record(gpu, parse.target(None, gpu), [{"verified": summary}]))
     if broken:
         raise typer.Exit(1)

@@ -185,15 +185,15 @@ def _load(name: str) -> Any:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = import_module(module)
+        target: Any = import_module(module)
     except Exception as error:  # a user's module may fail in any way
         raise InvalidValue(f"{name}: importing {module!r} failed ({type(error).__name__}: {error}); name a module that "
                            "Python finds from here, as package.module:function") from None
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise InvalidValue(f"{name}: {module!r} has no {path!r}; name a function that it has")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def _own(name: str, function: Any, arrays: Arrays) -> Gemm:

@@ -105,8 +105,8 @@ def _sweep(wrong: Callable[[int], Any], n: int, limit: int) -> Finding:
     reach = -1
     for top in tops:
         error = wrong(top)
-        found = inf if bool((~(error < inf)).any()) else float(error.max()) / (n * EPSILON / 2)
-        worst, held = max(worst, found), held and found <= 10
+        units = inf if bool((~(error < inf)).any()) else float(error.max()) / (n * EPSILON / 2)
+        worst, held = max(worst, units), held and units <= 10
         reach = top if held else reach
     return Finding(worst, 10.0, "n u", f"holds up to 2^+-{reach} of 2^+-{limit}" if reach >= 0 else
                    "fails without any scaling")

@@ -94,8 +94,8 @@ class Exact:
 
     def _over(self, difference: Any, scale: Any) -> Any:
         xp = self._arrays.xp
-        found = difference / (EPSILON * scale + QUANTUM)
-        return xp.where(difference == 0, 0.0, xp.where(xp.isnan(found) | xp.isinf(difference), inf, found))
+        errors = difference / (EPSILON * scale + QUANTUM)
+        return xp.where(difference == 0, 0.0, xp.where(xp.isnan(errors) | xp.isinf(difference), inf, errors))
 
     def figures(self, got: Any) -> Figures:
         """All grades of a result."""

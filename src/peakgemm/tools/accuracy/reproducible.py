@@ -54,7 +54,7 @@ class Case:
         """A ``(batch, M, K)``, B ``(batch, K, N)`` and C, on the host, packed."""
         rng = np.random.default_rng(self.seed)
         shapes = ((self.batch, self.m, self.k), (self.batch, self.k, self.n), (self.batch, self.m, self.n))
-        found = []
+        drawn = []
         for shape in shapes:
             x = rng.standard_normal(shape, np.float32)
             if self.kind == "wide":
@@ -64,8 +64,8 @@ class Case:
             elif self.kind == "special":
                 for value in (np.inf, np.nan, -0.0, 0.0):
                     x[rng.random(shape) < 0.5 / max(self.k, 4)] = value
-            found.append(x)
-        return found[0], found[1], found[2]
+            drawn.append(x)
+        return drawn[0], drawn[1], drawn[2]
 
 
 def draw(count: int, seed: int = 0) -> list[Case]:
@@ -101,8 +101,8 @@ def check(case: Case, gemm: Gemm, arrays: Arrays) -> Iterator[str]:
         return xp.swapaxes(arrays.copy(xp.swapaxes(x, -1, -2)), -1, -2) if turned else x
 
     def run(x: Any, y: Any, z: Any) -> Any:
-        found = gemm(x, y, z if case.beta else None, **scales)
-        return arrays.host(arrays.bits(arrays.copy(found)))
+        result = gemm(x, y, z if case.beta else None, **scales)
+        return arrays.host(arrays.bits(arrays.copy(result)))
 
     whole = run(stored(left, case.turned[0]), stored(right, case.turned[1]), added)
     i, r, s = int(rng.integers(case.batch)), int(rng.integers(case.m)), int(rng.integers(case.n))
@@ -140,8 +140,8 @@ def compile_ahead(cases: list[Case], gpu: Gpu) -> int:
                                     (case.m, 1, ta, tb)):
             problem = Problem(m, n, case.k, m if first else case.k, case.k if second else n, n, trans_a=first,
                               trans_b=second)
-            found = choose(problem, gpu.arch, gpu.sm_count, gpu.name, "reproducible")
-            made = found.kernel.recipe(found.config, problem, gpu.arch)
+            choice = choose(problem, gpu.arch, gpu.sm_count, gpu.name, "reproducible")
+            made = choice.kernel.recipe(choice.config, problem, gpu.arch)
             each[made.name] = made
     in_parallel(lambda made: made.make("cubin"), list(each.values()))
     return len(each)

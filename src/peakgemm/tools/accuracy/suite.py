@@ -103,19 +103,19 @@ def judge(*gemms: str | Callable[..., Any], reference: str | Callable[..., Any] 
     arrays = find(host)
     steps = plan(arrays, sizes, ks, families, tests)
     standard = contenders.make(reference or ("cublas" if arrays.name == "torch" else "numpy"), arrays)
-    found: list[Gemm] = []
+    able: list[Gemm] = []
     unavailable: dict[str, str] = {}
     for what in dict.fromkeys(gemms):
         try:
-            found.append(contenders.make(what, arrays))
+            able.append(contenders.make(what, arrays))
         except MissingComponent as error:
             unavailable[str(what)] = str(error)
-    if not found:
+    if not able:
         raise MissingComponent("nothing to judge: " + ("; ".join(f"{name}: {why}" for name, why in unavailable.items())
                                                        or "name a contender"))
-    names = tuple(gemm.name for gemm in found)
+    names = tuple(gemm.name for gemm in able)
     report = Report(standard.name, names, arrays.name, seed, [], unavailable)
-    panel = [standard, *(gemm for gemm in found if gemm.name != standard.name)]
+    panel = [standard, *(gemm for gemm in able if gemm.name != standard.name)]
     done = progress(len(steps)) if progress else None
     for step in steps:
         report.rows.extend(_run(step, panel, seed))

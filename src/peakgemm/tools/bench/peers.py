@@ -132,13 +132,13 @@ class TorchPeer:
         import ctypes
 
         handle, version = self._torch.cuda.current_blas_handle(), ctypes.c_int()
-        found = {"torch": self._torch.__version__}
+        names = {"torch": self._torch.__version__}
         try:
             ctypes.CDLL("libcublas.so.13").cublasGetVersion_v2(ctypes.c_void_p(handle), ctypes.byref(version))
-            found["cublas"] = f"{version.value // 10000}.{version.value // 100 % 100}.{version.value % 100}"
+            names["cublas"] = f"{version.value // 10000}.{version.value // 100 % 100}.{version.value % 100}"
         except OSError:
-            found["cublas"] = "of torch " + str(self._torch.version.cuda)
-        return found
+            names["cublas"] = "of torch " + str(self._torch.version.cuda)
+        return names
 
 
 class CupyPeer:

@@ -71,11 +71,11 @@ def contest(kernel: Kernel, config: Config, compiler: Compiled, variants: Mappin
         OtherBits: a variant gives other results.
     """
     field = Contest(kernel, config, compiler, size, gpu, peer)
-    found: dict[str, Sequence[float]] = {}
+    ratios: dict[str, Sequence[float]] = {}
     for name, compiled in variants.items():
         if not field.same_bits(compiled):
             raise OtherBits(f"{name}: at {size} it does not give the bits of the compiler's code; it is not written")
-        found[name] = field.ratio(compiled)
+        ratios[name] = field.ratio(compiled)
         if done is not None:
-            done(f"{name}: {median(found[name]):.3f}")
-    return found
+            done(f"{name}: {median(ratios[name]):.3f}")
+    return ratios

@@ -27,19 +27,19 @@ WIDTH = 120  # of a line, as far as its values allow
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Versions that a figure depends on; ``cubins``: the NVRTC that compiled the library's kernels ahead, if any."""
-    found = {"peakgemm": __version__, "python": platform.python_version()}
+    versions = {"peakgemm": __version__, "python": platform.python_version()}
     for package in ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "numpy"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
     try:
-        found["nvrtc"] = nvrtc_version()
+        versions["nvrtc"] = nvrtc_version()
     except MissingComponent as error:
-        found["nvrtc"] = str(error)
+        versions["nvrtc"] = str(error)
     if ahead := sorted({index.nvrtc for index in map(shipped.index, shipped.FOLDER.glob("*.cubins")) if index.cubins}):
-        found["cubins"] = ", ".join(ahead)
-    return {**found, **(extra or {})}
+        versions["cubins"] = ", ".join(ahead)
+    return {**versions, **(extra or {})}
 
 
 def record(gpu: Gpu | None, arch: str, runs: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:

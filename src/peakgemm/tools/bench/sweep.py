@@ -37,7 +37,7 @@ def space(arch: Architecture, most: int) -> list[Config]:
 
     Tiles whose block has at least 64 threads and whose accumulators leave the compiler room.
     """
-    found = []
+    tiles = []
     for bm in (32, 64, 128, 256):
         for bn in (32, 64, 128, 256):
             for bk in (4, 8, 16, 32):
@@ -45,9 +45,9 @@ def space(arch: Architecture, most: int) -> list[Config]:
                     for buffers in (2, 1):
                         c = Config(bm, bn, bk, tm, tn, stages=buffers, fragments=buffers)
                         if is_valid(TEMPLATE, c, arch) and 64 <= c.threads <= 512 and c not in published():
-                            found.append(c)
-    stride = max(1, len(found) // max(most, 1))
-    return found[::stride][:most]
+                            tiles.append(c)
+    stride = max(1, len(tiles) // max(most, 1))
+    return tiles[::stride][:most]
 
 
 def sweep(configs: Sequence[Config], shape: tuple[int, int, int], arch: str, gpu: Gpu | None, peer: Peer | None,

@@ -147,18 +147,18 @@ def load(paths: Iterable[Path]) -> Data:
         files += within
     if not files:
         raise InvalidValue("no record to report; name files that --json wrote, or a folder that holds some")
-    found, left_out = list[Source](), dict[str, str]()
+    sources, left_out = list[Source](), dict[str, str]()
     for path in files:
         one = read(path)
         if isinstance(one, str):
             left_out[path.name] = one
         else:
-            found.append(one)
-    if not found:
+            sources.append(one)
+    if not sources:
         what = ", ".join(f"{name} (of {command})" for name, command in left_out.items())
         raise InvalidValue(f"no figure shows any of these: {what}; give a record of ladder, sweep, bench or accuracy")
-    _one_gpu(found)
-    return Data(tuple(found), left_out)
+    _one_gpu(sources)
+    return Data(tuple(sources), left_out)
 
 
 def _one_gpu(sources: Sequence[Source]) -> None:

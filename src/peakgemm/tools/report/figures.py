@@ -113,11 +113,11 @@ def squares(source: Source) -> list[tuple[int, list[Row]]]:
 
 def ladder_at(data: Data) -> tuple[Source, int, list[Row]] | None:
     """The ladder at the square of its pictures, where one was timed: the record, the size, the rows."""
-    found = [(size == BEST_SIZE, size, place, source, rows) for place, source in enumerate(data.of("ladder"))
+    runs = [(size == BEST_SIZE, size, place, source, rows) for place, source in enumerate(data.of("ladder"))
              for size, rows in squares(source)]
-    if not found or not data.device:
+    if not runs or not data.device:
         return None
-    _, size, _, source, rows = max(found, key=lambda one: (one[0], one[1], -one[2]))
+    _, size, _, source, rows = max(runs, key=lambda one: (one[0], one[1], -one[2]))
     return source, size, rows
 
 
@@ -126,15 +126,15 @@ def _climb(data: Data) -> Iterator[Figure]:
     if at and data.device:
         source, size, rows = at
         library = _library(data)
-        found = [(f"{name}, the library", *library[name][size]) for name in LIBRARY if size in library.get(name, ())]
-        own = [(label, row["tflops"], row["ratio_to_cublas"]) for label, row, _ in found]
+        products = [(f"{name}, the library", *library[name][size]) for name in LIBRARY if size in library.get(name, ())]
+        own = [(label, row["tflops"], row["ratio_to_cublas"]) for label, row, _ in products]
         title = f"The climb at {size}"
         yield Figure(
             "climb", title, f"TFLOPS of every rung at M = N = K = {size}"
             + (", then the library's own products at the same size" if own else "") + ". The axis is logarithmic. "
             "Lines: cuBLAS in plain FP32, in the ladder's run, and the FP32 peak of the GPU at its highest clock. "
             "Emulated products run on tensor cores, which the FP32 peak does not bound.",
-            _distinct([source, *(one for *_, one in found)]),
+            _distinct([source, *(one for *_, one in products)]),
             partial(charts.climb, rows, own, rows[-1]["cublas_tflops"], peak_tflops(data.device), title))
 
 
@@ -211,7 +211,7 @@ def _ratios(data: Data) -> Iterator[Figure]:
 def _roofline(data: Data) -> Iterator[Figure]:
     at = ladder_at(data)
     if at and data.device:
-        source, size, found = at
+        source, size, rungs = at
         counted: dict[int, float] = {}
         counters = data.of("counters")
         for one in counters:
@@ -221,7 +221,7 @@ def _roofline(data: Data) -> Iterator[Figure]:
                                 if row["ncu"].get("dram_bytes")}
         points = [(charts.rung_label(row), charts.rung_class(row["number"]), 1 / row["bytes_per_flop"],
                    2 * size ** 3 / counted[row["number"]] if row["number"] in counted else None, row["tflops"])
-                  for row in found if row["bytes_per_flop"]]
+                  for row in rungs if row["bytes_per_flop"]]
         title = f"Roofline at {size}"
         yield Figure("roofline", title, "Bandwidth and FP32 peak bound what a kernel can do with the bytes that it "
                      "moves. Rings stand at the bytes that a tiling asks of global memory: caches carry kernels with "

@@ -50,29 +50,29 @@ def rounds(count: int, seconds: float) -> list[tuple[int, float]]:
     return [(size, seconds / 2 ** (len(sizes) - 1 - i)) for i, size in enumerate(sizes) if size]
 
 
-def estimate_s(found: Sequence[Candidate], seconds: float) -> float:
+def estimate_s(candidates: Sequence[Candidate], seconds: float) -> float:
     """About how long a search over compiled candidates, the default in front, takes: pairs and warm-up."""
     total = 0.0
-    us = sorted(c.us for c in found[1:])
+    us = sorted(c.us for c in candidates[1:])
     for size, each in rounds(len(us), seconds):
         for own in us[:size]:
-            pair = sum(max(BURST_MS, t / 1e3) for t in (own, found[0].us)) / 1e3
+            pair = sum(max(BURST_MS, t / 1e3) for t in (own, candidates[0].us)) / 1e3
             total += pair * (min(MAX_PAIRS, max(MIN_PAIRS, round(each / pair))) + 4)
     return total
 
 
-def halve(found: Sequence[Candidate], compare: Compare, error: Callable[[Candidate], str | None], seconds: float
+def halve(candidates: Sequence[Candidate], compare: Compare, error: Callable[[Candidate], str | None], seconds: float
           ) -> Outcome:
     """Search among candidates, the default in front.
 
     Args:
-        found: the default, then the others, in the order that decides between equals.
+        candidates: the default, then the others, in the order that decides between equals.
         compare: times a candidate against the default for so many seconds; what it raises takes
             the candidate out of the search.
         error: why a finalist's product is wrong, or None.
         seconds: of the last round.
     """
-    default, alive = found[0], list(found[1:])
+    default, alive = candidates[0], list(candidates[1:])
     refused: list[str] = []
     scores: list[tuple[float, tuple[float, float], Candidate]] = []
     timed = len(alive)

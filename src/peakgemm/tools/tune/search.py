@@ -40,12 +40,12 @@ def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: flo
         CompileFailed, LaunchFailed, MissingComponent: the default itself cannot run.
     """
     problem = plain(problem)
-    found = candidates(problem, gpu.arch, gpu.sm_count, gpu.name, keep)
+    ranked = candidates(problem, gpu.arch, gpu.sm_count, gpu.name, keep)
     if problem.flops == 0:
-        return Outcome(found[0], 1.0, (1.0, 1.0), None, False, 0)
-    _compile(found, problem, gpu)
+        return Outcome(ranked[0], 1.0, (1.0, 1.0), None, False, 0)
+    _compile(ranked, problem, gpu)
     memory = Flat(problem, gpu, peer)
-    baseline = launches(bind(found[0].kernel, found[0].config, problem, gpu), memory.addresses, peer)
+    baseline = launches(bind(ranked[0].kernel, ranked[0].config, problem, gpu), memory.addresses, peer)
 
     def compare(candidate: Candidate, budget: float) -> Comparison:
         ours = launches(bind(candidate.kernel, candidate.config, problem, gpu), memory.addresses, peer)
@@ -56,7 +56,7 @@ def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: flo
         # No order of K multiply-adds errs by more: Higham, Accuracy and Stability, section 3.1.
         return None if error <= (problem.k + 3) / 2 else f"wrong product, {error:.3g} eps |A||B|"
 
-    return halve(found, compare, wrong, seconds)
+    return halve(ranked, compare, wrong, seconds)
 
 
 def tune(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP
@@ -111,9 +111,9 @@ def _best_emulated(problem: Problem, gpu: Gpu, precision: str, peer: Peer, timer
     return chosen.kernel, chosen.config
 
 
-def _compile(found: list[Candidate], problem: Problem, gpu: Gpu) -> None:
+def _compile(ranked: list[Candidate], problem: Problem, gpu: Gpu) -> None:
     """Compile in parallel, once for all splits of a configuration; a refusal is met again when it is timed."""
-    each = {(c.kernel.name, replace(c.config, split=1)): c for c in found}
+    each = {(c.kernel.name, replace(c.config, split=1)): c for c in ranked}
 
     def one(candidate: Candidate) -> None:
         try:

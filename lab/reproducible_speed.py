@@ -23,9 +23,9 @@ from peakgemm.calls.launch import bound_for, choice_for
 from peakgemm.errors import MissingComponent, PeakgemmError
 from peakgemm.runtime import device
 from peakgemm.tools.bench import records
+from peakgemm.tools.bench.errors import errors as errors_of
 from peakgemm.tools.bench.operands import Arrays, launches
 from peakgemm.tools.bench.peers import TorchPeer
-from peakgemm.tools.bench.peers import errors as errors_of
 from peakgemm.tools.bench.suites import Case, cases
 from peakgemm.tools.bench.timer import Timer
 

@@ -13,9 +13,9 @@ from peakgemm.errors import LaunchFailed, MissingComponent
 from peakgemm.runtime import device
 from peakgemm.tools.bench import operands
 from peakgemm.tools.bench.bench import bound_of
+from peakgemm.tools.bench.errors import errors as worst_errors
 from peakgemm.tools.bench.operands import Arrays
 from peakgemm.tools.bench.peers import Peer, visiting
-from peakgemm.tools.bench.peers import errors as worst_errors
 from peakgemm.tools.bench.suites import cases
 
 try:

@@ -15,7 +15,8 @@ from commands import fits, here, run, valid
 from peakgemm.tools.accuracy import arrays, judge
 from peakgemm.tools.accuracy.cases import rows_of
 from peakgemm.tools.accuracy.families import FAMILIES
-from peakgemm.tools.accuracy.measure import Exact, bound
+from peakgemm.tools.accuracy.measure import Exact
+from peakgemm.tools.bench.errors import bound
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
 QUICK = ("--host", "--sizes", "16,32,64", "--ks", "64,128")

@@ -11,8 +11,9 @@ import pytest
 
 from peakgemm.tools.accuracy.arrays import Numpy
 from peakgemm.tools.accuracy.families import FAMILIES
-from peakgemm.tools.accuracy.measure import LARGEST, Exact, bound
+from peakgemm.tools.accuracy.measure import LARGEST, Exact
 from peakgemm.tools.accuracy.verdict import slope
+from peakgemm.tools.bench.errors import bound
 
 f32, f64 = np.float32, np.float64
 

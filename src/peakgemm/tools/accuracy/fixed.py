@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bench.peers import EPSILON
+from ..bench.errors import EPSILON
 from .arrays import Arrays
 from .contenders import Gemm
 from .families import Draw, normal, signs, single

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any
 
-from ..bench.peers import EPSILON
+from ..bench.errors import EPSILON
 from .arrays import Arrays
 
 QUANTUM = 2.0**-149  # the smallest subnormal
@@ -34,16 +34,6 @@ class Figures:
         """Of several draws of one size: the largest of all, the mean of all."""
         return Figures(max(f.largest for f in draws), sum(f.mean for f in draws) / len(draws),
                        max(f.rowwise for f in draws), max(f.normwise for f in draws))
-
-
-def bound(k: int) -> float:
-    """The largest componentwise error that any order of K multiply-adds in float32 can make.
-
-    K + 3 roundings (three for alpha and beta), each of at most eps / 2 relatively, or of half the smallest subnormal
-    absolutely: (K + 3) / 2 of eps |A||B| + 2^-149. Source: Higham, Accuracy and Stability of Numerical Algorithms,
-    2nd edition, section 3.1.
-    """
-    return (k + 3) / 2
 
 
 class Exact:

@@ -10,10 +10,11 @@ from math import inf, nan
 
 import numpy as np
 
+from ..bench.errors import bound
 from .contenders import Gemm
 from .families import Draw, normal, single
 from .fixed import Finding, Shape
-from .measure import LARGEST, Exact, bound
+from .measure import LARGEST, Exact
 
 
 class Operands:
@@ -148,7 +149,7 @@ SHAPES = ((192, 160, 128), (33, 65, 31))
 
 
 def special(draw: Draw, shape: Shape, gemm: Gemm, case: str) -> Finding:
-    """Elements of another class than IEEE's, or beyond the bound of float32 arithmetic, `measure.bound`."""
+    """Elements of another class than IEEE's, or beyond the bound of float32 arithmetic."""
     x, arrays = Operands(draw, shape), gemm.arrays
     CASES[case](x)
     a, b, c = map(arrays.take, (x.a, x.b, x.c))

@@ -11,13 +11,14 @@ from zlib import crc32
 import numpy as np
 
 from ...errors import InvalidValue, MissingComponent
+from ..bench.errors import bound
 from ..bench.records import first_line
 from . import contenders
 from .arrays import Arrays, find
 from .contenders import Gemm
 from .families import FAMILIES, single
 from .fixed import EXACT, STRUCTURE, Finding, Shape, Test, repeat
-from .measure import Exact, Figures, bound
+from .measure import Exact, Figures
 from .special import CASES, SCALED, SHAPES, special
 from .verdict import FAIL, PASS, SKIPPED, Row, against, of_finding, slopes
 

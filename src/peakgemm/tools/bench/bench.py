@@ -8,6 +8,7 @@ from statistics import median
 from ...runtime.device import Gpu
 from ...selection.choose import Choice, choose
 from .contenders import Contender
+from .errors import bound
 from .peers import Peer
 from .products import AgainstCublas, Row, ours
 from .records import first_line
@@ -38,13 +39,10 @@ def static_row(suite: str, case: Case, choice: Choice, variant: Variant = IEEE) 
 
 
 def bound_of(case: Case, variant: Variant = IEEE) -> float:
-    """The largest componentwise error, in eps |A||B|, that a product without a fault can have.
-
-    That of K multiply-adds in any order: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition,
-    section 3.1; where operands are split, what the splitting leaves out besides. How accurate a precision is, the
-    accuracy suite says.
-    """
-    return (case.k + 3) / 2 + (0.0 if variant.precision == IEEE.precision else SPLIT_ERROR)
+    """The largest componentwise error, in eps |A||B|, that a product without a fault can have: that of multiply-adds,
+    and where operands are split, what the splitting leaves out besides. How accurate a precision is, the accuracy suite
+    says."""
+    return bound(case.k) + (0.0 if variant.precision == IEEE.precision else SPLIT_ERROR)
 
 
 class Bench:

@@ -16,6 +16,7 @@ from ...runtime.compile import Compiled, in_parallel
 from ...runtime.device import Gpu
 from ...runtime.occupancy import occupancy
 from ...sass.facts import static_facts
+from .errors import bound
 from .peers import Peer
 from .products import AgainstCublas, Make
 from .roofline import bound_tflops, bytes_per_flop
@@ -118,13 +119,10 @@ def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], ar
 
 
 def wrong(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """Kernels in which the simulator found faults, or whose error exceeds the bound of a chain of FMAs.
-
-    That is (K + 3) / 2 in units of eps |A||B|, and what a kernel's own `Kernel.rounding` adds. Source: Higham,
-    Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1.
-    """
+    """Kernels in which the simulator found faults, or whose error exceeds the bound of a chain of FMAs and what a
+    kernel's own `Kernel.rounding` adds."""
     rounding = {kernel.number: kernel.rounding for kernel in LADDER}
     return [f"{row['number']:02} {row['name']} at {run['shape']} ({row['max_error']:.3g} eps, "
             f"{row.get('faults', 0)} faults)"
             for run in runs for row in run["rungs"] if row.get("max_error") is not None
-            and (row.get("faults") or not row["max_error"] <= (run["shape"][2] + 3) / 2 + rounding[row["number"]])]
+            and (row.get("faults") or not row["max_error"] <= bound(run["shape"][2]) + rounding[row["number"]])]

@@ -8,7 +8,8 @@ from typing import Any
 from ...kernels.bound import Bound
 from ...problem import Problem
 from ...runtime.device import Gpu
-from .peers import Peer, errors
+from .errors import errors
+from .peers import Peer
 from .suites import Case
 from .timer import Work
 

@@ -10,8 +10,9 @@ from ... import api
 from ...calls.launch import bound_for
 from ...runtime.device import Gpu
 from ...selection.choose import Choice
+from .errors import errors
 from .operands import Arrays, launcher
-from .peers import Peer, errors
+from .peers import Peer
 from .suites import Case
 from .timer import Comparison, Timer, Work
 from .variants import IEEE, Variant

@@ -13,7 +13,7 @@ from ...problem import Config
 from ...selection.choose import Choice, choose
 from ..simulator import Report, run_rung
 from ..simulator.library import run_counted
-from .peers import errors
+from .errors import errors
 from .suites import Case
 
 Matrix = NDArray[np.float32]

@@ -16,6 +16,7 @@ from ...runtime import device
 from ...runtime.compile import in_parallel
 from ...runtime.device import Gpu
 from ...selection.choose import choose
+from ..bench.errors import bound
 from ..bench.operands import Flat, launches
 from ..bench.peers import Peer, visiting
 from ..bench.timer import Comparison, Timer
@@ -53,8 +54,7 @@ def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: flo
 
     def wrong(candidate: Candidate) -> str | None:
         error = memory.error(bind(candidate.kernel, candidate.config, problem, gpu))
-        # No order of K multiply-adds errs by more: Higham, Accuracy and Stability, section 3.1.
-        return None if error <= (problem.k + 3) / 2 else f"wrong product, {error:.3g} eps |A||B|"
+        return None if error <= bound(problem.k) else f"wrong product, {error:.3g} eps |A||B|"
 
     return halve(ranked, compare, wrong, seconds)
 

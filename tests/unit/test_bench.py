@@ -26,28 +26,12 @@ from peakgemm.tools.bench.variants import IEEE, Variant, named
 from peakgemm.tools.report.figures import ratio_chart
 
 
-def shapes(suite: str) -> set[tuple[int, int, int]]:
-    return {(case.m, case.n, case.k) for case in SUITES[suite]}
-
-
-def test_the_suites_hold_what_they_promise() -> None:
-    assert list(SUITES) == ["square", "odd", "k1024", "deepk", "skinny", "shallow", "layouts", "models",
-                            "small"]
-    assert shapes("square") == {(s, s, s) for s in (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)}
-    assert {s for s, _, _ in shapes("odd")} == {127, 255, 511, 1023, 1535, 2047, 3071, 4095, 6143, 8191, 509, 1021,
-                                                2039, 4093}
-    assert all(m == n and k == 1024 for m, n, k in shapes("k1024"))
-    assert {(256, 256, 65536), (512, 512, 32768), (128, 128, 131072), (64, 64, 65536),
-            (1024, 1024, 16384)} == shapes("deepk")
-    thin = (1, 2, 4, 8, 16, 32, 64, 128)
-    assert shapes("skinny") == {*((s, 4096, 4096) for s in thin), *((4096, s, 4096) for s in thin), (1, 8192, 8192),
-                                (8192, 1, 8192)}
-    assert shapes("shallow") == {(4096, 4096, k) for k in (8, 16, 32, 64, 128, 256)}
-    assert {(case.m, case.layout) for case in SUITES["layouts"]} == {
-        (s, layout) for s in (1024, 4096, 8192) for layout in ("NN", "NT", "TN", "TT")}
-    models = {case.name: case for case in SUITES["models"]}
-    assert (models["1000 blocks of 64"].batch, models["64 blocks of 256"].batch) == (1000, 64)
-    assert {case.layout for case in SUITES["models"]} == {"NN", "NT", "TN"}
+def test_no_case_stands_twice_in_a_suite_and_each_says_what_it_is() -> None:
+    for name, group in SUITES.items():
+        assert len({case.problem()[0] for case in group}) == len({case.name for case in group}) == len(group), name
+    assert {case.layout for case in SUITES["layouts"]} == {"NN", "NT", "TN", "TT"}
+    assert all(case.n % 2 for case in SUITES["odd"]) and all(case.k >= 16 * case.m for case in SUITES["deepk"])
+    assert all(min(case.m, case.n) <= 128 for case in SUITES["skinny"])
 
 
 def test_the_drawn_suite_is_the_same_everywhere_and_holds_every_kind() -> None:

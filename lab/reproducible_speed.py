@@ -57,9 +57,8 @@ def row(case: Case, peer: TorchPeer, timer: Timer, rounds: int) -> dict[str, Any
                for name, precision in (("reproducible", "reproducible"), ("default", "ieee"))}
     bounds = {name: bound_for(arrays.problem, gpu, choice) for name, choice in choices.items()}
     works: dict[str, Any] = {name: launches(bound, arrays.addresses(), peer) for name, bound in bounds.items()}
-    sets = list(zip(arrays.a, arrays.b, arrays.c, strict=True))
-    works["cublas"] = [lambda a=a, b=b, c=c: peer.multiply(a, b, c) for a, b, c in sets]
-    works["triton"] = [triton_work(*each) for each in sets]
+    works["cublas"] = [lambda a=a, b=b, c=c: peer.multiply(a, b, c) for a, b, c in arrays.sets]
+    works["triton"] = [triton_work(*each) for each in arrays.sets]
     errors = {}
     for name, work in works.items():
         arrays.c[0].fill_(float("nan"))

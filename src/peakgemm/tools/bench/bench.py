@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from ...runtime.device import Gpu
@@ -45,13 +46,17 @@ def bound_of(case: Case, variant: Variant = IEEE) -> float:
     return bound(case.k) + (0.0 if variant.precision == IEEE.precision else SPLIT_ERROR)
 
 
+@dataclass(frozen=True, slots=True)
 class Bench:
-    """Cases on one GPU: cuBLAS, the contenders and the copy bandwidth that all rows are compared with."""
+    """Cases on one GPU: cuBLAS, the contenders and the copy bandwidth that all rows are compared with; ``seconds`` of
+    pairs a row."""
 
-    def __init__(self, gpu: Gpu, peer: Peer, timer: Timer, contenders: Sequence[Contender], copy_gbs: float,
-                 seconds: float) -> None:
-        self._gpu, self._peer, self._timer, self._contenders = gpu, peer, timer, contenders
-        self._copy_gbs, self._seconds = copy_gbs, seconds
+    gpu: Gpu
+    peer: Peer
+    timer: Timer
+    contenders: Sequence[Contender]
+    copy_gbs: float
+    seconds: float
 
     def measure(self, case: Case, choice: Choice, variant: Variant = IEEE) -> Row:
         """Errors, interleaved times, energy, bandwidth where the memory bounds it, and the contenders; ``error``
@@ -62,8 +67,8 @@ class Bench:
             return {"error": first_line(error)}
 
     def _measured(self, case: Case, choice: Choice, variant: Variant) -> Row:
-        against = AgainstCublas(case, self._gpu, self._peer, self._timer)
-        facts, make = ours(choice, variant, against.arrays, self._gpu, self._peer)
+        against = AgainstCublas(case, self.gpu, self.peer, self.timer)
+        facts, make = ours(choice, variant, against.arrays, self.gpu, self.peer)
         error, reference_error = against.errors(make, against.by_cublas)
         row: Row = {**facts, "max_error": error, "reference_error": reference_error}
         limit = bound_of(case, variant)
@@ -73,12 +78,12 @@ class Bench:
         compared = against.compare(works)
         row |= {"backend": "gpu", "operand_sets": len(works), **compared.to_json(case.flops),
                 **self._bandwidth(case, compared)}
-        window = max(self._seconds / 2, LEAST_ENERGY_S)
+        window = max(self.seconds / 2, LEAST_ENERGY_S)
         for name, each in (("pj_per_flop", works), ("cublas_pj_per_flop", against.cublas)):
-            joules = self._timer.energy(each, window, capture=self._peer.captures_cublas)
+            joules = self.timer.energy(each, window, capture=self.peer.captures_cublas)
             row[name] = None if joules is None else joules / case.flops * 1e12
         row["peers"] = {}
-        for contender in self._contenders:
+        for contender in self.contenders:
             try:
                 row["peers"][contender.name] = self._contended(contender, case, against)
             except Exception as failure:
@@ -86,10 +91,10 @@ class Bench:
         return row
 
     def _bandwidth(self, case: Case, compared: Comparison) -> Row:
-        if not is_memory_bound(case, self._gpu):
+        if not is_memory_bound(case, self.gpu):
             return {"gbs": None, "share_of_copy": None}
         gbs = case.bytes / median(compared.ours_ms) / 1e6
-        return {"gbs": gbs, "share_of_copy": gbs / self._copy_gbs}
+        return {"gbs": gbs, "share_of_copy": gbs / self.copy_gbs}
 
     def _contended(self, contender: Contender, case: Case, against: AgainstCublas) -> Row:
         (error,) = against.errors(contender.work)

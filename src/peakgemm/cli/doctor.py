@@ -41,7 +41,7 @@ def command(json: Annotated[Path | None, typer.Option(help="Write what was found
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    checks = (_compiler(), *_compilations(), _row("nvdisasm (SASS facts)", find_nvdisasm), *_gpus(),
+    checks = (_compiler(), *_compilations(), _row("nvdisasm (SASS texts)", find_nvdisasm), *_gpus(),
              _row("cuBLAS (compare)", _peer), *_arrays(), *_caches())
     rows = [(what, there, _HERE.sub("", told)) for what, there, told in checks]
     for row in rows:

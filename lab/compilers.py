@@ -39,7 +39,8 @@ from peakgemm.kernels.registry import LADDER, Kernel
 from peakgemm.kernels.schedule import handing_on
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.runtime.compile import TESTED, Compiled, nvrtc_version, quietly
+from peakgemm.runtime.compile import Compiled, quietly
+from peakgemm.runtime.nvrtc import TESTED, nvrtc_version
 from peakgemm.sass.compiled_loop import CompiledLoop, read
 from peakgemm.selection.machine import machine
 from peakgemm.selection.tile_model import compiled, configurations, may_hand_on, one_slice, wide_configurations

@@ -21,7 +21,7 @@ import pytest
 from peakgemm import cli
 from peakgemm.errors import CompileFailed, InvalidValue
 from peakgemm.problem import Problem
-from peakgemm.runtime import cache
+from peakgemm.runtime import cache, nvrtc
 from peakgemm.runtime import compile as compiler
 from peakgemm.runtime.compile import Compiled
 from scale import SCALE, files, scale
@@ -156,7 +156,7 @@ from peakgemm.runtime.compile import compile_source
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))  # bytes: writes stop midway
 found = [compile_source({SCALE!r}, "scale", "sm_90", {{"FACTOR": f}}) for f in (3, 4, 3)]
 assert found[0] == found[2] != found[1]
-assert all(c.recipe is None and len(c.code) > 1000 for c in found)  # compiled, all three
+assert all(c.remake is None and len(c.code) > 1000 for c in found)  # compiled, all three
 print(sum(f.is_file() for f in cache.folder().rglob("*")))
 """
 
@@ -190,7 +190,7 @@ def test_what_was_used_least_recently_goes(cold: Path, programs: SimpleNamespace
     scale(5)
     assert cache.usage(cold)[1] <= cache.MAX_BYTES
     assert not any(file.exists() for file in left)
-    assert [scale(factor).recipe is not None for factor in (3, 5, 4)] == [True, True, False]
+    assert [scale(factor).remake is not None for factor in (3, 5, 4)] == [True, True, False]
 
 
 # Keys
@@ -198,9 +198,7 @@ def test_what_was_used_least_recently_goes(cold: Path, programs: SimpleNamespace
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What `_compiler` says where these distributions are installed, in two folders."""
-    compiler._cuda_core()  # while it can still be found: it is asked for again below
-
+    """What `identity` says where these distributions are installed, in two folders."""
     def call(*names: str) -> str:
         places = [tmp_path / "one", tmp_path / "two"]
         shutil.rmtree(places[0], ignore_errors=True)
@@ -210,14 +208,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             (places[0] / f"{name}.dist-info").mkdir()
         with monkeypatch.context() as patch:
             patch.setattr(sys, "path", ["gone", *map(str, places)])
-            patch.setattr(compiler, "nvrtc_version", lambda: "loaded")
-            return compiler._compiler.__wrapped__()
+            patch.setattr(nvrtc, "nvrtc_version", lambda: "loaded")
+            return nvrtc.identity.__wrapped__()
     return call
 
 
 def test_the_key_names_the_compiler(installed) -> None:
-    core, bindings = "cuda_core-1.2.2", "cuda_bindings-13.5.0"
-    found = [installed(core, bindings, f"nvidia_cuda_nvrtc-{v}", "numpy-2.4.6") for v in ("13.4.92", "13.5.1")]
+    bindings = "cuda_bindings-13.5.0"
+    found = [installed(bindings, f"nvidia_cuda_nvrtc-{v}", "numpy-2.4.6") for v in ("13.4.92", "13.5.1")]
     assert "nvidia_cuda_nvrtc-13.4.92" in found[0]
     assert len(set(found)) == 2
     assert not any("loaded" in x or "numpy" in x for x in found)
@@ -328,15 +326,11 @@ def test_a_long_compilation_says_so_meanwhile(cold: Path, programs: SimpleNamesp
 
 def test_an_entry_that_the_driver_refuses_is_made_again(cold: Path, programs: SimpleNamespace) -> None:
     fresh = scale()
-    assert compiler.anew(fresh) is None  # this process compiled it
-    kept = scale()
-    assert kept.recipe is not None
-    assert compiler.anew(kept) is None  # the same code again
+    assert fresh.remake is None  # this process compiled it
+    before = files(cold)
+    assert scale().remake() == fresh
     assert programs.count == 2
-    stale = Compiled(kept.entry, kept.arch, kept.kind, b"refused", 1, 0, 0, 0, kept.recipe)
-    assert compiler.anew(stale) == fresh
-    assert programs.count == 3
-    assert len(files(cold)) == 2
+    assert files(cold) == before
 
 
 # The command line

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from peakgemm.runtime.compile import TESTED
+from peakgemm.runtime.nvrtc import TESTED
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-bindings")

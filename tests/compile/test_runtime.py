@@ -142,7 +142,7 @@ def test_family_suffix() -> None:
 
 
 def test_volta_is_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peakgemm.runtime.compile.nvrtc_version", lambda: "13.1")
+    monkeypatch.setattr("peakgemm.runtime.nvrtc.nvrtc_version", lambda: "13.1")
     with pytest.raises(MissingComponent, match=r"sm_70: NVRTC 13 has dropped it \(oldest: sm_75\).*peakgemm\[cu12\]"):
         scale(arch="sm_70")
 
@@ -176,7 +176,7 @@ def test_another_comment_is_a_hit(cold: Path, programs: SimpleNamespace) -> None
     first, told = (compile_source(text, "scale", "sm_90", {"FACTOR": 3}) for text in (SCALE, SCALE + "  // It scales."))
     assert first == told
     assert programs.count == 1
-    assert compile_source("\n" + SCALE, "scale", "sm_90", {"FACTOR": 3}).recipe is None  # the code's line information
+    assert compile_source("\n" + SCALE, "scale", "sm_90", {"FACTOR": 3}).remake is None  # the code's line information
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: SimpleNamespace,

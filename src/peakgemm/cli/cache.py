@@ -61,7 +61,7 @@ def warm(
     jobs = _jobs(target, shape)
     with progress("compiling", len(jobs)) as done:
         kept = in_parallel(_compiler(done), jobs)
-    fresh = sum(compiled.recipe is None for compiled in kept)
+    fresh = sum(compiled.remake is None for compiled in kept)
     out.print(f"{cache.folder()}: {len(kept)} kernels for {target}, {fresh} of them new", markup=False, soft_wrap=True)
 
 

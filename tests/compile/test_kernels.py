@@ -13,10 +13,10 @@ from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, in_parallel
 from peakgemm.runtime.occupancy import occupancy
-from peakgemm.runtime.outline import outline
 from peakgemm.runtime.source import KERNELS, header_comment
 from peakgemm.sass.listing import disassemble, mix, parse
 from peakgemm.sass.loops import main_loop
+from peakgemm.tools.simulator.front.outline import outline
 from rung_code import build
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")

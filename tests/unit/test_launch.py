@@ -85,7 +85,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         cuGetErrorString=lambda status, place: put(place, b"as told"))
     monkeypatch.setattr(driver, "library", lambda: state.calls)
     monkeypatch.setattr(cuda.core, "Device", Device)
-    monkeypatch.setattr(device, "_thread", threading.local())
     caches = (device._count, device._probe, device.primary_context, launch.load)
     for each in caches:
         each.cache_clear()
@@ -97,8 +96,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 def test_a_thread_without_a_context_gets_device_0(machine: SimpleNamespace) -> None:
     gpu = device.require()
     assert gpu == Gpu(0, "GPU 0", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.1")
-    assert machine.log == [("set", 0), ("introduced", 0)]  # cuda.core is told once
     assert device.find() is gpu
+    assert machine.log == [("set", 0)]
+    device.introduce(0)
+    assert machine.log == [("set", 0), ("introduced", 0)]
+    machine.stack = [1]  # a context that is not the primary one of device 0 stays
+    device.introduce(0)
     assert machine.log == [("set", 0), ("introduced", 0)]
 
 

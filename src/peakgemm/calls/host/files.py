@@ -94,7 +94,7 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     m, n, k = _sizes(request)
     gpus = multi_gpu.chosen(devices)
     if gpus is None:
-        here = device.here()
+        here = device.find()
         gpus = [] if here is None else [here]
     products.refuse_scheme(request, gpus[0] if gpus else None)
     for gpu in gpus:  # refuses a scheme that the GPU has no kernels for

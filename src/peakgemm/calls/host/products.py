@@ -36,7 +36,7 @@ def multiply(library: HostLibrary, request: Request, resident: View | None = Non
         InvalidType, InvalidValue: see `canonicalise` and `HostLibrary`.
     """
     gpus = None if devices is None else multi_gpu.chosen(devices)
-    gpu = gpus[0] if gpus else device.here()
+    gpu = gpus[0] if gpus else device.find()
     refuse_scheme(request, gpu)
     if gpu is not None and gpus is None and resident is None:
         from . import small_host

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ...errors import MissingComponent
+from ...runtime import device
 
 EPSILON = 2.0**-23  # of float32
 
@@ -97,6 +98,14 @@ def visiting() -> Iterator[Peer]:
             step()
 
 
+def _stream(handle: int) -> Any:
+    """A library's stream as one of cuda.core, which is told of the context that it belongs to."""
+    from cuda.core import Stream
+
+    device.introduce(device.current() or 0)
+    return Stream.from_handle(handle)
+
+
 def _event(stream: Any) -> Any:
     from cuda.core import EventOptions
 
@@ -114,13 +123,11 @@ class TorchPeer:
 
         if not torch.cuda.is_available():
             raise RuntimeError("torch sees no GPU")
-        from cuda.core import Stream
-
         self._torch = torch
         torch.backends.cuda.matmul.allow_tf32 = False
         self._torch_stream = torch.cuda.Stream()
         torch.cuda.set_stream(self._torch_stream)
-        self.stream = Stream.from_handle(self._torch_stream.cuda_stream)
+        self.stream = _stream(self._torch_stream.cuda_stream)
 
     def random(self, rows: int, columns: int, seed: int) -> Any:
         generator = self._torch.Generator(device="cuda").manual_seed(seed)
@@ -175,13 +182,12 @@ class CupyPeer:
 
     def __init__(self) -> None:
         import cupy
-        from cuda.core import Stream
 
         self._cupy = cupy
         cupy.cuda.Device().compute_capability  # noqa: B018  raises where there is no GPU
         self._cupy_stream = cupy.cuda.Stream(non_blocking=True)
         self._cupy_stream.use()
-        self.stream = Stream.from_handle(self._cupy_stream.ptr)
+        self.stream = _stream(self._cupy_stream.ptr)
 
     def random(self, rows: int, columns: int, seed: int) -> Any:
         return self._cupy.random.default_rng(seed).standard_normal((rows, columns), dtype=self._cupy.float32)

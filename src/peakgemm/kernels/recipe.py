@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..runtime import source
-from ..runtime.compile import Compiled, Kind, Reading, compile_source, stored_loop
+from ..runtime.compile import FACTS, Compiled, Kind, Reading, compile_source, stored_loop
 from . import shipped
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Recipe:
         """The figures of its main loop, if it has been compiled before, here or for the wheel."""
         cubins = shipped.index(shipped.container(self.arch)).cubins
         loop: Mapping[str, Any] | None = (
-            cubins[self.name][2][-1] if self.name in cubins
+            cubins[self.name][2][FACTS.index("loop")] if self.name in cubins
             else stored_loop(self.text, self.entry, self.arch, self.macros, self.file, LOOP))
         return loop
 

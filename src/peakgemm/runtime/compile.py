@@ -31,8 +31,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 log = logging.getLogger("peakgemm")
 ANNOUNCE_AFTER = 0.5  # seconds: what takes longer looks like a hang
-#: What ``ptxas -v`` says of a kernel.
-FACTS = ("registers", "spill_bytes", "stack_bytes", "static_shared")
+#: What is kept beside a cubin: what ``ptxas -v`` says of it, and what a `Reading` gave.
+FACTS = ("registers", "spill_bytes", "stack_bytes", "static_shared", "loop")
 _LOCK = Lock()  # guards the two below
 _under_way: dict[bytes, Future[Compiled]] = {}
 _silence = {"bars": 0, "said": 0}
@@ -122,7 +122,7 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
 
     def load_or_make() -> Compiled:
         hit = disk_cache.load(key)
-        if hit is None or hit[1].keys() != {"entry", *FACTS, "loop"}:
+        if hit is None or hit[1].keys() != {"entry", *FACTS}:
             return make()
         return Compiled(arch=arch, kind=kind, code=hit[0], remake=partial(_once, key, make), **hit[1])
 

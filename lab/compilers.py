@@ -5,7 +5,7 @@ docs/contributing/compilers.md shows. No GPU is needed.
     python -m lab.compilers --kernels wide,specialised 13.0.88 13.5.37    some kernels by some releases
 
 A release is fetched from the package index into a folder of its own, build/nvrtc/RELEASE, and used by a process of its
-own, which preloads its library; two run at a time. The releases are `peakgemm.runtime.compile.TESTED`: the next one is
+own, which preloads its library; two run at a time. The releases are `peakgemm.runtime.nvrtc.TESTED`: the next one is
 one more entry there.
 """
 

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidValue
 from ..problem import Config
 from ..runtime import cache as disk_cache
-from ..runtime.compile import Compiled, Reading
+from ..runtime.compile import TRIES, Compiled, Reading
 
 if TYPE_CHECKING:
     from .registry import Kernel
 
 #: How `Compiled.note` begins where the loop was built anew.
 REBUILT = "loop built anew"
-#: Of compilations until one can be built anew: of rung 14, 4 of 20 fresh processes made another (docs/sass-tuning.md).
-TRIES = 6
 _ARCH = "sm_90"  # whose instructions `sass.rebuild` writes
 
 

@@ -31,6 +31,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 log = logging.getLogger("peakgemm")
 ANNOUNCE_AFTER = 0.5  # seconds: what takes longer looks like a hang
+#: Of a compilation whose code is not what is wanted: of rung 14, 4 of 20 fresh processes made another
+#: (docs/sass-tuning.md).
+TRIES = 6
 #: What is kept beside a cubin: what ``ptxas -v`` says of it, and what a `Reading` gave.
 FACTS = ("registers", "spill_bytes", "stack_bytes", "static_shared", "loop")
 _LOCK = Lock()  # guards the two below

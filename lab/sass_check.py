@@ -23,7 +23,8 @@ from lab.cubins import wanted
 from peakgemm.cli.console import progress
 from peakgemm.kernels.registry import LADDER, Kernel, rung
 from peakgemm.problem import Problem
-from peakgemm.runtime.compile import in_parallel, nvrtc_version
+from peakgemm.runtime.compile import in_parallel
+from peakgemm.runtime.nvrtc import nvrtc_version
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.encoding import UnknownInstruction
 from peakgemm.sass.hazards import against, check

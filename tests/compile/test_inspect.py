@@ -15,7 +15,8 @@ from commands import ROOT, fits, here, outside, run
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Config
-from peakgemm.runtime.compile import compile_source, nvrtc_version
+from peakgemm.runtime.compile import compile_source
+from peakgemm.runtime.nvrtc import nvrtc_version
 from peakgemm.runtime.source import assemble
 from peakgemm.sass import encoding
 from peakgemm.sass.listing import nvdisasm

@@ -16,11 +16,11 @@ from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, in_parallel
 from peakgemm.runtime.occupancy import occupancy
-from peakgemm.runtime.outline import outline
 from peakgemm.runtime.source import KERNELS, header_comment
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.facts import mix
 from peakgemm.sass.program import Program
+from peakgemm.tools.simulator.front.outline import outline
 from rung_code import build
 
 ROOT = Path(__file__).parents[2]

@@ -302,7 +302,6 @@ def gpu(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(search, "Timer", lambda *args: clock)
     monkeypatch.setattr(search, "visiting", lambda: nullcontext(HostPeer()))
     monkeypatch.setattr(search.device, "activated", lambda index: nullcontext())
-    monkeypatch.setattr(search.device, "introduce", lambda index: None)
     monkeypatch.setattr("peakgemm.runtime.device.find", lambda index=None: GPU)
     monkeypatch.setattr("peakgemm.runtime.device.require", lambda index=None: GPU)
     monkeypatch.setattr("peakgemm.cli.tune.find_peer", HostPeer)

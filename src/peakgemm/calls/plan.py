@@ -102,7 +102,7 @@ class Plan:
     def __init__(self, request: Request, *, explain_only: bool = False) -> None:
         self._library, self._index = locate(request)
         self._request = request
-        self._gpu = device.here() if self._index == HOST else device.require(self._index)
+        self._gpu = device.find() if self._index == HOST else device.require(self._index)
         self._choice: Choice | None = None
         self._canonical: Canonical
         self._expected: dict[str, View]

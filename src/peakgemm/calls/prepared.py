@@ -47,7 +47,7 @@ class Prepared:
             from ..arrays.numpy import host_view
 
             host = library.host(b, "b")
-            self.array, view, gpu = b, host_view(host), device.here()
+            self.array, view, gpu = b, host_view(host), device.find()
             if gpu is not None and host.size:
                 from .host.panel import resident
 
@@ -67,7 +67,7 @@ class Prepared:
 
     def resident(self) -> View | None:
         """Where a host array's copy lies on the current GPU, if there."""
-        gpu = device.here() if self._kept is not None else None
+        gpu = device.find() if self._kept is not None else None
         return self._kept.view if gpu is not None and gpu.index == self._kept.way.index else None
 
     def split_for(self, precision: str, trans_b: bool) -> Split | None:

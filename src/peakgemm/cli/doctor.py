@@ -18,8 +18,8 @@ from ..errors import PeakgemmError
 from ..kernels import shipped
 from ..problem import Problem
 from ..runtime import cache, device
-from ..runtime.compile import TESTED, lacking, nvrtc_version
 from ..runtime.device import Gpu
+from ..runtime.nvrtc import TESTED, lacking, nvrtc_version
 from ..sass.listing import find_nvdisasm
 from ..selection.choose import choose
 from ..selection.machine import kept, kept_path, profile_of

@@ -98,7 +98,7 @@ def _json(text: str) -> Any:
 
 
 def _as(compiled: Compiled, built: Rebuilt) -> Compiled:
-    return replace(compiled, code=built.cubin, registers=built.registers, recipe=None)
+    return replace(compiled, code=built.cubin, registers=built.registers, remake=None)
 
 
 def _typical(ratios: dict[int, dict[str, Any]], place: int) -> float:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InvalidValue
 from .base import View
 
 _MOST_WORK: Any = 100_000  # candidate solutions that NumPy tries
@@ -25,6 +26,27 @@ def overlaps(x: View, y: View) -> bool:
         return bool(np.shares_memory(np.asarray(_Described(x)), np.asarray(_Described(y)), max_work=_MOST_WORK))
     except Exception:  # NumPy's TooHardError moved between modules
         return True
+
+
+def refuse_overlap(views: dict[str, View], beta: float, arrays: dict[str, Any] | None = None) -> None:
+    """``out`` may be ``c`` itself; it shares no other memory with an input, and with ``arrays``, the NumPy arrays of
+    these views, no bytes of a file.
+
+    Raises:
+        InvalidValue: it does; the message says with which.
+    """
+    out = views.get("out")
+    for name, view in views.items():
+        if out is None or name == "out" or (name == "c" and (view == out or beta == 0)):
+            continue
+        if overlaps(view, out):
+            raise InvalidValue(f"out overlaps {name} in memory, which would be overwritten while it is read; pass an "
+                               f"out of its own{', or c itself as out' if name == 'c' else ''}")
+        target = mapped(arrays["out"], out) if arrays else None
+        if arrays and target and written_through(mapped(arrays[name], view), target):
+            raise InvalidValue(f"out overlaps {name} in {target.path}, which both map and which would be overwritten "
+                               "while it is read; map a file of its own as out"
+                               f"{', or pass c itself as out' if name == 'c' else ''}")
 
 
 class Mapped(NamedTuple):

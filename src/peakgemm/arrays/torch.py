@@ -23,9 +23,29 @@ class Torch:
     name = "torch"
 
     def admit(self, x: Any, name: str) -> int:
-        """See `Library.admit`. What is refused here as no plain tensor, `peakgemm.matmul` and `gemm` have given to
-        torch's dispatcher before, where one of their operands is it."""
-        _check_kind(x, name)
+        """See `Library.admit`. Refused is what torch alone can read: subclasses, wrappers of its transforms, sparse and
+        nested tensors, and any while a tracer records. `peakgemm.matmul` and `gemm` have given that to torch's
+        dispatcher before, where one of their operands is it."""
+        if not isinstance(x, torch.Tensor):
+            raise InvalidType(f"{name} is a {type(x).__name__} of torch, no tensor; pass a torch.Tensor")
+        if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            raise InvalidType(f"{name} is a {type(x).__name__}, a tensor subclass that torch's dispatcher alone can "
+                              "read; pass a plain torch.Tensor (matmul and gemm take subclasses that have a rule for "
+                              "it)")
+        if torch._C._functorch.is_functorch_wrapped_tensor(x) or is_batched(x):
+            raise InvalidType(f"{name} is inside a torch.func transform (grad, vmap, jvp), where it has no memory of "
+                              "its own; call peakgemm.matmul or gemm without out there, or call this outside")
+        if is_recorded():
+            raise InvalidType(f"{name} came while torch.jit.trace or make_fx records, to which this call's result "
+                              "would be a constant; call peakgemm.matmul or gemm there, which they record, or call "
+                              "this outside")
+        if x.is_nested:
+            raise InvalidType(f"{name} is a nested tensor; peakgemm multiplies dense ones: "
+                              + remedy(name, f"pass {name}.to_padded_tensor(0)"))
+        if x.layout is not torch.strided:
+            layout = str(x.layout).removeprefix("torch.")
+            raise InvalidType(f"{name} is a {layout} tensor; peakgemm multiplies dense ones: "
+                              + remedy(name, f"pass {name}.to_dense()"))
         check_dtype(str(x.dtype).removeprefix("torch."), name)
         if x.is_meta:
             raise InvalidValue(f"{name} is a meta tensor, which has a shape and no values; make a real one: "
@@ -108,7 +128,7 @@ class Torch:
 def is_recorded() -> bool:
     """Whether torch.jit.trace or make_fx records: what goes past torch's dispatcher is a constant to them."""
     return bool(torch._C._is_tracing() or torch._C._get_dispatch_mode(_PROXY) is not None
-                or is_recorded_before_dispatch())
+                or torch._ops._get_dispatch_mode_pre_dispatch(_PROXY) is not None)
 
 
 def is_recorded_before_dispatch() -> bool:
@@ -119,28 +139,6 @@ def is_recorded_before_dispatch() -> bool:
 def is_batched(x: Any) -> bool:
     """Whether ``x`` is a batch that torch.autograd's own vmap, that of ``jacobian`` say, shows as one example."""
     return type(x) is torch.Tensor and x.layout is torch.strided and not torch._C._has_storage(x)
-
-
-def _check_kind(x: Any, name: str) -> None:
-    """Refuse what torch alone can read: subclasses, wrappers of its transforms, sparse and nested tensors; and any
-    while a tracer records."""
-    if not isinstance(x, torch.Tensor):
-        raise InvalidType(f"{name} is a {type(x).__name__} of torch, no tensor; pass a torch.Tensor")
-    if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        raise InvalidType(f"{name} is a {type(x).__name__}, a tensor subclass that torch's dispatcher alone can read; "
-                          "pass a plain torch.Tensor (matmul and gemm take subclasses that have a rule for it)")
-    if torch._C._functorch.is_functorch_wrapped_tensor(x) or is_batched(x):
-        raise InvalidType(f"{name} is inside a torch.func transform (grad, vmap, jvp), where it has no memory of its "
-                          "own; call peakgemm.matmul or gemm without out there, or call this outside")
-    if is_recorded():
-        raise InvalidType(f"{name} came while torch.jit.trace or make_fx records, to which this call's result would be "
-                          "a constant; call peakgemm.matmul or gemm there, which they record, or call this outside")
-    if x.is_nested:
-        raise InvalidType(f"{name} is a nested tensor; peakgemm multiplies dense ones: "
-                          + remedy(name, f"pass {name}.to_padded_tensor(0)"))
-    if x.layout is not torch.strided:
-        raise InvalidType(f"{name} is a {str(x.layout).removeprefix('torch.')} tensor; peakgemm multiplies dense ones: "
-                          + remedy(name, f"pass {name}.to_dense()"))
 
 
 def _bytes(x: Any) -> Any:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..arrays.base import check_dtype
 from ..calls import cache, eager
-from ..calls.plan import run as multiply
 from ..calls.request import check_precision
 from ..errors import InvalidValue
 from ..selection.overlap_model import Way, best, gather_ways, ranges, scatter_ways
@@ -103,7 +102,7 @@ class GatherMatmul(torch.autograd.Function):  # type: ignore[misc]
         if ctx.needs_input_grad[0]:
             of_a = scattered_product(grad, b.mT, ctx.group, ctx.precision)
         if ctx.needs_input_grad[1]:
-            of_b = multiply(gathered(a.resolve_neg(), ctx.group).mT, grad, precision=ctx.precision)
+            of_b = eager.run(gathered(a.resolve_neg(), ctx.group).mT, grad, precision=ctx.precision)
         return of_a, of_b, None, None, None
 
 
@@ -123,9 +122,9 @@ class MatmulScatter(torch.autograd.Function):  # type: ignore[misc]
         grad = grad.contiguous().resolve_neg()
         if ctx.needs_input_grad[1]:
             whole = gathered(grad, ctx.group)
-            of_b = multiply(a.mT, whole, precision=ctx.precision)
+            of_b = eager.run(a.mT, whole, precision=ctx.precision)
             if ctx.needs_input_grad[0]:
-                of_a = multiply(whole, b.mT, precision=ctx.precision)
+                of_a = eager.run(whole, b.mT, precision=ctx.precision)
         elif ctx.needs_input_grad[0]:
             of_a = gathered_product(grad, b.mT, ctx.group, ctx.precision)
         return of_a, of_b, None, None, None
@@ -244,7 +243,7 @@ def _scatter(a: Tensor, b: Tensor, group: Group, precision: str, way: Way) -> Te
             first.add_(other)
         low = group.rank * rows + i * part
         target = out[i * part:(i + 1) * part]
-        multiply(a[low:low + part], b, first, beta=1.0, out=target, precision=precision)
+        eager.run(a[low:low + part], b, first, beta=1.0, out=target, precision=precision)
     exchange.end()
     return out
 

@@ -18,21 +18,38 @@ from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.autograd.function import _SingleLevelFunction
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
+from ..arrays import locate
 from ..arrays.aliasing import overlaps
 from ..arrays.base import FLOAT, View, check_dtype
 from ..arrays.torch import PLAIN, is_batched, is_recorded_before_dispatch
 from ..calls import eager
 from ..calls.canonical import result_shape
-from ..calls.plan import run as multiply
-from ..calls.request import Request, check_precision, locate, scales
-from ..errors import InvalidType, InvalidValue
+from ..calls.request import Request, check_precision, scales
+from ..errors import InvalidType, InvalidValue, PeakgemmError
+
+_NO_RULE = (AttributeError, AssertionError, NotImplementedError, RuntimeError, TypeError)
 
 Gemm = Callable[[Tensor, Tensor, "Tensor | None", float, float, str], Tensor]
 
 
 def gemm_with_grad(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float,
                    precision: str = "ieee") -> Tensor:
-    """See `peakgemm.integrations.torch.gemm_with_grad`."""
+    """``alpha a b + beta c`` with a gradient, past torch's dispatcher.
+
+    Args:
+        a, b: float32 tensors ``(..., M, K)`` and ``(..., K, N)`` of any strides; the batch dimensions broadcast.
+        c: float32, broadcastable to the result, or None. Not read where ``beta = 0``.
+        alpha, beta: numbers; no gradient goes to them.
+        precision: of this product and those of its backward pass; see `peakgemm.matmul`.
+
+    Returns:
+        A new contiguous tensor ``(..., M, N)``. The backward pass multiplies with transposed views
+        of ``a`` and ``b`` (no copies) and can itself be differentiated.
+
+    Raises:
+        InvalidType: an operand that is not float32.
+        InvalidValue: shapes that do not match, or ``beta != 0`` without ``c``.
+    """
     if eager.is_observed():
         return traced_gemm(a, b, c, alpha, beta, precision)
     result: Tensor = _Gemm.apply(a, b, c, float(alpha), float(beta), precision)
@@ -40,14 +57,50 @@ def gemm_with_grad(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: f
 
 
 def traced_gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str = "ieee") -> Tensor:
-    """See `peakgemm.integrations.torch.traced_gemm`."""
+    """The same product through the registered op ``torch.ops.peakgemm.gemm``, which ``torch.compile`` can trace.
+
+    Arguments, result and errors are those of `gemm_with_grad`.
+    """
     result: Tensor = torch.ops.peakgemm.gemm.default(a, b, c, float(alpha), float(beta), precision)
     return result
 
 
-def by_dispatcher(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
-                  precision: str) -> Any:
-    """See `peakgemm.integrations.torch.dispatched`."""
+def dispatched(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
+               precision: str) -> Any:
+    """`peakgemm.gemm` by torch's dispatcher: under ``torch.compile``, in a dispatch mode, of tensor subclasses.
+
+    Arguments are those of `peakgemm.gemm`. The dispatcher sees one op, ``peakgemm::gemm``, or ``peakgemm::gemm_out``
+    with ``out``.
+
+    Raises:
+        InvalidType, InvalidValue: as `peakgemm.gemm`, or the dispatcher has no rule for a subclass.
+    """
+    compiling = torch.compiler.is_dynamo_compiling()
+    if alpha is None or not compiling:
+        alpha, beta = scales(alpha, beta, c)
+    if compiling:
+        return _by_op(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
+    _refuse_what_tracers_lose(out)
+    _count_in_modes()
+    if any(type(x).__module__.startswith("torch.distributed.tensor") for x in (a, b, c, out)):
+        from . import torch_sharding
+
+        torch_sharding.register()
+    try:
+        return _by_op(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
+    except PeakgemmError:
+        raise
+    except _NO_RULE as error:  # of their subclasses, of out-of-memory say, each says what it has to say
+        arrays = {"a": a, "b": b, "c": c, "out": out}
+        kinds = ", ".join(f"{name} is a {type(x).__name__}" for name, x in arrays.items() if _is_subclass(x))
+        if not kinds or type(error) not in _NO_RULE:
+            raise
+        raise InvalidType(f"{kinds}: torch's dispatcher cannot run peakgemm's product of it "
+                          f"({str(error).strip().partition(chr(10))[0]}); pass plain tensors") from error
+
+
+def _by_op(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
+           precision: str) -> Any:
     if beta is None:
         beta = 0.0 if c is None else 1.0
     if out is None:
@@ -58,7 +111,7 @@ def by_dispatcher(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, 
     if tuple(out.shape) != tuple(shape):
         raise InvalidValue(f"out has shape {tuple(out.shape)}, the result has {tuple(shape)}; pass an out of that "
                            "shape")
-    if any(is_subclass(x) for x in (a, b, c, out)):  # a rule for copy_ is what every subclass has
+    if any(_is_subclass(x) for x in (a, b, c, out)):  # a rule for copy_ is what every subclass has
         out.copy_(_as_matrices(traced_gemm, a, b, c, alpha, beta, trans_a, trans_b, precision))
         return out
     target = out[..., None] if b.ndim == 1 else out
@@ -69,23 +122,27 @@ def by_dispatcher(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, 
 
 def differentiable(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
                    precision: str) -> Any:
-    """See `peakgemm.integrations.torch.differentiable`."""
+    """`peakgemm.gemm` of tensors that require a gradient. Arguments are those of `peakgemm.gemm`.
+
+    Raises:
+        InvalidType, InvalidValue: as `peakgemm.gemm`; also ``out`` where a derivative would be lost in it.
+    """
     if out is not None:
         eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
         return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, trans_a=trans_a, trans_b=trans_b,
                          precision=precision)
     alpha, beta = scales(alpha, beta, c)
     if not (isinstance(b, Tensor) and (c is None or isinstance(c, Tensor))):
-        locate(Request(a, b, c))  # refuses what is no tensor
+        locate(Request(a, b, c).arrays())  # refuses what is no tensor
     return _as_matrices(gemm_with_grad, a, b, c, alpha, beta, trans_a, trans_b, precision)
 
 
-def is_subclass(x: Any) -> bool:
+def _is_subclass(x: Any) -> bool:
     """Whether ``x`` is a tensor that only the dispatcher can read."""
     return isinstance(x, Tensor) and type(x) not in PLAIN
 
 
-def refuse_what_tracers_lose(out: Any) -> None:
+def _refuse_what_tracers_lose(out: Any) -> None:
     """Refuse what no tracer records, of torch's own products no more than of this one: forward mode under
     torch.jit.trace, it and torch.func in a trace before dispatch, and ``out`` inside of a transform.
 
@@ -103,7 +160,7 @@ def refuse_what_tracers_lose(out: Any) -> None:
                           "torch.func; use torch.compile, or make_fx without pre_dispatch")
 
 
-def count_in_modes() -> None:
+def _count_in_modes() -> None:
     """Make the modes in force that count FLOPs know the ops, also those made before the ops were registered."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -134,7 +191,7 @@ def _write(a: Tensor, b: Tensor, out: Tensor, c: Tensor | None, alpha: float, be
 
 
 def _run_out(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, beta: float, precision: str) -> None:
-    multiply(a, b, c, alpha=alpha, beta=beta, out=out, precision=precision)
+    eager.run(a, b, c, alpha=alpha, beta=beta, out=out, precision=precision)
 
 
 def _out_only(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, beta: float, precision: str) -> None:
@@ -163,7 +220,7 @@ def _run(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, prec
         if c is None and alpha == 1.0 and beta == 0.0 and precision == "ieee":
             result: Tensor = eager.product(a, b)  # the shorter way
         else:
-            result = multiply(a, b, c, alpha=alpha, beta=beta, precision=precision)
+            result = eager.run(a, b, c, alpha=alpha, beta=beta, precision=precision)
     except InvalidType:
         if not any(is_batched(x) for x in (a, b, c)):
             raise
@@ -172,7 +229,7 @@ def _run(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, prec
 
 
 def _shape_only(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str) -> Tensor:
-    """What the tracer runs: the checks of `plan.run`, for sizes that may be symbols."""
+    """What the tracer runs: the checks of `eager.run`, for sizes that may be symbols."""
     check_precision(precision)
     for name, x in (("a", a), ("b", b), ("c", c)):
         if x is not None:
@@ -328,16 +385,6 @@ def _batch_first(x: Tensor, dim: int, rank: int) -> Tensor:
     return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:])
 
 
-def _hide_from_dynamo(function: Any) -> None:
-    """Let ``function`` and what it calls run as they are: behind a graph break torch.compile would trace the frames of
-    the implementation, NumPy's on the CPU among them. `torch.compiler.disable` imports all of torch._dynamo."""
-    frames = torch._C._dynamo.eval_frame
-    # Names of torch's own, of which some release may lack one: then calls behind a graph break are traced, as before.
-    if all(hasattr(frames, name) for name in ("set_code_exec_strategy", "_FrameAction", "_FrameExecStrategy")):
-        skip = frames._FrameAction.SKIP
-        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
-
-
 def _flops(a: Any, b: Any, *rest: Any, **options: Any) -> int:
     """A multiply and an add for each m, n and k, from shapes."""
     _, shape = result_shape(tuple(a), tuple(b))
@@ -356,7 +403,7 @@ for _key in ("CUDA", "CPU"):
     _LIBRARY.impl("gemm", _run, _key)
     _LIBRARY.impl("gemm_out", _run_out, _key)
 for _function in (_run, _run_out):
-    _hide_from_dynamo(_function)
+    eager.hide_from_dynamo(_function)
 torch.library.register_fake("peakgemm::gemm", _shape_only, lib=_LIBRARY)
 torch.library.register_fake("peakgemm::gemm_out", _out_only, lib=_LIBRARY)
 torch.library.register_vmap("peakgemm::gemm", _batched, lib=_LIBRARY)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..calls.plan import run as multiply
+from ..calls import eager
 from ..calls.request import check_precision
 from ..errors import InvalidValue, MissingComponent
 
@@ -77,8 +77,8 @@ _OPS: dict[str, Callable[..., _Call]] = {
 
 
 def _run(call: _Call, precision: str) -> Tensor:
-    result: Tensor = multiply(call.a, call.b, call.c, alpha=float(call.alpha), beta=float(call.beta), out=call.out,
-                              precision=precision)
+    result: Tensor = eager.run(call.a, call.b, call.c, alpha=float(call.alpha), beta=float(call.beta), out=call.out,
+                               precision=precision)
     return result
 
 

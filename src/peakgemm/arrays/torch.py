@@ -117,13 +117,6 @@ class Torch:
         """A CPU tensor over the same memory."""
         return torch.from_numpy(x)
 
-    def record(self, tensors: tuple[Any, ...], stream: int, device: int) -> None:
-        """Memory that ``stream`` uses is not given to others before it is done."""
-        side = torch.cuda.ExternalStream(stream, device=device)
-        for x in tensors:
-            if x is not None:
-                x.record_stream(side)
-
 
 def is_recorded() -> bool:
     """Whether torch.jit.trace or make_fx records: what goes past torch's dispatcher is a constant to them."""

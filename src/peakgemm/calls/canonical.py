@@ -114,11 +114,9 @@ def canonicalise(a: View, b: View, c: View | None = None, out: View | None = Non
     for name, layout in zip(names, layouts, strict=True):
         if layout is None:
             copies[name] = given[name]
-    try:
-        merged = Batch.merged(sizes, *(x.batch for x in grids))
-    except InvalidValue:
-        shapes = given | {"out": shape} | ({} if c is None else {"c": shape})
-        copies |= _to_merge(batch, shapes, (*names, "out", "c"), sizes, grids)
+    shapes = given | {"out": shape} | ({} if c is None else {"c": shape})
+    merged, to_merge = _merged(batch, shapes, (*names, "out", "c"), sizes, grids)
+    copies |= to_merge
     if copies:
         return Canonical(shape, copies)
     (lda, trans_a), (ldb, trans_b) = (x for x in layouts if x is not None)
@@ -249,16 +247,20 @@ def _taller(x: _Grid, size: int) -> _Grid | None:
     return x._replace(rows=x.rows * size, row=step if x.rows == 1 else x.row, batch=x.batch[:-1])
 
 
-def _to_merge(batch: tuple[int, ...], shapes: dict[str, tuple[int, ...]], names: tuple[str, ...],
-              sizes: tuple[int, ...], grids: list[_Grid]) -> dict[str, tuple[int, ...]]:
-    """The fewest elements to copy so that a batch of many dimensions merges; a copy is as large as the batch."""
-    steps = dict(zip(names, (x.batch for x in grids), strict=True))
+def _merged(batch: tuple[int, ...], shapes: dict[str, tuple[int, ...]], names: tuple[str, ...], sizes: tuple[int, ...],
+            grids: list[_Grid]) -> tuple[Batch, dict[str, tuple[int, ...]]]:
+    """The batch in the few dimensions that kernels take, and the fewest elements to copy so that it merges.
+
+    A copy is as large as the batch.
+    """
     full = {name: shape if name in ("out", "c") else (*batch, *shape[-2:]) for name, shape in shapes.items()}
-    choices = [some for count in range(1, len(full)) for some in combinations(full, count)]
-    for some in sorted(choices, key=lambda some: sum(prod(full[name]) for name in some)):
+    choices = [some for count in range(len(full) + 1) for some in combinations(full, count)]
+    if len(sizes) > 1:
+        choices.sort(key=lambda some: sum(prod(full[name]) for name in some))
+    for some in choices:
         try:
-            Batch.merged(sizes, *(packed(sizes) if name in some else steps[name] for name in names))
+            steps = (packed(sizes) if name in some else x.batch for name, x in zip(names, grids, strict=True))
+            return Batch.merged(sizes, *steps), {name: full[name] for name in some}
         except InvalidValue:
             continue
-        return {name: full[name] for name in some}
-    return full
+    return Batch(), full

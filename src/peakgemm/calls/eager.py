@@ -16,7 +16,7 @@ from ..arrays.base import stream_handle
 from ..arrays.torch import PLAIN, Torch, is_recorded
 from ..errors import InvalidValue
 from . import cache
-from .launch import views_of
+from .launch import BoundCall, views_of
 from .plan import Plan, multiply
 from .prepared import Prepared
 from .request import Request, scales
@@ -88,6 +88,12 @@ def run(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, out
     call = _calls.get(key)
     if call is None or not (first and second and (third or c is None) and (target or out is None)):
         return _cold(request, key)
+    return _launch(call, a, b, c, out, first, second, third, target)[0]
+
+
+def _launch(call: BoundCall, a: Any, b: Any, c: Any, out: Any, first: int, second: int, third: int,
+            target: int) -> tuple[Any, Any, int]:
+    """Launch a call with tensors and their addresses: the result, its workspace's memory, and the stream."""
     if out is None:
         out = a.new_empty(call.shape)
         target = out.data_ptr()
@@ -95,14 +101,15 @@ def run(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, out
         high, for_a, for_b, for_c = call.spans
         if ((first < target + high and target < first + for_a) or (second < target + high and target < second + for_b)
                 or (c is not None and third != target and third < target + high and target < third + for_c)):
-            views_of(_TORCH, request, 0)  # they meet: the exact test refuses, or lets pass
+            # They meet: the exact test refuses, or lets pass.
+            views_of(_TORCH, Request(a, b, c, out, beta=call.bound.problem.beta), 0)
         touched(out)
     stream = current_stream(call.index)
-    _held, workspace = call.workspace(_TORCH, a, stream) if call.workspace_bytes else (None, 0)
+    memory, workspace = call.workspace(_TORCH, a, stream) if call.workspace_bytes else (None, 0)
     if call.swapped:
         first, second = second, first
     call.launch(first, second, target, target if call.in_place else third, workspace, stream)
-    return out
+    return out, memory, stream
 
 
 def _cold(request: Request, key: tuple[Any, ...] | None) -> Any:
@@ -118,10 +125,12 @@ def _on_stream(request: Request, stream: int) -> Any:
     result = multiply(request, stream)
     if request.out is not None:
         touched(request.out)
-    index = result.get_device()
-    _TORCH.record(tuple(request.arrays().values()), stream, index)
+    device = result.get_device()
+    used = torch.cuda.ExternalStream(stream, device=device)
+    for x in request.arrays().values():
+        x.record_stream(used)
     if request.out is None:
-        _TORCH.record((result,), torch.cuda.current_stream(index).cuda_stream, index)
+        result.record_stream(torch.cuda.current_stream(device))
     return result
 
 
@@ -147,7 +156,7 @@ class TorchPlan(Plan):
     def execute(self, a: Any, b: Any, c: Any = None, out: Any = None, workspace: Any = None, stream: Any = None) -> Any:
         """See `Plan.execute`. A plan knows no gradients: operands that need one are refused while they are recorded."""
         key: tuple[Any, ...] | None = None
-        call = None
+        call: BoundCall | None = None
         if c is None and workspace is None and stream is None:
             try:
                 first, second = a.data_ptr(), b.data_ptr()
@@ -165,30 +174,15 @@ class TorchPlan(Plan):
             except (RuntimeError, AttributeError):  # no tensors, or tensors without memory
                 key = None
         if call is None:
-            return self._slowly(self._request._replace(a=a, b=b, c=c, out=out), workspace, stream, key)
-        if out is None:
-            out = a.new_empty(call.shape)
-            target = out.data_ptr()
-        else:
-            high, for_a, for_b, _ = call.spans
-            if (first < target + high and target < first + for_a) or (second < target + high and
-                                                                      target < second + for_b):
-                views_of(_TORCH, self._request._replace(a=a, b=b, out=out), 0)
-            touched(out)
-        stream = current_stream(call.index)
-        memory, room = call.workspace(_TORCH, a, stream) if call.workspace_bytes else (None, 0)
-        if call.swapped:
-            first, second = second, first
-        call.launch(first, second, target, target, room, stream)
+            request = self._request._replace(a=a, b=b, c=c, out=out)
+            refuse_gradients(request.arrays(), "Plan.execute")
+            result = self._execute(request, workspace, stream, key)
+            if out is not None:
+                touched(out)
+            return result
+        result, memory, stream = _launch(call, a, b, None, out, first, second, 0, target)
         if memory is not None and self._is_emulated:
             self._last = memory, stream, call.bound
-        return out
-
-    def _slowly(self, request: Request, workspace: Any, stream: Any, key: tuple[Any, ...] | None) -> Any:
-        refuse_gradients(request.arrays(), "Plan.execute")
-        result = self._execute(request, workspace, stream, key)
-        if request.out is not None:
-            touched(request.out)
         return result
 
 

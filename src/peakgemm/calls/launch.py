@@ -14,7 +14,7 @@ from ..errors import InvalidType, InvalidValue, OutOfMemory, out_of_memory_as
 from ..runtime import device, driver
 from ..runtime.device import Gpu
 from . import cache
-from .canonical import Canonical
+from .canonical import Canonical, canonicalise
 from .request import Request
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class BoundCall:
         self.canonical, self.index = canonical, index
         self.shape, self.swapped, self.in_place = canonical.shape, canonical.swapped, canonical.in_place
         self.spans = tuple(views[x].span[1] if x in views else 0 for x in ("out", "a", "b", "c") if "out" in views)
-        self.bound = bound
+        self.bound: Any = bound
         self.launch: Any = None if bound is None else bound.launch
         self.workspace_bytes = 0 if bound is None else bound.workspace_bytes
 
@@ -53,7 +53,6 @@ class BoundCall:
         Raises:
             OutOfMemory: see `without_workspace`.
         """
-        assert self.bound is not None
         try:
             memory = library.empty((-(-self.workspace_bytes // FLOAT),), like, stream)
         except Exception as error:
@@ -134,6 +133,12 @@ def views_of(library: Library, request: Request, stream: int) -> dict[str, View]
     return views
 
 
+def canonical_request(request: Request, views: dict[str, View]) -> Canonical:
+    """`canonicalise` for arrays that lie as ``views`` say."""
+    return canonicalise(views["a"], views["b"], views.get("c"), views.get("out"), alpha=request.alpha,
+                        beta=request.beta, trans_a=request.trans_a, trans_b=request.trans_b)
+
+
 def bound_call(request: Request, views: dict[str, View], index: int, key: Hashable | None = None,
                choice: Choice | None = None, calls: dict[Hashable, Any] = cache.calls) -> BoundCall:
     """The call of ``request`` for arrays that lie as ``views`` say: one of ``calls``, or bound now and kept there.
@@ -147,7 +152,7 @@ def bound_call(request: Request, views: dict[str, View], index: int, key: Hashab
                 *((name, x.shape, x.strides, x.steps, x.pointer & 15) for name, x in views.items()))
     call: BoundCall | None = calls.get(lies)
     if call is None:
-        canonical, bound = request.canonical(views), None
+        canonical, bound = canonical_request(request, views), None
         problem, ready = canonical.problem, request.ready
         if problem is not None and 0 not in canonical.shape:
             gpu = device.require(index)

@@ -12,7 +12,7 @@ from ..arrays.numpy import host_view
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device
 from .autotune import search
-from .launch import bound_for, choice_for, on_device, views_of, workspace_bytes
+from .launch import bound_for, canonical_request, choice_for, on_device, views_of, workspace_bytes
 from .prepared import Prepared
 from .request import REPRODUCIBLE, Request
 
@@ -109,7 +109,7 @@ class Plan:
         else:
             with self._library.scope(self._index, None):
                 self._expected = views_of(self._library, request, -1)
-        canonical = request.canonical(self._expected)
+        canonical = canonical_request(request, self._expected)
         self._shape = canonical.shape
         self._copies = () if self._index == HOST else tuple(sorted(canonical.copies))
         self._request = request._replace(a=None, b=None, c=None, out=None)  # holds no operand
@@ -124,7 +124,7 @@ class Plan:
     def _packed_problem(self) -> Problem:
         """The problem that is left when the copies have been made."""
         views = dict(self._expected)
-        while (canonical := self._request.canonical(views)).problem is None:
+        while (canonical := canonical_request(self._request, views)).problem is None:
             for name, shape in canonical.copies.items():
                 if name == "out":
                     del views["out"]

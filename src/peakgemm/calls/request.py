@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays.base import View
 from ..errors import InvalidType, InvalidValue
 from ..runtime.float_flags import ieee_flags
-from .canonical import Canonical, canonicalise
 
 NO_STREAM = ("stream is for arrays on the GPU; a product of arrays in the host's memory is done when the call returns: "
              "leave stream out")
@@ -40,11 +38,6 @@ class Request(NamedTuple):
         """The arrays that are there, by name."""
         return {name: x for name, x in zip(("a", "b", "c", "out"), self, strict=False)
                 if x is not None or name in ("a", "b")}
-
-    def canonical(self, views: dict[str, View]) -> Canonical:
-        """`canonicalise` for arrays that lie as ``views`` say."""
-        return canonicalise(views["a"], views["b"], views.get("c"), views.get("out"), alpha=self.alpha,
-                            beta=self.beta, trans_a=self.trans_a, trans_b=self.trans_b)
 
 
 def number(value: Any, name: str) -> float:

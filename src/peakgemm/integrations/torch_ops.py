@@ -28,6 +28,7 @@ from ..calls.request import Request, check_precision, scales
 from ..errors import InvalidType, InvalidValue, PeakgemmError
 
 _NO_RULE = (AttributeError, AssertionError, NotImplementedError, RuntimeError, TypeError)
+_is_tracer_key_set = torch._C._dispatch_tls_is_dispatch_key_included
 
 Gemm = Callable[[Tensor, Tensor, "Tensor | None", float, float, str], Tensor]
 
@@ -61,6 +62,11 @@ def traced_gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: floa
 
     Arguments, result and errors are those of `gemm_with_grad`.
     """
+    if _is_tracer_key_set("Tracer") and not eager.tracing():
+        # Autograd's thread for a GPU has the tracer's dispatch key without its graph: torch's fallback would call itself
+        # until the stack is full.
+        raise InvalidType("torch.jit.trace cannot record a backward pass on a GPU, which runs in another thread; trace "
+                          "the function without it, or use torch.compile or make_fx")
     result: Tensor = torch.ops.peakgemm.gemm.default(a, b, c, float(alpha), float(beta), precision)
     return result
 

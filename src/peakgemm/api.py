@@ -293,7 +293,7 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
         if stream is not None:
             raise InvalidValue("stream is lost where torch's dispatcher runs the call (under torch.compile, in a "
                                "dispatch mode, while a tracer records, or of a tensor subclass); leave it out")
-        from .integrations.torch_ops import dispatched
+        from .integrations.torch_dispatch import dispatched
 
         return dispatched(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
     try:
@@ -303,7 +303,7 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
     except AttributeError:  # not all are tensors: refused below
         differentiated = False
     if differentiated:
-        from .integrations.torch_ops import differentiable
+        from .integrations.torch_dispatch import differentiable
 
         with eager.on_stream(a, stream):
             return differentiable(a, b, c, alpha, beta, trans_a, trans_b, out, precision)

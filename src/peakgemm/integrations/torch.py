@@ -12,23 +12,23 @@ from ..errors import MissingComponent
 from . import missing
 
 if TYPE_CHECKING:
-    from .torch_ops import differentiable, dispatched, gemm_with_grad, traced_gemm
+    from .torch_dispatch import differentiable, dispatched, gemm_with_grad, traced_gemm
     from .torch_use import Use
 
 __all__ = ["differentiable", "dispatched", "gemm_with_grad", "traced_gemm", "use"]
 
 
 def __getattr__(name: str) -> Any:
-    """What `torch_ops` defines, which imports torch."""
+    """What `torch_dispatch` offers, which imports torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from . import torch_ops
+        from . import torch_dispatch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise missing("peakgemm.torch", "torch", error) from None
-    return getattr(torch_ops, name)
+    return getattr(torch_dispatch, name)
 
 
 def use(precision: str = "ieee", reproducible: bool | None = None) -> Use:

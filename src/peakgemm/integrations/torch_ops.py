@@ -16,18 +16,16 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.autograd.function import _SingleLevelFunction
-from torch.utils.flop_counter import flop_registry, register_flop_formula
+from torch.utils.flop_counter import register_flop_formula
 
-from ..arrays import locate
 from ..arrays.aliasing import overlaps
 from ..arrays.base import FLOAT, View, check_dtype
-from ..arrays.torch import PLAIN, is_batched, is_recorded_before_dispatch
+from ..arrays.torch import is_batched
 from ..calls import eager
 from ..calls.canonical import result_shape
-from ..calls.request import Request, check_precision, scales
-from ..errors import InvalidType, InvalidValue, PeakgemmError
+from ..calls.request import check_precision, scales
+from ..errors import InvalidType, InvalidValue
 
-_NO_RULE = (AttributeError, AssertionError, NotImplementedError, RuntimeError, TypeError)
 _is_tracer_key_set = torch._C._dispatch_tls_is_dispatch_key_included
 
 Gemm = Callable[[Tensor, Tensor, "Tensor | None", float, float, str], Tensor]
@@ -62,138 +60,14 @@ def traced_gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: floa
 
     Arguments, result and errors are those of `gemm_with_grad`.
     """
-    if _is_tracer_key_set("Tracer") and not eager.tracing():
-        # Autograd's thread for a GPU has the tracer's dispatch key without its graph: torch's fallback would call itself
-        # until the stack is full.
+    # torch.compile cannot trace the question for the key, and its graphs run nothing here.
+    if not torch.compiler.is_dynamo_compiling() and _is_tracer_key_set("Tracer") and not eager.tracing():
+        # Autograd's thread for a GPU has the tracer's dispatch key without its graph: torch's fallback would call
+        # itself until the stack is full.
         raise InvalidType("torch.jit.trace cannot record a backward pass on a GPU, which runs in another thread; trace "
                           "the function without it, or use torch.compile or make_fx")
     result: Tensor = torch.ops.peakgemm.gemm.default(a, b, c, float(alpha), float(beta), precision)
     return result
-
-
-def dispatched(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
-               precision: str) -> Any:
-    """`peakgemm.gemm` by torch's dispatcher: under ``torch.compile``, in a dispatch mode, of tensor subclasses.
-
-    Arguments are those of `peakgemm.gemm`. The dispatcher sees one op, ``peakgemm::gemm``, or ``peakgemm::gemm_out``
-    with ``out``.
-
-    Raises:
-        InvalidType, InvalidValue: as `peakgemm.gemm`, or the dispatcher has no rule for a subclass.
-    """
-    compiling = torch.compiler.is_dynamo_compiling()
-    if alpha is None or not compiling:
-        alpha, beta = scales(alpha, beta, c)
-    if compiling:
-        return _by_op(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
-    _refuse_what_tracers_lose(out)
-    _count_in_modes()
-    if any(type(x).__module__.startswith("torch.distributed.tensor") for x in (a, b, c, out)):
-        from . import torch_sharding
-
-        torch_sharding.register()
-    try:
-        return _by_op(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
-    except PeakgemmError:
-        raise
-    except _NO_RULE as error:  # of their subclasses, of out-of-memory say, each says what it has to say
-        arrays = {"a": a, "b": b, "c": c, "out": out}
-        kinds = ", ".join(f"{name} is a {type(x).__name__}" for name, x in arrays.items() if _is_subclass(x))
-        if not kinds or type(error) not in _NO_RULE:
-            raise
-        raise InvalidType(f"{kinds}: torch's dispatcher cannot run peakgemm's product of it "
-                          f"({str(error).strip().partition(chr(10))[0]}); pass plain tensors") from error
-
-
-def _by_op(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
-           precision: str) -> Any:
-    if beta is None:
-        beta = 0.0 if c is None else 1.0
-    if out is None:
-        return _as_matrices(traced_gemm, a, b, c, alpha, beta, trans_a, trans_b, precision)
-    eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
-    _, shape = result_shape(_turned(a, trans_a).shape, _turned(b, trans_b).shape)
-    check_dtype(str(out.dtype).removeprefix("torch."), "out")
-    if tuple(out.shape) != tuple(shape):
-        raise InvalidValue(f"out has shape {tuple(out.shape)}, the result has {tuple(shape)}; pass an out of that "
-                           "shape")
-    if any(_is_subclass(x) for x in (a, b, c, out)):  # a rule for copy_ is what every subclass has
-        out.copy_(_as_matrices(traced_gemm, a, b, c, alpha, beta, trans_a, trans_b, precision))
-        return out
-    target = out[..., None] if b.ndim == 1 else out
-    target = target[..., None, :] if a.ndim == 1 else target
-    _as_matrices(lambda x, y, *rest: _write(x, y, target, *rest), a, b, c, alpha, beta, trans_a, trans_b, precision)
-    return out
-
-
-def differentiable(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
-                   precision: str) -> Any:
-    """`peakgemm.gemm` of tensors that require a gradient. Arguments are those of `peakgemm.gemm`.
-
-    Raises:
-        InvalidType, InvalidValue: as `peakgemm.gemm`; also ``out`` where a derivative would be lost in it.
-    """
-    if out is not None:
-        eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
-        return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, trans_a=trans_a, trans_b=trans_b,
-                         precision=precision)
-    alpha, beta = scales(alpha, beta, c)
-    if not (isinstance(b, Tensor) and (c is None or isinstance(c, Tensor))):
-        locate(Request(a, b, c).arrays())  # refuses what is no tensor
-    return _as_matrices(gemm_with_grad, a, b, c, alpha, beta, trans_a, trans_b, precision)
-
-
-def _is_subclass(x: Any) -> bool:
-    """Whether ``x`` is a tensor that only the dispatcher can read."""
-    return isinstance(x, Tensor) and type(x) not in PLAIN
-
-
-def _refuse_what_tracers_lose(out: Any) -> None:
-    """Refuse what no tracer records, of torch's own products no more than of this one: forward mode under
-    torch.jit.trace, it and torch.func in a trace before dispatch, and ``out`` inside of a transform.
-
-    Raises:
-        InvalidType: that is in force.
-    """
-    dual, transformed = eager.forward._current_level >= 0, eager.transforms_active()
-    if out is not None and transformed:
-        raise InvalidType("out was given inside of a torch.func transform, which has no memory of its own to write; "
-                          "leave it out")
-    if torch.compiler.is_compiling():
-        return
-    if (dual and eager.tracing()) or ((dual or transformed) and is_recorded_before_dispatch()):
-        raise InvalidType("torch.jit.trace and make_fx(pre_dispatch=True) lose the derivatives of forward mode and "
-                          "torch.func; use torch.compile, or make_fx without pre_dispatch")
-
-
-def _count_in_modes() -> None:
-    """Make the modes in force that count FLOPs know the ops, also those made before the ops were registered."""
-    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-
-    for mode in _get_current_dispatch_mode_stack():
-        known = getattr(getattr(mode, "counter", mode), "flop_registry", None)
-        if known is not None:
-            for op in _OPS:
-                known.setdefault(op, flop_registry[op])
-
-
-def _turned(x: Any, trans: bool) -> Any:
-    return x.mT if trans else x
-
-
-def _as_matrices(call: Callable[..., Any], a: Any, b: Any, c: Any, alpha: float, beta: float, trans_a: bool,
-                 trans_b: bool, precision: str) -> Any:
-    """``call`` with transposes as views and 1-D operands as matrices; their dimensions are dropped from its result."""
-    row, column = a.ndim == 1, b.ndim == 1
-    result = call(a[None, :] if row else _turned(a, trans_a), b[:, None] if column else _turned(b, trans_b), c, alpha,
-                  beta, precision)
-    if row and result is not None:
-        result = result.squeeze(-2)
-    return result.squeeze(-1) if column and result is not None else result
-
-
-def _write(a: Tensor, b: Tensor, out: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str) -> None:
-    torch.ops.peakgemm.gemm_out.default(a, b, c, out, float(alpha), float(beta), precision)
 
 
 def _run_out(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, beta: float, precision: str) -> None:
@@ -416,5 +290,5 @@ torch.library.register_vmap("peakgemm::gemm", _batched, lib=_LIBRARY)
 _GEMM, _GEMM_OUT = torch.ops.peakgemm.gemm.default, torch.ops.peakgemm.gemm_out.default
 _LIBRARY.impl("gemm", _differentiate, "Autograd", with_keyset=True)
 _LIBRARY.impl("gemm_out", _refuse_derivatives, "Autograd", with_keyset=True)
-_OPS = (torch.ops.peakgemm.gemm, torch.ops.peakgemm.gemm_out)
-register_flop_formula(_OPS)(_flops)
+OPS = (torch.ops.peakgemm.gemm, torch.ops.peakgemm.gemm_out)
+register_flop_formula(OPS)(_flops)

@@ -13,8 +13,7 @@ from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import source
 from ...runtime.architectures import architecture
-from ..family import Family, Launch, Launches
-from ..launch_shape import MAX_BLOCKS
+from ..family import MAX_BLOCKS, Family, Launch, Launches
 from ..recipe import Recipe, text_of
 from ..registry import FLOAT, Kernel
 from ..schedule import MOST_PARTS, Schedule, arguments, cut

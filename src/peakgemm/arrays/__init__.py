@@ -13,7 +13,7 @@ from .base import HOST, Library, place
 _BY_TYPE: dict[type, Library] = {}
 _MODULES = {"torch": "torch.Torch", "cupy": "cupy.Cupy", "jax": "jax.Jax", "jaxlib": "jax.Jax"}
 _MADE: dict[str, Library] = {}
-_WRITTEN = ("out", "workspace")
+_WRITTEN = ("out", "workspace", "C")  # C is a rung's
 
 
 def locate(arrays: dict[str, Any]) -> tuple[Any, int]:
@@ -21,8 +21,7 @@ def locate(arrays: dict[str, Any]) -> tuple[Any, int]:
     `DeviceLibrary`. Every array argument of every call passes this door before anything asks for its address.
 
     Args:
-        arrays: by the arguments' names. The first one says what the others must be; ``out`` and ``workspace`` are
-            written.
+        arrays: by the arguments' names. The first one says what the others must be.
 
     Raises:
         InvalidType, InvalidValue: as `admit`; arrays of several libraries, or on several devices.
@@ -47,7 +46,7 @@ def admit(x: Any, name: str) -> tuple[Any, int]:
 
     Args:
         x: what the caller passed.
-        name: the argument's name, for messages; ``out`` and ``workspace`` are written.
+        name: the argument's name, for messages; ``out``, ``workspace`` and ``C`` are written.
 
     Raises:
         InvalidType: no array, none that is plain, or not float32; see `Library.admit`.

@@ -35,12 +35,12 @@ def run(case: api_cases.Case, bound: Any) -> tuple[api_cases.Arrays, Any, stand_
         patch.setattr(launch, "bound_for", bound_for)
         patch.setattr(launch.device, "require", lambda index: stand_in.GPU)
         request = Request(arrays.a, arrays.b, arrays.c, arrays.out, case.alpha, case.beta, case.trans_a, case.trans_b)
-        calls = dict[Any, Any]()
-        got = launch.on_device(library, 0, request, calls=calls).result
+        decided = launch.Decided(calls={})
+        got = launch.on_device(library, 0, request, decided=decided).result
         arrays.check(got)
         bound_once = len(canonical)
         if arrays.out is None:  # the same again, from what was bound
-            arrays.check(launch.on_device(library, 0, request, calls=calls).result)
+            arrays.check(launch.on_device(library, 0, request, decided=decided).result)
             assert len(canonical) == bound_once
     assert arrays.out is None or got is arrays.out
     assert all(stand_in.merged_once(p.batch) for p in canonical)

@@ -146,6 +146,29 @@ def test_plan_runs_what_it_was_made_for(cuda: list[Problem]) -> None:
         planned.execute(shifted, b)
     with pytest.raises(InvalidValue, match="a requires a gradient"):
         planned.execute(a.clone().requires_grad_(), b)
+    coarse = pg.plan(shifted, b)  # runs what it was made for on what is aligned better
+    assert torch.allclose(coarse.execute(a, b), a @ b, atol=1e-5)
+    assert {problem.alignment for problem in cuda[-2:]} == {(4, 16, 16)}
+
+
+def test_prepared_operands_are_bound_once(cuda: list[Problem]) -> None:
+    """Under the address of their panels, without keeping them."""
+    class Panels:
+        def __init__(self, address: int) -> None:
+            self.key, self.asked = ("scheme", address, 12, 8), 0
+
+        def bound(self, choice: Any, canonical: Any, gpu: Any) -> Any:
+            self.asked += 1
+            return stand_in.Interpreted(canonical.problem, Addresses())
+
+    a, b = torch.randn(20, 8), torch.randn(8, 12)
+    first, second = Panels(4096), Panels(8192)
+    for panels in (first, second, first, second):
+        assert torch.allclose(eager.run(a, b, precision="emulated", ready=panels), a @ b, atol=1e-5)
+    assert (first.asked, second.asked, len(cuda)) == (1, 1, 0)
+    eager.run(a, b, precision="emulated")
+    assert len(cuda) == 1
+    assert not any(isinstance(part, Panels) for key in cache.calls for part in key)
 
 
 def test_overlap_is_refused_warm_and_cold(cuda: list[Problem]) -> None:

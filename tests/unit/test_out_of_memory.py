@@ -88,7 +88,7 @@ def product(library: FullLibrary, monkeypatch: pytest.MonkeyPatch, bound: Callab
     """By `on_device`, with a kernel that wants a workspace."""
     monkeypatch.setattr(launch, "bound_for", lambda problem, gpu, choice=None: bound(problem, library.memory))
     request = Request(*operands(), precision="fp16x3", **request)
-    return launch.on_device(library, 0, request, choice=NAMED, calls={}).result
+    return launch.on_device(library, 0, request, decided=launch.Decided(NAMED, calls={})).result
 
 
 def test_the_error_tells_sizes_and_remedies(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_only_what_helps_is_proposed(gpu: None, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(("kernel", "split"), [(SPECIALISED, 3), (WIDE, 0), (WIDE, 1)])
 def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, kernel: Any, split: int) -> None:
     """Partial sums and repacked operands: a tile without them, when no room is found."""
-    library, asked, calls = FullLibrary(1024), list[Any](), dict[Any, Any]()
+    library, asked, decided = FullLibrary(1024), list[Any](), launch.Decided(calls={})
     tile = WIDE.default if kernel is WIDE else SPECIALISED.default
     hungry = Choice(kernel, replace(tile, split=split), "", "")
 
@@ -147,7 +147,7 @@ def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, ke
     monkeypatch.setattr(launch, "bound_for", bound_for)
     a, b = operands()
     for _ in range(2):  # the second time from the cache, without asking for memory again
-        assert np.allclose(launch.on_device(library, 0, Request(a, b), calls=calls).result, a @ b, atol=1e-3)
+        assert np.allclose(launch.on_device(library, 0, Request(a, b), decided=decided).result, a @ b, atol=1e-3)
     assert (asked[1].kernel, asked[1].config) == (SPECIALISED, SPECIALISED.default) and len(asked) == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from ctypes import byref, c_size_t
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -64,6 +65,24 @@ class BoundCall:
         return memory, library.view(memory, "workspace").pointer
 
 
+class Decided(NamedTuple):
+    """What holds for a call before its operands come: that of all eager ones, or of a plan.
+
+    Attributes:
+        choice: kernel and configuration; None: `choice_for`.
+        alignment: of the problem's A, B and C in bytes, the most that a plan's kernel may rely on: it runs what was
+            compiled when the plan was made, on arrays that are aligned better, too.
+        calls: those that are bound already.
+    """
+
+    choice: Choice | None = None
+    alignment: tuple[int, int, int] = (16, 16, 16)
+    calls: dict[Hashable, Any] = cache.calls
+
+
+EAGER = Decided()
+
+
 class Launched(NamedTuple):
     """What `on_device` did: the result, and what ran with which workspace on which stream."""
 
@@ -74,17 +93,15 @@ class Launched(NamedTuple):
 
 
 def on_device(library: DeviceLibrary, index: int, request: Request, stream: int | None = None, *,
-              key: Hashable | None = None, choice: Choice | None = None, workspace: Any = None,
-              calls: dict[Hashable, Any] = cache.calls) -> Launched:
+              key: Hashable | None = None, decided: Decided = EAGER, workspace: Any = None) -> Launched:
     """Enqueue ``request`` on device ``index``.
 
     Args:
         library: that all arrays belong to.
         stream: a ``CUstream`` handle; None: the library's current one.
         key: what a front door recognises the call by, to be remembered; None: where the arrays lie.
-        choice: kernel and configuration; None: `choice_for`.
+        decided: by a plan.
         workspace: memory for partial sums, split or repacked operands, of the library; None: allocated.
-        calls: those that are bound already; a plan has its own.
 
     Raises:
         InvalidType, InvalidValue: see `canonicalise` and `DeviceLibrary`; or the library's copies are not packed.
@@ -94,7 +111,7 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
     with library.scope(index, stream) as handle:
         arrays = request.arrays()
         views = views_of(library, request, handle)
-        call = bound_call(request, views, index, key, choice, calls)
+        call = bound_call(request, views, index, key, decided)
         rounds = 0
         while call.canonical.copies:
             rounds += 1
@@ -107,7 +124,7 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
                 else:
                     arrays[name] = library.copy(arrays[name], shape)
                     views[name] = library.view(arrays[name], name, handle)
-            call = bound_call(request, views, index, None, choice, calls)
+            call = bound_call(request, views, index, None, decided)
         target = arrays.get("out")
         if target is None:
             target = library.empty(call.shape, request.a, handle)
@@ -140,8 +157,8 @@ def canonical_request(request: Request, views: dict[str, View]) -> Canonical:
 
 
 def bound_call(request: Request, views: dict[str, View], index: int, key: Hashable | None = None,
-               choice: Choice | None = None, calls: dict[Hashable, Any] = cache.calls) -> BoundCall:
-    """The call of ``request`` for arrays that lie as ``views`` say: one of ``calls``, or bound now and kept there.
+               decided: Decided = EAGER) -> BoundCall:
+    """The call of ``request`` for arrays that lie as ``views`` say: one of those bound already, or bound now and kept.
 
     Args and errors are those of `on_device`. What needs copies first is not kept under a front door's ``key``.
     """
@@ -150,20 +167,24 @@ def bound_call(request: Request, views: dict[str, View], index: int, key: Hashab
         in_place = "c" in views and "out" in views and views["c"].pointer == views["out"].pointer
         lies = (index, in_place, *request[4:9], request.ready and request.ready.key,
                 *((name, x.shape, x.strides, x.steps, x.pointer & 15) for name, x in views.items()))
-    call: BoundCall | None = calls.get(lies)
+    call: BoundCall | None = decided.calls.get(lies)
     if call is None:
         canonical, bound = canonical_request(request, views), None
-        problem, ready = canonical.problem, request.ready
+        problem, ready, choice = canonical.problem, request.ready, decided.choice
         if problem is not None and 0 not in canonical.shape:
             gpu = device.require(index)
             if choice is None:
                 side = "" if ready is None else "a" if canonical.swapped else "b"
                 choice = choice_for(problem, gpu, request.precision, side)
+            else:
+                first, second, third = map(min, problem.alignment, decided.alignment)
+                problem = replace(problem, alignment=(first, second, third))
+                canonical = replace(canonical, problem=problem)
             bound = None if ready is None else ready.bound(choice, canonical, gpu)
             bound = bound or bound_for(problem, gpu, choice)
         call = BoundCall(canonical, bound, views, index)
         if key is None or not canonical.copies:
-            cache.remember(lies, call, calls)
+            cache.remember(lies, call, decided.calls)
     return call
 
 

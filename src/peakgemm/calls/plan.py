@@ -12,7 +12,7 @@ from ..arrays.numpy import host_view
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device
 from .autotune import search
-from .launch import bound_for, canonical_request, choice_for, on_device, views_of, workspace_bytes
+from .launch import Decided, bound_for, canonical_request, choice_for, on_device, views_of, workspace_bytes
 from .prepared import Prepared
 from .request import REPRODUCIBLE, Request
 
@@ -237,7 +237,7 @@ class Plan:
                                    "memory takes neither: leave them out")
             return products.multiply(library, request, resident)
         done = on_device(library, index, request, None if stream is None else stream_handle(stream), key=key,
-                         choice=self._choice, workspace=workspace, calls=self._calls)
+                         decided=Decided(self._choice, self._problem.alignment, self._calls), workspace=workspace)
         if self._is_emulated and done.bound is not None:
             self._last = done.workspace, done.stream, done.bound
         return done.result

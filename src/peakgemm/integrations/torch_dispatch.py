@@ -61,18 +61,17 @@ def _by_op(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b
            precision: str) -> Any:
     if beta is None:
         beta = 0.0 if c is None else 1.0
+    if out is not None:
+        eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
+        _, shape = result_shape((a.mT if trans_a else a).shape, (b.mT if trans_b else b).shape)
+        check_dtype(str(out.dtype).removeprefix("torch."), "out")
+        if tuple(out.shape) != tuple(shape):
+            raise InvalidValue(f"out has shape {tuple(out.shape)}, the result has {tuple(shape)}; pass an out of that "
+                               "shape")
     left, right, dropped = _matrices(a, b, trans_a, trans_b)
-    if out is None:
-        return _without(traced_gemm(left, right, c, alpha, beta, precision), dropped)
-    eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
-    _, shape = result_shape((a.mT if trans_a else a).shape, (b.mT if trans_b else b).shape)
-    check_dtype(str(out.dtype).removeprefix("torch."), "out")
-    if tuple(out.shape) != tuple(shape):
-        raise InvalidValue(f"out has shape {tuple(out.shape)}, the result has {tuple(shape)}; pass an out of that "
-                           "shape")
-    if any(_is_subclass(x) for x in (a, b, c, out)):  # a rule for copy_ is what every subclass has
-        out.copy_(_without(traced_gemm(left, right, c, alpha, beta, precision), dropped))
-        return out
+    if out is None or any(_is_subclass(x) for x in (a, b, c, out)):
+        result = _without(traced_gemm(left, right, c, alpha, beta, precision), dropped)
+        return result if out is None else out.copy_(result)  # a rule for copy_ is what every subclass has
     target = out
     for dim in reversed(dropped):
         target = target.unsqueeze(dim)

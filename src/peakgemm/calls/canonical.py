@@ -95,7 +95,7 @@ def canonicalise(a: View, b: View, c: View | None = None, out: View | None = Non
     vector_a, vector_b = len(a.shape) == 1, len(b.shape) == 1
     grid_a = _grid(view_a, batch, m, k, (vector_a, False))
     grid_b = _grid(view_b, batch, k, n, (False, vector_b))
-    grid_c = _grid(out or View.packed(shape), batch, m, n, (vector_a, vector_b))
+    grid_c = _grid(out or View(0, shape, packed(shape)), batch, m, n, (vector_a, vector_b))
     grid_c0 = grid_c if c is None else _grid(c, batch, m, n, (vector_a, vector_b))
     in_place = c is None or (out is not None and c.pointer == out.pointer and grid_c0 == grid_c)
     if in_place:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..arrays.torch import PLAIN
 from ..calls import eager
 from ..calls.request import check_precision
 from ..errors import InvalidValue, MissingComponent
 
-_PLAIN = (Tensor, torch.nn.Parameter)
 _NUMBERS = (int, float)  # not bool, which torch refuses, nor complex
 
 
@@ -34,24 +34,12 @@ class _Call(NamedTuple):
     out: Tensor | None = None
 
     def is_ours(self) -> bool:
-        """Whether peakgemm runs it. All else is torch's, its errors included."""
+        """Whether peakgemm runs it. All else is torch's, its errors included; so is what `eager.run` refuses."""
         rank, a, b, c, alpha, beta, out = self
-        of_a, of_b, device = a.shape, b.shape, a.device
-        if len(of_a) != rank or len(of_b) != rank or of_a[-1] != of_b[-2] or (rank == 3 and of_a[0] != of_b[0]):
-            return False
-        if not (_is_plain(a, device) and _is_plain(b, device) and type(alpha) in _NUMBERS and type(beta) in _NUMBERS):
-            return False
-        if c is None and out is None:
-            return True
-        shape = (*of_a[:-1], of_b[-1])
-        if out is not None and not (_is_plain(out, device) and out.shape == shape):
-            return False
-        return c is None or (_is_plain(c, device) and c.dim() <= rank and all(
-            size in (1, whole) for size, whole in zip(reversed(c.shape), reversed(shape), strict=False)))
-
-
-def _is_plain(x: Tensor, device: torch.device) -> bool:
-    return type(x) in _PLAIN and x.dtype is torch.float32 and x.device == device
+        return (a.dim() == b.dim() == rank and (rank == 2 or a.shape[0] == b.shape[0])
+                and (out is None or out.shape == (*a.shape[:-1], b.shape[-1]))  # torch resizes another one
+                and type(alpha) in _NUMBERS and type(beta) in _NUMBERS
+                and all(x is None or (type(x) in PLAIN and x.dtype is torch.float32) for x in (a, b, c, out)))
 
 
 def _product(rank: int, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> _Call:

@@ -149,6 +149,8 @@ def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, ke
     for _ in range(2):  # the second time from the cache, without asking for memory again
         assert np.allclose(launch.on_device(library, 0, Request(a, b), decided=decided).result, a @ b, atol=1e-3)
     assert (asked[1].kernel, asked[1].config) == (SPECIALISED, SPECIALISED.default) and len(asked) == 2
+    launched = launch.on_device(library, 0, Request(a, b), decided=decided, workspace=np.empty(1024, np.float32))
+    assert launched.bound.workspace_bytes == 4096  # memory that the caller brings is used
 
 
 def test_plan(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:

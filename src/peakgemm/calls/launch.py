@@ -30,7 +30,7 @@ class BoundCall:
     Attributes:
         canonical: what the product comes down to. Where operands have to be copied first nothing is bound.
         bound: the kernels; None: there is nothing to launch.
-        launch, workspace_bytes: those of ``bound``.
+        launch, workspace_bytes: those of ``bound``, or where no room was found of a kernel that needs no workspace.
         shape, swapped, in_place: those of ``canonical``.
         spans: how many bytes from its address on ``out``, ``a``, ``b`` and ``c`` reach, 0 for those that there are not;
             empty where there is no ``out``.
@@ -48,8 +48,8 @@ class BoundCall:
         self.workspace_bytes = 0 if bound is None else bound.workspace_bytes
 
     def workspace(self, library: DeviceLibrary, like: Any, stream: int) -> tuple[Any, int]:
-        """Memory of ``library`` for the workspace, and its address. Where there is no room, the call is bound to a
-        kernel that needs none from now on, for libraries empty their caches and wait before they refuse.
+        """Memory of ``library`` for the workspace, and its address. Where there is no room, `launch` is from now on
+        that of a kernel that needs none, for libraries empty their caches and wait before they refuse.
 
         Raises:
             OutOfMemory: see `without_workspace`.
@@ -59,8 +59,8 @@ class BoundCall:
         except Exception as error:
             if not library.out_of_memory(error):
                 raise
-            self.bound = without_workspace(error, self.bound, device.require(self.index), library.name)
-            self.launch, self.workspace_bytes = self.bound.launch, 0
+            instead = without_workspace(error, self.bound, device.require(self.index), library.name)
+            self.launch, self.workspace_bytes = instead.launch, 0
             return None, 0
         return memory, library.view(memory, "workspace").pointer
 
@@ -129,13 +129,15 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
         if target is None:
             target = library.empty(call.shape, request.a, handle)
             views["out"] = library.view(target, "out", handle)
-        address = 0
-        if workspace is not None:
-            address = workspace_pointer(library, workspace, call.workspace_bytes, views)
-        elif call.workspace_bytes:
-            workspace, address = call.workspace(library, request.a, handle)
         if call.bound is not None:
-            enqueue(call.bound, call.canonical, views, address, handle)
+            address = 0
+            if workspace is not None:
+                address = workspace_pointer(library, workspace, call.bound.workspace_bytes, views)
+                enqueue(call.bound, call.canonical, views, address, handle)
+            else:
+                if call.workspace_bytes:
+                    workspace, address = call.workspace(library, request.a, handle)
+                enqueue(call, call.canonical, views, address, handle)
         result = library.deliver(target, request.a, handle, (*arrays.values(), workspace))
         if request.out is not None and "out" not in arrays:
             library.assign(request.out, result)
@@ -278,7 +280,8 @@ def workspace_pointer(library: Library, scratch: Any, wanted: int, others: dict[
     return view.pointer
 
 
-def enqueue(bound: Bound, canonical: Canonical, views: dict[str, View], workspace: int, stream: int) -> None:
+def enqueue(bound: Bound | BoundCall, canonical: Canonical, views: dict[str, View], workspace: int,
+            stream: int) -> None:
     """Launch: the operands in the problem's order."""
     first, second = ("b", "a") if canonical.swapped else ("a", "b")
     out = views["out"].pointer

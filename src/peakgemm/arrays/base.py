@@ -82,6 +82,7 @@ class Library(Protocol):
 
     def read_only(self, x: Any) -> bool:
         """Whether ``x`` must not be written."""
+        return False
 
 
 class HostLibrary(Library, Protocol):
@@ -116,10 +117,12 @@ class DeviceLibrary(Library, Protocol):
 
     def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
         """The array that the caller gets for what `empty` made, once ``stream`` has work that writes it and
-        reads ``inputs``."""
+        reads ``inputs``. Where the library frees memory by stream that is ``result`` itself."""
+        return result
 
     def out_of_memory(self, error: Exception) -> bool:
         """Whether ``error``, which `empty` raised, says that the device's memory is used up."""
+        return driver_out_of_memory(error)
 
 
 def driver_out_of_memory(error: Exception) -> bool:

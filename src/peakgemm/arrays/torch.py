@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import InvalidType, InvalidValue
-from .base import FLOAT, HOST, View, check_dtype, remedy
+from .base import FLOAT, HOST, DeviceLibrary, HostLibrary, View, check_dtype, remedy
 
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 PLAIN = (torch.Tensor, torch.nn.Parameter)  # what the short ways look at without asking more
 
 
-class Torch:
+class Torch(HostLibrary, DeviceLibrary):
     """torch's tensors, through their own attributes: no protocol's overhead."""
 
     name = "torch"
@@ -99,10 +99,6 @@ class Torch:
                 _bytes(to).copy_(_bytes(source))
             else:
                 to.copy_(source)
-
-    def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
-        """``result`` itself; torch's allocator frees by stream."""
-        return result
 
     def out_of_memory(self, error: Exception) -> bool:
         """See `DeviceLibrary.out_of_memory`."""

@@ -305,8 +305,7 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
     if differentiated:
         from .integrations.torch_dispatch import differentiable
 
-        with eager.on_stream(a, stream):
-            return differentiable(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
+        return differentiable(a, b, c, alpha, beta, trans_a, trans_b, out, precision, stream)
     if plain and out is None and stream is None and precision == "ieee":
         return eager.product(a, b)
     return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, stream=stream, trans_a=trans_a, trans_b=trans_b,

@@ -6,8 +6,6 @@ of all libraries, which binds and remembers it. Nothing here knows gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -112,9 +110,9 @@ def _launch(call: BoundCall, a: Any, b: Any, c: Any, out: Any, first: int, secon
     return out, memory, stream
 
 
-def _cold(request: Request, key: tuple[Any, ...] | None) -> Any:
+def _cold(request: Request, key: tuple[Any, ...] | None = None, stream: Any = None, devices: Any = None) -> Any:
     """A call that is not known yet, or that has to be looked at each time."""
-    result = multiply(request, key=key)
+    result = multiply(request, stream, devices, key)
     if request.out is not None:
         touched(request.out)
     return result
@@ -122,9 +120,7 @@ def _cold(request: Request, key: tuple[Any, ...] | None) -> Any:
 
 def _on_stream(request: Request, stream: int) -> Any:
     """As if called under ``torch.cuda.stream``; memory of other streams is kept until this one has used it."""
-    result = multiply(request, stream)
-    if request.out is not None:
-        touched(request.out)
+    result = _cold(request, stream=stream)
     device = result.get_device()
     used = torch.cuda.ExternalStream(stream, device=device)
     for x in request.arrays().values():
@@ -135,7 +131,7 @@ def _on_stream(request: Request, stream: int) -> Any:
 
 
 def on_devices(request: Request, stream: Any, devices: Any) -> Any:
-    """`multiply` of CPU tensors on ``devices``, past torch's dispatcher.
+    """The product of CPU tensors on ``devices``, past torch's dispatcher.
 
     Raises:
         InvalidValue: what the dispatcher would have to see, or a gradient that would be lost.
@@ -144,10 +140,7 @@ def on_devices(request: Request, stream: Any, devices: Any) -> Any:
         raise InvalidValue("devices is lost where torch's dispatcher runs the call (under torch.compile, in a dispatch "
                            "mode, a transform or a tracer); leave it out")
     refuse_gradients(request.arrays(), "a call with devices")
-    result = multiply(request, stream, devices)
-    if request.out is not None:
-        touched(request.out)
-    return result
+    return _cold(request, None, stream, devices)
 
 
 class TorchPlan(Plan):
@@ -199,16 +192,6 @@ def hide_from_dynamo(function: Any) -> None:
 
 
 hide_from_dynamo(TorchPlan.execute)
-
-
-@contextmanager
-def on_stream(like: Any, stream: Any) -> Iterator[None]:
-    """Within it, ``stream`` is torch's current stream of the device of ``like``; None: as it was."""
-    if stream is None:
-        yield
-    else:
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream_handle(stream), device=like.device)):
-            yield
 
 
 def is_observed() -> bool:

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.flop_counter import flop_registry
 
 from ..arrays import locate
-from ..arrays.base import check_dtype
+from ..arrays.base import check_dtype, stream_handle
 from ..arrays.torch import PLAIN, is_recorded_before_dispatch
 from ..calls import eager
 from ..calls.canonical import result_shape
@@ -80,12 +80,15 @@ def _by_op(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b
 
 
 def differentiable(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
-                   precision: str) -> Any:
+                   precision: str, stream: Any = None) -> Any:
     """`peakgemm.gemm` of tensors that require a gradient. Arguments are those of `peakgemm.gemm`.
 
     Raises:
         InvalidType, InvalidValue: as `peakgemm.gemm`; also ``out`` where a derivative would be lost in it.
     """
+    if stream is not None:
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream_handle(stream), device=a.device)):
+            return differentiable(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
     if out is not None:
         eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
         return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, trans_a=trans_a, trans_b=trans_b,

@@ -163,7 +163,7 @@ class TorchPlan(Plan):
                     key += (out.shape, out.stride(), out.dtype, out.device, out.is_neg(), target & 15)
                     plain = plain and type(out) in PLAIN and target and not out.requires_grad
                 if plain and not (forward._current_level >= 0 or modes() or tracing() or function_modes()):
-                    call = self._calls.get(key)
+                    call = self._decided.calls.get(key)
             except (RuntimeError, AttributeError):  # no tensors, or tensors without memory
                 key = None
         if call is None:

@@ -98,8 +98,6 @@ class Plan:
     def __init__(self, request: Request, *, explain_only: bool = False) -> None:
         self._library, self._index = locate(request.arrays())
         self._gpu = device.here() if self._index == HOST else device.require(self._index)
-        self._choice: Choice | None = None
-        self._calls: dict[Hashable, Any] = {}  # bound for this plan's choice, whatever else is tuned
         self._last: tuple[Any, int, Bound] | None = None  # workspace, stream, what ran: if emulated
         problem: Problem | None = None
         if self._index == HOST:
@@ -114,12 +112,13 @@ class Plan:
         self._copies = () if self._index == HOST else tuple(sorted(canonical.copies))
         self._request = request._replace(a=None, b=None, c=None, out=None)  # holds no operand
         self._problem: Problem = problem or canonical.problem or self._packed_problem()
+        choice: Choice | None = None
         if self._gpu is not None:
-            self._choice = choice_for(self._problem, self._gpu, request.precision)
+            choice = choice_for(self._problem, self._gpu, request.precision)
             if not explain_only and self._index != HOST and 0 not in self._shape:
-                bound_for(self._problem, self._gpu, self._choice)
-                # The compiler's code may change the choice.
-                self._choice = choice_for(self._problem, self._gpu, request.precision)
+                bound_for(self._problem, self._gpu, choice)
+                choice = choice_for(self._problem, self._gpu, request.precision)  # the compiler's code may change it
+        self._decided = Decided(choice, self._problem.alignment, {})  # calls of its own, whatever else is tuned
 
     def _packed_problem(self) -> Problem:
         """The problem that is left when the copies have been made."""
@@ -135,29 +134,31 @@ class Plan:
     @property
     def kernel(self) -> str:
         """Name of the kernel; of what runs the product where there is no GPU."""
-        if self._choice is not None:
-            return self._choice.kernel.name
+        if self._decided.choice is not None:
+            return self._decided.choice.kernel.name
         return "peakgemm.replay" if self._request.precision == REPRODUCIBLE else "numpy.matmul"
 
     @property
     def config(self) -> Config | None:
         """How the kernel is cut; None where NumPy runs the product."""
-        return self._choice.config if self._choice else None
+        return self._decided.choice.config if self._decided.choice else None
 
     @property
     def workspace_bytes(self) -> int:
         """Device memory that `execute` needs, for partial sums, split or repacked operands: its
         ``workspace``, or allocated for each call."""
-        if self._choice is None or self._gpu is None or self._index == HOST:
+        choice = self._decided.choice
+        if choice is None or self._gpu is None or self._index == HOST:
             return 0
-        return workspace_bytes(self._choice, self._problem, self._gpu)
+        return workspace_bytes(choice, self._problem, self._gpu)
 
     def explain(self) -> Explanation:
         """Which kernel runs, and why."""
         p = self._problem
         batch = " x ".join(str(size) for size in p.batch.sizes)
         product = f"{p.m} x {p.n} x {p.k}" + (f", batch {batch}" if batch else "")
-        if self._choice is None or self._gpu is None:
+        chosen = self._decided.choice
+        if chosen is None or self._gpu is None:
             import numpy as np
 
             runs = ("replay computes each element as one chain of FMAs, the bits of every GPU"
@@ -165,7 +166,6 @@ class Plan:
             return Explanation(product, self.kernel, "", p.layout, "host", f"there is no GPU here: {runs}", 0,
                                self._request.precision, f"CPU: NumPy {np.__version__}")
         where = self._gpu.name + (", copied there and back" if self._index == HOST else "")
-        chosen = self._choice
         return Explanation(product, chosen.kernel.name, chosen.config.label(), p.layout, chosen.source,
                            chosen.reason, self.workspace_bytes, self._request.precision, where, self._copies)
 
@@ -199,8 +199,7 @@ class Plan:
         kernel, config = search(self._problem, self._gpu, self._request.precision)
         choice = Choice(kernel, config, "tuned", "it was the fastest of those timed by autotune()")
         bound_for(self._problem, self._gpu, choice)
-        self._choice = choice
-        self._calls.clear()
+        self._decided = Decided(choice, self._problem.alignment, {})
         return self
 
     def execute(self, a: Any, b: Any, c: Any = None, out: Any = None, workspace: Any = None, stream: Any = None) -> Any:
@@ -237,14 +236,15 @@ class Plan:
                                    "memory takes neither: leave them out")
             return products.multiply(library, request, resident)
         done = on_device(library, index, request, None if stream is None else stream_handle(stream), key=key,
-                         decided=Decided(self._choice, self._problem.alignment, self._calls), workspace=workspace)
+                         decided=self._decided, workspace=workspace)
         if self._is_emulated and done.bound is not None:
             self._last = done.workspace, done.stream, done.bound
         return done.result
 
     @property
     def _is_emulated(self) -> bool:
-        return self._choice is not None and self._choice.kernel.family.scheme is not None and self._index != HOST
+        choice = self._decided.choice
+        return choice is not None and choice.kernel.family.scheme is not None and self._index != HOST
 
     def last_path(self) -> str:
         """What ran the last `execute`: a scheme and how much of the result its guard rerouted to IEEE FFMA, or
@@ -254,7 +254,7 @@ class Plan:
             InvalidValue: an emulated plan that has not been executed.
         """
         if not self._is_emulated:
-            if self._choice is not None:
+            if self._decided.choice is not None:
                 return "ieee"
             return "replay" if self._request.precision == REPRODUCIBLE else "numpy"
         if self._last is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +54,28 @@ def test_interpreted(data: st.DataObject) -> None:
     case = api_cases.draw(lambda options: data.draw(st.sampled_from(options)), layouts=(*api_cases.LAYOUTS, "flipped"))
     arrays, got, _ = run(case, stand_in.Interpreted)
     arrays.check(got)
+
+
+def test_calls_share_one_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases that are alike in all but one thing: what one of them is bound to is never another's."""
+    rng, library, decided = random.Random(5), stand_in.StandIn(), launch.Decided(calls={})
+    canonical: list[Problem] = []
+
+    def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
+        canonical.append(problem)
+        return stand_in.Interpreted(problem, library.memory)
+
+    monkeypatch.setattr(launch, "bound_for", bound_for)
+    monkeypatch.setattr(launch.device, "require", lambda index: stand_in.GPU)
+    for _ in range(600):
+        case = api_cases.draw(rng.choice, (1, 2, 3), layouts=(*api_cases.LAYOUTS, "flipped"))
+        for seed in (1, 2):
+            case.seed = seed
+            arrays = api_cases.make(case)
+            request = Request(arrays.a, arrays.b, arrays.c, arrays.out, case.alpha, case.beta, case.trans_a,
+                              case.trans_b)
+            arrays.check(launch.on_device(library, 0, request, decided=decided).result)
+    assert len(canonical) < 700 and len(decided.calls) < 4000
 
 
 @settings(max_examples=40, deadline=None)

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,6 +77,10 @@ def test_calls_share_one_cache(monkeypatch: pytest.MonkeyPatch) -> None:
                               case.trans_b)
             arrays.check(launch.on_device(library, 0, request, decided=decided).result)
     assert len(canonical) < 700 and len(decided.calls) < 4000
+    a, b, c, out = (np.full((8, 8), value, np.float32) for value in (1, 2, 3, 4))
+    for c0, want in ((c, 19), (out, 35), (c, 19)):  # in place once: out is 19 by then
+        launch.on_device(library, 0, Request(a, b, c0, out, beta=1.0), decided=decided)
+        assert (out == want).all()
 
 
 @settings(max_examples=40, deadline=None)

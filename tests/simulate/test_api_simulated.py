@@ -78,7 +78,7 @@ def test_calls_share_one_cache(monkeypatch: pytest.MonkeyPatch) -> None:
             arrays.check(launch.on_device(library, 0, request, decided=decided).result)
     assert len(canonical) < 700 and len(decided.calls) < 4000
     a, b, c, out = (np.full((8, 8), value, np.float32) for value in (1, 2, 3, 4))
-    for c0, want in ((c, 19), (out, 35), (c, 19)):  # in place once: out is 19 by then
+    for c0, want in ((out, 20), (c, 19), (out, 35)):  # out is 4, then 19
         launch.on_device(library, 0, Request(a, b, c0, out, beta=1.0), decided=decided)
         assert (out == want).all()
 

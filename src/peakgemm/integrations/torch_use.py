@@ -42,26 +42,17 @@ class _Call(NamedTuple):
                 and all(x is None or (type(x) in PLAIN and x.dtype is torch.float32) for x in (a, b, c, out)))
 
 
-def _product(rank: int, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> _Call:
-    return _Call(rank, a, b, out=out)
+# torch's ops -> the rank of their operands. Names that end with _ write to their first argument.
+_OPS = {"mm": 2, "mm.out": 2, "addmm": 2, "addmm.out": 2, "addmm_": 2,
+        "bmm": 3, "bmm.out": 3, "baddbmm": 3, "baddbmm.out": 3, "baddbmm_": 3}
 
 
-def _sum(rank: int, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1,
-         out: Tensor | None = None) -> _Call:
-    return _Call(rank, a, b, c, alpha, beta, out)
-
-
-def _sum_into(rank: int, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> _Call:
-    return _Call(rank, a, b, c, alpha, beta, c)
-
-
-# torch's op -> how its arguments read.
-_OPS: dict[str, Callable[..., _Call]] = {
-    "mm": partial(_product, 2), "mm.out": partial(_product, 2),
-    "bmm": partial(_product, 3), "bmm.out": partial(_product, 3),
-    "addmm": partial(_sum, 2), "addmm.out": partial(_sum, 2), "addmm_": partial(_sum_into, 2),
-    "baddbmm": partial(_sum, 3), "baddbmm.out": partial(_sum, 3), "baddbmm_": partial(_sum_into, 3),
-}
+def _read(op: str, *args: Tensor, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None) -> _Call:
+    """What ``op`` was asked for: a product, or the sum of its first argument and one."""
+    if len(args) == 2:
+        return _Call(_OPS[op], *args, out=out)
+    c, a, b = args
+    return _Call(_OPS[op], a, b, c, alpha, beta, c if op.endswith("_") else out)
 
 
 def _run(call: _Call, precision: str) -> Tensor:
@@ -108,7 +99,7 @@ class Rerouted:
 
     def _kernel(self, op: str, original: Any) -> Callable[..., Tensor]:
         def rerouted(keys: Any, *args: Any, **kwargs: Any) -> Tensor:
-            call = _OPS[op](*args, **kwargs)
+            call = _read(op, *args, **kwargs)
             if call.is_ours():
                 try:
                     result = self._run(call, self.precisions[-1])

@@ -194,8 +194,6 @@ def choice_for(problem: Problem, gpu: Gpu, precision: str = "ieee", ready: str =
     """What `selection.choose` says for ``gpu``."""
     from ..selection.choose import choose  # no product of host arrays waits for it
 
-    if precision == "ieee":  # called as everywhere else, so that it is remembered once
-        return choose(problem, gpu.arch, gpu.sm_count, gpu.name)
     return choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision, ready)
 
 

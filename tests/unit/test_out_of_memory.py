@@ -247,10 +247,10 @@ def test_torchs_warm_path(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     full, other = torch.cuda.OutOfMemoryError("CUDA out of memory."), RuntimeError("an illegal memory access")
     call = launch.BoundCall(Canonical((300, 200), {}, PROBLEM), Hungry(PROBLEM, stand_in.Memory()), {}, 0)
     for error in (full, other):
-        def empty(self: Any, *args: Any, error: Exception = error) -> Any:
+        def scratch(self: Any, *args: Any, error: Exception = error) -> Any:
             raise error
 
-        monkeypatch.setattr(Torch, "empty", empty)
+        monkeypatch.setattr(Torch, "scratch", scratch)
         with pytest.raises(type(error)) as caught:
             call.workspace(Torch(), torch.empty(300, 500), stand_in.STREAM)
         assert (caught.value is error) == (error is other)

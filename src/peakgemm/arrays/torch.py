@@ -85,6 +85,11 @@ class Torch(HostLibrary, DeviceLibrary):
         """See `DeviceLibrary.empty`."""
         return torch.empty(shape, dtype=torch.float32, device=like.device)
 
+    def scratch(self, size: int, like: Any, stream: int) -> tuple[Any, int]:
+        """See `DeviceLibrary.scratch`."""
+        memory = torch.empty(-(-size // FLOAT), dtype=torch.float32, device=like.device)
+        return memory, memory.data_ptr()
+
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
         """See `DeviceLibrary.copy`."""
         x = x.detach()

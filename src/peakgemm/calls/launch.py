@@ -55,14 +55,13 @@ class BoundCall:
             OutOfMemory: see `without_workspace`.
         """
         try:
-            memory = library.empty((-(-self.workspace_bytes // FLOAT),), like, stream)
+            return library.scratch(self.workspace_bytes, like, stream)
         except Exception as error:
             if not library.out_of_memory(error):
                 raise
             instead = without_workspace(error, self.bound, device.require(self.index), library.name)
             self.launch, self.workspace_bytes = instead.launch, 0
             return None, 0
-        return memory, library.view(memory, "workspace").pointer
 
 
 class Decided(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..arrays import admit
-from ..arrays.base import FLOAT, HOST, DeviceLibrary, View
+from ..arrays.base import HOST, DeviceLibrary, View
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device
 from ..runtime.device import Gpu
@@ -143,13 +143,12 @@ def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: 
         return None
     split = SplitOperand(scheme, canonical.problem, gpu)
     try:
-        memory = library.empty((-(-split.bytes // FLOAT),), b, stream)
+        memory, start = library.scratch(split.bytes, b, stream)
     except Exception as error:
         if not library.out_of_memory(error):
             raise
         what = f"b, {inner} x {columns}, split for {scheme.name} in {split.bytes:,} bytes,"
         raise no_room(error, what, gpu, library.name,
                       ["prepare it with precision='ieee', which splits nothing (0 bytes)"]) from error
-    start = library.view(memory, "workspace").pointer
     split.launch(view.pointer, start, stream)
     return Split(scheme, memory, start + SplitOperand.PANELS, columns, inner)

@@ -1,5 +1,7 @@
 """Everything that the project's pages say in figures, from ``results/`` of a checkout (`python -m docs.generate`).
 
+Long tables are made for the site alone (`ON_THE_SITE`): in the repository a line stands where each of them is.
+
 No source is edited. A rung's header ends with its measured figures; where they are not the record's, the line that
 belongs there is told, and nothing is written, since a rung's page quotes its header. Rungs that the records do not hold
 yet are left out. The same records give the same bytes: what is out of date is what differs.
@@ -27,6 +29,14 @@ from peakgemm.tools.report.svg import Chart
 README_PLOT = "ladder.svg"  # the one picture that is kept in the repository
 NO_PROGRAMS = ("Not measured yet: `python -m lab.programs --json results/h100/programs.json` writes the record that "
                "this table shows.\n")
+# Tables by page and marker that the site shows and the repository does not.
+ON_THE_SITE = {("docs/sweep.md", "sweep"), ("docs/tutorials.md", "configs"), ("docs/bill.md", "bill"),
+               ("docs/bench.md", "bench"), ("docs/bench.md", "h200"), ("docs/bench.md", "workload"),
+               ("docs/register-file.md", "registers"), ("docs/register-file.md", "loads"),
+               ("docs/simulator.md", "counters"), ("docs/distributed.md", "scale"), ("docs/distributed.md", "four"),
+               ("docs/contributing/compilers.md", "compilers"), ("docs/contributing/compilers.md", "speed"),
+               ("docs/reproducible.md", "reproducible")}
+STUB = "*The site has this table (`make docs`), from [the records](../results).*\n"
 PRECISIONS = (("bench-ieee", "ieee"), ("bench-emulated", "emulated"))
 
 
@@ -77,13 +87,15 @@ class Checkout:
             write_text(path, text)
         return Outcome([f"{name}: written" for name in names] or ["nothing was out of date"], False)
 
-    def outputs(self) -> Iterator[tuple[Path, str]]:
-        """Every file of the checkout that holds figures, with its content."""
+    def outputs(self, site: bool = False) -> Iterator[tuple[Path, str]]:
+        """Every file of the checkout that holds figures, with its content; for the ``site`` with all tables."""
         ladder, sweep = self.load("ladder.json"), self.load("sweep.json")
         texts: dict[str, str] = {}
         for page, name, body in (
                 ("docs/ladder.md", "ladder", pages.ladder_table(ladder) + "\n" + pages.caption(ladder)),
                 ("docs/sweep.md", "sweep", pages.sweep_table(sweep) + "\n" + pages.caption(sweep)), *self.blocks()):
+            if not site and (page, name) in ON_THE_SITE:
+                body = STUB.replace("../", "../" * page.count("/"))
             texts[page] = block(texts.get(page) or (self.root / page).read_text(encoding="utf-8"), name, body)
         for path in (self.root / "README.md", *sorted((self.root / "docs").rglob("*.md"))):
             page = path.relative_to(self.root).as_posix()
@@ -140,16 +152,14 @@ class Checkout:
         for record in self.load_any("../cpu/newcomer.json"):
             yield "docs/first-steps.md", "newcomer", markdown.newcomer_table(record)
         yield "docs/bench.md", "h200", "\n".join(
-            "\n".join([markdown.suite_table([record]), markdown.square_table([record]), pages.caption(record)])
+            "\n".join([markdown.suite_table([record]), pages.caption(record)])
             for record in self.load_any("../h200/bench-ieee.json"))
         for record in self.load_any("../sm_90/library-counters.json"):
             yield ("docs/simulator.md", "counters",
                    markdown.counters_table(record) + f"\nCommand: `{record['command']}`.\n")
-        for block, names in (("speed", ("compiler-speed-ieee.json", "compiler-speed-emulated.json")),
-                             ("squares", ("compiler-squares.json",))):
-            if found := self.load_any(*names):
-                yield ("docs/contributing/compilers.md", block, "\n".join(map(compilers.speed_table, found))
-                       + f"\n{found[0]['device']['name']}. Command: `{found[0]['command']}`.\n")
+        if found := self.load_any("compiler-speed-ieee.json", "compiler-speed-emulated.json"):
+            yield ("docs/contributing/compilers.md", "speed", "\n".join(map(compilers.speed_table, found))
+                   + f"\n{found[0]['device']['name']}. Command: `{found[0]['command']}`.\n")
         for record in self.load_any("../sm_90/compilers.json"):
             yield ("docs/contributing/compilers.md", "compilers",
                    compilers.compilers_table(record) + f"\nCommand: `{record['command']}`.\n")
@@ -162,8 +172,6 @@ class Checkout:
             made = (f"\n{record['device']['name']}, NVRTC {record['environment']['nvrtc']}. "
                     f"Command: `{record['command']}`.\n")
             yield "docs/bill.md", "bill", markdown.bill_table(record["bills"]) + made
-            tuned = [one for one in record["bills"] if one.get("number") in (14, 16)]
-            yield "docs/sass-tuning.md", "bill", markdown.bill_table(tuned) + made
         for page, name, path, draw in (
                 ("docs/reproducible.md", "reproducible", "reproducible-speed.json", markdown.reproducible_table),
                 ("docs/jax.md", "jax", "../h200/jax.json", markdown.jax_table),
@@ -180,17 +188,13 @@ class Checkout:
             + "\nLargest / mean componentwise error, in eps |A||B| against FP64, at the largest size. "
             + f"{record['device']['name']}, seed {record['seed']}. Command: `{record['command']}`.\n"
             + "\n![Error against K](accuracy.svg)\n" for record in self.load_any("accuracy.json"))
-        for page in ("docs/accuracy.md", "docs/emulation.md"):
-            if accuracy or (self.root / page).exists():
-                yield page, "accuracy", accuracy
+        yield "docs/accuracy.md", "accuracy", accuracy
 
     def bench_block(self, records: list[dict[str, Any]]) -> str:
         """docs/bench.md: every figure of the library against cuBLAS, and others' beside it."""
-        shown = [f"![Ratio of time to cuBLAS, {path.stem.removeprefix('bench')[1:] or 'IEEE'}]({path.name})\n"
-                 for path, _ in self.plots() if path.stem.startswith("bench")]
         others = markdown.others_table(records)
         return "\n".join([markdown.suite_table(records), markdown.square_table(records), *([others] if others else []),
-                          pages.caption(*records), *shown])
+                          pages.caption(*records)])
 
     def stale_headers(self) -> list[tuple[Kernel, str]]:
         """Rungs whose header does not say what the record holds, with the line that it lacks."""

@@ -56,14 +56,13 @@ ABOUT = {"README.md": "about/readme.md", "CONTRIBUTING.md": "about/contributing.
          "CHANGELOG.md": "about/changelog.md"}
 # The parts of the site and their pages, in order; what is in none comes last.
 PARTS = {
-    "Begin": ("first-steps", "commands", "glossary", "about/readme"),
-    "Multiply": ("arrays", "torch", "jax", "large", "distributed", "precisions", "reproducible", "programs", "caches",
-                 "api"),
-    "The ladder": ("ladder", "rungs/*", "sweep", "tutorials"),
-    "Measure": ("bench", "measuring", "accuracy", "emulation", "report", "records"),
-    "Look into kernels": ("explorer", "simulator", "inspect", "register-file", "bill", "sass", "sass-tuning"),
-    "Journal": ("notebook/README", "notebook/*", "contributing/mechanisms"),
-    "Change it": ("about/contributing", "contributing/*", "about/changelog"),
+    "Use": ("about/readme", "first-steps", "arrays", "torch", "jax", "large", "distributed", "precisions",
+            "reproducible", "accuracy", "emulation", "commands", "caches"),
+    "API": ("api",),
+    "Learn": ("ladder", "rungs/*", "tutorials", "simulator", "explorer", "inspect", "sass", "sass-tuning",
+              "register-file", "bill", "sweep", "glossary"),
+    "Numbers": ("bench", "programs", "records", "measuring", "report"),
+    "Contribute": ("about/contributing", "contributing/*", "notebook/README", "notebook/*", "about/changelog"),
 }
 JOURNAL = ("**Journal**, of November 2026: what was tried, and measured then. Raw records were kept only where an "
            "entry names one.")
@@ -77,7 +76,9 @@ def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
     """
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(ROOT / "docs", to, ignore=shutil.ignore_patterns("_build", "generate"))
-    for made, text in Checkout(ROOT).site_pages():
+    for made, text in (*Checkout(ROOT).outputs(site=True), *Checkout(ROOT).site_pages()):
+        if ROOT / "docs" not in made.parents:
+            continue  # the README: copied below
         place = to / made.relative_to(ROOT / "docs")
         place.parent.mkdir(exist_ok=True)
         place.write_text(text, encoding="utf-8")
@@ -153,6 +154,8 @@ def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | N
         parts.append(f"\n![{names[1]} beside {names[0]}: speed, loop and counters at {SIZE}]({bars.name})\n")
         parts.append(counters(before, kernel, counted, simulated))
     parts.append(facts + rest)
+    if not kernel.patched:
+        parts.append(WHOLE.format(name=kernel.path.name, source=kernel.path.read_text(encoding="utf-8").rstrip()))
     left = re.search(r"^\*\*Leaves\.\*\* (.+)$", head, re.M)
     parts.append(f"\n## What is left\n\n{left[1] if left else ''}\n")
     if after is not None:
@@ -204,6 +207,23 @@ def simulated_counters(numbers: Sequence[int]) -> dict[int, Row]:
     return {number: run_rung(number, *operands(SMALL), arch="sm_90").counters for number in numbers}
 
 
+WHOLE = """
+## The kernel
+
+```{{raw}} html
+<details><summary>{name}</summary>
+```
+
+```{{code-block}} cuda
+:force:
+
+{source}
+```
+
+```{{raw}} html
+</details>
+```
+"""
 REBUILT = "The source is the same: the main loop of its cubin is [rebuilt](../sass-tuning.md)."
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,9 @@ from docs.generate.pages import SIZE
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.registry import Kernel
 from peakgemm.tools.bench.records import write_text
-from peakgemm.tools.report import plots
-from peakgemm.tools.report.data import Source, read
+from peakgemm.tools.bench.variants import Variant
+from peakgemm.tools.report.data import Data, Source, read
+from peakgemm.tools.report.figures import WIDTH, chart_of, ratio_chart
 from peakgemm.tools.report.svg import Chart
 
 README_PLOT = "ladder.svg"  # the one picture that is kept in the repository
@@ -203,21 +204,28 @@ class Checkout:
         return [(kernel, line) for kernel, line in wanted
                 if line not in kernel.header.read_text(encoding="utf-8").splitlines()]
 
-    def plots(self, width: int = plots.WIDTH) -> Iterator[tuple[Path, Callable[[], Chart]]]:
+    def plots(self, width: int = WIDTH) -> Iterator[tuple[Path, Callable[[], Chart]]]:
         """Every plot: its file, and what draws it, so many pixels wide."""
         docs = self.root / "docs"
         bench = [(name, precision) for name, precision in PRECISIONS if (self.results / f"{name}.json").exists()]
         climb = ["ladder.json", *(f"{name}.json" for name, _ in bench)]
-        yield docs / "ladder.svg", lambda: plots.ladder([self.source(name) for name in climb], width)
-        yield docs / "ladder-sizes.svg", lambda: plots.sizes([self.source("ladder-k1024.json")], width)
+        yield docs / "ladder.svg", partial(self._figure, climb, "climb", width)
+        yield docs / "ladder-sizes.svg", partial(self._figure, ["ladder-k1024.json"], "speed-k1024", width)
         for name, precision in bench:
             draw = partial(self._bench_plot, f"{name}.json", precision, width)
             yield docs / f"{name.removesuffix('-ieee')}.svg", draw
         if (self.results / "accuracy.json").exists():
-            yield docs / "accuracy.svg", lambda: plots.accuracy(self.source("accuracy.json"), width)
+            yield docs / "accuracy.svg", partial(self._figure, ["accuracy.json"], "error-long-k", width)
+
+    def _figure(self, names: Sequence[str], figure: str, width: int) -> Chart:
+        return chart_of(Data(tuple(map(self.source, names))), figure, width)
 
     def _bench_plot(self, record: str, precision: str, width: int) -> Chart:
-        return plots.bench_of(self.source(record), precision, width)
+        """Of a record the rows of one precision, operands split in the time measured."""
+        source = self.source(record)
+        rows = [row for row in source.rows if Variant.of(row) == Variant(precision)]
+        title = f"{source.record['device']['name']}, {precision}: time of cuBLAS FP32 over ours"
+        return ratio_chart(rows, title, width)
 
     def source(self, name: str) -> Source:
         """A record as a report reads it."""

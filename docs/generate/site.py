@@ -36,8 +36,9 @@ from peakgemm.errors import MissingComponent
 from peakgemm.kernels.registry import Kernel, rung
 from peakgemm.tools.explore import page as explorer
 from peakgemm.tools.explore.kernels import operands
-from peakgemm.tools.report import charts, load, write_page
+from peakgemm.tools.report import load, write_page
 from peakgemm.tools.report.data import default_folder
+from peakgemm.tools.report.svg import Chart
 from peakgemm.tools.simulator import run_rung
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,6 +135,20 @@ def _record(name: str) -> dict[str, Any]:
     return json.loads((ROOT / "results" / "h100" / name).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
+def step_chart(names: tuple[str, str], rows: Sequence[tuple[str, float, float]], title: str, width: int) -> Chart:
+    """Two kernels side by side: for each measure (label, before, now) a bar of either, scaled to the longer."""
+    chart = Chart(width, 44 + 50 * len(rows), title, (34, 90, 6, 6))
+    chart.legend([("s7", names[0]), ("s0", names[1])], 18, "box")
+    for place, (label, before, now) in enumerate(rows):
+        y = 40 + 50.0 * place
+        chart.say(6, y + 10, label, "bold small")
+        for i, (value, kind) in enumerate(((before, "s7"), (now, "s0"))):
+            long = (width - 110) * value / (max(before, now) or 1)
+            chart.box(6, y + 15 + 14 * i, max(long, 1), 12, kind, f"{names[i]}: {label} {value:,.4g}")
+            chart.say(max(long, 1) + 12, y + 25 + 14 * i, f"{value:,.4g}" if value < 1e6 else f"{value:.3g}", "small")
+    return chart
+
+
 def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | None, ladder: Mapping[int, Row],
             counted: Mapping[int, Row], simulated: Mapping[int, Row], picture: str) -> str:
     """A rung's page as a chapter: idea, picture, what changed in the source, counters, facts, what is left."""
@@ -146,7 +161,7 @@ def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | N
         bars = page.with_suffix(".svg")
         rows = measures(before, kernel, ladder, counted)
         names = (before.label, kernel.label)
-        drawn = charts.step(names, rows, f"{names[1]} beside {names[0]}", WIDTH)
+        drawn = step_chart(names, rows, f"{names[1]} beside {names[0]}", WIDTH)
         bars.write_text(drawn.text(alone=True), encoding="utf-8")
         parts.append(f"\n## What changed since [rung {before.number:02}]({before.page}.md)\n")
         changed = difference(before, kernel)

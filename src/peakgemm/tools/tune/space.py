@@ -37,7 +37,7 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
     All are valid on ``arch``; equal estimates stand in `selection.candidates`' order.
     """
     limits = architecture(arch)
-    ranked = [Candidate(*found) for found in considered(problem, machine(arch, sm_count, device_name))]
+    ranked = [Candidate(*entry) for entry in considered(problem, machine(arch, sm_count, device_name))]
     choice = choose(problem, arch, sm_count, device_name)
     ranked = sorted((c for c in ranked if is_valid(c.kernel, c.config, limits, problem)), key=lambda c: c.us)
     same = [c for c in ranked if (c.kernel, c.config) == (choice.kernel, choice.config)]
@@ -46,8 +46,8 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
     return [default, *(c for c in ranked if c[:2] != default[:2])][:keep + 1]
 
 
-def compilations(problem: Problem, found: Iterable[Candidate]) -> set[tuple[str, Config, tuple[int, ...]]]:
+def compilations(problem: Problem, chosen: Iterable[Candidate]) -> set[tuple[str, Config, tuple[int, ...]]]:
     """What tells the candidates' cubins apart, those of other problems too: how K is split does not."""
-    whole = ((c.kernel, replace(c.config, split=1)) for c in found)
+    whole = ((c.kernel, replace(c.config, split=1)) for c in chosen)
     return {(kernel.name, config, tuple(kernel.family.specialisation(config, problem).values()))
             for kernel, config in whole}

@@ -267,9 +267,8 @@ def _any(request: Request, stream: Any, devices: Any) -> Any:
                                "work; leave it out")
     from .integrations import jax
 
-    if isinstance(request.b, Prepared):
-        request = request.b.given_to(request)
-    return jax.multiply(*request[:3], *request[4:9])
+    r = request.b.given_to(request) if isinstance(request.b, Prepared) else request
+    return jax.multiply(r.a, r.b, r.c, r.alpha, r.beta, r.trans_a, r.trans_b, r.precision)
 
 
 def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any,

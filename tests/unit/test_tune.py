@@ -209,7 +209,7 @@ def test_an_entry_goes_round(kept: Path) -> None:
     assert tuned.lookup(replace(PROBLEM, k=65, lda=65), GPU.name) is None
     choice = choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name)  # no longer what it said before
     assert (choice.kernel, choice.config, choice.source) == (SPECIALISED, OTHER, "tuned")
-    assert launch.choice_for(PROBLEM, GPU) is choice
+    assert launch.choice_for(PROBLEM, GPU) == choice
 
 
 def test_a_default_that_stays_is_remembered_and_not_imposed(kept: Path) -> None:

@@ -133,7 +133,7 @@ def test_built_once(nvcc: Path, said: list[str]) -> None:
     assert len(said) == 1 and "compiling cutlass_gemm.cu for sm_90 by nvcc" in said[0]
     assert cutlass_gemm.build(tools, "sm_90") == built
     assert len(compiled(nvcc)) == 4 and len(said) == 1
-    cache.drop(cutlass_gemm.key(tools, "sm_90", "TN"))
+    next((cache.folder() / "entries").glob("*.json")).unlink()  # half an entry is none
     assert cutlass_gemm.build(tools, "sm_90") == built
     assert len(compiled(nvcc)) == 5
 

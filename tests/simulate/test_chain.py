@@ -19,8 +19,7 @@ from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
-from peakgemm.selection.candidates import candidates, chains
-from peakgemm.selection.choose import choose
+from peakgemm.selection.choose import candidates, chains, choose
 from peakgemm.selection.machine import machine
 from peakgemm.tools.simulator.library import run_library
 

@@ -15,22 +15,22 @@ from library_case import LAYOUTS, SMALL, Case, multiply
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import bound
 from peakgemm.kernels.ffma import repack
-from peakgemm.kernels.ffma.specialised import SPECIALISED, cluster_split
-from peakgemm.kernels.ffma.tiled import schedule
+from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.ffma.tile_model import tilings
+from peakgemm.kernels.ffma.tiled import cluster_split, schedule
 from peakgemm.kernels.ffma.wide import WIDE
+from peakgemm.kernels.library import KERNELS
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, FfmaOrder, Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.selection.candidates import candidates
-from peakgemm.selection.choose import choose
+from peakgemm.selection.choose import candidates, choose
 from peakgemm.selection.machine import machine
-from peakgemm.selection.tile_model import compiled, configurations
 from peakgemm.tools.simulator.library import run_library
 
 pytestmark = pytest.mark.usefixtures("many_lanes")
 
 LEVELS = (2, 3, 2)
-CONFIGURATIONS = [tiling.config for tiling in configurations(machine("sm_90", 132))]
+CONFIGURATIONS = [tiling.config for tiling in tilings(SPECIALISED, machine("sm_90", 132))]
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_edges_in_any_layout(layout: str) -> None:
     multiply(Case(45, 39, 21, layout, pad=3, shift=1))
@@ -465,8 +465,9 @@ def test_how_a_tile_adds_up_is_its_own_property() -> None:
 @pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
 def test_every_way_is_valid_where_it_is_proposed(arch: str) -> None:
     limits = architecture(arch)
-    for tiling in configurations(machine(arch, architecture(arch).gpu_sms)):
-        config = tiling.config
+    proposed = [(kernel, config) for kernel in KERNELS
+                for config in kernel.family.configs(kernel, machine(arch, limits.gpu_sms))]
+    assert proposed
+    for kernel, config in proposed:
         assert arch == "sm_90" or (config.cluster == 1 and not config.registers)
-        for way in compiled(tiling):
-            assert not violations(tiling.kernel, way, limits)
+        assert not violations(kernel, config, limits)

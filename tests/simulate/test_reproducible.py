@@ -15,8 +15,7 @@ from peakgemm.kernels.ffma.staged import STAGED
 from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Config, Problem
-from peakgemm.selection.candidates import chains
-from peakgemm.selection.choose import choose
+from peakgemm.selection.choose import chains, choose
 from peakgemm.selection.machine import machine
 from peakgemm.tools.simulator.library import run_library
 

@@ -20,8 +20,7 @@ from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
-from peakgemm.selection.candidates import candidates
-from peakgemm.selection.choose import choose
+from peakgemm.selection.choose import candidates, choose
 from peakgemm.selection.machine import machine
 from peakgemm.tools.simulator.library import run_library
 from seldom import exhaustive

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +19,14 @@ from host_peer import GPU, HostBound, HostPeer, HostTimer
 from peakgemm.calls import launch
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels.emulated.product import PRODUCTS
+from peakgemm.kernels.emulated.schemes import Scheme
 from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
+from peakgemm.selection import choose as choose_module
 from peakgemm.selection import tuned
 from peakgemm.selection.choose import Choice, choose
 from peakgemm.selection.machine import machine
@@ -276,7 +278,11 @@ def times(config: Config, default: Config) -> float:
 @pytest.fixture
 def gpu(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """NumPy as the GPU; each problem has, beside its default, a candidate that is twice as fast."""
-    def candidates(problem: Problem, gpu: Machine) -> list[Any]:
+    considered = choose_module.candidates
+
+    def candidates(problem: Problem, gpu: Machine, scheme: Scheme | None = None, ready: str = "") -> Sequence[Any]:
+        if scheme is not None:
+            return considered(problem, gpu, scheme, ready)
         tile = Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128)
         return [(SPECIALISED, replace(tile, raster=i + 1, split=1 + i % 2), 10.0 + i) for i in range(6)]
 

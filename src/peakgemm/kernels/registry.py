@@ -67,7 +67,8 @@ class Kernel:
     it is passed at launch (and so may exceed 48 KB). ``tunes`` names the fields of `Config`,
     beyond the tile, that the source uses. ``vectors`` names the matrices that the
     aligned compilation accesses sixteen bytes at a time. ``constraints`` yields what a config breaks of what the source
-    asks of the tile, and ``needs`` names the features of an architecture that it uses. Several kernels of the library
+    asks of the tile, and ``needs`` names the features of an architecture that it uses; where there is the feature
+    ``outdone_by``, a kernel that uses it is taken instead. Several kernels of the library
     may share the source ``source_name`` and differ by ``defines``; what else the library knows of one is its
     ``family``'s. ``overrides`` holds the default config of
     architectures where another one is better: with room for two blocks per SM, rung 11 gains 3 % on
@@ -88,6 +89,7 @@ class Kernel:
     tunes: frozenset[str] = frozenset()
     vectors: str = ""
     needs: tuple[str, ...] = ()
+    outdone_by: str = ""
     peak: float = 1.0
     rounding: float = 0.0
     folder: str = "ladder"
@@ -143,6 +145,10 @@ class Kernel:
         """The instructions that the kernel needs and ``arch`` has not, with who has them; None: it has all."""
         return next((f"{feature} needs {FEATURES[feature].text}" for feature in self.needs
                      if feature not in arch.features), None)
+
+    def is_for(self, arch: Architecture) -> bool:
+        """Whether it is considered on ``arch``: that has the instructions, and none that make another kernel faster."""
+        return self.lacks(arch) is None and self.outdone_by not in arch.features
 
     @property
     def entry(self) -> str:

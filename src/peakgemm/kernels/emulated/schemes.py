@@ -6,7 +6,7 @@ products are added up in FP32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
@@ -16,7 +16,7 @@ from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import source
 from ...runtime.architectures import Architecture, architecture
-from ..family import Family, Launch, Launches
+from ..family import Estimated, Family, Launch, Launches
 from ..ffma.tiled import schedule
 from ..launch_shape import MAX_BLOCKS
 from ..recipe import Recipe, text_of
@@ -191,6 +191,7 @@ def _target(arch: str) -> str:
     return architecture(arch).target(own=True)
 
 
-def family(name: str, scheme: Scheme, panels: str) -> Family:
+def family(name: str, scheme: Scheme, panels: str, candidates: Callable[..., Iterable[Estimated]]) -> Family:
     """What kernels of a scheme have in common that read the operands ``panels`` split before."""
-    return Family(recipe, reduce_recipe, launches, panels=panels, scheme=scheme, name=name, numbers="emulated")
+    return Family(recipe, reduce_recipe, launches, panels=panels, scheme=scheme, name=name, candidates=candidates,
+                  numbers="emulated")

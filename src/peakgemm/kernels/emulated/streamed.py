@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
-from ...problem import Config
+from ...problem import Config, Problem, varied
 from ..constraints import exactly, multiple
+from ..family import Estimated
+from ..profile import Machine
 from ..registry import Kernel
+from . import model
 from .schemes import SCHEMES, family, ieee_bytes
 
 _SCHEME = SCHEMES["fp16x3"]
@@ -50,12 +53,32 @@ def _streamed(c: Config) -> Iterator[str]:
         yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
 
 
+def _orientations(problem: Problem) -> tuple[bool, ...]:
+    """C, and C^T where that makes the larger operand the one that is not split before."""
+    return (False, True) if problem.n > problem.m else (False,)
+
+
+def _candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str) -> Iterator[Estimated]:
+    times = model.accumulations(_SCHEME, problem)
+    for trans_c in _orientations(problem):
+        for row in machine.profile.emulated.streamed:
+            config = varied(streamed(row.columns), accumulations=times, trans_c=trans_c)
+            yield from model.sharing_k(kernel, config, problem, machine, ready)
+
+
+def _fused_candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str) -> Iterator[Estimated]:
+    times = model.accumulations(_SCHEME, problem)
+    for trans_c in _orientations(problem):
+        config = varied(kernel.default, accumulations=times, trans_c=trans_c)
+        yield from model.sharing_k(kernel, config, problem, machine, ready)
+
+
 # The larger operand is split so; B goes through a split pass, or
 STREAMED = Kernel(
     -1, _SCHEME.name, "the larger operand split in the registers of the threads that multiply",
     Config(128, 128, _SCHEME.chunk, 8, 8, stages=3, raster=16, producers=128, registers=232), _streamed, _shared,
     dynamic=True, needs=("wgmma",), folder="emulated", source_name="streamed",
-    defines={"SCHEME": _SCHEME.code, "SPLIT_B": 0}, family=family("streamed", _SCHEME, "b"),
+    defines={"SCHEME": _SCHEME.code, "SPLIT_B": 0}, family=family("streamed", _SCHEME, "b", _candidates),
     tunes=frozenset({"bn", "tn", "stages", "raster", "registers", "accumulations", "trans_c", "split"}))
 
 # is split on the way: one kernel, for products that a split pass of their own would hold up.
@@ -63,7 +86,7 @@ FUSED = Kernel(
     -1, _SCHEME.name, "both operands split on the way to the tensor cores, in one kernel",
     replace(STREAMED.default, bn=64, tn=4, stages=4, producers=256, registers=168), _fused, _shared,
     dynamic=True, needs=("wgmma",), folder="emulated", source_name="streamed",
-    defines={"SCHEME": _SCHEME.code, "SPLIT_B": 1}, family=family("fused", _SCHEME, ""),
+    defines={"SCHEME": _SCHEME.code, "SPLIT_B": 1}, family=family("fused", _SCHEME, "", _fused_candidates),
     tunes=frozenset({"stages", "raster", "producers", "registers", "accumulations", "trans_c", "split"}))
 
 

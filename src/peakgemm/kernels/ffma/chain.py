@@ -19,7 +19,7 @@ from ..profile import Machine
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments
 from ..widths import width
-from .tiled import TILED
+from .tiled import TILED, estimated
 
 MAX_COLUMNS = 32  # of the small operand's rows: 64 take 67 us against 4096 x 4096, `specialised` 57
 
@@ -144,6 +144,6 @@ CHAIN = Kernel(
     _DEFAULT, _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
     tunes=frozenset({"min_blocks", "stages", "producers"}),
     family=replace(TILED, schedule=schedule, specialisation=_specialisation, tiled=False,
-                   one_chain=lambda config, problem: True, configurations=configurations, estimate_us=estimate_us,
-                   numbers="chain", reproducible=True),
+                   one_chain=lambda config, problem: True, numbers="chain",
+                   chains=estimated(configurations, estimate_us)),
 )

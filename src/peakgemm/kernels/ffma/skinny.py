@@ -22,7 +22,7 @@ from ..recipe import Recipe, text_of
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import MOST_PARTS, Schedule, arguments
 from ..widths import width as vector_width
-from .tiled import TILED
+from .tiled import TILED, estimated
 
 MAX_COLUMNS = 16
 _REDUCE = source.KERNELS / "ffma" / "skinny_reduce.cu"
@@ -226,6 +226,6 @@ SKINNY = Kernel(
     tunes=frozenset({"min_blocks", "slices", "split"}),
     # Lanes have parts of K each, so that no sum is one chain.
     family=replace(TILED, schedule=schedule, specialisation=_specialisation, reduce_recipe=_reduce_recipe, tiled=False,
-                   one_chain=lambda config, problem: False, configurations=configurations, estimate_us=estimate_us,
-                   numbers="skinny", lives_on_l1=True),
+                   one_chain=lambda config, problem: False, candidates=estimated(configurations, estimate_us),
+                   overlap_us=lambda profile: profile.skinny.overlap_us, numbers="skinny", lives_on_l1=True),
 )

@@ -14,12 +14,13 @@ from math import hypot
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
+from ..family import Estimated
 from ..launch_shape import MAX_BLOCKS
 from ..profile import Machine, SmallTile
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments, cut
 from ..widths import widest, width
-from .tiled import TILED
+from .tiled import TILED, estimated
 
 HALF = 32       # k-steps
 _PAD = 4  # words between rows of shared memory, where K is contiguous
@@ -232,11 +233,18 @@ def _accesses(p: Problem) -> tuple[bool, bool, int, bool]:
             p.ldc % _SECTOR == 0)
 
 
+def _chains(kernel: Kernel, problem: Problem, machine: Machine) -> Iterator[Estimated]:
+    """The same with sums that are not in chunks, whose time is taken to be that of those that are."""
+    for config, us in estimated(configurations, estimate_us)(kernel, problem, machine):
+        yield replace(config, chunked=False), us
+
+
 SMALL = Kernel(
     -1, "small", "a tile a team of threads, 64 k-steps of its operands asked for at once; many blocks an SM",
     default_of("small"), _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
     tunes=frozenset({"min_blocks", "slices", "stages", "chunked"}),
     family=replace(TILED, schedule=schedule, specialisation=lambda config, problem: specialisation(problem),
-                   one_chain=_one_chain, configurations=configurations, estimate_us=estimate_us, numbers="small",
+                   one_chain=_one_chain, candidates=estimated(configurations, estimate_us),
+                   chains=_chains, overlap_us=lambda profile: profile.small.overlap_us, numbers="small",
                    tiled=False),
 )

@@ -9,27 +9,11 @@ from ...problem import Config, Problem
 from ..constraints import exactly, multiple, stored, warp_tile
 from ..registry import FLOAT, Kernel, default_of
 from ..widths import layouts_and_widths
-from .tiled import TILED
+from . import tile_model
+from .split_k_model import CLUSTERS
+from .tiled import cluster_split, reduces_across_slices, two_rows
 
 PRODUCER_REGISTERS = 40
-CLUSTERS = 2, 4, 8, 16  # blocks of a cluster that have parts of one small tile's K
-
-
-def cluster_split(config: Config) -> bool:
-    """Whether the blocks of a cluster have a part each of a small tile's K, and add up for each other
-    (include/epilogue/cluster_split_k.cuh)."""
-    return config.cluster > 1 and config.one_tile
-
-
-def two_rows(c: Config) -> bool:
-    """Whether four slices share a tile of by 2 x 4 results a thread."""
-    return (c.slices, c.tm, c.tn) == (4, 2, 4)
-
-
-def reduces_across_slices(c: Config) -> bool:
-    """Whether all threads of a block of add up and store its tile
-    (include/epilogue/slice_reduction.cuh)."""
-    return c.slices > 1 and c.tm * c.tn <= 16
 
 
 def _constraints(c: Config) -> Iterator[str]:
@@ -90,5 +74,5 @@ SPECIALISED = Kernel(
     default_of("specialised"), _constraints, ring_bytes, dynamic=True, needs=("cp.async",), folder="ffma",
     tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "split", "cluster",
                      "ffma_order", "a_first", "chunked", "one_tile", "copy_groups", "handed"}), bare_loop=True,
-    family=replace(TILED, specialisation=_specialisation),
+    family=replace(tile_model.FAMILY, specialisation=_specialisation),
 )

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ...problem import Config
 from ..constraints import stored
 from ..registry import Kernel, default_of
+from . import tile_model
 from .specialised import ring_bytes
-from .tiled import TILED
 
 
 def _constraints(c: Config) -> Iterator[str]:
@@ -22,5 +22,5 @@ def _constraints(c: Config) -> Iterator[str]:
 STAGED = Kernel(
     -1, "staged", "the next tile waits in registers; for GPUs without cp.async",
     default_of("staged"), _constraints, ring_bytes, dynamic=True,
-    tunes=frozenset({"raster", "min_blocks", "split"}), folder="ffma", family=TILED,
+    tunes=frozenset({"raster", "min_blocks", "split"}), folder="ffma", outdone_by="cp.async", family=tile_model.FAMILY,
 )

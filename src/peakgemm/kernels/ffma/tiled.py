@@ -7,23 +7,44 @@ kernel.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import source
 from ...runtime.architectures import architecture
-from ..family import Family, Launch, Launches
+from ..family import Estimated, Family, Launch, Launches
 from ..launch_shape import MAX_BLOCKS
+from ..profile import Machine
 from ..recipe import Recipe, text_of
 from ..registry import FLOAT, Kernel
 from ..schedule import MOST_PARTS, Schedule, arguments, cut
+from ..validity import is_valid
 from ..widths import layouts_and_widths
 from . import repack
 
 _REDUCE = source.KERNELS / "ffma" / "reduce.cu"
 _FEW = 8  # results of thread tiles for each SM: with fewer, a thread of the second kernel takes one, else four
 _FILLS_AN_SM = 64 * 64  # results of a tile, beside which there is little room
+# In so many parts a tile's K is cut: powers of two, and what lies halfway.
+SPLITS = tuple(sorted({*(1 << i for i in range(1, 8)), *(3 << i for i in range(6))}))
+
+
+def cluster_split(config: Config) -> bool:
+    """Whether the blocks of a cluster have a part each of a small tile's K, and add up for each other
+    (include/epilogue/cluster_split_k.cuh)."""
+    return config.cluster > 1 and config.one_tile
+
+
+def two_rows(c: Config) -> bool:
+    """Whether four slices share a tile of 2 x 4 results a thread."""
+    return (c.slices, c.tm, c.tn) == (4, 2, 4)
+
+
+def reduces_across_slices(c: Config) -> bool:
+    """Whether all threads of a block add up and store its tile (include/epilogue/slice_reduction.cuh)."""
+    return c.slices > 1 and c.tm * c.tn <= 16
 
 
 def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
@@ -136,6 +157,19 @@ def one_chain(config: Config, problem: Problem) -> bool:
 def without_workspace(kernel: Kernel, config: Config) -> tuple[Kernel, Config]:
     """Its tiles whole."""
     return kernel, replace(config, split=1, handed=False)
+
+
+def estimated(configurations: Callable[[Problem, Machine], Iterable[Config]],
+              estimate_us: Callable[[Config, Problem, Machine], float],
+              ) -> Callable[..., Iterator[Estimated]]:
+    """`Family.candidates` of a kernel with those configurations for a problem, and that estimate of each."""
+
+    def candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str = "") -> Iterator[Estimated]:
+        for config in configurations(problem, machine):
+            if is_valid(kernel, config, machine.arch):
+                yield config, estimate_us(config, problem, machine)
+
+    return candidates
 
 
 TILED = Family(recipe, reduce_recipe, launches, schedule, lambda config, problem: layouts_and_widths(problem),

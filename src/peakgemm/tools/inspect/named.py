@@ -17,10 +17,8 @@ from ...problem import Config, Problem
 from ...runtime.architectures import Architecture, architecture
 from ...runtime.compile import Compiled
 from ...sass.elf import Cubin
-from ...selection.candidates import candidates, chains
-from ...selection.choose import choose
+from ...selection.choose import candidates, chains, choose
 from ...selection.machine import machine
-from ...selection.tile_model import configurations
 from ..bench.suites import Case, cases
 from .subject import Subject
 
@@ -156,7 +154,7 @@ def _tile(name: str, limits: Architecture, config: str, shape: str, problem: Pro
 def _configurations(family: Kernel, limits: Architecture) -> Iterator[Config]:
     if validity.is_valid(family, family.default, limits):
         yield family.default
-    yield from (one.config for one in configurations(machine(limits.name, limits.gpu_sms)) if one.kernel == family)
+    yield from family.family.configs(family, machine(limits.name, limits.gpu_sms))
 
 
 def _subject(kernel: Kernel, config: Config, limits: Architecture, compiled: Compiled, label: str,

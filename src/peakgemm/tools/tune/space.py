@@ -10,7 +10,7 @@ from ...kernels.registry import Kernel
 from ...kernels.validity import is_valid
 from ...problem import Config, Problem
 from ...runtime.architectures import architecture
-from ...selection.candidates import candidates as considered
+from ...selection.choose import candidates as considered
 from ...selection.choose import choose
 from ...selection.machine import machine
 
@@ -34,7 +34,7 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
                keep: int = KEEP) -> list[Candidate]:
     """The default (what `selection.choose` answers), then the model's ``keep`` best others, quickest first.
 
-    All are valid on ``arch``; equal estimates stand in `selection.candidates`' order.
+    All are valid on ``arch``; equal estimates stand in `selection.choose.candidates`' order.
     """
     limits = architecture(arch)
     ranked = [Candidate(*found) for found in considered(problem, machine(arch, sm_count, device_name))]

@@ -1,4 +1,4 @@
-"""Modelled time of an emulated product, and by it the kernel that computes it and how blocks share K.
+"""The cost model of products on tensor cores, and the ways of their blocks to share K.
 
 On an H100 the root mean square error over the 755 times that it was made for is 8 %, and 7 % of those up to 1.5 times
 as long as a shape's fastest. The numbers are the profile's.
@@ -6,17 +6,16 @@ as long as a shape's fastest. The numbers are the profile's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import sqrt
 
-from ..kernels.emulated.product import half_as_high, product_on
-from ..kernels.emulated.schemes import ROWS, Scheme, operand, oriented
-from ..kernels.emulated.streamed import FUSED, STREAMED, streamed
-from ..kernels.profile import Machine, Streamed
-from ..kernels.registry import FLOAT, Kernel
-from ..kernels.widths import widths
-from ..problem import Config, Problem, varied
-from .tile_model import SPLITS
+from ...problem import Config, Problem, varied
+from ..family import Estimated
+from ..ffma.tiled import SPLITS
+from ..profile import Machine, Streamed
+from ..registry import FLOAT, Kernel
+from ..widths import widths
+from .schemes import ROWS, Scheme, operand, oriented
 
 _MOST_SPLIT = 64
 # How often a chunk's products are added up in FP32 (`accumulations`). The tensor cores truncate: below so many k-steps
@@ -41,7 +40,7 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, machine: Machi
     four_times = config.accumulations == FOUR_TIMES
     bandwidth = machine.bandwidth * numbers.bandwidth_share
     slow = numbers.unaligned_factor if min(widths(p)) < 4 else 1.0
-    chunks, tiles = -(-p.k // scheme.chunk), _tiles(config, problem)
+    chunks, tiles = -(-p.k // scheme.chunk), count_tiles(config, problem)
     count, tile = max(p.batch.count, 1), numbers.tile_us
     # Where tiles or chunks pass an edge and rows start at 16 bytes, all wait for the slowest tile: 700 x 900 x 1100
     # takes the fused kernel 32.4 us on an H100.
@@ -109,48 +108,38 @@ def _chunk_us(scheme: Scheme, machine: Machine) -> float:
             "bf16x9": numbers.bf16x9_chunk_us}[scheme.name]
 
 
-def best(scheme: Scheme, problem: Problem, machine: Machine, ready: str = "") -> tuple[Kernel, Config, float]:
-    """The kernel and configuration that the model thinks fastest, and its microseconds; of near equals the simplest:
-    tiles whole rather than in equal parts, and those rather than in ranges that end anywhere."""
+def accumulations(scheme: Scheme, problem: Problem) -> int:
+    """How often a chunk's products are added up in FP32 for ``problem``, of blocks that have all of K."""
+    few = scheme.name in _FOUR_TIMES_K and problem.batch.count == 1 and problem.m * problem.n <= _FEW_RESULTS
+    return FOUR_TIMES if few else TWICE if problem.k < _TWICE_K else 1
+
+
+def sharing_k(kernel: Kernel, config: Config, problem: Problem, machine: Machine,
+              ready: str, whole: bool = False) -> Iterator[Estimated]:
+    """``config`` in every way to share K that is considered, with its modelled microseconds; ``whole``: blocks share
+    none."""
+    scheme = kernel.family.scheme
+    assert scheme is not None
+    for split in (1,) if whole else _ways(scheme, config, problem, machine.sms):
+        way = varied(_for_long_ranges(scheme, config, split, problem, machine.sms), split=split)
+        yield way, estimate_us(kernel, way, problem, machine, ready)
+
+
+def simplest(ranked: Iterable[tuple[Kernel, Config, float]], machine: Machine) -> tuple[Kernel, Config, float]:
+    """The fastest by the model; of near equals the simplest: tiles whole rather than in equal parts, and those rather
+    than in ranges that end anywhere."""
     numbers = machine.profile.emulated
 
-    def rank(one: tuple[Kernel, Config, float]) -> float:
-        _, config, us = one
+    def rank(candidate: tuple[Kernel, Config, float]) -> float:
+        _, config, us = candidate
         return us * (1.0 if config.split == 1 else numbers.parts_factor if config.split else numbers.ranges_factor)
 
-    return min(candidates(scheme, problem, machine, ready), key=rank)
-
-
-def candidates(scheme: Scheme, problem: Problem, machine: Machine,
-               ready: str = "") -> Iterator[tuple[Kernel, Config, float]]:
-    """Every kernel of ``scheme`` in every way to share K that is considered, with its modelled microseconds."""
-    sms = machine.sms
-    kernel, config = product_on(scheme, machine.arch)
-    found = [(kernel, config)]
-    if kernel.wgmma:
-        few = scheme.name in _FOUR_TIMES_K and problem.batch.count == 1 and problem.m * problem.n <= _FEW_RESULTS
-        times = FOUR_TIMES if few else TWICE if problem.k < _TWICE_K else 1
-        # With more rows of tiles pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
-        wide = min(problem.m, problem.n) > 128 * machine.profile.emulated.cluster_tiles
-        found = [(kernel, varied(config, accumulations=times, cluster=2 if wide else 1))]
-        if FUSED.family.scheme is scheme:
-            if _tiles(half := varied(half_as_high(scheme), accumulations=times), problem) <= sms:
-                found.append((kernel, half))
-            # C^T where that makes the larger operand the one that is not split before
-            for trans_c in (False, True) if problem.n > problem.m else (False,):
-                found.append((FUSED, varied(FUSED.default, accumulations=times, trans_c=trans_c)))
-                found += [(STREAMED, varied(streamed(row.columns), accumulations=times, trans_c=trans_c))
-                          for row in machine.profile.emulated.streamed]
-    for kernel, config in found:
-        whole = not kernel.wgmma or config.cluster > 1 or config.bm < ROWS
-        for split in [1] if whole else _ways(scheme, config, problem, sms):
-            one = varied(_for_long_ranges(scheme, config, split, problem, sms), split=split)
-            yield kernel, one, estimate_us(kernel, one, problem, machine, ready)
+    return min(ranked, key=rank)
 
 
 def _for_long_ranges(scheme: Scheme, config: Config, split: int, problem: Problem, sm_count: int) -> Config:
     """``config``, or where it carries sums over four times and a block adds up many k-steps one that does so twice."""
-    tiles = _tiles(config, problem)
+    tiles = count_tiles(config, problem)
     parts = max(1.0, sm_count / tiles) if split == 0 else split
     if config.accumulations != FOUR_TIMES or problem.k < parts * _FOUR_TIMES_K[scheme.name]:
         return config
@@ -158,7 +147,7 @@ def _for_long_ranges(scheme: Scheme, config: Config, split: int, problem: Proble
 
 
 def _ways(scheme: Scheme, config: Config, problem: Problem, sm_count: int) -> list[int]:
-    chunks, tiles = -(-problem.k // scheme.chunk), _tiles(config, problem)
+    chunks, tiles = -(-problem.k // scheme.chunk), count_tiles(config, problem)
     ways = [1]
     if chunks > 1 and tiles % sm_count:
         ways.append(0)
@@ -166,6 +155,7 @@ def _ways(scheme: Scheme, config: Config, problem: Problem, sm_count: int) -> li
                    if split <= _MOST_SPLIT and tiles * split <= 2 * sm_count and 2 * split <= chunks]
 
 
-def _tiles(config: Config, problem: Problem) -> int:
+def count_tiles(config: Config, problem: Problem) -> int:
+    """Tiles of all products of the batch."""
     p = oriented(config, problem)
     return -(-p.m // config.bm) * -(-p.n // config.bn) * max(p.batch.count, 1)

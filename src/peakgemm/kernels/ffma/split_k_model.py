@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..kernels.ffma.specialised import CLUSTERS
-from ..kernels.profile import Cluster, Machine, SplitK
-from ..problem import Config, Problem, varied
-from ..runtime.architectures import PORTABLE_CLUSTER, architecture
+from ...problem import Config, Problem, varied
+from ...runtime.architectures import PORTABLE_CLUSTER, architecture
+from ..profile import Cluster, Machine, SplitK
 
+CLUSTERS = 2, 4, 8, 16  # blocks of a cluster that have parts of one small tile's K
 _RANGES = (*range(2, 10), 12, 16, 24)
 # Every GPU with clusters runs eight blocks of one; sixteen want a group of as many SMs, which a GPU with fewer SMs than
 # an H100, or a part of one (MIG), need not have.

@@ -11,32 +11,76 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ..kernels.ffma.repack import CHUNK
-from ..kernels.ffma.specialised import reduces_across_slices, two_rows
-from ..kernels.ffma.tiled import hands_on
-from ..kernels.library import kernel_named
-from ..kernels.profile import Cluster, Machine, Tile
-from ..kernels.registry import FLOAT, Kernel
-from ..kernels.schedule import handing_on
-from ..kernels.validity import is_valid
-from ..kernels.widths import width
-from ..problem import Config, Problem, varied
-from ..runtime.architectures import Architecture
+from ...problem import Config, Problem, varied
+from ...runtime.architectures import Architecture
+from ..family import Estimated
+from ..profile import Cluster, Machine, Tile
+from ..registry import FLOAT, Kernel
+from ..schedule import handing_on
+from ..validity import is_valid
+from ..widths import copied_by_words, width
 from .split_k_model import cluster_us, cluster_ways, split_k_us, split_k_ways
+from .tiled import SPLITS, TILED, hands_on, reduces_across_slices, two_rows
 
 _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
-# In so many parts a tile's K is cut: powers of two, and what lies halfway.
-SPLITS = tuple(sorted({*(1 << i for i in range(1, 8)), *(3 << i for i in range(6))}))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tiling:
     """A configuration as an architecture has it, with its row of the profile."""
 
-    kernel: Kernel
     config: Config
     row: Tile | Cluster
+
+
+@lru_cache(maxsize=64)
+def tilings(kernel: Kernel, machine: Machine) -> tuple[Tiling, ...]:
+    """What the profile has numbers for of a tiled kernel, as the architecture allows it; of a kernel that is not for it
+    nothing."""
+    if not kernel.is_for(machine.arch):
+        return ()
+    profile = machine.profile
+    rows: list[Tile | Cluster] = [row for row in profile.tiles if row.kernel == kernel.name]
+    rows += profile.clusters if "cluster" in kernel.tunes else ()
+    fitted = ((row, _fitted(kernel, row.config, machine.arch)) for row in rows)
+    return tuple(Tiling(config, row) for row, config in fitted if config is not None)
+
+
+def compiled(kernel: Kernel, machine: Machine) -> Iterator[Config]:
+    """The configurations of a tiled kernel on a GPU, and as what else each is compiled: for blocks with one tile each,
+    with one part of a tile's K."""
+    for tiling in tilings(kernel, machine):
+        yield from variants(tiling)
+
+
+def variants(tiling: Tiling) -> Iterator[Config]:
+    """A configuration, and as what else it is compiled."""
+    config, row = tiling.config, tiling.row
+    yield config
+    if isinstance(row, Tile) and row.alone:
+        yield alone(config)
+    if isinstance(row, Tile) and row.split_k is not None:
+        yield varied(config, split=2)
+
+
+def candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str = "") -> Iterator[Estimated]:
+    """The configurations of a tiled kernel in each way to cut the work, with their modelled microseconds."""
+    by_words, results = copied_by_words(problem), results_stored(problem, machine)
+    for tiling in tilings(kernel, machine):
+        for way in ways(tiling, problem, machine):
+            yield way, modelled_us(tiling.row, way, problem, machine, by_words, results)
+
+
+def chains(kernel: Kernel, problem: Problem, machine: Machine) -> Iterator[Estimated]:
+    """Those that sum every element by one chain over K: tiles by one slice, whole or with accumulators handed on.
+
+    Of tiles that slices share a variant by one slice takes over the numbers of the row.
+    """
+    by_words, results = copied_by_words(problem), results_stored(problem, machine)
+    for tiling in tilings(kernel, machine):
+        for way in one_slice(kernel, tiling, problem, machine):
+            yield way, modelled_us(tiling.row, way, problem, machine, by_words, results)
 
 
 def results_stored(p: Problem, machine: Machine) -> float:
@@ -66,7 +110,7 @@ def modelled_us(row: Tile | Cluster, config: Config, problem: Problem, machine: 
         return cluster_us(row, config, steps, memory, by_words)
     if row.split_k is not None and config.split > 1:
         return split_k_us(row.split_k, config, tiles, steps, memory, by_words, sms)
-    step_us = _step_us(config, row.words_share if by_words else row.share, machine)
+    a_step_us = step_us(config, row.words_share if by_words else row.share, machine)
     pieces = 0  # partial sums of tiles
 
     def in_turns(steps: int) -> float:
@@ -122,26 +166,13 @@ def modelled_us(row: Tile | Cluster, config: Config, problem: Problem, machine: 
         besides = -numbers.alone_us - overlap - numbers.early_us * (config.tm * config.tn <= 16)
     if all_end and not config.one_tile:
         besides += numbers.goes_on_us  # before a next tile slices wait for each other once more
-    busy = (turns + stored * numbers.turnover_factor) * step_us + store
+    busy = (turns + stored * numbers.turnover_factor) * a_step_us + store
     power = numbers.overlap_power  # of what is computed and of what is moved, which hide each other in part
     return math.pow(math.pow(busy, power) + math.pow(memory, power), 1 / power) + numbers.start_us + besides
 
 
-def repack_us(row: Tile, config: Config, problem: Problem, size: int, machine: Machine) -> float:
-    """What a product loses whose idle producer warps repack ``size`` bytes of its operands.
-
-    The first chunk of K is there before; the others must be while the first tiles are computed.
-    """
-    if not size:
-        return 0.0
-    numbers = machine.profile.wide
-    tile = -(-problem.k // config.bk) * _step_us(config, row.share, machine)
-    late = size * max(problem.k - CHUNK, 0) / max(problem.k, 1) / numbers.repacked_beside_per_us - tile
-    return numbers.repack_us + size / numbers.repacked_per_us + max(late, 0.0)
-
-
-def _step_us(config: Config, share: float, machine: Machine) -> float:
-    """One SM, one step of one block: bm bn bk multiply-adds."""
+def step_us(config: Config, share: float, machine: Machine) -> float:
+    """Microseconds of one SM for one k-step of one block: bm bn bk multiply-adds."""
     return config.bm * config.bn * config.bk / (machine.arch.fp32_lanes_per_sm * share * machine.mhz)
 
 
@@ -183,7 +214,7 @@ def ways(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]
         yield varied(config, split=split)
 
 
-def one_slice(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
+def one_slice(kernel: Kernel, tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
     """A tile by one slice, in one chain, whole or handed on: for what is summed in the order of K alone.
 
     Of tiles that slices share those of 4 x 4 results a thread: larger ones there are by one slice anyway, and two rows
@@ -196,64 +227,25 @@ def one_slice(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Co
     tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
     if config.slices == 1:
         yield one
-        if may_hand_on(tiling) and hands_on(config, tiles, -(-problem.k // config.bk), machine.sms):
+        if may_hand_on(kernel, config) and hands_on(config, tiles, -(-problem.k // config.bk), machine.sms):
             yield handing_on(one)
         return
-    if is_valid(tiling.kernel, one, machine.arch):
+    if is_valid(kernel, one, machine.arch):
         yield alone(one) if tiles <= machine.sms * config.min_blocks else one
 
 
-def may_hand_on(tiling: Tiling) -> bool:
+def may_hand_on(kernel: Kernel, config: Config) -> bool:
     """Whether a configuration is considered with accumulators handed on.
 
     Not with three blocks an SM, whose waves are fine enough: four drawn products by 64 x 64 took 0.95 to 1.07 of the
     time of the best whole tiles, as the loop has 1.06 modelled cycles an FFMA then, and 1.04 else.
     """
-    config = tiling.config
-    return ("handed" in tiling.kernel.tunes and config.slices == 1 and not config.one_tile
-            and config.min_blocks < 3)
+    return "handed" in kernel.tunes and config.slices == 1 and not config.one_tile and config.min_blocks < 3
 
 
 def alone(config: Config) -> Config:
     """``config`` for blocks that have one tile each, with two groups of copying warps."""
     return varied(config, one_tile=True, copy_groups=2)
-
-
-def compiled(tiling: Tiling) -> tuple[Config, ...]:
-    """A configuration, and as what else it is compiled: for blocks with one tile each, with one part of a tile's K."""
-    config, row = tiling.config, tiling.row
-    found = [config]
-    if isinstance(row, Tile) and row.alone:
-        found.append(alone(config))
-    if isinstance(row, Tile) and row.split_k is not None:
-        found.append(varied(config, split=2))
-    return tuple(found)
-
-
-@lru_cache(maxsize=64)
-def configurations(machine: Machine) -> tuple[Tiling, ...]:
-    """The tiled kernels and configurations that the model ranks, all valid on the machine's architecture; the wide ones
-    apart."""
-    limits, profile = machine.arch, machine.profile
-    found = []
-    rows: tuple[Tile | Cluster, ...] = (*profile.tiles, *profile.clusters)
-    for row in rows:
-        kernel = kernel_named("specialised" if isinstance(row, Cluster) else row.kernel)
-        # Without cp.async, what waits in registers.
-        if kernel.tensor_copies or ("cp.async" in kernel.needs) != limits.has_cp_async:
-            continue
-        config = _fitted(kernel, row.config, limits)
-        if config is not None:
-            found.append(Tiling(kernel, config, row))
-    return tuple(found)
-
-
-@lru_cache(maxsize=64)
-def wide_configurations(machine: Machine) -> tuple[Tiling, ...]:
-    """Those of wide thread tiles."""
-    rows = ((kernel_named(row.kernel), row) for row in machine.profile.tiles)
-    return tuple(Tiling(kernel, row.config, row) for kernel, row in rows
-                 if kernel.tensor_copies and is_valid(kernel, row.config, machine.arch))
 
 
 def _fitted(kernel: Kernel, config: Config, limits: Architecture) -> Config | None:
@@ -270,3 +262,7 @@ def _fitted(kernel: Kernel, config: Config, limits: Architecture) -> Config | No
             return None
         config = replace(config, stages=stages)
     return config
+
+
+#: Of kernels whose blocks have tiles, or ranges of their k-steps.
+FAMILY = replace(TILED, configs=compiled, candidates=candidates, chains=chains)

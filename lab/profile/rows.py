@@ -65,7 +65,8 @@ def _index(kernel: Kernel, config: Config, gpu: Machine) -> int:
 
 def estimate_us(one: Row, gpu: Machine) -> float:
     """What the models say of a row's time, margins of the choice left out."""
-    p, kernel, config = one.problem, one.kernel, one.config
+    p, kernel = one.problem, one.kernel
+    config: Any = one.config  # of the kernel's own kind
     if one.group == "emulated":
         return model.estimate_us(kernel, config, p, gpu)
     if one.group in _WITHOUT_TILES:

@@ -11,7 +11,7 @@ import pytest
 
 from peakgemm.calls.replay import multiply
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.ffma.specialised import SPECIALISED, SpecialisedConfig
 from peakgemm.kernels.ffma.tiled import hands_on, schedule
 from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.library import KERNELS
@@ -26,7 +26,7 @@ from peakgemm.tools.simulator.library import run_library
 pytestmark = pytest.mark.usefixtures("many_lanes")
 
 SEGMENTS = Path(__file__).parents[1] / "support" / "segments.cu"
-TILE = Config(32, 32, 16, 4, 4, stages=4, fragments=2, raster=4, producers=64, split=0, handed=True)
+TILE = SpecialisedConfig(32, 32, 16, 4, 4, stages=4, raster=4, producers=64, split=0, handed=True)
 WIDE_TILE = replace(WIDE.default, bm=128, bn=256, tm=8, tn=16, stages=4, split=0, handed=True)
 
 

@@ -13,7 +13,7 @@ from library_case import LAYOUTS, Case, multiply
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.ffma import small
 from peakgemm.kernels.ffma.skinny import SKINNY
-from peakgemm.kernels.ffma.small import SMALL
+from peakgemm.kernels.ffma.small import SMALL, SmallConfig
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.library import compile_for
 from peakgemm.kernels.validity import violations
@@ -25,7 +25,7 @@ from peakgemm.selection.machine import machine
 from peakgemm.tools.simulator.library import run_library
 from seldom import exhaustive
 
-TINY = Config(8, 8, 8, 2, 2, slices=8)
+TINY = SmallConfig(8, 8, 8, 2, 2, slices=8)
 GPU = machine("sm_90", 132)
 EIGHTH = next(c for c in small.configurations(Problem.contiguous(64, 64, 64), GPU) if (c.bk, c.stages) == (32, 2))
 TILES = [replace(c, min_blocks=1) for k in (8, 16, 64) for c in small.tiles(k, GPU)]

@@ -21,7 +21,7 @@ from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels.emulated.product import PRODUCTS
 from peakgemm.kernels.emulated.schemes import Scheme
 from peakgemm.kernels.ffma.small import SMALL
-from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.ffma.specialised import SPECIALISED, SpecialisedConfig
 from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
@@ -283,7 +283,7 @@ def gpu(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def candidates(problem: Problem, gpu: Machine, scheme: Scheme | None = None, ready: str = "") -> Sequence[Any]:
         if scheme is not None:
             return considered(problem, gpu, scheme, ready)
-        tile = Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128)
+        tile = SpecialisedConfig(64, 64, 16, 8, 8, stages=6, producers=128)
         return [(SPECIALISED, replace(tile, raster=i + 1, split=1 + i % 2), 10.0 + i) for i in range(6)]
 
     def bind(kernel: Any, config: Config, problem: Problem, gpu: Any) -> Any:
@@ -335,7 +335,7 @@ def test_best(gpu: Path, problem: Problem) -> None:
 @pytest.mark.parametrize(("tensor", "ieee", "wins"), [(4, 8, "fp16x3"), (8, 4, "specialised")])
 def test_best_emulated(gpu: Path, monkeypatch: pytest.MonkeyPatch, tensor: int, ieee: int, wins: str) -> None:
     """The faster of two that keep the promise; nothing is searched or kept. Raster 4 is fast: see `times`."""
-    kernel, plain = PRODUCTS["fp16x3"], Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128)
+    kernel, plain = PRODUCTS["fp16x3"], SpecialisedConfig(64, 64, 16, 8, 8, stages=6, producers=128)
     chosen = Choice(kernel, replace(kernel.default, raster=tensor), "heuristic", "")
     other = Choice(SPECIALISED, replace(plain, raster=ieee), "", "")
     monkeypatch.setattr(search, "choose", lambda *args: chosen if args[4:] == ("emulated",) else other)
@@ -349,7 +349,7 @@ def test_best_emulated(gpu: Path, monkeypatch: pytest.MonkeyPatch, tensor: int, 
 def test_best_of_what_leaves_no_choice(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "bound_for", None)  # nothing is timed
     assert search.best(PROBLEM, GPU, "bf16x9")[0] is PRODUCTS["bf16x9"]
-    ieee = Choice(SPECIALISED, Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128), "heuristic", "")
+    ieee = Choice(SPECIALISED, SpecialisedConfig(64, 64, 16, 8, 8, stages=6, producers=128), "heuristic", "")
     monkeypatch.setattr(search, "choose", lambda *args: ieee)
     assert search.best(PROBLEM, GPU, "emulated") == (SPECIALISED, ieee.config)
 

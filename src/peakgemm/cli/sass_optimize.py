@@ -15,7 +15,7 @@ from ..errors import InvalidValue
 from ..kernels import validity
 from ..kernels.build import build
 from ..kernels.registry import LADDER, Kernel, numbers, rungs
-from ..problem import Config, Problem
+from ..problem import Config, Problem, varied
 from ..runtime import device
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled
@@ -83,7 +83,7 @@ def _chosen(text: str, guarded: bool) -> tuple[Kernel, Config]:
         kernel = next(one for one in LADDER if not one.patched and one.entry == kernel.entry)
     limits = architecture(ARCH)
     config = validity.choose(kernel, kernel.config_for(ARCH), limits, Problem.contiguous(4096, 4096, 4096))
-    return kernel, replace(config, aligned=False) if guarded else config
+    return kernel, varied(config, aligned=False) if guarded else config
 
 
 def _json(text: str) -> Any:

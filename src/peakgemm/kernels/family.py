@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 
+Own = Any  # a configuration of the family's own kind
 Estimated = tuple[Config, float]  # a configuration and its modelled microseconds
 
 
@@ -95,14 +96,14 @@ class Family:
         lives_on_l1: whether operands come by way of L1, which has what shared memory leaves of an SM's 256 KB.
     """
 
-    recipe: Callable[[Kernel, Config, Problem, str], Recipe] = _unknown
-    reduce_recipe: Callable[[Kernel, Config, Problem, str], Recipe] = _unknown
-    launches: Callable[[Kernel, Config, Problem, str, int, int, int], Launches] = _unknown
-    schedule: Callable[[Config, Problem, int], Schedule] = _unknown
-    specialisation: Callable[[Config, Problem], dict[str, int]] = _unknown
+    recipe: Callable[[Kernel, Own, Problem, str], Recipe] = _unknown
+    reduce_recipe: Callable[[Kernel, Own, Problem, str], Recipe] = _unknown
+    launches: Callable[[Kernel, Own, Problem, str, int, int, int], Launches] = _unknown
+    schedule: Callable[[Own, Problem, int], Schedule] = _unknown
+    specialisation: Callable[[Own, Problem], dict[str, int]] = _unknown
     refuses: Callable[[Problem], Iterable[str]] = lambda problem: ()
-    one_chain: Callable[[Config, Problem], bool] = lambda config, problem: False
-    without_workspace: Callable[[Kernel, Config], tuple[Kernel, Config] | None] = lambda kernel, config: None
+    one_chain: Callable[[Own, Problem], bool] = lambda config, problem: False
+    without_workspace: Callable[[Kernel, Own], tuple[Kernel, Config] | None] = lambda kernel, config: None
     panels: str = ""
     scheme: Scheme | None = None
     name: str = ""

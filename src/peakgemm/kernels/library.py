@@ -3,6 +3,9 @@ in ``ffma/NAME.py`` and ``emulated/NAME.py``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
@@ -35,6 +38,16 @@ def kernel_named(name: str) -> Kernel:
         if kernel.name == name:
             return kernel
     raise InvalidValue(f"unknown kernel {name!r}; valid ones: {', '.join(k.name for k in KERNELS)}")
+
+
+def read_config(name: str, found: Mapping[str, Any]) -> Config:
+    """The configuration that a record has of the library's kernel ``name``.
+
+    Raises:
+        InvalidValue, TypeError: see `Config.from_json`.
+        KeyError: no such kernel.
+    """
+    return {kernel.name: kernel for kernel in (*EMULATED, *KERNELS)}[name].read(found)
 
 
 def recipes(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_count: int) -> tuple[Recipe, ...]:

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import replace
 
 from ..errors import InvalidValue
-from ..problem import Config
+from ..problem import Config, varied
 from ..runtime import cache
 from ..runtime.compile import Compiled, Wanted
 from .registry import LADDER, Kernel
@@ -77,9 +77,9 @@ def _why_not(config: Config, arch: str) -> str:
     if arch != _ARCH:
         return f"loops are built anew for {_ARCH} alone, not {arch}"
     tuned = next(kernel for kernel in LADDER if kernel.patched).config_for(arch)
-    if config == replace(tuned, aligned=True):
+    if config == varied(tuned, aligned=True):
         return ""
-    if config == tuned.guarded():
+    if config == varied(tuned, aligned=False):
         return ("the recipe is not for the guarded path, which serves sizes that the tile's do not divide and "
                 "unaligned addresses")
     return f"the recipe is for the tile {tuned.label()}, not {config.label()}"

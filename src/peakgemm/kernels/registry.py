@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidValue
-from ..problem import Config, Problem
+from ..problem import C, Config, Problem
 from ..runtime import source
 from ..runtime.architectures import FEATURES, Architecture
 from .constraints import (
@@ -30,6 +30,25 @@ if TYPE_CHECKING:
     from .recipe import Recipe
 
 FLOAT = 4  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RungConfig(Config):
+    """How a rung of the ladder is cut: of these fields each rung `tunes` some, and has the others fixed.
+
+    ``stages``: 0 where nothing is staged in shared memory. ``aligned`` chooses the compilation with vector accesses and
+    no bounds test.
+    """
+
+    stages: int = 1
+    fragments: int = 1
+    raster: int = 1
+    min_blocks: int = 1
+    passes: int = 1
+    aligned: bool = False
+    producers: int = 0
+    registers: int = 0
+
 _PREFIXES = {"ladder": "sgemm", "ffma": "ffma", "emulated": "tensor"}  # of the names of exported kernels
 
 
@@ -64,8 +83,8 @@ class Kernel:
     """One ``.cu`` file: a rung of the ladder, or of ``folder``, a kernel of the library (number -1).
 
     ``shared_bytes`` gives the shared memory of a block for a config; ``dynamic`` says whether
-    it is passed at launch (and so may exceed 48 KB). ``tunes`` names the fields of `Config`,
-    beyond the tile, that the source uses. ``vectors`` names the matrices that the
+    it is passed at launch (and so may exceed 48 KB). ``tunes`` names the fields of its configuration, beyond the
+    tile, that may differ from the default's; None: all may. ``vectors`` names the matrices that the
     aligned compilation accesses sixteen bytes at a time. ``constraints`` yields what a config breaks of what the source
     asks of the tile, and ``needs`` names the features of an architecture that it uses; where there is the feature
     ``outdone_by``, a kernel that uses it is taken instead. Several kernels of the library
@@ -82,11 +101,11 @@ class Kernel:
     number: int
     name: str
     idea: str
-    default: Config
-    constraints: Callable[[Config], Iterator[str]]
-    shared_bytes: Callable[[Config], int] = _none
+    default: Any
+    constraints: Callable[[Any], Iterator[str]]
+    shared_bytes: Callable[[Any], int] = _none
     dynamic: bool = False
-    tunes: frozenset[str] = frozenset()
+    tunes: frozenset[str] | None = None
     vectors: str = ""
     needs: tuple[str, ...] = ()
     outdone_by: str = ""
@@ -195,6 +214,15 @@ class Kernel:
         whole = (config.split == 1 or config.handed) and config.cluster == 1 and not config.chunked
         return whole and self.family.one_chain(config, problem)
 
+    def varies(self, name: str) -> bool:
+        """Whether its configurations may differ in the field of that name."""
+        return name in {f.name for f in fields(self.default)} and (self.tunes is None or name in self.tunes)
+
+    def read(self, found: Mapping[str, Any]) -> Config:
+        """A configuration of it that JSON holds; see `Config.from_json`."""
+        config: Config = type(self.default).from_json(found)
+        return config
+
     @cached_property
     def source(self) -> str:
         """The joined source text."""
@@ -202,25 +230,25 @@ class Kernel:
 
     def config_for(self, arch: str) -> Config:
         """The default config on ``arch`` (``sm_NN``)."""
-        return self.overrides.get(arch.rstrip("af"), self.default)
+        config: Config = self.overrides.get(arch.rstrip("af"), self.default)
+        return config
 
 
 _CONFIGS: Mapping[str, Any] = json.loads((source.KERNELS / "configs.json").read_text(encoding="utf-8"))
 
 
-def default_of(name: str) -> Config:
+def default_of(name: str, kind: type[C]) -> C:
     """The default configuration that configs.json has for a kernel."""
-    return Config(**_CONFIGS[name]["default"])
+    return kind.from_json(_CONFIGS[name]["default"])
 
 
-def _rung(number: int, name: str, idea: str, constraints: Callable[[Config], Iterator[str]],
-          shared_bytes: Callable[[Config], int] = _none,
-          **more: Any) -> Kernel:
+def _rung(number: int, name: str, idea: str, constraints: Callable[[Any], Iterator[str]],
+          shared_bytes: Callable[[Any], int] = _none, tunes: frozenset[str] = frozenset(), **more: Any) -> Kernel:
     """A rung with the configurations that configs.json has for it."""
-    named, overrides = ({key: Config(**config) for key, config in _CONFIGS[name].get(what, {}).items()}
+    named, overrides = ({key: RungConfig(**config) for key, config in _CONFIGS[name].get(what, {}).items()}
                         for what in ("named", "overrides"))
-    return Kernel(number, name, idea, default_of(name), constraints, shared_bytes, named=named, overrides=overrides,
-                  **more)
+    return Kernel(number, name, idea, default_of(name, RungConfig), constraints, shared_bytes, named=named,
+                  overrides=overrides, tunes=tunes, **more)
 
 
 LADDER: tuple[Kernel, ...] = (

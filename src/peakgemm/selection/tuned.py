@@ -89,8 +89,7 @@ def checked(found: Any) -> dict[str, Any]:
     """
     try:
         kernel, config = found["kernel"], found["config"]
-        kernel_named(kernel)
-        return {**found, "config": Config(**config), "default": bool(found.get("default", False))}
+        return {**found, "config": kernel_named(kernel).read(config), "default": bool(found.get("default", False))}
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidValue(f"no tuning entry ({type(error).__name__}: {error})") from None
 

@@ -15,7 +15,7 @@ from ..ffma.tiled import SPLITS
 from ..profile import Machine, Streamed
 from ..registry import FLOAT, Kernel
 from ..widths import widths
-from .schemes import ROWS, Scheme, operand, oriented
+from .schemes import ROWS, Scheme, TensorConfig, operand, oriented
 
 _MOST_SPLIT = 64
 # How often a chunk's products are added up in FP32 (`accumulations`). The tensor cores truncate: below so many k-steps
@@ -27,7 +27,7 @@ _FEW_RESULTS = 1 << 19  # of one matrix
 TWICE, FOUR_TIMES = 2, 4
 
 
-def estimate_us(kernel: Kernel, config: Config, problem: Problem, machine: Machine, ready: str = "") -> float:
+def estimate_us(kernel: Kernel, config: TensorConfig, problem: Problem, machine: Machine, ready: str = "") -> float:
     """Microseconds of a tensor-core kernel with what goes before and after it.
 
     ``ready``: ``"a"`` or ``"b"``, the problem's operand that has been split before; kernels that read it as it is have
@@ -114,7 +114,7 @@ def accumulations(scheme: Scheme, problem: Problem) -> int:
     return FOUR_TIMES if few else TWICE if problem.k < _TWICE_K else 1
 
 
-def sharing_k(kernel: Kernel, config: Config, problem: Problem, machine: Machine,
+def sharing_k(kernel: Kernel, config: TensorConfig, problem: Problem, machine: Machine,
               ready: str, whole: bool = False) -> Iterator[Estimated]:
     """``config`` in every way to share K that is considered, with its modelled microseconds; ``whole``: blocks share
     none."""
@@ -137,7 +137,7 @@ def simplest(ranked: Iterable[tuple[Kernel, Config, float]], machine: Machine) -
     return min(ranked, key=rank)
 
 
-def _for_long_ranges(scheme: Scheme, config: Config, split: int, problem: Problem, sm_count: int) -> Config:
+def _for_long_ranges(scheme: Scheme, config: TensorConfig, split: int, problem: Problem, sm_count: int) -> TensorConfig:
     """``config``, or where it carries sums over four times and a block adds up many k-steps one that does so twice."""
     tiles = count_tiles(config, problem)
     parts = max(1.0, sm_count / tiles) if split == 0 else split
@@ -146,7 +146,7 @@ def _for_long_ranges(scheme: Scheme, config: Config, split: int, problem: Proble
     return varied(config, accumulations=TWICE)
 
 
-def _ways(scheme: Scheme, config: Config, problem: Problem, sm_count: int) -> list[int]:
+def _ways(scheme: Scheme, config: TensorConfig, problem: Problem, sm_count: int) -> list[int]:
     chunks, tiles = -(-problem.k // scheme.chunk), count_tiles(config, problem)
     ways = [1]
     if chunks > 1 and tiles % sm_count:
@@ -155,7 +155,7 @@ def _ways(scheme: Scheme, config: Config, problem: Problem, sm_count: int) -> li
                    if split <= _MOST_SPLIT and tiles * split <= 2 * sm_count and 2 * split <= chunks]
 
 
-def count_tiles(config: Config, problem: Problem) -> int:
+def count_tiles(config: TensorConfig, problem: Problem) -> int:
     """Tiles of all products of the batch."""
     p = oriented(config, problem)
     return -(-p.m // config.bm) * -(-p.n // config.bn) * max(p.batch.count, 1)

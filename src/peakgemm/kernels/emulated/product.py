@@ -6,26 +6,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 
-from ...problem import Config, Problem, varied
+from ...problem import Problem, varied
 from ...runtime.architectures import Architecture
 from ..constraints import exactly, multiple
 from ..family import Estimated
 from ..profile import Machine
 from ..registry import Kernel
 from . import model
-from .schemes import ROWS, SCHEMES, TAIL, Scheme, default, family, ieee_bytes
+from .schemes import ROWS, SCHEMES, TAIL, Scheme, TensorConfig, default, family, ieee_bytes
 
 _HALVED = "fp16x3"  # the scheme of which tiles of 64 rows were measured to gain
 
 
-def _ring(c: Config, scheme: Scheme) -> int:
+def _ring(c: TensorConfig, scheme: Scheme) -> int:
     """Bytes of the stages (half a panel of each operand), the scales, and what an IEEE half tile needs."""
     stages = c.stages * scheme.planes * (c.bm + c.bn) * 64
     scales = (c.stages // 2 + (2 if c.bm < ROWS else 1)) * (c.bm + c.bn) * 4
     return stages + scales + ieee_bytes()
 
 
-def _constraints(c: Config) -> Iterator[str]:
+def _constraints(c: TensorConfig) -> Iterator[str]:
     """Two warpgroups of 64 rows, of the same or not, and a chunk of K in two stages of 64 bytes a row."""
     yield from exactly(c, bn=128, tm=c.bm // 16, tn=8, min_blocks=1, slices=1)
     if c.bm not in (64, 128):
@@ -43,7 +43,7 @@ def _constraints(c: Config) -> Iterator[str]:
         yield f"stages = {c.stages} must be 4 or more: one chunk is read while the next comes"
 
 
-def _older_constraints(c: Config) -> Iterator[str]:
+def _older_constraints(c: TensorConfig) -> Iterator[str]:
     """Eight warps of 64 x 32, a stage of 64 bytes a row."""
     yield from exactly(c, bm=128, bn=128, tm=8, tn=8)
     if c.stages < 2:
@@ -58,7 +58,7 @@ def _candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str) 
     p, scheme = problem, kernel.family.scheme
     assert scheme is not None
     paired = min(p.m, p.n) > 128 * machine.profile.emulated.cluster_tiles
-    config = varied(kernel.default, accumulations=model.accumulations(scheme, p), cluster=2 if paired else 1)
+    config = varied(default(scheme), accumulations=model.accumulations(scheme, p), cluster=2 if paired else 1)
     yield from model.sharing_k(kernel, config, p, machine, ready, whole=paired)
     half = varied(half_as_high(scheme), accumulations=config.accumulations)
     if scheme.name == _HALVED and model.count_tiles(half, p) <= machine.sms:
@@ -84,7 +84,7 @@ def _older(scheme: Scheme) -> Kernel:
     """For GPUs without wgmma; half tiles are rerouted in the place of the stages."""
     return Kernel(
         -1, scheme.name, f"{scheme.products} tensor-core products of {scheme.planes} planes by mma.sync",
-        Config(128, 128, scheme.chunk, 8, 8, stages=3 if scheme.planes == 3 else 4, raster=8), _older_constraints,
+        TensorConfig(128, 128, scheme.chunk, 8, 8, stages=3 if scheme.planes == 3 else 4, raster=8), _older_constraints,
         lambda c: c.stages * scheme.planes * 2 * ROWS * 64 + (c.stages // 2 + 1) * 2 * TAIL, dynamic=True,
         needs=("cp.async",), outdone_by="wgmma", folder="emulated", source_name="product_mma",
         defines={"SCHEME": scheme.code}, family=family("mma", scheme, "ab", _older_candidates),
@@ -96,21 +96,21 @@ OLDER: Mapping[str, Kernel] = {name: _older(scheme) for name, scheme in SCHEMES.
 
 
 @cache
-def half_as_high(scheme: Scheme) -> Config:
+def half_as_high(scheme: Scheme) -> TensorConfig:
     """The configuration of a scheme's kernel on sm_90 for tiles of 64 rows: twice as many blocks have one."""
-    config = PRODUCTS[scheme.name].default
+    config: TensorConfig = PRODUCTS[scheme.name].default
     return replace(config, bm=64, tm=4, stages=4 if scheme.planes == 3 else 8)
 
 
-def product_on(scheme: Scheme, arch: Architecture) -> tuple[Kernel, Config]:
+def product_on(scheme: Scheme, arch: Architecture) -> tuple[Kernel, TensorConfig]:
     """The kernel for a scheme on ``arch``, with as many stages as fit."""
     if "wgmma" in arch.features:
         return PRODUCTS[scheme.name], PRODUCTS[scheme.name].default
     return OLDER[scheme.name], _fitting(OLDER[scheme.name], arch)
 
 
-def _fitting(kernel: Kernel, arch: Architecture) -> Config:
-    config = kernel.default
+def _fitting(kernel: Kernel, arch: Architecture) -> TensorConfig:
+    config: TensorConfig = kernel.default
     while kernel.shared_bytes(config) > arch.shared_per_block and config.stages > 2:
         config = replace(config, stages=config.stages - 1)
     return config

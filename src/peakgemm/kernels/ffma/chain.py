@@ -1,15 +1,13 @@
 """Few rows or columns by one chain of FMAs an element: what ``reproducible=True`` takes where `skinny` cuts K.
 
 The large operand is called X here, ``R`` rows of K: B transposed, or A where A is the large one (*swapped*); the other
-is Y, at most 32 rows. `Config` reads: ``bn`` = 32 rows of X a block, a lane of each warp has one; ``bm`` rows of Y,
-padded to a power of two, of which a warp has ``tm``; ``bk`` k-steps a stage; ``producers`` threads that copy, whose
-warps take the stages in turn.
+is Y, at most 32 rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
@@ -24,12 +22,22 @@ from .tiled import TILED, estimated
 MAX_COLUMNS = 32  # of the small operand's rows: 64 take 67 us against 4096 x 4096, `specialised` 57
 
 
+@dataclass(frozen=True, slots=True)
+class ChainConfig(Config):
+    """A block has ``bn`` = 32 rows of X, one for each lane of a warp, and ``bm`` rows of Y, padded to a power of two,
+    of which a warp has ``tm``; ``bk``: k-steps of a stage."""
+
+    stages: int = 1
+    min_blocks: int = 1
+    producers: int = 0  # whose warps take the stages in turn
+
+
 def _shared(c: Config) -> int:
     """Bytes of the stages, as if K were contiguous in X: that is where rows are padded, by a quad."""
     return c.stages * (c.bm + c.bn) * (c.bk + 4) * FLOAT
 
 
-_DEFAULT = default_of("chain")
+_DEFAULT = default_of("chain", ChainConfig)
 LANES = _DEFAULT.bn  # rows of X a block: one for each lane of a warp
 
 
@@ -120,7 +128,7 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
     return numbers.start_us + full * wave(machine.sms * resident) + (wave(rest) if rest else 0.0)
 
 
-def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
+def configurations(problem: Problem, machine: Machine) -> Iterator[ChainConfig]:
     """The one configuration that is considered for ``problem``; none above 32 columns, or without cp.async.
 
     64 KB of X under way for an SM are enough, and more are slower: 1 x 4096 x 4096 takes 26.1 us so, 27.7 with 128 KB.
@@ -142,7 +150,6 @@ def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
 CHAIN = Kernel(
     -1, "chain", "one chain over K an element, a lane a row of the large operand; a deep ring keeps memory busy",
     _DEFAULT, _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
-    tunes=frozenset({"min_blocks", "stages", "producers"}),
     family=replace(TILED, schedule=schedule, specialisation=_specialisation, tiled=False,
                    one_chain=lambda config, problem: True, numbers="chain",
                    chains=estimated(configurations, estimate_us)),

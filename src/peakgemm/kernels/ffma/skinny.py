@@ -1,15 +1,13 @@
 """Products with at most 16 rows or columns, matrix times vector among them: bound by reading the large operand once.
 
 Called X here, ``R`` rows of K: A, or B transposed where B is the large one (*swapped*); the other is Y, at most 16
-columns. `Config` reads: ``bm`` rows of X a block, of which a thread has ``tm`` = 4; ``bn`` = ``tn`` the columns,
-padded to a power of two; ``slices`` threads along K for each of them; ``bk`` k-steps of a block at once, a multiple
-of 4 ``slices``; ``split`` blocks along K, whose sums a second kernel adds up.
+columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import hypot
 
 from ...errors import InvalidValue
@@ -35,6 +33,16 @@ _SEGMENT = 128      # bytes of X side by side that a warp reads
 _ENDS = 4           # values that a result takes besides those of the groups of warps
 _HEIGHTS = {256: (32, 64, 128, 16), 512: (32, 64, 128), 128: (32, 64)}  # threads of a block -> its rows
 _LEAST_ROWS = 32    # of a block, that may be more than half without a row of X
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyConfig(Config):
+    """A block has ``bm`` rows of X, of which a thread has ``tm`` = 4, and all columns: ``bn`` = ``tn``, padded to a
+    power of two; ``bk``: k-steps of a block at once, a multiple of 4 ``slices``."""
+
+    min_blocks: int = 1
+    slices: int = 1   # threads along K for each patch of rows and columns
+    split: int = 1    # blocks along K, whose sums a second kernel adds up
 
 
 def _shared(c: Config) -> int:
@@ -178,7 +186,7 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
     return numbers.start_us + hypot(memory, work, latency) + (numbers.reduce_us if plan.parts > 1 else 0)
 
 
-def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
+def configurations(problem: Problem, machine: Machine) -> Iterator[SkinnyConfig]:
     """The configurations worth a comparison for ``problem``, the plainest first; none above 16 columns."""
     if not applies(problem):
         return
@@ -193,7 +201,7 @@ def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
             if PATCH * slices > MOST_STEPS or bm > max(low, _LEAST_ROWS):
                 continue
             bk = min(PATCH * quads * slices, MOST_STEPS)
-            config = Config(bm, bn, bk, PATCH, bn, slices=slices, min_blocks=resident // threads)
+            config = SkinnyConfig(bm, bn, bk, PATCH, bn, slices=slices, min_blocks=resident // threads)
             yield config
             tiles = -(-rows // bm) * max(problem.batch.count, 1)
             full = machine.sms * config.min_blocks // tiles
@@ -222,8 +230,7 @@ def _power_of_two(size: int) -> int:
 
 SKINNY = Kernel(
     -1, "skinny", "4x4 patches of the large operand straight into registers, each element read once",
-    default_of("skinny"), _constraints, _shared, dynamic=True, folder="ffma",
-    tunes=frozenset({"min_blocks", "slices", "split"}),
+    default_of("skinny", SkinnyConfig), _constraints, _shared, dynamic=True, folder="ffma",
     # Lanes have parts of K each, so that no sum is one chain.
     family=replace(TILED, schedule=schedule, specialisation=_specialisation, reduce_recipe=_reduce_recipe, tiled=False,
                    one_chain=lambda config, problem: False, candidates=estimated(configurations, estimate_us),

@@ -1,19 +1,15 @@
 """Products with a short K, and many small ones: bound by memory and by latency, not by FFMAs.
-
-`Config` reads: ``bm`` x ``bn`` the tile of a team of threads, ``tm`` x ``tn`` of which a thread has; ``bk`` k-steps of
-both operands in shared memory at once, awaited in ``stages`` parts; ``slices`` teams a block, each with a tile of its
-own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import hypot
 
 from ...errors import InvalidValue
-from ...problem import Config, Problem
+from ...problem import Config, Problem, varied
 from ..family import Estimated
 from ..launch_shape import MAX_BLOCKS
 from ..profile import Machine, SmallTile
@@ -35,6 +31,16 @@ _BLOCK = 128    # threads
 _CHUNKED_BLOCKS = 6  # of 128 threads an SM, of 4 x 4 results a thread whose sums are in chunks: registers allow no more
 _MOST_AGAIN = 4  # times that an operand is read by tiles with few results
 _LEAST_RESULTS = 1024  # of a tile where there are many in either direction
+
+
+@dataclass(frozen=True, slots=True)
+class SmallConfig(Config):
+    """``bm x bn`` is the tile of a team of threads, ``bk`` the k-steps of both operands in shared memory at once."""
+
+    stages: int = 1   # parts of ``bk``, awaited one after the other
+    min_blocks: int = 1
+    slices: int = 1   # teams of a block, each with a tile of its own
+    chunked: bool = False
 
 
 def _shared(c: Config) -> int:
@@ -178,15 +184,15 @@ def _slower(c: Config, long: bool, machine: Machine) -> float:
 
 
 @lru_cache(maxsize=256)  # half of what a first call's choice costs, else
-def tiles(k: int, machine: Machine) -> tuple[Config, ...]:
+def tiles(k: int, machine: Machine) -> tuple[SmallConfig, ...]:
     """Every tile, for so many k-steps."""
     bk = next((steps for steps in STEPS if steps >= k), SHORT_K)
     return tuple(config for row in machine.profile.small.tiles for config in _of(row, bk))
 
 
-def _of(row: SmallTile, bk: int) -> Iterator[Config]:
+def _of(row: SmallTile, bk: int) -> Iterator[SmallConfig]:
     teams = max(_BLOCK * row.tm * row.tn // (row.bm * row.bn), 1)
-    config = Config(row.bm, row.bn, bk, row.tm, row.tn, slices=teams, min_blocks=row.blocks)
+    config = SmallConfig(row.bm, row.bn, bk, row.tm, row.tn, slices=teams, min_blocks=row.blocks)
     if bk < SHORT_K:
         yield config
         return
@@ -202,7 +208,7 @@ def _of(row: SmallTile, bk: int) -> Iterator[Config]:
         yield replace(config, bk=HALF)
 
 
-def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
+def configurations(problem: Problem, machine: Machine) -> Iterator[SmallConfig]:
     """The configurations worth a comparison for ``problem``; none where the kernel does not apply."""
     p = problem
     # 20 x 1000000 x 20 took 183 us by tiles of 32 columns, 103 by 64, 78 by 128.
@@ -236,13 +242,12 @@ def _accesses(p: Problem) -> tuple[bool, bool, int, bool]:
 def _chains(kernel: Kernel, problem: Problem, machine: Machine) -> Iterator[Estimated]:
     """The same with sums that are not in chunks, whose time is taken to be that of those that are."""
     for config, us in estimated(configurations, estimate_us)(kernel, problem, machine):
-        yield replace(config, chunked=False), us
+        yield varied(config, chunked=False), us
 
 
 SMALL = Kernel(
     -1, "small", "a tile a team of threads, 64 k-steps of its operands asked for at once; many blocks an SM",
-    default_of("small"), _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
-    tunes=frozenset({"min_blocks", "slices", "stages", "chunked"}),
+    default_of("small", SmallConfig), _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
     family=replace(TILED, schedule=schedule, specialisation=lambda config, problem: specialisation(problem),
                    one_chain=_one_chain, candidates=estimated(configurations, estimate_us),
                    chains=_chains, overlap_us=lambda profile: profile.small.overlap_us, numbers="small",

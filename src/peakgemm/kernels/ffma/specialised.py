@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import IntEnum
 
 from ...problem import Config, Problem
-from ..constraints import exactly, multiple, stored, warp_tile
+from ..constraints import multiple, stored, warp_tile
 from ..registry import FLOAT, Kernel, default_of
 from ..widths import layouts_and_widths
 from . import tile_model
@@ -16,8 +17,41 @@ from .tiled import cluster_split, reduces_across_slices, two_rows
 PRODUCER_REGISTERS = 40
 
 
-def _constraints(c: Config) -> Iterator[str]:
-    yield from exactly(c, fragments=2, passes=1)
+class FfmaOrder(IntEnum):
+    """The order of a k-step's FFMAs over a thread's tile, always back and forth (include/mma/outer_product*.cuh).
+
+    A row reuses an element of A, a column one of B. ``REVERSED`` begins the first row at its other end. Of the orders
+    ptxas makes register allocations with more or fewer bank conflicts.
+    """
+
+    ROWS = 0
+    ROWS_REVERSED = 1
+    COLUMNS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialisedConfig(Config):
+    """How blocks of copying and computing warps are cut."""
+
+    fragments = 2
+    stages: int = 1
+    raster: int = 1
+    min_blocks: int = 1
+    producers: int = 0
+    registers: int = 0
+    slices: int = 1   # groups of threads that share a block's tile, each with its share of K: intra-block split-K
+    split: int = 1
+    handed: bool = False
+    cluster: int = 1  # blocks that have a part of one tile's K each
+    ffma_order: FfmaOrder = FfmaOrder.ROWS
+    a_first: bool = False  # A's fragments are loaded before B's, which moves register allocation, too
+    chunked: bool = False
+    one_tile: bool = False
+    copy_groups: int = 1   # groups of copying warps that take the tiles of K in turn
+
+
+
+def _constraints(c: SpecialisedConfig) -> Iterator[str]:
     if two_rows(c):  # which are stored by all threads, not by quads of rows
         yield from warp_tile(c)
     else:
@@ -71,8 +105,7 @@ def _specialisation(config: Config, problem: Problem) -> dict[str, int]:
 
 SPECIALISED = Kernel(
     -1, "specialised", "warps that copy and warps that compute, on a ring of mbarriers; persistent, stream-K",
-    default_of("specialised"), _constraints, ring_bytes, dynamic=True, needs=("cp.async",), folder="ffma",
-    tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "split", "cluster",
-                     "ffma_order", "a_first", "chunked", "one_tile", "copy_groups", "handed"}), bare_loop=True,
+    default_of("specialised", SpecialisedConfig), _constraints, ring_bytes, dynamic=True, needs=("cp.async",),
+    folder="ffma", bare_loop=True,
     family=replace(tile_model.FAMILY, specialisation=_specialisation),
 )

@@ -42,7 +42,7 @@ def tilings(kernel: Kernel, machine: Machine) -> tuple[Tiling, ...]:
         return ()
     profile = machine.profile
     rows: list[Tile | Cluster] = [row for row in profile.tiles if row.kernel == kernel.name]
-    rows += profile.clusters if "cluster" in kernel.tunes else ()
+    rows += profile.clusters if kernel.varies("cluster") else ()
     fitted = ((row, _fitted(kernel, row.config, machine.arch)) for row in rows)
     return tuple(Tiling(config, row) for row, config in fitted if config is not None)
 
@@ -240,7 +240,7 @@ def may_hand_on(kernel: Kernel, config: Config) -> bool:
     Not with three blocks an SM, whose waves are fine enough: four drawn products by 64 x 64 took 0.95 to 1.07 of the
     time of the best whole tiles, as the loop has 1.06 modelled cycles an FFMA then, and 1.04 else.
     """
-    return "handed" in kernel.tunes and config.slices == 1 and not config.one_tile and config.min_blocks < 3
+    return kernel.varies("handed") and config.slices == 1 and not config.one_tile and config.min_blocks < 3
 
 
 def alone(config: Config) -> Config:
@@ -255,12 +255,12 @@ def _fitted(kernel: Kernel, config: Config, limits: Architecture) -> Config | No
     if config.registers and "setmaxnreg" not in limits.features:
         if config.tm * config.tn > _UNDEALT:
             return None
-        config = replace(config, registers=0)
+        config = varied(config, registers=0)
     while not is_valid(kernel, config, limits):
         stages = config.stages - config.slices
         if stages < 2 * config.slices:
             return None
-        config = replace(config, stages=stages)
+        config = varied(config, stages=stages)
     return config
 
 

@@ -8,10 +8,9 @@ kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from ...errors import InvalidValue
-from ...problem import Config, Problem
+from ...problem import Config, Problem, varied
 from ...runtime import source
 from ...runtime.architectures import architecture
 from ..family import Estimated, Family, Launch, Launches
@@ -60,9 +59,8 @@ def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recip
 def reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
     """What the kernel that adds up partial sums of tiles cut as in ``config`` is compiled from: of the config how C is
     cut alone, and what columns tiles at its edge begin at (include/copy/edge.cuh)."""
-    tile = Config(config.bm, config.bn, config.bk, config.tm, config.tn, stages=2, raster=config.raster)
-    return Recipe(text_of(_REDUCE), "ffma_reduce", architecture(arch).name,
-                  tile.macros() | {"SHIFTED": int(not kernel.tensor_copies)}, _REDUCE.name)
+    macros = config.tile.macros() | {"RASTER": config.raster, "SHIFTED": int(not kernel.tensor_copies)}
+    return Recipe(text_of(_REDUCE), "ffma_reduce", architecture(arch).name, macros, _REDUCE.name)
 
 
 def hands_on(config: Config, tiles: int, steps: int, sm_count: int) -> bool:
@@ -156,7 +154,7 @@ def one_chain(config: Config, problem: Problem) -> bool:
 
 def without_workspace(kernel: Kernel, config: Config) -> tuple[Kernel, Config]:
     """Its tiles whole."""
-    return kernel, replace(config, split=1, handed=False)
+    return kernel, varied(config, split=1, handed=False)
 
 
 def estimated(configurations: Callable[[Problem, Machine], Iterable[Config]],

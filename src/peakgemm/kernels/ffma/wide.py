@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...problem import Config, Problem, varied
 from ...runtime.tensor_map import MAX_LD, Box
@@ -20,6 +20,20 @@ from .repack import constraints as repackable
 from .specialised import SPECIALISED
 from .tiled import hands_on
 from .tiled import schedule as tiled_schedule
+
+_MACROS = {"ALIGNED": 0, "MIN_BLOCKS": 1}  # what headers ask that are shared with kernels that vary in it
+
+
+@dataclass(frozen=True, slots=True)
+class WideConfig(Config):
+    """How wide thread tiles are cut. One warp copies, three repack operands; all others compute."""
+
+    stages: int = 1
+    raster: int = 1
+    producers: int = 0
+    registers: int = 0
+    split: int = 1
+    handed: bool = False
 
 
 def _shared(c: Config) -> int:
@@ -131,12 +145,12 @@ def _compared(kernel: Kernel, problem: Problem, machine: Machine, one_chain: boo
 
 WIDE = Kernel(
     -1, "wide", "12 x 16 results a thread; the copy engine brings both operands, repacked where it must be",
-    default_of("wide"), _constraints, _shared, dynamic=True, needs=("setmaxnreg",), folder="ffma",
-    tunes=frozenset({"stages", "raster", "split", "handed"}), bare_loop=True,
+    default_of("wide", WideConfig), _constraints, _shared, dynamic=True, needs=("setmaxnreg",),
+    folder="ffma", tunes=frozenset({"stages", "raster", "split", "handed"}), bare_loop=True,
     # Zeros come behind the last k-step where K fills no whole stage. They would turn a sum of -0, as of products that
     # underflow, into +0. Without a workspace a kernel runs that has other tiles.
-    family=replace(tile_model.FAMILY, schedule=schedule, specialisation=lambda config, problem: {}, refuses=refuses,
-                   one_chain=lambda config, problem: problem.k % config.bk == 0, numbers="wide",
+    family=replace(tile_model.FAMILY, schedule=schedule, specialisation=lambda config, problem: _MACROS,
+                   refuses=refuses, one_chain=lambda config, problem: problem.k % config.bk == 0, numbers="wide",
                    candidates=lambda kernel, problem, machine, ready: _compared(kernel, problem, machine, False),
                    chains=lambda kernel, problem, machine: _compared(kernel, problem, machine, True),
                    without_workspace=lambda kernel, config: (SPECIALISED, SPECIALISED.default)),

@@ -12,7 +12,7 @@ from ...calls.request import REPRODUCIBLE
 from ...errors import InvalidValue, PeakgemmError
 from ...kernels.bound import bind
 from ...kernels.registry import Kernel
-from ...problem import Config, Problem
+from ...problem import Config, Problem, varied
 from ...runtime import device
 from ...runtime.compile import in_parallel
 from ...runtime.device import Gpu
@@ -114,7 +114,7 @@ def _best_emulated(problem: Problem, gpu: Gpu, precision: str, peer: Peer, timer
 
 def _compile(found: list[Candidate], problem: Problem, gpu: Gpu) -> None:
     """Compile in parallel, once for all splits of a configuration; a refusal is met again when it is timed."""
-    each = {(c.kernel.name, replace(c.config, split=1)): c for c in found}
+    each = {(c.kernel.name, varied(c.config, split=1)): c for c in found}
 
     def one(candidate: Candidate) -> None:
         try:

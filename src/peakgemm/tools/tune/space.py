@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 from ...kernels.registry import Kernel
 from ...kernels.validity import is_valid
-from ...problem import Config, Problem
+from ...problem import Config, Problem, varied
 from ...runtime.architectures import architecture
 from ...selection.choose import candidates as considered
 from ...selection.choose import choose
@@ -48,6 +47,6 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
 
 def compilations(problem: Problem, found: Iterable[Candidate]) -> set[tuple[str, Config, tuple[int, ...]]]:
     """What tells the candidates' cubins apart, those of other problems too: how K is split does not."""
-    whole = ((c.kernel, replace(c.config, split=1)) for c in found)
+    whole = ((c.kernel, varied(c.config, split=1)) for c in found)
     return {(kernel.name, config, tuple(kernel.family.specialisation(config, problem).values()))
             for kernel, config in whole}

@@ -25,7 +25,6 @@ from typing import Any
 
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels import shortfall
-from peakgemm.kernels.build import build
 from peakgemm.kernels.emulated.product import PRODUCTS, half_as_high
 from peakgemm.kernels.emulated.schemes import SCHEMES, split_recipe
 from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
@@ -119,7 +118,7 @@ def _emulated() -> Iterator[Entry]:
 def _ladder() -> Iterator[Entry]:
     for kernel in LADDER:
         config = replace(kernel.config_for(ARCH), aligned=True)
-        yield "ladder", kernel.page, lambda k=kernel, c=config: build(k, c, ARCH), None
+        yield _by_recipe("ladder", kernel.page, kernel.recipe(config, LARGE, ARCH))
 
 
 def entries() -> list[Entry]:

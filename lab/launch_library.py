@@ -28,7 +28,7 @@ from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.library import KERNELS, recipes
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import handing_on
-from peakgemm.problem import Batch, Config, Problem
+from peakgemm.problem import Batch, Config, Problem, varied
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
@@ -87,7 +87,7 @@ def main(asked: list[str]) -> None:
     for kernel, one in [(each, tiling.config) for each in tiled for tiling in tilings(each, gpu)]:
         if may_hand_on(kernel, one):  # a third more tiles than blocks
             down = gpu.sms * one.min_blocks * 4 // 15 + 1
-            of_handed.append((kernel, handing_on(replace(one, chunked=False)),
+            of_handed.append((kernel, handing_on(varied(one, chunked=False)),
                               (down * one.bm - 3, 5 * one.bn - 9, 70, 1)))
     of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
                for config in dict.fromkeys(replace(one, split=1) for one in
@@ -117,7 +117,7 @@ def main(asked: list[str]) -> None:
                 cut = replace(config, cluster=next(clusters))
             elif config.one_tile:
                 cut = replace(config, split=next(ranges))
-            elif kernel is not SKINNY and "split" in kernel.tunes and config.cluster == 1:
+            elif kernel is not SKINNY and kernel.varies("split") and config.cluster == 1:
                 cut = replace(config, split=split)
             launches.append((kernel, cut, shape, ta, tb, beta))
     compile_ahead(launches, arch)

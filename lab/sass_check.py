@@ -21,8 +21,8 @@ from typing import Any
 
 from lab.cubins import wanted
 from peakgemm.cli.console import progress
-from peakgemm.kernels.build import build
-from peakgemm.kernels.registry import LADDER, rung
+from peakgemm.kernels.registry import LADDER, Kernel, rung
+from peakgemm.problem import Problem
 from peakgemm.runtime.compile import in_parallel, nvrtc_version
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.encoding import UnknownInstruction
@@ -76,10 +76,14 @@ def audit(what: str, codes: list[bytes]) -> dict[str, Any]:
     return row
 
 
+def _compiled(kernel: Kernel) -> bytes:
+    return kernel.recipe(kernel.config_for(ARCH), Problem.contiguous(1, 1, 1), ARCH).make("cubin").code
+
+
 def faults() -> dict[str, Any]:
     """The seeded faults, by kind: drawn and rejected."""
     kernels = [rung(number) for number in FAULTY]
-    programs = [Program.of(Cubin.read(build(kernel, kernel.config_for(ARCH), ARCH).code)) for kernel in kernels]
+    programs = [Program.of(Cubin.read(_compiled(kernel))) for kernel in kernels]
     drawn, rejected, by_rules = Counter[str](), Counter[str](), Counter[str]()
     lost = []
     with progress("seeded faults", FAULTS) as done:
@@ -104,7 +108,7 @@ def main() -> None:
     parser.add_argument("foreign", nargs="*", type=Path, help="cubins of other compilers, or folders of them")
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
-    rungs = [build(kernel, kernel.config_for(ARCH), ARCH).code for kernel in _COMPILED]
+    rungs = [_compiled(kernel) for kernel in _COMPILED]
     library = [made.code for made in in_parallel(lambda job: job.make("cubin"), wanted().values())]
     rows = [audit("rungs", rungs), audit("library", library)]
     rows += [audit(f"rungs, {name}", list(with_options(options))) for name, options in OPTIONS.items()]

@@ -23,8 +23,6 @@ from typing import Any
 import peakgemm
 from peakgemm.errors import InvalidValue, MissingComponent
 from peakgemm.kernels import validity
-from peakgemm.kernels.build import build
-from peakgemm.kernels.launch_shape import launch_shape
 from peakgemm.kernels.registry import LADDER, Kernel, rungs
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import compile_source
@@ -154,14 +152,15 @@ def _rung(kernel: Kernel) -> dict[str, Any] | None:
     """A rung on the problem of the explorer's page; None: it takes tensor maps, for which the form has no word."""
     problem = aligned_problem(kernel, ARCH)
     config = validity.choose(kernel, kernel.config_for(ARCH), architecture(ARCH), problem)
-    shape = launch_shape(kernel, config, problem)
-    if shape.boxes:
+    launch, = kernel.launches(config, problem, ARCH, architecture(ARCH).gpu_sms).kernels
+    if launch.boxes:
         return None
     m, n, k = problem.m, problem.n, problem.k
-    args = [f"f32:{m}x{k}:normal", f"f32:{k}x{n}:normal", f"f32:{m}x{n}", *map(str, shape.args)]
-    text = _relative(build(kernel, config, ARCH, "ptx").text)
+    args = [f"f32:{m}x{k}:normal", f"f32:{k}x{n}:normal", f"f32:{m}x{n}",
+            *map(str, launch.convention.unpack(launch.arguments))]
+    text = _relative(launch.recipe.make("ptx").text)
     return {"name": f"{kernel.number:02}", "label": kernel.label, "ptx": text,
-            "grid": str(shape.blocks), "block": str(shape.threads), "args": args, "shared": shape.shared_bytes,
+            "grid": str(launch.blocks), "block": str(launch.threads), "args": args, "shared": launch.shared_bytes,
             "arch": ARCH}
 
 

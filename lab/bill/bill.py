@@ -19,7 +19,6 @@ from typing import Any
 
 from lab.bill.loop_variants import Variants
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels.launch_shape import launch_shape
 from peakgemm.kernels.library import KERNELS
 from peakgemm.problem import Problem
 from peakgemm.tools.inspect.subject import Subject
@@ -96,7 +95,7 @@ def work(subject: Subject, variants: Variants, problem: Problem, sm_count: int) 
             block += -(-plan.parts // plan.blocks) * -(-plan.shared * steps // plan.parts)
         busiest = block * -(-plan.blocks // sm_count)
     else:
-        blocks = launch_shape(kernel, config, problem).blocks
+        blocks = kernel.launches(config, problem, subject.arch, sm_count).kernels[0].blocks
         total, busiest = blocks * steps, -(-blocks // sm_count) * steps
     return Work(total * a_step, busiest * a_step, config.threads * config.slices // LANES,
                 problem.m * problem.n * problem.k * problem.batch.count / LANES)

@@ -15,8 +15,9 @@ from typing import Any
 
 from peakgemm.runtime import driver
 from peakgemm.runtime.compile import compile_source
+from peakgemm.runtime.convention import Convention
 from peakgemm.runtime.device import Gpu, activated
-from peakgemm.runtime.launch import Loaded, load
+from peakgemm.runtime.launch import Launcher, load
 from peakgemm.runtime.memory import DeviceMemory
 
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -35,7 +36,8 @@ class SmCycles:
         self._gpu, self._stream, self._marks = gpu, stream, 0
         self._each = 8 * gpu.sm_count
         compiled = compile_source(SOURCE.read_text(encoding="utf-8"), ENTRY, gpu.arch, name=SOURCE.name)
-        self._kernel: Loaded = load(compiled, 0, gpu)
+        self._kernel = Launcher(load(compiled, 0, gpu), "", gpu, gpu.sm_count, THREADS, b"",
+                                convention=Convention(addresses=(0,), dependent=False))
         with activated(gpu.index):
             self._clocks = DeviceMemory(MOST * self._each, int(stream.handle))
             driver.demand("clearing device memory", "cuMemsetD8Async", ctypes.c_uint64(self._clocks.pointer),
@@ -43,8 +45,8 @@ class SmCycles:
 
     def mark(self) -> None:
         """Enqueue a look at the clocks; of more than `MOST` the last replaces the one before."""
-        place = ctypes.c_uint64(self._clocks.pointer + min(self._marks, MOST - 1) * self._each)
-        self._kernel.launch(self._stream, self._gpu.sm_count, THREADS, place)
+        place = self._clocks.pointer + min(self._marks, MOST - 1) * self._each
+        self._kernel.enqueue(place, 0, 0, 0, 0, int(self._stream.handle))
         self._marks += 1
 
     def spans(self) -> list[float]:

@@ -21,8 +21,6 @@ from typing import Any
 from lab.bill import bill
 from lab.bill.loop_variants import Variant, Variants
 from lab.bill.sm_cycles import SmCycles
-from peakgemm.arrays.matrix import Matrix
-from peakgemm.calls.rung import bind
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.bound import Bound
 from peakgemm.kernels.patched import REBUILT
@@ -61,19 +59,9 @@ class Runner:
 
         p = self.problem
         problem = Problem.contiguous(p.m, p.n, p.k // 2) if halved else p
-        if self._subject.kind == "rung":
-            return [self._rung(problem, edit, *each) for each in self._arrays.addresses()]
         kernel, config = self._subject.kernel, self._subject.config
         assert kernel is not None and config is not None
         return launches(Bound(kernel, config, problem, self._gpu, edit=edit), self._arrays.addresses(), self._peer)
-
-    def _rung(self, p: Problem, edit: Callable[[Compiled], Compiled], a: int, b: int, c: int) -> Work:
-        operands = [Matrix(a, p.m, p.k, p.k, self._arrays), Matrix(b, p.k, p.n, p.n, self._arrays),
-                    Matrix(c, p.m, p.n, p.n, self._arrays)]
-        kernel = self._subject.kernel
-        assert kernel is not None
-        run, stream = bind(kernel, p, operands, self._gpu, self._subject.config, edit), self._peer.stream
-        return lambda: run(stream)
 
 
 def measure(what: str, shape: str, rounds: int, gpu: Gpu, peer: Peer, timer: Timer, counter: Counter,

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import ctypes
 from statistics import median
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import NamedTuple
 
 from lab.registers.streams import ARCH, ENTRY, RZ, SHARED_BYTES, WORDS, Bed, Op, Stream
 from peakgemm.errors import InvalidValue
 from peakgemm.runtime import driver
 from peakgemm.runtime.compile import Compiled
+from peakgemm.runtime.convention import Convention
 from peakgemm.runtime.device import Gpu, activated
-from peakgemm.runtime.launch import Loaded, Resident, int32
+from peakgemm.runtime.launch import Launcher, Loaded, Resident
 from peakgemm.runtime.memory import DeviceMemory
 
 SCHEDULERS, LANES = 4, 32
@@ -27,6 +28,8 @@ TURNS, LAUNCHES = 60, 3
 COPIES = 2
 _WARM_UP = 20
 _INPUT_FLOATS, _SINK_WORDS = 256, 256
+_LEGACY = 0  # the default stream: nothing else runs
+_CONVENTION = Convention(addresses=(0, 1), values="iq", dependent=False)  # sink, input; turns, clocks
 
 
 class Cycles(NamedTuple):
@@ -51,7 +54,6 @@ class Clock:
         if gpu.arch != ARCH:
             raise InvalidValue(f"{gpu.name} is {gpu.arch}, streams and model are for {ARCH}; --dry-run shows the model")
         self._gpu, self._bed, self._context = gpu, bed, activated(gpu.index)
-        self._stream = SimpleNamespace(handle=0)  # the legacy default stream: nothing else runs
         self.overhead = Cycles(0, 0, 0)
 
     def __enter__(self) -> Clock:
@@ -93,9 +95,9 @@ class Clock:
     def _run(self, loaded: Loaded, warps: int) -> float:
         """One launch with ``warps`` a block: cycles an instruction of a scheduler, loop included."""
         blocks, each = self._gpu.sm_count, warps
-        sink = ctypes.c_uint64(self._data.pointer + 4 * _INPUT_FLOATS)
-        loaded.launch(self._stream, blocks, each * LANES, sink, ctypes.c_uint64(self._data.pointer), int32(TURNS),
-                      ctypes.c_uint64(self._on_device.pointer))
+        Launcher(loaded, f"{each} warps", self._gpu, blocks, each * LANES,
+                 _CONVENTION.pack(TURNS, self._on_device.pointer), convention=_CONVENTION).enqueue(
+            self._data.pointer + 4 * _INPUT_FLOATS, self._data.pointer, 0, 0, 0, _LEGACY)
         driver.demand(f"{ENTRY}: waiting for the device", "cuCtxSynchronize")
         driver.demand("a copy between host and device", "cuMemcpyDtoH_v2", ctypes.byref(self._clocks),
                       ctypes.c_uint64(self._on_device.pointer), ctypes.c_size_t(16 * blocks * each))

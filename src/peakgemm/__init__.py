@@ -11,7 +11,7 @@ from .version import __version__
 # Public name -> module that holds it, and its name there where that differs: imported on first use, so that `import
 # peakgemm` stays quick.
 _PUBLIC = {
-    "Config": "kernels.registry:RungConfig",
+    "Config": "kernels.rung:RungConfig",
     "Explanation": "calls.plan",
     "PeakgemmError": "errors",
     "Plan": "calls.plan",
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from .errors import PeakgemmError
     from .integrations import distributed, jax, torch
     from .kernels.registry import Kernel
-    from .kernels.registry import RungConfig as Config
+    from .kernels.rung import RungConfig as Config
     from .problem import Problem
     from .runtime.device import Gpu
     from .runtime.occupancy import occupancy

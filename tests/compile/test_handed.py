@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from peakgemm.kernels.ffma.specialised import SPECIALISED
@@ -12,7 +10,7 @@ from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.library import compile_for
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import handing_on
-from peakgemm.problem import Config, Problem
+from peakgemm.problem import Config, Problem, varied
 from peakgemm.sass.facts import static_facts
 from peakgemm.selection.machine import machine
 
@@ -22,7 +20,7 @@ SQUARE = Problem.contiguous(4096, 4096, 4096)
 def handed(arch: str) -> list[tuple[Kernel, Config]]:
     """Those that may hand on."""
     gpu = machine(arch, 132)
-    return [(kernel, replace(tiling.config, chunked=False)) for kernel in (SPECIALISED, WIDE)
+    return [(kernel, varied(tiling.config, chunked=False)) for kernel in (SPECIALISED, WIDE)
             for tiling in tilings(kernel, gpu) if may_hand_on(kernel, tiling.config)]
 
 

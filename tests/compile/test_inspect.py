@@ -14,7 +14,6 @@ import pytest
 import record_schema
 from commands import ROOT, fits, here, outside, run
 from peakgemm.errors import MissingComponent
-from peakgemm.kernels.build import build
 from peakgemm.kernels.registry import rung
 from peakgemm.runtime.compile import compile_source, nvrtc_version
 from peakgemm.runtime.source import assemble
@@ -28,6 +27,7 @@ from peakgemm.tools.inspect.measured import measured
 from peakgemm.tools.inspect.named import named
 from peakgemm.tools.inspect.page import TEMPLATE
 from peakgemm.tools.inspect.view import view
+from rung_code import build
 
 __all__ = ["here", "run"]
 

@@ -8,7 +8,6 @@ from functools import cache
 
 import pytest
 
-from peakgemm.kernels.build import build
 from peakgemm.kernels.registry import LADDER, Kernel
 from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
@@ -18,6 +17,7 @@ from peakgemm.runtime.outline import outline
 from peakgemm.runtime.source import KERNELS, header_comment
 from peakgemm.sass.listing import disassemble, mix, parse
 from peakgemm.sass.loops import main_loop
+from rung_code import build
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 ALIGNED = ("sm_75", "sm_90", "sm_120")  # others guarded alone, which wants more registers

@@ -16,7 +16,6 @@ from commands import fits, run
 from lab.disassembler import texts
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import patched
-from peakgemm.kernels.build import build
 from peakgemm.kernels.registry import rung
 from peakgemm.runtime import compile
 from peakgemm.sass.edit import Unproved
@@ -41,6 +40,7 @@ from peakgemm.sass.rebuild.values import Values, rename
 from peakgemm.sass.schedule import queue
 from peakgemm.tools.bench.ladder import static_row
 from peakgemm.tools.inspect.named import named
+from rung_code import build
 
 
 @pytest.fixture(scope="module")
@@ -328,7 +328,7 @@ def test_another_compilation_runs_as_it_is_and_says_so(arch, changes, said):
 
 
 def test_calls_load_no_instrument():
-    said = "import sys, peakgemm, peakgemm.calls.rung, peakgemm.kernels.build; " \
+    said = "import sys, peakgemm, peakgemm.calls.rung, peakgemm.kernels.library; " \
            "print([name for name in sys.modules if name.startswith('peakgemm.sass')])"
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

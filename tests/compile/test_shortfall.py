@@ -8,13 +8,13 @@ import pytest
 
 from peakgemm.calls import launch
 from peakgemm.kernels import shortfall
-from peakgemm.kernels.build import build
 from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
 from peakgemm.sass.compiled_loop import read
 from peakgemm.sass.facts import static_facts
 from peakgemm.selection.choose import choose
+from rung_code import build
 
 H100 = ("sm_90", 132, "NVIDIA H100 80GB HBM3")
 LARGE = Problem(8192, 8192, 8192, 8192, 8192, 8192)

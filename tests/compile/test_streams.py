@@ -22,6 +22,7 @@ from lab.registers.shared_loads import predicted_shared
 from lab.registers.streams import ENTRY, LOADED, RZ, WORDS, Bed, Op, predicted, text
 from peakgemm.errors import InvalidValue, MissingComponent
 from peakgemm.runtime.compile import Compiled, compile_source
+from peakgemm.runtime.convention import Convention
 from peakgemm.runtime.device import Gpu
 from peakgemm.sass.control import Control
 from peakgemm.sass.elf import Cubin
@@ -126,9 +127,15 @@ def test_clock(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
             self.words = Cubin.read(compiled.code).words(ENTRY)
             cost["now"] = 1.25 if self.words[bed.places[0]] == Op(RZ, name="NOP").word() else 3.25
 
-    def launch(self: object, stream: object, blocks: int, threads: int, *args: object) -> None:
-        assert blocks == H100.sm_count
-        launched.append(threads // 32)
+    class Launcher:
+        def __init__(self, loaded: object, label: str, gpu: Gpu, blocks: int, threads: int, argument: bytes,
+                     convention: Convention) -> None:
+            assert blocks == gpu.sm_count and convention.unpack(argument) == (TURNS, Memory.pointer)
+            self.warps = threads // 32
+
+        def enqueue(self, sink: int, data: int, *_: int) -> None:
+            assert (sink, data) == (Memory.pointer + 1024, Memory.pointer)
+            launched.append(self.warps)
 
     def demand(what: str, call: str, *args: Any) -> None:
         if call != "cuMemcpyDtoH_v2":
@@ -143,7 +150,7 @@ def test_clock(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(stream_clock, "DeviceMemory", Memory)
     monkeypatch.setattr(stream_clock, "Resident", Kernel)
-    monkeypatch.setattr(stream_clock.Loaded, "launch", launch)
+    monkeypatch.setattr(stream_clock, "Launcher", Launcher)
     monkeypatch.setattr(stream_clock, "activated", lambda index: nullcontext())
     monkeypatch.setattr("peakgemm.runtime.driver.demand", demand)
     with Clock(H100, bed) as clock:

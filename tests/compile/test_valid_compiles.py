@@ -8,11 +8,12 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakgemm.kernels.build import build
-from peakgemm.kernels.registry import Kernel, RungConfig, rung
+from peakgemm.kernels.registry import Kernel, rung
+from peakgemm.kernels.rung import RungConfig
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
+from rung_code import build
 
 HOPPER = architecture("sm_90")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from peakgemm.kernels.ffma.wide import WIDE  # noqa: E402
 from peakgemm.kernels.registry import Kernel  # noqa: E402
 from peakgemm.kernels.schedule import handing_on  # noqa: E402
 from peakgemm.kernels.validity import is_valid  # noqa: E402
-from peakgemm.problem import Batch, Config, Problem  # noqa: E402
+from peakgemm.problem import Batch, Config, Problem, varied  # noqa: E402
 from peakgemm.runtime import device  # noqa: E402
 from peakgemm.selection.machine import machine  # noqa: E402
 
@@ -26,7 +25,7 @@ def tiles() -> list[tuple[Kernel, Config]]:
     """Those that may hand on here, whole."""
     gpu = device.require()
     known = machine(gpu.arch, gpu.sm_count, gpu.name)
-    return [(kernel, replace(tiling.config, chunked=False)) for kernel in (SPECIALISED, WIDE)
+    return [(kernel, varied(tiling.config, chunked=False)) for kernel in (SPECIALISED, WIDE)
             for tiling in tilings(kernel, known) if may_hand_on(kernel, tiling.config)]
 
 

@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch", reason="the GPU tests use torch as referenc
 from guarded import check  # noqa: E402
 from peakgemm.calls.rung import run_rung  # noqa: E402
 from peakgemm.kernels import validity  # noqa: E402
-from peakgemm.kernels.registry import LADDER, RungConfig, rung  # noqa: E402
+from peakgemm.kernels.registry import LADDER, rung  # noqa: E402
+from peakgemm.kernels.rung import RungConfig  # noqa: E402
 from peakgemm.runtime import device  # noqa: E402
 
 SIZES = [0, 1, 2, 3, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023]

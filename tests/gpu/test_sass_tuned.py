@@ -7,7 +7,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="the GPU tests use torch as reference")
 
 from peakgemm.calls.rung import run_rung  # noqa: E402
-from peakgemm.kernels.build import build  # noqa: E402
 from peakgemm.kernels.patched import REBUILT  # noqa: E402
 from peakgemm.kernels.registry import rung  # noqa: E402
 from peakgemm.runtime import device  # noqa: E402
@@ -17,6 +16,7 @@ from peakgemm.sass.rebuild.loop import rebuild  # noqa: E402
 from peakgemm.sass.rebuild.recipe import Recipe  # noqa: E402
 from peakgemm.tools.bench.peers import visiting  # noqa: E402
 from peakgemm.tools.bench.rebuilt import Contest, OtherBits, contest  # noqa: E402
+from rung_code import build  # noqa: E402
 
 GPU = device.find()
 pytestmark = pytest.mark.skipif(GPU is None or GPU.arch != "sm_90", reason="loops are built anew for sm_90")

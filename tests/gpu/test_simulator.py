@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 import peakgemm
-from peakgemm.arrays.matrix import DeviceCopy, stream_of
 from peakgemm.calls.rung import run_rung
 from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.registry import LADDER
 from peakgemm.problem import Problem
-from peakgemm.runtime import device, source
+from peakgemm.runtime import device, driver, source
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.launch import load
+from peakgemm.runtime.memory import DeviceMemory
+from peakgemm.runtime.staging import copy_pageable, synchronize
 from peakgemm.selection.choose import choose
 from peakgemm.tools import simulator
 from peakgemm.tools.simulator.library import run_counted
@@ -58,14 +59,23 @@ def test_emulated(precision):
 
 def on_gpu(entry, grid, block, args, shared_bytes=0):
     """Launch a kernel of foreign.cu; arrays come back as the GPU left them."""
-    gpu = device.require()
+    gpu, stream = device.require(), 0
     text = source.assemble(FIXTURES / "foreign.cu")
-    kernel = load(compile_source(text, entry, gpu.arch, name="foreign.cu"), shared_bytes, gpu)
-    stream = stream_of(np.zeros(1, np.float32))  # of the library, whatever the kernel's arrays hold
-    copies = [DeviceCopy(x, stream) if isinstance(x, np.ndarray) else ctypes.c_int32(x) for x in args]
-    kernel.launch(stream, grid, block, *(ctypes.c_int64(x.pointer) if isinstance(x, DeviceCopy) else x
-                                         for x in copies))
-    return [x.download() for x in copies if isinstance(x, DeviceCopy)]
+    kernel = load(compile_source(text, entry, gpu.arch, name="foreign.cu"), shared_bytes, gpu).kernel
+    copies = [(x, DeviceMemory(x.nbytes, stream)) for x in args if isinstance(x, np.ndarray)]
+    for x, memory in copies:
+        copy_pageable("cuMemcpyHtoDAsync_v2", memory.pointer, x.ctypes.data, x.nbytes, stream)
+    pointers = iter(memory.pointer for _, memory in copies)
+    values = [ctypes.c_int64(next(pointers)) if isinstance(x, np.ndarray) else ctypes.c_int32(x) for x in args]
+    sizes = [size for of in (grid, block) for size in (*np.atleast_1d(of), 1, 1)[:3]]
+    driver.demand("a launch", "cuLaunchKernel", ctypes.c_void_p(kernel.handle), *map(ctypes.c_uint, sizes),
+                  ctypes.c_uint(shared_bytes), ctypes.c_void_p(stream),
+                  (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values)), None)
+    results = [np.empty_like(x) for x, _ in copies]
+    for x, (_, memory) in zip(results, copies, strict=True):
+        copy_pageable("cuMemcpyDtoHAsync_v2", x.ctypes.data, memory.pointer, x.nbytes, stream)
+    synchronize(stream)
+    return results
 
 
 def both(entry, grid, block, args, shared_bytes=0):

@@ -5,14 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from peakgemm.kernels.build import build
-from peakgemm.kernels.launch_shape import launch_shape
 from peakgemm.kernels.registry import LADDER
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.tools.simulator import run
 from peakgemm.tools.simulator.core import floats
-from peakgemm.tools.simulator.rungs import tensor_map
+from peakgemm.tools.simulator.library import run_library
 from simulator_cases import FIXTURES
 
 
@@ -63,10 +61,7 @@ def rung(kernel, shape, aligned, arch="sm_90", checks=True, **strides):
     m, n, k = shape
     config = replace(kernel.config_for(arch), aligned=aligned)
     a, b, c = operands(m, n, k, seed=kernel.number)
-    shape = launch_shape(kernel, config, Problem.contiguous(m, n, k))
-    maps = [tensor_map(box, (a, b)[box.operand]) for box in shape.boxes]
-    report = run(build(kernel, config, arch, "ptx"), grid=shape.blocks, block=shape.threads, arch=arch,
-                 args=[a, b, c, *shape.args, *maps], checks=checks, shared_bytes=shape.shared_bytes)
+    report, = run_library(kernel, config, Problem.contiguous(m, n, k), a, b, c, arch=arch, checks=checks)
     return report, c, expected(a, b)
 
 

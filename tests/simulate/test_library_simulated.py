@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,8 @@ from peakgemm.kernels.library import KERNELS
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
+from peakgemm.runtime.device import Gpu
+from peakgemm.runtime.tensor_map import Box
 from peakgemm.selection.choose import candidates, choose
 from peakgemm.selection.machine import machine
 from peakgemm.tools.simulator.library import run_library
@@ -211,8 +214,9 @@ def test_what_wide_tiles_read_is_what_was_repacked(monkeypatch: pytest.MonkeyPat
     launched: list[tuple[str, tuple[int, ...]]] = []
     counters, size = 4 * 68, 4096 * 512 * 4  # one that deals units, one for each of 64 chunks, to a multiple of four
 
-    def launcher(entry: str, *rest: Any) -> Any:
-        places = [(box.operand, box.within, box.ld) for box in rest[-2]]
+    def launcher(entry: str, label: str, gpu: Gpu, blocks: int, threads: int, argument: bytes, boxes: Sequence[Box],
+                 *rest: Any) -> Any:
+        places = [(box.operand, box.within, box.ld) for box in boxes]
         assert places == ([(0, counters, 512), (1, counters + size, 512)] if entry == "ffma_wide" else [])
         return SimpleNamespace(enqueue=lambda *addresses: launched.append((entry, addresses)))
 

@@ -16,13 +16,13 @@ import record_schema
 from peakgemm import cli
 from peakgemm.cli import console
 from peakgemm.errors import InvalidType, InvalidValue
-from peakgemm.kernels.launch_shape import launch_shape
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
 from peakgemm.tools.bench.simulated import matrices
 from peakgemm.tools.simulator import run as simulate
 from peakgemm.tools.simulator import run_rung
 from peakgemm.tools.simulator.front.arguments import DTYPES, argument
+from rung_code import arguments, launch
 
 FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"
 CU, PTX = FIXTURES / "simulate.cu", FIXTURES / "simulate.ptx"
@@ -92,8 +92,8 @@ def test_a_rung_with_scalars_and_a_shape(run):
 @pytest.mark.parametrize("source", [12, rung(12)])
 def test_run_takes_a_rung(source):
     kernel, (a, b, c) = rung(12), matrices((70, 130, 40))
-    shape = launch_shape(kernel, kernel.config_for("sm_90"), Problem.contiguous(70, 130, 40))
-    report = simulate(source, grid=shape.blocks, block=shape.threads, args=[a, b, c, *shape.args])
+    made = launch(kernel, kernel.config_for("sm_90"), Problem.contiguous(70, 130, 40))
+    report = simulate(source, grid=made.blocks, block=made.threads, args=[a, b, c, *arguments(made)])
     assert report.clean and report.kernel == kernel.entry
     want = np.full_like(c, np.nan)
     run_rung(12, a, b, want)

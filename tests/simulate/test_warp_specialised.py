@@ -11,14 +11,15 @@ import pytest
 from lab.bits import CASES, operands
 from peakgemm.errors import LaunchFailed
 from peakgemm.kernels import validity
-from peakgemm.kernels.launch_shape import launch_shape
-from peakgemm.kernels.registry import RungConfig, rung
+from peakgemm.kernels.registry import rung
+from peakgemm.kernels.rung import RungConfig
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime import driver
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.tensor_map import Box, encode
 from peakgemm.tools.simulator import run_rung
 from rung_changes import changed, window
+from rung_code import launch
 
 RUNG = rung(15)
 HOPPER = architecture("sm_90")
@@ -144,7 +145,7 @@ def test_what_the_driver_is_told(monkeypatch):
 
     monkeypatch.setattr(driver, "library", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encoded))
     config, problem = RUNG.default, Problem(1000, 600, 40, 44, 608, 600)
-    a, b = launch_shape(RUNG, validity.choose(RUNG, config, HOPPER, problem), problem).boxes
+    a, b = launch(RUNG, validity.choose(RUNG, config, HOPPER, problem), problem).boxes
     assert (a.operand, b.operand) == (0, 1)
     assert bytes(encode(a, 4096)) == bytes(encode(b, 8192)) == bytes([7] * 128)
     # FLOAT32; no interleaving, a swizzle of 64 bytes or none, L2 sectors of 128 bytes, zeros outside.

@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from peakgemm.arrays.matrix import matrix, problem_of, stream_of
-from peakgemm.calls.rung import bind
-from peakgemm.runtime import device
+from peakgemm.calls.rung import run_rung
 
 GUARD = 64  # floats before and after each matrix
 SENTINEL = -777.25
@@ -52,8 +50,7 @@ def check(kernel, shape, alpha, beta, pads=(0, 0, 0), offset=0, integers=False, 
         a.window.fill_(nan)
     before, outside = c.window.clone(), c.outside()
 
-    views = [matrix(x.window, "operand") for x in (a, b, c)]
-    bind(kernel, problem_of(views, alpha, beta), views, device.require(), config)(stream_of(c.window))
+    run_rung(kernel.number, a.window, b.window, c.window, alpha=alpha, beta=beta, config=config)
 
     label = f"{kernel.label} M,N,K={shape} alpha={alpha} beta={beta} pads={pads} offset={offset}"
     assert torch.equal(outside, c.outside()), f"{label}: wrote outside the window of C"

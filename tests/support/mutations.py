@@ -13,16 +13,13 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from peakgemm import cli
-from peakgemm.kernels.build import build
-from peakgemm.kernels.launch_shape import launch_shape
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
 from peakgemm.runtime import includes
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.source import assemble
+from rung_code import arguments, build, launch
 from simulator_cases import FIXTURES
 
 TOKEN = re.compile(r"\s+|[%$_.A-Za-z][\w$.:]*|\d[\w.]*|.", re.S)
@@ -71,12 +68,10 @@ def seeds() -> list[Seed]:
     for number in (3, 13, 14):
         kernel, problem = rung(number), Problem.contiguous(20, 24, 16)
         config = kernel.config_for("sm_90")
-        shape = launch_shape(kernel, config, problem)
-        shared = kernel.shared_bytes(config) if kernel.dynamic else 0
-        grid, block = ("x".join(map(str, np.atleast_1d(size))) for size in (shape.blocks, shape.threads))
-        args = ["f32:20x16:ones", "f32:16x24:ones", "f32:20x24", *map(str, shape.args)]
+        made = launch(kernel, config, problem)
+        args = ["f32:20x16:ones", "f32:16x24:ones", "f32:20x24", *map(str, arguments(made))]
         found.append(Seed(f"rung{number}", build(kernel, config, "sm_90", "ptx").text,
-                          ["--grid", grid, "--block", block, "--shared", str(shared),
+                          ["--grid", str(made.blocks), "--block", str(made.threads), "--shared", str(made.shared_bytes),
                            *(word for arg in args for word in ("--arg", arg))]))
     return found
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from peakgemm.kernels.launch_shape import launch_shape
 from peakgemm.kernels.validity import choose
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import compile_source
 from peakgemm.tools.simulator import run
-from peakgemm.tools.simulator.rungs import tensor_map
+from peakgemm.tools.simulator.library import tensor_map
+from rung_code import arguments, launch
 
 
 def window(draw, rows, columns, ld, fill):
@@ -29,9 +29,9 @@ def changed(rung, edits, a, b, *, aligned=True):
     config = rung.config_for("sm_90")
     if aligned:
         config = choose(rung, config, architecture("sm_90"), problem)
-    launch = launch_shape(rung, config, problem)
+    made = launch(rung, config, problem)
     code = compile_source(text, rung.entry, "sm_90a", config.macros(), "ptx", "changed.cu")
     c = np.full((problem.m, problem.n), np.nan, np.float32)
-    report = run(code, grid=launch.blocks, block=launch.threads, arch="sm_90", shared_bytes=launch.shared_bytes,
-                 args=[a, b, c, *launch.args, *(tensor_map(box, (a, b)[box.operand]) for box in launch.boxes)])
+    report = run(code, grid=made.blocks, block=made.threads, arch="sm_90", shared_bytes=made.shared_bytes,
+                 args=[a, b, c, *arguments(made), *(tensor_map(box, (a, b)[box.operand]) for box in made.boxes)])
     return {fault.kind for fault in report.faults}, c

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from peakgemm.kernels.build import build
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import LADDER, rung
 from peakgemm.problem import Config
@@ -15,6 +14,7 @@ from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
 from peakgemm.runtime.source import assemble
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.program import Program
+from rung_code import build
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -330,6 +330,9 @@ def is_by_name(error: Exception) -> bool:
     return isinstance(error, (PeakgemmError, torch._dynamo.exc.Unsupported)) or "peakgemm" in str(error)
 
 
+_NOT_REFUSED = "not refused"
+
+
 def check(device: str, recorder: str, transform: str, names: Iterable[str]) -> dict[str, str]:
     """Every call that is neither right nor refused as it should be, with what it gave."""
     wrong = {}
@@ -337,11 +340,11 @@ def check(device: str, recorder: str, transform: str, names: Iterable[str]) -> d
         refused = is_refused(call, transform, recorder)
         try:
             got, want = run(device, call, transform, recorder)
-            said = "not refused" if refused else "" if agree(got, want) else f"{got} instead of {want}"
+            said = _NOT_REFUSED if refused else "" if agree(got, want) else f"{got} instead of {want}"
         except Exception as error:
             by_name = is_by_name(error) or (recorder, transform, call) in _UNNAMED
             said = "" if refused and by_name else f"{type(error).__name__}: {error}"
-        if said and (refused or _is_right_in_torch(device, recorder, transform, call)):
+        if said and (said == _NOT_REFUSED or _is_right_in_torch(device, recorder, transform, call)):
             wrong[call] = said
     return wrong
 

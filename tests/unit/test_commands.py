@@ -158,8 +158,8 @@ def test_a_pipe_gets_plain_text() -> None:
                                    "sass check c.cubin"])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_disk_is_said_in_a_line(words: str, unbuffered: str, tmp_path: Path) -> None:
-    from peakgemm.kernels.build import build
     from peakgemm.kernels.registry import LADDER
+    from rung_code import build
 
     if "cubin" in words:
         (tmp_path / "c.cubin").write_bytes(build(LADDER[0], LADDER[0].default, "sm_90").code)

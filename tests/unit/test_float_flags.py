@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import peakgemm as pg
+from peakgemm.runtime.convention import Convention
 from peakgemm.runtime.float_flags import ieee_flags
-from peakgemm.runtime.launch import float32
 
 FLUSH = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}.get(platform.machine())  # of a fenv_t: word, FTZ and DAZ
 pytestmark = pytest.mark.skipif(FLUSH is None or sys.platform != "linux", reason="sets the flags of x86-64 or aarch64")
@@ -105,7 +105,8 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_an_argument_of_a_kernel() -> None:
-    assert flushing(lambda: float32(TINY)).value == np.float32(TINY)
+    values = Convention(values="if")
+    assert values.unpack(flushing(lambda: values.pack(7, TINY))) == (7, float(np.float32(TINY)))
 
 
 def test_flags_are_given_back_after_an_error() -> None:

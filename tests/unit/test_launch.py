@@ -13,6 +13,8 @@ import pytest
 
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
 from peakgemm.kernels.bound import room, shared_bytes
+from peakgemm.kernels.registry import rung
+from peakgemm.problem import Problem
 from peakgemm.runtime import device, driver, launch
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu
@@ -417,25 +419,28 @@ def test_code_is_loaded_without_the_interpreter(machine: SimpleNamespace, monkey
     assert machine.unloaded == [900]
 
 
-def test_the_ladders_launch(machine: SimpleNamespace) -> None:
-    seen = []
+def test_a_rung_takes_its_parameters_one_by_one(calls: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A, B, C, eight numbers and two maps; its blocks do not wait for the kernel ahead, so none may start early."""
+    monkeypatch.setattr(launch, "_map", lambda box, address: (ctypes.c_uint64 * 16)(*[address] * 16))
+    problem, seen = Problem(1000, 600, 40, 44, 608, 600, 0.5, 1e-40), list[list[float]]()
+    made, = rung(15).launches(replace(rung(15).default, aligned=True), problem, "sm_90", 132).kernels
+    loaded = launch.Loaded(SimpleNamespace(handle=12345), "sgemm", 70000)
+    ready = launch.Launcher(loaded, "", H100, made.blocks, made.threads, made.arguments, made.boxes,
+                            convention=made.convention)
+    send = ready._launches[0]
+    kinds = [*[ctypes.c_uint64] * 3, *[ctypes.c_int] * 3, *[ctypes.c_longlong] * 3, *[ctypes.c_float] * 2,
+             *[ctypes.c_uint64] * 2]
 
-    def kernel(function: Any, *rest: Any) -> int:
-        *sizes, stream, places, extra = rest
-        read = ctypes.c_int32.from_address(places[0]).value, ctypes.c_float.from_address(places[1]).value
-        seen.append((function.value, tuple(sizes), stream.value, read, len(places), extra))
-        return 0 if sizes[0] < 9 else 1
+    def watch(config: Any, kernel: Any, parameters: Any, extra: Any) -> Any:
+        places = (ctypes.c_uint64 * len(kinds)).from_address(parameters.value)
+        seen.append([kind.from_address(place).value for kind, place in zip(kinds, places, strict=True)])
+        return send(config, kernel, parameters, extra)
 
-    machine.calls.cuLaunchKernel = kernel
-    loaded = launch.Loaded(launch.Resident(cubin(b"good")), "gemm", 70000)
-    arguments, stream = (launch.int32(-7), launch.float32(0.5)), SimpleNamespace(handle=HIGH)
-    loaded.launch(stream, 7, 256, *arguments)
-    loaded.launch(stream, (3, 4), (8, 8, 2), *arguments)
-    assert seen == [(12345, (7, 1, 1, 256, 1, 1, 70000), HIGH, (-7, 0.5), 2, None),
-                    (12345, (3, 4, 1, 8, 8, 2, 70000), HIGH, (-7, 0.5), 2, None)]
-    with pytest.raises(LaunchFailed, match=r"gemm: launch of 9 blocks of 256 threads with 70000 bytes of dynamic "
-                                           r"shared memory failed: CUDA_ERROR_INVALID_VALUE \(as told\); see"):
-        loaded.launch(stream, 9, 256, *arguments)
+    ready._launches = watch, watch
+    ready.enqueue(HIGH + 16, HIGH + 32, HIGH + 48, HIGH + 64, 0, 600)
+    tiny = ctypes.c_float(1e-40).value
+    assert seen == [[HIGH + 16, HIGH + 32, HIGH + 64, 1000, 600, 40, 44, 608, 600, 0.5, tiny, HIGH + 16, HIGH + 32]]
+    assert calls.made[0].attributes == (1, 6, 0)
 
 
 # The doctor

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from host_driver import DEVICE, HIGH, Driver, gpu
-from peakgemm.arrays.matrix import DeviceCopy, Matrix
 from peakgemm.errors import LaunchFailed
 from peakgemm.runtime import driver, lanes, memory, staging, transfer
 
@@ -92,16 +91,6 @@ def test_arrays_are_kept_until_a_stream_has_read_them(gpu: Driver) -> None:
     del gpu.answers["cuEventQuery"]
     pending.keep(None, 1)
     assert there() is None and gpu.held == {}
-
-
-def test_a_copy_of_a_numpy_array(gpu: Driver) -> None:
-    stream = SimpleNamespace(__cuda_stream__=lambda: (0, 1))
-    values = np.arange(12, dtype=np.float32).reshape(3, 4)
-    copy = DeviceCopy(values.T, stream)
-    assert copy.matrix == Matrix(copy.pointer, 4, 3, 3, copy)
-    assert (copy.download() == values.T).all()
-    del copy
-    assert gpu.held == {} and gpu.calls("cuMemFreeAsync")[0][2] == 1
 
 
 def test_who_keeps_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from peakgemm.kernels.ffma.small import SMALL, SmallConfig
 from peakgemm.kernels.ffma.specialised import FfmaOrder, SpecialisedConfig
 from peakgemm.kernels.ffma.staged import StagedConfig
 from peakgemm.kernels.ffma.wide import WideConfig
-from peakgemm.kernels.registry import RungConfig
+from peakgemm.kernels.rung import RungConfig
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import MAX_SIZE, Config, Problem, varied
 from peakgemm.runtime.architectures import architecture

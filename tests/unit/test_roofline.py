@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels.registry import RungConfig
+from peakgemm.kernels.rung import RungConfig
 from peakgemm.problem import Config
 from peakgemm.tools.bench.roofline import bound_tflops, bytes_per_flop
 

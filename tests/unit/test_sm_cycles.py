@@ -12,6 +12,7 @@ import pytest
 
 from fake_peer import FakePeer, peer  # noqa: F401
 from lab.bill import sm_cycles
+from peakgemm.runtime.convention import Convention
 from peakgemm.runtime.device import Gpu
 from peakgemm.tools.bench.timer import Timer
 
@@ -47,15 +48,21 @@ class Launches:
     def __init__(self) -> None:
         self.places: list[int] = []
 
-    def launch(self, stream: Any, blocks: int, threads: int, place: ctypes.c_uint64) -> None:
-        assert (blocks, threads) == (SMS, 1024)
-        self.places.append(place.value)
+    def launcher(self, loaded: object, label: str, gpu: Gpu, blocks: int, threads: int, argument: bytes,
+                 convention: Convention) -> Launches:
+        assert (blocks, threads, argument, convention.addresses) == (SMS, 1024, b"", (0,))
+        return self
+
+    def enqueue(self, place: int, *others: int) -> None:
+        assert others == (0, 0, 0, 0, 7)
+        self.places.append(place)
 
 
 def test_spans_are_medians_over_the_sms_that_were_seen(clocks: list[list[int]],
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Launches()
-    monkeypatch.setattr(sm_cycles, "load", lambda *_: kernel)
+    monkeypatch.setattr(sm_cycles, "load", lambda *_: None)
+    monkeypatch.setattr(sm_cycles, "Launcher", kernel.launcher)
     gpu = Gpu(0, "x", "sm_90", SMS, 1980, 3352.3, 50 << 20, "13.0")
     counter = sm_cycles.SmCycles(gpu, SimpleNamespace(handle=7))
     for look in ([100, 2000, 30, 0], [1100, 3010, 1050, 5], [3100, 5010, 3000, 9]):

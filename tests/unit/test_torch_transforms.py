@@ -59,6 +59,14 @@ class TestScripts:
         want(other).sum().backward()
         assert torch.allclose(leaf.grad, other.grad, atol=1e-5)
 
+    def test_a_backward_pass_in_another_thread_is_refused(self) -> None:
+        """As autograd's threads for GPUs run it: with the tracer's dispatch key, and no graph."""
+        leaf = A.clone().requires_grad_()
+        out = torch.ops.peakgemm.gemm(leaf, B, None, 1.0, 0.0, "ieee").sum()
+        key = torch._C._parse_dispatch_key("Tracer")
+        with torch._C._IncludeDispatchKeyGuard(key), pytest.raises(InvalidType, match="cannot record a backward pass"):
+            out.backward()
+
     def test_a_trace_is_saved_and_loaded(self, tmp_path: Any) -> None:
         path = str(tmp_path / "trace.pt")
         torch.jit.save(torch.jit.trace(lambda a: pg.matmul(a, B).relu(), (A,)), path)

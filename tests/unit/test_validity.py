@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.kernels.build import build
-from peakgemm.kernels.registry import LADDER, Kernel, RungConfig, rung, rungs
+from peakgemm.kernels.registry import LADDER, Kernel, rung, rungs
+from peakgemm.kernels.rung import RungConfig
 from peakgemm.kernels.validity import choose, is_valid, require, violations
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.tools.bench.sweep import published
+from rung_code import build
 
 HOPPER = architecture("sm_90")
 TILE = RungConfig(128, 128, 8, 8, 8, stages=2, fragments=2)  # rung 11's

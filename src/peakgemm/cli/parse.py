@@ -10,7 +10,7 @@ from typing import NoReturn
 import typer
 
 from ..errors import InvalidValue
-from ..kernels.registry import RungConfig
+from ..kernels.rung import RungConfig
 from ..problem import MAX_SIZE
 from ..runtime.architectures import architecture
 from ..runtime.device import Gpu

@@ -13,7 +13,7 @@ import typer
 
 from ..errors import InvalidValue
 from ..kernels import validity
-from ..kernels.build import build
+from ..kernels.library import compile_for
 from ..kernels.registry import LADDER, Kernel, numbers, rungs
 from ..problem import Config, Problem, varied
 from ..runtime import device
@@ -32,6 +32,8 @@ from . import parse
 from .console import number, out, progress, table
 from .measuring import measuring
 
+ALIGNED = Problem.contiguous(4096, 4096, 4096)
+
 
 def command(
     kernel: Annotated[str, typer.Argument(help="A rung, by number or name: 14, cp_async.")],
@@ -44,7 +46,7 @@ def command(
     given = None if recipe is None or recipe.lstrip().startswith("{") else recipe
     records.check_writable(output, given)
     chosen, config = _chosen(kernel, guarded)
-    compiled = build(chosen, config, ARCH)
+    compiled = compile_for(chosen, config, ALIGNED, ARCH)
     recipes = (Recipe.from_json(_json(recipe)),) if recipe else grid()
     limit = most_registers(config.block_threads, config.min_blocks)
     cubin = Cubin.read(compiled.code)
@@ -82,7 +84,7 @@ def _chosen(text: str, guarded: bool) -> tuple[Kernel, Config]:
     if kernel.patched:  # what is optimised is the compiler's
         kernel = next(one for one in LADDER if not one.patched and one.entry == kernel.entry)
     limits = architecture(ARCH)
-    config = validity.choose(kernel, kernel.config_for(ARCH), limits, Problem.contiguous(4096, 4096, 4096))
+    config = validity.choose(kernel, kernel.config_for(ARCH), limits, ALIGNED)
     return kernel, varied(config, aligned=False) if guarded else config
 
 

@@ -95,7 +95,7 @@ def enqueuing(kernels: Sequence[Launch], label: str, gpu: Gpu,
         if launch.even:
             shared = shared_bytes(shared, launch.blocks, room(made.registers, launch.threads, gpu), gpu)
         launcher = Launcher(load(made, shared, gpu, launch.cluster), label, gpu, launch.blocks, launch.threads,
-                            launch.arguments, launch.boxes, launch.cluster)
+                            launch.arguments, launch.boxes, launch.cluster, launch.convention)
         # The bound method: through the launcher each call would take 0.13 us more.
         passes.append((launcher.enqueue, launch.offset))
     return tuple(passes)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidValue
 from ..problem import Config, Problem
+from ..runtime.convention import LIBRARY, Convention
 from ..runtime.tensor_map import Box
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from .recipe import Recipe
     from .registry import Kernel
     from .schedule import Schedule
+
+MAX_BLOCKS = 2**31 - 1  # of a grid, along x
 
 
 Own = Any  # a configuration of the family's own kind
@@ -27,10 +30,10 @@ Estimated = tuple[Config, float]  # a configuration and its modelled microsecond
 class Launch:
     """One kernel of a product: what it is compiled from, and its launch.
 
-    ``arguments`` is the struct that it takes by value, ``boxes`` what the tensor maps behind that say; ``shared_bytes``
-    of dynamic shared memory a block needs, and asks for more where blocks are dealt ``even``ly (`bound.shared_bytes`).
-    ``cluster`` blocks form a cluster, where the kernel leaves that to its launch. ``offset``: so many bytes behind the
-    start of the workspace lies what it is given of that.
+    ``arguments`` are the bytes that it takes by value, ``boxes`` what the tensor maps behind them say, ``convention``
+    how its parameters are laid out. A block needs ``shared_bytes`` of dynamic shared memory, and asks for more where
+    blocks are dealt ``even``ly (`bound.shared_bytes`). ``cluster`` blocks form a cluster, where the kernel leaves that
+    to its launch. ``offset``: so many bytes behind the start of the workspace lies what it is given of that.
     """
 
     recipe: Recipe
@@ -42,6 +45,7 @@ class Launch:
     boxes: tuple[Box, ...] = ()
     cluster: int = 1
     offset: int = 0
+    convention: Convention = LIBRARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +66,13 @@ class Launches:
 
 
 def _unknown(*_: Any) -> Any:
-    raise InvalidValue("a rung of the ladder has no launch as the library's kernels have; use peakgemm.run_rung")
+    raise InvalidValue("this family of kernels has nothing of the kind")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """What kernels that are cut, compiled and launched alike have in common. The module of a kernel makes it; rungs of
-    the ladder, which run by themselves (`launch_shape`, `build`), share one that says nothing.
+    """What kernels that are cut, compiled and launched alike have in common. The module of a kernel makes it, `rung`
+    that of the ladder.
 
     Attributes:
         recipe: what the kernel that multiplies is compiled from, of kernel, config, problem and architecture.
@@ -114,7 +118,3 @@ class Family:
     numbers: str = ""
     tiled: bool = False
     lives_on_l1: bool = False
-
-
-#: That of the ladder's rungs.
-RUNG = Family()

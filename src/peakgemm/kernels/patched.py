@@ -7,36 +7,85 @@ Only the build of such a rung, or of the one that it is an edit of, asks for it:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
 
 from ..errors import InvalidValue
 from ..problem import Config, varied
-from ..runtime import cache
+from ..runtime import cache as disk_cache
 from ..runtime.compile import Compiled, Wanted
-from .registry import LADDER, Kernel
+
+if TYPE_CHECKING:
+    from .registry import Kernel
 
 #: How `Compiled.note` begins where the loop was built anew.
 REBUILT = "loop built anew"
 _ARCH = "sm_90"  # whose instructions `sass.rebuild` writes
-_ENTRIES = frozenset(kernel.entry for kernel in LADDER if kernel.patched)
 
 
-def wanted(kernel: Kernel, config: Config, arch: str) -> Wanted | None:
-    """What the compiler is asked for again until it makes it: a loop that can be built anew; None: no edit is meant.
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What the recipe of a rung asks of the compiler's cubin, and makes of it.
 
-    The rung that is edited and the one that is not are the same compilation, so that the one's gain over the other is
-    the edit's.
+    The rung that is edited and the one that is not (``rebuilds`` False) are the same compilation, so that the one's
+    gain over the other is the edit's. ``why_not``: why no edit is meant for ``config``; empty where one is.
     """
-    if kernel.entry not in _ENTRIES or _why_not(config, arch):
-        return None
 
+    entry: str
+    config: Config
+    why_not: str
+    rebuilds: bool
+
+    @property
+    def wanted(self) -> Wanted | None:
+        """What the compiler is asked for again until it makes it: a loop that can be built anew; None: no edit is
+        meant."""
+        return None if self.why_not else _wanted(self.entry)
+
+    def apply(self, compiled: Compiled) -> Compiled:
+        """``compiled`` with its loop built anew, proved, or as it is; `Compiled.note` says which, and why.
+
+        The result is kept in the disk cache: to build it takes 1.5 s.
+        """
+        if not self.rebuilds:
+            return compiled
+        if self.why_not:
+            return replace(compiled, note=f"the compiler's code runs: {self.why_not}")
+        from ..sass.elf import Cubin
+        from ..sass.rebuild.loop import most_registers, rebuild
+        from ..sass.rebuild.recipe import Recipe
+
+        recipe = Recipe()
+        key = hashlib.sha256(b"loop built anew" + compiled.code + repr(recipe).encode()).digest()
+        hit = disk_cache.load(key)
+        if hit is None:
+            limit = most_registers(self.config.block_threads, self.config.min_blocks)
+            try:
+                made = rebuild(Cubin.read(compiled.code), recipe, limit, compiled.entry)
+            except InvalidValue as error:
+                return replace(compiled, note=f"the compiler's code runs: {error}")
+            hit = made.cubin, {"registers": made.registers, "before": made.before, "turn": made.turn}
+            disk_cache.save(key, *hit)
+        code, facts = hit
+        return replace(compiled, code=code, registers=facts["registers"], recipe=None,
+                       note=f"{REBUILT}: {facts['turn']} instructions a turn instead of {facts['before']}")
+
+
+def edit(kernel: Kernel, config: Config, arch: str) -> Edit:
+    """The edit that belongs to the making of ``kernel``, the edited rung or the one that it is an edit of."""
+    return Edit(kernel.entry, config, _why_not(kernel.config_for(_ARCH), config, arch), kernel.patched)
+
+
+@cache
+def _wanted(entry: str) -> Wanted:
     def fits(code: bytes) -> bool:
         from ..sass.elf import Cubin
         from ..sass.program import Program
         from ..sass.rebuild.block import analyse
 
         try:
-            analyse(Program.of(Cubin.read(code), kernel.entry))
+            analyse(Program.of(Cubin.read(code), entry))
         except InvalidValue:
             return False
         return True
@@ -44,39 +93,10 @@ def wanted(kernel: Kernel, config: Config, arch: str) -> Wanted | None:
     return Wanted("a loop that can be built anew", fits)
 
 
-def applied(compiled: Compiled, config: Config) -> Compiled:
-    """``compiled``, of ``config``, with its loop built anew, proved, or as it is; `Compiled.note` says which, and why.
-
-    The result is kept in the disk cache: to build it takes 1.5 s.
-    """
-    why = _why_not(config, compiled.arch)
-    if why:
-        return replace(compiled, note=f"the compiler's code runs: {why}")
-    from ..sass.elf import Cubin
-    from ..sass.rebuild.loop import most_registers, rebuild
-    from ..sass.rebuild.recipe import Recipe
-
-    recipe = Recipe()
-    key = hashlib.sha256(b"loop built anew" + compiled.code + repr(recipe).encode()).digest()
-    hit = cache.load(key)
-    if hit is None:
-        limit = most_registers(config.block_threads, config.min_blocks)
-        try:
-            made = rebuild(Cubin.read(compiled.code), recipe, limit, compiled.entry)
-        except InvalidValue as error:
-            return replace(compiled, note=f"the compiler's code runs: {error}")
-        hit = made.cubin, {"registers": made.registers, "before": made.before, "turn": made.turn}
-        cache.save(key, *hit)
-    code, facts = hit
-    return replace(compiled, code=code, registers=facts["registers"], recipe=None,
-                   note=f"{REBUILT}: {facts['turn']} instructions a turn instead of {facts['before']}")
-
-
-def _why_not(config: Config, arch: str) -> str:
-    """Why the recipe is not for this compilation; empty where it is."""
+def _why_not(tuned: Config, config: Config, arch: str) -> str:
+    """Why the recipe, which is for ``tuned``, is not for this compilation; empty where it is."""
     if arch != _ARCH:
         return f"loops are built anew for {_ARCH} alone, not {arch}"
-    tuned = next(kernel for kernel in LADDER if kernel.patched).config_for(arch)
     if config == varied(tuned, aligned=True):
         return ""
     if config == varied(tuned, aligned=False):

@@ -1,4 +1,4 @@
-"""What a kernel of the library is compiled from."""
+"""What a kernel is compiled from."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..runtime import source
 from ..runtime.compile import Compiled, Kind, compile_source, stored_facts
 from . import shipped
+
+if TYPE_CHECKING:
+    from .patched import Edit
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Recipe:
     macros: dict[str, int]
     file: str
     bare_loop: bool = False  # see `registry.Kernel`
+    edit: Edit | None = None  # of the compiler's cubin
 
     def __hash__(self) -> int:
         return hash((self.entry, self.arch, self.file, *self.macros.items()))
@@ -42,9 +46,12 @@ class Recipe:
         return found or self.compile(kind)
 
     def compile(self, kind: Kind = "cubin") -> Compiled:
-        """The compiler's, whatever is shipped."""
+        """The compiler's, edited where the recipe says so, whatever is shipped."""
         look = _read_loop if self.bare_loop and kind == "cubin" else None
-        return compile_source(self.text, self.entry, self.arch, self.macros, kind, name=self.file, look=look)
+        edit = self.edit if kind == "cubin" else None
+        compiled = compile_source(self.text, self.entry, self.arch, self.macros, kind, name=self.file,
+                                  wanted=None if edit is None else edit.wanted, look=look)
+        return compiled if edit is None else edit.apply(compiled)
 
     def known_loop(self) -> Mapping[str, Any] | None:
         """The figures of its main loop, if it has been compiled before, here or for the wheel."""

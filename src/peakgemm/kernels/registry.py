@@ -24,31 +24,13 @@ from .constraints import (
     template,
     warp_staged,
 )
-from .family import RUNG, Family, Launches
+from .family import Family, Launches
+from .rung import EDITED, RUNG, RungConfig
 
 if TYPE_CHECKING:
     from .recipe import Recipe
 
 FLOAT = 4  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RungConfig(Config):
-    """How a rung of the ladder is cut: of these fields each rung `tunes` some, and has the others fixed.
-
-    ``stages``: 0 where nothing is staged in shared memory. ``aligned`` chooses the compilation with vector accesses and
-    no bounds test.
-    """
-
-    stages: int = 1
-    fragments: int = 1
-    raster: int = 1
-    min_blocks: int = 1
-    passes: int = 1
-    aligned: bool = False
-    producers: int = 0
-    registers: int = 0
-
 _PREFIXES = {"ladder": "sgemm", "ffma": "ffma", "emulated": "tensor"}  # of the names of exported kernels
 
 
@@ -274,12 +256,13 @@ LADDER: tuple[Kernel, ...] = (
     _rung(13, "cp_async", "cp.async in stages; four-byte copies transpose A", multistage, _tiles(4), dynamic=True,
           tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="b", needs=("cp.async",)),
     _rung(14, "large_tile", "8x16 a thread, 128x256 a block, rasterised for L2", multistage, _tiles(4), dynamic=True,
-          tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b", needs=("cp.async",)),
+          tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b", needs=("cp.async",),
+          family=EDITED),
     _rung(15, "warp_specialised", "warps that copy (TMA) beside warps that compute, on a ring of mbarriers",
           boxes, _boxes, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ab", needs=("setmaxnreg",)),
     _rung(16, "sass_tuned", "rung 14, the SASS of its loop built anew: registers, order, control bits", multistage,
           _tiles(4), dynamic=True, tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b",
-          needs=("cp.async",), source_name="14_large_tile", patched=True),
+          needs=("cp.async",), source_name="14_large_tile", patched=True, family=EDITED),
     _rung(18, "tensor_cores", "FP32 accuracy from FP16 tensor cores: split on the way in, three products", split_tile,
           _split_tiles, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ac", needs=("wgmma",),
           # Three products at 2048 FP16 multiply-adds a clock and SM (Hopper's white paper), beside 128 FFMA.

@@ -14,8 +14,8 @@ from . import compile as compiler
 from . import device, driver, tensor_map
 from .architectures import PORTABLE_CLUSTER
 from .compile import Compiled
+from .convention import LIBRARY, Convention
 from .device import Gpu
-from .float_flags import ieee_flags
 from .tensor_map import Box
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -58,29 +58,6 @@ class Loaded:
     kernel: Resident
     entry: str
     shared_bytes: int
-
-    def launch(self, stream: Any, blocks: int | tuple[int, ...], threads: int | tuple[int, ...], *args: Any) -> None:
-        """Enqueue ``blocks`` of ``threads`` (along x, or tuples) on ``stream``, a ``cuda.core.Stream``, and return.
-
-        ``args`` are ctypes numbers, `int32`, `int64`, `float32`, or tensor maps.
-
-        Raises:
-            LaunchFailed: the driver's refusal, with kernel, grid and shared memory.
-        """
-        places = (ctypes.c_void_p * len(args))(*map(ctypes.addressof, args))
-        status = driver.library().cuLaunchKernel(
-            ctypes.c_void_p(self.kernel.handle), *_three(blocks), *_three(threads), self.shared_bytes,
-            ctypes.c_void_p(int(stream.handle)), places, None)
-        if status:
-            raise LaunchFailed(f"{self.entry}: launch of {blocks} blocks of {threads} threads with "
-                               f"{self.shared_bytes} bytes of dynamic shared memory failed: {driver.text(status)}; "
-                               f"{_remedy(status)}")
-
-
-def _three(size: int | tuple[int, ...]) -> tuple[int, ...]:
-    """A size along x, y and z."""
-    sizes = (size,) if isinstance(size, int) else tuple(size)
-    return sizes + (1,) * (3 - len(sizes))
 
 
 @lru_cache(maxsize=512)
@@ -132,9 +109,8 @@ def _refused(compiled: Compiled, gpu: Gpu, error: Exception) -> MissingComponent
 
 
 class Launcher:
-    """One kernel, grid and by-value argument, ready to be enqueued.
+    """One kernel, its grid and what it takes by value, ready to be enqueued.
 
-    The kernel takes five addresses and one struct by value, and tensor maps where there are ``boxes``.
     Everything but the addresses and the stream is laid out beforehand as the driver's
     ``cuLaunchKernelEx`` wants it, so a call
     writes six words and makes one foreign call. Against a driver that does nothing that is
@@ -150,21 +126,22 @@ class Launcher:
         gpu: the device.
         blocks: blocks in the grid, along x.
         threads: threads in a block, along x.
-        argument: the struct's bytes, as the kernel declares it.
+        argument: the bytes of what the kernel takes by value, as ``convention`` lays them out.
         boxes: of operands whose tensor maps the kernel takes at the end; two at most. A map holds an
             address, so a call encodes them, which takes some microseconds where addresses are new.
         cluster: blocks of a cluster, for kernels that leave that to the launch.
+        convention: how the kernel takes its parameters: `MOST_PARAMETERS` at most, maps among them.
 
     Raises:
         InvalidValue: no block, more than 2**31 - 1 of them, or a block of 0 or more than 1024 threads.
         MissingComponent: the driver's library cannot be opened.
     """
 
-    __slots__ = ("_argument", "_attributes", "_boxes", "_cluster", "_free", "_kernel", "_launches", "_several",
-                 "blocks", "gpu", "label", "loaded", "threads")
+    __slots__ = ("_argument", "_attributes", "_boxes", "_cluster", "_convention", "_free", "_kernel", "_launches",
+                 "_several", "blocks", "gpu", "label", "loaded", "threads")
 
     def __init__(self, loaded: Loaded, label: str, gpu: Gpu, blocks: int, threads: int, argument: bytes,
-                 boxes: Sequence[Box] = (), cluster: int = 1) -> None:
+                 boxes: Sequence[Box] = (), cluster: int = 1, convention: Convention = LIBRARY) -> None:
         if not 1 <= blocks <= 2**31 - 1:
             raise InvalidValue(f"{loaded.entry} ({label}): {blocks} blocks, a grid holds 1 to {2**31 - 1}; "
                                "split the product or use a larger tile")
@@ -172,7 +149,7 @@ class Launcher:
             raise InvalidValue(f"{loaded.entry} ({label}): {threads} threads a block, {gpu.name} allows 1 to "
                                f"{gpu.limits.threads_per_block}; use a smaller tile")
         self.loaded, self.label, self.gpu, self.blocks, self.threads = loaded, label, gpu, blocks, threads
-        self._argument, self._boxes = argument, boxes
+        self._argument, self._boxes, self._convention = argument, boxes, convention
         self._kernel = ctypes.c_void_p(loaded.kernel.handle)
         self._launches = _driver_launch()
         # Clusters came with the same architecture.
@@ -215,19 +192,20 @@ class Launcher:
         attribute = self._maps + len(self._boxes) * tensor_map.BYTES
         buffer = ctypes.create_string_buffer(attribute + 2 * _ATTRIBUTE_BYTES)
         start = ctypes.addressof(buffer)
-        struct.pack_into("=QI", buffer, attribute, _PROGRAMMATIC, 1)
+        struct.pack_into("=QI", buffer, attribute, _PROGRAMMATIC, self._convention.dependent)
         struct.pack_into("=Q3I", buffer, attribute + _ATTRIBUTE_BYTES, _CLUSTER, self._cluster, 1, 1)
         struct.pack_into("=7I", buffer, 0, self.blocks, 1, 1, self.threads, 1, 1, self.loaded.shared_bytes)
-        places = [start + _ADDRESSES + 8 * i for i in range(5)] + [start + _STRUCT]
+        places = [start + _ADDRESSES + 8 * i for i in self._convention.addresses]
+        places += [start + _VALUES + offset for offset in self._convention.offsets]
         places += [start + self._maps + tensor_map.BYTES * i for i in range(len(self._boxes))]
         struct.pack_into(f"={len(places)}Q", buffer, _POINTERS, *places)
-        ctypes.memmove(start + _STRUCT, self._argument, len(self._argument))
+        ctypes.memmove(start + _VALUES, self._argument, len(self._argument))
         return buffer, ctypes.c_void_p(start), ctypes.c_void_p(start + _POINTERS), start + attribute
 
     @property
     def _maps(self) -> int:
         """Where in a block of arguments the tensor maps are."""
-        return _STRUCT + -(-len(self._argument) // 8) * 8
+        return _VALUES + -(-len(self._argument) // 8) * 8
 
     def _encode(self, buffer: Any, operands: tuple[int, int], workspace: int) -> None:
         if device.current() is None:  # a thread's first call to CUDA
@@ -246,9 +224,10 @@ class Launcher:
 
 # CUlaunchConfig (cuda.h): 7 x uint32 for grid, block and shared memory, 4 bytes of padding, the stream at 32,
 # the attributes' address and their count. The addresses follow it, so that one `pack` writes all that changes;
-# then the array of pointers to the kernel's parameters, eight at most; then the struct, on a multiple of 16, and the
+# then the array of pointers to the kernel's parameters; then what it takes by value, on a multiple of 16, and the
 # tensor maps.
-_STREAM, _ADDRESSES, _POINTERS, _STRUCT = 32, 56, 96, 160
+MOST_PARAMETERS = 16
+_STREAM, _ADDRESSES, _POINTERS, _VALUES = 32, 56, 96, 96 + 8 * MOST_PARAMETERS
 _map = lru_cache(maxsize=64)(tensor_map.encode)
 _pack = struct.Struct("=QQQ5Q").pack_into
 # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, of sm_90 and later: the blocks of a kernel may start before
@@ -279,19 +258,3 @@ def _driver_launch() -> tuple[Any, Any]:
     except (OSError, AttributeError) as error:
         raise MissingComponent(f"the NVIDIA driver's library cannot be used ({error}); "
                                "install an NVIDIA driver for CUDA 12 or later, then see: peakgemm doctor") from None
-
-
-def int32(value: int) -> ctypes.c_int32:
-    """An ``int`` argument."""
-    return ctypes.c_int32(value)
-
-
-def int64(value: int) -> ctypes.c_int64:
-    """A ``long long`` argument."""
-    return ctypes.c_int64(value)
-
-
-def float32(value: float) -> ctypes.c_float:
-    """A ``float`` argument; a subnormal one also in a thread that makes zeros of them."""
-    with ieee_flags():
-        return ctypes.c_float(value)

@@ -16,9 +16,8 @@ from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import source
 from ...runtime.architectures import Architecture, architecture
-from ..family import Estimated, Family, Launch, Launches
+from ..family import MAX_BLOCKS, Estimated, Family, Launch, Launches
 from ..ffma.tiled import schedule
-from ..launch_shape import MAX_BLOCKS
 from ..recipe import Recipe, text_of
 from ..registry import Kernel
 from ..schedule import arguments, cut

@@ -12,7 +12,7 @@ from ..family import Estimated
 from ..profile import Machine
 from ..registry import Kernel
 from . import model
-from .schemes import SCHEMES, TensorConfig, family, ieee_bytes
+from .schemes import SCHEMES, TensorConfig, default, family, ieee_bytes
 
 _SCHEME = SCHEMES["fp16x3"]
 
@@ -76,8 +76,7 @@ def _fused_candidates(kernel: Kernel, problem: Problem, machine: Machine, ready:
 # The larger operand is split so; B goes through a split pass, or
 STREAMED = Kernel(
     -1, _SCHEME.name, "the larger operand split in the registers of the threads that multiply",
-    TensorConfig(128, 128, _SCHEME.chunk, 8, 8, stages=3, raster=16, producers=128, registers=232), _streamed, _shared,
-    dynamic=True, needs=("wgmma",), folder="emulated", source_name="streamed",
+    replace(default(_SCHEME), stages=3), _streamed, _shared, dynamic=True, needs=("wgmma",), folder="emulated", source_name="streamed",
     defines={"SCHEME": _SCHEME.code, "SPLIT_B": 0}, family=family("streamed", _SCHEME, "b", _candidates),
     tunes=frozenset({"bn", "tn", "stages", "raster", "registers", "accumulations", "trans_c", "split"}))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime.architectures import Architecture
-from ..launch_shape import MAX_BLOCKS
+from ..family import MAX_BLOCKS
 from ..profile import Machine
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments

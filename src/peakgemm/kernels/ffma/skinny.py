@@ -14,7 +14,7 @@ from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import source
 from ...runtime.architectures import architecture
-from ..launch_shape import MAX_BLOCKS
+from ..family import MAX_BLOCKS
 from ..profile import Machine
 from ..recipe import Recipe, text_of
 from ..registry import FLOAT, Kernel, default_of

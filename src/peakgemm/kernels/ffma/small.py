@@ -10,8 +10,7 @@ from math import hypot
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem, varied
-from ..family import Estimated
-from ..launch_shape import MAX_BLOCKS
+from ..family import MAX_BLOCKS, Estimated
 from ..profile import Machine, SmallTile
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments, cut

@@ -13,8 +13,7 @@ from ...errors import InvalidValue
 from ...problem import Config, Problem, varied
 from ...runtime import source
 from ...runtime.architectures import architecture
-from ..family import Estimated, Family, Launch, Launches
-from ..launch_shape import MAX_BLOCKS
+from ..family import MAX_BLOCKS, Estimated, Family, Launch, Launches
 from ..profile import Machine
 from ..recipe import Recipe, text_of
 from ..registry import FLOAT, Kernel

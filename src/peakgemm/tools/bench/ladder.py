@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...arrays.matrix import Matrix, matrix, problem_of
-from ...calls.rung import bind
 from ...kernels import validity
-from ...kernels.build import build
+from ...kernels.bound import bind
+from ...kernels.library import compile_for
 from ...kernels.registry import LADDER, Kernel
 from ...problem import Config, Problem
 from ...runtime.architectures import architecture
@@ -16,6 +15,7 @@ from ...runtime.compile import in_parallel
 from ...runtime.device import Gpu
 from ...runtime.occupancy import occupancy
 from ...sass.facts import static_facts
+from .operands import address, launches
 from .peers import Peer
 from .roofline import bound_tflops, bytes_per_flop
 from .simulated import COUNTERS, LARGEST, simulate
@@ -32,7 +32,7 @@ def static_row(kernel: Kernel, config: Config, arch: str, gpu: Gpu | None = None
     reference GPU of ``arch``.
     """
     limits = architecture(arch)
-    compiled = build(kernel, config, arch)
+    compiled = compile_for(kernel, config, Problem.contiguous(1, 1, 1), arch)  # a rung's depends on no problem
     shared = kernel.shared_bytes(config)
     fit = occupancy(limits, config.block_threads, int(compiled.registers or 0), shared)
     asked = bytes_per_flop(config)
@@ -86,20 +86,16 @@ class Bench:
 
     def measure(self, kernel: Kernel, config: Config) -> dict[str, Any]:
         """Error against FP64 beside cuBLAS's on the same input, then the interleaved timing."""
-        sets = [[matrix(x, name) for x, name in zip(each, "ABC", strict=True)]
-                for each in zip(self._a, self._b, self._c, strict=True)]
-        stream = self._peer.stream
-
-        def work(operands: list[Matrix]) -> Work:
-            run = bind(kernel, problem_of(operands, 1.0, 0.0), operands, self._gpu, config)
-            return lambda: run(stream)
-
+        problem = Problem.contiguous(*self._shape)
+        bound = bind(kernel, config, problem, self._gpu)
+        sets = [(address(a), address(b), address(c)) for a, b, c in zip(self._a, self._b, self._c, strict=True)]
         out = self._peer.full(self._shape[0], self._shape[1], float("nan"))
-        work([*sets[0][:2], matrix(out, "C")])()
+        first, *works = launches(bound, [(*sets[0][:2], address(out)), *sets], self._peer)
+        first()
         error, reference = self._peer.errors(self._a[0], self._b[0], [out, self._product])
-        compared = self._timer.compare([work(operands) for operands in sets], self._baseline)
+        compared = self._timer.compare(works, self._baseline)
         return {"backend": "gpu", "max_error": error, "reference_error": reference, "operand_sets": self.sets,
-                **compared.to_json(Problem.contiguous(*self._shape).flops)}
+                **compared.to_json(problem.flops)}
 
 
 def configurations(kernel: Kernel, arch: str, named: bool) -> dict[str | None, Config]:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from ...arrays.matrix import matrix, problem_of
-from ...calls.rung import bind
 from ...errors import PeakgemmError
+from ...kernels.bound import Bound
 from ...kernels.registry import Kernel
-from ...problem import Config
+from ...problem import Config, Problem
 from ...runtime.compile import Compiled
 from ...runtime.device import Gpu
+from .operands import address, launches
 from .peers import Peer
 from .timer import Timer, Work
 
@@ -32,10 +32,10 @@ class Contest:
         self._compiler = compiler
 
     def _work(self, compiled: Compiled, c: Any, alpha: float = 1.0, beta: float = 0.0) -> Work:
-        operands = [matrix(x, name) for x, name in ((self._a, "A"), (self._b, "B"), (c, "C"))]
-        run = bind(self._kernel, problem_of(operands, alpha, beta), operands, self._gpu, self._config,
-                   edit=lambda _: compiled)
-        return lambda: run(self._peer.stream)
+        problem = Problem.contiguous(self._size, self._size, self._size, alpha, beta)
+        bound = Bound(self._kernel, self._config, problem, self._gpu, edit=lambda _: compiled)
+        work, = launches(bound, [(address(self._a), address(self._b), address(c))], self._peer)
+        return work
 
     def same_bits(self, compiled: Compiled) -> bool:
         """Whether a cubin's products are the compiler's, with and without alpha and beta: of a NaN-filled C, and of one

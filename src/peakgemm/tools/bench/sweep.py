@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import CompileFailed
-from ...kernels.registry import RungConfig, rung
+from ...kernels.registry import rung
+from ...kernels.rung import RungConfig
 from ...kernels.validity import is_valid, require
 from ...problem import Config
 from ...runtime.architectures import Architecture, architecture

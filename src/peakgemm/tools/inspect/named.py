@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from ...errors import InvalidValue
 from ...kernels import validity
-from ...kernels.build import build
 from ...kernels.emulated.product import product_on
 from ...kernels.emulated.schemes import SCHEMES
 from ...kernels.library import KERNELS, compile_for, kernel_named
@@ -72,11 +71,8 @@ def _rung(kernel: Kernel, limits: Architecture, config: str, shape: str) -> Subj
             raise InvalidValue(f"{kernel.label} has no configuration {config!r}; it has {', '.join(labels)}")
         chosen = labels[config]
     problem = _problem(shape)
-    if not problem.is_plain:
-        raise InvalidValue(f"--shape {shape}: a rung takes MxNxK of row-major operands; layouts and batches are the "
-                           "library's")
     chosen = validity.choose(kernel, chosen, limits, problem)
-    compiled = build(kernel, chosen, limits.name)
+    compiled = compile_for(kernel, chosen, problem, limits.name)
     subject = _subject(kernel, chosen, limits, compiled, f"rung {kernel.label}", "rung")
     if not compiled.note:
         return subject

@@ -13,7 +13,8 @@ import numpy as np
 
 from ...errors import InvalidType, InvalidValue
 from ...kernels import registry
-from ...kernels.build import build as kernel_build
+from ...kernels.library import compile_for
+from ...problem import Problem
 from ...runtime.architectures import LARGEST_CLUSTER, architecture
 from ...runtime.compile import Compiled
 from .checks.global_races import GlobalLog
@@ -89,7 +90,7 @@ def run(source: Path | str | Compiled | int | registry.Kernel, *, entry: str | N
     if isinstance(source, (int, registry.Kernel)):
         ladder = source if isinstance(source, registry.Kernel) else registry.rung(source)
         config = ladder.config_for(arch)
-        source = kernel_build(ladder, config, arch, "ptx")
+        source = compile_for(ladder, config, Problem.contiguous(1, 1, 1), arch, "ptx")  # which depends on no problem
         shared_bytes = shared_bytes or (ladder.shared_bytes(config) if ladder.dynamic else 0)
     text, entry = ptx_of(source, entry, arch, macros, tuple(map(Path, include)))
     module, program = _program(text, entry)

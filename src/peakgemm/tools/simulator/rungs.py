@@ -7,19 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays.matrix import Matrix, check_host, problem_of
-from ...errors import InvalidType, InvalidValue
+from ...arrays import admit
+from ...arrays.base import View
+from ...arrays.numpy import host_view
+from ...calls.rung import problem_of
+from ...errors import InvalidType
 from ...kernels import validity
-from ...kernels.build import build
-from ...kernels.launch_shape import launch_shape
 from ...kernels.registry import Kernel, rung
 from ...problem import Config
 from ...runtime.architectures import architecture
-from ...runtime.tensor_map import Box
 from .core.observer import Observer
-from .core.tensor_map import TensorMap
-from .launch import run
-from .report import Report, totals
+from .library import run_library
+from .report import Report
 
 
 def run_rung(number: int | Kernel, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], *, alpha: float = 1.0,
@@ -38,37 +37,22 @@ def run_rung(number: int | Kernel, a: NDArray[Any], b: NDArray[Any], c: NDArray[
         InvalidValue, InvalidType: as `peakgemm.run_rung` and `peakgemm.tools.simulator.run`.
     """
     kernel = number if isinstance(number, Kernel) else rung(number)
-    operands = [_matrix(x, name) for x, name in ((a, "A"), (b, "B"), (c, "C"))]
-    problem = problem_of(operands, alpha, beta)
+    problem = problem_of([_view(x, name) for x, name in zip((a, b, c), "ABC", strict=True)], alpha, beta)
     chosen = validity.choose(kernel, config or kernel.config_for(arch), architecture(arch), problem)
-    shape = launch_shape(kernel, chosen, problem)
-    if shape.blocks == 0:
-        return Report(kernel.entry, [], totals([]), [])
-    return run(build(kernel, chosen, arch, "ptx"), grid=shape.blocks, block=shape.threads, arch=arch,
-               args=[a, b, c, *shape.args, *(tensor_map(box, (a, b)[box.operand]) for box in shape.boxes)],
-               shared_bytes=shape.shared_bytes, checks=checks, max_steps=max_steps,
-               max_memory=max_memory, observer=observer)
+    report, = run_library(kernel, chosen, problem, a, b, c, arch=arch, checks=checks, max_steps=max_steps,
+                          max_memory=max_memory, observer=observer)
+    return report
 
 
-def tensor_map(box: Box, x: NDArray[Any]) -> TensorMap:
-    """The map that the driver would encode, of a NumPy matrix ``(rows, columns)``."""
-    return TensorMap(x, (box.box_columns, box.box_rows), (box.columns, box.rows), (4 * box.ld,), swizzle=box.swizzle)
-
-
-def _matrix(x: NDArray[Any], name: str) -> Matrix:
+def _view(x: NDArray[Any], name: str) -> View:
     """A NumPy matrix as the simulator will place it: the array that owns the memory starts aligned."""
     if not isinstance(x, np.ndarray):
         raise InvalidType(f"{name} is a {type(x).__name__}; the simulator takes NumPy arrays")
-    check_host(x, name)
-    rows, columns = x.shape
-    steps = [step // 4 for step in x.strides]
+    admit(x, name)
     if x.size == 0:
-        return Matrix(0, rows, columns, max(columns, 1), x)
-    if (columns > 1 and steps[1] != 1) or (rows > 1 and steps[0] < columns):
-        raise InvalidValue(f"{name} has strides {x.strides} (bytes); its rows must be contiguous and must not overlap: "
-                           "pass a row-major copy")
+        return View.packed(x.shape)
     root = x
     while isinstance(root.base, np.ndarray):
         root = root.base
-    offset = x.__array_interface__["data"][0] - root.__array_interface__["data"][0]
-    return Matrix(int(offset), rows, columns, max(steps[0] if rows > 1 else columns, 1), x)
+    view = host_view(x)
+    return view._replace(pointer=view.pointer - host_view(root).pointer)

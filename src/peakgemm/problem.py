@@ -258,6 +258,18 @@ class Config(_Shared):
         """All threads of a block: those of every slice, and those that copy."""
         return self.threads * self.slices + self.producers
 
+    def grid(self, problem: Problem) -> tuple[int, int]:
+        """Tiles of one matrix: down and across."""
+        return -(-problem.m // self.bm), -(-problem.n // self.bn)
+
+    def tiles(self, problem: Problem) -> int:
+        """Tiles of all products of the batch, of an empty one too."""
+        return prod(self.grid(problem)) * max(problem.batch.count, 1)
+
+    def steps(self, problem: Problem) -> int:
+        """Steps of ``bk`` along K."""
+        return -(-problem.k // self.bk)
+
     def macros(self) -> dict[str, int]:
         """The ``#define`` that the compilation passes for each field, and for the raster of all kernels."""
         return {"RASTER": self.raster} | {f.name.upper(): int(getattr(self, f.name)) for f in fields(self)

@@ -28,13 +28,12 @@ from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.selection import choose as choose_module
 from peakgemm.selection import tuned
-from peakgemm.selection.choose import Choice, choose
+from peakgemm.selection.choose import Candidate, Choice, choose
 from peakgemm.selection.machine import machine
 from peakgemm.tools.bench.suites import SUITES, cases
 from peakgemm.tools.bench.timer import Comparison
 from peakgemm.tools.tune import search, space, store
 from peakgemm.tools.tune.halving import FINALISTS, Outcome, estimate_s, halve, rounds
-from peakgemm.tools.tune.space import Candidate
 
 PROBLEM = Problem.contiguous(96, 80, 64)
 
@@ -284,7 +283,7 @@ def gpu(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if scheme is not None:
             return considered(problem, gpu, scheme, ready)
         tile = SpecialisedConfig(64, 64, 16, 8, 8, stages=6, producers=128)
-        return [(SPECIALISED, replace(tile, raster=i + 1, split=1 + i % 2), 10.0 + i) for i in range(6)]
+        return [Candidate(SPECIALISED, replace(tile, raster=i + 1, split=1 + i % 2), 10.0 + i) for i in range(6)]
 
     def bind(kernel: Any, config: Config, problem: Problem, gpu: Any) -> Any:
         class Marked(HostBound):

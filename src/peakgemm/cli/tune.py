@@ -13,12 +13,13 @@ from ..runtime import device
 from ..runtime.architectures import architecture
 from ..runtime.device import Gpu
 from ..selection import tuned
+from ..selection.choose import Candidate
 from ..tools.bench.peers import find_peer
 from ..tools.bench.suites import NAMES, Case, distinct, groups
 from ..tools.bench.timer import Timer
 from ..tools.tune import search, store
 from ..tools.tune.halving import Outcome, estimate_s, rounds
-from ..tools.tune.space import KEEP, Candidate, candidates, compilations
+from ..tools.tune.space import KEEP, candidates, compilations
 from . import parse
 from .console import err, number, out, progress, table
 

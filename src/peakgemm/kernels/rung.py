@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidValue
@@ -52,7 +53,7 @@ def _edited_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) 
 def _launches(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_count: int, ready_a: int = 0,
               ready_b: int = 0) -> Launches:
     p = problem
-    blocks = -(-p.m // config.bm) * -(-p.n // config.bn)
+    blocks = prod(config.grid(p))
     if blocks > MAX_BLOCKS:
         raise InvalidValue(f"{p.m} x {p.n} in tiles of {config.bm} x {config.bn} asks for {blocks} blocks, "
                            f"the limit is {MAX_BLOCKS}; use a larger tile or split the product")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
 
 from ..errors import InvalidValue
 from ..kernels import shortfall
@@ -25,7 +27,19 @@ from ..runtime.architectures import architecture
 from . import tuned
 from .machine import machine
 
-Candidate = tuple[Kernel, Config, float]  # with its modelled microseconds
+
+class Candidate(NamedTuple):
+    """A kernel, its configuration, and the models' time in microseconds."""
+
+    kernel: Kernel
+    config: Config
+    us: float
+
+    @property
+    def label(self) -> str:
+        """Kernel and configuration in words."""
+        return f"{self.kernel.name} {self.config.label()}"
+
 # Sums over fewer k-steps are so nearly exact in FP32 that 22 bits are not better: whatever a profile says.
 _EMULATED_K = 64
 
@@ -71,7 +85,7 @@ def candidates(problem: Problem, machine: Machine, scheme: Scheme | None = None,
 
     ``scheme``: of tensor cores; None: of FFMAs. ``ready``: see `choose`.
     """
-    found = [(kernel, config, us) for kernel in (KERNELS if scheme is None else EMULATED)
+    found = [Candidate(kernel, config, us) for kernel in (KERNELS if scheme is None else EMULATED)
              if kernel.family.scheme is scheme and kernel.is_for(machine.arch)
              for config, us in kernel.family.candidates(kernel, problem, machine, ready)]
     return _ranked(found, problem, machine)
@@ -82,8 +96,8 @@ def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     """Those that sum every element by one chain over K (`Kernel.is_ascending`), best first."""
     found = {(kernel, config): us for kernel in KERNELS if kernel.is_for(machine.arch)
              for config, us in kernel.family.chains(kernel, problem, machine)}
-    ranked = _ranked([(*key, us) for key, us in found.items()], problem, machine)
-    return tuple(candidate for candidate in ranked if candidate[0].is_ascending(candidate[1], problem))
+    ranked = _ranked([Candidate(*key, us) for key, us in found.items()], problem, machine)
+    return tuple(each for each in ranked if each.kernel.is_ascending(each.config, problem))
 
 
 def _ranked(found: list[Candidate], problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
@@ -93,26 +107,22 @@ def _ranked(found: list[Candidate], problem: Problem, machine: Machine) -> tuple
     1.3 us where 1.95 are modelled. Less for all of their configurations alike, as among those the models know which is
     fastest.
     """
-    saving = {kernel: kernel.family.overlap_us(machine.profile) for kernel, _, _ in found}
-    if overlapping := [candidate for candidate in found if saving[candidate[0]]]:
-        kernel, config, _ = min(overlapping, key=_modelled_time)
+    saving = {each.kernel: each.kernel.family.overlap_us(machine.profile) for each in found}
+    if overlapping := [each for each in found if saving[each.kernel]]:
+        kernel, config, _ = min(overlapping, key=attrgetter("us"))
         if machine.arch.launches_overlap(kernel.family.schedule(config, problem, machine.sms).blocks, machine.sms):
-            found = [(kernel, config, us - saving[kernel]) for kernel, config, us in found]
-    return tuple(sorted(found, key=_modelled_time))
-
-
-def _modelled_time(candidate: Candidate) -> float:
-    return candidate[2]
+            found = [each._replace(us=each.us - saving[each.kernel]) for each in found]
+    return tuple(sorted(found, key=attrgetter("us")))
 
 
 def _best(ranked: Sequence[Candidate], problem: Problem, gpu: Machine) -> tuple[Candidate, tuple[str, ...]]:
     """The first that is not known to fall short as it is compiled here, and in words what was passed over."""
     passed: list[str] = []
     for candidate in ranked:
-        why = shortfall.known(candidate[0], candidate[1], problem, gpu.arch.name)
+        why = shortfall.known(candidate.kernel, candidate.config, problem, gpu.arch.name)
         if not why:
             return candidate, tuple(passed)
-        passed.append(f"{candidate[0].name} {candidate[1].label()}: as compiled here, {why}")
+        passed.append(f"{candidate.label}: as compiled here, {why}")
     return ranked[0], ()
 
 
@@ -174,8 +184,7 @@ def _faster(ieee: Choice, problem: Problem, gpu: Machine, worth: float, ready: s
 def _modelled(choice: Choice, ranked: Sequence[Candidate]) -> float:
     """Microseconds of the candidate that ``choice`` is; of a tuned one that is no candidate those of the model's
     best."""
-    return next((us for kernel, config, us in ranked if (kernel, config) == (choice.kernel, choice.config)),
-                ranked[0][2])
+    return next((each.us for each in ranked if each[:2] == (choice.kernel, choice.config)), ranked[0].us)
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ from math import sqrt
 from ...problem import Config, Problem, varied
 from ..family import Estimated
 from ..ffma.tiled import SPLITS
-from ..profile import Machine, Streamed
+from ..profile import Machine
 from ..registry import FLOAT, Kernel
 from ..widths import widths
 from .schemes import ROWS, Scheme, TensorConfig, operand, oriented
@@ -40,13 +40,13 @@ def estimate_us(kernel: Kernel, config: TensorConfig, problem: Problem, machine:
     four_times = config.accumulations == FOUR_TIMES
     bandwidth = machine.bandwidth * numbers.bandwidth_share
     slow = numbers.unaligned_factor if min(widths(p)) < 4 else 1.0
-    chunks, tiles = -(-p.k // scheme.chunk), count_tiles(config, problem)
+    chunks, tiles = -(-p.k // scheme.chunk), config.tiles(p)
     count, tile = max(p.batch.count, 1), numbers.tile_us
     # Where tiles or chunks pass an edge and rows start at 16 bytes, all wait for the slowest tile: 700 x 900 x 1100
     # takes the fused kernel 32.4 us on an H100.
     edges = min(widths(p)) == 4 and bool(p.m % config.bm or p.n % config.bn or p.k % scheme.chunk)
     if kernel.family.panels == "b":
-        row = _streamed(config.bn, machine)
+        row = next(row for row in numbers.streamed if row.columns == config.bn)
         chunk, begin, tile = row.chunk_us, numbers.fused_start_us, row.tile_us
         chunk *= row.edge_factor if edges else 1.0
         if widths(p)[0] < 4:  # rows of A start anywhere; more again where it is A's columns that are contiguous
@@ -72,7 +72,8 @@ def estimate_us(kernel: Kernel, config: TensorConfig, problem: Problem, machine:
             chunk += numbers.fused_four_times_us
         moved = (p.m * p.k + p.k * p.n + p.m * p.n) / numbers.fused_share
     else:
-        chunk, moved = _chunk_us(scheme, machine) * (1.0 if config.bm == ROWS else numbers.half_as_high_share), 0.0
+        chunk, moved = getattr(numbers, f"{scheme.name}_chunk_us"), 0.0
+        chunk *= 1.0 if config.bm == ROWS else numbers.half_as_high_share
         chunk += numbers.four_times_us if four_times else 0.0
         panels = sum(operand(scheme, rows, p.k, p.batch.sizes, strides).bytes
                     for name, rows, strides in (("a", p.m, p.batch.a), ("b", p.n, p.batch.b)) if name != ready)
@@ -96,16 +97,6 @@ def estimate_us(kernel: Kernel, config: TensorConfig, problem: Problem, machine:
     memory = FLOAT * count * moved / bandwidth / sqrt(min(1.0, blocks / sms))
     # What is split on the way does not come at once at the bandwidth of the memory.
     return begin + max(turns, tile + memory + min(memory, numbers.ramp_us)) + reduce
-
-
-def _streamed(columns: int, machine: Machine) -> Streamed:
-    return next(row for row in machine.profile.emulated.streamed if row.columns == columns)
-
-
-def _chunk_us(scheme: Scheme, machine: Machine) -> float:
-    numbers = machine.profile.emulated
-    return {"fp16x3": numbers.fp16x3_chunk_us, "tf32x3": numbers.tf32x3_chunk_us,
-            "bf16x9": numbers.bf16x9_chunk_us}[scheme.name]
 
 
 def accumulations(scheme: Scheme, problem: Problem) -> int:
@@ -139,7 +130,7 @@ def simplest(ranked: Iterable[tuple[Kernel, Config, float]], machine: Machine) -
 
 def _for_long_ranges(scheme: Scheme, config: TensorConfig, split: int, problem: Problem, sm_count: int) -> TensorConfig:
     """``config``, or where it carries sums over four times and a block adds up many k-steps one that does so twice."""
-    tiles = count_tiles(config, problem)
+    tiles = config.tiles(oriented(config, problem))
     parts = max(1.0, sm_count / tiles) if split == 0 else split
     if config.accumulations != FOUR_TIMES or problem.k < parts * _FOUR_TIMES_K[scheme.name]:
         return config
@@ -147,15 +138,9 @@ def _for_long_ranges(scheme: Scheme, config: TensorConfig, split: int, problem: 
 
 
 def _ways(scheme: Scheme, config: TensorConfig, problem: Problem, sm_count: int) -> list[int]:
-    chunks, tiles = -(-problem.k // scheme.chunk), count_tiles(config, problem)
+    chunks, tiles = -(-problem.k // scheme.chunk), config.tiles(oriented(config, problem))
     ways = [1]
     if chunks > 1 and tiles % sm_count:
         ways.append(0)
     return ways + [split for split in SPLITS
                    if split <= _MOST_SPLIT and tiles * split <= 2 * sm_count and 2 * split <= chunks]
-
-
-def count_tiles(config: TensorConfig, problem: Problem) -> int:
-    """Tiles of all products of the batch."""
-    p = oriented(config, problem)
-    return -(-p.m // config.bm) * -(-p.n // config.bn) * max(p.batch.count, 1)

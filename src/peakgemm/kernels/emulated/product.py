@@ -61,7 +61,7 @@ def _candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str) 
     config = varied(default(scheme), accumulations=model.accumulations(scheme, p), cluster=2 if paired else 1)
     yield from model.sharing_k(kernel, config, p, machine, ready, whole=paired)
     half = varied(half_as_high(scheme), accumulations=config.accumulations)
-    if scheme.name == _HALVED and model.count_tiles(half, p) <= machine.sms:
+    if scheme.name == _HALVED and half.tiles(p) <= machine.sms:
         yield from model.sharing_k(kernel, half, p, machine, ready, whole=True)
 
 

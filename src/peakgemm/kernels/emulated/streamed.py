@@ -76,8 +76,9 @@ def _fused_candidates(kernel: Kernel, problem: Problem, machine: Machine, ready:
 # The larger operand is split so; B goes through a split pass, or
 STREAMED = Kernel(
     -1, _SCHEME.name, "the larger operand split in the registers of the threads that multiply",
-    replace(default(_SCHEME), stages=3), _streamed, _shared, dynamic=True, needs=("wgmma",), folder="emulated", source_name="streamed",
-    defines={"SCHEME": _SCHEME.code, "SPLIT_B": 0}, family=family("streamed", _SCHEME, "b", _candidates),
+    replace(default(_SCHEME), stages=3), _streamed, _shared, dynamic=True, needs=("wgmma",), folder="emulated",
+    source_name="streamed", defines={"SCHEME": _SCHEME.code, "SPLIT_B": 0},
+    family=family("streamed", _SCHEME, "b", _candidates),
     tunes=frozenset({"bn", "tn", "stages", "raster", "registers", "accumulations", "trans_c", "split"}))
 
 # is split on the way: one kernel, for products that a split pass of their own would hold up.

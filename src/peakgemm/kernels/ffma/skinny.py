@@ -123,7 +123,7 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         raise InvalidValue(f"{p.m} x {p.n}: the smaller side is {columns}, BN = {config.bn} holds no more than that; "
                            "use a larger BN, or another kernel above 16")
     # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
-    steps = 0 if p.alpha == 0 else -(-p.k // config.bk)
+    steps = 0 if p.alpha == 0 else config.steps(p)
     down = -(-rows // config.bm)
     tiles = down * p.batch.count if columns else 0
     parts = max(1, min(config.split, steps, MOST_PARTS))
@@ -205,7 +205,7 @@ def configurations(problem: Problem, machine: Machine) -> Iterator[SkinnyConfig]
             yield config
             tiles = -(-rows // bm) * max(problem.batch.count, 1)
             full = machine.sms * config.min_blocks // tiles
-            most = -(-problem.k // config.bk)
+            most = config.steps(problem)
             for split in dict.fromkeys(min(part, most) for part in (full // 4, full // 2, full)):
                 if split > 1:
                     yield replace(config, split=split)

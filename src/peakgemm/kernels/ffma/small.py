@@ -92,18 +92,13 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     Raises:
         InvalidValue: more tiles than the teams of all blocks count in 32 bits.
     """
-    p, (down, across) = problem, grid(config, problem)
+    p, (down, across) = problem, config.grid(problem)
     tiles = down * across * p.batch.count
     if tiles > most_tiles(config):
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} x {config.bn} asks for {tiles} "
                            f"tiles, the limit is {most_tiles(config)}; use a larger tile or split the product")
     return Schedule(blocks=-(-tiles // config.slices), reduce_blocks=0, whole=tiles, shared=0, parts=0,
                     workspace_bytes=0, arguments=arguments(p, tiles, 0, 0, 0, cut(down, across, config.raster)))
-
-
-def grid(c: Config, p: Problem) -> tuple[int, int]:
-    """Tiles of one matrix: down and across."""
-    return -(-p.m // c.bm), -(-p.n // c.bn)
 
 
 def most_tiles(c: Config) -> int:
@@ -136,11 +131,11 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
     Instructions of a thread over the issue slots of its SM, bytes over the bandwidth, and latencies of a wave of
     blocks: the root of the sum of their squares.
     """
-    p, c, (down, across), numbers, arch = problem, config, grid(config, problem), machine.profile.small, machine.arch
+    p, c, (down, across), numbers, arch = problem, config, config.grid(problem), machine.profile.small, machine.arch
     blocks = -(-down * across * p.batch.count // c.slices)
     words_a, words_b, abreast, sectors = _accesses(p)
     group = 4 if c.tm * c.tn <= MOST_RESULTS else 2  # k-steps that a thread holds at once
-    groups, rounds = -(-p.k // group), max(-(-p.k // c.bk), 1)
+    groups, rounds = -(-p.k // group), max(c.steps(p), 1)
     quads = words = 0.0  # copies of a thread
     for side, by_words, along_k in ((c.bm, words_a, not p.trans_a), (c.bn, words_b, p.trans_b)):
         if not by_words:
@@ -221,7 +216,7 @@ def configurations(problem: Problem, machine: Machine) -> Iterator[SmallConfig]:
         if (far_b and (c.bn < THIN or c.bm < p.m)) or (far_a and (c.bm < THIN or c.bn < p.n)):
             continue
         # Nor much of a tile past the edge, nor many tiny ones.
-        down, across = grid(c, p)
+        down, across = c.grid(p)
         if (c.bm < 2 * max(p.m, 8) and c.bn < 2 * max(p.n, 8) and down * across * p.batch.count <= most_tiles(c)
                 and (min(down, across) <= _MOST_AGAIN or c.bm * c.bn >= _LEAST_RESULTS)):
             yield c

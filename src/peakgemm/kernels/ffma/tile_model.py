@@ -7,7 +7,7 @@ the memory's bandwidth, and the second kernel where K is shared. The numbers are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -32,6 +32,10 @@ class Tiling:
 
     config: Config
     row: Tile | Cluster
+
+
+# The ways of a configuration to cut a problem that are considered.
+Ways = Callable[[Kernel, Tiling, Problem, Machine], Iterator[Config]]
 
 
 @lru_cache(maxsize=64)
@@ -64,22 +68,10 @@ def variants(tiling: Tiling) -> Iterator[Config]:
         yield varied(config, split=2)
 
 
-def candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str = "") -> Iterator[Estimated]:
-    """The configurations of a tiled kernel in each way to cut the work, with their modelled microseconds."""
+def _compared(kernel: Kernel, problem: Problem, machine: Machine, ways: Ways) -> Iterator[Estimated]:
     by_words, results = copied_by_words(problem), results_stored(problem, machine)
     for tiling in tilings(kernel, machine):
-        for way in ways(tiling, problem, machine):
-            yield way, modelled_us(tiling.row, way, problem, machine, by_words, results)
-
-
-def chains(kernel: Kernel, problem: Problem, machine: Machine) -> Iterator[Estimated]:
-    """Those that sum every element by one chain over K: tiles by one slice, whole or with accumulators handed on.
-
-    Of tiles that slices share a variant by one slice takes over the numbers of the row.
-    """
-    by_words, results = copied_by_words(problem), results_stored(problem, machine)
-    for tiling in tilings(kernel, machine):
-        for way in one_slice(kernel, tiling, problem, machine):
+        for way in ways(kernel, tiling, problem, machine):
             yield way, modelled_us(tiling.row, way, problem, machine, by_words, results)
 
 
@@ -101,11 +93,9 @@ def modelled_us(row: Tile | Cluster, config: Config, problem: Problem, machine: 
         wide: whether it is one of wide thread tiles.
     """
     p, sms, numbers = problem, machine.sms, machine.profile.tiled
-    count, slots = max(p.batch.count, 1), sms * config.min_blocks
-    tiles = -(-p.m // config.bm) * -(-p.n // config.bn) * count
-    steps = max(-(-p.k // config.bk), 1)
+    slots, tiles, steps = sms * config.min_blocks, config.tiles(p), max(config.steps(p), 1)
     bandwidth = machine.bandwidth * numbers.bandwidth_share
-    memory = FLOAT * (p.m * p.k + p.k * p.n + results) * count / bandwidth
+    memory = FLOAT * (p.m * p.k + p.k * p.n + results) * max(p.batch.count, 1) / bandwidth
     if isinstance(row, Cluster):
         return cluster_us(row, config, steps, memory, by_words)
     if row.split_k is not None and config.split > 1:
@@ -176,32 +166,31 @@ def step_us(config: Config, share: float, machine: Machine) -> float:
     return config.bm * config.bn * config.bk / (machine.arch.fp32_lanes_per_sm * share * machine.mhz)
 
 
-def _two_rows_pay(row: Tile, config: Config, tiles: int, k: int, machine: Machine) -> bool:
-    """Whether ``tiles`` by 2 x 4 results a thread have an SM each, and the stages that ``k`` wants.
+def _two_rows_pay(row: Tile, config: Config, problem: Problem, machine: Machine) -> bool:
+    """Whether tiles by 2 x 4 results a thread have an SM each, and the stages that K wants.
 
     Where nearly all SMs have such a tile of 32 columns few steps of K are slower than by 32 x 32 on half as many,
     beside the next launch: 255 takes 3.33 us so, 3.14 by 32 x 32, 319 x 186 x 174 NT 2.81 and 2.66; 224 x 268 x 304
     3.61, 3.86.
     """
-    steps, numbers = -(-k // config.bk), machine.profile.tiled
+    steps, numbers = config.steps(problem), machine.profile.tiled
     crowded = config.bn > config.bm and steps <= numbers.crowded_steps
-    return (k > numbers.one_slice_k and row.least_steps <= steps
+    return (problem.k > numbers.one_slice_k and row.least_steps <= steps
             and (row.most_steps is None or steps <= row.most_steps)
-            and tiles <= machine.sms * (numbers.crowded_share if crowded else 1))
+            and config.tiles(problem) <= machine.sms * (numbers.crowded_share if crowded else 1))
 
 
-def ways(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
+def ways(kernel: Kernel, tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
     """The ways of a configuration to cut the work: tiles whole, or their k-steps shared."""
     config, row, slots = tiling.config, tiling.row, machine.sms * tiling.config.min_blocks
-    tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
-    steps = -(-problem.k // config.bk)
+    tiles, steps = config.tiles(problem), config.steps(problem)
     if isinstance(row, Cluster):
         yield from cluster_ways(config, tiles, steps, machine)
         return
     if config.one_tile:
         if row.split_k is not None:
             yield from split_k_ways(config, problem, tiles, steps, machine)
-        if _two_rows_pay(row, config, tiles, problem.k, machine) if two_rows(config) else tiles <= machine.sms:
+        if _two_rows_pay(row, config, problem, machine) if two_rows(config) else tiles <= machine.sms:
             yield config
         return
     yield alone(config) if row.alone and tiles <= slots else config
@@ -215,19 +204,19 @@ def ways(tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]
 
 
 def one_slice(kernel: Kernel, tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
-    """A tile by one slice, in one chain, whole or handed on: for what is summed in the order of K alone.
+    """The ways that sum every element by one chain over K: by one slice, whole or with accumulators handed on.
 
-    Of tiles that slices share those of 4 x 4 results a thread: larger ones there are by one slice anyway, and two rows
-    a thread take four slices.
+    A tile that slices share takes over the numbers of its row by one slice. Of these those of 4 x 4 results a thread:
+    larger ones there are by one slice anyway, and two rows a thread take four slices.
     """
     config = tiling.config
     if config.one_tile or config.cluster > 1 or (config.slices > 1 and (config.tm, config.tn) != (4, 4)):
         return
     one = varied(config, slices=1, chunked=False)
-    tiles = -(-problem.m // config.bm) * -(-problem.n // config.bn) * max(problem.batch.count, 1)
+    tiles = config.tiles(problem)
     if config.slices == 1:
         yield one
-        if may_hand_on(kernel, config) and hands_on(config, tiles, -(-problem.k // config.bk), machine.sms):
+        if may_hand_on(kernel, config) and hands_on(config, tiles, config.steps(problem), machine.sms):
             yield handing_on(one)
         return
     if is_valid(kernel, one, machine.arch):
@@ -265,4 +254,6 @@ def _fitted(kernel: Kernel, config: Config, limits: Architecture) -> Config | No
 
 
 #: Of kernels whose blocks have tiles, or ranges of their k-steps.
-FAMILY = replace(TILED, configs=compiled, candidates=candidates, chains=chains)
+FAMILY = replace(TILED, configs=compiled,
+                 candidates=lambda kernel, problem, machine, ready: _compared(kernel, problem, machine, ways),
+                 chains=lambda kernel, problem, machine: _compared(kernel, problem, machine, one_slice))

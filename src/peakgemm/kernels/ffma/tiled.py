@@ -79,8 +79,8 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     """
     p, slots = problem, sm_count * config.min_blocks
     # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
-    steps = 0 if p.alpha == 0 else -(-p.k // config.bk)
-    down, across = -(-p.m // config.bm), -(-p.n // config.bn)
+    steps = 0 if p.alpha == 0 else config.steps(p)
+    down, across = config.grid(p)
     tiles = down * across * p.batch.count
     parts = shared = 0
     if config.one_tile:  # a block, or a cluster, has one tile, or one part of it

@@ -11,14 +11,13 @@ from ..constraints import boxed
 from ..family import Estimated
 from ..profile import Machine, Tile
 from ..registry import FLOAT, Kernel, default_of
-from ..schedule import Schedule, handing_on
+from ..schedule import Schedule
 from ..validity import is_valid
 from ..widths import width
 from . import tile_model
 from .repack import CHUNK, UNIT_BYTES, Repack, repacked
 from .repack import constraints as repackable
 from .specialised import SPECIALISED
-from .tiled import hands_on
 from .tiled import schedule as tiled_schedule
 
 _MACROS = {"ALIGNED": 0, "MIN_BLOCKS": 1}  # what headers ask that are shared with kernels that vary in it
@@ -95,52 +94,39 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
                    more=packed.argument, boxes=boxes)
 
 
-def repack_us(row: Tile, config: Config, problem: Problem, size: int, machine: Machine) -> float:
-    """What a product loses whose idle producer warps repack ``size`` bytes of its operands.
-
-    The first chunk of K is there before; the others must be while the first tiles are computed.
-    """
-    if not size:
-        return 0.0
-    numbers = machine.profile.wide
-    tile = -(-problem.k // config.bk) * tile_model.step_us(config, row.share, machine)
-    late = size * max(problem.k - CHUNK, 0) / max(problem.k, 1) / numbers.repacked_beside_per_us - tile
-    return numbers.repack_us + size / numbers.repacked_per_us + max(late, 0.0)
-
-
 def estimate_us(row: Tile, config: Config, problem: Problem, machine: Machine) -> float:
-    """Modelled microseconds of a launch, what it repacks included; ``row``: the profile's numbers of the configuration.
+    """Modelled microseconds of a launch; ``row``: the profile's numbers of the configuration.
 
-    Results whose rows start anywhere cost wide tiles no more than others.
-    """
-    p = problem
-    return (repack_us(row, config, p, Repack(p, to_repack(p)).sums, machine)
-            + tile_model.modelled_us(row, config, after_repack(p), machine, False, p.m * p.n, wide=True))
-
-
-def _compared(kernel: Kernel, problem: Problem, machine: Machine, one_chain: bool) -> Iterator[Estimated]:
-    """Tiles whole, and with their k-steps shared, for products of many tiles: what they gain pays for the repacking.
-
-    With few k-steps the model errs most, and wide tiles must be faster by a margin.
+    Results whose rows start anywhere cost wide tiles no more than others. Of what is repacked, the first chunk of K is
+    there before; the others must be while the first tiles are computed.
     """
     p, numbers = problem, machine.profile.wide
+    us = tile_model.modelled_us(row, config, after_repack(p), machine, False, p.m * p.n, wide=True)
+    if size := Repack(p, to_repack(p)).sums:
+        tile = config.steps(p) * tile_model.step_us(config, row.share, machine)
+        late = size * max(p.k - CHUNK, 0) / max(p.k, 1) / numbers.repacked_beside_per_us - tile
+        us += numbers.repack_us + size / numbers.repacked_per_us + max(late, 0.0)
+    return us
+
+
+def _compared(kernel: Kernel, problem: Problem, machine: Machine, ways: tile_model.Ways) -> Iterator[Estimated]:
+    """For products of many tiles, where what they gain pays for the repacking. With few k-steps the model errs most,
+    and wide tiles must be faster by a margin."""
+    p, numbers = problem, machine.profile.wide
+    margin = (numbers.short_factor if p.k <= numbers.short_k else
+              numbers.medium_factor if p.k <= numbers.medium_k else 1.0)
     for tiling in tile_model.tilings(kernel, machine):
         config, row = tiling.config, tiling.row
         assert isinstance(row, Tile)
-        tiles = -(-p.m // config.bm) * -(-p.n // config.bn)
-        if (tiles < numbers.least_tiles_factor * machine.sms or not is_valid(kernel, config, machine.arch, p)
-                or Repack(p, to_repack(p)).sums > numbers.most_bytes):
-            continue
-        margin = (numbers.short_factor if p.k <= numbers.short_k else
-                  numbers.medium_factor if p.k <= numbers.medium_k else 1.0)
-        yield config, estimate_us(row, config, p, machine) * margin
-        if not one_chain:
-            shared = varied(config, split=0)
-        elif hands_on(config, tiles, -(-p.k // config.bk), machine.sms):
-            shared = handing_on(config)
-        else:
-            continue
-        yield shared, estimate_us(row, shared, p, machine) * margin
+        if (config.tiles(p) >= numbers.least_tiles_factor * machine.sms and is_valid(kernel, config, machine.arch, p)
+                and Repack(p, to_repack(p)).sums <= numbers.most_bytes):
+            for way in ways(kernel, tiling, p, machine):
+                yield way, estimate_us(row, way, p, machine) * margin
+
+
+def _ways(kernel: Kernel, tiling: tile_model.Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
+    yield tiling.config
+    yield varied(tiling.config, split=0)
 
 
 WIDE = Kernel(
@@ -151,7 +137,7 @@ WIDE = Kernel(
     # underflow, into +0. Without a workspace a kernel runs that has other tiles.
     family=replace(tile_model.FAMILY, schedule=schedule, specialisation=lambda config, problem: _MACROS,
                    refuses=refuses, one_chain=lambda config, problem: problem.k % config.bk == 0, numbers="wide",
-                   candidates=lambda kernel, problem, machine, ready: _compared(kernel, problem, machine, False),
-                   chains=lambda kernel, problem, machine: _compared(kernel, problem, machine, True),
+                   candidates=lambda kernel, problem, machine, ready: _compared(kernel, problem, machine, _ways),
+                   chains=lambda kernel, problem, machine: _compared(kernel, problem, machine, tile_model.one_slice),
                    without_workspace=lambda kernel, config: (SPECIALISED, SPECIALISED.default)),
 )

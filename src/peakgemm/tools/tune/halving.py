@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
 
+from ...selection.choose import Candidate
 from ..bench.timer import BURST_MS, MAX_PAIRS, MIN_PAIRS
-from .space import Candidate
 
 FINALISTS = 3
 MARGIN = 1.01  # a gain below this is not worth a choice that may differ from the next run's

@@ -16,13 +16,13 @@ from ...problem import Config, Problem, varied
 from ...runtime import device
 from ...runtime.compile import in_parallel
 from ...runtime.device import Gpu
-from ...selection.choose import choose
+from ...selection.choose import Candidate, choose
 from ..bench.operands import Flat, launches
 from ..bench.peers import Peer, visiting
 from ..bench.timer import Comparison, Timer
 from . import store
 from .halving import Outcome, halve
-from .space import KEEP, Candidate, candidates
+from .space import KEEP, candidates
 
 log = logging.getLogger("peakgemm")
 SECONDS = 0.6

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from ...kernels.registry import Kernel
 from ...kernels.validity import is_valid
 from ...problem import Config, Problem, varied
 from ...runtime.architectures import architecture
+from ...selection.choose import Candidate, choose
 from ...selection.choose import candidates as considered
-from ...selection.choose import choose
 from ...selection.machine import machine
 
 KEEP = 24  # the model's best lie among these, and a search stays below ten seconds
-
-
-class Candidate(NamedTuple):
-    """A kernel, its configuration, and the model's time in microseconds."""
-
-    kernel: Kernel
-    config: Config
-    us: float
-
-    @property
-    def label(self) -> str:
-        """Kernel and configuration in words."""
-        return f"{self.kernel.name} {self.config.label()}"
 
 
 def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = "",
@@ -36,9 +21,9 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
     All are valid on ``arch``; equal estimates stand in `selection.choose.candidates`' order.
     """
     limits = architecture(arch)
-    ranked = [Candidate(*found) for found in considered(problem, machine(arch, sm_count, device_name))]
     choice = choose(problem, arch, sm_count, device_name)
-    ranked = sorted((c for c in ranked if is_valid(c.kernel, c.config, limits, problem)), key=lambda c: c.us)
+    ranked = [c for c in considered(problem, machine(arch, sm_count, device_name))
+              if is_valid(c.kernel, c.config, limits, problem)]
     same = [c for c in ranked if (c.kernel, c.config) == (choice.kernel, choice.config)]
     # A tuned default may be one that the model no longer proposes: it takes part all the same.
     default = same[0] if same else Candidate(choice.kernel, choice.config, ranked[0].us if ranked else 0.0)

@@ -94,7 +94,7 @@ def test_where_nothing_is_handed_on() -> None:
     """Fewer tiles than blocks, or as many as whole waves: whole tiles, without a kernel before or a workspace."""
     for m, sms in ((64, 4), (128, 4), (32, 3)):
         plan = schedule(TILE, Problem.contiguous(m, 64, 64), sms)
-        assert (plan.parts, plan.first_blocks, plan.workspace_bytes) == (0, 0, 0)
+        assert (plan.parts, plan.repack, plan.workspace_bytes) == (0, None, 0)
         assert sorted(x for block in dealt(Problem.contiguous(m, 64, 64), sms) for x in block) == [
             (tile, 0, 4, -1) for tile in range(plan.whole)]
 
@@ -118,7 +118,7 @@ def product(kernel: Kernel, config: Config, m: int, n: int, k: int, sms: int, la
                       (4, 4, 16) if odd else (16, 16, 16), ta, tb, batch=of_all)
     assert kernel.is_ascending(config, problem)
     plan = kernel.family.schedule(config, problem, sms)
-    assert plan.parts == sms * config.min_blocks and plan.reduce_blocks == 0 and plan.first_blocks
+    assert plan.parts == sms * config.min_blocks and plan.reduce_blocks == 0 and plan.repack.first_blocks
     want = np.empty_like(c)
     for one in range(batch):
         multiply(a[one], b[one], c[one], 1.25, beta, want[one])

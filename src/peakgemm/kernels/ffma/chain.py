@@ -100,8 +100,7 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bn} asks for {tiles} blocks, the "
                            f"limit is {MAX_BLOCKS}; split the product")
     # Of the divisors a kernel that cuts C one way needs the tiles of a matrix alone.
-    return Schedule(blocks=tiles, reduce_blocks=0, whole=tiles, shared=0, parts=0, workspace_bytes=0,
-                    arguments=arguments(p, tiles, 0, 0, 0, (across, 1, 1)))
+    return Schedule(tiles, tiles, arguments(p, tiles, 0, 0, 0, (across, 1, 1)))
 
 
 def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:

@@ -97,8 +97,8 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     if tiles > most_tiles(config):
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} x {config.bn} asks for {tiles} "
                            f"tiles, the limit is {most_tiles(config)}; use a larger tile or split the product")
-    return Schedule(blocks=-(-tiles // config.slices), reduce_blocks=0, whole=tiles, shared=0, parts=0,
-                    workspace_bytes=0, arguments=arguments(p, tiles, 0, 0, 0, cut(down, across, config.raster)))
+    return Schedule(-(-tiles // config.slices), tiles,
+                    arguments(p, tiles, 0, 0, 0, cut(down, across, config.raster)))
 
 
 def most_tiles(c: Config) -> int:

@@ -71,8 +71,10 @@ def hands_on(config: Config, tiles: int, steps: int, sm_count: int) -> bool:
     return tiles > slots and tiles % slots > 0 and steps > 1
 
 
-def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
+def schedule(config: Config, problem: Problem, sm_count: int, operands: str | None = None) -> Schedule:
     """The launch of a tiled kernel; no blocks where C is empty.
+
+    ``operands``: those that are repacked; None: the kernel reads all as they are.
 
     Raises:
         InvalidValue: more than 2**31 - 1 blocks, or more ranges of k-steps than `MOST_PARTS`.
@@ -101,21 +103,16 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         raise InvalidValue(f"split = {config.split} makes {parts} ranges of k-steps of {tiles} tiles, the limit is "
                            f"{MOST_PARTS}; use split = {most}{' or less' if most > 1 else ', the tiles fill any GPU'}")
     whole, results = tiles - shared, config.tm * config.tn
-    packed = repack.Repack(p, "", parts) if config.handed and parts else None
-    struct = arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster))
+    flags = parts if config.handed else 0
+    packed = None if operands is None and not flags else repack.Repack(p, operands or "", flags)
     # Ranges that end where tiles end leave the second half of the slots unused.
-    straddle = parts and packed is None and (steps * shared % parts or steps % (steps * shared // parts))
+    straddle = parts and not flags and (steps * shared % parts or steps % (steps * shared // parts))
     return Schedule(
-        blocks=min(slots, whole + parts) * config.cluster,
-        reduce_blocks=0 if packed else shared * results // (1 if shared * results < _FEW * sm_count else 4),
-        whole=whole, shared=shared, parts=parts,
+        blocks=min(slots, whole + parts) * config.cluster, whole=whole, shared=shared, parts=parts,
+        reduce_blocks=0 if flags else shared * results // (1 if shared * results < _FEW * sm_count else 4),
         workspace_bytes=(packed.sums if packed else 0) + parts * (2 if straddle else 1) * config.bm * config.bn * FLOAT,
-        arguments=struct,
-        sums=packed.sums if packed else 0,
-        first_blocks=packed.first_blocks if packed else 0,
-        first_arguments=struct + packed.argument if packed else b"",
-        cluster=config.cluster,
-    )
+        arguments=arguments(p, whole, shared, parts, shared * steps, cut(down, across, config.raster)),
+        repack=packed, cluster=config.cluster)
 
 
 def launches(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_count: int, ready_a: int = 0,
@@ -125,10 +122,12 @@ def launches(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_cou
     plan = family.schedule(config, problem, sm_count)
     if plan.blocks == 0:
         return Launches(problem, workspace_bytes=plan.workspace_bytes)
+    # What the kernel takes that repacks, and one whose operands the copy engine brings from where they are repacked.
+    struct = plan.arguments + (plan.repack.argument if plan.repack else b"")
     # A kernel that lives on L1 asks for no more than it needs, but where it has a block an SM at most: 16 x 11008 x
     # 4096 took 98 us instead of 79.
     kernels = [Launch(kernel.recipe(config, problem, arch), plan.blocks, config.block_threads,
-                      plan.arguments + plan.more, kernel.shared_bytes(config),
+                      struct if plan.boxes else plan.arguments, kernel.shared_bytes(config),
                       even=not family.lives_on_l1 or plan.blocks <= sm_count, boxes=plan.boxes, cluster=plan.cluster)]
     if plan.reduce_blocks:
         # Its blocks come where the first of many tiles leave room: 160 x 547 x 92 in 89 took 96 us instead of 63.
@@ -137,9 +136,9 @@ def launches(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_cou
         kernels.append(Launch(kernel.reduce_recipe(config, problem, arch), plan.reduce_blocks,
                               plan.reduce_threads or config.threads, plan.arguments,
                               even=waves or (config.min_blocks == 1 and config.bm * config.bn >= _FILLS_AN_SM),
-                              offset=plan.sums))
-    if plan.first_blocks:
-        kernels.insert(0, Launch(repack.recipe(arch), plan.first_blocks, 32 * repack.FIRST_WARPS, plan.first_arguments,
+                              offset=plan.repack.sums if plan.repack else 0))
+    if plan.repack and plan.repack.first_blocks:
+        kernels.insert(0, Launch(repack.recipe(arch), plan.repack.first_blocks, 32 * repack.FIRST_WARPS, struct,
                                  even=False))
     return Launches(problem, tuple(kernels), plan.workspace_bytes)
 

@@ -14,11 +14,10 @@ from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule
 from ..validity import is_valid
 from ..widths import width
-from . import tile_model
+from . import tile_model, tiled
 from .repack import CHUNK, UNIT_BYTES, Repack, repacked
 from .repack import constraints as repackable
 from .specialised import SPECIALISED
-from .tiled import schedule as tiled_schedule
 
 _MACROS = {"ALIGNED": 0, "MIN_BLOCKS": 1}  # what headers ask that are shared with kernels that vary in it
 
@@ -82,16 +81,13 @@ def after_repack(problem: Problem) -> Problem:
 
 
 def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
-    """The launch; its workspace begins with what is repacked. The copy engine moves a box of A and of B for each
-    stage."""
-    plan = tiled_schedule(config, problem, sm_count)
+    """The launch. The copy engine moves a box of A and of B for each stage."""
     p, c, operands = after_repack(problem), config, to_repack(problem)
-    packed = Repack(problem, operands, plan.parts if c.handed else 0)
-    boxes = (Box(0, p.k, p.m, p.lda, c.bk, c.bm, within=packed.a if "a" in operands else None),
-             Box(1, p.k, p.n, p.ldb, c.bk, c.bn, within=packed.b if "b" in operands else None))
-    return replace(plan, workspace_bytes=packed.sums + plan.workspace_bytes - plan.sums, sums=packed.sums,
-                   first_blocks=packed.first_blocks, first_arguments=plan.arguments + packed.argument,
-                   more=packed.argument, boxes=boxes)
+    plan = tiled.schedule(config, problem, sm_count, operands)
+    assert plan.repack is not None
+    return replace(plan, boxes=(
+        Box(0, p.k, p.m, p.lda, c.bk, c.bm, within=plan.repack.a if "a" in operands else None),
+        Box(1, p.k, p.n, p.ldb, c.bk, c.bn, within=plan.repack.b if "b" in operands else None)))
 
 
 def estimate_us(row: Tile, config: Config, problem: Problem, machine: Machine) -> float:

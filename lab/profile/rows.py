@@ -56,10 +56,10 @@ def row(problem: Problem, kernel: Kernel, config: Config, us: float, weight: flo
 def _index(kernel: Kernel, config: Config, gpu: Machine) -> int:
     """Of a configuration's tile or cluster in the profile; -1: it is not there."""
     base = varied(config, split=1, cluster=2 if cluster_split(config) else config.cluster)
-    for tiling in tilings(kernel, gpu):
-        if base in {varied(way, split=1) for way in variants(tiling)}:
-            rows: tuple[Any, ...] = gpu.profile.clusters if isinstance(tiling.row, Cluster) else gpu.profile.tiles
-            return next(i for i, one in enumerate(rows) if one is tiling.row)
+    for fitted in tilings(kernel, gpu):
+        if base in {varied(way, split=1) for way in variants(fitted)}:
+            rows: tuple[Any, ...] = gpu.profile.clusters if isinstance(fitted, Cluster) else gpu.profile.tiles
+            return next(i for i, one in enumerate(rows) if replace(one, config=fitted.config) == fitted)
     return -1
 
 

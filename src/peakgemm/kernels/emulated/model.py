@@ -111,8 +111,17 @@ def sharing_k(kernel: Kernel, config: TensorConfig, problem: Problem, machine: M
     none."""
     scheme = kernel.family.scheme
     assert scheme is not None
-    for split in (1,) if whole else _ways(scheme, config, problem, machine.sms):
-        way = varied(_for_long_ranges(scheme, config, split, problem, machine.sms), split=split)
+    chunks, tiles, sms = -(-problem.k // scheme.chunk), config.tiles(oriented(config, problem)), machine.sms
+    splits = [1]
+    if not whole:
+        splits += [0] if chunks > 1 and tiles % sms else []
+        splits += [split for split in SPLITS if split <= _MOST_SPLIT and tiles * split <= 2 * sms
+                   and 2 * split <= chunks]
+    for split in splits:
+        parts = split or max(1.0, sms / tiles)
+        # Sums of which a block adds up many k-steps are carried over twice, not four times.
+        long = config.accumulations == FOUR_TIMES and problem.k >= parts * _FOUR_TIMES_K[scheme.name]
+        way = varied(config, split=split, accumulations=TWICE if long else config.accumulations)
         yield way, estimate_us(kernel, way, problem, machine, ready)
 
 
@@ -126,21 +135,3 @@ def simplest(ranked: Iterable[tuple[Kernel, Config, float]], machine: Machine) -
         return us * (1.0 if config.split == 1 else numbers.parts_factor if config.split else numbers.ranges_factor)
 
     return min(ranked, key=rank)
-
-
-def _for_long_ranges(scheme: Scheme, config: TensorConfig, split: int, problem: Problem, sm_count: int) -> TensorConfig:
-    """``config``, or where it carries sums over four times and a block adds up many k-steps one that does so twice."""
-    tiles = config.tiles(oriented(config, problem))
-    parts = max(1.0, sm_count / tiles) if split == 0 else split
-    if config.accumulations != FOUR_TIMES or problem.k < parts * _FOUR_TIMES_K[scheme.name]:
-        return config
-    return varied(config, accumulations=TWICE)
-
-
-def _ways(scheme: Scheme, config: TensorConfig, problem: Problem, sm_count: int) -> list[int]:
-    chunks, tiles = -(-problem.k // scheme.chunk), config.tiles(oriented(config, problem))
-    ways = [1]
-    if chunks > 1 and tiles % sm_count:
-        ways.append(0)
-    return ways + [split for split in SPLITS
-                   if split <= _MOST_SPLIT and tiles * split <= 2 * sm_count and 2 * split <= chunks]

@@ -27,7 +27,7 @@ def _ring(c: TensorConfig, scheme: Scheme) -> int:
 
 def _constraints(c: TensorConfig) -> Iterator[str]:
     """Two warpgroups of 64 rows, of the same or not, and a chunk of K in two stages of 64 bytes a row."""
-    yield from exactly(c, bn=128, tm=c.bm // 16, tn=8, min_blocks=1, slices=1)
+    yield from exactly(c, bn=128, tm=c.bm // 16, tn=8)
     if c.bm not in (64, 128):
         yield f"BM = {c.bm} must be 64 or 128: rows of one warpgroup, or of two"
     if c.cluster > 1:

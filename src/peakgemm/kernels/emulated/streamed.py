@@ -34,7 +34,7 @@ def _dealt(c: TensorConfig) -> Iterator[str]:
 
 def _fused(c: TensorConfig) -> Iterator[str]:
     """Two warpgroups of 64 rows, and others that copy A and split 16 columns of B a warp."""
-    yield from exactly(c, bm=128, bn=64, bk=64, tm=8, tn=4, min_blocks=1, slices=1, cluster=1)
+    yield from exactly(c, bm=128, bn=64, bk=64, tm=8, tn=4)
     yield from multiple(c, "producers", 128, "a warpgroup copies a chunk")
     if not 128 <= c.producers <= 128 * c.stages:
         yield f"producers = {c.producers} must be 128 to {128 * c.stages}: a stage for each warpgroup"
@@ -45,7 +45,7 @@ def _fused(c: TensorConfig) -> Iterator[str]:
 
 def _streamed(c: TensorConfig) -> Iterator[str]:
     """Two warpgroups of 64 rows, which multiply 64 columns at a time."""
-    yield from exactly(c, bk=64, tm=8, tn=c.bn // 16, min_blocks=1, slices=1, producers=128, cluster=1)
+    yield from exactly(c, bk=64, tm=8, tn=c.bn // 16)
     if (c.bm, c.bn) not in ((128, 64), (128, 128)):
         yield f"BM x BN = {c.bm} x {c.bn} must be 128 x 64 or 128 x 128: strips of columns of one panel"
     yield from _dealt(c)

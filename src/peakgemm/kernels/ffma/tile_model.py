@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from ...problem import Config, Problem, varied
@@ -26,53 +26,45 @@ _FOUR_WARPS = 128  # threads
 _UNDEALT = 96  # results a thread, at most: without setmaxnreg more need more registers than 384 threads leave
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Tiling:
-    """A configuration as an architecture has it, with its row of the profile."""
-
-    config: Config
-    row: Tile | Cluster
-
-
+Row = Tile | Cluster  # of a profile: a configuration and its numbers
 # The ways of a configuration to cut a problem that are considered.
-Ways = Callable[[Kernel, Tiling, Problem, Machine], Iterator[Config]]
+Ways = Callable[[Kernel, Row, Problem, Machine], Iterator[Config]]
 
 
 @lru_cache(maxsize=64)
-def tilings(kernel: Kernel, machine: Machine) -> tuple[Tiling, ...]:
-    """What the profile has numbers for of a tiled kernel, as the architecture allows it; of a kernel that is not for it
-    nothing."""
+def tilings(kernel: Kernel, machine: Machine) -> tuple[Row, ...]:
+    """The profile's rows of a tiled kernel, each configuration as the architecture allows it; none of a kernel that is
+    not for it."""
     if not kernel.is_for(machine.arch):
         return ()
     profile = machine.profile
-    rows: list[Tile | Cluster] = [row for row in profile.tiles if row.kernel == kernel.name]
+    rows: list[Row] = [row for row in profile.tiles if row.kernel == kernel.name]
     rows += profile.clusters if kernel.varies("cluster") else ()
     fitted = ((row, _fitted(kernel, row.config, machine.arch)) for row in rows)
-    return tuple(Tiling(config, row) for row, config in fitted if config is not None)
+    return tuple(replace(row, config=config) for row, config in fitted if config is not None)
 
 
 def compiled(kernel: Kernel, machine: Machine) -> Iterator[Config]:
     """The configurations of a tiled kernel on a GPU, and as what else each is compiled: for blocks with one tile each,
     with one part of a tile's K."""
-    for tiling in tilings(kernel, machine):
-        yield from variants(tiling)
+    for row in tilings(kernel, machine):
+        yield from variants(row)
 
 
-def variants(tiling: Tiling) -> Iterator[Config]:
+def variants(row: Row) -> Iterator[Config]:
     """A configuration, and as what else it is compiled."""
-    config, row = tiling.config, tiling.row
-    yield config
+    yield row.config
     if isinstance(row, Tile) and row.alone:
-        yield alone(config)
+        yield alone(row.config)
     if isinstance(row, Tile) and row.split_k is not None:
-        yield varied(config, split=2)
+        yield varied(row.config, split=2)
 
 
 def _compared(kernel: Kernel, problem: Problem, machine: Machine, ways: Ways) -> Iterator[Estimated]:
     by_words, results = copied_by_words(problem), results_stored(problem, machine)
-    for tiling in tilings(kernel, machine):
-        for way in ways(kernel, tiling, problem, machine):
-            yield way, modelled_us(tiling.row, way, problem, machine, by_words, results)
+    for row in tilings(kernel, machine):
+        for way in ways(kernel, row, problem, machine):
+            yield way, modelled_us(row, way, problem, machine, by_words, results)
 
 
 def results_stored(p: Problem, machine: Machine) -> float:
@@ -81,7 +73,7 @@ def results_stored(p: Problem, machine: Machine) -> float:
     return p.m * p.n * (machine.profile.tiled.ragged_factor if ragged else 1)
 
 
-def modelled_us(row: Tile | Cluster, config: Config, problem: Problem, machine: Machine, by_words: bool,
+def modelled_us(row: Row, config: Config, problem: Problem, machine: Machine, by_words: bool,
                 results: float, wide: bool = False) -> float:
     """Modelled time in microseconds of a tiled kernel; only the ranking is meant.
 
@@ -166,23 +158,24 @@ def step_us(config: Config, share: float, machine: Machine) -> float:
     return config.bm * config.bn * config.bk / (machine.arch.fp32_lanes_per_sm * share * machine.mhz)
 
 
-def _two_rows_pay(row: Tile, config: Config, problem: Problem, machine: Machine) -> bool:
+def _two_rows_pay(row: Tile, problem: Problem, machine: Machine) -> bool:
     """Whether tiles by 2 x 4 results a thread have an SM each, and the stages that K wants.
 
     Where nearly all SMs have such a tile of 32 columns few steps of K are slower than by 32 x 32 on half as many,
     beside the next launch: 255 takes 3.33 us so, 3.14 by 32 x 32, 319 x 186 x 174 NT 2.81 and 2.66; 224 x 268 x 304
     3.61, 3.86.
     """
-    steps, numbers = config.steps(problem), machine.profile.tiled
+    config, numbers = row.config, machine.profile.tiled
+    steps = config.steps(problem)
     crowded = config.bn > config.bm and steps <= numbers.crowded_steps
     return (problem.k > numbers.one_slice_k and row.least_steps <= steps
             and (row.most_steps is None or steps <= row.most_steps)
             and config.tiles(problem) <= machine.sms * (numbers.crowded_share if crowded else 1))
 
 
-def ways(kernel: Kernel, tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
+def ways(kernel: Kernel, row: Row, problem: Problem, machine: Machine) -> Iterator[Config]:
     """The ways of a configuration to cut the work: tiles whole, or their k-steps shared."""
-    config, row, slots = tiling.config, tiling.row, machine.sms * tiling.config.min_blocks
+    config, slots = row.config, machine.sms * row.config.min_blocks
     tiles, steps = config.tiles(problem), config.steps(problem)
     if isinstance(row, Cluster):
         yield from cluster_ways(config, tiles, steps, machine)
@@ -190,7 +183,7 @@ def ways(kernel: Kernel, tiling: Tiling, problem: Problem, machine: Machine) -> 
     if config.one_tile:
         if row.split_k is not None:
             yield from split_k_ways(config, problem, tiles, steps, machine)
-        if _two_rows_pay(row, config, problem, machine) if two_rows(config) else tiles <= machine.sms:
+        if _two_rows_pay(row, problem, machine) if two_rows(config) else tiles <= machine.sms:
             yield config
         return
     yield alone(config) if row.alone and tiles <= slots else config
@@ -203,13 +196,13 @@ def ways(kernel: Kernel, tiling: Tiling, problem: Problem, machine: Machine) -> 
         yield varied(config, split=split)
 
 
-def one_slice(kernel: Kernel, tiling: Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
+def one_slice(kernel: Kernel, row: Row, problem: Problem, machine: Machine) -> Iterator[Config]:
     """The ways that sum every element by one chain over K: by one slice, whole or with accumulators handed on.
 
     A tile that slices share takes over the numbers of its row by one slice. Of these those of 4 x 4 results a thread:
     larger ones there are by one slice anyway, and two rows a thread take four slices.
     """
-    config = tiling.config
+    config = row.config
     if config.one_tile or config.cluster > 1 or (config.slices > 1 and (config.tm, config.tn) != (4, 4)):
         return
     one = varied(config, slices=1, chunked=False)

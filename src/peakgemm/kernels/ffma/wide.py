@@ -90,13 +90,14 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         Box(1, p.k, p.n, p.ldb, c.bk, c.bn, within=plan.repack.b if "b" in operands else None)))
 
 
-def estimate_us(row: Tile, config: Config, problem: Problem, machine: Machine) -> float:
+def estimate_us(row: tile_model.Row, config: Config, problem: Problem, machine: Machine) -> float:
     """Modelled microseconds of a launch; ``row``: the profile's numbers of the configuration.
 
     Results whose rows start anywhere cost wide tiles no more than others. Of what is repacked, the first chunk of K is
     there before; the others must be while the first tiles are computed.
     """
     p, numbers = problem, machine.profile.wide
+    assert isinstance(row, Tile)
     us = tile_model.modelled_us(row, config, after_repack(p), machine, False, p.m * p.n, wide=True)
     if size := Repack(p, to_repack(p)).sums:
         tile = config.steps(p) * tile_model.step_us(config, row.share, machine)
@@ -111,18 +112,17 @@ def _compared(kernel: Kernel, problem: Problem, machine: Machine, ways: tile_mod
     p, numbers = problem, machine.profile.wide
     margin = (numbers.short_factor if p.k <= numbers.short_k else
               numbers.medium_factor if p.k <= numbers.medium_k else 1.0)
-    for tiling in tile_model.tilings(kernel, machine):
-        config, row = tiling.config, tiling.row
-        assert isinstance(row, Tile)
+    for row in tile_model.tilings(kernel, machine):
+        config = row.config
         if (config.tiles(p) >= numbers.least_tiles_factor * machine.sms and is_valid(kernel, config, machine.arch, p)
                 and Repack(p, to_repack(p)).sums <= numbers.most_bytes):
-            for way in ways(kernel, tiling, p, machine):
+            for way in ways(kernel, row, p, machine):
                 yield way, estimate_us(row, way, p, machine) * margin
 
 
-def _ways(kernel: Kernel, tiling: tile_model.Tiling, problem: Problem, machine: Machine) -> Iterator[Config]:
-    yield tiling.config
-    yield varied(tiling.config, split=0)
+def _ways(kernel: Kernel, row: tile_model.Row, problem: Problem, machine: Machine) -> Iterator[Config]:
+    yield row.config
+    yield varied(row.config, split=0)
 
 
 WIDE = Kernel(

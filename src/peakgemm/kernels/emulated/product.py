@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 
 from ...problem import Problem, varied
 from ...runtime.architectures import Architecture
-from ..constraints import exactly, multiple
+from ..constraints import exactly, multiple, refilled
 from ..family import Estimated
 from ..profile import Machine
 from ..registry import Kernel
@@ -46,8 +45,7 @@ def _constraints(c: TensorConfig) -> Iterator[str]:
 def _older_constraints(c: TensorConfig) -> Iterator[str]:
     """Eight warps of 64 x 32, a stage of 64 bytes a row."""
     yield from exactly(c, bm=128, bn=128, tm=8, tn=8)
-    if c.stages < 2:
-        yield f"stages = {c.stages} must be 2 or more: one is read while the next comes"
+    yield from refilled(c)
 
 
 def _candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str) -> Iterator[Estimated]:
@@ -76,8 +74,7 @@ def _product(scheme: Scheme) -> Kernel:
         default(scheme), _constraints, lambda config: _ring(config, scheme), dynamic=True, needs=("wgmma",),
         folder="emulated", source_name="product", defines={"SCHEME": scheme.code},
         family=family("wgmma", scheme, "ab", _candidates),
-        tunes=frozenset({"bm", "tm", "stages", "raster", "producers", "registers", "accumulations", "cluster",
-                         "split"}))
+        tunes=frozenset({"stages", "raster", "producers", "registers", "accumulations", "cluster", "split"}))
 
 
 def _older(scheme: Scheme) -> Kernel:
@@ -95,11 +92,9 @@ PRODUCTS: Mapping[str, Kernel] = {name: _product(scheme) for name, scheme in SCH
 OLDER: Mapping[str, Kernel] = {name: _older(scheme) for name, scheme in SCHEMES.items()}
 
 
-@cache
 def half_as_high(scheme: Scheme) -> TensorConfig:
     """The configuration of a scheme's kernel on sm_90 for tiles of 64 rows: twice as many blocks have one."""
-    config: TensorConfig = PRODUCTS[scheme.name].default
-    return replace(config, bm=64, tm=4, stages=4 if scheme.planes == 3 else 8)
+    return varied(default(scheme), bm=64, tm=4, stages=4 if scheme.planes == 3 else 8)
 
 
 def product_on(scheme: Scheme, arch: Architecture) -> tuple[Kernel, TensorConfig]:

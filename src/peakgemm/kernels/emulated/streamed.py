@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 
 from ...problem import Problem, varied
-from ..constraints import exactly, multiple
+from ..constraints import exactly, multiple, refilled
 from ..family import Estimated
 from ..profile import Machine
 from ..registry import Kernel
@@ -39,8 +38,7 @@ def _fused(c: TensorConfig) -> Iterator[str]:
     if not 128 <= c.producers <= 128 * c.stages:
         yield f"producers = {c.producers} must be 128 to {128 * c.stages}: a stage for each warpgroup"
     yield from _dealt(c)
-    if c.stages < 2:
-        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+    yield from refilled(c)
 
 
 def _streamed(c: TensorConfig) -> Iterator[str]:
@@ -49,8 +47,7 @@ def _streamed(c: TensorConfig) -> Iterator[str]:
     if (c.bm, c.bn) not in ((128, 64), (128, 128)):
         yield f"BM x BN = {c.bm} x {c.bn} must be 128 x 64 or 128 x 128: strips of columns of one panel"
     yield from _dealt(c)
-    if c.stages < 2:
-        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+    yield from refilled(c)
 
 
 def _orientations(problem: Problem) -> tuple[bool, ...]:
@@ -79,7 +76,7 @@ STREAMED = Kernel(
     replace(default(_SCHEME), stages=3), _streamed, _shared, dynamic=True, needs=("wgmma",), folder="emulated",
     source_name="streamed", defines={"SCHEME": _SCHEME.code, "SPLIT_B": 0},
     family=family("streamed", _SCHEME, "b", _candidates),
-    tunes=frozenset({"bn", "tn", "stages", "raster", "registers", "accumulations", "trans_c", "split"}))
+    tunes=frozenset({"stages", "raster", "registers", "accumulations", "trans_c", "split"}))
 
 # is split on the way: one kernel, for products that a split pass of their own would hold up.
 FUSED = Kernel(
@@ -90,8 +87,7 @@ FUSED = Kernel(
     tunes=frozenset({"stages", "raster", "producers", "registers", "accumulations", "trans_c", "split"}))
 
 
-@cache
 def streamed(columns: int) -> TensorConfig:
     """The configuration of `STREAMED` for tiles of 64 or 128 columns."""
     config: TensorConfig = STREAMED.default
-    return config if columns == 128 else replace(config, bn=columns, tn=columns // 16, stages=4, registers=200)
+    return config if columns == 128 else varied(config, bn=columns, tn=columns // 16, stages=4, registers=200)

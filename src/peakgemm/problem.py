@@ -277,18 +277,11 @@ class Config(_Shared):
 
     def label(self) -> str:
         """``BMxBNxBK/TMxTN`` and what differs from the plain kernel."""
-        extras = ""
-        if self.stages > 1:
-            extras += f" {self.stages}st"
-        if self.fragments > 1:
-            extras += " db"
-        if self.slices > 1:
-            extras += f" {self.slices}sl"
-        if self.cluster > 1:
-            extras += f" {self.cluster}cl"
-        if self.split != 1:
-            extras += f" split-K {self.split}" if self.split else " handed-on stream-K" if self.handed else " stream-K"
-        return f"{self.bm}x{self.bn}x{self.bk}/{self.tm}x{self.tn}{extras}"
+        sharing = f"split-K {self.split}" if self.split else "handed-on stream-K" if self.handed else "stream-K"
+        extras = ((self.stages > 1, f"{self.stages}st"), (self.fragments > 1, "db"),
+                  (self.slices > 1, f"{self.slices}sl"), (self.cluster > 1, f"{self.cluster}cl"),
+                  (self.split != 1, sharing))
+        return " ".join([f"{self.bm}x{self.bn}x{self.bk}/{self.tm}x{self.tn}", *(text for so, text in extras if so)])
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object: those that all families record, and of others those that are set."""

@@ -3,9 +3,6 @@ in ``ffma/NAME.py`` and ``emulated/NAME.py``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ..errors import InvalidValue
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
@@ -28,26 +25,16 @@ KERNELS = (SPECIALISED, WIDE, STAGED, SKINNY, SMALL, CHAIN)
 EMULATED = (*PRODUCTS.values(), *OLDER.values(), STREAMED, FUSED)
 
 
-def kernel_named(name: str) -> Kernel:
-    """The library's kernel of that name.
+def kernel_named(name: str, among: tuple[Kernel, ...] = KERNELS) -> Kernel:
+    """The library's kernel of that name; of tensor cores, ``among`` `EMULATED`, the last of a scheme.
 
     Raises:
         InvalidValue: no such kernel; the message lists those there are.
     """
-    for kernel in KERNELS:
-        if kernel.name == name:
-            return kernel
-    raise InvalidValue(f"unknown kernel {name!r}; valid ones: {', '.join(k.name for k in KERNELS)}")
-
-
-def read_config(name: str, found: Mapping[str, Any]) -> Config:
-    """The configuration that a record has of the library's kernel ``name``.
-
-    Raises:
-        InvalidValue, TypeError: see `Config.from_json`.
-        KeyError: no such kernel.
-    """
-    return {kernel.name: kernel for kernel in (*EMULATED, *KERNELS)}[name].read(found)
+    named = {kernel.name: kernel for kernel in among}
+    if name not in named:
+        raise InvalidValue(f"unknown kernel {name!r}; valid ones: {', '.join(named)}")
+    return named[name]
 
 
 def recipes(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_count: int) -> tuple[Recipe, ...]:

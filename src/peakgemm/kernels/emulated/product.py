@@ -64,8 +64,7 @@ def _candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str) 
 
 
 def _older_candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str) -> Iterator[Estimated]:
-    config = _fitting(kernel, machine.arch)
-    yield config, model.estimate_us(kernel, config, problem, machine, ready)
+    return model.sharing_k(kernel, _fitting(kernel, machine.arch), problem, machine, ready, whole=True)
 
 
 def _product(scheme: Scheme) -> Kernel:

@@ -50,24 +50,14 @@ def _streamed(c: TensorConfig) -> Iterator[str]:
     yield from refilled(c)
 
 
-def _orientations(problem: Problem) -> tuple[bool, ...]:
-    """C, and C^T where that makes the larger operand the one that is not split before."""
-    return (False, True) if problem.n > problem.m else (False,)
-
-
 def _candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str) -> Iterator[Estimated]:
+    """C, and C^T where that makes the larger operand the one that is not split before."""
     times = model.accumulations(_SCHEME, problem)
-    for trans_c in _orientations(problem):
-        for row in machine.profile.emulated.streamed:
-            config = varied(streamed(row.columns), accumulations=times, trans_c=trans_c)
+    tiles = [streamed(row.columns) for row in machine.profile.emulated.streamed]
+    for trans_c in (False, True) if problem.n > problem.m else (False,):
+        for tile in tiles if kernel.family.panels else [kernel.default]:
+            config = varied(tile, accumulations=times, trans_c=trans_c)
             yield from model.sharing_k(kernel, config, problem, machine, ready)
-
-
-def _fused_candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str) -> Iterator[Estimated]:
-    times = model.accumulations(_SCHEME, problem)
-    for trans_c in _orientations(problem):
-        config = varied(kernel.default, accumulations=times, trans_c=trans_c)
-        yield from model.sharing_k(kernel, config, problem, machine, ready)
 
 
 # The larger operand is split so; B goes through a split pass, or
@@ -83,7 +73,7 @@ FUSED = Kernel(
     -1, _SCHEME.name, "both operands split on the way to the tensor cores, in one kernel",
     replace(STREAMED.default, bn=64, tn=4, stages=4, producers=256, registers=168), _fused, _shared,
     dynamic=True, needs=("wgmma",), folder="emulated", source_name="streamed",
-    defines={"SCHEME": _SCHEME.code, "SPLIT_B": 1}, family=family("fused", _SCHEME, "", _fused_candidates),
+    defines={"SCHEME": _SCHEME.code, "SPLIT_B": 1}, family=family("fused", _SCHEME, "", _candidates),
     tunes=frozenset({"stages", "raster", "producers", "registers", "accumulations", "trans_c", "split"}))
 
 

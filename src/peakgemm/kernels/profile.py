@@ -19,7 +19,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class SplitK:
-    """Of blocks that have one part each of a small tile's K (ffma/split_k_model.py): launches and their ends, then for
+    """Of blocks that have one part each of a small tile's K (ffma/tile_model.py): launches and their ends, then for
     each part, for each of its steps, where more than half of the SMs have a block, for a step whose B is copied by
     words, and for each microsecond that the operands' bytes take."""
 
@@ -33,7 +33,7 @@ class SplitK:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Of tiles that have a cluster each (ffma/split_k_model.py): launch and end, then for each block of a cluster, for
+    """Of tiles that have a cluster each (ffma/tile_model.py): launch and end, then for each block of a cluster, for
     each step of a block, for one whose B is copied by words, for each microsecond that the operands' bytes take, for
     each step more than a block has stages, and for each turn of its slices. ``config`` has clusters of two blocks."""
 
@@ -112,7 +112,7 @@ class Wide:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Where split-K of one-tile blocks and cluster split-K are considered: ffma/split_k_model.py."""
+    """Where split-K of one-tile blocks and cluster split-K are considered: ffma/tile_model.py."""
 
     whole_steps: int
     whole_share: float

@@ -177,8 +177,7 @@ class Kernel:
 
     def launches(self, config: Config, problem: Problem, arch: str, sm_count: int, ready_a: int = 0,
                  ready_b: int = 0) -> Launches:
-        """What a product by it launches on so many SMs; ``ready_a`` and ``ready_b`` are addresses of operands that were
-        split before (0: they were not).
+        """What a product by it launches; see `Family`.
 
         Raises:
             InvalidValue: more blocks than a grid has, or more parts than are counted.

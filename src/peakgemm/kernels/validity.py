@@ -54,9 +54,9 @@ def _tile(kernel: Kernel, c: Config) -> Iterator[str]:
     if type(c) is not type(kernel.default):
         yield f"a {type(c).__name__}: this kernel takes a {type(kernel.default).__name__}"
         return
-    for f in fields(c):
+    for f in () if kernel.tunes is None else fields(c):
         value, fixed = getattr(c, f.name), getattr(kernel.default, f.name)
-        if f.name not in _TILE and value != fixed and not kernel.varies(f.name):
+        if value != fixed and f.name not in _TILE and not kernel.varies(f.name):
             yield f"{f.name} = {value}: this kernel has it fixed at {fixed}"
     bad = [*multiple(c, "bm", c.tm, "TM"), *multiple(c, "bn", c.tn, "TN")]
     if bad:

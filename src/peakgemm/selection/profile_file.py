@@ -96,16 +96,14 @@ def _made(cls: type[T], found: Any, where: str) -> T:
                if name not in found and f.default is MISSING and f.default_factory is MISSING]
     if missing:
         raise InvalidValue(f"{prefix}{missing[0]} is missing; {REMEDY}")
-    values = dict(found)
-    if "config" in known:  # of the kernel that is named beside it; of a cluster, it is that of these
-        values["config"] = _config(found.get("kernel", "specialised"), found["config"], prefix + "config")
-    return cls(**{name: value if name == "config" else _value(known[name], value, prefix + name)
-                  for name, value in values.items()})
+    return cls(**{name: _config(found, value, prefix + name) if name == "config" else
+                  _value(known[name], value, prefix + name) for name, value in found.items()})
 
 
-def _config(kernel: Any, found: Any, where: str) -> Config:
+def _config(row: Mapping[str, Any], found: Any, where: str) -> Config:
+    """A configuration of the kernel that is named beside it; clusters are of one."""
     try:
-        return kernel_named(kernel).read(found)
+        return kernel_named(row.get("kernel", "specialised")).read(found)
     except (AttributeError, TypeError, InvalidValue) as error:
         raise InvalidValue(f"{where} is no configuration ({error}); {REMEDY}") from None
 

@@ -153,7 +153,7 @@ class SplitPanels:
 
     def _split(self, side: str, key: PanelKey, problem: Problem, scheme: Any, views: dict[str, View], stream: int,
                streams: tuple[int, ...], room: int) -> bool:
-        from ...kernels.emulated.split import SplitOperand
+        from ...kernels.emulated.product import SplitOperand
 
         split = SplitOperand(scheme, problem, self._gpu, side)
         if self._used + split.bytes > room:

@@ -126,12 +126,8 @@ def sharing_k(kernel: Kernel, config: TensorConfig, problem: Problem, machine: M
 
 
 def simplest(ranked: Iterable[tuple[Kernel, Config, float]], machine: Machine) -> tuple[Kernel, Config, float]:
-    """The fastest by the model; of near equals the simplest: tiles whole rather than in equal parts, and those rather
-    than in ranges that end anywhere."""
+    """Of candidates the fastest by the model; of near equals the simplest: tiles whole rather than in equal parts, and
+    those rather than in ranges that end anywhere."""
     numbers = machine.profile.emulated
-
-    def rank(candidate: tuple[Kernel, Config, float]) -> float:
-        _, config, us = candidate
-        return us * (1.0 if config.split == 1 else numbers.parts_factor if config.split else numbers.ranges_factor)
-
-    return min(ranked, key=rank)
+    factors = {1: 1.0, 0: numbers.ranges_factor}
+    return min(ranked, key=lambda candidate: candidate[2] * factors.get(candidate[1].split, numbers.parts_factor))

@@ -1,4 +1,4 @@
-"""Operands split before, multiplied by wgmma (product.cu) or, on GPUs without it, by mma.sync (product_mma.cu)."""
+"""Operands split before, and multiplied by wgmma (product.cu) or, on GPUs without it, by mma.sync (product_mma.cu)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from ...problem import Problem, varied
 from ...runtime.architectures import Architecture
+from ...runtime.device import Gpu
+from ..bound import enqueuing
 from ..constraints import exactly, multiple, refilled
 from ..family import Estimated
 from ..profile import Machine
 from ..registry import Kernel
 from . import model
-from .schemes import ROWS, SCHEMES, TAIL, Scheme, TensorConfig, default, family, ieee_bytes
+from .schemes import HEAD, ROWS, SCHEMES, TAIL, Scheme, TensorConfig, default, family, ieee_bytes, launches
 
 _HALVED = "fp16x3"  # the scheme of which tiles of 64 rows were measured to gain
 
@@ -108,3 +110,29 @@ def _fitting(kernel: Kernel, arch: Architecture) -> TensorConfig:
     while kernel.shared_bytes(config) > arch.shared_per_block and config.stages > 2:
         config = replace(config, stages=config.stages - 1)
     return config
+
+
+class SplitOperand:
+    """The split of an operand by itself, once for many products: of ``side`` ``"a"`` or ``"b"``, whose panels differ,
+    as columns of B may share a scale.
+
+    Attributes:
+        bytes: device memory for it, `PANELS` of them before the panels.
+    """
+
+    PANELS = HEAD
+
+    def __init__(self, scheme: Scheme, problem: Problem, gpu: Gpu, side: str = "b") -> None:
+        other_is_ready = (0, 1) if side == "a" else (1, 0)
+        plan = launches(*product_on(scheme, gpu.limits), problem, gpu.arch, gpu.sm_count, *other_is_ready)
+        self.bytes = plan.workspace_bytes
+        self._split, = enqueuing(plan.kernels[:1], f"{scheme.name} {problem.layout}", gpu)
+
+    def launch(self, operand: int, memory: int, stream: int) -> None:
+        """Enqueue the split of ``operand`` into ``memory``.
+
+        Raises:
+            LaunchFailed: the driver's refusal.
+        """
+        enqueue, _ = self._split
+        enqueue(operand, operand, memory, memory, memory, stream)

@@ -11,7 +11,6 @@ from ..constraints import multiple, stored, warp_tile
 from ..registry import FLOAT, Kernel, default_of
 from ..widths import layouts_and_widths
 from . import tile_model
-from .split_k_model import CLUSTERS
 from .tiled import cluster_split, reduces_across_slices, two_rows
 
 PRODUCER_REGISTERS = 40
@@ -76,7 +75,7 @@ def _constraints(c: SpecialisedConfig) -> Iterator[str]:
         yield f"split = {c.split} must be 1: a cluster has one tile"
     elif c.one_tile and c.split < 1:
         yield f"split = {c.split} must be 1 or more: a block has one tile, or one part of it"
-    if c.cluster > 1 and not (cluster_split(c) and c.cluster in CLUSTERS and reduces_across_slices(c)):
+    if c.cluster > 1 and not (cluster_split(c) and c.cluster in tile_model.CLUSTERS and reduces_across_slices(c)):
         yield (f"cluster = {c.cluster} must be 1, or 2, 4, 8 or 16 where a block has one tile that all its threads "
                "store (include/epilogue/cluster_split_k.cuh)")
     if c.block_threads <= 1024 and c.registers:

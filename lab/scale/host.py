@@ -21,10 +21,10 @@ import numpy as np
 
 from lab.scale.host_model import FLOAT, Bus
 from lab.scale.parts import Answer
+from lab.scale.spans import recorded
 from lab.scale.timeline import accounts
 from peakgemm.api import gemm, matmul
 from peakgemm.calls.host.small_host import SHARED_BYTES
-from peakgemm.runtime.timeline import recorded
 
 RECORDED = 4096  # sizes from here on have a timeline: they run in tiles
 _PROBE_BYTES = 1 << 30
@@ -174,14 +174,12 @@ def rates(indices: list[int]) -> tuple[float, float]:
     """GB/s of each of these GPUs in and out, all at a time."""
     from peakgemm.runtime.lanes import lane
     from peakgemm.runtime.memory import DeviceMemory
-    from peakgemm.runtime.transfer import IN_THREADS, OUT_THREADS, threads
 
     x, found = np.ones((_PROBE_BYTES // 4 // _BLOCK, _BLOCK), np.float32), []
-    counts = threads(IN_THREADS, len(indices)), threads(OUT_THREADS, len(indices))
     with ExitStack() as stack, ThreadPoolExecutor(2 * len(indices)) as pool:
         ways, memory = [], []
         for index in indices:
-            ways.append(stack.enter_context(lane(index)))
+            ways.append(stack.enter_context(lane(index, len(indices))))
             memory.append([DeviceMemory(x.nbytes, ways[-1].inward) for _ in range(2)])
             ways[-1].wait()
 
@@ -193,8 +191,8 @@ def rates(indices: list[int]) -> tuple[float, float]:
         for _ in range(4):
             start, copies = time.perf_counter(), []
             for way, (source, target) in zip(ways, memory, strict=True):
-                copier = way.copiers(*counts)
-                copies += [copier.upload(x, target.pointer), copier.download(source.pointer, np.empty_like(x))]
+                copies += [way.uploader.upload(x, target.pointer).futures,
+                           way.downloader.download(source.pointer, np.empty_like(x))]
             ends = list(pool.map(done, copies))
             for way in ways:
                 way.wait()
@@ -208,7 +206,7 @@ def copies() -> list[dict[str, Any]]:
     """GB/s of staged copies by numbers of threads, each way and both ways at a time."""
     from peakgemm.runtime.lanes import lane
     from peakgemm.runtime.memory import DeviceMemory
-    from peakgemm.runtime.transfer import CHUNK_BYTES, Copiers
+    from peakgemm.runtime.transfer import CHUNK_BYTES, Downloader, Uploader
 
     x = np.ones(_PROBE_BYTES // 4, np.float32)
     y = np.empty_like(x)
@@ -219,13 +217,13 @@ def copies() -> list[dict[str, Any]]:
         way.wait()
         for count in (1, 2, 4, 6, 8, 12, 16):
             for chunk in (CHUNK_BYTES // 4, CHUNK_BYTES, 4 * CHUNK_BYTES) if count == 8 else (CHUNK_BYTES,):
-                copier = Copiers(0, way.inward, way.outward, count, count, chunk)
+                up, down = Uploader(0, way.inward, count, chunk), Downloader(0, way.outward, count, chunk)
 
-                def inward(copier: Copiers = copier) -> list[Any]:
-                    return copier.upload(x, memory[0].pointer)
+                def inward(up: Uploader = up) -> list[Any]:
+                    return list(up.upload(x, memory[0].pointer).futures)
 
-                def outward(copier: Copiers = copier) -> list[Any]:
-                    return copier.download(memory[1].pointer, y)
+                def outward(down: Downloader = down) -> list[Any]:
+                    return down.download(memory[1].pointer, y)
 
                 rates = {}
                 for name, calls in (("in", (inward,)), ("out", (outward,)), ("both", (inward, outward))):
@@ -237,7 +235,8 @@ def copies() -> list[dict[str, Any]]:
                         way.wait()
                         best = min(best, time.perf_counter() - start)
                     rates[f"{name}_gbs"] = x.nbytes / best / 1e9  # of each way
-                copier.close()
+                up.close()
+                down.close()
                 found.append({"threads": count, "chunk_bytes": chunk, **rates})
         memory.clear()
     return found
@@ -247,13 +246,10 @@ def pages(sizes: list[int]) -> list[dict[str, Any]]:
     """Milliseconds to bring a square of each size to the GPU: staged, and from pages that are locked for it."""
     from peakgemm.runtime import driver
     from peakgemm.runtime.lanes import lane
-    from peakgemm.runtime.memory import DeviceMemory
-    from peakgemm.runtime.staging import copy
-    from peakgemm.runtime.transfer import IN_THREADS, OUT_THREADS, threads
+    from peakgemm.runtime.memory import DeviceMemory, copy_in
 
     found = []
     with lane(0) as way:
-        copier = way.copiers(threads(IN_THREADS), threads(OUT_THREADS))
         for size in sizes:
             x = np.ones((size, size), np.float32)
             memory = DeviceMemory(x.nbytes, way.inward)
@@ -261,15 +257,14 @@ def pages(sizes: list[int]) -> list[dict[str, Any]]:
             address = x.__array_interface__["data"][0]
 
             def staged(x: Any = x, memory: DeviceMemory = memory) -> None:
-                for future in copier.upload(x, memory.pointer):
-                    future.result()
+                way.uploader.upload(x, memory.pointer).order()
                 way.wait()
 
             row: dict[str, Any] = {"size": size, "bytes": x.nbytes, "staged_ms": _least(staged)}
             marks = [time.perf_counter()]
             driver.check("cuMemHostRegister_v2", ctypes.c_void_p(address), ctypes.c_size_t(x.nbytes), 0)
             marks.append(time.perf_counter())
-            copy("cuMemcpyHtoDAsync_v2", memory.pointer, address, x.nbytes, way.inward)
+            copy_in(memory.pointer, address, x.nbytes, way.inward)
             way.wait()
             marks.append(time.perf_counter())
             driver.check("cuMemHostUnregister", ctypes.c_void_p(address))

@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from peakgemm.calls.host.grid import Tile, grid
+from peakgemm.calls.host.grid import PanelKey, Tile, assign_tiles, grid, panel_keys
+from peakgemm.calls.host.results import SLOTS
 from peakgemm.calls.host.small_host import MOST_BYTES, SHARED_BYTES
-from peakgemm.calls.host.tile_queue import SLOTS, PanelKey, TileQueue, assign_tiles, panel_keys
+from peakgemm.calls.host.tile_queue import TileQueue
 
 FLOAT = 4
 

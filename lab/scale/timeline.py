@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from peakgemm.runtime.timeline import Span
+from lab.scale.spans import Span
 
 PARTS = 40  # of the whole time, in each of which a kind's share is told
 

@@ -16,8 +16,7 @@ from peakgemm.problem import Problem
 from peakgemm.runtime import device, driver, source
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.launch import load
-from peakgemm.runtime.memory import DeviceMemory
-from peakgemm.runtime.staging import copy_pageable, synchronize
+from peakgemm.runtime.memory import DeviceMemory, copy_in, copy_out, synchronize
 from peakgemm.selection.choose import choose
 from peakgemm.tools import simulator
 from peakgemm.tools.simulator.library import run_counted
@@ -64,7 +63,7 @@ def on_gpu(entry, grid, block, args, shared_bytes=0):
     kernel = load(compile_source(text, entry, gpu.arch, name="foreign.cu"), shared_bytes, gpu).kernel
     copies = [(x, DeviceMemory(x.nbytes, stream)) for x in args if isinstance(x, np.ndarray)]
     for x, memory in copies:
-        copy_pageable("cuMemcpyHtoDAsync_v2", memory.pointer, x.ctypes.data, x.nbytes, stream)
+        copy_in(memory.pointer, x.ctypes.data, x.nbytes, stream, pageable=True)
     pointers = iter(memory.pointer for _, memory in copies)
     values = [ctypes.c_int64(next(pointers)) if isinstance(x, np.ndarray) else ctypes.c_int32(x) for x in args]
     sizes = [size for of in (grid, block) for size in (*np.atleast_1d(of), 1, 1)[:3]]
@@ -73,7 +72,7 @@ def on_gpu(entry, grid, block, args, shared_bytes=0):
                   (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values)), None)
     results = [np.empty_like(x) for x, _ in copies]
     for x, (_, memory) in zip(results, copies, strict=True):
-        copy_pageable("cuMemcpyDtoHAsync_v2", x.ctypes.data, memory.pointer, x.nbytes, stream)
+        copy_out(x.ctypes.data, memory.pointer, x.nbytes, stream, pageable=True)
     synchronize(stream)
     return results
 

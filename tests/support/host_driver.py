@@ -94,7 +94,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(device, "current", lambda: 0)
     monkeypatch.setattr(device, "activated", lambda index: nullcontext())
     monkeypatch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
-    monkeypatch.setattr(lanes, "_LANES", {})
+    monkeypatch.setattr(lanes._LANES, "free", {})
     pools._POOLS.clear()
     pools.pool(0)  # made once, before what a test counts
     found.log.clear()

@@ -10,8 +10,10 @@ context before they need one, and access to a pool changes only while nothing is
 from __future__ import annotations
 
 import ctypes
+import itertools
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ import pytest
 
 import stand_in
 from peakgemm.calls import cache
-from peakgemm.calls.host import multi_gpu, small_host, tiles
+from peakgemm.calls.host import multi_gpu, panel, small_host, worker
 from peakgemm.calls.host.grid import Tile
 from peakgemm.calls.host.tile_queue import TileQueue
 from peakgemm.problem import Problem
@@ -45,9 +47,10 @@ class Devices:
         self.events: dict[int, tuple[int, int]] = {}  # event -> stream, how many operations of it lie before
         self.passed: dict[int, int] = {}
         self.memory: dict[int, tuple[int, Any]] = {}
-        self.pinned: dict[int, Any] = {}
+        self.sizes: dict[int, int] = {}
         self.locked: list[tuple[int, int]] = []  # pages that the user has pinned
         self.problems: list[tuple[int, Problem]] = []
+        self.computing = set[int]()  # streams of products
         self.copied = {"in": 0, "out": 0, "peer": 0}
         self.there: dict[int, tuple[int, Any]] = {}  # first address -> end, memory: what streams have come to allocate
         self.stale: list[str] = []  # what touched device memory before or after that
@@ -184,25 +187,19 @@ class Devices:
         self.memory[start] = index, room
         self.used[index] += size
         self.most[index] = max(self.most[index], self.used[index])
-        place._obj.value = start
-        room_size = size
-
-        def allocated() -> None:
-            self.there[start] = start + size, room
-
-        def freed() -> None:
-            room[...] = np.nan
-            del self.there[start]
-        self.pinned[start] = (freed, room_size)
-        self.enqueue(stream, "alloc", allocated)
+        place._obj.value, self.sizes[start] = start, size
+        self.enqueue(stream, "alloc", lambda: self.there.update({start: (start + size, room)}))
         return 0
 
     def _cuMemFreeAsync(self, at: int, stream: int) -> None:
         self.belongs("memory freed", stream, at)
-        freed, size = self.pinned.pop(at)
         index, room = self.memory.pop(at)
-        self.used[index] -= size
-        self.enqueue(stream, "free", lambda kept=room: freed())
+        self.used[index] -= self.sizes.pop(at)
+
+        def freed() -> None:
+            room[...] = np.nan
+            del self.there[at]
+        self.enqueue(stream, "free", freed)
 
     def _cuMemHostAlloc(self, place: Any, size: int, flags: int) -> None:
         self.current("pinned memory")
@@ -297,6 +294,7 @@ class _Product:
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         p, devices = self.problem, self._devices
         devices.problems.append((devices.here.index, p))
+        devices.computing.add(stream)
         devices.belongs("product", stream, a, b, c, *[c0] * (p.beta != 0), *[workspace] * (self.workspace_bytes > 0))
 
         def at(address: int, rows: int, columns: int, row: int, column: int, batch: tuple[int, ...]) -> Any:
@@ -315,6 +313,14 @@ class _Product:
                 result = result + np.float32(p.beta) * at(c0, p.m, p.n, *(p.c0 or (p.ldc, 1)), p.batch.c0)
             out[...] = result
         devices.enqueue(stream, "product", multiply)
+
+
+def await_that(happens: Callable[[], Any]) -> None:
+    """Wait until something happens in another thread."""
+    end = time.monotonic() + 20
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.002)
 
 
 def each_begins(patch: pytest.MonkeyPatch, count: int) -> None:
@@ -349,17 +355,18 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         patch.setattr(driver, "gil_library", lambda: devices)
         patch.setattr(device, "current", lambda: getattr(devices.here, "index", None))
         patch.setattr(device, "make_current", lambda index: setattr(devices.here, "index", index))
-        for module in (device, multi_gpu, tiles):
+        for module in (device, multi_gpu, panel):
             patch.setattr(module, "activated", activated)
         patch.setattr(device, "here", lambda: devices.gpus[0])
         patch.setattr(device, "count", lambda: len(devices.gpus))
         patch.setattr(device, "require", lambda index: devices.gpus[index])
         patch.setattr(device, "primary_context", lambda index: CONTEXT + index)
         patch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
-        patch.setattr(lanes, "_LANES", {})
-        patch.setattr(small_host, "_free", {})
+        reserves = lanes._LANES, small_host._SCRATCH
+        for reserve in reserves:
+            patch.setattr(reserve, "free", {})
         cache.calls.clear()
-        for module in (small_host, tiles):
+        for module in (small_host, worker):
             patch.setattr(module, "choice_for", lambda *args: None)
             patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))
         peers._known.clear()
@@ -369,10 +376,8 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
             assert not devices.stale, devices.stale[:5]
             assert not devices.astray, devices.astray[:5]
         finally:
-            for free in lanes._LANES.values():
-                for lane in free:
-                    if lane._copiers is not None:
-                        lane._copiers[1].close()
-                        lane._copiers = None
+            for each in itertools.chain(*(kept for reserve in reserves for kept in reserve.free.values())):
+                each.close()
+            small_host._SCRATCH.free.clear()
             peers._known.clear()
             pools._POOLS.clear()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import peakgemm as pg
-from commands import run  # noqa: F401  (a fixture)
+from commands import run, valid  # noqa: F401  (a fixture)
 from lazy_driver import Devices, present
 from peakgemm.calls.host import files
 from peakgemm.errors import InvalidType, InvalidValue, MissingComponent, PeakgemmError
@@ -32,17 +32,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.save("double.npy", np.ones((M, K)))
     np.save("cube.npy", np.ones((2, 2, 2), np.float32))
     np.save("none.npy", np.ones((0, K), np.float32))
+    np.savez("many.npz", x=np.ones(3))
     Path("text.npy").write_text("no array")
+    Path("cut.npy").write_bytes(Path("a.npy").read_bytes()[:-5])
     Path("closed.npy").write_bytes(Path("a.npy").read_bytes())
     Path("inner").mkdir()
     Path("file").write_text("no folder")
     Path("old.npy").write_bytes(b"kept")
-    Path("loop.npy").symlink_to("loop.npy")
-    Path("astray.npy").symlink_to("gone/c.npy")
-    Path("to-a.npy").symlink_to("a.npy")
+    os.link("a.npy", "hard.npy")
+    os.mkfifo("pipe.npy")
+    for name, leads in (("loop.npy", "loop.npy"), ("astray.npy", "gone/c.npy"), ("to-a.npy", "a.npy"),
+                        ("linked.npy.partial", "old.npy"), ("linked.npy.journal", "gone.json")):
+        Path(name).symlink_to(leads)
     Path("mine.npy.partial").write_text("mine")
-    Path("linked.npy.partial").symlink_to("old.npy")
-    Path("linked.npy.journal").symlink_to("gone.json")
+    os.link("a.npy", "of-a.npy.partial")
     return tmp_path
 
 
@@ -52,51 +55,84 @@ def there(folder: Path) -> dict[str, bytes | str]:
             for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
 
 
-WRONG: dict[str, tuple[dict[str, Any], type[PeakgemmError]]] = {
-    "c of another shape": ({"c": "b.npy"}, InvalidValue),
-    "c of one dimension too long": ({"c": "row.npy", "a": "b.npy", "b": "b.npy", "trans_b": True}, InvalidValue),
-    "c of three dimensions": ({"c": "cube.npy"}, InvalidValue),
-    "c of another dtype": ({"c": "double.npy"}, InvalidType),
-    "c that is not there": ({"c": "gone.npy"}, InvalidValue),
-    "c that is the output": ({"c": "c.npy", "out": "c.npy", "overwrite": True}, InvalidValue),
-    "c that is a folder": ({"c": "inner"}, InvalidValue),
-    "a of another dtype": ({"a": "double.npy"}, InvalidType),
-    "a that is not there": ({"a": "gone.npy"}, InvalidValue),
-    "a that is no array": ({"a": "text.npy"}, InvalidValue),
-    "a without a row": ({"a": "none.npy"}, InvalidValue),
-    "a and b that do not match": ({"b": "a.npy"}, InvalidValue),
-    "a transposed by mistake": ({"trans_a": True}, InvalidValue),
-    "a transposed by a word": ({"trans_a": "yes"}, InvalidValue),
-    "alpha that is no number": ({"alpha": "2"}, InvalidType),
-    "beta that is no number": ({"beta": 1j, "c": "c.npy"}, InvalidType),
-    "beta without c": ({"beta": 1.0}, InvalidValue),
-    "an unknown precision": ({"precision": "tf32"}, InvalidValue),
-    "a precision that needs a GPU": ({"precision": "fp16x3"}, InvalidValue),
-    "devices that are none": ({"devices": "first"}, InvalidValue),
-    "a device that is not there": ({"devices": 99}, MissingComponent),
-    "an output in no folder": ({"out": "gone/c.npy"}, InvalidValue),
-    "an output below a file": ({"out": "file/c.npy"}, InvalidValue),
-    "an output that is a folder": ({"out": "inner"}, InvalidValue),
-    "an output that is there": ({"out": "old.npy"}, InvalidValue),
-    "an output that is a": ({"out": "a.npy", "overwrite": True}, InvalidValue),
-    "an output that leads to a": ({"out": "to-a.npy", "overwrite": True}, InvalidValue),
-    "an output that leads to no folder": ({"out": "astray.npy"}, InvalidValue),
-    "an output that leads to itself": ({"out": "loop.npy", "overwrite": True}, InvalidValue),
-    "another's partial output": ({"out": "mine.npy"}, InvalidValue),
-    "links beside the output": ({"out": "linked.npy"}, InvalidValue),
-    "a name that is too long": ({"out": "x" * 250}, InvalidValue),
+FOLDER = "out = .* is a folder; name the file to write"
+WRONG: dict[str, tuple[dict[str, Any], type[PeakgemmError], str]] = {
+    "c of another shape": ({"c": "b.npy"}, InvalidValue, r"c \(40, 30\) does not broadcast to the result \(60, 30\)"),
+    "c of one dimension too long": (
+        {"c": "row.npy", "a": "b.npy", "b": "b.npy", "trans_b": True}, InvalidValue, r"c \(30,\) does not broadcast"),
+    "c of three dimensions": ({"c": "cube.npy"}, InvalidValue, r"cube.npy has shape \(2, 2, 2\)"),
+    "c of another dtype": ({"c": "double.npy"}, InvalidType, "c is float64"),
+    "c that is not there": ({"c": "gone.npy"}, InvalidValue, "c: cannot read .*gone.npy .No such file"),
+    "c that is the output": (
+        {"c": "c.npy", "out": "c.npy", "overwrite": True}, InvalidValue, r"c\.npy is c, an input, which is never repl"),
+    "c that is a folder": ({"c": "inner"}, InvalidValue, "inner is no regular file"),
+    "a of another dtype": ({"a": "double.npy"}, InvalidType, "a is float64"),
+    "a that is not there": ({"a": "gone.npy"}, InvalidValue, "a: cannot read .*gone.npy .No such file"),
+    "a that is no array": ({"a": "text.npy"}, InvalidValue, r"a: .*text\.npy holds no array that can be mapped"),
+    "a that was cut": ({"a": "cut.npy"}, InvalidValue, "cut.npy holds no array that can be mapped"),
+    "a that is an archive": ({"a": "many.npz"}, InvalidType, "many.npz is an archive"),
+    "a that is a pipe": ({"a": "pipe.npy"}, InvalidValue, "a: .*pipe.npy is no regular file, so that it cannot be map"),
+    "a that is no path": ({"a": None}, InvalidType, "a is None, of type NoneType; pass the path"),
+    "a without a row": ({"a": "none.npy"}, InvalidValue, "there is nothing to write"),
+    "a and b that do not match": (
+        {"b": "a.npy"}, InvalidValue, r"a \(60, 40\) and b \(60, 40\) do not match: the columns of a"),
+    "a transposed by mistake": ({"trans_a": True}, InvalidValue, "do not match"),
+    "a transposed by a word": ({"trans_a": "yes"}, InvalidValue, "trans_a"),
+    "b that is no path": ({"b": 3}, InvalidType, "b is 3, of type int"),
+    "alpha that is no number": ({"alpha": "2"}, InvalidType, "alpha"),
+    "beta that is no number": ({"beta": 1j, "c": "c.npy"}, InvalidType, "beta"),
+    "beta without c": ({"beta": 1.0}, InvalidValue, "beta"),
+    "an unknown precision": ({"precision": "tf32"}, InvalidValue, "precision = 'tf32' is unknown"),
+    "a precision that needs a GPU": ({"precision": "fp16x3"}, InvalidValue, "needs a GPU"),
+    "devices that are none": ({"devices": "first"}, InvalidValue, "devices = 'first'; pass 'all', an index"),
+    "a device that is not there": ({"devices": 99}, MissingComponent, "GPU"),
+    "an output in no folder": ({"out": "gone/c.npy"}, InvalidValue, "there is no folder gone; make it"),
+    "an output below a file": ({"out": "file/c.npy"}, InvalidValue, "there is no folder file; make it"),
+    "an output that is a folder": ({"out": "inner"}, InvalidValue, FOLDER),
+    "an output without a name": ({"out": ""}, InvalidValue, FOLDER),
+    "an output that is the root": ({"out": "/"}, InvalidValue, FOLDER),
+    "an output that is no path": ({"out": None}, InvalidType, "out is None"),
+    "an output that is there": (
+        {"out": "old.npy"}, InvalidValue, r"old\.npy is there already; name another output, or pass overwrite"),
+    "an output that is a": ({"out": "a.npy", "overwrite": True}, InvalidValue, "a.npy is a, an input"),
+    "an output that leads to a": ({"out": "to-a.npy", "overwrite": True}, InvalidValue, "a.npy is a, an input"),
+    "an output that is a by another name": ({"out": "hard.npy", "overwrite": True}, InvalidValue, "hard.npy is a, an"),
+    "a partial output that is a": ({"out": "of-a.npy"}, InvalidValue, r"of-a\.npy\.partial is a, an input"),
+    "an output that is a pipe": (
+        {"out": "pipe.npy", "overwrite": True}, InvalidValue, "is no regular file, and would be replaced by one"),
+    "an output that leads to no folder": ({"out": "astray.npy"}, InvalidValue, "there is no folder .*gone; make it"),
+    "an output that leads to itself": ({"out": "loop.npy", "overwrite": True}, InvalidValue, "loop.npy"),
+    "another's partial output": (
+        {"out": "mine.npy"}, InvalidValue, r"mine\.npy\.partial is there, without a journal that says"),
+    "links beside the output": ({"out": "linked.npy"}, InvalidValue, "linked.npy.* is no regular file"),
+    "a name that is too long": ({"out": "x" * 250}, InvalidValue, "cannot write"),
+    "a name that is far too long": ({"out": "x" * 300}, InvalidValue, "cannot write"),
+    "a name with a zero": ({"out": "x\0y"}, InvalidValue, "zero byte"),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_refused_before_a_file_is_made(what: str, folder: Path) -> None:
-    wrong, error = WRONG[what]
+    wrong, error, says = WRONG[what]
     before = there(folder)
-    with pytest.raises(error):
+    with pytest.raises(error, match=says):
         pg.multiply_files(**{"a": "a.npy", "b": "b.npy", "out": "new.npy", **wrong})
     assert there(folder) == before
     pg.multiply_files("a.npy", "b.npy", "new.npy")
     assert (np.load("new.npy") == np.load("a.npy") @ np.load("b.npy")).all()
+
+
+HEADER = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s)}"
+TEXTS = (HEADER % b"-3, 4", HEADER % b"-3, -4", HEADER % b"9" * 4 + b"0" * 20, HEADER % b"9" * 30, b"{", b"{'a")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04", *(
+    b"\x93NUMPY\x01\x00" + bytes([len(text) % 256, len(text) // 256]) + text for text in TEXTS)])
+def test_what_is_no_matrix(content: bytes, folder: Path) -> None:
+    Path("odd.npy").write_bytes(content)
+    with pytest.raises(InvalidValue, match=r"a: odd\.npy (holds no array|has shape)"):
+        pg.multiply_files("odd.npy", "b.npy", "new.npy")
+    assert not list(Path().glob("new.npy*"))
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads and writes everything")
@@ -159,19 +195,30 @@ def test_a_link_is_followed(leads: str, folder: Path) -> None:
         pg.multiply_files("a.npy", "b.npy", "link.npy")
 
 
-def test_the_command(folder: Path, run: Any) -> None:  # noqa: F811
-    """What it refuses, and links, of the output and of --json."""
+@pytest.mark.parametrize(("words", "says"), [
+    ("-o new.npy --c b.npy", "does not broadcast"), ("-o new.npy --precision tf32", "unknown"), ("-o .", "a folder"),
+    ("-o new.npy --beta 1", "beta"), ("-o gone/new.npy", "no folder"), ("-o new.npy --devices 7", "GPU"),
+    ("-o new.npy --alpha x", "is not a number"), ("-o new.npy --alpha -1e39", "is beyond the largest float32"),
+    ("-o new.npy --c gone.npy", "cannot read"), ("-o astray.npy", "no folder"), ("-o old.npy", "is there already"),
+    ("-o new.npy --json gone/a.json", "gone"), ("-o new.npy --json new.npy.journal", "new.npy.journal"),
+])
+def test_what_the_command_refuses(words: str, says: str, folder: Path, run: Any) -> None:  # noqa: F811
     before = there(folder)
-    for words in ("-o new.npy --c b.npy", "-o new.npy --precision tf32", "-o new.npy --beta 1", "-o gone/new.npy",
-                  "-o new.npy --devices 7", "-o new.npy --alpha x", "-o new.npy --c gone.npy", "-o astray.npy",
-                  "-o new.npy --json gone/a.json", "-o new.npy --json new.npy.journal", "-o . "):
-        code, said, complained = run("multiply", "a.npy", "b.npy", *words.split())
-        assert (code, said) == (2, "") and complained, words
-        assert there(folder) == before, words
+    code, said, complained = run("multiply", "a.npy", "b.npy", *words.split())
+    assert (code, said) == (2, "") and re.search(says, " ".join(complained.split())), complained
+    assert there(folder) == before
+
+
+def test_the_command(folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Links of the output and of --json; devices by their variable."""
+    monkeypatch.setenv("PEAKGEMM_DEVICES", "all")
     Path("link.npy").symlink_to("inner/real.npy")
     Path("link.json").symlink_to("inner/real.json")
     assert run("multiply", "a.npy", "b.npy", "-o", "link.npy", "--json", "inner/real.npy.journal")[0] == 2
-    code, said, _ = run("multiply", "a.npy", "b.npy", "-o", "link.npy", "--json", "link.json")
+    code, said, _ = run("multiply", "a.npy", "b.npy", "-o", "link.npy", "--alpha", "-inf", "--json", "link.json")
     assert code == 0 and said.startswith("link.npy: 60 x 30 x 40 in")
     assert Path("link.npy").is_symlink() and Path("link.json").is_symlink() and Path("inner/real.npy").exists()
-    assert json.loads(Path("inner/real.json").read_text())["found"]
+    assert valid(Path("inner/real.json"))["found"][0]["shape"] == [60, 30, 40]
+    with np.errstate(invalid="ignore"):
+        want = np.float32("-inf") * (np.load("a.npy") @ np.load("b.npy"))
+    assert np.array_equal(np.load("link.npy"), want, equal_nan=True)

@@ -17,13 +17,13 @@ from peakgemm.calls.host import grid, multi_gpu, products, small_host
 from peakgemm.calls.host.grid import Grid, batch_grid
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidValue
-from peakgemm.runtime import transfer
+from peakgemm.runtime import lanes, transfer
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "LEAST_BYTES", 512)
-    monkeypatch.setattr(transfer, "threads", lambda most, devices=1: min(most, 3))
+    monkeypatch.setattr(lanes, "threads", lambda most, devices=1: min(most, 3))
     monkeypatch.setattr(grid, "MOVED_BYTES", 1000)
     monkeypatch.setattr(small_host, "multiply", lambda *args: None)  # which has tests of its own
 
@@ -33,7 +33,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(products, "TILED_BYTES", 0 if request.param == "tiles" else 1 << 40)
     with present(monkeypatch, Devices(1, eager=0.3)) as devices:
         yield devices
-        small_host._free.clear()
 
 
 def integers(rng: Any, shape: tuple[int, ...]) -> Any:
@@ -130,7 +129,7 @@ def drawn(seed: int) -> tuple[Request, Any]:
 @pytest.mark.parametrize("room", [1 << 40, 60_000])
 def test_batches(monkeypatch: pytest.MonkeyPatch, count: int, eager: float, room: int) -> None:
     """In groups, of which some have less room than they would take."""
-    monkeypatch.setattr(multi_gpu, "_BATCH_BYTES", 3000)
+    monkeypatch.setattr(multi_gpu, "KEPT_BYTES", 3000)
     for seed in range(25):
         request, want = drawn(seed)
         monkeypatch.setattr(grid, "MOVED_BYTES", (1, 1000, 5000, 1 << 30)[seed % 4])

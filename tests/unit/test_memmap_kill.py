@@ -16,7 +16,8 @@ import pytest
 import record_schema
 
 TOOL = (sys.executable, "-m", "lab.memmap_kill")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT)))}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 
 from host_driver import DEVICE, HIGH, Driver, gpu
 from peakgemm.errors import LaunchFailed
-from peakgemm.runtime import driver, lanes, memory, staging, transfer
+from peakgemm.runtime import driver, lanes, memory, transfer
 
 
 def test_device_memory_comes_and_goes_in_the_order_of_its_stream(gpu: Driver) -> None:
@@ -53,28 +52,29 @@ def test_a_lane_waits_for_all_of_its_streams_whatever_fails(gpu: Driver) -> None
     with pytest.raises(LaunchFailed, match=r"the product on GPU 0: CUDA_ERROR_OUT_OF_MEMORY"), lanes.lane(0) as way:
         pass
     assert {call[1] for call in gpu.calls("cuStreamSynchronize")} == {way.inward, way.compute, way.outward, way.beside}
-    assert lanes._LANES[0] == [way]  # given back all the same
+    assert lanes._LANES.free[0, 1] == [way]  # given back all the same
 
 
 @pytest.mark.parametrize("locked", [True, False])
 def test_copies_there_and_back(gpu: Driver, locked: bool) -> None:
     if not locked:
         gpu.answers["cuMemHostAlloc"] = 2
-    values = np.arange(300, dtype=np.float32)
+    values, found = np.arange(300, dtype=np.float32), np.zeros(300, np.float32)
     with lanes.lane(0) as way:
-        pinned, held = staging.Pinned(values.nbytes), memory.DeviceMemory(values.nbytes, way.compute)
-        pinned.array((300,))[...] = values
-        staging.copy("cuMemcpyHtoDAsync_v2", held.pointer, pinned.address, values.nbytes, way.inward)
-        pinned.array((300,))[...] = 0
-        staging.copy("cuMemcpyDtoHAsync_v2", pinned.address, held.pointer, values.nbytes, way.outward)
-        assert (pinned.array((300,)) == values).all()
+        pinned, held = transfer.PinnedBuffer(values.nbytes), memory.DeviceMemory(values.nbytes, way.compute)
+        pinned.fill(values)
+        memory.copy_in(held.pointer, pinned.address, values.nbytes, way.inward)
+        pinned.fill(found)
+        memory.copy_out(pinned.address, held.pointer, values.nbytes, way.outward)
+        pinned.empty_into(found)
+        assert (found == values).all()
         del held
     assert (pinned.address in gpu.held) == locked
     pinned.free()
-    assert (len(gpu.calls("cuMemFreeHost")), pinned.address in gpu.held) == (int(locked), False)
+    assert (len(gpu.calls("cuMemFreeHost")), len(gpu.held)) == (int(locked), 4)  # the lane's streams
     gpu.answers["cuMemcpyHtoDAsync_v2"] = 2
     with pytest.raises(LaunchFailed, match=r"^copy of 1,200 bytes between host and device: CUDA_ERROR_OUT_OF_MEMORY"):
-        staging.copy("cuMemcpyHtoDAsync_v2", DEVICE, values.ctypes.data, values.nbytes, way.inward)
+        memory.copy_in(DEVICE, values.ctypes.data, values.nbytes, way.inward)
 
 
 def test_arrays_are_kept_until_a_stream_has_read_them(gpu: Driver) -> None:
@@ -98,15 +98,15 @@ def test_who_keeps_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[str]()
     for name in ("demand", "enqueue"):
         monkeypatch.setattr(driver, name, lambda what, *args, name=name: made.append(name))
-    for copy in (staging.copy, staging.copy_pageable):
-        copy("cuMemcpyHtoDAsync_v2", DEVICE, 64, 4, 0)
-        copy("cuMemcpyHtoDAsync_v2", DEVICE, 64, 0, 0)
+    for pageable in (False, True):
+        memory.copy_in(DEVICE, 64, 4, 0, pageable=pageable)
+        memory.copy_out(64, DEVICE, 0, 0, pageable=pageable)
     assert made == ["enqueue", "demand"]
 
 
 def test_a_buffer_is_waited_for_until_the_wait_is_accepted(gpu: Driver) -> None:
     """A refused wait was taken for one that had ended, and the buffer was filled while it was still read."""
-    buffer = transfer._Buffer(1 << 10)
+    buffer = transfer.PinnedBuffer(1 << 10)
     assert buffer.address
     buffer.mark(HIGH)
     gpu.answers |= {"cuEventQuery": 600, "cuEventSynchronize": 2}

@@ -18,7 +18,7 @@ import peakgemm as pg
 import stand_in
 from peakgemm import arrays
 from peakgemm.calls import launch, plan, prepared
-from peakgemm.calls.host import small_host, tiles
+from peakgemm.calls.host import small_host, worker
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory, out_of_memory_as
 from peakgemm.kernels.emulated.product import PRODUCTS
@@ -193,7 +193,7 @@ def test_host_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     for status, expected in ((lazy_driver.OUT_OF_MEMORY, OutOfMemory), (719, LaunchFailed)):
         with lazy_driver.present(monkeypatch, Full(1, room=1 << 30)) as devices:
             devices.status = status
-            for module in (small_host, tiles):
+            for module in (small_host, worker):
                 monkeypatch.setattr(module, "bound_for", lambda problem, gpu, choice: Wanting(problem, devices))
             with pytest.raises(expected) as caught:
                 pg.matmul(*operands())
@@ -204,7 +204,6 @@ def test_host_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert said.startswith("a row of A and a column of B, 4,000 bytes, does not fit: GPU 0 has ")
                 assert "777,777 bytes of device memory" in str(caught.value.__cause__)
                 assert "Plan.execute" not in said and "holds" not in said and "prepare" not in said
-            small_host._free.clear()
 
 
 def adapter(monkeypatch: pytest.MonkeyPatch, name: str, kind: str, **modules: Any) -> Any:

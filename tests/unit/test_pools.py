@@ -9,7 +9,7 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from lazy_driver import Devices, present
+from lazy_driver import Devices, await_that, present
 from peakgemm.calls.host import multi_gpu
 from peakgemm.calls.host.grid import Grid, cuts
 from peakgemm.calls.request import Request
@@ -18,6 +18,12 @@ from peakgemm.runtime import lanes, pools
 
 RESTS = pools._rests
 ROOM = 64 << 30
+
+
+def tidying(monkeypatch: pytest.MonkeyPatch, idle: float) -> None:
+    """From now on a thread gives memory back ``idle`` seconds behind a call, as the library's does."""
+    monkeypatch.setattr(pools, "_rests", RESTS)
+    monkeypatch.setattr(pools, "IDLE_SECONDS", idle)
 
 
 def test_a_call_holds_a_share_of_the_device_until_it_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +39,31 @@ def test_a_call_holds_a_share_of_the_device_until_it_is_given_back(monkeypatch: 
         assert devices.threshold == {1: ROOM // 4}  # the next call may want it
         pools.give_back(1)
         assert devices.threshold == {1: pools.KEPT_BYTES} and devices.trimmed == [(1, pools.KEPT_BYTES)]
+
+
+def test_a_small_device_holds_no_less_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    with present(monkeypatch, Devices(1, room=2 << 30)) as devices, pools.used(0):
+        assert devices.threshold == {0: pools.KEPT_BYTES}
+
+
+def test_threads_that_come_first_together_share_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory in another one than is kept could not be read by other devices."""
+    calls, made = list[str](), list[int]()
+    with present(monkeypatch, Devices(1)) as devices:
+        def slow(name: str) -> int:
+            calls.append(name)
+            devices.lock.release()
+            time.sleep(0.05)
+            devices.lock.acquire()
+            return 0
+
+        devices.fail = slow
+        threads = [threading.Thread(target=lambda: made.append(pools.pool(0))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert calls.count("cuMemPoolCreate") == 1 and len(set(made)) == 1
 
 
 def test_allocations_do_not_wait_for_memory_that_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,44 +82,31 @@ def test_allocations_do_not_wait_for_memory_that_is_given_back(monkeypatch: pyte
         assert meanwhile == [there]
 
 
+@pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("call", ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuDeviceTotalMem_v2"])
-def test_a_call_that_is_refused_is_not_under_way(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """Else the device's memory would never be given back."""
+def test_a_call_that_is_refused_is_not_under_way(monkeypatch: pytest.MonkeyPatch, call: str, before: bool) -> None:
+    """Else the device's memory would never be given back. ``before``: its pool is there."""
     with present(monkeypatch, Devices(1, room=ROOM)) as devices:
-        for before in (False, True):
-            if before:
-                pools.pool(0)
-            if not (before and call == "cuMemPoolCreate"):
-                devices.fail = lambda name: 719 * (name == call)
-                with pytest.raises(LaunchFailed), pools.used(0):
-                    pytest.fail("not refused")
-                devices.fail = lambda name: 0
-            with pools.used(0):
-                pass
-            pools.give_back(0)
-            assert devices.trimmed.pop() == (0, pools.KEPT_BYTES)
-
-
-def test_a_small_device_holds_no_less_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    with present(monkeypatch, Devices(1, room=2 << 30)) as devices, pools.used(0):
-        assert devices.threshold == {0: pools.KEPT_BYTES}
+        if before:
+            pools.pool(0)
+        if not (before and call == "cuMemPoolCreate"):
+            devices.fail = lambda name: 719 * (name == call)
+            with pytest.raises(LaunchFailed), pools.used(0):
+                pytest.fail("not refused")
+            devices.fail = lambda name: 0
+        with pools.used(0):
+            pass
+        pools.give_back(0)
+        assert devices.trimmed == [(0, pools.KEPT_BYTES)]
 
 
 def test_products_of_host_arrays_give_it_back_when_no_other_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     a = np.ones((40, 40), np.float32)
     with present(monkeypatch, Devices(2, room=ROOM)) as devices:
-        given, trim = threading.Semaphore(0), Devices._cuMemPoolTrimTo
-
-        def trimmed(self: Devices, pool: int, size: int) -> None:
-            trim(self, pool, size)
-            given.release()
-
-        monkeypatch.setattr(Devices, "_cuMemPoolTrimTo", trimmed)
-        monkeypatch.setattr(pools, "_rests", RESTS)
-        monkeypatch.setattr(pools, "IDLE_SECONDS", 0.05)
+        tidying(monkeypatch, 0.05)
         for _ in range(2):
             multi_gpu.run(Request(a, a, out=np.empty_like(a)), devices.gpus, Grid(cuts(40, 16), cuts(40, 16)))
-            assert given.acquire(timeout=20) and given.acquire(timeout=20)
+            await_that(lambda: len(devices.trimmed) == 2)
             assert sorted(devices.trimmed) == [(0, pools.KEPT_BYTES), (1, pools.KEPT_BYTES)]
             assert set(devices.threshold.values()) == {pools.KEPT_BYTES}
             devices.trimmed.clear()
@@ -96,17 +114,16 @@ def test_products_of_host_arrays_give_it_back_when_no_other_follows(monkeypatch:
 
 def test_a_device_gives_it_back_though_another_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     with present(monkeypatch, Devices(2, room=ROOM)) as devices:
-        monkeypatch.setattr(pools, "_rests", RESTS)
-        monkeypatch.setattr(pools, "IDLE_SECONDS", 0.2)
+        def used() -> bool:
+            with lanes.lane(0):
+                return bool(devices.trimmed)
+
+        tidying(monkeypatch, 0.2)
         with lanes.lane(1):
             pass
-        end = time.monotonic() + 20
-        while not devices.trimmed and time.monotonic() < end:
-            with lanes.lane(0):
-                time.sleep(0.01)
+        await_that(used)
         assert (1, pools.KEPT_BYTES) in devices.trimmed
-        while (0, pools.KEPT_BYTES) not in devices.trimmed and time.monotonic() < end:  # before the test's devices go
-            time.sleep(0.01)
+        await_that(lambda: (0, pools.KEPT_BYTES) in devices.trimmed)  # before the test's devices go
 
 
 def test_a_call_ends_well_where_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +132,9 @@ def test_a_call_ends_well_where_no_thread_is_to_be_had(monkeypatch: pytest.Monke
         raise RuntimeError("can't start new thread")
 
     with present(monkeypatch, Devices(1, room=ROOM)) as devices:
-        monkeypatch.setattr(pools, "_rests", RESTS)
+        tidying(monkeypatch, 0.02)
         monkeypatch.setattr(pools, "_tidying", None)
         monkeypatch.setattr(pools, "_rested", SimpleQueue())
-        monkeypatch.setattr(pools, "IDLE_SECONDS", 0.02)
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refused)
             with lanes.lane(0):
@@ -126,27 +142,22 @@ def test_a_call_ends_well_where_no_thread_is_to_be_had(monkeypatch: pytest.Monke
         assert devices.trimmed == []
         with lanes.lane(0):
             pass
-        end = time.monotonic() + 20
-        while not devices.trimmed and time.monotonic() < end:
-            time.sleep(0.01)
+        await_that(lambda: devices.trimmed)
         assert devices.trimmed[0] == (0, pools.KEPT_BYTES)
 
 
 def test_what_the_driver_refuses_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     with present(monkeypatch, Devices(1, room=ROOM)) as devices:
-        tried = threading.Semaphore(0)
+        tried = list[str]()
 
         def fail(name: str) -> int:
-            if name == "cuMemPoolTrimTo":
-                tried.release()
-                return 719
-            return 0
+            tried.extend([name] * (name == "cuMemPoolTrimTo"))
+            return 719 * (name == "cuMemPoolTrimTo")
 
         devices.fail = fail
-        monkeypatch.setattr(pools, "_rests", RESTS)
-        monkeypatch.setattr(pools, "IDLE_SECONDS", 0.02)
-        for _ in range(2):
+        tidying(monkeypatch, 0.02)
+        for count in (1, 2):
             with lanes.lane(0):
                 pass
-            assert tried.acquire(timeout=20)
+            await_that(lambda count=count: len(tried) == count)
         assert pools._tidying is not None and pools._tidying.is_alive()

@@ -181,7 +181,8 @@ def test_arrays_on_a_device(there: Device) -> None:
 def test_numpy_arrays_by_copies(there: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may lie as they like, and C's other elements stay."""
     monkeypatch.setattr(rungs, "DeviceMemory", HostMemory)
-    monkeypatch.setattr(rungs, "copy_pageable", lambda call, to, source, size, stream: ctypes.memmove(to, source, size))
+    for copy in ("copy_in", "copy_out"):
+        monkeypatch.setattr(rungs, copy, lambda to, source, size, stream, pageable: ctypes.memmove(to, source, size))
     monkeypatch.setattr(rungs, "synchronize", lambda stream: None)
     numbers = np.random.default_rng(0)
     a, b = numbers.standard_normal((7, 5), dtype=np.float32), numbers.standard_normal((6, 7), dtype=np.float32).T[::-1]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import logging
+import itertools
+import random
 import threading
-import time
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -16,20 +17,20 @@ import pytest
 
 import lazy_driver
 import peakgemm as pg
-from lazy_driver import OUT_OF_MEMORY, Devices, each_begins, present
-from peakgemm.calls import cache
-from peakgemm.calls.host import multi_gpu, products, small_host, tile_queue, tiles
-from peakgemm.calls.host.grid import BLOCKS, Grid, Tile, bands, cuts, grid, growing, sweeping
-from peakgemm.calls.host.tile_queue import PeerPanel, TileQueue, Transfer, assign_tiles
+from lazy_driver import OUT_OF_MEMORY, Devices, await_that, each_begins, present
+from peakgemm.calls.host import multi_gpu, products, results, worker
+from peakgemm.calls.host.grid import BLOCKS, Grid, Tile, assign_tiles, bands, cuts, grid, growing, sweeping
+from peakgemm.calls.host.tile_queue import TileQueue
+from peakgemm.calls.host.worker import Worker
 from peakgemm.calls.request import Request
-from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
+from peakgemm.errors import InvalidType, InvalidValue, LaunchFailed, MissingComponent, OutOfMemory
 from peakgemm.runtime import device, driver, lanes, pools, transfer
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "LEAST_BYTES", 512)
-    monkeypatch.setattr(transfer, "threads", lambda most, devices=1: min(most, 3))
+    monkeypatch.setattr(lanes, "threads", lambda most, devices=1: min(most, 3))
 
 
 def values(rng: Any, rows: int, columns: int, layout: str = "C") -> Any:
@@ -37,6 +38,14 @@ def values(rng: Any, rows: int, columns: int, layout: str = "C") -> Any:
     if layout == "sliced":
         return np.repeat(x, 2, axis=1)[:, ::2]
     return np.asarray(x, order=layout)
+
+
+def multiply(devices: Devices, m: int = 64, n: int = 64, k: int = 40, block: int = 16, **more: Any) -> None:
+    """A product in square tiles, which must be right."""
+    rng = np.random.default_rng(m)
+    a, b, out = values(rng, m, k), values(rng, k, n), np.full((m, n), np.nan, np.float32)
+    multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(m, block), cuts(n, block)), **more)
+    assert (out == a @ b).all()
 
 
 def drawn(seed: int) -> tuple[Request, Grid, Any]:
@@ -83,63 +92,55 @@ def test_the_same_products_on_one_device_and_on_three(monkeypatch: pytest.Monkey
 
 
 def test_operands_go_to_the_devices_once_and_from_device_to_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = np.ones((64, 40), np.float32), np.ones((40, 64), np.float32)
-    tiles = Grid(cuts(64, 16), cuts(64, 16))
+    a = b = 4 * 64 * 40
+    out = 4 * 64 * 64
     with present(monkeypatch, Devices(1)) as devices:
-        multi_gpu.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus, tiles)
-        assert devices.copied == {"in": a.nbytes + b.nbytes, "out": 4 * 64 * 64, "peer": 0}
+        multiply(devices)
+        assert devices.copied == {"in": a + b, "out": out, "peer": 0}
+        assert len(devices.computing) == 2  # streams: a product's last wave leaves SMs to the next one
     with present(monkeypatch, Devices(2)) as devices:
-        out, brought, settle = np.empty((64, 64), np.float32), threading.Event(), Transfer.set_result
-        panels_there = list[Transfer]()
+        queues = list[TileQueue]()
 
-        def settled(self: Transfer, held: PeerPanel | None) -> None:
-            settle(self, held)
-            if self.device == 0 and held is not None:
-                panels_there.append(self)
-                if len(panels_there) == 6:
-                    brought.set()
+        def there() -> int:
+            panels = list(queues[0].panels.values())
+            return sum(each.way.index == 0 and each.upload.is_enqueued for each in panels)
 
         def later(name: str) -> int:  # when the first device has two rows' panels, and all columns'
             if name == "cuMemAllocFromPoolAsync" and devices.here.index == 1:
                 devices.fail = lambda name: 0
                 devices.lock.release()
-                assert brought.wait(20)
+                await_that(lambda: there() >= 6)
                 devices.lock.acquire()
             return 0
 
-        monkeypatch.setattr(Transfer, "set_result", settled)
+        monkeypatch.setattr(multi_gpu, "TileQueue", lambda *what: queues.append(TileQueue(*what)) or queues[0])
         each_begins(monkeypatch, 2)
         devices.fail = later
-        multi_gpu.run(Request(a, b, out=out), devices.gpus, tiles)
-        assert (out == 40).all()
-        assert devices.copied["out"] == 4 * 64 * 64
-        assert devices.copied["peer"] > 0 and devices.copied["in"] < 2 * b.nbytes + a.nbytes
+        multiply(devices)
+        assert devices.copied["out"] == out
+        assert devices.copied["peer"] > 0 and devices.copied["in"] < 2 * b + a
 
 
 def test_what_a_device_has_not_enqueued_another_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """By as many as there are places for results one of two devices had nothing left to do for a tenth of the time."""
-    a, b, wait = np.ones((160, 8), np.float32), np.ones((8, 160), np.float32), tile_queue.wait
-    cut = Grid(cuts(160, 20), cuts(160, 20))
+    wait = results.wait
     with present(monkeypatch, Devices(2)) as devices:
         def late(mark: Any, what: str) -> None:  # the second device's first product ends when all others have begun
-            end = time.monotonic() + 20
-            while devices.here.index and len(devices.problems) < 63 and time.monotonic() < end:
-                time.sleep(0.002)
+            if devices.here.index:
+                await_that(lambda: len(devices.problems) >= 63)
             wait(mark, what)
 
-        monkeypatch.setattr(tile_queue, "wait", late)
-        monkeypatch.setattr(tile_queue, "UNDER_WAY", 2)
+        monkeypatch.setattr(results, "wait", late)
+        monkeypatch.setattr(results, "UNDER_WAY", 2)
         each_begins(monkeypatch, 2)
-        out = np.empty((160, 160), np.float32)
-        multi_gpu.run(Request(a, b, out=out), devices.gpus, cut)
+        multiply(devices, 160, 160, 8, 20)
         counts = [sum(index == each for index, _ in devices.problems) for each in (0, 1)]
-        assert (out == a @ b).all() and len(cut.tiles()) == sum(counts) == 64
-        assert counts[1] <= 3  # and the one that it has taken and waits with
+        assert sum(counts) == 64 and counts[1] <= 3  # and the one that it has taken and waits with
 
 
 def test_the_launching_thread_keeps_the_interpreter_and_those_that_wait_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it waits for it a dozen times a tile, or nobody copies while a thread waits for the device."""
-    a, kept, let_go = np.ones((40, 40), np.float32), set[str](), set[str]()
+    kept, let_go = set[str](), set[str]()
     with present(monkeypatch, Devices(1)) as devices:
         class Library:
             def __init__(self, seen: set[str]) -> None:
@@ -153,50 +154,28 @@ def test_the_launching_thread_keeps_the_interpreter_and_those_that_wait_do_not(m
         monkeypatch.setattr(driver, "gil_library", lambda: Library(kept))
         with lanes.lane(0):  # whose streams are made, and whose pool
             kept.clear(), let_go.clear()
-        multi_gpu.run(Request(a, a, out=np.empty_like(a)), devices.gpus, Grid(cuts(40, 16), cuts(40, 16)))
+        multiply(devices)
     assert {"cuMemAllocFromPoolAsync", "cuStreamWaitEvent", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"} <= kept
     assert {"cuEventSynchronize", "cuStreamSynchronize"} <= let_go - kept
 
 
-def test_threads_that_come_first_together_share_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory in another one than is kept could not be read by other devices."""
-    calls, found = list[str](), list[int]()
-    with present(monkeypatch, Devices(1)) as devices:
-        def slow(name: str) -> int:
-            calls.append(name)
-            devices.lock.release()
-            time.sleep(0.05)
-            devices.lock.acquire()
-            return 0
-
-        devices.fail = slow
-        threads = [threading.Thread(target=lambda: found.append(pools.pool(0))) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert calls.count("cuMemPoolCreate") == 1 and len(set(found)) == 1
-
-
 def test_access_waits_until_no_other_call_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread's copies and kernels were under way in the pool; till then each device brings its own panels."""
-    a, b = np.ones((64, 40), np.float32), np.ones((40, 64), np.float32)
     with present(monkeypatch, Devices(2)) as devices:
-        for shared in (False, True):
-            for _ in range(50 if shared else 1):  # on a busy machine one device may have taken all tiles
-                out = np.full((64, 64), np.nan, np.float32)
-                with pools.under_way(0 if not shared else 2):  # of another device
-                    multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
-                assert (out == a @ b).all()
-                if devices.copied["peer"]:
-                    break
-            assert (len(devices.granted), devices.copied["peer"] > 0) == ((2, True) if shared else (0, False))
+        with pools.under_way(0):
+            multiply(devices)
+        assert (len(devices.granted), devices.copied["peer"]) == (0, 0)
+        for _ in range(50):  # on a busy machine one device may have taken all tiles
+            with pools.under_way(2):  # of another device
+                multiply(devices)
+            if devices.copied["peer"]:
+                break
+        assert len(devices.granted) == 2 and devices.copied["peer"] > 0
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_thread_that_cannot_use_its_device(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """The product returned without results, or hung where there were more tiles than places."""
-    a = np.ones((60, 40), np.float32)
     with present(monkeypatch, Devices(count)) as devices:
         make_current = device.make_current
 
@@ -207,19 +186,17 @@ def test_a_thread_that_cannot_use_its_device(monkeypatch: pytest.MonkeyPatch, co
 
         monkeypatch.setattr(device, "make_current", refused)
         with pytest.raises(LaunchFailed, match="its context cannot be made current"):
-            multi_gpu.run(Request(a, a.T, out=np.empty((60, 60), np.float32)), devices.gpus,
-                          Grid(cuts(60, 6), cuts(60, 6)))
+            multiply(devices, block=6)
         assert devices.used == [0] * count
 
 
 def test_access_is_given_before_anything_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """It changes how a whole pool is mapped; asked for with a panel, it met other devices' copies and kernels."""
-    a, b, calls = np.ones((64, 40), np.float32), np.ones((40, 64), np.float32), list[str]()
+    calls = list[str]()
     with present(monkeypatch, Devices(3)) as devices:
         devices.fail = lambda name: calls.append(name) or 0  # type: ignore[func-returns-value]
         for _ in range(2):
-            multi_gpu.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus,
-                          Grid(cuts(64, 16), cuts(64, 16)))
+            multiply(devices)
     given = [i for i, name in enumerate(calls) if name == "cuMemPoolSetAccess"]
     assert len(given) == 6 and given[-1] < calls.index("cuMemcpyHtoDAsync_v2")
 
@@ -227,75 +204,96 @@ def test_access_is_given_before_anything_is_under_way(monkeypatch: pytest.Monkey
 def test_devices_rest_before_panels_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A panel that was asked for, and whose tile another device then took, is waited for by no product: of 3,466 drawn
     products 4 copied it out of memory that was free again."""
-    a, b = np.ones((64, 40), np.float32), np.ones((40, 64), np.float32)
-    rest, forget, order = tiles.Worker.rest, TileQueue.forget, []
+    rest, forget, order = Worker.rest, TileQueue.forget, []
     with present(monkeypatch, Devices(2)) as devices, monkeypatch.context() as patch:
         def resting(self: Any) -> None:
             devices.enqueue(self._way.inward, "copy peer", lambda: order.append("copied"))
             rest(self)
             order.append("rested")
 
-        patch.setattr(tiles.Worker, "rest", resting)
+        patch.setattr(Worker, "rest", resting)
         patch.setattr(TileQueue, "forget", lambda self: order.append("forgotten") or forget(self))
-        multi_gpu.run(Request(a, b, out=np.empty((64, 64), np.float32)), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+        multiply(devices)
     assert order == ["copied", "rested", "copied", "rested", "forgotten"]
 
 
-def test_less_memory_than_operands(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(1)
-    a, b = values(rng, 512, 64), values(rng, 64, 512)
-    tiles, room = Grid(cuts(512, 64), cuts(512, 64)), 150_000  # of 262,144 bytes of operands
-    for count, eager in ((1, 0.0), (1, 1.0), (2, 0.0), (2, 0.7)):
-        with present(monkeypatch, Devices(count, room, eager)) as devices:
-            out = np.full((512, 512), np.nan, np.float32)
-            multi_gpu.run(Request(a, b, out=out), devices.gpus, tiles)
-            assert (out == a @ b).all()
-            assert max(devices.most) <= room and devices.used == [0] * count
+@pytest.mark.parametrize(("count", "eager"), [(1, 0.0), (1, 1.0), (2, 0.0), (2, 0.7)])
+def test_less_memory_than_operands(monkeypatch: pytest.MonkeyPatch, count: int, eager: float) -> None:
+    with present(monkeypatch, Devices(count, 150_000, eager)) as devices:  # bytes; the operands have 262,144
+        multiply(devices, 512, 512, 64, 64)
+        assert max(devices.most) <= 150_000 and devices.used == [0] * count
 
 
 def test_tiles_get_smaller_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(2)
-    a, b = values(rng, 300, 50), values(rng, 50, 200)
+    done = list[int]()
     with present(monkeypatch, Devices(1, 40_000)) as devices:
-        out, done = np.full((300, 200), np.nan, np.float32), []
-        multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(300, 300), cuts(200, 200)), done=done.append)
-        assert (out == a @ b).all() and done == [0]
-        assert len(devices.problems) > 4
+        multiply(devices, 300, 200, 50, 300, done=done.append)
+        assert done == [0] and len(devices.problems) > 4
 
 
 def test_no_room_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = np.ones((8, 500), np.float32), np.ones((500, 8), np.float32)
     with present(monkeypatch, Devices(1, 1000)) as devices:
         with pytest.raises(OutOfMemory, match=r"a row of A and a column of B, 4,000 bytes, does not fit: GPU 0 has "
                                               r"1,000 of 1,000 bytes free; split the product along K"):
-            multi_gpu.run(Request(a, b, out=np.empty((8, 8), np.float32)), devices.gpus)
+            multiply(devices, 8, 8, 500)
         assert devices.used == [0]
 
 
 @pytest.mark.parametrize("call", ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuEventSynchronize"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_device_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch, call: str, count: int) -> None:
-    a = np.ones((64, 64), np.float32)
     with present(monkeypatch, Devices(count)) as devices:
-        seen: list[str] = []
-
-        def fail(name: str) -> int:
-            seen.append(name)
-            return 719 if name == call and seen.count(call) > 3 else 0
-
-        devices.fail = fail
+        calls = itertools.count()
+        devices.fail = lambda name: 719 * (name == call and next(calls) > 2)
         with pytest.raises(LaunchFailed, match="CUDA_ERROR_LAUNCH_FAILED"):
-            tiles = Grid(cuts(64, 16), cuts(64, 16))
-            multi_gpu.run(Request(a, a, out=np.empty((64, 64), np.float32)), devices.gpus, tiles)
+            multiply(devices)
         devices.fail = lambda name: 0
         gc.collect()
         assert devices.used == [0] * count
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("call", ["cuMemAllocFromPoolAsync", "cuEventRecord", "cuStreamWaitEvent"])
+def test_an_interrupt_ends_all(monkeypatch: pytest.MonkeyPatch, call: str, count: int) -> None:
+    caller = threading.get_ident()
+    with present(monkeypatch, Devices(count)) as devices:
+        calls = itertools.count()
+
+        def interrupted(name: str) -> int:
+            if name == call and threading.get_ident() == caller and next(calls) == 2:
+                raise KeyboardInterrupt
+            return 0
+
+        devices.fail = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            multiply(devices)
+        gc.collect()
+        assert devices.used == [0] * count
+        multiply(devices)
+
+
+@pytest.mark.parametrize("code", [OUT_OF_MEMORY, 719])
+@pytest.mark.parametrize("call", ["", "cuMemAllocFromPoolAsync"])
+def test_calls_that_are_refused_at_random(monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
+    """A product is right or an error; none hangs, and nothing is left on the devices."""
+    never = ("cuMemFreeAsync", "cuEventDestroy_v2", "cuMemFreeHost", "cuMemHostGetFlags", "cuGetErrorName",
+             "cuGetErrorString")
+    for seed in range(8):
+        chance, (request, tiles, want) = random.Random(seed), drawn(seed)
+        with present(monkeypatch, Devices(1 + seed % 3, chance.choice([1 << 40, 30_000]), 0.5, seed)) as devices:
+            devices.fail = lambda name: code * (name in (call or name,) and name not in never
+                                                and chance.random() < 0.02)  # noqa: B023
+            with suppress(LaunchFailed):
+                multi_gpu.run(request, devices.gpus, tiles)
+                assert (request.out == want).all()
+            devices.fail = lambda name: 0
+            gc.collect()
+            assert devices.used == [0] * len(devices.gpus)
+
+
 def test_the_first_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a fault every call of the context fails, the waits for the lanes too: they would tell that a product has
     failed, and not which."""
-    a = np.ones((64, 64), np.float32)
     with present(monkeypatch, Devices(2)) as devices:
         faulted: list[str] = []
 
@@ -310,8 +308,7 @@ def test_the_first_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             each_begins(patch, 2)
             with pytest.raises(LaunchFailed, match=r"the product of rows \d+ to \d+ and columns \d+ to \d+ of C on "
                                                    "GPU 1: CUDA_ERROR_LAUNCH_FAILED"):
-                multi_gpu.run(Request(a, a, out=np.empty((64, 64), np.float32)), devices.gpus,
-                          Grid(cuts(64, 16), cuts(64, 16)))
+                multiply(devices)
         devices.fail = lambda name: 0
         gc.collect()
         assert devices.used == [0] * 2
@@ -348,23 +345,24 @@ def test_by_the_public_call(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (pg.matmul(a, b, devices=way) == a @ b).all()
         assert devices.problems[-1][0] == 1
         assert (pg.gemm(a.T, b, a @ b, beta=-1.0, trans_a=True, devices="all") == 0).all()
-        assert (pg.matmul(a, pg.prepare(b)) == a @ b).all()
-        for wrong, error in (("two", InvalidValue), ([0, 0], InvalidValue), ([], InvalidType), (1.5, InvalidType),
-                             ([True], InvalidType)):
-            with pytest.raises(error, match="devices"):
-                pg.matmul(a, b, devices=wrong)
+        for way in (None, 0, 1, "all"):  # of which only the first device has what was prepared
+            assert (pg.matmul(a, pg.prepare(b), devices=way) == a @ b).all()
     monkeypatch.setattr(products, "TILED_BYTES", 1 << 40)
     with present(monkeypatch, Devices(2)) as devices:
         for devices.eager in (0.0, 0.3):
             assert (pg.matmul(batch, b, devices="all") == batch @ b).all()
             assert (pg.matmul(batch, b) == batch @ b).all()
-        small_host._free.clear()
     assert devices.events == {}
 
 
-def test_without_a_gpu() -> None:
+@pytest.mark.parametrize(("names", "error"), [
+    ("two", InvalidValue), ([0, 0], InvalidValue), ([], InvalidType), (1.5, InvalidType), ([True], InvalidType),
+    (True, InvalidType), (np.array(0), InvalidType), ({}, InvalidType), (9, MissingComponent)])
+def test_devices_that_are_none(names: Any, error: type[Exception]) -> None:
     a = np.ones((30, 30), np.float32)
-    assert (pg.matmul(a, a, devices="all") == 30).all()
+    with pytest.raises(error, match=r"devices|GPU"):
+        pg.matmul(a, a, devices=names)
+    assert (pg.matmul(a, a, devices="all") == 30).all()  # with a GPU or without
 
 
 def test_cuts() -> None:
@@ -399,143 +397,26 @@ def test_orders_name_every_tile_once() -> None:
 
 def test_a_worker_without_tiles_takes_the_fullest_ones_last() -> None:
     tiles = [Tile(i, slice(0, 1), slice(i, i + 1)) for i in range(4)]
-    deal = TileQueue([tiles[:1], tiles[1:]])
+    done = list[int]()
+    deal = TileQueue([tiles[:1], tiles[1:]], done.append)
     assert [deal.take(0) for _ in range(2)] == [tiles[0], tiles[3]]
     deal.give_back(0, [tiles[3]])
     assert deal.upcoming(0) == [tiles[3]] and deal.take(1) == tiles[1]
-    assert deal.finish(tiles[1]) is True
-    deal.stop()
-    assert deal.take(0) is None
+    deal.finish(tiles[1])
+    assert done == [1]
+    first, second = LaunchFailed("an allocation"), LaunchFailed("the product")
+    deal.fail(first)
+    deal.fail(second, of_result=True)
+    assert deal.take(0) is None and deal.error is second
 
 
-def test_memory_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_memory_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another library takes the memory between the question and the allocation."""
-    caplog.set_level(logging.ERROR)
-    rng = np.random.default_rng(5)
-    a, b = values(rng, 256, 64), values(rng, 64, 256)
     with present(monkeypatch, Devices(1)) as devices:
-        calls = [0]
-
-        def fail(name: str) -> int:
-            calls[0] += name == "cuMemAllocFromPoolAsync"
-            refused = name == "cuMemAllocFromPoolAsync" and calls[0] > 9 and devices.used[0] > 60_000
-            return OUT_OF_MEMORY if refused else 0
-
-        devices.fail = fail
-        out = np.full((256, 256), np.nan, np.float32)
-        multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(256, 32), cuts(256, 32)))
-        assert (out == a @ b).all()
-
-
-@pytest.mark.parametrize("eager", [0.0, 1.0])
-def test_small_products(monkeypatch: pytest.MonkeyPatch, eager: float) -> None:
-    """Every layout, twice each, so that what is kept serves another product; into a given result as well."""
-    rng = np.random.default_rng(6)
-    with present(monkeypatch, Devices(1, eager=eager)) as devices:
-        for _ in range(2):
-            for m, n, k in ((5, 7, 3), (1, 4, 9), (30, 1, 2), (17, 33, 64)):
-                a, b = values(rng, m, k), values(rng, k, n)
-                for order in "CF":
-                    x, y = np.asarray(a, order=order), np.asarray(b, order=order)
-                    assert (pg.matmul(x, y) == a @ b).all()
-                    assert (pg.gemm(x.T, y.T, alpha=2.0, trans_a=True, trans_b=True) == 2 * (a @ b)).all()
-                    out = np.full((m, n), np.nan, np.float32)
-                    assert pg.matmul(x, y, out=out) is out and (out == a @ b).all()
-        assert len(devices.problems) == 48 and [*map(len, small_host._free.values())] == [1]
-        square = values(rng, 6, 6)
-        with pytest.raises(InvalidValue, match="out overlaps b"):
-            pg.matmul(values(rng, 6, 6), square, out=square)
-        with pytest.raises(InvalidValue, match="out"):
-            pg.matmul(square, square, out=np.empty((5, 6), np.float32))
-        used = devices.used[0]
-        assert (pg.matmul(a[:, ::2], b[::2]) == a[:, ::2] @ b[::2]).all()  # packed by NumPy first
-        devices.fail = lambda name: 719 if name == "cuMemcpyDtoHAsync_v2" else 0
-        with pytest.raises(LaunchFailed):
-            pg.matmul(a, b)
-        devices.fail = lambda name: 0
-        assert (pg.matmul(a, b) == a @ b).all() and devices.used[0] == used
-        small_host._free.clear()
-
-
-def test_small_products_by_odd_factors_are_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A zero's sign makes no other product, which an equal key would not tell apart; nor does each NaN a new one."""
-    a, b = np.ones((3, 5), np.float32), np.ones((5, 4), np.float32)
-    with present(monkeypatch, Devices(1)):
-        for _ in range(3):
-            for alpha in (0.0, -0.0, float("nan"), np.float32("nan")):
-                got = pg.gemm(a, b, alpha=alpha)
-                assert np.isnan(got).all() if np.isnan(alpha) else (got.view(np.uint32) == 0).all()
-        assert len(cache.calls) == 2
-        small_host._free.clear()
-
-
-@pytest.mark.parametrize("eager", [0.0, 0.5])
-@pytest.mark.parametrize("locked", [False, True])
-def test_the_second_operand_of_a_small_product_comes_by_a_thread(monkeypatch: pytest.MonkeyPatch, eager: float,
-                                                                 locked: bool) -> None:
-    monkeypatch.setattr(small_host, "SHARED_BYTES", 8 << 10)
-    monkeypatch.setattr(small_host, "LEAST_BYTES", 4 << 10)
-    rng = np.random.default_rng(7)
-    with present(monkeypatch, Devices(1, eager=eager)) as devices:
-        for size in (8, 70, 9, 60):
-            a, b = values(rng, size, size), values(rng, size, size)
-            if locked:
-                devices.locked.append((b.ctypes.data, b.ctypes.data + b.nbytes))
-            for x, y in ((a, b), (a.T, b.T)):
-                assert (pg.matmul(x, y) == x @ y).all()
-        (place,) = small_host._free[0]
-        assert place._copiers is not None
-        devices.fail = lambda name: 719 if name == "cuMemcpyHtoDAsync_v2" else 0
-        with pytest.raises(LaunchFailed):
-            pg.matmul(a, b)
-        devices.fail = lambda name: 0
-        assert (pg.matmul(a, b) == a @ b).all() and small_host._free[0] == [place]
-        place._copiers.close()
-        assert not devices.events
-        small_host._free.clear()
-
-
-def test_nothing_is_under_way_after_a_small_product_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One operand's copy is refused; the other one's is on another stream, and its memory is the next product's."""
-    monkeypatch.setattr(small_host, "SHARED_BYTES", 0)
-    a, b, caller = np.ones((9, 9), np.float32), np.ones((9, 9), np.float32), threading.get_ident()
-    with present(monkeypatch, Devices(1)) as devices:
-        assert (pg.matmul(a, b) == 9).all()
-        (place,) = small_host._free[0]
-        devices.fail = lambda name: 719 * (name == "cuMemcpyHtoDAsync_v2" and threading.get_ident() == caller)
-        with pytest.raises(LaunchFailed):
-            pg.matmul(a, b)
-        assert devices.at_rest(0)
-        devices.fail = lambda name: 0
-        assert (pg.matmul(a, b) == 9).all()
-        assert place._copiers is not None
-        place._copiers.close()
-        small_host._free.clear()
-
-
-def test_what_is_remembered_of_small_products_may_be_forgotten_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Forgetful(dict[Any, Any]):  # as another thread's `forget` between a question and the next one
-        def __contains__(self, key: object) -> bool:
-            found = super().__contains__(key)
-            self.clear()
-            return found
-
-    a = np.ones((4, 4), np.float32)
-    with present(monkeypatch, Devices(1)):
-        monkeypatch.setattr(cache, "calls", forgetful := Forgetful())
-        monkeypatch.setattr(small_host, "_calls", forgetful)
-        for _ in range(2):
-            assert (pg.matmul(a, a) == 4).all()
-        small_host._free.clear()
-
-
-def test_small_products_without_room_go_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(7)
-    a, b = values(rng, 20, 30), values(rng, 30, 40)
-    with present(monkeypatch, Devices(1, room=6 << 10)) as devices:
-        assert (pg.matmul(a, b) == a @ b).all() and len(devices.problems) > 1
-        assert (pg.matmul(np.stack([a] * 3), b) == a @ b).all()
-        small_host._free.clear()
+        calls = itertools.count()
+        devices.fail = lambda name: OUT_OF_MEMORY * (name == "cuMemAllocFromPoolAsync" and next(calls) > 8
+                                                     and devices.used[0] > 60_000)
+        multiply(devices, 160, 160, 64, 32)
 
 
 @pytest.mark.parametrize("eager", [0.0, 0.4])
@@ -574,7 +455,7 @@ def test_panels_are_split_once(monkeypatch: pytest.MonkeyPatch, eager: float, ro
 
         kernel = PRODUCTS["fp16x3"]
         choice = Choice(kernel, kernel.default, "named", "")
-        monkeypatch.setattr(tiles, "choice_for", lambda problem, gpu, precision="ieee", ready="": choice)
+        monkeypatch.setattr(worker, "choice_for", lambda problem, gpu, precision="ieee", ready="": choice)
         monkeypatch.setattr(emulated, "SplitOperand", Split)
         monkeypatch.setattr(bound, "Bound", Bound)
         out = np.full((256, 320), np.nan, np.float32)
@@ -600,46 +481,39 @@ def test_tiles_by_numpy_keep_the_bits_of_reproducible_products(tmp_path: Any) ->
 
 def test_panels_ahead_do_not_take_what_went_for_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """They were copied again each time that they had made room for it, without end."""
-    rng = np.random.default_rng(9)
-    a, b, calls = values(rng, 32, 64), values(rng, 64, 128), list[str]()
-    with present(monkeypatch, Devices(1)) as devices:
-        def fail(name: str) -> int:
-            calls.append(name)
-            devices.room[0] = 3 * 4 * 32 * 64  # others take the rest: three panels fit, or two and a result
-            return 719 * (len(calls) > 20_000)
+    with present(monkeypatch, Devices(1)) as devices, monkeypatch.context() as patch:
+        run, calls = Worker.run, itertools.count()
 
-        out = np.full((32, 128), np.nan, np.float32)
-        with monkeypatch.context() as patch:
-            run = tiles.Worker.run
-            patch.setattr(tiles.Worker, "run", lambda self: setattr(devices, "fail", fail) or run(self))
-            multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(32, 32), cuts(128, 32)))
-        assert (out == a @ b).all() and devices.used == [0]
+        def fail(name: str) -> int:
+            devices.room[0] = 3 * 4 * 32 * 64  # others take the rest: three panels fit, or two and a result
+            return 719 * (next(calls) > 20_000)
+
+        patch.setattr(Worker, "run", lambda self: setattr(devices, "fail", fail) or run(self))
+        multiply(devices, 32, 128, 64, 32)
+        assert devices.used == [0]
 
 
 def test_a_panel_that_was_let_go_is_brought_again_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not from the device itself, which asked for access to its own memory meanwhile."""
-    rng = np.random.default_rng(10)
-    a, b, refused, launch = values(rng, 64, 40), values(rng, 40, 64), threading.Event(), tiles.Worker._launch
+    refused, launch = threading.Event(), Worker._launch
     with present(monkeypatch, Devices(2)) as devices:
-        def short(self: Any, tile: Tile, slot: Any, lane: int) -> None:
+        def short(self: Any, tile: Tile, slot: Any) -> None:
             if devices.here.index and not refused.wait(20):
                 pytest.fail("the first device launches nothing")
             if devices.here.index or refused.is_set():
-                return launch(self, tile, slot, lane)
+                return launch(self, tile, slot)
             refused.set()
             raise LaunchFailed("8 bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY")
 
-        monkeypatch.setattr(tiles.Worker, "_launch", short)
+        monkeypatch.setattr(Worker, "_launch", short)
         each_begins(monkeypatch, 2)
-        out = np.full((64, 64), np.nan, np.float32)
-        multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
-        assert (out == a @ b).all() and devices.used == [0, 0]
+        multiply(devices)
+        assert devices.used == [0, 0]
 
 
 def test_a_copy_from_another_device_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the driver lacked memory for it the tile was launched again, with a panel that had not come."""
-    rng = np.random.default_rng(11)
-    a, b, launching, launch = values(rng, 64, 40), values(rng, 40, 64), set[int](), tiles.Worker._launch
+    launching, launch = set[int](), Worker._launch
     with present(monkeypatch, Devices(2)) as devices:
         def watched(self: Any, *what: Any) -> None:
             launching.add(threading.get_ident())
@@ -654,11 +528,10 @@ def test_a_copy_from_another_device_that_is_refused_is_an_error(monkeypatch: pyt
             devices.fail = lambda name: 0
             return OUT_OF_MEMORY
 
-        monkeypatch.setattr(tiles.Worker, "_launch", watched)
-        monkeypatch.setattr(Transfer, "done", lambda self: False)  # so that it is copied when its tile is launched
+        monkeypatch.setattr(Worker, "_launch", watched)
+        monkeypatch.setattr(transfer.Upload, "is_enqueued", False)  # so that it is copied when its tile is launched
         each_begins(monkeypatch, 2)
         devices.fail = fail
-        out = np.full((64, 64), np.nan, np.float32)
         with pytest.raises(LaunchFailed, match=r"^copy of 2,560 bytes from GPU \d to GPU \d: CUDA_ERROR_OUT_OF_MEMORY"):
-            multi_gpu.run(Request(a, b, out=out), devices.gpus, Grid(cuts(64, 16), cuts(64, 16)))
+            multiply(devices)
         assert devices.fail is not fail and devices.used == [0, 0]

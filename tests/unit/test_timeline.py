@@ -7,13 +7,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from lab.scale.spans import Span, recorded
 from lab.scale.timeline import accounts, met, total, united
 from lazy_driver import Devices, each_begins, present
 from peakgemm.calls.host import multi_gpu
 from peakgemm.calls.host.grid import Grid, cuts
 from peakgemm.calls.request import Request
-from peakgemm.runtime import timeline, transfer
-from peakgemm.runtime.timeline import Span
+from peakgemm.runtime import transfer
 
 
 def test_intervals() -> None:
@@ -42,7 +42,7 @@ def test_a_product_is_recorded(monkeypatch: pytest.MonkeyPatch, count: int) -> N
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((70, 33), (33, 90)))
     out, tiles = np.empty((70, 90), np.float32), Grid(cuts(70, 16), cuts(90, 16))
     with present(monkeypatch, Devices(count)) as devices:
-        with timeline.recorded(range(count)) as line, monkeypatch.context() as patch:
+        with recorded(range(count)) as line, monkeypatch.context() as patch:
             each_begins(patch, count)
             multi_gpu.run(Request(a, b, out=out), devices.gpus, tiles)
         assert (out == a @ b).all()

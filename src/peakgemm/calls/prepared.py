@@ -49,9 +49,9 @@ class Prepared:
             host = library.host(b, "b")
             self.array, view, gpu = b, host_view(host), device.here()
             if gpu is not None and host.size:
-                from .host.panel import Resident
+                from .host.panel import resident
 
-                self._kept = Resident(host, gpu)
+                self._kept = resident(host, gpu)
         else:
             with library.scope(index, None) as stream:
                 view = library.view(b, "b")
@@ -68,7 +68,7 @@ class Prepared:
     def resident(self) -> View | None:
         """Where a host array's copy lies on the current GPU, if there."""
         gpu = device.here() if self._kept is not None else None
-        return self._kept.view if gpu is not None and gpu.index == self._kept.gpu.index else None
+        return self._kept.view if gpu is not None and gpu.index == self._kept.way.index else None
 
     def split_for(self, precision: str, trans_b: bool) -> Split | None:
         """The operand split for calls of that precision and layout, if it was."""

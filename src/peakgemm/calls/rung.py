@@ -15,8 +15,7 @@ from ..kernels.registry import Kernel, rung
 from ..problem import Config, Problem
 from ..runtime import device
 from ..runtime.device import Gpu
-from ..runtime.memory import DeviceMemory
-from ..runtime.staging import copy_pageable, synchronize
+from ..runtime.memory import DeviceMemory, copy_in, copy_out, synchronize
 from .request import admit_beside
 from .request import number as scale
 
@@ -72,10 +71,10 @@ def _through_copies(kernel: Kernel, config: Config | None, a: Any, b: Any, c: An
     gpu, arrays = device.require(), [np.ascontiguousarray(x) for x in (a, b, c)]
     memory = [DeviceMemory(x.nbytes, stream) for x in arrays]
     for x, to in zip(arrays, memory, strict=True):
-        copy_pageable("cuMemcpyHtoDAsync_v2", to.pointer, x.ctypes.data, x.nbytes, stream)
+        copy_in(to.pointer, x.ctypes.data, x.nbytes, stream, pageable=True)
     _launch(kernel, config, problem, gpu, [x.pointer for x in memory], stream)
     result = np.empty(c.shape, np.float32)
-    copy_pageable("cuMemcpyDtoHAsync_v2", result.ctypes.data, memory[2].pointer, result.nbytes, stream)
+    copy_out(result.ctypes.data, memory[2].pointer, result.nbytes, stream, pageable=True)
     synchronize(stream)
     c[...] = result
 

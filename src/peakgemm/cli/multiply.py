@@ -41,27 +41,28 @@ def command(
                   TimeElapsedColumn(), TimeRemainingColumn(), console=err, transient=True,
                   disable=not err.is_terminal) as bar:
         task = bar.add_task(f"{output.name}", total=None)
-        start, told, first = monotonic(), monotonic(), -1
+        start = reported = monotonic()
+        resumed: int | None = None  # elements that were finished when the first report came
 
         def progress(done: int, total: int) -> None:
-            nonlocal told, first
+            nonlocal reported, resumed
             bar.update(task, completed=done, total=total)
-            if first < 0:
-                first = done
-            elif not err.is_terminal and monotonic() - told > _EVERY_S:
-                told = monotonic()
-                left = (told - start) * (total - done) / (done - first)
+            if resumed is None:
+                resumed = done
+            elif not err.is_terminal and monotonic() - reported > _EVERY_S:
+                reported = monotonic()
+                left = (reported - start) * (total - done) / (done - resumed)
                 err.print(f"{100 * done / total:.0f} % of {output.name}, about {left:.0f} s left", markup=False)
 
-        found = multiply_files(a, b, output, c=c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b,
-                               precision=precision, devices=devices, overwrite=overwrite, progress=progress)
-    m, n = found.shape
-    earlier = f", {found.found} more were there" if found.found else ""
-    out.print(f"{found.path}: {m} x {n} x {found.inner} in {found.seconds:.1f} s on {found.where}; {found.computed} "
+        done = multiply_files(a, b, output, c=c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b,
+                              precision=precision, devices=devices, overwrite=overwrite, progress=progress)
+    m, n = done.shape
+    earlier = f", {done.found} more were there" if done.found else ""
+    out.print(f"{done.path}: {m} x {n} x {done.inner} in {done.seconds:.1f} s on {done.where}; {done.computed} "
               f"tiles computed{earlier}", markup=False, soft_wrap=True)
     if json is not None:
         gpu = device.find()
-        done = {"name": "product", "shape": [m, n, found.inner], "precision": precision, "where": found.where,
-                "seconds": found.seconds, "computed": found.computed, "found": found.found}
-        records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": [done]}]))
+        row = {"name": "product", "shape": [m, n, done.inner], "precision": precision, "where": done.where,
+               "seconds": done.seconds, "computed": done.computed, "found": done.found}
+        records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": [row]}]))
         out.print(f"Written to {json}", markup=False)

@@ -43,8 +43,8 @@ def gemm_with_grad(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: f
 def traced_gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str = "ieee") -> Tensor:
     """See `peakgemm.integrations.torch.traced_gemm`."""
     if _is_tracer_key_set("Tracer") and not eager.tracing():
-        # Autograd's thread for a GPU has the tracer's dispatch key without its graph: torch's fallback would call itself
-        # until the stack is full.
+        # Autograd's thread for a GPU has the tracer's dispatch key without its graph: torch's fallback would call
+        # itself until the stack is full.
         raise InvalidType("torch.jit.trace cannot record a backward pass on a GPU, which runs in another thread; trace "
                           "the function without it, or use torch.compile or make_fx")
     result: Tensor = torch.ops.peakgemm.gemm.default(a, b, c, float(alpha), float(beta), precision)

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
+from typing import Generic, TypeVar
 
 from ..errors import LaunchFailed
 from . import device, pools
-from .staging import new_stream, synchronize
-from .transfer import Copiers
+from .memory import new_stream, synchronize
+from .transfer import IN_THREADS, OUT_THREADS, Downloader, Uploader, threads
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 
 class Lane:
-    """What one call uses: streams for copies in, computation and copies out, and the threads that copy.
+    """What a call uses on device ``index``, one of ``devices``: streams for copies in, computation and copies out, and
+    threads that copy.
 
     ``beside`` is a second stream for computation: the next panel's blocks fill the SMs that the last wave of the one
     before leaves idle.
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, devices: int) -> None:
         self.inward, self.compute, self.outward, self.beside = (new_stream() for _ in range(4))
-        self._index = index
-        self._copiers: tuple[tuple[int, int], Copiers] | None = None
+        self.index = index
+        self.uploader = Uploader(index, self.inward, threads(IN_THREADS, devices))
+        self.downloader = Downloader(index, self.outward, threads(OUT_THREADS, devices))
 
-    def copiers(self, inward: int, outward: int) -> Copiers:
-        """Copies by so many threads each way, kept for the next call that asks for as many."""
-        if self._copiers is None or self._copiers[0] != (inward, outward):
-            if self._copiers is not None:
-                self._copiers[1].close()
-            self._copiers = (inward, outward), Copiers(self._index, self.inward, self.outward, inward, outward)
-        return self._copiers[1]
+    def close(self) -> None:
+        """End the threads."""
+        self.uploader.close()
+        self.downloader.close()
 
     def wait(self) -> None:
         """For everything enqueued on the streams.
@@ -40,31 +43,43 @@ class Lane:
         """
         with ExitStack() as each:  # whatever one of them says
             for stream in (self.inward, self.compute, self.outward, self.beside):
-                each.callback(synchronize, stream, f"the product on GPU {self._index}")
+                each.callback(synchronize, stream, f"the product on GPU {self.index}")
 
 
-_LANES: dict[int, list[Lane]] = {}
-_LANES_LOCK = Lock()
+class Reserve(Generic[K, T]):
+    """What calls need for themselves, kept for the next call, one user at a time; ``make`` makes one more of a key."""
+
+    def __init__(self, make: Callable[[K], T]) -> None:
+        self._make, self._lock = make, Lock()
+        self.free: dict[K, list[T]] = {}
+
+    @contextmanager
+    def take(self, key: K) -> Iterator[T]:
+        """One of those of ``key``, whose device is current."""
+        with self._lock:
+            free = self.free.setdefault(key, [])
+            mine = free.pop() if free else None
+        mine = mine or self._make(key)
+        try:
+            yield mine
+        finally:
+            free.append(mine)
+
+
+_LANES = Reserve[tuple[int, int], Lane](lambda key: Lane(*key))
 
 
 @contextmanager
-def lane(index: int) -> Iterator[Lane]:
-    """A lane on device ``index``, made current; everything enqueued on it has ended when the block has."""
-    with ExitStack() as stack:
-        stack.enter_context(device.activated(index))
-        stack.enter_context(pools.used(index))
-        with _LANES_LOCK:
-            free = _LANES.setdefault(index, [])
-            mine = free.pop() if free else None
-        mine = mine or Lane(index)
+def lane(index: int, devices: int = 1) -> Iterator[Lane]:
+    """A lane on device ``index``, made current; everything enqueued on it has ended when the block has.
+
+    ``devices``: how many of them share the processor's cores.
+    """
+    with device.activated(index), pools.used(index), _LANES.take((index, devices)) as mine:
         try:
-            try:
-                yield mine
-            except BaseException:
-                with suppress(LaunchFailed):  # nothing may still use what is given back, but the first error is told
-                    mine.wait()
-                raise
-            mine.wait()
-        finally:
-            with _LANES_LOCK:
-                free.append(mine)
+            yield mine
+        except BaseException:
+            with suppress(LaunchFailed):  # nothing may still use what is given back, but the first error is told
+                mine.wait()
+            raise
+        mine.wait()

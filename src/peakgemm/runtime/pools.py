@@ -4,6 +4,8 @@ A pool holds `KEPT_BYTES` for the next call. Within `used`, and for `IDLE_SECOND
 of the device: to map what is new to the process, and to give it back, takes 4 % of large products of host arrays in the
 mean, 15 % of some in pinned memory (docs/notebook/23-host-arrays.md), and the next one wants the same. Other libraries
 lack what is held, so a thread gives it back once no call has come for so long.
+
+What the driver refuses is a `LaunchFailed`.
 """
 
 from __future__ import annotations
@@ -43,20 +45,16 @@ _tidying: Thread | None = None
 
 
 def pool(index: int) -> int:
-    """The pool from which memory of device ``index`` comes.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
-    if (found := _POOLS.get(index)) is not None:  # past the lock: to give memory back takes a while
-        return found
+    """The pool from which memory of device ``index`` comes."""
+    if (handle := _POOLS.get(index)) is not None:  # past the lock: to give memory back takes a while
+        return handle
     with _LOCK:  # of two made at a time one would be forgotten, with memory in it that no other device may read
         if index not in _POOLS:
-            place = c_void_p()
-            driver.demand("a pool of device memory", "cuMemPoolCreate", byref(place),
+            made = c_void_p()
+            driver.demand("a pool of device memory", "cuMemPoolCreate", byref(made),
                           byref(_PoolProps(_PINNED, 0, _DEVICE, index)))
-            _hold(place.value or 0, KEPT_BYTES)
-            _POOLS[index] = place.value or 0
+            _hold(made.value or 0, KEPT_BYTES)
+            _POOLS[index] = made.value or 0
         return _POOLS[index]
 
 
@@ -74,11 +72,7 @@ def under_way(index: int) -> Iterator[None]:
 
 @contextmanager
 def used(index: int) -> Iterator[None]:
-    """A call that allocates much on device ``index``, and is likely to come again.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
+    """A call that allocates much on device ``index``, and is likely to come again."""
     mine, total = pool(index), c_size_t()
     driver.demand(f"the memory of GPU {index}", "cuDeviceTotalMem_v2", byref(total), index)
     try:
@@ -120,11 +114,7 @@ def _tidy() -> None:
 
 
 def give_back(index: int) -> None:
-    """Let others have what the pool of device ``index`` holds beyond `KEPT_BYTES`, unless a call is under way there.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
+    """Let others have what the pool of device ``index`` holds beyond `KEPT_BYTES`, unless a call is under way there."""
     with _LOCK:
         if _users[index] or index not in _POOLS:
             return

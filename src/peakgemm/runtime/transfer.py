@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from ctypes import Structure, byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager, suppress
+from ctypes import Structure, byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from itertools import cycle
 from math import prod
-from queue import SimpleQueue
 from threading import Lock
 from typing import Any
 
@@ -23,9 +24,7 @@ from numpy.typing import NDArray
 
 from ..errors import LaunchFailed
 from . import device, driver
-from .memory import await_event, event, new_event, wait
-from .staging import Pinned, copy
-from .timeline import span, stream_span
+from .memory import behind, copy_in, copy_out, event, wait
 
 Array = NDArray[np.float32]
 Chunks = deque[tuple[Array, int]]  # with the device address of each
@@ -36,6 +35,7 @@ LEAST_BYTES = 4 << 20  # of a task: by 2 MB, not 0.5, 4096^3 took 26.5 ms, not 3
 # and 10 a machine of 16 cores has more threads than cores, and the one that launches tiles waits for its turn: 4096 to
 # 30,000 took 2.7 % longer in the mean. Results into new pages take longer than what comes in.
 IN_THREADS, OUT_THREADS = 6, 8
+_PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
 
 
@@ -69,168 +69,185 @@ def when_done(futures: list[Future[Any]], call: Callable[[BaseException | None],
         call(None)
 
 
-class Copiers:
-    """Threads and pinned buffers for copies to and from device ``index``, both ways at a time.
+class Upload:
+    """A copy to a device that threads enqueue on ``stream``, or of which ``mark`` is the event behind it.
 
-    ``inward`` and ``outward`` are the streams of the copies; each way is a queue of chunks. Made once for a lane and
-    kept; `close` ends the threads.
+    ``futures``: with the last one all is enqueued. One of memory that is pinned gives the event behind its copy.
     """
 
-    def __init__(self, index: int, inward: int, outward: int, inward_threads: int, outward_threads: int,
-                 chunk_bytes: int = CHUNK_BYTES) -> None:
-        self._ways = tuple(_Way(index, stream, count, chunk_bytes)
-                           for stream, count in ((inward, inward_threads), (outward, outward_threads)))
+    def __init__(self, stream: int, futures: Sequence[Future[Any]] = (), mark: Any = None) -> None:
+        self._stream, self.futures, self._mark, self._ordered = stream, futures, mark, False
 
-    def upload(self, x: Array, pointer: int) -> list[Future[Any]]:
-        """Copy ``x`` packed to the device address ``pointer``; with the last future all is enqueued. They give the
-        event behind the copy, where it is the only one, else None."""
-        way = self._ways[0]
-        if pitched(x) and is_locked(x):
-            return [way.pool.submit(way.direct, x, pointer, True)]
-        return way.spread(way.send, x, pointer)
+    @property
+    def is_enqueued(self) -> bool:
+        """Whether no thread is at it any more."""
+        return all(future.done() for future in self.futures)
 
-    def download(self, pointer: int, out: Array) -> list[Future[Any]]:
-        """Copy packed floats at ``pointer`` into ``out``; with the last future they lie there."""
-        way = self._ways[1]
-        if pitched(out) and is_locked(out):
-            return [way.pool.submit(way.direct, out, pointer, False)]
-        return way.spread(way.fetch, out, pointer)
+    def order(self, *streams: int) -> None:
+        """What ``streams`` do from now on waits for the copy, all of which is enqueued when this returns. The first
+        call counts.
 
-    def close(self) -> None:
-        """End the threads, after what is queued; free the buffers."""
-        for way in self._ways:
-            way.close()
+        Raises:
+            LaunchFailed: the driver refused it; no thread is at it any more.
+        """
+        if self._ordered:
+            return
+        wait_for(self.futures)
+        marks = [mark for mark in (self._mark, *[future.result() for future in self.futures]) if mark is not None]
+        self._ordered = True
+        for mark in marks or [event(self._stream)]:
+            behind(mark, *streams)
 
 
-class _Way:
-    """One direction: a stream, threads, and two buffers for each thread, one filled while the other is moved.
+class _Copier:
+    """``count`` threads that copy one way between the host and device ``index``, on ``stream``, and two pinned buffers
+    for each, one filled while the other is moved. Kept for the next call.
 
     Threads take the chunks of an array one after the other until none is left: a task a thread, not a chunk.
     """
 
-    def __init__(self, index: int, stream: int, count: int, chunk: int) -> None:
-        self._index, self._stream, self._count, self._chunk = index, stream, count, chunk
-        self.pool = ThreadPoolExecutor(count, f"peakgemm-copy-{index}", device.make_current, (index,))
-        self._free: SimpleQueue[tuple[_Buffer, _Buffer]] = SimpleQueue()
-        self._pairs = [(_Buffer(chunk), _Buffer(chunk)) for _ in range(count)]
-        for pair in self._pairs:
-            self._free.put(pair)
-
-    def spread(self, work: Callable[[Chunks], None], x: Array, pointer: int) -> list[Future[Any]]:
-        """Have the threads do ``work`` on the chunks of ``x``, which lies packed at ``pointer``."""
-        # All threads get one, of no less than `LEAST_BYTES`.
-        limit = min(self._chunk, max(LEAST_BYTES, x.nbytes // self._count))
-        chunks = deque((part, pointer + FLOAT * offset) for offset, part in parts(x, limit))
-        return [self.pool.submit(work, chunks) for _ in range(min(self._count, len(chunks)))]
-
-    def send(self, chunks: Chunks) -> None:
-        pair = self._free.get()
-        try:
-            for turn, (part, pointer) in enumerate(_taken(chunks)):
-                buffer = pair[turn % 2]
-                with span(self._index, "wait for a buffer"):
-                    buffer.wait()
-                with span(self._index, "stage", part.nbytes):
-                    np.copyto(buffer.array(part.shape), part)
-                with stream_span(self._index, "copy in", self._stream, part.nbytes):
-                    copy("cuMemcpyHtoDAsync_v2", pointer, buffer.address, part.nbytes, self._stream)
-                buffer.mark(self._stream)
-        finally:
-            self._free.put(pair)
-
-    def fetch(self, chunks: Chunks) -> None:
-        pair = self._free.get()
-        try:
-            before: tuple[_Buffer, Array] | None = None
-            for turn, (part, pointer) in enumerate(_taken(chunks)):
-                buffer = pair[turn % 2]
-                with stream_span(self._index, "copy out", self._stream, part.nbytes):
-                    copy("cuMemcpyDtoHAsync_v2", buffer.address, pointer, part.nbytes, self._stream)
-                buffer.mark(self._stream)
-                if before is not None:
-                    self._unstage(*before)
-                before = buffer, part
-            if before is not None:
-                self._unstage(*before)
-        finally:
-            self._free.put(pair)
-
-    def _unstage(self, buffer: _Buffer, part: Array) -> None:
-        buffer.wait()
-        with span(self._index, "unstage", part.nbytes):
-            np.copyto(part, buffer.array(part.shape))
-
-    def direct(self, x: Array, pointer: int, inward: bool) -> Any:
-        with stream_span(self._index, "copy in" if inward else "copy out", self._stream, x.nbytes):
-            copy_pitched(x, pointer, self._stream, inward)
-        mark = event(self._stream)
-        if inward:
-            return mark
-        wait(mark)
-        return None
+    def __init__(self, index: int, stream: int, count: int, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._stream, self.count, self._chunk_bytes = stream, count, chunk_bytes
+        self._pool = ThreadPoolExecutor(count, f"peakgemm-copy-{index}", device.make_current, (index,))
+        self._pairs = [(PinnedBuffer(chunk_bytes), PinnedBuffer(chunk_bytes)) for _ in range(count)]  # no thread's
 
     def close(self) -> None:
-        self.pool.shutdown(wait=True)
+        """End the threads, after what is queued; free the buffers."""
+        self._pool.shutdown(wait=True)
         for pair in self._pairs:
             for buffer in pair:
                 buffer.free()
 
+    def _start(self, x: Array, pointer: int) -> list[Future[Any]]:
+        if pitched(x) and is_locked(x):
+            return [self._pool.submit(self._copy_pinned, x, pointer)]
+        # All threads get a chunk, of no less than `LEAST_BYTES`.
+        limit = min(self._chunk_bytes, max(LEAST_BYTES, x.nbytes // self.count))
+        chunks = deque((part, pointer + FLOAT * offset) for offset, part in parts(x, limit))
+        return [self._pool.submit(self._copy, chunks) for _ in range(min(self.count, len(chunks)))]
+
+    @contextmanager
+    def _buffers(self) -> Iterator[tuple[PinnedBuffer, PinnedBuffer]]:
+        pair = self._pairs.pop()
+        try:
+            yield pair
+        finally:
+            self._pairs.append(pair)
+
+    def _copy(self, chunks: Chunks) -> None:
+        raise NotImplementedError
+
+    def _copy_pinned(self, x: Array, pointer: int) -> Any:
+        raise NotImplementedError
+
+
+class Uploader(_Copier):
+    """Threads that copy to a device."""
+
+    def upload(self, x: Array, pointer: int) -> Upload:
+        """Copy ``x`` packed to the device address ``pointer``."""
+        return Upload(self._stream, self._start(x, pointer))
+
+    def _copy(self, chunks: Chunks) -> None:
+        with self._buffers() as pair:
+            for buffer, (part, pointer) in zip(cycle(pair), _taken(chunks)):
+                buffer.fill(part)
+                copy_in(pointer, buffer.address, part.nbytes, self._stream)
+                buffer.mark(self._stream)
+
+    def _copy_pinned(self, x: Array, pointer: int) -> Any:
+        copy_pitched(x, pointer, self._stream, inward=True)
+        return event(self._stream)
+
+
+class Downloader(_Copier):
+    """Threads that copy from a device."""
+
+    def download(self, pointer: int, out: Array) -> list[Future[Any]]:
+        """Copy packed floats at ``pointer`` into ``out``; with the last future they lie there."""
+        return self._start(out, pointer)
+
+    def _copy(self, chunks: Chunks) -> None:
+        with self._buffers() as pair:
+            before: tuple[PinnedBuffer, Array] | None = None
+            for buffer, (part, pointer) in zip(cycle(pair), _taken(chunks)):
+                copy_out(buffer.address, pointer, part.nbytes, self._stream)
+                buffer.mark(self._stream)
+                if before is not None:
+                    before[0].empty_into(before[1])
+                before = buffer, part
+            if before is not None:
+                before[0].empty_into(before[1])
+
+    def _copy_pinned(self, x: Array, pointer: int) -> Any:
+        copy_pitched(x, pointer, self._stream, inward=False)
+        wait(event(self._stream))
+
 
 def _taken(chunks: Chunks) -> Iterator[tuple[Array, int]]:
     """Chunks until none is left for this thread."""
-    while True:
-        try:
+    with suppress(IndexError):
+        while True:
             yield chunks.popleft()
-        except IndexError:
-            return
 
 
-class _Buffer:
-    """A pinned buffer, allocated at its first use, with an event of its own behind the copy that still reads it.
+class PinnedBuffer:
+    """A page-locked buffer of ``size`` bytes, allocated at its first use: copies of it run beside everything else.
 
-    An event that is made anew for each chunk is two calls of the driver more.
+    Where the system locks no more pages it is ordinary memory, and copies wait. An event of its own stands behind the
+    copy that still uses it; one that is made anew for each chunk is two calls of the driver more.
     """
 
     def __init__(self, size: int) -> None:
-        self._size, self._flat, self._event, self._marked = size, np.empty(0, np.float32), c_void_p(), False
-        self._pinned: Pinned | None = None
+        self._size, self._event, self._marked, self._locked = size, c_void_p(), False, False
+        self._flat: Array | None = None
+
+    def _memory(self) -> Array:
+        if self._flat is None:
+            start, count = c_void_p(), self._size // FLOAT
+            self._locked = driver.library().cuMemHostAlloc(byref(start), c_size_t(self._size), _PORTABLE) == 0
+            self._flat = (np.ctypeslib.as_array((c_float * count).from_address(start.value or 0)) if self._locked else
+                          np.empty(count, np.float32))
+        return self._flat
 
     @property
     def address(self) -> int:
         """Where it lies."""
-        if self._pinned is None:
-            self._pinned = Pinned(self._size)
-            self._flat = self._pinned.array((self._size // FLOAT,))
-        return self._pinned.address
+        return address_of(self._memory())
 
-    def array(self, shape: tuple[int, ...]) -> Array:
-        """Its first bytes as an array."""
-        assert self.address
-        return self._flat[:prod(shape)].reshape(shape)
+    def fill(self, part: Array) -> None:
+        """Copy ``part`` to its begin, once no copy reads what it has."""
+        self.wait()
+        np.copyto(self._memory()[:part.size].reshape(part.shape), part)
+
+    def empty_into(self, part: Array) -> None:
+        """Copy its begin into ``part``, once it has been written."""
+        self.wait()
+        np.copyto(part, self._memory()[:part.size].reshape(part.shape))
 
     def mark(self, stream: int) -> None:
         """`wait` waits for what is enqueued on ``stream`` by now."""
         if not self._event:
-            self._event = new_event()
-        driver.enqueue("recording an event", "cuEventRecord", self._event, c_void_p(stream))
+            self._event = event(stream)
+        else:
+            driver.enqueue("recording an event", "cuEventRecord", self._event, c_void_p(stream))
         self._marked = True
 
     def wait(self) -> None:
-        """Nothing reads or writes it any more."""
+        """Until no copy uses it."""
         if self._marked:
-            await_event(self._event)
+            wait(self._event, keep=True)
             self._marked = False  # last: after a refusal the copy may still read it
 
     def free(self) -> None:
         """Give the memory back."""
-        if self._pinned is not None:
-            with suppress(LaunchFailed):
-                self.wait()
-            self._pinned.free()
-            self._pinned, self._flat = None, np.empty(0, np.float32)
+        with suppress(LaunchFailed):
+            self.wait()
+        if self._locked:
+            driver.library().cuMemFreeHost(c_void_p(self.address))
         if self._event:
             driver.library().cuEventDestroy_v2(self._event)
-            self._event = c_void_p()
+        self._flat, self._event, self._locked = None, c_void_p(), False
 
 
 def parts(x: Array, limit: int) -> Iterator[tuple[int, Array]]:
@@ -257,11 +274,14 @@ def pitched(x: Array) -> bool:
 
 def is_locked(x: Array) -> bool:
     """Whether the pages of ``x`` are pinned already, as of torch's ``pin_memory()``."""
-    first, reach = x.__array_interface__["data"][0], sum(
-        step * (size - 1) for step, size in zip(x.strides, x.shape, strict=True))
-    flags = c_uint()
-    return bool(x.size) and all(driver.library().cuMemHostGetFlags(byref(flags), c_void_p(place)) == 0
-                                for place in (first, first + reach))
+    reach, flags = sum(step * (size - 1) for step, size in zip(x.strides, x.shape, strict=True)), c_uint()
+    return bool(x.size) and all(driver.library().cuMemHostGetFlags(byref(flags), c_void_p(address)) == 0
+                                for address in (address_of(x), address_of(x) + reach))
+
+
+def address_of(x: Array) -> int:
+    """Where its first element lies."""
+    return int(x.__array_interface__["data"][0])
 
 
 class _Copy2D(Structure):
@@ -276,24 +296,28 @@ class _Copy2D(Structure):
 
 
 def copy_pitched(x: Array, pointer: int, stream: int, inward: bool) -> None:
-    """One copy between `pitched` pinned memory and packed floats on the device.
+    """Enqueue a copy between `pitched` pinned memory and packed floats on the device.
 
     Raises:
         LaunchFailed: the driver refused.
     """
-    rows, columns = x.shape
-    place, pitch, width = x.__array_interface__["data"][0], x.strides[0], FLOAT * columns
-    if rows == 1 or pitch == width:
-        call = "cuMemcpyHtoDAsync_v2" if inward else "cuMemcpyDtoHAsync_v2"
-        to, source = (pointer, place) if inward else (place, pointer)
-        copy(call, to, source, x.nbytes, stream)
-        return
-    how = _Copy2D(WidthInBytes=width, Height=rows)
+    if x.shape[0] > 1 and x.strides[0] != FLOAT * x.shape[1]:
+        copy_rows(x, pointer, stream, inward)
+    elif inward:
+        copy_in(pointer, address_of(x), x.nbytes, stream)
+    else:
+        copy_out(address_of(x), pointer, x.nbytes, stream)
+
+
+def copy_rows(x: Array, pointer: int, stream: int, inward: bool) -> None:
+    """`copy_pitched` where there is something between the rows."""
+    address, pitch, width = address_of(x), x.strides[0], x.shape[1] * FLOAT
+    how = _Copy2D(WidthInBytes=width, Height=x.shape[0])
     if inward:
-        how.srcMemoryType, how.srcHost, how.srcPitch = _HOST, place, pitch
+        how.srcMemoryType, how.srcHost, how.srcPitch = _HOST, address, pitch
         how.dstMemoryType, how.dstDevice, how.dstPitch = _DEVICE, pointer, width
     else:
         how.srcMemoryType, how.srcDevice, how.srcPitch = _DEVICE, pointer, width
-        how.dstMemoryType, how.dstHost, how.dstPitch = _HOST, place, pitch
+        how.dstMemoryType, how.dstHost, how.dstPitch = _HOST, address, pitch
     driver.demand(f"copy of {x.nbytes:,} bytes between host and device", "cuMemcpy2DAsync_v2", byref(how),
                   c_void_p(stream))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -28,7 +27,6 @@ from ...arrays.base import FLOAT, check_dtype
 from ...arrays.numpy import Numpy, host_view
 from ...errors import InvalidType, InvalidValue
 from ...problem import Problem
-from ...runtime import device
 from ...runtime.device import Gpu
 from ..canonical import canonicalise
 from ..launch import choice_for
@@ -93,10 +91,7 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     request = Request(arrays["a"], arrays["b"], arrays.get("c"), None, alpha, beta, trans_a, trans_b, precision)
     m, n, k = _sizes(request)
     gpus = multi_gpu.chosen(devices)
-    if gpus is None:
-        here = device.here()
-        gpus = [] if here is None else [here]
-    products.refuse_scheme(request, gpus[0] if gpus else None)
+    products.refuse_scheme(request, gpus)
     for gpu in gpus:  # refuses a scheme that the GPU has no kernels for
         choice_for(Problem.contiguous(min(m, BLOCKS[0]), min(n, BLOCKS[0]), k, alpha, beta), gpu, precision)
     head = _head(paths, request, (m, n))
@@ -106,21 +101,19 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     try:
         rows, columns = journal.head["cuts"]
         tiles = Grid(_slices(rows), _slices(columns))
-        every = {tile.number: tile for tile in tiles.tiles()}
-        where = " and ".join(gpu.name for gpu in gpus) or f"CPU: NumPy {np.__version__}"
-        if set(journal.sums) == set(every) and target.exists() and not partial.exists():  # killed after the last step
-            journal.remove()
-            return Written(Path(out), (m, n), k, 0, len(every), perf_counter() - start, where)
-        result = _output(partial, (m, n), journal)
-        work, _ = products.prepare(Numpy(), request._replace(out=result))
-        _verify(journal, result, every)
-        kept = set(journal.sums)
-        if len(kept) < len(every):
-            _run(work, gpus, tiles, journal, progress)
-        if _head(paths, request, (m, n)) != head:
-            raise InvalidValue(f"an input changed while it was read, so that {partial} is of neither; remove it and "
-                               f"{journal_path}, and begin anew")
-        _complete(result, partial, target)
+        total = kept = len(tiles.tiles())
+        renamed = target.exists() and not partial.exists() and set(journal.sums) == set(range(total))
+        if not renamed:  # by a run that was killed before it could remove the journal
+            result = _output(partial, (m, n), journal)
+            work, _ = products.prepare(Numpy(), request._replace(out=result))
+            _verify(journal, result, tiles.tiles())
+            kept = len(journal.sums)
+            if kept < total:
+                _run(work, gpus, tiles, journal, progress)
+            if _head(paths, request, (m, n)) != head:
+                raise InvalidValue(f"an input changed while it was read, so that {partial} is of neither; remove it "
+                                   f"and {journal_path}, and begin anew")
+            _complete(result, partial, target)
         journal.remove()
     except BaseException:
         if not journal.sums:  # nothing to go on with, and in the way of a corrected call
@@ -129,15 +122,16 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
         raise
     finally:
         journal.close()
-    return Written(Path(out), (m, n), k, len(every) - len(kept), len(kept), perf_counter() - start, where)
+    where = " and ".join(gpu.name for gpu in gpus) or f"CPU: NumPy {np.__version__}"
+    return Written(Path(out), (m, n), k, total - kept, kept, perf_counter() - start, where)
 
 
 def _run(work: Request, gpus: Sequence[Gpu], tiles: Grid, journal: Journal,
          progress: Callable[[int, int], None] | None) -> None:
     """Compute the tiles that the journal does not name, and write each down with a checksum: of tiles from a GPU by
     threads beside those that copy."""
-    every, finished, lock = {tile.number: tile for tile in tiles.tiles()}, set(journal.sums), Lock()
-    done, total = sum(every[number].area for number in finished), work.out.size
+    every, finished = tiles.tiles(), set(journal.sums)
+    done, total, lock = sum(every[number].area for number in finished), work.out.size, Lock()
     pending: deque[Future[None]] = deque()
     if done and progress is not None:
         progress(done, total)
@@ -154,10 +148,8 @@ def _run(work: Request, gpus: Sequence[Gpu], tiles: Grid, journal: Journal,
     with ThreadPoolExecutor(_SUMMERS, "peakgemm-sum") as pool:
         def submit(number: int) -> None:
             pending.append(pool.submit(finish, number))
-            with lock:
-                ended = [pending.popleft() for _ in range(len(pending)) if pending[0].done()]
-            for future in ended:
-                future.result()  # a full disk ends the product now
+            while pending and pending[0].done():
+                pending.popleft().result()  # a full disk ends the product now
 
         multi_gpu.run(work, gpus, tiles, finished=finished, done=submit if gpus else finish)
     for future in pending:
@@ -197,14 +189,12 @@ def opened(path: Path, name: str) -> NDArray[np.float32]:
         InvalidValue: no such file, or no array that fits in it.
         InvalidType: not float32.
     """
+    if os.path.exists(path) and not os.path.isfile(path):  # to open a FIFO would wait
+        raise InvalidValue(f"{name}: {path} is no regular file, so that it cannot be mapped; name a .npy file")
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a FIFO would wait
-            raise InvalidValue(f"{name}: {path} is no regular file, so that it cannot be mapped; name a .npy file")
         x = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise InvalidValue(f"{name}: cannot read {path} ({error.strerror or error}); name a .npy file") from None
-    except InvalidValue:
-        raise
     except Exception as error:  # EOFError of an empty file, OverflowError of a negative size, TokenError of odd headers
         raise InvalidValue(f"{name}: {path} holds no array that can be mapped ({error}); write it with numpy.save"
                            ) from None
@@ -294,7 +284,7 @@ def _allocate(file: int, size: int) -> None:
         os.ftruncate(file, size)
 
 
-def _verify(journal: Journal, result: NDArray[np.float32], tiles: dict[int, Tile]) -> None:
+def _verify(journal: Journal, result: NDArray[np.float32], tiles: Sequence[Tile]) -> None:
     """Drop tiles whose bytes are not what the journal says."""
     sums = dict(journal.sums)
     with ThreadPoolExecutor(_SUMMERS, "peakgemm-sum") as pool:

@@ -8,7 +8,9 @@ one device and on several of a kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -65,6 +67,29 @@ class Tile(NamedTuple):
         parts = slice(side.start, side.start + half), slice(side.start + half, side.stop)
         halves = ((*self.slices[:which], part, *self.slices[which + 1:]) for part in parts)
         return [Tile(self.number, x[-2], x[-1], x[:-2]) for x in halves]
+
+
+class PanelKey(NamedTuple):
+    """A panel: rows of A or columns of B, of which matrices of a batch; (0, 1) along what the operand is broadcast."""
+
+    side: str  # "a" or "b"
+    start: int
+    stop: int
+    matrices: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """Where it lies in its operand."""
+        rows, columns = slice(self.start, self.stop), slice(None)
+        return *(slice(*pair) for pair in self.matrices), *((rows, columns) if self.side == "a" else (columns, rows))
+
+
+def panel_keys(tile: Tile, a: Sequence[bool] = (), b: Sequence[bool] = ()) -> tuple[PanelKey, PanelKey]:
+    """The panels that a tile reads; ``a`` and ``b``: along which dimensions of the batch each operand is broadcast."""
+    first, second = (tuple((0, 1) if once else (x.start, x.stop) for x, once in zip(tile.matrices, side, strict=True))
+                     for side in (a, b))
+    return (PanelKey("a", tile.rows.start, tile.rows.stop, first),
+            PanelKey("b", tile.columns.start, tile.columns.stop, second))
 
 
 class Grid(NamedTuple):
@@ -175,8 +200,46 @@ def cuts(extent: int, block: int) -> tuple[slice, ...]:
         sizes[0] += left
     elif left:
         sizes.insert(next((i for i, size in enumerate(sizes) if size >= left), len(sizes)), left)
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
+    return tuple(slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0)))
+
+
+def assign_tiles(grid: Grid, weights: Sequence[float], heights: Sequence[int | None],
+                 finished: Iterable[int] = ()) -> list[list[Tile]]:
+    """The tiles of ``grid`` for each of several devices, in the order in which it should compute them.
+
+    Args:
+        weights: what the devices are worth, in any unit.
+        heights: for each, how many row blocks of A it can keep; None: it keeps all operands.
+        finished: numbers of tiles to leave out.
+    """
+    rows, columns = range(len(grid.rows)), range(len(grid.columns))
+    done, orders = set(finished), list[list[tuple[int, int, int]]]()
+    by_groups, along_columns = len(grid.groups) > 1, len(columns) > len(rows)
+    sides = grid.columns if along_columns else grid.rows
+    sizes = ([prod(x.stop - x.start for x in group) for group in grid.groups] if by_groups else
+             [side.stop - side.start for side in sides])
+    for worker, (band, height) in enumerate(zip(bands(sizes, weights), heights, strict=True)):
+        if by_groups:  # whole matrices for each device, one after the other
+            orders.append([(i, j, group) for group in band for i, j in _order(rows, columns, height)])
+            continue
+        # Each device begins with other panels of the operand that all need, and takes the rest from the others; every
+        # other one goes backwards, as the short panels are at both ends.
+        own, other = list(band), rows if along_columns else columns
+        all_of_other = _rotated(other, worker // 2, (len(weights) + 1) // 2)
+        if worker % 2:
+            own, all_of_other = own[::-1], all_of_other[::-1]
+        down, across = (all_of_other, own) if along_columns else (own, all_of_other)
+        orders.append([(i, j, 0) for i, j in _order(down, across, height)])
+    return [[tile for where in order if (tile := grid.tile(*where)).number not in done] for order in orders]
+
+
+def _order(rows: Sequence[int], columns: Sequence[int], height: int | None) -> Iterable[tuple[int, int]]:
+    return growing(rows, columns) if height is None else sweeping(rows, columns, height)
+
+
+def _rotated(blocks: Sequence[int], worker: int, workers: int) -> list[int]:
+    start = worker * len(blocks) // workers
+    return [*blocks[start:], *blocks[:start]]
 
 
 def growing(rows: Sequence[int], columns: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -192,24 +255,18 @@ def growing(rows: Sequence[int], columns: Sequence[int]) -> Iterator[tuple[int, 
 
 def sweeping(rows: Sequence[int], columns: Sequence[int], height: int) -> Iterator[tuple[int, int]]:
     """In bands of ``height`` row blocks that stay, past which the column blocks pass, to and fro."""
-    backwards = False
-    for low in range(0, len(rows), max(1, height)):
-        for j in reversed(columns) if backwards else columns:
-            for i in rows[low:low + max(1, height)]:
+    for band, low in enumerate(range(0, len(rows), height)):
+        for j in reversed(columns) if band % 2 else columns:
+            for i in rows[low:low + height]:
                 yield i, j
-        backwards = not backwards
 
 
 def bands(sizes: Sequence[int], weights: Sequence[float]) -> list[range]:
     """Neighbouring blocks for each of several devices, shares of the total extent as near to ``weights`` as blocks
     allow."""
     total, whole = sum(sizes), sum(weights)
-    ends, passed, share, at = [], 0.0, 0.0, 0
-    for weight in weights:
-        share += weight / whole * total
-        while at < len(sizes) and passed + sizes[at] / 2 <= share + 1e-9 * total:
-            passed += sizes[at]
-            at += 1
-        ends.append(at)
+    centres = [end - size / 2 for end, size in zip(accumulate(sizes), sizes, strict=True)]
+    shares = accumulate(weight / whole * total for weight in weights)
+    ends = [0, *(bisect_right(centres, share + 1e-9 * total) for share in shares)]
     ends[-1] = len(sizes)
-    return [range(low, high) for low, high in zip([0, *ends[:-1]], ends, strict=True)]
+    return [range(low, high) for low, high in pairwise(ends)]

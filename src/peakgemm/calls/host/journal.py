@@ -43,15 +43,18 @@ class Journal:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         except OSError as error:
             raise InvalidValue(f"cannot write {path} ({error.strerror}); name another output") from None
+        data: bytes | None = None
         try:
             self._lock()
             data = os.read(self._file, os.fstat(self._file).st_size)
             if data:
                 self._read(data)
             else:
-                self._begin()
+                self._append(self.head)
         except BaseException:
             self.close()
+            if data == b"":
+                self.remove()
             raise
 
     def _lock(self) -> None:
@@ -64,13 +67,6 @@ class Journal:
         except OSError:
             raise InvalidValue(f"another process works on {self.path.with_suffix('')}; wait for it, or end "
                                "it") from None
-
-    def _begin(self) -> None:
-        try:
-            self._append(self.head)
-        except InvalidValue:
-            self.remove()
-            raise
 
     def _read(self, data: bytes) -> None:
         lines = data.split(b"\n")

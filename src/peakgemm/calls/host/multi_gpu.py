@@ -6,9 +6,10 @@ Each device has a thread, and a queue of tiles that others may take from: see `T
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from math import prod
+from operator import index
 from threading import Thread
 from typing import Any
 
@@ -20,46 +21,46 @@ from ...runtime import device, peers
 from ...runtime.device import Gpu, activated
 from ...runtime.lanes import lane
 from ...runtime.memory import free_bytes
+from ...runtime.pools import KEPT_BYTES
 from ..request import Request
 from .cpu import by_numpy
-from .grid import Grid, batch_grid, grid
-from .tile_queue import SLOTS, TileQueue, assign_tiles
-from .tiles import Job, Worker
+from .grid import Grid, assign_tiles, batch_grid, grid
+from .results import SLOTS
+from .tile_queue import Job, TileQueue
+from .worker import Worker
 
 log = logging.getLogger("peakgemm")
 _SHARE = 0.9  # of a device's free memory: other libraries of the process allocate meanwhile
-# Of panels of a batch, where three groups do not need more, and of results: each serves one group, and then its memory
-# another. To map more memory takes time.
-_BATCH_BYTES = 1 << 30
 VARIABLE = "PEAKGEMM_DEVICES"
 
 
-def chosen(devices: Any) -> list[Gpu] | None:
-    """The GPUs that ``devices`` names: ``"all"``, an index, or several (in a string with commas between).
-
-    None, or ``"all"`` without a GPU: None, the current one or NumPy.
+def chosen(devices: Any) -> list[Gpu]:
+    """The GPUs that ``devices`` names: ``"all"``, an index, or several (in a string with commas between); None: the
+    current one. Without a GPU None and ``"all"`` are none, which is NumPy.
 
     Raises:
         InvalidType, InvalidValue: no such name; or two of one.
         MissingComponent: no such GPU.
     """
     if devices is None:
-        return None
-    if isinstance(devices, str):
-        if devices.strip().lower() == "all":
-            return [device.require(i) for i in range(device.count())] or None
+        here = device.here()
+        return [] if here is None else [here]
+    names = devices
+    if isinstance(names, str):
+        if names.strip().lower() == "all":
+            return [device.require(i) for i in range(device.count())]
         try:
-            devices = [int(part) for part in devices.split(",")]
+            names = [int(part) for part in names.split(",")]
         except ValueError:
-            raise InvalidValue(f"devices = {devices!r}; pass 'all', an index, or several: '0,1'") from None
-    if isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
-        devices = [devices]
+            raise InvalidValue(f"devices = {names!r}; pass 'all', an index, or several: '0,1'") from None
+    elif isinstance(names, (int, np.integer)):
+        names = [names]
     try:
-        indices = [int(i) for i in devices if not isinstance(i, (bool, float, str))]
-        whole = len(indices) == len(devices) > 0
+        names = list(names)
+        indices = [index(i) for i in names]
     except TypeError:
-        whole = False
-    if not whole:
+        indices = []
+    if not indices or any(isinstance(i, bool) for i in names):
         raise InvalidType(f"devices = {devices!r}; pass 'all', an index, or a list of indices")
     if len(set(indices)) < len(indices):
         raise InvalidValue(f"devices = {indices} names a GPU twice; name each once")
@@ -80,7 +81,7 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
         tiles: where to cut; None: see `cut`.
         resident: ``b`` as it lies on the only device already.
         finished: numbers of tiles that lie in ``out`` already.
-        done: called with the number of each tile that lies there, in any thread, once at a time for each device.
+        done: called with the number of each tile that lies there, in any thread, once at a time.
 
     Raises:
         OutOfMemory: not even the smallest tiles fit.
@@ -101,61 +102,54 @@ def run(r: Request, gpus: Sequence[Gpu], tiles: Grid | None = None, *, resident:
                     "computes what", kinds)
     matrices, rows, columns = tiles.largest
     result = FLOAT * 2 * matrices * rows * columns  # and of c
-    slots = max(2, min(SLOTS, min(rooms) // 8 // result, *[_BATCH_BYTES // result] * bool(batch)))
+    slots = max(2, min(SLOTS, min(rooms) // 8 // result, *[KEPT_BYTES // result] * bool(batch)))
     beside = slots * result + FLOAT * 2 * 2 * matrices * k * (rows + columns)  # and workspaces
     budgets = [max(room - beside, room // 2) for room in rooms]
     whole = FLOAT * matrices * k * (m + (0 if resident is not None else n))
-    if batch:
-        budgets = [min(budget, max(_BATCH_BYTES, 3 * whole)) for budget in budgets]
+    if batch:  # memory of one group serves the next: no more than the pool keeps, for to map more takes time
+        budgets = [min(budget, max(KEPT_BYTES, 3 * whole)) for budget in budgets]
     heights = [None if whole <= budget else max(1, int(budget / 2 / (FLOAT * k * rows))) for budget in budgets]
-    queue = TileQueue(assign_tiles(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished))
+    queue = TileQueue(assign_tiles(tiles, [gpu.peak_tflops for gpu in gpus], heights, finished), done)
     shared = (len(gpus) > 1 and not batch and all(height is None for height in heights)
               and peers.connect([gpu.index for gpu in gpus]))
-    job = Job(r, queue, len(gpus), resident, shared, done)
-    _work(job, gpus, budgets, slots)
+    _work(Job(r, queue, len(gpus), resident, shared), gpus, budgets, slots)
 
 
 def _work(job: Job, gpus: Sequence[Gpu], budgets: Sequence[int], slots: int) -> None:
     """Run a worker on each device; the first error stops all."""
-    errors: list[BaseException] = []
-    with ExitStack() as lanes:
-        workers = []
-        for i, (gpu, budget) in enumerate(zip(gpus, budgets, strict=True)):
-            lanes.enter_context(activated(gpu.index))
-            way = lanes.enter_context(lane(gpu.index))
-            workers.append(Worker(job, i, gpu, way, budget, slots))
-            lanes.callback(_dropped, workers[-1], gpu)
+    def work(worker: Worker, gpu: Gpu) -> None:
+        with activated(gpu.index):
+            worker.run()
 
-        def work(worker: Worker, gpu: Gpu) -> None:
-            try:
-                with activated(gpu.index):
-                    worker.run()
-            except BaseException as error:
-                errors.append(error)
-                job.queue.stop()
-
+    with ExitStack() as workers:
+        each = [(workers.enter_context(_worker(job, i, gpu, budget, slots)), gpu)
+                for i, (gpu, budget) in enumerate(zip(gpus, budgets, strict=True))]
         threads = [Thread(target=work, args=pair, name=f"peakgemm-gpu-{pair[1].index}", daemon=True)
-                   for pair in list(zip(workers, gpus, strict=True))[1:]]
+                   for pair in each[1:]]
         for thread in threads:
             thread.start()
-        work(workers[0], gpus[0])
+        work(*each[0])
         for thread in threads:
             thread.join()
-        for worker, gpu in zip(workers, gpus, strict=True):
+        for worker, gpu in each:
             with activated(gpu.index):
                 worker.rest()
-        job.queue.forget()
-        del workers
-        if errors:  # before the lanes are given back, which only know that something has failed
-            try:
-                raise errors[0]
-            finally:
-                errors.clear()  # whose traceback holds this frame
+        try:
+            if job.queue.error is not None:  # before the lanes are given back, which only know that something failed
+                raise job.queue.error
+        finally:
+            job.queue.forget()
 
 
-def _dropped(worker: Worker, gpu: Gpu) -> None:
-    with activated(gpu.index):
-        worker.drop()
+@contextmanager
+def _worker(job: Job, number: int, gpu: Gpu, budget: int, slots: int) -> Iterator[Worker]:
+    """A worker on a lane of its own; its memory is freed behind the block."""
+    with lane(gpu.index, job.workers) as way:
+        worker = Worker(job, number, gpu, way, budget, slots)
+        try:
+            yield worker
+        finally:
+            worker.free()
 
 
 def _moved(r: Request) -> int:

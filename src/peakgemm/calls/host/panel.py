@@ -1,27 +1,20 @@
-"""What a product reads of its operands on a device: panels there, or on their way, which several threads see to."""
+"""Operands in the host's memory on a device: how they are copied there and read, and panels of them on their way."""
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays.base import FLOAT, View, driver_out_of_memory
-from ...errors import LaunchFailed
-from ...runtime.device import Gpu
-from ...runtime.lanes import lane
+from ...arrays.base import FLOAT, View
+from ...runtime import peers
+from ...runtime.device import Gpu, activated
+from ...runtime.lanes import Lane, lane
 from ...runtime.memory import DeviceMemory, behind, event
-from ...runtime.timeline import stream_span
-from ...runtime.transfer import IN_THREADS, OUT_THREADS, threads
+from ...runtime.transfer import Upload
 from ..request import Request
-from .tile_queue import PanelKey, Transfer
-
-if TYPE_CHECKING:
-    from ...problem import Problem
-    from ...selection.choose import Choice
+from .grid import PanelKey
 
 Array = NDArray[np.float32]
 
@@ -58,53 +51,6 @@ def layouts(r: Request, resident: View | None = None) -> tuple[dict[str, Array],
     return arrays, views
 
 
-class Resident:
-    """A host array's copy on a device, what `prepare` leaves there; ``view``: how it reads, a vector as a column."""
-
-    def __init__(self, x: Array, gpu: Gpu) -> None:
-        self.gpu = gpu
-        dense, view = layout(x[:, None] if x.ndim == 1 else x, squeeze=False)
-        with lane(gpu.index) as way:
-            self._memory = DeviceMemory(dense.nbytes, way.inward)
-            self.view = view._replace(pointer=self._memory.pointer)
-            for future in way.copiers(threads(IN_THREADS), threads(OUT_THREADS)).upload(dense, self.view.pointer):
-                if (mark := future.result()) is not None:
-                    behind(mark)
-
-
-class Panel:
-    """Rows of A or columns of B on the device, or on their way there from the host, or from another device."""
-
-    def __init__(self, memory: Any, view: View, size: int) -> None:
-        self.memory, self.view, self.size = memory, view, size
-        self.futures: list[Future[Any]] = []
-        self.transfer: Transfer | None = None
-        self.again: Any = None  # what to copy where the transfer comes to nothing
-        self.mark: Any = None
-        self._settled = False
-
-    def settle(self, streams: tuple[int, ...], inward: int) -> None:
-        """All that ``streams`` do from now on waits for its copy, which is enqueued when this returns."""
-        if self._settled:
-            return
-        marks = [mark for mark in (*[future.result() for future in self.futures], self.mark) if mark is not None]
-        if not marks and self.futures:
-            marks = [event(inward)]
-        for mark in marks:
-            behind(mark, *streams)
-        self.futures, self.mark, self._settled = [], None, True
-
-    def end(self) -> None:
-        """No thread copies to it any more, and it is not waited for."""
-        for future in self.futures:
-            with suppress(Exception):
-                if (mark := future.result()) is not None:
-                    behind(mark)
-        if self.mark is not None:
-            behind(self.mark)
-        self.futures, self.mark = [], None
-
-
 def part(whole: View, key: PanelKey) -> View:
     """The panel that ``key`` names of an operand that lies on the device as ``whole``."""
     assert whole.strides is not None
@@ -121,54 +67,59 @@ def spread(view: View, batch: tuple[int, ...]) -> View:
     return View(view.pointer, (*batch, *view.shape[-2:]), (*(0,) * (len(batch) - len(own)), *own, *view.strides[-2:]))
 
 
-class SplitPanels:
-    """Panels split for tensor cores once, for all tiles that read them: the pass would else take 10 to 20 % of a tile.
-    As long as there is room on the device."""
+class Panel:
+    """Memory for a panel on the device of ``way``, for ``dense``, which reads there as ``view``.
 
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-        self._held: dict[PanelKey, tuple[DeviceMemory, int]] = {}
-        self._used = 0
+    Attributes:
+        upload: its copy from the host or from another device, once somebody has begun it.
+        source: the panel on another device that it is to be copied from.
+    """
 
-    def clear(self) -> None:
-        """Let go of all."""
-        self._held.clear()
-        self._used = 0
+    def __init__(self, way: Lane, dense: Array, view: View) -> None:
+        self.way, self._dense, self.size = way, dense, dense.nbytes
+        self.memory = DeviceMemory(dense.nbytes, way.inward)
+        self.view = view._replace(pointer=self.memory.pointer)
+        self.upload: Upload | None = None
+        self.source: Panel | None = None
 
-    def bound(self, choice: Choice, problem: Problem, views: dict[str, View], keys: tuple[PanelKey, PanelKey],
-              stream: int, streams: tuple[int, ...], room: int) -> Any:
-        """The product of a tile that reads its panels split; None where ``choice`` is no kernel that does for both
-        operands, or where more than ``room`` bytes would be held."""
-        from ...kernels.bound import Bound
+    def copy_from_host(self) -> None:
+        """Have it copied from the host."""
+        self.upload = self.way.uploader.upload(self._dense, self.view.pointer)
 
-        scheme = choice.kernel.family.scheme
-        if scheme is None or choice.kernel.split_before(choice.config) != "ab" or problem.batch.sizes:
-            return None
-        ready: list[int] = []
-        for side, key in zip("ab", keys, strict=True):
-            if key not in self._held and not self._split(side, key, problem, scheme, views, stream, streams, room):
-                return None
-            ready.append(self._held[key][1])
-        return Bound(choice.kernel, choice.config, problem, self._gpu, *ready)
+    def copy_from_source(self, waiting: bool = True) -> None:
+        """Enqueue the copy from another device, once the one that brings the panel there is: now, or if ``waiting``.
 
-    def _split(self, side: str, key: PanelKey, problem: Problem, scheme: Any, views: dict[str, View], stream: int,
-               streams: tuple[int, ...], room: int) -> bool:
-        from ...kernels.emulated.product import SplitOperand
+        Raises:
+            LaunchFailed: the driver refused that or this; asked again, it is tried again.
+        """
+        source, inward = self.source, self.way.inward
+        if source is None or source.upload is None or not (waiting or source.upload.is_enqueued):
+            return
+        for future in source.upload.futures:
+            future.result()
+        with activated(source.way.index):
+            mark = event(source.way.inward)
+        behind(mark, inward)
+        peers.copy(self.view.pointer, self.way.index, source.view.pointer, source.way.index, self.size, inward)
+        self.upload, self.source = Upload(inward, mark=event(inward)), None
 
-        split = SplitOperand(scheme, problem, self._gpu, side)
-        if self._used + split.bytes > room:
-            return False
-        try:
-            memory = DeviceMemory(split.bytes, stream)
-        except LaunchFailed as error:
-            if not driver_out_of_memory(error):
-                raise
-            return False
-        with stream_span(self._gpu.index, "split", stream, split.bytes):
-            split.launch(views[side].pointer, memory.pointer, stream)
-        for other in streams:
-            if other != stream:
-                behind(event(stream), other)
-        self._held[key] = memory, memory.pointer + SplitOperand.PANELS
-        self._used += split.bytes
-        return True
+    def wait(self, *streams: int) -> None:
+        """All that ``streams`` do from now on waits for its copy, which is enqueued when this returns."""
+        self.copy_from_source()
+        assert self.upload is not None
+        self.upload.order(*streams)
+
+    def end(self) -> None:
+        """No thread copies to it any more, and it is not waited for."""
+        if self.upload is not None:
+            with suppress(Exception):
+                self.upload.order()
+
+
+def resident(x: Array, gpu: Gpu) -> Panel:
+    """A whole host array on a device, what `prepare` leaves there; a vector as a column."""
+    with lane(gpu.index) as way:
+        panel = Panel(way, *layout(x[:, None] if x.ndim == 1 else x, squeeze=False))
+        panel.copy_from_host()
+        panel.wait()
+    return panel

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays.base import HostLibrary, View, driver_out_of_memory, packed
+from ...arrays.base import HostLibrary, View, packed
 from ...arrays.numpy import host_view
-from ...errors import InvalidValue, LaunchFailed
+from ...errors import InvalidValue
 from ...problem import Batch, Problem
-from ...runtime import device
 from ...runtime.device import Gpu, activated
 from ..canonical import Canonical, canonicalise
 from ..request import REPRODUCIBLE, Request, refuse_overlap
@@ -35,24 +34,21 @@ def multiply(library: HostLibrary, request: Request, resident: View | None = Non
     Raises:
         InvalidType, InvalidValue: see `canonicalise` and `HostLibrary`.
     """
-    gpus = None if devices is None else multi_gpu.chosen(devices)
-    gpu = gpus[0] if gpus else device.here()
-    refuse_scheme(request, gpu)
-    if gpu is not None and gpus is None and resident is None:
+    gpus = multi_gpu.chosen(devices)
+    refuse_scheme(request, gpus)
+    if gpus and devices is None and resident is None:
         from . import small_host
 
-        small = small_host.multiply(library, request, gpu)
+        small = small_host.multiply(library, request, gpus[0])
         if small is not None:
             return small
     work, out = prepare(library, request)
-    if gpu is None or not out.size or work.alpha == 0 or not work.a.shape[-1]:
+    if not gpus or not out.size or work.alpha == 0 or not work.a.shape[-1]:
         by_numpy(work)
     else:
-        if resident is not None and (gpus is None or [x.index for x in gpus] == [gpu.index]):
-            resident = resident.mT if request.trans_b else resident
-        else:
-            resident = None
-        _on_gpus(work, gpus or [gpu], resident)
+        if resident is not None and gpus != multi_gpu.chosen(None):
+            resident = None  # it lies on the current GPU alone
+        _on_gpus(work, gpus, resident.mT if resident is not None and request.trans_b else resident)
     return library.wrap(out, request.a) if request.out is None else request.out
 
 
@@ -73,13 +69,9 @@ def _on_gpus(work: Request, gpus: list[Gpu], resident: View | None) -> None:
 
     work = _mergeable(work, resident)
     if len(gpus) == 1 and sum(x.nbytes for x in (work.a, work.b, work.c, work.out) if x is not None) < TILED_BYTES:
-        try:
-            with activated(gpus[0].index):
-                small_host.run(work, gpus[0], resident)
-            return
-        except LaunchFailed as error:
-            if not driver_out_of_memory(error):
-                raise
+        with activated(gpus[0].index):
+            if small_host.run(work, gpus[0], resident):
+                return
     multi_gpu.run(work, gpus, resident=resident)
 
 
@@ -121,7 +113,7 @@ def prepare(library: HostLibrary, request: Request) -> tuple[Request, Array]:
 def survey(library: HostLibrary, request: Request, gpu: bool) -> tuple[dict[str, View], Problem]:
     """Where the arrays lie, and the problem that they make; ``gpu``: as they are laid out there."""
     if not gpu:
-        refuse_scheme(request, None)
+        refuse_scheme(request, [])
     views = {name: host_view(library.host(x, name)) for name, x in request.arrays().items()}
     work, _ = prepare(library, request)
     if gpu:
@@ -134,13 +126,13 @@ def survey(library: HostLibrary, request: Request, gpu: bool) -> tuple[dict[str,
     return views, replace(problem, batch=Batch.merged(tuple(batch), steps, steps, steps, steps))
 
 
-def refuse_scheme(request: Request, gpu: Gpu | None) -> None:
+def refuse_scheme(request: Request, gpus: list[Gpu]) -> None:
     """NumPy has no tensor cores: it runs ``"emulated"`` in float32, but no scheme that is asked for by name.
 
     Raises:
         InvalidValue: a scheme, and no GPU.
     """
-    if gpu is None and request.precision not in ("ieee", "emulated", REPRODUCIBLE):
+    if not gpus and request.precision not in ("ieee", "emulated", REPRODUCIBLE):
         raise InvalidValue(f"precision = {request.precision!r} needs a GPU, and there is none here; use 'emulated' or "
                            "'ieee', which NumPy runs in float32, or see: peakgemm doctor")
 

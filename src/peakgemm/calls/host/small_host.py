@@ -9,9 +9,7 @@ that beats the many threads of tiles (docs/notebook/23-host-arrays.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
 from contextlib import suppress
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,9 +19,9 @@ from ...arrays.numpy import host_view
 from ...errors import LaunchFailed
 from ...runtime import pools
 from ...runtime.device import Gpu
-from ...runtime.memory import DeviceMemory, behind, order
-from ...runtime.staging import copy_pageable, new_stream, synchronize
-from ...runtime.transfer import LEAST_BYTES, Copiers
+from ...runtime.lanes import Reserve
+from ...runtime.memory import GrowingMemory, copy_in, copy_out, new_stream, order, synchronize
+from ...runtime.transfer import LEAST_BYTES, Upload, Uploader, address_of
 from .. import cache
 from ..canonical import Canonical, canonicalise
 from ..launch import bound_for, choice_for
@@ -42,46 +40,39 @@ _ALIGNED = 256               # bytes
 
 
 class _Scratch:
-    """Memory on a device, which grows with what is asked for, and streams, for one call at a time. With memory
-    allocated for each call 256^3 took 1.17 of torch's time, with this 0.72 (docs/notebook/23-host-arrays.md)."""
+    """Memory on a device and streams, for one call at a time. With memory allocated for each call 256^3 took 1.17 of
+    torch's time, with this 0.72 (docs/notebook/23-host-arrays.md)."""
 
-    def __init__(self) -> None:
-        self.stream, self._beside = new_stream(), new_stream()
-        self._memory: DeviceMemory | None = None
-        self._copiers: Copiers | None = None
+    def __init__(self, index: int) -> None:
+        self._index, self.stream, self._beside = index, new_stream(), new_stream()
+        self.memory = GrowingMemory()
+        self._uploader: Uploader | None = None
 
-    def room(self, size: int) -> int:
-        """The address of ``size`` bytes."""
-        if self._memory is None or self._memory.size < size:
-            self._memory = None
-            self._memory = DeviceMemory(size, self.stream)
-            order(self.stream, self._beside)  # which may use it once it is allocated
-        return self._memory.pointer
-
-    def upload(self, arrays: Sequence[tuple[Any, int]], gpu: Gpu) -> None:
+    def upload(self, arrays: Sequence[tuple[Any, int]]) -> None:
         """Copy packed arrays to their addresses; what is enqueued on ``stream`` from now on finds them there."""
-        futures: list[Future[Any]] = []
+        beside: Upload | None = None
         if len(arrays) > 1 and arrays[0][0].nbytes + arrays[1][0].nbytes >= SHARED_BYTES:
-            if self._copiers is None:
-                self._copiers = Copiers(gpu.index, self._beside, self._beside, 1, 1, LEAST_BYTES)
-            futures = self._copiers.upload(*arrays[1])
+            if self._uploader is None:
+                self._uploader = Uploader(self._index, self._beside, 1, LEAST_BYTES)
+            order(self.stream, self._beside)  # on which the memory may just have been allocated
+            beside = self._uploader.upload(*arrays[1])
             arrays = [arrays[0], *arrays[2:]]
         try:
             for x, pointer in arrays:
-                copy_pageable("cuMemcpyHtoDAsync_v2", pointer, _address(x), x.nbytes, self.stream)
+                copy_in(pointer, address_of(x), x.nbytes, self.stream, pageable=True)
         finally:
-            if futures:
-                wait(futures)
-        for future in futures:
-            if (mark := future.result()) is not None:
-                behind(mark, self.stream)
-        if futures:
-            order(self._beside, self.stream)
+            if beside is not None:
+                beside.order(self.stream)
 
     def download(self, source: int, result: Any) -> None:
         """Copy what ``stream`` has computed at ``source`` into a packed array; it lies there."""
-        copy_pageable("cuMemcpyDtoHAsync_v2", _address(result), source, result.nbytes, self.stream)
+        copy_out(address_of(result), source, result.nbytes, self.stream, pageable=True)
         synchronize(self.stream)  # of memory that is pinned the driver only enqueues the copies
+
+    def close(self) -> None:
+        """End the thread that copies, if there is one."""
+        if self._uploader is not None:
+            self._uploader.close()
 
     def rest(self) -> None:
         """Until neither stream does anything: after an error there may be copies that no product waits for."""
@@ -98,8 +89,7 @@ class _Warm(NamedTuple):
     offsets: dict[str, int]
 
 
-_free: dict[int, list[_Scratch]] = {}  # by device
-_lock = Lock()
+_SCRATCH = Reserve(_Scratch)
 _calls: dict[Any, Any] = cache.calls
 _UNKNOWN: Any = object()
 
@@ -123,7 +113,13 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
     key = ("host", a.shape, b.shape, column_major_a, column_major_b, r.alpha, r.trans_a, r.trans_b, r.precision, gpu)
     warm: _Warm | None = _calls.get(key, _UNKNOWN)  # looked up once: another thread may forget all
     if warm is _UNKNOWN:
-        warm = cache.remember(key, _bind(r, a, b, gpu))
+        m, n = a.shape[int(r.trans_a)], b.shape[1 - r.trans_b]
+        offsets = _offsets({"a": a.size, "b": b.size, "out": m * n})
+        views = {"a": layout(a, squeeze=False)[1], "b": layout(b, squeeze=False)[1], "out": View.packed((m, n))}
+        warm = _bind(r, views, offsets, gpu) if m * n and offsets["workspace"] <= MOST_BYTES else None
+        if warm is not None and warm.bound.workspace_bytes > WORKSPACE_BYTES:
+            warm = None
+        cache.remember(key, warm)
     if warm is None:
         return None
     if r.out is None:
@@ -134,75 +130,62 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
             return None
         arrays = {"a": a, "b": b, "out": result}
         refuse_overlap({name: host_view(x) for name, x in arrays.items()}, 0.0, arrays)
-    try:
-        _launch(warm, {"a": a.T if column_major_a else a, "b": b.T if column_major_b else b}, result, gpu)
-    except LaunchFailed as error:
-        if not driver_out_of_memory(error):
-            raise
+    if not _launch(warm, {"a": a.T if column_major_a else a, "b": b.T if column_major_b else b}, result, gpu):
         return None
     return library.wrap(result, r.a) if r.out is None else r.out
 
 
-def run(r: Request, gpu: Gpu, resident: View | None = None) -> None:
-    """``alpha a b + beta c`` into ``out``, all NumPy arrays of at least two dimensions, ``c`` of out's shape.
+def run(r: Request, gpu: Gpu, resident: View | None = None) -> bool:
+    """``alpha a b + beta c`` into ``out``, all NumPy arrays of at least two dimensions, ``c`` of out's shape; whether
+    the device had room for all. Tiles may do with less.
 
     ``resident``: ``b`` as it lies on the device, the current one, already.
 
     Raises:
-        LaunchFailed: the driver refused; where it had no room for all, tiles may do with less.
+        LaunchFailed: the driver refused something else.
     """
     dense, views = layouts(r, resident)
     arrays = {name: np.ascontiguousarray(x) for name, x in dense.items()}
     result = r.out if r.out.flags.c_contiguous else np.empty(r.out.shape, np.float32)
-    offsets = _offsets({name: x.size for name, x in arrays.items()} | {"out": result.size})
-    views |= {name: views[name]._replace(pointer=offsets[name]) for name in (*arrays, "out")}
-    canonical = canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
-    assert canonical.problem is not None  # its batch merges
-    bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision))
-    _launch(_Warm(bound, canonical, offsets), arrays, result, gpu, resident)
+    warm = _bind(r, views, _offsets({name: x.size for name, x in arrays.items()} | {"out": result.size}), gpu)
+    assert warm is not None  # its batch merges
+    if not _launch(warm, arrays, result, gpu, resident):
+        return False
     if result is not r.out:
         np.copyto(r.out, result)
+    return True
 
 
-def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident: View | None = None) -> None:
-    """The product of arrays that are packed by rows; after an error nothing is under way any more."""
+def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident: View | None = None) -> bool:
+    """The product of arrays that are packed by rows, if there is room; after an error nothing is under way any more."""
     bound, canonical, offsets = warm
-    with pools.under_way(gpu.index):
-        with _lock:
-            kept = _free.setdefault(gpu.index, [])
-            scratch = kept.pop() if kept else None
-        scratch = scratch or _Scratch()
+    with pools.under_way(gpu.index), _SCRATCH.take(gpu.index) as scratch:
         try:
-            start = scratch.room(offsets["workspace"] + bound.workspace_bytes)
+            start = scratch.memory.reserve(offsets["workspace"] + bound.workspace_bytes, scratch.stream)
             at = {name: start + offset for name, offset in offsets.items()}
-            scratch.upload([(x, at[name]) for name, x in arrays.items()], gpu)
+            scratch.upload([(x, at[name]) for name, x in arrays.items()])
             if resident is not None:
                 at["b"] = resident.pointer
             first, second = ("b", "a") if canonical.swapped else ("a", "b")
             bound.launch(at[first], at[second], at["out"], at["out" if canonical.in_place else "c"],
                          at["workspace"] if bound.workspace_bytes else 0, scratch.stream)
             scratch.download(at["out"], result)
-        except BaseException:
+        except BaseException as error:
             scratch.rest()
+            if isinstance(error, LaunchFailed) and driver_out_of_memory(error):
+                return False
             raise
-        finally:
-            with _lock:
-                kept.append(scratch)
+        return True
 
 
-def _address(x: Any) -> int:
-    return int(x.__array_interface__["data"][0])
-
-
-def _bind(r: Request, a: Any, b: Any, gpu: Gpu) -> _Warm | None:
-    views = (layout(x, squeeze=False)[1] for x in (a, b))
-    canonical = canonicalise(*views, alpha=r.alpha, trans_a=r.trans_a, trans_b=r.trans_b)
-    m, n = canonical.shape
-    offsets = _offsets({"a": a.size, "b": b.size, "out": m * n})
-    if canonical.problem is None or not m * n or offsets["workspace"] > MOST_BYTES:
+def _bind(r: Request, views: dict[str, View], offsets: dict[str, int], gpu: Gpu) -> _Warm | None:
+    """The product of arrays that lie at ``offsets``; None: not as they lie."""
+    at = {name: view._replace(pointer=offsets.get(name, view.pointer)) for name, view in views.items()}
+    canonical = canonicalise(at["a"], at["b"], at.get("c"), at["out"], alpha=r.alpha, beta=r.beta, trans_a=r.trans_a,
+                             trans_b=r.trans_b)
+    if canonical.problem is None:
         return None
-    bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision))
-    return None if bound.workspace_bytes > WORKSPACE_BYTES else _Warm(bound, canonical, offsets)
+    return _Warm(bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision)), canonical, offsets)
 
 
 def _offsets(sizes: dict[str, int]) -> dict[str, int]:

@@ -92,7 +92,6 @@ def test_batches_of_any_strides() -> None:
     ({"stages": 0}, "stages = 0 must divide BK = 8"), ({"bm": 6, "tm": 2}, "BM = 6 must be a power of two, 4 at least"),
     ({"bm": 24, "tm": 4}, "BM = 24"), ({"bm": 12, "tm": 3}, "TM = 3 must be a power of two"),
     ({"slices": 128}, "2048 threads"), ({"bk": 64, "bm": 512, "tm": 8, "slices": 2}, "shared memory"),
-    ({"producers": 32}, "producers = 32"), ({"one_tile": True}, "one_tile = True"),
     ({"bm": 32, "tm": 8, "tn": 4, "chunked": True}, "chunked with 32 results a thread: 16 at most"),
 ])
 def test_what_is_not_valid(change: dict[str, int], words: str) -> None:

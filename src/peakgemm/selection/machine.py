@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -112,5 +111,4 @@ def _device(name: str) -> Device | None:
     return None
 
 
-_forget: Callable[[], None] = machine.cache_clear
-cache_invalidators.add(_forget)
+cache_invalidators.add(machine.cache_clear)

@@ -141,9 +141,8 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
 
 def _reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
     """What the kernel that adds up the parts is compiled from; it takes the main kernel's arguments."""
-    return Recipe(text_of(_REDUCE), "ffma_skinny_reduce", architecture(arch).name,
-                  {"BM": config.bm, "BN": config.bn, "BK": 1, "TM": config.tm, "TN": config.tn, "RASTER": 1,
-                   "SWAPPED": int(swapped(problem))}, _REDUCE.name)
+    macros = config.tile.macros() | {"BK": 1, "SWAPPED": int(swapped(problem))}
+    return Recipe(text_of(_REDUCE), "ffma_skinny_reduce", architecture(arch).name, macros, _REDUCE.name)
 
 
 def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:

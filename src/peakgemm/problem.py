@@ -294,8 +294,8 @@ class Config(_Shared):
 
 
 def varied(config: C, **changes: Any) -> C:
-    """``config`` with other values, and fields for those that differ; kept: a new one is checked, and models ask for a
-    hundred for each shape."""
+    """``config`` with other values; it must have a field for each that differs. The result is kept: a new one is
+    checked, and models ask for a hundred for each shape."""
     made: C = _varied(config, **changes)
     return made
 

@@ -147,10 +147,10 @@ def _tile(name: str, limits: Architecture, config: str, shape: str, problem: Pro
                        + ", ".join(dict.fromkeys(cut.label() for cut in known)))
 
 
-def _configurations(family: Kernel, limits: Architecture) -> Iterator[Config]:
-    if validity.is_valid(family, family.default, limits):
-        yield family.default
-    yield from family.family.configs(family, machine(limits.name, limits.gpu_sms))
+def _configurations(kernel: Kernel, limits: Architecture) -> Iterator[Config]:
+    if validity.is_valid(kernel, kernel.default, limits):
+        yield kernel.default
+    yield from kernel.family.configs(kernel, machine(limits.name, limits.gpu_sms))
 
 
 def _subject(kernel: Kernel, config: Config, limits: Architecture, compiled: Compiled, label: str,

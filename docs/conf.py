@@ -6,7 +6,7 @@ project = "peakgemm"
 author = "The peakgemm authors"
 copyright = "The peakgemm authors, Apache-2.0"
 version = release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
 root_doc = "index"
 exclude_patterns = ["_build"]
@@ -26,29 +26,6 @@ pygments_style = "a11y-high-contrast-light"  # of accessible-pygments, which fur
 pygments_dark_style = "a11y-high-contrast-dark"
 highlight_language = "none"
 
-default_role = "code"  # `name` in a docstring
-autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": False}
-napoleon_google_docstring = True
-napoleon_numpy_docstring = False
-
 # A link that is broken within the site fails the build; the others are not asked for: no network is needed.
 linkcheck_ignore = [r"https?://.*"]
 suppress_warnings: list[str] = []
-
-
-def setup(app):  # type: ignore[no-untyped-def]
-    """Napoleon takes "All threads: those that copy too" of a property for a type and its meaning: leave such alone."""
-    kept = {}
-
-    def keep(app, what, name, obj, options, lines):  # type: ignore[no-untyped-def]
-        if what in ("property", "attribute") and not any(line.startswith("Raises:") for line in lines):
-            kept[name] = list(lines)
-
-    def restore(app, what, name, obj, options, lines):  # type: ignore[no-untyped-def]
-        if name in kept:
-            lines[:] = kept.pop(name)
-
-    app.connect("autodoc-process-docstring", keep, priority=400)
-    app.connect("autodoc-process-docstring", restore, priority=600)

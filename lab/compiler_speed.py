@@ -97,8 +97,7 @@ def time_all(paths: list[Path], suites: list[str], precisions: list[str], millis
         for suite, case in cases:
             arrays = Arrays(case, gpu, peer)
             for precision in precisions:
-                choice, kinds = choice_of(case, precision), [[partial(peer.multiply, *each) for each in
-                                                              zip(arrays.a, arrays.b, arrays.c, strict=True)]]
+                choice, kinds = choice_of(case, precision), [[partial(peer.multiply, *each) for each in arrays.sets]]
                 for path in paths:
                     with kernels_of(path):
                         kinds.append(launches(bind(choice, case, gpu), arrays.addresses(), peer))

@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from peakgemm.tools.bench import records
 from peakgemm.tools.bench.bench import static_row
-from peakgemm.tools.bench.simulated_call import simulate_call
+from peakgemm.tools.bench.simulated import simulate_call
 from peakgemm.tools.bench.suites import cases
 from peakgemm.tools.bench.variants import Variant
 

@@ -23,6 +23,7 @@ from peakgemm.calls.launch import bound_for, choice_for
 from peakgemm.errors import MissingComponent, PeakgemmError
 from peakgemm.runtime import device
 from peakgemm.tools.bench import records
+from peakgemm.tools.bench.errors import errors as errors_of
 from peakgemm.tools.bench.operands import Arrays, launches
 from peakgemm.tools.bench.peers import TorchPeer
 from peakgemm.tools.bench.suites import Case, cases
@@ -43,8 +44,8 @@ def triton_work(a: Any, b: Any, out: Any) -> Callable[[], None]:
     grid = (triton_gemm.triton.cdiv(m, TILE["BM"]) * triton_gemm.triton.cdiv(n, TILE["BN"]), 1)
 
     def run() -> None:
-        triton_gemm._gemm.fn[grid](a, b, out, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1),
-                                   out.stride(0), 0, 0, 0, **TILE, num_warps=4, num_stages=4)
+        triton_gemm._gemm[grid](a, b, out, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1),
+                                   out.stride(0), 0, 0, 0, PRECISION="ieee", **TILE, num_warps=4, num_stages=4)
     return run
 
 
@@ -56,14 +57,13 @@ def row(case: Case, peer: TorchPeer, timer: Timer, rounds: int) -> dict[str, Any
                for name, precision in (("reproducible", "reproducible"), ("default", "ieee"))}
     bounds = {name: bound_for(arrays.problem, gpu, choice) for name, choice in choices.items()}
     works: dict[str, Any] = {name: launches(bound, arrays.addresses(), peer) for name, bound in bounds.items()}
-    sets = list(zip(arrays.a, arrays.b, arrays.c, strict=True))
-    works["cublas"] = [lambda a=a, b=b, c=c: peer.multiply(a, b, c) for a, b, c in sets]
-    works["triton"] = [triton_work(*each) for each in sets]
+    works["cublas"] = [lambda a=a, b=b, c=c: peer.multiply(a, b, c) for a, b, c in arrays.sets]
+    works["triton"] = [triton_work(*each) for each in arrays.sets]
     errors = {}
     for name, work in works.items():
         arrays.c[0].fill_(float("nan"))
         work[0]()
-        errors[name] = peer.errors(arrays.a[0], arrays.b[0], [arrays.c[0]])[0] if m * n * k < 2**37 else None
+        errors[name] = errors_of(arrays.a[0], arrays.b[0], [arrays.c[0]])[0] if m * n * k < 2**37 else None
     times = dict(zip(works, timer.each(list(works.values()), ms=15, rounds=rounds), strict=True))
     flops = 2e-9 * m * n * k
     ratios = {name: median(theirs / ours for ours, theirs in zip(times["reproducible"], ms, strict=True))
@@ -109,8 +109,7 @@ def main() -> None:
     print(summary)
     gpu = device.require()
     records.write(options.json, records.record(gpu, gpu.arch, [{"speeds": {"rows": rows, "summary": summary}}],
-                                               versions=peer.versions() | {"triton": triton_gemm.triton.__version__}),
-                  by_object=True)
+                                               versions=peer.versions() | {"triton": triton_gemm.triton.__version__}))
 
 
 if __name__ == "__main__":

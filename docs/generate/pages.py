@@ -33,7 +33,7 @@ def measured_rungs(rows: Mapping[int, Row]) -> list[Kernel]:
 
 
 def ladder_table(ladder: Record) -> str:
-    """docs/ladder.md: one row per rung at 4096, and the other squares."""
+    """docs/ladder.md: one row per rung at 4096, and the other squares; a rung that no record holds says so."""
     sizes = [run["shape"][0] for run in runs_of(ladder)]
     by_size = {n: {r["number"]: r for r in rows_at(ladder, (n, n, n))} for n in sizes}
     lines = ["| rung | idea | registers | blocks/SM | FFMA in loop | TFLOPS at 4096 | "
@@ -45,6 +45,8 @@ def ladder_table(ladder: Record) -> str:
         lines.append(f"| [{kernel.label}](rungs/{kernel.page}.md) | {kernel.idea} | {r['registers']} "
                      f"| {r['blocks_per_sm']} | {100 * r['ffma_fraction']:.0f} % | {r['tflops']:.1f} | "
                      + " | ".join(f"{by_size[n][kernel.number]['ratio_to_cublas']:.3f}" for n in sizes) + " |")
+    lines += [f"| {kernel.label} | {kernel.idea} | | | | not measured | " + " | ".join("" for _ in sizes) + " |"
+              for kernel in LADDER if kernel not in shown]
     base = " | ".join(f"{by_size[n][shown[-1].number]['cublas_tflops']:.1f}" for n in sizes)
     lines.append(f"| cuBLAS FP32, TFLOPS | | | | | {by_size[SIZE][shown[-1].number]['cublas_tflops']:.1f} | {base} |")
     return "\n".join(lines) + "\n"
@@ -65,8 +67,8 @@ def caption(*records: Record) -> str:
 
 def sweep_table(record: Record) -> str:
     """All tiles, best first."""
-    lines = ["| bm | bk | bn | rm | rn | double buffer | registers | spill B | warps/SM | limited by | FFMA | banks "
-             "| TFLOPS | of cuBLAS |", "|" + "---:|" * 14]
+    lines = ["| bm | bk | bn | rm | rn | double buffer | registers | spill B | warps/SM | limited by | FFMA "
+             "| TFLOPS | of cuBLAS |", "|" + "---:|" * 13]
     for r in runs_of(record)[0]["rungs"]:
         if "refused" in r:
             continue
@@ -74,7 +76,7 @@ def sweep_table(record: Record) -> str:
         buffers = "on" if c["stages"] == 2 else "off"
         lines.append(f"| {c['bm']} | {c['bk']} | {c['bn']} | {c['tm']} | {c['tn']} | {buffers} "
                      f"| {r['registers']} | {r['spill_bytes']} | {r['warps_per_sm']} | {r['limited_by']} "
-                     f"| {100 * r['ffma_fraction']:.0f} % | {100 * r['bank_ceiling']:.0f} % | {r['tflops']:.1f} "
+                     f"| {100 * r['ffma_fraction']:.0f} % | {r['tflops']:.1f} "
                      f"| {r['ratio_to_cublas']:.3f} |")
     return "\n".join(lines) + "\n"
 
@@ -127,10 +129,10 @@ def rung_page(kernel: Kernel, rows: Mapping[int, Row], counters: list[tuple[str,
              *(["Its code is [tuned in SASS](../sass-tuning.md).", ""] if kernel.patched else []),
              "## Facts (default configuration, sm_90)", "",
              "| block x BK / thread | registers | spills | shared bytes | threads | blocks/SM | limited by "
-             "| loop instructions | FFMA | bank ceiling | bytes/FLOP |", "|---|" + "---:|" * 10,
+             "| loop instructions | FFMA | bytes/FLOP |", "|---|" + "---:|" * 9,
              f"| {kernel.default.label()} | {r['registers']} | {r['spill_bytes']} | {r['shared_bytes']} "
              f"| {r['threads']} | {r['blocks_per_sm']} | {r['limited_by']} | {r['loop_instructions']} "
-             f"| {100 * r['ffma_fraction']:.1f} % | {100 * r['bank_ceiling']:.1f} % | {r['bytes_per_flop']:.3f} |", "",
+             f"| {100 * r['ffma_fraction']:.1f} % | {r['bytes_per_flop']:.3f} |", "",
              "## Measured on an H100", "", "| M x N x K | TFLOPS | of cuBLAS | 10-90 % | error / eps | cuBLAS's |",
              "|---|---:|---:|---|---:|---:|"]
     lines += [f"| {shape} | {row['tflops']:.2f} | {row['ratio_to_cublas']:.3f} "

@@ -1,5 +1,7 @@
 """Everything that the project's pages say in figures, from ``results/`` of a checkout (`python -m docs.generate`).
 
+Long tables are made for the site alone (`ON_THE_SITE`): in the repository a line stands where each of them is.
+
 No source is edited. A rung's header ends with its measured figures; where they are not the record's, the line that
 belongs there is told, and nothing is written, since a rung's page quotes its header. Rungs that the records do not hold
 yet are left out. The same records give the same bytes: what is out of date is what differs.
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,13 +22,22 @@ from docs.generate.pages import SIZE
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.registry import Kernel
 from peakgemm.tools.bench.records import write_text
-from peakgemm.tools.report import plots
-from peakgemm.tools.report.data import Source, read
+from peakgemm.tools.bench.variants import Variant
+from peakgemm.tools.report.data import Data, Source, read
+from peakgemm.tools.report.figures import WIDTH, chart_of, ratio_chart
 from peakgemm.tools.report.svg import Chart
 
 README_PLOT = "ladder.svg"  # the one picture that is kept in the repository
 NO_PROGRAMS = ("Not measured yet: `python -m lab.programs --json results/h100/programs.json` writes the record that "
                "this table shows.\n")
+# Tables by page and marker that the site shows and the repository does not.
+ON_THE_SITE = {("docs/sweep.md", "sweep"), ("docs/tutorials.md", "configs"), ("docs/bill.md", "bill"),
+               ("docs/bench.md", "bench"), ("docs/bench.md", "h200"), ("docs/bench.md", "workload"),
+               ("docs/register-file.md", "registers"), ("docs/register-file.md", "loads"),
+               ("docs/simulator.md", "counters"), ("docs/distributed.md", "scale"), ("docs/distributed.md", "four"),
+               ("docs/contributing/compilers.md", "compilers"), ("docs/contributing/compilers.md", "speed"),
+               ("docs/reproducible.md", "reproducible")}
+STUB = "*The site has this table (`make docs`), from [the records](../results).*\n"
 PRECISIONS = (("bench-ieee", "ieee"), ("bench-emulated", "emulated"))
 
 
@@ -77,13 +88,15 @@ class Checkout:
             write_text(path, text)
         return Outcome([f"{name}: written" for name in names] or ["nothing was out of date"], False)
 
-    def outputs(self) -> Iterator[tuple[Path, str]]:
-        """Every file of the checkout that holds figures, with its content."""
+    def outputs(self, site: bool = False) -> Iterator[tuple[Path, str]]:
+        """Every file of the checkout that holds figures, with its content; for the ``site`` with all tables."""
         ladder, sweep = self.load("ladder.json"), self.load("sweep.json")
         texts: dict[str, str] = {}
         for page, name, body in (
                 ("docs/ladder.md", "ladder", pages.ladder_table(ladder) + "\n" + pages.caption(ladder)),
                 ("docs/sweep.md", "sweep", pages.sweep_table(sweep) + "\n" + pages.caption(sweep)), *self.blocks()):
+            if not site and (page, name) in ON_THE_SITE:
+                body = STUB.replace("../", "../" * page.count("/"))
             texts[page] = block(texts.get(page) or (self.root / page).read_text(encoding="utf-8"), name, body)
         for path in (self.root / "README.md", *sorted((self.root / "docs").rglob("*.md"))):
             page = path.relative_to(self.root).as_posix()
@@ -140,16 +153,14 @@ class Checkout:
         for record in self.load_any("../cpu/newcomer.json"):
             yield "docs/first-steps.md", "newcomer", markdown.newcomer_table(record)
         yield "docs/bench.md", "h200", "\n".join(
-            "\n".join([markdown.suite_table([record]), markdown.square_table([record]), pages.caption(record)])
+            "\n".join([markdown.suite_table([record]), pages.caption(record)])
             for record in self.load_any("../h200/bench-ieee.json"))
         for record in self.load_any("../sm_90/library-counters.json"):
             yield ("docs/simulator.md", "counters",
                    markdown.counters_table(record) + f"\nCommand: `{record['command']}`.\n")
-        for block, names in (("speed", ("compiler-speed-ieee.json", "compiler-speed-emulated.json")),
-                             ("squares", ("compiler-squares.json",))):
-            if found := self.load_any(*names):
-                yield ("docs/contributing/compilers.md", block, "\n".join(map(compilers.speed_table, found))
-                       + f"\n{found[0]['device']['name']}. Command: `{found[0]['command']}`.\n")
+        if found := self.load_any("compiler-speed-ieee.json", "compiler-speed-emulated.json"):
+            yield ("docs/contributing/compilers.md", "speed", "\n".join(map(compilers.speed_table, found))
+                   + f"\n{found[0]['device']['name']}. Command: `{found[0]['command']}`.\n")
         for record in self.load_any("../sm_90/compilers.json"):
             yield ("docs/contributing/compilers.md", "compilers",
                    compilers.compilers_table(record) + f"\nCommand: `{record['command']}`.\n")
@@ -162,8 +173,6 @@ class Checkout:
             made = (f"\n{record['device']['name']}, NVRTC {record['environment']['nvrtc']}. "
                     f"Command: `{record['command']}`.\n")
             yield "docs/bill.md", "bill", markdown.bill_table(record["bills"]) + made
-            tuned = [one for one in record["bills"] if one.get("number") in (14, 16)]
-            yield "docs/sass-tuning.md", "bill", markdown.bill_table(tuned) + made
         for page, name, path, draw in (
                 ("docs/reproducible.md", "reproducible", "reproducible-speed.json", markdown.reproducible_table),
                 ("docs/jax.md", "jax", "../h200/jax.json", markdown.jax_table),
@@ -180,17 +189,13 @@ class Checkout:
             + "\nLargest / mean componentwise error, in eps |A||B| against FP64, at the largest size. "
             + f"{record['device']['name']}, seed {record['seed']}. Command: `{record['command']}`.\n"
             + "\n![Error against K](accuracy.svg)\n" for record in self.load_any("accuracy.json"))
-        for page in ("docs/accuracy.md", "docs/emulation.md"):
-            if accuracy or (self.root / page).exists():
-                yield page, "accuracy", accuracy
+        yield "docs/accuracy.md", "accuracy", accuracy
 
     def bench_block(self, records: list[dict[str, Any]]) -> str:
         """docs/bench.md: every figure of the library against cuBLAS, and others' beside it."""
-        shown = [f"![Ratio of time to cuBLAS, {path.stem.removeprefix('bench')[1:] or 'IEEE'}]({path.name})\n"
-                 for path, _ in self.plots() if path.stem.startswith("bench")]
         others = markdown.others_table(records)
         return "\n".join([markdown.suite_table(records), markdown.square_table(records), *([others] if others else []),
-                          pages.caption(*records), *shown])
+                          pages.caption(*records)])
 
     def stale_headers(self) -> list[tuple[Kernel, str]]:
         """Rungs whose header does not say what the record holds, with the line that it lacks."""
@@ -199,21 +204,28 @@ class Checkout:
         return [(kernel, line) for kernel, line in wanted
                 if line not in kernel.header.read_text(encoding="utf-8").splitlines()]
 
-    def plots(self, width: int = plots.WIDTH) -> Iterator[tuple[Path, Callable[[], Chart]]]:
+    def plots(self, width: int = WIDTH) -> Iterator[tuple[Path, Callable[[], Chart]]]:
         """Every plot: its file, and what draws it, so many pixels wide."""
         docs = self.root / "docs"
         bench = [(name, precision) for name, precision in PRECISIONS if (self.results / f"{name}.json").exists()]
         climb = ["ladder.json", *(f"{name}.json" for name, _ in bench)]
-        yield docs / "ladder.svg", lambda: plots.ladder([self.source(name) for name in climb], width)
-        yield docs / "ladder-sizes.svg", lambda: plots.sizes([self.source("ladder-k1024.json")], width)
+        yield docs / "ladder.svg", partial(self._figure, climb, "climb", width)
+        yield docs / "ladder-sizes.svg", partial(self._figure, ["ladder-k1024.json"], "speed-k1024", width)
         for name, precision in bench:
             draw = partial(self._bench_plot, f"{name}.json", precision, width)
             yield docs / f"{name.removesuffix('-ieee')}.svg", draw
         if (self.results / "accuracy.json").exists():
-            yield docs / "accuracy.svg", lambda: plots.accuracy(self.source("accuracy.json"), width)
+            yield docs / "accuracy.svg", partial(self._figure, ["accuracy.json"], "error-long-k", width)
+
+    def _figure(self, names: Sequence[str], figure: str, width: int) -> Chart:
+        return chart_of(Data(tuple(map(self.source, names))), figure, width)
 
     def _bench_plot(self, record: str, precision: str, width: int) -> Chart:
-        return plots.bench_of(self.source(record), precision, width)
+        """Of a record the rows of one precision, operands split in the time measured."""
+        source = self.source(record)
+        rows = [row for row in source.rows if Variant.of(row) == Variant(precision)]
+        title = f"{source.record['device']['name']}, {precision}: time of cuBLAS FP32 over ours"
+        return ratio_chart(rows, title, width)
 
     def source(self, name: str) -> Source:
         """A record as a report reads it."""

@@ -36,8 +36,9 @@ from peakgemm.errors import MissingComponent
 from peakgemm.kernels.registry import Kernel, rung
 from peakgemm.tools.explore import page as explorer
 from peakgemm.tools.explore.kernels import operands
-from peakgemm.tools.report import charts, load, write_page
+from peakgemm.tools.report import load, write_page
 from peakgemm.tools.report.data import default_folder
+from peakgemm.tools.report.svg import Chart
 from peakgemm.tools.simulator import run_rung
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,14 +57,13 @@ ABOUT = {"README.md": "about/readme.md", "CONTRIBUTING.md": "about/contributing.
          "CHANGELOG.md": "about/changelog.md"}
 # The parts of the site and their pages, in order; what is in none comes last.
 PARTS = {
-    "Begin": ("first-steps", "commands", "glossary", "about/readme"),
-    "Multiply": ("arrays", "torch", "jax", "large", "distributed", "precisions", "reproducible", "programs", "caches",
-                 "api"),
-    "The ladder": ("ladder", "rungs/*", "sweep", "tutorials"),
-    "Measure": ("bench", "measuring", "accuracy", "emulation", "report", "records"),
-    "Look into kernels": ("explorer", "simulator", "inspect", "register-file", "bill", "sass", "sass-tuning"),
-    "Journal": ("notebook/README", "notebook/*", "contributing/mechanisms"),
-    "Change it": ("about/contributing", "contributing/*", "about/changelog"),
+    "Use": ("about/readme", "first-steps", "arrays", "torch", "jax", "large", "distributed", "precisions",
+            "reproducible", "accuracy", "emulation", "commands", "caches"),
+    "API": ("api",),
+    "Learn": ("ladder", "rungs/*", "tutorials", "simulator", "explorer", "inspect", "sass", "sass-tuning",
+              "register-file", "bill", "sweep", "glossary"),
+    "Numbers": ("bench", "programs", "records", "measuring", "report"),
+    "Contribute": ("about/contributing", "contributing/*", "notebook/README", "notebook/*", "about/changelog"),
 }
 JOURNAL = ("**Journal**, of November 2026: what was tried, and measured then. Raw records were kept only where an "
            "entry names one.")
@@ -77,7 +77,9 @@ def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
     """
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(ROOT / "docs", to, ignore=shutil.ignore_patterns("_build", "generate"))
-    for made, text in Checkout(ROOT).site_pages():
+    for made, text in (*Checkout(ROOT).outputs(site=True), *Checkout(ROOT).site_pages()):
+        if ROOT / "docs" not in made.parents:
+            continue  # the README: copied below
         place = to / made.relative_to(ROOT / "docs")
         place.parent.mkdir(exist_ok=True)
         place.write_text(text, encoding="utf-8")
@@ -133,6 +135,20 @@ def _record(name: str) -> dict[str, Any]:
     return json.loads((ROOT / "results" / "h100" / name).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
+def step_chart(names: tuple[str, str], rows: Sequence[tuple[str, float, float]], title: str, width: int) -> Chart:
+    """Two kernels side by side: for each measure (label, before, now) a bar of either, scaled to the longer."""
+    chart = Chart(width, 44 + 50 * len(rows), title, (34, 90, 6, 6))
+    chart.legend([("s7", names[0]), ("s0", names[1])], 18, "box")
+    for place, (label, before, now) in enumerate(rows):
+        y = 40 + 50.0 * place
+        chart.say(6, y + 10, label, "bold small")
+        for i, (value, kind) in enumerate(((before, "s7"), (now, "s0"))):
+            long = (width - 110) * value / (max(before, now) or 1)
+            chart.box(6, y + 15 + 14 * i, max(long, 1), 12, kind, f"{names[i]}: {label} {value:,.4g}")
+            chart.say(max(long, 1) + 12, y + 25 + 14 * i, f"{value:,.4g}" if value < 1e6 else f"{value:.3g}", "small")
+    return chart
+
+
 def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | None, ladder: Mapping[int, Row],
             counted: Mapping[int, Row], simulated: Mapping[int, Row], picture: str) -> str:
     """A rung's page as a chapter: idea, picture, what changed in the source, counters, facts, what is left."""
@@ -145,7 +161,7 @@ def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | N
         bars = page.with_suffix(".svg")
         rows = measures(before, kernel, ladder, counted)
         names = (before.label, kernel.label)
-        drawn = charts.step(names, rows, f"{names[1]} beside {names[0]}", WIDTH)
+        drawn = step_chart(names, rows, f"{names[1]} beside {names[0]}", WIDTH)
         bars.write_text(drawn.text(alone=True), encoding="utf-8")
         parts.append(f"\n## What changed since [rung {before.number:02}]({before.page}.md)\n")
         changed = difference(before, kernel)
@@ -153,6 +169,8 @@ def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | N
         parts.append(f"\n![{names[1]} beside {names[0]}: speed, loop and counters at {SIZE}]({bars.name})\n")
         parts.append(counters(before, kernel, counted, simulated))
     parts.append(facts + rest)
+    if not kernel.patched:
+        parts.append(WHOLE.format(name=kernel.path.name, source=kernel.path.read_text(encoding="utf-8").rstrip()))
     left = re.search(r"^\*\*Leaves\.\*\* (.+)$", head, re.M)
     parts.append(f"\n## What is left\n\n{left[1] if left else ''}\n")
     if after is not None:
@@ -204,6 +222,23 @@ def simulated_counters(numbers: Sequence[int]) -> dict[int, Row]:
     return {number: run_rung(number, *operands(SMALL), arch="sm_90").counters for number in numbers}
 
 
+WHOLE = """
+## The kernel
+
+```{{raw}} html
+<details><summary>{name}</summary>
+```
+
+```{{code-block}} cuda
+:force:
+
+{source}
+```
+
+```{{raw}} html
+</details>
+```
+"""
 REBUILT = "The source is the same: the main loop of its cubin is [rebuilt](../sass-tuning.md)."
 
 

@@ -18,6 +18,7 @@ from peakgemm.errors import InvalidValue
 MARK = re.compile(r"(<!-- =([\w.-]+) -->).*?(<!-- /= -->)", re.S)
 Record = Mapping[str, Any]
 Row = Mapping[str, Any]
+LARGE = 1024  # from here on a square counts as large
 UNCHOSEN = 0.97  # of cuBLAS: below, a product of the suite `drawn` is told by name
 
 
@@ -160,6 +161,12 @@ def _apart(record: Record) -> str:
             f"{row['model_shared']:.3f}")
 
 
+def _slowest_compiler(record: Record) -> float:
+    """The least speed of a release's kernels over those of the fastest release, of large squares."""
+    return min(float(min(row["ratios"].values()) / max(row["ratios"].values()))
+               for row in record["found"] if row["shape"][0] >= LARGE)
+
+
 def _program(record: Record, name: str) -> list[Row]:
     """Rows of a program: torch's products, then peakgemm's."""
     return [row for row in record["rungs"] if row["program"] == name and "error" not in row]
@@ -230,6 +237,7 @@ VALUES = {
     "registers.drawn": Value(REGISTERS, lambda r: str(sum(x["streams"] for x in r["kinds"] if x["kind"] != "named"))),
     "registers.alone": Value(REGISTERS, lambda r: _drawn_errors(r, "")),
     "registers.shared": Value(REGISTERS, lambda r: _drawn_errors(r, "_shared")),
+    "compilers.squares": Value("h100/compiler-squares.json", lambda r: f"{_slowest_compiler(r):.2f}"),
     "verify.h100": Value("h100/verify.json", _verified),
     "verify.h200": Value("h200/verify.json", _verified),
     "programs.gpytorch-ms": Value(PROGRAMS, lambda r: _between(r, "GPyTorch")),

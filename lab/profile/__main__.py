@@ -68,7 +68,7 @@ def command(
     versions = find_peer().versions()  # before the operands fill the memory: cuBLAS wants some for its handle
     record = records.record(gpu, gpu.arch, [profile_times.fields_of(_measured(gpu, minutes))], versions=versions)
     if json is not None:
-        records.write(json, record, by_object=True)
+        records.write(json, record)
     source_name = json.name if json is not None else "times that were not kept"
     _finish(profile_times.products(record), gpu, source_name, record["command"], output)
 

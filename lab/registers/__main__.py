@@ -39,7 +39,7 @@ def command(
     _show(rows, gpu, overhead)
     if json is not None:
         found: dict[str, Any] = {"streams": rows, "kinds": summaries(rows)}
-        records.write(json, records.record(gpu, ARCH, [found], seed=seed, **overhead), by_object=True)
+        records.write(json, records.record(gpu, ARCH, [found], seed=seed, **overhead))
         out.print(f"Record written to {json}", markup=False)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from peakgemm.selection.overlap_model import Link, Way, best, gather_us, gather_ways, scatter_us, scatter_ways
+from peakgemm.integrations.overlap import Link, SharedProduct, Way, best
 
 FLOAT = 4
 # Squares for strong and weak scaling, and the rows of A past which one weight passes.
@@ -56,26 +56,13 @@ def cases(world: int, precisions: Sequence[str], quick: bool = False) -> Iterato
                 yield Case("all_gather_matmul", "rows", rows, WIDTH, WIDTH, precision)
 
 
-def ways(case: Case, world: int, time: Time, link: Link) -> list[Way]:
-    """How ``case`` may run, with times; the plain way first."""
+def shared(case: Case, world: int, time: Time, link: Link) -> SharedProduct:
+    """``case`` as ``world`` GPUs share it."""
     def product(rows: int) -> float:
         return time(rows, case.n, case.k, case.precision)
 
-    rows = case.m // world
-    if case.call == "all_gather_matmul":
-        return list(gather_ways(world, rows, FLOAT * case.k, product, link))
-    return list(scatter_ways(world, rows, FLOAT * case.n, product, link))
-
-
-def way_us(case: Case, way: Way, world: int, time: Time, link: Link) -> float:
-    """Microseconds of ``case`` by one way."""
-    def product(rows: int) -> float:
-        return time(rows, case.n, case.k, case.precision)
-
-    rows = case.m // world
-    if case.call == "all_gather_matmul":
-        return gather_us(way, world, rows, FLOAT * case.k, product, link)
-    return scatter_us(way, world, rows, FLOAT * case.n, product, link)
+    scatter = case.call != "all_gather_matmul"
+    return SharedProduct(world, case.m // world, FLOAT * (case.n if scatter else case.k), product, link, scatter)
 
 
 def shapes(found: Sequence[Case], world: int, choose: Choose | None = None) -> list[tuple[int, int, int, str]]:
@@ -102,11 +89,12 @@ def alone(case: Case, world: int) -> tuple[int, int, int, str]:
 def predicted(case: Case, world: int, time: Time, link: Link, choose: Choose | None = None) -> dict[str, Any]:
     """A row of the record: the way that is chosen, its time, and the efficiency: one GPU's time over that of all, by
     the work of each. ``choose``: what chooses the way, None: the times given."""
+    product = shared(case, world, time, link)
     if choose is None:
-        found = ways(case, world, time, link)
-        chosen = best(iter(found))
+        found = product.ways()
+        chosen = best(found)
     else:
-        found = [way._replace(us=way_us(case, way, world, time, link))
+        found = [way._replace(us=product.us(way))
                  for way in dict.fromkeys((Way(0, 0.0), choose(case)._replace(us=0.0)))]
         chosen = found[-1]
     one, share = time(*alone(case, world)), world if case.scaling == "strong" else 1

@@ -24,8 +24,8 @@ from lab.scale.predict import ROWS, WIDTH, Case, alone, cases, pays_from, predic
 from peakgemm.api import matmul
 from peakgemm.integrations.distributed import all_gather_matmul, explain, matmul_reduce_scatter
 from peakgemm.integrations.group import known
+from peakgemm.integrations.overlap import Link, Way, best
 from peakgemm.integrations.torch import use
-from peakgemm.selection.overlap_model import Link, Way, best
 
 _TIMEOUT = timedelta(seconds=40)
 _ROUNDS = 5
@@ -133,8 +133,8 @@ class Suite:
 
     def _chosen(self, case: Case) -> Way:
         """As the call itself chooses."""
-        return best(iter(explain(case.m, case.n, case.k, precision=case.precision,
-                                 scatter=case.call != "all_gather_matmul")))
+        return best(explain(case.m, case.n, case.k, precision=case.precision,
+                            scatter=case.call != "all_gather_matmul"))
 
     def prediction(self) -> None:
         """Written down before the run."""

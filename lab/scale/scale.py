@@ -22,10 +22,10 @@ from lab.scale import lost as scale_lost
 from lab.scale.host_model import Bus, host_us
 from lab.scale.predict import Case, cases, pays_from, predicted
 from peakgemm.errors import InvalidValue
+from peakgemm.integrations.overlap import Link
 from peakgemm.problem import Problem
 from peakgemm.runtime.device import Gpu
 from peakgemm.selection.choose import product_us
-from peakgemm.selection.overlap_model import Link
 
 DEFAULT = "NVIDIA H100 80GB HBM3"
 # After which what is still running is ended: host arrays alone, beside ranks, and ranks.

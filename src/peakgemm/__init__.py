@@ -1,4 +1,4 @@
-"""peakgemm: FP32 matrix multiplication on NVIDIA GPUs, from the naive kernel to past the FP32 peak."""
+"""peakgemm: FP32 matrix multiplication on NVIDIA GPUs: a ladder of kernels, a library, and instruments."""
 
 from __future__ import annotations
 

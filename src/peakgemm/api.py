@@ -293,7 +293,7 @@ def _in_jax(r: Request, stream: Any, devices: Any) -> Any:
         given = "stream" if stream is not None else "out" if r.out is not None else "devices"
         raise InvalidValue(f"{given} was given for JAX arrays under jit, grad or vmap, where XLA places results and "
                            "work; leave it out")
-    return jax.traced(r.a, b, r.c, r.alpha, r.beta, r.trans_a, r.trans_b, r.precision)
+    return jax.multiply(r.a, b, r.c, r.alpha, r.beta, r.trans_a, r.trans_b, r.precision)
 
 
 def _on_host(library: HostLibrary, request: Request, stream: Any, resident: Any, devices: Any) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+from docs.generate.publish import Checkout
 from peakgemm.kernels.registry import LADDER, Kernel
 from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
@@ -19,6 +22,7 @@ from peakgemm.sass.listing import disassemble, mix, parse
 from peakgemm.sass.loops import main_loop
 from rung_code import build
 
+ROOT = Path(__file__).parents[2]
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 ALIGNED = ("sm_75", "sm_90", "sm_120")  # others guarded alone, which wants more registers
 SOURCES = sorted(path for suffix in ("*.cu", "*.cuh") for path in KERNELS.rglob(suffix))
@@ -64,9 +68,10 @@ def of(kernel: Kernel, arch: str) -> dict[Config, Compiled]:
     return {config: code for (where, config), code in compiled(kernel).items() if where == arch}
 
 
-# What the pinned NVRTC 13.0 spills, in bytes, with stack frames: of rung 18 in the warps that load, as its page says;
-# of rung 06 where edges are tested. NVRTC 13.4 spills nothing.
-SPILLS = {("tensor_cores", "sm_90"): {(112, 56), (128, 64)}, ("block_tile_64", "sm_120"): {(0, 0), (8, 8)}}
+# What the pinned NVRTC 13.0 spills, in bytes, with stack frames, by architecture, as configs.json declares it.
+SPILLS = {(name, arch): {tuple(pair) for pair in pairs}
+          for name, entry in json.loads((KERNELS / "configs.json").read_text(encoding="utf-8")).items()
+          for arch, pairs in entry.get("spills", {}).items()}
 
 
 @every_pair
@@ -74,7 +79,8 @@ def test_compiles_without_spill(kernel: Kernel, arch: str) -> None:
     found = of(kernel, arch)
     assert {config.aligned for config in found} == aligned_ways(arch)
     assert len(found) >= len(aligned_ways(arch)) * max(1, len(kernel.named))
-    assert {(c.spill_bytes, c.stack_bytes) for c in found.values()} == SPILLS.get((kernel.name, arch), {(0, 0)})
+    spills = {(c.spill_bytes, c.stack_bytes) for c in found.values()}
+    assert spills == SPILLS.get((kernel.name, arch), {(0, 0)}), f'"spills" of {kernel.name} in configs.json'
     assert all(c.entry == kernel.entry and c.code.startswith(b"\x7fELF") for c in found.values())
 
 
@@ -95,6 +101,8 @@ def test_static_shared_memory_is_what_the_table_says(kernel: Kernel) -> None:
 
 @every_rung
 def test_main_loop_accesses(kernel: Kernel) -> None:
+    if kernel.number not in WIDTHS:
+        pytest.skip("WIDTHS does not say yet how this rung's loop accesses memory")
     config = replace(kernel.config_for("sm_90"), aligned=True)
     loop = main_loop(parse(disassemble(compiled(kernel)["sm_90", config].code, "sm_90")))
     assert loop is not None
@@ -107,7 +115,8 @@ def test_main_loop_accesses(kernel: Kernel) -> None:
 
 
 def test_the_table_holds_every_file() -> None:
-    assert [k.number for k in LADDER] == [*range(17), 18]
+    numbers = [k.number for k in LADDER]
+    assert numbers == sorted(set(numbers)) and {*range(17), 18} <= set(numbers)
     assert sorted(k.path for k in LADDER if not k.patched) == sorted((KERNELS / "ladder").glob("*.cu"))
     assert {k.path for k in LADDER if k.patched} <= {k.path for k in LADDER if not k.patched}
     assert sorted(k.header for k in LADDER if k.patched) == sorted((KERNELS / "ladder").glob("*.txt"))
@@ -123,7 +132,8 @@ def test_exports_one_entry(kernel: Kernel) -> None:
 def test_header_comment(kernel: Kernel) -> None:
     header = header_comment(kernel.header)
     assert header.startswith(f"{kernel.number:02} ")
-    assert re.findall(r"^(\w+): \S", header, re.M) == ["Idea", "Removes", "Leaves", "Measured"]
+    parts = ["Idea", "Removes", "Leaves", *(["Measured"] if kernel in Checkout(ROOT).measured_rungs() else [])]
+    assert re.findall(r"^(\w+): \S", header, re.M) == parts
 
 
 @every_rung

@@ -1,9 +1,10 @@
-"""The accuracy suite on a GPU: data made there, cuBLAS as the reference, our precisions beside it."""
+"""The accuracy suite on a GPU: data there, cuBLAS as the reference, our precisions beside it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from peakgemm.tools.accuracy import judge
@@ -27,8 +28,7 @@ def of(report: Report, name: str) -> list[dict[str, Any]]:
 def test_the_data_lie_on_the_gpu() -> None:
     place = find()
     assert isinstance(place, Torch)
-    assert place.draw(0).normal((2, 2)).is_cuda
-    assert (place.power(place.range(200) - 150)[:2].tolist()) == [2.0**-150, 2.0**-149]
+    assert place.take(np.ones((2, 2))).is_cuda
 
 
 def test_our_ieee_is_sound(report: Report) -> None:

@@ -15,8 +15,8 @@ import record_schema
 from peakgemm import cli
 from peakgemm.cli import console
 from peakgemm.selection.choose import choose
-from peakgemm.tools.bench import simulated_call
-from peakgemm.tools.bench.simulated_call import simulate_call
+from peakgemm.tools.bench import simulated
+from peakgemm.tools.bench.simulated import simulate_call
 from peakgemm.tools.bench.suites import cases
 
 Run = Callable[[str], tuple[int, str, str]]
@@ -76,13 +76,13 @@ def test_the_figures_are_those_of_the_choice(run: Run) -> None:
 
 
 def test_a_wrong_result_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = simulated_call.run_counted
+    honest = simulated.run_counted
 
     def spoilt(kernel, config, problem, a, b, c, **how):  # type: ignore[no-untyped-def]
         done = honest(kernel, config, problem, a, b, c, **how)
         c[..., -1, -1] += 1
         return done
-    monkeypatch.setattr(simulated_call, "run_counted", spoilt)
+    monkeypatch.setattr(simulated, "run_counted", spoilt)
     assert simulate_call(cases("9x9x9")[0], "ieee", "sm_90", 4).max_error > 1e4
 
 

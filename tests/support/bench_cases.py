@@ -13,7 +13,7 @@ import pytest
 
 from commands import here
 from host_peer import GPU, HostBound, HostPeer, HostTimer
-from peakgemm.tools.bench import contenders, ours
+from peakgemm.tools.bench import contenders, products
 
 
 class Rival:
@@ -21,12 +21,11 @@ class Rival:
 
     def __init__(self, name: str, act: Callable[[Any, Any, Any], Any], capture: bool = True) -> None:
         self.name, self.capture, self._act = name, capture, act
+        self.versions = {name: "1.0"}
 
     def work(self, a: Any, b: Any, out: Any) -> Callable[[], Any]:
         return lambda: self._act(a, b, out)
 
-    def versions(self) -> dict[str, str]:
-        return {self.name: "1.0"}
 
 
 def into(a: Any, b: Any, out: Any) -> None:
@@ -41,9 +40,9 @@ def broken(a: Any, b: Any, out: Any) -> None:
 def bound(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """What is added to every product; 0 at first."""
     say = {"off": 0.0}
-    monkeypatch.setattr(ours, "bound_for", lambda problem, gpu, choice: HostBound(
+    monkeypatch.setattr(products, "bound_for", lambda problem, gpu, choice: HostBound(
         choice.kernel, choice.config, problem, gpu, off=say["off"]))
-    monkeypatch.setattr(ours, "api", Calls(say))
+    monkeypatch.setattr(products, "api", Calls(say))
     return say
 
 

@@ -62,11 +62,6 @@ class HostPeer:
         self.multiplied += 1
         np.matmul(a, b, out=out)
 
-    def errors(self, a: Any, b: Any, products: list[Any]) -> list[float]:
-        a64, b64 = a.astype(np.float64), b.astype(np.float64)
-        scale = np.maximum(2.0**-23 * (abs(a64) @ abs(b64)), 1e-300)
-        return [float(np.nan_to_num(abs(c - a64 @ b64) / scale, nan=np.inf).max()) for c in products]
-
     def record(self) -> Any:
         raise NotImplementedError
 

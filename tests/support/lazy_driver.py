@@ -266,8 +266,8 @@ class Devices:
         place._obj.value = 1
 
     def _cuMemPoolSetAccess(self, pool: int, access: Any, count: int) -> None:
-        source, to = pool - POOL, access._obj.id
-        assert source >= 0 and source != to and access._obj.type == 1 and access._obj.flags == 3
+        source, (kind, to, flags) = pool - POOL, access._obj
+        assert source >= 0 and source != to and (kind, flags) == (1, 3)
         busy = [index for index in (source, to) if not self.at_rest(index)]
         self.astray += [f"access of GPU {to} to GPU {source} while GPU {index} is at work" for index in busy]
         self.granted.add((source, to))

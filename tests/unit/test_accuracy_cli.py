@@ -15,7 +15,8 @@ from commands import fits, here, run, valid
 from peakgemm.tools.accuracy import arrays, judge
 from peakgemm.tools.accuracy.cases import rows_of
 from peakgemm.tools.accuracy.families import FAMILIES
-from peakgemm.tools.accuracy.measure import Exact, bound
+from peakgemm.tools.accuracy.measure import Exact
+from peakgemm.tools.bench.errors import bound
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
 QUICK = ("--host", "--sizes", "16,32,64", "--ks", "64,128")
@@ -127,7 +128,7 @@ def test_torch_answers_as_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {row["test"] for row in report.failures if row["contender"] == report.contenders[0]} == {
         "random", "long-k", "exact", "special", "structure", "slope"} - {"slope"}
     for family in FAMILIES:  # the same measure as NumPy's, on the same operands
-        a, b = FAMILIES[family](place, place.draw(3), 24, 20, 33)
+        a, b = map(place.take, FAMILIES[family](np.random.default_rng(3), 24, 20, 33))
         got = a @ b
         with np.errstate(all="ignore"):
             theirs = Exact(arrays.Numpy(), a.numpy(), b.numpy()).errors(got.numpy())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -15,14 +16,20 @@ from peakgemm.tools.accuracy.measure import LARGEST
 from peakgemm.tools.accuracy.suite import TESTS, Report
 
 Gemm = Callable[..., Any]
-SIZES = (16, 48)
-KS = (64, 512)
+SIZES = (32, 48)
+KS = (64, 256)
 f32, f64 = np.float32, np.float64
 pytestmark = pytest.mark.filterwarnings("error")  # the suite's own NaN and overflows are no news
 
 
+@functools.cache
+def whole(gemm: Gemm) -> Report:
+    """The verdicts of all tests."""
+    return judge(gemm, host=True, sizes=SIZES, ks=KS)
+
+
 def found(gemm: Gemm, **choice: Any) -> Report:
-    return judge(gemm, host=True, **{"sizes": SIZES, "ks": KS, **choice})
+    return judge(gemm, host=True, **{"sizes": SIZES, "ks": KS, **choice}) if choice else whole(gemm)
 
 
 def caught(report: Report) -> set[str]:

@@ -18,36 +18,20 @@ from commands import fits, here, run, valid
 from fake_peer import FakePeer, peer
 from host_peer import GPU, HostBound, HostPeer, HostTimer
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
-from peakgemm.tools.bench import bench, contenders, operands, ours, roofs, suites, summary
+from peakgemm.tools.bench import bench, contenders, operands, products, roofline, suites, summary
 from peakgemm.tools.bench.drawn import drawn
 from peakgemm.tools.bench.suites import SUITES, Case
 from peakgemm.tools.bench.timer import Timer
 from peakgemm.tools.bench.variants import IEEE, Variant, named
-from peakgemm.tools.report import plots
+from peakgemm.tools.report.figures import ratio_chart
 
 
-def shapes(suite: str) -> set[tuple[int, int, int]]:
-    return {(case.m, case.n, case.k) for case in SUITES[suite]}
-
-
-def test_the_suites_hold_what_they_promise() -> None:
-    assert list(SUITES) == ["square", "odd", "k1024", "deepk", "skinny", "shallow", "layouts", "models",
-                            "small"]
-    assert shapes("square") == {(s, s, s) for s in (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)}
-    assert {s for s, _, _ in shapes("odd")} == {127, 255, 511, 1023, 1535, 2047, 3071, 4095, 6143, 8191, 509, 1021,
-                                                2039, 4093}
-    assert all(m == n and k == 1024 for m, n, k in shapes("k1024"))
-    assert {(256, 256, 65536), (512, 512, 32768), (128, 128, 131072), (64, 64, 65536),
-            (1024, 1024, 16384)} == shapes("deepk")
-    thin = (1, 2, 4, 8, 16, 32, 64, 128)
-    assert shapes("skinny") == {*((s, 4096, 4096) for s in thin), *((4096, s, 4096) for s in thin), (1, 8192, 8192),
-                                (8192, 1, 8192)}
-    assert shapes("shallow") == {(4096, 4096, k) for k in (8, 16, 32, 64, 128, 256)}
-    assert {(case.m, case.layout) for case in SUITES["layouts"]} == {
-        (s, layout) for s in (1024, 4096, 8192) for layout in ("NN", "NT", "TN", "TT")}
-    models = {case.name: case for case in SUITES["models"]}
-    assert (models["1000 blocks of 64"].batch, models["64 blocks of 256"].batch) == (1000, 64)
-    assert {case.layout for case in SUITES["models"]} == {"NN", "NT", "TN"}
+def test_no_case_stands_twice_in_a_suite_and_each_says_what_it_is() -> None:
+    for name, group in SUITES.items():
+        assert len({case.problem()[0] for case in group}) == len({case.name for case in group}) == len(group), name
+    assert {case.layout for case in SUITES["layouts"]} == {"NN", "NT", "TN", "TT"}
+    assert all(case.n % 2 for case in SUITES["odd"]) and all(case.k >= 16 * case.m for case in SUITES["deepk"])
+    assert all(min(case.m, case.n) <= 128 for case in SUITES["skinny"])
 
 
 def test_the_drawn_suite_is_the_same_everywhere_and_holds_every_kind() -> None:
@@ -113,17 +97,17 @@ def test_kernels_find_the_operands(case: Case) -> None:
 
 
 def measured(case: Case, rivals: list[Rival], peer: HostPeer | None = None,
-             variant: Variant = IEEE) -> tuple[dict[str, Any], HostTimer, list]:
-    timer, steps = HostTimer(), []
+             variant: Variant = IEEE) -> tuple[dict[str, Any], HostTimer]:
+    timer = HostTimer()
     found = bench.Bench(GPU, peer or HostPeer(), timer, rivals, 2500.0, 0.6)
     choice = bench.choice_for(case, "sm_90", 132, "", variant.precision)
-    row = {**bench.static_row("suite", case, choice, variant), **found.measure(case, choice, steps.append, variant)}
-    return row, timer, steps
+    row = {**bench.static_row("suite", case, choice, variant), **found.measure(case, choice, variant)}
+    return row, timer
 
 
 def test_a_row(bound: dict[str, float]) -> None:
     case = Case("x", 64, 32, 48)
-    row, timer, steps = measured(case, [Rival("torch", lambda a, b, out: np.matmul(a, b)),
+    row, timer = measured(case, [Rival("torch", lambda a, b, out: np.matmul(a, b)),
                                         Rival("cupy", into, capture=False)])
     assert 0 < row["max_error"] < 10 and 0 < row["reference_error"] < 10
     assert row["tflops"] == row["cublas_tflops"] == pytest.approx(case.flops / 1e9)
@@ -132,28 +116,27 @@ def test_a_row(bound: dict[str, float]) -> None:
     assert [each["capture"] for each in timer.compared] == [True, True, False]
     assert {name: peer["mode"] for name, peer in row["peers"].items()} == {"torch": "graph", "cupy": "eager"}
     assert set(row["peers"]["torch"]["samples_ms"]) == {"theirs", "cublas"}
-    assert steps == ["x: measured", "x: torch", "x: cupy"]
 
 
 @pytest.mark.parametrize("precision", ["emulated", "fp16x3", "tf32x3", "bf16x9"])
 def test_a_row_in_another_precision(bound: dict[str, float], precision: str) -> None:
-    row, _, _ = measured(Case("x", 64, 32, 48), [], variant=Variant(precision))
+    row, _ = measured(Case("x", 64, 32, 48), [], variant=Variant(precision))
     assert (row["precision"], row["prepared"], row["ratio_to_cublas"]) == (precision, False, 1.0)
     assert row["kernel"] == precision or precision == "emulated"  # emulated: so small a product is IEEE's
     assert (row["path"], row["workspace_bytes"]) == (f"{precision}, 1 of 2 half tiles by ieee", 0)
-    assert ours.api.seen == [("execute", precision)]  # the timed work is the kernels': only the path was asked for
-    row, _, _ = measured(Case("x", 64, 32, 48), [])
+    assert products.api.seen == [("execute", precision)]  # the timed work is the kernels': only the path was asked for
+    row, _ = measured(Case("x", 64, 32, 48), [])
     assert (row["precision"], row["prepared"]) == ("ieee", False) and "path" not in row
-    assert ours.api.seen == [("execute", precision)]
+    assert products.api.seen == [("execute", precision)]
 
 
 def test_a_prepared_operand_is_made_before_the_clock_runs(bound: dict[str, float]) -> None:
-    row, timer, _ = measured(Case("x", 64, 32, 48, True), [], variant=Variant("fp16x3", prepared=True))
+    row, timer = measured(Case("x", 64, 32, 48, True), [], variant=Variant("fp16x3", prepared=True))
     sets = row["operand_sets"]
     assert (row["precision"], row["prepared"], sets) == ("fp16x3", True, timer.compared[0]["sets"])
-    # B of every set, the path, the product that is checked, and the timed ones.
-    calls = ["prepare"] * sets + ["execute"] + ["matmul"] * (1 + sets)
-    assert ours.api.seen == [(call, "fp16x3") for call in calls]
+    # The path, the product that is checked, B of every set, and the timed products.
+    calls = ["execute", "prepare", "matmul"] + ["prepare"] * sets + ["matmul"] * sets
+    assert products.api.seen == [(call, "fp16x3") for call in calls]
     assert "workspace_bytes" not in row and row["max_error"] < 10
 
 
@@ -166,7 +149,7 @@ def test_how_far_a_product_may_be_off(bound: dict[str, float], variant: Variant)
         peer = HostPeer()
         a, b = (peer.random(1, 1, seed)[0, 0] for seed in (0, 1))
         bound["off"] = eps * 2.0**-23 * abs(float(a) * float(b))
-        row, _, _ = measured(case, [], variant=variant)
+        row, _ = measured(case, [], variant=variant)
         assert ("error" in row) == wrong, row["max_error"]
 
 
@@ -183,55 +166,52 @@ def test_variants_by_name() -> None:
 
 
 def test_bandwidth_where_the_memory_bounds(bound: dict[str, float]) -> None:
-    row, _, _ = measured(Case("x", 1, 256, 256), [])
+    row, _ = measured(Case("x", 1, 256, 256), [])
     assert row["gbs"] == pytest.approx(Case("x", 1, 256, 256).bytes / 1e6)  # 1 ms a call
     assert row["share_of_copy"] == pytest.approx(row["gbs"] / 2500)
-    row, _, _ = measured(Case("x", 256, 256, 256), [])
+    row, _ = measured(Case("x", 256, 256, 256), [])
     assert row["gbs"] is row["share_of_copy"] is None
 
 
 def test_memory_bound() -> None:
-    assert roofs.is_memory_bound(Case("x", 8, 4096, 4096), GPU)
-    assert not roofs.is_memory_bound(Case("x", 64, 4096, 4096), GPU)
-    assert roofs.is_memory_bound(Case("x", 4096, 4096, 8), GPU)
+    assert roofline.is_memory_bound(Case("x", 8, 4096, 4096), GPU)
+    assert not roofline.is_memory_bound(Case("x", 64, 4096, 4096), GPU)
+    assert roofline.is_memory_bound(Case("x", 4096, 4096, 8), GPU)
 
 
 def test_copy_bandwidth_counts_both_ways() -> None:
-    assert roofs.copy_gbs(HostPeer(), HostTimer(), 1 << 16) == pytest.approx(8 * (1 << 16) / 1e6)
+    assert roofline.copy_gbs(HostPeer(), HostTimer(), 1 << 16) == pytest.approx(8 * (1 << 16) / 1e6)
 
 
 @pytest.mark.parametrize("off", [1.0, float("nan")])
 def test_a_wrong_product_is_not_timed(bound: dict[str, float], off: float) -> None:
     bound["off"] = off
-    row, timer, steps = measured(Case("x", 16, 16, 16), [Rival("torch", into)])
+    row, timer = measured(Case("x", 16, 16, 16), [Rival("torch", into)])
     assert "wrong product" in row["error"] and "9.5 at most" in row["error"]
     assert row["max_error"] > 1000 and row["reference_error"] < 10
     assert not timer.compared and "tflops" not in row
-    assert steps == ["x: failed"] * 2
 
 
 def test_a_failure_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any) -> None:
         raise LaunchFailed("specialised: 300000 bytes\nsecond line")
 
-    monkeypatch.setattr(ours, "bound_for", refuse)
-    row, _, steps = measured(Case("x", 16, 16, 16), [])
-    assert row["error"] == "LaunchFailed: specialised: 300000 bytes"
-    assert len(steps) == 1
+    monkeypatch.setattr(products, "bound_for", refuse)
+    row, _ = measured(Case("x", 16, 16, 16), [])
+    assert row["error"] == "specialised: 300000 bytes"
 
 
 def test_a_contender_that_fails_or_errs_spoils_nothing(bound: dict[str, float]) -> None:
     def wrong(a: Any, b: Any, out: Any) -> None:
         out[...] = 0
 
-    row, _, steps = measured(Case("x", 16, 16, 16), [Rival("triton", broken), Rival("cupy", wrong),
+    row, _ = measured(Case("x", 16, 16, 16), [Rival("triton", broken), Rival("cupy", wrong),
                                                      Rival("torch", lambda a, b, out: None), Rival("good", into)])
     assert row["ratio_to_cublas"] == 1.0
     assert row["peers"]["triton"] == {"error": "RuntimeError: no kernel"}
     assert "wrong product" in row["peers"]["cupy"]["error"]
     assert row["peers"]["torch"]["max_error"] == float("inf")  # it wrote nothing: the NaN are still there
     assert row["peers"]["good"]["ratio_to_cublas"] == 1.0
-    assert len(steps) == 5
 
 
 class Meter:
@@ -318,12 +298,12 @@ def test_every_precision_is_summed_up_by_itself() -> None:
 
 def test_the_plot_shows_every_measured_row() -> None:
     rows = [entry("square", "first", 2.0, triton=0.5), entry("square", "second", None), entry("odd", "third", 0.5)]
-    text = plots.bench(rows, "a title").text(alone=True)
+    text = ratio_chart(rows, "a title", 860).text(alone=True)
     assert text.startswith("<svg") and text.endswith("</svg>\n") and 'aria-label="a title"' in text
     for shown in ("first", "third", "square", "odd", "triton"):
         assert f">{shown}</text>" in text
     assert ">second</text>" not in text
-    text = plots.bench([*rows, {**rows[0], **Variant("emulated", True).fields()}], "").text()
+    text = ratio_chart([*rows, {**rows[0], **Variant("emulated", True).fields()}], "", 860).text()
     assert text.count(">first</text>") == 2 and ">square, emulated, B prepared</text>" in text
 
 

@@ -78,7 +78,7 @@ def blocks(page: Path, language: str) -> list[str]:
 # Where the examples of each page run. Those of the guide to a new kernel are excerpts (test_published.py).
 RUN_HERE = ("emulation.md", "inspect.md", "simulator.md", "explorer.md")
 ON_A_GPU = ("ladder.md", "../README.md")
-ELSEWHERE = ("sass.md", "reproducible.md", "precisions.md", "arrays.md", "accuracy.md", "torch.md", "jax.md",
+ELSEWHERE = ("api.md", "sass.md", "reproducible.md", "precisions.md", "arrays.md", "accuracy.md", "torch.md", "jax.md",
              "contributing/add-a-kernel.md", "large.md",
              "distributed.md")  # of torchrun's ranks: what it calls is in support/distributed_ranks.py
 

@@ -1,4 +1,4 @@
-"""`Pushes`, its words and halves, between ranks that are threads; and the model that chooses a way."""
+"""`Exchange`, its words and halves, between ranks that are threads; and the model that chooses a way."""
 # ruff: noqa: F401, F811  (fixtures of tests/support)
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 from peakgemm.errors import LaunchFailed  # noqa: E402
 from peakgemm.integrations import collective, exchange  # noqa: E402
-from peakgemm.selection.overlap_model import Link, Way, best, gather_ways, ranges, scatter_ways  # noqa: E402
+from peakgemm.integrations.overlap import Link, SharedProduct, Way, best, ranges  # noqa: E402
 from thread_ranks import Ranks, threads  # noqa: E402
 
 
@@ -30,7 +30,7 @@ def test_many_calls(threads: Any, world: int, chunks: int) -> None:
 
     def work(rank: int) -> None:
         group = SimpleNamespace(world=world, rank=rank, link=None, gpu=None,
-                                exchange=exchange.Pushes("group", 10.0), group=None)
+                                exchange=exchange.Exchange("group", 10.0), group=None)
         assert group.exchange.by_kernel
         group.exchange.by_kernel = chunks == 1
         for i in range(14):
@@ -38,15 +38,16 @@ def test_many_calls(threads: Any, world: int, chunks: int) -> None:
                 time.sleep(0.003)
             rows, k, n = 4 * (1 + i % 3) * (3000 if i == 9 else 1), 12, 8 * world
             a, b = whole(i, world * rows, k * world), whole(i + 99, k * world, n)
-            got = collective.gathered_product(a[rank * rows:(rank + 1) * rows], b, group, "ieee", chunks)
+            got = collective.shared_product(a[rank * rows:(rank + 1) * rows], b, group, "ieee", scatter=False,
+                                            chunks=chunks)
             assert torch.equal(got, a @ b), i
             own = slice(rank * k, (rank + 1) * k)
-            part = collective.scattered_product(a[:, own], b[own], group, "ieee", chunks)
+            part = collective.shared_product(a[:, own], b[own], group, "ieee", scatter=True, chunks=chunks)
             assert torch.equal(part, (a @ b)[rank * rows:(rank + 1) * rows]), i
             mine = torch.empty(rows * k * world + 1)[rank % 2:][:rows * k * world].view(rows, -1)  # at 16 bytes, or not
             mine.copy_(a[rank * rows:(rank + 1) * rows])
             for head in (0, 1, rows - 1, rows):
-                got = collective._headed(mine, b, group, "ieee", head)
+                got = collective._by(Way(1, 0, head), mine, b, group, "ieee", False)
                 assert torch.equal(got, a @ b), (i, head)
 
     ranks.run(work)
@@ -59,11 +60,11 @@ def test_a_call_on_another_stream_comes_after_those_before(threads: Any, monkeyp
     ordered: list[tuple[int, int]] = []
 
     def work(rank: int) -> None:
-        pushes = exchange.Pushes("group", 10.0)
+        pushes = exchange.Exchange("group", 10.0)
         monkeypatch.setattr(exchange.signals, "order", lambda first, second, by: ordered.append((first, second)))
         for stream in (0, 0, 77, 77, 0):
             monkeypatch.setattr(exchange.eager, "current_stream", lambda index, stream=stream: stream)
-            pushes.begin([], 0)
+            pushes.begin(0)
 
     threads(1).run(work)
     assert ordered == [(0, 77), (77, 0)]
@@ -73,15 +74,15 @@ def test_a_missing_signal_is_noticed(threads: Any, monkeypatch: pytest.MonkeyPat
     """The ranks of these tests see what goes wrong."""
     monkeypatch.setattr("thread_ranks.SECONDS", 0.3)
     ranks = threads(2)
-    arrived = exchange.Pushes._arrived
-    monkeypatch.setattr(exchange.Pushes, "_arrived", lambda self, at, source: arrived(self, at, source) + (
+    arrived = exchange.Exchange._arrived
+    monkeypatch.setattr(exchange.Exchange, "_arrived", lambda self, at, source: arrived(self, at, source) + (
         2048 if at != self.rank else 0))  # written elsewhere
 
     def work(rank: int) -> None:
-        group = SimpleNamespace(world=2, rank=rank, link=None, gpu=None, exchange=exchange.Pushes("group", 10.0),
+        group = SimpleNamespace(world=2, rank=rank, link=None, gpu=None, exchange=exchange.Exchange("group", 10.0),
                                 group=None)
         for _ in range(4):
-            collective.gathered_product(whole(1, 4, 6), whole(2, 6, 8), group, "ieee", 1)
+            collective.shared_product(whole(1, 4, 6), whole(2, 6, 8), group, "ieee", scatter=False, chunks=1)
 
     with pytest.raises((TimeoutError, threading.BrokenBarrierError)):
         ranks.run(work)
@@ -112,9 +113,10 @@ def test_a_rank_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, name, Nothing)
     written: dict[int, int] = {}
     monkeypatch.setattr(exchange.signals, "write", lambda address, value, stream: written.update({address: value}))
-    watch = exchange._Watch(1 << 20, torch.device("cpu"), 0.1, 2, 1)
+    watch = exchange._Watch(SimpleNamespace(  # type: ignore[arg-type]
+        world=2, rank=1, device=torch.device("cpu"), timeout_s=0.1, flags=lambda rank: rank << 20))
     watch.check()
-    watch.add(torch.device("cpu"))
+    watch.add()
     end = time.monotonic() + 10
     while len(written) < 3 and time.monotonic() < end:
         time.sleep(0.05)
@@ -131,36 +133,37 @@ def test_the_model() -> None:
     def product(rows: int) -> float:
         return max(200.0, rows * 2.4)  # 8192 columns and K
 
-    small = list(gather_ways(2, 64, 4 * 8192, product, LINK))
+    small = SharedProduct(2, 64, 4 * 8192, product, LINK).ways()
     assert [way.name for way in small] == ["plain", "direct", "overlap/1"]
     assert small[0] == Way(0, 20 + 64 * 32768 / 300e3 + 128 * 2.4)
-    assert best(iter(small)) == small[1] == Way(1, 6 + 64 * 32768 / 250e3 + 128 * 2.4, 0)
-    large = list(gather_ways(2, 4096, 4 * 8192, product, LINK))
+    assert best(small) == small[1] == Way(1, 6 + 64 * 32768 / 250e3 + 128 * 2.4, 0)
+    large = SharedProduct(2, 4096, 4 * 8192, product, LINK).ways()
     assert [way.name for way in large] == ["plain", "direct", *(f"head/{head}" for head in range(512, 4096, 512)),
                                            "overlap/1", "overlap/2", "overlap/4"]
     hidden = pytest.approx(2 * 4096 * 2.4 + LINK.launch_us)  # the copies take less than the head
     assert {way.head: way.us for way in large}[512] == hidden
-    assert large[9].us == hidden and best(iter(large)).us == hidden
+    assert large[9].us == hidden and best(large).us == hidden
     # A slow link: what is not hidden counts, and chunks hide more.
     slow = Link(10, 10, 20, 10, 6, 10, 1000)
-    found = {way.name: way.us for way in gather_ways(2, 4096, 4 * 8192, product, slow)}
+    found = {way.name: way.us for way in SharedProduct(2, 4096, 4 * 8192, product, slow).ways()}
     assert found["overlap/4"] < found["overlap/1"] < found["plain"]
     assert found["overlap/1"] == pytest.approx(10 + 4096 * 32768 / 10e3 + 5 + 4096 * 2.4)
     assert found["head/512"] == pytest.approx(10 + 4096 * 32768 / 10e3 + 3584 * 32.768 / 1000 + 5 + 7680 * 2.4)
-    scatter = list(scatter_ways(2, 4096, 4 * 8192, product, LINK))
+    scatter = SharedProduct(2, 4096, 4 * 8192, product, LINK, scatter=True).ways()
     assert scatter[0].us == pytest.approx(8192 * 2.4 + 20 + 4096 * 32768 / 300e3)
-    assert min(scatter, key=lambda way: way.us).chunks in (2, 4) and best(iter(scatter)).chunks
-    assert [way.name for way in gather_ways(2, 3, 4, product, LINK)] == ["plain", "direct", "overlap/1"]
+    assert min(scatter, key=lambda way: way.us).chunks in (2, 4) and best(scatter).chunks
+    assert [way.name for way in SharedProduct(2, 3, 4, product, LINK).ways()] == ["plain", "direct", "overlap/1"]
 
 
-def test_what_is_left_after_the_head() -> None:
-    """A rank multiplies all rows, once; the first and the last rank have one range left, and all do without a head."""
-    for world in (1, 2, 3, 5):
-        for head in (0, 3, 8):
-            for rank in range(world):
-                left = ranges(world, rank, 8, head)
-                first = 8 * rank + (8 - head if rank == world - 1 else 0)
-                done = [*range(first, first + head), *(row for part in left for row in range(part.start, part.stop))]
-                assert sorted(done) == list(range(8 * world))
-                assert len(left) == 1 + (head > 0 and 0 < rank < world - 1)
-                assert sum(part.own for part in left) == 8 - head and sum(p.arriving for p in left) == world - 1
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("way", [Way(1, 0, 3), Way(1, 0, 8), Way(1, 0), Way(2, 0), Way(4, 0)], ids=lambda way: way.name)
+def test_what_is_left_after_the_first_rows(world: int, way: Way) -> None:
+    """A rank multiplies all rows, once; after a head the first and the last rank have one range left."""
+    head = 8 if way.head is None else way.head
+    for rank in range(world):
+        left = ranges(world, rank, 8, way)
+        first = 8 * rank + (8 - head if rank == world - 1 else 0)
+        done = [*range(first, first + head), *(row for part in left for row in range(part.start, part.stop))]
+        assert sorted(done) == list(range(8 * world))
+        assert sum(x.own for x in left) == 8 - head and sum(x.arriving for x in left) == 8 * (world - 1)
+        assert len(left) == (1 + (0 < rank < world - 1) if way.head is not None else (world - 1) * way.chunks)

@@ -27,15 +27,14 @@ JOURNALS = {DOCS / "contributing" / "mechanisms.md", *(DOCS / "notebook").glob("
 DEFINED: dict[str, tuple[str, ...]] = {
     "README.md": ("Python 3.10",),
     "accuracy.md": ("above 1.1 times the reference's", "256 x 256 x K", "alpha = -0.75", "at most 1.3 times cuBLAS's",
-                    "at most\n1.5 times"),
+                    "of at most 1.5 times"),
     "arrays.md": ("(2 GB",),
-    "bench.md": ("plus 4 eps |A||B|", "**10-90 %**", "more than 100 % means", "and below 0.97 at",
+    "bench.md": ("plus 4 eps |A||B|", "**10-90 %**", "more than 100 % when the", "and below 0.97 at",
                  "at least 1 % faster"),
     "bill.md": ("within 1 % of the slots",),
     "caches.md": ("held to 1 GB",),
     "distributed.md": ("a time-out of 8 s",),
-    "emulation.md": ("at most 2 eps |x y|", "at most 4 eps off", "5.25 eps |A||B|", "4 eps are more than a few FMAs",
-                     "0 times infinity", "mean error of at most 1.3\ntimes, a largest of 1.5 times"),
+    "emulation.md": ("at most 2 eps |x y|", "at most 4 eps off", "5.25 eps |A||B|"),
     "explorer.md": ("may have 256 MB", "comes within 15 s on"),
     "first-steps.md": ("Python 3.10", "show 1,056 wavefronts where"),  # tests/simulate/test_chapters.py counts
     "fit-a-gpu.md": ("for 60 % of", "bursts of 0.6 ms", "less than 2 % in the mean"),
@@ -43,10 +42,10 @@ DEFINED: dict[str, tuple[str, ...]] = {
     "large.md": ("chunks of 8 MB", "moves up to 96 MB", "Up to 1 GB of the GPU's memory"),
     "measuring.md": ("5 to 60 times. A burst lasts 4 ms", "Below 0.2 ms a call", "agree to 1 %"),
     # Rules of the model, which tests/unit/test_register_reads.py and the record hold.
-    "register-file.md": ("leaves 22 cycles in which loads", "**Patience of 16 cycles.**", "refused 16 times in a row",
+    "register-file.md": ("**Patience of 16 cycles.**", "refused 16 times in a row",
                          "than an LDS.128 in 8 cycles", "8 cycles or more before it can", "each 20 to 32 1.5 cycles"),
-    "sass-tuning.md": ("reached 98 % of peak", "| 98 % of peak |", "128 / 134 = 95.5 %", "stalls\nfor 15 cycles"),
-    "sass.md": ("fewer than 100 times", "4 cycles from FP32 to FP32"),
+    "sass-tuning.md": ("| 98 % of peak |", "128 / 134 = 95.5 %", "stalls for 15 cycles"),
+    "sass.md": ("4 cycles from FP32 to FP32",),
     "simulator.md": ("(2 wavefronts, the pair rule)", "(32 wavefronts)"),  # by the rules of cost
 }
 
@@ -62,7 +61,7 @@ def prose(text: str) -> str:
 
 def typed(text: str, defined: tuple[str, ...] = ()) -> list[str]:
     """The figures in a page's prose that are in none of the phrases ``defined``."""
-    text = prose(text)
+    text = re.sub(r"\s+", " ", prose(text))
     for phrase in defined:
         assert phrase in text, f"not on the page any more: {phrase}"
         text = text.replace(phrase, "")

@@ -17,9 +17,10 @@ import jax.numpy as jnp  # noqa: E402
 from jax import export, lax  # noqa: E402
 
 import peakgemm as pg  # noqa: E402
+from peakgemm.calls.launch import canonical_request  # noqa: E402
+from peakgemm.calls.request import Request  # noqa: E402
 from peakgemm.errors import InvalidType, InvalidValue, MissingComponent  # noqa: E402
-from peakgemm.integrations import jax_abi  # noqa: E402
-from peakgemm.integrations.jax_handler import Call  # noqa: E402
+from peakgemm.integrations import jax_abi, jax_handler  # noqa: E402
 
 RNG = np.random.default_rng(0)
 
@@ -100,6 +101,17 @@ def test_vmap_makes_one_product() -> None:
     close(four(p, q), _mapped(p, q))
 
 
+@pytest.mark.parametrize(("a", "b", "c"), [
+    ((2, 1, 3, 1, 6, 5), (1, 4, 1, 2, 5, 2), None), ((2, 3, 2, 3, 6, 5), (2, 1, 2, 1, 5, 4), (3, 1, 3, 1, 4)),
+    ((2, 3, 2, 3, 2, 6, 5), (3, 1, 3, 1, 5, 4), None), ((2, 2, 2, 2, 6, 5), (5, 4), (2, 1, 2, 2, 6, 1))])
+def test_a_batch_of_many_dimensions_is_one_that_kernels_step_through(a: Any, b: Any, c: Any) -> None:
+    operands = [drawn(*shape) for shape in (a, b, c) if shape]
+    close(pg.jax.gemm(*operands), jnp.matmul(*operands[:2]) + (operands[2] if c else 0))
+    ((x, y, *z),) = products(pg.jax.gemm, *operands)
+    call = Request(x, y, z[0] if z else None, (*np.broadcast_shapes(x[:-2], y[:-2]), x[-2], y[-1]), beta=bool(z))
+    assert canonical_request(call, jax_handler.packed_views(call)).problem is not None
+
+
 def _mapped(p: Any, q: Any) -> Any:
     plain = jnp.matmul
     for axes in ((0, None), (None, 0), (0, 0), (None, 0), (0, None)):
@@ -172,8 +184,6 @@ def test_refusals() -> None:
 
 
 def test_a_failing_handler_raises_where_the_result_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peakgemm.integrations import jax_handler
-
     def fails(request: Any) -> None:
         raise MissingComponent("no such luck")
 
@@ -181,8 +191,9 @@ def test_a_failing_handler_raises_where_the_result_is_asked_for(monkeypatch: pyt
     with pytest.raises(Exception, match="peakgemm: MissingComponent: no such luck"):
         jax.block_until_ready(jax.jit(pg.jax.matmul)(drawn(11, 5), drawn(5, 4)))
     monkeypatch.undo()
-    with pytest.raises(InvalidValue, match="clear JAX's compilation cache"):
-        Call.parse(b'{"of":"another version"}')
+    for text in (b'{"of":"another version"}', b"[]", b"no JSON"):
+        with pytest.raises(InvalidValue, match="clear JAX's compilation cache"):
+            jax_handler.from_text(text)
 
 
 def header() -> str:
@@ -194,20 +205,21 @@ def header() -> str:
     ("#define XLA_FFI_API_MAJOR 0", "", "defines no XLA_FFI_API_MAJOR"),
     ("  int64_t rank;", "  int32_t flags;\n  int64_t rank;", "has struct XLA_FFI_Buffer with the fields"),
     ("XLA_FFI_ExecutionStage_EXECUTE = 3", "XLA_FFI_ExecutionStage_EXECUTE = 4", "another XLA_FFI_ExecutionStage_EXEC"),
-    ("_XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Error_Create);", "", "has struct XLA_FFI_Api begin with"),
-    ("  XLA_FFI_Args args;", "  XLA_FFI_Args* args;", "without a field 'XLA_FFI_Args args'"),
+    ("_XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Error_Create);", "", "without a function XLA_FFI_Error_Cr"),
+    ("  XLA_FFI_Args args;", "  XLA_FFI_Args* args;", "where peakgemm reads .*, XLA_FFI_Args args,"),
 ])
 def test_another_interface_is_refused_by_name(old: str, new: str, says: str) -> None:
     text = header()
     assert old in text
-    jax_abi.Header(text, "c_api.h").check()
+    assert jax_abi.read_header(text, "c_api.h") == jax_abi.interface()
     with pytest.raises(MissingComponent, match=says):
-        jax_abi.Header(text.replace(old, new), "c_api.h").check()
+        jax_abi.read_header(text.replace(old, new), "c_api.h")
 
 
 def test_a_later_minor_version_with_more_fields_is_taken() -> None:
     later = re.sub(r"MINOR \d+", "MINOR 99", header()).replace("  int64_t* dims;", "  int64_t* dims;\n  void* more;")
-    jax_abi.Header(later, "c_api.h").check()
+    later = later.replace("XLA_FFI_Extension_Base", "XLA_FFI_InternalExtension")
+    assert jax_abi.read_header(later, "c_api.h").functions == jax_abi.interface().functions
 
 
 def test_several_devices() -> None:

@@ -11,37 +11,40 @@ import pytest
 
 pytest.importorskip("jax", reason="needs jax")
 
+from peakgemm.calls import cache
+from peakgemm.calls.request import Request
 from peakgemm.errors import OutOfMemory
 from peakgemm.integrations import jax_abi as abi
 from peakgemm.integrations import jax_handler
-from peakgemm.integrations.jax_handler import Call, Ready
+from peakgemm.integrations.jax_handler import Ready
 
-CALL = Call((8, 5), (5, 4), (1, 4), (8, 4), 1.5, 0.5, False, False, "ieee")
+CALL = Request((8, 5), (5, 4), (1, 4), (8, 4), 1.5, 0.5)
+TEXT = jax_handler.to_text(CALL).encode()
 STREAM, A, B, C, OUT, ROOM = 0x7000, 0x10000, 0x20000, 0x30000, 0x40000, 0x50000
 
 
 class Frame:
-    """XLA_FFI_CallFrame with what it points at; kept alive by itself."""
+    """XLA_FFI_CallFrame with what it points at, by the header's offsets; kept alive by itself."""
 
-    def __init__(self, text: bytes, arguments: tuple[int, ...], room_floats: int, stage: int = abi.EXECUTE) -> None:
+    def __init__(self, arguments: tuple[int, ...], room_floats: int = 16, stage: int = abi.EXECUTE) -> None:
         self._kept: list[Any] = []
         self.errors: list[tuple[int, bytes]] = []
         buffers = [self._buffer(x, (8, 5)) for x in arguments]
         results = [self._buffer(OUT, (8, 4)), self._buffer(ROOM, (room_floats,))]
-        string = ctypes.create_string_buffer(text, len(text))
-        span = self._words(ctypes.addressof(string), len(text))
+        string = ctypes.create_string_buffer(TEXT, len(TEXT))
+        span = self._words(ctypes.addressof(string), len(TEXT))
         self._kept.append(string)
         self.words = self._words(
             176, 0, self._api(), 0xC0DE, stage,
             40, 0, len(buffers), 0, self._pointers(buffers), 40, 0, 2, 0, self._pointers(results),
             48, 0, 1, 0, 0, self._pointers([span]), 0)
 
-    @property
-    def address(self) -> int:
-        return ctypes.addressof(self.words)
+    def run(self) -> int:
+        """What the CUDA handler returns for this frame: 0, or an error object's address."""
+        return jax_handler.handler(jax_handler._on_cuda)(ctypes.addressof(self.words)) or 0
 
     def _words(self, *values: int) -> Any:
-        made = abi.struct(values)
+        made = (ctypes.c_uint64 * len(values))(*values)
         self._kept.append(made)
         return made
 
@@ -53,53 +56,57 @@ class Frame:
 
     def _api(self) -> int:
         def stream(arguments: int) -> int:
-            asked = abi.words(arguments, 4)
+            asked = (ctypes.c_uint64 * 4).from_address(arguments)
             assert asked[0] == 32 and asked[2] == 0xC0DE
             asked[3] = STREAM
             return 0
 
         def create(arguments: int) -> int:
-            given = abi.words(arguments, 4)
+            given = (ctypes.c_uint64 * 4).from_address(arguments)
             self.errors.append((given[3] & 0xFFFFFFFF, ctypes.string_at(given[2])))
             return 0xE0
 
+        def ordinal(arguments: int) -> int:
+            asked = (ctypes.c_uint64 * 4).from_address(arguments)
+            assert asked[0] == 32 and asked[2] == 0xC0DE
+            asked[3] = 1
+            return 0
+
         prototype = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-        functions = [prototype(create), prototype(stream)]
-        self._kept += functions
-        first, second = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
-        return ctypes.addressof(self._words(200, 0, 24, 0, 0, 0, first, 0, 0, 0, second))
+        functions = {6: prototype(create), 10: prototype(stream), 23: prototype(ordinal)}  # word of the interface
+        self._kept.append(functions)
+        return ctypes.addressof(self._words(*(
+            ctypes.cast(functions[i], ctypes.c_void_p).value or 0 if i in functions else 0 for i in range(24))))
 
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A ready call that wants 64 bytes of workspace; gives the launches and what was asked of other alignments."""
+    """The launches of a call that wants 64 bytes of workspace, each with the alignment that it was bound for."""
     seen: list[tuple[int, ...]] = []
-    bound = SimpleNamespace(workspace_bytes=64)
-    ready = Ready(lambda *x: seen.append(x), True, bound)
-    asked: list[int] = []
-
-    def prepared(text: bytes, index: int, alignment: int) -> Ready:
-        asked.append(alignment)
-        return ready
-
-    monkeypatch.setattr(jax_handler, "_prepared", prepared)
-    monkeypatch.setattr(jax_handler, "_calls", {(CALL.text().encode(), 0, 16): ready})
+    for alignment in (4, 16):
+        bound = SimpleNamespace(workspace_bytes=64, launch=lambda *x, to=alignment: seen.append((to, *x)))
+        monkeypatch.setitem(cache.calls, (TEXT, 0, alignment), Ready(bound, True))  # type: ignore[arg-type]
     monkeypatch.setattr(jax_handler.device, "count", lambda: 1)
     monkeypatch.setattr(jax_handler.device, "activated", lambda index: contextlib.nullcontext())
-    return SimpleNamespace(seen=seen, asked=asked, bound=bound)
+    return seen
 
 
-def test_what_a_frame_says_is_launched(launched: Any) -> None:
-    run = jax_handler.handler(jax_handler._on_cuda)
-    frame = Frame(CALL.text().encode(), (A, B, C), 16)
-    assert not run(frame.address) and not frame.errors
-    assert launched.seen == [(B, A, OUT, C, ROOM, STREAM)] and launched.asked == []  # swapped
-    assert not run(Frame(CALL.text().encode(), (A + 4, B, C), 16).address)
-    assert launched.asked == [4] and launched.seen[-1] == (B, A + 4, OUT, C, ROOM, STREAM)
-    assert not run(Frame(CALL.text().encode(), (A, B), 16).address)
-    assert launched.seen[-1] == (B, A, OUT, OUT, ROOM, STREAM)
-    assert not run(Frame(CALL.text().encode(), (A, B), 16, stage=1).address)  # prepare: nothing to do
-    assert len(launched.seen) == 3
+@pytest.mark.parametrize(("arguments", "stage", "launches"), [
+    ((A, B, C), abi.EXECUTE, [(16, B, A, OUT, C, ROOM, STREAM)]),  # swapped
+    ((A + 4, B, C), abi.EXECUTE, [(4, B, A + 4, OUT, C, ROOM, STREAM)]),
+    ((A, B), abi.EXECUTE, [(16, B, A, OUT, OUT, ROOM, STREAM)]),
+    ((A, B), 1, []),  # to prepare: nothing to do
+])
+def test_what_a_frame_says_is_launched(launched: Any, arguments: tuple[int, ...], stage: int, launches: Any) -> None:
+    frame = Frame(arguments, stage=stage)
+    assert not frame.run() and not frame.errors and launched == launches
+
+
+def test_of_several_devices_it_is_the_one_that_xla_names(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax_handler.device, "count", lambda: 2)
+    monkeypatch.setitem(cache.calls, (TEXT, 1, 16), Ready(  # type: ignore[arg-type]
+        SimpleNamespace(workspace_bytes=0, launch=lambda *x: launched.append(x)), False))
+    assert not Frame((A, B, C)).run() and launched == [(A, B, OUT, C, ROOM, STREAM)]
 
 
 def test_too_small_a_workspace_is_an_error_of_xla(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,20 +115,20 @@ def test_too_small_a_workspace_is_an_error_of_xla(launched: Any, monkeypatch: py
 
     monkeypatch.setattr(jax_handler, "without_workspace", without)
     monkeypatch.setattr(jax_handler.device, "require", lambda index: None)
-    frame = Frame(CALL.text().encode(), (A, B, C), 15)
-    assert jax_handler.handler(jax_handler._on_cuda)(frame.address) == 0xE0
-    assert frame.errors == [(abi.RESOURCE_EXHAUSTED, b"peakgemm: OutOfMemory: does not fit")] and not launched.seen
+    frame = Frame((A, B, C), 15)
+    assert frame.run() == 0xE0
+    assert frame.errors == [(8, b"peakgemm: OutOfMemory: does not fit")] and not launched
 
 
 def test_metadata_says_the_version_and_that_it_may_be_captured() -> None:
-    metadata = abi.struct((48, 24, 0, 0, 0, 0))
-    extension = abi.struct((24, abi.METADATA_EXTENSION, 0, ctypes.addressof(metadata)))
-    frame = Frame(b"", (), 1)
+    metadata = (ctypes.c_uint64 * 6)(48, 24)
+    extension = (ctypes.c_uint64 * 4)(24, 1, 0, ctypes.addressof(metadata))
+    frame = Frame(())
     frame.words[1] = ctypes.addressof(extension)
-    assert not jax_handler.handler(jax_handler._on_cuda)(frame.address)
-    major, minor = abi.header().version
+    assert not frame.run()
+    major, minor = abi.interface().version
     assert metadata[3] == major | minor << 32 and metadata[4] & 0xFFFFFFFF == abi.COMMAND_BUFFER_COMPATIBLE
 
 
 def test_a_text_is_the_same_call_in_another_process() -> None:
-    assert Call.parse(CALL.text().encode()) == CALL
+    assert jax_handler.from_text(TEXT) == CALL

@@ -299,7 +299,7 @@ def refusal(call: str, name: str, flag: str) -> type[PeakgemmError] | None:
     return None
 
 
-@pytest.mark.parametrize(("flag", "call", "names"), cells())
+@pytest.mark.parametrize(("flag", "call", "names"), list(cells()))
 def test_right_or_refused(flag: str, call: str, names: list[str]) -> None:
     ours, theirs, shapes = CALLS[call]
     operands = [drawn(*shape) for shape in shapes]

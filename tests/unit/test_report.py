@@ -129,14 +129,14 @@ def test_without_a_gpu_there_are_facts_and_no_speed(keep: Any) -> None:
 
 
 def test_the_bill_is_shown_where_a_record_holds_one(keep: Any) -> None:
-    rows = [{"name": "14_large_tile", "parts": {"ffma": 91.0, "lds_write_back": 4.5, "waits": 4.5}},
-            {"name": "12 warp tile", "parts": {"ffma": 80.0, "bank conflicts": 20.0}}]
-    one, = figures(load([keep(rows)]))
-    assert one.name == "bill" and one.draw is not None and one.table is not None
-    assert [name for name, _ in one.table.columns] == ["kernel", "ffma, %", "lds write back, %", "waits, %",
-                                                        "bank conflicts, %"]
-    assert [text for text, _ in one.table.rows[1]] == ["12 warp tile", "80.0", "-", "-", "20.0"]
-    assert "14 large tile: ffma 91.0 %" in one.draw(860).text()
+    bills = [{"number": 14, "kernel": "large tile", "parts": {"ffma": 0.91, "bank_conflicts": None, "ends": 0.09}},
+             {"number": None, "kernel": "wide", "parts": {"ffma": 0.8, "bank_conflicts": 0.2}},
+             {"number": 15, "kernel": "failed", "error": "no loop"}]
+    one, = figures(load([keep(None, bills=bills)]))
+    assert one.name == "bill" and one.table is not None
+    assert [name for name, _ in one.table.columns] == ["kernel", "ffma, %", "ends, %", "bank conflicts, %"]
+    assert [[text for text, _ in row] for row in one.table.rows] == [["14 large tile", "91", "9", "-"],
+                                                                     ["wide", "80", "-", "20"]]
 
 
 def test_results_by_case_are_rows_too(keep: Any) -> None:
@@ -164,8 +164,7 @@ def test_errors_at_one_k_have_no_line(keep: Any) -> None:
     ([{"suite": "square"}], {}, r"row 0: name missing; a figure of it would be invented"),
     ([ROW, {k: v for k, v in ROW.items() if k != "ratio_spread"}], {}, r"row 1: ratio_spread missing"),
     ([{"number": 1, "ffma_fraction": 0.5}], {}, r"row 0: name, config, registers, .* missing"),
-    ([{"what": 1}], {}, r"rows of no known kind \(fields what, \.\.\.\)"),
-    ([{"digests": {}}], {}, r"no figure shows any of these: a\.json \(bits of results\)"),
+    ([{"digests": {}}], {}, r"no figure shows any of these: a\.json \(of peakgemm test .*\); give a record of ladder"),
 ])
 def test_records_that_are_no_good(keep: Any, rows: Any, changed: Any, says: str) -> None:
     with pytest.raises(InvalidValue, match=says):
@@ -198,7 +197,7 @@ def test_command(here: Path, run: Any, keep: Any) -> None:
     keep([{"digests": {}}], "bits.json")
     code, said, complained = run("report", str(path), str(path.with_name("bits.json")), "-o", "page.html")
     assert (code, said) == (0, "page.html: 0.01 MB, from 1 record\n")
-    assert complained == "Left out: bits.json: bits of results, of which there is no figure\n"
+    assert complained == "Left out: bits.json: no figure shows what was written by: peakgemm test --json <a&b>\n"
     assert "64x64x64" in (here / "page.html").read_text()
 
 

@@ -22,7 +22,7 @@ from lab.scale.parts import Answer
 from lab.scale.predict import Case, alone, cases, pays_from, predicted, shapes
 from lazy_driver import Devices, present
 from peakgemm.errors import InvalidValue
-from peakgemm.selection.overlap_model import Link
+from peakgemm.integrations.overlap import Link
 
 LINK, BUS = Link(10, 400, 20, 300, 6, 250, 1000), Bus(50, 50, 150)
 

@@ -41,6 +41,7 @@ def test_every_chapter_has_picture_difference_counters_and_what_is_left(site: An
         if kernel.patched:
             assert site.REBUILT in text
             continue
+        assert kernel.path.read_text().rstrip() in text  # the kernel whole
         assert f"--- {before.path.name}" in text and re.search(r"^\+(?!\+\+).", text, re.M)
         assert ("| Nsight Compute at 4096 |" in text) != ("| simulated at 256x256x128 |" in text)
         assert re.search(r"^## What is left\n\n\S", text, re.M)

@@ -141,7 +141,7 @@ def test_what_a_device_has_not_enqueued_another_takes(monkeypatch: pytest.Monkey
 def test_the_launching_thread_keeps_the_interpreter_and_those_that_wait_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it waits for it a dozen times a tile, or nobody copies while a thread waits for the device."""
     kept, let_go = set[str](), set[str]()
-    with present(monkeypatch, Devices(1)) as devices:
+    with present(monkeypatch, Devices(1)) as devices, monkeypatch.context() as patch:
         class Library:
             def __init__(self, seen: set[str]) -> None:
                 self.seen = seen
@@ -150,8 +150,8 @@ def test_the_launching_thread_keeps_the_interpreter_and_those_that_wait_do_not(m
                 self.seen.add(name)
                 return getattr(devices, name)
 
-        monkeypatch.setattr(driver, "library", lambda: Library(let_go))
-        monkeypatch.setattr(driver, "gil_library", lambda: Library(kept))
+        patch.setattr(driver, "library", lambda: Library(let_go))
+        patch.setattr(driver, "gil_library", lambda: Library(kept))
         with lanes.lane(0):  # whose streams are made, and whose pool
             kept.clear(), let_go.clear()
         multiply(devices)
@@ -176,7 +176,7 @@ def test_access_waits_until_no_other_call_is_under_way(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_thread_that_cannot_use_its_device(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """The product returned without results, or hung where there were more tiles than places."""
-    with present(monkeypatch, Devices(count)) as devices:
+    with present(monkeypatch, Devices(count)) as devices, monkeypatch.context() as patch:
         make_current = device.make_current
 
         def refused(index: int) -> None:
@@ -184,7 +184,7 @@ def test_a_thread_that_cannot_use_its_device(monkeypatch: pytest.MonkeyPatch, co
                 raise LaunchFailed("GPU 0: its context cannot be made current")
             make_current(index)
 
-        monkeypatch.setattr(device, "make_current", refused)
+        patch.setattr(device, "make_current", refused)
         with pytest.raises(LaunchFailed, match="its context cannot be made current"):
             multiply(devices, block=6)
         assert devices.used == [0] * count

@@ -14,11 +14,10 @@ from peakgemm.tools.bench.timer import BURST_MS, Comparison, Timer
 
 
 def pairs(peer: FakePeer, count: int) -> list[list[str]]:
-    """The bursts of the last ``count`` pairs: each pair records before, between and after."""
-    bursts = [part.split() for part in " ".join(peer.calls).split("|")]
-    timed = bursts[-3 * count:]
-    assert not any(timed[2::3])  # nothing runs between the pairs
-    return [burst for burst in timed if burst]
+    """The bursts of the last ``count`` pairs, each between two marks."""
+    *bursts, behind = [part.split() for part in " ".join(peer.calls).split("|")]
+    assert not behind
+    return bursts[-2 * count:]
 
 
 def test_bursts_alternate(peer: FakePeer) -> None:

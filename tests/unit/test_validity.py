@@ -136,13 +136,13 @@ def test_choose_refuses_what_neither_path_can_run() -> None:
 
 @pytest.mark.parametrize(("text", "numbers"), [
     ("00-14", list(range(15))), ("3", [3]), ("03,07-09", [3, 7, 8, 9]), ("warp_tile", [12]), ("cp-async, 1", [1, 13]),
-    ("13-18", [13, 14, 15, 16, 18]), ("tensor-cores", [18]), ("9,9,8-9", [8, 9]),
+    ("13-16", [13, 14, 15, 16]), ("tensor-cores", [18]), ("9,9,8-9", [8, 9]),
 ])
 def test_rungs_by_word(text: str, numbers: list[int]) -> None:
     assert [k.number for k in rungs(text)] == numbers
 
 
-@pytest.mark.parametrize("text", ["17", "-1", "", "3-", "00-17", "nosuch", "1;2", "²", "3.0"])
+@pytest.mark.parametrize("text", ["99", "-1", "", "3-", "00-99", "nosuch", "1;2", "²", "3.0"])
 def test_unknown_rungs_list_those_there_are(text: str) -> None:
     with pytest.raises(InvalidValue, match=r"unknown rung .*; valid ones: 00 naive, .* 14 large_tile"):
         rungs(text)

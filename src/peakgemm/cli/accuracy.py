@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,9 +18,10 @@ from ..tools.accuracy.families import FAMILIES
 from ..tools.accuracy.suite import TESTS, Report
 from ..tools.bench import records
 from ..tools.bench.peers import visiting
-from ..tools.report import plots
+from ..tools.report.figures import WIDTH, error_chart
 from . import console, parse
 from .console import err, out
+from .measuring import keep
 
 COLOURS = {"pass": "green", "worse": "yellow", "fail": "red", "skipped": "dim"}
 MARKS = {"pass": "ok", "worse": "worse", "fail": "FAIL", "skipped": "-"}
@@ -51,20 +51,21 @@ def command(
     if svg and tests is not None and not {"random", "long-k"} & set(_words(tests) or ()):
         raise InvalidValue(f"--plot shows errors against K, --tests {tests} has none; add random or long-k")
     gpu = None if host else device.find()
-    with _bar() as bar:
+    with console.bars() as start:
         report = judge(*(of or ["peakgemm:ieee"]), reference=against, sizes=_numbers(sizes), ks=_numbers(ks),
-                       families=_words(families), tests=_words(tests), seed=seed, host=host, progress=bar)
+                       families=_words(families), tests=_words(tests), seed=seed, host=host,
+                       progress=partial(start, "judging"))
     for name, why in report.unavailable.items():
         err.print(f"Left out: {name}: {why}", markup=False, soft_wrap=True)
     _show(report)
     measured_on = gpu if report.place == "torch" else None
     if json is not None:
-        records.write(json, records.record(
+        keep(json, records.record(
             measured_on, parse.target(None, gpu), [{"rungs": cases_of(report.rows)}], versions=_versions(report),
             against=report.reference, seed=report.seed, arrays=report.place, unavailable=report.unavailable))
-        out.print(f"Record written to {json}", markup=False)
     if svg is not None:
-        drawn = plots.errors(report.rows, f"{measured_on.name if measured_on else 'host'}: error against FP64")
+        drawn = error_chart(report.rows, ("long-k", "random"),
+                            f"{measured_on.name if measured_on else 'host'}: error against FP64", WIDTH)
         if drawn is None:
             raise InvalidValue("--plot shows errors against K, and none was found; run the test random or long-k")
         records.write_text(svg, drawn.text(alone=True))
@@ -73,33 +74,18 @@ def command(
         raise typer.Exit(1)
 
 
-@contextmanager
-def _bar() -> Iterator[Callable[[int], Callable[[str], None]]]:
-    """A progress bar that is told its length when the plan is made."""
-    entered: list[Any] = []
-
-    def start(total: int) -> Callable[[str], None]:
-        entered.append(console.progress("judging", total))
-        return entered[0].__enter__()  # type: ignore[no-any-return]
-    try:
-        yield start
-    finally:
-        for bar in entered:
-            bar.__exit__(None, None, None)
-
-
 def _words(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",")]
 
 
 def _numbers(text: str | None) -> list[int] | None:
-    found = _words(text)
-    if found is None:
+    parts = _words(text)
+    if parts is None:
         return None
-    for part in found:
+    for part in parts:
         if not (part.isascii() and part.isdecimal()):
             raise InvalidValue(f"{part!r} is not a size; write numbers such as 64,256,1024")
-    return [int(part) for part in found]
+    return [int(part) for part in parts]
 
 
 def _versions(report: Report) -> dict[str, str]:
@@ -138,5 +124,3 @@ def _header(name: str) -> str:
 def _cell(cell: tuple[str, str]) -> str:
     verdict, text = cell
     return f"[{COLOURS[verdict]}]{MARKS[verdict]}[/] {text}".rstrip()
-
-

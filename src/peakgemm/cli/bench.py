@@ -12,19 +12,19 @@ from ..calls.request import PRECISIONS
 from ..errors import CompileFailed, InvalidValue, MissingComponent
 from ..kernels.library import EMULATED, KERNELS, kernel_named
 from ..runtime import device
-from ..runtime.architectures import architecture
+from ..runtime.device import Gpu
 from ..tools.bench import bench, contenders, records
 from ..tools.bench.contenders import CONTENDERS, Contender
 from ..tools.bench.peers import Peer
-from ..tools.bench.roofs import copy_gbs
+from ..tools.bench.roofline import copy_gbs
 from ..tools.bench.suites import NAMES, groups
 from ..tools.bench.summary import summaries
 from ..tools.bench.timer import Timer
 from ..tools.bench.variants import IEEE, Variant, named
-from ..tools.report import plots
+from ..tools.report.figures import WIDTH, ratio_chart
 from . import parse
 from .console import err, number, out, progress, table
-from .measuring import measuring
+from .measuring import chosen_for, keep, measuring, why_not
 
 Row = Mapping[str, Any]
 
@@ -60,37 +60,39 @@ def command(
     versions = peer.versions() if peer else {}
     rivals = _rivals(others, peer) if peer else []
     for rival in rivals:
-        versions |= rival.versions()
-    sms, name = ((measured_on.sm_count, measured_on.name) if measured_on else (architecture(target).gpu_sms, ""))
-    found: list[dict[str, Any]] = []
+        versions |= rival.versions
+    sms, name = chosen_for(gpu, target)
+    rows: list[dict[str, Any]] = []
     more: dict[str, Any] = {}
-    count = sum(map(len, chosen.values())) * len(variants)
-    with progress("measuring", count * (1 + len(rivals))) as done:
+
+    def record(on: Gpu | None) -> dict[str, Any]:
+        run = {"rungs": rows, "suites": summaries(rows), **more}
+        return records.record(on, target, [run], versions=versions)
+
+    with progress("measuring", sum(map(len, chosen.values())) * len(variants)) as done:
         measurer = None
         if measured_on is not None and peer is not None:
             timer = Timer(peer, seconds)
             more["copy_gbs"] = copy_gbs(peer, timer)
             measurer = bench.Bench(measured_on, peer, timer, rivals, more["copy_gbs"], seconds)
         for row in bench.rows(chosen, variants, target, sms, name, measurer, done):
-            found.append(row)
+            rows.append(row)
             if json is not None and measurer is not None and records.replaceable(json):
-                _write(json, measured_on, target, found, more, versions)
+                records.write(json, record(measured_on))
     for group in chosen:
         for variant in variants:
             _show(variant.name(group),
-                  [row for row in found if row["suite"] == group and Variant.of(row) == variant],
+                  [row for row in rows if row["suite"] == group and Variant.of(row) == variant],
                   [rival.name for rival in rivals])
     if peer is None:
-        out.print(f"Not timed: {_why_not(gpu, target)}.", markup=False)
+        out.print(f"Not timed: {why_not(gpu, target)}.", markup=False)
     else:
-        _sum_up(summaries(found), more["copy_gbs"])
-    if json is not None:
-        _write(json, measured_on if peer else None, target, found, more, versions)
-        out.print(f"Record written to {json}", markup=False)
+        _sum_up(summaries(rows), more["copy_gbs"])
+    keep(json, record(measured_on if peer else None))
     if svg is not None:
-        records.write_text(svg, plots.bench(found, f"{name}, FP32, random data").text(alone=True))
+        records.write_text(svg, ratio_chart(rows, f"{name}, FP32, random data", WIDTH).text(alone=True))
         out.print(f"Plot written to {svg}", markup=False)
-    failed = [f"{Variant.of(row).name(row['name'])}: {row['error']}" for row in found if "error" in row]
+    failed = [f"{Variant.of(row).name(row['name'])}: {row['error']}" for row in rows if "error" in row]
     if failed:
         for line in failed:
             err.print(f"Failed: {line}", markup=False, soft_wrap=True)
@@ -99,24 +101,13 @@ def command(
 
 def _rivals(names: Sequence[str], peer: Peer) -> list[Contender]:
     """Those of the contenders that are installed, or can be built; the others are told and done without."""
-    found = []
+    rivals = []
     for name in names:
         try:
-            found.append(CONTENDERS[name](peer))
+            rivals.append(CONTENDERS[name](peer))
         except (MissingComponent, CompileFailed) as error:
             err.print(f"Left out: {name}: {error}", markup=False)
-    return found
-
-
-def _write(path: Path, gpu: Any, arch: str, rows: list[dict[str, Any]], more: Row, versions: Mapping[str, str]) -> None:
-    run = {"rungs": rows, "suites": summaries(rows), **more}
-    records.write(path, records.record(gpu, arch, [run], versions=versions))
-
-
-def _why_not(gpu: Any, arch: str) -> str:
-    if gpu is None:
-        return str(device.reason_without_gpu())
-    return f"the GPU is {gpu.arch}, not {arch}" if gpu.arch != arch else "no cuBLAS to compare with"
+    return rivals
 
 
 def _show(title: str, rows: Sequence[Row], rivals: Sequence[str]) -> None:

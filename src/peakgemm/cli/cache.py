@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +12,11 @@ from ..errors import InvalidValue
 from ..kernels.recipe import Recipe
 from ..problem import Problem
 from ..runtime import cache, device
-from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled, in_parallel
 from ..tools.bench import records
 from . import parse
 from .console import out, progress
+from .measuring import chosen_for, keep_found
 
 app = typer.Typer(no_args_is_help=True, help="Compiled programs and tuning entries: info, clear, warm.")
 
@@ -25,19 +25,16 @@ app = typer.Typer(no_args_is_help=True, help="Compiled programs and tuning entri
 def info(json: Annotated[Path | None, typer.Option(help="Write what was found to this file.")] = None) -> None:
     """Where the cache lies and how large it is."""
     records.check_writable(json)
-    found = []
+    folders = []
     for what, place, most in (("programs", cache.folder(), f" of at most {cache.MAX_BYTES / 1e6:.0f} MB"),
                               ("tuning entries", cache.tuned_folder(), "")):
         count, size = cache.usage(place)
-        found.append({"what": what, "folder": place.name, "files": count, "bytes": size})
+        folders.append({"what": what, "folder": place.name, "files": count, "bytes": size})
         out.print(f"{what}: {place}: {count} files, {size / 1e6:.1f} MB{most}", markup=False, soft_wrap=True)
     problem = cache.trouble(cache.folder()) if cache.folder().exists() else None
     if problem:
         out.print(f"not used: {problem}", markup=False, soft_wrap=True)
-    if json is not None:
-        gpu = device.find()
-        records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": found}]))
-        out.print(f"Written to {json}", markup=False)
+    keep_found(json, folders)
 
 
 @app.command()
@@ -60,7 +57,13 @@ def warm(
         raise InvalidValue(f"nothing would be kept: {problem}")
     jobs = _jobs(target, shape)
     with progress("compiling", len(jobs)) as done:
-        kept = in_parallel(_compiler(done), jobs)
+
+        def compile_one(recipe: Recipe) -> Compiled:
+            compiled = recipe.make("cubin")
+            done(recipe.entry)
+            return compiled
+
+        kept = in_parallel(compile_one, jobs)
     fresh = sum(compiled.recipe is None for compiled in kept)
     out.print(f"{cache.folder()}: {len(kept)} kernels for {target}, {fresh} of them new", markup=False, soft_wrap=True)
 
@@ -72,19 +75,10 @@ def _jobs(arch: str, shape: str | None) -> Sequence[Recipe]:
 
     if shape is None:
         return warm_set(arch)
-    gpu = device.find()
-    sms, name = (gpu.sm_count, gpu.name) if gpu and gpu.arch == arch else (architecture(arch).gpu_sms, "")
+    sms, name = chosen_for(device.find(), arch)
     wanted = list[Recipe]()
     for m, n, k in parse.shapes(None, shape, 0):
         problem = Problem.contiguous(m, n, k)
         choice = choose(problem, arch, sms, name)
         wanted += recipes(choice.kernel, choice.config, problem, arch, sms)
     return wanted
-
-
-def _compiler(done: Callable[[str], None]) -> Callable[[Recipe], Compiled]:
-    def work(recipe: Recipe) -> Compiled:
-        compiled = recipe.make("cubin")
-        done(recipe.entry)
-        return compiled
-    return work

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Timer
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.status import Status
 from rich.table import Table
 
 from ..runtime.compile import quietly
@@ -22,31 +22,28 @@ err = Console(stderr=True, highlight=False)
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Any]:
-    """A progress bar on stderr (none where that is no terminal); yields a function that takes the step's name
-    and advances by one. Compilations do not announce themselves meanwhile."""
+def bars() -> Iterator[Any]:
+    """Progress bars on stderr, none where that is no terminal: yields what starts one of so many steps, and gives a
+    function that takes the step's name and advances by one. Compilations do not announce themselves meanwhile."""
     with quietly(), Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                              TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda step: bar.update(task, advance=1, description=step)
+
+        def start(what: str, total: int) -> Callable[[str], None]:
+            task = bar.add_task(what, total=total)
+            return lambda step: bar.update(task, advance=1, description=step)
+        yield start
 
 
 @contextmanager
-def waiting(what: str, after_s: float = 2.0) -> Iterator[None]:
-    """Say on stderr what takes longer than two seconds, with a spinner that is gone when it is done; nothing where
-    stderr is no terminal."""
-    status = err.status(escape(what))
-    timer = Timer(after_s, status.start)
-    timer.daemon = True
-    if err.is_terminal:
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        if timer.ident is not None:
-            timer.join()
-        status.stop()
+def progress(what: str, total: int) -> Iterator[Any]:
+    """One such bar."""
+    with bars() as start:
+        yield start(what, total)
+
+
+def waiting(what: str) -> Status:
+    """A spinner on stderr until the block ends; nothing where stderr is no terminal."""
+    return err.status(escape(what))
 
 
 def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], caption: str = "",

@@ -26,6 +26,7 @@ from ..selection.machine import kept, kept_path, profile_of
 from ..tools.bench import records
 from ..tools.bench.peers import find_peer
 from .console import out
+from .measuring import keep_found
 
 Row = tuple[str, str, str]
 SQUARES = (1024, 2048, 4096, 8192)
@@ -46,11 +47,7 @@ def command(json: Annotated[Path | None, typer.Option(help="Write what was found
     for row in rows:
         grid.add_row(*(cell.replace("[", r"\[") for cell in row))  # pip's extras are no markup
     out.print(grid)
-    if json is not None:
-        gpu = device.find()
-        records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": [
-            {"what": what, "there": there, "told": told} for what, there, told in rows]}]))
-        out.print(f"Written to {json}", markup=False)
+    keep_found(json, [{"what": what, "there": there, "told": told} for what, there, told in rows])
 
 
 def _row(what: str, look: Callable[[], str]) -> Row:
@@ -130,14 +127,14 @@ def _gpus() -> Iterator[Row]:
 
 def _profile(gpu: Gpu) -> Row:
     """Whose numbers the cost models have for a GPU."""
-    own, found = kept(gpu.name), profile_of(gpu.arch, gpu.name)
-    loss = found.residuals.get("ieee", {}).get("choice_loss", {})
-    told = f"{found.name}, of {found.date}" + (
+    own, used = kept(gpu.name), profile_of(gpu.arch, gpu.name)
+    loss = used.residuals.get("ieee", {}).get("choice_loss", {})
+    told = f"{used.name}, of {used.date}" + (
         f"; its choices lose {100 * loss['median']:.1f} % in the median of products held out, "
         f"{100 * loss['p90']:.1f} % at the 90th percentile" if loss else "")
-    if own is not None and found.name == own.name:
+    if own is not None and used.name == own.name:
         return "profile (choose)", "yes", f"yours, {told}: {kept_path(gpu.name)}"
-    if found.gpus:
+    if used.gpus:
         return "profile (choose)", "yes", f"shipped: {told}"
     return "profile (choose)", "-", f"{told}: none was fitted to this GPU; run: python -m lab.profile"
 
@@ -187,8 +184,8 @@ def _torch(torch: Any) -> str:
 
 
 def _caches() -> Iterator[Row]:
-    found = [(path.stem, shipped.index(path)) for path in sorted(shipped.FOLDER.glob("*.cubins"))]
-    ahead = ", ".join(f"{len(i.cubins)} kernels for {arch} by NVRTC {i.nvrtc}" for arch, i in found if i.cubins)
+    indexes = [(path.stem, shipped.index(path)) for path in sorted(shipped.FOLDER.glob("*.cubins"))]
+    ahead = ", ".join(f"{len(i.cubins)} kernels for {arch} by NVRTC {i.nvrtc}" for arch, i in indexes if i.cubins)
     yield "compiled ahead", "yes" if ahead else "-", ahead or "no kernel: each is compiled at its first use"
     place = cache.folder()
     problem = cache.trouble(place)

@@ -12,14 +12,13 @@ from ..kernels.registry import LADDER, numbers, rung, rungs, supported
 from ..runtime import device
 from ..runtime.architectures import architecture
 from ..runtime.compile import nvrtc_version
-from ..runtime.device import Gpu
 from ..runtime.source import header_comment
 from ..tools.bench import records
 from ..tools.bench.ladder import configurations, ladder, wrong
 from ..tools.bench.simulated import LARGEST
 from . import parse
 from .console import err, number, out, progress, table
-from .measuring import measuring
+from .measuring import keep, measuring, why_not
 
 Row = Mapping[str, Any]
 
@@ -59,22 +58,14 @@ def command(
     for lacking, labels in left_out.items():
         out.print(f"\nLeft out on {target}, {lacking}: {', '.join(labels)}.", markup=False)
     if peer is None:
-        out.print(f"\nNot timed: {_why_not(gpu, target)}.", markup=False)
+        out.print(f"\nNot timed: {why_not(gpu, target)}.", markup=False)
         if measured_on is None and not all(r["backend"] for run in runs for r in run["rungs"]):
             out.print(f"Not simulated: M N K is above {LARGEST:,}; one rung at a time: peakgemm simulate", markup=False)
-    if json is not None:
-        records.write(json, records.record(measured_on, target, runs, versions=peer.versions() if peer else None))
-        out.print(f"Record written to {json}", markup=False)
+    keep(json, records.record(measured_on, target, runs, versions=peer.versions() if peer else None))
     off = wrong(runs)
     if off:
         err.print(f"Wrong products (off the FP64 bound, or with faults): {', '.join(off)}", markup=False)
         raise typer.Exit(1)
-
-
-def _why_not(gpu: Gpu | None, arch: str) -> str:
-    if gpu is None:
-        return str(device.reason_without_gpu())
-    return f"the GPU is {gpu.arch}, not {arch}" if gpu.arch != arch else "no cuBLAS to compare with"
 
 
 def _show(run: Row, arch: str, gpu: str | None) -> None:

@@ -21,7 +21,7 @@ Shape = tuple[int, int, int]
 def shapes(size: str | None, shape: str | None, default: int) -> list[Shape]:
     """``--size N[,N...]`` (squares) or ``--shape MxNxK[,...]``, or the default square."""
     exclusive(size, shape)
-    found: list[Shape] = []
+    parsed: list[Shape] = []
     for part in (shape or size or str(default)).split(","):
         match = re.fullmatch(r"(\d{1,12})x(\d{1,12})x(\d{1,12})" if shape else r"(\d{1,12})", part.strip())
         if match is None:
@@ -30,8 +30,8 @@ def shapes(size: str | None, shape: str | None, default: int) -> list[Shape]:
         m, n, k = (int(x) for x in match.groups()) if shape else (int(part),) * 3
         if not all(1 <= x <= MAX_SIZE for x in (m, n, k)):
             raise InvalidValue(f"{part!r}: each size must lie in 1..{MAX_SIZE}")
-        found.append((m, n, k))
-    return found
+        parsed.append((m, n, k))
+    return parsed
 
 
 def exclusive(size: str | None, shape: str | None) -> None:

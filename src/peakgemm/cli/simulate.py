@@ -9,18 +9,22 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from ..calls.request import check_precision
 from ..errors import InvalidValue
 from ..kernels.registry import rungs
 from ..runtime.architectures import architecture
 from ..tools.bench import records
-from ..tools.bench.simulated import matrices, simulated_row
+from ..tools.bench.simulated import SimulatedCall, matrices, simulate_call, simulated_row
+from ..tools.bench.suites import cases
 from ..tools.simulator import Report, run, run_rung
 from ..tools.simulator.front.arguments import argument
 from ..tools.simulator.listing import annotated
-from . import parse, simulate_matmul
+from . import parse
 from .console import err, out, table, waiting
+from .measuring import keep
 from .options import OF_KERNELS, Arguments, Block, Grid, Includes, Macros, Shared
 
+MATMUL = "matmul"
 SHORT = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_requests",
          "global_sectors", "global_sectors_ideal", "global_bytes", "barriers", "warp_instructions",
          "divergent_branches")
@@ -55,7 +59,7 @@ def command(
     architecture(arch)
     records.check_writable(json, *(x for x in (kernel, *(arg or [])) if x.endswith((*OF_KERNELS, ".npy"))))
     limits: dict[str, Any] = {"max_steps": max_steps, "max_memory": max_memory}
-    file, call = kernel.endswith(OF_KERNELS), kernel == simulate_matmul.NAME
+    file, call = kernel.endswith(OF_KERNELS), kernel == MATMUL
     for what, taken, options in (
         ("a rung or matmul", not file, {"--size": size, "--shape": shape, "--alpha": alpha != 1, "--beta": beta}),
         ("matmul", call, {"--precision": precision, "--sms": sms is not None}),
@@ -64,23 +68,23 @@ def command(
     ):
         if not taken and (unused := [name for name, value in options.items() if value]):
             raise InvalidValue(f"{', '.join(unused)}: for {what} only, not for {kernel}")
-    found: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     if file:
         report, args = _file(Path(kernel), entry, grid, block, arg or [], macro or [], include or [], shared,
                              arch, {**limits, "max_seconds": max_seconds})
         _arrays(args)
         main, reports = Path(kernel), [report]
     elif call:
-        done, problem = simulate_matmul.simulated(size, shape, alpha, beta, precision or "ieee", sms, arch, limits)
+        done, problem = _call(size, shape, alpha, beta, precision or "ieee", sms, arch, limits)
         report, main, reports = done.product, done.choice.kernel.path, done.reports
         others = dict[str, Any]()
         for each in reports:
             if each is not report:
                 before = sum(name.split()[0] == each.kernel for name in others)
                 others[f"{each.kernel} {before + 1}" if before else each.kernel] = each.to_json()
-        found = {"problem": problem, **({"others": others} if others else {})}
+        details = {"problem": problem, **({"others": others} if others else {})}
     else:
-        report, main, found = _rung(kernel, size, shape, alpha, beta, arch, limits)
+        report, main, details = _rung(kernel, size, shape, alpha, beta, arch, limits)
         reports = [report]
     _counters(reports)
     for each in reports:
@@ -91,9 +95,7 @@ def command(
     clean = all(each.clean for each in reports)
     if clean:
         out.print("\nNo fault found.")
-    if json is not None:
-        records.write(json, records.record(None, arch, [{**found, "report": report.to_json()}]))
-        out.print(f"Report written to {json}", markup=False)
+    keep(json, records.record(None, arch, [{**details, "report": report.to_json()}]), "Report written")
     if not clean:
         shown = [text for each in reports
                  for text in [str(fault) for fault in each.faults] or [each.stopped] * bool(each.stopped)]
@@ -120,6 +122,35 @@ def _rung(text: str, size: str | None, shape: str | None, alpha: float, beta: fl
     problem = {"number": chosen[0].number, "name": chosen[0].name, "shape": [m, n, k], "alpha": alpha, "beta": beta,
                "max_error": row["max_error"]}
     return report, chosen[0].path, {"problem": problem}
+
+
+def _call(size: str | None, shape: str | None, alpha: float, beta: float, precision: str, sms: int | None,
+              arch: str, limits: dict[str, int]) -> tuple[SimulatedCall, dict[str, Any]]:
+    """What `peakgemm.matmul` would run, launch by launch, printed, and what a record says of it."""
+    parse.exclusive(size, shape)
+    posed = cases(shape or "x".join([size or "256"] * 3))
+    if len(posed) != 1:
+        raise InvalidValue(f"simulate takes one shape, not {len(posed)}")
+    case = posed[0]
+    check_precision(precision)
+    if sms is not None and sms < 1:
+        raise InvalidValue(f"--sms {sms} must be 1 at least")
+    # Operands and result in float32, and both of them and three more results in float64.
+    needed = 4 * case.batch * (3 * (case.m * case.k + case.k * case.n) + 7 * case.m * case.n)
+    parse.room(needed, limits["max_memory"])
+    count = sms or architecture(arch).gpu_sms
+    with waiting(f"simulating {case.size}"):
+        call = simulate_call(case, precision, arch, count, alpha, beta, max_steps=limits["max_steps"])
+    choice = call.choice
+    out.print(f"{case.size} on {arch} with {count} SMs: {choice.kernel.label}, {choice.config.label()} "
+              f"({choice.source})", markup=False)
+    out.print(f"{choice.reason}.", markup=False)
+    rerouted = "" if call.rerouted is None else f", {call.rerouted} half tiles rerouted to FFMAs"
+    out.print(f"Largest error {call.max_error:.2f} eps |A||B| against FP64{rerouted}; "
+              f"{sum(report.seconds for report in call.reports):.2f} s simulated\n", markup=False)
+    return call, {"name": MATMUL, "shape": [case.m, case.n, case.k], "layout": case.layout, "batch": case.batch,
+                  "alpha": alpha, "beta": beta, "precision": precision, "sms": count, "kernel": choice.kernel.name,
+                  "config": choice.config.to_json(), "max_error": call.max_error}
 
 
 def _file(path: Path, entry: str | None, grid: str | None, block: str | None, words: list[str], macros: list[str],

@@ -10,37 +10,25 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 
-class Guard(io.RawIOBase):
-    """The raw stream of stdout. After its first error it discards what is written; that error is raised, or with
-    ``go_on`` only kept in `failed`."""
+class Guard(io.FileIO):
+    """The raw stream of a file descriptor. After its first error it discards what is written; that error is raised, or
+    with ``go_on`` only kept in `failed`."""
 
-    def __init__(self, raw: Any, go_on: bool) -> None:
-        self._raw, self._go_on = raw, go_on
+    def __init__(self, descriptor: int, go_on: bool) -> None:
+        super().__init__(descriptor, "wb", closefd=False)
+        self._go_on = go_on
         self.failed: OSError | None = None
 
-    def write(self, data: Any) -> int | None:
-        """As `io.RawIOBase.write`."""
+    def write(self, data: Any, /) -> int:
+        """As `io.FileIO.write`."""
         if self.failed is None:
             try:
-                written: int | None = self._raw.write(data)
-                return written
+                return super().write(data)
             except OSError as error:
                 self.failed = error
                 if not self._go_on:
                     raise
         return memoryview(data).nbytes
-
-    def writable(self) -> bool:
-        """Yes."""
-        return True
-
-    def fileno(self) -> int:
-        """The stream's own."""
-        return int(self._raw.fileno())
-
-    def isatty(self) -> bool:
-        """The stream's own."""
-        return bool(self._raw.isatty())
 
 
 @contextmanager
@@ -54,7 +42,7 @@ def guarded(go_on: bool) -> Iterator[Callable[[], bool]]:
         yield lambda: False
         return
     stream.flush()
-    guard = Guard(raw, go_on)
+    guard = Guard(raw.fileno(), go_on)
     below: Any = guard if raw is buffer else io.BufferedWriter(guard)
     sys.stdout = mine = io.TextIOWrapper(below, stream.encoding, stream.errors, line_buffering=stream.line_buffering,
                                          write_through=stream.write_through)

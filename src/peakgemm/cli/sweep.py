@@ -14,7 +14,7 @@ from ..tools.bench import records
 from ..tools.bench.sweep import published, space, sweep
 from . import parse
 from .console import number, out, progress, table
-from .measuring import measuring
+from .measuring import keep, measuring
 
 
 def command(
@@ -37,10 +37,8 @@ def command(
     with progress("compiling", len(configs) * (2 if peer else 1)) as done:
         rows = sweep(configs, shapes[0], target, measured_on, peer, done)
     _show(rows, target, shapes[0])
-    if json is not None:
-        run = {"shape": list(shapes[0]), "rungs": rows}
-        records.write(json, records.record(measured_on, target, [run], versions=peer.versions() if peer else None))
-        out.print(f"Record written to {json}", markup=False)
+    run = {"shape": list(shapes[0]), "rungs": rows}
+    keep(json, records.record(measured_on, target, [run], versions=peer.versions() if peer else None))
 
 
 def _show(rows: list[dict[str, Any]], arch: str, shape: tuple[int, int, int]) -> None:

@@ -13,15 +13,15 @@ from ..runtime import device
 from ..runtime.architectures import architecture
 from ..runtime.device import Gpu
 from ..selection import tuned
-from ..selection.choose import Candidate
 from ..tools.bench.peers import find_peer
 from ..tools.bench.suites import NAMES, Case, distinct, groups
 from ..tools.bench.timer import Timer
 from ..tools.tune import search, store
-from ..tools.tune.halving import Outcome, estimate_s, rounds
+from ..tools.tune.halving import Outcome, estimate_s
 from ..tools.tune.space import KEEP, candidates, compilations
 from . import parse
 from .console import err, number, out, progress, table
+from .measuring import chosen_for
 
 COMPILE_S = 2.0  # a kernel, on one core: for the estimate alone
 
@@ -63,56 +63,38 @@ def _tune(cases: Sequence[Case], gpu: Gpu, seconds: float, keep: int) -> int:
     store.folder(gpu.name)  # refused before the work, not after it
     peer = find_peer()
     timer = Timer(peer, seconds)
-    steps = [_comparisons(_candidates(case, gpu.arch, gpu, keep), seconds) for case in cases]
     failed = 0
-    with progress("tuning", sum(steps)) as done:
-        for case, count in zip(cases, steps, strict=True):
-            told = 0
-
-            def tell(what: str, name: str = case.name) -> None:
-                nonlocal told
-                told += 1
-                done(f"{name}: {what}")
-
+    with progress("tuning", len(cases)) as done:
+        for case in cases:
             try:
-                found = search.tune(case.problem()[0], gpu, peer, timer, seconds=seconds, keep=keep, done=tell)
-                out.print(_line(case, found), markup=False, soft_wrap=True)
+                outcome = search.tune(case.problem()[0], gpu, peer, timer, seconds=seconds, keep=keep)
+                out.print(_line(case, outcome), markup=False, soft_wrap=True)
             except Exception as error:  # out of memory, or a launch refused: the other shapes still can
                 failed += 1
                 err.print(f"Failed: {case.name}: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
-            for _ in range(count - told):  # what refusals spared
-                done(case.name)
+            done(case.name)
     return failed
 
 
-def _line(case: Case, found: Outcome) -> str:
+def _line(case: Case, outcome: Outcome) -> str:
     what = case.name if case.name == case.size else f"{case.name} ({case.size})"
-    if found.best is None:
-        return f"{what}: {found.winner.label} stays; no other ran"
-    ratio = f"{found.ratio:.3f} ({found.spread[0]:.3f}-{found.spread[1]:.3f})"
-    return (f"{what}: {found.winner.label}, {ratio} of the default's speed" if found.replaced else
-            f"{what}: {found.winner.label} stays; best of {found.timed} others {ratio}")
-
-
-def _candidates(case: Case, arch: str, gpu: Gpu | None, keep: int) -> list[Candidate]:
-    sms, name = (gpu.sm_count, gpu.name) if gpu else (architecture(arch).gpu_sms, "")
-    return candidates(case.problem()[0], arch, sms, name, keep)
-
-
-def _comparisons(found: Sequence[Candidate], seconds: float) -> int:
-    return sum(size for size, _ in rounds(len(found) - 1, seconds))
+    if outcome.best is None:
+        return f"{what}: {outcome.winner.label} stays; no other ran"
+    ratio = f"{outcome.ratio:.3f} ({outcome.spread[0]:.3f}-{outcome.spread[1]:.3f})"
+    return (f"{what}: {outcome.winner.label}, {ratio} of the default's speed" if outcome.replaced else
+            f"{what}: {outcome.winner.label} stays; best of {outcome.timed} others {ratio}")
 
 
 def _plan(cases: Sequence[Case], arch: str, gpu: Gpu | None, seconds: float, keep: int, again: bool) -> None:
     lines, total, programs = [], 0.0, set()
     for case in cases:
-        found = _candidates(case, arch, gpu, keep)
-        takes = estimate_s(found, seconds)
+        ranked = candidates(case.problem()[0], arch, *chosen_for(gpu, arch), keep)
+        takes = estimate_s(ranked, seconds)
         there = gpu is not None and not again and tuned.entry(gpu.name, tuned.key(case.problem()[0])) is not None
         if not there:
             total += takes
-            programs |= compilations(case.problem()[0], found)
-        lines.append([case.name, str(len(found) - 1), found[0].label, number(found[0].us, 0),
+            programs |= compilations(case.problem()[0], ranked)
+        lines.append([case.name, str(len(ranked) - 1), ranked[0].label, number(ranked[0].us, 0),
                       "tuned" if there else number(takes, 0)])
     table(f"What tune would time on {gpu.name if gpu else architecture(arch).gpu} ({arch})", [
         ("case", "left"), ("others", "right"), ("default", "left"), ("model us", "right"), ("s", "right"),

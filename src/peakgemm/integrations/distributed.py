@@ -6,13 +6,13 @@ tensor parallelism spend their time in; DTensors go to `peakgemm.matmul` and `ge
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidType, InvalidValue
 from . import missing
 
 if TYPE_CHECKING:
-    from ..selection.overlap_model import Way
+    from .overlap import Way
 
 __all__ = ["all_gather_matmul", "explain", "matmul_reduce_scatter", "register"]
 
@@ -40,12 +40,7 @@ def all_gather_matmul(a: Any, b: Any, *, group: Any = None, precision: str = "ie
         MissingComponent: there is no process group.
         LaunchFailed: a rank has not answered within the group's time-out, as NCCL's calls have it.
     """
-    if chunks is None and _quickly is not None:
-        result = _quickly(a, b, group, precision, False)
-        if result is not None:
-            return result
-    _check(a, b, chunks)
-    return _collective().all_gather_matmul(a, b, group, precision, chunks)
+    return _collective().run(a, b, group, precision, chunks, False)
 
 
 def matmul_reduce_scatter(a: Any, b: Any, *, group: Any = None, precision: str = "ieee",
@@ -66,12 +61,7 @@ def matmul_reduce_scatter(a: Any, b: Any, *, group: Any = None, precision: str =
     Raises:
         As `all_gather_matmul`; also InvalidValue where the ranks do not divide M.
     """
-    if chunks is None and _quickly is not None:
-        result = _quickly(a, b, group, precision, True)
-        if result is not None:
-            return result
-    _check(a, b, chunks)
-    return _collective().matmul_reduce_scatter(a, b, group, precision, chunks)
+    return _collective().run(a, b, group, precision, chunks, True)
 
 
 def explain(m: int, n: int, k: int, *, group: Any = None, precision: str = "ieee",
@@ -82,8 +72,9 @@ def explain(m: int, n: int, k: int, *, group: Any = None, precision: str = "ieee
     Raises:
         MissingComponent: no torch, or there is no process group.
     """
-    found: list[Way] = _collective().ways(m, n, k, group, precision, scatter)
-    return found
+    ranks = _collective().known(group)
+    ways: list[Way] = ranks.ways(m // ranks.world, k, n, precision, scatter)
+    return ways
 
 
 def register() -> None:
@@ -93,43 +84,17 @@ def register() -> None:
     Raises:
         MissingComponent: no torch, or one without DTensor.
     """
-    _torch()
     from . import torch_sharding
 
     torch_sharding.register()
 
 
-_quickly: Any = None  # of `collective`, which needs torch, once it is loaded
-
-
+@cache
 def _collective() -> Any:
-    global _quickly
-    _torch()
-    from . import collective
-
-    _quickly = collective.quickly
-    return collective
-
-
-def _torch() -> Any:
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError as error:
         raise missing("peakgemm.distributed", "torch", error) from None
-    return torch
+    from . import collective
 
-
-def _check(a: Any, b: Any, chunks: int | None) -> None:
-    torch = _torch()
-    for name, x in (("a", a), ("b", b)):
-        if not isinstance(x, torch.Tensor):
-            raise InvalidType(f"{name} is a {type(x).__name__}; peakgemm.distributed takes torch tensors")
-        if x.dim() != 2:
-            raise InvalidValue(f"{name} has shape {tuple(x.shape)}; a matrix (2-D) is wanted: use flatten(0, -2)")
-    if a.shape[1] != b.shape[0]:
-        raise InvalidValue(f"a {tuple(a.shape)} and b {tuple(b.shape)} do not match: the columns of a ({a.shape[1]}) "
-                           f"must be the rows of b ({b.shape[0]})")
-    if chunks is not None and (not isinstance(chunks, int) or chunks < 0):
-        raise InvalidValue(f"chunks = {chunks!r} must be 0 or more; leave it out for the cost model's")
-
-
+    return collective

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..arrays.base import FLOAT
 from ..errors import MissingComponent
 from ..problem import Problem
 from ..runtime import device
 from ..runtime.device import Gpu
-from ..selection.overlap_model import Link, Product, Way
-from .exchange import Exchange, Messages, Pushes
+from .exchange import Exchange
+from .overlap import PLAIN, Link, SharedProduct, Way, best
 
 log = logging.getLogger("peakgemm")
 _PROBE_BYTES = 32 << 20
@@ -30,7 +31,7 @@ class Group:
     Attributes:
         group, world, rank: torch's.
         link: measured when the group is first used, alike on all ranks; None: nothing is overlapped.
-        gpu, chosen: this rank's; what the model said before.
+        gpu: this rank's.
         exchange: None where ranks cannot reach each other's memory.
     """
 
@@ -39,63 +40,61 @@ class Group:
         self.link: Link | None = None
         self.exchange: Exchange | None = None
         self.gpu: Gpu | None = None
-        self.chosen: dict[Any, Way] = {}  # by what is multiplied
+        self._chosen: dict[Any, Way] = {}  # to ask the model takes longer than a small product
         if "nccl" not in str(dist.get_backend_config(group)):
-            self.exchange = Messages(group)
             return
         self.gpu = device.require(torch.cuda.current_device())
-        kinds: list[Any] = [None] * self.world
-        dist.all_gather_object(kinds, (self.gpu.name, self.gpu.sm_count), group=group)
-        reached: Pushes | None = None
+        exchange: Exchange | None = None
         try:
-            reached = Pushes(group, timeout_s)
+            exchange = Exchange(group, timeout_s)
         except Exception as error:  # of many kinds: torch's, by its version and the machine
             log.info("peakgemm.distributed: rank %d: no symmetric memory (%s)", self.rank, error)
         every: list[Any] = [None] * self.world
-        dist.all_gather_object(every, (reached is not None, reached is not None and reached.by_kernel), group=group)
-        if reached is not None and all(reaches for reaches, _ in every) and len(set(kinds)) == 1:
-            reached.by_kernel = all(by_kernel for _, by_kernel in every)
-            self.exchange = reached
-            self.link = self._measured(reached)
+        dist.all_gather_object(every, ((self.gpu.name, self.gpu.sm_count), exchange is not None,
+                                       exchange is not None and exchange.by_kernel), group=group)
+        kinds, reached, by_kernel = zip(*every, strict=True)
+        if exchange is not None and all(reached) and len(set(kinds)) == 1:
+            exchange.by_kernel = all(by_kernel)
+            self.exchange, self.link = exchange, self._measured(exchange)
         elif self.rank == 0:
             why = ("the GPUs are of unlike kinds: " + ", ".join(name for name, _ in kinds) if len(set(kinds)) > 1 else
                    "the GPUs do not reach each other's memory")
             log.warning("peakgemm.distributed: products and collectives do not overlap, as %s", why)
 
-    def _measured(self, exchange: Pushes) -> Link:
+    def _measured(self, exchange: Exchange) -> Link:
         """Times of copies and all-gathers on the device, the slowest of all ranks."""
-        # Floats a row: few, so that what a call costs besides shows; many, so that it does not.
-        few, many = 256, _PROBE_BYTES // 4
-        x, y = (torch.zeros(many, device="cuda") for _ in range(2))
-        found = [self._copy_us(exchange, few), self._copy_us(exchange, many), self._copy_us(exchange, 2 * many),
-                 self._gather_us(few), self._gather_us(many), self._timed(lambda: y.copy_(x)),
-                 *(self._timed(partial(exchange.gather, x[None, :floats])) for floats in (few, many // 4))]
-        shared = torch.tensor(found, device="cuda")
-        dist.all_reduce(shared, dist.ReduceOp.MAX, group=self.group)
-        copy_few, copy_many, copy_more, gather_few, gather_many, own, direct_few, direct_many = shared.tolist()
-        moved = 4e-3 * many  # KB: over us they are GB/s
-        others = self.world - 1
-        return Link(copy_few, others * moved / max(copy_more - copy_many, 1e-3), gather_few,
-                    others * moved / max(gather_many - gather_few, 1e-3), direct_few,
-                    others * moved / 4 / max(direct_many - direct_few, 1e-3), moved / max(own, 1e-3))
-
-    def _copy_us(self, exchange: Pushes, floats: int) -> float:
-        x = torch.zeros(1, floats, device="cuda")
+        few, many = 256, _PROBE_BYTES // FLOAT  # floats: what a call costs besides the bytes shows, or does not
+        x, every = (torch.zeros(size, device="cuda") for size in (2 * many, self.world * many))
         others = [rank for rank in range(self.world) if rank != self.rank]
 
-        def once() -> None:
-            exchange.begin([(source, source * floats, (1, floats)) for source in others], self.world * floats)
+        def copies(floats: int) -> None:
+            exchange.begin(self.world * floats)
             for other in others:
-                exchange.push(other, self.rank * floats, x)
+                exchange.push(other, self.rank * floats, x[:floats])
             for other in others:
                 exchange.pull(other, other * floats, (1, floats))
             exchange.end()
-        return self._timed(once)
 
-    def _gather_us(self, floats: int) -> float:
-        x = torch.zeros(floats, device="cuda")
-        out = torch.empty(self.world * floats, device="cuda")
-        return self._timed(lambda: dist.all_gather_into_tensor(out, x, group=self.group))
+        def gather(floats: int) -> None:
+            dist.all_gather_into_tensor(every[:self.world * floats], x[:floats], group=self.group)
+
+        def direct(floats: int) -> None:
+            exchange.gather(x[None, :floats])
+
+        calls = [partial(copies, few), partial(copies, many), partial(copies, 2 * many), partial(gather, few),
+                 partial(gather, many), partial(direct, few), partial(direct, many // 4),
+                 partial(every[:many].copy_, x[:many])]
+        times = torch.tensor([self._timed(call) for call in calls], device="cuda")
+        dist.all_reduce(times, dist.ReduceOp.MAX, group=self.group)
+        copy_few, copy_many, copy_more, gather_few, gather_many, direct_few, direct_many, own = times.tolist()
+
+        def gbs(floats: float, us: float) -> float:
+            return 1e-3 * FLOAT * floats / max(us, 1e-3)
+
+        received = len(others) * many
+        return Link(copy_few, gbs(received, copy_more - copy_many), gather_few,
+                    gbs(received, gather_many - gather_few), direct_few, gbs(received / 4, direct_many - direct_few),
+                    gbs(many, own))
 
     def _timed(self, once: Callable[[], Any]) -> float:
         """Microseconds on the device, which begins when the host has enqueued all rounds: what the host takes is hidden
@@ -116,16 +115,24 @@ class Group:
             best = min(best, float(1e3 * start.elapsed_time(end) / _ROUNDS))
         return best
 
-    def product(self, k: int, n: int, precision: str) -> Product:
-        """rows -> microseconds of a product of that many rows with ``(k, n)``, packed: ranks must agree, whatever the
-        strides of each."""
-        assert self.gpu is not None
+    def ways(self, rows: int, k: int, n: int, precision: str, scatter: bool) -> list[Way]:
+        """How a product with ``(k, n)`` may run, of which each rank has so many rows. Its times are those of packed
+        matrices: ranks must agree, whatever the strides of each."""
+        if self.link is None or self.gpu is None or self.world == 1:
+            return [PLAIN]
         gpu = self.gpu
         from ..selection.choose import product_us
 
         def us(rows: int) -> float:
             return product_us(Problem.contiguous(rows, n, k), gpu.arch, gpu.sm_count, gpu.name, precision)
-        return us
+        return SharedProduct(self.world, rows, FLOAT * (n if scatter else k), us, self.link, scatter).ways()
+
+    def best_way(self, rows: int, k: int, n: int, precision: str, scatter: bool) -> Way:
+        """The way that `ways` says is the fastest, the same as before for the same sizes."""
+        key = rows, k, n, precision, scatter
+        if key not in self._chosen:
+            self._chosen[key] = best(self.ways(*key))
+        return self._chosen[key]
 
 
 _groups: dict[Any, Group] = {}

@@ -1,13 +1,13 @@
 """The primitive behind every product in JAX: its shapes, derivatives, batching, and what it is compiled to.
 
 ``gemm_p`` takes ``a (*B, M, K)`` and ``b (*B, K, N)``, or transposed as ``trans_a`` and ``trans_b`` say, and maybe a
-``c (*B, M, N)`` to add. Batch dimensions are as many in all, `MOST_BATCH` at most; a size of 1 broadcasts, and in ``c``
-so do M and N. It is linear in ``a``, in ``b``, and in ``c``: derivatives are products of the same kind, in both modes
-and of any order.
+``c (*B, M, N)`` to add. All have as many batch dimensions; a size of 1 broadcasts, and in ``c`` so do M and N. It is
+linear in ``a``, in ``b``, and in ``c``: derivatives are products of the same kind, in both modes and of any order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import prod
@@ -21,28 +21,39 @@ from jax.sharding import PartitionSpec
 
 from ..arrays.base import FLOAT
 from ..calls import canonical
-from ..calls.request import REPRODUCIBLE
+from ..calls.launch import canonical_request
+from ..calls.request import REPRODUCIBLE, Request
 from ..errors import InvalidValue
 from ..problem import Batch
-from .jax_handler import TARGET, Call, prepare, register
+from .jax_handler import TARGET, packed_views, prepare, register, to_text
 from .jax_partition import is_partitioned, partitioned
-
-MOST_BATCH = Batch.MAX_LEVELS
 
 gemm_p = Primitive("peakgemm_gemm")
 
 
 def product(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, trans_a: bool = False,
             trans_b: bool = False, precision: str = "ieee") -> Any:
-    """Bind the primitive, for operands as it takes them; what has no element is not asked for."""
+    """The primitive, for matrices and batches of them that broadcast; it is not asked for what has no element."""
     shape = result_shape(a.shape, b.shape, trans_a, trans_b)
+    if beta == 0:
+        c, beta = None, 0.0
     inner = a.shape[-2] if trans_a else a.shape[-1]
     if 0 in shape or inner == 0 or alpha == 0:
         zeros = varying_alike(jnp.zeros(shape, jnp.float32), a, b)[0]
-        return zeros if c is None or beta == 0 else zeros + beta * c
-    operands = (a, b) if c is None or beta == 0 else (a, b, c)
-    return gemm_p.bind(*varying_alike(*operands), alpha=alpha, beta=beta if len(operands) == 3 else 0.0,
-                       trans_a=trans_a, trans_b=trans_b, precision=precision)
+        return zeros if c is None else zeros + beta * c
+    if a.ndim > 2 and prod(b.shape[:-2]) == 1 and not trans_a and c is None:  # one product, also of b's gradient
+        a, b = a.reshape(-1, inner), b.reshape(b.shape[-2:])
+    rank = max(a.ndim, b.ndim)
+    operands = {name: x.reshape((1,) * (rank - x.ndim) + x.shape) for name, x in (("a", a), ("b", b), ("c", c))
+                if x is not None}
+    if rank - 2 > Batch.MAX_LEVELS:  # what no kernel can step through is broadcast
+        call = Request(**{name: x.shape for name, x in operands.items()}, alpha=alpha, beta=beta, trans_a=trans_a,
+                       trans_b=trans_b)
+        copies = canonical_request(call, packed_views(call)).copies
+        operands = {name: jnp.broadcast_to(x, copies.get(name, x.shape)) for name, x in operands.items()}
+    out = gemm_p.bind(*varying_alike(*operands.values()), alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b,
+                      precision=precision)
+    return out.reshape(shape)
 
 
 def refuse_symbolic(name: str, shape: tuple[Any, ...]) -> None:
@@ -58,11 +69,7 @@ def refuse_symbolic(name: str, shape: tuple[Any, ...]) -> None:
 
 
 def result_shape(a: tuple[int, ...], b: tuple[int, ...], trans_a: bool, trans_b: bool) -> tuple[int, ...]:
-    """The shape of a product of matrices, and batches of them, that are transposed first where that is said.
-
-    Raises:
-        InvalidValue: shapes that do not match.
-    """
+    """`canonical.result_shape` of matrices, or vectors, that are transposed first where that is said."""
     first, second = ((*x[:-2], x[-1], x[-2]) if transposed else x for x, transposed in ((a, trans_a), (b, trans_b)))
     return canonical.result_shape(first, second)[1]
 
@@ -71,17 +78,9 @@ def varying_alike(*operands: Any) -> tuple[Any, ...]:
     """Within ``shard_map``: operands that vary over the same axes of the mesh, as one that does beside others."""
     axes = [_varies_over(jax.typeof(x)) for x in operands]
     every = frozenset().union(*axes)
-    if not every:
-        return operands
-    return tuple(_varying(x, tuple(sorted(every - own))) if every - own else x
+    vary = partial(jax.lax.pcast, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary  # jax 0.6
+    return tuple(vary(x, tuple(sorted(every - own))) if every - own else x
                  for x, own in zip(operands, axes, strict=True))
-
-
-def _varying(x: Any, axes: tuple[str, ...]) -> Any:
-    """``x`` as one that varies over ``axes``, by the name that the installed jax has for it."""
-    if hasattr(jax.lax, "pcast"):
-        return jax.lax.pcast(x, axes, to="varying")
-    return jax.lax.pvary(x, axes)
 
 
 def _varies_over(aval: Any) -> frozenset[str]:
@@ -106,19 +105,13 @@ gemm_p.def_abstract_eval(_shape)
 
 
 def _derivative(primals: Any, tangents: Any, *, alpha: float, beta: float, **params: Any) -> Any:
-    a, b, *c = primals
-    of_a, of_b, *of_c = (None if type(x) is ad.Zero else x for x in tangents)
+    a, b, *_ = primals
     out = gemm_p.bind(*primals, alpha=alpha, beta=beta, **params)
-    terms = []
-    if of_a is not None:
-        terms.append(product(of_a, b, alpha=alpha, **params))
-    if of_b is not None:
-        terms.append(product(a, of_b, alpha=alpha, **params))
-    if c and of_c[0] is not None:
-        terms.append(jnp.broadcast_to(jnp.float32(beta) * of_c[0], out.shape))
-    if not terms:
-        return out, ad.Zero(jax.typeof(out).to_tangent_aval())
-    return out, sum(terms[1:], terms[0])
+    rules: tuple[Callable[[Any], Any], ...] = (
+        lambda of_a: product(of_a, b, alpha=alpha, **params), lambda of_b: product(a, of_b, alpha=alpha, **params),
+        lambda of_c: jnp.broadcast_to(jnp.float32(beta) * of_c, out.shape))
+    terms = [rule(x) for rule, x in zip(rules, tangents, strict=False) if type(x) is not ad.Zero]
+    return out, sum(terms[1:], terms[0]) if terms else ad.Zero(jax.typeof(out).to_tangent_aval())
 
 
 ad.primitive_jvps[gemm_p] = _derivative
@@ -157,85 +150,38 @@ def _batched(operands: Any, dims: Any, **params: Any) -> Any:
     """One product for all: a new batch dimension in front, or rows of one tall product where only ``a`` has it."""
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
     refuse_symbolic("the mapped axis", (size,))
-    moved = [None if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
-    a, b, *c = (x[None] if y is None else y for x, y in zip(operands, moved, strict=True))
-    if dims[1] is None and not c and a.ndim == 3 and not params["trans_a"]:
-        tall = product(tall_matrix(a), operands[1], **params)
-        return tall.reshape(size, a.shape[1], tall.shape[-1]), 0
+    a, b, *c = (x[None] if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True))
     if dims[0] is None and dims[1] is None:  # c alone is mapped: the batch is that of a and b
         a = jnp.broadcast_to(a, (size, *a.shape[1:]))
-    out = product(*few_batches(a, b, *c), **params)
-    return out.reshape(size, *_inner(a, b, params), *out.shape[-2:]), 0
+    return product(a, b, *c, **params), 0
 
 
 batching.primitive_batchers[gemm_p] = _batched
 
 
-def _inner(a: Any, b: Any, params: Any) -> tuple[int, ...]:
-    return result_shape(a.shape, b.shape, params["trans_a"], params["trans_b"])[1:-2]
-
-
-def tall_matrix(x: Any) -> Any:
-    """``x (*B, M, K)`` as one matrix ``(B M, K)``."""
-    return x.reshape(prod(x.shape[:-1]), x.shape[-1])  # not -1: K may be 0
-
-
-def few_batches(*operands: Any) -> tuple[Any, ...]:
-    """The operands with at most `MOST_BATCH` batch dimensions: neighbours that all have, or none, are merged, and what
-    still is too much is broadcast."""
-    ranks = operands[0].ndim - 2
-    if ranks <= 1:
-        return operands
-    sizes = tuple(0 if any(x.shape[i] == 0 for x in operands) else max(x.shape[i] for x in operands)
-                  for i in range(ranks))
-    groups: list[list[int]] = []
-    for i in range(ranks):
-        same = bool(groups) and all((x.shape[i] == sizes[i]) == (x.shape[groups[-1][-1]] == sizes[groups[-1][-1]])
-                                    or sizes[i] == 1 or sizes[groups[-1][-1]] == 1 for x in operands)
-        if same and not _mixed(operands, groups[-1] + [i], sizes):
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-    if len(groups) > MOST_BATCH:
-        operands = tuple(jnp.broadcast_to(x, (*sizes, *x.shape[-2:])) for x in operands)
-        groups = [list(range(ranks))]
-    return tuple(x.reshape(*(prod(x.shape[i] for i in group) for group in groups), *x.shape[-2:]) for x in operands)
-
-
-def _mixed(operands: Any, group: list[int], sizes: tuple[int, ...]) -> bool:
-    """Whether an operand has some of these dimensions and is broadcast over others."""
-    wide = [i for i in group if sizes[i] != 1]
-    return any(len({x.shape[i] == sizes[i] for i in wide}) > 1 for x in operands)
-
-
-def local_call(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params: Any) -> Any:
-    """The custom call of one device's product."""
-    a, b, *c = (tuple(aval.shape) for aval in ctx.avals_in)
-    (out,) = ctx.avals_out
-    call = Call(a, b, c[0] if c else None, tuple(out.shape), **params)
-    room = _workspace_floats(call) if cuda else 0
+def _lowered(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params: Any) -> Any:
+    """The custom call of one device's product, or what XLA asks how to spread it over several."""
+    if is_partitioned(ctx):
+        return mlir.lower_fun(partitioned(gemm_p, **params), multiple_results=False)(ctx, *operands)
     if not cuda and params["precision"] not in ("ieee", "emulated", REPRODUCIBLE):
         raise InvalidValue(f"precision = {params['precision']!r} needs a GPU, and this is compiled for the CPU; use "
                            "'emulated' or 'ieee', which NumPy runs in float32")
-    scratch = jax.core.ShapedArray((max(room, 1),), out.dtype)
+    (out,) = ctx.avals_out
+    shapes = dict(zip("abc", (aval.shape for aval in ctx.avals_in), strict=False))
+    text = to_text(Request(**shapes, out=out.shape, **params))
+    scratch = jax.core.ShapedArray((max(_workspace_floats(text), 1) if cuda else 1,), out.dtype)
     lower = jax.ffi.ffi_lowering(TARGET)
-    return lower(ctx.replace(avals_out=[out, scratch]), *operands, call=call.text())[:1]
+    return lower(ctx.replace(avals_out=[out, scratch]), *operands, call=text)[:1]
 
 
-def _workspace_floats(call: Call) -> int:
+def _workspace_floats(text: str) -> int:
     """What the product wants on those of the process's GPUs that want most; there it is compiled and loaded now, since
     a handler may be called in a capture."""
     try:
         devices = jax.local_devices(backend="cuda")
     except RuntimeError:  # compiled for a GPU where there is none: the handler does without a workspace
         return 0
-    return max(-(-prepare(call, d.local_hardware_id).workspace_bytes // FLOAT) for d in devices)
-
-
-def _lowered(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params: Any) -> Any:
-    if is_partitioned(ctx):
-        return mlir.lower_fun(partitioned(gemm_p, **params), multiple_results=False)(ctx, *operands)
-    return local_call(ctx, *operands, cuda=cuda, **params)
+    return max(-(-prepare(text.encode(), d.local_hardware_id).bound.workspace_bytes // FLOAT) for d in devices)
 
 
 register()

@@ -14,14 +14,11 @@ import jax
 from jax.extend import core as jex
 from jax.extend.core.primitives import dot_general_p
 
-from ..calls.request import check_precision
-from .jax_products import dot_general
-
 _log = logging.getLogger("peakgemm")
 # Primitives that hold jaxprs which are traced again as they are; what they do with them is left to them.
 _REWRITTEN = frozenset({"jit", "pjit", "closed_call", "core_call", "scan", "while", "cond", "checkpoint", "remat2",
                         "custom_jvp_call", "custom_vjp_call"})
-_PRODUCTS = frozenset({"conv_general_dilated", "ragged_dot", "ragged_dot_general", "scaled_dot"})
+_OTHER_PRODUCTS = frozenset({"conv_general_dilated", "ragged_dot", "ragged_dot_general", "scaled_dot"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,133 +50,83 @@ class Rewritten:
         report: of the last call's trace; None before the first.
     """
 
-    def __init__(self, function: Callable[..., Any], precision: str, reproducible: bool | None) -> None:
+    def __init__(self, function: Callable[..., Any], precision: str, product: Callable[..., Any]) -> None:
+        """``product`` takes the place of dot_general, in ``precision``."""
         update_wrapper(self, function)
-        self._function, self._precision = function, check_precision(precision, reproducible)
+        self._function, self._precision, self._product = function, precision, product
         self.report: Report | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        arrays = [i for i, x in enumerate(leaves) if hasattr(x, "dtype")]  # numbers may decide what is computed
-        shape: list[Any] = []
+        arrays = {i: x for i, x in enumerate(leaves) if hasattr(x, "dtype")}  # numbers may decide what is computed
 
-        def flat(*some: Any) -> list[Any]:
-            every = list(leaves)
-            for i, x in zip(arrays, some, strict=True):
-                every[i] = x
-            inner, keywords = jax.tree.unflatten(tree, every)
-            results, shape[:] = _flatten(self._function(*inner, **keywords))
-            return results
+        def of_arrays(arrays: dict[int, Any]) -> Any:
+            positional, keywords = jax.tree.unflatten(tree, [arrays.get(i, x) for i, x in enumerate(leaves)])
+            return self._function(*positional, **keywords)
 
-        values = [leaves[i] for i in arrays]
-        closed = jax.make_jaxpr(flat)(*values)
+        closed, shape = jax.make_jaxpr(of_arrays, return_shape=True)(arrays)
         report = Report(self._precision)
-        results = _Rewriter(report).run(closed.jaxpr, closed.consts, values)
-        first, self.report = self.report is None, report
-        if first:
+        results = self._run(closed.jaxpr, closed.consts, jax.tree.leaves(arrays), report)
+        if self.report is None:
             _log.info("%s", report)
-        return jax.tree.unflatten(shape[0], results)
+        self.report = report
+        return jax.tree.unflatten(jax.tree.structure(shape), results)
 
+    def _run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], report: Report) -> list[Any]:
+        """The results of ``jaxpr`` with other products."""
+        values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
-def _flatten(x: Any) -> tuple[list[Any], list[Any]]:
-    leaves, tree = jax.tree.flatten(x)
-    return list(leaves), [tree]
+        def read(atoms: Sequence[Any]) -> list[Any]:
+            return [x.val if isinstance(x, jex.Literal) else values[x] for x in atoms]
 
-
-class _Rewriter:
-    """Runs jaxprs with other products."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """The results of ``jaxpr``."""
-        values: dict[Any, Any] = {}
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jex.Literal) else values[atom]
-
-        values.update(zip(jaxpr.constvars, consts, strict=True))
-        values.update(zip(jaxpr.invars, args, strict=True))
         for eqn in jaxpr.eqns:
             with getattr(eqn.ctx, "manager", None) or nullcontext():
-                found = self._equation(eqn, [read(x) for x in eqn.invars])
-            values.update(zip(eqn.outvars, found, strict=True))
-        return [read(x) for x in jaxpr.outvars]
+                values.update(zip(eqn.outvars, self._equation(eqn, read(eqn.invars), report), strict=True))
+        return read(jaxpr.outvars)
 
-    def _equation(self, eqn: Any, operands: list[Any]) -> Sequence[Any]:
-        if eqn.primitive is dot_general_p and self._is_ours(eqn):
-            a, b = operands
-            return [dot_general(a, b, eqn.params["dimension_numbers"], precision=self._report.precision)]
-        params = eqn.params
-        if eqn.primitive.name in _REWRITTEN:
-            params = {name: self._within(x) for name, x in params.items()}
-        else:
-            self._note(eqn)
+    def _equation(self, eqn: Any, operands: list[Any], report: Report) -> Sequence[Any]:
+        name, params = eqn.primitive.name, eqn.params
+        if eqn.primitive is dot_general_p or name in _OTHER_PRODUCTS:
+            shapes = " x ".join(x.aval.str_short() for x in eqn.invars[:2])
+            if name in _OTHER_PRODUCTS:
+                report.left[f"{name} {shapes}: peakgemm has no such product"] += 1
+            elif {str(x.aval.dtype) for x in (*eqn.invars, *eqn.outvars)} == {"float32"}:
+                report.changed[shapes] += 1
+                a, b = operands
+                return [self._product(a, b, params["dimension_numbers"])]
+            else:
+                report.left[f"dot_general {shapes}: not float32"] += 1
+        elif name in _REWRITTEN:
+            params = {name: self._within(x, report) for name, x in params.items()}
+        elif count := sum(_count(x) for x in _jaxprs(params)):
+            report.left[f"{name} with products inside: it is not rewritten; call peakgemm.jax within it"] += count
         bound = eqn.primitive.get_bind_params(params)
         if isinstance(bound, tuple):  # before jax 0.10: functions apart
             operands, bound = [*bound[0], *operands], bound[1]
-        found = eqn.primitive.bind(*operands, **bound)
-        return found if eqn.primitive.multiple_results else [found]
+        results = eqn.primitive.bind(*operands, **bound)
+        return results if eqn.primitive.multiple_results else [results]
 
-    def _is_ours(self, eqn: Any) -> bool:
-        a, b = (x.aval for x in eqn.invars)
-        what = f"{a.str_short()} x {b.str_short()}"
-        wanted = eqn.params.get("preferred_element_type")
-        if str(a.dtype) == str(b.dtype) == "float32" and str(eqn.outvars[0].aval.dtype) == "float32" and (
-                wanted is None or str(wanted) == "float32"):
-            self._report.changed[what] += 1
-            return True
-        self._report.left[f"dot_general {what}: not float32"] += 1
-        return False
-
-    def _within(self, value: Any) -> Any:
+    def _within(self, value: Any, report: Report) -> Any:
         """A parameter with the jaxprs in it rewritten."""
-        if isinstance(value, jex.ClosedJaxpr):
-            return self._traced(value)
+        if isinstance(value, jex.ClosedJaxpr) and _count(value.jaxpr):
+            return jax.make_jaxpr(lambda *args: self._run(value.jaxpr, value.consts, args, report))(
+                *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in value.jaxpr.invars))
         if isinstance(value, jex.Jaxpr):
-            new = self._traced(jex.ClosedJaxpr(value, ()))
+            new = self._within(jex.ClosedJaxpr(value, ()), report)
             return new.jaxpr if not new.consts else value
         if isinstance(value, (tuple, list)) and any(isinstance(x, jex.ClosedJaxpr) for x in value):
-            return type(value)(self._within(x) for x in value)
+            return type(value)(self._within(x, report) for x in value)
         return value
-
-    def _traced(self, closed: Any) -> Any:
-        if not _has_products(closed.jaxpr):
-            return closed
-
-        def run(*args: Any) -> list[Any]:
-            return self.run(closed.jaxpr, closed.consts, args)
-
-        return jax.make_jaxpr(run)(*(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in closed.jaxpr.invars))
-
-    def _note(self, eqn: Any) -> None:
-        """List a product that stays as it is, by itself or within."""
-        name = eqn.primitive.name
-        if name in _PRODUCTS:
-            shapes = " x ".join(x.aval.str_short() for x in eqn.invars[:2])
-            self._report.left[f"{name} {shapes}: peakgemm has no such product"] += 1
-            return
-        count = sum(_count(jaxpr) for jaxpr in _jaxprs(eqn.params))
-        if count:
-            self._report.left[f"{name} with products inside: it is not rewritten; call peakgemm.jax within it"] += count
 
 
 def _jaxprs(params: dict[str, Any]) -> list[Any]:
-    found = []
-    for value in params.values():
-        for x in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(x, jex.ClosedJaxpr):
-                found.append(x.jaxpr)
-            elif isinstance(x, jex.Jaxpr):
-                found.append(x)
-    return found
+    """The jaxprs in an equation's parameters."""
+    values = [x for value in params.values() for x in (value if isinstance(value, (tuple, list)) else (value,))]
+    return [x.jaxpr if isinstance(x, jex.ClosedJaxpr) else x for x in values
+            if isinstance(x, (jex.ClosedJaxpr, jex.Jaxpr))]
 
 
 def _count(jaxpr: Any) -> int:
-    return sum((eqn.primitive is dot_general_p or eqn.primitive.name in _PRODUCTS)
+    """Products in a jaxpr and in those within it."""
+    return sum((eqn.primitive is dot_general_p or eqn.primitive.name in _OTHER_PRODUCTS)
                + sum(_count(x) for x in _jaxprs(eqn.params)) for eqn in jaxpr.eqns)
-
-
-def _has_products(jaxpr: Any) -> bool:
-    return _count(jaxpr) > 0

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import MissingComponent
+from . import missing
 
 Rule = tuple[list[Any], list[Any]]  # placements of the result, and of each argument (None: no tensor)
 
@@ -15,10 +16,12 @@ def register() -> None:
     """Tell DTensor of the rules, once.
 
     Raises:
-        MissingComponent: a torch without them.
+        MissingComponent: no torch, or one without them.
     """
-    import torch
-
+    try:
+        import torch
+    except ImportError as error:
+        raise missing("peakgemm.distributed", "torch", error) from None
     from . import torch_ops
 
     try:

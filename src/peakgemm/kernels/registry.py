@@ -215,7 +215,14 @@ class Kernel:
         return config
 
 
-_CONFIGS: Mapping[str, Any] = json.loads((source.KERNELS / "configs.json").read_text(encoding="utf-8"))
+class _Entries(dict[str, Any]):
+    """What configs.json has for each kernel."""
+
+    def __missing__(self, name: str) -> Any:
+        raise InvalidValue(f'kernels/configs.json has no entry "{name}"; add one with a "default" (lab/new.py does)')
+
+
+_CONFIGS = _Entries(json.loads((source.KERNELS / "configs.json").read_text(encoding="utf-8")))
 
 
 def default_of(name: str, kind: type[C]) -> C:

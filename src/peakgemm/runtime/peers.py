@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import Structure, byref, c_int, c_size_t, c_void_p
+from ctypes import byref, c_int, c_size_t, c_void_p
 from itertools import permutations
 
 from . import device, driver, pools
 
 _DEVICE, _READ_WRITE = 1, 3  # CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-
-
-class _Access(Structure):
-    """CUmemAccessDesc of cuda.h, its location written out."""
-
-    _fields_ = [("type", c_int), ("id", c_int), ("flags", c_int)]
 
 
 _known: dict[tuple[int, int], bool] = {}  # pairs that have been asked
@@ -51,8 +45,8 @@ def _give_access(to: int, source: int) -> bool:
         driver.check("cuDeviceCanAccessPeer", byref(can), to, source)
         if not can.value:
             return False
-        driver.check("cuMemPoolSetAccess", c_void_p(pools.pool(source)), byref(_Access(_DEVICE, to, _READ_WRITE)),
-                     c_size_t(1))
+        access = (c_int * 3)(_DEVICE, to, _READ_WRITE)  # CUmemAccessDesc: of what kind and which, and its rights
+        driver.check("cuMemPoolSetAccess", c_void_p(pools.pool(source)), byref(access), c_size_t(1))
     except RuntimeError:
         return False
     return True

@@ -15,10 +15,10 @@ OF_FIGURES = ("limit", "unit")
 
 def cases_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """A case for each test, kind of data and size, in the order of ``rows``; `rows_of` gives these back."""
-    found: dict[tuple[str, str, tuple[int, ...]], dict[str, Any]] = {}
+    cases: dict[tuple[str, str, tuple[int, ...]], dict[str, Any]] = {}
     for row in rows:
         key = row["test"], row["family"], tuple(row["shape"])
-        case = found.setdefault(key, {name: row[name] for name in WHICH} | {"results": {}})
+        case = cases.setdefault(key, {name: row[name] for name in WHICH} | {"results": {}})
         for name in (*OF_ERRORS, *OF_FIGURES):
             if name in row:
                 case.setdefault(name, row[name])
@@ -28,12 +28,12 @@ def cases_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
             if name not in (*WHICH, "contender", *OF_REFERENCE) and (name == "verdict" or value is not None)
             and not (name in (*OF_ERRORS, *OF_FIGURES) and case[name] == value)}
     return [{**{name: value for name, value in case.items() if name != "results"}, "results": case["results"]}
-            for case in found.values()]
+            for case in cases.values()]
 
 
 def rows_of(record: Mapping[str, Any]) -> list[Row]:
     """The rows of a record of `peakgemm accuracy`, with infinite errors as numbers again."""
-    found: list[Row] = []
+    rows: list[Row] = []
     for case in record["rungs"]:
         for contender, result in case["results"].items():
             own = OF_ERRORS if "max_error" in result else OF_FIGURES if "figure" in result else ()
@@ -42,5 +42,5 @@ def rows_of(record: Mapping[str, Any]) -> list[Row]:
             if "max_error" in result:
                 standard = case["results"].get(record["against"], {})
                 row |= {name: standard.get(theirs) for name, theirs in OF_REFERENCE.items()}
-            found.append({name: float(value) if value in ("inf", "nan") else value for name, value in row.items()})
-    return found
+            rows.append({name: float(value) if value in ("inf", "nan") else value for name, value in row.items()})
+    return rows

@@ -15,15 +15,19 @@ from typing import Any
 import numpy as np
 
 from ... import api
+from ...calls.precisions import precisions
 from ...calls.request import PRECISIONS, check_precision
 from ...errors import InvalidType, InvalidValue, MissingComponent
-from . import named
 from .arrays import Arrays, Torch, check
 
 Multiply = Callable[[Any, Any], Any]  # (a, b) -> c
 Full = Callable[[Any, Any, Any, float, float], Any]  # (a, b, c, alpha, beta) -> result
+_OF_LIBRARIES = tuple(x.name for x in precisions() if x.measurable and x.library != "peakgemm")
+# What torch.set_float32_matmul_precision calls each of torch's modes, and cuBLAS's, which is asked through torch.
+_TORCH = {"torch": "highest", "cublas": "highest", "cublas-tf32": "high", "torch:ieee": "highest",
+          "torch:tf32": "high", **{f"torch:{mode}": mode for mode in ("highest", "high", "medium")}}
 NAMES = ("numpy", "torch", "cublas", "cublas-tf32", "triton-tf32x3", *(f"peakgemm:{p}" for p in PRECISIONS),
-         *named.NAMES)
+         *_OF_LIBRARIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,34 +68,17 @@ def make(what: str | Callable[..., Any], arrays: Arrays) -> Gemm:
     """
     if not isinstance(what, str):
         return _own(f"{what.__module__}:{getattr(what, '__qualname__', type(what).__name__)}", what, arrays)
+    if what not in NAMES:
+        if ":" in what and not what.startswith("peakgemm:"):
+            return _own(what, _load(what), arrays)
+        raise InvalidValue(f"unknown contender {what!r}; valid ones: {', '.join(NAMES)}, or package.module:function")
     if what == "numpy":
-        return Gemm(what, arrays, partial(_numpy, arrays), partial(_numpy_full, arrays))
-    if what == "torch" and arrays.name == "numpy":
-        torch = Torch("cpu").xp
-        return Gemm(what, arrays, partial(_torch_on_host, torch), partial(_torch_full_on_host, torch))
-    if what in ("torch", "cublas", "cublas-tf32"):
-        _need_gpu(what, arrays)
-        tf32 = what == "cublas-tf32"
-        return Gemm(what, arrays, partial(_cublas, arrays.xp, tf32), partial(_cublas_full, arrays.xp, tf32))
-    if what == "triton-tf32x3":
-        _need_gpu(what, arrays)
-        try:
-            module = import_module(".triton_tf32x3", __package__)
-        except ImportError as error:
-            raise MissingComponent(f"Triton cannot be imported ({error}); run: pip install triton") from None
-        return Gemm(what, arrays, module.multiply, None)
-    if what.startswith("peakgemm:"):
-        return _ours(what, arrays)
-    if what in named.NAMES:
-        library, _, mode = what.partition(":")
-        if library == "jax":
-            return Gemm(what, arrays, named.InJax(mode, arrays).plain, None)
-        _need_gpu(what, arrays)
-        run = named.InTorch(mode, arrays.xp)
-        return Gemm(what, arrays, run.plain, run.full)
-    if ":" in what:
-        return _own(what, _load(what), arrays)
-    raise InvalidValue(f"unknown contender {what!r}; valid ones: {', '.join(NAMES)}, or package.module:function")
+        return _numpy(arrays)
+    if what in _TORCH:
+        return _torch(what, arrays)
+    library, _, mode = what.partition(":")
+    make_it = {"peakgemm": _ours, "jax": _jax, "triton-tf32x3": _triton}[library]
+    return make_it(what, mode, arrays)
 
 
 def _need_gpu(name: str, arrays: Arrays) -> None:
@@ -100,10 +87,7 @@ def _need_gpu(name: str, arrays: Arrays) -> None:
                                "torch with CUDA, and no --host")
 
 
-def _ours(name: str, arrays: Arrays) -> Gemm:
-    precision = name.partition(":")[2]
-    if precision not in PRECISIONS:
-        raise InvalidValue(f"unknown contender {name!r}; valid ones: {', '.join(NAMES)}, or package.module:function")
+def _ours(name: str, precision: str, arrays: Arrays) -> Gemm:
     try:
         check_precision(precision)
     except InvalidValue as error:  # known, but not in this version
@@ -115,21 +99,101 @@ def _ours(name: str, arrays: Arrays) -> Gemm:
     return Gemm(name, arrays, partial(api.matmul, precision=precision), full)
 
 
+def _numpy(arrays: Arrays) -> Gemm:
+    """NumPy has no alpha and beta; this is what they mean in BLAS."""
+    def full(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
+        product = arrays.host(a) @ arrays.host(b) if alpha else np.zeros((a.shape[0], b.shape[1]), np.float32)
+        scaled = np.float32(alpha) * product
+        return arrays.take(scaled + np.float32(beta) * arrays.host(c) if beta else scaled)
+
+    return Gemm("numpy", arrays, lambda a, b: arrays.take(arrays.host(a) @ arrays.host(b)), full)
+
+
+def _torch(name: str, arrays: Arrays) -> Gemm:
+    """torch's product on a GPU, its switch set for the call; under the name ``torch`` on the host as well."""
+    if name != "torch":
+        _need_gpu(name, arrays)
+    own = arrays if isinstance(arrays, Torch) else Torch("cpu")
+
+    @contextmanager
+    def precision_set() -> Iterator[None]:
+        before = own.xp.get_float32_matmul_precision()
+        own.xp.set_float32_matmul_precision(_TORCH[name])
+        try:
+            yield
+        finally:
+            own.xp.set_float32_matmul_precision(before)
+
+    def run(function: Any, *operands: Any, **scales: float) -> Any:
+        with precision_set():
+            if own is arrays:
+                return function(*operands, **scales)
+            return own.host(function(*map(own.take, operands), **scales))
+
+    return Gemm(name, arrays, partial(run, own.xp.mm),
+                lambda a, b, c, alpha, beta: run(own.xp.addmm, c, a, b, alpha=alpha, beta=beta))
+
+
+def _triton(name: str, _: str, arrays: Arrays) -> Gemm:
+    _need_gpu(name, arrays)
+    try:
+        module = import_module("...bench.triton_gemm", __name__)
+    except ImportError as error:
+        raise MissingComponent(f"Triton cannot be imported ({error}); run: pip install triton") from None
+
+    def plain(a: Any, b: Any) -> Any:
+        out = a.new_zeros((a.shape[0], b.shape[1]))
+        if out.numel() and a.shape[1]:
+            module.multiply(a, b, out, "tf32x3")
+        return out
+
+    return Gemm(name, arrays, plain, None)
+
+
+def _jax(name: str, mode: str, arrays: Arrays) -> Gemm:
+    """``jnp.matmul`` at a precision, compiled; arrays go in and out by DLPack."""
+    try:
+        import jax
+    except ImportError as error:
+        raise MissingComponent(f"{name} needs jax, which cannot be imported ({error}); run: pip install jax") from None
+    wanted = "gpu" if arrays.name == "torch" else "cpu"
+    try:
+        device = jax.devices(wanted)[0]
+    except RuntimeError as error:
+        raise MissingComponent(f"{name}: the data lie on the {wanted.upper()}, where this jax cannot compute "
+                               f"({error}); run: pip install 'jax[cuda13]'") from None
+    multiply = jax.jit(lambda a, b: jax.numpy.matmul(a, b, precision=mode))
+
+    def plain(a: Any, b: Any) -> Any:
+        if arrays.name == "torch":
+            left, right = (jax.dlpack.from_dlpack(x.contiguous()) for x in (a, b))
+            return arrays.xp.from_dlpack(multiply(left, right))
+        return np.array(multiply(*(jax.device_put(x, device) for x in (a, b))))
+
+    ones = jax.device_put(np.ones((8, 8), np.float32), device)
+    try:
+        multiply(ones, ones).block_until_ready()
+    except Exception as error:  # XLA's own, of several classes
+        raise MissingComponent(f"{name}: jax {jax.__version__} does not run it on the {wanted.upper()} "
+                               f"({str(error).partition(chr(10))[0]})") from None
+    return Gemm(name, arrays, plain, None)
+
+
 def _load(name: str) -> Any:
     """``package.module:function`` (or ``...:object.function``), as Python finds it from the current folder."""
     module, _, path = name.partition(":")
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = import_module(module)
+        target: Any = import_module(module)
     except Exception as error:  # a user's module may fail in any way
         raise InvalidValue(f"{name}: importing {module!r} failed ({type(error).__name__}: {error}); name a module that "
                            "Python finds from here, as package.module:function") from None
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise InvalidValue(f"{name}: {module!r} has no {path!r}; name a function that it has")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def _own(name: str, function: Any, arrays: Arrays) -> Gemm:
@@ -138,7 +202,7 @@ def _own(name: str, function: Any, arrays: Arrays) -> Gemm:
         raise InvalidType(f"{name} is a {type(function).__name__}; name a function (a, b) -> c")
     if _takes(function, 5):
         def plain(a: Any, b: Any) -> Any:
-            return function(a, b, arrays.full((a.shape[0], b.shape[1]), 0.0), 1.0, 0.0)
+            return function(a, b, arrays.take(np.zeros((a.shape[0], b.shape[1]), np.float32)), 1.0, 0.0)
         return Gemm(name, arrays, function if _takes(function, 2) else plain, function)
     if not _takes(function, 2):
         raise InvalidValue(f"{name} cannot be called with two arguments; write it as (a, b) -> c or as "
@@ -156,43 +220,3 @@ def _takes(function: Any, count: int) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _numpy(arrays: Arrays, a: Any, b: Any) -> Any:
-    return arrays.take(arrays.host(a) @ arrays.host(b))
-
-
-def _numpy_full(arrays: Arrays, a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
-    """NumPy has no alpha and beta; this is what they mean in BLAS."""
-    shape = (a.shape[0], b.shape[1])
-    result = np.float32(alpha) * (arrays.host(a) @ arrays.host(b)) if alpha else np.zeros(shape, np.float32)
-    return arrays.take(result + np.float32(beta) * arrays.host(c) if beta else result)
-
-
-def _torch_on_host(torch: Any, a: Any, b: Any) -> Any:
-    return torch.mm(torch.from_numpy(a), torch.from_numpy(b)).numpy()
-
-
-def _torch_full_on_host(torch: Any, a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
-    return torch.addmm(*map(torch.from_numpy, (c, a, b)), alpha=alpha, beta=beta).numpy()
-
-
-@contextmanager
-def _tf32(torch: Any, on: bool) -> Iterator[None]:
-    """TF32 in cuBLAS on or off, and as it was afterwards."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = on
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def _cublas(torch: Any, tf32: bool, a: Any, b: Any) -> Any:
-    with _tf32(torch, tf32):
-        return torch.mm(a, b)
-
-
-def _cublas_full(torch: Any, tf32: bool, a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
-    with _tf32(torch, tf32):
-        return torch.addmm(c, a, b, alpha=alpha, beta=beta)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any
 
-from ..bench.peers import EPSILON
+from ..bench.errors import EPSILON
 from .arrays import Arrays
 
 QUANTUM = 2.0**-149  # the smallest subnormal
@@ -36,16 +36,6 @@ class Figures:
                        max(f.rowwise for f in draws), max(f.normwise for f in draws))
 
 
-def bound(k: int) -> float:
-    """The largest componentwise error that any order of K multiply-adds in float32 can make.
-
-    K + 3 roundings (three for alpha and beta), each of at most eps / 2 relatively, or of half the smallest subnormal
-    absolutely: (K + 3) / 2 of eps |A||B| + 2^-149. Source: Higham, Accuracy and Stability of Numerical Algorithms,
-    2nd edition, section 3.1.
-    """
-    return (k + 3) / 2
-
-
 class Exact:
     """``alpha A B + beta C0`` in FP64, and how far a result is from it.
 
@@ -55,10 +45,11 @@ class Exact:
 
     def __init__(self, arrays: Arrays, a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0) -> None:
         self._arrays, self._k = arrays, a.shape[1]
-        a64, b64 = arrays.double(a), arrays.double(b)
-        zero = arrays.double(arrays.full((a.shape[0], b.shape[1]), 0.0))
-        self.value, self.scale, self._rows, self._norms = zero, zero, zero, 0.0
-        if alpha != 0:
+        if alpha == 0:
+            self.value = self.scale = self._rows = arrays.xp.zeros_like(arrays.double(c))
+            self._norms = 0.0
+        else:
+            a64, b64 = arrays.double(a), arrays.double(b)
             self.value = alpha * (a64 @ b64)
             self.scale = abs(alpha) * (abs(a64) @ abs(b64))
             rows, columns = ((a64 * a64).sum(1) ** 0.5)[:, None], ((b64 * b64).sum(0) ** 0.5)[None, :]
@@ -93,8 +84,8 @@ class Exact:
 
     def _over(self, difference: Any, scale: Any) -> Any:
         xp = self._arrays.xp
-        found = difference / (EPSILON * scale + QUANTUM)
-        return xp.where(difference == 0, 0.0, xp.where(xp.isnan(found) | xp.isinf(difference), inf, found))
+        errors = difference / (EPSILON * scale + QUANTUM)
+        return xp.where(difference == 0, 0.0, xp.where(xp.isnan(errors) | xp.isinf(difference), inf, errors))
 
     def figures(self, got: Any) -> Figures:
         """All grades of a result."""

@@ -10,35 +10,28 @@ from zlib import crc32
 
 import numpy as np
 
-from ...errors import InvalidValue, MissingComponent, PeakgemmError
+from ...errors import InvalidValue, MissingComponent
+from ..bench.errors import bound
+from ..bench.records import first_line
 from . import contenders
 from .arrays import Arrays, find
 from .contenders import Gemm
-from .families import FAMILIES
+from .families import FAMILIES, single
 from .fixed import EXACT, STRUCTURE, Finding, Shape, Test, repeat
-from .measure import Exact, Figures, bound
+from .measure import Exact, Figures
 from .special import CASES, SCALED, SHAPES, special
 from .verdict import FAIL, PASS, SKIPPED, Row, against, of_finding, slopes
 
 TESTS = ("random", "long-k", "scaled", "structure", "exact", "special", "repeat")
 LONG_FAMILIES = ("normal", "uniform", "exp4")  # of the products with a long K, unless some are asked for
 SCALED_FAMILIES = ("normal", "uniform")
-FIXED: dict[str, dict[str, Test]] = {"structure": STRUCTURE, "exact": EXACT, "repeat": {"repeat": repeat}}
+FIXED: dict[str, dict[str, Test]] = {
+    "structure": STRUCTURE, "exact": EXACT, "special": {case: partial(special, case=case) for case in CASES},
+    "repeat": {"repeat": repeat}}
 ALPHA, BETA = -0.75, 1.5
 SIDE = 256  # M and N of `long-k`
 POOL = 2**14  # elements judged, at least: of smaller sizes several draws are pooled
 SMALLEST, GREATEST, DEEPEST = 2, 2**14, 2**20  # of N, of N, of K
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What to run. None: what suits the place where the data lie."""
-
-    sizes: Sequence[int] | None = None
-    ks: Sequence[int] | None = None
-    families: Sequence[str] | None = None
-    tests: Sequence[str] | None = None
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +102,21 @@ def judge(*gemms: str | Callable[..., Any], reference: str | Callable[..., Any] 
         MissingComponent: the reference, or none of the contenders, can run here.
     """
     arrays = find(host)
-    choice = Choice(sizes, ks, families, tests, seed)
-    steps = plan(choice, arrays)
+    steps = plan(arrays, sizes, ks, families, tests)
     standard = contenders.make(reference or ("cublas" if arrays.name == "torch" else "numpy"), arrays)
-    found: list[Gemm] = []
+    able: list[Gemm] = []
     unavailable: dict[str, str] = {}
     for what in dict.fromkeys(gemms):
         try:
-            found.append(contenders.make(what, arrays))
+            able.append(contenders.make(what, arrays))
         except MissingComponent as error:
             unavailable[str(what)] = str(error)
-    if not found:
+    if not able:
         raise MissingComponent("nothing to judge: " + ("; ".join(f"{name}: {why}" for name, why in unavailable.items())
                                                        or "name a contender"))
-    names = tuple(gemm.name for gemm in found)
+    names = tuple(gemm.name for gemm in able)
     report = Report(standard.name, names, arrays.name, seed, [], unavailable)
-    panel = [standard, *(gemm for gemm in found if gemm.name != standard.name)]
+    panel = [standard, *(gemm for gemm in able if gemm.name != standard.name)]
     done = progress(len(steps)) if progress else None
     for step in steps:
         report.rows.extend(_run(step, panel, seed))
@@ -145,58 +137,51 @@ def _run(step: Step, panel: list[Gemm], seed: int) -> list[Row]:
         raise
 
 
-def plan(choice: Choice, arrays: Arrays) -> list[Step]:
-    """The steps of a choice.
+def plan(arrays: Arrays, sizes: Sequence[int] | None, ks: Sequence[int] | None, families: Sequence[str] | None,
+         tests: Sequence[str] | None) -> list[Step]:
+    """The steps of a choice; None: what suits the arrays' memory.
 
     Raises:
         InvalidValue: see `judge`.
     """
     on_gpu = arrays.name == "torch"
-    sizes = choice.sizes or [2**i for i in range(4, 13 if on_gpu else 10)]
-    ks = choice.ks or [4**i for i in range(3, 9 if on_gpu else 8)]
+    sizes = sizes or [2**i for i in range(4, 13 if on_gpu else 10)]
+    ks = ks or [4**i for i in range(3, 9 if on_gpu else 8)]
     for name, values, most in (("size", sizes, GREATEST), ("K", ks, DEEPEST)):
         for value in values:
             if not SMALLEST <= value <= most:
                 raise InvalidValue(f"{name} = {value} must lie in {SMALLEST}..{most}")
-    known = {"family": (choice.families, tuple(FAMILIES)), "test": (choice.tests, TESTS)}
+    known = {"family": (families, tuple(FAMILIES)), "test": (tests, TESTS)}
     for kind, (wanted, valid) in known.items():
         for name in wanted or ():
             if name not in valid:
                 raise InvalidValue(f"unknown {kind} {name!r}; valid ones: {', '.join(valid)}")
-    families = choice.families or tuple(FAMILIES)
     squares = [(n, n, n) for n in dict.fromkeys(sizes)]
-    found: list[Step] = []
-    for test in TESTS:
-        if choice.tests and test not in choice.tests:
-            continue
-        if test == "random":
-            found += [Step(test, family, shape, _compare) for family in families for shape in squares]
-        elif test == "long-k":
-            deep = [(SIDE, SIDE, k) for k in dict.fromkeys(ks)]
-            found += [Step(test, family, shape, _compare) for family in choice.families or LONG_FAMILIES
-                      for shape in deep]
-        elif test == "scaled":
-            found += [Step(test, family, shape, _compare) for family in families if family in SCALED_FAMILIES
-                      for shape in squares]
-        elif test == "special":
-            found += [Step(test, case, shape, partial(_fixed, partial(special, case=case), case in SCALED))
-                      for case in CASES for shape in SHAPES]
+    deep = [(SIDE, SIDE, k) for k in dict.fromkeys(ks)]
+    compared: dict[str, tuple[Sequence[str], Sequence[Shape]]] = {
+        "random": (families or tuple(FAMILIES), squares), "long-k": (families or LONG_FAMILIES, deep),
+        "scaled": ([family for family in SCALED_FAMILIES if not families or family in families], squares)}
+    steps: list[Step] = []
+    for test in (test for test in TESTS if not tests or test in tests):
+        if test in compared:
+            names, shapes = compared[test]
+            steps += [Step(test, family, shape, _compare) for family in names for shape in shapes]
         else:
-            found += [Step(test, name, shape, partial(_fixed, check, False)) for name, check in FIXED[test].items()
-                      for shape in squares]
-    return found
+            steps += [Step(test, name, shape, partial(_fixed, check)) for name, check in FIXED[test].items()
+                      for shape in (SHAPES if test == "special" else squares)]
+    return steps
 
 
-def _fixed(check: Test, needs_full: bool, step: Step, panel: list[Gemm], seed: int) -> Iterator[Row]:
+def _fixed(check: Test, step: Step, panel: list[Gemm], seed: int) -> Iterator[Row]:
     """A test with a bound of its own."""
     for gemm in panel:
-        if needs_full and gemm.full is None:
+        if step.test == "special" and step.family in SCALED and gemm.full is None:
             yield _row(step, gemm, SKIPPED, "takes no alpha and beta")
             continue
         try:
-            finding: Finding = check(gemm.arrays, gemm.arrays.draw(seed), step.shape, gemm)
+            finding: Finding = check(np.random.default_rng(seed), step.shape, gemm)
         except Exception as error:  # whatever somebody's function raises: the others still run
-            yield _row(step, gemm, FAIL, _words(error))
+            yield _row(step, gemm, FAIL, first_line(error))
             continue
         yield {**_row(step, gemm, *of_finding(finding)), "figure": finding.figure, "limit": finding.limit,
                "unit": finding.unit}
@@ -206,14 +191,14 @@ def _compare(step: Step, panel: list[Gemm], seed: int) -> Iterator[Row]:
     """A test in which the reference, first of the panel, sets the bound; small sizes are drawn several times."""
     arrays, (m, n, k) = panel[0].arrays, step.shape
     scaled = step.test == "scaled"
-    draw = arrays.draw(seed)
+    draw = np.random.default_rng(seed)
     figures: dict[str, list[Figures]] = {gemm.name: [] for gemm in panel}
     rounding: list[Figures] = []
     failed = {gemm.name: "takes no alpha and beta" for gemm in panel if scaled and gemm.full is None}
     draws = -(-POOL // (m * n))
     for _ in range(draws):
-        a, b = FAMILIES[step.family](arrays, draw, m, n, k)
-        c = arrays.single(draw.normal((m, n))) if scaled else None
+        a, b = map(arrays.take, FAMILIES[step.family](draw, m, n, k))
+        c = arrays.take(single(draw.standard_normal((m, n)))) if scaled else None
         exact = Exact(arrays, a, b, c, ALPHA, BETA) if scaled else Exact(arrays, a, b)
         rounding.append(exact.rounding())
         for gemm in panel:
@@ -223,7 +208,7 @@ def _compare(step: Step, panel: list[Gemm], seed: int) -> Iterator[Row]:
                 got = gemm.scaled(a, b, c, ALPHA, BETA) if scaled else gemm.multiply(a, b)
                 figures[gemm.name].append(exact.figures(got))
             except Exception as error:  # as above
-                failed[gemm.name] = _words(error)
+                failed[gemm.name] = first_line(error)
     least, standard = Figures.pooled(rounding), panel[0].name
     theirs = Figures.pooled(figures[standard]) if standard not in failed else None
     for gemm in panel:
@@ -242,10 +227,3 @@ def _compare(step: Step, panel: list[Gemm], seed: int) -> Iterator[Row]:
 def _row(step: Step, gemm: Gemm, verdict: str, note: str) -> Row:
     return {"test": step.test, "family": step.family, "shape": list(step.shape), "contender": gemm.name,
             "verdict": verdict, "note": note or None}
-
-
-def _words(error: Exception) -> str:
-    """The first line of what went wrong."""
-    lines = str(error).strip().splitlines()
-    first = lines[0] if lines else "no message"
-    return first if isinstance(error, PeakgemmError) else f"{type(error).__name__}: {first}"

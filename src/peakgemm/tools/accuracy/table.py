@@ -13,10 +13,10 @@ ERRORS = ("random", "long-k", "scaled")  # their cells show errors
 
 def worst(rows: Sequence[Row]) -> str:
     """The worst verdict; ``skipped`` where nothing else happened."""
-    found: list[str] = [row["verdict"] for row in rows]
-    if all(verdict == SKIPPED for verdict in found):
+    verdicts: list[str] = [row["verdict"] for row in rows]
+    if all(verdict == SKIPPED for verdict in verdicts):
         return SKIPPED
-    return max((verdict for verdict in found if verdict != SKIPPED), key=ORDER.index)
+    return max((verdict for verdict in verdicts if verdict != SKIPPED), key=ORDER.index)
 
 
 def lines(report: Report, test: str, names: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -24,11 +24,11 @@ def lines(report: Report, test: str, names: Sequence[str]) -> list[tuple[str, li
     rows = [row for row in report.rows if row["test"] == test]
     if test == "special":
         return [("special values", [_tally([row for row in rows if row["contender"] == name]) for name in names])]
-    found = []
+    cells = []
     for family in dict.fromkeys(row["family"] for row in rows):
         group = [row for row in rows if row["family"] == family]
-        found.append((family, [_cell(test, [row for row in group if row["contender"] == name]) for name in names]))
-    return found
+        cells.append((family, [_cell(test, [row for row in group if row["contender"] == name]) for name in names]))
+    return cells
 
 
 def failures(report: Report) -> list[str]:
@@ -36,7 +36,7 @@ def failures(report: Report) -> list[str]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(report.failures, key=lambda row: report.contenders.index(row["contender"])):
         groups.setdefault((row["contender"], row["test"]), []).append(row)
-    found = []
+    sentences = []
     for (contender, test), rows in groups.items():
         tried = [row for row in report.rows if (row["contender"], row["test"]) == (contender, test)]
         parts = []
@@ -46,8 +46,8 @@ def failures(report: Report) -> list[str]:
             if families:
                 parts.append(f"{verdict} on {', '.join(families)}")
         chief = max(rows, key=lambda row: (ORDER.index(row["verdict"]), float(row.get("max_error", 0.0))))
-        found.append(f"{contender}, {test}: {'; '.join(parts)}. {chief['family']} {_shape(chief)}: {chief['note']}")
-    return found
+        sentences.append(f"{contender}, {test}: {'; '.join(parts)}. {chief['family']} {_shape(chief)}: {chief['note']}")
+    return sentences
 
 
 def _where(family: str, rows: Sequence[Row], tried: Sequence[Row]) -> str:

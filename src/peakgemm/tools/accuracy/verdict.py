@@ -56,14 +56,14 @@ def slopes(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         if row["test"] == "random" and "max_error" in row:
             groups.setdefault((row["family"], row["contender"]), []).append(row)
-    found = []
+    steepest = []
     for (family, contender), group in groups.items():
         steepness = slope([(row["shape"][0], row["max_error"]) for row in group])
         if steepness is None:
             continue
         sizes = [row["shape"][0] for row in group]
-        found.append({"test": "slope", "family": family, "shape": [max(sizes)] * 3, "contender": contender,
+        steepest.append({"test": "slope", "family": family, "shape": [max(sizes)] * 3, "contender": contender,
                       "verdict": PASS if steepness <= STEEPEST else FAIL,
                       "note": f"log(largest error) against log(n), n = {min(sizes)} to {max(sizes)}",
                       "figure": steepness, "limit": STEEPEST, "unit": "slope"})
-    return found
+    return steepest

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from statistics import median
 
 from ...runtime.device import Gpu
 from ...selection.choose import Choice, choose
 from .contenders import Contender
-from .operands import Arrays
-from .ours import Launches, Ours, Prepared, Row
+from .errors import bound
 from .peers import Peer
-from .roofs import is_memory_bound
+from .products import AgainstCublas, Row, ours
+from .records import first_line
+from .roofline import is_memory_bound
 from .suites import Case
 from .timer import Comparison, Timer
 from .variants import IEEE, Variant
@@ -39,96 +40,70 @@ def static_row(suite: str, case: Case, choice: Choice, variant: Variant = IEEE) 
 
 
 def bound_of(case: Case, variant: Variant = IEEE) -> float:
-    """The largest componentwise error, in eps |A||B|, that a product without a fault can have.
-
-    That of K multiply-adds in any order: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition,
-    section 3.1; where operands are split, what the splitting leaves out besides. How accurate a precision is, the
-    accuracy suite says.
-    """
-    return (case.k + 3) / 2 + (0.0 if variant.precision == IEEE.precision else SPLIT_ERROR)
+    """The largest componentwise error, in eps |A||B|, that a product without a fault can have: that of multiply-adds,
+    and where operands are split, what the splitting leaves out besides. How accurate a precision is, the accuracy suite
+    says."""
+    return bound(case.k) + (0.0 if variant.precision == IEEE.precision else SPLIT_ERROR)
 
 
+@dataclass(frozen=True, slots=True)
 class Bench:
-    """Cases on one GPU: cuBLAS, the contenders and the copy bandwidth that all rows are compared with."""
+    """Cases on one GPU: cuBLAS, the contenders and the copy bandwidth that all rows are compared with; ``seconds`` of
+    pairs a row."""
 
-    def __init__(self, gpu: Gpu, peer: Peer, timer: Timer, contenders: Sequence[Contender], copy_gbs: float,
-                 seconds: float) -> None:
-        self._gpu, self._peer, self._timer, self._contenders = gpu, peer, timer, contenders
-        self._copy_gbs, self._seconds = copy_gbs, seconds
+    gpu: Gpu
+    peer: Peer
+    timer: Timer
+    contenders: Sequence[Contender]
+    copy_gbs: float
+    seconds: float
 
-    def measure(self, case: Case, choice: Choice, done: Callable[[str], None], variant: Variant = IEEE) -> Row:
+    def measure(self, case: Case, choice: Choice, variant: Variant = IEEE) -> Row:
         """Errors, interleaved times, energy, bandwidth where the memory bounds it, and the contenders; ``error``
-        in place of them where the product failed or is wrong.
-
-        ``done`` is told after ours and after each contender.
-        """
-        steps = 1 + len(self._contenders)
-
-        def tell(what: str) -> None:
-            nonlocal steps
-            steps -= 1
-            done(f"{case.name}: {what}")
-
+        in place of them where the product failed or is wrong."""
         try:
-            return self._measured(case, choice, variant, tell)
+            return self._measured(case, choice, variant)
         except Exception as error:  # whatever a driver, an allocator or a library raises: the others still run
-            return {"error": _words(error)}
-        finally:
-            while steps:
-                tell("failed")
+            return {"error": first_line(error)}
 
-    def _measured(self, case: Case, choice: Choice, variant: Variant, tell: Callable[[str], None]) -> Row:
-        arrays = Arrays(case, self._gpu, self._peer)
-        ours: Ours = (Prepared(variant.precision, arrays) if variant.prepared
-                      else Launches(choice, variant.precision, arrays, self._gpu, self._peer))
-        out, reference = arrays.blank(), arrays.blank()
-        first = arrays.a[0], arrays.b[0]
-        ours.multiply(out)
-        self._peer.multiply(*first, reference)
-        error, reference_error = self._peer.errors(*first, [out, reference])
-        del out, reference
-        row: Row = {**ours.facts, "max_error": error, "reference_error": reference_error}
+    def _measured(self, case: Case, choice: Choice, variant: Variant) -> Row:
+        against = AgainstCublas(case, self.gpu, self.peer, self.timer)
+        facts, make = ours(choice, variant, against.arrays, self.gpu, self.peer)
+        error, reference_error = against.errors(make, against.by_cublas)
+        row: Row = {**facts, "max_error": error, "reference_error": reference_error}
         limit = bound_of(case, variant)
         if not error <= limit:
             return {**row, "error": f"wrong product: {error:.3g} eps |A||B|, {limit:g} at most"}
-        works = ours.works()
-        cublas = [partial(self._peer.multiply, a, b, c) for a, b, c in zip(arrays.a, arrays.b, arrays.c, strict=True)]
-        graphs = self._peer.captures_cublas
-        compared = self._timer.compare(works, cublas, capture=graphs)
-        row |= {"backend": "gpu", "operand_sets": len(works), **compared.to_json(case.flops)}
-        row |= self._bandwidth(case, compared)
-        window = max(self._seconds / 2, LEAST_ENERGY_S)
-        for name, each in (("pj_per_flop", works), ("cublas_pj_per_flop", cublas)):
-            joules = self._timer.energy(each, window, capture=graphs)
+        works = against.works(make)
+        compared = against.compare(works)
+        row |= {"backend": "gpu", "operand_sets": len(works), **compared.to_json(case.flops),
+                **self._bandwidth(case, compared)}
+        window = max(self.seconds / 2, LEAST_ENERGY_S)
+        for name, each in (("pj_per_flop", works), ("cublas_pj_per_flop", against.cublas)):
+            joules = self.timer.energy(each, window, capture=self.peer.captures_cublas)
             row[name] = None if joules is None else joules / case.flops * 1e12
-        tell("measured")
         row["peers"] = {}
-        for contender in self._contenders:
+        for contender in self.contenders:
             try:
-                row["peers"][contender.name] = self._contended(contender, case, arrays, cublas)
-            except Exception as error:
-                row["peers"][contender.name] = {"error": _words(error)}
-            tell(contender.name)
+                row["peers"][contender.name] = self._contended(contender, case, against)
+            except Exception as failure:
+                row["peers"][contender.name] = {"error": first_line(failure)}
         return row
 
     def _bandwidth(self, case: Case, compared: Comparison) -> Row:
-        if not is_memory_bound(case, self._gpu):
+        if not is_memory_bound(case, self.gpu):
             return {"gbs": None, "share_of_copy": None}
         gbs = case.bytes / median(compared.ours_ms) / 1e6
-        return {"gbs": gbs, "share_of_copy": gbs / self._copy_gbs}
+        return {"gbs": gbs, "share_of_copy": gbs / self.copy_gbs}
 
-    def _contended(self, contender: Contender, case: Case, arrays: Arrays, cublas: Sequence[Callable[[], None]]) -> Row:
-        out = arrays.blank()
-        returned = contender.work(arrays.a[0], arrays.b[0], out)()
-        (error,) = self._peer.errors(arrays.a[0], arrays.b[0], [out if returned is None else returned])
+    def _contended(self, contender: Contender, case: Case, against: AgainstCublas) -> Row:
+        (error,) = against.errors(contender.work)
         if not error <= bound_of(case):
             return {"max_error": error, "error": f"wrong product: {error:.3g} eps |A||B|"}
-        works = [contender.work(a, b, c) for a, b, c in zip(arrays.a, arrays.b, arrays.c, strict=True)]
-        graphs = contender.capture and self._peer.captures_cublas
-        found = self._timer.compare(works, cublas, capture=graphs).to_json(case.flops)
-        samples = found["samples_ms"]
-        return {"max_error": error, **{name: found[name] for name in ("mode", "tflops", "ratio_to_cublas",
-                                                                      "ratio_spread")},
+        compared = against.compare(against.works(contender.work), contender.capture).to_json(case.flops)
+        samples = compared["samples_ms"]
+        return {"max_error": error, **{name: compared[name] for name in ("mode", "tflops", "ratio_to_cublas",
+                                                                         "ratio_spread")},
                 "samples_ms": {"theirs": samples["ours"], "cublas": samples["cublas"]}}
 
 
@@ -140,10 +115,5 @@ def rows(groups: Mapping[str, Sequence[Case]], variants: Sequence[Variant], arch
             for variant in variants:
                 choice = choice_for(case, arch, sm_count, device_name, variant.precision)
                 row = static_row(suite, case, choice, variant)
-                yield row if bench is None else {**row, **bench.measure(case, choice, done, variant)}
-
-
-def _words(error: Exception) -> str:
-    """The first line of what went wrong."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+                yield row if bench is None else {**row, **bench.measure(case, choice, variant)}
+                done(f"{case.name}: {variant.label}")

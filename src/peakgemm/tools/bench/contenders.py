@@ -2,96 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Protocol
+from typing import Any
 
-from ...errors import InvalidValue, MissingComponent
+from ...errors import MissingComponent
 from .peers import Peer
+from .products import Make
+from .suites import words
 
-Multiply = Callable[[], Any]  # enqueues the product; returns the result where it is not written to ``out``
 
+@dataclass(frozen=True)
+class Contender:
+    """Something to interleave with cuBLAS.
 
-class Contender(Protocol):
-    """Something to interleave with cuBLAS. ``capture``: whether CUDA graphs of it can be made."""
+    Attributes:
+        name: in ``--peers`` and in records.
+        work: of a peer's arrays A, B and C a call that enqueues the product in plain FP32 on the peer's stream.
+        versions: name and version of what is measured.
+        capture: whether CUDA graphs of it can be made.
+    """
 
     name: str
-    capture: bool
-
-    def work(self, a: Any, b: Any, out: Any) -> Multiply:
-        """The product of a peer's arrays, on the peer's stream, in plain FP32."""
-
-    def versions(self) -> dict[str, str]:
-        """Name and version of what was measured."""
+    work: Make
+    versions: Mapping[str, str]
+    capture: bool = True
 
 
-class TorchMatmul:
+def _torch(peer: Peer) -> Contender:
     """``torch.matmul(a, b)`` with a new result, as users of torch write it; TF32 is off in the peer."""
-
-    name, capture = "torch", True
-
-    def __init__(self, peer: Peer) -> None:
-        if peer.name != "torch":
-            raise MissingComponent("torch with CUDA is not installed; run: pip install torch")
-        self._torch: Any = import_module("torch")
-
-    def work(self, a: Any, b: Any, out: Any) -> Multiply:
-        return lambda: self._torch.matmul(a, b)
-
-    def versions(self) -> dict[str, str]:
-        return {"torch": self._torch.__version__}
+    if peer.name != "torch":
+        raise MissingComponent("torch with CUDA is not installed; run: pip install torch")
+    torch: Any = import_module("torch")
+    return Contender("torch", lambda a, b, out: partial(torch.matmul, a, b), {"torch": torch.__version__})
 
 
-class Cupy:
+def _cupy(peer: Peer) -> Contender:
     """``cupy.matmul``; CuPy lets no graph be captured of what calls cuBLAS, so its calls are timed eagerly."""
+    try:
+        cupy: Any = import_module("cupy")
+        cupy.cuda.ExternalStream(int(peer.stream.handle)).use()
+    except Exception as error:  # not installed, or for another CUDA
+        raise MissingComponent(f"CuPy cannot be used ({error}); run: pip install cupy-cuda13x") from None
 
-    name, capture = "cupy", False
-
-    def __init__(self, peer: Peer) -> None:
-        try:
-            self._cupy: Any = import_module("cupy")
-            self._stream = self._cupy.cuda.ExternalStream(int(peer.stream.handle))
-        except Exception as error:  # not installed, or for another CUDA
-            raise MissingComponent(f"CuPy cannot be used ({error}); run: pip install cupy-cuda13x") from None
-        self._stream.use()
-
-    def work(self, a: Any, b: Any, out: Any) -> Multiply:
-        first, second, result = (self._cupy.from_dlpack(x) for x in (a, b, out))
+    def work(a: Any, b: Any, out: Any) -> Callable[[], Any]:
+        first, second, result = (cupy.from_dlpack(x) for x in (a, b, out))
 
         def run() -> None:
-            self._cupy.matmul(first, second, out=result)
+            cupy.matmul(first, second, out=result)
         return run
-
-    def versions(self) -> dict[str, str]:
-        return {"cupy": self._cupy.__version__}
+    return Contender("cupy", work, {"cupy": cupy.__version__}, capture=False)
 
 
-class Triton:
+def _triton(peer: Peer) -> Contender:
     """``tl.dot`` with ``input_precision="ieee"``, the fastest of a handful of tiles (`triton_gemm`)."""
-
-    name, capture = "triton", True
-
-    def __init__(self, peer: Peer) -> None:
-        if peer.name != "torch":
-            raise MissingComponent("Triton takes torch tensors, and torch with CUDA is not installed; run: pip "
-                                   "install torch")
-        try:
-            self._module: Any = import_module(".triton_gemm", __package__)
-        except ImportError as error:
-            raise MissingComponent(f"Triton cannot be imported ({error}); run: pip install triton") from None
-
-    def work(self, a: Any, b: Any, out: Any) -> Multiply:
-        return lambda: self._module.multiply(a, b, out)
-
-    def versions(self) -> dict[str, str]:
-        try:
-            return {"triton": version("triton")}
-        except PackageNotFoundError:  # part of another distribution
-            return {"triton": str(self._module.triton.__version__)}
+    if peer.name != "torch":
+        raise MissingComponent("Triton takes torch tensors, and torch with CUDA is not installed; run: pip install "
+                               "torch")
+    try:
+        module: Any = import_module(".triton_gemm", __package__)
+    except ImportError as error:
+        raise MissingComponent(f"Triton cannot be imported ({error}); run: pip install triton") from None
+    return Contender("triton", lambda a, b, out: partial(module.multiply, a, b, out),
+                     {"triton": str(module.triton.__version__)})
 
 
-CONTENDERS: dict[str, Callable[[Peer], Contender]] = {"torch": TorchMatmul, "cupy": Cupy, "triton": Triton}
+CONTENDERS: dict[str, Callable[[Peer], Contender]] = {"torch": _torch, "cupy": _cupy, "triton": _triton}
 
 
 def names(text: str) -> list[str]:
@@ -100,8 +78,4 @@ def names(text: str) -> list[str]:
     Raises:
         InvalidValue: an unknown name; the message lists those there are.
     """
-    found = list(dict.fromkeys(part.strip() for part in text.split(",")))
-    for name in found:
-        if name not in CONTENDERS and name != "cublas":
-            raise InvalidValue(f"unknown peer {name!r}; valid ones: cublas, {', '.join(CONTENDERS)}")
-    return [name for name in found if name != "cublas"]
+    return [name for name in words(text, "peer", ("cublas", *CONTENDERS)) if name != "cublas"]

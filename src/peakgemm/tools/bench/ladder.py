@@ -6,19 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...kernels import validity
-from ...kernels.bound import bind
+from ...kernels.bound import Bound, bind
 from ...kernels.library import compile_for
 from ...kernels.registry import LADDER, Kernel
 from ...problem import Config, Problem
 from ...runtime.architectures import architecture
-from ...runtime.compile import in_parallel
+from ...runtime.compile import Compiled, in_parallel
 from ...runtime.device import Gpu
 from ...runtime.occupancy import occupancy
 from ...sass.facts import static_facts
-from .operands import address, launches
+from .errors import bound
+from .operands import address, launcher
 from .peers import Peer
+from .products import AgainstCublas, Make
 from .roofline import bound_tflops, bytes_per_flop
 from .simulated import COUNTERS, LARGEST, simulate
+from .suites import Case
 from .timer import Timer, Work
 
 # Fields of a row that need a run, on the GPU or in the simulator: None where there was none.
@@ -65,37 +68,15 @@ def path_for(kernel: Kernel, config: Config, arch: str, shape: tuple[int, int, i
     return validity.choose(kernel, config, architecture(arch), Problem.contiguous(*shape))
 
 
-class Bench:
-    """One shape on one GPU: operands, reference and cuBLAS, shared by every kernel that is measured."""
-
-    def __init__(self, shape: tuple[int, int, int], gpu: Gpu, peer: Peer, timer: Timer) -> None:
-        m, n, k = shape
-        self._gpu, self._peer, self._timer = gpu, peer, timer
-        self._shape = shape
-        footprint = 4 * (m * k + k * n + m * n)
-        self.sets = 1 if footprint > 2 * gpu.l2_bytes else -(-2 * gpu.l2_bytes // max(footprint, 1)) + 1
-        self._a = [peer.random(m, k, 2 * i) for i in range(self.sets)]
-        self._b = [peer.random(k, n, 2 * i + 1) for i in range(self.sets)]
-        self._c = [peer.full(m, n, float("nan")) for _ in range(self.sets)]
-        self._baseline: list[Work] = [
-            lambda a=a, b=b, c=c: peer.multiply(a, b, c)  # type: ignore[misc]
-            for a, b, c in zip(self._a, self._b, self._c, strict=True)
-        ]
-        self._product = peer.full(m, n, float("nan"))
-        peer.multiply(self._a[0], self._b[0], self._product)
-
-    def measure(self, kernel: Kernel, config: Config) -> dict[str, Any]:
-        """Error against FP64 beside cuBLAS's on the same input, then the interleaved timing."""
-        problem = Problem.contiguous(*self._shape)
-        bound = bind(kernel, config, problem, self._gpu)
-        sets = [(address(a), address(b), address(c)) for a, b, c in zip(self._a, self._b, self._c, strict=True)]
-        out = self._peer.full(self._shape[0], self._shape[1], float("nan"))
-        first, *works = launches(bound, [(*sets[0][:2], address(out)), *sets], self._peer)
-        first()
-        error, reference = self._peer.errors(self._a[0], self._b[0], [out, self._product])
-        compared = self._timer.compare(works, self._baseline)
-        return {"backend": "gpu", "max_error": error, "reference_error": reference, "operand_sets": self.sets,
-                **compared.to_json(problem.flops)}
+def rung_product(kernel: Kernel, config: Config, gpu: Gpu, peer: Peer, alpha: float = 1.0, beta: float = 0.0,
+                 edit: Callable[[Compiled], Compiled] | None = None) -> Make:
+    """A rung's product of packed matrices; ``edit`` makes of its cubin the one that runs."""
+    def make(a: Any, b: Any, c: Any) -> Work:
+        (m, k), n = a.shape, b.shape[1]
+        problem = Problem.contiguous(m, n, k, alpha, beta)
+        product = bind(kernel, config, problem, gpu) if edit is None else Bound(kernel, config, problem, gpu, edit=edit)
+        return launcher(product, peer)(address(a), address(b), address(c))
+    return make
 
 
 def configurations(kernel: Kernel, arch: str, named: bool) -> dict[str | None, Config]:
@@ -126,9 +107,9 @@ def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], ar
 
         rows = in_parallel(one, jobs)
         if gpu is not None and peer is not None and timer is not None:
-            bench = Bench(shape, gpu, peer, timer)
+            against = AgainstCublas(Case("", *shape), gpu, peer, timer)
             for row, (kernel, _, config) in zip(rows, jobs, strict=True):
-                row.update(bench.measure(kernel, config))
+                row.update(against.row(rung_product(kernel, config, gpu, peer)))
                 tell(f"{kernel.label} measured")
         elif gpu is None and shape[0] * shape[1] * shape[2] <= LARGEST:
             for row, (kernel, _, config) in zip(rows, jobs, strict=True):
@@ -139,13 +120,10 @@ def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], ar
 
 
 def wrong(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """Kernels in which the simulator found faults, or whose error exceeds the bound of a chain of FMAs.
-
-    That is (K + 3) / 2 in units of eps |A||B|, and what a kernel's own `Kernel.rounding` adds. Source: Higham,
-    Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1.
-    """
+    """Kernels in which the simulator found faults, or whose error exceeds the bound of a chain of FMAs and what a
+    kernel's own `Kernel.rounding` adds."""
     rounding = {kernel.number: kernel.rounding for kernel in LADDER}
     return [f"{row['number']:02} {row['name']} at {run['shape']} ({row['max_error']:.3g} eps, "
             f"{row.get('faults', 0)} faults)"
             for run in runs for row in run["rungs"] if row.get("max_error") is not None
-            and (row.get("faults") or not row["max_error"] <= (run["shape"][2] + 3) / 2 + rounding[row["number"]])]
+            and (row.get("faults") or not row["max_error"] <= bound(run["shape"][2]) + rounding[row["number"]])]

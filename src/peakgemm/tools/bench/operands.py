@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...kernels.bound import Bound
 from ...problem import Problem
 from ...runtime.device import Gpu
+from .errors import errors
 from .peers import Peer
 from .suites import Case
 from .timer import Work
@@ -27,8 +28,8 @@ def address(x: Any) -> int:
     return int(x.__cuda_array_interface__["data"][0])
 
 
-def launches(bound: Bound, sets: Sequence[Addresses], peer: Peer) -> list[Work]:
-    """One launch of ``bound`` for each set, on the peer's stream; they share one workspace."""
+def launcher(bound: Bound, peer: Peer) -> Callable[[int, int, int], Work]:
+    """Makes launches of ``bound`` on the peer's stream from addresses of A, B and C; all share one workspace."""
     scratch = peer.full(1, -(-bound.workspace_bytes // 4), 0.0) if bound.workspace_bytes else None
     workspace = address(scratch) if scratch is not None else 0
     stream = int(peer.stream.handle)
@@ -37,6 +38,12 @@ def launches(bound: Bound, sets: Sequence[Addresses], peer: Peer) -> list[Work]:
         def launch(keep: Any = scratch) -> None:
             bound.launch(a, b, c, c, workspace, stream)
         return launch
+    return work
+
+
+def launches(bound: Bound, sets: Sequence[Addresses], peer: Peer) -> list[Work]:
+    """One launch of ``bound`` for each set; see `launcher`."""
+    work = launcher(bound, peer)
     return [work(*each) for each in sets]
 
 
@@ -55,9 +62,14 @@ class Arrays:
         """A result full of NaN."""
         return self._shaped(self._peer.full(self._case.batch * self._case.m, self._case.n, float("nan")))
 
+    @property
+    def sets(self) -> list[tuple[Any, Any, Any]]:
+        """A, B and C of each set."""
+        return list(zip(self.a, self.b, self.c, strict=True))
+
     def addresses(self) -> list[Addresses]:
         """Of each set, in the problem's terms."""
-        return [self.of(*each) for each in zip(self.a, self.b, self.c, strict=True)]
+        return [self.of(*each) for each in self.sets]
 
     def of(self, a: Any, b: Any, c: Any) -> Addresses:
         """Addresses of a case's arrays, in the problem's terms."""
@@ -103,7 +115,7 @@ class Flat:
         launches(bound, [self._addresses([a, b, c])], self._peer)[0]()
         views = [self._peer.strided(x[skip:], shape, strides) for x, skip, shape, strides
                  in zip((a, b, c), self._skip, self._shapes, self._strides, strict=True)]
-        return self._peer.errors(views[0], views[1], [views[2]])[0]
+        return errors(views[0], views[1], [views[2]])[0]
 
     def _addresses(self, arrays: list[Any]) -> Addresses:
         a, b, c = (address(x) + 4 * skip for x, skip in zip(arrays, self._skip, strict=True))

@@ -7,14 +7,16 @@ from statistics import median
 from typing import Any
 
 from ...errors import PeakgemmError
-from ...kernels.bound import Bound
 from ...kernels.registry import Kernel
-from ...problem import Config, Problem
+from ...problem import Config
 from ...runtime.compile import Compiled
 from ...runtime.device import Gpu
-from .operands import address, launches
+from .ladder import rung_product
+from .operands import Arrays
 from .peers import Peer
-from .timer import Timer, Work
+from .products import Make
+from .suites import Case
+from .timer import Timer
 
 
 class OtherBits(PeakgemmError):
@@ -26,39 +28,30 @@ class Contest:
 
     def __init__(self, kernel: Kernel, config: Config, compiler: Compiled, size: int, gpu: Gpu, peer: Peer) -> None:
         self._kernel, self._config, self._gpu, self._peer = kernel, config, gpu, peer
-        self._size, self._timer = size, Timer(peer)
-        self._a, self._b = peer.random(size, size, 0), peer.random(size, size, 1)
-        self._c = [peer.random(size, size, 2) for _ in range(2)]
-        self._compiler = compiler
+        self._compiler, self._timer = compiler, Timer(peer)
+        self._arrays = Arrays(Case("", size, size, size), gpu, peer)
 
-    def _work(self, compiled: Compiled, c: Any, alpha: float = 1.0, beta: float = 0.0) -> Work:
-        problem = Problem.contiguous(self._size, self._size, self._size, alpha, beta)
-        bound = Bound(self._kernel, self._config, problem, self._gpu, edit=lambda _: compiled)
-        work, = launches(bound, [(address(self._a), address(self._b), address(c))], self._peer)
-        return work
+    def _product(self, compiled: Compiled, alpha: float = 1.0, beta: float = 0.0) -> Make:
+        return rung_product(self._kernel, self._config, self._gpu, self._peer, alpha, beta, lambda _: compiled)
 
     def same_bits(self, compiled: Compiled) -> bool:
         """Whether a cubin's products are the compiler's, with and without alpha and beta: of a NaN-filled C, and of one
         that is read."""
+        a, b, _ = self._arrays.sets[0]
         for alpha, beta in ((1.0, 0.0), (0.5, -2.0)):
-            results: list[Any] = []
-            for one in (self._compiler, compiled):
-                out = self._peer.full(self._size, self._size, float("nan"))
+            results = [self._arrays.blank() for _ in range(2)]
+            for out, code in zip(results, (self._compiler, compiled), strict=True):
                 if beta:
-                    self._peer.copy(self._c[0], out)
-                self._work(one, out, alpha, beta)()
-                results.append(out)
+                    self._peer.copy(a, out)
+                self._product(code, alpha, beta)(a, b, out)()
             if not _same(*results):
                 return False
         return True
 
-    def ratio(self, compiled: Compiled, rounds: int = 1) -> list[float]:
+    def ratio(self, compiled: Compiled) -> list[float]:
         """The compiler's time over that of ``compiled``, pair by pair."""
-        found: list[float] = []
-        for _ in range(rounds):
-            ours, baseline = self._work(compiled, self._c[0]), self._work(self._compiler, self._c[1])
-            found += self._timer.compare([ours], [baseline]).ratios
-        return found
+        works = [[self._product(code)(*each) for each in self._arrays.sets] for code in (compiled, self._compiler)]
+        return self._timer.compare(*works).ratios
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -78,11 +71,11 @@ def contest(kernel: Kernel, config: Config, compiler: Compiled, variants: Mappin
         OtherBits: a variant gives other results.
     """
     field = Contest(kernel, config, compiler, size, gpu, peer)
-    found: dict[str, Sequence[float]] = {}
+    ratios: dict[str, Sequence[float]] = {}
     for name, compiled in variants.items():
         if not field.same_bits(compiled):
             raise OtherBits(f"{name}: at {size} it does not give the bits of the compiler's code; it is not written")
-        found[name] = field.ratio(compiled)
+        ratios[name] = field.ratio(compiled)
         if done is not None:
-            done(f"{name}: {median(found[name]):.3f}")
-    return found
+            done(f"{name}: {median(ratios[name]):.3f}")
+    return ratios

@@ -15,11 +15,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from ...errors import InvalidValue, MissingComponent
+from ...errors import InvalidValue, MissingComponent, PeakgemmError
 from ...kernels import shipped
 from ...runtime.compile import nvrtc_version
 from ...runtime.device import Gpu
-from ...selection.profile_file import dumps
 from ...version import __version__
 
 SCHEMA = 1
@@ -28,19 +27,19 @@ WIDTH = 120  # of a line, as far as its values allow
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Versions that a figure depends on; ``cubins``: the NVRTC that compiled the library's kernels ahead, if any."""
-    found = {"peakgemm": __version__, "python": platform.python_version()}
+    versions = {"peakgemm": __version__, "python": platform.python_version()}
     for package in ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "numpy"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
     try:
-        found["nvrtc"] = nvrtc_version()
+        versions["nvrtc"] = nvrtc_version()
     except MissingComponent as error:
-        found["nvrtc"] = str(error)
+        versions["nvrtc"] = str(error)
     if ahead := sorted({index.nvrtc for index in map(shipped.index, shipped.FOLDER.glob("*.cubins")) if index.cubins}):
-        found["cubins"] = ", ".join(ahead)
-    return {**found, **(extra or {})}
+        versions["cubins"] = ", ".join(ahead)
+    return {**versions, **(extra or {})}
 
 
 def record(gpu: Gpu | None, arch: str, runs: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
@@ -81,6 +80,12 @@ def _kernel(row: Mapping[str, Any]) -> str:
     return repr([row.get(name) for name in ("number", "config_name", "path")])
 
 
+def first_line(error: Exception) -> str:
+    """What went wrong, in a line: the message of an error of ours, of others the class before it."""
+    lines = str(error).strip().splitlines() or ["no message"]
+    return lines[0] if isinstance(error, PeakgemmError) else f"{type(error).__name__}: {lines[0]}"
+
+
 def command() -> str:
     """What was run, as one would type it elsewhere: absolute paths by their last part."""
     program = Path(sys.argv[0])
@@ -91,15 +96,13 @@ def command() -> str:
     return shlex.join([*name.split(), *(Path(a).name if a.startswith("/") else a for a in sys.argv[1:])])
 
 
-def write(path: Path, data: Mapping[str, Any], by_object: bool = False) -> None:
-    """Write whole or not at all: aside first, then renamed in. ``by_object``: a line for each small object, of records
-    with thousands of them.
+def write(path: Path, data: Mapping[str, Any]) -> None:
+    """Write whole or not at all: aside first, then renamed in.
 
     Raises:
         InvalidValue: the folder is not there or cannot be written.
     """
-    text = dumps(json.loads(_dumps(data))) + "\n" if by_object else _dumps(data)
-    write_text(path, text)
+    write_text(path, _filled(_rounded(data), 0) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -165,10 +168,6 @@ def _same(path: Path, other: Path | str) -> bool:
         return replaceable(path) and os.path.samefile(path, other)
     except (OSError, ValueError):  # one is not there
         return False
-
-
-def _dumps(data: Mapping[str, Any]) -> str:
-    return _filled(_rounded(data), 0) + "\n"
 
 
 def _filled(value: Any, depth: int) -> str:

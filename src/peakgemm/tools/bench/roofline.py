@@ -1,11 +1,18 @@
-"""The roofline of a tiling: what it asks of global memory, and the speed that this allows."""
+"""Memory bounds: what a tiling asks of global memory and the speed that this allows; a copy's bandwidth, measured."""
 
 from __future__ import annotations
 
+from statistics import median
+
 from ...errors import InvalidValue
 from ...problem import Config
+from ...runtime.device import Gpu
+from .peers import Peer
+from .suites import Case
+from .timer import Timer
 
 FLOAT_BYTES = 4
+COPY_FLOATS = 1 << 28  # 1 GiB read and 1 GiB written: far beyond any L2
 
 
 def bytes_per_flop(config: Config) -> float:
@@ -41,3 +48,16 @@ def bound_tflops(peak_tflops: float, bandwidth_gbs: float, bytes_per_flop: float
         if not value > 0:
             raise InvalidValue(f"{name} = {value} must be positive")
     return min(peak_tflops, bandwidth_gbs / bytes_per_flop / 1000)
+
+
+def copy_gbs(peer: Peer, timer: Timer, floats: int = COPY_FLOATS) -> float:
+    """Bandwidth of the library's copy on the device, GB/s: bytes read plus bytes written."""
+    rows = max(floats >> 14, 1)
+    source, to = peer.full(rows, floats // rows, 1.0), peer.full(rows, floats // rows, 0.0)
+    times = timer.compare([lambda: peer.copy(source, to)], [lambda: peer.copy(to, source)])
+    return 8 * floats / median([*times.ours_ms, *times.baseline_ms]) / 1e6
+
+
+def is_memory_bound(case: Case, gpu: Gpu) -> bool:
+    """Whether moving operands and result once, at nominal bandwidth, outlasts the FMAs at FP32 peak."""
+    return case.bytes / (gpu.bandwidth_gbs * 1e9) > case.flops / (gpu.peak_tflops * 1e12)

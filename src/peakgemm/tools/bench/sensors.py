@@ -46,8 +46,8 @@ class Sensors:
         return None if used is None else float(used) / 1000
 
     def _temperature(self) -> int | None:
-        found = self._try("device_get_temperature_v", 0)
-        return found if found is None or isinstance(found, int) else int(found.temperature)
+        reading = self._try("device_get_temperature_v", 0)
+        return reading if reading is None or isinstance(reading, int) else int(reading.temperature)
 
     def _try(self, call: str, *args: int) -> Any:
         try:

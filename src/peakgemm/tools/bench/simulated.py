@@ -1,7 +1,8 @@
-"""The ladder without a GPU: results, errors and counters of the simulator, as rows of a record."""
+"""Without a GPU: rungs, and whole calls of `peakgemm.matmul`, on the simulator; counters and errors against FP64."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,11 @@ from numpy.typing import NDArray
 
 from ...kernels.registry import Kernel
 from ...problem import Config
+from ...selection.choose import Choice, choose
 from ..simulator import Report, run_rung
-from .peers import EPSILON
+from ..simulator.library import run_counted
+from .errors import errors
+from .suites import Case
 
 Matrix = NDArray[np.float32]
 
@@ -33,20 +37,10 @@ def matrices(shape: tuple[int, int, int], beta: float = 0.0, trans_a: bool = Fal
             c if beta else np.full_like(c, np.nan))
 
 
-def worst_error(a: Matrix, b: Matrix, before: Matrix, after: Matrix, alpha: float = 1.0, beta: float = 0.0) -> float:
-    """The largest componentwise error of ``after = alpha a b + beta before`` against FP64, in eps |A||B|."""
-    a64, b64 = a.astype(np.float64), b.astype(np.float64)
-    exact, scale = alpha * (a64 @ b64), abs(alpha) * (abs(a64) @ abs(b64))
-    if beta:
-        exact, scale = exact + beta * before, scale + abs(beta) * abs(before.astype(np.float64))
-    error = abs(after - exact) / np.maximum(EPSILON * scale, 1e-300)
-    return float(np.where(np.isnan(error), np.inf, error).max(initial=0.0))
-
-
 def simulated_row(report: Report, a: Matrix, b: Matrix, before: Matrix, after: Matrix, alpha: float = 1.0,
                   beta: float = 0.0) -> dict[str, Any]:
     """The measured fields of a row: largest componentwise error against FP64 in eps, counters, faults."""
-    return {"backend": "simulator", "max_error": worst_error(a, b, before, after, alpha, beta),
+    return {"backend": "simulator", "max_error": errors(a, b, [after], alpha, beta, before)[0],
             "faults": len(report.faults), "simulated_seconds": report.seconds,
             **{name: report.counters.get(name, 0) for name in COUNTERS}}
 
@@ -56,3 +50,39 @@ def simulate(kernel: Kernel, config: Config, arch: str, shape: tuple[int, int, i
     a, b, c = matrices(shape)
     report = run_rung(kernel, a, b, c, config=config, arch=arch)
     return simulated_row(report, a, b, c, c)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCall:
+    """``reports``: a launch each, in order; ``max_error`` in eps |A||B| against FP64; ``rerouted``: half tiles that a
+    tensor-core kernel's guard gave to FFMAs, None of another kernel."""
+
+    choice: Choice
+    reports: list[Report]
+    max_error: float
+    rerouted: int | None
+
+    @property
+    def product(self) -> Report:
+        """Of the kernel that was chosen; the others prepare operands or add up partial sums."""
+        return next(report for report in self.reports if report.kernel == self.choice.kernel.entry)
+
+
+def simulate_call(case: Case, precision: str, arch: str, sm_count: int, alpha: float = 1.0, beta: float = 0.0,
+                  **limits: Any) -> SimulatedCall:
+    """``C = alpha A B + beta C`` by what is chosen for ``arch`` with ``sm_count`` SMs; ``limits`` as of the simulator.
+
+    Raises:
+        InvalidValue: see `selection.choose`.
+    """
+    canonical, swapped = case.problem()
+    problem = replace(canonical, alpha=alpha, beta=beta)
+    choice = choose(problem, arch, sm_count, "", precision)
+    lead = (case.batch,) if case.batch > 1 else ()
+    a, b, c = matrices((case.m, case.n, case.k), beta, case.trans_a, case.trans_b, lead)
+    before = c.copy()
+    first, second = (b, a) if swapped else (a, b)
+    reports, counters = run_counted(choice.kernel, choice.config, problem, first, second, c, arch=arch,
+                                    sm_count=sm_count, **limits)
+    rerouted = None if choice.kernel.family.scheme is None else int(counters.sum())
+    return SimulatedCall(choice, reports, errors(a, b, [c], alpha, beta, before)[0], rerouted)

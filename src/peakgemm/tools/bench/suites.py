@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -125,20 +125,30 @@ SUITES: dict[str, tuple[Case, ...]] = {
 NAMES = (*SUITES, "drawn")  # a sample of everything else: its rows say how often, not where, ours is slower
 
 
+def words(text: str, what: str, valid: Collection[str]) -> list[str]:
+    """The words between the commas of an option, each once.
+
+    Raises:
+        InvalidValue: a word that is none of ``valid``; the message lists those.
+    """
+    names = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if name not in valid:
+            raise InvalidValue(f"unknown {what} {name!r}; valid ones: {', '.join(valid)}")
+    return names
+
+
 def suites(text: str) -> dict[str, tuple[Case, ...]]:
     """Suites by name: ``square,odd``; ``all`` of them but ``drawn``.
 
     Raises:
         InvalidValue: an unknown name; the message lists those there are.
     """
-    names = [part.strip() for part in text.split(",")]
-    for name in names:
-        if name not in NAMES and name != "all":
-            raise InvalidValue(f"unknown suite {name!r}; valid ones: all, {', '.join(NAMES)}")
-    found = {name: cases for name, cases in SUITES.items() if name in names or "all" in names}
+    names = words(text, "suite", ("all", *NAMES))
+    chosen = {name: cases for name, cases in SUITES.items() if name in names or "all" in names}
     if "drawn" in names:
-        found["drawn"] = tuple(islice(drawn_cases(0), 200))
-    return found
+        chosen["drawn"] = tuple(islice(drawn_cases(0), 200))
+    return chosen
 
 
 def drawn_cases(seed: int) -> Iterator[Case]:
@@ -152,7 +162,7 @@ def cases(text: str) -> tuple[Case, ...]:
     Raises:
         InvalidValue: text of another form, or a size outside its limits.
     """
-    found = []
+    parsed = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,12})x(\d{1,12})x(\d{1,12})(?::([NT]{2}))?(?:\*(\d{1,9}))?", part.strip(), re.ASCII)
         if match is None:
@@ -161,8 +171,8 @@ def cases(text: str) -> tuple[Case, ...]:
         m, n, k, batch = (int(match[i] or 1) for i in (1, 2, 3, 5))
         if not all(1 <= size <= MAX_SIZE for size in (m, n, k, batch)):
             raise InvalidValue(f"{part!r}: each size must lie in 1..{MAX_SIZE}")
-        found.append(_plain(m, n, k, match[4] or "NN", batch))
-    return tuple(found)
+        parsed.append(_plain(m, n, k, match[4] or "NN", batch))
+    return tuple(parsed)
 
 
 def groups(suite: str | None, shape: str | None) -> dict[str, tuple[Case, ...]]:
@@ -176,7 +186,7 @@ def groups(suite: str | None, shape: str | None) -> dict[str, tuple[Case, ...]]:
 
 def distinct(chosen: dict[str, tuple[Case, ...]]) -> list[Case]:
     """The cases without those that make the same problem as an earlier one."""
-    found: dict[Problem, Case] = {}
+    by_problem: dict[Problem, Case] = {}
     for case in (case for group in chosen.values() for case in group):
-        found.setdefault(case.problem()[0], case)
-    return list(found.values())
+        by_problem.setdefault(case.problem()[0], case)
+    return list(by_problem.values())

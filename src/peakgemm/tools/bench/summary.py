@@ -27,9 +27,9 @@ def summarise(name: str, variant: Variant, rows: Sequence[Row]) -> dict[str, Any
     worst = min(measured, key=lambda row: float(row["ratio_to_cublas"]), default=None)
     peers: dict[str, list[tuple[float, float]]] = {}
     for row in measured:
-        for peer, found in row.get("peers", {}).items():
-            if "ratio_to_cublas" in found:
-                peers.setdefault(peer, []).append((row["ratio_to_cublas"], found["ratio_to_cublas"]))
+        for peer, measures in row.get("peers", {}).items():
+            if "ratio_to_cublas" in measures:
+                peers.setdefault(peer, []).append((row["ratio_to_cublas"], measures["ratio_to_cublas"]))
     return {
         "suite": name, **variant.fields(), "rows": len(rows), "failed": sum("error" in row for row in rows),
         "geomean": geomean(ratios), "worst": worst and worst["ratio_to_cublas"], "worst_name": worst and worst["name"],
@@ -42,11 +42,11 @@ def summarise(name: str, variant: Variant, rows: Sequence[Row]) -> dict[str, Any
 
 def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """One for each precision and suite, in the rows' order; of several suites, one for ``all`` behind them."""
-    found = []
+    entries = []
     for variant in dict.fromkeys(map(Variant.of, rows)):
         own = [row for row in rows if Variant.of(row) == variant]
         names = list(dict.fromkeys(row["suite"] for row in own))
-        found += [summarise(name, variant, [row for row in own if row["suite"] == name]) for name in names]
+        entries += [summarise(name, variant, [row for row in own if row["suite"] == name]) for name in names]
         if len(names) > 1:
-            found.append(summarise("all", variant, own))
-    return found
+            entries.append(summarise("all", variant, own))
+    return entries

@@ -13,8 +13,10 @@ from ...problem import Config
 from ...runtime.architectures import Architecture, architecture
 from ...runtime.compile import in_parallel
 from ...runtime.device import Gpu
-from .ladder import Bench, path_for, static_row
+from .ladder import path_for, rung_product, static_row
 from .peers import Peer
+from .products import AgainstCublas
+from .suites import Case
 from .timer import Timer
 
 TEMPLATE = rung(11)
@@ -36,7 +38,7 @@ def space(arch: Architecture, most: int) -> list[Config]:
 
     Tiles whose block has at least 64 threads and whose accumulators leave the compiler room.
     """
-    found: list[Config] = []
+    tiles: list[Config] = []
     for bm in (32, 64, 128, 256):
         for bn in (32, 64, 128, 256):
             for bk in (4, 8, 16, 32):
@@ -44,9 +46,9 @@ def space(arch: Architecture, most: int) -> list[Config]:
                     for buffers in (2, 1):
                         c = RungConfig(bm, bn, bk, tm, tn, stages=buffers, fragments=buffers)
                         if is_valid(TEMPLATE, c, arch) and 64 <= c.threads <= 512 and c not in published():
-                            found.append(c)
-    stride = max(1, len(found) // max(most, 1))
-    return found[::stride][:most]
+                            tiles.append(c)
+    stride = max(1, len(tiles) // max(most, 1))
+    return tiles[::stride][:most]
 
 
 def sweep(configs: Sequence[Config], shape: tuple[int, int, int], arch: str, gpu: Gpu | None, peer: Peer | None,
@@ -72,10 +74,9 @@ def sweep(configs: Sequence[Config], shape: tuple[int, int, int], arch: str, gpu
     rows = in_parallel(one, configs)
     if gpu is None or peer is None:
         return rows
-    bench = Bench(shape, gpu, peer, Timer(peer, seconds=0.3))
+    against = AgainstCublas(Case("", *shape), gpu, peer, Timer(peer, seconds=0.3))
     for row in rows:
         if "refused" not in row:
-            config = TEMPLATE.read(row["config"])
-            row.update(bench.measure(TEMPLATE, config))
+            row.update(against.row(rung_product(TEMPLATE, TEMPLATE.read(row["config"]), gpu, peer)))
         done("measured")
     return sorted(rows, key=lambda row: -(row.get("ratio_to_cublas") or 0))

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .peers import Peer
-from .sensors import Reading, Sensors, summary
+from .sensors import Sensors, summary
 
 Work = Callable[[], None]
 
@@ -71,6 +71,13 @@ class Comparison:
         }
 
 
+class Burst(NamedTuple):
+    """Work that is enqueued as one, and how many calls it is."""
+
+    run: Work
+    calls: int
+
+
 class Timer:
     """Times pairs of work on one peer's stream."""
 
@@ -90,28 +97,19 @@ class Timer:
             capture: False: never as a CUDA graph, for work that cannot be captured.
             seconds: how long the pairs take together, about; None: as the timer was made.
         """
-        for work in (*ours, *baseline):
-            work()
         estimates = [self._estimate(ours), self._estimate(baseline)]
-        eager = capture and min(estimates) < GRAPH_BELOW_MS
-        bursts = []
-        for works, ms in zip((ours, baseline), estimates, strict=True):
-            calls = _calls(works, ms)
-            bursts.append((self._burst(works, calls, eager), calls))
-        if not self._settled:
-            self._settle(bursts[1][0])
-        pair_s = sum(ms * calls for ms, (_, calls) in zip(estimates, bursts, strict=True)) / 1e3
+        graph = capture and min(estimates) < GRAPH_BELOW_MS
+        bursts = [self._burst(works, _calls(works, ms), graph)
+                  for works, ms in zip((ours, baseline), estimates, strict=True)]
+        pair_s = sum(ms * burst.calls for ms, burst in zip(estimates, bursts, strict=True)) / 1e3
         pairs = min(MAX_PAIRS, max(MIN_PAIRS, round((seconds or self._seconds) / pair_s)))
-        times, state = self._interleave([b for b, _ in bursts], pairs)
-        per_call = [[t / calls for t in ts] for ts, (_, calls) in zip(times, bursts, strict=True)]
-        return Comparison("graph" if eager else "eager", per_call[0], per_call[1],
-                          estimates[0] if eager else None, state)
+        (ours_ms, baseline_ms), _, state = self._interleave(bursts, pairs)
+        return Comparison("graph" if graph else "eager", ours_ms, baseline_ms, estimates[0] if graph else None, state)
 
     def each(self, kinds: Sequence[Sequence[Work]], *, ms: float, rounds: int) -> list[list[float]]:
         """Milliseconds a call of several kinds of work, ``rounds`` figures of each: bursts of about ``ms``, in turns.
 
-        For rankings, where `compare` of each with another would take minutes. Bursts of all rounds are enqueued before
-        the first is waited for, so that none begins on an idle GPU.
+        For rankings, where `compare` of each with another would take minutes.
         """
         return self.in_turns(kinds, ms=ms, rounds=rounds)[0]
 
@@ -119,32 +117,34 @@ class Timer:
                  ) -> tuple[list[list[float]], list[list[float]], dict[str, float | None]]:
         """`each`; what ``counter`` counts a call, likewise (empty without one); the state of the GPU meanwhile
         (`sensors.summary`)."""
-        bursts: list[tuple[Work, int]] = []
-        for works in kinds:
-            for work in works:
-                work()
-            estimate = self._estimate(works)
-            calls = _calls(works, estimate, ms)
-            bursts.append((self._burst(works, calls, estimate < GRAPH_BELOW_MS), calls))
+        estimates = [self._estimate(works) for works in kinds]
+        bursts = [self._burst(works, _calls(works, estimate, ms), estimate < GRAPH_BELOW_MS)
+                  for works, estimate in zip(kinds, estimates, strict=True)]
+        return self._interleave(bursts, rounds, counter)
+
+    def _interleave(self, bursts: Sequence[Burst], rounds: int, counter: Counter | None = None
+                    ) -> tuple[list[list[float]], list[list[float]], dict[str, float | None]]:
+        """Bursts in turns, as `in_turns`. Those of all rounds are enqueued before the first is waited for: on an idle
+        GPU a launch takes the host's 30 to 150 us, which only the first burst of a round would bear."""
         if bursts and not self._settled:
-            self._settle(bursts[0][0])
-        for burst, _ in bursts:
-            burst()
+            self._settle(bursts[-1])
+        for burst in bursts:
+            burst.run()
         marks = [self._mark(counter)]
         for _ in range(rounds):
-            for burst, _ in bursts:
-                burst()
+            for burst in bursts:
+                burst.run()
                 marks.append(self._mark(counter))
         readings = []
-        for mark in marks:
+        for mark in marks[::max(len(bursts), 1)]:
             readings.append(self._sensors.read())  # while what was enqueued behind it works
             mark.sync()
-        times = [float(end - start) for start, end in pairwise(marks)]
 
         def a_call(spans: Sequence[float]) -> list[list[float]]:
-            return [[span / calls for span in spans[i::len(bursts)]] for i, (_, calls) in enumerate(bursts)]
+            return [[span / burst.calls for span in spans[i::len(bursts)]] for i, burst in enumerate(bursts)]
 
-        return a_call(times), a_call(counter.spans()) if counter else [], summary(readings)
+        times = a_call([float(end - start) for start, end in pairwise(marks)])
+        return times, a_call(counter.spans()) if counter else [], summary(readings)
 
     def _mark(self, counter: Counter | None) -> Any:
         if counter is not None:
@@ -165,10 +165,10 @@ class Timer:
         burst = self._burst(works, calls, capture and ms < GRAPH_BELOW_MS)
         begun: tuple[float, int, float] | None = None
         done, deadline = 0, time.monotonic() + 3 * (seconds + calls * ms / 1e3) + 1
-        burst()
+        burst.run()
         ahead = self._peer.record()
         while time.monotonic() < deadline:
-            burst()
+            burst.run()
             ended, ahead = ahead, self._peer.record()
             ended.sync()
             done += calls
@@ -183,7 +183,9 @@ class Timer:
         return None
 
     def _estimate(self, works: Sequence[Work]) -> float:
-        """Milliseconds of one eager call: the fastest of three short runs."""
+        """Milliseconds of one eager call: the fastest of three short runs, after a call of each."""
+        for work in works:
+            work()
         best = math.inf
         for _ in range(3):
             calls = 1 if best > BURST_MS else 4
@@ -192,22 +194,22 @@ class Timer:
                 break
         return best
 
-    def _burst(self, works: Sequence[Work], calls: int, graph: bool) -> Work:
+    def _burst(self, works: Sequence[Work], calls: int, graph: bool) -> Burst:
         turn = cycle(works)  # goes on from burst to burst, so that a burst of one call rotates too
 
         def run() -> None:
             for _ in range(calls):
                 next(turn)()
-        return self._peer.capture(run) if graph else run
+        return Burst(self._peer.capture(run) if graph else run, calls)
 
-    def _timed(self, work: Work) -> float:
+    def _timed(self, burst: Burst) -> float:
         start = self._peer.record()
-        work()
+        burst.run()
         end = self._peer.record()
         end.sync()
         return float(end - start)
 
-    def _settle(self, burst: Work) -> None:
+    def _settle(self, burst: Burst) -> None:
         """Keep the GPU busy until two clock readings a tenth of a second apart agree to 1 %."""
         deadline, last = time.monotonic() + SETTLE_S, None
         while time.monotonic() < deadline:
@@ -219,28 +221,6 @@ class Timer:
                 break
             last = clock
         self._settled = True
-
-    def _interleave(self, bursts: Sequence[Work], pairs: int) -> tuple[list[list[float]], dict[str, float | None]]:
-        for burst in bursts:
-            burst()
-        readings: list[Reading] = []
-        times: list[list[float]] = [[], []]
-        ahead: list[Any] = []
-        # One pair is always ahead of the one that is waited for. On a GPU that has nothing to do a launch takes the
-        # host's 30 to 150 us, which only the first of the two would bear: ours.
-        for turn in range(pairs + 1):
-            marks, ahead = ahead, []
-            if turn < pairs:
-                ahead.append(self._peer.record())
-                for burst in bursts:
-                    burst()
-                    ahead.append(self._peer.record())
-            if marks:
-                readings.append(self._sensors.read())  # while the GPU works
-                marks[-1].sync()
-                for i in (0, 1):
-                    times[i].append(float(marks[i + 1] - marks[i]))
-        return times, summary(readings)
 
 
 def _calls(works: Sequence[Work], ms: float, burst_ms: float = BURST_MS) -> int:

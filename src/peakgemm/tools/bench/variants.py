@@ -45,13 +45,13 @@ def named(texts: Sequence[str], prepared: bool) -> list[Variant]:
     Raises:
         InvalidValue: a precision that there is not, or nothing to prepare: IEEE kernels take B as it lies.
     """
-    found = []
+    chosen = []
     for name in dict.fromkeys(part.strip() for text in texts for part in text.split(",")):
         check_precision(name)
-        found.append(Variant(name))
+        chosen.append(Variant(name))
         if prepared and name != IEEE.precision:
-            found.append(Variant(name, prepared=True))
-    if prepared and found == [IEEE]:
+            chosen.append(Variant(name, prepared=True))
+    if prepared and chosen == [IEEE]:
         raise InvalidValue("--prepared splits B beforehand, and precision 'ieee' splits nothing; add --precision with "
                            f"one of {', '.join(name for name in PRECISIONS if name != IEEE.precision)}")
-    return found
+    return chosen

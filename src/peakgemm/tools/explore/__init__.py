@@ -2,6 +2,6 @@
 
 `recorder` watches a run, `banks` and `explain` put a warp's access into banks, wavefronts and a sentence, `timeline`
 orders steps, `trace` makes one JSON of it; `kernels` knows what to run, `linked` adds SASS, `page` writes the pages,
-`site` the browser simulator. `browser` and what it imports need NumPy alone, and run in Pyodide. docs/explorer.md has
-the schema.
+`site` the browser simulator. `browser` and what it imports need NumPy alone, and run in Pyodide. web/types.d.ts
+has the schema.
 """

@@ -1,4 +1,4 @@
-"""A run of a kernel as the JSON that the explorer shows; docs/explorer.md has the schema."""
+"""A run of a kernel as the JSON that the explorer shows; web/types.d.ts has the schema."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from .svg import HEAT, SERIES, Chart
 
 Row = Mapping[str, Any]
 Points = list[tuple[float, float]]
-Line = tuple[str, str, Points]  # label, class, points
+Line = tuple[str, str, str, Points]  # label, the same of a narrow chart, class, points
 
 NARROW = 480  # below this width labels are short
 
@@ -22,17 +22,17 @@ def rung_class(number: int) -> str:
     return f"s{(7, 4, 2, 0, 3, 1)[sum(number > end for end in ends)]}"
 
 
-def rung_label(row: Row, width: int = 720) -> str:
-    """``03 shared tile``; of a narrow chart ``03``."""
-    return f"{row['number']:02}" + (f" {row['name'].replace('_', ' ')}" if width >= NARROW else "")
+def rung_label(row: Row) -> str:
+    """``03 shared tile``."""
+    return f"{row['number']:02} {row['name'].replace('_', ' ')}"
 
 
 def speed(lines: Sequence[Line], peak: float | None, title: str, x_title: str, width: int) -> Chart:
     """TFLOPS against size, both logarithmic, each line with its label at its right end."""
     narrow = width < NARROW
     chart = Chart(width, 460 if narrow else 480, title, (30, 92 if narrow else 168, 44, 38))
-    xs = sorted({x for _, _, points in lines for x, _ in points})
-    values = [y for _, _, points in lines for _, y in points] + ([peak] if peak else [])
+    xs = sorted({x for *_, points in lines for x, _ in points})
+    values = [y for *_, points in lines for _, y in points] + ([peak] if peak else [])
     x = chart.x_scale(xs[0], xs[-1] if len(xs) > 1 else 2 * xs[0], log=True)
     y = chart.y_scale(min(values) * 0.85, max(values) * 1.15, log=True)
     powers = [size for size in xs if log2(size).is_integer()] or xs
@@ -42,7 +42,8 @@ def speed(lines: Sequence[Line], peak: float | None, title: str, x_title: str, w
         chart.line([(chart.left, y(peak)), (chart.right, y(peak))], "ink thin dash", f"FP32 peak {peak:.1f} TFLOPS")
         chart.say(chart.left + 4, y(peak) - 4, f"FP32 peak {peak:.1f}", "soft small")
     ends = []
-    for label, kind, points in lines:
+    for long, short, kind, points in lines:
+        label = short if narrow else long
         hint = f"{label}: " + ", ".join(f"{size:g}: {value:.3g}" for size, value in points)
         chart.line([(x(a), y(b)) for a, b in points], kind, hint)
         for a, b in points:
@@ -241,40 +242,4 @@ def errors(panels: Mapping[str, Mapping[str, Points]], least: Mapping[str, Point
         for name, line in lines.items():
             said = ", ".join(f"K {k:g}: {e:.3g}" for k, e in line)
             part.line([(x(k), y(e)) for k, e in line], kinds[name], f"{name}: {said}")
-    return chart
-
-
-def stacked(rows: Sequence[tuple[str, Mapping[str, float]]], title: str, width: int) -> Chart:
-    """Parts of a whole in per cent, a bar for each kernel."""
-    narrow = width < NARROW
-    names = list(dict.fromkeys(name for _, parts in rows for name in parts))
-    chart = Chart(width, 70 + 18 * (len(names) * 120 // width + 1) + 26 * len(rows), title,
-                  (20, 16, 44, 120 if narrow else 176))
-    top = chart.legend([(f"s{i % SERIES}", name) for i, name in enumerate(names)], 18, "box")
-    chart.top = int(top)
-    most = max(100.0, *(sum(parts.values()) for _, parts in rows))
-    x = chart.x_scale(0, most)
-    chart.x_axis(x, "per cent of issue slots")
-    for place, (label, parts) in enumerate(rows):
-        y, at = top + 26 * place + 4, 0.0
-        chart.say(6, y + 14, label, "small")
-        for i, name in enumerate(names):
-            share = parts.get(name, 0.0)
-            if share > 0:
-                chart.box(x(at), y, x(at + share) - x(at), 19, f"s{i % SERIES}", f"{label}: {name} {share:.1f} %")
-            at += share
-    return chart
-
-
-def step(names: tuple[str, str], rows: Sequence[tuple[str, float, float]], title: str, width: int) -> Chart:
-    """Two kernels side by side: for each measure (label, before, now) a bar of either, scaled to the longer."""
-    chart = Chart(width, 44 + 50 * len(rows), title, (34, 90, 6, 6))
-    chart.legend([("s7", names[0]), ("s0", names[1])], 18, "box")
-    for place, (label, before, now) in enumerate(rows):
-        y = 40 + 50.0 * place
-        chart.say(6, y + 10, label, "bold small")
-        for i, (value, kind) in enumerate(((before, "s7"), (now, "s0"))):
-            long = (width - 110) * value / (max(before, now) or 1)
-            chart.box(6, y + 15 + 14 * i, max(long, 1), 12, kind, f"{names[i]}: {label} {value:,.4g}")
-            chart.say(max(long, 1) + 12, y + 25 + 14 * i, f"{value:,.4g}" if value < 1e6 else f"{value:.3g}", "small")
     return chart

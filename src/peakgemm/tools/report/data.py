@@ -23,19 +23,12 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "accuracy": ("contender", ("test", "family", "shape", "contender", "verdict")),
     "workload": ("workload", ("workload", "products", "unit", "ms", "speedup", "from_fp64", "from_fp32")),
     "programs": ("program", ("program", "products", "unit", "ms", "speedup", "from_fp32")),
-    "bill": ("parts", ("name", "parts")),
+    "bill": ("ffma, %", ("kernel",)),
     "ladder": ("ffma_fraction", ("number", "name", "config", "registers", "spill_bytes", "shared_bytes", "threads",
                                  "blocks_per_sm", "limited_by", "bytes_per_flop", "loop_instructions", "ffma_fraction",
                                  "bank_ceiling")),
 }
 MEASURED = ("tflops", "cublas_tflops", "ratio_to_cublas", "ratio_spread")  # all of them, or none
-WITHOUT_FIGURE = {"digests": "bits of results", "case": "host costs", "errors": "errors of batches",
-                  "timed": "times for a profile", "losses": "a profile's losses", "launches": "counters of the library"}
-
-WITHOUT_ROWS = {"report": "a simulation", "inspect": "what inspect found", "streams": "times of instruction streams",
-                "found": "what a command found", "verified": "what verify found",
-                "speeds": "speeds of reproducible products", "jax": "checks of JAX",
-                "scale": "products on several GPUs"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,7 @@ def rows_of(run: Mapping[str, Any]) -> list[Row]:
 
 
 def read(path: Path) -> Source | str:
-    """One record; or, of a record that no figure shows, what it holds.
+    """One record; or, of a record that no figure shows, the command that wrote it.
 
     Raises:
         InvalidValue: no JSON, another version of the schema, no rows, or a field that is missing.
@@ -104,32 +97,7 @@ def read(path: Path) -> Source | str:
     if "bills" in record:
         record = {**record, "rungs": _bill_rows(record["bills"])}
     if "rungs" not in record and "runs" not in record:
-        for mark, what in WITHOUT_ROWS.items():
-            if mark in record:
-                return what
-        raise InvalidValue(f"{path} has neither 'rungs' nor 'runs'; name a record of ladder, sweep, bench or accuracy")
-    return _sorted_in(path, record)
-
-
-# The lines of a bill that one bar can show; docs/bill.md has them all.
-_BARS = {"FFMAs": ("ffma",),
-         "other instructions": ("edges", "loads", "copies", "barriers", "branches", "moves", "integer", "padding",
-                                "other_warps"),
-         "register reads": ("bank_conflicts", "operand_reads"), "loads' results": ("load_returns",),
-         "copies": ("copy_waits",), "waits": ("other_waits", "barrier_waits", "fixed_stalls"),
-         "fetch, dispatch": ("fetch", "dispatch"), "idle SMs, ends": ("idle_sms", "ends"),
-         "not explained": ("unexplained",)}
-
-
-def _bill_rows(entries: Sequence[Row]) -> list[Row]:
-    """Bills as rows: a kernel's name, and what each group of parts is of its issue slots, in per cent."""
-    return [{"name": entry["kernel"] if entry["number"] is None else f"{entry['number']:02} {entry['kernel']}",
-             "parts": {what: 100 * max(sum(entry["parts"].get(part) or 0 for part in group), 0)
-                       for what, group in _BARS.items()}}
-            for entry in entries if "parts" in entry]
-
-
-def _sorted_in(path: Path, record: Record) -> Source | str:
+        return str(record["command"])
     rows = [row for run in runs_of(record) for row in rows_of(run)]
     if not rows:
         raise InvalidValue(f"{path} holds no rows: nothing was measured; run again: {record['command']}")
@@ -137,11 +105,14 @@ def _sorted_in(path: Path, record: Record) -> Source | str:
         if any(mark in row for row in rows):
             _check(path, record, rows, wanted)
             return Source(path, "sweep" if name == "ladder" and _is_sweep(record) else name, record)
-    for mark, what in WITHOUT_FIGURE.items():
-        if any(mark in row for row in rows):
-            return what
-    raise InvalidValue(f"{path} holds rows of no known kind (fields {', '.join(sorted(rows[0])[:6])}, ...); name a "
-                       "record of ladder, sweep, bench, accuracy, or of tools/")
+    return str(record["command"])
+
+
+def _bill_rows(entries: Sequence[Row]) -> list[Row]:
+    """Bills as rows: a kernel's name, and what each part is of its issue slots, in per cent."""
+    return [{"kernel": entry["kernel"] if entry["number"] is None else f"{entry['number']:02} {entry['kernel']}",
+             **{f"{name}, %": 100 * part for name, part in entry["parts"].items() if part is not None}}
+            for entry in entries if "parts" in entry]
 
 
 def _check(path: Path, record: Record, rows: Sequence[Row], wanted: Sequence[str]) -> None:
@@ -176,18 +147,18 @@ def load(paths: Iterable[Path]) -> Data:
         files += within
     if not files:
         raise InvalidValue("no record to report; name files that --json wrote, or a folder that holds some")
-    found, left_out = list[Source](), dict[str, str]()
+    sources, left_out = list[Source](), dict[str, str]()
     for path in files:
         one = read(path)
         if isinstance(one, str):
             left_out[path.name] = one
         else:
-            found.append(one)
-    if not found:
-        what = ", ".join(f"{name} ({kind})" for name, kind in left_out.items())
+            sources.append(one)
+    if not sources:
+        what = ", ".join(f"{name} (of {command})" for name, command in left_out.items())
         raise InvalidValue(f"no figure shows any of these: {what}; give a record of ladder, sweep, bench or accuracy")
-    _one_gpu(found)
-    return Data(tuple(found), left_out)
+    _one_gpu(sources)
+    return Data(tuple(sources), left_out)
 
 
 def _one_gpu(sources: Sequence[Source]) -> None:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from statistics import median
 from typing import Any
 
+from ...errors import InvalidValue
 from ..bench.variants import IEEE, Variant
 from . import charts
 from .data import Data, Row, Source
 from .svg import Chart
-from .tables import (
-    Table,
-    bench_table,
-    bill_table,
-    counters_table,
-    facts_table,
-    programs_table,
-    sweep_table,
-    workload_table,
-)
+from .tables import Table, bench_table, facts_table, rung_name, sweep_table
 
+WIDTH = 860  # of a figure on a desk
+LIBRARY = {"IEEE": "s6 bold dash", "emulated": "s6 bold"}  # others: in one colour, beneath
 BEST_SIZE = 4096  # of the ladder's pictures, where it was measured
 
 
@@ -38,7 +32,6 @@ class Figure:
     draw: Callable[[int], Chart] | None = None
     table: Table | None = None
     folded: bool = False
-    notes: tuple[str, ...] = field(default=())
 
 
 def peak_tflops(device: Mapping[str, Any]) -> float:
@@ -67,14 +60,20 @@ def conditions(source: Source) -> str:
 
 def figures(data: Data) -> Iterator[Figure]:
     """Every figure that the records allow, in the order of the page."""
-    yield from _climb(data)
-    yield from _speed(data)
-    yield from _ratios(data)
-    yield from _roofline(data)
-    yield from _sweep(data)
-    yield from _errors(data)
-    yield from _facts(data)
-    yield from _rest(data)
+    for part in (_climb, _speed, _ratios, _roofline, _sweep, _errors, _facts, _others):
+        yield from part(data)
+
+
+def chart_of(data: Data, name: str, width: int) -> Chart:
+    """The drawing of one figure, by its name.
+
+    Raises:
+        InvalidValue: the records hold no such figure.
+    """
+    for figure in figures(data):
+        if figure.name == name and figure.draw is not None:
+            return figure.draw(width)
+    raise InvalidValue(f"{', '.join(source.path.name for source in data.sources)}: no figure {name} can be made of it")
 
 
 def timed(rows: Sequence[Row]) -> list[Row]:
@@ -82,25 +81,28 @@ def timed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.get("tflops")]
 
 
-def benches(data: Data, variant: Variant | None = None) -> list[Source]:
-    """Records of `peakgemm bench`, first the one with the most timed rows (of a variant)."""
-    def count(source: Source) -> int:
-        return sum(variant is None or Variant.of(row) == variant for row in timed(source.rows))
-
-    return sorted((source for source in data.of("bench") if count(source)), key=lambda source: -count(source))
+def benches(data: Data) -> list[Source]:
+    """Records of `peakgemm bench`, first the one with the most timed rows."""
+    return sorted((source for source in data.of("bench") if timed(source.rows)),
+                  key=lambda source: -len(timed(source.rows)))
 
 
-def library_at(data: Data, shape: tuple[int, ...]) -> list[tuple[str, float, float, Source]]:
-    """The library's own products of one shape: label, TFLOPS, ratio; IEEE and emulated."""
-    found = []
-    for label, variant in (("IEEE, the library", IEEE), ("emulated, the library", Variant("emulated"))):
-        for source in benches(data, variant):
-            row = next((row for row in timed(source.rows) if tuple(row["shape"]) == shape and Variant.of(row) == variant
-                        and _plain(row)), None)
-            if row:
-                found.append((label, row["tflops"], row["ratio_to_cublas"], source))
-                break
-    return found
+SQUARES = ("square", "layouts")  # the suites whose squares stand beside the ladder's
+
+
+def _library(data: Data) -> dict[str, dict[int, tuple[Row, Source]]]:
+    """The library's square products and its peers', by label and size, each from the first record that has it."""
+    lines: dict[str, dict[int, tuple[Row, Source]]] = {}
+    for source in benches(data):
+        for row in timed(source.rows):
+            variant, size = Variant.of(row), row["shape"][0]
+            plain = row.get("layout", "NN") == "NN" and row.get("batch", 1) == 1 and not variant.prepared
+            if row["suite"] in SQUARES and len(set(row["shape"])) == 1 and plain:
+                label = "IEEE" if variant == IEEE else variant.label
+                for name, one in ((label, row), *row.get("peers", {}).items()):
+                    if one.get("tflops"):
+                        lines.setdefault(name, {}).setdefault(size, (one, source))
+    return lines
 
 
 def squares(source: Source) -> list[tuple[int, list[Row]]]:
@@ -111,11 +113,11 @@ def squares(source: Source) -> list[tuple[int, list[Row]]]:
 
 def ladder_at(data: Data) -> tuple[Source, int, list[Row]] | None:
     """The ladder at the square of its pictures, where one was timed: the record, the size, the rows."""
-    found = [(size == BEST_SIZE, size, place, source, rows) for place, source in enumerate(data.of("ladder"))
+    runs = [(size == BEST_SIZE, size, place, source, rows) for place, source in enumerate(data.of("ladder"))
              for size, rows in squares(source)]
-    if not found or not data.device:
+    if not runs or not data.device:
         return None
-    _, size, _, source, rows = max(found, key=lambda one: (one[0], one[1], -one[2]))
+    _, size, _, source, rows = max(runs, key=lambda one: (one[0], one[1], -one[2]))
     return source, size, rows
 
 
@@ -123,16 +125,17 @@ def _climb(data: Data) -> Iterator[Figure]:
     at = ladder_at(data)
     if at and data.device:
         source, size, rows = at
-        own = library_at(data, (size,) * 3)
+        library = _library(data)
+        products = [(f"{name}, the library", *library[name][size]) for name in LIBRARY if size in library.get(name, ())]
+        own = [(label, row["tflops"], row["ratio_to_cublas"]) for label, row, _ in products]
         title = f"The climb at {size}"
         yield Figure(
             "climb", title, f"TFLOPS of every rung at M = N = K = {size}"
             + (", then the library's own products at the same size" if own else "") + ". The axis is logarithmic. "
             "Lines: cuBLAS in plain FP32, in the ladder's run, and the FP32 peak of the GPU at its highest clock. "
             "Emulated products run on tensor cores, which the FP32 peak does not bound.",
-            _distinct([source, *(one[3] for one in own)]),
-            partial(charts.climb, rows, [one[:3] for one in own], rows[-1]["cublas_tflops"], peak_tflops(data.device),
-                    title))
+            _distinct([source, *(one for *_, one in products)]),
+            partial(charts.climb, rows, own, rows[-1]["cublas_tflops"], peak_tflops(data.device), title))
 
 
 def _distinct(sources: Sequence[Source]) -> tuple[Source, ...]:
@@ -140,31 +143,20 @@ def _distinct(sources: Sequence[Source]) -> tuple[Source, ...]:
 
 
 def _speed(data: Data) -> Iterator[Figure]:
-    ladders, drawn = data.of("ladder"), list[Source]()
-    library = list(_library_lines(benches(data), drawn))
+    library = _library(data)
+    lines: list[charts.Line] = [
+        (name, name, LIBRARY.get(name, "s5"), [(size, row["tflops"]) for size, (row, _) in sorted(own.items())])
+        for name, own in sorted(library.items(), key=lambda line: line[0] in LIBRARY)]
+    sources = [source for own in library.values() for _, source in own.values()]
     peak = peak_tflops(data.device) if data.device else None
-    for source in ladders:
+    for source in data.of("ladder"):
         for name, title, x_title, runs in _sizes(source):
-            own = library if name == "squares" else []
-            lines = [*_rung_lines(runs), *own]
-            if lines:
-                also = ", cuBLAS in the same run, and the library's own products with the peers beside them"
-                yield Figure(f"speed-{name}", title, "Every rung" + (also if own else " and cuBLAS in the same run")
-                             + ". Both axes are logarithmic; point at a line for its figures.",
-                             _distinct([source, *(drawn if own else [])]),
-                             partial(_draw_speed, lines, peak, title, x_title))
-
-
-def _draw_speed(lines: Sequence[tuple[Callable[[int], str], str, list[tuple[float, float]]]], peak: float | None,
-                title: str, x_title: str, width: int) -> Chart:
-    return charts.speed([(label(width), kind, points) for label, kind, points in lines], peak, title, x_title, width)
-
-
-def rung_speed(source: Source, width: int) -> Chart:
-    """All rungs of a record against size, at the depth that it has the most sizes of."""
-    _, title, x_title, runs = max(_sizes(source), key=lambda one: len(one[3]))
-    gpu = source.record["device"]
-    return _draw_speed(list(_rung_lines(runs)), peak_tflops(gpu), f"{title}, {gpu['name']}", x_title, width)
+            beside = bool(lines) and name == "squares"
+            also = ", cuBLAS in the same run, and the library's own products with the peers beside them"
+            yield Figure(f"speed-{name}", title, "Every rung" + (also if beside else " and cuBLAS in the same run")
+                         + ". Both axes are logarithmic; point at a line for its figures.",
+                         _distinct([source, *(sources if beside else [])]),
+                         partial(charts.speed, [*_rung_lines(runs), *(lines if beside else [])], peak, title, x_title))
 
 
 def _sizes(source: Source) -> Iterator[tuple[str, str, str, list[tuple[int, list[Row]]]]]:
@@ -180,83 +172,46 @@ def _sizes(source: Source) -> Iterator[tuple[str, str, str, list[tuple[int, list
             yield f"k{k}", f"Performance against size, K = {k}", "M = N", sorted(runs, key=lambda run: run[0])
 
 
-def _rung_lines(runs: Sequence[tuple[int, list[Row]]]) -> Iterator[tuple[Callable[[int], str], str, Any]]:
-    by_number: dict[int, list[tuple[float, float]]] = {}
-    named: dict[int, Row] = {}
-    cublas = []
+def _rung_lines(runs: Sequence[tuple[int, list[Row]]]) -> Iterator[charts.Line]:
+    points: dict[int, list[tuple[float, float]]] = {}
+    named = {row["number"]: row for _, rows in runs for row in rows}
     for size, rows in runs:
         for row in rows:
-            by_number.setdefault(row["number"], []).append((size, row["tflops"]))
-            named[row["number"]] = row
-        cublas.append((size, rows[-1]["cublas_tflops"]))
-    for number, points in by_number.items():
-        yield partial(charts.rung_label, named[number]), charts.rung_class(number), points
-    yield partial(_named, "cuBLAS FP32"), "ink bold", cublas
+            points.setdefault(row["number"], []).append((size, row["tflops"]))
+    for number, line in points.items():
+        yield charts.rung_label(named[number]), f"{number:02}", charts.rung_class(number), line
+    yield "cuBLAS FP32", "cuBLAS FP32", "ink bold", [(size, rows[-1]["cublas_tflops"]) for size, rows in runs]
 
 
-SQUARES = ("square", "layouts")  # the suites whose squares stand in the plot against size
-LIBRARY = {"IEEE": "s6 bold dash", "emulated": "s6 bold"}  # others: in one colour, beneath
-
-
-def _library_lines(sources: Sequence[Source], drawn: list[Source]) -> Iterator[tuple[Callable[[int], str], str, Any]]:
-    """The library's square products and its peers', each from the first record that has it; those are noted in
-    ``drawn``."""
-    lines: dict[str, dict[float, float]] = {}
-    for source in sources:
-        own: dict[str, dict[float, float]] = {}
-        for row in timed(source.rows):
-            if row["suite"] in SQUARES and len(set(row["shape"])) == 1 and _plain(row) and not Variant.of(row).prepared:
-                label = "IEEE" if Variant.of(row) == IEEE else Variant.of(row).label
-                for name, value in ((label, row["tflops"]),
-                                    *((name, peer.get("tflops")) for name, peer in row.get("peers", {}).items())):
-                    if value:
-                        own.setdefault(name, {})[row["shape"][0]] = value
-        new = {name: line for name, line in own.items() if name not in lines and len(line) > 1}
-        if new:
-            drawn.append(source)
-        lines |= new
-    for name in sorted(lines, key=lambda name: name in LIBRARY):
-        yield partial(_named, name), LIBRARY.get(name, "s5"), sorted(lines[name].items())
-
-
-def _named(name: str, width: int) -> str:
-    return name
-
-
-def _plain(row: Row) -> bool:
-    return bool(row.get("layout", "NN") == "NN" and row.get("batch", 1) == 1)
-
-
-def by_variant(rows: Sequence[Row]) -> list[Row]:
+def _by_variant(rows: Sequence[Row]) -> list[Row]:
     """The timed rows, those of a variant together."""
-    found = [row for row in rows if row.get("ratio_to_cublas")]
-    order = list(dict.fromkeys(map(Variant.of, found)))
-    return sorted(found, key=lambda row: order.index(Variant.of(row)))
+    measured = [row for row in rows if row.get("ratio_to_cublas")]
+    order = list(dict.fromkeys(map(Variant.of, measured)))
+    return sorted(measured, key=lambda row: order.index(Variant.of(row)))
 
 
-def variant_and_suite(row: Row) -> str:
-    """``square``, or ``square, emulated``."""
-    return Variant.of(row).name(str(row["suite"]))
+def ratio_chart(rows: Sequence[Row], title: str, width: int) -> Chart:
+    """Ratios to cuBLAS of the rows that were timed, by variant and suite."""
+    return charts.ratios(_by_variant(rows), lambda row: Variant.of(row).name(str(row["suite"])), title, width)
 
 
 def _ratios(data: Data) -> Iterator[Figure]:
     for source in benches(data):
-        rows = by_variant(source.rows)
+        rows = _by_variant(source.rows)
         names = list(dict.fromkeys("IEEE" if Variant.of(row) == IEEE else Variant.of(row).precision for row in rows))
-        peers = any(row.get("peers") for row in rows)
         suites = list(dict.fromkeys(str(row["suite"]) for row in rows))
         title = f"Ratio to cuBLAS: {', '.join(names)}; {', '.join(suites) if len(suites) <= 3 else 'all suites'}"
+        peers = " Rings: other libraries, by the same measure." if any(row.get("peers") for row in rows) else ""
         yield Figure(f"ratio-{source.path.stem}", title,
                      "Time of cuBLAS in plain FP32 over ours, interleaved on the same arrays: above 1 ours is faster. "
-                     "A bar through a mark is the 10th to 90th percentile of the pairs." + (
-                         " Rings: other libraries, by the same measure." if peers else ""),
-                     (source,), partial(charts.ratios, rows, variant_and_suite, title), bench_table(rows), folded=True)
+                     f"A bar through a mark is the 10th to 90th percentile of the pairs.{peers}",
+                     (source,), partial(ratio_chart, rows, title), bench_table(rows), folded=True)
 
 
 def _roofline(data: Data) -> Iterator[Figure]:
     at = ladder_at(data)
     if at and data.device:
-        source, size, found = at
+        source, size, rungs = at
         counted: dict[int, float] = {}
         counters = data.of("counters")
         for one in counters:
@@ -266,7 +221,7 @@ def _roofline(data: Data) -> Iterator[Figure]:
                                 if row["ncu"].get("dram_bytes")}
         points = [(charts.rung_label(row), charts.rung_class(row["number"]), 1 / row["bytes_per_flop"],
                    2 * size ** 3 / counted[row["number"]] if row["number"] in counted else None, row["tflops"])
-                  for row in found if row["bytes_per_flop"]]
+                  for row in rungs if row["bytes_per_flop"]]
         title = f"Roofline at {size}"
         yield Figure("roofline", title, "Bandwidth and FP32 peak bound what a kernel can do with the bytes that it "
                      "moves. Rings stand at the bytes that a tiling asks of global memory: caches carry kernels with "
@@ -300,6 +255,12 @@ def _errors(data: Data) -> Iterator[Figure]:
                              (source,), partial(charts.errors, panels, least, title), folded=test == "random")
 
 
+def error_chart(rows: Sequence[Row], tests: Sequence[str], title: str, width: int) -> Chart | None:
+    """Largest error against K of the first of ``tests`` that has curves; None: none has any."""
+    return next((charts.errors(panels, least, title, width) for panels, least in (error_panels(rows, test)
+                                                                                  for test in tests) if panels), None)
+
+
 def error_panels(rows: Sequence[Row], test: str) -> tuple[dict[str, dict[str, list[tuple[float, float]]]],
                                                           dict[str, list[tuple[float, float]]]]:
     """Of one test: by family and contender (K, largest error), and by family (K, error of one rounding).
@@ -327,20 +288,21 @@ def _facts(data: Data) -> Iterator[Figure]:
         shape, rows = next((run for run in source.runs() if at and run[0] == (at[1],) * 3), next(source.runs()))
         yield Figure("facts", "Facts of each kernel", "From ptxas, the configuration and the SASS of the main loop. "
                      f"Measured figures: M, N, K = {', '.join(map(str, shape))}.", (source,), table=facts_table(rows))
-    for source in data.of("bill"):
-        parts = [(str(row["name"]).replace("_", " "), {str(k).replace("_", " "): float(v) for k, v in
-                                                      row["parts"].items() if v is not None}) for row in source.rows]
-        yield Figure("bill", "The loop's bill", "Where the issue slots of each kernel's main loop go.", (source,),
-                     partial(charts.stacked, parts, "The loop's bill"), bill_table(parts))
+
+
+def _others(data: Data) -> Iterator[Figure]:
+    """Records that are shown as they are: a column for each field."""
     for source in data.of("counters"):
+        rows = [{"rung": rung_name(row), "M x N x K": "x".join(map(str, shape)),
+                 **{name: value for name, value in row["ncu"].items() if name != "kernel"}}
+                for shape, own in source.runs() for row in own]
         yield Figure("counters", "Counters of each kernel", "As Nsight Compute counts them.", (source,),
-                     table=counters_table(list(source.runs())), folded=True)
-
-
-def _rest(data: Data) -> Iterator[Figure]:
-    for source in data.of("programs"):
-        yield Figure("programs", "What programs gain", "Models and solvers that others wrote, under "
-                     "peakgemm.torch.use().", (source,), table=programs_table(source.rows))
-    for source in data.of("workload"):
-        yield Figure("workload", "Workloads", "Training, a factorisation and an iterative solver with peakgemm's "
-                     "products in place of torch's.", (source,), table=workload_table(source.rows))
+                     table=Table.of_fields(rows), folded=True)
+    for kind, title, text in (
+            ("bill", "The loop's bill", "Where the issue slots of each kernel's main loop go."),
+            ("programs", "What programs gain", "Models and solvers that others wrote, under peakgemm.torch.use()."),
+            ("workload", "Workloads", "Training, a factorisation and an iterative solver with peakgemm's products in "
+                                      "place of torch's.")):
+        for source in data.of(kind):
+            ran = [row for row in source.rows if "error" not in row]
+            yield Figure(kind, title, text, (source,), table=Table.of_fields(ran))

@@ -9,12 +9,12 @@ from ...errors import InvalidValue
 from ...version import __version__
 from ..bench.records import write_text
 from .data import Data
-from .figures import Figure, conditions, figures
+from .figures import WIDTH, Figure, conditions, figures
 from .svg import DARK, LIGHT, STYLE, variables
 
 TEMPLATE = Path(__file__).with_name("page.html")
 MOST_BYTES = 3_000_000
-WIDE, NARROW = 860, 360  # of a figure on a desk and on a phone
+NARROW = 360  # of a figure on a phone
 
 
 def page(data: Data) -> str:
@@ -63,7 +63,7 @@ def _lead(data: Data) -> str:
 def _section(one: Figure) -> str:
     parts = [f'<section id="{one.name}"><h2>{escape(one.title)}</h2><p>{escape(one.text)}</p>']
     if one.draw is not None:
-        wide, narrow = one.draw(WIDE).text(), one.draw(NARROW).text()
+        wide, narrow = one.draw(WIDTH).text(), one.draw(NARROW).text()
         parts.append(f'<figure><div class="wide">{wide}</div><div class="narrow">{narrow}</div>')
         parts.append(f'<figcaption>{_sources(one)}<button type="button" class="save" data-name="{one.name}">'
                      "Save as SVG</button></figcaption></figure>")

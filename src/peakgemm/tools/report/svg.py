@@ -60,13 +60,13 @@ class Scale:
             decades = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
             digits = (1, 2, 5) if len(decades) <= 4 else (1,)
             every = max(1, len(decades) // about)
-            found = [d * 10.0 ** e for e in decades if e % every == 0 for d in digits]
+            values = [d * 10.0 ** e for e in decades if e % every == 0 for d in digits]
         else:
             raw = (self.high - self.low) / about
             step = 10.0 ** floor(log10(raw))
             step *= next(f for f in (1, 2, 5, 10) if f * step >= raw * 0.999)
-            found = [step * i for i in range(ceil(self.low / step), floor(self.high / step + 1e-9) + 1)]
-        return [x for x in found if self.low * (1 - 1e-9) <= x <= self.high * (1 + 1e-9)]
+            values = [step * i for i in range(ceil(self.low / step), floor(self.high / step + 1e-9) + 1)]
+        return [x for x in values if self.low * (1 - 1e-9) <= x <= self.high * (1 + 1e-9)]
 
 
 def short(value: float) -> str:

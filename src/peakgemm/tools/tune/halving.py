@@ -8,24 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Protocol
 
 from ...selection.choose import Candidate
-from ..bench.timer import BURST_MS, MAX_PAIRS, MIN_PAIRS
+from ..bench.records import first_line
+from ..bench.timer import BURST_MS, MAX_PAIRS, MIN_PAIRS, Comparison
 
 FINALISTS = 3
 MARGIN = 1.01  # a gain below this is not worth a choice that may differ from the next run's
 
-
-class Compared(Protocol):
-    """What `Timer.compare` returns."""
-
-    @property
-    def ratios(self) -> list[float]:
-        """Time of the default over the candidate's, pair by pair."""
-
-
-Compare = Callable[[Candidate, float], Compared]
+Compare = Callable[[Candidate, float], Comparison]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +50,29 @@ def rounds(count: int, seconds: float) -> list[tuple[int, float]]:
     return [(size, seconds / 2 ** (len(sizes) - 1 - i)) for i, size in enumerate(sizes) if size]
 
 
-def estimate_s(found: Sequence[Candidate], seconds: float) -> float:
+def estimate_s(candidates: Sequence[Candidate], seconds: float) -> float:
     """About how long a search over compiled candidates, the default in front, takes: pairs and warm-up."""
     total = 0.0
-    us = sorted(c.us for c in found[1:])
+    us = sorted(c.us for c in candidates[1:])
     for size, each in rounds(len(us), seconds):
         for own in us[:size]:
-            pair = sum(max(BURST_MS, t / 1e3) for t in (own, found[0].us)) / 1e3
+            pair = sum(max(BURST_MS, t / 1e3) for t in (own, candidates[0].us)) / 1e3
             total += pair * (min(MAX_PAIRS, max(MIN_PAIRS, round(each / pair))) + 4)
     return total
 
 
-def halve(found: Sequence[Candidate], compare: Compare, error: Callable[[Candidate], str | None], seconds: float,
-          done: Callable[[str], None] | None = None) -> Outcome:
+def halve(candidates: Sequence[Candidate], compare: Compare, error: Callable[[Candidate], str | None], seconds: float
+          ) -> Outcome:
     """Search among candidates, the default in front.
 
     Args:
-        found: the default, then the others, in the order that decides between equals.
+        candidates: the default, then the others, in the order that decides between equals.
         compare: times a candidate against the default for so many seconds; what it raises takes
             the candidate out of the search.
         error: why a finalist's product is wrong, or None.
         seconds: of the last round.
-        done: told after each comparison.
     """
-    default, alive = found[0], list(found[1:])
+    default, alive = candidates[0], list(candidates[1:])
     refused: list[str] = []
     scores: list[tuple[float, tuple[float, float], Candidate]] = []
     timed = len(alive)
@@ -94,9 +84,7 @@ def halve(found: Sequence[Candidate], compare: Compare, error: Callable[[Candida
                 spread = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
                 scores.append((median(ratios), spread, candidate))
             except Exception as why:  # a compiler's or a driver's refusal: the others go on
-                refused.append(f"{candidate.label}: {str(why).splitlines()[0] if str(why) else type(why).__name__}")
-            if done is not None:
-                done(candidate.label)
+                refused.append(f"{candidate.label}: {first_line(why)}")
         scores.sort(key=lambda score: -score[0])  # stable: equals stay in the model's order
         alive = [candidate for _, _, candidate in scores]
     for ratio, spread, candidate in scores:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
@@ -17,6 +16,7 @@ from ...runtime import device
 from ...runtime.compile import in_parallel
 from ...runtime.device import Gpu
 from ...selection.choose import Candidate, choose
+from ..bench.errors import bound
 from ..bench.operands import Flat, launches
 from ..bench.peers import Peer, visiting
 from ..bench.timer import Comparison, Timer
@@ -33,20 +33,20 @@ def plain(problem: Problem) -> Problem:
     return replace(problem, alpha=1.0, beta=0.0, c0=None)
 
 
-def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP,
-           done: Callable[[str], None] | None = None) -> Outcome:
+def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP
+           ) -> Outcome:
     """Time candidates for a problem on ``gpu``, in the current context; nothing is kept.
 
     Raises:
         CompileFailed, LaunchFailed, MissingComponent: the default itself cannot run.
     """
     problem = plain(problem)
-    found = candidates(problem, gpu.arch, gpu.sm_count, gpu.name, keep)
+    ranked = candidates(problem, gpu.arch, gpu.sm_count, gpu.name, keep)
     if problem.flops == 0:
-        return Outcome(found[0], 1.0, (1.0, 1.0), None, False, 0)
-    _compile(found, problem, gpu)
+        return Outcome(ranked[0], 1.0, (1.0, 1.0), None, False, 0)
+    _compile(ranked, problem, gpu)
     memory = Flat(problem, gpu, peer)
-    baseline = launches(bind(found[0].kernel, found[0].config, problem, gpu), memory.addresses, peer)
+    baseline = launches(bind(ranked[0].kernel, ranked[0].config, problem, gpu), memory.addresses, peer)
 
     def compare(candidate: Candidate, budget: float) -> Comparison:
         ours = launches(bind(candidate.kernel, candidate.config, problem, gpu), memory.addresses, peer)
@@ -54,21 +54,20 @@ def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: flo
 
     def wrong(candidate: Candidate) -> str | None:
         error = memory.error(bind(candidate.kernel, candidate.config, problem, gpu))
-        # No order of K multiply-adds errs by more: Higham, Accuracy and Stability, section 3.1.
-        return None if error <= (problem.k + 3) / 2 else f"wrong product, {error:.3g} eps |A||B|"
+        return None if error <= bound(problem.k) else f"wrong product, {error:.3g} eps |A||B|"
 
-    return halve(found, compare, wrong, seconds, done)
+    return halve(ranked, compare, wrong, seconds)
 
 
-def tune(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP,
-         done: Callable[[str], None] | None = None) -> Outcome:
+def tune(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP
+         ) -> Outcome:
     """`search`, and keep the outcome.
 
     Raises:
         InvalidValue: the entry cannot be written.
         CompileFailed, LaunchFailed, MissingComponent: the default itself cannot run.
     """
-    outcome = search(problem, gpu, peer, timer, seconds=seconds, keep=keep, done=done)
+    outcome = search(problem, gpu, peer, timer, seconds=seconds, keep=keep)
     store.save(gpu.name, problem, outcome, choose(plain(problem), gpu.arch, gpu.sm_count, gpu.name).source)
     return outcome
 
@@ -112,9 +111,9 @@ def _best_emulated(problem: Problem, gpu: Gpu, precision: str, peer: Peer, timer
     return chosen.kernel, chosen.config
 
 
-def _compile(found: list[Candidate], problem: Problem, gpu: Gpu) -> None:
+def _compile(ranked: list[Candidate], problem: Problem, gpu: Gpu) -> None:
     """Compile in parallel, once for all splits of a configuration; a refusal is met again when it is timed."""
-    each = {(c.kernel.name, varied(c.config, split=1)): c for c in found}
+    each = {(c.kernel.name, varied(c.config, split=1)): c for c in ranked}
 
     def one(candidate: Candidate) -> None:
         try:

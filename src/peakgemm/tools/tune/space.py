@@ -30,8 +30,8 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
     return [default, *(c for c in ranked if c[:2] != default[:2])][:keep + 1]
 
 
-def compilations(problem: Problem, found: Iterable[Candidate]) -> set[tuple[str, Config, tuple[int, ...]]]:
+def compilations(problem: Problem, chosen: Iterable[Candidate]) -> set[tuple[str, Config, tuple[int, ...]]]:
     """What tells the candidates' cubins apart, those of other problems too: how K is split does not."""
-    whole = ((c.kernel, varied(c.config, split=1)) for c in found)
+    whole = ((c.kernel, varied(c.config, split=1)) for c in chosen)
     return {(kernel.name, config, tuple(kernel.family.specialisation(config, problem).values()))
             for kernel, config in whole}

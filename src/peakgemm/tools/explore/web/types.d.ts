@@ -1,7 +1,10 @@
-// The schema of a trace, as docs/explorer.md has it; for the type check alone.
+// The schema of a trace, version 1: a field that changes its meaning raises it. For the type check, and for readers.
+/** Step, index of its shape, base address; of a cp.async's target also the wavefronts of its source's banks. */
 export type Access = [step: number, shape: number, base: number, source?: number];
+/** One value for all lanes, an even sequence, or one a lane; integers from 2^53 are strings. */
 export type Value = number | string | null | { from: number; step: number } | (number | string | null)[];
 
+/** Accesses that differ by a multiple of 128 bytes share one. `count`, `ideal`: wavefronts or sectors. */
 export interface Shape {
   space: "shared" | "global";
   size: number;
@@ -26,6 +29,8 @@ export interface Instruction {
   n: [number, number, number, number, number];
 }
 
+/** Warps that do the same: steps as runs [first instruction, count]; jumps [step, clock] where a step begins later than a
+ * tick after the one before; flights ["load" or "copy", first step, last step]; `end` is the last clock. */
 export interface Track {
   warps: number[];
   steps: [number, number][];
@@ -55,6 +60,8 @@ export interface Fault {
   count: number;
 }
 
+/** `detailed`: the warps of the traced block of which addresses and values are kept; `code`: null where never executed;
+ * `accesses` and `writes` by warp; `limits`: what was left out, in words. */
 export interface Trace {
   schema: number;
   name: string;

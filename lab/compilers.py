@@ -5,7 +5,7 @@ docs/contributing/compilers.md shows. No GPU is needed.
     python -m lab.compilers --kernels wide,specialised 13.0.88 13.5.37    some kernels by some releases
 
 A release is fetched from the package index into a folder of its own, build/nvrtc/RELEASE, and used by a process of its
-own, which preloads its library; two run at a time. The releases are `peakgemm.runtime.compile.TESTED`: the next one is
+own, which preloads its library; two run at a time. The releases are `peakgemm.runtime.nvrtc.TESTED`: the next one is
 one more entry there.
 """
 
@@ -42,7 +42,8 @@ from peakgemm.kernels.registry import LADDER, Kernel
 from peakgemm.kernels.schedule import handing_on
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.runtime.compile import TESTED, Compiled, nvrtc_version, quietly
+from peakgemm.runtime.compile import Compiled, quietly
+from peakgemm.runtime.nvrtc import TESTED, nvrtc_version
 from peakgemm.sass.compiled_loop import CompiledLoop, read
 from peakgemm.selection.machine import machine
 from peakgemm.tools.bench import records

@@ -24,7 +24,8 @@ from peakgemm.kernels.library import recipes
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.runtime.compile import Compiled, in_parallel, nvrtc_version
+from peakgemm.runtime.compile import Compiled, in_parallel
+from peakgemm.runtime.nvrtc import nvrtc_version
 from peakgemm.selection.choose import candidates
 from peakgemm.selection.machine import machine
 

@@ -193,7 +193,7 @@ def main() -> int:
         found = run(asked, folder, chance, end)
     finally:
         shutil.rmtree(folder)
-    gpu = device.here()
+    gpu = device.find()
     failed = [name for name, bad in (
         ("vector", not found["errors"]["vector"] < 1), ("elements", not found["errors"]["elements"] < LIMIT),
         ("computed twice", found["computed_twice"]), ("kills", len(found["kills"]) < asked.kills),

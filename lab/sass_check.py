@@ -23,7 +23,8 @@ from lab.cubins import wanted
 from peakgemm.cli.console import progress
 from peakgemm.kernels.registry import LADDER, Kernel, rung
 from peakgemm.problem import Problem
-from peakgemm.runtime.compile import in_parallel, nvrtc_version
+from peakgemm.runtime.compile import in_parallel
+from peakgemm.runtime.nvrtc import nvrtc_version
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.encoding import UnknownInstruction
 from peakgemm.sass.hazards import against, check
@@ -65,7 +66,8 @@ def audit(what: str, codes: list[bytes]) -> dict[str, Any]:
                     row["not_understood"].append(str(error))
                     continue
                 row["instructions"] += len(program.words)
-                row["changed_by_encode"] += sum(map(int.__ne__, program.encode(), cubin.words(name)))
+                row["changed_by_encode"] += sum(word != word.with_numbers(word.numbers).with_control()
+                                                for word in program.words)
                 found = check(program) if cubin.arch == ARCH else []
                 row["with_hazards"] += bool(found)
                 row["hazards"] += [f"{cubin.digest[:16]} {one.kernel} {one.address:#x}: {one.message}"

@@ -44,17 +44,16 @@ def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """NVRTC's compilations counted, a cache hit being none; ``meanwhile`` runs during each."""
-    import cuda.core
+    from peakgemm.runtime import nvrtc
 
-    seen = SimpleNamespace(count=0, meanwhile=lambda: None)
+    seen, real = SimpleNamespace(count=0, meanwhile=lambda: None), nvrtc.build
 
-    class Program(cuda.core.Program):
-        def compile(self, *args, **kwargs):
-            seen.count += 1
-            seen.meanwhile()
-            return super().compile(*args, **kwargs)
+    def build(*args, **kwargs):
+        seen.count += 1
+        seen.meanwhile()
+        return real(*args, **kwargs)
 
-    monkeypatch.setattr(cuda.core, "Program", Program)
+    monkeypatch.setattr(nvrtc, "build", build)
     return seen
 
 

@@ -22,17 +22,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from lab.bill.needed import needed
 from peakgemm.errors import InvalidValue
-from peakgemm.sass.effects import ends_block, space
 from peakgemm.sass.elf import NOP, Cubin
 from peakgemm.sass.encoding import Word, decode
 from peakgemm.sass.program import Program
 from peakgemm.sass.register_file import RegisterFile
-from peakgemm.sass.register_reads import ReadStages, rule_of
+from peakgemm.sass.register_reads import rule_of
 
 _FFMA, _RZ = 0x223, 255
 _SLOTS = {24: 0, 32: 1, 64: 2}  # a, b and c by the bit where an instruction names them
@@ -74,7 +73,7 @@ class Variants:
             InvalidValue: no loop around an FFMA, or an architecture of another model of register reads.
             UnknownInstruction: see `Program.of`.
         """
-        if not isinstance(rule_of(cubin.arch), ReadStages):
+        if not rule_of(cubin.arch).stages:
             raise InvalidValue(f"{cubin.arch}: variants are made for read stages in front of two banks, sm_86 and "
                                "later; this architecture's registers are read otherwise")
         program = Program.of(cubin, name)
@@ -175,8 +174,8 @@ class Variants:
                 and not word.never}
 
     def _operands(self, program: Program) -> dict[int, Word]:
-        return {place: replace(word, control=replace(word.control, reuse=0),
-                               numbers=tuple(_RZ if field.low in _SLOTS else number for field, number in word.named))
+        return {place: word.with_control(reuse=0).with_numbers([_RZ if field.low in _SLOTS else number
+                                                                for field, number in word.named])
                 for place in self.body if (word := program.words[place]).opcode == _FFMA and not word.never}
 
 
@@ -190,18 +189,17 @@ def kind(word: Word) -> str:
         return "loads"
     if word.name in _COPIES:
         return "copies"
-    if ends_block(word):
+    if word.ends_block:
         return "branches"
     if word.name in _MOVES:
         return "moves"
-    return "barriers" if space(word) is not None else "integer"
+    return "barriers" if word.access else "integer"
 
 
 def nop(word: Word) -> Word:
     """A NOP in an instruction's place: with its stall, yield and waits, without its scoreboards."""
-    made = decode(NOP, word.arch)
-    return replace(made, control=replace(made.control, stall=word.control.stall, yield_=word.control.yield_,
-                                         wait_mask=word.control.wait_mask))
+    return decode(NOP, word.arch).with_control(stall=word.control.stall, yield_=word.control.yield_,
+                                               wait_mask=word.control.wait_mask)
 
 
 def conflict_free(words: Sequence[Word], body: Sequence[int]) -> dict[int, Word]:
@@ -254,15 +252,11 @@ def _steps(words: Sequence[Word], body: Sequence[int]) -> list[tuple[int, int]]:
         found = []
         for place in body:
             word = words[place]
-            if space(word) is not None or ends_block(word) or word.layout.guard_kind == "UP":
+            if word.access or word.ends_block or word.layout.guard_kind == "UP":
                 file.skip()
                 continue
-            slots: list[int | None] = [None] * 3
-            for field, number in word.named:
-                if field.kind == "R" and field.role in "rx" and number != _RZ and field.low in _SLOTS:
-                    slots[_SLOTS[field.low]] = number
             written = next((number for field, number in word.named if field.role == "w" and field.kind == "R"), None)
-            step = file.read(slots, word.control.reuse, written if word.name == "FFMA" else None)
+            step = file.read(word.slots, word.control.reuse, written if word.name == "FFMA" else None)
             found.append((place, step.cycles))
     return found
 
@@ -273,8 +267,8 @@ def _operands(word: Word) -> tuple[int, int, int]:
 
 
 def _reading(word: Word, a: int, b: int, reuse: int) -> Word:
-    numbers = tuple({24: a, 32: b}.get(field.low, number) for field, number in word.named)
-    return replace(word, numbers=numbers, control=replace(word.control, reuse=reuse))
+    return word.with_control(reuse=reuse).with_numbers([{24: a, 32: b}.get(field.low, number)
+                                                        for field, number in word.named])
 
 
 def _is_wait(word: Word) -> bool:

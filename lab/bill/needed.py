@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from peakgemm.sass.effects import ends_block, space
 from peakgemm.sass.encoding import Register, Word
 from peakgemm.sass.program import Program
 
@@ -25,7 +24,7 @@ _DATA_AT = 32  # the bit where stores and atomics name the register that goes to
 
 def acts(word: Word) -> bool:
     """Whether it does more than write registers: an access to memory, a barrier, a branch."""
-    return not word.never and (ends_block(word) or (space(word) is not None and word.name not in _WITHIN_A_WARP))
+    return not word.never and (word.ends_block or (word.access != "" and word.name not in _WITHIN_A_WARP))
 
 
 def steering(word: Word) -> frozenset[Register]:

@@ -55,7 +55,7 @@ class Runner:
             if compiled.code != self._variants.cubin.data:
                 raise InvalidValue(f"{self._subject.label}: what runs is compiled otherwise than what was looked into; "
                                    "clear the cache (peakgemm cache clear)")
-            return replace(compiled, code=code, recipe=None) if code is not None else compiled
+            return replace(compiled, code=code, remake=None) if code is not None else compiled
 
         p = self.problem
         problem = Problem.contiguous(p.m, p.n, p.k // 2) if halved else p

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .arrays import admit
-from .arrays.base import HOST, HostLibrary, place, stream_handle
-from .calls.plan import Explanation, Plan
+from .arrays import admit, locate
+from .arrays.base import HOST
+from .calls.plan import Explanation, Plan, multiply
 from .calls.prepared import Prepared
-from .calls.request import ALWAYS_REPRODUCIBLE, NO_STREAM, REPRODUCIBLE, Request, check_precision, flag, locate, scales
+from .calls.request import ALWAYS_REPRODUCIBLE, REPRODUCIBLE, Request, check_precision, flag, scales
 from .errors import InvalidType, InvalidValue
 
 
@@ -169,11 +169,10 @@ def plan(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
     """
     precision = check_precision(precision, reproducible)
     request = _request(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
-    library, _ = locate(request)
-    if library.name == "torch":
-        from .calls.torch_plan import TorchPlan
-
-        return TorchPlan(request)
+    torch = _seen_torch or _look_for_torch(a)
+    if torch is not None and isinstance(a, torch.Tensor):
+        made: Plan = (_eager or _load_eager()).TorchPlan(request)
+        return made
     return Plan(request)
 
 
@@ -204,7 +203,7 @@ def replay(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None,
         InvalidType, InvalidValue: as `gemm`; or arrays on a GPU.
     """
     request = _request(a, b, c, alpha, beta, trans_a, trans_b, None, REPRODUCIBLE)
-    library, index = locate(request)
+    library, index = locate(request.arrays())
     if index != HOST:
         raise InvalidValue(f"replay runs on the CPU, a is on GPU {index}; copy the operands to the host")
     from .calls.host import products
@@ -257,51 +256,19 @@ def _request(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans
                    flag(trans_b, "trans_b"), precision)
 
 
-def _any(request: Request, stream: Any, devices: Any = None) -> Any:
-    """Arrays of any library but torch, and torch's CPU tensors on ``devices``."""
-    if sys.modules.get("jax") is not None and _is_traced(request):
-        return _in_jax(request, stream, devices)
-    resident = None
-    if isinstance(request.b, Prepared):
-        prepared = request.b
-        request = request._replace(b=prepared.array, ready=prepared.split_for(request.precision, request.trans_b))
-        resident = prepared.resident()
-    library, index = locate(request)
-    if index == HOST:
-        return _on_host(library, request, stream, resident, devices)
-    if devices is not None:
-        raise InvalidValue(f"devices = {devices!r} is for arrays in the host's memory, and a is on {place(index)}; "
-                           "leave devices out, or see peakgemm.distributed")
-    from .calls.launch import on_device
-
-    return on_device(library, index, request, None if stream is None else stream_handle(stream))
-
-
-def _is_traced(request: Request) -> bool:
-    """Whether an operand is a JAX value inside ``jit``, ``grad`` or ``vmap``."""
-    from jax.core import Tracer
-
-    return any(isinstance(x, Tracer) for x in (request.a, request.b, request.c))
-
-
-def _in_jax(r: Request, stream: Any, devices: Any) -> Any:
-    """`peakgemm.jax.gemm`, for values that have no memory yet."""
+def _any(request: Request, stream: Any, devices: Any) -> Any:
+    """Arrays of any library but torch: values that JAX traces have no memory yet, all others are multiplied here."""
+    core = sys.modules.get("jax.core")
+    if core is None or not any(isinstance(x, core.Tracer) for x in request[:3]):
+        return multiply(request, stream, devices)
+    for name, given in (("stream", stream), ("out", request.out), ("devices", devices)):
+        if given is not None:
+            raise InvalidValue(f"{name} was given for JAX arrays under jit, grad or vmap, where XLA places results and "
+                               "work; leave it out")
     from .integrations import jax
 
-    b = r.b.array if isinstance(r.b, Prepared) else r.b
-    if r.out is not None or stream is not None or devices is not None:
-        given = "stream" if stream is not None else "out" if r.out is not None else "devices"
-        raise InvalidValue(f"{given} was given for JAX arrays under jit, grad or vmap, where XLA places results and "
-                           "work; leave it out")
-    return jax.multiply(r.a, b, r.c, r.alpha, r.beta, r.trans_a, r.trans_b, r.precision)
-
-
-def _on_host(library: HostLibrary, request: Request, stream: Any, resident: Any, devices: Any) -> Any:
-    if stream is not None:
-        raise InvalidValue(NO_STREAM)
-    from .calls.host import products
-
-    return products.multiply(library, request, resident, devices)
+    r = request.b.given_to(request) if isinstance(request.b, Prepared) else request
+    return jax.multiply(r.a, r.b, r.c, r.alpha, r.beta, r.trans_a, r.trans_b, r.precision)
 
 
 def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any,
@@ -310,8 +277,8 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
     """torch tensors: traced, differentiated, or straight to the kernel. ``plain``: of matmul."""
     if devices is not None:
         alpha, beta = scales(alpha, beta, c)
-        _refuse_recorded(torch, {"a": a, "b": b, "c": c, "out": out})
-        return _any(Request(a, b, c, out, alpha, beta, trans_a, trans_b, precision), stream, devices)
+        return _load_eager().on_devices(Request(a, b, c, out, alpha, beta, trans_a, trans_b, precision), stream,
+                                        devices)
     ready = None
     if isinstance(b, Prepared):
         ready, b = b.split_for(precision, trans_b), b.array
@@ -325,7 +292,7 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
         if stream is not None:
             raise InvalidValue("stream is lost where torch's dispatcher runs the call (under torch.compile, in a "
                                "dispatch mode, while a tracer records, or of a tensor subclass); leave it out")
-        from .integrations.torch import dispatched
+        from .integrations.torch_dispatch import dispatched
 
         return dispatched(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
     try:
@@ -335,25 +302,13 @@ def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
     except AttributeError:  # not all are tensors: refused below
         differentiated = False
     if differentiated:
-        from .integrations.torch import differentiable
+        from .integrations.torch_dispatch import differentiable
 
-        with eager.on_stream(a, stream):
-            return differentiable(a, b, c, alpha, beta, trans_a, trans_b, out, precision)
+        return differentiable(a, b, c, alpha, beta, trans_a, trans_b, out, precision, stream)
     if plain and out is None and stream is None and precision == "ieee":
         return eager.product(a, b)
     return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, stream=stream, trans_a=trans_a, trans_b=trans_b,
                      precision=precision, ready=ready)
-
-
-def _refuse_recorded(torch: Any, tensors: dict[str, Any]) -> None:
-    """Refuse what the dispatcher would have to see, and gradients that would be lost."""
-    eager = _load_eager()
-    if torch.compiler.is_compiling() or eager.is_observed():
-        raise InvalidValue("devices is lost where torch's dispatcher runs the call (under torch.compile, in a dispatch "
-                           "mode, a transform or a tracer); leave it out")
-    eager.refuse_gradients({name: getattr(x, "array", x) for name, x in tensors.items()}, "a call with devices")
-    if tensors["out"] is not None:
-        eager.touched(tensors["out"])
 
 
 def _is_special(torch: Any, x: Any) -> bool:

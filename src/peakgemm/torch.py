@@ -2,7 +2,9 @@
 
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from .integrations.torch import *  # noqa: F403  (for type checkers)
+if TYPE_CHECKING:
+    from .integrations.torch import *  # noqa: F403
 
 sys.modules[__name__] = import_module(".integrations.torch", __package__)  # one module, by either name

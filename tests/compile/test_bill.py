@@ -28,8 +28,6 @@ from peakgemm.errors import InvalidValue, MissingComponent
 from peakgemm.runtime.device import Gpu
 from peakgemm.sass.banks import bank_model
 from peakgemm.sass.elf import Cubin
-from peakgemm.sass.listing import disassemble, parse
-from peakgemm.sass.loops import main_loop
 from peakgemm.sass.program import Program
 from peakgemm.tools.bench.suites import cases
 from peakgemm.tools.bench.timer import Timer
@@ -108,17 +106,12 @@ def test_loop_control_is_intact(both: tuple[Subject, Variants]) -> None:
 
 
 def test_no_ffma_reads_late(both: tuple[Subject, Variants]) -> None:
-    """By the model over nvdisasm's listing, which is another way to the operands than the variants' own."""
+    """By the model that `inspect` uses, which is another way to the operands than the variants' own."""
     subject, variants = both
     reads = variants.steps[1]
     assert set(reads.changed) == {"FFMA"}
-    lines = main_loop(parse(disassemble(variants.code(reads), "sm_90")))
-    before = main_loop(parse(disassemble(variants.cubin.data, "sm_90")))
-    assert lines is not None
-    assert before is not None
-    body = {16 * place for place in variants.body}
-    made, was = (bank_model([one for one in each.instructions if one.address in body], subject.arch)
-                 for each in (lines, before))
+    made, was = (bank_model([program.words[place] for place in variants.body], subject.arch)
+                 for program in (reads.program, variants.program))
     assert made is not None
     assert was is not None
     assert made.conflicts == 0

@@ -5,25 +5,25 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 
 from peakgemm import cli
 from peakgemm.errors import CompileFailed, InvalidValue
+from peakgemm.kernels.recipe import Recipe
 from peakgemm.problem import Problem
-from peakgemm.runtime import cache
+from peakgemm.runtime import cache, nvrtc
 from peakgemm.runtime import compile as compiler
-from peakgemm.runtime.compile import Compiled
+from peakgemm.runtime.compile import compile_source
 from scale import SCALE, files, scale
 
 
@@ -115,6 +115,14 @@ class TestPrivacy:
             cache.clear()
 
 
+def test_a_folder_that_cannot_be_made(cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
+    cold.write_text("in the way")
+    assert scale() == scale()
+    assert programs.count == 2
+    assert len(said) == 1
+    assert f"no compile cache in {cold}" in said[0] and "Set PEAKGEMM_CACHE_DIR" in said[0]
+
+
 def test_a_read_only_disk_is_read(cold: Path, programs: SimpleNamespace, said: list[str],
                                   monkeypatch: pytest.MonkeyPatch) -> None:
     first = scale(3)
@@ -156,7 +164,7 @@ from peakgemm.runtime.compile import compile_source
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))  # bytes: writes stop midway
 found = [compile_source({SCALE!r}, "scale", "sm_90", {{"FACTOR": f}}) for f in (3, 4, 3)]
 assert found[0] == found[2] != found[1]
-assert all(c.recipe is None and len(c.code) > 1000 for c in found)  # compiled, all three
+assert all(c.remake is None and len(c.code) > 1000 for c in found)  # compiled, all three
 print(sum(f.is_file() for f in cache.folder().rglob("*")))
 """
 
@@ -190,44 +198,35 @@ def test_what_was_used_least_recently_goes(cold: Path, programs: SimpleNamespace
     scale(5)
     assert cache.usage(cold)[1] <= cache.MAX_BYTES
     assert not any(file.exists() for file in left)
-    assert [scale(factor).recipe is not None for factor in (3, 5, 4)] == [True, True, False]
+    assert [scale(factor).remake is not None for factor in (3, 5, 4)] == [True, True, False]
 
 
 # Keys
 
 
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What `_compiler` says where these distributions are installed, in two folders."""
-    compiler._cuda_core()  # while it can still be found: it is asked for again below
-
-    def call(*names: str) -> str:
-        places = [tmp_path / "one", tmp_path / "two"]
-        shutil.rmtree(places[0], ignore_errors=True)
-        for place in places:
-            place.mkdir(exist_ok=True)
-        for name in names:
-            (places[0] / f"{name}.dist-info").mkdir()
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "path", ["gone", *map(str, places)])
-            patch.setattr(compiler, "nvrtc_version", lambda: "loaded")
-            return compiler._compiler.__wrapped__()
-    return call
-
-
-def test_the_key_names_the_compiler(installed) -> None:
-    core, bindings = "cuda_core-1.2.2", "cuda_bindings-13.5.0"
-    found = [installed(core, bindings, f"nvidia_cuda_nvrtc-{v}", "numpy-2.4.6") for v in ("13.4.92", "13.5.1")]
-    assert "nvidia_cuda_nvrtc-13.4.92" in found[0]
-    assert len(set(found)) == 2
-    assert not any("loaded" in x or "numpy" in x for x in found)
+@pytest.mark.parametrize(("names", "identity"), [
+    ("cuda_bindings-13.5.0 nvidia_cuda_nvrtc-13.4.92 numpy-2.4.6", "cuda_bindings-13.5.0 nvidia_cuda_nvrtc-13.4.92"),
+    ("cuda_bindings-12.9.4 nvidia_cuda_nvrtc_cu12-12.9.86", "cuda_bindings-12.9.4 nvidia_cuda_nvrtc_cu12-12.9.86"),
+    # Of no distribution that the bindings load: it is asked.
+    ("cuda_bindings-13.5.0", "NVRTC loaded cuda_bindings-13.5.0"),
+    ("cuda_bindings-12.9.4 nvidia_cuda_nvrtc-13.4.92", "NVRTC loaded cuda_bindings-12.9.4 nvidia_cuda_nvrtc-13.4.92"),
+    ("cuda_bindings-13.5.0 nvidia_cuda_nvrtc_cu12-12.9.86",
+     "NVRTC loaded cuda_bindings-13.5.0 nvidia_cuda_nvrtc_cu12-12.9.86")])
+def test_the_key_names_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str, identity: str) -> None:
+    for name in names.split():
+        (tmp_path / f"{name}.dist-info").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", ["gone", str(tmp_path)])
+        patch.setattr(nvrtc, "nvrtc_version", lambda: "loaded")
+        words = nvrtc.identity.__wrapped__().replace(".dist-info", "")
+    assert words == identity
 
 
-@pytest.mark.parametrize("names", [
-    ["cuda_bindings-13.5.0"], ["cuda_bindings-12.9.4", "nvidia_cuda_nvrtc-13.4.92"],
-    ["cuda_bindings-13.5.0", "nvidia_cuda_nvrtc_cu12-12.9.86"]], ids=["none", "13 for 12", "12 for 13"])
-def test_a_compiler_of_no_distribution_is_asked(installed, names: list[str]) -> None:
-    assert "NVRTC loaded" in installed(*names)
+@pytest.mark.parametrize(("text", "hit"), [(SCALE + "  // It scales.", True), ("\n" + SCALE, False)],
+                         ids=["comment", "line"])  # lines are in the code's line information
+def test_what_is_the_same_compilation(cold: Path, programs: SimpleNamespace, text: str, hit: bool) -> None:
+    first, second = (compile_source(each, "scale", "sm_90", {"FACTOR": 3}) for each in (SCALE, text))
+    assert (first == second, second.remake is not None, programs.count) == (hit, hit, 2 - hit)
 
 
 # Many processes
@@ -244,15 +243,15 @@ for factor in range(3):
 """
 
 
-def test_eight_processes_on_a_cold_cache(cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
+def test_processes_on_a_cold_cache(cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
     workers = [subprocess.Popen([sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True) for _ in range(8)]
+                                stderr=subprocess.PIPE, text=True) for _ in range(4)]
     for worker in workers:
         worker.stdin.write("go\n")
         worker.stdin.flush()
     told = [worker.communicate(timeout=300) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0] * 8, told
-    assert [err for _, err in told] == [""] * 8
+    assert [worker.returncode for worker in workers] == [0] * 4, told
+    assert [err for _, err in told] == [""] * 4
     assert len({out for out, _ in told}) == 1
     assert len(files(cold)) == 6  # three binaries, three facts, nothing half-written
     assert len({scale(factor).code for factor in (2, 3, 4)}) == 3
@@ -263,30 +262,14 @@ def test_eight_processes_on_a_cold_cache(cold: Path, programs: SimpleNamespace, 
 # Many threads
 
 
-def test_threads_share_a_compilation(cold: Path, programs: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = threading.Semaphore(0)
-    result = compiler.Future.result
-
-    def tell(future):
-        waiting.release()
-        return result(future)
-
-    def all_ask() -> None:
-        for _ in range(3):  # the compilation ends when the three others wait for it
-            assert waiting.acquire(timeout=60)
-
-    monkeypatch.setattr(compiler.Future, "result", tell)
-    programs.meanwhile = all_ask
-    found: list[Compiled] = []
-    threads = [threading.Thread(target=lambda: found.append(scale())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+def test_threads_share_a_compilation(cold: Path, programs: SimpleNamespace) -> None:
+    """The others ask while the first compiles."""
+    programs.meanwhile = lambda: time.sleep(0.5)
+    with ThreadPoolExecutor(4) as pool:
+        shared = list(pool.map(lambda _: scale(), range(4)))
     assert programs.count == 1
-    assert len(found) == 4
-    assert all(c is found[0] for c in found)
-    assert not compiler._under_way
+    assert all(one == shared[0] for one in shared)
+    assert sum(one.remake is None for one in shared) > 1  # not from the disk
 
 
 def test_a_failure_is_not_kept(cold: Path, programs: SimpleNamespace) -> None:
@@ -328,15 +311,11 @@ def test_a_long_compilation_says_so_meanwhile(cold: Path, programs: SimpleNamesp
 
 def test_an_entry_that_the_driver_refuses_is_made_again(cold: Path, programs: SimpleNamespace) -> None:
     fresh = scale()
-    assert compiler.anew(fresh) is None  # this process compiled it
-    kept = scale()
-    assert kept.recipe is not None
-    assert compiler.anew(kept) is None  # the same code again
+    assert fresh.remake is None  # this process compiled it
+    before = files(cold)
+    assert scale().remake() == fresh
     assert programs.count == 2
-    stale = Compiled(kept.entry, kept.arch, kept.kind, b"refused", 1, 0, 0, 0, kept.recipe)
-    assert compiler.anew(stale) == fresh
-    assert programs.count == 3
-    assert len(files(cold)) == 2
+    assert files(cold) == before
 
 
 # The command line
@@ -355,51 +334,28 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     return call
 
 
-def test_clear_takes_tuning_entries_only_when_told(cold: Path, run) -> None:
+def test_clear_leaves_what_is_not_ours_and_tuning_entries_unless_told(cold: Path, run) -> None:
     scale()
     (cold / "tuned").mkdir()
-    for name in ("one.json", "notes.txt"):
-        (cold / "tuned" / name).write_text("{}")
+    others = [cold / "notes.txt", cold / "tuned" / "notes.txt", cold / "tuned" / "one.json"]
+    for file in others:
+        file.write_text("{}")
     assert run("cache", "clear")[0] == 0
-    assert files(cold) == [cold / "tuned" / "notes.txt", cold / "tuned" / "one.json"]
+    assert files(cold) == others
     assert run("cache", "clear", "--tuned")[0] == 0
-    assert files(cold) == [cold / "tuned" / "notes.txt"]
-
-
-class Times(NamedTuple):
-    """Stands for a kernel."""
-
-    name: str
-    factor: int
+    assert files(cold) == others[:2]
 
 
 @pytest.fixture
-def selection(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
-    """A dispatcher of three kernels; the problems that it was asked about."""
-    asked: list[Problem] = []
-    kernels = [Times(f"times{f}", f) for f in (2, 3, 4)]
-    config = SimpleNamespace(label=lambda: "label", rest=0)
-
-    def choose(problem, arch, sm_count, device_name=""):
-        asked.append(problem)
-        return SimpleNamespace(kernel=kernels[0], config=config)
-
-    def made(factor: int) -> SimpleNamespace:
-        return SimpleNamespace(entry=f"times{factor}", make=lambda kind: scale(factor))
-
-    module = SimpleNamespace(choose=choose, warm_set=lambda arch: [made(k.factor) for k in kernels])
-    monkeypatch.setitem(sys.modules, "peakgemm.selection.choose", module)
-    monkeypatch.setattr("peakgemm.selection.choose", module, raising=False)
-    monkeypatch.setattr("peakgemm.kernels.library.recipes", lambda kernel, config, problem, arch, sms: (
-        made(kernel.factor), made(7)))
-    return asked
+def three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is warmed are three kernels that compile in no time."""
+    recipes = [Recipe(SCALE, "scale", "sm_90", {"FACTOR": factor}, "scale.cu") for factor in (2, 3, 4)]
+    monkeypatch.setattr("peakgemm.selection.choose.warm_set", lambda arch: recipes)
 
 
-def test_warm(cold: Path, programs: SimpleNamespace, run, selection: list[Problem]) -> None:
-    code, out, err = run("cache", "warm", "--arch", "sm_90")
-    assert (code, err, selection) == (0, "", [])
-    assert out == f"{cold}: 3 kernels for sm_90, 3 of them new\n"
-    assert run("cache", "warm", "--arch", "sm_90")[1] == f"{cold}: 3 kernels for sm_90, 0 of them new\n"
+def test_warm(cold: Path, programs: SimpleNamespace, run, three: None) -> None:
+    for new in (3, 0):
+        assert run("cache", "warm", "--arch", "sm_90") == (0, f"{cold}: 3 kernels for sm_90, {new} of them new\n", "")
     assert programs.count == 3
 
 
@@ -416,7 +372,7 @@ def test_what_is_warmed_is_all_that_a_first_call_compiles() -> None:
     assert "ffma_first_chunk" not in {made.entry for made in warm_set("sm_75")}
 
 
-def test_warm_without_a_cache_is_refused(cold: Path, run, selection: list[Problem]) -> None:
+def test_warm_without_a_cache_is_refused(cold: Path, run, three: None) -> None:
     cold.write_text("in the way")
     code, _, err = run("cache", "warm", "--arch", "sm_90")
     assert code == 2

@@ -218,7 +218,7 @@ def test_doctor(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = run("doctor")
     assert (code, err) == (0, "")
     assert "NVRTC (compile)        yes" in out
-    assert "nvdisasm (SASS facts)  yes" in out
+    assert "nvdisasm (SASS texts)  yes" in out
     assert "GPU and driver (run)" in out
     assert "compiled ahead         -    no kernel" in out
 

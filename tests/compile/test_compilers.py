@@ -11,7 +11,7 @@ import pytest
 
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels.patched import REBUILT
-from peakgemm.runtime.compile import TESTED
+from peakgemm.runtime.nvrtc import TESTED
 
 ROOT = Path(__file__).parents[2]
 PINNED = next(line.partition("==")[2] for line in (ROOT / "constraints.txt").read_text().splitlines()

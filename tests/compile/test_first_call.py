@@ -47,7 +47,7 @@ def imported(kernel: str) -> list[str]:
 
 
 def test_a_kernel_of_the_package_needs_no_cuda_core() -> None:
-    """Neither cuda.core nor cuda.bindings: together they take a tenth of a second."""
+    """Nor cuda.bindings: together they take a tenth of a second."""
     assert imported("shipped") == []
 
 

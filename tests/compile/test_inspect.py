@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import resource
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ import record_schema
 from commands import ROOT, fits, here, outside, run
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels.registry import rung
-from peakgemm.runtime.compile import compile_source, nvrtc_version
+from peakgemm.runtime.compile import compile_source
+from peakgemm.runtime.nvrtc import nvrtc_version
 from peakgemm.runtime.source import assemble
-from peakgemm.sass.banks import reads_of
-from peakgemm.sass.elf import Cubin
+from peakgemm.sass import encoding
 from peakgemm.sass.listing import nvdisasm
+from peakgemm.sass.program import Program
 from peakgemm.tools.bench.records import runs_of
 from peakgemm.tools.inspect.files import from_file
 from peakgemm.tools.inspect.listing import read
@@ -123,30 +123,37 @@ def test_tensor_cores_have_no_ceiling_of_ffmas() -> None:
     assert found["notes"] == ["setmaxnreg deals the registers anew: 232, 40 a thread."]
 
 
-def test_without_live_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """nvdisasm's dataflow analysis may refuse what it can list."""
-    def refuses(cubin: bytes, arch: str, *options: str) -> str:
-        if "-lrm" in options:
-            raise MissingComponent("nvdisasm refuses")
-        return nvdisasm(cubin, arch, *options)
+def test_figures_need_no_nvdisasm(monkeypatch: pytest.MonkeyPatch, run) -> None:
+    def missing() -> str:
+        raise MissingComponent("nvdisasm is not installed")
 
-    whole = read(named("8", "sm_90"))
-    monkeypatch.setattr("peakgemm.tools.inspect.listing.nvdisasm", refuses)
-    found = read(named("8", "sm_90"))
-    assert found.code == whole.code and not found.live
-    assert found.notes == ("nvdisasm gives no live registers for this cubin.",)
+    monkeypatch.setattr("peakgemm.sass.listing.find_nvdisasm", missing)
+    code, out, _ = run("inspect", "8")
+    assert code == 0 and "live registers" in out and "cycles an FFMA" in out
+    code, _, err = run("inspect", "8", "--listing")
+    assert code == 2 and "nvdisasm is not installed" in err
 
 
-def test_a_cubin_of_cuda_12_has_live_registers() -> None:
-    """nvdisasm 13 counts none where the ELF header is of CUDA 12; Triton's cubins may be such."""
-    subject = named("8", "sm_80")
-    data = subject.cubin.data
-    older = Cubin.read(data[:7] + bytes((51, 7)) + data[9:48] + bytes((80, 5, 80, 0)) + data[52:])
-    assert older.arch == "sm_80"
-    with pytest.raises(MissingComponent):
-        nvdisasm(older.data, "sm_80", "-c", "-lrm", "count")
-    found = read(replace(subject, cubin=older))
-    assert found.live and (found.live, found.notes) == (read(subject).live, ())
+def test_an_instruction_that_no_table_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvdisasm names it; of its registers nothing is known."""
+    subject = named("18", "sm_90")
+    known = encoding._entries("sm_90")
+    tensor = {word.opcode for word in Program.of(subject.cubin).words if word.name == "HGMMA"}
+    monkeypatch.setattr(encoding, "_entries", lambda arch: {code: entry for code, entry in known.items()
+                                                            if code not in tensor})
+    found = view(subject)
+    assert found.facts["loop"]["opcodes"]["HGMMA"] == found.facts["loop"]["tensor"] > 0
+    assert any("Not in the table of encodings" in note for note in found.facts["notes"])
+
+
+def test_live_registers_are_what_nvdisasm_counts() -> None:
+    for number in ("3", "15"):
+        subject = named(number, "sm_90")
+        shown = nvdisasm(subject.cubin.data, "sm_90", "-c", "-lrm", "count")
+        counted = {int(at, 16) // 16: int(count) for at, count in
+                   re.findall(r"^\s*/\*([0-9a-f]{4,})\*/.*//\s*\|\s*(\d+)\s*\|", shown, re.M)}
+        live = read(subject).live
+        assert len(live) > 50 and {place: counted[place] for place in live} == live
 
 
 def test_a_cubin_of_others(tile: Path, run) -> None:
@@ -223,22 +230,21 @@ def test_macros_and_listing(run) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
 def test_lines_are_linked_to_the_ptx_that_made_them(arch: str) -> None:
-    listing = read(named("10", arch), with_ptx=True)
+    listing = read(named("10", arch), with_text=True)
     for line in listing.lines:
-        if line.instruction.is_ffma:
+        if line.word.is_ffma:
             assert line.ptx is not None and listing.ptx[line.ptx - 1].startswith("fma.rn.f32")
-            assert line.instruction.file is not None
+            assert line.file is not None and line.text.startswith("FFMA ")
             assert line.live is not None and line.live <= 255
-            # The control bits, read off the words, say what the text does.
-            assert line.control.reuse == reads_of(line.instruction).reuse and line.control.stall >= 1
+            assert line.text.count(".reuse") == line.word.control.reuse.bit_count()
 
 
 def test_figures_are_the_same_with_and_without_lines() -> None:
     subject = named("15", "sm_90")
-    bare, full = read(subject), read(subject, with_ptx=True)
-    assert [one.text for one in bare.code] == [one.text for one in full.code]
-    assert [(x.control, x.live, x.reads, x.extra) for x in bare.lines] == [(x.control, x.live, x.reads, x.extra)
-                                                                           for x in full.lines]
+    bare, full = read(subject), read(subject, with_text=True)
+    assert [(x.word, x.live, x.reads, x.extra) for x in bare.lines] == [(x.word, x.live, x.reads, x.extra)
+                                                                        for x in full.lines]
+    assert not any(line.text for line in bare.lines) and all(line.text for line in full.lines)
 
 
 def test_compare(here: Path, run) -> None:

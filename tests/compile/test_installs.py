@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from peakgemm.runtime.compile import TESTED
+from peakgemm.runtime.nvrtc import TESTED
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-bindings")
@@ -75,7 +75,7 @@ def test_a_tested_release_comes(beside: tuple[str, ...] | str, extra: str, major
     others = torch_for(beside) if isinstance(beside, str) else beside
     release = loaded(resolved(f".{extra}", *others))
     assert release.partition(".")[0] == major
-    assert release.rpartition(".")[0] in TESTED_MINORS, f"NVRTC {release} is not in peakgemm.runtime.compile.TESTED"
+    assert release.rpartition(".")[0] in TESTED_MINORS, f"NVRTC {release} is not in peakgemm.runtime.nvrtc.TESTED"
 
 
 def test_torch_for_cuda_12_8_pins_an_older_compiler() -> None:

@@ -16,10 +16,11 @@ from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, in_parallel
 from peakgemm.runtime.occupancy import occupancy
-from peakgemm.runtime.outline import outline
 from peakgemm.runtime.source import KERNELS, header_comment
-from peakgemm.sass.listing import disassemble, mix, parse
-from peakgemm.sass.loops import main_loop
+from peakgemm.sass.elf import Cubin
+from peakgemm.sass.facts import mix
+from peakgemm.sass.program import Program
+from peakgemm.tools.simulator.front.outline import outline
 from rung_code import build
 
 ROOT = Path(__file__).parents[2]
@@ -104,9 +105,7 @@ def test_main_loop_accesses(kernel: Kernel) -> None:
     if kernel.number not in WIDTHS:
         pytest.skip("WIDTHS does not say yet how this rung's loop accesses memory")
     config = replace(kernel.config_for("sm_90"), aligned=True)
-    loop = main_loop(parse(disassemble(compiled(kernel)["sm_90", config].code, "sm_90")))
-    assert loop is not None
-    found = mix(loop.instructions)
+    found = mix(Program.of(Cubin.read(compiled(kernel)["sm_90", config].code)).main)
     assert {opcode: set(by_width) for opcode, by_width in found.widths.items()} == WIDTHS[kernel.number]
     if kernel.wgmma:  # low into high, high into the sums; twelve products of 64 x 128 x 16
         assert (found.ffma, found.classes["tensor"]) == (2 * config.tm * config.tn, 3 * config.bk // 16)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
-from peakgemm.runtime import cache
 from peakgemm.runtime.architectures import ARCHITECTURES, architecture
 from peakgemm.runtime.compile import compile_source, in_parallel
 from peakgemm.runtime.source import assemble, essence
-from scale import SCALE, files, scale
+from scale import SCALE, scale
 
 TWO = """
 extern "C" __global__ void one(int* p) { *p = 1; }
@@ -29,27 +26,25 @@ extern "C" __global__ void two(float* p) {
 # Source assembly
 
 
-def test_assemble_keeps_lines(tmp_path: Path) -> None:
-    (tmp_path / "part.cuh").write_text("int part;\n")
-    kernel = tmp_path / "kernel.cu"
-    kernel.write_text('int first;\n#include "part.cuh"\nint last;\n')
-    assert assemble(kernel).splitlines() == [
-        f'#line 1 "{kernel}"', "int first;", f'#line 1 "{tmp_path / "part.cuh"}"', "int part;",
-        f'#line 3 "{kernel}"', "int last;"]
-
-
-def test_assemble_includes_once(tmp_path: Path) -> None:
+def test_assemble_joins_once_and_keeps_lines(tmp_path: Path) -> None:
     (tmp_path / "deep.cuh").write_text("int deep;\n")
     (tmp_path / "part.cuh").write_text('#include "deep.cuh"\nint part;\n')
-    (tmp_path / "kernel.cu").write_text('#include "deep.cuh"\n#include "part.cuh"\n#include "part.cuh"\nint last;\n')
-    text = assemble(tmp_path / "kernel.cu")
-    assert (text.count("int deep;"), text.count("int part;"), text.count("#include")) == (1, 1, 0)
-    assert text.index("int deep;") < text.index("int part;") < text.index("int last;")
+    kernel = tmp_path / "kernel.cu"
+    kernel.write_text('int first;\n#include "part.cuh"\n#include "deep.cuh"\n#include "part.cuh"\nint last;\n')
+    assert assemble(kernel).splitlines() == [
+        f'#line 1 "{kernel}"', "int first;", f'#line 1 "{tmp_path / "part.cuh"}"', f'#line 1 "{tmp_path / "deep.cuh"}"',
+        "int deep;", f'#line 2 "{tmp_path / "part.cuh"}"', "int part;", f'#line 3 "{kernel}"', f'#line 4 "{kernel}"',
+        f'#line 5 "{kernel}"', "int last;"]
 
 
-def test_assemble_finds_the_packages_headers(tmp_path: Path) -> None:
-    (tmp_path / "kernel.cu").write_text('#include "include/mma/fragment.cuh"\n')
-    assert '#line 1 "include/mma/fragment.cuh"' in assemble(tmp_path / "kernel.cu")
+@pytest.mark.parametrize(("line", "line_instead"), [
+    ('#include "include/mma/fragment.cuh"', '#line 1 "include/mma/fragment.cuh"'),
+    ("#include <cuda_fp16.h>", "#include <cuda_fp16.h>"), ("#include <vector>", "// no vector"),
+    ('#include "gone.cuh"', '#include "gone.cuh"')])
+def test_includes_beyond_the_folder(tmp_path: Path, line: str, line_instead: str) -> None:
+    (tmp_path / "kernel.cu").write_text(line + "\n")
+    text = assemble(tmp_path / "kernel.cu", instead=lambda name: "// no vector" if name == "vector" else None)
+    assert text.splitlines()[1] == line_instead
 
 
 def test_missing_include_names_file_and_line(tmp_path: Path) -> None:
@@ -141,12 +136,6 @@ def test_family_suffix() -> None:
     assert scale(arch="sm_90a").arch == "sm_90a"
 
 
-def test_volta_is_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peakgemm.runtime.compile.nvrtc_version", lambda: "13.1")
-    with pytest.raises(MissingComponent, match=r"sm_70: NVRTC 13 has dropped it \(oldest: sm_75\).*peakgemm\[cu12\]"):
-        scale(arch="sm_70")
-
-
 def test_nvrtc_missing(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> None:
         raise RuntimeError("libnvrtc.so.13 not found\nsearched everywhere")
@@ -160,41 +149,7 @@ def test_nvrtc_missing(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_in_parallel_keeps_the_order() -> None:
+def test_in_parallel() -> None:
     assert in_parallel(lambda x: x * x, range(20)) == [x * x for x in range(20)]
-
-
-def test_in_parallel_raises_what_the_work_raises() -> None:
     with pytest.raises(ZeroDivisionError):
         in_parallel(lambda x: 1 // x, [1, 0, 2])
-
-
-# The cache
-
-
-def test_another_comment_is_a_hit(cold: Path, programs: SimpleNamespace) -> None:
-    first, told = (compile_source(text, "scale", "sm_90", {"FACTOR": 3}) for text in (SCALE, SCALE + "  // It scales."))
-    assert first == told
-    assert programs.count == 1
-    assert compile_source("\n" + SCALE, "scale", "sm_90", {"FACTOR": 3}).recipe is None  # the code's line information
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: SimpleNamespace,
-                                      caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with caplog.at_level(logging.WARNING, "peakgemm"):
-        assert scale() == scale()
-    assert programs.count == 2
-    assert len(caplog.records) == 1
-    assert f"no compile cache in {tmp_path / 'file' / 'cache'}" in caplog.text
-    assert "Set PEAKGEMM_CACHE_DIR" in caplog.text
-
-
-def test_clear_leaves_what_is_not_ours(cold: Path, programs: SimpleNamespace) -> None:
-    scale()
-    (cold / "notes.txt").write_text("mine")
-    cache.clear()
-    assert files(cold) == [cold / "notes.txt"]
-    scale()
-    assert programs.count == 2

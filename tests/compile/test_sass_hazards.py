@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,7 +101,7 @@ def test_a_value_that_changes_is_found_against_the_original() -> None:
     place = next(place for place, word in enumerate(original.words) if word.name == "FFMA" and word.numbers[1] != 255)
     word = original.words[place]
     words = list(original.words)
-    words[place] = replace(word, numbers=(*word.numbers[:3], word.numbers[1]))
+    words[place] = word.with_numbers((*word.numbers[:3], word.numbers[1]))
     found = against(original.with_words(words), original)
     assert [one.rule for one in found] == ["value"]
     assert against(original, original) == []

@@ -1,9 +1,11 @@
-"""SASS listings: parsing, the main loop, the mix, and what ptxas makes of two small kernels."""
+"""What SASS says of a kernel: control flow, loops, kinds, widths; and that its words are what nvdisasm prints."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,132 +14,171 @@ from peakgemm.errors import InvalidValue, MissingComponent
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.source import assemble
 from peakgemm.sass import listing as sass
-from peakgemm.sass.facts import loads_in_a_row, static_facts
-from peakgemm.sass.listing import CLASSES, Instruction, classify, disassemble, mix, parse, width
-from peakgemm.sass.loops import main_loop
+from peakgemm.sass.elf import Cubin
+from peakgemm.sass.encoding import Word
+from peakgemm.sass.facts import WIDE, loads_in_a_row, mix, static_facts, width
+from peakgemm.sass.listing import Line, nvdisasm, parse
+from peakgemm.sass.opcodes import CLASSES, PIPES, opcode
+from peakgemm.sass.program import Program, target
+from sass_cases import ARCHITECTURES, of_rung
+from tests.support.sass_words import code, ffma, word
 
 FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"
-ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 ALIGNED = {"BM": 128, "BN": 128, "BK": 8, "TM": 8, "TN": 8, "ALIGNED": 1}
 GUARDED = {"BM": 64, "BN": 64, "BK": 16, "TM": 4, "TN": 4, "ALIGNED": 0}
-
-
-@pytest.fixture(scope="module")
-def listing() -> tuple[Instruction, ...]:
-    return parse((FIXTURES / "out_of_line.sass").read_text())
-
-
-def one(text: str) -> Instruction:
-    return parse(f"        /*0000*/                   {text} ;")[0]
+SUM = ffma(4, 5, 6, 4)
 
 
 def cubin(name: str, arch: str, macros: dict[str, int] | None = None) -> bytes:
     return compile_source(assemble(FIXTURES / f"{name}.cu"), name, arch, macros).code
 
 
-def at(listing: tuple[Instruction, ...], address: int) -> Instruction:
-    return next(i for i in listing if i.function == "gemm" and i.address == address)
+@cache
+def program(name: str, arch: str, guarded: bool = False) -> Program:
+    return Program.of(Cubin.read(cubin(name, arch, None if name != "gemm_tile" else GUARDED if guarded else ALIGNED)))
 
 
-def test_parse(listing: tuple[Instruction, ...]) -> None:
-    assert [i.function for i in listing] == ["small"] * 5 + ["gemm"] * 33
-    assert [i.address for i in listing[5:]] == list(range(0, 33 * 16, 16))
-    branch = at(listing, 0x40)
-    assert (branch.predicate, branch.opcode, branch.operands) == ("@!P0", "BRA", ("`(.L_x_5)",))
-    assert branch.text == "@!P0 BRA `(.L_x_5)"
-    # A label names one address in each function.
-    assert branch.target == 0x160
-    assert at(listing, 0x110).target == 0x30
-    assert next(i for i in listing if i.opcode == "BRA").target == 0x10
+# ---- text, for people to read ------------------------------------------------------------------------------------
 
-
-def test_parse_drops_scheduling_notes_and_comments(listing: tuple[Instruction, ...]) -> None:
-    assert at(listing, 0x30).operands == ("B0", "`(.L_x_2)")
-    assert at(listing, 0x50).operands == ("R4", "desc[UR8][R2.64+0x10]")
-    assert at(listing, 0xf0).operands == ("R22", "-R13", "|R17|", "R8")
-
-
-def test_parse_source_lines(listing: tuple[Instruction, ...]) -> None:
-    assert (listing[0].file, listing[0].line) == ("/src/small.cu", 3)
+def test_parse() -> None:
+    lines = list(parse((FIXTURES / "out_of_line.sass").read_text()))
+    assert [line.function for line in lines] == ["small"] * 5 + ["gemm"] * 33
+    assert [line.address for line in lines[5:]] == list(range(0, 33 * 16, 16))
+    by_address = {line.address: line for line in lines[5:]}
+    assert by_address[0x40] == Line("gemm", 0x40, "BRA", "@!P0 BRA `(.L_x_5)", "/src/gemm.cu", 22)
+    # Scheduling notes and remarks of nvdisasm are dropped.
+    assert by_address[0x30].text == "BSSY B0, `(.L_x_2)"
+    assert by_address[0x50].text == "LDG.E.128.CONSTANT R4, desc[UR8][R2.64+0x10]"
+    assert by_address[0xf0].text == "FFMA R22, -R13, |R17|, R8"
     # A section starts without a line; of an inlined call the last line printed counts.
-    assert (at(listing, 0x10).file, at(listing, 0x10).line) == (None, None)
-    assert (at(listing, 0x30).line, at(listing, 0x40).line) == (20, 22)
+    assert (lines[0].file, lines[0].line, by_address[0x10].file) == ("/src/small.cu", 3, None)
+    assert by_address[0x30].line == 20
 
 
-def test_main_loop_follows_control_flow(listing: tuple[Instruction, ...]) -> None:
-    loop = main_loop(listing)
+def test_source_lines_of_a_cubin() -> None:
+    source = (FIXTURES / "gemm_tile.cu").read_text().splitlines()
+    shown = nvdisasm(cubin("gemm_tile", "sm_90", ALIGNED), "sm_90", "-c", "-g")
+    sums = [line for line in parse(shown) if line.opcode == "FFMA"]
+    assert len(sums) == 512 and {line.file and Path(line.file).name for line in sums} == {"gemm_tile.cu"}
+    assert all(line.line is not None and "acc[i][j] += a[i] * b[j]" in source[line.line - 1] for line in sums)
+
+
+# ---- one decoder: what the words say is what nvdisasm prints ------------------------------------------------------
+
+@cache
+def printed(number: int, arch: str) -> list[tuple[Word, Line, int | None]]:
+    """Each instruction of a rung with its text, and the address that the text names as its target."""
+    file = of_rung(number, arch)
+    text, decoded = nvdisasm(file.data, arch, "-c"), Program.of(file)
+    lines = list(parse(text))
+    labels, waiting = {}, []
+    for row in text.splitlines():
+        if match := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s", row):
+            labels.update(dict.fromkeys(waiting, int(match[1], 16)))
+            waiting.clear()
+        elif match := re.match(r"([.$\w]+):\s*$", row):
+            waiting.append(match[1])
+    named = [re.search(r"`\(([^)]+)\)", line.text) for line in lines]
+    return [(decoded.words[line.address // 16], line, labels.get(match[1]) if match else None)
+            for line, match in zip(lines, named, strict=True)]
+
+
+@pytest.mark.parametrize(("number", "arch"), [(5, arch) for arch in ARCHITECTURES] + [
+    (13, "sm_80"), (14, "sm_90"), (15, "sm_90"), (18, "sm_90")])
+def test_words_are_what_nvdisasm_prints(number: int, arch: str) -> None:
+    for one, line, labelled in printed(number, arch):
+        assert one.name == line.opcode
+        assert one.never == line.text.startswith(("@!PT", "@!UPT"))
+        if one.name in ("BRA", "BSSY") or (one.name == "CALL" and "REL" in line.text):
+            assert target(one, line.address // 16) == (labelled // 16 if labelled is not None else None), line.text
+        if one.name in WIDE and not one.never:
+            modifiers = line.text[line.text.index(one.name):].split()[0].split(".")
+            sizes = [int(modifier.lstrip("US")) for modifier in modifiers
+                     if re.fullmatch(r"[US](8|16)|64|128|256", modifier)]
+            assert [width(one)] == (sizes or [32]), line.text
+        if one.name in ("IMAD", "UIMAD", "HFMA2") and not one.never:
+            copies = ".MOV" in line.text or bool(re.search(r" U?R\d+, -?U?RZ, U?RZ,", line.text))
+            assert (one.kind == "move") == copies, line.text
+        reused = [part.strip() for part in line.text.split(",") if ".reuse" in part]
+        assert len(reused) == (one.control.reuse.bit_count() if one.name != "DEPBAR" else 0), line.text
+
+
+def test_every_opcode_of_the_tables_has_a_kind_and_a_pipe() -> None:
+    tables = json.loads(Path(sass.__file__).with_name("opcodes.json").read_text())
+    names = {entry["name"] for entry in tables["entries"]}
+    assert {opcode(name).kind for name in names} == set(CLASSES)
+    assert {opcode(name).pipe for name in names} == set(PIPES)
+    assert {name for name in names if opcode(name).kind == "other"} == {
+        "B2R", "ENDCOLLECTIVE", "NOP", "UTCATOMSWS", "UTCBAR"}
+
+
+@pytest.mark.parametrize(("form", "kind"), [
+    ("FFMA", "ffma"), ("FFMA uniform", "ffma"), ("FADD", "float"), ("IADD3", "integer"), ("IMAD", "integer"),
+    ("IMAD.MOV", "move"), ("IMAD.MOV immediate", "move"), ("IMAD.MOV uniform", "move"), ("HFMA2", "move"),
+    ("CS2R", "move"), ("MOV", "move"), ("LDS.128", "memory"), ("LDGSTS", "memory"), ("BAR", "barrier"),
+    ("BSSY", "branch"), ("EXIT", "branch"), ("NOP", "other"),
+])
+def test_kinds(form: str, kind: str) -> None:
+    assert word(form).kind == kind
+    assert word(form, negated=True).kind == "other"  # never runs
+
+
+@pytest.mark.parametrize(("name", "kind", "pipe"), [
+    ("OMMA", "tensor", "tensor"), ("TLD4", "memory", "lsu"), ("UFOO", "integer", "uniform"), ("XYZ", "other", "other")])
+def test_opcodes_of_later_compilers(name: str, kind: str, pipe: str) -> None:
+    assert (opcode(name).kind, opcode(name).pipe) == (kind, pipe)
+
+
+# ---- control flow and loops --------------------------------------------------------------------------------------
+
+#: As ptxas lays out a main loop on sm_80: a cold block out of line that BSYNC joins, a copy loop inside, a call that
+#: never returns as the way out; behind it a store that uses the barrier register again, and a routine.
+OUT_OF_LINE = code(
+    "HFMA2", ("CALL", 24), ("BSSY", 7), ("BRA", 21, 0), "LDG.128", "LDS", ("BRA", 5, 2), "BAR",
+    word("LDS", negated=True), "LDGSTS.128", "LDS.128", "LDS.64", SUM, SUM, SUM, ("CALL", 17, 1), ("BRA", 2),
+    ("BSSY", 20), "STG", "BSYNC", "EXIT", "LDS.64", "FADD", "BSYNC", "FMUL", SUM, SUM, SUM, SUM, "RET", ("BRA", 30))
+
+
+def test_main_loop_follows_control_flow() -> None:
+    loop = OUT_OF_LINE.loop
     assert loop is not None
-    # In: the copy loop inside, and the block out of line that BSYNC B0 joins to 0x80. Out: the store,
-    # which reuses B0, the routine, and the function with fewer FFMA.
-    assert loop.header == 0x30
-    assert [i.address for i in loop.instructions] == [*range(0x30, 0x120, 16), 0x160, 0x170, 0x180]
-    assert {i.function for i in loop.instructions} == {"gemm"}
+    # In: the copy loop inside, and the block out of line that BSYNC joins to place 7. Out: the store, which reuses the
+    # barrier register, and the routine, which has more FFMA.
+    assert (loop.start, loop.header, loop.places) == (2, 0x20, (*range(2, 17), 21, 22, 23))
+    assert loop.own == tuple(place for place in loop.places if place not in (5, 6))
     assert loop.code_bytes == 18 * 16
+    assert [one.start for one in OUT_OF_LINE.loops] == [2, 5]
+    # The first block that the join leads to, and what follows the call and the routine.
+    assert OUT_OF_LINE.successors[21] == (7,)
+    assert OUT_OF_LINE.successors[15 - 8] == (17, 16)
+    assert set(OUT_OF_LINE.successors[24]) == {2, 16}
 
 
-def test_no_main_loop(listing: tuple[Instruction, ...]) -> None:
-    assert main_loop(()) is None
-    straight = tuple(i for i in listing if i.base not in ("BRA", "CALL"))
-    assert main_loop(straight) is None
+@pytest.mark.parametrize(("rows", "places"), [
+    ((SUM, "FADD", "EXIT"), None),
+    # The innermost loop wins, with an FFMA less than the one around it; two branches back are one loop.
+    (("MOV", "FMUL", SUM, SUM, ("BRA", 2, 0), SUM, ("BRA", 1, 1), "EXIT"), (2, 3, 4)),
+    (("MOV", SUM, ("BRA", 1, 0), "FADD", ("BRA", 1, 1), "EXIT"), (1, 2, 3, 4)),
+    # The slow twin of a warp-wide operation, for a warp that has diverged, is no part of the loop.
+    (("MOV", SUM, ("BRA.DIV", 5), ("BRA", 1, 0), "EXIT", "FADD", ("BRA", 3)), (1, 2, 3)),
+    # No FFMA in the loop.
+    (("MOV", "FADD", ("BRA", 1, 0), SUM, "EXIT"), None),
+    # A loop that cannot be reached is none.
+    (("EXIT", SUM, ("BRA", 1, 0), "EXIT"), None),
+])
+def test_loops(rows: tuple[str, ...], places: tuple[int, ...] | None) -> None:
+    loop = code(*rows).loop
+    assert (loop.places if loop else None) == places
 
 
-def test_innermost_loop_wins() -> None:
-    lines = ["MOV R1, RZ", "FMUL R2, R2, R3", "FFMA R4, R5, R6, R4", "FFMA R4, R5, R6, R4", "@P0 BRA `(.inner)",
-             "FFMA R4, R5, R6, R4", "@P1 BRA `(.outer)", "EXIT"]
-    text = "\n".join(f"{'.outer:' if n == 1 else '.inner:' if n == 2 else ''}\n/*{16 * n:04x}*/ {line} ;"
-                     for n, line in enumerate(lines))
-    loop = main_loop(parse(text))
-    assert loop is not None
-    assert [i.address for i in loop.instructions] == [0x20, 0x30, 0x40]
-
-
-def test_mix(listing: tuple[Instruction, ...]) -> None:
-    loop = main_loop(listing)
-    assert loop is not None
-    found = mix(loop.instructions)
-    assert (found.instructions, found.ffma) == (18, 3)
-    assert found.ffma_fraction == 3 / 18
+def test_mix() -> None:
+    found = mix(OUT_OF_LINE.main)
+    assert (found.instructions, found.ffma, found.ffma_fraction) == (18, 3, 3 / 18)
     # The LDS that never runs is padding, not an access.
-    assert found.widths == {"LDG": {"128": 1}, "LDS": {"64": 1, "128": 1}, "STS": {"32": 1, "128": 1},
-                            "LDGSTS": {"128": 1}}
+    assert found.widths == {"LDG": {"128": 1}, "LDS": {"32": 1, "64": 2, "128": 1}, "LDGSTS": {"128": 1}}
     assert found.classes == {"ffma": 3, "float": 1, "tensor": 0, "integer": 0, "memory": 6, "barrier": 1, "branch": 6,
                              "move": 0, "other": 1}
     assert mix(()).ffma_fraction == 0.0
-
-
-@pytest.mark.parametrize(("text", "kind"), [
-    ("FFMA R0, R1, R2, R3", "ffma"), ("FFMA2 R0, R2.F32x2.HI_LO, R4.F32x2.HI_LO, R0.F32x2.HI_LO", "ffma"),
-    ("FADD R0, R1, R2", "float"), ("FSETP.GT.AND P0, PT, R1, RZ, PT", "float"), ("MUFU.RCP R0, R1", "float"),
-    ("HFMA2.MMA R0, R1, R2, R3", "float"), ("DFMA R0, R2, R4, R6", "float"), ("I2F.RP R0, R1", "float"),
-    ("UFMUL UR4, UR5, UR6", "float"), ("F2FP.BF16.F32.PACK_AB R0, R1, R2", "float"),
-    ("HFMA2.MMA R0, -RZ, RZ, 0, 0", "move"), ("HFMA2 R0, -RZ, RZ, 1.875, 0", "move"), ("CS2R R8, SRZ", "move"),
-    ("IMAD.MOV.U32 R0, RZ, RZ, R1", "move"), ("IMAD.U32 R2, RZ, RZ, UR6", "move"), ("UMOV UR4, 0x400", "move"),
-    ("S2UR UR5, SR_CTAID.X", "move"), ("R2UR UR4, R0", "move"),
-    ("IMAD R0, R1, R2, RZ", "integer"), ("UIADD3 UR4, UR4, 0x1, URZ", "integer"), ("FLO.U32 R0, R1", "integer"),
-    ("IADD.64 R2, R2, R4", "integer"), ("LOP3.LUT R0, R1, 0xf, RZ, 0xc0, !PT", "integer"), ("SEL R0, R1, R2, P0",
-     "integer"), ("ULEA UR4, UR5, UR4, 0x18", "integer"), ("SHF.R.U32.HI R0, RZ, 0x5, R1", "integer"),
-    ("VIADD R6, R6, 0xfffffff0", "integer"), ("USEL UR4, UR5, UR6, UP0", "integer"), ("REDUX.SUM UR4, R0", "integer"),
-    ("LDS.128 R0, [R1]", "memory"), ("ULDC.64 UR8, c[0x0][0x208]", "memory"), ("LDCU UR4, c[0x0][0x380]", "memory"),
-    ("SHFL.IDX PT, R0, R1, RZ, 0x1f", "memory"), ("UTMALDG.2D [UR8], [UR4]", "memory"), ("STL [R1], R2", "memory"),
-    ("RED.E.ADD.F32 [R2.64], R0", "memory"), ("ATOMG.E.ADD PT, R0, [R2.64], R1", "memory"),
-    ("BAR.SYNC.DEFER_BLOCKING 0x0", "barrier"), ("LDGDEPBAR", "barrier"), ("DEPBAR.LE SB0, 0x1", "barrier"),
-    ("SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4], R0", "barrier"), ("USETMAXREG.DEALLOC.CTAPOOL 0x18", "barrier"),
-    ("BRA `(.L_x_0)", "branch"), ("BSSY B0, `(.L_x_0)", "branch"), ("EXIT", "branch"),
-    ("HMMA.16816.F32 R0, R4, R8, R0", "tensor"), ("HGMMA.64x128x8.F32.TF32 R24, gdesc[UR8], R24", "tensor"),
-    ("NOP", "other"), ("@!PT LDS RZ, [RZ]", "other"),
-])
-def test_classify(text: str, kind: str) -> None:
-    assert classify(one(text)) == kind
-    assert kind in CLASSES
-
-
-@pytest.mark.parametrize(("text", "bits"), [
-    ("LDG.E R0, desc[UR4][R2.64]", 32), ("LDG.E.U8 R0, desc[UR4][R2.64]", 8), ("LDG.E.S16 R0, [R2.64]", 16),
-    ("LDG.E.64.CONSTANT R0, desc[UR4][R2.64]", 64), ("LDG.E.ENL2.256 R0, R4, desc[UR4][R8.64]", 256),
-    ("LDGSTS.E.BYPASS.LTC128B.128 [R0], desc[UR4][R2.64]", 128), ("LDGSTS.E.LTC128B [R0], desc[UR4][R2.64]", 32),
-])
-def test_width(text: str, bits: int) -> None:
-    assert width(one(text)) == bits
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -161,12 +202,10 @@ def test_unrolled_kernel(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_guarded_kernel(arch: str) -> None:
-    code = parse(disassemble(cubin("gemm_tile", arch, GUARDED), arch))
-    loop = main_loop(code)
-    assert loop is not None
-    found = mix(loop.instructions)
+    kernel = program("gemm_tile", arch, guarded=True)
+    found = mix(kernel.main)
     # All 16 k-steps of 4x4 in one loop, whatever loops the copies became.
-    assert found.ffma == sum(i.is_ffma for i in code) == 256
+    assert found.ffma == sum(one.is_ffma for one in kernel.words) == 256
     assert found.widths["LDS"] == {"128": 32}
     assert set(found.widths["LDG"]) == set(found.widths["STS"]) == {"32"}
     assert found.classes["barrier"] == 2
@@ -174,69 +213,58 @@ def test_guarded_kernel(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_unrolled_by_the_compiler(arch: str) -> None:
-    code = parse(disassemble(cubin("dot_naive", arch), arch))
-    loop = main_loop(code)
-    assert loop is not None
-    found = mix(loop.instructions)
+    kernel = program("dot_naive", arch)
+    found = mix(kernel.main)
     # ptxas unrolls over k (4 to 16 times) and leaves remainder loops and the loop over batches around.
     assert found.ffma in (4, 8, 16)
-    assert found.ffma < sum(i.is_ffma for i in code)
+    assert found.ffma < sum(one.is_ffma for one in kernel.words)
     assert found.widths == {"LDG": {"32": 2 * found.ffma}}
 
 
-def test_source_lines_of_a_cubin() -> None:
-    source = (FIXTURES / "gemm_tile.cu").read_text().splitlines()
-    code = parse(disassemble(cubin("gemm_tile", "sm_90", ALIGNED), "sm_90"))
-    ffmas = [i for i in code if i.is_ffma]
-    assert {i.file and Path(i.file).name for i in ffmas} == {"gemm_tile.cu"}
-    assert all(i.line is not None and "acc[i][j] += a[i] * b[j]" in source[i.line - 1] for i in ffmas)
-
-
-@pytest.mark.parametrize(("texts", "most"), [
-    (["FFMA R0, R1, R2, R0"], 0), (["LDS.128 R4, [R1]", "FFMA R0, R1, R2, R0", "LDS R9, [R1]"], 1),
-    (["LDS R4, [R1]", "LDS.64 R6, [R1]", "FFMA R0, R1, R2, R0", "LDS R8, [R1]", "@P0 LDS R9, [R1]", "LDS R3, [R1]"], 3),
-    (["@!PT LDS RZ, [RZ]", "@!PT LDS RZ, [RZ]", "LDGSTS.E [R1], [R2.64]", "LDS R8, [R1]"], 1),
-    (["LDS R8, [R1]", "LDSM.16.M88.4 R4, [R1]", "LDG.E R4, [R2.64]", "LDS R8, [R1]"], 1),
+@pytest.mark.parametrize(("rows", "most"), [
+    ((SUM,), 0), ((word("LDS.128"), SUM, word("LDS")), 1),
+    ((word("LDS"), word("LDS.64"), SUM, word("LDS"), word("LDS", guard=0), word("LDS")), 3),
+    ((word("LDS", negated=True), word("LDS", negated=True), word("LDGSTS"), word("LDS")), 1),
+    ((word("LDS"), word("LDG"), word("LDS")), 1),
 ])
-def test_loads_in_a_row(texts: list[str], most: int) -> None:
-    assert loads_in_a_row([one(text) for text in texts]) == most
+def test_loads_in_a_row(rows: tuple[Word, ...], most: int) -> None:
+    assert loads_in_a_row(rows) == most
 
 
-def test_no_loop_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peakgemm.sass.facts.disassemble", lambda cubin, arch: "/*0000*/ EXIT ;")
-    assert set(static_facts(b"", "sm_90").values()) == {None}
+def test_no_loop_gives_none() -> None:
+    assert set(static_facts(compile_source('extern "C" __global__ void k(float* p) { *p += 1; }', "k", "sm_90").code,
+                            "sm_90").values()) == {None}
 
 
-def test_not_a_cubin() -> None:
-    with pytest.raises(InvalidValue, match="not a cubin"):
-        disassemble(b"//\n.version 8.8\n", "sm_90")
-    with pytest.raises(InvalidValue, match="sm_42"):
-        disassemble(b"\x7fELF", "sm_42")
+# ---- nvdisasm: there, missing, refusing --------------------------------------------------------------------------
+
+def test_figures_need_no_nvdisasm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sass, "find_nvdisasm", lambda: pytest.fail("nvdisasm was asked for"))
+    assert static_facts(cubin("gemm_tile", "sm_90", ALIGNED), "sm_90")["loop_ffma"] == 512
 
 
-def test_nvdisasm_refuses() -> None:
-    with pytest.raises(MissingComponent, match="pip install --upgrade nvidia-cuda-nvdisasm"):
-        disassemble(b"\x7fELF" + bytes(60), "sm_90")
+@pytest.mark.parametrize(("data", "error", "says"), [
+    (b"//\n.version 8.8\n", InvalidValue, "not a cubin"),
+    (b"\x7fELF" + bytes(60), MissingComponent, "pip install --upgrade nvidia-cuda-nvdisasm"),
+])
+def test_what_nvdisasm_refuses(data: bytes, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        nvdisasm(data, "sm_90")
 
 
-def test_nvdisasm_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    # None in sys.modules makes the import fail.
-    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
-    monkeypatch.setattr("shutil.which", lambda name: None)
+def test_nvdisasm_missing_and_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)  # None makes the import fail
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingComponent, match="pip install nvidia-cuda-nvdisasm"):
-        disassemble(b"\x7fELF", "sm_90")
-
-
-def test_nvdisasm_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        nvdisasm(b"\x7fELF", "sm_90")
     tool = tmp_path / "nvdisasm"
     tool.write_text("#!/bin/sh\necho '/*0000*/ EXIT ;'\n")
-    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     tool.chmod(0o755)
-    assert parse(disassemble(b"\x7fELF", "sm_90"))[0].opcode == "EXIT"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert next(parse(nvdisasm(b"\x7fELF", "sm_90"))).opcode == "EXIT"
 
 
 def test_nvdisasm_cannot_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sass, "find_nvdisasm", lambda: str(tmp_path / "gone"))
     with pytest.raises(MissingComponent, match="cannot be run"):
-        disassemble(b"\x7fELF", "sm_90")
+        nvdisasm(b"\x7fELF", "sm_90")

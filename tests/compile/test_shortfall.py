@@ -1,9 +1,9 @@
 """What the compiler made of a main loop is read off its cubin, and a compilation that falls short is not chosen."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
-import cuda.core
 import pytest
 
 from peakgemm.calls import launch
@@ -11,6 +11,7 @@ from peakgemm.kernels import shortfall
 from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
+from peakgemm.runtime import nvrtc
 from peakgemm.sass.compiled_loop import read
 from peakgemm.sass.facts import static_facts
 from peakgemm.selection.choose import choose
@@ -23,13 +24,12 @@ LARGE = Problem(8192, 8192, 8192, 8192, 8192, 8192)
 @pytest.fixture
 def spoilt(monkeypatch, tmp_path):
     """A compiler with fewer registers for threads that compute than they need, and nothing remembered of another."""
-    real = cuda.core.ProgramOptions
+    real = nvrtc.build
 
-    def capped(**options):
-        macros = dict(options["define_macro"])
-        return real(**{**options, "define_macro": list({**macros, "REGISTERS": "160"}.items())})
+    def capped(text, name, flags, instance):
+        return real(text, name, [re.sub(r"(REGISTERS)=\d+", r"\1=160", flag) for flag in flags], instance)
 
-    monkeypatch.setattr(cuda.core, "ProgramOptions", capped)
+    monkeypatch.setattr(nvrtc, "build", capped)
     monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("PEAKGEMM_SHIPPED", "0")
     monkeypatch.setattr(shortfall, "_known", {})

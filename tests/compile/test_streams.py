@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from contextlib import nullcontext
 from pathlib import Path
 from random import Random
@@ -26,8 +25,8 @@ from peakgemm.runtime.convention import Convention
 from peakgemm.runtime.device import Gpu
 from peakgemm.sass.control import Control
 from peakgemm.sass.elf import Cubin
-from peakgemm.sass.listing import disassemble, parse
-from peakgemm.sass.loops import main_loop
+from peakgemm.sass.listing import nvdisasm, parse
+from peakgemm.sass.program import Program
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
 
@@ -38,11 +37,11 @@ def bed() -> Bed:
 
 
 def test_no_word_of_the_loop_uses_a_register_of_streams(bed: Bed) -> None:
-    loop = main_loop(parse(disassemble(bed.compiled.code, "sm_90")))
-    assert loop is not None
-    assert [one.address // 16 for one in loop.instructions if one.is_ffma] == list(bed.places)
-    others = " ".join(one.text for one in loop.instructions if not one.is_ffma)
-    named = {int(number) for number in re.findall(r"(?<![U\w])R(\d+)", others)}
+    whole = Program.of(Cubin.read(bed.compiled.code), ENTRY)
+    assert whole.loop is not None
+    assert [place for place in whole.loop.places if whole.words[place].is_ffma] == list(bed.places)
+    named = {register.number for word in whole.main if not word.is_ffma for register in word.reads | word.writes
+             if register.kind == "R"}
     assert not named.intersection({*bed.even, *bed.odd})
 
 
@@ -52,7 +51,7 @@ def test_words_are_what_nvdisasm_reads(bed: Bed) -> None:
               Op(quad, (a, b, c), 0, "IADD3"), Op(quad, (a, b, c), 0, "IMAD"), Op(RZ, name="NOP"), Op(quad, name="LDS"),
               Op(quad, (a, RZ, RZ), name="LDS.128"))
     patched = bed.patched(stream)
-    lines = [one.text for one in parse(disassemble(patched.code, "sm_90"))]
+    lines = [one.text for one in parse(nvdisasm(patched.code, "sm_90", "-c"))]
     assert [lines[place] for place in bed.places[8:16]] == [
         f"FFMA R{quad}, R{a}.reuse, R{b}, R{c}.reuse", f"FFMA R{quad}, RZ, R{b}.reuse, RZ", f"MOV R{quad}, R{b}.reuse",
         f"IADD3 R{quad}, R{a}, R{b}, R{c}", f"IMAD R{quad}, R{a}, R{b}, R{c}", "NOP", f"LDS R{quad}, [0x400]",

@@ -18,8 +18,8 @@ import pytest
 
 from peakgemm.kernels.registry import rung
 from peakgemm.runtime import device
+from peakgemm.tools.inspect.facts import PROFILED
 from peakgemm.tools.inspect.named import named
-from peakgemm.tools.inspect.pipes import PROFILED
 from peakgemm.tools.inspect.view import view
 
 pytestmark = pytest.mark.gpu

@@ -55,7 +55,7 @@ def test_other_recipes_give_the_compilers_bits(recipe, aligned):
     built = rebuild(Cubin.read(compiled.code), recipe, 255)
     with visiting() as peer:
         field = Contest(rung(14), config(14, aligned), compiled, 1024, GPU, peer)
-        assert field.same_bits(replace(compiled, code=built.cubin, registers=built.registers, recipe=None))
+        assert field.same_bits(replace(compiled, code=built.cubin, registers=built.registers, remake=None))
 
 
 def test_other_bits_are_refused():
@@ -68,6 +68,6 @@ def test_other_bits_are_refused():
     fields = dict(zip((field.low for field, _ in words[place].named), words[place].numbers, strict=True))
     swapped = tuple(fields[64] if low == 24 else number for low, number in fields.items())
     words[place] = replace(words[place], numbers=swapped)  # multiplies the accumulator
-    wrong = replace(compiled, code=cubin.with_words(program.with_words(words).encode()), recipe=None)
+    wrong = replace(compiled, code=cubin.with_words(program.with_words(words).encode()), remake=None)
     with visiting() as peer, pytest.raises(OtherBits, match="it does not give the bits"):
         contest(rung(14), config(14), compiled, {"wrong": wrong}, 1024, GPU, peer)

@@ -40,7 +40,7 @@ def test_rungs(kernel):
         assert (c.view("u4") == twin.view("u4")).all(), (kernel.label, m, n, k, alpha, beta)
 
 
-@pytest.mark.skipif(device.here() is None or device.here().arch != "sm_90", reason="tensor-core kernels are for sm_90")
+@pytest.mark.skipif(device.find() is None or device.find().arch != "sm_90", reason="tensor-core kernels are for sm_90")
 @pytest.mark.parametrize("precision", SCHEMES)
 def test_emulated(precision):
     """Tensor cores add as the simulator says, to the last bit."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,8 +36,14 @@ def run(case: api_cases.Case, bound: Any) -> tuple[api_cases.Arrays, Any, stand_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "bound_for", bound_for)
         patch.setattr(launch.device, "require", lambda index: stand_in.GPU)
-        got = launch.on_device(library, 0, Request(arrays.a, arrays.b, arrays.c, arrays.out, case.alpha, case.beta,
-                                                     case.trans_a, case.trans_b))
+        request = Request(arrays.a, arrays.b, arrays.c, arrays.out, case.alpha, case.beta, case.trans_a, case.trans_b)
+        decided = launch.Decided(calls={})
+        got = launch.on_device(library, 0, request, decided=decided).result
+        arrays.check(got)
+        bound_once = len(canonical)
+        if arrays.out is None:  # the same again, from what was bound
+            arrays.check(launch.on_device(library, 0, request, decided=decided).result)
+            assert len(canonical) == bound_once
     assert arrays.out is None or got is arrays.out
     assert all(stand_in.merged_once(p.batch) for p in canonical)
     return arrays, got, library
@@ -47,6 +55,32 @@ def test_interpreted(data: st.DataObject) -> None:
     case = api_cases.draw(lambda options: data.draw(st.sampled_from(options)), layouts=(*api_cases.LAYOUTS, "flipped"))
     arrays, got, _ = run(case, stand_in.Interpreted)
     arrays.check(got)
+
+
+def test_calls_share_one_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases that are alike in all but one thing: what one of them is bound to is never another's."""
+    rng, library, decided = random.Random(5), stand_in.StandIn(), launch.Decided(calls={})
+    canonical: list[Problem] = []
+
+    def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
+        canonical.append(problem)
+        return stand_in.Interpreted(problem, library.memory)
+
+    monkeypatch.setattr(launch, "bound_for", bound_for)
+    monkeypatch.setattr(launch.device, "require", lambda index: stand_in.GPU)
+    for _ in range(600):
+        case = api_cases.draw(rng.choice, (1, 2, 3), layouts=(*api_cases.LAYOUTS, "flipped"))
+        for seed in (1, 2):
+            case.seed = seed
+            arrays = api_cases.make(case)
+            request = Request(arrays.a, arrays.b, arrays.c, arrays.out, case.alpha, case.beta, case.trans_a,
+                              case.trans_b)
+            arrays.check(launch.on_device(library, 0, request, decided=decided).result)
+    assert len(canonical) < 700 and len(decided.calls) < 4000
+    a, b, c, out = (np.full((8, 8), value, np.float32) for value in (1, 2, 3, 4))
+    for c0, want in ((out, 20), (c, 19), (out, 35)):  # out is 4, then 19
+        launch.on_device(library, 0, Request(a, b, c0, out, beta=1.0), decided=decided)
+        assert (out == want).all()
 
 
 @settings(max_examples=40, deadline=None)

@@ -5,8 +5,8 @@ import pytest
 
 from peakgemm import cli
 from peakgemm.errors import CompileFailed, InvalidValue
-from peakgemm.runtime import includes
 from peakgemm.tools.simulator import run
+from peakgemm.tools.simulator.front import includes
 
 needs_cuda_headers = pytest.mark.skipif(includes.toolkit() is None, reason="no headers of CUDA: pip install "
                                         "nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl")

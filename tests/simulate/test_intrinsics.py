@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from peakgemm.runtime import includes
 from peakgemm.tools.simulator import run
+from peakgemm.tools.simulator.front import includes
 from simulator_cases import FIXTURES
 
 pytestmark = pytest.mark.skipif(includes.toolkit() is None, reason="no headers of CUDA: pip install "

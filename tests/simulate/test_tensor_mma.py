@@ -23,7 +23,7 @@ from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
 from peakgemm.runtime.source import KERNELS, assemble
-from peakgemm.sass.listing import disassemble
+from peakgemm.sass.listing import nvdisasm
 from peakgemm.tools.simulator import Report, run
 from seldom import exhaustive
 
@@ -100,7 +100,7 @@ def test_code(arch: str, names: list[str]) -> None:
     """No spills but for a few words around the FFMAs' tile, and no more shared memory than there is."""
     for name, code in zip(names, in_parallel(lambda name: product(name, arch, "cubin"), names), strict=True):
         assert (code.spill_bytes or 0) <= 192, name
-        lines = disassemble(code.code, arch).splitlines()
+        lines = nvdisasm(code.code, arch, "-c").splitlines()
         tensor = [i for i, line in enumerate(lines) if " HMMA." in line][:-LOST_BITS]
         assert not any(" LDL" in line or " STL" in line for line in lines[tensor[0]:tensor[-1]]), name
         assert code.registers is not None and code.registers <= 255
@@ -111,7 +111,7 @@ def test_code(arch: str, names: list[str]) -> None:
 def test_instructions_of_a_step() -> None:
     """Of 32 bytes of K: the scheme's products of 4 x 4 fragments, each plane's fragments loaded once."""
     for name, scheme in SCHEMES.items():
-        listing = disassemble(product(name, "sm_80", "cubin").code, "sm_80")
+        listing = nvdisasm(product(name, "sm_80", "cubin").code, "sm_80", "-c")
         assert listing.count(" HMMA.") == 16 * scheme.products + LOST_BITS
         assert listing.count(" LDSM.") == (4 + 2) * scheme.planes
 

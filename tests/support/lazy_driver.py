@@ -357,7 +357,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         patch.setattr(device, "make_current", lambda index: setattr(devices.here, "index", index))
         for module in (device, multi_gpu, panel):
             patch.setattr(module, "activated", activated)
-        patch.setattr(device, "here", lambda: devices.gpus[0])
+        patch.setattr(device, "find", lambda index=None: devices.gpus[0] if index is None else None)
         patch.setattr(device, "count", lambda: len(devices.gpus))
         patch.setattr(device, "require", lambda index: devices.gpus[index])
         patch.setattr(device, "primary_context", lambda index: CONTEXT + index)

@@ -9,16 +9,15 @@ another one set; two dependent neighbours exchanged; a register renamed in one p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from random import Random
 
 from peakgemm.sass.control import BARRIERS, NO_BARRIER
 from peakgemm.sass.dataflow import dependences
-from peakgemm.sass.effects import ends_block, space
 from peakgemm.sass.elf import WORD_BYTES
 from peakgemm.sass.encoding import ALWAYS, Register, Word
 from peakgemm.sass.program import Program
-from peakgemm.sass.schedule import queue, reader, waited
+from peakgemm.sass.schedule import waited
 
 #: No result of a fixed-latency instruction is there after fewer cycles.
 FASTEST = 4
@@ -35,31 +34,23 @@ class Mutation:
 
 def draw(program: Program, random: Random) -> Mutation:
     """A fault of a kind and at a place drawn by chance, among those that the kernel has room for."""
-    kinds = list(KINDS)
-    random.shuffle(kinds)
-    for kind in kinds:
-        options = _options(program, kind)
-        if options:
-            what, words = random.choice(options)(random)
+    for kind in random.sample(list(KINDS), len(KINDS)):
+        if faults := _faults(program, kind):
+            what, changes = random.choice(faults)
+            words = [changes.get(place, word) for place, word in enumerate(program.words)]
             return Mutation(kind, what, program.with_words(words))
     raise ValueError(f"{program.name} has no dependence to break")
 
 
-_Edit = Callable[[Random], tuple[str, list[Word]]]
-_known: dict[tuple[int, str], tuple[Program, list[_Edit]]] = {}
+Fault = tuple[str, dict[int, Word]]  # what is done, and the words that take the places of others
+_known: dict[tuple[int, str], tuple[Program, list[Fault]]] = {}
 
 
-def _options(program: Program, kind: str) -> list[_Edit]:
+def _faults(program: Program, kind: str) -> list[Fault]:
     key = id(program), kind
     if key not in _known or _known[key][0] is not program:
         _known[key] = program, list(KINDS[kind](program))
     return _known[key][1]
-
-
-def _edit(program: Program, what: str, changes: dict[int, Word]) -> _Edit:
-    def made(random: Random) -> tuple[str, list[Word]]:
-        return what, [changes.get(place, word) for place, word in enumerate(program.words)]
-    return made
 
 
 def _pairs(program: Program) -> Iterator[tuple[int, int, Register]]:
@@ -83,17 +74,17 @@ def _reachable(program: Program) -> list[range]:
     return [program.blocks[start] for start in program.successors]
 
 
-def _stalls(program: Program) -> Iterator[_Edit]:
+def _stalls(program: Program) -> Iterator[Fault]:
     for before, after, register in _pairs(program):
         words = program.words[before:after]
-        if queue(words[0].name) is not None or register.kind not in ("R", "P") or len(words) >= FASTEST:
+        if words[0].queue or register.kind not in ("R", "P") or len(words) >= FASTEST:
             continue
         late = program.words[after].name == "IMAD" and any(  # an addend is needed later than the factors
             field.low == 64 and register in program.words[after].registers(field, number)
             for field, number in program.words[after].named)
         if not late and sum(word.control.stall for word in words) >= FASTEST:
             changes = {before + at: word.with_control(stall=1) for at, word in enumerate(words)}
-            yield _edit(program, f"stalls of 1 between {_at(before)} and {_at(after)} ({register})", changes)
+            yield f"stalls of 1 between {_at(before)} and {_at(after)} ({register})", changes
 
 
 def _awaited(program: Program) -> Iterator[tuple[int, int, int]]:
@@ -101,11 +92,11 @@ def _awaited(program: Program) -> Iterator[tuple[int, int, int]]:
     for before, after, register in _pairs(program):
         first, last = program.words[before], program.words[after]
         barrier = first.control.write_barrier
-        if queue(first.name) in (None, "tensor") or barrier == NO_BARRIER or register.kind != "R" or first.never:
+        if first.queue in ("", "tensor") or barrier == NO_BARRIER or register.kind != "R" or first.never:
             continue
         others = 0
         for word in program.words[before + 1:after]:
-            if (queue(word.name) == queue(first.name) or reader(word.name) == reader(first.name)) and not word.never:
+            if (word.queue == first.queue or word.reader == first.reader) and not word.never:
                 for number in (word.control.write_barrier, word.control.read_barrier):
                     others |= 1 << number if number != NO_BARRIER else 0
         waits = 0
@@ -116,21 +107,21 @@ def _awaited(program: Program) -> Iterator[tuple[int, int, int]]:
             yield before, after, barrier
 
 
-def _waits(program: Program) -> Iterator[_Edit]:
+def _waits(program: Program) -> Iterator[Fault]:
     for before, after, barrier in _awaited(program):
         word = program.words[after]
-        yield _edit(program, f"{_at(after)} does not wait for scoreboard {barrier} of {_at(before)}",
-                    {after: word.with_control(wait_mask=word.control.wait_mask & ~(1 << barrier))})
+        yield (f"{_at(after)} does not wait for scoreboard {barrier} of {_at(before)}",
+               {after: word.with_control(wait_mask=word.control.wait_mask & ~(1 << barrier))})
 
 
-def _unset(program: Program) -> Iterator[_Edit]:
+def _unset(program: Program) -> Iterator[Fault]:
     for before, after, barrier in _awaited(program):
         if not _set_between(program, before, after, barrier):
-            yield _edit(program, f"{_at(before)} does not set scoreboard {barrier}",
-                        {before: program.words[before].with_control(write_barrier=NO_BARRIER)})
+            yield (f"{_at(before)} does not set scoreboard {barrier}",
+                   {before: program.words[before].with_control(write_barrier=NO_BARRIER)})
 
 
-def _other(program: Program) -> Iterator[_Edit]:
+def _other(program: Program) -> Iterator[Fault]:
     for before, after, barrier in _awaited(program):
         if _set_between(program, before, after, barrier):
             continue
@@ -139,39 +130,39 @@ def _other(program: Program) -> Iterator[_Edit]:
             waits |= waited(word)
         free = [number for number in range(BARRIERS) if not waits >> number & 1]
         if free:
-            yield _edit(program, f"{_at(before)} sets scoreboard {free[0]} instead of {barrier}",
-                        {before: program.words[before].with_control(write_barrier=free[0])})
+            yield (f"{_at(before)} sets scoreboard {free[0]} instead of {barrier}",
+                   {before: program.words[before].with_control(write_barrier=free[0])})
 
 
 def _set_between(program: Program, before: int, after: int, barrier: int) -> bool:
     """Whether the producer, or another after it in its queue, tells by the same scoreboard all the same."""
     first = program.words[before]
     return first.control.read_barrier == barrier or any(
-        barrier in (word.control.write_barrier, word.control.read_barrier) and queue(word.name) == queue(first.name)
+        barrier in (word.control.write_barrier, word.control.read_barrier) and word.queue == first.queue
         for word in program.words[before + 1:after])
 
 
-def _swaps(program: Program) -> Iterator[_Edit]:
+def _swaps(program: Program) -> Iterator[Fault]:
     for block in _reachable(program):
         words = program.words[block.start:block.stop]
         for one in dependences(words):
             if one.after == one.before + 1 and one.kind in ("RAW", "WAW", "WAR", "MEM"):
                 first, second = words[one.before], words[one.after]
-                if ends_block(first) or ends_block(second) or first.never or second.never or \
+                if first.ends_block or second.ends_block or first.never or second.never or \
                         first.with_control(stall=0) == second.with_control(stall=0) or _same(first, second):
                     continue
                 at = block.start + one.before
-                yield _edit(program, f"{_at(at)} and {_at(at + 1)} exchanged ({one.kind})", {at: second, at + 1: first})
+                yield f"{_at(at)} and {_at(at + 1)} exchanged ({one.kind})", {at: second, at + 1: first}
 
 
 def _same(first: Word, second: Word) -> bool:
     """Two whose order shows nowhere: the same operation, or two that only mark time."""
     idle = {"WARPGROUP", "FENCE", "MEMBAR", "NOP", "ERRBAR"}
-    return replace(first, control=second.control) == second or (
-        {first.name, second.name} <= idle and space(first) == space(second))
+    return first.with_control(**asdict(second.control)) == second or (
+        {first.name, second.name} <= idle and first.access == second.access)
 
 
-def _registers(program: Program) -> Iterator[_Edit]:
+def _registers(program: Program) -> Iterator[Fault]:
     top = max((register.number for word in program.words for register in word.writes if register.kind == "R"),
               default=0)
     for block in _reachable(program):
@@ -181,25 +172,16 @@ def _registers(program: Program) -> Iterator[_Edit]:
                 continue
             for index, (field, number) in enumerate(word.named):
                 if field.kind == "R" and field.width == 1 and field.role == "r" and number != 255:
-                    yield _renamed(program, place, index, number, top)
-
-
-def _renamed(program: Program, place: int, index: int, number: int, top: int) -> _Edit:
-    def made(random: Random) -> tuple[str, list[Word]]:
-        other = random.choice([one for one in range(top + 1) if one != number])
-        word = program.words[place]
-        numbers = (*word.numbers[:index], other, *word.numbers[index + 1:])
-        words = list(program.words)
-        words[place] = replace(word, numbers=numbers)
-        return f"{_at(place)} reads R{other} instead of R{number}", words
-    return made
+                    other = (number + 1 + place % top) % (top + 1)
+                    numbers = (*word.numbers[:index], other, *word.numbers[index + 1:])
+                    yield f"{_at(place)} reads R{other} instead of R{number}", {place: word.with_numbers(numbers)}
 
 
 def _at(place: int) -> str:
     return f"{place * WORD_BYTES:#x}"
 
 
-KINDS: dict[str, Callable[[Program], Iterator[_Edit]]] = {
+KINDS: dict[str, Callable[[Program], Iterator[Fault]]] = {
     "stall": _stalls, "wait": _waits, "unset barrier": _unset, "other barrier": _other, "order": _swaps,
     "register": _registers,
 }

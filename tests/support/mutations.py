@@ -16,9 +16,9 @@ from pathlib import Path
 from peakgemm import cli
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
-from peakgemm.runtime import includes
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.source import assemble
+from peakgemm.tools.simulator.front import includes
 from rung_code import arguments, build, launch
 from simulator_cases import FIXTURES
 

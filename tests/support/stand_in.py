@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from peakgemm.arrays.base import View, by_bytes
+from peakgemm.arrays.base import DeviceLibrary, View, by_bytes
 from peakgemm.errors import InvalidType
 from peakgemm.problem import Batch, Problem
 from peakgemm.runtime.device import Gpu
@@ -50,7 +50,7 @@ class Memory:
         raise AssertionError(f"{address:#x} is no array's")
 
 
-class StandIn:
+class StandIn(DeviceLibrary):
     """`DeviceLibrary` over `Memory`."""
 
     name = "stand-in"

@@ -322,7 +322,8 @@ def is_refused(call: str, transform: str, recorder: str) -> bool:
 
 
 # The compiler refuses these with an error of its own that names neither.
-_UNNAMED = {("compile eager", "grad of vmap", "execute"), ("compile aot_eager", "jacobian, forward", "op_out")}
+_UNNAMED = {("compile eager", "grad of vmap", "execute"), ("compile eager", "functionalize of vmap", "execute"),
+            ("compile aot_eager", "jacobian, forward", "op_out")}
 
 
 def is_by_name(error: Exception) -> bool:

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 
 import api_cases  # noqa: E402
 from peakgemm.arrays.torch import Torch  # noqa: E402
-from peakgemm.calls import cache, eager, launch, plan, torch_plan  # noqa: E402
+from peakgemm.calls import cache, eager, launch, plan  # noqa: E402
 from peakgemm.selection import tuned  # noqa: E402
 from peakgemm.selection.choose import Choice  # noqa: E402
 
@@ -49,13 +49,12 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
         canonical.append(problem)
         return stand_in.Interpreted(problem, Addresses())
 
-    for module in (launch, eager, torch_plan, plan):
-        monkeypatch.setattr(module, "bound_for", bound_for, raising=False)
+    for module in (launch, plan):
+        monkeypatch.setattr(module, "bound_for", bound_for)
     monkeypatch.setattr(launch.device, "require", lambda index: stand_in.GPU)
     monkeypatch.setattr(plan, "choice_for", lambda problem, gpu, precision: Choice(
         STAGED, STAGED.default, "only", "there is no other"))
     monkeypatch.setattr(eager, "current_stream", lambda index: stand_in.STREAM)
-    monkeypatch.setattr(torch_plan, "current_stream", lambda index: stand_in.STREAM)
     monkeypatch.setattr(Torch, "admit", _admit_on_gpu)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda self: 0)
     monkeypatch.setattr(Torch, "scope", lambda self, index, stream: stand_in.StandIn().scope(index, stream))
@@ -125,14 +124,16 @@ def test_what_is_warm_is_decided_anew_after_tuning(cuda: list[Problem]) -> None:
 def test_plan_runs_what_it_was_made_for(cuda: list[Problem]) -> None:
     a, b = torch.randn(20, 8), torch.randn(8, 12)
     planned = pg.plan(a, b)
-    assert isinstance(planned, torch_plan.TorchPlan) and len(cuda) >= 1
-    known = len(cuda)
+    assert isinstance(planned, eager.TorchPlan) and len(cuda) == 1
     out = torch.full((20, 12), float("nan"))
     version = out._version
     assert planned.execute(a, b, out=out) is out and out._version > version
     assert torch.allclose(out, a @ b, atol=1e-5)
     assert torch.allclose(planned.execute(a, b), a @ b, atol=1e-5)
-    assert len(cuda) == known  # nothing was decided anew
+    known = len(cuda)
+    assert torch.allclose(planned.execute(a, b, out=out), a @ b, atol=1e-5)
+    assert torch.allclose(planned.execute(2 * a, b), 2 * a @ b, atol=1e-5)
+    assert len(cuda) == known  # nothing was bound anew
     assert "stand-in" in str(planned)
     for bad, what in (((a[:, :4], b), "do not match|shape"), ((a.t().contiguous().t(), b), "a has strides"),
                       ((a.double(), b), "float64")):
@@ -145,6 +146,29 @@ def test_plan_runs_what_it_was_made_for(cuda: list[Problem]) -> None:
         planned.execute(shifted, b)
     with pytest.raises(InvalidValue, match="a requires a gradient"):
         planned.execute(a.clone().requires_grad_(), b)
+    coarse = pg.plan(shifted, b)  # runs what it was made for on what is aligned better
+    assert torch.allclose(coarse.execute(a, b), a @ b, atol=1e-5)
+    assert {problem.alignment for problem in cuda[-2:]} == {(4, 16, 16)}
+
+
+def test_prepared_operands_are_bound_once(cuda: list[Problem]) -> None:
+    """Under the address of their panels, without keeping them."""
+    class Panels:
+        def __init__(self, address: int) -> None:
+            self.key, self.asked = ("scheme", address, 12, 8), 0
+
+        def bound(self, choice: Any, canonical: Any, gpu: Any) -> Any:
+            self.asked += 1
+            return stand_in.Interpreted(canonical.problem, Addresses())
+
+    a, b = torch.randn(20, 8), torch.randn(8, 12)
+    first, second = Panels(4096), Panels(8192)
+    for panels in (first, second, first, second):
+        assert torch.allclose(eager.run(a, b, precision="emulated", ready=panels), a @ b, atol=1e-5)
+    assert (first.asked, second.asked, len(cuda)) == (1, 1, 0)
+    eager.run(a, b, precision="emulated")
+    assert len(cuda) == 1
+    assert not any(isinstance(part, Panels) for key in cache.calls for part in key)
 
 
 def test_overlap_is_refused_warm_and_cold(cuda: list[Problem]) -> None:

@@ -11,17 +11,18 @@ from peakgemm.cli import doctor
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels import shortfall
 from peakgemm.problem import Problem
-from peakgemm.runtime import compile as compiling
+from peakgemm.runtime import nvrtc
+from peakgemm.runtime.compile import compile_source
 from peakgemm.selection.choose import choose
 
 SOUND = {"registers": 168, "spill_bytes": 0, "code_bytes": 9, "share": 0.9}
 
 
 @pytest.mark.parametrize(("version", "verdict", "says"), [
-    *((release.rpartition(".")[0], "yes", "among those tested") for release in compiling.TESTED),
+    *((release.rpartition(".")[0], "yes", "among those tested") for release in nvrtc.TESTED),
     ("12.8", "old", "'nvidia-cuda-nvrtc-cu12>=12.9,<13'"), ("11.8", "old", "older than any tested (12.9, 13.0"),
     ("13.1", "yes", "not tested itself"), ("13.6", "new", "newer than any tested"), ("13.10", "new", "newer than any"),
-    ("14.0", "new", f"pip install 'nvidia-cuda-nvrtc=={compiling.TESTED[-1]}'")])
+    ("14.0", "new", f"pip install 'nvidia-cuda-nvrtc=={nvrtc.TESTED[-1]}'")])
 def test_the_doctor_says_whether_a_release_is_tested(monkeypatch: pytest.MonkeyPatch, version: str, verdict: str,
                                                      says: str) -> None:
     monkeypatch.setattr(doctor, "nvrtc_version", lambda: version)
@@ -34,7 +35,7 @@ def test_the_doctor_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MissingComponent("NVRTC cannot be loaded (x); run: pip install nvidia-cuda-nvrtc")
 
     monkeypatch.setattr(doctor, "nvrtc_version", absent)
-    monkeypatch.setattr(compiling, "nvrtc_version", absent)
+    monkeypatch.setattr(nvrtc, "nvrtc_version", absent)
     assert doctor._compiler()[1:] == ("no", "NVRTC cannot be loaded (x); run: pip install nvidia-cuda-nvrtc")
     assert list(doctor._compilations()) == []
 
@@ -67,13 +68,13 @@ def test_the_doctor_tells_what_is_passed_over(monkeypatch: pytest.MonkeyPatch) -
     ("12.4", [50, 80, 90], "sm_100", "pip install --upgrade nvidia-cuda-nvrtc-cu12,")])
 def test_an_architecture_that_the_compiler_lacks(monkeypatch: pytest.MonkeyPatch, version: str, known: list[int],
                                                  arch: str, says: str) -> None:
-    monkeypatch.setattr(compiling, "nvrtc_version", lambda: version)
+    monkeypatch.setattr(nvrtc, "nvrtc_version", lambda: version)
     monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcGetSupportedArchs", lambda: (0, known))
-    told = compiling.lacking(arch)
+    told = nvrtc.lacking(arch)
     assert says in told and bool(told) == bool(says)
     if says:
         with pytest.raises(MissingComponent, match=arch):
-            compiling.compile_source('extern "C" __global__ void lacked() {}', "lacked", arch)
+            compile_source('extern "C" __global__ void lacked() {}', "lacked", arch)
 
 
 def table(**kernels: tuple[dict[str, Any], dict[str, Any]]) -> str:

@@ -237,7 +237,7 @@ class TestHost:
 
     @pytest.fixture(autouse=True)
     def no_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("peakgemm.runtime.device.here", lambda: None)
+        monkeypatch.setattr("peakgemm.runtime.device.find", lambda index=None: None)
 
     def test_emulated_runs_in_float32(self) -> None:
         a = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)

@@ -24,7 +24,6 @@ M, N, K = 60, 30, 40
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current one, without a GPU: a and b, and what is wrong in some way."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("peakgemm.runtime.device.here", lambda: None)
     monkeypatch.setattr("peakgemm.runtime.device.find", lambda *_: None)
     rng = np.random.default_rng(0)
     for name, shape in (("a", (M, K)), ("b", (K, N)), ("c", (M, N)), ("row", (N,)), ("column", (M, 1))):

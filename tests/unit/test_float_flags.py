@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import peakgemm as pg
+from peakgemm.kernels.schedule import arguments
+from peakgemm.problem import Problem
 from peakgemm.runtime.convention import Convention
 from peakgemm.runtime.float_flags import ieee_flags
 
@@ -104,9 +106,14 @@ def test_files(tmp_path: Path) -> None:
     assert (np.load(tmp_path / "out.npy").view(np.uint32) == CALLS["gemm"]().view(np.uint32)).all()
 
 
-def test_an_argument_of_a_kernel() -> None:
+def test_arguments_of_kernels() -> None:
+    """Packed as C floats, by `struct` alone a subnormal factor would be 0."""
+    assert flushing(lambda: struct.pack("f", TINY)) == bytes(4)
     values = Convention(values="if")
-    assert values.unpack(flushing(lambda: values.pack(7, TINY))) == (7, float(np.float32(TINY)))
+    for pack in (lambda: values.pack(7, TINY),
+                 lambda: arguments(Problem.contiguous(9, 9, 9, TINY, -TINY), 1, 0, 0, 0, (1, 1, 1))):
+        assert flushing(pack) == pack()
+    assert values.unpack(values.pack(7, TINY)) == (7, float(np.float32(TINY)))
 
 
 def test_flags_are_given_back_after_an_error() -> None:

@@ -18,6 +18,7 @@ import peakgemm as pg
 import stand_in
 from peakgemm import arrays
 from peakgemm.calls import launch, plan, prepared
+from peakgemm.calls.canonical import Canonical
 from peakgemm.calls.host import small_host, worker
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory, out_of_memory_as
@@ -86,7 +87,8 @@ def product(library: FullLibrary, monkeypatch: pytest.MonkeyPatch, bound: Callab
             **request: Any) -> Any:
     """By `on_device`, with a kernel that wants a workspace."""
     monkeypatch.setattr(launch, "bound_for", lambda problem, gpu, choice=None: bound(problem, library.memory))
-    return launch.on_device(library, 0, Request(*operands(), precision="fp16x3", **request), choice=NAMED)
+    request = Request(*operands(), precision="fp16x3", **request)
+    return launch.on_device(library, 0, request, decided=launch.Decided(NAMED, calls={})).result
 
 
 def test_the_error_tells_sizes_and_remedies(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +135,7 @@ def test_only_what_helps_is_proposed(gpu: None, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(("kernel", "split"), [(SPECIALISED, 3), (WIDE, 0), (WIDE, 1)])
 def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, kernel: Any, split: int) -> None:
     """Partial sums and repacked operands: a tile without them, when no room is found."""
-    library, asked = FullLibrary(1024), list[Any]()
+    library, asked, decided = FullLibrary(1024), list[Any](), launch.Decided(calls={})
     tile = WIDE.default if kernel is WIDE else SPECIALISED.default
     hungry = Choice(kernel, replace(tile, split=split), "", "")
 
@@ -144,13 +146,16 @@ def test_ieee_products_do_without(gpu: None, monkeypatch: pytest.MonkeyPatch, ke
 
     monkeypatch.setattr(launch, "bound_for", bound_for)
     a, b = operands()
-    assert np.allclose(launch.on_device(library, 0, Request(a, b)), a @ b, atol=1e-3)
-    assert (asked[1].kernel, asked[1].config) == (SPECIALISED, SPECIALISED.default)
+    for _ in range(2):  # the second time from the cache, without asking for memory again
+        assert np.allclose(launch.on_device(library, 0, Request(a, b), decided=decided).result, a @ b, atol=1e-3)
+    assert (asked[1].kernel, asked[1].config) == (SPECIALISED, SPECIALISED.default) and len(asked) == 2
+    launched = launch.on_device(library, 0, Request(a, b), decided=decided, workspace=np.empty(1024, np.float32))
+    assert launched.bound.workspace_bytes == 4096  # memory that the caller brings is used
 
 
 def test_plan(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     library, (a, b) = FullLibrary(-(-WANTED // 4)), operands()
-    monkeypatch.setattr(arrays, "library_of", lambda x, name: library)
+    monkeypatch.setitem(arrays._BY_TYPE, np.ndarray, library)
     monkeypatch.setattr(plan, "choice_for", lambda problem, gpu, precision: NAMED)
     for module in (plan, launch):
         monkeypatch.setattr(module, "bound_for", lambda problem, gpu, choice=None: Hungry(problem, library.memory))
@@ -237,21 +242,19 @@ def test_jaxs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_torchs_warm_path(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
-    from peakgemm.calls import eager
+    from peakgemm.arrays.torch import Torch
 
-    full = torch.cuda.OutOfMemoryError("CUDA out of memory.")
+    full, other = torch.cuda.OutOfMemoryError("CUDA out of memory."), RuntimeError("an illegal memory access")
+    call = launch.BoundCall(Canonical((300, 200), {}, PROBLEM), Hungry(PROBLEM, stand_in.Memory()), {}, 0)
+    for error in (full, other):
+        def scratch(self: Any, *args: Any, error: Exception = error) -> Any:
+            raise error
 
-    def empty(shape: Any, **where: Any) -> Any:
-        raise full if error is None else error
-
-    monkeypatch.setattr(eager, "_empty", empty)
-    memory, out = stand_in.Memory(), torch.empty(300, 200)
-    warm = eager.Warm(Hungry(PROBLEM, memory), (300, 200), False, True, SimpleNamespace(index=0), (0, 0, 0, 0))
-    error = None
-    with pytest.raises(torch.cuda.OutOfMemoryError, match=f"^a workspace of {WANTED:,} bytes.*torch holds") as caught:
-        warm.run(256, 512, 0, out, stand_in.STREAM)
-    assert isinstance(caught.value, OutOfMemory) and caught.value.__cause__ is full
-    error = RuntimeError("CUDA error: an illegal memory access was encountered")
-    with pytest.raises(RuntimeError) as caught:
-        warm.run(256, 512, 0, out, stand_in.STREAM)
-    assert caught.value is error
+        monkeypatch.setattr(Torch, "scratch", scratch)
+        with pytest.raises(type(error)) as caught:
+            call.workspace(Torch(), torch.empty(300, 500), stand_in.STREAM)
+        assert (caught.value is error) == (error is other)
+        if error is full:
+            assert isinstance(caught.value, OutOfMemory) and caught.value.__cause__ is full
+            assert str(caught.value).startswith(f"a workspace of {WANTED:,} bytes") and "torch holds" in str(
+                caught.value)

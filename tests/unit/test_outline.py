@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peakgemm.runtime.outline import outline
+from peakgemm.tools.simulator.front.outline import outline
 
 
 def kernels(text: str, **macros: int) -> list[str]:

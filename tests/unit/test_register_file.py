@@ -13,7 +13,7 @@ from lab.registers.streams import RZ, WORDS, Op, Stream, parse, predicted, text
 from lab.registers.summary import summaries
 from lab.registers.write_backs import AHEAD, ARRIVES, PATIENCE, WriteBacks
 from peakgemm.errors import InvalidValue
-from peakgemm.sass.register_file import ReadStep, RegisterFile
+from peakgemm.sass.register_file import RegisterFile, Step
 from seldom import exhaustive
 
 RECORD = Path(__file__).parents[2] / "results" / "h100" / "registers.json"
@@ -119,7 +119,7 @@ def test_a_load_that_nothing_lets_in_stops_the_issue() -> None:
     assert [cycle for cycle in range(issued[-1]) if cycle not in issued] == [first, first + 1, first + 2]
 
 
-def steps(*instructions: tuple[tuple[int | None, ...], int]) -> list[ReadStep]:
+def steps(*instructions: tuple[tuple[int | None, ...], int]) -> list[Step]:
     file = RegisterFile()
     return [file.read(*one) for one in instructions]
 
@@ -141,7 +141,7 @@ def test_another_register_takes_the_name_away() -> None:
 
 def test_the_slots_that_made_it_wait() -> None:
     step, = steps(((2, 4, 5), 0),)
-    assert step == ReadStep(1)  # empty stages: two cycles to gather two of a bank hold up nothing
+    assert step == Step(1)  # empty stages: two cycles to gather two of a bank hold up nothing
     full = steps(*[((2, 4, 6), 0)] * 4)
     assert [one.cycles for one in full[1:]] == [3, 3, 3]
     assert full[-1].waited == 6  # a comes in time, b and c each a cycle later

@@ -103,7 +103,7 @@ def test_who_asks_for_it() -> None:
 def test_what_runs_it_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     from peakgemm.runtime import device
 
-    monkeypatch.setattr(device, "here", lambda: None)
+    monkeypatch.setattr(device, "find", lambda index=None: None)
     a, b = np.ones((3, 4), np.float32), np.ones((4, 2), np.float32)
     for asked, kernel, path in ((True, "peakgemm.replay", "replay"), (False, "numpy.matmul", "numpy")):
         said, plan = pg.explain(a, b, reproducible=asked), pg.plan(a, b, reproducible=asked)

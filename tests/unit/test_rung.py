@@ -191,7 +191,7 @@ def test_numpy_arrays_by_copies(there: Device, monkeypatch: pytest.MonkeyPatch) 
     run_rung(1, a.T, b, c, beta=2.0)
     assert np.allclose(c, a.T @ b + 2.0, atol=1e-5)
     assert (whole[1::2] == 1).all() and (whole[:, 1::2] == 1).all()
-    with pytest.raises(InvalidType, match="a is a NumPy array and B a stand-in array"):
+    with pytest.raises(InvalidType, match="A is a NumPy array and B a stand-in array"):
         run_rung(1, a.T, SimpleNamespace(values=b), c)
 
 

@@ -137,6 +137,17 @@ def test_modes_of_torch_functions_leave_eager_calls_alone() -> None:
         assert torch.allclose(PLANNED.execute(A, B), A @ B, atol=1e-5)
 
 
+def test_a_plan_runs_behind_a_graph_break() -> None:
+    """torch.compile does not trace into it, also where vmap has it refused."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda a: torch.relu(PLANNED.execute(a, B)), backend="eager")
+    assert torch.allclose(compiled(A), torch.relu(A @ B), atol=1e-5)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(lambda a: PLANNED.execute(a, B), backend="eager", fullgraph=True)(A)
+    with pytest.raises((InvalidType, torch._dynamo.exc.Unsupported)):
+        torch.compile(torch.vmap(lambda a: PLANNED.execute(a, B)), backend="eager")(torch.stack([A, -A]))
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("run", [
     lambda f: f(A), lambda f: f(A.clone().requires_grad_()), lambda f: torch.func.jvp(f, (A,), (A,)),

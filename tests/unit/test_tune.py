@@ -210,7 +210,7 @@ def test_an_entry_goes_round(kept: Path) -> None:
     assert tuned.lookup(replace(PROBLEM, k=65, lda=65), GPU.name) is None
     choice = choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name)  # no longer what it said before
     assert (choice.kernel, choice.config, choice.source) == (SPECIALISED, OTHER, "tuned")
-    assert launch.choice_for(PROBLEM, GPU) is choice
+    assert launch.choice_for(PROBLEM, GPU) == choice
 
 
 def test_a_default_that_stays_is_remembered_and_not_imposed(kept: Path) -> None:
@@ -307,7 +307,6 @@ def gpu(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(search, "Timer", lambda *args: clock)
     monkeypatch.setattr(search, "visiting", lambda: nullcontext(HostPeer()))
     monkeypatch.setattr(search.device, "activated", lambda index: nullcontext())
-    monkeypatch.setattr(search.device, "introduce", lambda index: None)
     monkeypatch.setattr("peakgemm.runtime.device.find", lambda index=None: GPU)
     monkeypatch.setattr("peakgemm.runtime.device.require", lambda index=None: GPU)
     monkeypatch.setattr("peakgemm.cli.tune.find_peer", HostPeer)

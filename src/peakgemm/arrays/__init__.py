@@ -8,50 +8,69 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidType, InvalidValue
-from .base import Library
+from .base import HOST, Library, place
 
 _BY_TYPE: dict[type, Library] = {}
 _MODULES = {"torch": "torch.Torch", "cupy": "cupy.Cupy", "jax": "jax.Jax", "jaxlib": "jax.Jax"}
 _MADE: dict[str, Library] = {}
+_WRITTEN = ("out", "workspace", "C")  # C is a rung's
 
 
-def admit(x: Any, name: str, *, written: bool = False) -> tuple[Any, int]:
-    """The door: every array argument of every call passes it before anything asks for its address.
+def locate(arrays: dict[str, Any]) -> tuple[Any, int]:
+    """The library and the device that all arrays of a call share: a `HostLibrary` where that is `HOST`, else a
+    `DeviceLibrary`. Every array argument of every call passes this door before anything asks for its address.
+
+    Args:
+        arrays: by the arguments' names. The first one says what the others must be.
+
+    Raises:
+        InvalidType, InvalidValue: as `admit`; arrays of several libraries, or on several devices.
+    """
+    library: Any = None
+    index = HOST
+    for name, x in arrays.items():
+        other, device = admit(x, name)
+        if library is None:
+            first, library, index = name, other, device
+        elif other is not library:
+            raise InvalidType(f"{first} is a {library.name} array and {name} a {other.name} array; convert one, so "
+                              "that all are of one library")
+        elif device != index:
+            raise InvalidValue(f"{first} is on {place(index)} and {name} on {place(device)}; move one, so that all are "
+                               "in one place")
+    return library, index
+
+
+def admit(x: Any, name: str) -> tuple[Any, int]:
+    """The library of ``x`` and the device where it lies.
 
     Args:
         x: what the caller passed.
-        name: the argument's name, for messages.
-        written: the call writes to it.
-
-    Returns:
-        The library of ``x`` and the device where it lies: a `HostLibrary` where that is `HOST`, else a `DeviceLibrary`.
+        name: the argument's name, for messages; ``out``, ``workspace`` and ``C`` are written.
 
     Raises:
         InvalidType: no array, none that is plain, or not float32; see `Library.admit`.
-        InvalidValue: in no place that kernels reach, without memory, or read-only and ``written``.
+        InvalidValue: in no place that kernels reach, without memory, or read-only and written.
     """
-    library = library_of(x, name)
+    library = _BY_TYPE.get(type(x)) or library_of(x, name)
     index = library.admit(x, name)
-    if written and library.read_only(x):
+    if name in _WRITTEN and library.read_only(x):
         raise InvalidValue(f"{name} is a read-only {library.name} array; pass one that can be written"
                            + (", or leave it out" if name == "out" else ""))
     return library, index
 
 
 def library_of(x: Any, name: str) -> Library:
-    """The library that ``x`` belongs to.
+    """The library that ``x`` belongs to, remembered for its type.
 
     Raises:
         InvalidType: no array. ``name`` is what the message calls it.
     """
-    kind = type(x)
-    found = _BY_TYPE.get(kind)
-    if found is None:
-        found = _find(x, name)
-        if len(_BY_TYPE) > 256:  # types made on the fly must not pile up
-            _BY_TYPE.clear()
-        _BY_TYPE[kind] = found
-    return found
+    library = _find(x, name)
+    if len(_BY_TYPE) > 256:  # types made on the fly must not pile up
+        _BY_TYPE.clear()
+    _BY_TYPE[type(x)] = library
+    return library
 
 
 def _find(x: Any, name: str) -> Library:

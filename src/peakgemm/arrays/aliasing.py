@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InvalidValue
 from .base import View
 
 _MOST_WORK: Any = 100_000  # candidate solutions that NumPy tries
@@ -27,17 +28,40 @@ def overlaps(x: View, y: View) -> bool:
         return True
 
 
-class Mapped(NamedTuple):
+def refuse_overlap(views: dict[str, View], beta: float, arrays: dict[str, Any] | None = None) -> None:
+    """``out`` may be ``c`` itself; it shares no other memory with an input, and with ``arrays``, the NumPy arrays of
+    these views, no bytes of a file.
+
+    Raises:
+        InvalidValue: it does; the message says with which.
+    """
+    out = views.get("out")
+    for name, view in views.items():
+        if out is None or name == "out" or (name == "c" and (view == out or beta == 0)):
+            continue
+        if overlaps(view, out):
+            raise InvalidValue(f"out overlaps {name} in memory, which would be overwritten while it is read; pass an "
+                               f"out of its own{', or c itself as out' if name == 'c' else ''}")
+        target = _mapped(arrays["out"], out) if arrays else None
+        source = _mapped(arrays[name], view) if arrays and target else None
+        # A private mapping's writes do not reach the file; two shared ones of it have addresses of their own.
+        if target and source and target.file == source.file and not target.private and overlaps(
+                source.view, target.view):
+            raise InvalidValue(f"out overlaps {name} in {target.path}, which both map and which would be overwritten "
+                               "while it is read; map a file of its own as out"
+                               f"{', or pass c itself as out' if name == 'c' else ''}")
+
+
+class _Mapped(NamedTuple):
     """The file whose pages an array is, and where the array lies in it: ``view``, its pointer an offset in the file."""
 
-    device: int
-    inode: int
+    file: tuple[int, int]  # device, inode
     view: View
     path: str
-    private: bool  # what is written does not reach the file: mode "c"
+    private: bool  # mode "c"
 
 
-def mapped(x: NDArray[Any], view: View) -> Mapped | None:
+def _mapped(x: NDArray[Any], view: View) -> _Mapped | None:
     """The file below ``x``, which lies at ``view``; None where its root is no `numpy.memmap` of a file with a name."""
     root: Any = x
     while isinstance(root.base, np.ndarray):
@@ -48,15 +72,8 @@ def mapped(x: NDArray[Any], view: View) -> Mapped | None:
         status = os.stat(root.filename)
     except OSError:  # the name has gone
         return None
-    place = view._replace(pointer=root.offset + view.pointer - root.__array_interface__["data"][0])
-    return Mapped(status.st_dev, status.st_ino, place, str(root.filename), root.mode == "c")
-
-
-def written_through(x: Mapped | None, out: Mapped | None) -> bool:
-    """Whether ``out`` writes to bytes of a file that ``x`` reads: two mappings of it have addresses of their own."""
-    if x is None or out is None or out.private:
-        return False
-    return (x.device, x.inode) == (out.device, out.inode) and overlaps(x.view, out.view)
+    offset = root.offset + view.pointer - root.__array_interface__["data"][0]
+    return _Mapped((status.st_dev, status.st_ino), view._replace(pointer=offset), str(root.filename), root.mode == "c")
 
 
 class _Described:

@@ -82,6 +82,7 @@ class Library(Protocol):
 
     def read_only(self, x: Any) -> bool:
         """Whether ``x`` must not be written."""
+        return False
 
 
 class HostLibrary(Library, Protocol):
@@ -104,6 +105,11 @@ class DeviceLibrary(Library, Protocol):
     def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
         """Packed memory for a result on the device of ``like``: an array, or what `deliver` makes one of."""
 
+    def scratch(self, size: int, like: Any, stream: int) -> tuple[Any, int]:
+        """Memory of ``size`` bytes or a few more on the device of ``like``, and its address."""
+        memory = self.empty((-(-size // FLOAT),), like, stream)
+        return memory, self.view(memory, "workspace").pointer
+
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
         """``x`` broadcast to ``shape``, packed row-major; ``x`` may start at any byte.
 
@@ -116,10 +122,12 @@ class DeviceLibrary(Library, Protocol):
 
     def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
         """The array that the caller gets for what `empty` made, once ``stream`` has work that writes it and
-        reads ``inputs``."""
+        reads ``inputs``. Where the library frees memory by stream that is ``result`` itself."""
+        return result
 
     def out_of_memory(self, error: Exception) -> bool:
-        """Whether ``error``, which `empty` raised, says that the device's memory is used up."""
+        """Whether ``error``, which `empty` or `scratch` raised, says that the device's memory is used up."""
+        return driver_out_of_memory(error)
 
 
 def driver_out_of_memory(error: Exception) -> bool:

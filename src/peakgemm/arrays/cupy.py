@@ -9,10 +9,10 @@ from typing import Any
 import cupy
 
 from ..errors import InvalidType
-from .base import FLOAT, View, by_bytes, check_dtype
+from .base import FLOAT, DeviceLibrary, View, by_bytes, check_dtype
 
 
-class Cupy:
+class Cupy(DeviceLibrary):
     """CuPy's arrays, through their own attributes: always on a device."""
 
     name = "CuPy"
@@ -27,10 +27,6 @@ class Cupy:
     def view(self, x: Any, name: str, stream: int = -1) -> View:
         """See `Library.view`."""
         return by_bytes(int(x.data.ptr), tuple(x.shape), tuple(x.strides))
-
-    def read_only(self, x: Any) -> bool:
-        """CuPy has no such arrays."""
-        return False
 
     @contextmanager
     def scope(self, device: int, stream: int | None) -> Iterator[int]:
@@ -56,10 +52,6 @@ class Cupy:
             _bytes(to)[...] = _bytes(source)
         else:
             to[...] = source
-
-    def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
-        """``result`` itself; CuPy's pool frees by stream."""
-        return result
 
     def out_of_memory(self, error: Exception) -> bool:
         """See `DeviceLibrary.out_of_memory`."""

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device
 from ..runtime.memory import PENDING, DeviceMemory, order
-from .base import FLOAT, HOST, View, check_dtype, driver_out_of_memory, packed
+from .base import FLOAT, HOST, DeviceLibrary, HostLibrary, View, check_dtype, packed
 
 LEGACY = 1  # CU_STREAM_LEGACY: the default stream, under the name that DLPack has for it
 
 
-class Interop:
+class Interop(HostLibrary, DeviceLibrary):
     """Arrays known by protocol alone. Results come back through the library's own ``from_dlpack``."""
 
     def __init__(self, name: str) -> None:
@@ -76,10 +76,6 @@ class Interop:
         """See `DeviceLibrary.deliver`. Inputs are kept until they are read: the library may not free by stream."""
         PENDING.keep((inputs, result), stream)
         return self._adopt(result, like) if isinstance(result, Fresh) else result
-
-    def out_of_memory(self, error: Exception) -> bool:
-        """See `DeviceLibrary.out_of_memory`: `Fresh` is the driver's."""
-        return driver_out_of_memory(error)
 
     def host(self, x: Any, name: str) -> NDArray[np.float32]:
         """The NumPy view of the memory that DLPack describes."""

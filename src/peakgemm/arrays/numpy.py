@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidType
-from .base import HOST, View, by_bytes, check_dtype, remedy
+from .base import HOST, HostLibrary, View, by_bytes, check_dtype, remedy
 
 
-class Numpy:
+class Numpy(HostLibrary):
     """NumPy's arrays: always on the host."""
 
     name = "NumPy"

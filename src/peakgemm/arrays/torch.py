@@ -11,21 +11,41 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import InvalidType, InvalidValue
-from .base import FLOAT, HOST, View, check_dtype, remedy
+from .base import FLOAT, HOST, DeviceLibrary, HostLibrary, View, check_dtype, remedy
 
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 PLAIN = (torch.Tensor, torch.nn.Parameter)  # what the short ways look at without asking more
 
 
-class Torch:
+class Torch(HostLibrary, DeviceLibrary):
     """torch's tensors, through their own attributes: no protocol's overhead."""
 
     name = "torch"
 
     def admit(self, x: Any, name: str) -> int:
-        """See `Library.admit`. What is refused here as no plain tensor, `peakgemm.matmul` and `gemm` have given to
-        torch's dispatcher before, where one of their operands is it."""
-        _check_kind(x, name)
+        """See `Library.admit`. Refused is what torch alone can read: subclasses, wrappers of its transforms, sparse and
+        nested tensors, and any while a tracer records. `peakgemm.matmul` and `gemm` have given that to torch's
+        dispatcher before, where one of their operands is it."""
+        if not isinstance(x, torch.Tensor):
+            raise InvalidType(f"{name} is a {type(x).__name__} of torch, no tensor; pass a torch.Tensor")
+        if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            raise InvalidType(f"{name} is a {type(x).__name__}, a tensor subclass that torch's dispatcher alone can "
+                              "read; pass a plain torch.Tensor (matmul and gemm take subclasses that have a rule for "
+                              "it)")
+        if torch._C._functorch.is_functorch_wrapped_tensor(x) or is_batched(x):
+            raise InvalidType(f"{name} is inside a torch.func transform (grad, vmap, jvp), where it has no memory of "
+                              "its own; call peakgemm.matmul or gemm without out there, or call this outside")
+        if is_recorded():
+            raise InvalidType(f"{name} came while torch.jit.trace or make_fx records, to which this call's result "
+                              "would be a constant; call peakgemm.matmul or gemm there, which they record, or call "
+                              "this outside")
+        if x.is_nested:
+            raise InvalidType(f"{name} is a nested tensor; peakgemm multiplies dense ones: "
+                              + remedy(name, f"pass {name}.to_padded_tensor(0)"))
+        if x.layout is not torch.strided:
+            layout = str(x.layout).removeprefix("torch.")
+            raise InvalidType(f"{name} is a {layout} tensor; peakgemm multiplies dense ones: "
+                              + remedy(name, f"pass {name}.to_dense()"))
         check_dtype(str(x.dtype).removeprefix("torch."), name)
         if x.is_meta:
             raise InvalidValue(f"{name} is a meta tensor, which has a shape and no values; make a real one: "
@@ -65,6 +85,11 @@ class Torch:
         """See `DeviceLibrary.empty`."""
         return torch.empty(shape, dtype=torch.float32, device=like.device)
 
+    def scratch(self, size: int, like: Any, stream: int) -> tuple[Any, int]:
+        """See `DeviceLibrary.scratch`."""
+        memory = torch.empty(-(-size // FLOAT), dtype=torch.float32, device=like.device)
+        return memory, memory.data_ptr()
+
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
         """See `DeviceLibrary.copy`."""
         x = x.detach()
@@ -80,10 +105,6 @@ class Torch:
             else:
                 to.copy_(source)
 
-    def deliver(self, result: Any, like: Any, stream: int, inputs: tuple[Any, ...]) -> Any:
-        """``result`` itself; torch's allocator frees by stream."""
-        return result
-
     def out_of_memory(self, error: Exception) -> bool:
         """See `DeviceLibrary.out_of_memory`."""
         return isinstance(error, torch.cuda.OutOfMemoryError)
@@ -97,18 +118,11 @@ class Torch:
         """A CPU tensor over the same memory."""
         return torch.from_numpy(x)
 
-    def record(self, tensors: tuple[Any, ...], stream: int, device: int) -> None:
-        """Memory that ``stream`` uses is not given to others before it is done."""
-        side = torch.cuda.ExternalStream(stream, device=device)
-        for x in tensors:
-            if x is not None:
-                x.record_stream(side)
-
 
 def is_recorded() -> bool:
     """Whether torch.jit.trace or make_fx records: what goes past torch's dispatcher is a constant to them."""
     return bool(torch._C._is_tracing() or torch._C._get_dispatch_mode(_PROXY) is not None
-                or is_recorded_before_dispatch())
+                or torch._ops._get_dispatch_mode_pre_dispatch(_PROXY) is not None)
 
 
 def is_recorded_before_dispatch() -> bool:
@@ -119,28 +133,6 @@ def is_recorded_before_dispatch() -> bool:
 def is_batched(x: Any) -> bool:
     """Whether ``x`` is a batch that torch.autograd's own vmap, that of ``jacobian`` say, shows as one example."""
     return type(x) is torch.Tensor and x.layout is torch.strided and not torch._C._has_storage(x)
-
-
-def _check_kind(x: Any, name: str) -> None:
-    """Refuse what torch alone can read: subclasses, wrappers of its transforms, sparse and nested tensors; and any
-    while a tracer records."""
-    if not isinstance(x, torch.Tensor):
-        raise InvalidType(f"{name} is a {type(x).__name__} of torch, no tensor; pass a torch.Tensor")
-    if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        raise InvalidType(f"{name} is a {type(x).__name__}, a tensor subclass that torch's dispatcher alone can read; "
-                          "pass a plain torch.Tensor (matmul and gemm take subclasses that have a rule for it)")
-    if torch._C._functorch.is_functorch_wrapped_tensor(x) or is_batched(x):
-        raise InvalidType(f"{name} is inside a torch.func transform (grad, vmap, jvp), where it has no memory of its "
-                          "own; call peakgemm.matmul or gemm without out there, or call this outside")
-    if is_recorded():
-        raise InvalidType(f"{name} came while torch.jit.trace or make_fx records, to which this call's result would be "
-                          "a constant; call peakgemm.matmul or gemm there, which they record, or call this outside")
-    if x.is_nested:
-        raise InvalidType(f"{name} is a nested tensor; peakgemm multiplies dense ones: "
-                          + remedy(name, f"pass {name}.to_padded_tensor(0)"))
-    if x.layout is not torch.strided:
-        raise InvalidType(f"{name} is a {str(x.layout).removeprefix('torch.')} tensor; peakgemm multiplies dense ones: "
-                          + remedy(name, f"pass {name}.to_dense()"))
 
 
 def _bytes(x: Any) -> Any:

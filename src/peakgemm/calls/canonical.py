@@ -86,16 +86,17 @@ def canonicalise(a: View, b: View, c: View | None = None, out: View | None = Non
 
     copies: dict[str, tuple[int, ...]] = {}
     reads = alpha != 0 and k > 0
-    view_a, view_b = (_readable(x, reads) for x in (a, b))
+    view_a, view_b = (a, b) if reads else (View.packed(a.shape), View.packed(b.shape))  # unread, they lie anyhow
     for name, view in (("a", view_a), ("b", view_b), ("out", out), ("c", c)):
         if view is not None and (view.pointer % FLOAT or _backwards(view)):
             copies[name] = given.get(name, view.shape)
     if copies:
         return Canonical(shape, copies)
-    grid_a, grid_b = _grid(view_a, batch, m, k, vector="row"), _grid(view_b, batch, k, n, vector="column")
-    dropped = len(a.shape) == 1, len(b.shape) == 1
-    grid_c = _result_grid(out or View.packed(shape), batch, m, n, dropped)
-    grid_c0 = grid_c if c is None else _result_grid(c, batch, m, n, dropped)
+    vector_a, vector_b = len(a.shape) == 1, len(b.shape) == 1
+    grid_a = _grid(view_a, batch, m, k, (vector_a, False))
+    grid_b = _grid(view_b, batch, k, n, (False, vector_b))
+    grid_c = _grid(out or View(0, shape, packed(shape)), batch, m, n, (vector_a, vector_b))
+    grid_c0 = grid_c if c is None else _grid(c, batch, m, n, (vector_a, vector_b))
     in_place = c is None or (out is not None and c.pointer == out.pointer and grid_c0 == grid_c)
     if in_place:
         grid_c0 = grid_c
@@ -113,11 +114,9 @@ def canonicalise(a: View, b: View, c: View | None = None, out: View | None = Non
     for name, layout in zip(names, layouts, strict=True):
         if layout is None:
             copies[name] = given[name]
-    try:
-        merged = Batch.merged(sizes, *(x.batch for x in grids))
-    except InvalidValue:
-        shapes = given | {"out": shape} | ({} if c is None else {"c": shape})
-        copies |= _to_merge(batch, shapes, (*names, "out", "c"), sizes, grids)
+    shapes = given | {"out": shape} | ({} if c is None else {"c": shape})
+    merged, to_merge = _merged(batch, shapes, (*names, "out", "c"), sizes, grids)
+    copies |= to_merge
     if copies:
         return Canonical(shape, copies)
     (lda, trans_a), (ldb, trans_b) = (x for x in layouts if x is not None)
@@ -175,40 +174,23 @@ def _distinct(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return True
 
 
-def _readable(view: View, reads: bool) -> View:
-    """An operand that is not read lies however is convenient."""
-    return view if reads else View.packed(view.shape)
-
-
 def _backwards(view: View) -> bool:
     """Strides that no kernel is given: negative ones, or none that count in elements."""
     return view.strides is None or any(
         step < 0 and size > 1 for step, size in zip(view.strides, view.shape, strict=True))
 
 
-def _spread(shape: tuple[int, ...], strides: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Steps of an array broadcast to ``rank`` dimensions: 0 where it has one element or none of that dimension."""
-    steps = tuple(step if size != 1 else 0 for size, step in zip(shape, strides, strict=True))
-    return (0,) * (rank - len(shape)) + steps
-
-
-def _grid(view: View, batch: tuple[int, ...], rows: int, columns: int, vector: str) -> _Grid:
+def _grid(view: View, batch: tuple[int, ...], rows: int, columns: int, dropped: tuple[bool, bool]) -> _Grid:
+    """An array broadcast to ``(*batch, rows, columns)``, with the dimensions, rows or columns, that it has ``dropped``
+    put back. Steps are 0 where it has one element or none of a dimension."""
     strides = view.strides or ()
-    if len(view.shape) == 1:
-        row, column = (0, strides[0]) if vector == "row" else (strides[0], 0)
-        return _Grid(rows, columns, row, column, (0,) * len(batch))
-    return _Grid(rows, columns, strides[-2], strides[-1], _spread(view.shape[:-2], strides[:-2], len(batch)))
-
-
-def _result_grid(view: View, batch: tuple[int, ...], m: int, n: int, dropped: tuple[bool, bool]) -> _Grid:
-    """``out``, or ``c`` broadcast to it, with the dimensions that 1-D operands drop put back."""
-    whole = len(batch) + 2 - sum(dropped)
-    steps = list(_spread(view.shape, view.strides or (), whole))
+    steps = [step if size != 1 else 0 for size, step in zip(view.shape, strides, strict=True)]
+    steps = [0] * (len(batch) + 2 - sum(dropped) - len(steps)) + steps
     if dropped[1]:
         steps.append(0)
     if dropped[0]:
         steps.insert(len(steps) - 1, 0)
-    return _Grid(m, n, steps[-2], steps[-1], tuple(steps[:-2]))
+    return _Grid(rows, columns, steps[-2], steps[-1], tuple(steps[:-2]))
 
 
 def _stored(x: _Grid) -> tuple[int, bool] | None:
@@ -265,16 +247,20 @@ def _taller(x: _Grid, size: int) -> _Grid | None:
     return x._replace(rows=x.rows * size, row=step if x.rows == 1 else x.row, batch=x.batch[:-1])
 
 
-def _to_merge(batch: tuple[int, ...], shapes: dict[str, tuple[int, ...]], names: tuple[str, ...],
-              sizes: tuple[int, ...], grids: list[_Grid]) -> dict[str, tuple[int, ...]]:
-    """The fewest elements to copy so that a batch of many dimensions merges; a copy is as large as the batch."""
-    steps = dict(zip(names, (x.batch for x in grids), strict=True))
+def _merged(batch: tuple[int, ...], shapes: dict[str, tuple[int, ...]], names: tuple[str, ...], sizes: tuple[int, ...],
+            grids: list[_Grid]) -> tuple[Batch, dict[str, tuple[int, ...]]]:
+    """The batch in the few dimensions that kernels take, and the fewest elements to copy so that it merges.
+
+    A copy is as large as the batch.
+    """
     full = {name: shape if name in ("out", "c") else (*batch, *shape[-2:]) for name, shape in shapes.items()}
-    choices = [some for count in range(1, len(full)) for some in combinations(full, count)]
-    for some in sorted(choices, key=lambda some: sum(prod(full[name]) for name in some)):
+    choices = [some for count in range(len(full) + 1) for some in combinations(full, count)]
+    if len(sizes) > 1:
+        choices.sort(key=lambda some: sum(prod(full[name]) for name in some))
+    for some in choices:
         try:
-            Batch.merged(sizes, *(packed(sizes) if name in some else steps[name] for name in names))
+            steps = (packed(sizes) if name in some else x.batch for name, x in zip(names, grids, strict=True))
+            return Batch.merged(sizes, *steps), {name: full[name] for name in some}
         except InvalidValue:
             continue
-        return {name: full[name] for name in some}
-    return full
+    return Batch(), full

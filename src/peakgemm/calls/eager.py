@@ -1,29 +1,24 @@
 """The short way for torch CUDA tensors: a warm call is one look-up, one allocation and one launch.
 
-The first call for a combination of shapes, strides and addresses' alignment is made canonical and bound as in
-`launch`; what it leads to is remembered. Nothing here knows gradients.
+A call is recognised by its tensors' shapes, strides, dtypes, devices and alignments. The first one like it goes the way
+of all libraries, which binds and remembers it. Nothing here knows gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from ..arrays.base import FLOAT, HOST, stream_handle
-from ..arrays.torch import Torch, is_recorded
+from ..arrays.base import stream_handle
+from ..arrays.torch import PLAIN, Torch, is_recorded
 from ..errors import InvalidValue
-from ..runtime import device
 from . import cache
-from .launch import bound_for, canonical_request, choice_for, on_device, views_of, without_workspace
-from .request import NO_STREAM, Request, locate, scales
+from .launch import BoundCall, views_of
+from .plan import Plan, multiply
+from .prepared import Prepared
+from .request import Request, scales
 
-if TYPE_CHECKING:
-    from ..kernels.bound import Bound
-
-_FLOAT32 = torch.float32
 current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a build without CUDA has none
 _increment_version = torch.autograd.graph.increment_version
 forward = torch.autograd.forward_ad
@@ -32,49 +27,9 @@ is_batchedtensor = torch._C._functorch.is_batchedtensor
 modes = torch._C._len_torch_dispatch_stack
 function_modes = torch._C._len_torch_function_stack
 tracing = torch._C._is_tracing
-_empty = torch.empty
 
-
-class Warm:
-    """What a remembered call needs: the launch, the result's shape, and where operands reach to in memory."""
-
-    __slots__ = ("bound", "in_place", "index", "launch", "place", "shape", "spans", "swapped", "workspace_floats")
-
-    def __init__(self, bound: Bound | None, shape: tuple[int, ...], swapped: bool, in_place: bool,
-                 place: Any, spans: tuple[int, ...]) -> None:
-        self.bound, self.shape, self.swapped, self.in_place, self.place, self.spans = (
-            bound, shape, swapped, in_place, place, spans)
-        self.index = place.index
-        self.launch = None if bound is None else bound.launch
-        self.workspace_floats = 0 if bound is None else -(-bound.workspace_bytes // FLOAT)
-
-    def run(self, a: int, b: int, c: int, out: Any, stream: int, workspace: int = 0) -> Any:
-        """Enqueue: operands by address, ``out`` as a tensor. Returns the workspace that it made, or None.
-
-        Raises:
-            OutOfMemory: split operands do not fit.
-        """
-        kept = None
-        if self.launch is None:
-            return kept  # nothing to compute
-        if self.workspace_floats and not workspace:
-            try:
-                kept = _empty((self.workspace_floats,), dtype=_FLOAT32, device=self.place)
-            except torch.cuda.OutOfMemoryError as error:
-                assert self.bound is not None
-                # Remembered: torch empties its cache and waits before it refuses.
-                self.bound = without_workspace(error, self.bound, device.require(self.index), "torch")
-                self.launch, self.workspace_floats = self.bound.launch, 0
-            else:
-                workspace = kept.data_ptr()
-        target = out.data_ptr()
-        if self.swapped:
-            a, b = b, a
-        self.launch(a, b, target, target if self.in_place else c, workspace, stream)
-        return kept
-
-
-_calls: dict[Any, Any] = cache.calls
+_TORCH = Torch()
+_calls = cache.calls
 
 
 def product(a: Any, b: Any) -> Any:
@@ -83,64 +38,160 @@ def product(a: Any, b: Any) -> Any:
         first, second = a.data_ptr(), b.data_ptr()
         key = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.device, b.device, first & 15, second & 15,
                a.is_neg(), b.is_neg())
-    except (RuntimeError, AttributeError):  # no tensor, or none with memory: `locate` says what is wrong
-        return _cold(Request(a, b), None)
-    warm = _calls.get(key)
-    if warm is None or not (first and second):  # address 0: empty, or its memory is gone
-        return _cold(Request(a, b), key)
-    out = a.new_empty(warm.shape)
-    warm.run(first, second, 0, out, current_stream(warm.index))
+    except (RuntimeError, AttributeError):  # no tensor, or none with memory: the door says what is wrong
+        return multiply(Request(a, b))
+    call = _calls.get(key)
+    if call is None or not (first and second):  # address 0: empty, or its memory is gone
+        return multiply(Request(a, b), key=key)
+    out = a.new_empty(call.shape)
+    target, stream = out.data_ptr(), current_stream(call.index)
+    _held, workspace = call.workspace(_TORCH, a, stream) if call.workspace_bytes else (None, 0)
+    if call.swapped:
+        first, second = second, first
+    call.launch(first, second, target, target, workspace, stream)
     return out
 
 
 def run(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, out: Any = None, stream: Any = None,
         trans_a: bool = False, trans_b: bool = False, precision: str = "ieee", ready: Any = None) -> Any:
-    """``alpha op(a) op(b) + beta c`` for CUDA tensors, without gradients; see `plan.run`.
+    """``alpha op(a) op(b) + beta c`` on torch tensors, without gradients.
 
-    ``ready``: what `prepare` made of ``b``; such calls are not remembered, for that would keep its memory.
+    Args:
+        a, b, c, alpha, beta, out, stream, trans_a, trans_b, precision: as for `peakgemm.gemm`; 1-D operands too, and
+            flags that are bools.
+        ready: what `prepare` made of ``b``.
+
+    Raises:
+        As `peakgemm.gemm`.
     """
     alpha, beta = scales(alpha, beta, c)
     request = Request(a, b, c, out, alpha, beta, trans_a, trans_b, precision, ready)
     if stream is not None:
         return _on_stream(request, stream_handle(stream))
-    if ready is not None:
-        return _cold(request, None)
     try:
         first, second = a.data_ptr(), b.data_ptr()
         third = target = 0
         key: tuple[Any, ...] = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.device, b.device,
-                                first & 15, second & 15, a.is_neg(), b.is_neg(), *request[4:])
+                                first & 15, second & 15, a.is_neg(), b.is_neg(), *request[4:9])
         if c is not None:
             third = c.data_ptr()
             key += (c.shape, c.stride(), c.dtype, c.device, c.is_neg(), third & 3)
         if out is not None:
             target = out.data_ptr()
             key += ("out", out.shape, out.stride(), out.dtype, out.device, out.is_neg(), target & 15, target == third)
+        if ready is not None:
+            key += ready.key
     except (RuntimeError, AttributeError):
         return _cold(request, None)
-    warm = _calls.get(key)
-    if warm is None or not (first and second and (third or c is None) and (target or out is None)):
+    call = _calls.get(key)
+    if call is None or not (first and second and (third or c is None) and (target or out is None)):
         return _cold(request, key)
+    return _launch(call, a, b, c, out, first, second, third, target)[0]
+
+
+def _launch(call: BoundCall, a: Any, b: Any, c: Any, out: Any, first: int, second: int, third: int,
+            target: int) -> tuple[Any, Any, int]:
+    """Launch a call with tensors and their addresses: the result, its workspace's memory, and the stream."""
     if out is None:
-        out = a.new_empty(warm.shape)
+        out = a.new_empty(call.shape)
+        target = out.data_ptr()
     else:
-        high, for_a, for_b, for_c = warm.spans
+        high, for_a, for_b, for_c = call.spans
         if ((first < target + high and target < first + for_a) or (second < target + high and target < second + for_b)
                 or (c is not None and third != target and third < target + high and target < third + for_c)):
-            views_of(_TORCH, request, 0)  # they meet: the exact test refuses, or lets pass
+            # They meet: the exact test refuses, or lets pass.
+            views_of(_TORCH, Request(a, b, c, out, beta=call.bound.problem.beta), 0)
         touched(out)
-    warm.run(first, second, third, out, current_stream(warm.index))
-    return out
+    stream = current_stream(call.index)
+    memory, workspace = call.workspace(_TORCH, a, stream) if call.workspace_bytes else (None, 0)
+    if call.swapped:
+        first, second = second, first
+    call.launch(first, second, target, target if call.in_place else third, workspace, stream)
+    return out, memory, stream
 
 
-@contextmanager
-def on_stream(like: Any, stream: Any) -> Iterator[None]:
-    """Within it, ``stream`` is torch's current stream of the device of ``like``; None: as it was."""
-    if stream is None:
-        yield
-    else:
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream_handle(stream), device=like.device)):
-            yield
+def _cold(request: Request, key: tuple[Any, ...] | None = None, stream: Any = None, devices: Any = None) -> Any:
+    """A call that is not known yet, or that has to be looked at each time."""
+    result = multiply(request, stream, devices, key)
+    if request.out is not None:
+        touched(request.out)
+    return result
+
+
+def _on_stream(request: Request, stream: int) -> Any:
+    """As if called under ``torch.cuda.stream``; memory of other streams is kept until this one has used it."""
+    result = _cold(request, stream=stream)
+    device = result.get_device()
+    used = torch.cuda.ExternalStream(stream, device=device)
+    for x in request.arrays().values():
+        x.record_stream(used)
+    if request.out is None:
+        result.record_stream(torch.cuda.current_stream(device))
+    return result
+
+
+def on_devices(request: Request, stream: Any, devices: Any) -> Any:
+    """The product of CPU tensors on ``devices``, past torch's dispatcher.
+
+    Raises:
+        InvalidValue: what the dispatcher would have to see, or a gradient that would be lost.
+    """
+    if torch.compiler.is_compiling() or is_observed():
+        raise InvalidValue("devices is lost where torch's dispatcher runs the call (under torch.compile, in a dispatch "
+                           "mode, a transform or a tracer); leave it out")
+    refuse_gradients(request.arrays(), "a call with devices")
+    return _cold(request, None, stream, devices)
+
+
+class TorchPlan(Plan):
+    """A plan whose `execute` costs less host time than ``torch.mm``, on operands as planned."""
+
+    def execute(self, a: Any, b: Any, c: Any = None, out: Any = None, workspace: Any = None, stream: Any = None) -> Any:
+        """See `Plan.execute`. A plan knows no gradients: operands that need one are refused while they are recorded."""
+        key: tuple[Any, ...] | None = None
+        call: BoundCall | None = None
+        if c is None and workspace is None and stream is None:
+            try:
+                first, second = a.data_ptr(), b.data_ptr()
+                target = 0
+                key = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.device, b.device, first & 15,
+                       second & 15, a.is_neg(), b.is_neg())
+                plain = (type(a) in PLAIN and type(b) in PLAIN and first and second and not a.requires_grad
+                         and not b.requires_grad)
+                if out is not None:
+                    target = out.data_ptr()
+                    key += (out.shape, out.stride(), out.dtype, out.device, out.is_neg(), target & 15)
+                    plain = plain and type(out) in PLAIN and target and not out.requires_grad
+                if plain and not (forward._current_level >= 0 or modes() or tracing() or function_modes()):
+                    call = self._decided.calls.get(key)
+            except (RuntimeError, AttributeError):  # no tensors, or tensors without memory
+                key = None
+        if call is None:
+            request = self._request._replace(a=a, b=b, c=c, out=out)
+            refuse_gradients(request.arrays(), "Plan.execute")
+            result = self._execute(request, workspace, stream, key)
+            if out is not None:
+                touched(out)
+            return result
+        result, memory, stream = _launch(call, a, b, None, out, first, second, 0, target)
+        if memory is not None and self._is_emulated:
+            self._last = memory, stream, call.bound
+        return result
+
+
+def hide_from_dynamo(function: Any) -> None:
+    """Let ``function`` and what it calls run as they are: torch.compile breaks its graph there, and behind the break
+    would trace the frames of the implementation, NumPy's on the CPU among them. `torch.compiler.disable` imports all of
+    torch._dynamo."""
+    vars(function)["_torchdynamo_disable"] = True
+    frames = torch._C._dynamo.eval_frame
+    # Names of torch's own, of which some release may lack one: then calls behind a graph break are traced, as before.
+    if all(hasattr(frames, name) for name in ("set_code_exec_strategy", "_FrameAction", "_FrameExecStrategy")):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+
+
+hide_from_dynamo(TorchPlan.execute)
 
 
 def is_observed() -> bool:
@@ -155,6 +206,7 @@ def refuse_gradients(tensors: dict[str, Any], what: str) -> None:
     Raises:
         InvalidValue: one does; the message says which.
     """
+    tensors = {name: x.array if isinstance(x, Prepared) else x for name, x in tensors.items()}
     if forward._current_level >= 0:
         for name, x in tensors.items():
             if isinstance(x, torch.Tensor) and (
@@ -177,66 +229,3 @@ def touched(out: Any) -> None:
         _increment_version(out)
     except RuntimeError:  # tensors made under inference_mode keep no version
         pass
-
-
-_TORCH = Torch()
-
-
-def warm_entry(request: Request, index: int) -> Warm | None:
-    """Canonicalise and bind ``request`` for device ``index``; None where an operand has to be copied each time."""
-    views = views_of(_TORCH, request, -1)
-    canonical = canonical_request(request, views)
-    if canonical.problem is None:
-        return None
-    bound = None
-    if 0 not in canonical.shape:
-        gpu = device.require(index)
-        bound = bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, request.precision))
-    reach = {name: view.span[1] for name, view in views.items()}
-    spans = tuple(reach.get(name, 0) for name in ("out", "a", "b", "c"))
-    return Warm(bound, canonical.shape, canonical.swapped, canonical.in_place, request.a.device, spans)
-
-
-def _cold(request: Request, key: tuple[Any, ...] | None) -> Any:
-    library, index = locate(request)
-    if index == HOST:
-        from .host import products
-
-        if request.out is not None:
-            touched(request.out)
-        return products.multiply(library, request)
-    if key is not None:
-        warm = warm_entry(request, index)
-        if warm is not None:
-            return _launch(cache.remember(key, warm), request)
-    if request.out is not None:
-        touched(request.out)
-    return on_device(library, index, request)
-
-
-def _launch(warm: Warm, request: Request) -> Any:
-    """Launch the call that ``warm`` was made for. Its operands have been checked."""
-    a, b, c, out = request[:4]
-    if out is None:
-        out = a.new_empty(warm.shape)
-    else:
-        touched(out)
-    warm.run(a.data_ptr(), b.data_ptr(), 0 if c is None else c.data_ptr(), out, current_stream(warm.index))
-    return out
-
-
-def _on_stream(request: Request, stream: int) -> Any:
-    """As if called under ``torch.cuda.stream``; memory of other streams is kept until this one has used it."""
-    library, index = locate(request)
-    if index == HOST:
-        raise InvalidValue(NO_STREAM)
-    here = torch.cuda.current_stream(index).cuda_stream
-    result = on_device(library, index, request, stream)
-    if request.out is not None:
-        touched(request.out)
-    _TORCH.record(tuple(request.arrays().values()), stream, index)
-    if request.out is None:
-        _TORCH.record((result,), here, index)
-    return result
-
-

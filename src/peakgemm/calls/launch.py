@@ -1,20 +1,22 @@
-"""A product on the GPU, for the arrays of any library: canonicalise, copy what no kernel takes, launch."""
+"""A product on the GPU: made canonical and bound once, looked up from then on, and launched for any array library."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from ctypes import byref, c_size_t
+from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..arrays.aliasing import overlaps
+from ..arrays.aliasing import overlaps, refuse_overlap
 from ..arrays.base import FLOAT, DeviceLibrary, Library, View
 from ..errors import InvalidType, InvalidValue, OutOfMemory, out_of_memory_as
 from ..runtime import device, driver
 from ..runtime.device import Gpu
+from . import cache
 from .canonical import Canonical, canonicalise
-from .request import Request, refuse_overlap
+from .request import Request
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
@@ -22,12 +24,175 @@ if TYPE_CHECKING:
     from ..selection.choose import Choice
 
 
+class BoundCall:
+    """A canonical problem with its launches bound: what the cache holds of a call, and a plan of those that it runs.
+
+    Attributes:
+        canonical: what the product comes down to. Where operands have to be copied first nothing is bound.
+        bound: the kernels; None: there is nothing to launch.
+        launch, workspace_bytes: those of ``bound``, or where no room was found of a kernel that needs no workspace.
+        shape, swapped, in_place: those of ``canonical``.
+        spans: how many bytes from its address on ``out``, ``a``, ``b`` and ``c`` reach, 0 for those that there are not;
+            empty where there is no ``out``.
+        index: the device.
+    """
+
+    __slots__ = ("bound", "canonical", "in_place", "index", "launch", "shape", "spans", "swapped", "workspace_bytes")
+
+    def __init__(self, canonical: Canonical, bound: Bound | None, views: dict[str, View], index: int) -> None:
+        self.canonical, self.index = canonical, index
+        self.shape, self.swapped, self.in_place = canonical.shape, canonical.swapped, canonical.in_place
+        self.spans = tuple(views[x].span[1] if x in views else 0 for x in ("out", "a", "b", "c") if "out" in views)
+        self.bound: Any = bound
+        self.launch: Any = None if bound is None else bound.launch
+        self.workspace_bytes = 0 if bound is None else bound.workspace_bytes
+
+    def workspace(self, library: DeviceLibrary, like: Any, stream: int) -> tuple[Any, int]:
+        """Memory of ``library`` for the workspace, and its address. Where there is no room, `launch` is from now on
+        that of a kernel that needs none, for libraries empty their caches and wait before they refuse.
+
+        Raises:
+            OutOfMemory: see `without_workspace`.
+        """
+        try:
+            return library.scratch(self.workspace_bytes, like, stream)
+        except Exception as error:
+            if not library.out_of_memory(error):
+                raise
+            instead = without_workspace(error, self.bound, device.require(self.index), library.name)
+            self.launch, self.workspace_bytes = instead.launch, 0
+            return None, 0
+
+
+class Decided(NamedTuple):
+    """What holds for a call before its operands come: that of all eager ones, or of a plan.
+
+    Attributes:
+        choice: kernel and configuration; None: `choice_for`.
+        alignment: of the problem's A, B and C in bytes, the most that a plan's kernel may rely on: it runs what was
+            compiled when the plan was made, on arrays that are aligned better, too.
+        calls: those that are bound already.
+    """
+
+    choice: Choice | None = None
+    alignment: tuple[int, int, int] = (16, 16, 16)
+    calls: dict[Hashable, Any] = cache.calls
+
+
+EAGER = Decided()
+
+
+class Launched(NamedTuple):
+    """What `on_device` did: the result, and what ran with which workspace on which stream."""
+
+    result: Any
+    bound: Bound | None
+    workspace: Any
+    stream: int
+
+
+def on_device(library: DeviceLibrary, index: int, request: Request, stream: int | None = None, *,
+              key: Hashable | None = None, decided: Decided = EAGER, workspace: Any = None) -> Launched:
+    """Enqueue ``request`` on device ``index``.
+
+    Args:
+        library: that all arrays belong to.
+        stream: a ``CUstream`` handle; None: the library's current one.
+        key: what a front door recognises the call by, to be remembered; None: where the arrays lie.
+        decided: by a plan.
+        workspace: memory for partial sums, split or repacked operands, of the library; None: allocated.
+
+    Raises:
+        InvalidType, InvalidValue: see `canonicalise` and `DeviceLibrary`; or the library's copies are not packed.
+        CompileFailed, LaunchFailed, MissingComponent: see `kernels.bound`.
+        OutOfMemory: see `without_workspace`.
+    """
+    with library.scope(index, stream) as handle:
+        arrays = request.arrays()
+        views = views_of(library, request, handle)
+        call = bound_call(request, views, index, key, decided)
+        rounds = 0
+        while call.canonical.copies:
+            rounds += 1
+            if rounds > 3:  # strides, then the merging of the batch
+                raise InvalidType(f"{library.name} copies of {', '.join(call.canonical.copies)} are not packed; pass "
+                                  "row-major operands")
+            for name, shape in call.canonical.copies.items():
+                if name == "out":
+                    del arrays["out"], views["out"]  # computed aside, then assigned
+                else:
+                    arrays[name] = library.copy(arrays[name], shape)
+                    views[name] = library.view(arrays[name], name, handle)
+            call = bound_call(request, views, index, None, decided)
+        target = arrays.get("out")
+        if target is None:
+            target = library.empty(call.shape, request.a, handle)
+            views["out"] = library.view(target, "out", handle)
+        if call.bound is not None:
+            address = 0
+            if workspace is not None:
+                address = workspace_pointer(library, workspace, call.bound.workspace_bytes, views)
+                enqueue(call.bound, call.canonical, views, address, handle)
+            else:
+                if call.workspace_bytes:
+                    workspace, address = call.workspace(library, request.a, handle)
+                enqueue(call, call.canonical, views, address, handle)
+        result = library.deliver(target, request.a, handle, (*arrays.values(), workspace))
+        if request.out is not None and "out" not in arrays:
+            library.assign(request.out, result)
+        return Launched(result if request.out is None else request.out, call.bound, workspace, handle)
+
+
+def views_of(library: Library, request: Request, stream: int) -> dict[str, View]:
+    """Where each array lies; ``out``'s overlap with an input is refused."""
+    views = {name: library.view(x, name, stream) for name, x in request.arrays().items()}
+    if request.out is not None:
+        refuse_overlap(views, request.beta)
+    return views
+
+
+def canonical_request(request: Request, views: dict[str, View]) -> Canonical:
+    """`canonicalise` for arrays that lie as ``views`` say."""
+    return canonicalise(views["a"], views["b"], views.get("c"), views.get("out"), alpha=request.alpha,
+                        beta=request.beta, trans_a=request.trans_a, trans_b=request.trans_b)
+
+
+def bound_call(request: Request, views: dict[str, View], index: int, key: Hashable | None = None,
+               decided: Decided = EAGER) -> BoundCall:
+    """The call of ``request`` for arrays that lie as ``views`` say: one of those bound already, or bound now and kept.
+
+    Args and errors are those of `on_device`. What needs copies first is not kept under a front door's ``key``.
+    """
+    lies = key
+    if lies is None:
+        in_place = "c" in views and "out" in views and views["c"].pointer == views["out"].pointer
+        lies = (index, in_place, *request[4:9], request.ready and request.ready.key,
+                *((name, x.shape, x.strides, x.steps, x.pointer & 15) for name, x in views.items()))
+    call: BoundCall | None = decided.calls.get(lies)
+    if call is None:
+        canonical, bound = canonical_request(request, views), None
+        problem, ready, choice = canonical.problem, request.ready, decided.choice
+        if problem is not None and 0 not in canonical.shape:
+            gpu = device.require(index)
+            if choice is None:
+                side = "" if ready is None else "a" if canonical.swapped else "b"
+                choice = choice_for(problem, gpu, request.precision, side)
+            else:
+                first, second, third = map(min, problem.alignment, decided.alignment)
+                problem = replace(problem, alignment=(first, second, third))
+                canonical = replace(canonical, problem=problem)
+            bound = None if ready is None else ready.bound(choice, canonical, gpu)
+            bound = bound or bound_for(problem, gpu, choice)
+        call = BoundCall(canonical, bound, views, index)
+        if key is None or not canonical.copies:
+            cache.remember(lies, call, decided.calls)
+    return call
+
+
 def choice_for(problem: Problem, gpu: Gpu, precision: str = "ieee", ready: str = "") -> Choice:
     """What `selection.choose` says for ``gpu``."""
     from ..selection.choose import choose  # no product of host arrays waits for it
 
-    if precision == "ieee":  # called as everywhere else, so that it is remembered once
-        return choose(problem, gpu.arch, gpu.sm_count, gpu.name)
     return choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision, ready)
 
 
@@ -50,98 +215,10 @@ def bound_for(problem: Problem, gpu: Gpu, choice: Choice | None = None) -> Bound
     return bound
 
 
-def bound_with(ready: Any, choice: Choice | None, canonical: Canonical, problem: Problem, gpu: Gpu) -> Bound:
-    """`bound_for`; with ``ready``, what `prepare` made of ``b``, the product that reads it where the kernel does."""
-    found = None if ready is None else ready.bound(choice, canonical, gpu)
-    return found or bound_for(problem, gpu, choice)
-
-
 def workspace_bytes(choice: Choice | Bound, problem: Problem, gpu: Gpu) -> int:
     """Device memory that a product needs beside its arrays; nothing is compiled."""
     kernel = choice.kernel
     return kernel.launches(choice.config, problem, gpu.arch, gpu.sm_count).workspace_bytes
-
-
-def views_of(library: Library, request: Request, stream: int) -> dict[str, View]:
-    """Where each array lies; ``out``'s overlap with an input is refused."""
-    views = {name: library.view(x, name, stream) for name, x in request.arrays().items()}
-    refuse_overlap(views, request.beta)
-    return views
-
-
-def canonical_request(request: Request, views: dict[str, View]) -> Canonical:
-    """`canonicalise` for arrays seen as ``views``."""
-    return canonicalise(views["a"], views["b"], views.get("c"), views.get("out"), alpha=request.alpha,
-                        beta=request.beta, trans_a=request.trans_a, trans_b=request.trans_b)
-
-
-def on_device(library: DeviceLibrary, index: int, request: Request, stream: int | None = None,
-              choice: Choice | None = None, workspace: Any = None) -> Any:
-    """Enqueue ``request`` on device ``index`` and return the result.
-
-    Args:
-        library: that all arrays belong to.
-        stream: a ``CUstream`` handle; None: the library's current one.
-        choice: kernel and configuration; None: `choice_for`.
-        workspace: memory for partial sums, split or repacked operands, of the library; None: allocated.
-
-    Raises:
-        InvalidType, InvalidValue: see `canonicalise` and `DeviceLibrary`; or the library's copies are not packed.
-        CompileFailed, LaunchFailed, MissingComponent: see `kernels.bound`.
-        OutOfMemory: see `without_workspace`.
-    """
-    gpu = device.require(index)
-    with library.scope(index, stream) as handle:
-        arrays = request.arrays()
-        views = views_of(library, request, handle)
-        rounds = 0
-        while (canonical := canonical_request(request, views)).problem is None:
-            rounds += 1
-            if rounds > 3:  # strides, then the merging of the batch
-                raise InvalidType(f"{library.name} copies of {', '.join(canonical.copies)} are not packed; pass "
-                                  "row-major operands")
-            for name, shape in canonical.copies.items():
-                if name == "out":
-                    del arrays["out"], views["out"]  # computed aside, then assigned
-                else:
-                    arrays[name] = library.copy(arrays[name], shape)
-                    views[name] = library.view(arrays[name], name, handle)
-        target = arrays.get("out")
-        if target is None:
-            target = library.empty(canonical.shape, request.a, handle)
-            views["out"] = library.view(target, "out", handle)
-        scratch = None
-        if 0 not in canonical.shape:
-            if choice is None and request.precision != "ieee":
-                ready = "" if request.ready is None else "a" if canonical.swapped else "b"
-                choice = choice_for(canonical.problem, gpu, request.precision, ready)
-            bound = bound_with(request.ready, choice, canonical, canonical.problem, gpu)
-            scratch = workspace
-            if bound.workspace_bytes and scratch is None:
-                bound, scratch = workspace_for(library, bound, gpu, request.a, handle)
-            place = workspace_pointer(library, scratch, bound.workspace_bytes, views if workspace is not None else {})
-            enqueue(bound, canonical, views, place, handle)
-        result = library.deliver(target, request.a, handle, (*arrays.values(), scratch))
-        if request.out is None:
-            return result
-        if "out" not in arrays:
-            library.assign(request.out, result)
-        return request.out
-
-
-def workspace_for(library: DeviceLibrary, bound: Bound, gpu: Gpu, like: Any,
-                  stream: int) -> tuple[Bound, Any]:
-    """What runs, ``bound`` or where there is no room what does without, and the library's memory for its workspace.
-
-    Raises:
-        OutOfMemory: see `without_workspace`.
-    """
-    try:
-        return bound, library.empty((-(-bound.workspace_bytes // FLOAT),), like, stream)
-    except Exception as error:
-        if not library.out_of_memory(error):
-            raise
-        return without_workspace(error, bound, gpu, library.name), None
 
 
 def without_workspace(error: Exception, bound: Bound, gpu: Gpu, holder: str) -> Bound:
@@ -200,7 +277,8 @@ def workspace_pointer(library: Library, scratch: Any, wanted: int, others: dict[
     return view.pointer
 
 
-def enqueue(bound: Bound, canonical: Canonical, views: dict[str, View], workspace: int, stream: int) -> None:
+def enqueue(bound: Bound | BoundCall, canonical: Canonical, views: dict[str, View], workspace: int,
+            stream: int) -> None:
     """Launch: the operands in the problem's order."""
     first, second = ("b", "a") if canonical.swapped else ("a", "b")
     out = views["out"].pointer

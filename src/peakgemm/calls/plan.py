@@ -1,56 +1,52 @@
-"""A product decided once and run many times; and `run`, one product on torch CUDA tensors past all protocols."""
+"""Any product of arrays of any library: run once, or decided once as a `Plan` and run many times."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..arrays import locate
 from ..arrays.base import HOST, View, place, stream_handle
 from ..arrays.numpy import host_view
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device
 from .autotune import search
-from .canonical import Canonical
-from .launch import (
-    bound_for,
-    bound_with,
-    canonical_request,
-    choice_for,
-    on_device,
-    views_of,
-    workspace_bytes,
-    workspace_for,
-)
+from .launch import Decided, bound_for, canonical_request, choice_for, on_device, views_of, workspace_bytes
 from .prepared import Prepared
-from .request import REPRODUCIBLE, Request, admit_beside, check_precision, locate
+from .request import REPRODUCIBLE, Request
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
     from ..problem import Config, Problem
     from ..selection.choose import Choice
 
-__all__ = ["Explanation", "Plan", "check_precision", "run"]
 
-def run(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
-        stream: Any = None, precision: str = "ieee") -> Any:
-    """``alpha a b + beta c`` on torch CUDA tensors, without gradients.
+def multiply(request: Request, stream: Any = None, devices: Any = None, key: Hashable | None = None) -> Any:
+    """The result of ``request``: on the GPU where its arrays lie, or by the engines for arrays in the host's memory.
 
     Args:
-        a, b: float32 ``(..., M, K)`` and ``(..., K, N)`` of any strides; batches broadcast.
-        c: broadcastable to the result, or None; not read where ``beta`` is 0.
-        out: written, where given; it may be ``c`` itself and overlaps no other operand.
-        stream: None: torch's current stream of the tensors' device.
-        precision: as for `peakgemm.matmul`.
-
-    Returns:
-        ``out``, or a new contiguous tensor.
+        stream, devices: as for `peakgemm.matmul`.
+        key: what a front door recognises the call by; see `on_device`.
 
     Raises:
-        InvalidType, InvalidValue: as `peakgemm.gemm`.
+        As `peakgemm.gemm`.
     """
-    from . import eager
+    resident = None
+    if isinstance(request.b, Prepared):
+        request, resident = request.b.given_to(request), request.b.resident()
+    library, index = locate(request.arrays())
+    if index != HOST:
+        if devices is not None:
+            raise InvalidValue(f"devices = {devices!r} is for arrays in the host's memory, and a is on {place(index)}; "
+                               "leave devices out, or see peakgemm.distributed")
+        return on_device(library, index, request, None if stream is None else stream_handle(stream), key=key).result
+    if stream is not None:
+        raise InvalidValue("stream is for arrays on the GPU; a product of arrays in the host's memory is done when the "
+                           "call returns: leave stream out")
+    from .host import products
 
-    return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, stream=stream, precision=precision)
+    return products.multiply(library, request, resident, devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,30 +96,29 @@ class Plan:
     """
 
     def __init__(self, request: Request, *, explain_only: bool = False) -> None:
-        self._library, self._index = locate(request)
-        self._request = request
-        self._gpu = device.here() if self._index == HOST else device.require(self._index)
-        self._choice: Choice | None = None
-        self._canonical: Canonical
-        self._expected: dict[str, View]
+        self._library, self._index = locate(request.arrays())
+        self._gpu = device.find() if self._index == HOST else device.require(self._index)
+        self._last: tuple[Any, int, Bound] | None = None  # workspace, stream, what ran: if emulated
+        problem: Problem | None = None
         if self._index == HOST:
             from .host import products
 
             self._expected, problem = products.survey(self._library, request, self._gpu is not None)
-            self._canonical = Canonical((), {}, problem)
         else:
             with self._library.scope(self._index, None):
                 self._expected = views_of(self._library, request, -1)
-                self._canonical = canonical_request(request, self._expected)
-            problem = self._canonical.problem or self._packed_problem()
-        self._problem = problem
-        if self._gpu is not None:
-            self._choice = choice_for(problem, self._gpu, request.precision)
-            if not explain_only and self._index != HOST and 0 not in self._canonical.shape:
-                bound_for(problem, self._gpu, self._choice)
-                self._choice = choice_for(problem, self._gpu, request.precision)  # the compiler's code may change it
+        canonical = canonical_request(request, self._expected)
+        self._shape = canonical.shape
+        self._copies = () if self._index == HOST else tuple(sorted(canonical.copies))
         self._request = request._replace(a=None, b=None, c=None, out=None)  # holds no operand
-        self._last: tuple[Any, int, Bound | None] | None = None  # workspace, stream, what ran: if emulated
+        self._problem: Problem = problem or canonical.problem or self._packed_problem()
+        choice: Choice | None = None
+        if self._gpu is not None:
+            choice = choice_for(self._problem, self._gpu, request.precision)
+            if not explain_only and self._index != HOST and 0 not in self._shape:
+                bound_for(self._problem, self._gpu, choice)
+                choice = choice_for(self._problem, self._gpu, request.precision)  # the compiler's code may change it
+        self._decided = Decided(choice, self._problem.alignment, {})  # calls of its own, whatever else is tuned
 
     def _packed_problem(self) -> Problem:
         """The problem that is left when the copies have been made."""
@@ -139,29 +134,31 @@ class Plan:
     @property
     def kernel(self) -> str:
         """Name of the kernel; of what runs the product where there is no GPU."""
-        if self._choice is not None:
-            return self._choice.kernel.name
+        if self._decided.choice is not None:
+            return self._decided.choice.kernel.name
         return "peakgemm.replay" if self._request.precision == REPRODUCIBLE else "numpy.matmul"
 
     @property
     def config(self) -> Config | None:
         """How the kernel is cut; None where NumPy runs the product."""
-        return self._choice.config if self._choice else None
+        return self._decided.choice.config if self._decided.choice else None
 
     @property
     def workspace_bytes(self) -> int:
         """Device memory that `execute` needs, for partial sums, split or repacked operands: its
         ``workspace``, or allocated for each call."""
-        if self._choice is None or self._gpu is None or self._index == HOST:
+        choice = self._decided.choice
+        if choice is None or self._gpu is None or self._index == HOST:
             return 0
-        return workspace_bytes(self._choice, self._problem, self._gpu)
+        return workspace_bytes(choice, self._problem, self._gpu)
 
     def explain(self) -> Explanation:
         """Which kernel runs, and why."""
         p = self._problem
         batch = " x ".join(str(size) for size in p.batch.sizes)
         product = f"{p.m} x {p.n} x {p.k}" + (f", batch {batch}" if batch else "")
-        if self._choice is None or self._gpu is None:
+        chosen = self._decided.choice
+        if chosen is None or self._gpu is None:
             import numpy as np
 
             runs = ("replay computes each element as one chain of FMAs, the bits of every GPU"
@@ -169,10 +166,8 @@ class Plan:
             return Explanation(product, self.kernel, "", p.layout, "host", f"there is no GPU here: {runs}", 0,
                                self._request.precision, f"CPU: NumPy {np.__version__}")
         where = self._gpu.name + (", copied there and back" if self._index == HOST else "")
-        chosen = self._choice
         return Explanation(product, chosen.kernel.name, chosen.config.label(), p.layout, chosen.source,
-                           chosen.reason, self.workspace_bytes, self._request.precision, where,
-                           tuple(sorted(self._canonical.copies)))
+                           chosen.reason, self.workspace_bytes, self._request.precision, where, self._copies)
 
     def __str__(self) -> str:
         return str(self.explain())
@@ -202,13 +197,10 @@ class Plan:
         from ..selection.choose import Choice
 
         kernel, config = search(self._problem, self._gpu, self._request.precision)
-        self._use(Choice(kernel, config, "tuned", "it was the fastest of those timed by autotune()"))
-        return self
-
-    def _use(self, choice: Choice) -> None:
-        assert self._gpu is not None
+        choice = Choice(kernel, config, "tuned", "it was the fastest of those timed by autotune()")
         bound_for(self._problem, self._gpu, choice)
-        self._choice = choice
+        self._decided = Decided(choice, self._problem.alignment, {})
+        return self
 
     def execute(self, a: Any, b: Any, c: Any = None, out: Any = None, workspace: Any = None, stream: Any = None) -> Any:
         """Run the product.
@@ -228,14 +220,14 @@ class Plan:
                 what.
             OutOfMemory: split operands do not fit on the device; the library's own error is its cause.
         """
+        return self._execute(self._request._replace(a=a, b=b, c=c, out=out), workspace, stream)
+
+    def _execute(self, request: Request, workspace: Any, stream: Any, key: Hashable | None = None) -> Any:
+        """`execute`, of a call that a front door recognises by ``key``."""
         resident = None
-        request = self._request._replace(a=a, b=b, c=c, out=out)
-        if isinstance(b, Prepared):
-            request = request._replace(b=b.array, ready=b.split_for(request.precision, request.trans_b))
-            resident = b.resident()
-        library, index = self._check(request)
-        if workspace is not None:
-            admit_beside(workspace, "workspace", library, index, written=True)
+        if isinstance(request.b, Prepared):
+            request, resident = request.b.given_to(request), request.b.resident()
+        library, index = self._check(request, workspace)
         if index == HOST:
             from .host import products
 
@@ -243,20 +235,16 @@ class Plan:
                 raise InvalidValue("stream and workspace are for arrays on the GPU; a plan for arrays in the host's "
                                    "memory takes neither: leave them out")
             return products.multiply(library, request, resident)
-        handle = None if stream is None else stream_handle(stream)
-        if not self._is_emulated:
-            return on_device(library, index, request, handle, self._choice, workspace)
-        with library.scope(index, handle) as used:
-            assert self._choice is not None and self._gpu is not None
-            bound = bound_with(request.ready, self._choice, self._canonical, self._problem, self._gpu)
-            if workspace is None:
-                _, workspace = workspace_for(library, bound, self._gpu, a, used)  # none does without
-            self._last = workspace, used, bound
-        return on_device(library, index, request, handle, self._choice, workspace)
+        done = on_device(library, index, request, None if stream is None else stream_handle(stream), key=key,
+                         decided=self._decided, workspace=workspace)
+        if self._is_emulated and done.bound is not None:
+            self._last = done.workspace, done.stream, done.bound
+        return done.result
 
     @property
     def _is_emulated(self) -> bool:
-        return self._choice is not None and self._choice.kernel.family.scheme is not None and self._index != HOST
+        choice = self._decided.choice
+        return choice is not None and choice.kernel.family.scheme is not None and self._index != HOST
 
     def last_path(self) -> str:
         """What ran the last `execute`: a scheme and how much of the result its guard rerouted to IEEE FFMA, or
@@ -266,32 +254,33 @@ class Plan:
             InvalidValue: an emulated plan that has not been executed.
         """
         if not self._is_emulated:
-            if self._choice is not None:
+            if self._decided.choice is not None:
                 return "ieee"
             return "replay" if self._request.precision == REPRODUCIBLE else "numpy"
         if self._last is None:
             raise InvalidValue("last_path() tells of the last execute(), and there was none; call execute() first")
         scratch, stream, bound = self._last
-        assert bound is not None
         rerouted = bound.rerouted(self._library.view(scratch, "workspace").pointer, stream)
         if not rerouted:
             return bound.kernel.name
         return f"{bound.kernel.name}, {rerouted} of {bound.half_tiles} half tiles by ieee"
 
-    def _check(self, request: Request) -> tuple[Any, int]:
+    def _check(self, request: Request, workspace: Any) -> tuple[Any, int]:
+        """The library and device of operands that are as planned."""
         if self._request.beta != 0 and request.c is None:
             raise InvalidValue(f"the plan has beta = {self._request.beta} and needs c; pass it")
         if request.c is not None and "c" not in self._expected:
             raise InvalidValue("c was given to a plan that was made without c; make the plan with it: plan(a, b, c)")
-        library, index = locate(request)
+        arrays = request.arrays()
+        library, index = locate(arrays if workspace is None else {**arrays, "workspace": workspace})
         if library is not self._library or index != self._index:
             raise InvalidValue(f"the plan is for {self._library.name} arrays on {place(self._index)}, these are "
                                f"{library.name} arrays on {place(index)}; make a plan for them")
-        for name, x in request.arrays().items():
+        for name, x in arrays.items():
             view = host_view(library.host(x, name)) if index == HOST else library.view(x, name)
             planned = self._expected.get(name)
             if planned is None and name == "out":
-                planned = View.packed(self._result_shape())
+                planned = View.packed(self._shape)
             assert planned is not None
             if view.strides is None and planned.strides is not None:
                 raise InvalidValue(f"{name} has no strides in whole elements, or is lazily negated, the plan strides "
@@ -303,10 +292,6 @@ class Plan:
                 raise InvalidValue(f"{name} starts at an address aligned to {view.alignment} bytes, the plan relies on "
                                    f"{planned.alignment}; make a plan for these arrays")
         return library, index
-
-    def _result_shape(self) -> tuple[int, ...]:
-        return canonical_request(self._request, {x: y for x, y in self._expected.items() if x in "ab"}
-                            | ({"c": self._expected["c"]} if "c" in self._expected else {})).shape
 
 
 def _steps(view: View) -> tuple[int, ...] | None:

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..arrays import admit
-from ..arrays.base import FLOAT, HOST, DeviceLibrary, View
+from ..arrays.base import HOST, DeviceLibrary, View
 from ..errors import InvalidType, InvalidValue
-from ..problem import Problem
 from ..runtime import device
 from ..runtime.device import Gpu
 from .canonical import Canonical, canonicalise
 from .launch import choice_for, no_room
-from .request import flag
+from .request import Request, flag
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
@@ -47,7 +46,7 @@ class Prepared:
             from ..arrays.numpy import host_view
 
             host = library.host(b, "b")
-            self.array, view, gpu = b, host_view(host), device.here()
+            self.array, view, gpu = b, host_view(host), device.find()
             if gpu is not None and host.size:
                 from .host.panel import resident
 
@@ -67,8 +66,12 @@ class Prepared:
 
     def resident(self) -> View | None:
         """Where a host array's copy lies on the current GPU, if there."""
-        gpu = device.here() if self._kept is not None else None
+        gpu = device.find() if self._kept is not None else None
         return self._kept.view if gpu is not None and gpu.index == self._kept.way.index else None
+
+    def given_to(self, request: Request) -> Request:
+        """``request`` with the array, and with the split operand where that serves it."""
+        return request._replace(b=self.array, ready=self.split_for(request.precision, request.trans_b))
 
     def split_for(self, precision: str, trans_b: bool) -> Split | None:
         """The operand split for calls of that precision and layout, if it was."""
@@ -96,30 +99,31 @@ class Prepared:
 
 
 class Split:
-    """A right operand in panels on its device; see kernels/emulated/schemes.py."""
+    """A right operand in panels on its device; see kernels/emulated/schemes.py.
+
+    Attributes:
+        key: what a product with these panels is recognised by. It does not keep their memory.
+    """
 
     def __init__(self, scheme: Scheme, memory: Any, panels: int, n: int, k: int) -> None:
         self._scheme, self._memory, self._panels, self._n, self._k = scheme, memory, panels, n, k
-        self._bound: dict[tuple[Problem, Gpu], Bound] = {}
+        self.key = scheme.name, panels, n, k
 
-    def bound(self, choice: Choice | None, canonical: Canonical, gpu: Gpu) -> Bound | None:
+    def bound(self, choice: Choice, canonical: Canonical, gpu: Gpu) -> Bound | None:
         """The product with these panels; None where another kernel was chosen, or a batch has several of them."""
         from ..kernels.bound import Bound
         from ..kernels.emulated.schemes import operand
 
         p, side = canonical.problem, "a" if canonical.swapped else "b"
-        if choice is None or p is None or choice.kernel.family.scheme is not self._scheme:
+        if p is None or choice.kernel.family.scheme is not self._scheme:
             return None
         if side not in choice.kernel.split_before(choice.config):
             return None
         rows, strides = (p.m, p.batch.a) if canonical.swapped else (p.n, p.batch.b)
         if (rows, p.k) != (self._n, self._k) or operand(self._scheme, rows, p.k, p.batch.sizes, strides).matrices != 1:
             return None
-        bound = self._bound.get((p, gpu))
-        if bound is None:
-            ready = (self._panels, 0) if side == "a" else (0, self._panels)
-            bound = self._bound[p, gpu] = Bound(choice.kernel, choice.config, p, gpu, *ready)
-        return bound
+        ready = (self._panels, 0) if side == "a" else (0, self._panels)
+        return Bound(choice.kernel, choice.config, p, gpu, *ready)
 
 
 def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: bool, stream: int) -> Split | None:
@@ -139,13 +143,12 @@ def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: 
         return None
     split = SplitOperand(scheme, canonical.problem, gpu)
     try:
-        memory = library.empty((-(-split.bytes // FLOAT),), b, stream)
+        memory, start = library.scratch(split.bytes, b, stream)
     except Exception as error:
         if not library.out_of_memory(error):
             raise
         what = f"b, {inner} x {columns}, split for {scheme.name} in {split.bytes:,} bytes,"
         raise no_room(error, what, gpu, library.name,
                       ["prepare it with precision='ieee', which splits nothing (0 bytes)"]) from error
-    start = library.view(memory, "workspace").pointer
     split.launch(view.pointer, start, stream)
     return Split(scheme, memory, start + SplitOperand.PANELS, columns, inner)

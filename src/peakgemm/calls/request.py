@@ -1,4 +1,4 @@
-"""One product as the caller asked for it, and the checks that every array library shares."""
+"""One product as the caller asked for it, and the checks of its numbers and flags."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays import admit
-from ..arrays.aliasing import mapped, overlaps, written_through
-from ..arrays.base import Library, View, place
 from ..errors import InvalidType, InvalidValue
 from ..runtime.float_flags import ieee_flags
 
@@ -41,56 +38,6 @@ class Request(NamedTuple):
         """The arrays that are there, by name."""
         return {name: x for name, x in zip(("a", "b", "c", "out"), self, strict=False)
                 if x is not None or name in ("a", "b")}
-
-
-def locate(request: Request) -> tuple[Any, int]:
-    """The library and the device that all arrays share: a `HostLibrary` where that is `HOST`, else a `DeviceLibrary`.
-
-    Raises:
-        InvalidType: no array, or arrays of several libraries.
-        InvalidValue: arrays on several devices, or an ``out`` that cannot be written.
-    """
-    library, index = admit(request.a, "a")
-    for name, x in request.arrays().items():
-        if name != "a":
-            admit_beside(x, name, library, index, written=name == "out")
-    return library, index
-
-
-def admit_beside(x: Any, name: str, library: Library, index: int, *, written: bool = False) -> None:
-    """`admit`, for an array that must be of ``library`` and on device ``index``, as a call's first operand is.
-
-    Raises:
-        InvalidType, InvalidValue: as `admit`; of another library, or in another place.
-    """
-    other, where = admit(x, name, written=written)
-    if other is not library:
-        raise InvalidType(f"a is a {library.name} array and {name} a {other.name} array; convert one, so that all are "
-                          "of one library")
-    if where != index:
-        raise InvalidValue(f"a is on {place(index)} and {name} on {place(where)}; move one, so that all are in one "
-                           "place")
-
-
-def refuse_overlap(views: dict[str, View], beta: float, arrays: dict[str, Any] | None = None) -> None:
-    """``out`` may be ``c`` itself; it shares no other memory with an input, and with ``arrays``, the NumPy arrays of
-    these views, no bytes of a file.
-
-    Raises:
-        InvalidValue: it does; the message says with which.
-    """
-    out = views.get("out")
-    for name, view in views.items():
-        if out is None or name == "out" or (name == "c" and (view == out or beta == 0)):
-            continue
-        if overlaps(view, out):
-            raise InvalidValue(f"out overlaps {name} in memory, which would be overwritten while it is read; pass an "
-                               f"out of its own{', or c itself as out' if name == 'c' else ''}")
-        target = mapped(arrays["out"], out) if arrays else None
-        if arrays and target and written_through(mapped(arrays[name], view), target):
-            raise InvalidValue(f"out overlaps {name} in {target.path}, which both map and which would be overwritten "
-                               "while it is read; map a file of its own as out"
-                               f"{', or pass c itself as out' if name == 'c' else ''}")
 
 
 def number(value: Any, name: str) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import admit
+from ..arrays import locate
 from ..arrays.base import FLOAT, HOST, View, stream_handle
 from ..errors import InvalidValue
 from ..kernels import validity
@@ -16,7 +16,6 @@ from ..problem import Config, Problem
 from ..runtime import device
 from ..runtime.device import Gpu
 from ..runtime.memory import DeviceMemory, copy_in, copy_out, synchronize
-from .request import admit_beside
 from .request import number as scale
 
 _LEGACY = 0  # the legacy default stream
@@ -46,9 +45,7 @@ def run_rung(number: int, a: Any, b: Any, c: Any, *, alpha: float = 1.0, beta: f
     """
     kernel = rung(number)
     alpha, beta = scale(alpha, "alpha"), scale(beta, "beta")
-    library, index = admit(a, "A")
-    admit_beside(b, "B", library, index)
-    admit_beside(c, "C", library, index, written=True)
+    library, index = locate({"A": a, "B": b, "C": c})
     handle = None if stream is None else stream_handle(stream)
     if index != HOST:
         with library.scope(index, handle) as current:

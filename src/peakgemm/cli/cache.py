@@ -64,7 +64,7 @@ def warm(
             return compiled
 
         kept = in_parallel(compile_one, jobs)
-    fresh = sum(compiled.recipe is None for compiled in kept)
+    fresh = sum(compiled.remake is None for compiled in kept)
     out.print(f"{cache.folder()}: {len(kept)} kernels for {target}, {fresh} of them new", markup=False, soft_wrap=True)
 
 

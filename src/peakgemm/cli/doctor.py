@@ -18,8 +18,8 @@ from ..errors import PeakgemmError
 from ..kernels import shipped
 from ..problem import Problem
 from ..runtime import cache, device
-from ..runtime.compile import TESTED, lacking, nvrtc_version
 from ..runtime.device import Gpu
+from ..runtime.nvrtc import TESTED, lacking, nvrtc_version
 from ..sass.listing import find_nvdisasm
 from ..selection.choose import choose
 from ..selection.machine import kept, kept_path, profile_of
@@ -41,7 +41,7 @@ def command(json: Annotated[Path | None, typer.Option(help="Write what was found
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    checks = (_compiler(), *_compilations(), _row("nvdisasm (SASS facts)", find_nvdisasm), *_gpus(),
+    checks = (_compiler(), *_compilations(), _row("nvdisasm (SASS texts)", find_nvdisasm), *_gpus(),
              _row("cuBLAS (compare)", _peer), *_arrays(), *_caches())
     rows = [(what, there, _HERE.sub("", told)) for what, there, told in checks]
     for row in rows:

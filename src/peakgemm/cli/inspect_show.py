@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from ..tools.inspect.rows import compared, rows
 from ..tools.inspect.source import SourceLines, place
 from ..tools.inspect.subject import Subject, launched
 from ..tools.inspect.view import View, view
+from . import parse
 from .console import out, table, waiting
 from .options import Includes, Macros
 
@@ -60,12 +60,12 @@ def command(
         if is_file(what):
             path, own = Path(what), compare is not None and what.endswith(".cubin")  # --arch may be the other's
             sources = compare is None or what.endswith(CUDA)  # and so may macros
-            found = from_file(path, None if own else arch, function, _defined(macro or []) if sources else None,
+            found = from_file(path, None if own else arch, function, parse.macros(macro or []) if sources else None,
                               include or [] if sources else [])
             subject = launched(found, threads, shared)
         else:
             subject = named(what, arch or "sm_90", config, shape, precision)
-        return view(subject, with_ptx=listing or html is not None)
+        return view(subject, with_text=listing or html is not None)
 
     with waiting("compiling and disassembling"):
         first = look(kernel)
@@ -85,16 +85,6 @@ def command(
     if html is not None:
         write_page(html, [one for one in (first, second) if one is not None])
         out.print(f"\nPage written to {html}", markup=False)
-
-
-def _defined(macros: list[str]) -> dict[str, int]:
-    found = {}
-    for text in macros:
-        match = re.fullmatch(r"(\w+)=(-?\d+)", text)
-        if match is None:
-            raise InvalidValue(f"--macro {text!r} is not NAME=INTEGER")
-        found[match[1]] = int(match[2])
-    return found
 
 
 def _show(one: View) -> None:
@@ -138,11 +128,10 @@ def _listing(subject: Subject, listing: Listing) -> None:
               style="bold", markup=False, soft_wrap=True)
     source, before = SourceLines(subject.source), ("", "")
     for line in listing.lines:
-        one = line.instruction
         ptx = listing.ptx[line.ptx - 1].replace("\t", " ") if line.ptx else ""
-        where = place(one.file, one.line)
-        text = source.text(one.file, one.line).strip() if (ptx, where) != before else ""
-        shown = Text(f"{one.address:#08x} {line.control!s:20} {one.text:40} ")
+        where = place(line.file, line.line)
+        text = source.text(line.file, line.line).strip() if (ptx, where) != before else ""
+        shown = Text(f"{line.address:#08x} {line.word.control!s:20} {line.text:40} ")
         shown.append(f"{line.reads:8} ", style="red" if line.extra else "")
         live = "" if line.live is None else str(line.live)
         shown.append(f"{live:>4}  {ptx if (ptx, where) != before else '':44} ")
@@ -150,4 +139,4 @@ def _listing(subject: Subject, listing: Listing) -> None:
         out.print(shown, soft_wrap=True)
         before = (ptx, where)
     out.print("reads: the bank of each register operand a, b, c; r: from the reuse cache, .: no register, !: this\n"
-              "bank made it wait. live: registers that hold a value behind the instruction.", style="dim", markup=False)
+              "bank made it wait. live: registers in use at the instruction.", style="dim", markup=False)

@@ -11,7 +11,7 @@ import typer
 from ..kernels.registry import LADDER, numbers, rung, rungs, supported
 from ..runtime import device
 from ..runtime.architectures import architecture
-from ..runtime.compile import nvrtc_version
+from ..runtime.nvrtc import nvrtc_version
 from ..runtime.source import header_comment
 from ..tools.bench import records
 from ..tools.bench.ladder import configurations, ladder, wrong

@@ -46,20 +46,20 @@ def check_command(
     cubin = Cubin.read(_read(file))
     if arch is not None and arch.rstrip("af") != cubin.arch:
         raise InvalidValue(f"{file} is for {cubin.arch}, not for {arch}")
-    found = check_cubin(cubin, Cubin.read(_read(against)) if against else None)
+    hazards = check_cubin(cubin, Cubin.read(_read(against)) if against else None)
     if arrivals:
-        found += [one for name in cubin.kernels for one in early(Program.of(cubin, name))]
+        hazards += [one for name in cubin.kernels for one in early(Program.of(cubin, name))]
     if as_json:
         fields = ("kernel", "address", "rule", "source", "register", "message")
         print(json.dumps({"file": str(file), "arch": cubin.arch, "kernels": list(cubin.kernels),
-                          "hazards": [{name: getattr(one, name) for name in fields} for one in found]}, indent=1))
+                          "hazards": [{name: getattr(one, name) for name in fields} for one in hazards]}, indent=1))
     else:
-        for one in found:
+        for one in hazards:
             print(f"{one.kernel} {one.address:#06x} {one.rule}: {one.message}; issued at {one.source:#x}")
         instructions = sum(kernel.size for kernel in cubin.kernels.values()) // 16
-        print(f"{file}: {len(found)} hazards in {instructions} instructions of {len(cubin.kernels)} kernels "
+        print(f"{file}: {len(hazards)} hazards in {instructions} instructions of {len(cubin.kernels)} kernels "
               f"({cubin.arch})")
-    if found:
+    if hazards:
         raise typer.Exit(1)
 
 

@@ -51,10 +51,10 @@ def command(
     limit = most_registers(config.block_threads, config.min_blocks)
     cubin = Cubin.read(compiled.code)
     with progress("building", len(recipes)) as done:
-        found = search(cubin, recipes, limit, compiled.entry, done)
+        candidates = search(cubin, recipes, limit, compiled.entry, done)
     gpu = device.find()
     measured_on, peer = measuring(gpu, ARCH)
-    built = [one for one in found if one.built is not None]
+    built = [one for one in candidates if one.built is not None]
     ratios: dict[int, dict[str, Any]] = {}
     if measured_on is not None and peer is not None:
         variants = {f"recipe {place}": _as(compiled, one.built) for place, one in enumerate(built) if one.built}
@@ -63,7 +63,7 @@ def command(
                 ratios[square] = dict(contest(chosen, config, compiled, variants, square, measured_on, peer, done))
     best = max(built, key=lambda one: _typical(ratios, built.index(one)))  # of equals, the first
     assert best.built is not None
-    _show(chosen, compiled, found, best, best.built, ratios)
+    _show(chosen, compiled, candidates, best, best.built, ratios)
     if not ratios:
         why = device.reason_without_gpu() if gpu is None else f"no GPU of {ARCH} with a cuBLAS beside it"
         out.print(f"\nProved, not timed, and not compared bit for bit: {why}.", markup=False)
@@ -77,10 +77,10 @@ def _chosen(text: str, guarded: bool) -> tuple[Kernel, Config]:
         raise InvalidValue(f"{text} is a file, and sass optimize takes a rung ({numbers()}): to time what it builds, "
                            "it must know the launch. A cubin can be audited by peakgemm sass check, looked into by "
                            "peakgemm inspect, and edited in Python by peakgemm.sass.edit (docs/sass.md)")
-    found = rungs(text)
-    if len(found) != 1:
-        raise InvalidValue(f"{text!r} names {len(found)} rungs; name one")
-    kernel = found[0]
+    named = rungs(text)
+    if len(named) != 1:
+        raise InvalidValue(f"{text!r} names {len(named)} rungs; name one")
+    kernel = named[0]
     if kernel.patched:  # what is optimised is the compiler's
         kernel = next(one for one in LADDER if not one.patched and one.entry == kernel.entry)
     limits = architecture(ARCH)
@@ -98,7 +98,7 @@ def _json(text: str) -> Any:
 
 
 def _as(compiled: Compiled, built: Rebuilt) -> Compiled:
-    return replace(compiled, code=built.cubin, registers=built.registers, recipe=None)
+    return replace(compiled, code=built.cubin, registers=built.registers, remake=None)
 
 
 def _typical(ratios: dict[int, dict[str, Any]], place: int) -> float:
@@ -109,11 +109,11 @@ def _typical(ratios: dict[int, dict[str, Any]], place: int) -> float:
     return typical
 
 
-def _show(kernel: Kernel, compiled: Compiled, found: list[Candidate], best: Candidate, built: Rebuilt,
+def _show(kernel: Kernel, compiled: Compiled, candidates: list[Candidate], best: Candidate, built: Rebuilt,
           ratios: dict[int, dict[str, Any]]) -> None:
-    names = {id(one): f"recipe {place}" for place, one in enumerate(one for one in found if one.built is not None)}
+    names = {id(one): f"recipe {place}" for place, one in enumerate(one for one in candidates if one.built is not None)}
     rows = []
-    for one in found:
+    for one in candidates:
         name = names.get(id(one), "-")
         timed = [number(median(by[name]), 4) if name in by else "-" for by in ratios.values()]
         r = one.recipe

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..arrays.base import check_dtype
 from ..calls import cache, eager
-from ..calls.plan import run as multiply
 from ..calls.request import check_precision
 from ..errors import InvalidType, InvalidValue
 from .group import Group, known
@@ -90,12 +89,12 @@ class Recorded(torch.autograd.Function):  # type: ignore[misc]
             if for_a:
                 of_a = shared_product(grad, b.mT, group, precision, scatter=not ctx.scatter)
             if for_b:
-                of_b = multiply(gathered(a.resolve_neg(), group).mT, grad, precision=precision)
+                of_b = eager.run(gathered(a.resolve_neg(), group).mT, grad, precision=precision)
         else:
             whole = gathered(grad, group)
-            of_b = multiply(a.mT, whole, precision=precision)
+            of_b = eager.run(a.mT, whole, precision=precision)
             if for_a:
-                of_a = multiply(whole, b.mT, precision=precision)
+                of_a = eager.run(whole, b.mT, precision=precision)
         return of_a, of_b, None, None, None, None
 
 
@@ -202,7 +201,7 @@ def _scattered(a: Tensor, b: Tensor, group: Group, precision: str, chunks: int) 
         for other in others:
             total.add_(other)
         own = a[rank * rows + low:rank * rows + low + part]
-        multiply(own, b, total, beta=1.0, out=out[low:low + part], precision=precision)
+        eager.run(own, b, total, beta=1.0, out=out[low:low + part], precision=precision)
     exchange.end()
     return out
 

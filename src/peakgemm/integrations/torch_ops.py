@@ -16,24 +16,39 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.autograd.function import _SingleLevelFunction
-from torch.utils.flop_counter import flop_registry, register_flop_formula
+from torch.utils.flop_counter import register_flop_formula
 
 from ..arrays.aliasing import overlaps
 from ..arrays.base import FLOAT, View, check_dtype
-from ..arrays.torch import PLAIN, is_batched, is_recorded_before_dispatch
+from ..arrays.torch import is_batched
 from ..calls import eager
 from ..calls.canonical import result_shape
-from ..calls.plan import run as multiply
-from ..calls.request import Request, check_precision, locate, scales
+from ..calls.request import check_precision, scales
 from ..errors import InvalidType, InvalidValue
 
 _is_tracer_key_set = torch._C._dispatch_tls_is_dispatch_key_included
+
 Gemm = Callable[[Tensor, Tensor, "Tensor | None", float, float, str], Tensor]
 
 
 def gemm_with_grad(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float,
                    precision: str = "ieee") -> Tensor:
-    """See `peakgemm.integrations.torch.gemm_with_grad`."""
+    """``alpha a b + beta c`` with a gradient, past torch's dispatcher.
+
+    Args:
+        a, b: float32 tensors ``(..., M, K)`` and ``(..., K, N)`` of any strides; the batch dimensions broadcast.
+        c: float32, broadcastable to the result, or None. Not read where ``beta = 0``.
+        alpha, beta: numbers; no gradient goes to them.
+        precision: of this product and those of its backward pass; see `peakgemm.matmul`.
+
+    Returns:
+        A new contiguous tensor ``(..., M, N)``. The backward pass multiplies with transposed views
+        of ``a`` and ``b`` (no copies) and can itself be differentiated.
+
+    Raises:
+        InvalidType: an operand that is not float32.
+        InvalidValue: shapes that do not match, or ``beta != 0`` without ``c``.
+    """
     if eager.is_observed():
         return traced_gemm(a, b, c, alpha, beta, precision)
     result: Tensor = _Gemm.apply(a, b, c, float(alpha), float(beta), precision)
@@ -41,8 +56,12 @@ def gemm_with_grad(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: f
 
 
 def traced_gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str = "ieee") -> Tensor:
-    """See `peakgemm.integrations.torch.traced_gemm`."""
-    if _is_tracer_key_set("Tracer") and not eager.tracing():
+    """The same product through the registered op ``torch.ops.peakgemm.gemm``, which ``torch.compile`` can trace.
+
+    Arguments, result and errors are those of `gemm_with_grad`.
+    """
+    # torch.compile cannot trace the question for the key, and its graphs run nothing here.
+    if not torch.compiler.is_dynamo_compiling() and _is_tracer_key_set("Tracer") and not eager.tracing():
         # Autograd's thread for a GPU has the tracer's dispatch key without its graph: torch's fallback would call
         # itself until the stack is full.
         raise InvalidType("torch.jit.trace cannot record a backward pass on a GPU, which runs in another thread; trace "
@@ -51,96 +70,8 @@ def traced_gemm(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: floa
     return result
 
 
-def by_dispatcher(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
-                  precision: str) -> Any:
-    """See `peakgemm.integrations.torch.dispatched`."""
-    if beta is None:
-        beta = 0.0 if c is None else 1.0
-    if out is None:
-        return _as_matrices(traced_gemm, a, b, c, alpha, beta, trans_a, trans_b, precision)
-    eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
-    _, shape = result_shape(_turned(a, trans_a).shape, _turned(b, trans_b).shape)
-    check_dtype(str(out.dtype).removeprefix("torch."), "out")
-    if tuple(out.shape) != tuple(shape):
-        raise InvalidValue(f"out has shape {tuple(out.shape)}, the result has {tuple(shape)}; pass an out of that "
-                           "shape")
-    if any(is_subclass(x) for x in (a, b, c, out)):  # a rule for copy_ is what every subclass has
-        out.copy_(_as_matrices(traced_gemm, a, b, c, alpha, beta, trans_a, trans_b, precision))
-        return out
-    target = out[..., None] if b.ndim == 1 else out
-    target = target[..., None, :] if a.ndim == 1 else target
-    _as_matrices(lambda x, y, *rest: _write(x, y, target, *rest), a, b, c, alpha, beta, trans_a, trans_b, precision)
-    return out
-
-
-def differentiable(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool, out: Any,
-                   precision: str) -> Any:
-    """See `peakgemm.integrations.torch.differentiable`."""
-    if out is not None:
-        eager.refuse_gradients({"a": a, "b": b, "c": c, "out": out}, "a call with out")
-        return eager.run(a, b, c, alpha=alpha, beta=beta, out=out, trans_a=trans_a, trans_b=trans_b,
-                         precision=precision)
-    alpha, beta = scales(alpha, beta, c)
-    if not (isinstance(b, Tensor) and (c is None or isinstance(c, Tensor))):
-        locate(Request(a, b, c))  # refuses what is no tensor
-    return _as_matrices(gemm_with_grad, a, b, c, alpha, beta, trans_a, trans_b, precision)
-
-
-def is_subclass(x: Any) -> bool:
-    """Whether ``x`` is a tensor that only the dispatcher can read."""
-    return isinstance(x, Tensor) and type(x) not in PLAIN
-
-
-def refuse_what_tracers_lose(out: Any) -> None:
-    """Refuse what no tracer records, of torch's own products no more than of this one: forward mode under
-    torch.jit.trace, it and torch.func in a trace before dispatch, and ``out`` inside of a transform.
-
-    Raises:
-        InvalidType: that is in force.
-    """
-    dual, transformed = eager.forward._current_level >= 0, eager.transforms_active()
-    if out is not None and transformed:
-        raise InvalidType("out was given inside of a torch.func transform, which has no memory of its own to write; "
-                          "leave it out")
-    if torch.compiler.is_compiling():
-        return
-    if (dual and eager.tracing()) or ((dual or transformed) and is_recorded_before_dispatch()):
-        raise InvalidType("torch.jit.trace and make_fx(pre_dispatch=True) lose the derivatives of forward mode and "
-                          "torch.func; use torch.compile, or make_fx without pre_dispatch")
-
-
-def count_in_modes() -> None:
-    """Make the modes in force that count FLOPs know the ops, also those made before the ops were registered."""
-    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-
-    for mode in _get_current_dispatch_mode_stack():
-        known = getattr(getattr(mode, "counter", mode), "flop_registry", None)
-        if known is not None:
-            for op in _OPS:
-                known.setdefault(op, flop_registry[op])
-
-
-def _turned(x: Any, trans: bool) -> Any:
-    return x.mT if trans else x
-
-
-def _as_matrices(call: Callable[..., Any], a: Any, b: Any, c: Any, alpha: float, beta: float, trans_a: bool,
-                 trans_b: bool, precision: str) -> Any:
-    """``call`` with transposes as views and 1-D operands as matrices; their dimensions are dropped from its result."""
-    row, column = a.ndim == 1, b.ndim == 1
-    result = call(a[None, :] if row else _turned(a, trans_a), b[:, None] if column else _turned(b, trans_b), c, alpha,
-                  beta, precision)
-    if row and result is not None:
-        result = result.squeeze(-2)
-    return result.squeeze(-1) if column and result is not None else result
-
-
-def _write(a: Tensor, b: Tensor, out: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str) -> None:
-    torch.ops.peakgemm.gemm_out.default(a, b, c, out, float(alpha), float(beta), precision)
-
-
 def _run_out(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, beta: float, precision: str) -> None:
-    multiply(a, b, c, alpha=alpha, beta=beta, out=out, precision=precision)
+    eager.run(a, b, c, alpha=alpha, beta=beta, out=out, precision=precision)
 
 
 def _out_only(a: Tensor, b: Tensor, c: Tensor | None, out: Tensor, alpha: float, beta: float, precision: str) -> None:
@@ -169,7 +100,7 @@ def _run(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, prec
         if c is None and alpha == 1.0 and beta == 0.0 and precision == "ieee":
             result: Tensor = eager.product(a, b)  # the shorter way
         else:
-            result = multiply(a, b, c, alpha=alpha, beta=beta, precision=precision)
+            result = eager.run(a, b, c, alpha=alpha, beta=beta, precision=precision)
     except InvalidType:
         if not any(is_batched(x) for x in (a, b, c)):
             raise
@@ -178,7 +109,7 @@ def _run(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, prec
 
 
 def _shape_only(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, precision: str) -> Tensor:
-    """What the tracer runs: the checks of `plan.run`, for sizes that may be symbols."""
+    """What the tracer runs: the checks of `eager.run`, for sizes that may be symbols."""
     check_precision(precision)
     for name, x in (("a", a), ("b", b), ("c", c)):
         if x is not None:
@@ -334,16 +265,6 @@ def _batch_first(x: Tensor, dim: int, rank: int) -> Tensor:
     return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:])
 
 
-def _hide_from_dynamo(function: Any) -> None:
-    """Let ``function`` and what it calls run as they are: behind a graph break torch.compile would trace the frames of
-    the implementation, NumPy's on the CPU among them. `torch.compiler.disable` imports all of torch._dynamo."""
-    frames = torch._C._dynamo.eval_frame
-    # Names of torch's own, of which some release may lack one: then calls behind a graph break are traced, as before.
-    if all(hasattr(frames, name) for name in ("set_code_exec_strategy", "_FrameAction", "_FrameExecStrategy")):
-        skip = frames._FrameAction.SKIP
-        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
-
-
 def _flops(a: Any, b: Any, *rest: Any, **options: Any) -> int:
     """A multiply and an add for each m, n and k, from shapes."""
     _, shape = result_shape(tuple(a), tuple(b))
@@ -362,12 +283,12 @@ for _key in ("CUDA", "CPU"):
     _LIBRARY.impl("gemm", _run, _key)
     _LIBRARY.impl("gemm_out", _run_out, _key)
 for _function in (_run, _run_out):
-    _hide_from_dynamo(_function)
+    eager.hide_from_dynamo(_function)
 torch.library.register_fake("peakgemm::gemm", _shape_only, lib=_LIBRARY)
 torch.library.register_fake("peakgemm::gemm_out", _out_only, lib=_LIBRARY)
 torch.library.register_vmap("peakgemm::gemm", _batched, lib=_LIBRARY)
 _GEMM, _GEMM_OUT = torch.ops.peakgemm.gemm.default, torch.ops.peakgemm.gemm_out.default
 _LIBRARY.impl("gemm", _differentiate, "Autograd", with_keyset=True)
 _LIBRARY.impl("gemm_out", _refuse_derivatives, "Autograd", with_keyset=True)
-_OPS = (torch.ops.peakgemm.gemm, torch.ops.peakgemm.gemm_out)
-register_flop_formula(_OPS)(_flops)
+OPS = (torch.ops.peakgemm.gemm, torch.ops.peakgemm.gemm_out)
+register_flop_formula(OPS)(_flops)

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..calls.plan import run as multiply
+from ..arrays.torch import PLAIN
+from ..calls import eager
 from ..calls.request import check_precision
 from ..errors import InvalidValue, MissingComponent
 
-_PLAIN = (Tensor, torch.nn.Parameter)
 _NUMBERS = (int, float)  # not bool, which torch refuses, nor complex
 
 
@@ -34,51 +34,30 @@ class _Call(NamedTuple):
     out: Tensor | None = None
 
     def is_ours(self) -> bool:
-        """Whether peakgemm runs it. All else is torch's, its errors included."""
+        """Whether peakgemm runs it. All else is torch's, its errors included; so is what `eager.run` refuses."""
         rank, a, b, c, alpha, beta, out = self
-        of_a, of_b, device = a.shape, b.shape, a.device
-        if len(of_a) != rank or len(of_b) != rank or of_a[-1] != of_b[-2] or (rank == 3 and of_a[0] != of_b[0]):
-            return False
-        if not (_is_plain(a, device) and _is_plain(b, device) and type(alpha) in _NUMBERS and type(beta) in _NUMBERS):
-            return False
-        if c is None and out is None:
-            return True
-        shape = (*of_a[:-1], of_b[-1])
-        if out is not None and not (_is_plain(out, device) and out.shape == shape):
-            return False
-        return c is None or (_is_plain(c, device) and c.dim() <= rank and all(
-            size in (1, whole) for size, whole in zip(reversed(c.shape), reversed(shape), strict=False)))
+        return (a.dim() == b.dim() == rank and (rank == 2 or a.shape[0] == b.shape[0])
+                and (out is None or out.shape == (*a.shape[:-1], b.shape[-1]))  # torch resizes another one
+                and type(alpha) in _NUMBERS and type(beta) in _NUMBERS
+                and all(x is None or (type(x) in PLAIN and x.dtype is torch.float32) for x in (a, b, c, out)))
 
 
-def _is_plain(x: Tensor, device: torch.device) -> bool:
-    return type(x) in _PLAIN and x.dtype is torch.float32 and x.device == device
+# torch's ops -> the rank of their operands. Names that end with _ write to their first argument.
+_OPS = {"mm": 2, "mm.out": 2, "addmm": 2, "addmm.out": 2, "addmm_": 2,
+        "bmm": 3, "bmm.out": 3, "baddbmm": 3, "baddbmm.out": 3, "baddbmm_": 3}
 
 
-def _product(rank: int, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> _Call:
-    return _Call(rank, a, b, out=out)
-
-
-def _sum(rank: int, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1,
-         out: Tensor | None = None) -> _Call:
-    return _Call(rank, a, b, c, alpha, beta, out)
-
-
-def _sum_into(rank: int, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> _Call:
-    return _Call(rank, a, b, c, alpha, beta, c)
-
-
-# torch's op -> how its arguments read.
-_OPS: dict[str, Callable[..., _Call]] = {
-    "mm": partial(_product, 2), "mm.out": partial(_product, 2),
-    "bmm": partial(_product, 3), "bmm.out": partial(_product, 3),
-    "addmm": partial(_sum, 2), "addmm.out": partial(_sum, 2), "addmm_": partial(_sum_into, 2),
-    "baddbmm": partial(_sum, 3), "baddbmm.out": partial(_sum, 3), "baddbmm_": partial(_sum_into, 3),
-}
+def _read(op: str, *args: Tensor, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None) -> _Call:
+    """What ``op`` was asked for: a product, or the sum of its first argument and one."""
+    if len(args) == 2:
+        return _Call(_OPS[op], *args, out=out)
+    c, a, b = args
+    return _Call(_OPS[op], a, b, c, alpha, beta, c if op.endswith("_") else out)
 
 
 def _run(call: _Call, precision: str) -> Tensor:
-    result: Tensor = multiply(call.a, call.b, call.c, alpha=float(call.alpha), beta=float(call.beta), out=call.out,
-                              precision=precision)
+    result: Tensor = eager.run(call.a, call.b, call.c, alpha=float(call.alpha), beta=float(call.beta), out=call.out,
+                               precision=precision)
     return result
 
 
@@ -120,7 +99,7 @@ class Rerouted:
 
     def _kernel(self, op: str, original: Any) -> Callable[..., Tensor]:
         def rerouted(keys: Any, *args: Any, **kwargs: Any) -> Tensor:
-            call = _OPS[op](*args, **kwargs)
+            call = _read(op, *args, **kwargs)
             if call.is_ours():
                 try:
                     result = self._run(call, self.precisions[-1])

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidValue
 from ..problem import Config, varied
 from ..runtime import cache as disk_cache
-from ..runtime.compile import Compiled, Wanted
+from ..runtime.compile import TRIES, Compiled, Reading
 
 if TYPE_CHECKING:
     from .registry import Kernel
@@ -38,10 +37,9 @@ class Edit:
     rebuilds: bool
 
     @property
-    def wanted(self) -> Wanted | None:
-        """What the compiler is asked for again until it makes it: a loop that can be built anew; None: no edit is
-        meant."""
-        return None if self.why_not else _wanted(self.entry)
+    def reading(self) -> Reading | None:
+        """By which the compiler is asked again until it makes a loop that can be built anew; None: no edit is meant."""
+        return None if self.why_not else Reading("a loop that can be built anew", _rebuildable, TRIES)
 
     def apply(self, compiled: Compiled) -> Compiled:
         """``compiled`` with its loop built anew, proved, or as it is; `Compiled.note` says which, and why.
@@ -68,7 +66,7 @@ class Edit:
             hit = made.cubin, {"registers": made.registers, "before": made.before, "turn": made.turn}
             disk_cache.save(key, *hit)
         code, facts = hit
-        return replace(compiled, code=code, registers=facts["registers"], recipe=None,
+        return replace(compiled, code=code, registers=facts["registers"], remake=None,
                        note=f"{REBUILT}: {facts['turn']} instructions a turn instead of {facts['before']}")
 
 
@@ -77,20 +75,17 @@ def edit(kernel: Kernel, config: Config, arch: str) -> Edit:
     return Edit(kernel.entry, config, _why_not(kernel.config_for(_ARCH), config, arch), kernel.patched)
 
 
-@cache
-def _wanted(entry: str) -> Wanted:
-    def fits(code: bytes) -> bool:
-        from ..sass.elf import Cubin
-        from ..sass.program import Program
-        from ..sass.rebuild.block import analyse
+def _rebuildable(code: bytes, entry: str) -> dict[str, Any] | None:
+    """Whether the loop of a cubin can be built anew, as a `Reading` says it."""
+    from ..sass.elf import Cubin
+    from ..sass.program import Program
+    from ..sass.rebuild.block import analyse
 
-        try:
-            analyse(Program.of(Cubin.read(code), entry))
-        except InvalidValue:
-            return False
-        return True
-
-    return Wanted("a loop that can be built anew", fits)
+    try:
+        analyse(Program.of(Cubin.read(code), entry))
+    except InvalidValue:
+        return None
+    return {"rebuildable": True}
 
 
 def _why_not(tuned: Config, config: Config, arch: str) -> str:

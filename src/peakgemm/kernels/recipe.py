@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..runtime import source
-from ..runtime.compile import Compiled, Kind, compile_source, stored_facts
+from ..runtime.compile import FACTS, Compiled, Kind, Reading, compile_source, stored_loop
 from . import shipped
 
 if TYPE_CHECKING:
@@ -47,19 +47,18 @@ class Recipe:
 
     def compile(self, kind: Kind = "cubin") -> Compiled:
         """The compiler's, edited where the recipe says so, whatever is shipped."""
-        look = _read_loop if self.bare_loop and kind == "cubin" else None
         edit = self.edit if kind == "cubin" else None
-        compiled = compile_source(self.text, self.entry, self.arch, self.macros, kind, name=self.file,
-                                  wanted=None if edit is None else edit.wanted, look=look)
+        reading = edit.reading if edit is not None else LOOP if self.bare_loop and kind == "cubin" else None
+        compiled = compile_source(self.text, self.entry, self.arch, self.macros, kind, self.file, reading=reading)
         return compiled if edit is None else edit.apply(compiled)
 
     def known_loop(self) -> Mapping[str, Any] | None:
         """The figures of its main loop, if it has been compiled before, here or for the wheel."""
         cubins = shipped.index(shipped.container(self.arch)).cubins
-        if self.name in cubins:
-            loop: Mapping[str, Any] | None = cubins[self.name][2][-1]
-            return loop
-        return stored_facts(self.text, self.entry, self.arch, self.macros, self.file).get("loop")
+        loop: Mapping[str, Any] | None = (
+            cubins[self.name][2][FACTS.index("loop")] if self.name in cubins
+            else stored_loop(self.text, self.entry, self.arch, self.macros, self.file, LOOP))
+        return loop
 
 
 @cache
@@ -73,3 +72,6 @@ def _read_loop(code: bytes, entry: str) -> dict[str, Any] | None:
 
     loop = read(code, entry, most=SAMPLE)
     return None if loop is None else loop.to_json()
+
+
+LOOP = Reading("figures of the main loop", _read_loop)

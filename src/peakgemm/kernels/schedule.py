@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from ..problem import Batch, Config, Problem, varied
+from ..runtime.convention import pack
 from ..runtime.tensor_map import Box
 
 if TYPE_CHECKING:
     from .ffma.repack import Repack
 
 # struct Gemm of include/scheduler/gemm.cuh: 17 long long, 6 int, 2 float, 5 int, 7 pairs of unsigned.
-_GEMM = Struct("<17q6i2f5i14I4x")
+_GEMM = "<17q6i2f5i14I4x"
 # Ranges of k-steps: products of their number with a smaller one stay below 2**31.
 MOST_PARTS = 46340
 
@@ -62,8 +62,8 @@ def arguments(p: Problem, whole: int, shared: int, parts: int, total: int, divis
     strides = [s for x in (p.batch.a, p.batch.b, p.batch.c, p.batch.c0)
                for s in (0,) * (Batch.MAX_LEVELS - len(x)) + x]
     pairs = [x for d in (*divisors, parts, shared, *levels[1:]) for x in divisor(d)]
-    return _GEMM.pack(p.lda, p.ldb, p.ldc, row, column, *strides, *levels, p.m, p.n, 0 if p.alpha == 0 else p.k,
-                      p.alpha, p.beta, whole, shared, parts, *divmod(total, max(parts, 1)), *pairs)
+    return pack(_GEMM, p.lda, p.ldb, p.ldc, row, column, *strides, *levels, p.m, p.n, 0 if p.alpha == 0 else p.k,
+                p.alpha, p.beta, whole, shared, parts, *divmod(total, max(parts, 1)), *pairs)
 
 
 def divisor(d: int) -> tuple[int, int]:

@@ -68,7 +68,7 @@ def find(name: str, entry: str, arch: str) -> Compiled | None:
         with path.open("rb") as file:
             file.seek(known.begin + place)
             code = zlib.decompress(file.read(size))
-        return Compiled(entry, arch, "cubin", code, **dict(zip((*FACTS, "loop"), facts, strict=True)))
+        return Compiled(entry, arch, "cubin", code, **dict(zip(FACTS, facts, strict=True)))
     except (OSError, ValueError, TypeError, zlib.error):
         return None
 
@@ -78,7 +78,7 @@ def write(path: Path, cubins: Mapping[str, Compiled], nvrtc: str) -> None:
     places, packed, begin = {}, [], 0
     for name in sorted(cubins):
         packed.append(zlib.compress(cubins[name].code, 9))
-        places[name] = begin, len(packed[-1]), [getattr(cubins[name], fact) for fact in (*FACTS, "loop")]
+        places[name] = begin, len(packed[-1]), [getattr(cubins[name], fact) for fact in FACTS]
         begin += len(packed[-1])
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:

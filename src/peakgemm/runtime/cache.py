@@ -54,11 +54,11 @@ def _chosen() -> Path | None:
     named = os.environ.get("PEAKGEMM_CACHE_DIR")
     if not named:
         return None
-    place = os.path.expanduser(named)
-    if not os.path.isabs(place):
+    path = os.path.expanduser(named)
+    if not os.path.isabs(path):
         raise InvalidValue(f"PEAKGEMM_CACHE_DIR = {named!r} is not absolute and would follow the working directory; "
                            "set it to an absolute path, or to one that begins with ~/")
-    return Path(place)
+    return Path(path)
 
 
 def _users_folder() -> Path:
@@ -74,10 +74,10 @@ def usable() -> bool:
 
 def load(key: bytes) -> tuple[bytes, dict[str, Any]] | None:
     """Binary and facts stored under ``key``; None without an entry, or with one that is damaged."""
-    place = _entries()
-    if place is None:
+    entries = _entries()
+    if entries is None:
         return None
-    halves = _halves(place, key)
+    halves = _halves(entries, key)
     try:
         code, record = (half.read_bytes() for half in halves)
     except FileNotFoundError:  # or half of it evicted, or not yet written by another process
@@ -101,27 +101,20 @@ def load(key: bytes) -> tuple[bytes, dict[str, Any]] | None:
 
 def save(key: bytes, code: bytes, facts: dict[str, Any]) -> None:
     """Store binary and facts (JSON) under ``key``; a full or read-only disk is not an error."""
-    place = _entries()
-    if place is None:
+    entries = _entries()
+    if entries is None:
         return
     record = json.dumps({"digest": _digest(key, code, facts), "facts": facts}).encode()
     try:
-        for half, content in zip(_halves(place, key), (code, record), strict=True):
+        for half, content in zip(_halves(entries, key), (code, record), strict=True):
             _write(half, content)
     except OSError as error:
-        drop(key)  # half an entry helps nobody, least of all on a full disk
-        _say_once(f"cannot write the compile cache in {folder()} ({_reason(error)}); going on without it.")
-    else:
-        _trim(place)
-
-
-def drop(key: bytes) -> None:
-    """Forget the entry under ``key``, if there is one."""
-    place = _entries()
-    if place is not None:
-        for half in _halves(place, key):
+        for half in _halves(entries, key):  # half an entry helps nobody, least of all on a full disk
             with suppress(OSError):
                 half.unlink()
+        _say_once(f"cannot write the compile cache in {folder()} ({_reason(error)}); going on without it.")
+    else:
+        _trim(entries)
 
 
 def clear(tuned: bool = False) -> None:
@@ -131,9 +124,9 @@ def clear(tuned: bool = False) -> None:
         InvalidValue: an entry that cannot be removed, or a folder that is not private to its user.
     """
     try:
-        place = _entries()
-        if place is not None:
-            for _, _, path in _files(place):
+        entries = _entries()
+        if entries is not None:
+            for _, _, path in _files(entries):
                 Path(path).unlink(missing_ok=True)
         elif (problem := trouble(folder())) is not None and folder().exists():
             raise InvalidValue(f"cannot clear the compile cache in {folder()}: {problem}")
@@ -144,44 +137,44 @@ def clear(tuned: bool = False) -> None:
         raise InvalidValue(f"cannot clear the cache in {folder()} ({_reason(error)})") from None
 
 
-def usage(place: Path) -> tuple[int, int]:
-    """Files below ``place`` and their bytes, tuning entries in a folder of programs left out."""
-    found = _files(place, tuned_folder() if place != tuned_folder() else None)
-    return len(found), sum(size for _, size, _ in found)
+def usage(root: Path) -> tuple[int, int]:
+    """Files below ``root`` and their bytes, tuning entries in a folder of programs left out."""
+    files = _files(root, tuned_folder() if root != tuned_folder() else None)
+    return len(files), sum(size for _, size, _ in files)
 
 
-def trouble(place: Path) -> str | None:
-    """Why ``place`` cannot serve as the cache folder, with the remedy; None when it can. It is made if need be.
+def trouble(path: Path) -> str | None:
+    """Why ``path`` cannot serve as the cache folder, with the remedy; None when it can. It is made if need be.
 
     What lies in it runs on the GPU in its user's name, so nobody else may write to it: it must
     belong to the user or to root, and its mode must not let group or others write.
     """
     try:
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = place.stat()
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = path.stat()
     except OSError as error:
         return f"{_reason(error)}. {_ELSEWHERE}"
     if not hasattr(os, "geteuid"):  # Windows: a folder in the user's profile is private by inheritance
         return None
-    if found.st_uid not in (0, os.geteuid()):
-        return f"{place} belongs to user {found.st_uid}, this process to user {os.geteuid()}. {_ELSEWHERE}"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"other users may write to {place}. Run: chmod go-w {place}"
+    if status.st_uid not in (0, os.geteuid()):
+        return f"{path} belongs to user {status.st_uid}, this process to user {os.geteuid()}. {_ELSEWHERE}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"other users may write to {path}. Run: chmod go-w {path}"
     return None
 
 
 def _entries() -> Path | None:
     """The folder of the entries; None, which is said, where it or the one around it cannot be used."""
-    place = folder()
-    problem = trouble(place) or trouble(place / "entries")
+    programs = folder()
+    problem = trouble(programs) or trouble(programs / "entries")
     if problem is None:
-        return place / "entries"
-    _say_once(f"no compile cache in {place}; every process compiles anew: {problem}")
+        return programs / "entries"
+    _say_once(f"no compile cache in {programs}; every process compiles anew: {problem}")
     return None
 
 
-def _halves(place: Path, key: bytes) -> tuple[Path, Path]:
-    return place / key.hex(), place / f"{key.hex()}.json"
+def _halves(entries: Path, key: bytes) -> tuple[Path, Path]:
+    return entries / key.hex(), entries / f"{key.hex()}.json"
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -199,11 +192,11 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
-def _trim(place: Path) -> None:
+def _trim(entries: Path) -> None:
     """Remove the files used least recently, those that a killed process left aside among them, down to the limit."""
-    found = sorted(_files(place))
-    excess = sum(size for _, size, _ in found) - MAX_BYTES
-    for _, size, path in found:
+    files = sorted(_files(entries))
+    excess = sum(size for _, size, _ in files) - MAX_BYTES
+    for _, size, path in files:
         if excess <= 0:
             return
         with suppress(OSError):
@@ -211,18 +204,18 @@ def _trim(place: Path) -> None:
         excess -= size
 
 
-def _files(place: Path, without: Path | None = None) -> list[tuple[int, int, str]]:
-    """Time of last use, bytes and path of each file below ``place``, except below ``without``."""
-    found = []
-    for parent, folders, names in os.walk(place):
+def _files(root: Path, without: Path | None = None) -> list[tuple[int, int, str]]:
+    """Time of last use, bytes and path of each file below ``root``, except below ``without``."""
+    files = []
+    for parent, folders, names in os.walk(root):
         if without is not None:
             folders[:] = [name for name in folders if Path(parent, name) != without]
         for name in names:
             with suppress(OSError):  # evicted meanwhile
                 path = os.path.join(parent, name)
                 facts = os.stat(path)
-                found.append((facts.st_mtime_ns, facts.st_size, path))
-    return found
+                files.append((facts.st_mtime_ns, facts.st_size, path))
+    return files
 
 
 @cache

@@ -9,6 +9,12 @@ from typing import Any
 from .float_flags import ieee_flags
 
 
+def pack(layout: str, *values: Any) -> bytes:
+    """`struct.pack`, which keeps subnormal floats in a thread whose flags make zeros of them."""
+    with ieee_flags():
+        return struct.pack(layout, *values)
+
+
 @dataclass(frozen=True, slots=True)
 class Convention:
     """A kernel's calling convention: addresses come first, then values, then tensor maps.
@@ -31,9 +37,8 @@ class Convention:
                      for end in range(1, len(self.values) + 1)) or (0,)
 
     def pack(self, *values: Any) -> bytes:
-        """The bytes of values; subnormal numbers are kept, also in a thread that makes zeros of them."""
-        with ieee_flags():
-            return struct.pack(self.values, *values)
+        """The bytes of values, by `pack`."""
+        return pack(self.values, *values)
 
     def unpack(self, arguments: bytes) -> tuple[Any, ...]:
         """The values that `pack` made ``arguments`` of; a struct is its bytes."""

@@ -2,10 +2,7 @@
 
 A device's facts are read without making it current. `find` with no index is the exception: a
 thread that has no context yet gets device 0's primary context, the one that torch, CuPy and
-the CUDA runtime use; a context that is there already stays.
-
-What goes on with cuda.core calls `find` or `require` without an index, or `introduce`; a product does
-without it, for its import would take most of the first call.
+the CUDA runtime use; a context that is there already stays. What goes on with cuda.core calls `introduce`.
 """
 
 from __future__ import annotations
@@ -15,14 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
-from threading import local
 from typing import Any
 
 from ..errors import LaunchFailed, MissingComponent
 from . import driver
 from .architectures import Architecture, architecture
-
-_thread = local()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +55,9 @@ def reason_without_gpu() -> str | None:
 def find(index: int | None = None) -> Gpu | None:
     """The facts of device ``index``, or None without it; ``index`` None: of the current device.
 
-    The current device is that of the calling thread's context, device 0 where it has none; cuda.core may be used
-    on it afterwards.
+    The current device is that of the calling thread's context, device 0 where it has none.
     """
     return (_current() if index is None else _probe(index))[0]
-
-
-def here() -> Gpu | None:
-    """The facts of the current device as of `find`, for what goes on without cuda.core."""
-    return _here()[0]
 
 
 def require(index: int | None = None) -> Gpu:
@@ -154,10 +142,6 @@ def introduce(index: int) -> None:
     Raises:
         LaunchFailed: cuda.core cannot be imported, or cannot use the context.
     """
-    if not hasattr(_thread, "known"):
-        _thread.known = set()
-    if index in _thread.known:
-        return
     context = ctypes.c_void_p()
     driver.library().cuCtxGetCurrent(ctypes.byref(context))
     if context.value == primary_context(index):
@@ -168,21 +152,9 @@ def introduce(index: int) -> None:
         except Exception as error:
             raise LaunchFailed(f"GPU {index}: cuda.core cannot use its context ({error}); see: peakgemm doctor"
                                ) from error
-    _thread.known.add(index)
 
 
 def _current() -> tuple[Gpu | None, str | None]:
-    """The current device, which cuda.core has been told of."""
-    gpu, reason = _here()
-    if gpu is not None:
-        try:
-            introduce(gpu.index)
-        except LaunchFailed as error:
-            return None, str(error)
-    return gpu, reason
-
-
-def _here() -> tuple[Gpu | None, str | None]:
     devices, reason = _count()
     if not devices:
         return None, reason
@@ -248,9 +220,9 @@ def _facts(index: int) -> tuple[str, dict[str, int], int]:
         RuntimeError: the driver's refusal.
     """
     def asked(call: str, *args: Any) -> int:
-        found = ctypes.c_int()
-        driver.check(call, ctypes.byref(found), *args)
-        return found.value
+        answer = ctypes.c_int()
+        driver.check(call, ctypes.byref(answer), *args)
+        return answer.value
 
     device, name = asked("cuDeviceGet", index), ctypes.create_string_buffer(128)
     driver.check("cuDeviceGetName", name, len(name), device)

@@ -10,7 +10,6 @@ from functools import cache, lru_cache
 from typing import Any
 
 from ..errors import InvalidValue, LaunchFailed, MissingComponent
-from . import compile as compiler
 from . import device, driver, tensor_map
 from .architectures import PORTABLE_CLUSTER
 from .compile import Compiled
@@ -76,15 +75,16 @@ def load(compiled: Compiled, shared_bytes: int, gpu: Gpu, cluster: int = 1) -> L
     """
     with device.activated(gpu.index):
         try:
-            kernel = Resident(compiled)
-        except Exception as error:
-            fresh = compiler.anew(compiled)
-            if fresh is None:
-                raise _refused(compiled, gpu, error) from error
             try:
-                kernel = Resident(fresh)
-            except Exception as again:
-                raise _refused(compiled, gpu, again) from again
+                kernel = Resident(compiled)
+            except Exception:
+                if compiled.remake is None:
+                    raise
+                kernel = Resident(compiled.remake())
+        except Exception as error:
+            raise MissingComponent(
+                f"{compiled.entry}: the driver ({gpu.driver}) cannot load a cubin for {compiled.arch} on {gpu.name} "
+                f"({error}); update the NVIDIA driver or install peakgemm[cu12], then see: peakgemm doctor") from error
     if shared_bytes + (compiled.static_shared or 0) > gpu.limits.static_shared:
         try:
             driver.check("cuKernelSetAttribute", _MAX_DYNAMIC_SHARED, shared_bytes, ctypes.c_void_p(kernel.handle),
@@ -100,12 +100,6 @@ def load(compiled: Compiled, shared_bytes: int, gpu: Gpu, cluster: int = 1) -> L
             raise LaunchFailed(f"{compiled.entry}: a cluster of {cluster} blocks on {gpu.name}: {error}; use "
                                f"{PORTABLE_CLUSTER} at most") from None
     return Loaded(kernel, compiled.entry, shared_bytes)
-
-
-def _refused(compiled: Compiled, gpu: Gpu, error: Exception) -> MissingComponent:
-    return MissingComponent(
-        f"{compiled.entry}: the driver ({gpu.driver}) cannot load a cubin for {compiled.arch} on {gpu.name} "
-        f"({error}); update the NVIDIA driver or install peakgemm[cu12], then see: peakgemm doctor")
 
 
 class Launcher:

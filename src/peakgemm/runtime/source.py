@@ -9,33 +9,35 @@ names the file it came from, and the joined text alone is the cache key, but for
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from ..errors import MissingComponent
-from . import includes
-from .outline import APART
 
 SUFFIXES = (".cu", ".cuh")  # of CUDA C++
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+# Comments, and what may hold the like of one: raw strings, strings, the quotes of 1'000, characters. Each begins with a
+# sign of its own: that is what makes the search quick.
+COMMENTS_AND_LITERALS = re.compile(
+    r"""R"([^\s()\\]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?<=[0-9A-Fa-f]')(?<!u8')|'(?:\\.|[^'\\\n])*'"""
+    r"""|//(?:\\\n|[^\n])*|/\*.*?\*/""", re.DOTALL)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<([^>]+)>)[ \t]*(?://.*|/\*.*\*/[ \t]*)?$')
 
 
-def assemble(path: Path, folders: Sequence[Path] = ()) -> str:
+def assemble(path: Path, folders: Sequence[Path] = (), instead: Callable[[str], str | None] = lambda name: None) -> str:
     """The text of ``path`` with its quoted includes joined in, and those that lie in ``folders``.
 
     Quoted includes are looked for beside the including file, then in ``folders``, then in the package's kernel folder.
-    Headers of the host are left out (`includes.instead`); of others the compiler knows whether they are needed.
+    ``instead`` says what stands for the include of a header that is in none of them; None: the include.
 
     Raises:
         MissingComponent: ``path`` cannot be read.
     """
-    seen: set[Path] = set()
-    return _join(path.resolve(), seen, tuple(folders))
+    return _join(path.resolve(), set(), folders, instead)
 
 
-def _join(path: Path, seen: set[Path], folders: tuple[Path, ...]) -> str:
+def _join(path: Path, seen: set[Path], folders: Sequence[Path], instead: Callable[[str], str | None]) -> str:
     seen.add(path)
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -52,9 +54,9 @@ def _join(path: Path, seen: set[Path], folders: tuple[Path, ...]) -> str:
         beside = (path.parent, *folders, KERNELS) if match[1] else folders
         target = next((folder / name for folder in beside if (folder / name).is_file()), None)
         if target is None:
-            out.append(line if (other := includes.instead(name)) is None else other)
+            out.append(line if (other := instead(name)) is None else other)
         elif target.resolve() not in seen:
-            out.append(_join(target.resolve(), seen, folders))
+            out.append(_join(target.resolve(), seen, folders, instead))
         out.append(f'#line {number + 1} "{shown}"')
     return "\n".join(out)
 
@@ -74,7 +76,7 @@ def essence(text: str) -> str:
         literals.append(found[0])
         return found[0]
 
-    lines = APART.sub(bare, text).split("\n")
+    lines = COMMENTS_AND_LITERALS.sub(bare, text).split("\n")
     return "\n".join((*(" ".join(line.split()) for line in lines), *literals))
 
 

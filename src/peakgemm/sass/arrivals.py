@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .control import NO_BARRIER
 from .elf import WORD_BYTES
 from .encoding import Word
 from .hazards import Hazard
 from .program import Program
-from .schedule import queue, waited
+from .schedule import State, states, walk
 
 _PHASES, _ONE = 0xA7, 84  # low bits of the opcode of waits and arrivals; the bit of one arrival without bytes (A1T0)
-_Loads = dict[int, int]  # place of a load: the scoreboards, as a mask, that tell of its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,49 +37,20 @@ def is_arrival(word: Word) -> bool:
 def early(program: Program) -> list[Hazard]:
     """Each load that may be under way at an arrival, as `hazards` has its faults; the rule is ``arrival``."""
     message = "arrives while a load from shared memory is not known to have come"
-    return [Hazard(one.address, "arrival", load, "", message, program.name)
-            for one in arrivals(program) for load in one.loads]
+    return [Hazard(arrival.address, "arrival", load, "", message, program.name)
+            for arrival in arrivals(program) for load in arrival.loads]
 
 
 def arrivals(program: Program) -> list[Arrival]:
-    """Every arrival of a kernel, by address, with the loads that may be under way on some path to it.
+    """Every arrival of a kernel, by address, with the loads that may be under way on some path to it."""
+    under_way: dict[int, tuple[int, ...]] = {}
 
-    A warp's accesses to shared memory end in the order of their issue: a scoreboard that is set by one tells of those
-    before it as well (as `schedule` has it).
-    """
-    entry = next(iter(program.blocks))
-    entering: dict[int, _Loads] = {entry: {}}
-    work, found = [entry], dict[int, _Loads]()
-    while work:
-        block = work.pop()
-        leaving = _through(program, block, entering[block], found)
-        for follower in program.successors.get(block, ()):
-            known = entering.get(follower)
-            if known is None or any(load not in known or known[load] & ~barriers for load, barriers in leaving.items()):
-                entering[follower] = _joined(known or {}, leaving)
-                work.append(follower)
-    return [Arrival(place * WORD_BYTES, tuple(load * WORD_BYTES for load in sorted(found[place])))
-            for place in sorted(found)]
-
-
-def _joined(first: _Loads, second: _Loads) -> _Loads:
-    """What is under way by either path; only a scoreboard that tells of a load on both tells of it."""
-    return {load: first.get(load, -1) & second.get(load, -1) for load in first.keys() | second.keys()}
-
-
-def _through(program: Program, block: int, start: _Loads, found: dict[int, _Loads]) -> _Loads:
-    loads = dict(start)
-    for place in program.blocks[block]:
-        word = program.words[place]
-        if mask := waited(word):
-            loads = {load: barriers for load, barriers in loads.items() if not barriers & mask}
-        if word.never:
-            continue
+    def watch(place: int, word: Word, state: State, clock: int) -> None:
         if is_arrival(word):
-            found[place] = _joined(found.get(place, {}), loads)
-        if queue(word.name) == "shared":
-            if word.name.startswith("LDS"):
-                loads[place] = 0
-            if word.control.write_barrier != NO_BARRIER:
-                loads = {load: barriers | 1 << word.control.write_barrier for load, barriers in loads.items()}
-    return loads
+            under_way[place] = tuple(sorted({flight.place for flights in state.results.values() for flight in flights
+                                             if program.words[flight.place].name in ("LDS", "LDSM")}))
+
+    for block, state in states(program).items():
+        walk(program, block, state, watch)
+    return [Arrival(place * WORD_BYTES, tuple(load * WORD_BYTES for load in loads))
+            for place, loads in sorted(under_way.items())]

@@ -1,8 +1,7 @@
 """What a compiler made of a kernel's main loop: read off each cubin once, when it is compiled.
 
 The choice of a kernel asks this: a release of ptxas may give a loop other registers, move accumulators about or spill,
-and such a compilation is not worth running where another configuration is. Of the loop's instructions only FFMAs and
-those that steer control flow are taken apart, so that a kernel of 4,000 instructions is read in some 20 ms.
+and such a compilation is not worth running where another configuration is.
 """
 
 from __future__ import annotations
@@ -11,21 +10,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import InvalidValue
-from .banks import reads_slots
-from .elf import WORD_BYTES, Cubin
-from .encoding import UnknownInstruction, decode
-from .listing import Instruction
-from .loops import main_loop
-from .program import outline
-from .register_reads import Reader, Reads, rule_of
+from .banks import reads_of
+from .elf import Cubin
+from .encoding import Word, architectures
+from .program import Program
+from .register_reads import Reader, rule_of
 
-_OPCODE, _FORMED = 0x1FF, 0xFFF  # bits of the opcode, without and with its form, which says where operands lie
-_FFMA, _FFMA_OF_REGISTERS = 0x023, 0x223
-_LOCAL = frozenset((0x183, 0x187))  # LDL, STL
-#: BSYNC, BREAK, CALL, BSSY, BRA, WARPSYNC, BRX, EXIT, RET, BRXU: what `inspect.loops` follows.
-_CONTROL_FLOW = frozenset((0x141, 0x142, 0x144, 0x145, 0x147, 0x148, 0x149, 0x14D, 0x150, 0x158))
-_SLOTS, _REUSE = (24, 32, 64), 122  # low bits of the operands a, b, c, and of .reuse's bits for them
-_NONE = 255  # RZ
 SAMPLE = 512  # instructions of which a first call waits for the model, of up to 2,200 of a turn
 _BEFORE = 64  # instructions that leave the reuse cache as a whole turn does
 
@@ -65,60 +55,30 @@ class CompiledLoop:
 def read(code: bytes, entry: str, most: int | None = None) -> CompiledLoop | None:
     """The figures of kernel ``entry`` of a cubin; None: no loop around FFMAs, or no table of its architecture.
 
-    ``most``: register reads of so many instructions at most are modelled, from the start of a turn. A first call waits
-    for the model, 10 us an instruction, and the k-steps of a turn are much alike.
+    No compilation fails for an instruction that the table does not have. ``most``: register reads of so many
+    instructions at most are modelled, from the start of a turn. A first call waits for the model, 10 us an instruction,
+    and the k-steps of a turn are much alike.
     """
     try:
         cubin = Cubin.read(code)
-        words = cubin.words(entry)
+        if cubin.arch not in architectures():
+            return None
         rule = rule_of(cubin.arch)
-        flow = tuple(_outlined(word, cubin.arch, place, entry) for place, word in enumerate(words))
+        turn = Program.of(cubin, entry, unknown="{:#x}".format).main
     except InvalidValue:
         return None
-    loop = main_loop(flow)
-    if loop is None:
-        return None
-    turn = [words[one.address // WORD_BYTES] for one in loop.instructions]
-    reader, cycles, modelled = rule.reader(), 0, 0
+    reader = rule.reader()
     for word in turn[-_BEFORE:]:
-        _step(reader, _reads(word, cubin.arch))
-    for word in turn[:most]:
-        spent = _step(reader, _reads(word, cubin.arch))
-        if word & _OPCODE == _FFMA:
-            cycles, modelled = cycles + spent, modelled + 1
+        _step(reader, word)
+    spent = [(word.name == "FFMA", _step(reader, word)) for word in turn[:most]]
+    modelled = [cycles for is_ffma, cycles in spent if is_ffma]
     if not modelled:
         return None
-    ffmas = sum(word & _OPCODE == _FFMA for word in turn)
-    local = sum(word & _OPCODE in _LOCAL for word in turn)
-    return CompiledLoop(len(turn), ffmas, local, round(cycles / modelled, 4), rule.issue)
+    return CompiledLoop(len(turn), sum(word.name == "FFMA" for word in turn),
+                        sum(word.name in ("LDL", "STL") for word in turn),
+                        round(sum(modelled) / len(modelled), 4), rule.issue)
 
 
-def _step(reader: Reader, reads: Reads | None) -> int:
-    if reads is None:
-        reader.skip()
-        return 0
-    return reader.step(reads).cycles
-
-
-def _reads(word: int, arch: str) -> Reads | None:
-    """What an instruction reads by which slot; None: it reads by another way (`banks`)."""
-    if word & _FORMED == _FFMA_OF_REGISTERS:
-        numbers = [word >> low & 0xFF for low in _SLOTS]
-    else:
-        try:
-            decoded = decode(word, arch)
-        except UnknownInstruction:  # of a newer compiler: no compilation fails for it
-            return None
-        if not reads_slots(decoded.name, decoded.never):
-            return None
-        named = {field.low: number for field, number in decoded.named if field.kind == "R" and field.role in "rx"}
-        numbers = [named.get(low, _NONE) for low in _SLOTS]
-    a, b, c = (None if number == _NONE else number for number in numbers)
-    return Reads((a, b, c), word >> _REUSE & 7, word >> 16 & 0xFF if word & _OPCODE == _FFMA else None)
-
-
-def _outlined(word: int, arch: str, place: int, entry: str) -> Instruction:
-    if word & _OPCODE in _CONTROL_FLOW:
-        return outline(decode(word, arch, place * WORD_BYTES), place, entry)
-    name = "FFMA" if word & _OPCODE == _FFMA else ""
-    return Instruction(place * WORD_BYTES, "", name, (), name, entry)
+def _step(reader: Reader, word: Word) -> int:
+    reads = reads_of(word)
+    return (reader.skip() if reads is None else reader.read(*reads)).cycles

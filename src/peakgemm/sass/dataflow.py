@@ -8,13 +8,14 @@ space and all synchronisation form the same sequence. Control bits play no part:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .effects import SPACES, ends_block, only_loads, reads_clock, space
 from .encoding import ALWAYS, Register, Word, no_register
+from .opcodes import SPACES
 
 _FFMA = 0x223
+Guard = tuple[bool, int] | None  # whether it is negated, and the value of the predicate
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Dependence:
 def dependences(block: Sequence[Word]) -> list[Dependence]:
     """Every dependence of a block of straight-line code, in order of ``after``; none that another two imply over the
     same register."""
-    found: list[Dependence] = []
+    edges: list[Dependence] = []
     written: dict[Register, int] = {}
     readers: dict[Register, list[int]] = {}
     stores: dict[str, int] = {}
@@ -43,39 +44,39 @@ def dependences(block: Sequence[Word]) -> list[Dependence]:
         idle = word.never
         for register in () if idle else sorted(word.reads):
             if register in written:
-                found.append(Dependence(written[register], place, "RAW", register))
+                edges.append(Dependence(written[register], place, "RAW", register))
         for register in () if idle else sorted(word.writes):
             if register in written:
-                found.append(Dependence(written[register], place, "WAW", register))
-            found += [Dependence(reader, place, "WAR", register) for reader in readers.get(register, ())
+                edges.append(Dependence(written[register], place, "WAW", register))
+            edges += [Dependence(reader, place, "WAR", register) for reader in readers.get(register, ())
                       if reader != place]
         for register in () if idle else word.reads:
             readers.setdefault(register, []).append(place)
         for register in () if idle else word.writes:
             written[register] = place
             readers[register] = []
-        accessed = space(word)
-        if accessed or reads_clock(word):
-            touched = SPACES if accessed in ("sync", None) else (accessed, "sync")
+        accessed = word.access
+        if accessed or word.reads_clock:
+            touched = SPACES if accessed in ("", "sync") else (accessed, "sync")
             before = set()
             for name in touched:
                 if name in stores:
                     before.add(stores[name])
-                if not only_loads(word):
+                if not word.only_loads:
                     before |= set(loads[name])
-            found += [Dependence(earlier, place, "MEM") for earlier in sorted(before)]
+            edges += [Dependence(earlier, place, "MEM") for earlier in sorted(before)]
             for name in (accessed or "sync",) if accessed != "sync" else SPACES:
-                if only_loads(word):
+                if word.only_loads:
                     loads[name].append(place)
                 else:
                     stores[name], loads[name] = place, []
         if flow is not None:
-            found.append(Dependence(flow, place, "FLOW"))
-        if ends_block(word):
+            edges.append(Dependence(flow, place, "FLOW"))
+        if word.ends_block:
             first = flow + 1 if flow is not None else 0
-            found += [Dependence(earlier, place, "FLOW") for earlier in range(first, place)]
+            edges += [Dependence(earlier, place, "FLOW") for earlier in range(first, place)]
             flow = place
-    return found
+    return edges
 
 
 @dataclass
@@ -87,6 +88,30 @@ class Numbering:
     def of(self, *parts: object) -> int:
         """The number of an expression."""
         return self.known.setdefault(parts, len(self.known))
+
+    def operation(self, word: Word, value: Callable[[Register], int], guard: Guard, *more: object) -> int:
+        """The number of what an instruction does: its operation on the values that it reads, under a guard; ``more``
+        is what it depends on beside registers."""
+        sources = [tuple(map(value, word.registers(field, number))) for field, number in word.operands
+                   if field.role in "rx"]
+        if word.opcode == _FFMA:  # a product is the same whichever way round, its signs in ``rest`` too
+            sources[:2] = sorted(sources[:2])
+        nowhere = tuple(place for place, (field, number) in enumerate(word.operands)
+                        if field.role in "wx" and field.bits and number == no_register(field.kind, word.arch))
+        return self.of("do", word.opcode, word.layout.name, guard, tuple(sources), nowhere, *more)
+
+
+def guard_of(word: Word, value: Callable[[Register], int]) -> Guard:
+    """The value and the sense of an instruction's guard; None: it always runs."""
+    return None if word.guard == ALWAYS else (word.negated, value(Register(word.layout.guard_kind, word.guard)))
+
+
+def results(word: Word) -> Iterator[tuple[Register, int, int]]:
+    """The registers that an instruction writes, with the places of operand and register that tell its results apart."""
+    for place, (entry, number) in enumerate(word.operands):
+        if entry.role in "wx":
+            for offset, register in enumerate(word.registers(entry, number)):
+                yield register, place, offset
 
 
 @dataclass(frozen=True)
@@ -114,29 +139,21 @@ def outcome(block: Sequence[Word], numbering: Numbering, names: Mapping[Register
         return values[register]
 
     for word in block:
-        if word.never and not ends_block(word):
-            if space(word):
+        if word.never and not word.ends_block:
+            if word.access:
                 memory["padding"] = numbering.of("never", word.opcode, word.rest, memory["padding"], memory["sync"])
             continue
-        guard = (word.negated, value(Register(word.layout.guard_kind, word.guard))) if word.guard != ALWAYS else None
-        sources = [tuple(map(value, word.registers(entry, number))) for entry, number in word.operands
-                   if entry.role in "rx"]
-        if word.opcode == _FFMA:  # a product is the same whichever way round, its signs in ``rest`` too
-            sources[:2] = sorted(sources[:2])
-        accessed = space(word)
-        ordered = accessed is not None or reads_clock(word) or ends_block(word)
-        touched = () if not ordered else SPACES if accessed in (None, "sync") else (accessed, "sync")
+        guard = guard_of(word, value)
+        accessed = word.access
+        ordered = accessed != "" or word.reads_clock or word.ends_block
+        touched = () if not ordered else SPACES if accessed in ("", "sync") else (accessed, "sync")
         seen = tuple(memory[name] for name in touched)
-        nowhere = tuple(place for place, (entry, number) in enumerate(word.operands)
-                        if entry.role in "wx" and entry.bits and number == no_register(entry.kind, word.arch))
-        done = numbering.of("do", word.opcode, word.layout.name, word.rest, guard, tuple(sources), seen, nowhere)
-        for place, (entry, number) in enumerate(word.operands):
-            if entry.role in "wx":
-                for offset, register in enumerate(word.registers(entry, number)):
-                    old = value(register) if guard is not None else None
-                    values[register] = numbering.of("result", done, place, offset, old)
-        if ordered and not (accessed is not None and only_loads(word)):
-            for name in touched if accessed in (None, "sync") else (accessed,):
+        done = numbering.operation(word, value, guard, word.rest, seen)
+        for register, place, offset in results(word):
+            old = value(register) if guard is not None else None
+            values[register] = numbering.of("result", done, place, offset, old)
+        if ordered and not (accessed != "" and word.only_loads):
+            for name in touched if accessed in ("", "sync") else (accessed,):
                 memory[name] = done
     return Outcome({original(register): number for register, number in values.items()
                     if number != numbering.of("in", original(register))}, memory)

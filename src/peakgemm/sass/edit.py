@@ -12,22 +12,16 @@ from collections.abc import Mapping, Sequence
 from ..errors import InvalidValue
 from .control import BARRIERS, NO_BARRIER
 from .dataflow import difference
-from .effects import ends_block, space
 from .elf import WORD_BYTES, Cubin
 from .encoding import ALWAYS, Register, Word
-from .hazards import VISIBLE, check
+from .hazards import VISIBLE, Unproved, against, check, refuse
 from .latency import safe, shortest_stall
 from .program import Program
-from .schedule import Flight, State, cycles, queue, reader, states, step, waited
+from .schedule import State, cycles, states, step, waited
 
 _STACK = 1  # R1 is the stack pointer, which debuggers and the driver's trap handler know
-_SLOTS = {24: 0, 32: 1, 64: 2}
 _ROUNDS = 8
 _LOOKAHEAD = 4  # instructions over which `retime` keeps a reuse entry; another warp may come between any two
-
-
-class Unproved(InvalidValue):
-    """An edit that cannot be proved to keep what the kernel computes; nothing was written."""
 
 
 def remap(program: Program, numbers: Mapping[int, int]) -> Program:
@@ -110,7 +104,7 @@ def _retimed(program: Program, block: range, before: Program) -> Program:
     state, clock, timed = start.copy(), 0, list[Word]()
     alone: set[int] = set()  # loads that relied on the scoreboard of a later one, which now comes too late
     for place, word in zip(block, words, strict=True):
-        keeps = ends_block(word) or space(word) == "sync" or word.name == "WARPGROUP"
+        keeps = word.ends_block or word.access == "sync" or word.name == "WARPGROUP"
         mask = word.control.wait_mask if keeps else 0
         mask |= _needed(word, state, mask, program)
         alone |= {flight.place for register in word.reads | word.writes for flight in state.results.get(register, ())
@@ -126,7 +120,7 @@ def _retimed(program: Program, block: range, before: Program) -> Program:
         clock = earliest
         stall = max(shortest_stall(word), word.control.stall if keeps else 1)
         word = word.with_control(stall=stall)
-        _end_waits(state, waited(word))
+        state.wait(word)
         step(state, word, place, clock)
         clock += cycles(word)
         timed.append(word)
@@ -153,76 +147,46 @@ def install(cubin: Cubin, edited: Program, names: Mapping[int, int] | None = Non
             to, or a hazard; the message says which.
     """
     original = Program.of(cubin, edited.name)
-    if len(original.words) != len(edited.words) or original.blocks != edited.blocks or \
-            original.successors != edited.successors:
-        raise Unproved(f"{edited.name}: its blocks, or the branches between them, are not those of the cubin")
     back = {Register("R", new): Register("R", old) for old, new in (names or {}).items()}
-    for start, places in original.blocks.items():
-        first, second = ([one.words[place] for place in places] for one in (original, edited))
-        if first != second and (said := difference(first, second, back or None)) is not None:
-            raise Unproved(f"{edited.name}, block at {start * WORD_BYTES:#x}: {said}")
+    refuse(against(edited, original, back))
     for address in sorted(cubin.pinned(edited.name)):
         first_, second_ = (one.words[address // WORD_BYTES] for one in (original, edited))
         if (first_.opcode, first_.rest) != (second_.opcode, second_.rest):
             raise Unproved(f"{edited.name}: the file points to the {first_.name} at {address:#x}, which has moved")
-    if found := check(edited):
-        raise Unproved(f"{edited.name}, {found[0].address:#x}: {found[0].message} ({len(found)} hazards)")
+    refuse(check(edited))
     return cubin.with_words(edited.encode(), edited.name)
 
 
 def _needed(word: Word, state: State, mask: int, program: Program) -> int:
-    """The scoreboards beside ``mask`` that an instruction has to wait for."""
-    if word.never:
-        return 0
-    reads, writes, more = word.reads, word.writes, 0
-    for register in reads | writes:
-        for flight in state.results.get(register, ()):
-            tensor = flight.queue == "tensor" == queue(word.name)
-            in_order = flight.queue == queue(word.name) != program.words[flight.place].name and register not in reads
-            if not tensor and not in_order:
-                more |= _one(flight, mask | more)
-        if register in writes:
-            for flight in state.reads.get(register, ()):
-                if flight.queue not in (queue(word.name), reader(word.name)):
-                    more |= _one(flight, mask | more)
+    """The scoreboards beside ``mask`` that an instruction has to wait for: of each flight the lowest, which is set
+    first."""
+    more = 0
+    for _, flight, _ in state.blocking(word, program):
+        if not flight.barriers & (mask | more):
+            more |= flight.barriers & -flight.barriers
     return more
 
 
 def _neighbour(words: Sequence[Word], at: int) -> int:
     """The scoreboard that the next instruction of the same queue sets, or one before it; 0 where there is none."""
-    mine = queue(words[at].name)
+    mine = words[at].queue
     for word in (*words[at + 1:], *reversed(words[:at])):
-        if queue(word.name) == mine and word.control.write_barrier != NO_BARRIER:
+        if word.queue == mine and word.control.write_barrier != NO_BARRIER:
             return word.control.write_barrier
     return 0
 
 
-def _one(flight: Flight, waits: int) -> int:
-    """The scoreboard of a flight to add to a mask that has none of it: the lowest, which is the one set first."""
-    return 0 if flight.barriers & waits else flight.barriers & -flight.barriers
-
-
 def _ready(word: Word, state: State, words: Sequence[Word], block: range, program: Program) -> list[int]:
     """When the fixed-latency results that an instruction needs are there."""
-    found: list[int] = []
+    times: list[int] = []
     if word.never:
-        return found
+        return times
     for register in word.reads | word.writes:
         for place, issued in state.issued.get(register, {}).items():
             inside = place in block and issued >= 0
             before = words[place - block.start] if inside else program.words[place]
-            found.append(issued + safe(before, word, register))
-    return found
-
-
-def _end_waits(state: State, mask: int) -> None:
-    if mask:
-        for flights in (state.results, state.reads):
-            for register in list(flights):
-                kept = frozenset(flight for flight in flights[register] if not flight.barriers & mask)
-                flights[register] = kept
-                if not kept:
-                    del flights[register]
+            times.append(issued + safe(before, word, register))
+    return times
 
 
 def _owed(before: Program, block: range, timed: Sequence[Word], start: State) -> int:
@@ -248,27 +212,24 @@ def _with_reuse(words: Sequence[Word]) -> list[Word]:
     """The words with reuse set where one of the next instructions reads the same register by the same slot."""
     made = []
     for at, word in enumerate(words):
-        if queue(word.name) is not None or word.name == "DEPBAR" or ends_block(word):
+        if word.queue or word.name == "DEPBAR" or word.ends_block:
             made.append(word)
             continue
-        bits = 0
-        for field, number in word.named:
-            slot = _SLOTS.get(field.low)
-            if slot is not None and field.kind == "R" and field.role == "r" and field.width == 1 and number != 255:
-                bits |= _read_again(words, at, field.low, number) << slot
+        bits = sum(_read_again(words, at, slot) << slot for slot, width in word.slot_widths.items() if width == 1)
         made.append(word.with_control(reuse=bits, yield_=1 if bits else word.control.yield_))
     return made
 
 
-def _read_again(words: Sequence[Word], at: int, low: int, number: int) -> int:
+def _read_again(words: Sequence[Word], at: int, slot: int) -> int:
+    number = words[at].slots[slot]
+    assert number is not None
     register = Register("R", number)
     if register in words[at].writes or words[at].guard != ALWAYS:
         return 0
     for word in words[at + 1:at + 1 + _LOOKAHEAD]:
-        if ends_block(word) or queue(word.name) is not None:
+        if word.ends_block or word.queue:
             return 0
-        held = next((held for field, held in word.named if field.low == low and field.kind == "R" and field.role == "r"
-                     and field.width == 1), None)
+        held = word.slots[slot] if word.slot_widths.get(slot) == 1 else None
         if held == number:
             return int(word.guard == ALWAYS)
         if (held is not None and held % 2 == number % 2) or register in word.writes:

@@ -45,7 +45,6 @@ class Section:
     index: int
     name: str
     kind: int
-    flags: int
     offset: int
     size: int
     link: int
@@ -54,20 +53,18 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """One symbol: ``value`` and ``size`` are bytes within ``section``."""
+    """One symbol: ``value`` is where it begins within ``section``, in bytes."""
 
     name: str
     section: int
     value: int
-    size: int
     info: int
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One record of ``.nv.info``: its format (1 to 4), code, and payload."""
+    """One record of ``.nv.info``."""
 
-    format: int
     code: int
     payload: bytes
 
@@ -88,7 +85,6 @@ class Cubin:
 
     data: bytes
     arch: str
-    abi: tuple[int, int]
     sections: tuple[Section, ...]
     symbols: tuple[Symbol, ...]
 
@@ -125,9 +121,9 @@ class Cubin:
                 raise BadCubin(f"offset {offset:#x}: section {index} of {size} bytes ends behind the file "
                                f"({len(data):#x}); the cubin is truncated")
         base, limit = raw[names][4], raw[names][4] + raw[names][5]
-        sections = tuple(Section(index, _string(data, base + name, limit), kind, bits, offset, size, link, info)
-                         for index, (name, kind, bits, _, offset, size, link, info, _, _) in enumerate(raw))
-        return cls(data, f"sm_{flags >> _ABIS[abi] & 0xFF}", abi, sections, _symbols(data, sections))
+        sections = tuple(Section(index, _string(data, base + name, limit), kind, offset, size, link, info)
+                         for index, (name, kind, _, _, offset, size, link, info, _, _) in enumerate(raw))
+        return cls(data, f"sm_{flags >> _ABIS[abi] & 0xFF}", sections, _symbols(data, sections))
 
     @cached_property
     def digest(self) -> str:
@@ -136,7 +132,7 @@ class Cubin:
 
     def section(self, name: str) -> Section | None:
         """The section of that name, or None."""
-        return next((one for one in self.sections if one.name == name), None)
+        return next((section for section in self.sections if section.name == name), None)
 
     def content(self, section: Section) -> bytes:
         """The bytes of a section."""
@@ -155,7 +151,7 @@ class Cubin:
                 symbol, registers = struct.unpack_from("<II", attribute.payload)
                 if symbol < len(self.symbols):
                     counts[self.symbols[symbol].name] = registers
-        found = {}
+        kernels = {}
         for section in self.sections:
             if not section.name.startswith(".text."):
                 continue
@@ -163,8 +159,8 @@ class Cubin:
                 raise BadCubin(f"offset {section.offset:#x}: {section.name} has {section.size} bytes, which is not a "
                                f"multiple of {WORD_BYTES}; sm_70 and later have {WORD_BYTES} bytes an instruction")
             name = section.name.removeprefix(".text.")
-            found[name] = Kernel(name, section.offset, section.size, counts.get(name))
-        return found
+            kernels[name] = Kernel(name, section.offset, section.size, counts.get(name))
+        return kernels
 
     def kernel(self, name: str = "") -> Kernel:
         """The kernel of that name; without one, the only kernel.
@@ -181,8 +177,9 @@ class Cubin:
     def functions(self, name: str = "") -> tuple[int, ...]:
         """Where within a kernel's code the device functions begin that are called out of line, in bytes."""
         code = self.section(f".text.{self.kernel(name).name}")
-        return tuple(sorted({one.value for one in self.symbols if code is not None and one.section == code.index
-                             and one.info & 15 == _FUNCTION and one.value}))
+        return tuple(sorted({symbol.value for symbol in self.symbols
+                             if code is not None and symbol.section == code.index
+                             and symbol.info & 15 == _FUNCTION and symbol.value}))
 
     def words(self, name: str = "") -> tuple[int, ...]:
         """The 128-bit instruction words of a kernel, in order."""
@@ -205,18 +202,19 @@ class Cubin:
         The instructions there must keep their places.
         """
         kernel = self.kernel(name)
-        found = {offset for attribute in self.attributes(kernel.name) if attribute.code in _OFFSETS
-                 for (offset,) in struct.iter_unpack("<I", attribute.payload[:len(attribute.payload) // 4 * 4])}
+        addresses = {offset for attribute in self.attributes(kernel.name) if attribute.code in _OFFSETS
+                     for (offset,) in struct.iter_unpack("<I", attribute.payload[:len(attribute.payload) // 4 * 4])}
         code = self.section(f".text.{kernel.name}")
         for section in self.sections:
             if section.kind in _RELOCATIONS and code is not None and section.info == code.index:
                 content, size = self.content(section), 24 if section.kind == 4 else 16
-                found |= {struct.unpack_from("<Q", content, at)[0] for at in range(0, len(content) - size + 1, size)}
-        return frozenset(address for address in found if address % WORD_BYTES == 0 and address < kernel.size)
+                addresses |= {struct.unpack_from("<Q", content, at)[0]
+                              for at in range(0, len(content) - size + 1, size)}
+        return frozenset(address for address in addresses if address % WORD_BYTES == 0 and address < kernel.size)
 
     def indirect_branches(self, name: str = "") -> dict[int, tuple[int, ...]]:
         """Where each indirect branch of a kernel may go, by its address: the compiler's list."""
-        found = {}
+        targets = {}
         for attribute in self.attributes(self.kernel(name).name):
             at = 0
             while attribute.code == _INDIRECT and at + 12 <= len(attribute.payload):
@@ -224,9 +222,9 @@ class Cubin:
                 if at + 12 + 4 * count > len(attribute.payload):
                     raise BadCubin(f"attribute {_INDIRECT:#x} of {name}: {count} targets of the branch at {address:#x} "
                                    "do not fit into it; the cubin is damaged")
-                found[address] = struct.unpack_from(f"<{count}I", attribute.payload, at + 12)
+                targets[address] = struct.unpack_from(f"<{count}I", attribute.payload, at + 12)
                 at += 12 + 4 * count
-        return found
+        return targets
 
     def with_words(self, words: Sequence[int], name: str = "") -> bytes:
         """A copy of the file with ``words`` as the code of a kernel, filled up with NOP to its length.
@@ -253,7 +251,7 @@ def _string(data: bytes, at: int, limit: int) -> str:
 
 
 def _symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[Symbol, ...]:
-    found = []
+    symbols = []
     for section in sections:
         if section.kind != 2:
             continue
@@ -261,14 +259,14 @@ def _symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[Symbol, ...]:
             raise BadCubin(f"section {section.index}: its names lie in section {section.link} of {len(sections)}")
         names = sections[section.link]
         for at in range(section.offset, section.offset + section.size - _SYMBOL.size + 1, _SYMBOL.size):
-            place, info, _, where, value, size = _SYMBOL.unpack_from(data, at)
+            place, info, _, where, value, _ = _SYMBOL.unpack_from(data, at)
             name = _string(data, names.offset + place, names.offset + names.size)
-            found.append(Symbol(name, where, value, size, info))
-    return tuple(found)
+            symbols.append(Symbol(name, where, value, info))
+    return tuple(symbols)
 
 
 def _attributes(content: bytes, offset: int) -> list[Attribute]:
-    found, at = [], 0
+    attributes, at = [], 0
     while at + 4 <= len(content):
         form, code, value = struct.unpack_from("<BBH", content, at)
         at += 4
@@ -276,10 +274,10 @@ def _attributes(content: bytes, offset: int) -> list[Attribute]:
             if at + value > len(content):
                 raise BadCubin(f"offset {offset + at - 4:#x}: attribute {code:#x} of {value} bytes ends behind its "
                                "section; the cubin is damaged")
-            found.append(Attribute(form, code, content[at:at + value]))
+            attributes.append(Attribute(code, content[at:at + value]))
             at += value
         elif form in (1, 2, 3):
-            found.append(Attribute(form, code, value.to_bytes(2, "little")))
+            attributes.append(Attribute(code, value.to_bytes(2, "little")))
         else:
             raise BadCubin(f"offset {offset + at - 4:#x}: attribute of unknown format {form}")
-    return found
+    return attributes

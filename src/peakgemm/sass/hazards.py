@@ -13,24 +13,26 @@ The rules, along every path of the control flow:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import InvalidValue
 from .control import BARRIERS, NO_BARRIER
 from .dataflow import difference
-from .effects import ends_block
 from .elf import WORD_BYTES, Cubin
 from .encoding import Register, Word
 from .latency import ARCH, least
 from .program import Program
-from .schedule import HORIZON, State, queue, reader, states, walk
+from .schedule import HORIZON, State, states, walk
 
 #: Cycles from an instruction that sets a scoreboard to one that may wait for it.
 VISIBLE = 2
 #: Where compiled code has stall 0.
 _NO_STALL = frozenset(("NOP", "USETMAXREG", "BRA", "ERRBAR"))
-_SLOTS = ((24, 0), (32, 1), (64, 2))  # low bit of a register field, and its operand slot
+
+
+class Unproved(InvalidValue):
+    """An edit that cannot be proved to keep what the kernel computes; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,54 +59,30 @@ def check(program: Program) -> list[Hazard]:
     """
     if program.arch != ARCH:
         raise InvalidValue(f"{program.arch}: the hazard checker has latencies for {ARCH} alone")
-    found: dict[tuple[int, str, int], Hazard] = {}
+    hazards: dict[tuple[int, str, int], Hazard] = {}
 
     def note(place: int, rule: str, source: int, register: Register | None, message: str) -> None:
         key = place, rule, source
-        if key not in found:
-            found[key] = Hazard(place * WORD_BYTES, rule, source * WORD_BYTES, str(register or ""), message,
-                                program.name)
+        if key not in hazards:
+            hazards[key] = Hazard(place * WORD_BYTES, rule, source * WORD_BYTES, str(register or ""), message,
+                                  program.name)
 
     def watch(place: int, word: Word, state: State, clock: int) -> None:
         for barrier, time in state.set.items():
             if word.control.wait_mask >> barrier & 1 and clock - time < VISIBLE:
                 note(place, "scoreboard", place, None, f"waits for scoreboard {barrier} {clock - time} cycle after it "
                      f"was set; it counts from {VISIBLE} on")
-        if word.never:
-            return
-        reads, writes = word.reads, word.writes
-        for register in reads | writes:
-            _latency(place, word, register, state, clock)
-            _results(place, word, register, state, register in reads, register in writes)
-            if register in writes:
-                _reads(place, word, register, state)
-
-    def _latency(place: int, word: Word, register: Register, state: State, clock: int) -> None:
-        for before, issued in state.issued.get(register, {}).items():
-            distance = clock - issued
-            if distance < HORIZON:
+        for register in () if word.never else word.reads | word.writes:
+            for before, issued in state.issued.get(register, {}).items():
                 needed, row = least(program.words[before], word, register)
-                if distance < needed:
-                    note(place, "latency", before, register, f"{word.name} comes {distance} cycles after "
+                if clock - issued < min(needed, HORIZON):
+                    note(place, "latency", before, register, f"{word.name} comes {clock - issued} cycles after "
                          f"{program.words[before].name} wrote {register}; compiled code leaves {needed} ({row})")
-
-    def _results(place: int, word: Word, register: Register, state: State, read: bool, write: bool) -> None:
-        for flight in state.results.get(register, ()):
-            in_order = queue(word.name) == flight.queue and flight.queue != program.words[flight.place].name
-            if (read and flight.queue == "tensor" == queue(word.name)) or (not read and in_order) or \
-                    flight.elsewhere(word):
-                continue
-            what = "reads" if read else "overwrites"
-            note(place, "result", flight.place, register,
-                 f"{word.name} {what} {register} before {program.words[flight.place].name} is known to have written it"
-                 + _how(flight.barriers))
-
-    def _reads(place: int, word: Word, register: Register, state: State) -> None:
-        for flight in state.reads.get(register, ()):
-            if flight.queue not in (queue(word.name), reader(word.name)) and not flight.elsewhere(word):
-                note(place, "read", flight.place, register,
-                     f"{word.name} overwrites {register} before {program.words[flight.place].name} is known to have "
-                     "read it" + _how(flight.barriers))
+        for register, flight, is_result in state.blocking(word, program):
+            does = "reads" if is_result and register in word.reads else "overwrites"
+            note(place, "result" if is_result else "read", flight.place, register,
+                 f"{word.name} {does} {register} before {program.words[flight.place].name} is known to have "
+                 f"{'written' if is_result else 'read'} it{_how(flight.barriers)}")
 
     for block, state in states(program).items():
         walk(program, block, state, watch)
@@ -113,46 +91,47 @@ def check(program: Program) -> list[Hazard]:
     for place, word in enumerate(program.words):
         for message in _control(word):
             note(place, "control", place, None, message)
-    return sorted(found.values())
+    return sorted(hazards.values())
 
 
-def against(program: Program, original: Program) -> list[Hazard]:
-    """Where an edited kernel does not compute what the original does: block by block, its registers kept.
+def against(program: Program, original: Program, names: Mapping[Register, Register] | None = None) -> list[Hazard]:
+    """Where an edited kernel does not compute what the original does: block by block.
 
-    Blocks, and so branches, must lie where they lay.
+    Blocks, and so branches, must lie where they lay. ``names`` maps its registers to the original's; without, they are
+    kept.
     """
-    found: list[Hazard] = []
-    if len(program.words) != len(original.words) or program.blocks != original.blocks:
-        return [Hazard(0, "value", 0, "", "its blocks are not those of the original", program.name)]
+    hazards: list[Hazard] = []
+    if len(program.words) != len(original.words) or program.blocks != original.blocks or \
+            program.successors != original.successors:
+        return [Hazard(0, "value", 0, "", "its blocks, or the branches between them, are not those of the original",
+                       program.name)]
     for start, places in original.blocks.items():
         first, second = ([one.words[place] for place in places] for one in (original, program))
-        if first == second:
-            continue
-        message = difference(first, second)
-        if message is None and any(ends_block(one) and one.with_control(stall=0) != two.with_control(stall=0)
-                                   and one.encode() != two.encode() and _computes(one) != _computes(two)
-                                   for one, two in zip(first, second, strict=True)):
-            message = "a branch is not where it was"
-        if message is not None:
-            found.append(Hazard(start * WORD_BYTES, "value", start * WORD_BYTES, "",
-                                f"the block computes something else: {message}", program.name))
-    return found
+        if first != second and (message := difference(first, second, names)) is not None:
+            hazards.append(Hazard(start * WORD_BYTES, "value", start * WORD_BYTES, "",
+                                  f"the block computes something else: {message}", program.name))
+    return hazards
+
+
+def refuse(hazards: Sequence[Hazard]) -> None:
+    """Refuse an edit that has hazards.
+
+    Raises:
+        Unproved: there are any; the message says the first.
+    """
+    if hazards:
+        raise Unproved(f"{hazards[0].kernel}, {hazards[0].address:#x}: {hazards[0].message} ({len(hazards)} hazards)")
 
 
 def check_cubin(cubin: Cubin, original: Cubin | None = None) -> list[Hazard]:
     """The hazards of every kernel of a cubin; with an ``original``, its differences from that too."""
-    found = []
+    hazards = []
     for name in cubin.kernels:
         program = Program.of(cubin, name)
-        found += check(program)
+        hazards += check(program)
         if original is not None:
-            found += against(program, Program.of(original, name))
-    return found
-
-
-def _computes(word: Word) -> int:
-    """A word without its control bits."""
-    return word.encode() & ~((1 << 21) - 1 << 105)
+            hazards += against(program, Program.of(original, name))
+    return hazards
 
 
 def _how(barriers: int) -> str:
@@ -161,38 +140,37 @@ def _how(barriers: int) -> str:
 
 
 def _control(word: Word) -> list[str]:
-    control, found = word.control, []
+    control, faults = word.control, []
     for name, barrier in (("write", control.write_barrier), ("read", control.read_barrier)):
         if BARRIERS <= barrier < NO_BARRIER:
-            found.append(f"{name} barrier {barrier}; there are 0 to {BARRIERS - 1}")
-        elif barrier != NO_BARRIER and queue(word.name) is None:
-            found.append(f"{word.name} has a fixed latency and sets scoreboard {barrier}")
+            faults.append(f"{name} barrier {barrier}; there are 0 to {BARRIERS - 1}")
+        elif barrier != NO_BARRIER and not word.queue:
+            faults.append(f"{word.name} has a fixed latency and sets scoreboard {barrier}")
     if control.stall == 0 and word.name not in _NO_STALL:
-        found.append(f"{word.name} with stall 0; compiled code gives it 1 or more")
-    if control.reuse and queue(word.name) is None and word.name != "DEPBAR" and not control.yield_:
-        found.append("reuse and yield in one instruction")
-    return found
+        faults.append(f"{word.name} with stall 0; compiled code gives it 1 or more")
+    if control.reuse and not word.queue and word.name != "DEPBAR" and not control.yield_:
+        faults.append("reuse and yield in one instruction")
+    return faults
 
 
 def _reuse(program: Program, block: int) -> Sequence[tuple[int, int, Register, str]]:
     """Reuse entries read after their register was written, within a block."""
     entries: dict[tuple[int, int], tuple[int, int, int | None]] = {}  # slot and bank: register, kept by, written by
-    found = []
+    faults = []
     for place in program.blocks[block]:
         word = program.words[place]
-        if queue(word.name) is None and not word.never:
-            for field, number in word.named:
-                slot = dict(_SLOTS).get(field.low)
-                if field.kind != "R" or slot is None or field.role != "r" or number == 255:
-                    continue
-                if field.width > 1:  # a group reads both banks
+        if not word.queue and not word.never:
+            for slot, width in word.slot_widths.items():
+                if width > 1:  # a group reads both banks
                     entries.pop((slot, 0), None)
                     entries.pop((slot, 1), None)
                     continue
+                number = word.slots[slot]
+                assert number is not None
                 register, keeper, writer = entries.pop((slot, number % 2), (-1, place, None))
                 if register == number and writer is not None:
-                    found.append((place, keeper, Register("R", number), f"R{number} comes from the reuse cache as it "
-                                  f"was before {program.words[writer].name} at {writer * WORD_BYTES:#x} wrote it"))
+                    faults.append((place, keeper, Register("R", number), f"R{number} comes from the reuse cache as it "
+                                   f"was before {program.words[writer].name} at {writer * WORD_BYTES:#x} wrote it"))
                 if word.control.reuse >> slot & 1:
                     entries[slot, number % 2] = number, place, None
         for written in word.writes:
@@ -200,4 +178,4 @@ def _reuse(program: Program, block: int) -> Sequence[tuple[int, int, Register, s
                 for key, (register, keeper, writer) in list(entries.items()):
                     if register == written.number and writer is None:
                         entries[key] = register, keeper, place
-    return found
+    return faults

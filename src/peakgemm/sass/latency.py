@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from .encoding import Register, Word
+from .encoding import C, Register, Word
 
 TABLE = Path(__file__).with_name("latencies.json")
 ARCH = "sm_90"
@@ -39,16 +39,12 @@ def kinds(after: Word, register: Register) -> list[str]:
 
     That one result overwrites another needs no distance that compiled code would show: it leaves as little as a cycle.
     """
-    found = ["guard"] if register in after.guards else []
-    if any(register in after.registers(field, number) for field, number in after.operands if field.role in "rx"):
-        found.append("addend" if after.name == "IMAD" and slots(after, register) == "c" else "raw")
-    return found
-
-
-def slots(word: Word, register: Register) -> str:
-    """The operand that reads the register: a, b or c by the place of its field, where it is one of these."""
-    return "".join(sorted({{24: "a", 32: "b", 64: "c"}.get(field.low, "-") for field, number in word.operands
-                           if field.role in "rx" and register in word.registers(field, number)}))
+    dependences = ["guard"] if register in after.guards else []
+    fields = {field.low for field, number in after.operands
+              if field.role in "rx" and register in after.registers(field, number)}
+    if fields:
+        dependences.append("addend" if after.name == "IMAD" and fields == {C} else "raw")
+    return dependences
 
 
 def shortest_stall(word: Word) -> int:
@@ -87,13 +83,5 @@ def safe(before: Word, after: Word, register: Register) -> int:
         return 1
     if before.name in _FP32 and after.name in _FP32 and "guard" not in kinds_of:
         return 4
-    return max(_slow(before.name), 13 if "guard" in kinds_of else 0, least(before, after, register)[0])
+    return max(before.layout.opcode.cycles, 13 if "guard" in kinds_of else 0, least(before, after, register)[0])
 
-
-def _slow(name: str) -> int:
-    """The longest that ptxas keeps anyone waiting for a result of the opcode where nothing else stands between."""
-    if name in ("HMMA", "IMMA", "DMMA"):
-        return 26
-    if name in ("R2UR", "ELECT", "CS2R", "P2R", "R2P", "VOTE", "VOTEU", "UFLO"):
-        return 13
-    return 10 if name.startswith("D") else 8 if name.startswith("H") else 6

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..errors import InvalidValue
-from .register_reads import KEPLER, Reads, ReadStages, Rule, steady
+from .register_reads import KEPLER, Reads, Rule, steady
 
 _LARGEST = 256  # accumulators a thread: more than there are registers
 _QUAD = 4
@@ -49,32 +49,32 @@ class RegisterMap:
 
     def _walk(self) -> list[tuple[Reads, tuple[int, int]]]:
         order = list(snake(len(self.a), len(self.b)))
-        found = []
+        steps = []
         for place, (i, j) in enumerate(order):
             following = order[(place + 1) % len(order)]
             reuse = (following[0] == i) | (following[1] == j) << 1
-            found.append((Reads((self.a[i], self.b[j], self.c[i][j]), reuse), (i, j)))
-        return found
+            steps.append((Reads((self.a[i], self.b[j], self.c[i][j]), reuse), (i, j)))
+        return steps
 
     def late(self) -> dict[tuple[int, int], float]:
         """Cycles that each (i, j) waits for its registers, above those of an FFMA without conflict; none are left
         out."""
         turns = steady(self.walk(), self.rule)
-        found: dict[tuple[int, int], float] = {}
+        waits: dict[tuple[int, int], float] = {}
         for turn in turns:
             for (_, place), step in zip(self._walk(), turn, strict=True):
                 if step is not None and step.cycles > self.rule.issue:
-                    found[place] = found.get(place, 0.0) + (step.cycles - self.rule.issue) / len(turns)
-        return found
+                    waits[place] = waits.get(place, 0.0) + (step.cycles - self.rule.issue) / len(turns)
+        return waits
 
     def late_alone(self) -> dict[tuple[int, int], int]:
         """The same with nothing in the reuse cache: what holds in any order of the FFMAs."""
-        found = {}
+        waits = {}
         for reads, place in self._walk():
             cycles = self._alone(reads)
             if cycles > self.rule.issue:
-                found[place] = cycles - self.rule.issue
-        return found
+                waits[place] = cycles - self.rule.issue
+        return waits
 
     def _alone(self, reads: Reads) -> int:
         """Cycles that the banks need for one FFMA's registers, repeated without end."""
@@ -125,11 +125,11 @@ def derived(rule: Rule, rows: int, columns: int) -> RegisterMap:
     if dealt is None:
         raise InvalidValue(f"no map of {rows}x{columns} accumulators is without a conflict by the rule: {rule.name}")
     taken = {bank: iter(registers) for bank, registers in by_bank.items()}
-    found = RegisterMap(rule, a, b, tuple(tuple(next(taken[dealt[i, j]]) for j in range(columns)) for i in range(rows)))
-    if late := found.late():
+    made = RegisterMap(rule, a, b, tuple(tuple(next(taken[dealt[i, j]]) for j in range(columns)) for i in range(rows)))
+    if late := made.late():
         raise InvalidValue(f"{len(late)} of {rows * columns} FFMAs wait in the walk over {rows}x{columns} by the rule: "
                            f"{rule.name}")
-    return found
+    return made
 
 
 def _check(rows: int, columns: int) -> None:
@@ -151,7 +151,7 @@ def _fragments(rule: Rule, rows: int, columns: int) -> tuple[tuple[int, ...], tu
 def _allowed(rule: Rule, a: int, b: int) -> tuple[int, ...]:
     """The banks in which an accumulator waits for neither fragment."""
     ours, theirs = rule.bank(a), rule.bank(b)
-    if isinstance(rule, ReadStages):
+    if rule.stages:
         return tuple(bank for bank in range(rule.banks) if bank != theirs)
     if rule.issue > 1:
         return tuple(bank for bank in range(rule.banks) if not ours == theirs == bank)

@@ -51,7 +51,7 @@ def apply(cubin: bytes, patch: str) -> bytes:
     Raises:
         InvalidValue: another cubin, a patch that is damaged, or a result with hazards.
     """
-    found = Cubin.read(cubin)
+    original = Cubin.read(cubin)
     try:
         head, *rows = [json.loads(line) for line in patch.splitlines() if line.strip()]
         name, digest, result = head["kernel"], head["cubin"], head["result"]
@@ -59,16 +59,16 @@ def apply(cubin: bytes, patch: str) -> bytes:
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidValue(f"this is no patch: {_reason(error)}; it is JSON lines, the first with kernel, cubin and "
                            "result") from None
-    if found.digest != digest:
-        raise InvalidValue(f"the patch is for the cubin of SHA-256 {digest}, not for that of {found.digest}; another "
-                           "compiler or source made it, and the compiler's code runs unpatched")
-    words = list(found.words(name))
+    if original.digest != digest:
+        raise InvalidValue(f"the patch is for the cubin of SHA-256 {digest}, not for that of {original.digest}; "
+                           "another compiler or source made it, and the compiler's code runs unpatched")
+    words = list(original.words(name))
     for address, old, new in changes:
         place, rest = divmod(address, WORD_BYTES)
         if rest or place >= len(words) or words[place] != old:
             raise InvalidValue(f"address {address:#x} does not hold {old:#034x}; the patch is damaged")
         words[place] = new
-    made = found.with_words(words, name)
+    made = original.with_words(words, name)
     if (digest := hashlib.sha256(made).hexdigest()) != result:
         raise InvalidValue(f"the patched cubin has SHA-256 {digest}, the patch says {result}; the patch is damaged")
     if faults := check_cubin(Cubin.read(made)):

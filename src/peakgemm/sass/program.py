@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from ..errors import InvalidValue
 from .elf import WORD_BYTES, Cubin
 from .encoding import ALWAYS, Word, decode
-from .listing import Instruction
-from .loops import Loop, basic_blocks, main_loop, successors_of
+from .loops import Loop, natural_loops
 
-_UNIFORM, _DIVERGENT = 32, 33  # bits of BRA: by a uniform predicate; to the slow twin of a warp-wide operation
 _TARGETS = frozenset(("BRA", "BSSY", "CALL", "WARPSYNC"))
 _NAMED = {"CALL": 0x944, "WARPSYNC": 0x348}  # the opcode that holds its target; others go where a register says
 _BY_POINTER = 0x344  # a call through a register, from where the kernel lies; 0x343 is one of a function elsewhere
+_DIVERGENT = 33  # bit of BRA: to the slow twin of a warp-wide operation, for a warp that has diverged
+_NEGATED = 90  # bit of BRA: its predicate operand is negated
+_NEVER_FALLS_THROUGH = frozenset(("BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU", "EXIT", "RET", "KILL"))
+_ENDS_BLOCK = _NEVER_FALLS_THROUGH | {"CALL", "BSYNC"}
+_INDIRECT = frozenset(("BRX", "BRXU", "JMX"))
 
 
 @dataclass(frozen=True)
@@ -32,15 +36,15 @@ class Program:
     indirect: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cubin: Cubin, name: str = "") -> Program:
-        """Decode a kernel of a cubin; without a name, its only one.
+    def of(cls, cubin: Cubin, name: str = "", unknown: Callable[[int], str] | None = None) -> Program:
+        """Decode a kernel of a cubin; without a name, its only one. ``unknown``: see `decode`.
 
         Raises:
-            UnknownInstruction: an instruction that the table does not have.
+            UnknownInstruction: without ``unknown``, an instruction that the table does not have.
             InvalidValue: no such kernel, or an architecture without a table.
         """
         kernel = cubin.kernel(name)
-        words = tuple(decode(word, cubin.arch, place * WORD_BYTES)
+        words = tuple(decode(word, cubin.arch, place * WORD_BYTES, unknown)
                       for place, word in enumerate(cubin.words(kernel.name)))
         functions = tuple(address // WORD_BYTES for address in cubin.functions(kernel.name))
         calls = {place: functions for place, word in enumerate(words) if word.opcode == _BY_POINTER}
@@ -54,18 +58,20 @@ class Program:
 
     def encode(self) -> tuple[int, ...]:
         """The instruction words, for `Cubin.with_words`."""
-        return tuple(word.encode() for word in self.words)
+        return tuple(word.bits for word in self.words)
 
     @cached_property
-    def outline(self) -> tuple[Instruction, ...]:
-        """The instructions as `inspect.loops` takes them: what control flow needs, no operands beside."""
-        return tuple(outline(word, place, self.name) for place, word in enumerate(self.words))
+    def _targets(self) -> Mapping[int, int]:
+        """Where each branch goes that names its target, by place."""
+        return {place: goes for place, word in enumerate(self.words) if (goes := target(word, place)) is not None}
 
     @cached_property
     def blocks(self) -> Mapping[int, range]:
         """Basic blocks: the places of their instructions, by the first."""
-        return {address // WORD_BYTES: range(address // WORD_BYTES, address // WORD_BYTES + len(block))
-                for address, block in basic_blocks(self.outline).items()}
+        leaders = {0, len(self.words), *self._targets.values()}
+        leaders |= {place + 1 for place, word in enumerate(self.words) if word.name in _ENDS_BLOCK}
+        starts = sorted(place for place in leaders if 0 <= place <= len(self.words))
+        return {start: range(start, end) for start, end in pairwise(starts)}
 
     @cached_property
     def successors(self) -> Mapping[int, tuple[int, ...]]:
@@ -74,27 +80,80 @@ class Program:
         A call goes to its function, and from there back behind every call; one of a function that lies elsewhere comes
         back with what was under way.
         """
-        ends = {places[-1] for places in self.blocks.values()}
-        behind = tuple(end + 1 for end in sorted(ends) if self.words[end].name == "CALL")
+        behind = tuple(block.stop for block in self.blocks.values() if self.words[block[-1]].name == "CALL")
 
-        def more(last: Instruction) -> Iterable[int]:
-            place = last.address // WORD_BYTES
-            if last.base == "CALL":
-                return (one * WORD_BYTES for one in self.indirect.get(place, ()) if one in self.blocks)
-            if last.base == "RET":
-                return (one * WORD_BYTES for one in behind)
-            if last.base in ("BRX", "BRXU", "JMX"):
-                return (one * WORD_BYTES for one in self.indirect.get(place, tuple(self.blocks)))
-            return ()
+        def returns(place: int) -> Sequence[int]:
+            if self.words[place].name == "RET":
+                return behind
+            return self.indirect.get(place, tuple(self.blocks) if self.words[place].name in _INDIRECT else ())
 
-        found = successors_of(basic_blocks(self.outline), more)
-        return {block // WORD_BYTES: tuple(goes // WORD_BYTES for goes in following)
-                for block, following in found.items()}
+        return self._flow(lambda place: (*self._goes(place), *returns(place)))
+
+    def _flow(self, goes: Callable[[int], Sequence[int]]) -> dict[int, tuple[int, ...]]:
+        """The successors of each block that the entry reaches; ``goes``: those of a block, by its last place.
+
+        BSYNC jumps to wherever the BSSY of the same barrier register said; the pairs are found by carrying the
+        registers' contents along the control flow, since neither order nor distance tells them.
+        """
+        successors: dict[int, tuple[int, ...]] = {}
+        entry = next(iter(self.blocks), None)
+        states: dict[int, dict[int, frozenset[int]]] = {} if entry is None else {entry: {}}
+        work = list(states)
+        while work:
+            block = work.pop()
+            leaving = dict(states[block])
+            for place in self.blocks[block]:
+                if self.words[place].name == "BSSY" and place in self._targets:
+                    leaving[_barrier(self.words[place])] = frozenset((self._targets[place],))
+            last = self.blocks[block][-1]
+            joins = leaving.get(_barrier(self.words[last]), ()) if self.words[last].name == "BSYNC" else ()
+            successors[block] = tuple(dict.fromkeys(place for place in (sorted(joins) or goes(last))
+                                                    if place in self.blocks))
+            for follower in successors[block]:
+                known = states.get(follower)
+                joined = leaving if known is None else {
+                    barrier: known.get(barrier, frozenset()) | leaving.get(barrier, frozenset())
+                    for barrier in {*known, *leaving}}
+                if joined != known:
+                    states[follower] = joined
+                    work.append(follower)
+        return successors
+
+    def _goes(self, last: int) -> tuple[int, ...]:
+        """The places that may follow a block, by its ``last`` instruction alone."""
+        word, behind = self.words[last], (last + 1,)
+        named = (self._targets[last],) if last in self._targets else ()
+        if word.name == "CALL":
+            return named + behind
+        if word.name not in _NEVER_FALLS_THROUGH:
+            return behind
+        return named + behind if _is_conditional(word) else named
+
+    @cached_property
+    def loops(self) -> tuple[Loop, ...]:
+        """Every natural loop. A call counts as an instruction like others, and the slow twin of a warp-wide operation
+        as no part of a loop."""
+        def goes(last: int) -> tuple[int, ...]:
+            word = self.words[last]
+            slow = word.name == "BRA" and word.bits >> _DIVERGENT & 1
+            return (last + 1,) if slow else (*self._goes(last), *self.indirect.get(last, ()))
+
+        return natural_loops(self.blocks, self._flow(goes))
 
     @cached_property
     def loop(self) -> Loop | None:
-        """The main loop (`inspect.loops.main_loop`), its instructions in outline."""
-        return main_loop(self.outline)
+        """The main loop: the one that holds the most FFMA of its own, or None where no loop holds one.
+
+        An FFMA belongs to the innermost loop around it, so the loop over K wins over a loop over tiles around it, and
+        over the copy loops, without FFMA, inside it.
+        """
+        return self.loop_with_most(lambda word: word.is_ffma)
+
+    def loop_with_most(self, counted: Callable[[Word], bool]) -> Loop | None:
+        """The loop with the most ``counted`` instructions of its own, the shortest of equals; None: none has any."""
+        counts = {loop: sum(counted(self.words[place]) for place in loop.own) for loop in self.loops}
+        best = max(counts, key=lambda loop: (counts[loop], -len(loop.places)), default=None)
+        return best if best is not None and counts[best] else None
 
     @cached_property
     def loop_blocks(self) -> tuple[range, ...]:
@@ -105,8 +164,13 @@ class Program:
         """
         if self.loop is None:
             raise InvalidValue(f"{self.name} has no loop around an FFMA")
-        places = {one.address // WORD_BYTES for one in self.loop.instructions}
+        places = set(self.loop.places)
         return tuple(block for start, block in self.blocks.items() if start in places)
+
+    @cached_property
+    def main(self) -> tuple[Word, ...]:
+        """The instructions of the main loop, by address; none where there is no loop around an FFMA."""
+        return tuple(self.words[place] for place in self.loop.places) if self.loop else ()
 
 
 def target(word: Word, place: int) -> int | None:
@@ -117,30 +181,26 @@ def target(word: Word, place: int) -> int | None:
     """
     if word.name not in _TARGETS or word.opcode != _NAMED.get(word.name, word.opcode):
         return None
-    rest = word.encode()
     if word.name == "BSSY":  # behind its offset lies a flag, RECONVERGENT
-        offset, bits = rest >> 32 & (1 << 41) - 1, 41
+        offset, bits = word.bits >> 32 & (1 << 41) - 1, 41
     elif int(word.arch[3:]) < 90:
-        offset, bits = rest >> 32 & (1 << 50) - 1, 50
+        offset, bits = word.bits >> 32 & (1 << 50) - 1, 50
     else:
-        offset, bits = (rest >> 34 & (1 << 48) - 1) << 10 | (rest >> 16 & 0xFF) << 2, 58
+        offset, bits = (word.bits >> 34 & (1 << 48) - 1) << 10 | (word.bits >> 16 & 0xFF) << 2, 58
     if offset >> bits - 1:
         offset -= 1 << bits
     return place + 1 + offset // WORD_BYTES
 
 
-def outline(word: Word, place: int, function: str) -> Instruction:
-    """An instruction as `inspect.loops` takes it: what control flow needs."""
-    sign = "!" if word.negated else ""
-    guard = "" if word.guard == ALWAYS and not word.negated else (
-        f"@{sign}{word.layout.guard_kind}{'T' if word.guard == ALWAYS else word.guard}")
-    operands: tuple[str, ...] = ()
-    if word.name in ("BSSY", "BSYNC", "BREAK"):
-        operands = tuple(f"B{number}" for field, number in word.named if field.kind == "B")
-    elif word.name == "BRA":
-        always = all(number == ALWAYS for field, number in word.named if field.kind in ("P", "UP"))
-        plain = not word.rest >> _DIVERGENT & 1 and not word.rest >> 90 & 1
-        operands = ("L",) if always and plain else ("P", "L")
-    where = target(word, place)
-    return Instruction(place * WORD_BYTES, guard, word.name, operands, word.name, function,
-                       None if where is None else where * WORD_BYTES)
+def _is_conditional(word: Word) -> bool:
+    """Whether control may also go on behind a branch: ``@P0 BRA L``, ``BRA P0, L`` and ``BRA.U UP0, L``."""
+    if word.guard != ALWAYS or word.negated:
+        return True
+    return word.name == "BRA" and (
+        any(number != ALWAYS for place, number in word.named if place.kind in ("P", "UP"))
+        or bool(word.rest >> _DIVERGENT & 1) or bool(word.rest >> _NEGATED & 1))
+
+
+def _barrier(word: Word) -> int:
+    """The convergence barrier that BSSY or BSYNC names; -1: none."""
+    return next((number for place, number in word.named if place.kind == "B"), -1)

@@ -33,10 +33,10 @@ UNDER_WAY = 5
 
 
 @dataclass(frozen=True, slots=True)
-class ReadStep:
-    """What became of an instruction: ``cycles`` from when the one before it left the read stages until it did itself;
-    ``cached``, the slots that ``.reuse`` of an earlier one served, and ``waited``, those that were read so late that it
-    took longer than a cycle, a bit each (a = 1, b = 2, c = 4)."""
+class Step:
+    """What became of an instruction: ``cycles`` from the issue before it to its own (here: from when the one before it
+    left the read stages until it did itself); ``cached``, the slots that ``.reuse`` of an earlier one served, and
+    ``waited``, those whose bank made it take longer, a bit each (a = 1, b = 2, c = 4)."""
 
     cycles: int
     cached: int = 0
@@ -63,7 +63,7 @@ class RegisterFile:
         self._busy = [set() for _ in range(BANKS)]
 
     def read(self, registers: Sequence[int | None], reuse: int = 0, written: int | None = None,
-             load: bool = False) -> ReadStep:
+             load: bool = False) -> Step:
         """The next instruction reads ``registers`` by the slots a, b, c (None: no register), keeps those of the bits
         ``reuse``, and writes ``written``. A load leaves names alone, and is not served by them."""
         before = self._left[-1]
@@ -89,7 +89,7 @@ class RegisterFile:
         self._left = [*self._left[1:], left]
         for busy in self._busy:
             busy.difference_update([cycle for cycle in busy if cycle < self._left[0]])
-        return ReadStep(left - before, cached, waited)
+        return Step(left - before, cached, waited)
 
     def hold(self, cycles: int) -> None:
         """The instruction read last leaves the stages so much later, for a reason of its own: younger ones read on."""
@@ -99,7 +99,7 @@ class RegisterFile:
                               if at == self._left[-1] + self.under_way})
         self._left[-1] = left
 
-    def skip(self) -> ReadStep:
+    def skip(self) -> Step:
         """The next instruction reads no slot, as a NOP does."""
         return self.read(())
 

@@ -4,7 +4,7 @@ A stream is a list of `Reads`, one an instruction. A rule is followed by a reade
 
     reader = rule_of("sm_90").reader()
     for reads in stream:
-        step = reader.step(reads)
+        step = reader.read(*reads)
 
 Three families of rules:
 
@@ -24,168 +24,101 @@ the wiki of maxas (Gray, 2014); Jia et al., "Dissecting the NVIDIA Volta GPU Arc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..errors import InvalidValue
 from ..runtime.architectures import number_of
-from .register_file import BANKS, STAGES, RegisterFile
+from .register_file import BANKS, STAGES, RegisterFile, Step
 
 SLOTS = "abc"
 
 
-@dataclass(frozen=True, slots=True)
-class Reads:
+class Reads(NamedTuple):
     """The registers that an instruction reads by operand slots a, b, c (None: no register), and a bit for each slot,
     a = 1, b = 2, c = 4, whose register ``.reuse`` keeps. ``written``: what an FFMA writes; None: not known."""
 
-    registers: tuple[int | None, int | None, int | None]
+    registers: Sequence[int | None]
     reuse: int = 0
     written: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What became of an instruction: ``cycles`` from the issue before it to its own, ``cached`` the slots that the
-    reuse cache served, ``waited`` the slots whose bank made it take longer, each as the slots' bits."""
-
-    cycles: int
-    cached: int = 0
-    waited: int = 0
 
 
 class Reader(Protocol):
     """One pass over a stream."""
 
-    def step(self, reads: Reads) -> Step:
-        """Issue the next instruction."""
+    def read(self, registers: Sequence[int | None], reuse: int = 0, written: int | None = None) -> Step:
+        """Issue the next instruction, which reads as `Reads` says."""
 
-    def skip(self) -> None:
+    def skip(self) -> Step:
         """An instruction that reads through no operand slot takes its issue slot."""
 
 
-class Rule(Protocol):
-    """How an architecture reads registers. ``issue`` is the cycles of an FFMA without conflicts."""
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How an architecture reads registers: ``banks`` of one register a cycle each.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def banks(self) -> int: ...
-    @property
-    def issue(self) -> int: ...
+    ``issue`` is the cycles of an FFMA without conflicts. ``stages``: instructions gather their operands in so many read
+    stages, by `register_file`; 0: an instruction waits for its own reads. ``reuse``: whether there is a reuse cache,
+    with an entry an operand slot. ``fold``: registers modulo 8 in four banks, two neighbours of like parity within four
+    sharing one (Kepler).
+    """
+
+    name: str
+    banks: int
+    issue: int = 1
+    stages: int = 0
+    reuse: bool = True
+    fold: bool = False
+
     def bank(self, register: int) -> int:
-        """The bank that holds a register."""
+        """The bank that holds a register. Kepler: parity, and which half of eight."""
+        return register % 2 + 2 * (register % 8 // 4) if self.fold else register % self.banks
+
     def reader(self) -> Reader:
         """A fresh pass, nothing cached."""
+        return RegisterFile(self.stages) if self.stages else _OwnReads(self)
 
 
-class _Entries:
-    """The reuse cache in front of the banks: what a slot has kept."""
+class _OwnReads:
+    """An instruction waits for its own reads.
 
-    def __init__(self) -> None:
+    A read drops the entry of its slot, served or not, unless it carries ``.reuse``. One register in two slots is read
+    once.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
         self._kept: dict[int, int] = {}
 
-    def uncached(self, reads: Reads) -> tuple[dict[int, int], int]:
-        """The registers that the banks must give, with the slots that ask for each; and the slots that are served.
-
-        A read drops the entry of its slot, served or not, unless it carries ``.reuse``. One register in two slots is
-        read once.
-        """
-        wanted: dict[int, int] = {}
-        cached = 0
-        for slot, register in enumerate(reads.registers):
+    def read(self, registers: Sequence[int | None], reuse: int = 0, written: int | None = None) -> Step:
+        """Issue the next instruction."""
+        rule, wanted, cached = self._rule, dict[int, int](), 0  # the slots that ask for each register; those served
+        for slot, register in enumerate(registers):
             if register is None:
                 continue
             if self._kept.pop(slot, None) == register:
                 cached |= 1 << slot
             else:
                 wanted[register] = wanted.get(register, 0) | 1 << slot
-            if reads.reuse >> slot & 1:
+            if rule.reuse and reuse >> slot & 1:
                 self._kept[slot] = register
-        return wanted, cached
-
-
-@dataclass(frozen=True, slots=True)
-class OwnReads:
-    """An instruction waits for its own reads: a bank gives one register a cycle.
-
-    ``fold``: registers modulo 8 in four banks, two neighbours of like parity within four sharing one (Kepler).
-    ``reuse``: whether there is a reuse cache, with an entry an operand slot.
-    """
-
-    name: str
-    banks: int
-    issue: int = 1
-    reuse: bool = True
-    fold: bool = False
-
-    def bank(self, register: int) -> int:
-        """Kepler: parity, and which half of eight; else the register's number modulo the banks."""
-        return register % 2 + 2 * (register % 8 // 4) if self.fold else register % self.banks
-
-    def reader(self) -> Reader:
-        """A fresh pass."""
-        return _OwnReads(self)
-
-
-class _OwnReads:
-    def __init__(self, rule: OwnReads) -> None:
-        self._rule, self._entries = rule, _Entries()
-
-    def step(self, reads: Reads) -> Step:
-        if not self._rule.reuse:
-            reads = Reads(reads.registers)
-        wanted, cached = self._entries.uncached(reads)
-        load = [0] * self._rule.banks
+        load = [0] * rule.banks
         for register in wanted:
-            load[self._rule.bank(register)] += 1
-        cycles = max(self._rule.issue, *load)
-        waited = 0
-        if cycles > self._rule.issue:
-            for register, slots in wanted.items():
-                if load[self._rule.bank(register)] == cycles:
-                    waited |= slots
-        return Step(cycles, cached, waited)
+            load[rule.bank(register)] += 1
+        cycles = max(rule.issue, *load)
+        late = [slots for register, slots in wanted.items() if load[rule.bank(register)] == cycles > rule.issue]
+        return Step(cycles, cached, sum(late))
 
-    def skip(self) -> None:
-        return
+    def skip(self) -> Step:
+        """It waits for nothing."""
+        return Step(1)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadStages:
-    """Instructions gather their operands in read stages, in front of two banks: see `register_file`."""
-
-    name: str
-    banks: int = BANKS
-    issue: int = 1
-    stages: int = STAGES
-
-    def bank(self, register: int) -> int:
-        """The parity of the register's number."""
-        return register % self.banks
-
-    def reader(self) -> Reader:
-        """A fresh pass."""
-        return _ReadStages(self.stages)
-
-
-class _ReadStages:
-    def __init__(self, stages: int) -> None:
-        self._file = RegisterFile(stages)
-
-    def step(self, reads: Reads) -> Step:
-        found = self._file.read(reads.registers, reads.reuse, reads.written)
-        return Step(found.cycles, found.cached, found.waited)
-
-    def skip(self) -> None:
-        self._file.skip()
-
-
-KEPLER = OwnReads("Kepler: 4 banks, register modulo 8 folded", 4, reuse=False, fold=True)
-MAXWELL = OwnReads("Maxwell and Pascal: 4 banks, register modulo 4", 4)
-HALF_RATE = OwnReads("2 banks, two cycles an FFMA", 2, issue=2)
-TWO_BANKS = ReadStages("2 banks, three read stages, an operand register per slot and bank")
+KEPLER = Rule("Kepler: 4 banks, register modulo 8 folded", 4, reuse=False, fold=True)
+MAXWELL = Rule("Maxwell and Pascal: 4 banks, register modulo 4", 4)
+HALF_RATE = Rule("2 banks, two cycles an FFMA", 2, issue=2)
+TWO_BANKS = Rule("2 banks, three read stages, an operand register per slot and bank", BANKS, stages=STAGES)
 
 # Architectures whose rule was measured or published. Others of a later number are not guessed.
 _RULES: dict[int, Rule] = {
@@ -209,19 +142,13 @@ def rule_of(arch: str) -> Rule:
 def steady(stream: Iterable[Reads | None], rule: Rule, turns: int = 2) -> list[list[Step | None]]:
     """The steps of ``turns`` turns of a loop, after one that fills the cache; None for what reads no slot."""
     loop, reader = list(stream), rule.reader()
-    found: list[list[Step | None]] = []
+    passes: list[list[Step | None]] = []
     for _ in range(turns + 1):
-        found.append([])
+        passes.append([])
         for reads in loop:
             if reads is None:
                 reader.skip()
-                found[-1].append(None)
+                passes[-1].append(None)
             else:
-                found[-1].append(reader.step(reads))
-    return found[1:]
-
-
-def cycles_per_instruction(stream: Iterable[Reads], rule: Rule, turns: int = 2) -> float:
-    """Cycles an instruction of a loop of ``stream`` in its steady state."""
-    steps = [step for turn in steady(stream, rule, turns) for step in turn if step is not None]
-    return sum(step.cycles for step in steps) / len(steps)
+                passes[-1].append(reader.read(*reads))
+    return passes[1:]

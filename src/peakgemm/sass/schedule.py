@@ -6,9 +6,8 @@ fields guarantee, so that of two paths the shorter counts. `hazards` says what o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 from .control import BARRIERS, NO_BARRIER
 from .encoding import Register, Word
@@ -16,53 +15,8 @@ from .program import Program
 
 #: Cycles after which no fixed-latency result can be outstanding: beyond every distance that compiled code leaves.
 HORIZON = 40
-
-# Instructions whose results (or reads) come when they come, by the queue in which they stay in order: one that sets a
-# scoreboard vouches for those before it in its queue. A queue of its own name keeps no order.
-_IN_ORDER = {
-    "shared": "LDS LDSM STS STSM SHFL",
-    "atoms": "ATOMS",
-    "stas": "STAS",
-    "xu": "MUFU F2F F2I I2F FRND FLO POPC BREV I2I FCHK",
-    "constant": "LDC",
-    "special": "S2R",
-    "uspecial": "S2UR",
-    "b2r": "B2R",
-    "redux": "REDUX CREDUX",
-    "store": "STG ST STL REDG RED LDGSTS",
-    "bar": "BAR",
-    "movm": "MOVM",
-}
-_ALONE = (
-    "LDG LD LDL ATOMG ATOM REDAS LDGDEPBAR CCTL MEMBAR SYNCS FENCE USETMAXREG R2B UTMALDG UTMASTG "
-    "UTMAREDG UTMAPF UTMACCTL UTMACMDFLUSH UBLKCP UBLKPF UBLKRED MATCH QSPC TEX TLD SULD SUST GETLMEMBASE "
-    "ERRBAR CGAERRBAR LDTRAM BMOV "
-)
-_QUEUES = {name: label for label, names in _IN_ORDER.items() for name in names.split()} | dict.fromkeys(
-    _ALONE.split(), "")
-_TENSOR = frozenset(("HGMMA", "QGMMA", "IGMMA", "BGMMA"))
-
-
-@cache
-def queue(name: str) -> str | None:
-    """The queue of a variable-latency instruction, or None: its latency is fixed."""
-    if name in _TENSOR:
-        return "tensor"
-    found = _QUEUES.get(name)
-    return name if found == "" else found
-
-
-#: Memory instructions read their operands in the order of their issue, whatever space they go to: one that has read
-#: vouches for those before it, and one that writes a register cannot overtake the reads.
-_ONE_READER = frozenset(name for name in _QUEUES if name.startswith(("LD", "ST", "ATOM", "RED", "SHFL", "CCTL"))
-                        and not name.startswith(("LDC", "REDUX", "LDGDEPBAR")))
-_ROUNDS = 8
-
-
-@cache
-def reader(name: str) -> str | None:
-    """The queue in which a variable-latency instruction reads its operands."""
-    return "memory" if name in _ONE_READER else queue(name)
+_TENSOR = "tensor"  # the queue of wgmma, whose groups end together
+_MOST_GROUPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +38,21 @@ class Flight:
         return self.guard != 7 and self.guard ^ 8 == (word.guard | word.negated << 3) and word.layout.guard_kind == "P"
 
 
+Flights = dict[Register, frozenset[Flight]]
+
+
 @dataclass
 class State:
     """What is in flight where a block begins, times counted back from there.
 
     ``issued`` has for each register the fixed-latency writers of the last cycles, by place, with the time of their
     issue. ``results`` and ``reads`` hold what variable-latency instructions still write and read. ``set`` is when each
-    scoreboard was last set. ``cached`` is what the reuse cache may hold: slot and bank to register.
+    scoreboard was last set.
     """
 
     issued: dict[Register, dict[int, int]] = field(default_factory=dict)
-    results: dict[Register, frozenset[Flight]] = field(default_factory=dict)
-    reads: dict[Register, frozenset[Flight]] = field(default_factory=dict)
+    results: Flights = field(default_factory=dict)
+    reads: Flights = field(default_factory=dict)
     set: dict[int, int] = field(default_factory=dict)
 
     def copy(self) -> State:
@@ -108,6 +65,33 @@ class State:
                 for register, times in self.issued.items()}
         return State({register: times for register, times in kept.items() if times}, self.results, self.reads,
                      {barrier: time - clock for barrier, time in self.set.items() if clock - time < HORIZON})
+
+    def change(self, which: Callable[[Flight], bool], to: Callable[[Flight], Flight | None]) -> None:
+        """Put other results and reads in the place of those of ``which``; None: they have ended."""
+        for flights in (self.results, self.reads):
+            _change(flights, which, to)
+
+    def wait(self, word: Word) -> None:
+        """End what an instruction waits for before it issues."""
+        if mask := waited(word):
+            self.change(lambda flight: bool(flight.barriers & mask), lambda flight: None)
+        if word.name == "WARPGROUP" and word.rest >> 80 & 1:  # WARPGROUP.DEPBAR.LE gsb0, count
+            left = word.rest >> 38 & 0x3F
+            self.change(lambda flight: flight.queue == _TENSOR and flight.groups > left, lambda flight: None)
+
+    def blocking(self, word: Word, program: Program) -> Iterator[tuple[Register, Flight, bool]]:
+        """What must have ended before an instruction issues: results of registers that it reads or overwrites (True),
+        and reads of registers that it overwrites (False)."""
+        reads, writes = word.reads, word.writes
+        for register in () if word.never else reads | writes:
+            for flight in self.results.get(register, ()):
+                keeps_order = flight.queue == word.queue != program.words[flight.place].name
+                if not (keeps_order and (flight.queue == _TENSOR or register not in reads)) and \
+                        not flight.elsewhere(word):
+                    yield register, flight, True
+            for flight in self.reads.get(register, ()) if register in writes else ():
+                if flight.queue not in (word.queue, word.reader) and not flight.elsewhere(word):
+                    yield register, flight, False
 
     def join(self, other: State) -> bool:
         """Add what may be in flight by another path; whether that was news."""
@@ -138,18 +122,18 @@ Watch = Callable[[int, Word, State, int], None]
 def states(program: Program) -> dict[int, State]:
     """The state at the start of each block that can be reached, at the fixed point."""
     entry = next(iter(program.blocks))
-    found = {entry: State()}
+    entering = {entry: State()}
     work = [entry]
     while work:
         block = work.pop()
-        leaving = walk(program, block, found[block])
+        leaving = walk(program, block, entering[block])
         for follower in program.successors.get(block, ()):
-            if follower not in found:
-                found[follower] = leaving.copy()
+            if follower not in entering:
+                entering[follower] = leaving.copy()
                 work.append(follower)
-            elif found[follower].join(leaving) and follower not in work:
+            elif entering[follower].join(leaving) and follower not in work:
                 work.append(follower)
-    return found
+    return entering
 
 
 def walk(program: Program, block: int, start: State, watch: Watch | None = None) -> State:
@@ -157,11 +141,7 @@ def walk(program: Program, block: int, start: State, watch: Watch | None = None)
     state, clock = start.copy(), 0
     for place in program.blocks[block]:
         word = program.words[place]
-        if mask := waited(word):
-            _clear(state.results, mask)
-            _clear(state.reads, mask)
-        if word.name == "WARPGROUP" and word.rest >> 80 & 1:  # WARPGROUP.DEPBAR.LE gsb0, count
-            _finish_groups(state, word.rest >> 38 & 0x3F)
+        state.wait(word)
         if watch is not None:
             watch(place, word, state, clock)
         step(state, word, place, clock)
@@ -175,24 +155,6 @@ def cycles(word: Word) -> int:
     return word.control.stall or 2
 
 
-def _finish_groups(state: State, left: int) -> None:
-    """Wait until no more than so many groups of wgmma are under way."""
-    for flights in (state.results, state.reads):
-        for register in list(flights):
-            kept = frozenset(one for one in flights[register] if one.queue != "tensor" or one.groups <= left)
-            if kept:
-                flights[register] = kept
-            else:
-                del flights[register]
-
-
-def _close_group(flights: dict[Register, frozenset[Flight]]) -> None:
-    for register, known in flights.items():
-        if any(one.queue == "tensor" for one in known):
-            flights[register] = frozenset(
-                replace(one, groups=min(one.groups + 1, _ROUNDS)) if one.queue == "tensor" else one for one in known)
-
-
 def waited(word: Word) -> int:
     """The scoreboards, as a mask, that are empty when an instruction issues; DEPBAR.LE counts only down to zero."""
     mask = word.control.wait_mask
@@ -201,19 +163,10 @@ def waited(word: Word) -> int:
     return mask
 
 
-def _clear(flights: dict[Register, frozenset[Flight]], mask: int) -> None:
-    for register in list(flights):
-        kept = frozenset(flight for flight in flights[register] if not flight.barriers & mask)
-        if kept:
-            flights[register] = kept
-        else:
-            del flights[register]
-
-
 def step(state: State, word: Word, place: int, clock: int) -> None:
     """Issue an instruction: what it puts in flight, what it ends."""
     control = word.control
-    name = queue(word.name)
+    name = word.queue
     set_now = [barrier for barrier in (control.write_barrier, control.read_barrier) if barrier != NO_BARRIER]
     for barrier in set_now:
         state.set[barrier] = clock
@@ -223,43 +176,43 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
             state.results.pop(register, None)
             state.issued.pop(register, None)
         state.reads.pop(register, None)
-        if register.kind == "P":
-            _forget_guard(state.results, register.number)
-            _forget_guard(state.reads, register.number)
-    if name is None or word.never:
+    predicates = {register.number for register in writes if register.kind == "P"}
+    if predicates:  # what was issued under one can no longer be told apart by it
+        state.change(lambda flight: flight.guard & 7 in predicates, lambda flight: replace(flight, guard=7))
+    if not name or word.never:
         for register in writes if not word.never else ():
             state.issued.setdefault(register, {})[place] = clock
         return
     write = 1 << control.write_barrier if control.write_barrier != NO_BARRIER else 0
     read = 1 << control.read_barrier if control.read_barrier != NO_BARRIER else 0
-    reading_queue = reader(word.name) or name
-    if name not in ("tensor", word.name) and write:
-        _vouch(state.results, name, write)
-    if reading_queue not in ("tensor", word.name) and (write or read):
-        _vouch(state.reads, reading_queue, write | read)
+    _vouch(state.results, word, name, write)
+    _vouch(state.reads, word, word.reader, write | read)
     under = word.guard | word.negated << 3 if word.layout.guard_kind == "P" else 7
     result = Flight(name, write, place, guard=under)
-    reading = Flight(reading_queue, write | read, place, guard=under)
+    reading = Flight(word.reader, write | read, place, guard=under)
     for register in writes:
         state.results[register] = state.results.get(register, frozenset()) | {result}
     for register in word.reads:
         if register.kind == "R":  # predicates and uniform registers are read at issue
             state.reads[register] = state.reads.get(register, frozenset()) | {reading}
-    if name == "tensor" and not word.rest >> 84 & 7:  # gsb0: the last of its group
-        _close_group(state.results)
-        _close_group(state.reads)
+    if name == _TENSOR and not word.rest >> 84 & 7:  # gsb0: the last of its group
+        state.change(lambda flight: flight.queue == _TENSOR,
+                     lambda flight: replace(flight, groups=min(flight.groups + 1, _MOST_GROUPS)))
 
 
-def _forget_guard(flights: dict[Register, frozenset[Flight]], number: int) -> None:
-    """A predicate is written: what was issued under it can no longer be told apart by it."""
-    for register, known in flights.items():
-        if any(flight.guard & 7 == number for flight in known):
-            flights[register] = frozenset(replace(flight, guard=7) if flight.guard & 7 == number else flight
-                                          for flight in known)
+def _vouch(flights: Flights, word: Word, queue: str, barriers: int) -> None:
+    """What a queue that keeps its order holds ends before an instruction behind it does: its scoreboards tell of it."""
+    if barriers and queue not in (_TENSOR, word.name):
+        _change(flights, lambda flight: flight.queue == queue,
+                lambda flight: replace(flight, barriers=flight.barriers | barriers))
 
 
-def _vouch(flights: dict[Register, frozenset[Flight]], name: str, barriers: int) -> None:
-    for register, known in flights.items():
-        if any(flight.queue == name for flight in known):
-            flights[register] = frozenset(replace(flight, barriers=flight.barriers | barriers)
-                                          if flight.queue == name else flight for flight in known)
+def _change(flights: Flights, which: Callable[[Flight], bool], change: Callable[[Flight], Flight | None]) -> None:
+    """Put other flights in the place of those of ``which``; None: they have ended."""
+    for register, known in list(flights.items()):
+        if any(map(which, known)):
+            changed = (change(flight) if which(flight) else flight for flight in known)
+            if left := frozenset(flight for flight in changed if flight is not None):
+                flights[register] = left
+            else:
+                del flights[register]

@@ -43,7 +43,7 @@ def chosen(devices: Any) -> list[Gpu]:
         MissingComponent: no such GPU.
     """
     if devices is None:
-        here = device.here()
+        here = device.find()
         return [] if here is None else [here]
     names = devices
     if isinstance(names, str):

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays.aliasing import refuse_overlap
 from ...arrays.base import HostLibrary, View, packed
 from ...arrays.numpy import host_view
 from ...errors import InvalidValue
 from ...problem import Batch, Problem
 from ...runtime.device import Gpu, activated
 from ..canonical import Canonical, canonicalise
-from ..request import REPRODUCIBLE, Request, refuse_overlap
+from ..request import REPRODUCIBLE, Request
 from . import multi_gpu
 from .cpu import by_numpy, transposed_if
 from .panel import layouts

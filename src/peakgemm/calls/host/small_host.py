@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...arrays.aliasing import refuse_overlap
 from ...arrays.base import FLOAT, HostLibrary, View, driver_out_of_memory
 from ...arrays.numpy import host_view
 from ...errors import LaunchFailed
@@ -25,7 +26,7 @@ from ...runtime.transfer import LEAST_BYTES, Upload, Uploader, address_of
 from .. import cache
 from ..canonical import Canonical, canonicalise
 from ..launch import bound_for, choice_for
-from ..request import Request, refuse_overlap
+from ..request import Request
 from .panel import layout, layouts
 
 if TYPE_CHECKING:

@@ -11,13 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import InvalidValue
-from ..effects import ends_block
 from ..elf import WORD_BYTES
-from ..encoding import ALWAYS, Register, Word, no_register
+from ..encoding import ALWAYS, DESTINATION, A, B, C, Register, Word, no_register
 from ..program import Program
 
 QUAD = 4  # registers of an LDS.128
-_DESTINATION, _A, _B, _C = 16, 24, 32, 64  # low bits of the register fields
 #: Instructions whose place among the others of their kind is kept.
 ORDERED = frozenset(("LDGSTS", "LDGDEPBAR", "DEPBAR", "BAR", "BRA"))
 #: What a load from shared memory may pass: cp.async, whose writes no load sees before the next barrier.
@@ -151,9 +149,9 @@ class _Analysis:
             self._values.update({quad + element: ("load", place, element) for element in range(QUAD)})
         elif plain_move(word) and (source := source_of(word)) is not None and source.kind == "R":
             self._moves[place] = self._value(source.number)
-            self._values[operand(word, _DESTINATION)] = self._value(source.number)
+            self._values[operand(word, DESTINATION)] = self._value(source.number)
         else:
-            if ends_block(word) and place != len(self._words) - 1:
+            if word.ends_block and place != len(self._words) - 1:
                 raise self._fail(place, f"{word.name} within the block")
             for register in word.reads:
                 if register.kind == "R" and self._value(register.number)[0] in ("load", "sum"):
@@ -176,20 +174,20 @@ class _Analysis:
         if self._multiply is not None and self._multiply.rest != plain.rest:
             raise self._fail(place, "an FFMA with other modifiers than those before it")
         self._multiply = plain
-        added = self._value(operand(word, _C))
+        added = self._value(operand(word, C))
         if added[0] == "in":
             chain, step = added[1], 0
         elif added[0] == "sum":
             chain, step = added[1], added[2] + 1
         else:
-            raise self._fail(place, f"an FFMA adds to R{operand(word, _C)}, which is no accumulator")
+            raise self._fail(place, f"an FFMA adds to R{operand(word, C)}, which is no accumulator")
         if (chain, step) in self._sums:
             raise self._fail(place, f"the accumulator R{chain} is used twice")
-        factors = (self._value(operand(word, _A)), self._value(operand(word, _B)))
+        factors = (self._value(operand(word, A)), self._value(operand(word, B)))
         if any(kind not in ("in", "load") for kind, _, _ in factors):
             raise self._fail(place, "an FFMA multiplies what no load brought")
         self._sums[chain, step] = factors
-        self._values[operand(word, _DESTINATION)] = ("sum", chain, step)
+        self._values[operand(word, DESTINATION)] = ("sum", chain, step)
 
     def block(self) -> Block:
         if self._multiply is None:
@@ -221,11 +219,11 @@ class _Analysis:
 
     def _elements(self, steps: int) -> list[dict[Value, frozenset[int]]]:
         """For each step, the chains that each factor goes to."""
-        found: list[dict[Value, set[int]]] = [defaultdict(set) for _ in range(steps)]
+        chains_of: list[dict[Value, set[int]]] = [defaultdict(set) for _ in range(steps)]
         for (chain, step), factors in self._sums.items():
             for factor in factors:
-                found[step][factor].add(chain)
-        return [{value: frozenset(chains) for value, chains in one.items()} for one in found]
+                chains_of[step][factor].add(chain)
+        return [{value: frozenset(chains) for value, chains in one.items()} for one in chains_of]
 
     def _sides(self, steps: int) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
         """The rows and the columns, as sets of chains; the fewer are called rows."""
@@ -299,8 +297,8 @@ class _Analysis:
                     quads: Iterable[tuple[Side, int]]) -> dict[tuple[Side, int], int]:
         """The number of each quad among those of its side, by the offsets of the loads of step 1."""
         offset = {(side, quad): self._words[loads[1, side, quad]].rest >> 40 & 0xFFFFFF for side, quad in quads}
-        found = {}
+        numbers = {}
         for side in (0, 1):
             ranked = sorted((quad for quad in offset if quad[0] == side), key=lambda quad: offset[quad])
-            found.update({quad: number for number, quad in enumerate(ranked)})
-        return found
+            numbers.update({quad: number for number, quad in enumerate(ranked)})
+        return numbers

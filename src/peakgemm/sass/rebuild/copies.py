@@ -68,7 +68,7 @@ def hoist(values: Values, wanted_behind: frozenset[Register]) -> None:
 
 
 def _moved(move: Word, target: Register) -> Word:
-    return replace(move, numbers=tuple(target.number if field.role == "w" else number for field, number in move.named))
+    return move.with_numbers([target.number if field.role == "w" else number for field, number in move.named])
 
 
 def _destination(values: Values, place: int) -> Register:

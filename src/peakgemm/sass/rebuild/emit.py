@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..control import BARRIERS, NO_BARRIER
-from ..encoding import Word
-from ..schedule import queue, waited
+from ..elf import NOP
+from ..encoding import DESTINATION, A, B, C, Word, decode
+from ..schedule import waited
 from .block import QUAD, Block, NotUnderstood, Side
 from .order import Multiply
 from .recipe import Recipe
 from .values import Values
 
-_FIELDS = {16: 0, 24: 1, 32: 2, 64: 3}  # low bit of an FFMA's register field to: destination, a, b, c
 _PLAIN = {"stall": 1, "yield_": 1, "write_barrier": NO_BARRIER, "read_barrier": NO_BARRIER, "wait_mask": 0, "reuse": 0}
 _GROUPS = 3  # scoreboards for the loads of a step
 _LONGEST = 15
@@ -72,11 +72,11 @@ def emit(values: Values, positions: Mapping[int, int], multiplies: Sequence[Mult
 def _boards(block: Block) -> tuple[int, int, tuple[int, ...]]:
     """Scoreboards: that of the groups of cp.async, the compiler's; that of cp.async's reads; those of loads."""
     words = [block.words[place] for place in block.others]
-    found = [word.control.write_barrier for word in words if word.name == "LDGDEPBAR"]
-    if len(set(found)) != 1 or found[0] == NO_BARRIER:
+    boards = [word.control.write_barrier for word in words if word.name == "LDGDEPBAR"]
+    if len(set(boards)) != 1 or boards[0] == NO_BARRIER:
         raise NotUnderstood("the loop has no group of cp.async (LDGDEPBAR), or several")
-    free = [board for board in range(BARRIERS) if board != found[0]]
-    return found[0], free[0], tuple(free[1:1 + _GROUPS])
+    free = [board for board in range(BARRIERS) if board != boards[0]]
+    return boards[0], free[0], tuple(free[1:1 + _GROUPS])
 
 
 def _groups(block: Block, boards: tuple[int, int, tuple[int, ...]]) -> dict[tuple[Side, int], int]:
@@ -101,27 +101,24 @@ def _padded(block: Block, place: int, padding: Sequence[Word]) -> list[Word]:
 
 
 def _other(values: Values, place: int, boards: tuple[int, int, tuple[int, ...]]) -> Word:
-    word, control = values.word(place), values.block.words[place].control
+    word = values.word(place)
     if word.name == "LDGSTS":
         return word.with_control(**{**_PLAIN, "read_barrier": boards[1]})
-    if queue(word.name) is not None or word.name in ("LDGDEPBAR", "DEPBAR", "BAR"):
-        return replace(word, control=replace(control, wait_mask=0))
+    if word.queue or word.name in ("LDGDEPBAR", "DEPBAR", "BAR"):
+        return word.with_control(wait_mask=0)
     return word.with_control(**_PLAIN)
 
 
 def _ffma(block: Block, one: Multiply, quads: Mapping[Side, int]) -> Word:
     chain = block.chains[one.row, one.column]
-    numbers = (chain, quads[0] + one.row % QUAD, quads[1] + one.column % QUAD, chain)
-    word = replace(block.multiply, numbers=tuple(
-        numbers[_FIELDS[field.low]] if field.kind == "R" else number for field, number in block.multiply.named))
+    numbers = {DESTINATION: chain, A: quads[0] + one.row % QUAD, B: quads[1] + one.column % QUAD, C: chain}
+    word = block.multiply.with_numbers([numbers[field.low] if field.kind == "R" else number
+                                        for field, number in block.multiply.named])
     return word.with_control(**{**_PLAIN, "reuse": one.reuse})
 
 
 def _nothing(block: Block) -> Word:
     """A NOP, where nothing runs before the loop but there is something to wait for."""
-    from ..elf import NOP
-    from ..encoding import decode
-
     return decode(NOP, block.branch.arch)
 
 

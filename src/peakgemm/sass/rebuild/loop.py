@@ -19,17 +19,16 @@ import struct
 from dataclasses import dataclass
 
 from ...errors import InvalidValue
-from ..edit import Unproved
 from ..elf import NOP, WORD_BYTES, Cubin
 from ..encoding import Register, Word, decode
-from ..hazards import check
+from ..hazards import Unproved, check, refuse
+from ..liveness import live, live_behind
 from ..program import Program
 from . import order as orders
 from . import proof
 from .block import QUAD, Block, NotUnderstood, Side, analyse
 from .copies import hoist, merge
 from .emit import Emitted, emit
-from .liveness import live, live_behind
 from .place import place
 from .recipe import Recipe
 from .values import Values, rename
@@ -102,8 +101,7 @@ def rebuild(cubin: Cubin, recipe: Recipe, limit: int, name: str = "") -> Rebuilt
     inside = range(block.start * WORD_BYTES, (block.start + len(block.words)) * WORD_BYTES)
     if any(address in inside for address in cubin.pinned(program.name)):
         raise NotUnderstood(f"{program.name}: the file points into the loop, which would move")
-    if found := check(fresh):
-        raise Unproved(f"{program.name}, {found[0].address:#x}: {found[0].message} ({len(found)} hazards)")
+    refuse(check(fresh))
     count = 1 + RESERVED + max(register.number for word in fresh.words for register in word.reads | word.writes
                     if register.kind == "R")
     before = cubin.kernel(program.name).registers or 0
@@ -126,15 +124,15 @@ def _fragments(block: Block, free: list[int]) -> dict[tuple[int, Side, int], int
     """The first register of each quad for even steps (where a turn finds them) and odd ones, taken from ``free``."""
     if block.steps % 2:
         raise NotUnderstood(f"{block.steps} steps of K in a turn; two sets of fragments need an even number")
-    found = {(0, side, quad): register for (side, quad), register in block.held.items()}
+    registers = {(0, side, quad): register for (side, quad), register in block.held.items()}
     for quad in sorted(block.held):
         first = next((one for one in free if one % QUAD == 0 and {one + 1, one + 2, one + 3} <= set(free)), None)
         if first is None:
             raise NotUnderstood(f"no four registers in a row are left for the fragments of odd steps ({len(free)} "
                                 "free); the kernel may have more only with fewer threads on an SM")
-        found[1, quad[0], quad[1]] = first
+        registers[1, quad[0], quad[1]] = first
         free[:] = [one for one in free if not first <= one < first + QUAD]
-    return found
+    return registers
 
 
 def _installed(program: Program, block: Block, made: Emitted) -> Program:
@@ -155,7 +153,7 @@ def _installed(program: Program, block: Block, made: Emitted) -> Program:
 def _branch_to(branch: Word, words: int) -> Word:
     """The branch with its target so many instructions from the one behind it."""
     offset = words * WORD_BYTES // 4
-    encoded = branch.encode()
+    encoded = branch.bits
     for (low, bits), value in ((_OFFSET_LOW, offset & 0xFF), (_OFFSET_HIGH, offset >> 8 & (1 << 48) - 1)):
         encoded = encoded & ~((1 << bits) - 1 << low) | value << low
     return decode(encoded, branch.arch)

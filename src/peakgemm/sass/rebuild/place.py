@@ -13,7 +13,6 @@ from itertools import pairwise
 
 from ..encoding import Register
 from ..latency import safe
-from ..schedule import queue
 from .block import ORDERED, PASSED, Block, NotUnderstood, Side
 from .recipe import Recipe
 from .values import TURN, Values
@@ -37,12 +36,12 @@ class Edge:
 def edges(values: Values) -> list[Edge]:
     """What must follow what in a turn, and how far behind: by the values read, the registers shared, and memory."""
     block = values.block
-    found: list[Edge] = []
+    result: list[Edge] = []
     order: dict[Register, list[tuple[int, int]]] = defaultdict(list)  # of a register: place of the value, who reads it
     for place in values.places:
         for register, source in values.sources[place].items():
             if source != TURN:
-                found.append(Edge(source, place, _latency(values, source, place, register)))
+                result.append(Edge(source, place, _latency(values, source, place, register)))
             order[values.home((source, register))].append((source, place))
     definitions: dict[Register, list[int]] = defaultdict(list)
     for place in values.places:
@@ -51,21 +50,21 @@ def edges(values: Values) -> list[Edge]:
     for home, places in definitions.items():
         for earlier, later in pairwise([TURN, *places]):
             if earlier != TURN:
-                found.append(Edge(earlier, later, 1 if queue(block.words[earlier].name) else 6))
-            found += [Edge(reader, later, _AFTER_QUEUE if queue(block.words[reader].name) else 0)
-                      for source, reader in order[home] if source == earlier and reader != later]
+                result.append(Edge(earlier, later, 1 if block.words[earlier].queue else 6))
+            result += [Edge(reader, later, _AFTER_QUEUE if block.words[reader].queue else 0)
+                       for source, reader in order[home] if source == earlier and reader != later]
     kept = [place for place in values.places if block.words[place].name in ORDERED]
-    found += [Edge(before, after, _AFTER_QUEUE if block.words[before].name == "LDGDEPBAR" else 1)
-              for before, after in pairwise(kept)]
+    result += [Edge(before, after, _AFTER_QUEUE if block.words[before].name == "LDGDEPBAR" else 1)
+               for before, after in pairwise(kept)]
     gates = [place for place in kept if block.words[place].name not in PASSED]
     for load in block.loads.values():
-        found += [Edge(load, gate, 1) if load < gate else Edge(gate, load, 1) for gate in gates]
-    return found
+        result += [Edge(load, gate, 1) if load < gate else Edge(gate, load, 1) for gate in gates]
+    return result
 
 
 def _latency(values: Values, before: int, after: int, register: Register) -> int:
     first, second = values.block.words[before], values.block.words[after]
-    if queue(first.name) is not None:
+    if first.queue:
         raise NotUnderstood(f"{first.name} in the loop: its {register} comes when it comes")
     return safe(first, second, register)
 
@@ -83,15 +82,15 @@ def _sorted(places: Sequence[int], known: Sequence[Edge], wanted: Mapping[int, i
         behind[edge.before].append(edge.after)
         count[edge.after] += 1
     ready = [place for place in places if not count[place]]
-    found = []
+    ordered = []
     while ready:
         ready.sort(key=lambda place: (wanted.get(place, 0), place), reverse=True)
-        found.append(ready.pop())
-        for after in behind[found[-1]]:
+        ordered.append(ready.pop())
+        for after in behind[ordered[-1]]:
             count[after] -= 1
             if not count[after]:
                 ready.append(after)
-    return found
+    return ordered
 
 
 def place(values: Values, recipe: Recipe) -> dict[int, int]:
@@ -117,15 +116,15 @@ def place(values: Values, recipe: Recipe) -> dict[int, int]:
         latest[one] = min([latest[one], fixed.get(one, total),
                            *(latest[edge.after] - _distance(edge) for edge in out_of[one])])
     branch = len(block.words) - 1
-    found: dict[int, int] = {}
+    positions: dict[int, int] = {}
     free = 0
     for one in sequence:  # what must come first is wanted no later than what follows
         wanted[one] = min(max([wanted[one], *(wanted[edge.before] for edge in into[one])]), max(latest[one], 0))
     for one in _sorted(values.places, known, wanted):
         if one == branch:
-            found[one] = total
+            positions[one] = total
             continue
-        earliest = max([0, *(found[edge.before] + _distance(edge) for edge in into[one])])
+        earliest = max([0, *(positions[edge.before] + _distance(edge) for edge in into[one])])
         if one in fixed:
             at = max(fixed[one], earliest)
         else:
@@ -134,8 +133,8 @@ def place(values: Values, recipe: Recipe) -> dict[int, int]:
         if at >= total:
             raise NotUnderstood(f"no room for {block.words[one].name}: it can stand {at} FFMAs from the turn's start "
                                 f"at the earliest, of {total}")
-        found[one] = at
-    return {one: at for one, at in found.items() if one != branch}
+        positions[one] = at
+    return {one: at for one, at in positions.items() if one != branch}
 
 
 def _distance(edge: Edge) -> int:
@@ -150,7 +149,7 @@ def _even(position: int) -> int:
 
 def _fixed(block: Block, recipe: Recipe) -> dict[int, int]:
     """Positions that the recipe says: of loads, and of the barrier."""
-    found = {}
+    positions = {}
     needed = _needed(block.quads)
     barrier = max((block.steps - 1) * block.step + recipe.barrier, 0)
     for step in range(1, block.steps + 1):
@@ -160,11 +159,12 @@ def _fixed(block: Block, recipe: Recipe) -> dict[int, int]:
             position = start + at
             if step == block.steps:
                 position = max(position, barrier + _BEHIND_BARRIER)
-            found[block.loads[step, side, quad]] = position
-    found.update({one: barrier for one in block.others if block.words[one].name in _BARRIER})
+            positions[block.loads[step, side, quad]] = position
+    positions.update({one: barrier for one in block.others if block.words[one].name in _BARRIER})
     # The group that it closes counts for DEPBAR from the second cycle on.
-    found.update({one: max(barrier - _AFTER_QUEUE, 0) for one in block.others if block.words[one].name == "LDGDEPBAR"})
-    return found
+    closed = max(barrier - _AFTER_QUEUE, 0)
+    positions.update({one: closed for one in block.others if block.words[one].name == "LDGDEPBAR"})
+    return positions
 
 
 def _needed(quads: tuple[int, int]) -> list[tuple[Side, int]]:

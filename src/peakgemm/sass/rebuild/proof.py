@@ -14,12 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..dataflow import Numbering
-from ..effects import ends_block, space
-from ..encoding import ALWAYS, Register, Word, no_register
+from ..dataflow import Numbering, guard_of, results
+from ..encoding import ALWAYS, Register, Word
 from .block import PASSED, plain_move, source_of
 
-_FFMA = 0x223
 State = dict[Register, int]
 
 
@@ -52,35 +50,25 @@ class _Turn:
             return
         if word.name == "NOP":
             return
-        guard = None if word.guard == ALWAYS else (word.negated,
-                                                   self.value(Register(word.layout.guard_kind, word.guard)))
+        guard = guard_of(word, self.value)
 
         def seen_by(register: Register) -> int:
             value = self.value(register)
             under, held = self._guarded.get(value, (None, value))
             return held if guard is not None and under == guard else value
 
-        sources = [tuple(map(seen_by, word.registers(entry, one)))
-                   for entry, one in word.operands if entry.role in "rx"]
-        if word.opcode == _FFMA:
-            sources[:2] = sorted(sources[:2])
-        nowhere = tuple(place for place, (entry, one) in enumerate(word.operands)
-                        if entry.role in "wx" and entry.bits and one == no_register(entry.kind, word.arch))
-        branch = ends_block(word)
-        accessed = space(word)
-        effect = branch or (accessed is not None and not (accessed == "shared" and word.name == "LDS"))
+        branch = word.ends_block
+        accessed = word.access
+        effect = branch or (accessed != "" and not (accessed == "shared" and word.name == "LDS"))
         seen = len(self.effects) if effect else self._interval if accessed else None
-        done = number("turn", word.opcode, word.layout.name, None if branch else word.rest, guard, tuple(sources), seen,
-                      nowhere)
-        for place, (entry, one) in enumerate(word.operands):
-            if entry.role in "wx":
-                for offset, register in enumerate(word.registers(entry, one)):
-                    written = number("result", done, place, offset)
-                    if guard is not None:
-                        either = number("either", written, self.value(register))
-                        self._guarded[either] = guard, written
-                        written = either
-                    self.values[register] = written
+        done = self._numbering.operation(word, seen_by, guard, None if branch else word.rest, seen)
+        for register, place, offset in results(word):
+            written = number("result", done, place, offset)
+            if guard is not None:
+                either = number("either", written, self.value(register))
+                self._guarded[either] = guard, written
+                written = either
+            self.values[register] = written
         if effect:
             self.effects.append(done)
             self._interval += word.name not in PASSED

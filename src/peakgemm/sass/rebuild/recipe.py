@@ -47,18 +47,18 @@ class Recipe:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @classmethod
-    def from_json(cls, found: Any) -> Recipe:
+    def from_json(cls, data: Any) -> Recipe:
         """A recipe from JSON; fields that are not there keep their defaults.
 
         Raises:
             InvalidValue: a field that recipes do not have, or a value of another kind.
         """
         known = {one.name: getattr(cls(), one.name) for one in fields(cls)}
-        if not isinstance(found, dict) or (strange := [name for name in found if name not in known]):
-            said = f"no recipe has {', '.join(strange)}" if isinstance(found, dict) else "a recipe is a JSON object"
+        if not isinstance(data, dict) or (strange := [name for name in data if name not in known]):
+            said = f"no recipe has {', '.join(strange)}" if isinstance(data, dict) else "a recipe is a JSON object"
             raise InvalidValue(f"{said}; its fields are {', '.join(known)}")
         made: dict[str, Any] = {}
-        for name, value in found.items():
+        for name, value in data.items():
             if isinstance(known[name], tuple):
                 fits = isinstance(value, list) and all(type(one) is int for one in value)
             else:

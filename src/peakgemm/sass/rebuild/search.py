@@ -33,13 +33,13 @@ class Candidate:
 def grid(around: Recipe | None = None) -> tuple[Recipe, ...]:
     """The recipes that are tried, the best known first: loads shifted in the step, and the barrier."""
     first = around or Recipe()
-    found = [first]
+    recipes = [first]
     for barrier in _BARRIERS:
         for start in _STARTS:
             shift = start - first.offsets[0]
-            found.append(replace(first, barrier=barrier, offsets=tuple(one + shift for one in first.offsets)))
+            recipes.append(replace(first, barrier=barrier, offsets=tuple(one + shift for one in first.offsets)))
     even = replace(first, first=first.offsets)
-    return tuple(dict.fromkeys((*found, even)))
+    return tuple(dict.fromkeys((*recipes, even)))
 
 
 def search(cubin: Cubin, recipes: Iterable[Recipe], limit: int, name: str = "",
@@ -49,16 +49,16 @@ def search(cubin: Cubin, recipes: Iterable[Recipe], limit: int, name: str = "",
     Raises:
         InvalidValue: none can be built: what the first raised.
     """
-    found = []
+    candidates = []
     first: InvalidValue | None = None
     for recipe in recipes:
         try:
-            found.append(Candidate(recipe, rebuild(cubin, recipe, limit, name)))
+            candidates.append(Candidate(recipe, rebuild(cubin, recipe, limit, name)))
         except InvalidValue as error:
-            found.append(Candidate(recipe, None, str(error)))
+            candidates.append(Candidate(recipe, None, str(error)))
             first = first or error
         if done is not None:
-            done("built and proved" if found[-1].built else "not built")
-    if first is not None and all(one.built is None for one in found):
+            done("built and proved" if candidates[-1].built else "not built")
+    if first is not None and all(one.built is None for one in candidates):
         raise first
-    return sorted(found, key=lambda one: one.slots)
+    return sorted(candidates, key=lambda one: one.slots)

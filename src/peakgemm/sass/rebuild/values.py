@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..encoding import ALWAYS, Register, Word
 from .block import Block, NotUnderstood
@@ -53,8 +53,8 @@ class Values:
             if place in others:
                 written.update(dict.fromkeys(word.writes, place))
         values = cls(block, places, sources)
-        for place, found in kept.items():
-            sources[place].update({register: source for register, source in found.items()
+        for place, before in kept.items():
+            sources[place].update({register: source for register, source in before.items()
                                    if not values._under_one_guard(place, register)})
         return values
 
@@ -82,11 +82,11 @@ class Values:
 
     def definitions(self) -> dict[Register, list[int]]:
         """The places that write each register, under the compiler's names, in order."""
-        found: dict[Register, list[int]] = defaultdict(list)
+        places_of: dict[Register, list[int]] = defaultdict(list)
         for place in self.places:
             for register in self.writes(place):
-                found[register].append(place)
-        return found
+                places_of[register].append(place)
+        return places_of
 
     def readers(self, value: Value) -> list[int]:
         """The places that read a value."""
@@ -113,7 +113,7 @@ class Values:
                     raise NotUnderstood(f"{old.name} uses {registers[0]} to {registers[-1]} as a group, which lie "
                                         "apart")
                 numbers.append(homes[0].number)
-        return replace(old, numbers=tuple(numbers))
+        return old.with_numbers(numbers)
 
     def accesses(self, place: int) -> tuple[frozenset[Register], frozenset[Register]]:
         """The registers that an instruction reads and writes, where its values now live (of a load: its addresses)."""
@@ -123,14 +123,14 @@ class Values:
 
 def _groups(values: Values) -> dict[int, tuple[int, ...]]:
     """The registers that instructions name as a group, by each of these."""
-    found: dict[int, tuple[int, ...]] = {}
+    groups: dict[int, tuple[int, ...]] = {}
     for place in values.places:
         word = values.block.words[place]
         for entry, number in word.named:
             numbers = tuple(register.number for register in word.registers(entry, number))
             if entry.kind == "R" and len(numbers) > 1 and (entry.role == "r" or place in values.block.others):
-                found.update(dict.fromkeys(numbers, numbers))
-    return found
+                groups.update(dict.fromkeys(numbers, numbers))
+    return groups
 
 
 def rename(values: Values, taken: Iterable[int], free: list[int]) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...errors import MissingComponent
+from ...runtime import device
 
 
 def find_peer() -> Peer:
@@ -43,6 +44,14 @@ def visiting() -> Iterator[Peer]:
         peer.leave()
 
 
+def _stream(handle: int) -> Any:
+    """A library's stream as one of cuda.core, which is told of the context that it belongs to."""
+    from cuda.core import Stream
+
+    device.introduce(device.current() or 0)
+    return Stream.from_handle(handle)
+
+
 def _event(stream: Any) -> Any:
     from cuda.core import EventOptions
 
@@ -60,14 +69,12 @@ class TorchPeer:
 
         if not torch.cuda.is_available():
             raise RuntimeError("torch sees no GPU")
-        from cuda.core import Stream
-
         self._torch = torch
         self._before = torch.cuda.current_stream(), torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = False
         self._torch_stream = torch.cuda.Stream()
         torch.cuda.set_stream(self._torch_stream)
-        self.stream = Stream.from_handle(self._torch_stream.cuda_stream)
+        self.stream = _stream(self._torch_stream.cuda_stream)
 
     def leave(self) -> None:
         """Put the library's current stream and TF32 switch back as they were."""
@@ -129,14 +136,13 @@ class CupyPeer:
 
     def __init__(self) -> None:
         import cupy
-        from cuda.core import Stream
 
         self._cupy = cupy
         cupy.cuda.Device().compute_capability  # noqa: B018  raises where there is no GPU
         self._before = cupy.cuda.get_current_stream()
         self._cupy_stream = cupy.cuda.Stream(non_blocking=True)
         self._cupy_stream.use()
-        self.stream = Stream.from_handle(self._cupy_stream.ptr)
+        self.stream = _stream(self._cupy_stream.ptr)
 
     def leave(self) -> None:
         self._before.use()

@@ -17,8 +17,8 @@ from typing import Any
 
 from ...errors import InvalidValue, MissingComponent, PeakgemmError
 from ...kernels import shipped
-from ...runtime.compile import nvrtc_version
 from ...runtime.device import Gpu
+from ...runtime.nvrtc import nvrtc_version
 from ...version import __version__
 
 SCHEMA = 1

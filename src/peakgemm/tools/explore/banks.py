@@ -95,13 +95,13 @@ def shared(addresses: Addresses, size: int, load: bool) -> Shared:
 
 def sectors(addresses: Addresses, size: int) -> Global:
     """The sectors of a warp; ``addresses`` in bytes, aligned to ``size``, None where a lane takes no part."""
-    found: dict[int, list[int]] = {}
+    lanes_of: dict[int, list[int]] = {}
     for lane, address in enumerate(addresses):
         if address is not None:
-            found.setdefault(address // SECTOR, []).append(lane)
-    lanes = sum(map(len, found.values()))
-    return Global(tuple((number, tuple(who)) for number, who in sorted(found.items())),
-                  min(-(-lanes * size // SECTOR), len(found)))
+            lanes_of.setdefault(address // SECTOR, []).append(lane)
+    lanes = sum(map(len, lanes_of.values()))
+    return Global(tuple((number, tuple(who)) for number, who in sorted(lanes_of.items())),
+                  min(-(-lanes * size // SECTOR), len(lanes_of)))
 
 
 def source_wavefronts(addresses: Addresses, size: int) -> int:

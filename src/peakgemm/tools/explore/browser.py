@@ -30,8 +30,8 @@ def answer(request: str) -> str:
         message = "the run needs more memory than the browser gives; make grid or arrays smaller"
     except RecursionError:
         message = "the PTX is nested too deep to be read"
-    found = _LINE.search(message)
-    return json.dumps({"error": message, "line": int(next(one for one in found.groups() if one)) if found else None})
+    match = _LINE.search(message)
+    return json.dumps({"error": message, "line": int(next(one for one in match.groups() if one)) if match else None})
 
 
 def _traced(asked: dict[str, Any]) -> dict[str, Any]:

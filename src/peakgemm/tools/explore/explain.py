@@ -116,11 +116,11 @@ def _cure(addresses: Addresses, size: int, load: bool) -> str:
 
 def _fullest(wavefronts: Sequence[tuple[Cell, ...]], phases: Sequence[int]) -> list[Cell]:
     """The words of the bank, in one phase, that has the most; of equals the first."""
-    found: dict[tuple[int, int], list[Cell]] = {}
+    words_of: dict[tuple[int, int], list[Cell]] = {}
     for cells, phase in zip(wavefronts, phases, strict=True):
         for cell in cells:
-            found.setdefault((phase, cell.bank), []).append(cell)
-    return max(found.values(), key=len)
+            words_of.setdefault((phase, cell.bank), []).append(cell)
+    return max(words_of.values(), key=len)
 
 
 def _pitches(addresses: Addresses, size: int) -> list[int]:

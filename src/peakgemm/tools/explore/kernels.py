@@ -95,11 +95,11 @@ def own_trace(launch: Launch, name: str, label: str) -> dict[str, Any]:
 def _sources(recorder: Recorder, main: Path | str | None = None) -> dict[str, list[str]]:
     """The source files that the kernel's instructions name, of the package or beside the reader's own."""
     assert recorder.machine is not None
-    found: dict[str, list[str]] = {}
+    lines_of: dict[str, list[str]] = {}
     beside = [main.parent] if isinstance(main, Path) else []
     for name in {ins.file for ins in recorder.machine.program.kernel.instructions if ins.file}:
         for path in (KERNELS / name, Path(name), EXAMPLES / name, *(folder / Path(name).name for folder in beside)):
             if path.is_file() and path.suffix in (".cu", ".cuh", ".h", ".hpp"):
-                found[name] = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+                lines_of[name] = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
                 break
-    return found
+    return lines_of

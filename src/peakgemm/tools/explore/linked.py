@@ -44,7 +44,7 @@ def own_sass(launch: Launch, trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listed(subject: Subject, trace: dict[str, Any]) -> dict[str, Any]:
-    seen = view(subject, with_ptx=True)
+    seen = view(subject, with_text=True)
     files = [one["name"] for one in trace["files"]]
     of_line = _instructions(seen.listing.ptx, [one["text"] if one else "" for one in trace["code"]])
     lines = [_line(seen, place, files, of_line) for place in range(len(seen.listing.lines))]
@@ -58,15 +58,14 @@ def _listed(subject: Subject, trace: dict[str, Any]) -> dict[str, Any]:
 
 def _line(seen: View, place: int, files: Sequence[str], of_line: dict[int, int]) -> dict[str, Any]:
     line = seen.listing.lines[place]
-    one = line.instruction
-    found: dict[str, Any] = {"address": f"{one.address:#06x}", "control": str(line.control), "text": one.text,
+    shown: dict[str, Any] = {"address": f"{line.address:#06x}", "control": str(line.word.control), "text": line.text,
                              "reads": line.reads, "late": line.extra > 0, "live": line.live}
     if line.ptx in of_line:
-        found["code"] = of_line[line.ptx]
-    file = display(one.file) if one.file else ""
-    if file in files and one.line is not None:
-        found["at"] = [files.index(file), one.line]
-    return found
+        shown["code"] = of_line[line.ptx]
+    file = display(line.file) if line.file else ""
+    if file in files and line.line is not None:
+        shown["at"] = [files.index(file), line.line]
+    return shown
 
 
 def _instructions(ptx: Sequence[str], code: Sequence[str]) -> dict[int, int]:
@@ -84,7 +83,7 @@ def _in_order(ptx: Sequence[str], code: Sequence[str], of: Callable[[str], str])
     known = [of(text) for text in code]
     times = Counter(known)
     where = {text: index for index, text in enumerate(known) if times[text] == 1}
-    found: dict[int, int] = {}
+    index_of: dict[int, int] = {}
     at = 0
     for number, line in enumerate(ptx, 1):
         text = of(line)
@@ -94,8 +93,8 @@ def _in_order(ptx: Sequence[str], code: Sequence[str], of: Callable[[str], str])
         if index is None and text in times:
             index = next((one for one in range(at, min(at + WINDOW, len(known))) if known[one] == text), None)
         if index is not None:
-            found[number], at = index, index + 1
-    return found
+            index_of[number], at = index, index + 1
+    return index_of
 
 
 def _plain(text: str) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidValue
+from ..bench.records import write_text
 
 WEB = Path(__file__).with_name("web")
 ABOUT = ("Counted by peakgemm's simulator, as Nsight Compute counts. One block of the run, step by step: which lane "
@@ -45,21 +44,16 @@ def packed(data: Any) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, whole or not at all.
+    """Write a file, whole or not at all, in a folder that is made where it is not there.
 
     Raises:
         InvalidValue: it cannot be written.
     """
-    aside = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8")
-        os.replace(aside, path)
     except OSError as error:
         raise InvalidValue(f"cannot write {path} ({error.strerror}); name a place that can be written") from None
-    finally:
-        with suppress(OSError):
-            aside.unlink()
+    write_text(path, text)
 
 
 def write_pages(out: Path, traces: Sequence[dict[str, Any]]) -> Path:

@@ -115,10 +115,10 @@ class Recorder:
             if len(kept) >= self.limits.accesses or self._full:
                 self.dropped.add("accesses")
                 continue
-            found: list[int | None] = [None] * WARP
+            addresses: list[int | None] = [None] * WARP
             for place, one in zip(places, lane, strict=True):
-                found[int(one)] = int(address[place])
-            kept.append(Access(self._steps[warp], space, size, load, tuple(found)))
+                addresses[int(one)] = int(address[place])
+            kept.append(Access(self._steps[warp], space, size, load, tuple(addresses)))
 
     # ---- what the steps call -------------------------------------------------------------------
 
@@ -175,10 +175,10 @@ class Recorder:
             self._batch, self._slot, self._known = batch, int(where[0]) if len(where) else -1, {}
         if self._slot < 0:
             return None
-        found = self._known.get(id(lanes))
-        if found is None or found.lanes is not lanes:  # ids come again
-            found = self._known[id(lanes)] = self._look(lanes)
-        return found if found.number >= 0 else None
+        known = self._known.get(id(lanes))
+        if known is None or known.lanes is not lanes:  # ids come again
+            known = self._known[id(lanes)] = self._look(lanes)
+        return known if known.number >= 0 else None
 
     def _look(self, lanes: LaneSet) -> _Who:
         start = self._slot * lanes.padded
@@ -238,12 +238,12 @@ class _Watched(Build):
 
     def _results(self, ins: Instruction) -> list[tuple[str, str, int]]:
         """Names, views and slots of the registers that an instruction writes."""
-        found = []
+        results = []
         for name in dict.fromkeys(self.program.flow[ins.index][1]):
             if name in self.program.slot:
                 kind, slot = self.program.slot[name]
-                found.append((name, _view(ins, kind), slot))
-        return found
+                results.append((name, _view(ins, kind), slot))
+        return results
 
     def _wrote(self, ins: Instruction, results: list[tuple[str, str, int]]) -> Callable[[Group], None]:
         wrote = self.recorder.wrote

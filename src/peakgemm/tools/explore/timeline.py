@@ -85,15 +85,15 @@ def tracks(recorder: Recorder, code: Sequence[Instruction], flow: Sequence[Flow]
                 last[barrier] = max(last.get(barrier, 0), clock[warp])
             if barrier is not None and blocks:
                 waits[warp] = barrier
-    found: dict[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], Track] = {}
+    tracks_of: dict[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], Track] = {}
     for warp in range(warps):
         key = tuple(steps[warp]), tuple(jumps[warp])
-        if key in found:
-            found[key].warps.append(warp)
+        if key in tracks_of:
+            tracks_of[key].warps.append(warp)
         else:
             flown = flights(steps[warp], code, flow, copied[warp])
-            found[key] = Track([warp], steps[warp], jumps[warp], flown, clock[warp])
-    return list(found.values())
+            tracks_of[key] = Track([warp], steps[warp], jumps[warp], flown, clock[warp])
+    return list(tracks_of.values())
 
 
 def _role(ins: Instruction) -> tuple[bool, bool]:
@@ -119,7 +119,7 @@ def flights(steps: Sequence[int], code: Sequence[Instruction], flow: Sequence[Fl
             copied: set[int]) -> list[tuple[str, int, int]]:
     """What one warp has in flight: loads from global memory until their value is read, groups of cp.async until they
     are waited for. ``copied``: the steps that accessed memory; a group may be committed empty."""
-    found: list[tuple[str, int, int]] = []
+    flights: list[tuple[str, int, int]] = []
     pending: dict[str, int] = {}  # register: the step that asked for it
     issued: int | None = None  # first copy of the group that is not committed yet
     groups: deque[int | None] = deque()
@@ -128,7 +128,7 @@ def flights(steps: Sequence[int], code: Sequence[Instruction], flow: Sequence[Fl
         if pending:
             for name in (*flow[index][0], *flow[index][1]):
                 if name in pending:
-                    found.append(("load", pending.pop(name), step))
+                    flights.append(("load", pending.pop(name), step))
         if ins.base in ("ld", "ldu") and ins.has("global") and step in copied:
             pending.update(dict.fromkeys(flow[index][1], step))
         elif ins.base == "cp" and "mbarrier" not in ins.parts and not ins.has("bulk"):
@@ -143,7 +143,7 @@ def flights(steps: Sequence[int], code: Sequence[Instruction], flow: Sequence[Fl
                 while len(groups) > keep:
                     first = groups.popleft()
                     if first is not None:
-                        found.append(("copy", first, step))
+                        flights.append(("copy", first, step))
             elif issued is None and step in copied:
                 issued = step
-    return sorted({(kind, first, last) for kind, first, last in found}, key=lambda one: one[1:])
+    return sorted({(kind, first, last) for kind, first, last in flights}, key=lambda one: one[1:])

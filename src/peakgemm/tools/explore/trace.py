@@ -82,18 +82,18 @@ def _said(recorder: Recorder) -> list[str]:
 
 
 def _instruction(ins: Instruction, counts: InstructionCounts, flow: Flow, files: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "text": ins.text.replace("\t", " "), "ptx": ins.ptx_line, "kind": KINDS.index(kind_of(ins)),
         "reads": list(dict.fromkeys(flow[0])), "writes": list(dict.fromkeys(flow[1])),
         "n": [counts.executions, counts.wavefronts, counts.wavefronts_ideal, counts.sectors, counts.sectors_ideal]}
     if ins.file:
-        found["at"] = [files.index(ins.file), ins.line]
-    return found
+        shown["at"] = [files.index(ins.file), ins.line]
+    return shown
 
 
 def _arrays(machine: Machine, named: Named) -> list[dict[str, Any]]:
     """The arrays that were passed: name, device address, bytes, shape and bytes of an element."""
-    found = []
+    arrays = []
     for segment in machine.arena.segments:
         for base, size, name in segment.names:
             number = int(name.rpartition(" ")[2]) if name.startswith("argument ") else None
@@ -101,33 +101,33 @@ def _arrays(machine: Machine, named: Named) -> list[dict[str, Any]]:
             elements = int(np.prod(shape)) if shape else 0
             item = size // elements if elements else 4
             shown = named.arrays.get(number, name) if number is not None else name.removeprefix("variable ")
-            found.append({"name": shown, "base": base, "bytes": size, "shape": list(shape), "item": item})
-    return found
+            arrays.append({"name": shown, "base": base, "bytes": size, "shape": list(shape), "item": item})
+    return arrays
 
 
 def _shared(machine: Machine) -> list[dict[str, Any]]:
     """Static variables in shared memory, by address; what the launch adds is one more."""
-    found: list[dict[str, Any]] = []
+    variables: list[dict[str, Any]] = []
     for variable in machine.program.kernel.variables:
         if variable.space == "shared" and not variable.dynamic and variable.name in machine.symbols:
             short = variable.name.rpartition("E")[2].lstrip("0123456789") if "_ZZ" in variable.name else variable.name
-            found.append({"name": short or variable.name, "base": machine.symbols[variable.name],
-                          "bytes": variable.size})
-    end = max((one["base"] + one["bytes"] for one in found), default=0)
+            variables.append({"name": short or variable.name, "base": machine.symbols[variable.name],
+                              "bytes": variable.size})
+    end = max((one["base"] + one["bytes"] for one in variables), default=0)
     if machine.shared_size > end:
-        found.append({"name": "dynamic", "base": end, "bytes": machine.shared_size - end})
-    return found
+        variables.append({"name": "dynamic", "base": end, "bytes": machine.shared_size - end})
+    return variables
 
 
 def _runs(steps: Sequence[int]) -> list[list[int]]:
     """Steps as runs of instructions that follow each other: [first, count]."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for index in steps:
-        if found and index == found[-1][0] + found[-1][1]:
-            found[-1][1] += 1
+        if runs and index == runs[-1][0] + runs[-1][1]:
+            runs[-1][1] += 1
         else:
-            found.append([index, 1])
-    return found
+            runs.append([index, 1])
+    return runs
 
 
 def _values(write: Write) -> Any:
@@ -158,7 +158,7 @@ class _Shapes:
     def rows(self, accesses: Sequence[Access], code: Sequence[Instruction], recorder: Recorder,
              warp: int) -> list[list[int]]:
         """Of each access: step, shape, the address that the shape is counted from, wavefronts of a copy's source."""
-        found = []
+        rows = []
         for place, one in enumerate(accesses):
             base = min(address for address in one.addresses if address is not None) // ROW * ROW
             row = [one.step, self._shape(one, base), base]
@@ -166,8 +166,8 @@ class _Shapes:
             if one.space == "shared" and not one.load and before is not None and before.step == one.step \
                     and before.space == "global":
                 row.append(banks.source_wavefronts(before.addresses, before.size))
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
     def _shape(self, one: Access, base: int) -> int:
         offsets = tuple(None if address is None else address - base for address in one.addresses)
@@ -180,14 +180,14 @@ class _Shapes:
 
 def shape(space: str, size: int, load: bool, offsets: banks.Addresses) -> dict[str, Any]:
     """How an access is drawn: its cells, its cost, and the sentence."""
-    found: dict[str, Any] = {"space": space, "size": size, "load": load, "offsets": list(offsets)}
+    drawn: dict[str, Any] = {"space": space, "size": size, "load": load, "offsets": list(offsets)}
     if space == "shared":
         cost = banks.shared(offsets, size, load)
-        return {**found, "count": cost.count, "ideal": cost.ideal, "phases": list(cost.phases),
+        return {**drawn, "count": cost.count, "ideal": cost.ideal, "phases": list(cost.phases),
                 "rows": [[[cell.word, *cell.lanes] for cell in row] for row in cost.wavefronts],
                 "text": shared_sentence(offsets, size, load)}
     moved = banks.sectors(offsets, size)
-    return {**found, "count": moved.count, "ideal": moved.ideal,
+    return {**drawn, "count": moved.count, "ideal": moved.ideal,
             "rows": [[number, *lanes] for number, lanes in moved.sectors], "text": global_sentence(offsets, size)}
 
 

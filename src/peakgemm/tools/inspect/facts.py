@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,30 @@ from ...errors import InvalidValue
 from ...runtime.architectures import ARCHITECTURES, Architecture
 from ...runtime.occupancy import occupancy
 from ...sass.banks import BankModel, bank_model
-from ...sass.facts import loads_in_a_row
-from ...sass.listing import Mix, mix
+from ...sass.encoding import Word
+from ...sass.facts import Mix, loads_in_a_row, mix
 from ...sass.loops import Loop
+from ...sass.opcodes import PIPES
 from ..bench.roofline import bound_tflops, bytes_per_flop
 from .listing import Listing
 from .measured import measured
-from .pipes import by_pipe, profiled
 from .subject import Subject
 
 #: Bytes of code below which a main loop stays in the instruction cache of an H100: 52 KB ran with 0.19 to 0.24 stall
 #: cycles an instruction for want of instructions, 26 KB with 0.01.
 CODE_ADVICE = 32 << 10
+_COUNT = 32  # low bit of the registers that setmaxnreg asks for
+#: Nsight Compute's counters of executed warp instructions, and the opcode that each counts.
+PROFILED = {
+    "smsp__sass_inst_executed_op_shared_ld.sum": "LDS",
+    "smsp__sass_inst_executed_op_shared_st.sum": "STS",
+    "smsp__sass_inst_executed_op_ldgsts.sum": "LDGSTS",
+    "smsp__sass_inst_executed_op_ldsm.sum": "LDSM",
+    "smsp__sass_inst_executed_op_global_ld.sum": "LDG",
+    "smsp__sass_inst_executed_op_global_st.sum": "STG",
+    "smsp__sass_inst_executed_op_local_ld.sum": "LDL",
+    "smsp__sass_inst_executed_op_local_st.sum": "STL",
+}
 
 
 def facts(subject: Subject, listing: Listing, results: Path | None = None) -> dict[str, Any]:
@@ -36,8 +48,8 @@ def facts(subject: Subject, listing: Listing, results: Path | None = None) -> di
     loop, model = None, None
     if listing.loop is not None:
         loop = _loop(listing, listing.loop)
-        model = bank_model(listing.loop.instructions, subject.arch) if listing.rule is not None else None
-    what = mix(listing.loop.instructions) if listing.loop else None
+        model = bank_model(listing.turn, subject.arch) if listing.rule is not None else None
+    what = mix(listing.turn) if listing.loop else None
     return {
         "subject": {
             "label": subject.label, "kind": subject.kind, "function": subject.function, "arch": subject.arch,
@@ -46,8 +58,9 @@ def facts(subject: Subject, listing: Listing, results: Path | None = None) -> di
         "resources": _resources(subject, listing, limits, notes),
         "code": {"instructions": len(listing.code), "code_bytes": 16 * len(listing.code),
                  "live_registers": max(listing.live.values(), default=None),
-                 "loops": [{"header": one.header, "instructions": len(one.instructions), "own_ffma": own}
-                           for own, one in listing.every]},
+                 "loops": [{"header": one.header, "instructions": len(one.places),
+                            "own_ffma": sum(listing.program.words[place].is_ffma for place in one.own)}
+                           for one in listing.program.loops]},
         "loop": loop,
         "registers_read": _reads(listing, model),
         "roofline": _roofline(subject, limits, what, model, results),
@@ -58,48 +71,47 @@ def facts(subject: Subject, listing: Listing, results: Path | None = None) -> di
 def _dealt(listing: Listing) -> list[int]:
     """What setmaxnreg gives to threads, and leaves others, most first: live registers may exceed those of the
     launch."""
-    counts = {int(match[1], 16) for one in listing.code if one.base == "USETMAXREG"
-              for match in [re.search(r"0x([0-9a-f]+)", one.text)] if match}
-    return sorted(counts, reverse=True)
+    return sorted({word.rest >> _COUNT & 0xFF for word in listing.code if word.name == "USETMAXREG"}, reverse=True)
 
 
 def _resources(subject: Subject, listing: Listing, limits: Architecture | None, notes: list[str]) -> dict[str, Any]:
-    local = Counter(one.base for one in listing.code if one.base in ("LDL", "STL"))
-    found: dict[str, Any] = {
+    local = Counter(word.name for word in listing.code if word.name in ("LDL", "STL"))
+    figures: dict[str, Any] = {
         "registers": subject.registers, "spill_bytes": subject.spill_bytes, "stack_bytes": subject.stack_bytes,
         "local_loads": local["LDL"], "local_stores": local["STL"], "threads": subject.threads,
         "static_shared": subject.static_shared, "dynamic_shared": subject.dynamic_shared,
         "blocks_per_sm": None, "warps_per_sm": None, "occupancy": None, "limited_by": None}
     if limits is None or subject.registers is None:
-        return found
+        return figures
     if subject.threads is None:
         notes.append("Threads a block are not in the cubin: pass --threads for the occupancy.")
-        return found
+        return figures
     if subject.dynamic_shared is None:
         notes.append("Dynamic shared memory is not in a cubin: the occupancy is that of none; pass --shared.")
     try:
         fit = occupancy(limits, subject.threads, subject.registers, subject.dynamic_shared or 0, subject.static_shared)
     except InvalidValue as error:
         notes.append(f"No block fits: {error}.")
-        return found
-    return {**found, "blocks_per_sm": fit.blocks_per_sm, "warps_per_sm": fit.warps_per_sm, "occupancy": fit.fraction,
+        return figures
+    return {**figures, "blocks_per_sm": fit.blocks_per_sm, "warps_per_sm": fit.warps_per_sm, "occupancy": fit.fraction,
             "limited_by": fit.limited_by}
 
 
 def _loop(listing: Listing, loop: Loop) -> dict[str, Any]:
-    what = mix(loop.instructions)
+    turn = listing.turn
+    what = mix(turn)
     live = [line.live for line in listing.lines if line.live is not None]
-    stalls = Counter(line.control.stall for line in listing.lines)
+    stalls, pipes = Counter(word.control.stall for word in turn), Counter(word.pipe for word in turn)
     return {
         "why": listing.why, "header": loop.header, "instructions": what.instructions, "code_bytes": loop.code_bytes,
         "ffma": what.ffma, "ffma_fraction": what.ffma_fraction, "tensor": what.classes["tensor"],
-        "classes": what.classes, "pipes": by_pipe(loop.instructions), "widths": what.widths,
-        "opcodes": dict(Counter(one.base for one in loop.instructions).most_common()),
-        "profiler": profiled(loop.instructions), "live_registers": max(live, default=None),
-        "loads_in_a_row": loads_in_a_row(loop.instructions),
+        "classes": what.classes, "pipes": {name: pipes[name] for name in PIPES if pipes[name]}, "widths": what.widths,
+        "opcodes": dict(Counter(word.name for word in turn).most_common()),
+        "profiler": _profiled(turn), "live_registers": max(live, default=None),
+        "loads_in_a_row": loads_in_a_row(turn),
         "stalls": {str(cycles): stalls[cycles] for cycles in sorted(stalls)},
-        "waits": sum(bool(line.control.waits) for line in listing.lines),
-        "reuse": sum(bool(line.control.reuse) for line in listing.lines if line.instruction.base != "DEPBAR"),
+        "waits": sum(bool(word.control.waits) for word in turn),
+        "reuse": sum(bool(word.control.reuse) for word in turn if word.name != "DEPBAR"),
     }
 
 
@@ -141,3 +153,14 @@ def _loop_bytes_per_flop(what: Mix | None) -> float | None:
         return None
     bits = sum(int(wide) * count for opcode in ("LDG", "LDGSTS") for wide, count in what.widths.get(opcode, {}).items())
     return bits / 8 / (2 * what.ffma) if bits else None
+
+
+def _profiled(loop: Sequence[Word]) -> dict[str, int]:
+    """What the profiler's counters of `PROFILED` gain in one turn of a loop, for each warp that takes it.
+
+    ``smsp__inst_executed.sum`` is all of them. A guard that is false for the whole warp still counts as executed; of
+    blocks that a branch leaves out, and of ``@!PT``, that is not so: see docs/inspect.md.
+    """
+    opcodes = Counter(word.name for word in loop if not word.never)
+    return {"smsp__inst_executed.sum": len(loop),
+            **{counter: opcodes[name] for counter, name in PROFILED.items() if opcodes[name]}}

@@ -1,57 +1,69 @@
-"""The listing of one kernel: instructions with their control bits, live registers, register reads and PTX lines."""
+"""The listing of one kernel: instructions with their control bits, live registers, register reads and PTX lines.
+
+What figures need is read off the words. nvdisasm is asked for text alone: of instructions, of lines, and of the names
+of instructions that the table of encodings does not have.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 from ...errors import InvalidValue, MissingComponent
-from ...sass.banks import marks, read_steps
-from ...sass.control import Control
-from ...sass.elf import Cubin
-from ...sass.listing import Instruction, classify, nvdisasm, parse
-from ...sass.loops import Loop, loops, most
-from ...sass.register_reads import Rule, rule_of
+from ...sass.banks import marks, reads_of
+from ...sass.elf import WORD_BYTES, Cubin
+from ...sass.encoding import Word
+from ...sass.listing import Line as Text
+from ...sass.listing import nvdisasm, parse
+from ...sass.liveness import pressure
+from ...sass.loops import Loop
+from ...sass.program import Program, target
+from ...sass.register_reads import Rule, rule_of, steady
 from .subject import Subject
 
-_COUNT = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/.*//\s*\|\s*(\d*)\s*\|", re.M)
-_COLUMNS = re.compile(r"\s*// [|+].*$", re.M)
-_CUDA_12, _CUDA_13 = (51, 7), (65, 8)  # OSABI and ABI
 _PTX_SECTION = ".nv_debug_ptx_txt"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One instruction: ``live`` registers behind it (None: not known), ``reads`` as of `sass.banks.marks`, ``extra``
-    the modelled cycles that its register reads cost (the mean of two turns), ``ptx`` the line that it came from."""
+    """One instruction: ``live``, the registers in use at it (None: no path leads there), ``reads`` as of
+    `sass.banks.marks`, ``extra`` the modelled cycles that its register reads cost (the mean of two turns), ``ptx`` the
+    line that it came from. ``text``, ``file`` and ``line`` (of the source) are there where they were asked for."""
 
-    instruction: Instruction
-    control: Control
+    address: int
+    word: Word
     live: int | None
     reads: str
     extra: float
-    ptx: int | None
+    ptx: int | None = None
+    text: str = ""
+    file: str | None = None
+    line: int | None = None
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A kernel's ``code``, its main ``loop`` (None: it has no loop) and why it is that, and the loop's ``lines``; those
-    of the whole kernel where it has no loop.
+    """A kernel's ``code``, without the padding at its end, its main ``loop`` (None: it has no loop) and why it is that,
+    and the loop's ``lines``; those of the whole kernel where it has no loop.
 
-    ``every`` are all loops with the FFMA of their own; ``live`` counts registers by address; ``ptx`` is the text.
+    ``live`` counts registers in use by place; ``ptx`` is the text.
     """
 
-    code: tuple[Instruction, ...]
+    program: Program
+    code: tuple[Word, ...]
     loop: Loop | None
     why: str
-    every: tuple[tuple[int, Loop], ...]
     live: dict[int, int]
     lines: tuple[Line, ...]
     ptx: tuple[str, ...]
     rule: Rule | None
     notes: tuple[str, ...]
+
+    @cached_property
+    def turn(self) -> tuple[Word, ...]:
+        """The instructions of the main loop."""
+        return tuple(self.program.words[place] for place in self.loop.places) if self.loop else ()
 
     @property
     def part(self) -> str:
@@ -59,108 +71,108 @@ class Listing:
         return "main loop" if self.loop else "whole kernel, which has no loop"
 
 
-def read(subject: Subject, with_ptx: bool = False) -> Listing:
-    """Disassemble ``subject``; ``with_ptx`` links SASS to source lines, and to PTX where the cubin holds it (what is
-    compiled with line information does).
+def read(subject: Subject, with_text: bool = False) -> Listing:
+    """Decode ``subject``; ``with_text`` adds the text of its instructions, linked to source lines, and to PTX where the
+    cubin holds it (what is compiled with line information does).
 
     Raises:
-        MissingComponent: nvdisasm is not there, or refuses the cubin.
+        InvalidValue: an architecture whose instructions no table decodes.
+        MissingComponent: nvdisasm is not there, or refuses the cubin, and its text is wanted.
     """
-    only = ["-fun", str(_symbol(subject))]
-    ptx = _ptx_text(subject.cubin) if with_ptx else ()
-    todays = _in_todays_format(subject)
-    # nvdisasm prints live registers or lines, not both; figures need no lines.
-    runs = [["-c", "-lrm", "count", *only]]
-    if with_ptx:
-        runs += [["-c", "-g", *only], *([["-c", "-gp", *only]] if ptx else [])]
-    with ThreadPoolExecutor() as pool:
-        texts = [pool.submit(nvdisasm, subject.cubin.data if place else todays, subject.arch, *options)
-                 for place, options in enumerate(runs)]
-    notes = []
-    try:
-        counted = texts[0].result()
-    except MissingComponent:  # its dataflow analysis fails where control flow is unusual
-        counted = nvdisasm(subject.cubin.data, subject.arch, "-c", *only)
-        notes.append("nvdisasm gives no live registers for this cubin.")
-    live = {int(at, 16): int(count) for at, count in _COUNT.findall(counted) if count}
-    code = _of(subject, texts[1].result() if with_ptx else _COLUMNS.sub("", counted))
-    origin = {}
-    if ptx:
-        origin = {one.address: one.line for one in _of(subject, texts[2].result())
-                  if one.line is not None and (one.file or "").startswith(_PTX_SECTION) and 0 < one.line <= len(ptx)}
-    elif with_ptx:
-        notes.append("The cubin holds no PTX (compile with line information: nvcc -lineinfo), so SASS stands alone.")
-    every = tuple(loops(code))
-    loop, why = _main(code, every)
+    texts = cache(lambda *options: _texts(subject, *options))
+    strange: list[int] = []
+
+    def name(address: int) -> str:
+        """Of an instruction that no table has: what nvdisasm calls it, its opcode where nvdisasm is not there."""
+        strange.append(address)
+        try:
+            return texts("-g")[address].opcode
+        except (MissingComponent, KeyError):
+            return "unknown"
+
+    program = Program.of(subject.cubin, subject.function, name)
+    notes = [f"Not in the table of encodings: {len(strange)} of {len(program.words)} instructions, the first at "
+             f"{strange[0]:#x}. Nothing is known of what they read and write."] if strange else []
+    code = _without_padding(program)
+    loop, why = _main(program)
     try:
         rule = rule_of(subject.arch)
     except InvalidValue as error:
         rule = None
         notes.append(f"{error}. All else holds.")
-    lines = _lines(subject, loop.instructions if loop else code, live, origin, rule)
-    return Listing(code, loop, why, every, live, lines, ptx, rule, tuple(notes))
+    places = loop.places if loop else range(len(code))
+    live = pressure(program)
+    lines = _lines(program, places, live, rule)
+    ptx = _ptx_text(subject.cubin) if with_text else ()
+    if with_text:
+        if not ptx:
+            notes.append("The cubin holds no PTX (compile with line information: nvcc -lineinfo), so SASS stands "
+                         "alone.")
+        lines = [_with_text(line, texts("-g"), texts("-gp") if ptx else {}, len(ptx)) for line in lines]
+    return Listing(program, code, loop, why, live, tuple(lines), ptx, rule, tuple(notes))
 
 
-def _in_todays_format(subject: Subject) -> bytes:
-    """A cubin of CUDA 12 with the ELF header of CUDA 13: of others nvdisasm 13 analyses no dataflow.
-
-    Only the header differs: OSABI and ABI (bytes 7, 8), and where in the flags (bytes 48 to 51) the architecture is.
-    """
-    data = subject.cubin.data
-    if subject.cubin.abi != _CUDA_12:
-        return data
-    return data[:7] + bytes(_CUDA_13) + data[9:48] + bytes((4, subject.number, 0, 10)) + data[52:]
+def _texts(subject: Subject, option: str) -> dict[int, Text]:
+    """What nvdisasm prints of each instruction of a kernel, by address."""
+    only = ("-fun", str(_symbol(subject)))
+    return {line.address: line for line in parse(nvdisasm(subject.cubin.data, subject.arch, "-c", option, *only))
+            if line.function == subject.function}
 
 
-def _of(subject: Subject, text: str) -> tuple[Instruction, ...]:
-    """The instructions of the one function, without the padding at its end (a branch to itself, and NOP)."""
-    code = [one for one in parse(text) if one.function == subject.function]
-    while code and (code[-1].base == "NOP" or (code[-1].base == "BRA" and code[-1].target == code[-1].address)):
-        code.pop()
-    return tuple(code)
+def _with_text(line: Line, texts: dict[int, Text], origins: dict[int, Text], ptx_lines: int) -> Line:
+    shown, origin = texts[line.address], origins.get(line.address)
+    from_ptx = origin is not None and (origin.file or "").startswith(_PTX_SECTION)
+    ptx = origin.line if origin is not None and from_ptx and origin.line and origin.line <= ptx_lines else None
+    return Line(line.address, line.word, line.live, line.reads, line.extra, ptx, shown.text, shown.file, shown.line)
 
 
-def _main(code: tuple[Instruction, ...], every: tuple[tuple[int, Loop], ...]) -> tuple[Loop | None, str]:
+def _without_padding(program: Program) -> tuple[Word, ...]:
+    """The instructions of a kernel without a branch to itself and the NOPs at its end."""
+    words = program.words
+    end = len(words)
+    while end and (words[end - 1].name == "NOP" or (
+            words[end - 1].name == "BRA" and target(words[end - 1], end - 1) == end - 1)):
+        end -= 1
+    return words[:end]
+
+
+def _main(program: Program) -> tuple[Loop | None, str]:
     """Tensor instructions make a main loop before FFMAs do (a tensor kernel may hold an FFMA loop to fall back on)."""
-    for what, counted in (("warpgroup-wide tensor instructions", _is_wide_tensor), ("tensor instructions", _is_tensor)):
-        tensor = most(loops(code, counted))
-        if tensor is not None:
-            return tensor, f"the loop with the most {what}"
-    ffma = most(every)
-    if ffma is not None:
-        return ffma, "the loop with the most FFMA"
-    longest = most(loops(code, lambda one: True))
-    if longest is not None:
-        return longest, "no loop holds an FFMA: the loop with the most instructions of its own"
+    choices: tuple[tuple[Callable[[Word], bool], str], ...] = (
+        (_is_wide_tensor, "the loop with the most warpgroup-wide tensor instructions"),
+        (_is_tensor, "the loop with the most tensor instructions"),
+        (lambda word: word.is_ffma, "the loop with the most FFMA"),
+        (lambda word: True, "no loop holds an FFMA: the loop with the most instructions of its own"))
+    for counted, why in choices:
+        loop = program.loop_with_most(counted)
+        if loop is not None:
+            return loop, why
     return None, "the kernel has no loop"
 
 
-def _is_tensor(instruction: Instruction) -> bool:
-    return classify(instruction) == "tensor"
+def _is_tensor(word: Word) -> bool:
+    return word.kind == "tensor"
 
 
-def _is_wide_tensor(instruction: Instruction) -> bool:
+def _is_wide_tensor(word: Word) -> bool:
     """One of HGMMA and its like (sm_90), or of the tensor memory of sm_100: dozens of HMMA in one."""
-    return _is_tensor(instruction) and ("GMMA" in instruction.base or instruction.base.startswith("UT"))
+    return _is_tensor(word) and ("GMMA" in word.name or word.name.startswith("UT"))
 
 
-def _lines(subject: Subject, code: Sequence[Instruction], live: dict[int, int], origin: dict[int, int],
-           rule: Rule | None) -> tuple[Line, ...]:
-    words = subject.cubin.words(subject.function)
-    packed = any(one.base == "FFMA2" for one in code)
-    turns = read_steps(code, rule) if rule is not None and not packed else []
-    found = []
-    for place, one in enumerate(code):
-        steps = [turn[place] for turn in turns]
-        least = rule.issue if rule is not None and one.is_ffma else 1
+def _lines(program: Program, places: Sequence[int], live: dict[int, int], rule: Rule | None) -> list[Line]:
+    words = [program.words[place] for place in places]
+    packed = any(word.name == "FFMA2" for word in words)
+    turns = steady(map(reads_of, words), rule) if rule is not None and not packed else []
+    lines = []
+    for place, word, *steps in zip(places, words, *turns, strict=True):
+        least = rule.issue if rule is not None and word.is_ffma else 1
         cost = [step.cycles - least for step in steps if step is not None]
-        extra = max(sum(cost) / len(cost), 0.0) if cost and not _is_tensor(one) else 0.0
-        text = ""
-        if steps and rule is not None and not _is_tensor(one):  # whose operands are several registers each
-            text = marks(one, max(steps, key=lambda step: step.cycles if step else 0), rule)
-        found.append(Line(one, Control.decode(words[one.address // 16]), live.get(one.address), text, extra,
-                          origin.get(one.address)))
-    return tuple(found)
+        reads, extra = "", 0.0
+        if cost and rule is not None and word.kind != "tensor":  # whose operands are several registers each
+            extra = max(sum(cost) / len(cost), 0.0)
+            reads = marks(word, max(steps, key=lambda step: step.cycles if step else 0), rule)
+        lines.append(Line(place * WORD_BYTES, word, live.get(place), reads, extra))
+    return lines
 
 
 def _symbol(subject: Subject) -> int:

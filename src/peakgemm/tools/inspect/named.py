@@ -43,8 +43,8 @@ def named(what: str, arch: str, config: str = "", shape: str = "", precision: st
     """
     limits = architecture(arch)
     if what in family_names():
-        found = _of_library(what, limits, config, shape, precision, sm_count or limits.gpu_sms)
-        return replace(found, shape=_sizes(shape))
+        subject = _of_library(what, limits, config, shape, precision, sm_count or limits.gpu_sms)
+        return replace(subject, shape=_sizes(shape))
     if precision != "ieee":
         raise InvalidValue(f"precision {precision!r}: for {MATMUL} and the library's kernels; {what!r} is a rung")
     if not any(what == one.name or what == one.name.replace("_", "-") for one in LADDER) and not what.isdecimal():
@@ -83,10 +83,10 @@ def _rung(kernel: Kernel, limits: Architecture, config: str, shape: str) -> Subj
 
 
 def _case(shape: str) -> Case:
-    found = cases(shape)
-    if len(found) != 1:
-        raise InvalidValue(f"--shape {shape} names {len(found)} products; name one")
-    return found[0]
+    named_cases = cases(shape)
+    if len(named_cases) != 1:
+        raise InvalidValue(f"--shape {shape} names {len(named_cases)} products; name one")
+    return named_cases[0]
 
 
 def _problem(shape: str) -> Problem:

@@ -39,18 +39,18 @@ def write_page(path: Path, views: Sequence[View]) -> None:
 
 def _data(one: View) -> dict[str, Any]:
     lines = one.listing.lines
-    files = list(dict.fromkeys(line.instruction.file for line in lines if line.instruction.file is not None))
+    files = list(dict.fromkeys(line.file for line in lines if line.file is not None))
     of_ptx: dict[int, list[str]] = {}
     sass = []
     for line in lines:
         keys = []
-        if line.instruction.file is not None:
-            keys.append(f"s{files.index(line.instruction.file)}:{line.instruction.line}")
+        if line.file is not None:
+            keys.append(f"s{files.index(line.file)}:{line.line}")
         if line.ptx is not None:
             of_ptx.setdefault(line.ptx, []).extend(key for key in keys if key not in of_ptx.get(line.ptx, ()))
             keys.append(f"p{line.ptx}")
-        sass.append({"address": f"{line.instruction.address:#08x}", "control": str(line.control),
-                     "text": line.instruction.text, "reads": line.reads, "late": line.extra > 0, "live": line.live,
+        sass.append({"address": f"{line.address:#08x}", "control": str(line.word.control),
+                     "text": line.text, "reads": line.reads, "late": line.extra > 0, "live": line.live,
                      "keys": keys})
     return {
         "label": one.subject.label, "rows": [[row.group, row.name, row.text, False] for row in rows(one.facts)],
@@ -62,12 +62,12 @@ def _data(one: View) -> dict[str, Any]:
 
 def _source(one: View, files: Sequence[str]) -> list[dict[str, Any]]:
     """Of each file the lines that the loop came from, and a few around them."""
-    reader, found = SourceLines(one.subject.source), []
+    reader, parts = SourceLines(one.subject.source), []
     for file in files:
-        used = [line.instruction.line for line in one.listing.lines
-                if line.instruction.file == file and line.instruction.line is not None]
+        used = [line.line for line in one.listing.lines
+                if line.file == file and line.line is not None]
         first = max(min(used) - _CONTEXT, 1)
         text = reader.lines(file)[first - 1:max(used) + _CONTEXT]
-        found.append({"name": place(file, first).rpartition(":")[0] + ("" if text else " (not found here)"),
+        parts.append({"name": place(file, first).rpartition(":")[0] + ("" if text else " (not found here)"),
                       "first": first, "lines": list(text)})
-    return found
+    return parts

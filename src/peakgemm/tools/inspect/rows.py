@@ -51,60 +51,60 @@ def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Pair]:
             for group, names in order.items() for name in names]
 
 
-def _resources(found: Mapping[str, Any]) -> list[Row]:
+def _resources(figures: Mapping[str, Any]) -> list[Row]:
     def row(name: str, text: str) -> Row:
         return Row("resources", name, text)
 
     lines = []
-    if found["registers"] is not None:
-        lines.append(row("registers a thread", str(found["registers"])))
-    if found["spill_bytes"] is not None:
-        lines.append(row("spills", f"{found['spill_bytes']} bytes"))
-    if found["local_loads"] or found["local_stores"] or found["stack_bytes"]:
-        lines.append(row("local memory", f"{found['stack_bytes'] or 0} bytes of stack, {found['local_loads']} loads, "
-                                         f"{found['local_stores']} stores in the code"))
-    if found["threads"] is not None:
-        lines.append(row("threads a block", str(found["threads"])))
-    dynamic = "unknown" if found["dynamic_shared"] is None else f"{found['dynamic_shared']:,}"
-    lines.append(row("shared memory", f"{found['static_shared']:,} bytes static, {dynamic} dynamic"))
-    if found["occupancy"] is not None:
-        lines.append(row("occupancy", f"{found['blocks_per_sm']} blocks of an SM, {found['warps_per_sm']} warps "
-                                      f"({100 * found['occupancy']:.0f} %), by {found['limited_by']}"))
+    if figures["registers"] is not None:
+        lines.append(row("registers a thread", str(figures["registers"])))
+    if figures["spill_bytes"] is not None:
+        lines.append(row("spills", f"{figures['spill_bytes']} bytes"))
+    if figures["local_loads"] or figures["local_stores"] or figures["stack_bytes"]:
+        lines.append(row("local memory", f"{figures['stack_bytes'] or 0} bytes of stack, {figures['local_loads']} "
+                                         f"loads, {figures['local_stores']} stores in the code"))
+    if figures["threads"] is not None:
+        lines.append(row("threads a block", str(figures["threads"])))
+    dynamic = "unknown" if figures["dynamic_shared"] is None else f"{figures['dynamic_shared']:,}"
+    lines.append(row("shared memory", f"{figures['static_shared']:,} bytes static, {dynamic} dynamic"))
+    if figures["occupancy"] is not None:
+        lines.append(row("occupancy", f"{figures['blocks_per_sm']} blocks of an SM, {figures['warps_per_sm']} warps "
+                                      f"({100 * figures['occupancy']:.0f} %), by {figures['limited_by']}"))
     return lines
 
 
 def _loop(facts: Mapping[str, Any]) -> list[Row]:
-    found, code = facts["loop"], facts["code"]
-    if found is None:
+    loop, code = facts["loop"], facts["code"]
+    if loop is None:
         return [Row("code", "instructions", f"{code['instructions']:,}"),
                 Row("code", "main loop", "the kernel has no loop")]
 
     def row(name: str, text: str) -> Row:
         return Row("main loop", name, text)
 
-    size = found["code_bytes"]
+    size = loop["code_bytes"]
     fits = "fits" if size <= CODE_ADVICE else "above"
     lines = [
-        row("which", f"at {found['header']:#06x}, {found['why']}"),
-        row("instructions", f"{found['instructions']:,} of {code['instructions']:,}"),
+        row("which", f"at {loop['header']:#06x}, {loop['why']}"),
+        row("instructions", f"{loop['instructions']:,} of {code['instructions']:,}"),
         row("code", f"{size / 1024:.1f} KB ({fits} the {CODE_ADVICE >> 10} KB advised for the instruction cache)"),
     ]
-    if found["ffma"]:
-        lines.append(row("FFMA", f"{found['ffma']:,} ({100 * found['ffma_fraction']:.1f} % of the issue slots)"))
-    if found["tensor"]:
-        lines.append(row("tensor", str(found["tensor"])))
-    lines.append(row("by pipe", _counts(found["pipes"])))
-    opcodes = dict(list(found["opcodes"].items())[:8])
+    if loop["ffma"]:
+        lines.append(row("FFMA", f"{loop['ffma']:,} ({100 * loop['ffma_fraction']:.1f} % of the issue slots)"))
+    if loop["tensor"]:
+        lines.append(row("tensor", str(loop["tensor"])))
+    lines.append(row("by pipe", _counts(loop["pipes"])))
+    opcodes = dict(list(loop["opcodes"].items())[:8])
     lines.append(row("by opcode", _counts(opcodes)))
-    if found["widths"]:
+    if loop["widths"]:
         lines.append(row("access widths", "; ".join(
             f"{opcode} " + ", ".join(f"{bits}b x{count}" for bits, count in wide.items())
-            for opcode, wide in found["widths"].items())))
-    if found["loads_in_a_row"]:
-        lines.append(row("LDS in a row", str(found["loads_in_a_row"])))
-    if found["live_registers"] is not None:
-        lines.append(row("live registers", f"{found['live_registers']} at most"))
-    lines.append(row("control", f"{found['waits']} instructions wait for a scoreboard, {found['reuse']} carry .reuse"))
+            for opcode, wide in loop["widths"].items())))
+    if loop["loads_in_a_row"]:
+        lines.append(row("LDS in a row", str(loop["loads_in_a_row"])))
+    if loop["live_registers"] is not None:
+        lines.append(row("live registers", f"{loop['live_registers']} at most"))
+    lines.append(row("control", f"{loop['waits']} instructions wait for a scoreboard, {loop['reuse']} carry .reuse"))
     return lines
 
 
@@ -112,29 +112,29 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
-def _reads(found: Mapping[str, Any] | None) -> list[Row]:
-    if found is None:
+def _reads(reads: Mapping[str, Any] | None) -> list[Row]:
+    if reads is None:
         return []
-    return [Row("register reads", "rule", found["rule"]),
-            Row("register reads", "cycles an FFMA", f"{found['cycles_per_ffma']:.3f} modelled, "
-                                                    f"{found['issue_cycles']} at best"),
-            Row("register reads", "late FFMA", f"{found['conflicts']:g} a turn"),
-            Row("register reads", "from the reuse cache", f"{found['reuse_hits']:g} operands a turn"),
-            Row("register reads", "accumulators moved", f"{100 * found['accumulators_moved']:.1f} % of FFMA")]
+    return [Row("register reads", "rule", reads["rule"]),
+            Row("register reads", "cycles an FFMA", f"{reads['cycles_per_ffma']:.3f} modelled, "
+                                                    f"{reads['issue_cycles']} at best"),
+            Row("register reads", "late FFMA", f"{reads['conflicts']:g} a turn"),
+            Row("register reads", "from the reuse cache", f"{reads['reuse_hits']:g} operands a turn"),
+            Row("register reads", "accumulators moved", f"{100 * reads['accumulators_moved']:.1f} % of FFMA")]
 
 
-def _roofline(found: Mapping[str, Any] | None) -> list[Row]:
-    if found is None:
+def _roofline(roofline: Mapping[str, Any] | None) -> list[Row]:
+    if roofline is None:
         return []
     lines = []
-    if found["bound_tflops"] is not None:
-        lines.append(Row("roofline", "bound", f"{found['bound_tflops']:.1f} TFLOPS on {found['gpu']} "
-                                              f"({found['bytes_per_flop']:.4f} bytes of global memory a FLOP, no cache "
-                                              "helping)"))
-    if found["issue_tflops"] is not None:
-        lines.append(Row("roofline", "issue slots", f"{found['issue_tflops']:.1f} TFLOPS "
-                                                    f"({100 * found['issue_ceiling']:.1f} % of peak, modelled)"))
-    if (run := found["measured"]) is not None:
+    if roofline["bound_tflops"] is not None:
+        lines.append(Row("roofline", "bound", f"{roofline['bound_tflops']:.1f} TFLOPS on {roofline['gpu']} "
+                                              f"({roofline['bytes_per_flop']:.4f} bytes of global memory a FLOP, no "
+                                              "cache helping)"))
+    if roofline["issue_tflops"] is not None:
+        lines.append(Row("roofline", "issue slots", f"{roofline['issue_tflops']:.1f} TFLOPS "
+                                                    f"({100 * roofline['issue_ceiling']:.1f} % of peak, modelled)"))
+    if (run := roofline["measured"]) is not None:
         lines.append(Row("roofline", "measured", f"{run['tflops']:.1f} TFLOPS at {_shape(run['shape'])}, "
                                                  f"{run['ratio_to_cublas']:.3f} of cuBLAS ({run['gpu']})"))
     return lines

@@ -27,8 +27,8 @@ class SourceLines:
 
     def text(self, file: str | None, line: int | None) -> str:
         """One line; empty where it is not there."""
-        found = self.lines(file)
-        return found[line - 1] if line is not None and 0 < line <= len(found) else ""
+        lines = self.lines(file)
+        return lines[line - 1] if line is not None and 0 < line <= len(lines) else ""
 
     def _read(self, file: str) -> tuple[str, ...]:
         shown = display(file)

@@ -20,7 +20,7 @@ class View:
     facts: dict[str, Any]
 
 
-def view(subject: Subject, with_ptx: bool = False, results: Path | None = None) -> View:
+def view(subject: Subject, with_text: bool = False, results: Path | None = None) -> View:
     """Look at ``subject``; see `listing.read` and `facts.facts`."""
-    listing = read(subject, with_ptx)
+    listing = read(subject, with_text)
     return View(subject, listing, facts(subject, listing, results))

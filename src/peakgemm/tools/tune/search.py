@@ -85,7 +85,6 @@ def best(problem: Problem, gpu: Gpu, precision: str = "ieee") -> tuple[Kernel, C
         CompileFailed, LaunchFailed: the default itself cannot run.
     """
     with device.activated(gpu.index), visiting() as peer:
-        device.introduce(gpu.index)
         timer = Timer(peer, SECONDS)
         if precision != "ieee":
             return _best_emulated(problem, gpu, precision, peer, timer)

@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from ....errors import CompileFailed, InvalidType, InvalidValue
-from ....runtime import includes
 from ....runtime.compile import Compiled, Kind, compile_source
-from ....runtime.outline import Declared, Outline, outline
 from ....runtime.source import KERNELS, assemble
-from . import demangle
+from . import demangle, includes
+from .outline import Declared, Outline, outline
 from .ptx import Kernel, Module
 
 _NAMES = "__nv_name_map("  # what the compiler calls the place where an instance was asked for
@@ -51,7 +50,7 @@ def from_cuda(path: Path, entry: str | None, arch: str, macros: Mapping[str, int
         CompileFailed: the source does not compile; the message says what to do about headers and host code.
     """
     _read(path)
-    joined = assemble(path, include)
+    joined = assemble(path, include, includes.instead)
     seen = outline(joined, tuple((macros or {}).items()))
     build = partial(compile_source, includes.PRELUDE + joined, arch=arch, macros=macros, name=path.name,
                     include=includes.folders(include))

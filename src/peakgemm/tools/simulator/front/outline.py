@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-# Comments, and what may hold the like of one: raw strings, strings, the quotes of 1'000, characters. Each begins with a
-# sign of its own: that is what makes the search quick.
-APART = re.compile(r"""R"([^\s()\\]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?<=[0-9A-Fa-f]')(?<!u8')|'(?:\\.|[^'\\\n])*'"""
-                   r"""|//(?:\\\n|[^\n])*|/\*.*?\*/""", re.DOTALL)
+from ....runtime.source import COMMENTS_AND_LITERALS
+
 _TOKEN = re.compile(r'"C"|""|[A-Za-z_]\w*|\d[\w.]*|::|<<<|\S')
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(\w+)[ \t]*(.*)")
 _DEFINED = re.compile(r"(!?)\s*defined\s*\(?\s*(\w+)\s*\)?")
@@ -79,7 +77,7 @@ def _example(parameter: str) -> str:
 @lru_cache(maxsize=16)
 def outline(text: str, macros: tuple[tuple[str, int], ...] = ()) -> Outline:
     """The outline of joined source ``text`` with ``macros`` defined."""
-    plain = APART.sub(lambda found: found[0] if found[0] == '"C"' else '""' if found[0][0] in "\"'R"
+    plain = COMMENTS_AND_LITERALS.sub(lambda found: found[0] if found[0] == '"C"' else '""' if found[0][0] in "\"'R"
                       else "\n" * found[0].count("\n") or " ", text)
     return _Scan(*_active(plain, {name: str(value) for name, value in macros})).outline()
 

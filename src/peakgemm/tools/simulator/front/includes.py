@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from ..errors import InvalidValue
+from ....errors import InvalidValue
 
 HOST = Path(__file__).resolve().parent / "headers"
 PRELUDE = "#include <nvcc.h>\n"

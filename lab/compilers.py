@@ -33,7 +33,10 @@ from peakgemm.kernels.ffma import small as small_kernel
 from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
+from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.ffma.staged import STAGED
+from peakgemm.kernels.ffma.tile_model import may_hand_on, one_slice, tilings, variants
+from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import LADDER, Kernel
 from peakgemm.kernels.schedule import handing_on
@@ -43,7 +46,6 @@ from peakgemm.runtime.compile import Compiled, quietly
 from peakgemm.runtime.nvrtc import TESTED, nvrtc_version
 from peakgemm.sass.compiled_loop import CompiledLoop, read
 from peakgemm.selection.machine import machine
-from peakgemm.selection.tile_model import compiled, configurations, may_hand_on, one_slice, wide_configurations
 from peakgemm.tools.bench import records
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,21 +72,20 @@ def _tiled() -> Iterator[Entry]:
     """Every configuration that the model ranks as each way is compiled, accumulators handed on among them."""
     gpu = machine(ARCH, architecture(ARCH).gpu_sms)
     different: dict[str, Entry] = {}
-    for tiling in (*configurations(gpu), *wide_configurations(gpu)):
-        ways = list(compiled(tiling))
-        if may_hand_on(tiling):
-            ways.append(handing_on(next(one_slice(tiling, LARGE, gpu))))
+    for kernel, tiling in [(each, tiling) for each in (SPECIALISED, WIDE) for tiling in tilings(each, gpu)]:
+        ways = list(variants(tiling))
+        if may_hand_on(kernel, tiling.config):
+            ways.append(handing_on(next(one_slice(kernel, tiling, LARGE, gpu))))
         large = tiling.config.bm * tiling.config.bn >= LARGE_TILE
         for way, problem in product(ways, (LARGE, replace(LARGE, trans_b=True))[:1 + large]):
-            made = tiling.kernel.recipe(way, problem, ARCH)
+            made = kernel.recipe(way, problem, ARCH)
             label = way.label() + ", one tile a block" * (way.one_tile and not tiling.config.one_tile)
             label += " NT" * problem.trans_b
-            different.setdefault(made.name, _by_recipe(tiling.kernel.name, label, made, way))
+            different.setdefault(made.name, _by_recipe(kernel.name, label, made, way))
     yield from different.values()
-    wide = next(iter(wide_configurations(gpu)))
-    for tiling in (configurations(gpu)[0], wide):
-        made = tiling.kernel.reduce_recipe(tiling.config, LARGE, ARCH)
-        yield _by_recipe("second kernel", f"sums of {tiling.kernel.name}", made)
+    for kernel in (SPECIALISED, WIDE):
+        made = kernel.reduce_recipe(tilings(kernel, gpu)[0].config, LARGE, ARCH)
+        yield _by_recipe("second kernel", f"sums of {kernel.name}", made)
     yield _by_recipe("second kernel", "the first chunk repacked", repack.recipe(ARCH))
 
 

@@ -26,10 +26,8 @@ from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, in_parallel
 from peakgemm.runtime.nvrtc import nvrtc_version
-from peakgemm.selection import emulated_model
-from peakgemm.selection.candidates import candidates
+from peakgemm.selection.choose import candidates
 from peakgemm.selection.machine import machine
-from peakgemm.selection.tile_model import compiled, configurations
 
 ARCH = "sm_90"
 LIMITS = architecture(ARCH)
@@ -50,7 +48,7 @@ def problems(m: int, n: int, k: int) -> Iterator[Problem]:
 
 def ieee() -> Iterator[Recipe]:
     """Every tiled configuration as each way is compiled, and what large products need beside."""
-    ways = dict.fromkeys(way for tiling in configurations(GPU) for way in compiled(tiling))
+    ways = list(SPECIALISED.family.configs(SPECIALISED, GPU))
     for problem in problems(8192, 8192, 8192):
         for way in ways:
             yield SPECIALISED.recipe(way, problem, ARCH)
@@ -64,7 +62,7 @@ def emulated() -> Iterator[Recipe]:
     """Every kernel of the schemes that a model considers for some product, its split pass, what adds up its parts."""
     for m, n, k in SHAPES:
         for problem, scheme in product(problems(m, n, k), SCHEMES.values()):
-            for kernel, config, _ in emulated_model.candidates(scheme, problem, GPU):
+            for kernel, config, _ in candidates(problem, GPU, scheme):
                 yield from recipes(kernel, config, problem, ARCH, SMS)
                 yield kernel.reduce_recipe(config, problem, ARCH)
 

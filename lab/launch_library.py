@@ -22,17 +22,17 @@ from peakgemm.kernels.ffma import chain, skinny, small
 from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
-from peakgemm.kernels.ffma.specialised import cluster_split, reduces_across_slices
+from peakgemm.kernels.ffma.tile_model import compiled, may_hand_on, tilings
+from peakgemm.kernels.ffma.tiled import cluster_split, reduces_across_slices
 from peakgemm.kernels.ffma.wide import WIDE
-from peakgemm.kernels.library import recipes
+from peakgemm.kernels.library import KERNELS, recipes
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import handing_on
-from peakgemm.problem import Batch, Config, Problem
+from peakgemm.problem import Batch, Config, Problem, varied
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
 from peakgemm.selection.machine import machine
-from peakgemm.selection.tile_model import compiled, configurations, may_hand_on, wide_configurations
 
 GROUPS = ("tiled", "reducing", "cluster", "wide", "handed", "skinny", "chain", "small", "tensor")
 TILED = ((257, 129, 65, 1), (33, 300, 7, 3), (64, 128, 64, 2), (1, 1, 1, 1), (300, 200, 260, 1))
@@ -78,16 +78,16 @@ def main(asked: list[str]) -> None:
     arch = device.require().arch
     gpu, few = machine(arch, device.require().sm_count), machine(arch, 8)
     turns, ranges, clusters = cycle(product((1, 0, 3), (0.0, 1.0))), cycle((1, 2, 5, 11)), cycle((2, 4, 16, 8))
-    jobs = [(tiling.kernel, way, shape) for tiling in configurations(gpu)
-            for way in compiled(tiling) for shape in TILED]
+    tiled = [kernel for kernel in KERNELS if kernel.family.tiled]
+    jobs = [(kernel, way, shape) for kernel in tiled if kernel is not WIDE
+            for way in compiled(kernel, gpu) for shape in TILED]
     jobs += [(kernel, config, (40, 70, 1100, 2)) for kernel, config, shape in jobs if shape == TILED[0]]
     of_wide = [(WIDE, WIDE.default, (m, n, k, 1)) for m, n, k, _ in (*TILED, (400, 600, 50, 1), (130, 4, 1000, 1))]
     of_handed = []
-    for tiling in (*configurations(gpu), *wide_configurations(gpu)):
-        one = tiling.config
-        if may_hand_on(tiling):  # a third more tiles than blocks
+    for kernel, one in [(each, tiling.config) for each in tiled for tiling in tilings(each, gpu)]:
+        if may_hand_on(kernel, one):  # a third more tiles than blocks
             down = gpu.sms * one.min_blocks * 4 // 15 + 1
-            of_handed.append((tiling.kernel, handing_on(replace(one, chunked=False)),
+            of_handed.append((kernel, handing_on(varied(one, chunked=False)),
                               (down * one.bm - 3, 5 * one.bn - 9, 70, 1)))
     of_thin = [(SKINNY, config, shape) for shape in SKINNY_SHAPES
                for config in dict.fromkeys(replace(one, split=1) for one in
@@ -117,7 +117,7 @@ def main(asked: list[str]) -> None:
                 cut = replace(config, cluster=next(clusters))
             elif config.one_tile:
                 cut = replace(config, split=next(ranges))
-            elif kernel is not SKINNY and "split" in kernel.tunes and config.cluster == 1:
+            elif kernel is not SKINNY and kernel.varies("split") and config.cluster == 1:
                 cut = replace(config, split=split)
             launches.append((kernel, cut, shape, ta, tb, beta))
     compile_ahead(launches, arch)

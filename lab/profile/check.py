@@ -11,7 +11,7 @@ from lab.profile.fit import spread
 from lab.profile.plan import Planned, label, shapes
 from lab.profile.stopwatch import Done, Row, Stopwatch
 from peakgemm.kernels.profile import Machine
-from peakgemm.selection.candidates import candidates
+from peakgemm.selection.choose import candidates
 from peakgemm.tools.bench.suites import Case
 
 SEED = 7          # other products than profiles are fitted to

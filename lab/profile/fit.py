@@ -17,10 +17,10 @@ from lab.profile.rows import Path, Row, changed, estimate_us, get, moves, number
 from lab.profile.times import Timed, TimedProduct
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.emulated.schemes import SCHEMES
+from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.profile import Device, Machine, Profile
 from peakgemm.runtime.device import Gpu
-from peakgemm.selection import emulated_model
-from peakgemm.selection.candidates import candidates
+from peakgemm.selection.choose import candidates
 from peakgemm.selection.machine import machine_with, profile_of
 from peakgemm.selection.profile_file import allowed
 
@@ -91,7 +91,7 @@ def _lost(timed: Sequence[TimedProduct], gpu: Machine) -> float:
 def _rows(one: TimedProduct, gpu: Machine) -> list[Row]:
     """A product's rows, those far from its fastest of less weight."""
     found = []
-    for same in (_some(one, False), _some(one, True), [each for each in one.rows if each.kernel.family.reproducible]):
+    for same in (_some(one, False), _some(one, True), [each for each in one.rows if each.kernel is CHAIN]):
         for each in same:
             near = min(other.us for other in same) / each.us
             found.append(row(one.problem, each.kernel, each.config, each.us, near**2, gpu))
@@ -166,15 +166,13 @@ def _modelled_both(one: TimedProduct, gpu: Machine) -> tuple[Timed, float, Timed
 def _some(one: TimedProduct, tensor: bool) -> list[Timed]:
     """What the choices are among: the kernel for reproducible products is timed for its numbers alone."""
     return [row for row in one.rows
-            if (row.kernel.family.scheme is not None) == tensor and not row.kernel.family.reproducible]
+            if (row.kernel.family.scheme is not None) == tensor and row.kernel is not CHAIN]
 
 
 def choice(one: TimedProduct, gpu: Machine, tensor: bool) -> tuple[Timed, float]:
     """Of the kernels that were timed the one that the models name first, and their microseconds."""
     timed = {(row.kernel, row.config): row for row in _some(one, tensor)}
-    ranked = (sorted(emulated_model.candidates(SCHEMES["fp16x3"], one.problem, gpu), key=lambda found: found[2])
-              if tensor else candidates(one.problem, gpu))
-    for kernel, config, us in ranked:
+    for kernel, config, us in candidates(one.problem, gpu, SCHEMES["fp16x3"] if tensor else None):
         if (kernel, config) in timed:
             return timed[kernel, config], us
     first = next(iter(timed.values()))  # all of an older profile's tiles

@@ -10,6 +10,7 @@ from itertools import islice
 from random import Random
 
 from peakgemm.kernels.emulated.schemes import SCHEMES
+from peakgemm.kernels.ffma import chain
 from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.library import EMULATED, recipes
 from peakgemm.kernels.library import KERNELS as IEEE
@@ -17,8 +18,7 @@ from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Config, Problem, varied
-from peakgemm.selection import emulated_model
-from peakgemm.selection.candidates import Candidate, candidates
+from peakgemm.selection.choose import Candidate, candidates
 from peakgemm.tools.bench.drawn import log_uniform
 from peakgemm.tools.bench.suites import Case, cases, distinct, drawn_cases, suites
 
@@ -71,9 +71,9 @@ def _large(seed: int) -> Iterator[Case]:
 def _rows(problem: Problem, gpu: Machine, coverage: Counter[object]) -> Iterator[tuple[Kernel, Config]]:
     ranked = list(candidates(problem, gpu))
     yield from _picked(ranked, _BEST, _MORE, coverage)
-    yield from ((CHAIN, config) for config in CHAIN.family.configurations(problem, gpu))
+    yield from ((CHAIN, config) for config in chain.configurations(problem, gpu))
     if gpu.arch.has_cp_async and problem.k >= _LEAST_K:
-        tensor = sorted(emulated_model.candidates(SCHEMES["fp16x3"], problem, gpu), key=lambda one: one[2])
+        tensor = list(candidates(problem, gpu, SCHEMES["fp16x3"]))
         if tensor[0][2] <= _NEAR * ranked[0][2]:
             yield from _picked(tensor, *_EMULATED, coverage)
 

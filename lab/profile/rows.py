@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from peakgemm.kernels.ffma import wide
-from peakgemm.kernels.ffma.repack import Repack
-from peakgemm.kernels.ffma.specialised import cluster_split
+from peakgemm.kernels.emulated import model
+from peakgemm.kernels.ffma import chain, skinny, small, wide
+from peakgemm.kernels.ffma.tile_model import modelled_us, results_stored, tilings, variants
+from peakgemm.kernels.ffma.tiled import cluster_split
 from peakgemm.kernels.library import kernel_named
 from peakgemm.kernels.profile import Cluster, Machine, Profile, Tile
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.widths import copied_by_words
 from peakgemm.problem import Config, Problem, varied
-from peakgemm.selection import emulated_model
-from peakgemm.selection.tile_model import compiled, configurations, modelled_us, repack_us, results_stored
 
 Path = tuple[str | int, ...]  # to a number of a profile: ("tiles", 3, "share")
 
@@ -22,6 +21,7 @@ Path = tuple[str | int, ...]  # to a number of a profile: ("tiles", 3, "share")
 _RULES = frozenset({"crowded_share", "least_tiles_factor", "short_factor", "medium_factor", "whole_share",
                     "beyond_l2_share", "unknown_factor", "worth_share", "parts_factor", "ranges_factor", "far_share",
                     "tf32x3_chunk_us", "bf16x9_chunk_us"})
+_WITHOUT_TILES = {"small": small.estimate_us, "skinny": skinny.estimate_us, "chain": chain.estimate_us}
 _TILE_FACTORS = frozenset({"short_factor", "whole_factor", "halves_factor"})  # of a tile of small.cu: no rules
 
 
@@ -56,27 +56,26 @@ def row(problem: Problem, kernel: Kernel, config: Config, us: float, weight: flo
 def _index(kernel: Kernel, config: Config, gpu: Machine) -> int:
     """Of a configuration's tile or cluster in the profile; -1: it is not there."""
     base = varied(config, split=1, cluster=2 if cluster_split(config) else config.cluster)
-    for tiling in configurations(gpu):
-        if tiling.kernel is kernel and base in {varied(way, split=1) for way in compiled(tiling)}:
-            rows: tuple[Any, ...] = gpu.profile.clusters if isinstance(tiling.row, Cluster) else gpu.profile.tiles
-            return next(i for i, one in enumerate(rows) if one is tiling.row)
+    for fitted in tilings(kernel, gpu):
+        if base in {varied(way, split=1) for way in variants(fitted)}:
+            rows: tuple[Any, ...] = gpu.profile.clusters if isinstance(fitted, Cluster) else gpu.profile.tiles
+            return next(i for i, one in enumerate(rows) if replace(one, config=fitted.config) == fitted)
     return -1
 
 
 def estimate_us(one: Row, gpu: Machine) -> float:
     """What the models say of a row's time, margins of the choice left out."""
-    p, kernel, config = one.problem, one.kernel, one.config
+    p, kernel = one.problem, one.kernel
+    config: Any = one.config  # of the kernel's own kind
     if one.group == "emulated":
-        return emulated_model.estimate_us(kernel, config, p, gpu)
-    if one.group in ("small", "skinny", "chain"):
+        return model.estimate_us(kernel, config, p, gpu)
+    if one.group in _WITHOUT_TILES:
         overlap = gpu.arch.launches_overlap(kernel.family.schedule(config, p, gpu.sms).blocks, gpu.sms)
-        less = getattr(getattr(gpu.profile, one.group), "overlap_us", 0.0)
-        return float(kernel.family.estimate_us(config, p, gpu) - overlap * less)
+        return _WITHOUT_TILES[one.group](config, p, gpu) - overlap * kernel.family.overlap_us(gpu.profile)
     found: Tile | Cluster = (gpu.profile.clusters if one.group.startswith("clusters") else gpu.profile.tiles)[one.index]
     if one.group == "wide":
         assert isinstance(found, Tile)
-        before = repack_us(found, config, p, Repack(p, wide.to_repack(p)).sums, gpu)
-        return before + modelled_us(found, config, wide.after_repack(p), gpu, False, p.m * p.n, wide=True)
+        return wide.estimate_us(found, config, p, gpu)
     return modelled_us(found, config, p, gpu, copied_by_words(p), results_stored(p, gpu))
 
 

@@ -16,7 +16,6 @@ from lab.profile.stopwatch import Done, Stopwatch
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Config, Problem
-from peakgemm.selection.profile_file import config_json
 from peakgemm.tools.bench.suites import Case, cases
 
 log = logging.getLogger("peakgemm")
@@ -66,7 +65,7 @@ def fields_of(measured: Sequence[Measured]) -> dict[str, Any]:
                         "samples_us": [float(f"{us:.5g}") for us in samples]}
                        for kernel, config, samples in ran],
              "shape": [case.m, case.n, case.k], "layout": case.layout, "batch": case.batch} for case, ran in measured]
-    return {"programs": [{"kernel": label(kernel), "config": config_json(config)} for kernel, config in programs],
+    return {"programs": [{"kernel": label(kernel), "config": config.set_fields()} for kernel, config in programs],
             "rungs": rows}
 
 
@@ -95,7 +94,7 @@ def products(record: Mapping[str, Any]) -> list[TimedProduct]:
         InvalidValue: it names a kernel or a field of a configuration that there is not.
     """
     try:
-        programs = [(KERNELS[one["kernel"]], Config(**one["config"])) for one in record["programs"]]
+        programs = [(KERNELS[one["kernel"]], KERNELS[one["kernel"]].read(one["config"])) for one in record["programs"]]
     except (KeyError, TypeError) as error:
         raise InvalidValue(f"these times are of another version, of a kernel or field {error}: measure them anew, "
                            "with: python -m lab.profile --json TIMES.json") from None

@@ -17,7 +17,7 @@ from unittest import mock
 from peakgemm.calls.host import worker
 from peakgemm.calls.host.panel import Panel
 from peakgemm.calls.host.results import Results
-from peakgemm.kernels.emulated.split import SplitOperand
+from peakgemm.kernels.emulated.product import SplitOperand
 from peakgemm.runtime import device, driver, peers, transfer
 from peakgemm.runtime.memory import new_stream, synchronize
 from peakgemm.runtime.transfer import PinnedBuffer

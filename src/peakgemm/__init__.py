@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from .calls.autotune import register as _register
 from .version import __version__
 
-# Public name -> module that holds it: imported on first use, so that `import peakgemm` stays quick.
+# Public name -> module that holds it, and its name there where that differs: imported on first use, so that `import
+# peakgemm` stays quick.
 _PUBLIC = {
-    "Config": "problem",
+    "Config": "kernels.rung:RungConfig",
     "Explanation": "calls.plan",
     "PeakgemmError": "errors",
     "Plan": "calls.plan",
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
     from .errors import PeakgemmError
     from .integrations import distributed, jax, torch
     from .kernels.registry import Kernel
-    from .problem import Config, Problem
+    from .kernels.rung import RungConfig as Config
+    from .problem import Problem
     from .runtime.device import Gpu
     from .runtime.occupancy import occupancy
     from .tools import simulator
@@ -61,8 +63,9 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        module = import_module(f".{_PUBLIC[name]}", __name__)
-        found = module if name in _MODULES else getattr(module, name)
+        path, _, attribute = _PUBLIC[name].partition(":")
+        module = import_module(f".{path}", __name__)
+        found = module if name in _MODULES else getattr(module, attribute or name)
         globals()[name] = found
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -72,7 +75,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def _search(problem: Problem, gpu: Gpu, precision: str) -> tuple[Kernel, Config]:
+def _search(problem: Problem, gpu: Gpu, precision: str) -> tuple[Kernel, Any]:
     """The tuner, which lies above the plan that asks for it; imported when it is asked."""
     from .tools.tune.search import best
 

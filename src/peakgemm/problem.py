@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from functools import cache
 from math import prod
 from operator import index
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from .errors import InvalidValue
 
+C = TypeVar("C", bound="Config")
 # Kernels count rows, columns and k-steps in 32 bits and step past the end by at most one tile.
 MAX_SIZE = 2**31 - 1024
 
@@ -168,48 +170,45 @@ class Problem:
         return "NT"[self.trans_a] + "NT"[self.trans_b]
 
 
-class FfmaOrder(IntEnum):
-    """The order of a k-step's FFMAs over a thread's tile, always back and forth (include/mma/outer_product*.cuh).
-
-    A row reuses an element of A, a column one of B. ``REVERSED`` begins the first row at its other end.
-    """
-
-    ROWS = 0
-    ROWS_REVERSED = 1
-    COLUMNS = 2
+# The fields that every JSON of a configuration has, of whatever family; of others those that are set.
+_RECORDED = ("bm", "bn", "bk", "tm", "tn", "stages", "fragments", "raster", "min_blocks", "passes", "aligned")
+_FROM_ZERO = frozenset({"stages", "producers", "registers", "split"})
+_OF_LAUNCH = frozenset({"split", "handed"})  # fields that are no macros
 
 
-_FLAGS = frozenset({"aligned", "a_first", "chunked", "one_tile", "trans_c", "handed"})
-_FROM_ZERO = frozenset({"stages", "producers", "registers", "split", "ffma_order"})
-_LADDER_FIELDS = 11  # of `Config`: those behind them are the library's alone
+class _Shared:
+    """What is asked of the configurations of all families, with the value it has where a family's own has no such
+    field."""
+
+    __slots__ = ()
+    stages = 1        # buffers in shared memory
+    fragments = 1     # register buffers of fragments of A and B
+    passes = 1        # column slices into which a thread cuts its tile
+    raster = 1        # height, in tiles, of the column-major groups in which blocks walk over C; 1: row by row
+    min_blocks = 1    # blocks an SM that the register allocator must leave room for
+    slices = 1        # groups of threads of a block, each of `threads`
+    producers = 0     # threads of a block that copy, and multiply nothing
+    registers = 0     # of a computing thread where setmaxnreg deals the register file; 0: it does not
+    cluster = 1       # blocks of a cluster
+    # How blocks share K. 1: a block computes its tiles whole; s > 1: every tile's K is cut among s blocks; 0, stream-K:
+    # whole tiles in full waves, and the k-steps of the others dealt evenly to all blocks.
+    split = 1
+    handed = False    # stream-K that cuts a tile in two at most: the second block begins with the first one's sums
+    one_tile = False  # a block has one tile; else it is persistent
+    trans_c = False   # C^T is computed
+    chunked = False   # sums over 32 k-steps are added up among themselves; else K is one chain
+    aligned = False   # vector accesses, and no bounds test
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Config(_Shared):
     """How a kernel is cut: a block computes ``bm x bn`` of C in steps of ``bk``, a thread ``tm x tn``.
 
-    Each field becomes a macro of the same name in capitals. ``stages`` counts the
-    shared-memory buffers (0: the kernel stages nothing in shared memory; in kernels/ffma/small.py parts of one),
-    ``fragments`` the register buffers of A and B fragments, ``raster`` the height, in
-    tiles, of the column-major groups in which blocks walk over C (1: row by row),
-    ``min_blocks`` the blocks per SM that the register allocator must leave room for,
-    ``passes`` into how many column slices a thread cuts its tile. ``aligned`` chooses
-    the compilation with vector accesses and no bounds test.
+    Each family of kernels has a configuration of its own, derived from this, with a field for everything else that it
+    leaves open. Each field but `_OF_LAUNCH` becomes a macro of the same name in capitals.
 
-    Of the library's kernels alone: ``producers`` counts the threads that copy, and multiply nothing,
-    ``registers`` what a computing thread gets when setmaxnreg deals the register file (0: it does
-    not), ``slices`` the groups of threads that share a block's tile, each with its share of K, intra-block split-K
-    (in kernels/ffma/small.py each with a tile of its own). ``split``
-    says how blocks share K: 1, a block computes its tiles whole; s > 1, every tile's K is cut among s
-    blocks; 0, stream-K: whole tiles in full waves, and the k-steps of the others dealt evenly to all
-    blocks. ``handed``, of stream-K: a tile is cut in two at most, and the second block begins with the accumulators of
-    the first (include/scheduler/handed.cuh). ``cluster`` blocks form a cluster: of ffma/specialised.cu they have a part
-    of one tile's K each (cluster split-K); on tensor cores they share what they copy of B, one below the other.
-    ``ffma_order`` is the order of a k-step's FFMAs, and ``a_first`` loads A's fragments before B's: of these ptxas
-    makes register allocations with more or fewer bank conflicts. ``chunked``: sums over 32 k-steps are added up among
-    themselves; else K is one chain. ``one_tile``: a block has one tile; else it is persistent. ``copy_groups``: groups
-    of copying warps that take the tiles of K in turn. Of tensor-core kernels ``accumulations`` counts how often a
-    chunk's products are added up in FP32, and ``trans_c`` asks for C^T.
+    Raises:
+        InvalidValue: a field that is no integer, or too small.
     """
 
     bm: int
@@ -217,38 +216,37 @@ class Config:
     bk: int
     tm: int
     tn: int
-    stages: int = 1
-    fragments: int = 1
-    raster: int = 1
-    min_blocks: int = 1
-    passes: int = 1
-    aligned: bool = False
-    producers: int = 0
-    registers: int = 0
-    slices: int = 1
-    split: int = 1
-    cluster: int = 1
-    ffma_order: FfmaOrder = FfmaOrder.ROWS
-    a_first: bool = False
-    chunked: bool = False
-    one_tile: bool = False
-    copy_groups: int = 1
-    accumulations: int = 1
-    trans_c: bool = False
-    handed: bool = False
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            value = _whole(f.name, getattr(self, f.name))
-            low = 0 if f.name in _FROM_ZERO or f.name in _FLAGS else 1
+            value, flag = _whole(f.name, getattr(self, f.name)), isinstance(f.default, bool)
+            low = 0 if flag or isinstance(f.default, IntEnum) or f.name in _FROM_ZERO else 1
             if value < low:
                 raise InvalidValue(f"{f.name} = {value} must be an integer of at least {low}")
-            if f.name == "ffma_order":
-                if value > FfmaOrder.COLUMNS:
-                    raise InvalidValue(f"ffma_order = {value} must be 0 to {int(FfmaOrder.COLUMNS)}: "
-                                       + ", ".join(order.name for order in FfmaOrder))
-                value = FfmaOrder(value)
-            object.__setattr__(self, f.name, bool(value) if f.name in _FLAGS else value)
+            if isinstance(f.default, IntEnum):
+                members = type(f.default)
+                if value not in set(members):
+                    raise InvalidValue(f"{f.name} = {value} must be 0 to {len(members) - 1}: "
+                                       + ", ".join(member.name for member in members))
+                value = members(value)
+            object.__setattr__(self, f.name, bool(value) if flag else value)
+
+    @classmethod
+    def from_json(cls: type[C], found: Mapping[str, Any]) -> C:
+        """The configuration that `to_json` made an object of. A name that is no field must have the value that all
+        configurations of the kind have.
+
+        Raises:
+            InvalidValue: a value that a field cannot have.
+            TypeError: fields are missing or unknown.
+        """
+        own = {f.name for f in fields(cls)}
+        return cls(**{name: value for name, value in found.items() if name in own or getattr(cls, name, None) != value})
+
+    @property
+    def tile(self) -> Config:
+        """The tile alone."""
+        return Config(self.bm, self.bn, self.bk, self.tm, self.tn)
 
     @property
     def threads(self) -> int:
@@ -260,38 +258,49 @@ class Config:
         """All threads of a block: those of every slice, and those that copy."""
         return self.threads * self.slices + self.producers
 
-    def macros(self) -> dict[str, int]:
-        """The ``#define`` that the compilation passes for each field; ``split`` is the launch's affair, ``handed``
-        that of two kernels (library.py)."""
-        return {name.upper(): int(value) for name, value in asdict(self).items() if name not in ("split", "handed")}
+    def grid(self, problem: Problem) -> tuple[int, int]:
+        """Tiles of one matrix: down and across."""
+        return -(-problem.m // self.bm), -(-problem.n // self.bn)
 
-    def guarded(self) -> Config:
-        """The compilation of the same tile that accepts every shape and alignment."""
-        return replace(self, aligned=False)
+    def tiles(self, problem: Problem) -> int:
+        """Tiles of all products of the batch, of an empty one too."""
+        return prod(self.grid(problem)) * max(problem.batch.count, 1)
+
+    def steps(self, problem: Problem) -> int:
+        """Steps of ``bk`` along K."""
+        return -(-problem.k // self.bk)
+
+    def macros(self) -> dict[str, int]:
+        """The ``#define`` that the compilation passes for each field, and for the raster of all kernels."""
+        return {"RASTER": self.raster} | {f.name.upper(): int(getattr(self, f.name)) for f in fields(self)
+                                          if f.name not in _OF_LAUNCH}
 
     def label(self) -> str:
         """``BMxBNxBK/TMxTN`` and what differs from the plain kernel."""
-        extras = ""
-        if self.stages > 1:
-            extras += f" {self.stages}st"
-        if self.fragments > 1:
-            extras += " db"
-        if self.slices > 1:
-            extras += f" {self.slices}sl"
-        if self.cluster > 1:
-            extras += f" {self.cluster}cl"
-        if self.split != 1:
-            extras += f" split-K {self.split}" if self.split else " handed-on stream-K" if self.handed else " stream-K"
-        return f"{self.bm}x{self.bn}x{self.bk}/{self.tm}x{self.tn}{extras}"
+        sharing = f"split-K {self.split}" if self.split else "handed-on stream-K" if self.handed else "stream-K"
+        extras = ((self.stages > 1, f"{self.stages}st"), (self.fragments > 1, "db"),
+                  (self.slices > 1, f"{self.slices}sl"), (self.cluster > 1, f"{self.cluster}cl"),
+                  (self.split != 1, sharing))
+        return " ".join([f"{self.bm}x{self.bn}x{self.bk}/{self.tm}x{self.tn}", *(text for so, text in extras if so)])
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object; those of the library's kernels only where they are set."""
-        library = {f.name: f.default for f in fields(self)[_LADDER_FIELDS:]}
-        return {name: int(value) if isinstance(value, FfmaOrder) else value for name, value in asdict(self).items()
-                if name not in library or library[name] != value}
+        """The fields as a JSON object: those that all families record, and of others those that are set."""
+        return {name: getattr(self, name) for name in _RECORDED} | self.set_fields()
+
+    def set_fields(self) -> dict[str, Any]:
+        """The fields that are not their defaults."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return {name: int(value) if isinstance(value, IntEnum) else value for name, value in values.items()}
+
+
+def varied(config: C, **changes: Any) -> C:
+    """``config`` with other values; it must have a field for each that differs. The result is kept: a new one is
+    checked, and models ask for a hundred for each shape."""
+    made: C = _varied(config, **changes)
+    return made
 
 
 @cache
-def varied(config: Config, **changes: Any) -> Config:
-    """``config`` with other fields, kept: a new one is checked, and models ask for a hundred for each shape."""
-    return replace(config, **changes)
+def _varied(config: Any, **changes: Any) -> Any:
+    changes = {name: value for name, value in changes.items() if getattr(config, name) != value}
+    return replace(config, **changes) if changes else config

@@ -16,6 +16,8 @@ import pytest
 from commands import run  # noqa: F401
 from peakgemm.kernels.ffma.chain import CHAIN
 from peakgemm.kernels.ffma.chain import configurations as chains
+from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.ffma.tile_model import may_hand_on, tilings
 from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import rung
@@ -25,7 +27,6 @@ from peakgemm.sass.arrivals import Arrival, arrivals
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.program import Program
 from peakgemm.selection.machine import machine
-from peakgemm.selection.tile_model import Tiling, configurations, may_hand_on
 from sass_cases import every_recipe_of_the_library, of_fixture, of_rung
 
 GPU = machine("sm_90", 132)
@@ -90,17 +91,17 @@ def test_wide_would_not_by_itself() -> None:
     assert early != made.text and most(of(replace(made, text=early))) > 0
 
 
-def tilings() -> list[Tiling]:
-    return [tiling for tiling in configurations(GPU) if tiling.config.slices == 1 or tiling.config.tm >= 8]
+LARGE_TILES = [tiling.config for tiling in tilings(SPECIALISED, GPU)
+               if tiling.config.slices == 1 or tiling.config.tm >= 8]
 
 
-@pytest.mark.parametrize("tiling", tilings(), ids=lambda tiling: tiling.config.label())
-def test_specialised_has_its_next_stage_under_way_and_no_more(tiling: Tiling) -> None:
-    ways = [tiling.config]
-    if may_hand_on(tiling):
-        ways.append(handing_on(replace(tiling.config, chunked=False)))
+@pytest.mark.parametrize("tile", LARGE_TILES, ids=Config.label)
+def test_specialised_has_its_next_stage_under_way_and_no_more(tile: Config) -> None:
+    ways = [tile]
+    if may_hand_on(SPECIALISED, tile):
+        ways.append(handing_on(replace(tile, chunked=False)))
     for config in ways:
-        made = tiling.kernel.recipe(config, problem("NN"), "sm_90")
+        made = SPECIALISED.recipe(config, problem("NN"), "sm_90")
         assert most(of(made)) <= fragment(made.macros)
 
 

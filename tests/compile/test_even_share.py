@@ -14,11 +14,11 @@ from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.ffma import skinny, small
 from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.ffma.tile_model import tilings
 from peakgemm.problem import Problem
 from peakgemm.runtime.compile import Compiled
 from peakgemm.runtime.device import Gpu
 from peakgemm.selection.machine import machine
-from peakgemm.selection.tile_model import configurations
 
 H100 = Gpu(0, "H100", "sm_90", 132, 1980, 3352.0, 50 << 20, "13.0")
 GPU = machine("sm_90", 132)
@@ -26,7 +26,7 @@ GPU = machine("sm_90", 132)
 
 def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = dict[str, int]()
-    known = [tiling.config for tiling in configurations(GPU)]
+    known = [tiling.config for tiling in tilings(SPECIALISED, GPU)]
 
     def note(compiled: Compiled, shared: int, gpu: Gpu, cluster: int) -> None:
         asked[compiled.entry] = shared

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.ffma.tile_model import may_hand_on, tilings
+from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.library import compile_for
+from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.schedule import handing_on
-from peakgemm.problem import Problem
+from peakgemm.problem import Config, Problem, varied
 from peakgemm.sass.facts import static_facts
 from peakgemm.selection.machine import machine
-from peakgemm.selection.tile_model import Tiling, configurations, may_hand_on, wide_configurations
 
 SQUARE = Problem.contiguous(4096, 4096, 4096)
 
 
-def tilings(arch: str) -> list[Tiling]:
+def handed(arch: str) -> list[tuple[Kernel, Config]]:
     """Those that may hand on."""
     gpu = machine(arch, 132)
-    return [tiling for tiling in (*configurations(gpu), *wide_configurations(gpu)) if may_hand_on(tiling)]
+    return [(kernel, varied(tiling.config, chunked=False)) for kernel in (SPECIALISED, WIDE)
+            for tiling in tilings(kernel, gpu) if may_hand_on(kernel, tiling.config)]
 
 
-@pytest.mark.parametrize("tiling", tilings("sm_90"), ids=lambda tiling: f"{tiling.kernel.name} {tiling.config.label()}")
-def test_the_loop_is_that_of_whole_tiles(tiling: Tiling) -> None:
-    plain = replace(tiling.config, chunked=False)
+@pytest.mark.parametrize(("kernel", "plain"), handed("sm_90"),
+                         ids=lambda one: one.name if isinstance(one, Kernel) else one.label())
+def test_the_loop_is_that_of_whole_tiles(kernel: Kernel, plain: Config) -> None:
     both = plain, handing_on(plain)
-    found = {config.handed: compile_for(tiling.kernel, config, SQUARE, "sm_90") for config in both}
+    found = {config.handed: compile_for(kernel, config, SQUARE, "sm_90") for config in both}
     assert {(code.spill_bytes, code.stack_bytes) for code in found.values()} == {(0, 0)}
     old, new = (static_facts(found[handed].code, "sm_90a") for handed in (False, True))
     # Wide tiles take seven more of 1,626, of what is not FFMA: 5000 takes 1.0003 of the time of the kernel before.
@@ -36,6 +38,6 @@ def test_the_loop_is_that_of_whole_tiles(tiling: Tiling) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_120"])
 def test_older_and_newer_gpus(arch: str) -> None:
-    for tiling in tilings(arch):
-        code = compile_for(tiling.kernel, handing_on(replace(tiling.config, chunked=False)), SQUARE, arch)
-        assert (code.spill_bytes, code.stack_bytes) == (0, 0), tiling.config.label()
+    for kernel, plain in handed(arch):
+        code = compile_for(kernel, handing_on(plain), SQUARE, arch)
+        assert (code.spill_bytes, code.stack_bytes) == (0, 0), plain.label()

@@ -14,7 +14,6 @@ import record_schema
 from commands import ROOT, fits, here, outside, run
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels.registry import rung
-from peakgemm.problem import Config
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.nvrtc import nvrtc_version
 from peakgemm.runtime.source import assemble
@@ -63,7 +62,7 @@ def test_a_rung(here: Path, run) -> None:
     assert (code, err) == (0, "")
     (found,) = record(here / "twelve.json")
     kernel = rung(12)
-    compiled = build(kernel, Config(**found["subject"]["config"]), "sm_90")
+    compiled = build(kernel, kernel.read(found["subject"]["config"]), "sm_90")
     assert found["subject"]["kind"] == "rung" and found["subject"]["config"]["aligned"]
     assert found["resources"]["registers"] == compiled.registers
     assert found["resources"]["blocks_per_sm"] == 2

@@ -15,8 +15,7 @@ from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.library import recipes
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.runtime.nvrtc import nvrtc_version
-from peakgemm.selection.choose import choose
-from peakgemm.selection.emulated_model import best
+from peakgemm.selection.choose import candidates, choose
 from peakgemm.selection.machine import machine
 from scale import SCALE
 
@@ -115,5 +114,5 @@ def test_the_wheel_brings_what_products_launch() -> None:
             choice = choose(problem, "sm_90", 132)
             found = recipes(choice.kernel, choice.config, problem, "sm_90", 132)
             assert choice.kernel in cubins.BY_SIZE or {made.name for made in found} <= names, (problem, choice)
-            kernel, config, _ = best(SCHEMES["fp16x3"], problem, machine("sm_90", 132))
+            kernel, config, _ = candidates(problem, machine("sm_90", 132), SCHEMES["fp16x3"])[0]
             assert kernel.recipe(config, problem, "sm_90").name in names, (problem, config)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peakgemm.kernels.registry import Kernel, rung
+from peakgemm.kernels.rung import RungConfig
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
@@ -23,7 +24,7 @@ def _grid() -> list[tuple[Kernel, Config]]:
     found = []
     for number, bm, bn, bk, tm, tn, buffers in product((11, 12, 13, 14), sides, sides, (4, 8, 16, 24), threads, threads,
                                                        (1, 2, 3)):
-        config = Config(bm, bn, bk, tm, tn, stages=buffers, fragments=min(buffers, 2))
+        config = RungConfig(bm, bn, bk, tm, tn, stages=buffers, fragments=min(buffers, 2))
         if is_valid(rung(number), config, HOPPER):
             found.append((rung(number), config))
     return found

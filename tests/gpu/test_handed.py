@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,22 +10,23 @@ torch = pytest.importorskip("torch")
 
 import peakgemm as pg  # noqa: E402
 from peakgemm.kernels.bound import Bound, bind  # noqa: E402
+from peakgemm.kernels.ffma.specialised import SPECIALISED  # noqa: E402
+from peakgemm.kernels.ffma.tile_model import may_hand_on, tilings  # noqa: E402
 from peakgemm.kernels.ffma.wide import WIDE  # noqa: E402
 from peakgemm.kernels.registry import Kernel  # noqa: E402
 from peakgemm.kernels.schedule import handing_on  # noqa: E402
 from peakgemm.kernels.validity import is_valid  # noqa: E402
-from peakgemm.problem import Batch, Config, Problem  # noqa: E402
+from peakgemm.problem import Batch, Config, Problem, varied  # noqa: E402
 from peakgemm.runtime import device  # noqa: E402
 from peakgemm.selection.machine import machine  # noqa: E402
-from peakgemm.selection.tile_model import configurations, may_hand_on, wide_configurations  # noqa: E402
 
 
 def tiles() -> list[tuple[Kernel, Config]]:
     """Those that may hand on here, whole."""
     gpu = device.require()
     known = machine(gpu.arch, gpu.sm_count, gpu.name)
-    return [(x.kernel, replace(x.config, chunked=False)) for x in (*configurations(known), *wide_configurations(known))
-            if may_hand_on(x)]
+    return [(kernel, varied(tiling.config, chunked=False)) for kernel in (SPECIALISED, WIDE)
+            for tiling in tilings(kernel, known) if may_hand_on(kernel, tiling.config)]
 
 
 def bits(x: Any) -> Any:

@@ -10,7 +10,7 @@ from guarded import check  # noqa: E402
 from peakgemm.calls.rung import run_rung  # noqa: E402
 from peakgemm.kernels import validity  # noqa: E402
 from peakgemm.kernels.registry import LADDER, rung  # noqa: E402
-from peakgemm.problem import Config  # noqa: E402
+from peakgemm.kernels.rung import RungConfig  # noqa: E402
 from peakgemm.runtime import device  # noqa: E402
 
 SIZES = [0, 1, 2, 3, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023]
@@ -107,7 +107,7 @@ def test_past_two_to_the_31_elements(kernel):
 def test_other_tiles(tile):
     number, (bm, bn, bk, tm, tn, stages, fragments) = tile
     kernel = rung(number)
-    config = Config(bm, bn, bk, tm, tn, stages=stages, fragments=fragments)
+    config = RungConfig(bm, bn, bk, tm, tn, stages=stages, fragments=fragments)
     assert not validity.violations(kernel, config, device.require().limits)
     for shape, alpha, beta, pads, offset in problems(60, seed=bm * bn + bk):
         check(kernel, shape, alpha, beta, pads, offset, config=config)

@@ -15,12 +15,12 @@ import api_cases
 import stand_in
 from peakgemm.calls import launch
 from peakgemm.calls.request import Request
-from peakgemm.kernels.ffma.specialised import SPECIALISED
-from peakgemm.problem import Config, Problem
+from peakgemm.kernels.ffma.specialised import SPECIALISED, SpecialisedConfig
+from peakgemm.problem import Problem
 from peakgemm.selection.choose import choose
 
 # The smallest tile of the kernel, cut whole and along K: many tiles, ragged edges and partial sums in small products.
-TINY = Config(32, 16, 8, 4, 4, stages=2, fragments=2, producers=32)
+TINY = SpecialisedConfig(32, 16, 8, 4, 4, stages=2, producers=32)
 SPLIT = replace(TINY, split=2)
 
 

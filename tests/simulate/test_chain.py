@@ -19,8 +19,7 @@ from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
-from peakgemm.selection.candidates import candidates, chains
-from peakgemm.selection.choose import choose
+from peakgemm.selection.choose import candidates, chains, choose
 from peakgemm.selection.machine import machine
 from peakgemm.tools.simulator.library import run_library
 
@@ -163,8 +162,7 @@ def test_what_is_refused() -> None:
     for change, said in (({"bn": 64}, "a lane has a row"), ({"tn": 4}, "a lane has a row"),
                          ({"bm": 24, "tm": 6}, "power of two"), ({"bm": 64, "tm": 8}, "32 at most"),
                          ({"bm": 32, "tm": 16}, "TM = 16"), ({"bk": 16}, "BK = 16"), ({"producers": 48}, "whole warps"),
-                         ({"stages": 2}, "a stage of 2"), ({"stages": 24}, "shared memory"), ({"slices": 2}, "slices"),
-                         ({"split": 2}, "split = 2"), ({"chunked": True}, "chunked")):
+                         ({"stages": 2}, "a stage of 2"), ({"stages": 24}, "shared memory")):
         assert said in "; ".join(violations(CHAIN, replace(CHAIN.default, **change), limits)), change
     assert "cp.async" in violations(CHAIN, CHAIN.default, architecture("sm_75"))[0]
     with pytest.raises(InvalidValue, match="the smaller side is 5, BM = 4 holds no more"):

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from peakgemm.kernels.emulated.model import FOUR_TIMES, TWICE
 from peakgemm.kernels.emulated.product import PRODUCTS, half_as_high
 from peakgemm.kernels.emulated.schemes import HEAD, ROWS, SCHEMES
 from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
 from peakgemm.problem import Batch, Problem
-from peakgemm.selection.emulated_model import FOUR_TIMES, TWICE
 from peakgemm.tools.simulator.core.floats import fma32
 from peakgemm.tools.simulator.launch import run
 from peakgemm.tools.simulator.library import run_counted

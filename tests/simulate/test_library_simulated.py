@@ -16,24 +16,24 @@ from library_case import LAYOUTS, SMALL, Case, multiply
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels import bound
 from peakgemm.kernels.ffma import repack
-from peakgemm.kernels.ffma.specialised import SPECIALISED, cluster_split
-from peakgemm.kernels.ffma.tiled import schedule
+from peakgemm.kernels.ffma.specialised import SPECIALISED, FfmaOrder, SpecialisedConfig
+from peakgemm.kernels.ffma.tile_model import tilings
+from peakgemm.kernels.ffma.tiled import cluster_split, schedule
 from peakgemm.kernels.ffma.wide import WIDE
+from peakgemm.kernels.library import KERNELS
 from peakgemm.kernels.validity import violations
-from peakgemm.problem import Batch, Config, FfmaOrder, Problem
+from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.device import Gpu
 from peakgemm.runtime.tensor_map import Box
-from peakgemm.selection.candidates import candidates
-from peakgemm.selection.choose import choose
+from peakgemm.selection.choose import candidates, choose
 from peakgemm.selection.machine import machine
-from peakgemm.selection.tile_model import compiled, configurations
 from peakgemm.tools.simulator.library import run_library
 
 pytestmark = pytest.mark.usefixtures("many_lanes")
 
 LEVELS = (2, 3, 2)
-CONFIGURATIONS = [tiling.config for tiling in configurations(machine("sm_90", 132))]
+CONFIGURATIONS = [tiling.config for tiling in tilings(SPECIALISED, machine("sm_90", 132))]
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_edges_in_any_layout(layout: str) -> None:
     multiply(Case(45, 39, 21, layout, pad=3, shift=1))
@@ -165,7 +165,7 @@ def test_wide_tiles_are_for_single_products() -> None:
         multiply(Case(8, 8, 8, alpha=0.0, kernel=WIDE, config=WIDE.default))
     assert "setmaxnreg needs sm_90" in violations(WIDE, WIDE.default, architecture("sm_100"))[0]
     for config, wanted in ((replace(WIDE.default, bn=512), "512 threads must be 256"),
-                           (Config(128, 128, 8, 8, 8, stages=8, raster=8, producers=128, registers=240), "thread tile"),
+                           (replace(WIDE.default, bm=128, bn=128, tm=8, tn=8), "thread tile"),
                            (replace(WIDE.default, stages=1), "stages = 1 must be at least 2"),
                            (replace(WIDE.default, bk=32), "BK = 32 must be 8 or 16")):
         assert any(wanted in one for one in violations(WIDE, config, limits)), config
@@ -237,10 +237,10 @@ def test_what_wide_tiles_read_is_what_was_repacked(monkeypatch: pytest.MonkeyPat
 # ---- blocks that have one tile, or one range of its k-steps ----------------------------------------
 
 ALONE = replace(SMALL, one_tile=True)
-SLICED = Config(32, 32, 8, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=4, copy_groups=4, one_tile=True)
-SQUARE = Config(32, 32, 32, 4, 4, stages=8, fragments=2, raster=4, producers=128, slices=2, copy_groups=2,
+SLICED = SpecialisedConfig(32, 32, 8, 4, 4, stages=8, raster=4, producers=128, slices=4, copy_groups=4, one_tile=True)
+SQUARE = SpecialisedConfig(32, 32, 32, 4, 4, stages=8, raster=4, producers=128, slices=2, copy_groups=2,
                 ffma_order=FfmaOrder.ROWS_REVERSED, a_first=True, one_tile=True, chunked=True)
-ROWS_OF_TWO = Config(16, 16, 32, 2, 4, stages=12, fragments=2, raster=8, producers=128, slices=4, copy_groups=2,
+ROWS_OF_TWO = SpecialisedConfig(16, 16, 32, 2, 4, stages=12, raster=8, producers=128, slices=4, copy_groups=2,
                      one_tile=True, chunked=True)
 
 
@@ -375,7 +375,7 @@ def test_what_a_block_with_one_tile_cannot_be(config: Config, arch: str, says: s
 @pytest.mark.parametrize(("bk", "chunk"), [(32, 32), (16, 16)])
 def test_sums_of_chunks(bk: int, chunk: int) -> None:
     """Chains of FMAs over a chunk of k-steps, added to what was there, in the order of K."""
-    config = Config(32, 32, bk, 4, 8, stages=2, fragments=2, raster=4, producers=32, chunked=True)
+    config = SpecialisedConfig(32, 32, bk, 4, 8, stages=2, raster=4, producers=32, chunked=True)
     rng = np.random.default_rng(3)
     a, b = rng.standard_normal((32, 64)).astype("f4"), rng.standard_normal((64, 32)).astype("f4")
     c = np.zeros((32, 32), "f4")
@@ -469,8 +469,9 @@ def test_how_a_tile_adds_up_is_its_own_property() -> None:
 @pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
 def test_every_way_is_valid_where_it_is_proposed(arch: str) -> None:
     limits = architecture(arch)
-    for tiling in configurations(machine(arch, architecture(arch).gpu_sms)):
-        config = tiling.config
+    proposed = [(kernel, config) for kernel in KERNELS
+                for config in kernel.family.configs(kernel, machine(arch, limits.gpu_sms))]
+    assert proposed
+    for kernel, config in proposed:
         assert arch == "sm_90" or (config.cluster == 1 and not config.registers)
-        for way in compiled(tiling):
-            assert not violations(tiling.kernel, way, limits)
+        assert not violations(kernel, config, limits)

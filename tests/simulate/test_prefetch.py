@@ -13,6 +13,8 @@ from library_case import Case, multiply
 from peakgemm.kernels.emulated.product import product_on
 from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
+from peakgemm.kernels.ffma.skinny import SkinnyConfig
+from peakgemm.kernels.ffma.small import SmallConfig
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.library import SKINNY, SMALL
 from peakgemm.kernels.registry import Kernel
@@ -65,9 +67,9 @@ def from_memory(read: Lines, operands: str) -> Lines:
 @pytest.mark.parametrize(("kernel", "config", "shape", "batch"), [
     (SPECIALISED, replace(TILE, bk=16, one_tile=True), (32, 32, 48), ()),
     (SPECIALISED, replace(TILE, bk=16, one_tile=True), (29, 31, 41), ()),
-    (SMALL, Config(64, 64, 32, 8, 4, stages=1), (60, 56, 32), ()),
-    (SMALL, Config(32, 32, 32, 4, 4, slices=2), (32, 29, 31), (1, 1)),
-    (SKINNY, Config(32, 4, 128, 4, 4, slices=16), (30, 3, 250), ()),
+    (SMALL, SmallConfig(64, 64, 32, 8, 4, stages=1), (60, 56, 32), ()),
+    (SMALL, SmallConfig(32, 32, 32, 4, 4, slices=2), (32, 29, 31), (1, 1)),
+    (SKINNY, SkinnyConfig(32, 4, 128, 4, 4, slices=16), (30, 3, 250), ()),
 ], ids=["specialised", "specialised, edges", "small", "small, edges", "skinny"])
 def test_ffma_kernels_ask_for_all_that_a_short_product_reads(
         kernel: Kernel, config: Config, shape: tuple[int, int, int], batch: tuple[int, ...], layout: str, pad: int,

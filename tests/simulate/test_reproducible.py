@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from peakgemm.calls.replay import multiply
-from peakgemm.kernels.ffma.small import SMALL
-from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.ffma.small import SMALL, SmallConfig
+from peakgemm.kernels.ffma.specialised import SPECIALISED, SpecialisedConfig
 from peakgemm.kernels.ffma.staged import STAGED
 from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Config, Problem
-from peakgemm.selection.candidates import chains
-from peakgemm.selection.choose import choose
+from peakgemm.selection.choose import chains, choose
 from peakgemm.selection.machine import machine
 from peakgemm.tools.simulator.library import run_library
 
@@ -81,7 +80,7 @@ def test_what_may_be_chosen_sums_by_one_chain(number: int) -> None:
 @pytest.mark.parametrize("kind", ["tiny", "wide"])
 def test_the_remainder_of_k_comes_in_its_order(layout: str, kind: str) -> None:
     """Zeros that stand behind the last k-step would make +0 of a sum of -0."""
-    config = Config(32, 32, 16, 4, 4, stages=4, fragments=2, raster=4, producers=64)
+    config = SpecialisedConfig(32, 32, 16, 4, 4, stages=4, raster=4, producers=64)
     for k in (1, 15, 16, 37):
         a, b, problem = operands(17, 21, k, layout, k, kind)
         assert compare(SPECIALISED, config, a, b, problem)
@@ -99,7 +98,7 @@ def test_older_gpus(layout: str) -> None:
 
 def test_what_is_no_chain_is_not_one() -> None:
     """The predicate excludes nothing for nothing: slices, chunks, shared K and zeros at the end give other bits."""
-    one = Config(32, 32, 16, 4, 4, stages=4, fragments=2, raster=4, producers=64)
+    one = SpecialisedConfig(32, 32, 16, 4, 4, stages=4, raster=4, producers=64)
     a, b, problem = operands(32, 32, 128, "NN", 3)
     assert compare(SPECIALISED, one, a, b, problem)
     for other in (replace(one, chunked=True), replace(one, slices=2), replace(one, split=2)):
@@ -108,7 +107,7 @@ def test_what_is_no_chain_is_not_one() -> None:
 
 
 def test_zeros_behind_k_change_the_sign_of_zero() -> None:
-    tile = Config(32, 32, 16, 4, 4, slices=1, min_blocks=2)
+    tile = SmallConfig(32, 32, 16, 4, 4, slices=1, min_blocks=2)
     for k, same in ((16, True), (14, False)):
         a, b, problem = operands(32, 32, k, "NN", 0, "tiny")
         a[a < 0] *= -1

@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.ffma import skinny
-from peakgemm.kernels.ffma.skinny import SKINNY
+from peakgemm.kernels.ffma.skinny import SKINNY, SkinnyConfig
 from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
@@ -109,7 +109,7 @@ def test_every_number_of_columns(columns: int) -> None:
 
 @pytest.mark.parametrize("split", [2, 3, 9, 40])
 def test_blocks_share_k(split: int) -> None:
-    config = Config(32, 4, 128, 4, 4, slices=32, split=split)
+    config = SkinnyConfig(32, 4, 128, 4, 4, slices=32, split=split)
     check(3, 70, 1100, False, False, config, beta=0.5, batch=(2,))
     check(70, 3, 1100, False, False, config, alpha=2.0, c0=(0, 1))
 
@@ -183,7 +183,7 @@ def test_compiles_without_spill(arch: str, widths: Sequence[int], layouts: Seque
 def test_reads_each_sector_of_the_large_operand_once() -> None:
     m, n, k = 1, 128, 256
     problem, c = Problem.contiguous(m, n, k), np.zeros(n, np.float32)
-    config = Config(32, 1, 256, 4, 1, slices=32)
+    config = SkinnyConfig(32, 1, 256, 4, 1, slices=32)
     plan = skinny.schedule(config, problem, 132)
     a, b = np.ones(k, np.float32), np.ones(k * n, np.float32)
     report = run(compiled(config, problem, kind="ptx"), grid=plan.blocks, block=256,
@@ -195,7 +195,7 @@ def test_reads_each_sector_of_the_large_operand_once() -> None:
 def test_sums_meet_in_banks_of_their_own() -> None:
     """Of 16 columns neighbouring rows' sums would meet in one bank, were rows not turned."""
     m, n, k = 64, 16, 512
-    problem, config = Problem.contiguous(m, n, k), Config(32, 16, 256, 4, 16, slices=64)
+    problem, config = Problem.contiguous(m, n, k), SkinnyConfig(32, 16, 256, 4, 16, slices=64)
     plan = skinny.schedule(config, problem, 132)
     a, b, c = np.ones((m, k), "f4"), np.ones((k, n), "f4"), np.zeros((m, n), "f4")
     report = run(compiled(config, problem, kind="ptx"), grid=plan.blocks, block=config.block_threads,
@@ -249,13 +249,13 @@ def test_every_configuration_is_valid() -> None:
     ({"bm": 256, "slices": 4, "bk": 16}, "slices = 4"), ({"bk": 384}, "BK = 384"),
     ({"bk": 2048}, "1024 at most"), ({"split": 0}, "split = 0")])
 def test_constraints(change: dict[str, int], words: str) -> None:
-    good = Config(32, 4, 128, 4, 4, slices=32)
+    good = SkinnyConfig(32, 4, 128, 4, 4, slices=32)
     assert violations(SKINNY, good, H100) == []
     assert any(words in said for said in violations(SKINNY, replace(good, **change), H100))
 
 
 def test_refusals() -> None:
-    config = Config(32, 4, 128, 4, 4, slices=32)
+    config = SkinnyConfig(32, 4, 128, 4, 4, slices=32)
     with pytest.raises(InvalidValue, match="BN = 4"):
         skinny.schedule(config, Problem.contiguous(5, 100, 8), 132)
     batch = Batch((2**31 - 1,), (0,), (0,), (100,), (100,))
@@ -267,4 +267,4 @@ def test_refusals() -> None:
     Problem.contiguous(0, 5, 3), Problem.contiguous(5, 0, 3),
     replace(Problem.contiguous(2, 5, 3), batch=Batch((0,), (0,), (0,), (10,), (10,)))])
 def test_nothing_to_do(problem: Problem) -> None:
-    assert skinny.schedule(Config(32, 4, 128, 4, 4, slices=32), problem, 132).blocks == 0
+    assert skinny.schedule(SkinnyConfig(32, 4, 128, 4, 4, slices=32), problem, 132).blocks == 0

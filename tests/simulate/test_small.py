@@ -13,20 +13,19 @@ from library_case import LAYOUTS, Case, multiply
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.ffma import small
 from peakgemm.kernels.ffma.skinny import SKINNY
-from peakgemm.kernels.ffma.small import SMALL
+from peakgemm.kernels.ffma.small import SMALL, SmallConfig
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.library import compile_for
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import in_parallel
-from peakgemm.selection.candidates import candidates
-from peakgemm.selection.choose import choose
+from peakgemm.selection.choose import candidates, choose
 from peakgemm.selection.machine import machine
 from peakgemm.tools.simulator.library import run_library
 from seldom import exhaustive
 
-TINY = Config(8, 8, 8, 2, 2, slices=8)
+TINY = SmallConfig(8, 8, 8, 2, 2, slices=8)
 GPU = machine("sm_90", 132)
 EIGHTH = next(c for c in small.configurations(Problem.contiguous(64, 64, 64), GPU) if (c.bk, c.stages) == (32, 2))
 TILES = [replace(c, min_blocks=1) for k in (8, 16, 64) for c in small.tiles(k, GPU)]
@@ -93,7 +92,6 @@ def test_batches_of_any_strides() -> None:
     ({"stages": 0}, "stages = 0 must divide BK = 8"), ({"bm": 6, "tm": 2}, "BM = 6 must be a power of two, 4 at least"),
     ({"bm": 24, "tm": 4}, "BM = 24"), ({"bm": 12, "tm": 3}, "TM = 3 must be a power of two"),
     ({"slices": 128}, "2048 threads"), ({"bk": 64, "bm": 512, "tm": 8, "slices": 2}, "shared memory"),
-    ({"producers": 32}, "producers = 32"), ({"one_tile": True}, "one_tile = True"),
     ({"bm": 32, "tm": 8, "tn": 4, "chunked": True}, "chunked with 32 results a thread: 16 at most"),
 ])
 def test_what_is_not_valid(change: dict[str, int], words: str) -> None:

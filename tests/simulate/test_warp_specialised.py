@@ -12,6 +12,7 @@ from lab.bits import CASES, operands
 from peakgemm.errors import LaunchFailed
 from peakgemm.kernels import validity
 from peakgemm.kernels.registry import rung
+from peakgemm.kernels.rung import RungConfig
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime import driver
 from peakgemm.runtime.architectures import architecture
@@ -67,8 +68,8 @@ def test_bits_of_infinities_nan_and_subnormals(case):
 
 
 @pytest.mark.parametrize("config", [
-    RUNG.default, Config(128, 128, 32, 8, 8, stages=3, fragments=2, raster=2, producers=128, registers=232),
-    Config(256, 128, 8, 16, 8, stages=2, fragments=2, raster=8, producers=128, registers=232),
+    RUNG.default, RungConfig(128, 128, 32, 8, 8, stages=3, fragments=2, raster=2, producers=128, registers=232),
+    RungConfig(256, 128, 8, 16, 8, stages=2, fragments=2, raster=8, producers=128, registers=232),
 ], ids=Config.label)
 @pytest.mark.parametrize("mapped", [True, False], ids=["boxes", "cp.async"])
 def test_no_read_or_write_conflicts_in_shared_memory(config, mapped):

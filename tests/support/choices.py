@@ -9,13 +9,13 @@ import json
 from itertools import islice
 from pathlib import Path
 
+from peakgemm.kernels.emulated.model import simplest
 from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.profile import Machine
 from peakgemm.problem import Problem
-from peakgemm.selection import emulated_model
-from peakgemm.selection.candidates import candidates
+from peakgemm.selection.choose import candidates
 from peakgemm.selection.machine import machine_with
-from peakgemm.selection.profile_file import config_json, read
+from peakgemm.selection.profile_file import read
 from peakgemm.tools.bench.suites import distinct, drawn_cases, suites
 
 FOLDER = Path(__file__).parent / "fixtures" / "choices"
@@ -33,8 +33,8 @@ def products() -> dict[str, Problem]:
 
 def chosen(problem: Problem, here: Machine) -> list[str]:
     """The models' first for FFMAs and for tensor cores: kernel, fields of its configuration, microseconds."""
-    found = candidates(problem, here)[0], emulated_model.best(SCHEMES["fp16x3"], problem, here)
-    return [f"{kernel.name} {kernel.family.name or kernel.name} {json.dumps(config_json(config))} {us:.4g}"
+    found = candidates(problem, here)[0], simplest(candidates(problem, here, SCHEMES["fp16x3"]), here)
+    return [f"{kernel.name} {kernel.family.name or kernel.name} {json.dumps(config.set_fields())} {us:.4g}"
             for kernel, config, us in found]
 
 

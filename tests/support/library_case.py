@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.ffma.specialised import SPECIALISED, SpecialisedConfig
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.tools.simulator.library import run_library
 
-SMALL = Config(32, 32, 8, 4, 8, stages=4, fragments=2, raster=4, producers=32)
+SMALL = SpecialisedConfig(32, 32, 8, 4, 8, stages=4, raster=4, producers=32)
 LAYOUTS = ("NN", "NT", "TN", "TT")
 UNIT = 2.0**-24
 SENTINEL = -777.25

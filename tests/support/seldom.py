@@ -48,7 +48,7 @@ SELDOM = (
     "test_handed.py::test_wide_is_one_chain[NT-1]",
     "test_handed.py::test_what_the_flags_forget_is_found[acquire]",
     "test_handed.py::test_older_and_newer_gpus[sm_120]",
-    "test_library_simulated.py::test_cluster_split_k[Config(bm=16, bn=32*",
+    "test_library_simulated.py::test_cluster_split_k[SpecialisedConfig(bm=16, bn=32*",
     *(f"test_order.py::test_random_synchronisations[{n}]" for n in (5, 7, 8, 9, 10, 11)),
     "test_races.py::*[shared.*_atomic_flag]",
     # Compilations and listings of other architectures than sm_80 and sm_90.

@@ -10,12 +10,14 @@ import pytest
 
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.ffma import skinny
+from peakgemm.kernels.ffma.skinny import SkinnyConfig
+from peakgemm.kernels.ffma.specialised import SpecialisedConfig
 from peakgemm.kernels.ffma.tiled import schedule
 from peakgemm.kernels.schedule import MOST_PARTS, divisor
-from peakgemm.problem import Config, Problem
+from peakgemm.problem import Problem
 
 LARGEST = 2**31 - 1
-TILE = Config(64, 64, 16, 4, 4, stages=4, fragments=2, raster=8, producers=32)
+TILE = SpecialisedConfig(64, 64, 16, 4, 4, stages=4, raster=8, producers=32)
 
 
 def over(x: int, d: tuple[int, int]) -> int:
@@ -45,7 +47,7 @@ def test_quotients_are_exact() -> None:
 
 def test_a_skinny_product_is_not_cut_too_often() -> None:
     deep = Problem.contiguous(64, 1, 2**24 + 999)
-    config = Config(32, 1, 64, 4, 1, slices=8, split=100_000)
+    config = SkinnyConfig(32, 1, 64, 4, 1, slices=8, split=100_000)
     plan = skinny.schedule(config, deep, 132)
     assert plan.parts == MOST_PARTS and plan.blocks == 2 * MOST_PARTS
     steps = -(-deep.k // config.bk)

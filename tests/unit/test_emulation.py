@@ -14,6 +14,7 @@ import pytest
 import peakgemm as pg
 from peakgemm.calls.prepared import Split
 from peakgemm.errors import InvalidValue
+from peakgemm.kernels.emulated.model import FOUR_TIMES, TWICE, estimate_us
 from peakgemm.kernels.emulated.product import OLDER, PRODUCTS, half_as_high, product_on
 from peakgemm.kernels.emulated.schemes import HEAD, SCHEMES, operand
 from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
@@ -25,7 +26,6 @@ from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.device import Gpu
 from peakgemm.selection.choose import Choice, choose
-from peakgemm.selection.emulated_model import FOUR_TIMES, TWICE, estimate_us
 from peakgemm.selection.machine import machine
 
 SQUARE = Problem.contiguous(4096, 4096, 4096)

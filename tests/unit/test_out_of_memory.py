@@ -169,9 +169,9 @@ def test_plan(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_prepared(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from peakgemm.kernels.emulated import split
+    from peakgemm.kernels.emulated import product as emulated
 
-    monkeypatch.setattr(split, "SplitOperand", lambda scheme, problem, gpu: SimpleNamespace(bytes=4000))
+    monkeypatch.setattr(emulated, "SplitOperand", lambda scheme, problem, gpu: SimpleNamespace(bytes=4000))
     for name, error in (("Full", Full(1, 2)), ("ValueError", ValueError("another"))):
         library = FullLibrary(1000, error)
         with pytest.raises(type(error)) as caught:

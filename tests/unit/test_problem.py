@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields
 
 import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.problem import MAX_SIZE, Config, FfmaOrder, Problem
+from peakgemm.kernels.emulated.schemes import TensorConfig
+from peakgemm.kernels.ffma.chain import ChainConfig
+from peakgemm.kernels.ffma.skinny import SkinnyConfig
+from peakgemm.kernels.ffma.small import SMALL, SmallConfig
+from peakgemm.kernels.ffma.specialised import FfmaOrder, SpecialisedConfig
+from peakgemm.kernels.ffma.staged import StagedConfig
+from peakgemm.kernels.ffma.wide import WideConfig
+from peakgemm.kernels.rung import RungConfig
+from peakgemm.kernels.validity import violations
+from peakgemm.problem import MAX_SIZE, Config, Problem, varied
+from peakgemm.runtime.architectures import architecture
 
 
 def test_contiguous() -> None:
@@ -52,56 +62,68 @@ def test_numpy_integers_become_python_ones() -> None:
     assert json.dumps(Config(np.int64(64), 64, 16, 4, 4).to_json())
 
 
+KINDS = [RungConfig, SpecialisedConfig, StagedConfig, WideConfig, SmallConfig, SkinnyConfig, ChainConfig, TensorConfig]
+
+
 def test_config_macros() -> None:
-    macros = Config(128, 64, 16, 8, 4, stages=3, fragments=2, raster=8, min_blocks=2, aligned=True).macros()
-    assert macros == {"BM": 128, "BN": 64, "BK": 16, "TM": 8, "TN": 4, "STAGES": 3, "FRAGMENTS": 2, "RASTER": 8,
-                      "MIN_BLOCKS": 2, "PASSES": 1, "ALIGNED": 1,
-                      "PRODUCERS": 0, "REGISTERS": 0, "SLICES": 1, "CLUSTER": 1, "FFMA_ORDER": 0, "A_FIRST": 0,
-                      "CHUNKED": 0, "ONE_TILE": 0, "COPY_GROUPS": 1, "ACCUMULATIONS": 1, "TRANS_C": 0}
-    assert {type(value) for value in macros.values()} == {int}
+    rung = RungConfig(128, 64, 16, 8, 4, stages=3, fragments=2, raster=8, min_blocks=2, aligned=True).macros()
+    assert rung == {"BM": 128, "BN": 64, "BK": 16, "TM": 8, "TN": 4, "STAGES": 3, "FRAGMENTS": 2, "RASTER": 8,
+                    "MIN_BLOCKS": 2, "PASSES": 1, "ALIGNED": 1, "PRODUCERS": 0, "REGISTERS": 0}
+    small = SmallConfig(32, 32, 8, 4, 4, slices=2, chunked=True).macros()
+    assert small == {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4, "RASTER": 1, "STAGES": 1, "MIN_BLOCKS": 1,
+                     "SLICES": 2, "CHUNKED": 1}
+    assert {type(value) for value in (*rung.values(), *small.values())} == {int}
 
 
 @pytest.mark.parametrize(("config", "label"), [
-    (Config(64, 32, 16, 4, 2), "64x32x16/4x2"),
-    (Config(64, 32, 16, 4, 2, stages=0), "64x32x16/4x2"),
-    (Config(64, 32, 16, 4, 2, stages=3), "64x32x16/4x2 3st"),
-    (Config(64, 32, 16, 4, 2, stages=2, fragments=2), "64x32x16/4x2 2st db"),
-    (Config(64, 32, 16, 4, 2, split=0), "64x32x16/4x2 stream-K"),
+    (RungConfig(64, 32, 16, 4, 2), "64x32x16/4x2"),
+    (RungConfig(64, 32, 16, 4, 2, stages=0), "64x32x16/4x2"),
+    (RungConfig(64, 32, 16, 4, 2, stages=3), "64x32x16/4x2 3st"),
+    (RungConfig(64, 32, 16, 4, 2, stages=2, fragments=2), "64x32x16/4x2 2st db"),
+    (StagedConfig(64, 32, 16, 4, 2, split=0), "64x32x16/4x2 2st stream-K"),
+    (SpecialisedConfig(64, 32, 16, 4, 2, slices=2, cluster=4), "64x32x16/4x2 db 2sl 4cl"),
+    (WideConfig(64, 32, 16, 4, 2, split=0, handed=True), "64x32x16/4x2 handed-on stream-K"),
+    (SkinnyConfig(64, 32, 16, 4, 2, split=3), "64x32x16/4x2 split-K 3"),
 ])
 def test_config_label(config: Config, label: str) -> None:
     assert config.label() == label
 
 
-def test_config_json_of_library_fields() -> None:
-    plain, library = Config(8, 8, 8, 1, 1), Config(8, 8, 8, 1, 1, producers=128, slices=2, split=0,
-                                                             ffma_order=FfmaOrder.COLUMNS, one_tile=True)
-    assert not {"producers", "registers", "slices", "split", "ffma_order", "one_tile"} & plain.to_json().keys()
-    assert Config(**json.loads(json.dumps(library.to_json()))) == library
-    assert library.to_json()["split"] == 0 and library.to_json()["ffma_order"] == 2
-    with pytest.raises(InvalidValue, match="ffma_order = 3 must be 0 to 2: ROWS, ROWS_REVERSED, COLUMNS"):
-        replace(plain, ffma_order=3)
+@pytest.mark.parametrize("kind", KINDS)
+def test_config_round_trips_through_json(kind: type[Config]) -> None:
+    """With fields that are set and without; what JSON of all families has, a family without the field leaves out."""
+    set_fields = {f.name: 1 for f in fields(kind) if f.default is not MISSING}
+    for config in (kind(128, 256, 16, 8, 16), kind(128, 256, 16, 8, 16, **set_fields)):
+        found = json.loads(json.dumps(config.to_json()))
+        assert kind.from_json(found) == config
+        assert {"bm", "bn", "bk", "tm", "tn", "stages", "fragments", "raster", "min_blocks", "passes",
+                "aligned"} <= found.keys()
+        assert kind.from_json(config.set_fields()) == config
+    with pytest.raises(TypeError, match="unknown"):
+        kind.from_json({**found, "unknown": 1})
 
 
-def test_config_round_trips_through_json() -> None:
-    config = Config(128, 256, 16, 8, 16, stages=3, fragments=2, raster=8, aligned=True)
-    assert Config(**json.loads(json.dumps(config.to_json()))) == config
+def test_a_config_of_another_kernel_is_none() -> None:
+    plain = SmallConfig(32, 32, 32, 4, 4, slices=2)
+    assert "a SkinnyConfig" in violations(SMALL, SkinnyConfig(32, 32, 32, 4, 4), architecture("sm_90"))[0]
+    assert varied(plain, split=1, handed=False) is plain  # as it is already, though without the fields
+    with pytest.raises(TypeError):
+        varied(plain, split=2)
 
 
-MAY_BE_ZERO = ("stages", "aligned", "producers", "registers", "split", "ffma_order", "a_first", "chunked", "one_tile",
-               "trans_c", "handed")
-
-
-@pytest.mark.parametrize("name", MAY_BE_ZERO)
-def test_config_fields_are_not_negative(name: str) -> None:
-    with pytest.raises(InvalidValue, match=f"{name} = -1 must be an integer of at least 0"):
-        Config(**{"bm": 8, "bn": 8, "bk": 8, "tm": 1, "tn": 1, name: -1})
-
-
-@pytest.mark.parametrize("name", [f.name for f in fields(Config) if f.name not in MAY_BE_ZERO])
-def test_config_fields_are_positive(name: str) -> None:
+@pytest.mark.parametrize(("kind", "name", "least"), [
+    (kind, f.name, 0 if isinstance(f.default, (bool, FfmaOrder)) or f.name in
+     ("stages", "producers", "registers", "split") else 1) for kind in KINDS for f in fields(kind)])
+def test_config_fields_have_a_least_value(kind: type[Config], name: str, least: int) -> None:
     whole = {"bm": 8, "bn": 8, "bk": 8, "tm": 1, "tn": 1}
-    with pytest.raises(InvalidValue, match=f"{name} = 0 must be an integer of at least 1"):
-        Config(**{**whole, name: 0})
+    with pytest.raises(InvalidValue, match=f"{name} = {least - 1} must be an integer of at least {least}"):
+        kind(**{**whole, name: least - 1})
+    kind(**{**whole, name: least})
+
+
+def test_orders_have_names() -> None:
+    with pytest.raises(InvalidValue, match="ffma_order = 3 must be 0 to 2: ROWS, ROWS_REVERSED, COLUMNS"):
+        SpecialisedConfig(8, 8, 8, 1, 1, ffma_order=3)
 
 
 @pytest.mark.parametrize("value", [8.0, 2.5, float("nan"), "8", None])

@@ -5,20 +5,21 @@ from __future__ import annotations
 import pytest
 
 from peakgemm.errors import InvalidValue
+from peakgemm.kernels.rung import RungConfig
 from peakgemm.problem import Config
 from peakgemm.tools.bench.roofline import bound_tflops, bytes_per_flop
 
 
 @pytest.mark.parametrize(("config", "expected"), [
     # Nothing staged: the thread's tile counts, whatever the block's.
-    (Config(16, 16, 1, 1, 1, stages=0), 4.0),
-    (Config(64, 64, 1, 4, 4, stages=0), 1.0),
-    (Config(128, 128, 1, 8, 8, stages=0), 0.5),
+    (RungConfig(16, 16, 1, 1, 1, stages=0), 4.0),
+    (RungConfig(64, 64, 1, 4, 4, stages=0), 1.0),
+    (RungConfig(128, 128, 1, 8, 8, stages=0), 0.5),
     # Staged: the block's tile counts, whatever the thread's and however deep the pipeline.
-    (Config(32, 32, 32, 1, 1), 0.125),
-    (Config(64, 64, 16, 4, 4), 0.0625),
-    (Config(128, 128, 8, 8, 8, stages=3), 0.03125),
-    (Config(128, 256, 8, 8, 16, stages=4), 0.0234375),
+    (RungConfig(32, 32, 32, 1, 1), 0.125),
+    (RungConfig(64, 64, 16, 4, 4), 0.0625),
+    (RungConfig(128, 128, 8, 8, 8, stages=3), 0.03125),
+    (RungConfig(128, 256, 8, 8, 16, stages=4), 0.0234375),
 ])
 def test_bytes_per_flop(config: Config, expected: float) -> None:
     assert bytes_per_flop(config) == expected

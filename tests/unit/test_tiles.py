@@ -424,7 +424,7 @@ def test_memory_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None
 def test_panels_are_split_once(monkeypatch: pytest.MonkeyPatch, eager: float, room: int) -> None:
     """A split is a copy here; products read the copies, on whichever stream."""
     from peakgemm.kernels import bound
-    from peakgemm.kernels.emulated import split
+    from peakgemm.kernels.emulated import product as emulated
     from peakgemm.kernels.emulated.product import PRODUCTS
     from peakgemm.selection.choose import Choice
 
@@ -456,7 +456,7 @@ def test_panels_are_split_once(monkeypatch: pytest.MonkeyPatch, eager: float, ro
         kernel = PRODUCTS["fp16x3"]
         choice = Choice(kernel, kernel.default, "named", "")
         monkeypatch.setattr(worker, "choice_for", lambda problem, gpu, precision="ieee", ready="": choice)
-        monkeypatch.setattr(split, "SplitOperand", Split)
+        monkeypatch.setattr(emulated, "SplitOperand", Split)
         monkeypatch.setattr(bound, "Bound", Bound)
         out = np.full((256, 320), np.nan, np.float32)
         multi_gpu.run(Request(a, b, out=out, precision="emulated"), devices.gpus, Grid(cuts(256, 64), cuts(320, 64)))

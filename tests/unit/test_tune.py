@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,20 +19,21 @@ from host_peer import GPU, HostBound, HostPeer, HostTimer
 from peakgemm.calls import launch
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels.emulated.product import PRODUCTS
+from peakgemm.kernels.emulated.schemes import Scheme
 from peakgemm.kernels.ffma.small import SMALL
-from peakgemm.kernels.ffma.specialised import SPECIALISED
+from peakgemm.kernels.ffma.specialised import SPECIALISED, SpecialisedConfig
 from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
+from peakgemm.selection import choose as choose_module
 from peakgemm.selection import tuned
-from peakgemm.selection.choose import Choice, choose
+from peakgemm.selection.choose import Candidate, Choice, choose
 from peakgemm.selection.machine import machine
 from peakgemm.tools.bench.suites import SUITES, cases
 from peakgemm.tools.bench.timer import Comparison
 from peakgemm.tools.tune import search, space, store
 from peakgemm.tools.tune.halving import FINALISTS, Outcome, estimate_s, halve, rounds
-from peakgemm.tools.tune.space import Candidate
 
 PROBLEM = Problem.contiguous(96, 80, 64)
 
@@ -274,9 +275,13 @@ def times(config: Config, default: Config) -> float:
 @pytest.fixture
 def gpu(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """NumPy as the GPU; each problem has, beside its default, a candidate that is twice as fast."""
-    def candidates(problem: Problem, gpu: Machine) -> list[Any]:
-        tile = Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128)
-        return [(SPECIALISED, replace(tile, raster=i + 1, split=1 + i % 2), 10.0 + i) for i in range(6)]
+    considered = choose_module.candidates
+
+    def candidates(problem: Problem, gpu: Machine, scheme: Scheme | None = None, ready: str = "") -> Sequence[Any]:
+        if scheme is not None:
+            return considered(problem, gpu, scheme, ready)
+        tile = SpecialisedConfig(64, 64, 16, 8, 8, stages=6, producers=128)
+        return [Candidate(SPECIALISED, replace(tile, raster=i + 1, split=1 + i % 2), 10.0 + i) for i in range(6)]
 
     def bind(kernel: Any, config: Config, problem: Problem, gpu: Any) -> Any:
         class Marked(HostBound):
@@ -326,7 +331,7 @@ def test_best(gpu: Path, problem: Problem) -> None:
 @pytest.mark.parametrize(("tensor", "ieee", "wins"), [(4, 8, "fp16x3"), (8, 4, "specialised")])
 def test_best_emulated(gpu: Path, monkeypatch: pytest.MonkeyPatch, tensor: int, ieee: int, wins: str) -> None:
     """The faster of two that keep the promise; nothing is searched or kept. Raster 4 is fast: see `times`."""
-    kernel, plain = PRODUCTS["fp16x3"], Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128)
+    kernel, plain = PRODUCTS["fp16x3"], SpecialisedConfig(64, 64, 16, 8, 8, stages=6, producers=128)
     chosen = Choice(kernel, replace(kernel.default, raster=tensor), "heuristic", "")
     other = Choice(SPECIALISED, replace(plain, raster=ieee), "", "")
     monkeypatch.setattr(search, "choose", lambda *args: chosen if args[4:] == ("emulated",) else other)
@@ -340,7 +345,7 @@ def test_best_emulated(gpu: Path, monkeypatch: pytest.MonkeyPatch, tensor: int, 
 def test_best_of_what_leaves_no_choice(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "bound_for", None)  # nothing is timed
     assert search.best(PROBLEM, GPU, "bf16x9")[0] is PRODUCTS["bf16x9"]
-    ieee = Choice(SPECIALISED, Config(64, 64, 16, 8, 8, stages=6, fragments=2, producers=128), "heuristic", "")
+    ieee = Choice(SPECIALISED, SpecialisedConfig(64, 64, 16, 8, 8, stages=6, producers=128), "heuristic", "")
     monkeypatch.setattr(search, "choose", lambda *args: ieee)
     assert search.best(PROBLEM, GPU, "emulated") == (SPECIALISED, ieee.config)
 

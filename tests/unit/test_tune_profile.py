@@ -50,8 +50,7 @@ from peakgemm.problem import Config, Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.device import Gpu
 from peakgemm.selection import tuned
-from peakgemm.selection.candidates import candidates
-from peakgemm.selection.choose import choose
+from peakgemm.selection.choose import candidates, choose
 from peakgemm.selection.machine import machine, machine_with, shipped
 from peakgemm.selection.profile_file import parse, read, to_json
 from peakgemm.tools.bench.suites import suites

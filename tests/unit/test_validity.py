@@ -9,6 +9,7 @@ import pytest
 
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.registry import LADDER, Kernel, rung, rungs
+from peakgemm.kernels.rung import RungConfig
 from peakgemm.kernels.validity import choose, is_valid, require, violations
 from peakgemm.problem import Config, Problem
 from peakgemm.runtime.architectures import architecture
@@ -16,7 +17,7 @@ from peakgemm.tools.bench.sweep import published
 from rung_code import build
 
 HOPPER = architecture("sm_90")
-TILE = Config(128, 128, 8, 8, 8, stages=2, fragments=2)  # rung 11's
+TILE = RungConfig(128, 128, 8, 8, 8, stages=2, fragments=2)  # rung 11's
 
 
 @pytest.mark.parametrize("config", published(), ids=Config.label)

@@ -132,7 +132,7 @@ def _split(library: DeviceLibrary, b: Any, index: int, precision: str, trans_b: 
     Raises:
         OutOfMemory: its panels do not fit.
     """
-    from ..kernels.emulated.split import SplitOperand
+    from ..kernels.emulated.product import SplitOperand
 
     gpu, view = device.require(index), library.view(b, "b", stream)
     inner, columns = view.shape[::-1] if trans_b else view.shape

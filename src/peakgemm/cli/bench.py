@@ -10,7 +10,7 @@ import typer
 
 from ..calls.request import PRECISIONS
 from ..errors import CompileFailed, InvalidValue, MissingComponent
-from ..problem import Config
+from ..kernels.library import EMULATED, KERNELS, kernel_named
 from ..runtime import device
 from ..runtime.device import Gpu
 from ..tools.bench import bench, contenders, records
@@ -132,7 +132,7 @@ def _show(title: str, rows: Sequence[Row], rivals: Sequence[str]) -> None:
     table(f"{title}: what ran" if measured else f"{title}: what runs", [
         ("case", "left"), ("kernel", "left"), ("configuration", "left"),
         ("path" if any("path" in r for r in rows) else "chosen by", "left"), ("error", "right"),
-    ], [[r["name"], r["kernel"], Config(**r["config"]).label(), _path(r),
+    ], [[r["name"], r["kernel"], kernel_named(r["kernel"], (*KERNELS, *EMULATED)).read(r["config"]).label(), _path(r),
          "failed" if "error" in r else number(r.get("max_error"), 2)] for r in rows],
         "error: largest |C - AB| / (eps |A||B|) against FP64." if measured else "")
     out.print()

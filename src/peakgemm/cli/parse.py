@@ -10,7 +10,8 @@ from typing import NoReturn
 import typer
 
 from ..errors import InvalidValue
-from ..problem import MAX_SIZE, Config
+from ..kernels.rung import RungConfig
+from ..problem import MAX_SIZE
 from ..runtime.architectures import architecture
 from ..runtime.device import Gpu
 
@@ -46,7 +47,7 @@ def room(needed: int, most: int) -> None:
                            "shape, or raise max_memory")
 
 
-def tile(text: str) -> Config:
+def tile(text: str) -> RungConfig:
     """``BM,BK,BN,RM,RN[,db]`` in the order of the published tile table."""
     parts = text.split(",")
     double = len(parts) == 6 and parts[5] == "db"
@@ -57,7 +58,7 @@ def tile(text: str) -> Config:
                            "128,8,128,8,8,db")
     bm, bk, bn, rm, rn = (int(p) for p in parts)
     buffers = 2 if double else 1
-    return Config(bm, bn, bk, rm, rn, stages=buffers, fragments=buffers)
+    return RungConfig(bm, bn, bk, rm, rn, stages=buffers, fragments=buffers)
 
 
 def scale(text: str | float) -> float:

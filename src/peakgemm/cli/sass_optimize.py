@@ -15,7 +15,7 @@ from ..errors import InvalidValue
 from ..kernels import validity
 from ..kernels.library import compile_for
 from ..kernels.registry import LADDER, Kernel, numbers, rungs
-from ..problem import Config, Problem
+from ..problem import Config, Problem, varied
 from ..runtime import device
 from ..runtime.architectures import architecture
 from ..runtime.compile import Compiled
@@ -85,7 +85,7 @@ def _chosen(text: str, guarded: bool) -> tuple[Kernel, Config]:
         kernel = next(one for one in LADDER if not one.patched and one.entry == kernel.entry)
     limits = architecture(ARCH)
     config = validity.choose(kernel, kernel.config_for(ARCH), limits, ALIGNED)
-    return kernel, replace(config, aligned=False) if guarded else config
+    return kernel, varied(config, aligned=False) if guarded else config
 
 
 def _json(text: str) -> Any:

@@ -22,6 +22,16 @@ def exactly(config: Config, **wanted: int) -> Iterator[str]:
             yield f"{name.upper()} = {getattr(config, name)} must be {value}"
 
 
+def refilled(c: Config) -> Iterator[str]:
+    if c.stages < 2:
+        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+
+
+def quads(c: Config) -> Iterator[str]:
+    yield from multiple(c, "tm", 4, "float4 fragments")
+    yield from multiple(c, "tn", 4, "float4 fragments")
+
+
 def one_output(c: Config) -> Iterator[str]:
     yield from exactly(c, bk=1, tm=1, tn=1)
 
@@ -51,8 +61,7 @@ def one_float4(c: Config) -> Iterator[str]:
 
 def staged(c: Config) -> Iterator[str]:
     """Tiles copied in whole rounds of float4 by all threads."""
-    yield from multiple(c, "tm", 4, "float4 fragments")
-    yield from multiple(c, "tn", 4, "float4 fragments")
+    yield from quads(c)
     yield from multiple(c, "bk", 4, "float4 of A")
     yield from multiple(c, "bn", 4, "float4 of B")
     for name, floats, row in (("A", c.bm * c.bk, c.bk), ("B", c.bk * c.bn, c.bn)):
@@ -82,8 +91,7 @@ def warp_staged(c: Config) -> Iterator[str]:
 
 def multistage(c: Config) -> Iterator[str]:
     yield from exactly(c, fragments=2)
-    yield from multiple(c, "tm", 4, "float4 fragments")
-    yield from multiple(c, "tn", 4, "float4 fragments")
+    yield from quads(c)
     yield from warp_tile(c)
     yield from multiple(c, "bk", 8, "copies of A are 8 k-steps wide")
     yield from multiple(c, "bm", c.threads // 8, "rows of A that a round of copies covers")
@@ -91,8 +99,7 @@ def multistage(c: Config) -> Iterator[str]:
         yield f"{c.threads} threads must be a multiple of BN = {c.bn}: a round of copies covers whole rows of B"
     elif c.bk % (4 * c.threads // c.bn):
         yield f"BK = {c.bk} must be a multiple of the {4 * c.threads // c.bn} rows of B that a round of copies covers"
-    if c.stages < 2:
-        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+    yield from refilled(c)
 
 
 def stored(c: Config) -> Iterator[str]:
@@ -110,15 +117,13 @@ def boxed(c: Config) -> Iterator[str]:
     for name, side in (("BM", c.bm), ("BN", c.bn)):
         if side > MAX_SIDE:
             yield f"{name} = {side} must be at most {MAX_SIDE}: the side of a box that a tensor map describes"
-    if c.stages < 2:
-        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+    yield from refilled(c)
 
 
 def boxes(c: Config) -> Iterator[str]:
     """Two warpgroups that compute, and boxes that tensor maps can describe."""
     yield from exactly(c, fragments=2)
-    yield from multiple(c, "tm", 4, "float4 fragments")
-    yield from multiple(c, "tn", 4, "float4 fragments")
+    yield from quads(c)
     yield from warp_tile(c)
     yield from boxed(c)
     if c.bk not in (8, 16, 32):
@@ -130,5 +135,4 @@ def boxes(c: Config) -> Iterator[str]:
 
 def split_tile(c: Config) -> Iterator[str]:
     yield from exactly(c, bm=128, bn=128, bk=64, tm=8, tn=8)
-    if c.stages < 2:
-        yield f"stages = {c.stages} must be at least 2: one is read while another is filled"
+    yield from refilled(c)

@@ -14,12 +14,16 @@ from ..runtime.tensor_map import Box
 
 if TYPE_CHECKING:
     from .emulated.schemes import Scheme
-    from .profile import Machine
+    from .profile import Machine, Profile
     from .recipe import Recipe
     from .registry import Kernel
     from .schedule import Schedule
 
 MAX_BLOCKS = 2**31 - 1  # of a grid, along x
+
+
+Own = Any  # a configuration of the family's own kind
+Estimated = tuple[Config, float]  # a configuration and its modelled microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,29 +89,32 @@ class Family:
         panels: the operands, of ``"ab"`` as the kernel sees them, that it reads split before.
         scheme: how operands are split for tensor cores; None: FFMA.
         name: tells kernels of the same name apart.
-        configurations: those that are worth a comparison for a problem, of kernels that have a cost model of their own;
-            tiles are ranked together (`selection.tile_model`), and tensor cores (`selection.emulated_model`).
-        estimate_us: modelled microseconds of a launch.
+        configs: those that a GPU's profile names, as they are compiled for any problem.
+        candidates: the configurations worth a comparison for a problem on a GPU, with their modelled microseconds;
+            of the operand ``"a"`` or ``"b"`` it may be said that it has been split before.
+        chains: the same of those that sum by one chain, for reproducible products.
+        overlap_us: what a profile says that its launches save where they overlap the launch before, which its estimates
+            leave out.
         numbers: the section of a profile that has the numbers of its cost model.
-        reproducible: whether it is considered for reproducible products alone.
         tiled: whether blocks have whole tiles, or ranges of their k-steps.
         lives_on_l1: whether operands come by way of L1, which has what shared memory leaves of an SM's 256 KB.
     """
 
-    recipe: Callable[[Kernel, Config, Problem, str], Recipe] = _unknown
-    reduce_recipe: Callable[[Kernel, Config, Problem, str], Recipe] = _unknown
-    launches: Callable[[Kernel, Config, Problem, str, int, int, int], Launches] = _unknown
-    schedule: Callable[[Config, Problem, int], Schedule] = _unknown
-    specialisation: Callable[[Config, Problem], dict[str, int]] = _unknown
+    recipe: Callable[[Kernel, Own, Problem, str], Recipe] = _unknown
+    reduce_recipe: Callable[[Kernel, Own, Problem, str], Recipe] = _unknown
+    launches: Callable[[Kernel, Own, Problem, str, int, int, int], Launches] = _unknown
+    schedule: Callable[[Own, Problem, int], Schedule] = _unknown
+    specialisation: Callable[[Own, Problem], dict[str, int]] = _unknown
     refuses: Callable[[Problem], Iterable[str]] = lambda problem: ()
-    one_chain: Callable[[Config, Problem], bool] = lambda config, problem: False
-    without_workspace: Callable[[Kernel, Config], tuple[Kernel, Config] | None] = lambda kernel, config: None
+    one_chain: Callable[[Own, Problem], bool] = lambda config, problem: False
+    without_workspace: Callable[[Kernel, Own], tuple[Kernel, Config] | None] = lambda kernel, config: None
     panels: str = ""
     scheme: Scheme | None = None
     name: str = ""
-    configurations: Callable[[Problem, Machine], Iterable[Config]] = lambda problem, machine: ()
-    estimate_us: Callable[[Config, Problem, Machine], float] = _unknown
+    configs: Callable[[Kernel, Machine], Iterable[Config]] = lambda kernel, machine: ()
+    candidates: Callable[[Kernel, Problem, Machine, str], Iterable[Estimated]] = lambda *_: ()
+    chains: Callable[[Kernel, Problem, Machine], Iterable[Estimated]] = lambda *_: ()
+    overlap_us: Callable[[Profile], float] = lambda profile: 0.0
     numbers: str = ""
-    reproducible: bool = False
     tiled: bool = False
     lives_on_l1: bool = False

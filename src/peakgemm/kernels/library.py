@@ -25,16 +25,16 @@ KERNELS = (SPECIALISED, WIDE, STAGED, SKINNY, SMALL, CHAIN)
 EMULATED = (*PRODUCTS.values(), *OLDER.values(), STREAMED, FUSED)
 
 
-def kernel_named(name: str) -> Kernel:
-    """The library's kernel of that name.
+def kernel_named(name: str, among: tuple[Kernel, ...] = KERNELS) -> Kernel:
+    """The library's kernel of that name; of tensor cores, ``among`` `EMULATED`, the last of a scheme.
 
     Raises:
         InvalidValue: no such kernel; the message lists those there are.
     """
-    for kernel in KERNELS:
-        if kernel.name == name:
-            return kernel
-    raise InvalidValue(f"unknown kernel {name!r}; valid ones: {', '.join(k.name for k in KERNELS)}")
+    named = {kernel.name: kernel for kernel in among}
+    if name not in named:
+        raise InvalidValue(f"unknown kernel {name!r}; valid ones: {', '.join(named)}")
+    return named[name]
 
 
 def recipes(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_count: int) -> tuple[Recipe, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidValue
-from ..problem import Config
+from ..problem import Config, varied
 from ..runtime import cache as disk_cache
 from ..runtime.compile import TRIES, Compiled, Reading
 
@@ -92,9 +92,9 @@ def _why_not(tuned: Config, config: Config, arch: str) -> str:
     """Why the recipe, which is for ``tuned``, is not for this compilation; empty where it is."""
     if arch != _ARCH:
         return f"loops are built anew for {_ARCH} alone, not {arch}"
-    if config == replace(tuned, aligned=True):
+    if config == varied(tuned, aligned=True):
         return ""
-    if config == tuned.guarded():
+    if config == varied(tuned, aligned=False):
         return ("the recipe is not for the guarded path, which serves sizes that the tile's do not divide and "
                 "unaligned addresses")
     return f"the recipe is for the tile {tuned.label()}, not {config.label()}"

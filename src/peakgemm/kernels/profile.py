@@ -19,9 +19,9 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class SplitK:
-    """Of blocks that have one part each of a small tile's K (split_k_model.py): launches and their ends, then for each
-    part, for each of its steps, where more than half of the SMs have a block, for a step whose B is copied by words,
-    and for each microsecond that the operands' bytes take."""
+    """Of blocks that have one part each of a small tile's K (ffma/tile_model.py): launches and their ends, then for
+    each part, for each of its steps, where more than half of the SMs have a block, for a step whose B is copied by
+    words, and for each microsecond that the operands' bytes take."""
 
     start_us: float
     part_us: float
@@ -33,9 +33,9 @@ class SplitK:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Of tiles that have a cluster each (split_k_model.py): launch and end, then for each block of a cluster, for each
-    step of a block, for one whose B is copied by words, for each microsecond that the operands' bytes take, for each
-    step more than a block has stages, and for each turn of its slices. ``config`` has clusters of two blocks."""
+    """Of tiles that have a cluster each (ffma/tile_model.py): launch and end, then for each block of a cluster, for
+    each step of a block, for one whose B is copied by words, for each microsecond that the operands' bytes take, for
+    each step more than a block has stages, and for each turn of its slices. ``config`` has clusters of two blocks."""
 
     config: Config
     start_us: float
@@ -67,7 +67,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Tiled:
-    """Of all tiles: tile_model.py."""
+    """Of all tiles: ffma/tile_model.py."""
 
     start_us: float
     stored_per_us: float
@@ -96,7 +96,7 @@ class Tiled:
 
 @dataclass(frozen=True, slots=True)
 class Wide:
-    """Of wide thread tiles and of repacking for them: tile_model.py, candidates.py."""
+    """Of wide thread tiles and of repacking for them: ffma/wide.py, ffma/tile_model.py."""
 
     stored_factor: float
     repack_us: float
@@ -112,7 +112,7 @@ class Wide:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Where split-K of one-tile blocks and cluster split-K are considered: split_k_model.py."""
+    """Where split-K of one-tile blocks and cluster split-K are considered: ffma/tile_model.py."""
 
     whole_steps: int
     whole_share: float
@@ -197,7 +197,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """Of emulated/streamed.cu with A split in registers, by columns of a tile: emulated_model.py."""
+    """Of emulated/streamed.cu with A split in registers, by columns of a tile: emulated/model.py."""
 
     columns: int
     chunk_us: float
@@ -208,9 +208,8 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Emulated:
-    """Of tensor-core kernels: emulated_model.py. ``worth_share``: of IEEE's modelled time, what tensor cores may take
-    for
-    "emulated" to choose them; None: they were not measured to win. ``least_k``: of what K they were."""
+    """Of tensor-core kernels: emulated/model.py. ``worth_share``: of IEEE's modelled time, what tensor cores may
+    take for "emulated" to choose them; None: they were not measured to win. ``least_k``: of what K they were."""
 
     worth_share: float | None
     least_k: int

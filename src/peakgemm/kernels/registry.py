@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidValue
-from ..problem import Config, Problem
+from ..problem import C, Config, Problem
 from ..runtime import source
 from ..runtime.architectures import FEATURES, Architecture
 from .constraints import (
@@ -25,7 +25,7 @@ from .constraints import (
     warp_staged,
 )
 from .family import Family, Launches
-from .rung import EDITED, RUNG
+from .rung import EDITED, RUNG, RungConfig
 
 if TYPE_CHECKING:
     from .recipe import Recipe
@@ -65,10 +65,11 @@ class Kernel:
     """One ``.cu`` file: a rung of the ladder, or of ``folder``, a kernel of the library (number -1).
 
     ``shared_bytes`` gives the shared memory of a block for a config; ``dynamic`` says whether
-    it is passed at launch (and so may exceed 48 KB). ``tunes`` names the fields of `Config`,
-    beyond the tile, that the source uses. ``vectors`` names the matrices that the
+    it is passed at launch (and so may exceed 48 KB). ``tunes`` names the fields of its configuration, beyond the
+    tile, that may differ from the default's; None: all may. ``vectors`` names the matrices that the
     aligned compilation accesses sixteen bytes at a time. ``constraints`` yields what a config breaks of what the source
-    asks of the tile, and ``needs`` names the features of an architecture that it uses. Several kernels of the library
+    asks of the tile, and ``needs`` names the features of an architecture that it uses; where there is the feature
+    ``outdone_by``, a kernel that uses it is taken instead. Several kernels of the library
     may share the source ``source_name`` and differ by ``defines``; what else the library knows of one is its
     ``family``'s. ``overrides`` holds the default config of
     architectures where another one is better: with room for two blocks per SM, rung 11 gains 3 % on
@@ -82,13 +83,14 @@ class Kernel:
     number: int
     name: str
     idea: str
-    default: Config
-    constraints: Callable[[Config], Iterator[str]]
-    shared_bytes: Callable[[Config], int] = _none
+    default: Any
+    constraints: Callable[[Any], Iterator[str]]
+    shared_bytes: Callable[[Any], int] = _none
     dynamic: bool = False
-    tunes: frozenset[str] = frozenset()
+    tunes: frozenset[str] | None = None
     vectors: str = ""
     needs: tuple[str, ...] = ()
+    outdone_by: str = ""
     peak: float = 1.0
     rounding: float = 0.0
     folder: str = "ladder"
@@ -145,6 +147,10 @@ class Kernel:
         return next((f"{feature} needs {FEATURES[feature].text}" for feature in self.needs
                      if feature not in arch.features), None)
 
+    def is_for(self, arch: Architecture) -> bool:
+        """Whether it is considered on ``arch``: that has the instructions, and none that make another kernel faster."""
+        return self.lacks(arch) is None and self.outdone_by not in arch.features
+
     @property
     def entry(self) -> str:
         """Name of the exported kernel."""
@@ -171,8 +177,7 @@ class Kernel:
 
     def launches(self, config: Config, problem: Problem, arch: str, sm_count: int, ready_a: int = 0,
                  ready_b: int = 0) -> Launches:
-        """What a product by it launches on so many SMs; ``ready_a`` and ``ready_b`` are addresses of operands that were
-        split before (0: they were not).
+        """What a product by it launches; see `Family`.
 
         Raises:
             InvalidValue: more blocks than a grid has, or more parts than are counted.
@@ -190,6 +195,15 @@ class Kernel:
         whole = (config.split == 1 or config.handed) and config.cluster == 1 and not config.chunked
         return whole and self.family.one_chain(config, problem)
 
+    def varies(self, name: str) -> bool:
+        """Whether its configurations may differ in the field of that name."""
+        return name in {f.name for f in fields(self.default)} and (self.tunes is None or name in self.tunes)
+
+    def read(self, found: Mapping[str, Any]) -> Config:
+        """A configuration of it that JSON holds; see `Config.from_json`."""
+        config: Config = type(self.default).from_json(found)
+        return config
+
     @cached_property
     def source(self) -> str:
         """The joined source text."""
@@ -197,7 +211,8 @@ class Kernel:
 
     def config_for(self, arch: str) -> Config:
         """The default config on ``arch`` (``sm_NN``)."""
-        return self.overrides.get(arch.rstrip("af"), self.default)
+        config: Config = self.overrides.get(arch.rstrip("af"), self.default)
+        return config
 
 
 class _Entries(dict[str, Any]):
@@ -210,19 +225,18 @@ class _Entries(dict[str, Any]):
 _CONFIGS = _Entries(json.loads((source.KERNELS / "configs.json").read_text(encoding="utf-8")))
 
 
-def default_of(name: str) -> Config:
+def default_of(name: str, kind: type[C]) -> C:
     """The default configuration that configs.json has for a kernel."""
-    return Config(**_CONFIGS[name]["default"])
+    return kind.from_json(_CONFIGS[name]["default"])
 
 
-def _rung(number: int, name: str, idea: str, constraints: Callable[[Config], Iterator[str]],
-          shared_bytes: Callable[[Config], int] = _none,
-          **more: Any) -> Kernel:
+def _rung(number: int, name: str, idea: str, constraints: Callable[[Any], Iterator[str]],
+          shared_bytes: Callable[[Any], int] = _none, tunes: frozenset[str] = frozenset(), **more: Any) -> Kernel:
     """A rung with the configurations that configs.json has for it."""
-    named, overrides = ({key: Config(**config) for key, config in _CONFIGS[name].get(what, {}).items()}
+    named, overrides = ({key: RungConfig(**config) for key, config in _CONFIGS[name].get(what, {}).items()}
                         for what in ("named", "overrides"))
-    return Kernel(number, name, idea, default_of(name), constraints, shared_bytes, named=named, overrides=overrides,
-                  **more)
+    return Kernel(number, name, idea, default_of(name, RungConfig), constraints, shared_bytes, named=named,
+                  overrides=overrides, tunes=tunes, **more)
 
 
 LADDER: tuple[Kernel, ...] = (

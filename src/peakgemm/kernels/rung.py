@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidValue
@@ -22,6 +23,24 @@ if TYPE_CHECKING:
 CONVENTION = Convention(addresses=(0, 1, 3), values="iiiqqqff", dependent=False)
 
 
+@dataclass(frozen=True, slots=True)
+class RungConfig(Config):
+    """How a rung of the ladder is cut: of these fields each rung `tunes` some, and has the others fixed.
+
+    ``stages``: 0 where nothing is staged in shared memory. ``aligned`` chooses the compilation with vector accesses and
+    no bounds test.
+    """
+
+    stages: int = 1
+    fragments: int = 1
+    raster: int = 1
+    min_blocks: int = 1
+    passes: int = 1
+    aligned: bool = False
+    producers: int = 0
+    registers: int = 0
+
+
 def _recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
     target = architecture(arch).target(own=kernel.sm_90a)
     return Recipe(kernel.source, kernel.entry, target, config.macros(), kernel.path.name)
@@ -34,7 +53,7 @@ def _edited_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) 
 def _launches(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_count: int, ready_a: int = 0,
               ready_b: int = 0) -> Launches:
     p = problem
-    blocks = -(-p.m // config.bm) * -(-p.n // config.bn)
+    blocks = prod(config.grid(p))
     if blocks > MAX_BLOCKS:
         raise InvalidValue(f"{p.m} x {p.n} in tiles of {config.bm} x {config.bn} asks for {blocks} blocks, "
                            f"the limit is {MAX_BLOCKS}; use a larger tile or split the product")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..problem import Batch, Config, Problem, varied
 from ..runtime.convention import pack
 from ..runtime.tensor_map import Box
+
+if TYPE_CHECKING:
+    from .ffma.repack import Repack
 
 # struct Gemm of include/scheduler/gemm.cuh: 17 long long, 6 int, 2 float, 5 int, 7 pairs of unsigned.
 _GEMM = "<17q6i2f5i14I4x"
@@ -16,29 +20,25 @@ MOST_PARTS = 46340
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One launch: ``blocks`` of the kernel and, where partial sums are left, ``reduce_blocks`` of the second one.
+    """How blocks share a problem: ``blocks`` of the kernel and, where partial sums are left, ``reduce_blocks`` of the
+    second one, of ``reduce_threads``, or where that is 0 as many as compute a tile.
 
     ``whole`` tiles are computed by one block, or one cluster, each; the k-steps of ``shared`` tiles are dealt to
-    ``parts`` ranges. ``workspace_bytes`` holds their partial sums, from byte ``sums`` on, or what is handed on of them;
-    blocks of the second kernel have ``reduce_threads``, or where that is 0 as many as compute a tile.
-    ``arguments`` is the kernels' struct, ``more`` what the first one's has behind that, ``boxes`` what the copy engine
-    moves for it. A kernel before it takes ``first_arguments``: in ``first_blocks`` it repacks the first chunk of K, and
-    sets counters and flags to zero (repack.py). ``cluster`` blocks of the first kernel form a cluster where it leaves
-    that to the launch.
+    ``parts`` ranges. ``workspace_bytes`` holds what is repacked, then partial sums, or what is handed on of them.
+    ``arguments`` is the kernels' struct, ``boxes`` what the copy engine moves. ``repack``: what a kernel before this
+    one repacks, or whose flags it sets to zero. ``cluster`` blocks form a cluster where the kernel leaves that to the
+    launch.
     """
 
     blocks: int
-    reduce_blocks: int
     whole: int
-    shared: int
-    parts: int
-    workspace_bytes: int
     arguments: bytes
-    sums: int = 0
+    reduce_blocks: int = 0
+    shared: int = 0
+    parts: int = 0
+    workspace_bytes: int = 0
     reduce_threads: int = 0
-    first_blocks: int = 0
-    first_arguments: bytes = b""
-    more: bytes = b""
+    repack: Repack | None = None
     boxes: tuple[Box, ...] = ()
     cluster: int = 1
 

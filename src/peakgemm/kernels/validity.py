@@ -7,10 +7,10 @@ written once and every refusal names the constraint, the value and the limit.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from ..errors import InvalidValue
-from ..problem import Config, Problem
+from ..problem import Config, Problem, varied
 from ..runtime.architectures import Architecture
 from ..runtime.tensor_map import MAX_LD
 from .constraints import multiple
@@ -51,9 +51,13 @@ def require(kernel: Kernel, config: Config, arch: Architecture, problem: Problem
 
 
 def _tile(kernel: Kernel, c: Config) -> Iterator[str]:
-    for f in fields(c):
-        if f.name not in _TILE and f.name not in kernel.tunes and getattr(c, f.name) != getattr(kernel.default, f.name):
-            yield f"{f.name} = {getattr(c, f.name)}: this kernel has it fixed at {getattr(kernel.default, f.name)}"
+    if type(c) is not type(kernel.default):
+        yield f"a {type(c).__name__}: this kernel takes a {type(kernel.default).__name__}"
+        return
+    for f in () if kernel.tunes is None else fields(c):
+        value, fixed = getattr(c, f.name), getattr(kernel.default, f.name)
+        if value != fixed and f.name not in _TILE and not kernel.varies(f.name):
+            yield f"{f.name} = {value}: this kernel has it fixed at {fixed}"
     bad = [*multiple(c, "bm", c.tm, "TM"), *multiple(c, "bn", c.tn, "TN")]
     if bad:
         yield from bad
@@ -118,8 +122,8 @@ def choose(kernel: Kernel, config: Config, arch: Architecture, problem: Problem)
     Raises:
         InvalidValue: a tile that is valid in neither.
     """
-    fast = replace(config, aligned=True)
+    fast, guarded = varied(config, aligned=True), varied(config, aligned=False)
     if is_valid(kernel, fast, arch, problem):
         return fast
-    require(kernel, config.guarded(), arch, problem)
-    return config.guarded()
+    require(kernel, guarded, arch, problem)
+    return guarded

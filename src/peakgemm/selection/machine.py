@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from ..errors import InvalidValue
 from ..kernels.profile import Device, Machine, Profile
@@ -56,25 +55,18 @@ def profile_of(arch: str, device_name: str = "", own: bool = True) -> Profile:
     users = kept(device_name) if own else None
     if users is not None and users.architecture in (None, arch):
         return users
-    for name in shipped_names():
-        if name.architecture == arch and (not device_name or any(fnmatchcase(device_name, gpu) for gpu in name.gpus)):
-            return shipped(name.name)
+    for name, head in shipped_heads().items():
+        gpus = head["gpus"] if device_name else ["*"]
+        if head["architecture"] == arch and any(fnmatchcase(device_name, gpu) for gpu in gpus):
+            return shipped(name)
     return shipped(GENERIC)
 
 
-class Named(NamedTuple):
-    """A shipped profile, and what it holds for."""
-
-    name: str
-    architecture: str | None
-    gpus: tuple[str, ...]
-
-
 @cache
-def shipped_names() -> tuple[Named, ...]:
-    """The profiles of the package. They are checked when one is asked for: a first product waits for that."""
-    heads = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(SHIPPED.glob("*.json"))}
-    return tuple(Named(name, head["architecture"], tuple(head["gpus"])) for name, head in heads.items())
+def shipped_heads() -> dict[str, Any]:
+    """The JSON of the package's profiles by name. One is checked when it is asked for: a first product waits for that.
+    """
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(SHIPPED.glob("*.json"))}
 
 
 @cache
@@ -84,9 +76,8 @@ def shipped(name: str) -> Profile:
     Raises:
         InvalidValue: there is none of that name; the message lists those there are.
     """
-    if name not in {known.name for known in shipped_names()}:
-        raise InvalidValue(f"no profile {name!r} is shipped; there are: "
-                           f"{', '.join(known.name for known in shipped_names())}")
+    if name not in shipped_heads():
+        raise InvalidValue(f"no profile {name!r} is shipped; there are: {', '.join(shipped_heads())}")
     return read(SHIPPED / f"{name}.json")
 
 
@@ -120,5 +111,4 @@ def _device(name: str) -> Device | None:
     return None
 
 
-_forget: Callable[[], None] = machine.cache_clear
-cache_invalidators.add(_forget)
+cache_invalidators.add(machine.cache_clear)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, asdict, fields
+from dataclasses import MISSING, Field, fields
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,17 +49,14 @@ def parse(found: Any) -> Profile:
     if not isinstance(found, Mapping) or found.get("schema") != SCHEMA:
         version = found.get("schema") if isinstance(found, Mapping) else None
         raise InvalidValue(f"schema = {version!r}: this version reads profiles of schema {SCHEMA}; {REMEDY}")
-    made = _made(Profile, {name: value for name, value in found.items() if name != "schema"}, "")
-    for tile in made.tiles:
-        kernel_named(tile.kernel)
-    return made
+    return _made(Profile, {name: value for name, value in found.items() if name != "schema"}, "")
 
 
 def to_json(profile: Profile) -> dict[str, Any]:
     """What `parse` takes; of configurations the fields that are not their defaults."""
     def plain(value: Any) -> Any:
         if isinstance(value, Config):
-            return config_json(value)
+            return value.set_fields()
         if isinstance(value, tuple):
             return [plain(each) for each in value]
         if hasattr(value, "__dataclass_fields__"):
@@ -72,12 +69,6 @@ def to_json(profile: Profile) -> dict[str, Any]:
 def allowed(name: str) -> tuple[float, float]:
     """The least and the largest value that a number of that name may have."""
     return next((limits for end, limits in _RANGES.items() if name.endswith(end)), _ANY)
-
-
-def config_json(config: Config) -> dict[str, int]:
-    """The fields of a configuration that are not their defaults."""
-    default = {f.name: f.default for f in fields(Config)}
-    return {name: x if isinstance(x, bool) else int(x) for name, x in asdict(config).items() if x != default[name]}
 
 
 def dumps(found: Any, indent: int = 0) -> str:
@@ -105,7 +96,16 @@ def _made(cls: type[T], found: Any, where: str) -> T:
                if name not in found and f.default is MISSING and f.default_factory is MISSING]
     if missing:
         raise InvalidValue(f"{prefix}{missing[0]} is missing; {REMEDY}")
-    return cls(**{name: _value(known[name], value, prefix + name) for name, value in found.items()})
+    return cls(**{name: _config(found, value, prefix + name) if name == "config" else
+                  _value(known[name], value, prefix + name) for name, value in found.items()})
+
+
+def _config(row: Mapping[str, Any], found: Any, where: str) -> Config:
+    """A configuration of the kernel that is named beside it; clusters are of one."""
+    try:
+        return kernel_named(row.get("kernel", "specialised")).read(found)
+    except (AttributeError, TypeError, InvalidValue) as error:
+        raise InvalidValue(f"{where} is no configuration ({error}); {REMEDY}") from None
 
 
 def _value(f: Field[Any], value: Any, where: str) -> Any:
@@ -136,10 +136,5 @@ def _one(kind: str, name: str, value: Any, where: str) -> Any:
         if not isinstance(value, simple[kind]):
             raise InvalidValue(f"{where} = {value!r} must be a {simple[kind].__name__}; {REMEDY}")
         return value
-    if kind == "Config":
-        try:
-            return Config(**value)
-        except (TypeError, InvalidValue) as error:
-            raise InvalidValue(f"{where} is no configuration ({error}); {REMEDY}") from None
     make: Callable[..., Any] = _made
     return make(getattr(of, kind), value, where)

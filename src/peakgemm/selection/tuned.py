@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidValue
 from ..kernels.library import kernel_named
 from ..kernels.widths import widths
 from ..problem import Config, Problem
@@ -81,20 +80,6 @@ def digest(kernel: str) -> str:
     return hashlib.sha256(essence(kernel_named(kernel).source).encode()).hexdigest()[:16]
 
 
-def checked(found: Any) -> dict[str, Any]:
-    """An entry of a folder, its ``config`` a `Config`.
-
-    Raises:
-        InvalidValue: fields are missing, of another type, or no configuration.
-    """
-    try:
-        kernel, config = found["kernel"], found["config"]
-        kernel_named(kernel)
-        return {**found, "config": Config(**config), "default": bool(found.get("default", False))}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidValue(f"no tuning entry ({type(error).__name__}: {error})") from None
-
-
 @cache
 def _listed(place: Path) -> frozenset[str]:
     try:
@@ -106,11 +91,12 @@ def _listed(place: Path) -> frozenset[str]:
 @cache
 def _entry(path: Path) -> dict[str, Any] | None:
     try:
-        found = checked(json.loads(path.read_text(encoding="utf-8")))
-        if found.get("schema") != SCHEMA:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        config = kernel_named(found["kernel"]).read(found["config"])
+        if found.get("schema") != SCHEMA or found["digest"] != digest(found["kernel"]):
             return None
-        return found if found["digest"] == digest(found["kernel"]) else None
-    except (OSError, ValueError, KeyError) as error:
+        return {**found, "config": config, "default": bool(found.get("default", False))}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         _say_once(str(path.parent), f"a damaged tuning entry is ignored: {path} ({error}); remove it, or run: "
                                     "peakgemm tune --again")
         return None

@@ -65,7 +65,7 @@ class PanelCache:
         pass would else take 10 to 20 % of a tile. None where no kernel does so for both operands, or there is no room.
         """
         from ...kernels.bound import Bound
-        from ...kernels.emulated.split import SplitOperand
+        from ...kernels.emulated.product import SplitOperand
 
         scheme = choice.kernel.family.scheme
         if scheme is None or choice.kernel.split_before(choice.config) != "ab" or problem.batch.sizes:

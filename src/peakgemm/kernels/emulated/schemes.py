@@ -6,8 +6,8 @@ products are added up in FP32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
 from struct import Struct
@@ -16,7 +16,7 @@ from ...errors import InvalidValue
 from ...problem import Config, Problem
 from ...runtime import source
 from ...runtime.architectures import Architecture, architecture
-from ..family import MAX_BLOCKS, Family, Launch, Launches
+from ..family import MAX_BLOCKS, Estimated, Family, Launch, Launches
 from ..ffma.tiled import schedule
 from ..recipe import Recipe, text_of
 from ..registry import Kernel
@@ -65,10 +65,24 @@ def ieee_bytes() -> int:
     return 2 * max(16 * 2 * (ROWS // 2 + 1), 4 * 8 * _STAGED_PITCH) * 4
 
 
+@dataclass(frozen=True, slots=True)
+class TensorConfig(Config):
+    """How products on tensor cores are cut."""
+
+    stages: int = 1
+    raster: int = 1
+    producers: int = 0
+    registers: int = 0
+    split: int = 1
+    cluster: int = 1         # blocks, one below the other, that share what they copy of B
+    accumulations: int = 1   # how often a chunk's products are added up in FP32
+    trans_c: bool = False    # C^T is computed
+
+
 @cache
-def default(scheme: Scheme) -> Config:
+def default(scheme: Scheme) -> TensorConfig:
     """The configuration of a scheme's kernel on sm_90."""
-    return Config(128, 128, scheme.chunk, 8, 8, stages=4 if scheme.planes == 3 else 6, raster=16, producers=128,
+    return TensorConfig(128, 128, scheme.chunk, 8, 8, stages=4 if scheme.planes == 3 else 6, raster=16, producers=128,
                   registers=232)
 
 
@@ -80,7 +94,7 @@ def schemes_on(arch: Architecture) -> tuple[str, ...]:
 _turned = lru_cache(maxsize=16)(Problem.turned)  # a model asks for each of its candidates
 
 
-def oriented(config: Config, problem: Problem) -> Problem:
+def oriented(config: TensorConfig, problem: Problem) -> Problem:
     """The problem as a kernel with ``config`` sees it: C, or C^T, so that it splits rows of op(B) in registers."""
     return _turned(problem) if config.trans_c else problem
 
@@ -106,7 +120,7 @@ def operand(scheme: Scheme, rows: int, k: int, sizes: tuple[int, ...], strides: 
     return Operand(matrices, panels, (padded[0], padded[1], padded[2]), panels * scheme.panel)
 
 
-def launches(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_count: int, ready_a: int = 0,
+def launches(kernel: Kernel, config: TensorConfig, problem: Problem, arch: str, sm_count: int, ready_a: int = 0,
              ready_b: int = 0) -> Launches:
     """A split pass, the product, and where blocks share the K of tiles the sums of what they have left, as there are
     any; K and the result are not empty.
@@ -155,7 +169,7 @@ def launches(kernel: Kernel, config: Config, problem: Problem, arch: str, sm_cou
                     (HEAD, marks) if marks else (REROUTED, 1))
 
 
-def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
+def recipe(kernel: Kernel, config: TensorConfig, problem: Problem, arch: str) -> Recipe:
     """What a product kernel is compiled from. The problem decides how it reads the operands that were not split before.
     """
     p, panels, macros = oriented(config, problem), kernel.family.panels, config.macros() | dict(kernel.defines)
@@ -171,18 +185,18 @@ def split_recipe(scheme: Scheme, problem: Problem, arch: str) -> Recipe:
     """What the split pass is compiled from; ``problem`` as it sees it. A row's width matters where K is contiguous
     alone."""
     a, b = widths(problem)
-    macros = replace(default(scheme), raster=1).macros() | {
+    macros = default(scheme).tile.macros() | {
         "SCHEME": scheme.code, "TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b),
         "WIDTH_A": 1 if problem.trans_a else a, "WIDTH_B": b if problem.trans_b else 1}
     return Recipe(text_of(_SPLIT), "tensor_split", _target(arch), macros, _SPLIT.name)
 
 
-def reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
+def reduce_recipe(kernel: Kernel, config: TensorConfig, problem: Problem, arch: str) -> Recipe:
     """What the kernel is compiled from that adds up what blocks have left of tiles whose K they shared."""
     assert kernel.family.scheme is not None
-    macros = replace(config, stages=2, registers=0, producers=0, accumulations=1).macros()
-    return Recipe(text_of(_REDUCE), "tensor_reduce", _target(arch), macros | {"SCHEME": kernel.family.scheme.code},
-                  _REDUCE.name)
+    macros = config.tile.macros() | {"RASTER": config.raster, "TRANS_C": int(config.trans_c),
+                                     "SCHEME": kernel.family.scheme.code}
+    return Recipe(text_of(_REDUCE), "tensor_reduce", _target(arch), macros, _REDUCE.name)
 
 
 def _target(arch: str) -> str:
@@ -190,6 +204,7 @@ def _target(arch: str) -> str:
     return architecture(arch).target(own=True)
 
 
-def family(name: str, scheme: Scheme, panels: str) -> Family:
+def family(name: str, scheme: Scheme, panels: str, candidates: Callable[..., Iterable[Estimated]]) -> Family:
     """What kernels of a scheme have in common that read the operands ``panels`` split before."""
-    return Family(recipe, reduce_recipe, launches, panels=panels, scheme=scheme, name=name, numbers="emulated")
+    return Family(recipe, reduce_recipe, launches, panels=panels, scheme=scheme, name=name, candidates=candidates,
+                  numbers="emulated")

@@ -1,15 +1,13 @@
 """Few rows or columns by one chain of FMAs an element: what ``reproducible=True`` takes where `skinny` cuts K.
 
 The large operand is called X here, ``R`` rows of K: B transposed, or A where A is the large one (*swapped*); the other
-is Y, at most 32 rows. `Config` reads: ``bn`` = 32 rows of X a block, a lane of each warp has one; ``bm`` rows of Y,
-padded to a power of two, of which a warp has ``tm``; ``bk`` k-steps a stage; ``producers`` threads that copy, whose
-warps take the stages in turn.
+is Y, at most 32 rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...errors import InvalidValue
 from ...problem import Config, Problem
@@ -19,9 +17,19 @@ from ..profile import Machine
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments
 from ..widths import width
-from .tiled import TILED
+from .tiled import TILED, estimated
 
 MAX_COLUMNS = 32  # of the small operand's rows: 64 take 67 us against 4096 x 4096, `specialised` 57
+
+
+@dataclass(frozen=True, slots=True)
+class ChainConfig(Config):
+    """A block has ``bn`` = 32 rows of X, one for each lane of a warp, and ``bm`` rows of Y, padded to a power of two,
+    of which a warp has ``tm``; ``bk``: k-steps of a stage."""
+
+    stages: int = 1
+    min_blocks: int = 1
+    producers: int = 0  # whose warps take the stages in turn
 
 
 def _shared(c: Config) -> int:
@@ -29,7 +37,7 @@ def _shared(c: Config) -> int:
     return c.stages * (c.bm + c.bn) * (c.bk + 4) * FLOAT
 
 
-_DEFAULT = default_of("chain")
+_DEFAULT = default_of("chain", ChainConfig)
 LANES = _DEFAULT.bn  # rows of X a block: one for each lane of a warp
 
 
@@ -92,8 +100,7 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bn} asks for {tiles} blocks, the "
                            f"limit is {MAX_BLOCKS}; split the product")
     # Of the divisors a kernel that cuts C one way needs the tiles of a matrix alone.
-    return Schedule(blocks=tiles, reduce_blocks=0, whole=tiles, shared=0, parts=0, workspace_bytes=0,
-                    arguments=arguments(p, tiles, 0, 0, 0, (across, 1, 1)))
+    return Schedule(tiles, tiles, arguments(p, tiles, 0, 0, 0, (across, 1, 1)))
 
 
 def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
@@ -120,7 +127,7 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
     return numbers.start_us + full * wave(machine.sms * resident) + (wave(rest) if rest else 0.0)
 
 
-def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
+def configurations(problem: Problem, machine: Machine) -> Iterator[ChainConfig]:
     """The one configuration that is considered for ``problem``; none above 32 columns, or without cp.async.
 
     64 KB of X under way for an SM are enough, and more are slower: 1 x 4096 x 4096 takes 26.1 us so, 27.7 with 128 KB.
@@ -142,8 +149,7 @@ def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
 CHAIN = Kernel(
     -1, "chain", "one chain over K an element, a lane a row of the large operand; a deep ring keeps memory busy",
     _DEFAULT, _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
-    tunes=frozenset({"min_blocks", "stages", "producers"}),
     family=replace(TILED, schedule=schedule, specialisation=_specialisation, tiled=False,
-                   one_chain=lambda config, problem: True, configurations=configurations, estimate_us=estimate_us,
-                   numbers="chain", reproducible=True),
+                   one_chain=lambda config, problem: True, numbers="chain",
+                   chains=estimated(configurations, estimate_us)),
 )

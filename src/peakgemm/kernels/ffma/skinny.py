@@ -1,15 +1,13 @@
 """Products with at most 16 rows or columns, matrix times vector among them: bound by reading the large operand once.
 
 Called X here, ``R`` rows of K: A, or B transposed where B is the large one (*swapped*); the other is Y, at most 16
-columns. `Config` reads: ``bm`` rows of X a block, of which a thread has ``tm`` = 4; ``bn`` = ``tn`` the columns,
-padded to a power of two; ``slices`` threads along K for each of them; ``bk`` k-steps of a block at once, a multiple
-of 4 ``slices``; ``split`` blocks along K, whose sums a second kernel adds up.
+columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import hypot
 
 from ...errors import InvalidValue
@@ -22,7 +20,7 @@ from ..recipe import Recipe, text_of
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import MOST_PARTS, Schedule, arguments
 from ..widths import width as vector_width
-from .tiled import TILED
+from .tiled import TILED, estimated
 
 MAX_COLUMNS = 16
 _REDUCE = source.KERNELS / "ffma" / "skinny_reduce.cu"
@@ -35,6 +33,16 @@ _SEGMENT = 128      # bytes of X side by side that a warp reads
 _ENDS = 4           # values that a result takes besides those of the groups of warps
 _HEIGHTS = {256: (32, 64, 128, 16), 512: (32, 64, 128), 128: (32, 64)}  # threads of a block -> its rows
 _LEAST_ROWS = 32    # of a block, that may be more than half without a row of X
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyConfig(Config):
+    """A block has ``bm`` rows of X, of which a thread has ``tm`` = 4, and all columns: ``bn`` = ``tn``, padded to a
+    power of two; ``bk``: k-steps of a block at once, a multiple of 4 ``slices``."""
+
+    min_blocks: int = 1
+    slices: int = 1   # threads along K for each patch of rows and columns
+    split: int = 1    # blocks along K, whose sums a second kernel adds up
 
 
 def _shared(c: Config) -> int:
@@ -115,7 +123,7 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         raise InvalidValue(f"{p.m} x {p.n}: the smaller side is {columns}, BN = {config.bn} holds no more than that; "
                            "use a larger BN, or another kernel above 16")
     # BLAS: with alpha = 0 neither A nor B is read, so a NaN there cannot leak.
-    steps = 0 if p.alpha == 0 else -(-p.k // config.bk)
+    steps = 0 if p.alpha == 0 else config.steps(p)
     down = -(-rows // config.bm)
     tiles = down * p.batch.count if columns else 0
     parts = max(1, min(config.split, steps, MOST_PARTS))
@@ -133,9 +141,8 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
 
 def _reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
     """What the kernel that adds up the parts is compiled from; it takes the main kernel's arguments."""
-    return Recipe(text_of(_REDUCE), "ffma_skinny_reduce", architecture(arch).name,
-                  {"BM": config.bm, "BN": config.bn, "BK": 1, "TM": config.tm, "TN": config.tn, "RASTER": 1,
-                   "SWAPPED": int(swapped(problem))}, _REDUCE.name)
+    macros = config.tile.macros() | {"BK": 1, "SWAPPED": int(swapped(problem))}
+    return Recipe(text_of(_REDUCE), "ffma_skinny_reduce", architecture(arch).name, macros, _REDUCE.name)
 
 
 def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
@@ -178,7 +185,7 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
     return numbers.start_us + hypot(memory, work, latency) + (numbers.reduce_us if plan.parts > 1 else 0)
 
 
-def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
+def configurations(problem: Problem, machine: Machine) -> Iterator[SkinnyConfig]:
     """The configurations worth a comparison for ``problem``, the plainest first; none above 16 columns."""
     if not applies(problem):
         return
@@ -193,11 +200,11 @@ def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
             if PATCH * slices > MOST_STEPS or bm > max(low, _LEAST_ROWS):
                 continue
             bk = min(PATCH * quads * slices, MOST_STEPS)
-            config = Config(bm, bn, bk, PATCH, bn, slices=slices, min_blocks=resident // threads)
+            config = SkinnyConfig(bm, bn, bk, PATCH, bn, slices=slices, min_blocks=resident // threads)
             yield config
             tiles = -(-rows // bm) * max(problem.batch.count, 1)
             full = machine.sms * config.min_blocks // tiles
-            most = -(-problem.k // config.bk)
+            most = config.steps(problem)
             for split in dict.fromkeys(min(part, most) for part in (full // 4, full // 2, full)):
                 if split > 1:
                     yield replace(config, split=split)
@@ -222,10 +229,9 @@ def _power_of_two(size: int) -> int:
 
 SKINNY = Kernel(
     -1, "skinny", "4x4 patches of the large operand straight into registers, each element read once",
-    default_of("skinny"), _constraints, _shared, dynamic=True, folder="ffma",
-    tunes=frozenset({"min_blocks", "slices", "split"}),
+    default_of("skinny", SkinnyConfig), _constraints, _shared, dynamic=True, folder="ffma",
     # Lanes have parts of K each, so that no sum is one chain.
     family=replace(TILED, schedule=schedule, specialisation=_specialisation, reduce_recipe=_reduce_recipe, tiled=False,
-                   one_chain=lambda config, problem: False, configurations=configurations, estimate_us=estimate_us,
-                   numbers="skinny", lives_on_l1=True),
+                   one_chain=lambda config, problem: False, candidates=estimated(configurations, estimate_us),
+                   overlap_us=lambda profile: profile.skinny.overlap_us, numbers="skinny", lives_on_l1=True),
 )

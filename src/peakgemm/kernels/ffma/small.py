@@ -1,25 +1,21 @@
 """Products with a short K, and many small ones: bound by memory and by latency, not by FFMAs.
-
-`Config` reads: ``bm`` x ``bn`` the tile of a team of threads, ``tm`` x ``tn`` of which a thread has; ``bk`` k-steps of
-both operands in shared memory at once, awaited in ``stages`` parts; ``slices`` teams a block, each with a tile of its
-own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import hypot
 
 from ...errors import InvalidValue
-from ...problem import Config, Problem
-from ..family import MAX_BLOCKS
+from ...problem import Config, Problem, varied
+from ..family import MAX_BLOCKS, Estimated
 from ..profile import Machine, SmallTile
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments, cut
 from ..widths import widest, width
-from .tiled import TILED
+from .tiled import TILED, estimated
 
 HALF = 32       # k-steps
 _PAD = 4  # words between rows of shared memory, where K is contiguous
@@ -34,6 +30,16 @@ _BLOCK = 128    # threads
 _CHUNKED_BLOCKS = 6  # of 128 threads an SM, of 4 x 4 results a thread whose sums are in chunks: registers allow no more
 _MOST_AGAIN = 4  # times that an operand is read by tiles with few results
 _LEAST_RESULTS = 1024  # of a tile where there are many in either direction
+
+
+@dataclass(frozen=True, slots=True)
+class SmallConfig(Config):
+    """``bm x bn`` is the tile of a team of threads, ``bk`` the k-steps of both operands in shared memory at once."""
+
+    stages: int = 1   # parts of ``bk``, awaited one after the other
+    min_blocks: int = 1
+    slices: int = 1   # teams of a block, each with a tile of its own
+    chunked: bool = False
 
 
 def _shared(c: Config) -> int:
@@ -86,18 +92,13 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
     Raises:
         InvalidValue: more tiles than the teams of all blocks count in 32 bits.
     """
-    p, (down, across) = problem, grid(config, problem)
+    p, (down, across) = problem, config.grid(problem)
     tiles = down * across * p.batch.count
     if tiles > most_tiles(config):
         raise InvalidValue(f"{p.m} x {p.n} x {p.batch.count} in tiles of {config.bm} x {config.bn} asks for {tiles} "
                            f"tiles, the limit is {most_tiles(config)}; use a larger tile or split the product")
-    return Schedule(blocks=-(-tiles // config.slices), reduce_blocks=0, whole=tiles, shared=0, parts=0,
-                    workspace_bytes=0, arguments=arguments(p, tiles, 0, 0, 0, cut(down, across, config.raster)))
-
-
-def grid(c: Config, p: Problem) -> tuple[int, int]:
-    """Tiles of one matrix: down and across."""
-    return -(-p.m // c.bm), -(-p.n // c.bn)
+    return Schedule(-(-tiles // config.slices), tiles,
+                    arguments(p, tiles, 0, 0, 0, cut(down, across, config.raster)))
 
 
 def most_tiles(c: Config) -> int:
@@ -130,11 +131,11 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
     Instructions of a thread over the issue slots of its SM, bytes over the bandwidth, and latencies of a wave of
     blocks: the root of the sum of their squares.
     """
-    p, c, (down, across), numbers, arch = problem, config, grid(config, problem), machine.profile.small, machine.arch
+    p, c, (down, across), numbers, arch = problem, config, config.grid(problem), machine.profile.small, machine.arch
     blocks = -(-down * across * p.batch.count // c.slices)
     words_a, words_b, abreast, sectors = _accesses(p)
     group = 4 if c.tm * c.tn <= MOST_RESULTS else 2  # k-steps that a thread holds at once
-    groups, rounds = -(-p.k // group), max(-(-p.k // c.bk), 1)
+    groups, rounds = -(-p.k // group), max(c.steps(p), 1)
     quads = words = 0.0  # copies of a thread
     for side, by_words, along_k in ((c.bm, words_a, not p.trans_a), (c.bn, words_b, p.trans_b)):
         if not by_words:
@@ -177,15 +178,15 @@ def _slower(c: Config, long: bool, machine: Machine) -> float:
 
 
 @lru_cache(maxsize=256)  # half of what a first call's choice costs, else
-def tiles(k: int, machine: Machine) -> tuple[Config, ...]:
+def tiles(k: int, machine: Machine) -> tuple[SmallConfig, ...]:
     """Every tile, for so many k-steps."""
     bk = next((steps for steps in STEPS if steps >= k), SHORT_K)
     return tuple(config for row in machine.profile.small.tiles for config in _of(row, bk))
 
 
-def _of(row: SmallTile, bk: int) -> Iterator[Config]:
+def _of(row: SmallTile, bk: int) -> Iterator[SmallConfig]:
     teams = max(_BLOCK * row.tm * row.tn // (row.bm * row.bn), 1)
-    config = Config(row.bm, row.bn, bk, row.tm, row.tn, slices=teams, min_blocks=row.blocks)
+    config = SmallConfig(row.bm, row.bn, bk, row.tm, row.tn, slices=teams, min_blocks=row.blocks)
     if bk < SHORT_K:
         yield config
         return
@@ -201,7 +202,7 @@ def _of(row: SmallTile, bk: int) -> Iterator[Config]:
         yield replace(config, bk=HALF)
 
 
-def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
+def configurations(problem: Problem, machine: Machine) -> Iterator[SmallConfig]:
     """The configurations worth a comparison for ``problem``; none where the kernel does not apply."""
     p = problem
     # 20 x 1000000 x 20 took 183 us by tiles of 32 columns, 103 by 64, 78 by 128.
@@ -215,7 +216,7 @@ def configurations(problem: Problem, machine: Machine) -> Iterator[Config]:
         if (far_b and (c.bn < THIN or c.bm < p.m)) or (far_a and (c.bm < THIN or c.bn < p.n)):
             continue
         # Nor much of a tile past the edge, nor many tiny ones.
-        down, across = grid(c, p)
+        down, across = c.grid(p)
         if (c.bm < 2 * max(p.m, 8) and c.bn < 2 * max(p.n, 8) and down * across * p.batch.count <= most_tiles(c)
                 and (min(down, across) <= _MOST_AGAIN or c.bm * c.bn >= _LEAST_RESULTS)):
             yield c
@@ -232,11 +233,17 @@ def _accesses(p: Problem) -> tuple[bool, bool, int, bool]:
             p.ldc % _SECTOR == 0)
 
 
+def _chains(kernel: Kernel, problem: Problem, machine: Machine) -> Iterator[Estimated]:
+    """The same with sums that are not in chunks, whose time is taken to be that of those that are."""
+    for config, us in estimated(configurations, estimate_us)(kernel, problem, machine):
+        yield varied(config, chunked=False), us
+
+
 SMALL = Kernel(
     -1, "small", "a tile a team of threads, 64 k-steps of its operands asked for at once; many blocks an SM",
-    default_of("small"), _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
-    tunes=frozenset({"min_blocks", "slices", "stages", "chunked"}),
+    default_of("small", SmallConfig), _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
     family=replace(TILED, schedule=schedule, specialisation=lambda config, problem: specialisation(problem),
-                   one_chain=_one_chain, configurations=configurations, estimate_us=estimate_us, numbers="small",
+                   one_chain=_one_chain, candidates=estimated(configurations, estimate_us),
+                   chains=_chains, overlap_us=lambda profile: profile.small.overlap_us, numbers="small",
                    tiled=False),
 )

@@ -3,37 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import IntEnum
 
 from ...problem import Config, Problem
-from ..constraints import exactly, multiple, stored, warp_tile
+from ..constraints import multiple, stored, warp_tile
 from ..registry import FLOAT, Kernel, default_of
 from ..widths import layouts_and_widths
-from .tiled import TILED
+from . import tile_model
+from .tiled import cluster_split, reduces_across_slices, two_rows
 
 PRODUCER_REGISTERS = 40
-CLUSTERS = 2, 4, 8, 16  # blocks of a cluster that have parts of one small tile's K
 
 
-def cluster_split(config: Config) -> bool:
-    """Whether the blocks of a cluster have a part each of a small tile's K, and add up for each other
-    (include/epilogue/cluster_split_k.cuh)."""
-    return config.cluster > 1 and config.one_tile
+class FfmaOrder(IntEnum):
+    """The order of a k-step's FFMAs over a thread's tile, always back and forth (include/mma/outer_product*.cuh).
+
+    A row reuses an element of A, a column one of B. ``REVERSED`` begins the first row at its other end. Of the orders
+    ptxas makes register allocations with more or fewer bank conflicts.
+    """
+
+    ROWS = 0
+    ROWS_REVERSED = 1
+    COLUMNS = 2
 
 
-def two_rows(c: Config) -> bool:
-    """Whether four slices share a tile of by 2 x 4 results a thread."""
-    return (c.slices, c.tm, c.tn) == (4, 2, 4)
+@dataclass(frozen=True, slots=True)
+class SpecialisedConfig(Config):
+    """How blocks of copying and computing warps are cut."""
+
+    fragments = 2
+    stages: int = 1
+    raster: int = 1
+    min_blocks: int = 1
+    producers: int = 0
+    registers: int = 0
+    slices: int = 1   # groups of threads that share a block's tile, each with its share of K: intra-block split-K
+    split: int = 1
+    handed: bool = False
+    cluster: int = 1  # blocks that have a part of one tile's K each
+    ffma_order: FfmaOrder = FfmaOrder.ROWS
+    a_first: bool = False  # A's fragments are loaded before B's, which moves register allocation, too
+    chunked: bool = False
+    one_tile: bool = False
+    copy_groups: int = 1   # groups of copying warps that take the tiles of K in turn
 
 
-def reduces_across_slices(c: Config) -> bool:
-    """Whether all threads of a block of add up and store its tile
-    (include/epilogue/slice_reduction.cuh)."""
-    return c.slices > 1 and c.tm * c.tn <= 16
 
-
-def _constraints(c: Config) -> Iterator[str]:
-    yield from exactly(c, fragments=2, passes=1)
+def _constraints(c: SpecialisedConfig) -> Iterator[str]:
     if two_rows(c):  # which are stored by all threads, not by quads of rows
         yield from warp_tile(c)
     else:
@@ -58,7 +75,7 @@ def _constraints(c: Config) -> Iterator[str]:
         yield f"split = {c.split} must be 1: a cluster has one tile"
     elif c.one_tile and c.split < 1:
         yield f"split = {c.split} must be 1 or more: a block has one tile, or one part of it"
-    if c.cluster > 1 and not (cluster_split(c) and c.cluster in CLUSTERS and reduces_across_slices(c)):
+    if c.cluster > 1 and not (cluster_split(c) and c.cluster in tile_model.CLUSTERS and reduces_across_slices(c)):
         yield (f"cluster = {c.cluster} must be 1, or 2, 4, 8 or 16 where a block has one tile that all its threads "
                "store (include/epilogue/cluster_split_k.cuh)")
     if c.block_threads <= 1024 and c.registers:
@@ -87,8 +104,7 @@ def _specialisation(config: Config, problem: Problem) -> dict[str, int]:
 
 SPECIALISED = Kernel(
     -1, "specialised", "warps that copy and warps that compute, on a ring of mbarriers; persistent, stream-K",
-    default_of("specialised"), _constraints, ring_bytes, dynamic=True, needs=("cp.async",), folder="ffma",
-    tunes=frozenset({"stages", "raster", "min_blocks", "producers", "registers", "slices", "split", "cluster",
-                     "ffma_order", "a_first", "chunked", "one_tile", "copy_groups", "handed"}), bare_loop=True,
-    family=replace(TILED, specialisation=_specialisation),
+    default_of("specialised", SpecialisedConfig), _constraints, ring_bytes, dynamic=True, needs=("cp.async",),
+    folder="ffma", bare_loop=True,
+    family=replace(tile_model.FAMILY, specialisation=_specialisation),
 )

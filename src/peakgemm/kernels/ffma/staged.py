@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ...problem import Config
 from ..constraints import stored
 from ..registry import Kernel, default_of
+from . import tile_model
 from .specialised import ring_bytes
-from .tiled import TILED
+
+
+@dataclass(frozen=True, slots=True)
+class StagedConfig(Config):
+    """How blocks are cut whose next tile waits in registers: there are two buffers."""
+
+    stages = 2
+    raster: int = 1
+    min_blocks: int = 1
+    split: int = 1
 
 
 def _constraints(c: Config) -> Iterator[str]:
@@ -21,6 +32,6 @@ def _constraints(c: Config) -> Iterator[str]:
 
 STAGED = Kernel(
     -1, "staged", "the next tile waits in registers; for GPUs without cp.async",
-    default_of("staged"), _constraints, ring_bytes, dynamic=True,
-    tunes=frozenset({"raster", "min_blocks", "split"}), folder="ffma", family=TILED,
+    default_of("staged", StagedConfig), _constraints, ring_bytes, dynamic=True,
+    folder="ffma", outdone_by="cp.async", family=tile_model.FAMILY,
 )

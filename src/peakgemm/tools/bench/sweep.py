@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import CompileFailed
 from ...kernels.registry import rung
+from ...kernels.rung import RungConfig
 from ...kernels.validity import is_valid, require
 from ...problem import Config
 from ...runtime.architectures import Architecture, architecture
@@ -29,7 +30,7 @@ PUBLISHED = (
 
 def published() -> list[Config]:
     """The eight published tiles, double-buffered as published."""
-    return [Config(bm, bn, bk, tm, tn, stages=2, fragments=2) for bm, bk, bn, tm, tn in PUBLISHED]
+    return [RungConfig(bm, bn, bk, tm, tn, stages=2, fragments=2) for bm, bk, bn, tm, tn in PUBLISHED]
 
 
 def space(arch: Architecture, most: int) -> list[Config]:
@@ -37,13 +38,13 @@ def space(arch: Architecture, most: int) -> list[Config]:
 
     Tiles whose block has at least 64 threads and whose accumulators leave the compiler room.
     """
-    tiles = []
+    tiles: list[Config] = []
     for bm in (32, 64, 128, 256):
         for bn in (32, 64, 128, 256):
             for bk in (4, 8, 16, 32):
                 for tm, tn in ((4, 4), (4, 8), (8, 4), (8, 8), (8, 16), (16, 8)):
                     for buffers in (2, 1):
-                        c = Config(bm, bn, bk, tm, tn, stages=buffers, fragments=buffers)
+                        c = RungConfig(bm, bn, bk, tm, tn, stages=buffers, fragments=buffers)
                         if is_valid(TEMPLATE, c, arch) and 64 <= c.threads <= 512 and c not in published():
                             tiles.append(c)
     stride = max(1, len(tiles) // max(most, 1))
@@ -76,6 +77,6 @@ def sweep(configs: Sequence[Config], shape: tuple[int, int, int], arch: str, gpu
     against = AgainstCublas(Case("", *shape), gpu, peer, Timer(peer, seconds=0.3))
     for row in rows:
         if "refused" not in row:
-            row.update(against.row(rung_product(TEMPLATE, Config(**row["config"]), gpu, peer)))
+            row.update(against.row(rung_product(TEMPLATE, TEMPLATE.read(row["config"]), gpu, peer)))
         done("measured")
     return sorted(rows, key=lambda row: -(row.get("ratio_to_cublas") or 0))

@@ -16,10 +16,8 @@ from ...problem import Config, Problem
 from ...runtime.architectures import Architecture, architecture
 from ...runtime.compile import Compiled
 from ...sass.elf import Cubin
-from ...selection.candidates import candidates, chains
-from ...selection.choose import choose
+from ...selection.choose import candidates, chains, choose
 from ...selection.machine import machine
-from ...selection.tile_model import configurations
 from ..bench.suites import Case, cases
 from .subject import Subject
 
@@ -149,10 +147,10 @@ def _tile(name: str, limits: Architecture, config: str, shape: str, problem: Pro
                        + ", ".join(dict.fromkeys(cut.label() for cut in known)))
 
 
-def _configurations(family: Kernel, limits: Architecture) -> Iterator[Config]:
-    if validity.is_valid(family, family.default, limits):
-        yield family.default
-    yield from (one.config for one in configurations(machine(limits.name, limits.gpu_sms)) if one.kernel == family)
+def _configurations(kernel: Kernel, limits: Architecture) -> Iterator[Config]:
+    if validity.is_valid(kernel, kernel.default, limits):
+        yield kernel.default
+    yield from kernel.family.configs(kernel, machine(limits.name, limits.gpu_sms))
 
 
 def _subject(kernel: Kernel, config: Config, limits: Architecture, compiled: Compiled, label: str,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from ...selection.choose import Candidate
 from ..bench.records import first_line
 from ..bench.timer import BURST_MS, MAX_PAIRS, MIN_PAIRS, Comparison
-from .space import Candidate
 
 FINALISTS = 3
 MARGIN = 1.01  # a gain below this is not worth a choice that may differ from the next run's

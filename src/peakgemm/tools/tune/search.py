@@ -11,18 +11,18 @@ from ...calls.request import REPRODUCIBLE
 from ...errors import InvalidValue, PeakgemmError
 from ...kernels.bound import bind
 from ...kernels.registry import Kernel
-from ...problem import Config, Problem
+from ...problem import Config, Problem, varied
 from ...runtime import device
 from ...runtime.compile import in_parallel
 from ...runtime.device import Gpu
-from ...selection.choose import choose
+from ...selection.choose import Candidate, choose
 from ..bench.errors import bound
 from ..bench.operands import Flat, launches
 from ..bench.peers import Peer, visiting
 from ..bench.timer import Comparison, Timer
 from . import store
 from .halving import Outcome, halve
-from .space import KEEP, Candidate, candidates
+from .space import KEEP, candidates
 
 log = logging.getLogger("peakgemm")
 SECONDS = 0.6
@@ -112,7 +112,7 @@ def _best_emulated(problem: Problem, gpu: Gpu, precision: str, peer: Peer, timer
 
 def _compile(ranked: list[Candidate], problem: Problem, gpu: Gpu) -> None:
     """Compile in parallel, once for all splits of a configuration; a refusal is met again when it is timed."""
-    each = {(c.kernel.name, replace(c.config, split=1)): c for c in ranked}
+    each = {(c.kernel.name, varied(c.config, split=1)): c for c in ranked}
 
     def one(candidate: Candidate) -> None:
         try:

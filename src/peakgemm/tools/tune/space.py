@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import NamedTuple
 
-from ...kernels.registry import Kernel
 from ...kernels.validity import is_valid
-from ...problem import Config, Problem
+from ...problem import Config, Problem, varied
 from ...runtime.architectures import architecture
-from ...selection.candidates import candidates as considered
-from ...selection.choose import choose
+from ...selection.choose import Candidate, choose
+from ...selection.choose import candidates as considered
 from ...selection.machine import machine
 
 KEEP = 24  # the model's best lie among these, and a search stays below ten seconds
-
-
-class Candidate(NamedTuple):
-    """A kernel, its configuration, and the model's time in microseconds."""
-
-    kernel: Kernel
-    config: Config
-    us: float
-
-    @property
-    def label(self) -> str:
-        """Kernel and configuration in words."""
-        return f"{self.kernel.name} {self.config.label()}"
 
 
 def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = "",
                keep: int = KEEP) -> list[Candidate]:
     """The default (what `selection.choose` answers), then the model's ``keep`` best others, quickest first.
 
-    All are valid on ``arch``; equal estimates stand in `selection.candidates`' order.
+    All are valid on ``arch``; equal estimates stand in `selection.choose.candidates`' order.
     """
     limits = architecture(arch)
-    ranked = [Candidate(*entry) for entry in considered(problem, machine(arch, sm_count, device_name))]
     choice = choose(problem, arch, sm_count, device_name)
-    ranked = sorted((c for c in ranked if is_valid(c.kernel, c.config, limits, problem)), key=lambda c: c.us)
+    ranked = [c for c in considered(problem, machine(arch, sm_count, device_name))
+              if is_valid(c.kernel, c.config, limits, problem)]
     same = [c for c in ranked if (c.kernel, c.config) == (choice.kernel, choice.config)]
     # A tuned default may be one that the model no longer proposes: it takes part all the same.
     default = same[0] if same else Candidate(choice.kernel, choice.config, ranked[0].us if ranked else 0.0)
@@ -48,6 +32,6 @@ def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = ""
 
 def compilations(problem: Problem, chosen: Iterable[Candidate]) -> set[tuple[str, Config, tuple[int, ...]]]:
     """What tells the candidates' cubins apart, those of other problems too: how K is split does not."""
-    whole = ((c.kernel, replace(c.config, split=1)) for c in chosen)
+    whole = ((c.kernel, varied(c.config, split=1)) for c in chosen)
     return {(kernel.name, config, tuple(kernel.family.specialisation(config, problem).values()))
             for kernel, config in whole}

@@ -1,4 +1,4 @@
-"""Modelled time of an emulated product, and by it the kernel that computes it and how blocks share K.
+"""The cost model of products on tensor cores, and the ways of their blocks to share K.
 
 On an H100 the root mean square error over the 755 times that it was made for is 8 %, and 7 % of those up to 1.5 times
 as long as a shape's fastest. The numbers are the profile's.
@@ -6,17 +6,16 @@ as long as a shape's fastest. The numbers are the profile's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import sqrt
 
-from ..kernels.emulated.product import half_as_high, product_on
-from ..kernels.emulated.schemes import ROWS, Scheme, operand, oriented
-from ..kernels.emulated.streamed import FUSED, STREAMED, streamed
-from ..kernels.profile import Machine, Streamed
-from ..kernels.registry import FLOAT, Kernel
-from ..kernels.widths import widths
-from ..problem import Config, Problem, varied
-from .tile_model import SPLITS
+from ...problem import Config, Problem, varied
+from ..family import Estimated
+from ..ffma.tiled import SPLITS
+from ..profile import Machine
+from ..registry import FLOAT, Kernel
+from ..widths import widths
+from .schemes import ROWS, Scheme, TensorConfig, operand, oriented
 
 _MOST_SPLIT = 64
 # How often a chunk's products are added up in FP32 (`accumulations`). The tensor cores truncate: below so many k-steps
@@ -28,7 +27,7 @@ _FEW_RESULTS = 1 << 19  # of one matrix
 TWICE, FOUR_TIMES = 2, 4
 
 
-def estimate_us(kernel: Kernel, config: Config, problem: Problem, machine: Machine, ready: str = "") -> float:
+def estimate_us(kernel: Kernel, config: TensorConfig, problem: Problem, machine: Machine, ready: str = "") -> float:
     """Microseconds of a tensor-core kernel with what goes before and after it.
 
     ``ready``: ``"a"`` or ``"b"``, the problem's operand that has been split before; kernels that read it as it is have
@@ -41,13 +40,13 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, machine: Machi
     four_times = config.accumulations == FOUR_TIMES
     bandwidth = machine.bandwidth * numbers.bandwidth_share
     slow = numbers.unaligned_factor if min(widths(p)) < 4 else 1.0
-    chunks, tiles = -(-p.k // scheme.chunk), _tiles(config, problem)
+    chunks, tiles = -(-p.k // scheme.chunk), config.tiles(p)
     count, tile = max(p.batch.count, 1), numbers.tile_us
     # Where tiles or chunks pass an edge and rows start at 16 bytes, all wait for the slowest tile: 700 x 900 x 1100
     # takes the fused kernel 32.4 us on an H100.
     edges = min(widths(p)) == 4 and bool(p.m % config.bm or p.n % config.bn or p.k % scheme.chunk)
     if kernel.family.panels == "b":
-        row = _streamed(config.bn, machine)
+        row = next(row for row in numbers.streamed if row.columns == config.bn)
         chunk, begin, tile = row.chunk_us, numbers.fused_start_us, row.tile_us
         chunk *= row.edge_factor if edges else 1.0
         if widths(p)[0] < 4:  # rows of A start anywhere; more again where it is A's columns that are contiguous
@@ -73,7 +72,8 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, machine: Machi
             chunk += numbers.fused_four_times_us
         moved = (p.m * p.k + p.k * p.n + p.m * p.n) / numbers.fused_share
     else:
-        chunk, moved = _chunk_us(scheme, machine) * (1.0 if config.bm == ROWS else numbers.half_as_high_share), 0.0
+        chunk, moved = getattr(numbers, f"{scheme.name}_chunk_us"), 0.0
+        chunk *= 1.0 if config.bm == ROWS else numbers.half_as_high_share
         chunk += numbers.four_times_us if four_times else 0.0
         panels = sum(operand(scheme, rows, p.k, p.batch.sizes, strides).bytes
                     for name, rows, strides in (("a", p.m, p.batch.a), ("b", p.n, p.batch.b)) if name != ready)
@@ -99,73 +99,35 @@ def estimate_us(kernel: Kernel, config: Config, problem: Problem, machine: Machi
     return begin + max(turns, tile + memory + min(memory, numbers.ramp_us)) + reduce
 
 
-def _streamed(columns: int, machine: Machine) -> Streamed:
-    return next(row for row in machine.profile.emulated.streamed if row.columns == columns)
+def accumulations(scheme: Scheme, problem: Problem) -> int:
+    """How often a chunk's products are added up in FP32 for ``problem``, of blocks that have all of K."""
+    few = scheme.name in _FOUR_TIMES_K and problem.batch.count == 1 and problem.m * problem.n <= _FEW_RESULTS
+    return FOUR_TIMES if few else TWICE if problem.k < _TWICE_K else 1
 
 
-def _chunk_us(scheme: Scheme, machine: Machine) -> float:
+def sharing_k(kernel: Kernel, config: TensorConfig, problem: Problem, machine: Machine,
+              ready: str, whole: bool = False) -> Iterator[Estimated]:
+    """``config`` in every way to share K that is considered, with its modelled microseconds; ``whole``: blocks share
+    none."""
+    scheme = kernel.family.scheme
+    assert scheme is not None
+    chunks, tiles, sms = -(-problem.k // scheme.chunk), config.tiles(oriented(config, problem)), machine.sms
+    splits = [1]
+    if not whole:
+        splits += [0] if chunks > 1 and tiles % sms else []
+        splits += [split for split in SPLITS if split <= _MOST_SPLIT and tiles * split <= 2 * sms
+                   and 2 * split <= chunks]
+    for split in splits:
+        parts = split or max(1.0, sms / tiles)
+        # Sums of which a block adds up many k-steps are carried over twice, not four times.
+        long = config.accumulations == FOUR_TIMES and problem.k >= parts * _FOUR_TIMES_K[scheme.name]
+        way = varied(config, split=split, accumulations=TWICE if long else config.accumulations)
+        yield way, estimate_us(kernel, way, problem, machine, ready)
+
+
+def simplest(ranked: Iterable[tuple[Kernel, Config, float]], machine: Machine) -> tuple[Kernel, Config, float]:
+    """Of candidates the fastest by the model; of near equals the simplest: tiles whole rather than in equal parts, and
+    those rather than in ranges that end anywhere."""
     numbers = machine.profile.emulated
-    return {"fp16x3": numbers.fp16x3_chunk_us, "tf32x3": numbers.tf32x3_chunk_us,
-            "bf16x9": numbers.bf16x9_chunk_us}[scheme.name]
-
-
-def best(scheme: Scheme, problem: Problem, machine: Machine, ready: str = "") -> tuple[Kernel, Config, float]:
-    """The kernel and configuration that the model thinks fastest, and its microseconds; of near equals the simplest:
-    tiles whole rather than in equal parts, and those rather than in ranges that end anywhere."""
-    numbers = machine.profile.emulated
-
-    def rank(one: tuple[Kernel, Config, float]) -> float:
-        _, config, us = one
-        return us * (1.0 if config.split == 1 else numbers.parts_factor if config.split else numbers.ranges_factor)
-
-    return min(candidates(scheme, problem, machine, ready), key=rank)
-
-
-def candidates(scheme: Scheme, problem: Problem, machine: Machine,
-               ready: str = "") -> Iterator[tuple[Kernel, Config, float]]:
-    """Every kernel of ``scheme`` in every way to share K that is considered, with its modelled microseconds."""
-    sms = machine.sms
-    kernel, config = product_on(scheme, machine.arch)
-    found = [(kernel, config)]
-    if kernel.wgmma:
-        few = scheme.name in _FOUR_TIMES_K and problem.batch.count == 1 and problem.m * problem.n <= _FEW_RESULTS
-        times = FOUR_TIMES if few else TWICE if problem.k < _TWICE_K else 1
-        # With more rows of tiles pairs of blocks share their copies of B: 16384 gains 6 %, small products nothing.
-        wide = min(problem.m, problem.n) > 128 * machine.profile.emulated.cluster_tiles
-        found = [(kernel, varied(config, accumulations=times, cluster=2 if wide else 1))]
-        if FUSED.family.scheme is scheme:
-            if _tiles(half := varied(half_as_high(scheme), accumulations=times), problem) <= sms:
-                found.append((kernel, half))
-            # C^T where that makes the larger operand the one that is not split before
-            for trans_c in (False, True) if problem.n > problem.m else (False,):
-                found.append((FUSED, varied(FUSED.default, accumulations=times, trans_c=trans_c)))
-                found += [(STREAMED, varied(streamed(row.columns), accumulations=times, trans_c=trans_c))
-                          for row in machine.profile.emulated.streamed]
-    for kernel, config in found:
-        whole = not kernel.wgmma or config.cluster > 1 or config.bm < ROWS
-        for split in [1] if whole else _ways(scheme, config, problem, sms):
-            one = varied(_for_long_ranges(scheme, config, split, problem, sms), split=split)
-            yield kernel, one, estimate_us(kernel, one, problem, machine, ready)
-
-
-def _for_long_ranges(scheme: Scheme, config: Config, split: int, problem: Problem, sm_count: int) -> Config:
-    """``config``, or where it carries sums over four times and a block adds up many k-steps one that does so twice."""
-    tiles = _tiles(config, problem)
-    parts = max(1.0, sm_count / tiles) if split == 0 else split
-    if config.accumulations != FOUR_TIMES or problem.k < parts * _FOUR_TIMES_K[scheme.name]:
-        return config
-    return varied(config, accumulations=TWICE)
-
-
-def _ways(scheme: Scheme, config: Config, problem: Problem, sm_count: int) -> list[int]:
-    chunks, tiles = -(-problem.k // scheme.chunk), _tiles(config, problem)
-    ways = [1]
-    if chunks > 1 and tiles % sm_count:
-        ways.append(0)
-    return ways + [split for split in SPLITS
-                   if split <= _MOST_SPLIT and tiles * split <= 2 * sm_count and 2 * split <= chunks]
-
-
-def _tiles(config: Config, problem: Problem) -> int:
-    p = oriented(config, problem)
-    return -(-p.m // config.bm) * -(-p.n // config.bn) * max(p.batch.count, 1)
+    factors = {1: 1.0, 0: numbers.ranges_factor}
+    return min(ranked, key=lambda candidate: candidate[2] * factors.get(candidate[1].split, numbers.parts_factor))

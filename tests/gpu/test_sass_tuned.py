@@ -64,10 +64,9 @@ def test_other_bits_are_refused():
     program = Program.of(cubin)
     place = next(place for place in program.loop_blocks[0] if program.words[place].name == "FFMA")
     words = list(program.words)
-    words[place] = words[place].renamed({})
-    fields = dict(zip((field.low for field, _ in words[place].named), words[place].numbers, strict=True))
-    swapped = tuple(fields[64] if low == 24 else number for low, number in fields.items())
-    words[place] = replace(words[place], numbers=swapped)  # multiplies the accumulator
+    word = words[place].renamed({})
+    accumulator = word.bits >> 64 & 0xFF
+    words[place] = replace(word, bits=word.bits & ~(0xFF << 24) | accumulator << 24)  # a factor, too
     wrong = replace(compiled, code=cubin.with_words(program.with_words(words).encode()), remake=None)
     with visiting() as peer, pytest.raises(OtherBits, match="it does not give the bits"):
         contest(rung(14), config(14), compiled, {"wrong": wrong}, 1024, GPU, peer)

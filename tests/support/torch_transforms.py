@@ -310,15 +310,15 @@ def recorded_calls(recorder: str) -> tuple[str, ...]:
         "matmul", "gemm", "op", "op_out", "matmul_out", "use_addmm", "execute", "prepared")
 
 
-def is_refused(call: str, transform: str, recorder: str) -> bool:
-    """Whether a cell is refused: plans in all but plain calls, what is written in every transform, and torch.func under
-    torch.jit.trace."""
+def is_refused(call: str, transform: str, recorder: str, device: str) -> bool:
+    """Whether a cell is refused: plans in all but plain calls, what is written in every transform, and under
+    torch.jit.trace torch.func, and on a GPU backward passes."""
     if call == "execute":
         return transform != "plain" or not recorder.startswith(("eager", "compile"))
     if call.endswith("out"):
         return transform != "plain"
-    return recorder == "jit.trace" and not call.startswith("use") and transform not in (
-        "plain", "func.functionalize", "jacobian")
+    recorded = {"plain", "func.functionalize"} | ({"jacobian"} if device == "cpu" else set())
+    return recorder == "jit.trace" and not call.startswith("use") and transform not in recorded
 
 
 # The compiler refuses these with an error of its own that names neither.
@@ -338,7 +338,7 @@ def check(device: str, recorder: str, transform: str, names: Iterable[str]) -> d
     """Every call that is neither right nor refused as it should be, with what it gave."""
     wrong = {}
     for call in names:
-        refused = is_refused(call, transform, recorder)
+        refused = is_refused(call, transform, recorder, device)
         try:
             got, want = run(device, call, transform, recorder)
             said = _NOT_REFUSED if refused else "" if agree(got, want) else f"{got} instead of {want}"

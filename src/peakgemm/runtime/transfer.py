@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from ctypes import Structure, byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from itertools import cycle
 from math import prod
+from queue import SimpleQueue
 from threading import Lock
 from typing import Any
 
@@ -100,23 +101,25 @@ class Upload:
 
 
 class _Copier:
-    """``count`` threads that copy one way between the host and device ``index``, on ``stream``, and two pinned buffers
-    for each, one filled while the other is moved. Kept for the next call.
+    """``count`` threads that copy one way between the host and device ``index``, on ``stream``, and twice as many
+    pinned buffers: as many are filled while the others are moved. Kept for the next call.
 
-    Threads take the chunks of an array one after the other until none is left: a task a thread, not a chunk.
+    Threads take the chunks of an array one after the other until none is left: a task a thread, not a chunk. They take
+    the buffer that was given back first, whose copy is the likeliest to be over.
     """
 
     def __init__(self, index: int, stream: int, count: int, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._stream, self.count, self._chunk_bytes = stream, count, chunk_bytes
         self._pool = ThreadPoolExecutor(count, f"peakgemm-copy-{index}", device.make_current, (index,))
-        self._pairs = [(PinnedBuffer(chunk_bytes), PinnedBuffer(chunk_bytes)) for _ in range(count)]  # no thread's
+        self._buffers: SimpleQueue[PinnedBuffer] = SimpleQueue()  # those that no thread has
+        for _ in range(2 * count):
+            self._buffers.put(PinnedBuffer(chunk_bytes))
 
     def close(self) -> None:
         """End the threads, after what is queued; free the buffers."""
         self._pool.shutdown(wait=True)
-        for pair in self._pairs:
-            for buffer in pair:
-                buffer.free()
+        while not self._buffers.empty():
+            self._buffers.get().free()
 
     def _start(self, x: Array, pointer: int) -> list[Future[Any]]:
         if pitched(x) and is_locked(x):
@@ -127,12 +130,12 @@ class _Copier:
         return [self._pool.submit(self._copy, chunks) for _ in range(min(self.count, len(chunks)))]
 
     @contextmanager
-    def _buffers(self) -> Iterator[tuple[PinnedBuffer, PinnedBuffer]]:
-        pair = self._pairs.pop()
+    def _buffer(self) -> Iterator[PinnedBuffer]:
+        buffer = self._buffers.get()
         try:
-            yield pair
+            yield buffer
         finally:
-            self._pairs.append(pair)
+            self._buffers.put(buffer)
 
     def _copy(self, chunks: Chunks) -> None:
         raise NotImplementedError
@@ -149,8 +152,8 @@ class Uploader(_Copier):
         return Upload(self._stream, self._start(x, pointer))
 
     def _copy(self, chunks: Chunks) -> None:
-        with self._buffers() as pair:
-            for buffer, (part, pointer) in zip(cycle(pair), _taken(chunks)):
+        for part, pointer in _taken(chunks):
+            with self._buffer() as buffer:
                 buffer.fill(part)
                 copy_in(pointer, buffer.address, part.nbytes, self._stream)
                 buffer.mark(self._stream)
@@ -168,9 +171,9 @@ class Downloader(_Copier):
         return self._start(out, pointer)
 
     def _copy(self, chunks: Chunks) -> None:
-        with self._buffers() as pair:
+        with self._buffer() as first, self._buffer() as second:
             before: tuple[PinnedBuffer, Array] | None = None
-            for buffer, (part, pointer) in zip(cycle(pair), _taken(chunks)):
+            for buffer, (part, pointer) in zip(cycle((first, second)), _taken(chunks)):
                 copy_out(buffer.address, pointer, part.nbytes, self._stream)
                 buffer.mark(self._stream)
                 if before is not None:

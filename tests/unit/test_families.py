@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import peakgemm
+from peakgemm.kernels import library
 from peakgemm.kernels.library import EMULATED, KERNELS
 from peakgemm.kernels.registry import LADDER, Kernel
 
 PACKAGE = Path(peakgemm.__file__).parent
 OWN = ("kernels/ffma/", "kernels/emulated/")  # where families are
-NAMES = {"SPECIALISED", "WIDE", "STAGED", "SKINNY", "SMALL", "CHAIN", "STREAMED", "FUSED", "PRODUCTS", "OLDER",
-         "KERNELS", "EMULATED"}
+NAMES = {"PRODUCTS", "OLDER", "KERNELS", "EMULATED",
+         *(name for name, value in vars(library).items() if isinstance(value, Kernel))}
 FACTS = (".folder", ".kernel.name", ".family.name", "arch.number", "limits.number")
 
 

@@ -54,8 +54,8 @@ def test_numbers_are_data() -> None:
         literals[str(path.relative_to(PACKAGE))] = sum(type(x.value) in (int, float) for statement in assigned
                                                        for x in ast.walk(statement) if isinstance(x, ast.Constant))
     too_many = {name: count for name, count in literals.items() if count > MOST_LITERALS}
-    assert not too_many, (f"{too_many} numbers, the limit is {MOST_LITERALS} a file: what depends on the GPU is a field of "
-                          "kernels/profile.py, with its value in selection/profiles/*.json")
+    assert not too_many, (f"{too_many} numbers, the limit is {MOST_LITERALS} a file: what depends on the GPU is a "
+                          "field of kernels/profile.py, with its value in selection/profiles/*.json")
 
 
 @pytest.mark.parametrize("name", shipped_heads())

@@ -100,8 +100,8 @@ def multiply(case: Case, seed: int = 0) -> tuple[Any, list[Any]]:
     error, bound = abs(c.values - want), (0 if case.integers else (case.k + 3) * UNIT) * scale
     wrong = ~(error <= bound)  # NaN is
     assert not wrong.any(), (
-        f"{wrong.sum()} of {wrong.size} results are wrong, {(wrong & (c.values == start)).sum()} of them not written; the "
-        f"first of (batch, row, column) is {tuple(map(int, np.argwhere(wrong)[0]))}, off by {error[wrong][0]:.3g}")
+        f"{wrong.sum()} of {wrong.size} results are wrong, {(wrong & (c.values == start)).sum()} of them not written; "
+        f"the first of (batch, row, column) is {tuple(map(int, np.argwhere(wrong)[0]))}, off by {error[wrong][0]:.3g}")
     for operand, flat in zip(others, before, strict=True):
         np.testing.assert_array_equal(operand.flat, flat)
     result = c.values.copy()

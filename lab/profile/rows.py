@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from peakgemm.kernels.emulated import model
-from peakgemm.kernels.ffma import chain, skinny, small, wide
+from peakgemm.kernels.ffma import wide
 from peakgemm.kernels.ffma.tile_model import modelled_us, results_stored, tilings, variants
 from peakgemm.kernels.ffma.tiled import cluster_split
 from peakgemm.kernels.library import kernel_named
@@ -21,7 +21,6 @@ Path = tuple[str | int, ...]  # to a number of a profile: ("tiles", 3, "share")
 _RULES = frozenset({"crowded_share", "least_tiles_factor", "short_factor", "medium_factor", "whole_share",
                     "beyond_l2_share", "unknown_factor", "worth_share", "parts_factor", "ranges_factor", "far_share",
                     "tf32x3_chunk_us", "bf16x9_chunk_us"})
-_WITHOUT_TILES = {"small": small.estimate_us, "skinny": skinny.estimate_us, "chain": chain.estimate_us}
 _TILE_FACTORS = frozenset({"short_factor", "whole_factor", "halves_factor"})  # of a tile of small.cu: no rules
 
 
@@ -69,9 +68,9 @@ def estimate_us(one: Row, gpu: Machine) -> float:
     config: Any = one.config  # of the kernel's own kind
     if one.group == "emulated":
         return model.estimate_us(kernel, config, p, gpu)
-    if one.group in _WITHOUT_TILES:
+    if kernel.family.estimate_us is not None:
         overlap = gpu.arch.launches_overlap(kernel.family.schedule(config, p, gpu.sms).blocks, gpu.sms)
-        return _WITHOUT_TILES[one.group](config, p, gpu) - overlap * kernel.family.overlap_us(gpu.profile)
+        return kernel.family.estimate_us(config, p, gpu) - overlap * kernel.family.overlap_us(gpu.profile)
     found: Tile | Cluster = (gpu.profile.clusters if one.group.startswith("clusters") else gpu.profile.tiles)[one.index]
     if one.group == "wide":
         assert isinstance(found, Tile)

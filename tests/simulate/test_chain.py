@@ -64,22 +64,6 @@ def test_every_tile(tile: Config, layout: str) -> None:
     multiply(Case(tile.bm, 36, 7 * tile.bk + 4, layout, config=tile, kernel=CHAIN))
 
 
-@pytest.mark.parametrize(("k", "alpha", "beta", "poison"), [
-    (1, 1.5, 0.5, ""), (1, 1.0, 0.0, "c"), (0, 1.5, 0.5, ""), (0, 1.5, 0.0, "c"), (121, 0.0, 0.5, "ab"),
-    (121, 0.0, 0.0, "abc"), (32, -2.0, 0.0, "c"), (33, 1.0, 1.0, ""),
-])
-def test_scales_and_short_k(k: int, alpha: float, beta: float, poison: str) -> None:
-    """With alpha = 0 or K = 0, A and B are not read; with beta = 0, C0 is not."""
-    for m, n in ((3, 40), (40, 3)):
-        multiply(Case(m, n, k, alpha=alpha, beta=beta, poison=poison, config=FOUR, kernel=CHAIN))
-
-
-@pytest.mark.parametrize("c0", [None, "mn", "m", "n", ""])
-def test_what_beta_scales(c0: str | None) -> None:
-    multiply(Case(4, 34, 20, c0=c0, pad=2, config=FOUR, kernel=CHAIN))
-    multiply(Case(34, 4, 20, "TN", c0=c0, config=FOUR, kernel=CHAIN))
-
-
 def test_batches_and_broadcasts() -> None:
     multiply(Case(1, 33, 40, "NT", batch=(2, 3), config=few(1, 1), kernel=CHAIN))
     multiply(Case(3, 33, 40, "TN", batch=(2, 3), still={"a": (0, 1)}, config=FOUR, kernel=CHAIN))

@@ -120,22 +120,6 @@ def test_batches_and_broadcasts() -> None:
     check(33, 5, 40, False, False, batch=(3,), broadcast="b", pad=3)
 
 
-@pytest.mark.parametrize("c0", [(0, 1), (1, 0), (0, 0), (1, 34), (6, 1)])
-def test_what_beta_scales(c0: tuple[int, int]) -> None:
-    check(34, 6, 20, False, False, beta=3.0, c0=c0)
-    check(6, 34, 20, False, False, beta=3.0, c0=c0[::-1])
-
-
-@pytest.mark.parametrize(("k", "alpha"), [(0, 1.0), (50, 0.0)])
-def test_no_product_reads_no_operand(k: int, alpha: float) -> None:
-    for beta, before, after in ((0.0, np.nan, 0.0), (0.5, 3.0, 1.5)):
-        c = np.full(3 * 40, before, np.float32)
-        problem = Problem(3, 40, k, max(k, 1), 40, 40, alpha, beta)
-        nothing = np.full(3 * max(k, 1), np.nan, np.float32), np.full(40 * max(k, 1), np.nan, np.float32)
-        simulated(best(problem, machine("sm_90", 4))[1], problem, *nothing, c, c)
-        assert (c == after).all()
-
-
 def test_drawn_products() -> None:
     draw = random.Random(3)
     for _ in range(25):

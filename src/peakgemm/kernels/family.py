@@ -96,6 +96,8 @@ class Family:
         overlap_us: what a profile says that its launches save where they overlap the launch before, which its estimates
             leave out.
         numbers: the section of a profile that has the numbers of its cost model.
+        estimate_us: the model itself, for a fit of those numbers; None: `lab.profile` knows how they are shared out
+            among tiles.
         tiled: whether blocks have whole tiles, or ranges of their k-steps.
         lives_on_l1: whether operands come by way of L1, which has what shared memory leaves of an SM's 256 KB.
     """
@@ -116,5 +118,6 @@ class Family:
     chains: Callable[[Kernel, Problem, Machine], Iterable[Estimated]] = lambda *_: ()
     overlap_us: Callable[[Profile], float] = lambda profile: 0.0
     numbers: str = ""
+    estimate_us: Callable[[Own, Problem, Machine], float] | None = None
     tiled: bool = False
     lives_on_l1: bool = False

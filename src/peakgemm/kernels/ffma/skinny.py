@@ -233,5 +233,6 @@ SKINNY = Kernel(
     # Lanes have parts of K each, so that no sum is one chain.
     family=replace(TILED, schedule=schedule, specialisation=_specialisation, reduce_recipe=_reduce_recipe, tiled=False,
                    one_chain=lambda config, problem: False, candidates=estimated(configurations, estimate_us),
-                   overlap_us=lambda profile: profile.skinny.overlap_us, numbers="skinny", lives_on_l1=True),
+                   overlap_us=lambda profile: profile.skinny.overlap_us, numbers="skinny",
+                   estimate_us=estimate_us, lives_on_l1=True),
 )

@@ -245,5 +245,5 @@ SMALL = Kernel(
     family=replace(TILED, schedule=schedule, specialisation=lambda config, problem: specialisation(problem),
                    one_chain=_one_chain, candidates=estimated(configurations, estimate_us),
                    chains=_chains, overlap_us=lambda profile: profile.small.overlap_us, numbers="small",
-                   tiled=False),
+                   estimate_us=estimate_us, tiled=False),
 )

@@ -39,7 +39,7 @@ def fill(text: str, load: Callable[[str], Record | None]) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[2]
         if name not in VALUES:
-            raise InvalidValue(f"no value is named {name}; report/values.py has {', '.join(VALUES)}")
+            raise InvalidValue(f"no value is named {name}; docs/generate/values.py has {', '.join(VALUES)}")
         record, said = load(VALUES[name].record), "not measured"
         if record is not None:
             with suppress(KeyError, StopIteration, ValueError):  # of an empty sequence

@@ -2,7 +2,7 @@
 
 An SM sub-partition can issue a warp instruction a cycle, so a run of C cycles has 4 C slots on each SM. FFMAs take
 some; the rest is lost. What instructions take is counted; what they make others wait for are the cycles that a variant
-of the loop without them saves (`sass.loop_variants`), variant by variant, so that these parts telescope. Of the last
+of the loop without them saves (`loop_variants`), variant by variant, so that these parts telescope. Of the last
 variant, which issues FFMAs that read nothing and NOPs, two lengths of K are run: what grows with K is its loop, the
 rest the ends of tiles. What that loop still loses, the profiler's sampler tells by reason (`LOST`): samples in whose
 cycle the scheduler issued nothing, or was held back by the dispatcher. Then the loop's cycles are known twice:
@@ -51,7 +51,7 @@ PARTS = {
     "ends": "ends of tiles, launch: no loop runs",
     "unexplained": "not explained",
 }
-#: The part that each step of `sass.loop_variants` tells, by what it saves.
+#: The part that each step of `loop_variants` tells, by what it saves.
 _SAVED = {"reads": "bank_conflicts", "loads": "load_returns", "copies": "copy_waits", "others": "other_waits",
           "waits": "barrier_waits", "operands": "operand_reads"}
 #: The part that a slot lost in the last variant belongs to, by the sampler's reason; all others are waits for memory or

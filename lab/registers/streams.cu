@@ -1,4 +1,4 @@
-// A clock for streams of instructions: a loop of 512 FFMAs, whose words sass/streams.py overwrites.
+// A clock for streams of instructions: a loop of 512 FFMAs, whose words streams.py overwrites.
 //
 // Only the loop around them is the compiler's. All 96 floats are alive throughout it, so a stream may use their registers
 // as it likes: no word of the loop's own does. There is no FFMA outside the loop, by which it is found.

@@ -240,8 +240,8 @@ class Config(_Shared):
             InvalidValue: a value that a field cannot have.
             TypeError: fields are missing or unknown.
         """
-        own = {f.name for f in fields(cls)}
-        return cls(**{name: value for name, value in found.items() if name in own or getattr(cls, name, None) != value})
+        own, given = {f.name for f in fields(cls)}, {**found}  # a TypeError where it is no object
+        return cls(**{name: value for name, value in given.items() if name in own or getattr(cls, name, None) != value})
 
     @property
     def tile(self) -> Config:

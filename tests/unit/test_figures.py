@@ -77,7 +77,7 @@ def pages() -> list[Path]:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_figure_is_typed(page: Path) -> None:
     found = typed(page.read_text(encoding="utf-8"), DEFINED.get(page.name, ()))
-    assert not found, f"{page.name}: {found}: from a record (report/values.py), or a definition (DEFINED)"
+    assert not found, f"{page.name}: {found}: from a record (docs/generate/values.py), or a definition (DEFINED)"
 
 
 @pytest.mark.parametrize("words", [
@@ -117,7 +117,7 @@ def test_values_are_filled_in() -> None:
         "<!-- =drawn.slow-names -->1 x 2 x 3 (0.500)<!-- /= -->")
     assert values.fill(text, lambda _: None).count(">not measured<") == 3
     assert values.fill(text, lambda _: {"rungs": []}).count(">not measured<") == 1  # of no rows there is no mean
-    with pytest.raises(InvalidValue, match=r"no value is named drawn\.none; report/values\.py has cutlass"):
+    with pytest.raises(InvalidValue, match=r"no value is named drawn\.none; docs/generate/values\.py has cutlass"):
         values.fill("<!-- =drawn.none -->1<!-- /= -->", lambda _: record)
 
 

@@ -136,6 +136,8 @@ def test_shares_are_of_what_the_device_says(monkeypatch: pytest.MonkeyPatch) -> 
                  "words_share": 1}]}, r"tiles\[0\].config is no configuration \(unknown kernel 'none'; valid"),
     ({"tiles": [{"kernel": "wide", "config": {"bm": 0}, "share": 1, "words_share": 1}]},
      r"tiles\[0\].config is no configuration"),
+    ({"tiles": [{"kernel": "wide", "config": 3, "share": 1, "words_share": 1}]},
+     r"tiles\[0\].config is no configuration \('int' object is not a mapping\)"),
     ({"emulated.streamed": [{"columns": 64}]}, r"emulated.streamed\[0\].chunk_us is missing"),
 ])
 def test_a_bad_file_is_refused(tmp_path: Path, change: dict[str, Any], says: str) -> None:

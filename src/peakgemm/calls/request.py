@@ -12,8 +12,6 @@ import numpy as np
 from ..errors import InvalidType, InvalidValue
 from ..runtime.float_flags import ieee_flags
 
-NO_STREAM = ("stream is for arrays on the GPU; a product of arrays in the host's memory is done when the call returns: "
-             "leave stream out")
 REPRODUCIBLE = "reproducible"  # the precision that reproducible=True asks for
 ALWAYS_REPRODUCIBLE = os.environ.get("PEAKGEMM_REPRODUCIBLE", "") not in ("", "0")
 _INF, _NAN = float("inf"), float("nan")

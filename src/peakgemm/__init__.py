@@ -65,9 +65,9 @@ def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         path, _, attribute = _PUBLIC[name].partition(":")
         module = import_module(f".{path}", __name__)
-        found = module if name in _MODULES else getattr(module, attribute or name)
-        globals()[name] = found
-        return found
+        public = module if name in _MODULES else getattr(module, attribute or name)
+        globals()[name] = public
+        return public
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -119,9 +119,9 @@ def _gpus() -> Iterator[Row]:
         except PeakgemmError as error:
             yield what, "no", str(error)
             continue
-        told = f"{index}: {gpu.name}, {gpu.arch}, {gpu.sm_count} SMs, driver for CUDA {gpu.driver}"
-        yield (what, "old", f"{told}; NVRTC is newer: update the driver, or run: pip install 'peakgemm[cu12]'"
-               ) if _driver_is_older(gpu.driver) else (what, "yes", told)
+        facts = f"{index}: {gpu.name}, {gpu.arch}, {gpu.sm_count} SMs, driver for CUDA {gpu.driver}"
+        yield (what, "old", f"{facts}; NVRTC is newer: update the driver, or run: pip install 'peakgemm[cu12]'"
+               ) if _driver_is_older(gpu.driver) else (what, "yes", facts)
         yield _profile(gpu)
 
 
@@ -129,14 +129,14 @@ def _profile(gpu: Gpu) -> Row:
     """Whose numbers the cost models have for a GPU."""
     own, used = kept(gpu.name), profile_of(gpu.arch, gpu.name)
     loss = used.residuals.get("ieee", {}).get("choice_loss", {})
-    told = f"{used.name}, of {used.date}" + (
+    origin = f"{used.name}, of {used.date}" + (
         f"; its choices lose {100 * loss['median']:.1f} % in the median of products held out, "
         f"{100 * loss['p90']:.1f} % at the 90th percentile" if loss else "")
     if own is not None and used.name == own.name:
-        return "profile (choose)", "yes", f"yours, {told}: {kept_path(gpu.name)}"
+        return "profile (choose)", "yes", f"yours, {origin}: {kept_path(gpu.name)}"
     if used.gpus:
-        return "profile (choose)", "yes", f"shipped: {told}"
-    return "profile (choose)", "-", f"{told}: none was fitted to this GPU; run: python -m lab.profile"
+        return "profile (choose)", "yes", f"shipped: {origin}"
+    return "profile (choose)", "-", f"{origin}: none was fitted to this GPU; run: python -m lab.profile"
 
 
 def _driver_is_older(driver: str) -> bool:

@@ -60,9 +60,9 @@ def command(
         if is_file(what):
             path, own = Path(what), compare is not None and what.endswith(".cubin")  # --arch may be the other's
             sources = compare is None or what.endswith(CUDA)  # and so may macros
-            found = from_file(path, None if own else arch, function, parse.macros(macro or []) if sources else None,
-                              include or [] if sources else [])
-            subject = launched(found, threads, shared)
+            loaded = from_file(path, None if own else arch, function, parse.macros(macro or []) if sources else None,
+                               include or [] if sources else [])
+            subject = launched(loaded, threads, shared)
         else:
             subject = named(what, arch or "sm_90", config, shape, precision)
         return view(subject, with_text=listing or html is not None)
@@ -75,9 +75,9 @@ def command(
     else:
         _compare(first, second)
     if listing:
-        for one in (first, second):
-            if one is not None:
-                _listing(one.subject, one.listing)
+        for shown in (first, second):
+            if shown is not None:
+                _listing(shown.subject, shown.listing)
     if json is not None:
         found: dict[str, Any] = {"inspect": [one.facts for one in (first, second) if one is not None]}
         records.write(json, records.record(None, first.subject.arch, [found]))

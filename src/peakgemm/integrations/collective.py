@@ -157,9 +157,9 @@ def _gathered(a: Tensor, b: Tensor, group: Group, precision: str, way: Way) -> T
         for i in range(way.chunks):
             exchange.push((rank + step) % world, (rank * rows + i * part) * k, a[i * part:(i + 1) * part])
     first, kept = (rows - head, 0) if rank == world - 1 else (0, head)  # of the head, and of what is left
-    place = (rank * rows + kept) * k
+    own_start = (rank * rows + kept) * k  # in the exchange
     if head < rows:
-        exchange.push(rank, place, a[kept:kept + rows - head])
+        exchange.push(rank, own_start, a[kept:kept + rows - head])
     at = rank * rows + first
     _product(a[first:first + head], b, precision, out[at:at + head])
     for start, stop, own, _ in ranges(world, rank, rows, way):
@@ -167,7 +167,7 @@ def _gathered(a: Tensor, b: Tensor, group: Group, precision: str, way: Way) -> T
             if row // rows != rank:
                 exchange.pull(row // rows, row * k, (part, k))
         if own:
-            exchange.pull(rank, place, (own, k))
+            exchange.pull(rank, own_start, (own, k))
         _product(exchange.at(start * k, (stop - start, k)), b, precision, out[start:stop])
     exchange.end()
     return out

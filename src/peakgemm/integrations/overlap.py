@@ -156,15 +156,15 @@ class SharedProduct:
 
     def _scatter_us(self, way: Way) -> float:
         link, others, part = self.link, self.world - 1, self.rows // way.chunks
-        one = self.product(part) + link.launch_us
+        part_us = self.product(part) + link.launch_us
         now, sent, arrivals = 0.0, 0.0, []
         for _ in range(others * way.chunks):
-            now += one
+            now += part_us
             sent = max(sent, now) + link.copy(part * self.row_bytes)
             arrivals.append(sent + link.copy_us)
         for last in arrivals[(others - 1) * way.chunks:]:
             # The product adds one partial sum; each further one takes a launch: its bytes are in L2.
-            now = max(now, last) + one + (others - 1) * link.launch_us
+            now = max(now, last) + part_us + (others - 1) * link.launch_us
         return now
 
 

@@ -8,6 +8,7 @@ not staged.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -100,7 +101,7 @@ class Upload:
             behind(mark, *streams)
 
 
-class _Copier:
+class _Copier(ABC):
     """``count`` threads that copy one way between the host and device ``index``, on ``stream``, and twice as many
     pinned buffers: as many are filled while the others are moved. Kept for the next call.
 
@@ -137,11 +138,13 @@ class _Copier:
         finally:
             self._buffers.put(buffer)
 
+    @abstractmethod
     def _copy(self, chunks: Chunks) -> None:
-        raise NotImplementedError
+        """Take chunks until none is left, and copy each by way of a pinned buffer."""
 
+    @abstractmethod
     def _copy_pinned(self, x: Array, pointer: int) -> Any:
-        raise NotImplementedError
+        """Copy `pitched` memory that is pinned already."""
 
 
 class Uploader(_Copier):

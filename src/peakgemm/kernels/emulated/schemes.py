@@ -83,7 +83,7 @@ class TensorConfig(Config):
 def default(scheme: Scheme) -> TensorConfig:
     """The configuration of a scheme's kernel on sm_90."""
     return TensorConfig(128, 128, scheme.chunk, 8, 8, stages=4 if scheme.planes == 3 else 6, raster=16, producers=128,
-                  registers=232)
+                        registers=232)
 
 
 def schemes_on(arch: Architecture) -> tuple[str, ...]:

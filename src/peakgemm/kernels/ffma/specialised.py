@@ -46,8 +46,7 @@ class SpecialisedConfig(Config):
     a_first: bool = False  # A's fragments are loaded before B's, which moves register allocation, too
     chunked: bool = False
     one_tile: bool = False
-    copy_groups: int = 1   # groups of copying warps that take the tiles of K in turn
-
+    copy_groups: int = 1  # groups of copying warps that take the tiles of K in turn
 
 
 def _constraints(c: SpecialisedConfig) -> Iterator[str]:

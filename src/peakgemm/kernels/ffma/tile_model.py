@@ -257,15 +257,15 @@ def one_slice(kernel: Kernel, row: Row, problem: Problem, machine: Machine) -> I
     config = row.config
     if config.one_tile or config.cluster > 1 or (config.slices > 1 and (config.tm, config.tn) != (4, 4)):
         return
-    one = varied(config, slices=1, chunked=False)
+    unsliced = varied(config, slices=1, chunked=False)
     tiles = config.tiles(problem)
     if config.slices == 1:
-        yield one
+        yield unsliced
         if may_hand_on(kernel, config) and hands_on(config, tiles, config.steps(problem), machine.sms):
-            yield handing_on(one)
+            yield handing_on(unsliced)
         return
-    if is_valid(kernel, one, machine.arch):
-        yield alone(one) if tiles <= machine.sms * config.min_blocks else one
+    if is_valid(kernel, unsliced, machine.arch):
+        yield alone(unsliced) if tiles <= machine.sms * config.min_blocks else unsliced
 
 
 def may_hand_on(kernel: Kernel, config: Config) -> bool:

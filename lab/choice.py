@@ -288,7 +288,7 @@ def measure(
     with progress("compiling", len(recipes)) as done:
         compile_ahead(recipes, deadline, done)
     watch = GpuStopwatch(gpu, here, peer)
-    cached = watch.compile(planned, time.monotonic() + 10, lambda what: None)
+    cached = watch.compile(planned, time.monotonic() + 30, lambda what: None)
     wanted = {each.case: COMPLETE * len(each.rows) for each in planned}
     ready = [each for each in cached if len(each.rows) >= wanted[each.case]]
     compiled = time.monotonic() - begun

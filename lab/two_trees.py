@@ -5,7 +5,8 @@
 
 Both trees' public calls run in turns on the same arrays, with cuBLAS between them: the products of the bench's suites,
 the host's time of calls, first calls of a shape, arrays in host memory. A ratio is before / now: above 1 where this
-checkout is faster. Needs torch and a GPU. ``--suite ''`` leaves the products out, ``--no-calls`` the rest.
+checkout is faster. Needs torch and a GPU. ``--suite ''`` leaves the products out, ``--calls ''`` the rest.
+Which tree is loaded first shows in times of host arrays; name this checkout's own folder to see by how much.
 """
 
 from __future__ import annotations
@@ -176,15 +177,24 @@ def in_turns(what: str, unit: str, calls: Mapping[str, Sequence[Call]], measure:
             "before_over_now": median(x / y for x, y in zip(before, now, strict=True)), "samples": samples}
 
 
-def call_rows(trees: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of host times, cold calls and host arrays."""
-    rows = []
-    calls = {name: host_calls(tree) for name, tree in trees.items()}
+def warm_rows(trees: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of the host's time of calls that the trees remember."""
+    rows, calls = [], {name: host_calls(tree) for name, tree in trees.items()}
     for what in calls["now"]:
         for name in calls:
             host_us(calls[name][what])
         rows.append(in_turns(f"host: {what}", "us", {name: [calls[name][what]] for name in calls}, host_us, 21))
-    rows.append(in_turns("first call of a shape, kernels loaded", "ms", cold_calls(trees), waited_ms, COLD_SHAPES))
+    return rows
+
+
+def cold_rows(trees: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row of first calls of shapes whose kernels are loaded."""
+    return [in_turns("first call of a shape, kernels loaded", "ms", cold_calls(trees), waited_ms, COLD_SHAPES)]
+
+
+def array_rows(trees: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of products of arrays in the host's memory."""
+    rows = []
     rng = np.random.default_rng(0)
     for name, (sa, sb) in HOST_SHAPES.items():
         a, b = (rng.standard_normal(shape, dtype=np.float32) for shape in (sa, sb))
@@ -205,6 +215,9 @@ def cold_calls(trees: dict[str, Any]) -> dict[str, Sequence[Call]]:
         for m in range(402, 402 + 4 * COLD_SHAPES, 4):
             tree.matmul(torch.randn(m, 320, device="cuda"), torch.randn(320, 480, device="cuda"))
     return {name: [partial(tree.matmul, a, b) for a, b in operands] for name, tree in trees.items()}
+
+
+ROWS = {"warm": warm_rows, "cold": cold_rows, "arrays": array_rows}
 
 
 def mean(values: Sequence[float]) -> float:
@@ -241,7 +254,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.15, help="of the pairs of a large product")
     parser.add_argument("--processes", type=int, default=8, help="that compile ahead; 0: none")
-    parser.add_argument("--calls", action=argparse.BooleanOptionalAction, default=True, help="host times")
+    parser.add_argument("--calls", default=",".join(ROWS), help="which times of the host, with commas")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.suite and args.processes:
@@ -253,7 +266,7 @@ def main() -> None:
     with visiting() as peer:
         products = product_rows(trees, args, peer) if args.suite else []
         versions = peer.versions()
-    calls = call_rows(trees) if args.calls else []
+    calls = [row for kind in args.calls.split(",") if kind for row in ROWS[kind](trees)]
     show(products, calls)
     if args.json is not None:
         records.write(args.json, records.record(gpu, gpu.arch, [{"products": products, "calls": calls}],

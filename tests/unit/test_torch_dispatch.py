@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,16 +29,11 @@ class TestModes:
 
         for call, flops in ((lambda: pg.matmul(A, B), 210), (lambda: pg.matmul(A, B, out=torch.empty(5, 3)), 210),
                             (lambda: pg.matmul(normal(4, 5, 7), B), 840), (lambda: pg.matmul(A, B[:, 0]), 70),
+                            (lambda: pg.addmm(C[0], A, B), 210),
                             (lambda: pg.matmul(A.clone().requires_grad_(), B).sum().backward(), 420)):
             with FlopCounterMode(display=False) as counter:
                 call()
             assert counter.get_total_flops() == flops
-        told = torch.nn.Linear(7, 3)
-        with FlopCounterMode(display=False) as theirs:
-            told(A)
-        with FlopCounterMode(display=False) as ours:
-            pg.addmm(told.bias, A, told.weight.mT)
-        assert ours.get_total_flops() == theirs.get_total_flops()
 
     @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
     def test_make_fx_sees_one_op(self, mode: str) -> None:
@@ -54,18 +48,7 @@ class TestModes:
 
 
 class TestTransforms:
-    """torch.func and forward mode against torch's own product."""
-
-    @staticmethod
-    def square(multiply: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda a, b: multiply(a, b).pow(2)
-
-    @pytest.mark.parametrize("name", ["jacrev", "jacfwd", "hessian"])
-    def test_jacobians(self, name: str) -> None:
-        transform = getattr(torch.func, name)
-        for argument in (0, 1):
-            got = transform(self.square(pg.matmul), argnums=argument)(A, B)
-            assert close(got, transform(self.square(torch.matmul), argnums=argument)(A, B))
+    """What the table of test_torch_transforms does not vary: which operands are mapped or carry a tangent."""
 
     @pytest.mark.parametrize("in_dims", [(0, None), (None, 0), (0, 0), (2, 1)], ids=str)
     def test_vmap_is_one_product(self, in_dims: tuple[int | None, int | None],
@@ -80,20 +63,13 @@ class TestTransforms:
         assert close(torch.vmap(pg.matmul, in_dims=in_dims)(x, y), torch.vmap(torch.matmul, in_dims=in_dims)(x, y))
         assert len(ran) == 1
 
-    def test_vmap_over_batches_c_and_gradients(self) -> None:
+    def test_vmap_over_batches_and_c(self) -> None:
         batch = normal(4, 2, 5, 7)
         assert close(torch.vmap(lambda x: pg.matmul(x, B))(batch), batch @ B)
         cs = normal(4, 5, 3)
         assert close(torch.vmap(lambda c: pg.gemm(A, B, c, beta=0.5))(cs), A @ B + 0.5 * cs)
         assert close(torch.vmap(lambda x, c: pg.gemm(x, B, c, alpha=2.0))(batch[:, 0], cs[:, 0]),
                      2 * batch[:, 0] @ B + cs[:, :1])
-
-        def loss(multiply: Any) -> Any:
-            return lambda w, x: multiply(x, w).sigmoid().sum()
-
-        per_sample = [torch.vmap(torch.func.grad(loss(f)), in_dims=(None, 0))(B, batch)
-                      for f in (pg.matmul, torch.matmul)]
-        assert close(*per_sample)
 
     def test_forward_mode(self) -> None:
         import torch.autograd.forward_ad as forward

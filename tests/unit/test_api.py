@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import api_cases
 import peakgemm as pg
 from peakgemm.arrays import interop
 from peakgemm.arrays.base import stream_handle
@@ -21,6 +24,12 @@ def ones(*shape: int) -> Any:
 
 def normal(*shape: int) -> Any:
     return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_drawn_products(data: st.DataObject) -> None:
+    api_cases.check_call(lambda options: data.draw(st.sampled_from(options)))
 
 
 def test_gemm_and_its_beta() -> None:
@@ -119,14 +128,6 @@ def test_a_plan_says_what_differs() -> None:
         plan.execute(a.astype(float), b, c)
     with pytest.raises(InvalidValue, match="a plan for host arrays is not tuned"):
         plan.autotune()
-
-
-def test_the_package_keeps_its_function() -> None:
-    """Modules below are named plan too."""
-    import peakgemm.calls.plan
-
-    assert callable(peakgemm.plan)
-    assert callable(pg.plan) and callable(__import__("peakgemm").plan)
 
 
 def test_prepared() -> None:

@@ -152,26 +152,20 @@ class TestChoice:
                 else:
                     assert call() is None
 
-    @pytest.mark.parametrize(("config", "says"), [
-        (replace(streamed(64), bn=96, tn=6), "128 x 96 must be"), (replace(streamed(128), stages=4), "shared memory"),
-        (replace(streamed(64), stages=1), "stages = 1"), (replace(streamed(64), cluster=2), "cluster"),
-        (replace(streamed(64), registers=248), "from 24 to 240"), (replace(streamed(64), bm=192), "192 x 64 must be"),
-        (replace(streamed(64), registers=232, producers=256), "producers = 256")])
-    def test_configurations_that_are_none(self, config: Config, says: str) -> None:
-        assert not list(violations(STREAMED, streamed(64), architecture("sm_90")))
-        assert any(says in text for text in violations(STREAMED, config, architecture("sm_90")))
-        assert any("wgmma needs sm_90" in text for text in violations(STREAMED, streamed(64), architecture("sm_89")))
-
-    @pytest.mark.parametrize(("config", "says"), [
-        (replace(FUSED.default, producers=0), "producers = 0 must be 128 to 512"),
-        (replace(FUSED.default, producers=384, stages=2), "producers = 384 must be 128 to 256"),
-        (replace(FUSED.default, producers=192), "multiple of 128"),
-        (replace(FUSED.default, registers=164), "multiple of 8"),
-        (replace(FUSED.default, registers=240), "it leaves 16"),
-        (replace(FUSED.default, bn=128, tn=8), "BN = 128")])
-    def test_fused_configurations_that_are_none(self, config: Config, says: str) -> None:
-        assert not list(violations(FUSED, FUSED.default, architecture("sm_90")))
-        assert any(says in text for text in violations(FUSED, config, architecture("sm_90")))
+    @pytest.mark.parametrize(("kernel", "changes", "says"), [
+        (STREAMED, {"bn": 96, "tn": 6}, "128 x 96 must be"), (STREAMED, {"stages": 9}, "shared memory"),
+        (STREAMED, {"stages": 1}, "stages = 1"), (STREAMED, {"cluster": 2}, "cluster"),
+        (STREAMED, {"registers": 248}, "from 24 to 240"), (STREAMED, {"bm": 192}, "192 x 64 must be"),
+        (STREAMED, {"registers": 232, "producers": 256}, "producers = 256"),
+        (FUSED, {"producers": 0}, "producers = 0 must be 128 to 512"),
+        (FUSED, {"producers": 384, "stages": 2}, "producers = 384 must be 128 to 256"),
+        (FUSED, {"producers": 192}, "multiple of 128"), (FUSED, {"registers": 164}, "multiple of 8"),
+        (FUSED, {"registers": 240}, "it leaves 16"), (FUSED, {"bn": 128, "tn": 8}, "BN = 128")])
+    def test_configurations_that_are_none(self, kernel: Kernel, changes: dict[str, int], says: str) -> None:
+        plain = streamed(64) if kernel is STREAMED else FUSED.default
+        assert not list(violations(kernel, plain, architecture("sm_90")))
+        assert any(says in text for text in violations(kernel, replace(plain, **changes), architecture("sm_90")))
+        assert any("wgmma needs sm_90" in text for text in violations(kernel, plain, architecture("sm_89")))
 
     def test_every_sum_of_few_results_is_added_up_by_itself(self) -> None:
         for ready, long in (("", 65536), ("b", 131072)):  # in up to 16 and 32 parts

@@ -32,54 +32,31 @@ def operands(m: int = 4, n: int = 6, k: int = 5) -> list[np.ndarray]:
     return [np.zeros(shape, np.float32) for shape in ((m, k), (k, n), (m, n))]
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16"])
-@pytest.mark.parametrize("place", range(3))
-def test_dtype(dtype: str, place: int) -> None:
+def read_only(x: np.ndarray) -> np.ndarray:
+    x.flags.writeable = False
+    return x
+
+
+@pytest.mark.parametrize(("place", "change", "error", "says"), [
+    *((place, lambda x, dtype=dtype: x.astype(dtype), InvalidType, [
+        f"{'ABC'[place]} is {dtype}; peakgemm multiplies float32",
+        "np.empty(shape, np.float32)" if place == 2 else f"{'ABC'[place]}.astype('float32')"])  # no copy of C
+      for dtype in ("float64", "float16") for place in range(3)),
+    (0, lambda x: x.astype(">f4"), InvalidType, ["A is >f4"]),
+    *((0, lambda x, shape=shape: np.zeros(shape, np.float32), InvalidValue,
+       [f"A has shape {shape}; a matrix (2-D) is wanted"]) for shape in ((4,), (), (2, 2, 5))),
+    (1, lambda x: np.zeros((7, 6), np.float32), InvalidValue,
+     ["A is 4 x 5 and B is 7 x 6", "the columns of A (5) must be the rows of B (7)"]),
+    (2, read_only, InvalidValue, ["C is a read-only NumPy array"]),
+    *((0, lambda x, thing=thing: thing, InvalidType, [f"A is a {name}, which offers neither DLPack nor"])
+      for thing, name in (([[1.0]], "list"), (3.0, "float"), (None, "NoneType"), ("matrix", "str"))),
+])
+def test_refused(place: int, change: Any, error: type[Exception], says: list[str]) -> None:
     arrays = operands()
-    arrays[place] = arrays[place].astype(dtype)
-    name = "ABC"[place]
-    with pytest.raises(InvalidType) as error:
+    arrays[place] = change(arrays[place])
+    with pytest.raises(error) as refused:
         run_rung(7, *arrays)
-    assert str(error.value).startswith(f"{name} is {dtype}; peakgemm multiplies float32")
-    remedy = "np.empty(shape, np.float32)" if name == "C" else f"{name}.astype('float32')"  # a copy of C is not written
-    assert remedy in str(error.value)
-
-
-def test_byte_order() -> None:
-    a, b, c = operands()
-    with pytest.raises(InvalidType, match="A is >f4"):
-        run_rung(7, a.astype(">f4"), b, c)
-
-
-@pytest.mark.parametrize("shape", [(4,), (), (2, 2, 5)])
-def test_dimensions(shape: tuple[int, ...]) -> None:
-    _, b, c = operands()
-    with pytest.raises(InvalidValue) as error:
-        run_rung(7, np.zeros(shape, np.float32), b, c)
-    assert str(error.value) == f"A has shape {shape}; a matrix (2-D) is wanted"
-
-
-def test_inner_sizes() -> None:
-    a, _, c = operands()
-    with pytest.raises(InvalidValue) as error:
-        run_rung(7, a, np.zeros((7, 6), np.float32), c)
-    assert "A is 4 x 5 and B is 7 x 6" in str(error.value)
-    assert "the columns of A (5) must be the rows of B (7)" in str(error.value)
-
-
-def test_output_is_read_only() -> None:
-    a, b, c = operands()
-    c.flags.writeable = False
-    with pytest.raises(InvalidValue, match="C is a read-only NumPy array"):
-        run_rung(7, a, b, c)
-
-
-@pytest.mark.parametrize("thing", [[[1.0]], 3.0, None, "matrix"], ids=lambda x: type(x).__name__)
-def test_no_array(thing: object) -> None:
-    _, b, c = operands()
-    with pytest.raises(InvalidType) as error:
-        run_rung(7, thing, b, c)
-    assert str(error.value).startswith(f"A is a {type(thing).__name__}, which offers neither DLPack nor")
+    assert all(text in str(refused.value) for text in says), refused.value
 
 
 @pytest.mark.skipif(reason_without_gpu() is None, reason="there is a GPU")

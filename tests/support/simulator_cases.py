@@ -35,6 +35,35 @@ def ptx(body, params="", registers=""):
 """
 
 
+def threads(body, count=1, *, leaves="%r9", out=None, params="", args=(), registers="", before="", **options):
+    """Run ``body`` by ``count`` threads; the report, and ``out`` as a list, by default a word of each thread.
+
+    ``body`` finds the thread in ``%r0``, the address of ``out`` in ``%rd0`` and of the thread's word in ``%rd1``, to
+    which ``leaves`` is stored behind it. ``params`` and ``args`` are further parameters; ``before`` goes before the
+    kernel.
+    """
+    out = np.zeros(count, "u4") if out is None else out
+    head = "mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [out]; mad.wide.u32 %rd1, %r0, 4, %rd0;"
+    tail = f"st.global.u32 [%rd1], {leaves}; ret;" if leaves else "ret;"
+    text = ptx(f"{head} {body} {tail}", ".param .u64 out" + (params and f", {params}"), registers)
+    text = text.replace(".visible", f"{before}\n.visible", 1)
+    return run(text, entry="k", grid=1, block=count, args=[out, *args], **options), out.tolist()
+
+
+def values(body, count=1, **options):
+    """``out`` of `threads`, where no fault is found."""
+    report, out = threads(body, count, **options)
+    assert report.clean, str(report)
+    return out
+
+
+def clean(source, entry, grid, block, args, **options):
+    """Run a kernel in which no fault is found; the report."""
+    report = run(source, entry=entry, grid=grid, block=block, args=args, **options)
+    assert report.clean, str(report)
+    return report
+
+
 def apply(text, result, *inputs, block=None):
     """Run PTX ``text`` on operands ``%i0``, ``%i1``... per thread; the values of ``%o``, an array of type ``result``.
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from peakgemm.tools.simulator import UnknownInstruction, run
-from simulator_cases import FIXTURES, planted_line, ptx
+from simulator_cases import FIXTURES, planted_line, threads
 
 SOURCE = FIXTURES / "bulk.cu"
 RNG = np.random.default_rng(11)
@@ -100,13 +100,12 @@ def test_without_checks_a_refused_copy_stops_the_run():
 BARRIER = ".shared .align 8 .b64 bar; .shared .align 16 .b8 room[64]; mov.u32 %r0, bar; mov.u32 %r1, room;"
 
 
-def steps(text, *, clean=True):
-    """One thread's PTX with an mbarrier at ``%r0``; the values that it leaves in ``%r9``."""
-    out = np.zeros(1, "u4")
-    report = run(ptx(f"{BARRIER} ld.param.u64 %rd0, [out]; {text} st.global.u32 [%rd0], %r9; ret;",
-                     ".param .u64 out"), grid=1, block=1, args=[out])
-    assert report.clean or not clean, str(report)
-    return out[0] if clean else report
+def steps(text, data=None):
+    """One thread's PTX with an mbarrier at ``%r0``, ``data`` at ``%rd2``, shared memory at ``%r1``; the report, and
+    what it leaves in ``%r9``."""
+    report, out = threads(f"{BARRIER} ld.param.u64 %rd2, [data]; {text} st.global.u32 [%rd0], %r9;", leaves="",
+                          params=".param .u64 data", args=[np.zeros(8, "f4") if data is None else data])
+    return report, out[0]
 
 
 TEST = "mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r0], 0; selp.u32 %r8, 1, 0, %p1; shl.b32 %r9, %r9, 1;" \
@@ -123,44 +122,35 @@ BULK = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%r
     ([ARRIVE], 1), ([EXPECT, ARRIVE, 16], 0b000),
 ])
 def test_a_phase_ends_with_its_last_arrival_and_its_last_byte(order, want):
-    data = np.zeros(8, "f4")
     body = " ".join((f"{BULK.format(step)} add.u32 %r1, %r1, {step};" if isinstance(step, int) else step) + TEST
                     for step in order)
-    out = np.zeros(1, "u4")
-    report = run(ptx(f"{BARRIER} {INIT} ld.param.u64 %rd0, [out]; ld.param.u64 %rd2, [data]; {body} st.global.u32 "
-                     "[%rd0], %r9; ret;", ".param .u64 out, .param .u64 data"), grid=1, block=1, args=[out, data])
-    assert report.clean, str(report)
-    assert out[0] == want, bin(out[0])
+    report, got = steps(f"{INIT} {body}")
+    assert report.clean and got == want, f"{report} {got:b}"
 
 
 def test_the_last_arrival_before_the_bytes_are_announced():
-    data, out = np.zeros(8, "f4"), np.zeros(1, "u4")
-    report = run(ptx(f"{BARRIER} {INIT} ld.param.u64 %rd0, [out]; ld.param.u64 %rd2, [data]; {BULK.format(32)} {ARRIVE}"
-                     f"{TEST} st.global.u32 [%rd0], %r9; ret;", ".param .u64 out, .param .u64 data"),
-                 grid=1, block=1, args=[out, data])
-    assert [fault.kind for fault in report.faults] == ["mbarrier"] and out[0] == 1
+    report, got = steps(f"{INIT} {BULK.format(32)} {ARRIVE} {TEST}")
+    assert [fault.kind for fault in report.faults] == ["mbarrier"] and got == 1
     assert "32 bytes under way are not announced" in report.faults[0].message
 
 
 def test_more_bytes_than_an_mbarrier_counts():
-    report = steps(f"{INIT} mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r0], 1048576;", clean=False)
+    report, _ = steps(f"{INIT} mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r0], 1048576;")
     assert [fault.kind for fault in report.faults] == ["mbarrier"] and "1048575" in report.faults[0].message
 
 
 def test_an_mbarrier_made_anew_forgets_its_bytes_and_phases():
     text = f"{INIT} {ARRIVE} {TEST} {EXPECT} mbarrier.inval.shared::cta.b64 [%r0]; {INIT} {TEST} {ARRIVE} {TEST}"
-    assert steps(text) == 0b101
+    report, got = steps(text)
+    assert report.clean and got == 0b101
 
 
 def test_a_wait_on_an_mbarrier_made_anew_is_for_its_own_copies():
-    data, out = np.arange(8, dtype="f4"), np.zeros(1, "u4")
     copied = f"{EXPECT} {BULK.format(32)} {ARRIVE}"
     wait = f"again: {TEST.split(';')[0]}; @!%p1 bra again;"
     for waits in (True, False):
-        text = (f"{BARRIER} {INIT} ld.param.u64 %rd0, [out]; ld.param.u64 %rd2, [data]; {{{copied} {wait}}}"
-                f"mbarrier.inval.shared::cta.b64 [%r0]; {INIT} {copied} {{{wait if waits else ''}}}"
-                "ld.shared.u32 %r9, [%r1+28]; st.global.u32 [%rd0], %r9; ret;")
-        report = run(ptx(text, ".param .u64 out, .param .u64 data"), grid=1, block=1, args=[out, data])
+        report, _ = steps(f"{INIT} {{{copied} {wait}}} mbarrier.inval.shared::cta.b64 [%r0]; {INIT} {copied}"
+                          f"{{{wait if waits else ''}}} ld.shared.u32 %r9, [%r1+28];", np.arange(8, dtype="f4"))
         assert [fault.kind for fault in report.faults] == ([] if waits else ["cp_async_race"]), str(report)
 
 
@@ -188,4 +178,5 @@ def test_what_is_not_simulated_is_refused_by_name(text):
     "griddepcontrol.wait;", "cp.async.bulk.commit_group;", "cp.async.bulk.wait_group.read 0;",
 ])
 def test_what_changes_nothing_here(text):
-    assert steps(f"mov.u32 %r9, 5; {text}") == 5
+    report, got = steps(f"mov.u32 %r9, 5; {text}")
+    assert report.clean and got == 5

@@ -10,8 +10,6 @@ from simulator_cases import FIXTURES, clean, threads, values
 
 SOURCE = FIXTURES / "cooperation.cu"
 RNG = np.random.default_rng(3)
-
-
 go = partial(clean, SOURCE)
 
 

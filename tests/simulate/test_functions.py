@@ -18,8 +18,6 @@ SOURCE = FIXTURES / "calls.cu"
 
 def line_of(text):
     return next(i for i, line in enumerate(SOURCE.read_text().splitlines(), 1) if text in line)
-
-
 go = partial(clean, SOURCE)
 
 

@@ -1,22 +1,17 @@
 """Less common CUDA C++, against the same arithmetic in Python."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 
 from peakgemm.runtime.compile import compile_source
 from peakgemm.tools.simulator import launch, run
-from simulator_cases import FIXTURES
+from simulator_cases import FIXTURES, clean
 
-SOURCE = FIXTURES / "misc.cu"
 RNG = np.random.default_rng(8)
-
-
-def go(entry, grid, block, args, **options):
-    report = run(SOURCE, entry=entry, grid=grid, block=block, args=args, **options)
-    assert report.clean, str(report)
-    return report
+go = partial(clean, FIXTURES / "misc.cu")
 
 
 def wrap(value, bits):

@@ -75,7 +75,8 @@ def test_text_begins_with_a_mark_of_byte_order(tmp_path):
         assert run(source, grid=1, block=1, args=[out]).clean and out[0] == 3
 
 
-UNKNOWN = ["frobnicate.b32 %r1, %r2;", "mov.u32 %r0, %nosuch;", "add.u32 %r1, %r2, <3>;", "bra NOWHERE;",
+UNKNOWN = ["mov.u32 %r0, %envreg3;",
+           "frobnicate.b32 %r1, %r2;", "mov.u32 %r0, %nosuch;", "add.u32 %r1, %r2, <3>;", "bra NOWHERE;",
            "@%q0 bra OVER;", "mov.u32 %r1, %r99999;", "ld.global.u32 %r1, nosuch[2];",
            "frob.x [%r1], {%r2, (%r3)} : 5;"]
 
@@ -90,7 +91,8 @@ def test_what_is_not_known_is_an_error_only_where_it_is_executed(text):
     assert stored("st.global.u32 [%rd0], 8;", before=other.replace(".visible", ".weak")) == [8]
 
 
-MISSING = ["fma.rn.oob.f16 %h1, %h2, %h3, %h1;", "add.rn.f32.f16 %r1, %h1, %r2;", "add.rz.f16 %h1, %h2, %h3;",
+MISSING = ["tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [out, {%f4, %f5}];",
+           "fma.rn.oob.f16 %h1, %h2, %h3, %h1;", "add.rn.f32.f16 %r1, %h1, %r2;", "add.rz.f16 %h1, %h2, %h3;",
            "mad.hi.sat.s32 %r1, %r2, %r3, %r4;", "max.s32.frob %r1, %r2, %r3;", "and.b32.relu %r1, %r2, %r3;",
            "cvt.rs.f16x2.f32 %r1, %f1, %f2, %r3;", "cvt.rn.satfinite.e2m1x2.f32 %h1, %f1, %f2;",
            "getctarank.u64 %r1, %rd1;",

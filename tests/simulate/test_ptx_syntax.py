@@ -100,7 +100,8 @@ MISSING = ["tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [out, {%f4, %f5}];",
            "vavrg4.u32.u32.u32 %r1, %r2, %r3, %r4;", "vadd.u32.u32.u32 %r1, %r2, %r3;",
            "szext.clamp.frob.s32 %r1, %r2, %r3;",
            "movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;", "redux.sync.add.f32 %f1, %f2, -1;",
-           "match.sync.b32 %r1, %r2, -1;", "atom.global.exch.b16 %h1, [%rd0], %h2;", "mul.wide.f32 %f1, %f2, %f3, %f4;"]
+           "match.sync.b32 %r1, %r2, -1;", "atom.global.exch.b16 %h1, [%rd0], %h2;", "mul.wide.f32 %f1, %f2, %f3, %f4;",
+           "wmma.store.d.sync.aligned.row.m16n16k16.f32 [%rd0], {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}, %r1;"]
 
 
 @pytest.mark.parametrize("text", MISSING)

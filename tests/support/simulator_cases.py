@@ -35,7 +35,8 @@ def ptx(body, params="", registers=""):
 """
 
 
-def threads(body, count=1, *, leaves="%r9", out=None, params="", args=(), registers="", before="", **options):
+def threads(body, count=1, *, leaves="%r9", out=None, params="", args=(), registers="", before="",
+            target="sm_90", **options):
     """Run ``body`` by ``count`` threads; the report, and ``out`` as a list, by default a word of each thread.
 
     ``body`` finds the thread in ``%r0``, the address of ``out`` in ``%rd0`` and of the thread's word in ``%rd1``, to
@@ -46,7 +47,7 @@ def threads(body, count=1, *, leaves="%r9", out=None, params="", args=(), regist
     head = "mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [out]; mad.wide.u32 %rd1, %r0, 4, %rd0;"
     tail = f"st.global.u32 [%rd1], {leaves}; ret;" if leaves else "ret;"
     text = ptx(f"{head} {body} {tail}", ".param .u64 out" + (params and f", {params}"), registers)
-    text = text.replace(".visible", f"{before}\n.visible", 1)
+    text = text.replace(".visible", f"{before}\n.visible", 1).replace("sm_90", target, 1)
     return run(text, entry="k", grid=1, block=count, args=[out, *args], **options), out.tolist()
 
 

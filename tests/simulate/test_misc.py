@@ -8,6 +8,7 @@ import pytest
 
 from peakgemm.runtime.compile import compile_source
 from peakgemm.tools.simulator import launch, run
+from seldom import exhaustive
 from simulator_cases import FIXTURES, clean
 
 RNG = np.random.default_rng(8)
@@ -109,7 +110,7 @@ def program(rng, depth=0):
     return out
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(6), *map(exhaustive, range(6, 12))])
 def test_divergent_lanes_do_what_single_lanes_do(seed, monkeypatch):
     body = program(random.Random(seed))
     source = (f'extern "C" __global__ void k(const int* x, int* out) {{ int t = blockIdx.x * blockDim.x + threadIdx.x;'

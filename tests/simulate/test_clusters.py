@@ -181,11 +181,3 @@ def test_arriving_where_a_block_has_ended() -> None:
     report, _ = cluster(before=f"{MEET} setp.eq.u32 %p1, %r2, 1; @%p1 ret; {polls}",
                         after="mbarrier.arrive.shared::cluster.b64 _, [%r7];")
     assert any("arrival at an mbarrier of a block that has ended" in fault.message for fault in report.faults)
-
-
-def test_special_registers_of_a_cluster() -> None:
-    reads = ("mov.u32 %r8, %clusterid.x; mad.lo.u32 %r8, %r8, 10, %r2; mov.u32 %r10, %cluster_nctarank; "
-             "mad.lo.u32 %r8, %r10, 100, %r8; mov.u32 %r10, %nclusterid.x; mad.lo.u32 %r8, %r10, 1000, %r8;")
-    report, out = cluster(after=f"{reads} {MEET}")
-    assert report.clean and out.reshape(6, 64)[:, 0].tolist() == [3200 + block // 2 * 10 + block % 2
-                                                                  for block in range(6)]

@@ -35,12 +35,6 @@ def test_an_endless_kernel_is_stopped_with_its_hot_lines():
     assert f"cooperation.cu:{line}" in report.faults[-1].message
 
 
-def test_spin_lock():
-    mutex, counter = np.zeros(1, "i4"), np.zeros(1, "i4")
-    go("lock", 2, 40, [mutex, counter])
-    assert counter[0] == 80
-
-
 SHARED = ".shared .align 16 .b8 s[64]; mov.u32 %r1, s; mov.u32 %r9, 5;"
 
 

@@ -225,9 +225,10 @@ def test_clusters_where_there_are_none() -> None:
 
 def test_rank_and_size_of_a_cluster_of_the_launch() -> None:
     reads = ("mov.u32 %r21, %cluster_nctarank; mov.u32 %r22, %cluster_ctarank; mov.u32 %r23, %clusterid.x; "
-             "mad.lo.u32 %r7, %r21, 100, %r22; mad.lo.u32 %r7, %r23, 1000, %r7;")
+             "mad.lo.u32 %r7, %r21, 100, %r22; mad.lo.u32 %r7, %r23, 1000, %r7; mov.u32 %r21, %nclusterid.x; "
+             "mad.lo.u32 %r7, %r21, 10000, %r7;")
     report, out = go(4, clusters=3, give=f"{reads} {GIVE}")
     assert report.clean, str(report)
-    assert out[:, 0, :, 5].tolist() == [[block // 4 * 1000 + 400 + rank for rank in range(4)] for block in range(12)]
+    assert out[:, 0, :, 5].tolist() == [[30400 + block // 4 * 1000 + rank for rank in range(4)] for block in range(12)]
     with pytest.raises(InvalidValue, match="mapa names block 4 of a cluster of 4; ranks count from 0 to 3"):
         go(4, give=f"mapa.shared::cluster.u32 %r11, %r8, 4; {GIVE}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
@@ -95,17 +93,6 @@ def test_a_store_into_a_block_that_may_have_ended() -> None:
     report, _ = cluster(after=f"{MEET} {store}")
     assert [fault.kind for fault in report.faults] == ["shared_race"]
     assert "writes to shared memory of the block of" in report.faults[0].message
-
-
-@pytest.mark.parametrize("text", [
-    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r7], %r0, [%r7];",
-    "atom.shared::cluster.add.u32 %r8, [%r7], 1;", "red.shared::cluster.add.u32 [%r7], 1;",
-    "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%r7], 16;", "barrier.cluster.wait;",
-    "barrier.cluster.arrive.relaxed; barrier.cluster.wait;",
-])
-def test_what_is_refused_by_name(text: str) -> None:
-    with pytest.raises(UnknownInstruction, match=re.escape(text.split()[0].rstrip(";"))):
-        cluster(after=f"{text} {MEET}")
 
 
 MULTICAST = """.version 8.0

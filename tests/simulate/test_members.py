@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from peakgemm.errors import InvalidValue
 from simulator_cases import threads
 
 LANE = np.arange(32)
@@ -158,12 +157,6 @@ def test_what_is_undefined_is_reported(what):
 def test_a_shuffle_within_a_width_reads_no_lane_beyond():
     got, faults = warp("@!%p7 bra E; shfl.sync.down.b32 %r2, %r1, 8, 0x101f, 0xffff; E:")
     assert not faults and list(got[:16]) == [*VALUES[8:16], *VALUES[8:16]]
-
-
-@pytest.mark.parametrize("text", ["shfl.bfly.b32 %r2, %r1, 1, 0x1f;", "vote.ballot.b32 %r2, %p7;"])
-def test_forms_without_sync_are_refused(text):
-    with pytest.raises(InvalidValue, match=r"sync"):
-        warp(text)
 
 
 def test_a_barrier_of_each_half_orders_its_lanes_alone():

@@ -91,6 +91,7 @@ def test_what_is_not_known_is_an_error_only_where_it_is_executed(text):
     assert stored("st.global.u32 [%rd0], 8;", before=other.replace(".visible", ".weak")) == [8]
 
 
+CLUSTER = "shared::cluster.mbarrier::complete_tx::bytes"
 MISSING = ["tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [out, {%f4, %f5}];",
            "fma.rn.oob.f16 %h1, %h2, %h3, %h1;", "add.rn.f32.f16 %r1, %h1, %r2;", "add.rz.f16 %h1, %h2, %h3;",
            "mad.hi.sat.s32 %r1, %r2, %r3, %r4;", "max.s32.frob %r1, %r2, %r3;", "and.b32.relu %r1, %r2, %r3;",
@@ -101,7 +102,30 @@ MISSING = ["tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [out, {%f4, %f5}];",
            "szext.clamp.frob.s32 %r1, %r2, %r3;",
            "movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;", "redux.sync.add.f32 %f1, %f2, -1;",
            "match.sync.b32 %r1, %r2, -1;", "atom.global.exch.b16 %h1, [%rd0], %h2;", "mul.wide.f32 %f1, %f2, %f3, %f4;",
-           "wmma.store.d.sync.aligned.row.m16n16k16.f32 [%rd0], {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}, %r1;"]
+           "wmma.store.d.sync.aligned.row.m16n16k16.f32 [%rd0], {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}, %r1;",
+           "shfl.bfly.b32 %r2, %r1, 1, 0x1f;", "vote.ballot.b32 %r2, %p7;", "atom.global.add.u16 %h0, [%rd3], %h1;",
+           "atom.global.min.noftz.f16 %h0, [%rd3], %h1;", "atom.global.cas.f16 %h0, [%rd3], %h1, %h1;",
+           "atom.shared::cluster.add.u32 %r8, [%r7], 1;", "red.shared::cluster.add.u32 [%r7], 1;",
+           "barrier.cluster.wait;", "barrier.cluster.arrive.relaxed; barrier.cluster.wait;", "mapa.u64 %rd1, %rd0, 1;",
+           "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r0], 16;",
+           "mbarrier.arrive_drop.shared::cta.b64 %rd1, [%r0];",
+           "mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%r0], 16;",
+           "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%r7], 16;",
+           f"st.async.{CLUSTER}.v4.b64 [%r11], {{%rd2, %rd2, %rd2, %rd2}}, [%r12];",
+           f"st.async.{CLUSTER}.v8.b32 [%r11], %r7, [%r12];", f"st.async.{CLUSTER}.b16 [%r11], %r7, [%r12];",
+           "st.async.mbarrier::complete_tx::bytes.u32 [%rd2], %r7, [%rd3];",
+           "st.async.release.gpu.global.u32 [%rd2], %r7;",
+           "st.async.shared::cta.mbarrier::complete_tx::bytes.u32 [%r4], %r7, [%r5];",
+           f"red.async.relaxed.cluster.{CLUSTER}.add.u32 [%r7], %r0, [%r7];",
+           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%r1], "
+           "[%rd0], 16, [%r0], %h1, %rd1;",
+           "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r1], [%r1], 16, [%r0];",
+           "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd0], [%r1], 16;",
+           "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%r1], "
+           "[%rd0, {%r2, %r2, %r2}], [%r0], {%h1};",
+           "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%r1], "
+           "[%rd0, {%r2}], [%r0], %h1;",
+           "cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.tile.bulk_group [%rd0, {%r2}], [%r1];"]
 
 
 @pytest.mark.parametrize("text", MISSING)

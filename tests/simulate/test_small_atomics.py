@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from peakgemm.errors import InvalidValue
 from peakgemm.tools.simulator import run
 from simulator_cases import ptx
 
@@ -96,10 +95,3 @@ def test_vectors_of_float32(instruction):
     memory, got = go(text, start.view("u8")[:, 0], values.view("u8")[:, 0], 8)
     assert (memory.view("f4").reshape(8, 2) == want).all()
     assert (got.view("f4").reshape(64, 2) == (before if instruction == "atom" else 0)).all()
-
-
-@pytest.mark.parametrize("text", ["atom.global.add.u16 d, [%rd3], v;", "atom.global.exch.b16 d, [%rd3], v;",
-                                  "atom.global.min.noftz.f16 d, [%rd3], v;", "atom.global.cas.f16 d, [%rd3], v, v;"])
-def test_other_operations_on_sixteen_bits_are_refused(text):
-    with pytest.raises(InvalidValue, match=r"docs/simulator\.md"):
-        go(text, np.zeros(8, "u2"), np.zeros(64, "u2"), 2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.tools.simulator import UnknownInstruction, run
+from peakgemm.tools.simulator import run
 
 # 64 threads of each block give a word to all blocks of the cluster, in rounds, and take a neighbour's from each.
 SOURCE = """.version 8.0
@@ -193,17 +193,6 @@ def test_giving_to_a_block_that_does_not_wait() -> None:
     assert [fault.kind for fault in report.faults] == ["shared_race"]
     assert re.search("writes to shared memory of the block of .*, which may have ended; let it wait for the phase",
                      report.faults[0].message)
-
-
-@pytest.mark.parametrize("text", [
-    f"{ASYNC}.v4.b64 [%r11], {{%rd2, %rd2, %rd2, %rd2}}, [%r12];", f"{ASYNC}.v8.b32 [%r11], %r7, [%r12];",
-    f"{ASYNC}.b16 [%r11], %r7, [%r12];", "st.async.mbarrier::complete_tx::bytes.u32 [%rd2], %r7, [%rd3];",
-    "st.async.release.gpu.global.u32 [%rd2], %r7;", "st.async.shared::cta.mbarrier::complete_tx::bytes.u32 [%r4], %r7, "
-    "[%r5];",
-])
-def test_what_is_refused_by_name(text: str) -> None:
-    with pytest.raises(UnknownInstruction, match=re.escape(text.split()[0])):
-        go(give=text)
 
 
 @pytest.mark.parametrize(("cluster", "bounds", "message"), [

@@ -118,6 +118,7 @@ def test_a_plan_says_what_differs() -> None:
     plan = pg.plan(a, b, c, alpha=2.0)
     assert np.allclose(plan.execute(a, b, c), 2 * (a @ b) + c, atol=1e-5)
     assert plan.execute(a, b, c, out=c) is c
+    assert np.allclose(pg.plan(a, b, c, beta=0.0).execute(a, b, c), a @ b, atol=1e-5)
     with pytest.raises(InvalidValue, match="needs c"):
         plan.execute(a, b)
     with pytest.raises(InvalidValue, match=r"b has strides \(1, 5\), the plan \(3, 1\)"):
@@ -128,6 +129,8 @@ def test_a_plan_says_what_differs() -> None:
         plan.execute(a.astype(float), b, c)
     with pytest.raises(InvalidValue, match="a plan for host arrays is not tuned"):
         plan.autotune()
+    with pytest.raises(InvalidValue, match=r"c was given to a plan that was made without c; make the plan with it"):
+        pg.plan(a, b).execute(a, b, c)
 
 
 def test_prepared() -> None:
@@ -135,7 +138,11 @@ def test_prepared() -> None:
     ready = pg.prepare(b)
     assert ready.shape == (5, 3) and np.allclose(pg.matmul(a, ready), a @ b, atol=1e-5)
     assert np.allclose(pg.gemm(a, pg.prepare(b.T), trans_b=True), a @ b, atol=1e-5)
-    assert np.allclose(pg.plan(a, ready).execute(a, b), a @ b, atol=1e-5)
+    for made in (pg.plan(a, ready), pg.plan(a, b)):
+        for operand in (b, ready):
+            assert np.allclose(made.execute(a, operand), a @ b, atol=1e-5)
+    with pytest.raises(InvalidValue, match="b has shape"):
+        pg.plan(a, b).execute(a, pg.prepare(normal(5, 6)))
 
 
 def test_streams() -> None:

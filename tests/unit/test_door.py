@@ -163,20 +163,6 @@ class TestFlags:
 
 
 class TestPlans:
-    def test_c_that_the_plan_does_not_know(self) -> None:
-        a, b, c = normal(3, 4), normal(4, 5), normal(3, 5)
-        with pytest.raises(InvalidValue, match=r"c was given to a plan that was made without c; make the plan with it"):
-            pg.plan(a, b).execute(a, b, c)
-        assert np.allclose(pg.plan(a, b, c, beta=0.0).execute(a, b, c), a @ b, atol=1e-5)
-        assert np.allclose(pg.plan(a, b, c).execute(a, b, c), a @ b + c, atol=1e-5)
-
-    def test_prepared_operands(self) -> None:
-        a, b = normal(3, 4), normal(4, 5)
-        assert np.allclose(pg.plan(a, pg.prepare(b)).execute(a, pg.prepare(b)), a @ b, atol=1e-5)
-        assert np.allclose(pg.plan(a, b).execute(a, pg.prepare(b)), a @ b, atol=1e-5)
-        with pytest.raises(InvalidValue, match="b has shape"):
-            pg.plan(a, b).execute(a, pg.prepare(normal(4, 6)))
-
     def test_workspace_and_stream_of_host_arrays(self) -> None:
         a, b = normal(3, 4), normal(4, 5)
         made = pg.plan(a, b)

@@ -37,14 +37,13 @@ class TestScripts:
     @pytest.mark.parametrize(("call", "want"), [
         (lambda a: pg.matmul(a, B), lambda a: a @ B),
         (lambda a: pg.matmul(a, B[:, 0]), lambda a: a @ B[:, 0]),
-        (lambda a: pg.mm(a, B), lambda a: a @ B),
         (lambda a: pg.addmm(C[0], a, B, beta=2.0), lambda a: 2 * C[0] + a @ B),
         (lambda a: pg.bmm(a[None], B[None]), lambda a: a[None] @ B[None]),
         (lambda a: pg.gemm(a, B.mT, alpha=-1.0, trans_b=True), lambda a: -a @ B),
         (lambda a: pg.matmul(a, pg_ready), lambda a: a @ B),
         (lambda a: torch.vmap(lambda row: torch.ops.peakgemm.gemm(row[None], B, None, 1.0, 0.0, "ieee"))(a),
          InvalidType),
-    ], ids=["matmul", "vector", "mm", "addmm", "bmm", "gemm", "prepared", "vmap of the op"])
+    ], ids=["matmul", "vector", "addmm", "bmm", "gemm", "prepared", "vmap of the op"])
     def test_trace(self, call: Any, want: Any) -> None:
         """Run on operands of another size than it was recorded with."""
         if want is InvalidType:

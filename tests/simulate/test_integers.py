@@ -75,13 +75,13 @@ def clamp(a, bits, sign):
 def video(bits, sign, total, function, saturate=False):
     """A SIMD video instruction; ``total``: the sum of its results and the third operand."""
     def of(a, b, c):
-        def one(x, y):
+        def element(x, y):
             value = function(x, y)
             limits = (-(1 << bits - 1), (1 << bits - 1) - 1) if sign else (0, (1 << bits) - 1)
             values.append(min(max(value, limits[0]), limits[1]) if saturate else value)
             return values[-1]
         values = []
-        out = parts(a, b, bits, sign, one)
+        out = parts(a, b, bits, sign, element)
         return sum(values) + c if total else out
     return of
 

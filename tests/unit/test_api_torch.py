@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import subprocess
 import sys
@@ -28,13 +27,6 @@ from peakgemm.selection import tuned  # noqa: E402
 from peakgemm.selection.choose import Choice  # noqa: E402
 
 
-class Addresses:
-    """The process's own memory, for tensors of the CPU taken as the device's."""
-
-    def flat(self, address: int) -> Any:
-        return np.ctypeslib.as_array((ctypes.c_float * 100_000).from_address(address))
-
-
 def _admit_on_gpu(self: Torch, x: Any, name: str, admit: Any = Torch.admit) -> int:
     admit(self, x, name)
     return 0
@@ -47,7 +39,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
 
     def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
         canonical.append(problem)
-        return stand_in.Interpreted(problem, Addresses())
+        return stand_in.Interpreted(problem, stand_in.HostMemory())
 
     for module in (launch, plan):
         monkeypatch.setattr(module, "bound_for", bound_for)
@@ -135,7 +127,7 @@ def test_prepared_operands_are_bound_once(cuda: list[Problem]) -> None:
 
         def bound(self, choice: Any, canonical: Any, gpu: Any) -> Any:
             self.asked += 1
-            return stand_in.Interpreted(canonical.problem, Addresses())
+            return stand_in.Interpreted(canonical.problem, stand_in.HostMemory())
 
     a, b = torch.randn(20, 8), torch.randn(8, 12)
     first, second = Panels(4096), Panels(8192)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,7 @@ from peakgemm.problem import Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.device import reason_without_gpu
-from stand_in import GPU
+from stand_in import GPU, STREAM, HostMemory, Interpreted, StandIn
 
 
 def operands(m: int = 4, n: int = 6, k: int = 5) -> list[np.ndarray]:
@@ -87,12 +86,11 @@ def test_leading_dimensions(shape: Any, strides: Any, ld: int) -> None:
     assert problem == Problem(m, 6, k, ld, 6, 6, 2.0, 0.5, (8, 16, 16))
 
 
-class Device:
-    """A library of arrays on GPU 1; a stand-in for what is bound there, which computes as the problem says."""
-
-    name = "stand-in"
+class Device(StandIn):
+    """A library of arrays on GPU 1, whose memory is the host's; what is bound there, and the streams asked for."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.bound: list[tuple[Any, ...]] = []
         self.streams: list[int | None] = []
 
@@ -107,22 +105,11 @@ class Device:
 
     def scope(self, index: int, stream: int | None) -> Any:
         self.streams.append(stream)
-        return nullcontext(7 if stream is None else stream)
+        return super().scope(index, stream)
 
-    def bind(self, *given: Any) -> Any:
+    def bind(self, *given: Any) -> Interpreted:
         self.bound.append(given)
-        p = given[2]
-
-        def at(pointer: int, rows: int, columns: int, ld: int) -> Any:
-            flat = np.ctypeslib.as_array((ctypes.c_float * ((rows - 1) * ld + columns)).from_address(pointer))
-            return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4 * ld, 4))
-
-        def launch(a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
-            self.streams.append(stream)
-            out = at(c, p.m, p.n, p.ldc)
-            assert c0 == c
-            out[...] = p.alpha * (at(a, p.m, p.k, p.lda) @ at(b, p.k, p.n, p.ldb)) + p.beta * out
-        return SimpleNamespace(launch=launch)
+        return Interpreted(given[2], HostMemory())
 
 
 @pytest.fixture
@@ -143,10 +130,10 @@ def test_arrays_on_a_device(there: Device) -> None:
     wide = numbers.standard_normal((3, 40, 64), dtype=np.float32)
     a, b, c = (SimpleNamespace(values=x) for x in (wide[0, :, 1:34], wide[1, :33, :20], wide[2, :, 4:24]))
     want = 2.0 * (a.values @ b.values) - 0.5 * c.values
-    assert run_rung(9, a, b, c, alpha=2.0, beta=-0.5, stream=5) is c
-    assert np.allclose(c.values, want, atol=1e-5) and there.streams == [5, 5]
+    assert run_rung(9, a, b, c, alpha=2.0, beta=-0.5, stream=STREAM) is c
+    assert np.allclose(c.values, want, atol=1e-5) and there.streams == [STREAM]
     run_rung(9, a, b, c)
-    assert there.streams[2:] == [None, 7]
+    assert there.streams[1:] == [None]
     kernel, config, problem, gpu = there.bound[0]
     assert (kernel, config, gpu.index) == (rung(9), rung(9).default, 1)
     assert (problem.lda, problem.ldb, problem.ldc) == (64, 64, 64) and problem.alignment[0] == 4
@@ -157,7 +144,7 @@ def test_arrays_on_a_device(there: Device) -> None:
 
 def test_numpy_arrays_by_copies(there: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may lie as they like, and C's other elements stay."""
-    monkeypatch.setattr(rungs, "DeviceMemory", HostMemory)
+    monkeypatch.setattr(rungs, "DeviceMemory", Copies)
     for copy in ("copy_in", "copy_out"):
         monkeypatch.setattr(rungs, copy, lambda to, source, size, stream, pageable: ctypes.memmove(to, source, size))
     monkeypatch.setattr(rungs, "synchronize", lambda stream: None)
@@ -165,19 +152,19 @@ def test_numpy_arrays_by_copies(there: Device, monkeypatch: pytest.MonkeyPatch) 
     a, b = numbers.standard_normal((7, 5), dtype=np.float32), numbers.standard_normal((6, 7), dtype=np.float32).T[::-1]
     whole = np.ones((10, 12), np.float32)
     c = whole[::2, ::2]
-    run_rung(1, a.T, b, c, beta=2.0)
+    run_rung(1, a.T, b, c, beta=2.0, stream=STREAM)
     assert np.allclose(c, a.T @ b + 2.0, atol=1e-5)
     assert (whole[1::2] == 1).all() and (whole[:, 1::2] == 1).all()
     with pytest.raises(InvalidType, match="A is a NumPy array and B a stand-in array"):
         run_rung(1, a.T, SimpleNamespace(values=b), c)
 
 
-class HostMemory:
+class Copies:
     """`DeviceMemory` on the host."""
 
     def __init__(self, size: int, stream: int) -> None:
-        self._memory = ctypes.create_string_buffer(size)
-        self.pointer = ctypes.addressof(self._memory)
+        self._memory = ctypes.create_string_buffer(size + 16)
+        self.pointer = -(-ctypes.addressof(self._memory) // 16) * 16
 
 
 def test_what_rungs_do_not_compute() -> None:

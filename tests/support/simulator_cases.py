@@ -35,20 +35,22 @@ def ptx(body, params="", registers=""):
 """
 
 
-def threads(body, count=1, *, leaves="%r9", out=None, params="", args=(), registers="", before="",
+def threads(body, count=1, *, grid=1, leaves="%r9", out=None, params="", args=(), registers="", before="", bounds="",
             target="sm_90", **options):
-    """Run ``body`` by ``count`` threads; the report, and ``out`` as a list, by default a word of each thread.
+    """Run ``body`` by ``count`` threads of each block; the report, and ``out`` as a list, by default a word of each.
 
     ``body`` finds the thread in ``%r0``, the address of ``out`` in ``%rd0`` and of the thread's word in ``%rd1``, to
     which ``leaves`` is stored behind it. ``params`` and ``args`` are further parameters; ``before`` goes before the
-    kernel.
+    kernel, ``bounds`` behind its parameters.
     """
-    out = np.zeros(count, "u4") if out is None else out
-    head = "mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [out]; mad.wide.u32 %rd1, %r0, 4, %rd0;"
+    out = np.zeros(grid * count, "u4") if out is None else out
+    head = ("mov.u32 %r0, %tid.x; mov.u32 %r31, %ctaid.x; ld.param.u64 %rd0, [out];"
+            f"mad.lo.u32 %r31, %r31, {count}, %r0; mad.wide.u32 %rd1, %r31, 4, %rd0;")
     tail = f"st.global.u32 [%rd1], {leaves}; ret;" if leaves else "ret;"
     text = ptx(f"{head} {body} {tail}", ".param .u64 out" + (params and f", {params}"), registers)
     text = text.replace(".visible", f"{before}\n.visible", 1).replace("sm_90", target, 1)
-    return run(text, entry="k", grid=1, block=count, args=[out, *args], **options), out.tolist()
+    text = text.replace(")\n{", f") {bounds}\n{{", 1)
+    return run(text, entry="k", grid=grid, block=count, args=[out, *args], **options), out.tolist()
 
 
 def values(body, count=1, **options):

@@ -181,8 +181,8 @@ def test_declared_sizes_take_no_room_before_they_are_checked():
     (".global .align 64 .u8 g[5];", 5, 64), (".extern .shared .align 16 .b8 g[];", 0, 16),
 ])
 def test_sizes(text, size, align):
-    found = parse(ptx("ret;").replace(".visible", f"{text}\n.visible")).variables["g"]
-    assert (found.size, found.align) == (size, align)
+    variable = parse(ptx("ret;").replace(".visible", f"{text}\n.visible")).variables["g"]
+    assert (variable.size, variable.align) == (size, align)
 
 
 def test_shared_vectors_have_room_for_all_their_elements():
@@ -211,7 +211,7 @@ def test_initialisers(text, dtype, want):
     assert stored(body, dtype, len(want), before=text) == want
 
 
-BYTES = ", ".join(f"0xff{'00' * place}(a)" for place in range(8))
+BYTES = ", ".join(f"0xff{'00' * byte}(a)" for byte in range(8))
 
 
 @pytest.mark.parametrize("initial", ["0, generic(a)+8", "0, a+8", "0, generic(a)+4+4", "0, a+12-4", BYTES])

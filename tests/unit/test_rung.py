@@ -36,11 +36,11 @@ def read_only(x: np.ndarray) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize(("place", "change", "error", "says"), [
-    *((place, lambda x, dtype=dtype: x.astype(dtype), InvalidType, [
-        f"{'ABC'[place]} is {dtype}; peakgemm multiplies float32",
-        "np.empty(shape, np.float32)" if place == 2 else f"{'ABC'[place]}.astype('float32')"])  # no copy of C
-      for dtype in ("float64", "float16") for place in range(3)),
+@pytest.mark.parametrize(("index", "change", "error", "says"), [
+    *((index, lambda x, dtype=dtype: x.astype(dtype), InvalidType, [
+        f"{'ABC'[index]} is {dtype}; peakgemm multiplies float32",
+        "np.empty(shape, np.float32)" if index == 2 else f"{'ABC'[index]}.astype('float32')"])  # no copy of C
+      for dtype in ("float64", "float16") for index in range(3)),
     (0, lambda x: x.astype(">f4"), InvalidType, ["A is >f4"]),
     *((0, lambda x, shape=shape: np.zeros(shape, np.float32), InvalidValue,
        [f"A has shape {shape}; a matrix (2-D) is wanted"]) for shape in ((4,), (), (2, 2, 5))),
@@ -50,9 +50,9 @@ def read_only(x: np.ndarray) -> np.ndarray:
     *((0, lambda x, thing=thing: thing, InvalidType, [f"A is a {name}, which offers neither DLPack nor"])
       for thing, name in (([[1.0]], "list"), (3.0, "float"), (None, "NoneType"), ("matrix", "str"))),
 ])
-def test_refused(place: int, change: Any, error: type[Exception], says: list[str]) -> None:
+def test_refused(index: int, change: Any, error: type[Exception], says: list[str]) -> None:
     arrays = operands()
-    arrays[place] = change(arrays[place])
+    arrays[index] = change(arrays[index])
     with pytest.raises(error) as refused:
         run_rung(7, *arrays)
     assert all(text in str(refused.value) for text in says), refused.value

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 import record_schema
-from peakgemm import cli
-from peakgemm.cli import console
 from peakgemm.errors import InvalidValue
 from peakgemm.tools.simulator import PtxError, UnknownInstruction, run
-from simulator_cases import FIXTURES, clean, threads, values
+from simulator_cases import FIXTURES, clean, command, threads, values
 
 SOURCE = FIXTURES / "calls.cu"
 
@@ -67,20 +65,16 @@ def test_printf():
     assert report.to_json()["printed"] == report.printed and "thread 3" in str(report)
 
 
-def test_what_the_command_says_of_them(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(console.err, "width", 1000)
-    words = ["peakgemm", "simulate", str(SOURCE), "--grid", "1", "--block", "32", "--no-source"]
+def test_what_the_command_says_of_them(tmp_path):
+    words = [SOURCE, "--grid", "1", "--block", "32", "--no-source"]
     for more, code, says in (
-        (["--kernel", "prints", "--arg", "f32:9:ones", "--arg", "9", "--json", str(tmp_path / "r.json")], 0,
+        (["--kernel", "prints", "--arg", "f32:9:ones", "--arg", "9", "--json", tmp_path / "r.json"], 0,
          "Printed by prints:\nthread 1:  1.00|10"),
         (["--kernel", "asserts", "--arg", "f32:32:arange", "--arg", "f32:32", "--arg", "32"], 1,
          "assertion: assertion `x[i] < 5.0f` failed"),
     ):
-        monkeypatch.setattr("sys.argv", [*words, *more])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        assert (end.value.code or 0) == code
-        assert says in "".join(capsys.readouterr())
+        ended, *texts = command(*words, *more)
+        assert ended == code and says in "".join(texts)
     data = json.loads((tmp_path / "r.json").read_text())
     record_schema.validate(data)
     assert data["report"]["printed"].count("thread") == 4

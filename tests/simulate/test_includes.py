@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from peakgemm import cli
 from peakgemm.errors import CompileFailed, InvalidValue
 from peakgemm.tools.simulator import run
 from peakgemm.tools.simulator.front import includes
+from simulator_cases import command
 
 needs_cuda_headers = pytest.mark.skipif(includes.toolkit() is None, reason="no headers of CUDA: pip install "
                                         "nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl")
@@ -223,17 +223,13 @@ def test_folders_of_the_caller(tmp_path, nowhere):
         run(tmp_path / "i.cu", grid=1, block=1, args=[y], include=[tmp_path / "three"])
 
 
-def test_the_option_of_the_command_line(tmp_path, monkeypatch, capsys):
+def test_the_option_of_the_command_line(tmp_path):
     (tmp_path / "inc").mkdir()
     (tmp_path / "inc" / "mine.h").write_text("#define MINE 3\n")
     (tmp_path / "i.cu").write_text("#include <mine.h>\n#include <cstdio>\nnamespace n { __global__ void k(int* y) {"
                                    ' *y = MINE; printf("[%d]", MINE); } }')
-    words = ["peakgemm", "simulate", str(tmp_path / "i.cu"), "--grid", "1", "--block", "1", "--arg", "s32:1",
-             "--kernel", "k", "--no-source"]
-    for more, code in ((["--include", str(tmp_path), "--include", str(tmp_path / "inc")], 0), ([], 2)):
-        monkeypatch.setattr("sys.argv", [*words, *more])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        assert (end.value.code or 0) == code
-        out, err = capsys.readouterr()
-        assert "[3]" in out if code == 0 else "mine.h was not found" in err
+    words = [tmp_path / "i.cu", "--grid", "1", "--block", "1", "--arg", "s32:1", "--kernel", "k", "--no-source"]
+    code, out, _ = command(*words, "--include", tmp_path, "--include", tmp_path / "inc")
+    assert code == 0 and "[3]" in out
+    code, _, err = command(*words)
+    assert code == 2 and "mine.h was not found" in err

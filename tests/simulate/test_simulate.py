@@ -6,15 +6,12 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import record_schema
-from peakgemm import cli
-from peakgemm.cli import console
 from peakgemm.errors import InvalidType, InvalidValue
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
@@ -23,6 +20,7 @@ from peakgemm.tools.simulator import run as simulate
 from peakgemm.tools.simulator import run_rung
 from peakgemm.tools.simulator.front.arguments import DTYPES, argument
 from rung_code import arguments, launch
+from simulator_cases import command
 
 FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"
 CU, PTX = FIXTURES / "simulate.cu", FIXTURES / "simulate.ptx"
@@ -37,19 +35,8 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run a command line in this process: exit code, what it printed, what it complained of."""
-    monkeypatch.setattr(console.out, "width", 100)
-    monkeypatch.setattr(console.err, "width", 1000)
-
-    def call(words):
-        monkeypatch.setattr(sys, "argv", ["peakgemm", "simulate", *shlex.split(words)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return end.value.code or 0, *capsys.readouterr()
-
-    return call
+def run(words):
+    return command(*shlex.split(words))
 
 
 def marked(name):
@@ -70,7 +57,7 @@ def array(out, number):
 # ---- rungs -----------------------------------------------------------------------------------
 
 
-def test_a_rung(run):
+def test_a_rung():
     code, out, err = run("warp-tile --size 64")
     assert (code, err) == (0, "")
     assert "12 warp tile, M, N, K = 64, 64, 64: largest error" in out and "No fault found." in out
@@ -81,7 +68,7 @@ def test_a_rung(run):
         assert counter(out, short.replace("_", " ")) == counters[short] > 0
 
 
-def test_a_rung_with_scalars_and_a_shape(run):
+def test_a_rung_with_scalars_and_a_shape():
     code, out, _ = run("3 --shape 33x17x9 --alpha -0.5 --beta 2 --no-source")
     assert code == 0
     assert 0 < float(re.search(r"33, 17, 9: largest error ([\d.]+) eps", out)[1]) < 6
@@ -122,7 +109,7 @@ def test_run_rung_of_views_and_of_nothing():
 # ---- files -----------------------------------------------------------------------------------
 
 
-def test_a_cuda_file(run):
+def test_a_cuda_file():
     code, out, err = run("k.cu --entry scale --grid 2 --block 64 --arg f32:100:ones --arg f32:100:nan --arg 1.5 "
                          "--arg 90 --macro TIMES=3")
     assert (code, err) == (0, "")
@@ -131,13 +118,13 @@ def test_a_cuda_file(run):
     assert "No fault found." in out
 
 
-def test_a_ptx_file(run):
+def test_a_ptx_file():
     code, out, err = run("k.ptx --entry fill --grid 3 --block 32 --arg f64:80:-1 --arg 70 --arg 2.25e3")
     assert (code, err) == (0, "")
     assert array(out, 0) == ["float64", "80", "-1", "1968.62", "2250", "0"]
 
 
-def test_npy_files_are_read_and_left_alone(run):
+def test_npy_files_are_read_and_left_alone():
     x = np.random.default_rng(0).standard_normal((4, 8)).astype("f4")
     np.save("x.npy", x)
     np.save("n.npy", np.int32(32))
@@ -148,20 +135,20 @@ def test_npy_files_are_read_and_left_alone(run):
     assert (np.load("x.npy") == x).all()
 
 
-def test_grids_and_blocks_of_three_dimensions(run):
+def test_grids_and_blocks_of_three_dimensions():
     code, out, _ = run("k.cu --entry volume --grid 2x3x2 --block 4x2x3 --arg u32:6x6x8")
     assert code == 0
     assert array(out, 0)[2:5] == ["0", f"{10000 * 2.5 + 100 * 2.5 + 3.5:.6g}", "50507"]
 
 
-def test_dynamic_shared_memory(run):
+def test_dynamic_shared_memory():
     words = "k.cu --entry reverse --grid 1 --block 64 --arg f32:64:arange --no-source"
     assert run(f"{words} --shared 256")[0] == 0
     code, _, err = run(f"{words} --shared 128")
     assert code == 1 and "shared_out_of_bounds" in err
 
 
-def test_the_json_report(run):
+def test_the_json_report():
     code, out, _ = run("k.cu --entry turn --grid 1 --block 32 --arg f32:32x32:normal --arg f32:32x32 --json r.json")
     assert code == 0 and "Report written to r.json" in out
     data = json.loads(Path("r.json").read_text())
@@ -182,7 +169,7 @@ def test_the_json_report(run):
 # ---- faults ----------------------------------------------------------------------------------
 
 
-def test_a_fault_is_exit_code_1_at_its_line(run):
+def test_a_fault_is_exit_code_1_at_its_line():
     code, out, err = run("k.cu --entry scale --grid 2 --block 64 --arg f32:128 --arg f32:100 --arg 1 --arg 128 "
                          "--json r.json")
     assert code == 1 and "No fault found." not in out
@@ -268,7 +255,7 @@ FOUR = "--arg f32:32 --arg f32:32 --arg 1 --arg 32"
     ("3 --size 0", ["'0': each size must lie in"]),
     ("13 --arch sm_75", ["cp.async needs sm_80 or later, not sm_75"]),
 ])
-def test_mistakes(run, words, says):
+def test_mistakes(words, says):
     Path("broken.ptx").write_text(HEAD + "ld.param.u64 %rd1 }")
     Path("unknown.ptx").write_text(HEAD + ".reg .b32 %r<3>;\n frobnicate.b32 %r1, %r2; ret; }")
     Path("binary.ptx").write_bytes(b"\x7fELF\xff")
@@ -281,7 +268,7 @@ def test_mistakes(run, words, says):
         assert text in err
 
 
-def test_a_source_that_does_not_compile(run):
+def test_a_source_that_does_not_compile():
     Path("bad.cu").write_text('extern "C" __global__ void k() { nonsense; }')
     code, out, err = run("bad.cu --grid 1 --block 1")
     assert (code, out) == (2, "")

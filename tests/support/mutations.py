@@ -1,21 +1,17 @@
 """Broken PTX: seeded changes to the text of kernels, and what the command line makes of them."""
 
-import contextlib
-import io
 import random
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from peakgemm import cli
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.source import assemble
 from peakgemm.tools.simulator.front import includes
 from rung_code import arguments, build, launch
-from simulator_cases import FIXTURES
+from simulator_cases import FIXTURES, command
 
 TOKEN = re.compile(r"\s+|[%$_.A-Za-z][\w$.:]*|\d[\w.]*|.", re.S)
 NUMBERS = ("0", "1", "-1", "2", "3", "7", "31", "32", "33", "64", "255", "256", "1024", "65536", "2147483647",
@@ -138,14 +134,5 @@ def outcome(text: str, options: list[str], folder: Path) -> tuple[int, str]:
     """The exit code of ``peakgemm simulate`` and what it said; any other exception passes."""
     path = folder / "mutated.ptx"
     path.write_text(text, encoding="utf-8")
-    words = ["peakgemm", "simulate", str(path), *options, "--max-steps", "6000", "--max-memory", "200000000"]
-    said = io.StringIO()
-    before, sys.argv = sys.argv, words
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            cli.main()
-    except SystemExit as end:
-        return (end.code if isinstance(end.code, int) else 0), said.getvalue()
-    finally:
-        sys.argv = before
-    return 0, said.getvalue()
+    code, *said = command(path, *options, "--max-steps", "6000", "--max-memory", "200000000")
+    return code, "".join(said)

@@ -2,11 +2,17 @@
 
 import ctypes
 import ctypes.util
+import io
 import re
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from peakgemm import cli
+from peakgemm.cli import console
 from peakgemm.tools.simulator import run
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -65,6 +71,23 @@ def clean(source, entry, grid, block, args, **options):
     report = run(source, entry=entry, grid=grid, block=block, args=args, **options)
     assert report.clean, str(report)
     return report
+
+
+def command(*words):
+    """Run ``peakgemm simulate`` in this process: exit code, what it printed, what it complained of.
+
+    Exceptions other than the exit pass.
+    """
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["peakgemm", "simulate", *map(str, words)])
+        patch.setattr(console.out, "width", 100)
+        patch.setattr(console.err, "width", 1000)
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+    return code, out.getvalue(), err.getvalue()
 
 
 def apply(text, result, *inputs, block=None):

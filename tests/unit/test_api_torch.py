@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import peakgemm as pg
 import stand_in
@@ -54,10 +52,10 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     return canonical
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_products_on_the_cpu(data: st.DataObject) -> None:
-    api_cases.check_tensors(api_cases.draw(lambda options: data.draw(st.sampled_from(options))), "cpu")
+def test_products_on_the_cpu() -> None:
+    draw = random.Random(1)
+    for _ in range(300):
+        api_cases.check_tensors(api_cases.draw(draw.choice), "cpu")
 
 
 def test_products_by_the_warm_path(cuda: list[Problem]) -> None:

@@ -16,13 +16,6 @@ def go(entry, grid, block, args, plant=0):
     return run(SOURCE, entry=entry, grid=grid, block=block, args=args, macros={"PLANT": plant})
 
 
-def planted_line_of(entry, plant):
-    """The line with ``plant`` in one of the file's kernels."""
-    lines = SOURCE.read_text().splitlines()
-    start = next(i for i, line in enumerate(lines) if f"void {entry}(" in line)
-    return next(i for i, line in enumerate(lines[start:], start + 1) if f"plant {plant}" in line)
-
-
 def ring(rounds, grid=1, plant=0):
     x, out = RNG.standard_normal((grid, rounds, 4, 64)).astype("f4"), np.zeros((grid, 64), "f4")
     return go("ring", grid, 96, [x, out, rounds], plant), x.sum(axis=(1, 2)), out
@@ -62,7 +55,8 @@ def test_one_waits_and_the_others_meet_it(plant, kind):
         assert report.clean, str(report)
         np.testing.assert_allclose(out, np.roll(x.sum(axis=0), -7), rtol=1e-5, atol=1e-5)
         return
-    assert (kind, planted_line_of("met", plant)) in {(fault.kind, fault.line) for fault in report.faults}, str(report)
+    line = planted_line(plant, "bulk.cu", "met")
+    assert (kind, line) in {(fault.kind, fault.line) for fault in report.faults}, str(report)
 
 
 def test_every_lane_its_own_size_and_mbarrier():
@@ -86,7 +80,7 @@ def test_refused_copies(change, kind, message):
     x, floats, out = np.ones(32 * 8, "f4"), np.full(32, change.get("floats", 8), "i4"), np.zeros((32, 8), "f4")
     report = go("own", 1, 32, [x[change.get("offset", 0):], floats, out, change.get("step", 8)])
     fault = next(fault for fault in report.faults if fault.kind == kind)
-    assert fault.line == planted_line_of("own", 1)
+    assert fault.line == planted_line(1, "bulk.cu", "own")
     assert re.search(message, fault.message), fault.message
     assert not report.stopped  # the bytes that were refused count as landed, and the run goes on
 

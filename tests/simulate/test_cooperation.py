@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from peakgemm.tools.simulator import run
-from simulator_cases import FIXTURES, clean, threads, values
+from simulator_cases import FIXTURES, clean, line_of, threads, values
 
 SOURCE = FIXTURES / "cooperation.cu"
 RNG = np.random.default_rng(3)
@@ -31,8 +31,7 @@ def test_missing_half_of_the_handshake_is_found(broken):
 def test_an_endless_kernel_is_stopped_with_its_hot_lines():
     report = run(SOURCE, entry="endless", grid=1, block=1, args=[np.zeros(2, "i4")], max_steps=5_000)
     assert "max_steps" in report.stopped and report.faults[-1].kind == "never_ending"
-    line = next(i for i, text in enumerate(SOURCE.read_text().splitlines(), 1) if "while (out[0] >= 0)" in text)
-    assert f"cooperation.cu:{line}" in report.faults[-1].message
+    assert f"cooperation.cu:{line_of('while (out[0] >= 0)', 'cooperation.cu')}" in report.faults[-1].message
 
 
 SHARED = ".shared .align 16 .b8 s[64]; mov.u32 %r1, s; mov.u32 %r9, 5;"

@@ -9,13 +9,9 @@ import pytest
 import record_schema
 from peakgemm.errors import InvalidValue
 from peakgemm.tools.simulator import PtxError, UnknownInstruction, run
-from simulator_cases import FIXTURES, clean, command, threads, values
+from simulator_cases import FIXTURES, clean, command, line_of, threads, values
 
 SOURCE = FIXTURES / "calls.cu"
-
-
-def line_of(text):
-    return next(i for i, line in enumerate(SOURCE.read_text().splitlines(), 1) if text in line)
 go = partial(clean, SOURCE)
 
 
@@ -53,7 +49,7 @@ def test_recursion_without_an_end_is_stopped():
     report = run(SOURCE, entry="deep", grid=1, block=32, args=[2_000_000, f])
     (fault,) = report.faults
     assert fault.kind == "stack_overflow" and "calls itself too often" in fault.message and report.stopped
-    assert fault.count == 32 and fault.line == line_of("fib(n - 1)")
+    assert fault.count == 32 and fault.line == line_of("fib(n - 1)", "calls.cu")
 
 
 def test_printf():
@@ -86,7 +82,7 @@ def test_a_failed_assertion():
     (fault,) = report.faults
     assert fault.kind == "assertion" and report.stopped and fault.count == 27
     assert "assertion `x[i] < 5.0f` failed at" in fault.message and "calls.cu" in fault.message
-    assert f":{line_of('// the assertion')} in" in fault.message and "asserts" in fault.message
+    assert f":{line_of('// the assertion', 'calls.cu')} in" in fault.message and "asserts" in fault.message
     assert fault.threads[0][1] == (5, 0, 0)
     go("asserts", 1, 4, [x[:4], y[:4], 4])
 

@@ -20,9 +20,8 @@ from peakgemm.tools.simulator import run as simulate
 from peakgemm.tools.simulator import run_rung
 from peakgemm.tools.simulator.front.arguments import DTYPES, argument
 from rung_code import arguments, launch
-from simulator_cases import command
+from simulator_cases import FIXTURES, command, line_of
 
-FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"
 CU, PTX = FIXTURES / "simulate.cu", FIXTURES / "simulate.ptx"
 
 
@@ -40,8 +39,7 @@ def run(words):
 
 
 def marked(name):
-    """The line of the fixture that carries ``[name]``."""
-    return next(i for i, line in enumerate(CU.read_text().splitlines(), 1) if f"[{name}]" in line)
+    return line_of(f"[{name}]", "simulate.cu")
 
 
 def counter(out, name):

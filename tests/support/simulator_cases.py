@@ -115,10 +115,16 @@ def apply(text, result, *inputs, block=None):
     return out
 
 
-def planted_line(number, file="planted.cu"):
-    """The line of the fixture that carries ``plant number``."""
+def line_of(text, file):
+    """The first line of a fixture that holds ``text``."""
+    return next(i for i, line in enumerate((FIXTURES / file).read_text().splitlines(), 1) if text in line)
+
+
+def planted_line(number, file="planted.cu", entry=""):
+    """The line that carries ``plant number``."""
     lines = (FIXTURES / file).read_text().splitlines()
-    return next(i for i, line in enumerate(lines, 1) if re.search(rf"plant {number}\b", line))
+    start = line_of(f"void {entry}(", file) if entry else 0
+    return next(i for i, line in enumerate(lines[start:], start + 1) if re.search(rf"plant {number}\b", line))
 
 
 def libm(name, kind):

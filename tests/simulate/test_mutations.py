@@ -17,7 +17,7 @@ def test_what_is_changed_runs(seed, tmp_path):
     assert outcome(seed.text, seed.options, tmp_path)[0] == 0
 
 
-@pytest.mark.parametrize("part", [*range(12), *map(exhaustive, range(12, 60))])
+@pytest.mark.parametrize("part", [*range(12), *map(exhaustive, range(12, 36))])
 def test_changed_texts_have_an_answer(part, tmp_path):
     for number in range(10):
         draw = random.Random(f"test {part} {number}")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="the GPU tests use torch")
+pytest.register_assert_rewrite("torch_cases")
 
 import peakgemm as pg  # noqa: E402
 from peakgemm.errors import InvalidValue  # noqa: E402

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch", reason="the GPU tests use torch")
+pytest.register_assert_rewrite("torch_cases")
 
 import peakgemm as pg  # noqa: E402
 from peakgemm.integrations.torch import use  # noqa: E402

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
+pytest.register_assert_rewrite("torch_cases")
 
 from peakgemm.integrations import torch_ops  # noqa: E402
 from torch_cases import ProductCases, UseCases, draw  # noqa: E402

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -50,6 +51,14 @@ class Memory:
         raise AssertionError(f"{address:#x} is no array's")
 
 
+class HostMemory:
+    """The process's own memory, for arrays of the host that are taken as the device's."""
+
+    def flat(self, address: int) -> Any:
+        """The memory from an address on."""
+        return np.ctypeslib.as_array((ctypes.c_float * 100_000).from_address(address))
+
+
 class StandIn(DeviceLibrary):
     """`DeviceLibrary` over `Memory`."""
 
@@ -93,7 +102,7 @@ class Interpreted:
 
     workspace_bytes = 0
 
-    def __init__(self, problem: Problem, memory: Memory) -> None:
+    def __init__(self, problem: Problem, memory: Memory | HostMemory) -> None:
         self.problem, self._memory = problem, memory
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:

@@ -83,56 +83,33 @@ def nvcc(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return nvcc_at(nowhere / "cuda" / "bin" / "nvcc")
 
 
-def test_where_the_headers_are_looked_for(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_headers_and_nvcc_are_looked_for(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingComponent, match=r"set CUTLASS_PATH .* run: pip install --no-deps nvidia-cutlass"):
         cutlass_gemm.find_headers()
-    usual = headers_in(nowhere / "usual" / "include")
-    assert cutlass_gemm.find_headers() == usual
+    with pytest.raises(MissingComponent, match="install the CUDA toolkit"):
+        cutlass_gemm.find_nvcc()
+    usual, compiler = headers_in(nowhere / "usual" / "include"), nvcc_at(nowhere / "usual" / "nvcc")
+    assert (cutlass_gemm.find_headers(), cutlass_gemm.find_nvcc()) == (usual, compiler)
     wheel = headers_in(nowhere / "site" / "cutlass_library" / "source" / "include")
     monkeypatch.setattr(cutlass_gemm, "find_spec", {"cutlass_library": SimpleNamespace(
         submodule_search_locations=[str(nowhere / "site" / "cutlass_library")])}.get)
     assert cutlass_gemm.find_headers() == wheel
-    checkout = headers_in(nowhere / "checkout" / "include")
-    assert cutlass_gemm.find_headers({"CUTLASS_PATH": str(checkout.parent)}) == checkout
-    with pytest.raises(MissingComponent, match=r"CUTLASS_PATH = /gone holds no include/cutlass/version\.h"):
+    with pytest.raises(MissingComponent, match="CUTLASS_PATH = /gone"):
         cutlass_gemm.find_headers({"CUTLASS_PATH": "/gone"})  # what was asked for, or nothing
-
-
-def test_where_nvcc_is_looked_for(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingComponent, match=r"install the CUDA toolkit .* pip install 'cuda-toolkit\[nvcc,cccl\]"):
-        cutlass_gemm.find_nvcc()
-    wheel = nvcc_at(nowhere / "site" / "nvidia" / "cu13" / "bin" / "nvcc")
-    monkeypatch.setattr(cutlass_gemm, "find_spec", {"nvidia": SimpleNamespace(
-        submodule_search_locations=[str(nowhere / "site" / "nvidia")])}.get)
-    assert cutlass_gemm.find_nvcc() == wheel
-    usual = nvcc_at(nowhere / "usual" / "nvcc")
-    assert cutlass_gemm.find_nvcc() == usual
-    on_path = nvcc_at(nowhere / "path" / "nvcc")
-    assert cutlass_gemm.find_nvcc({"PATH": str(on_path.parent), "CUDA_HOME": "/gone"}) == on_path
     home = nvcc_at(nowhere / "home" / "bin" / "nvcc")
-    assert cutlass_gemm.find_nvcc({"PATH": str(on_path.parent), "CUDA_HOME": str(nowhere / "home")}) == home
-
-
-def test_versions_are_read(nvcc: Path) -> None:
-    tools = cutlass_gemm.find_tools()
-    assert tools.versions() == {"cutlass": "4.2.1", "nvcc": "13.0.88"}
-    assert (tools.headers.parent.name, tools.nvcc) == ("checkout", nvcc)
+    assert cutlass_gemm.find_nvcc({"PATH": str(compiler.parent), "CUDA_HOME": str(nowhere / "home")}) == home
 
 
 @needs_cc
-def test_built_once(nvcc: Path, said: list[str]) -> None:
+def test_built_once(nvcc: Path) -> None:
     tools = cutlass_gemm.find_tools()
+    assert tools.versions() == {"cutlass": "4.2.1", "nvcc": "13.0.88"}
     built = cutlass_gemm.build(tools, "sm_90")
     lines = compiled(nvcc)
     assert sorted(built) == sorted(LAYOUTS) and len(lines) == 4
-    for line in lines:
-        for flag in ("-shared -Xcompiler -fPIC -O3 -std=c++17", "-arch=sm_90 -DSM=90 ", f"-I{tools.headers}",
-                     "cutlass_gemm.cu"):
-            assert flag in line
-    assert sum("-DLAYOUT_A=RowMajor -DLAYOUT_B=ColumnMajor" in line for line in lines) == 1  # NT
-    assert len(said) == 1 and "compiling cutlass_gemm.cu for sm_90 by nvcc" in said[0]
+    assert all(f"-I{tools.headers}" in line and "-arch=sm_90 -DSM=90 " in line for line in lines)
     assert cutlass_gemm.build(tools, "sm_90") == built
-    assert len(compiled(nvcc)) == 4 and len(said) == 1
+    assert len(compiled(nvcc)) == 4
     next((cache.folder() / "entries").glob("*.json")).unlink()  # half an entry is none
     assert cutlass_gemm.build(tools, "sm_90") == built
     assert len(compiled(nvcc)) == 5
@@ -143,7 +120,6 @@ def test_a_refusal_by_nvcc_shows_the_end_of_its_log(nvcc: Path) -> None:
     with pytest.raises(CompileFailed) as caught:
         cutlass_gemm.build(cutlass_gemm.find_tools(), "sm_90")
     text = str(caught.value)
-    assert "cutlass_gemm.cu for sm_90, layout " in text and "CUTLASS 4.2.1" in text and "(exit code 2)" in text
     assert text.endswith("error: no such tile") and "line 99\n" in text and "line 50\n" not in text
 
 
@@ -178,17 +154,12 @@ def products(peer: HostPeer) -> Products:
     return Products(cutlass_gemm.find_tools(), GPU, peer)
 
 
-CASES = [Case("x", 40, 24, 56, ta, tb, batch) for ta in (False, True) for tb in (False, True) for batch in (1, 3)]
-CASES += [Case("x", 1, 30, 20), Case("x", 30, 1, 20, True, True), Case("x", 5, 7, 1, True),
-          Case("x", 1, 1, 1, False, True)]
-
-
 @needs_cc
 def test_products(nvcc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Counter(monkeypatch, lambda candidate: 1.0)
     peer = HostPeer()
     ours = products(peer)
-    for case in CASES:
+    for case in cases("40x24x56,40x24x56:NT*3,40x24x56:TN,40x24x56:TT*3,1x30x20,30x1x20:TT,5x7x1:TN,1x1x1:NT"):
         arrays = operands.Arrays(case, GPU, peer)
         first, second, out = arrays.a[0], arrays.b[0], arrays.blank()
         work = ours.work(first, second, out)
@@ -229,7 +200,7 @@ def test_a_status_is_an_error(nvcc: Path, monkeypatch: pytest.MonkeyPatch) -> No
     peer.stream = SimpleNamespace(handle=8)  # one that the stand-in refuses
     (case,) = cases("16x8x4*2")
     arrays = operands.Arrays(case, GPU, peer)
-    with pytest.raises(LaunchFailed, match=r"CUTLASS large: Error Internal \(status 7\) at 16x8x4, batch 2"):
+    with pytest.raises(LaunchFailed, match=r"status 7.* at 16x8x4, batch 2"):
         ours.work(arrays.a[0], arrays.b[0], arrays.c[0])
 
 
@@ -247,21 +218,3 @@ def test_arrays_as_they_lie() -> None:
         Operand.of(face((5, 6), (48, 8)))
 
 
-@needs_cc
-def test_command(on_host: Path, nvcc: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peakgemm.runtime.device.require", lambda: GPU)
-    Counter(monkeypatch, lambda candidate: 1.0)
-    code, _, err = run("lab.peers", "--shape", "64x64x64:TN,8x8x8*5", "--peers", "cutlass", "--json", "bench.json")
-    assert code == 0 and "Left out" not in err
-    data = json.loads((on_host / "bench.json").read_text())
-    assert (data["environment"]["cutlass"], data["environment"]["nvcc"]) == ("4.2.1", "13.0.88")
-    assert all(row["peers"]["cutlass"]["ratio_to_cublas"] for row in data["rungs"])
-    assert all(row["peers"]["cutlass"]["max_error"] < 10 for row in data["rungs"])
-
-
-def test_the_command_goes_on_without_it(on_host: Path, nvcc: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peakgemm.runtime.device.require", lambda: GPU)
-    nvcc_at(nvcc, "echo 'error: no such tile' >&2; exit 2")
-    code, out, err = run("lab.peers", "--shape", "64x64x64", "--peers", "cutlass,triton")
-    assert code == 0 and "triton" in out
-    assert "Left out: cutlass: " in err and "error: no such tile" in err

@@ -104,11 +104,6 @@ def test_measured_with_four_schedulers(stream: Stream, cycles: float) -> None:
     assert predicted_shared(stream) * WORDS - WORDS == pytest.approx(cycles, abs=7)
 
 
-def test_without_loads_nothing_is_shared() -> None:
-    stream = among(16, BOTH, p3=HOLE)
-    assert predicted_shared(stream) == predicted(stream)
-
-
 def test_a_load_that_nothing_lets_in_stops_the_issue() -> None:
     ports = WriteBacks()
     assert ports.load(0, "LDS.64", 84, addressed=False) == 0
@@ -124,19 +119,14 @@ def steps(*instructions: tuple[tuple[int | None, ...], int]) -> list[Step]:
     return [file.read(*one) for one in instructions]
 
 
-def test_reuse_is_kept_by_slot_and_bank() -> None:
-    held, other_bank, nothing, served = steps(((2, None, None), 1), ((3, None, None), 0), ((None, 4, None), 0),
-                                              ((2, None, None), 0))
-    assert (held.cached, other_bank.cached, nothing.cached, served.cached) == (0, 0, 0, 1)
-
-
-def test_a_hit_without_reuse_ends_it() -> None:
-    assert [step.cached for step in steps(((2, 7, None), 3), ((2, 7, None), 2), ((2, 7, None), 0))] == [0, 3, 2]
-
-
-def test_another_register_takes_the_name_away() -> None:
-    found = steps(((2, None, None), 1), ((4, None, None), 0), ((2, None, None), 0))
-    assert [step.cached for step in found] == [0, 0, 0]
+@pytest.mark.parametrize(("instructions", "cached"), [
+    # Kept by slot and bank: another bank, or no read of the slot, leaves the entry.
+    ([((2, None, None), 1), ((3, None, None), 0), ((None, 4, None), 0), ((2, None, None), 0)], [0, 0, 0, 1]),
+    ([((2, 7, None), 3), ((2, 7, None), 2), ((2, 7, None), 0)], [0, 3, 2]),  # a hit without reuse ends it
+    ([((2, None, None), 1), ((4, None, None), 0), ((2, None, None), 0)], [0, 0, 0]),  # another register of the bank
+])
+def test_what_is_held_for_reuse(instructions: list[tuple[tuple[int | None, ...], int]], cached: list[int]) -> None:
+    assert [step.cached for step in steps(*instructions)] == cached
 
 
 def test_the_slots_that_made_it_wait() -> None:
@@ -151,13 +141,6 @@ def test_the_slots_that_made_it_wait() -> None:
 def test_no_stream(line: str) -> None:
     with pytest.raises(InvalidValue, match="no instruction of a stream"):
         parse(line)
-
-
-def test_text_of_others() -> None:
-    stream = (Op(RZ, name="NOP"), Op(84, name="LDS.128"), Op(4, (36, RZ, RZ), name="LDS"),
-              Op(12, (RZ, 45, RZ), 2, "MOV"), Op(3, (4, 5, RZ), 1, "IADD3"))
-    assert text(stream) == "NOP | LDS.128 84 | LDS 4 36 | MOV 12 - 45. - | IADD3 3 4. 5 -"
-    assert parse(text(stream)) == stream
 
 
 @pytest.fixture(scope="module")

@@ -19,25 +19,14 @@ SOUND = {"registers": 168, "spill_bytes": 0, "code_bytes": 9, "share": 0.9}
 
 
 @pytest.mark.parametrize(("version", "verdict", "says"), [
-    *((release.rpartition(".")[0], "yes", "among those tested") for release in nvrtc.TESTED),
-    ("12.8", "old", "'nvidia-cuda-nvrtc-cu12>=12.9,<13'"), ("11.8", "old", "older than any tested (12.9, 13.0"),
-    ("13.1", "yes", "not tested itself"), ("13.6", "new", "newer than any tested"), ("13.10", "new", "newer than any"),
+    (nvrtc.TESTED[-1].rpartition(".")[0], "yes", "among those tested"), ("13.1", "yes", "not tested itself"),
+    ("12.8", "old", "'nvidia-cuda-nvrtc-cu12>=12.9,<13'"), ("13.10", "new", "newer than any"),
     ("14.0", "new", f"pip install 'nvidia-cuda-nvrtc=={nvrtc.TESTED[-1]}'")])
 def test_the_doctor_says_whether_a_release_is_tested(monkeypatch: pytest.MonkeyPatch, version: str, verdict: str,
                                                      says: str) -> None:
     monkeypatch.setattr(doctor, "nvrtc_version", lambda: version)
     _, found, told = doctor._compiler()
     assert found == verdict and told.startswith(f"{version}, cuda.core ") and says in told
-
-
-def test_the_doctor_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent() -> str:
-        raise MissingComponent("NVRTC cannot be loaded (x); run: pip install nvidia-cuda-nvrtc")
-
-    monkeypatch.setattr(doctor, "nvrtc_version", absent)
-    monkeypatch.setattr(nvrtc, "nvrtc_version", absent)
-    assert doctor._compiler()[1:] == ("no", "NVRTC cannot be loaded (x); run: pip install nvidia-cuda-nvrtc")
-    assert list(doctor._compilations()) == []
 
 
 def test_the_doctor_tells_what_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,12 +77,7 @@ def table(**kernels: tuple[dict[str, Any], dict[str, Any]]) -> str:
 def test_what_differs_is_shown(other: dict[str, Any], cell: str) -> None:
     text = table(same=(SOUND, {**SOUND, "share": 0.89, "registers": 160}), odd=(SOUND, {**SOUND, **other}))
     assert "| wide odd | 90.0 %, 168 | " in text and cell in text
-    assert "wide same" not in text and "1 other kernels of 2 " in text
+    assert "wide same" not in text
+    assert "wide gone (does not compile)" in table(gone=({"failed": "no"}, {"failed": "no"}), good=(SOUND, SOUND))
 
 
-def test_what_no_release_compiles_well_is_told() -> None:
-    bad = {**SOUND, "spill_bytes": 8}
-    assert "No release compiles these well: wide bad (8 bytes spilled)." in table(bad=(bad, bad), good=(SOUND, SOUND))
-    failed = {"failed": "no such instruction"}
-    text = table(gone=(failed, failed), half=(SOUND, failed))
-    assert "wide gone (does not compile)" in text and "| wide half | 90.0 %, 168 | **does not compile** |" in text

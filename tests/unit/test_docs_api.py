@@ -38,7 +38,7 @@ def test_every_public_name_is_on_the_page_and_nothing_else() -> None:
         elif inspect.isfunction(found(name)):
             assert titled.get(name) == plain(found(name)), name
         else:
-            assert name in titled or "." in name and re.search(rf"`(?:{re.escape(name)}|{own})[`(]", PAGE), name
+            assert name in titled or ("." in name and re.search(rf"`(?:{re.escape(name)}|{own})[`(]", PAGE)), name
 
 
 def test_members_of_a_plan() -> None:

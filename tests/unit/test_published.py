@@ -172,20 +172,6 @@ def test_accuracy_is_published(publish: Checkout) -> None:
         list(publish.outputs())
 
 
-def test_programs_are_published(publish: Checkout) -> None:
-    (publish.root / "docs" / "programs.md").write_text((ROOT / "docs" / "programs.md").read_text())
-    assert "\n<!-- programs:begin -->\nNot measured yet: `python -m lab.prog" in published(publish, "docs/programs.md")
-    row = {"program": "BERT", "package": "transformers", "version": "5.0", "products": "torch", "unit": "forward pass",
-           "ms": 21.5, "spread_ms": [20, 22.25], "speedup": 1.0, "from_fp32": 0, "from_fp64": 1e-6}
-    keep(publish, "programs.json", {"environment": {**HEAD["environment"], "torch": "2.11"}, "rungs": [
-        row, {**row, "products": "emulated", "ms": 12.5, "speedup": 1.75, "from_fp32": 2e-6, "from_fp64": None},
-        {"program": "GPyTorch", "error": "gpytorch is not installed"}]})
-    page = published(publish, "docs/programs.md")
-    assert "| BERT | transformers 5.0 | forward pass | torch | 21.50 | 20.00-22.25 | 1.00 | 1.00 |  | 1e-06 |" in page
-    assert "5.0 | forward pass | emulated | 12.50 | 20.00-22.25 | 1.75 | 1.72 | 2e-06 |  |" in page
-    assert "gpytorch is not installed" in page and "Not measured yet" not in page
-
-
 def test_publishing_again_changes_nothing_until_a_record_does(publish: Checkout,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder_pages, "LADDER", ())  # the rungs' headers are the repository's own

@@ -70,27 +70,6 @@ def test_every_chart_is_whole_xml_within_its_box() -> None:
                 assert -1 <= float(x) <= width + 1 and -1 <= float(y) <= high + 1, (one.name, width, mark.attrib)
 
 
-class Cells(HTMLParser):
-    """How many cells each row of each table has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[int] = []
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag == "tr":
-            self.rows.append(0)
-        elif tag in ("td", "th"):
-            self.rows[-1] += 1
-
-
-def test_tables_are_even(published: str) -> None:
-    for table in re.findall(r"<table.*?</table>", published, re.S):
-        cells = Cells()
-        cells.feed(table)
-        assert len(set(cells.rows)) == 1 and len(cells.rows) > 1
-
-
 def test_words_of_a_record_are_no_markup(keep: Any) -> None:
     text = page(load([keep([{**ROW, "name": "<script>x</script>", "kernel": "&"}])]))
     assert "<script>x" not in text and "&lt;script&gt;x" in text and "&lt;a&amp;b&gt;" in text
@@ -128,14 +107,7 @@ def test_records_that_are_no_good(keep: Any, rows: Any, changed: Any, says: str)
         load([keep(rows, **changed)])
 
 
-def test_records_of_two_gpus_are_not_mixed(keep: Any, tmp_path: Path) -> None:
-    keep([ROW])
-    keep([ROW], "b.json", device={**GPU, "name": "Another"})
-    with pytest.raises(InvalidValue, match=r"A GPU: a\.json; Another: b\.json"):
-        load([tmp_path])
-
-
-def test_files_that_are_no_records(tmp_path: Path) -> None:
+def test_files_that_are_no_records_and_records_of_two_gpus(keep: Any, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     (tmp_path / "b.json").write_bytes(b"\xff\xfe")
     (tmp_path / "empty").mkdir()
@@ -146,6 +118,9 @@ def test_files_that_are_no_records(tmp_path: Path) -> None:
                        ("empty", "no record to report"), ("nested", "give one of .*/nested/one, .*/nested/two")):
         with pytest.raises(InvalidValue, match=says):
             load([tmp_path / name])
+    records = keep([ROW]), keep([ROW], "other.json", device={**GPU, "name": "Another"})
+    with pytest.raises(InvalidValue, match=r"A GPU: a\.json; Another: other\.json"):
+        load(records)
 
 
 def test_command(here: Path, run: Any, keep: Any) -> None:
@@ -167,12 +142,3 @@ def test_mistakes(here: Path, run: Any, words: str, says: str) -> None:
     assert list(here.iterdir()) == []
 
 
-def test_scales_and_labels() -> None:
-    assert Scale(0.4, 230, 0, 1, log=True).ticks() == [0.5, 1, 2, 5, 10, 20, 50, 100, 200] or \
-        Scale(0.4, 230, 0, 1, log=True).ticks() == [1, 10, 100]
-    assert Scale(0, 100, 0, 10).ticks() == [0, 20, 40, 60, 80, 100]
-    assert Scale(1, 100, 0, 10, log=True)(10) == pytest.approx(5)
-    chart = Chart(300, 100, "x", (0, 0, 0, 0))
-    chart.labels(0, [(50, "a", "s0"), (50, "b", "s0"), (51, "c", "s0")])
-    places = sorted(float(y) for y in re.findall(r'y="([\d.]+)"', chart.text()))
-    assert all(b - a >= 13 for a, b in pairwise(places))

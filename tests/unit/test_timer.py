@@ -114,3 +114,22 @@ def test_a_counter_is_read_beside_the_times(peer: FakePeer) -> None:
     assert Timer(peer).in_turns([[peer.work("a", 3.0)]], ms=6.0, rounds=3)[1] == []
 
 
+
+
+class Meter:
+    """NVML's energy counter: 400 W, moving every 0.1 s, or standing still; None where there is no counter."""
+
+    def __init__(self, peer: FakePeer, state: str) -> None:
+        self.peer, self.state = peer, state
+
+    def energy_j(self) -> float | None:
+        return {"moving": self.peer.now // 100 * 40, "still": 40.0, "absent": None}[self.state]
+
+
+@pytest.mark.parametrize(("state", "ms", "joules"), [
+    ("moving", 0.5, 0.2), ("moving", 0.01, 0.004), ("still", 0.5, None), ("absent", 0.5, None)])
+def test_energy_is_counted_from_step_to_step(peer: FakePeer, state: str, ms: float, joules: float | None) -> None:
+    clock = Timer(peer)
+    clock._sensors = Meter(peer, state)
+    assert clock.energy([peer.work("A", ms)], 0.35) == (joules and pytest.approx(joules, rel=0.03))
+    assert peer.now < 3000  # ms: it gives up

@@ -1,13 +1,10 @@
 """Variants of main loops are what they claim, and `peakgemm inspect bill` as far as it goes without a GPU."""
-# ruff: noqa: F401, F811  (fixtures of tests/support)
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +13,17 @@ import typer
 from typer.testing import CliRunner
 
 import record_schema
-from docs.generate.pages import rows_at
-from fake_peer import FakePeer, peer
 from lab.bill import __main__ as inspect_bill
 from lab.bill import bill
 from lab.bill import process as bill_process
-from lab.bill import worker as bill_worker
 from lab.bill.loop_variants import Variants, kind
 from lab.bill.needed import needed
-from peakgemm.errors import InvalidValue, MissingComponent
+from peakgemm.errors import InvalidValue
 from peakgemm.runtime.device import Gpu
 from peakgemm.sass.banks import bank_model
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.program import Program
 from peakgemm.tools.bench.suites import cases
-from peakgemm.tools.bench.timer import Timer
 from peakgemm.tools.inspect.named import named
 from peakgemm.tools.inspect.subject import Subject
 
@@ -150,103 +143,17 @@ def test_no_bill_of_others() -> None:
 
 
 COST = {"as it is": 1.0, "reads": 0.99, "loads": 0.96, "copies": 0.95, "others": 0.945, "waits": 0.93, "operands": 0.92}
-ENDS = 0.02
 CLOCK = 1995.0  # MHz, which is not what NVML says
 
 
-class FakeCounter:
-    """Cycles of a clock that the peer's time tells."""
-
-    def __init__(self, peer: FakePeer) -> None:
-        self._peer, self._marks = peer, list[float]()
-
-    def mark(self) -> None:
-        self._marks.append(self._peer.now)
-
-    def spans(self) -> list[float]:
-        marks, self._marks = self._marks, []
-        return [(end - start) * CLOCK * 1e3 for start, end in pairwise(marks)]
-
-
-@pytest.mark.parametrize("what", ["14", "wide"])
-def test_bill_by_a_faked_clock(what: str, peer: FakePeer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU on which the loop issues an instruction a cycle, steps cost what `COST` says and ends 2 %; a step that
-    changes nothing is not run."""
-    subject = named(what, "sm_90", shape=SIZE)
-    variants = Variants.of(subject.cubin, subject.function)
-    problem = cases(SIZE)[0].problem()[0]
-    done = bill.work(subject, variants, problem, 132)
-    cycles = len(variants.body) * done.busiest * done.warps / 4
-    whole = cycles / CLOCK / 1e3 / (COST["operands"] - ENDS)  # ms, as it is
-
-    class Fake:
-        def __init__(self, *_: object) -> None:
-            self.problem = problem
-
-        def works(self, variant: Any, halved: bool = False) -> list[Callable[[], None]]:
-            cost = COST[variant.name if variant else "as it is"]
-            return [peer.work("x", whole * ((cost - ENDS) / 2 + ENDS if halved else cost))]
-
-    monkeypatch.setattr(bill_worker, "Runner", Fake)
-    told: list[Any] = []
-    bill_worker.measure(what, SIZE, 5, H100, peer, Timer(peer), FakeCounter(peer), told.append)  # type: ignore[arg-type]
-    (timed,) = (line["timed"] for line in told if "timed" in line)
-    assert told[-1] == {"done": what}
-    idle = {"copies", "waits"} if what == "wide" else set()
-    assert {line["trying"] for line in told if "trying" in line} == {*COST, "half"} - idle
-    assert timed["clock_mhz"] == pytest.approx(CLOCK)
-    found = bill_process.settled(timed, 132)["parts"]
-    assert list(found) == list(bill.PARTS) and sum(found.values()) == pytest.approx(1)
-    waits = (0, 0.015, 0, 0.025) if idle else (0.01, 0.005, 0.015, 0.01)
-    assert [found[part] for part in ("bank_conflicts", "load_returns", "copy_waits", "other_waits", "barrier_waits",
-                                     "operand_reads", "ends")] == pytest.approx([0.01, 0.03, *waits, ENDS])
-    assert bill.verdict(found) == (pytest.approx(0, abs=1e-9), True)
-    assert found["ffma"] + found["edges"] == pytest.approx(
-        (1 - found["idle_sms"] - 0.08 - ENDS) * variants.slots["ffma"] / len(variants.body))
-
-
-def entry(name: str = "14", **more: Any) -> dict[str, Any]:
+def entry(name: str = "14") -> dict[str, Any]:
     subject = named(name, "sm_90", shape=SIZE)
     variants = Variants.of(subject.cubin, subject.function)
     done = bill.work(subject, variants, cases(SIZE)[0].problem()[0], 132)
     times = {name: [21.0 * cost] * 5 for name, cost in COST.items()} | {"half": [21.0 * 0.47] * 5}
     return {**bill.static(subject, variants, done), "shape": [8192] * 3, "clock_mhz": CLOCK, "power_w": 640.0,
             "samples_ms": times,
-            "samples_cycles": {name: [ms * CLOCK * 1e3 for ms in each] for name, each in times.items()}, **more}
-
-
-def test_what_the_profiler_counts_is_taken_in() -> None:
-    plain = entry()
-    executed = plain["predicted"]["executed"]
-    counts = {"executed": 1.03 * executed, "ffma": plain["predicted"]["ffma"], "cycles_elapsed": 21e3 * CLOCK,
-              "cycles_active": 1.0, "issue_active": 1.0}
-    last = [{"cycles_active": 35e6, "cycles_elapsed": 36e6}, {"cycles_active": 18e6, "cycles_elapsed": 18e6}]
-    seen = bill.beside([counts, {"executed": 0.52 * executed}, *last], plain)
-    assert seen["executed_over_predicted"] == pytest.approx(1.02)
-    assert seen["cycles_over_measured"] == pytest.approx(1)
-    before, after = (bill_process.settled(one, 132)["parts"] for one in (plain, {**plain, "profiler": seen}))
-    assert after["other_warps"] == pytest.approx(0.02 * executed / (21e3 * CLOCK * 4 * 132))
-    # An SM is busy for 17 of 18 of the cycles that grow with K, of which the schedule knows nothing.
-    assert after["idle_sms"] == pytest.approx(0.9 / 18)
-    assert after["unexplained"] == pytest.approx(before["unexplained"] + before["idle_sms"] - after["idle_sms"]
-                                                 - after["other_warps"])
-    assert sum(after.values()) == pytest.approx(1)
-
-
-def test_lost_slots_are_the_samplers_share_of_the_loop() -> None:
-    seen = {"samples": 2000, "dispatch": 6, "not_issued": {"no_inst": 10, "branch_resolving": 2, "wait": 8, "math": 1,
-                                                           "long_sb": 20, "short_sb": 1}}
-    plain = entry()
-    before, after = (bill_process.settled(one, 132)["parts"] for one in (plain, {**plain, "sampled": seen}))
-    # Of 2 x (0.92 - 0.47) of the cycles in the loop, and the mean of 16 tiles on the busiest SM and 15 on others.
-    mean = 0.9 * 2048 / (16 * 132)
-    expected = {"dispatch": 0.003, "fetch": 0.006, "fixed_stalls": 0.0045}
-    assert {part: after[part] / mean for part in expected} == pytest.approx(expected)
-    assert (after["barrier_waits"] - before["barrier_waits"]) / mean == pytest.approx(0.0105)
-    assert after["unexplained"] == pytest.approx(before["unexplained"] - 0.024 * mean)
-    assert after["idle_sms"] == pytest.approx(0.9 - mean)
-    assert sum(after.values()) == pytest.approx(1)
-    assert bill.lost_slots(None) == {}
+            "samples_cycles": {name: [ms * CLOCK * 1e3 for ms in each] for name, each in times.items()}}
 
 
 def talking(monkeypatch: pytest.MonkeyPatch, script: str) -> None:

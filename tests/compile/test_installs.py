@@ -1,4 +1,4 @@
-"""Which NVRTC an install brings, resolved by pip in an empty environment; nothing is installed. Needs the package index.
+"""Which NVRTC an install brings, resolved by pip for an empty environment. Needs the package index.
 
 docs/contributing/compilers.md has the table.
 """

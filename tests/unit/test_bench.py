@@ -18,6 +18,7 @@ from commands import fits, here, run, valid
 from fake_peer import FakePeer, peer
 from host_peer import GPU, HostBound, HostPeer, HostTimer
 from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
+from peakgemm.kernels.rung import RungConfig
 from peakgemm.tools.bench import bench, contenders, operands, products, roofline, suites, summary
 from peakgemm.tools.bench.drawn import drawn
 from peakgemm.tools.bench.suites import SUITES, Case
@@ -121,6 +122,21 @@ def test_bandwidth_where_the_memory_bounds(bound: dict[str, float]) -> None:
     assert row["share_of_copy"] == pytest.approx(row["gbs"] / 2500)
     row, _ = measured(Case("x", 256, 256, 256), [])
     assert row["gbs"] is row["share_of_copy"] is None
+
+
+@pytest.mark.parametrize(("config", "expected"), [
+    (RungConfig(64, 64, 1, 4, 4, stages=0), 1.0),  # nothing staged: the thread's tile counts, whatever the block's
+    (RungConfig(128, 128, 1, 8, 8, stages=0), 0.5),
+    (RungConfig(32, 32, 32, 1, 1), 0.125),  # staged: the block's tile, however deep the pipeline
+    (RungConfig(128, 256, 8, 8, 16, stages=4), 0.0234375),
+])
+def test_the_roofline(config: RungConfig, expected: float) -> None:
+    assert roofline.bytes_per_flop(config) == expected
+    # 3352 GB/s over 4 bytes a FLOP is 838 GFLOPS.
+    assert roofline.bound_tflops(66.9, 3352, expected) == pytest.approx(min(66.9, 3.352 / expected))
+    for figures in ((0, 3352, 1.0), (66.9, -1, 1.0), (66.9, 3352, 0.0), (float("nan"), 3352, 1.0)):
+        with pytest.raises(InvalidValue, match="must be positive"):
+            roofline.bound_tflops(*figures)
 
 
 @pytest.mark.parametrize("off", [1.0, float("nan")])

@@ -57,15 +57,6 @@ def test_rounding(tmp_path: Path, value: object, written: object) -> None:
     assert type(found["deep"][0]["value"]) is type(written)
 
 
-def test_check_writable_before_the_work(tmp_path: Path) -> None:
-    records.check_writable(None)
-    records.check_writable(tmp_path / "record.json")
-    assert os.listdir(tmp_path) == []
-    for path in (tmp_path / "gone" / "record.json", tmp_path):
-        with pytest.raises(InvalidValue, match=r"cannot write .*name a file in a folder that exists"):
-            records.check_writable(path)
-
-
 def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     link, target = tmp_path / "link.json", tmp_path / "there" / "record.json"
@@ -91,8 +82,14 @@ def test_a_fifo_is_written_to(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["fifo", "link"]
 
 
-def test_an_input_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_must_not_be_written_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    records.check_writable(None)
+    records.check_writable(Path("record.json"))
+    assert os.listdir(tmp_path) == []
+    for path in (Path("gone", "record.json"), tmp_path):
+        with pytest.raises(InvalidValue, match=r"cannot write .*name a file in a folder that exists"):
+            records.check_writable(path)
     there, hard, link, new = Path("a.npy"), Path("hard"), Path("link"), Path("c.npy")
     there.write_text("a")
     os.link(there, hard)
@@ -128,14 +125,6 @@ def test_what_rows_of_a_kernel_share_lies_once() -> None:
     assert records.runs_of(found) == runs
     assert [len(kernel) for kernel in found["kernels"]] == [3, 4, 4]
     assert found["runs"][1]["rungs"] == [{"kernel": 0, "max_error": 2}, {"kernel": 1}]
-
-
-def test_lines_are_filled(tmp_path: Path) -> None:
-    data = {"command": "x" * 200, "samples_ms": [1 / 3 + i for i in range(60)], "rows": [{"a": {"b": 1}}] * 30}
-    records.write(tmp_path / "record.json", data)
-    lines = (tmp_path / "record.json").read_text().splitlines()
-    assert json.loads("".join(lines)) == {**data, "samples_ms": [float(f"{1 / 3 + i:.5g}") for i in range(60)]}
-    assert sorted(map(len, lines))[-2] <= records.WIDTH and len(lines) < 20
 
 
 def test_every_record_is_listed() -> None:

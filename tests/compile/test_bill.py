@@ -18,7 +18,6 @@ from lab.bill import bill
 from lab.bill import process as bill_process
 from lab.bill.loop_variants import Variants, kind
 from lab.bill.needed import needed
-from peakgemm.errors import InvalidValue
 from peakgemm.runtime.device import Gpu
 from peakgemm.sass.banks import bank_model
 from peakgemm.sass.elf import Cubin
@@ -133,15 +132,6 @@ def test_work_is_that_of_the_launch() -> None:
     assert done.turns / 132 <= done.busiest < done.turns / 132 * 1.001
 
 
-def test_no_bill_of_others() -> None:
-    subject = named("14", "sm_80")
-    with pytest.raises(InvalidValue, match="sm_80: variants are made for read stages"):
-        Variants.of(subject.cubin, subject.function)
-    small, others = named("small", "sm_90", shape="64x64x64"), named("14", "sm_90")
-    with pytest.raises(InvalidValue, match="there are bills for rungs and for the kernels"):
-        bill.work(small, Variants.of(others.cubin, others.function), cases("64x64x64")[0].problem()[0], 132)
-
-
 COST = {"as it is": 1.0, "reads": 0.99, "loads": 0.96, "copies": 0.95, "others": 0.945, "waits": 0.93, "operands": 0.92}
 CLOCK = 1995.0  # MHz, which is not what NVML says
 
@@ -183,46 +173,6 @@ for what, shape in asked["jobs"]:
     assert "failed" not in found[3]
     assert sum(found[3]["parts"].values()) == pytest.approx(1)
     assert told[:2] == ["wide: as it is", "wide: waits"]
-
-
-NCU = """#!/bin/sh
-case "$*" in
-*--import*) cat "$0.source" ;;
-*SourceCounters*) echo "==ERROR== no samples" ;;
-*) cat "$0.raw" ;;
-esac
-"""
-
-
-def fake_ncu(folder: Path, launches: int) -> str:
-    """An ncu that prints counters of so many launches, and a listing of three instructions."""
-    ncu = folder / "ncu"
-    ncu.write_text(NCU)
-    ncu.chmod(0o755)
-    head = ",".join(f'"{name}"' for name in ("ID", "Kernel Name", *bill_process.METRICS.values()))
-    rows = [f'"{number}","k","{4096 * (2 - number % 2)}","{320 * (2 - number % 2)}","{7 - number}","6","{8 - number}"'
-            for number in range(launches)]
-    (folder / "ncu.raw").write_text("\n".join(["==PROF== x", head, '"",,,,,,', *rows]) + "\n")
-    columns = ("# Samples", "Source", "stall_dispatch", "stall_wait", "stall_dispatch (Not Issued)",
-               "stall_wait (Not Issued)", "stall_no_inst (Not Issued)")
-    listing = ["Kernel Name", "k"], columns, (50, "MOV R1, R2", 9, 9, 9, 9, 9), (60, "FFMA R1, R1", 5, 4, 1, 3, 0), (
-        40, "BRA 0x10", 2, 2, 0, 1, 2)
-    (folder / "ncu.source").write_text("\n".join(",".join(f'"{one}"' for one in row) for row in listing) + "\n")
-    return str(ncu)
-
-
-def test_profile_reads_pairs_of_launches_and_a_listing(tmp_path: Path) -> None:
-    plain = {**entry(), "loop": [[1, 3]]}
-    (one,), said = bill_process.profile(fake_ncu(tmp_path, 4), [("14", SIZE)], [plain])
-    assert said == ""
-    assert one["profiler"].items() >= {"executed": 8192, "ffma": 20, "cycles_active": 7, "issue_active": 6,
-                                       "cycles_elapsed": 8, "executed_half": 4096, "last_active": 1}.items()
-    assert one["sampled"] == {"samples": 100, "dispatch": 7, "not_issued": {"wait": 4, "no_inst": 2}}
-    assert bill_process.profile(fake_ncu(tmp_path, 3), [("14", SIZE)], [plain]) == ([], "==PROF== x")
-    assert bill_process.profile("true", [("14", SIZE)], [plain]) == ([], "not a word")
-    ncu = fake_ncu(tmp_path, 4)
-    (tmp_path / "ncu.source").write_text("")
-    assert bill_process.profile(ncu, [("14", SIZE)], [plain]) == ([], "==ERROR== no samples")
 
 
 app = typer.Typer()

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-import typer
-from typer.testing import CliRunner
 
-import record_schema
-from lab.registers import __main__ as inspect_registers
 from lab.registers.kinds import KINDS, NAMED, drawn, from_pattern
 from lab.registers.streams import ENTRY, LOADED, RZ, Bed, Op, predicted
 from peakgemm.errors import InvalidValue
@@ -85,19 +78,3 @@ def test_streams_that_do_not_fit(bed: Bed) -> None:
     assert len(bed.quads) == len(set(bed.quads)) == max(LOADED.values()) == 4
     for quad in bed.quads:
         assert {*range(quad, quad + 4)} <= {*bed.even, *bed.odd}
-
-
-app = typer.Typer()
-app.command()(inspect_registers.command)
-
-
-def test_dry_run(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["--dry-run", "--streams", "20", "--json", str(tmp_path / "r.json")])
-    assert done.exit_code == 0, done.output
-    record = json.loads((tmp_path / "r.json").read_text())
-    record_schema.validate(record)
-    assert record["device"] is None
-    assert len(record["streams"]) >= 20 + len(NAMED)
-    assert all("alone" not in row for row in record["streams"])
-
-

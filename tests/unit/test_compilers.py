@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from docs.generate.compilers import compilers_table
 from peakgemm.cli import doctor
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels import shortfall
@@ -14,8 +13,6 @@ from peakgemm.problem import Problem
 from peakgemm.runtime import nvrtc
 from peakgemm.runtime.compile import compile_source
 from peakgemm.selection.choose import choose
-
-SOUND = {"registers": 168, "spill_bytes": 0, "code_bytes": 9, "share": 0.9}
 
 
 @pytest.mark.parametrize(("version", "verdict", "says"), [
@@ -64,20 +61,5 @@ def test_an_architecture_that_the_compiler_lacks(monkeypatch: pytest.MonkeyPatch
     if says:
         with pytest.raises(MissingComponent, match=arch):
             compile_source('extern "C" __global__ void lacked() {}', "lacked", arch)
-
-
-def table(**kernels: tuple[dict[str, Any], dict[str, Any]]) -> str:
-    return compilers_table({"found": [{"family": "wide", "kernel": name, "releases": dict(zip("ab", made, strict=True))}
-                                      for name, made in kernels.items()]})
-
-
-@pytest.mark.parametrize(("other", "cell"), [
-    ({"share": 0.87}, "87.0 %, 168 |"), ({"spill_bytes": 28}, "168, **28 bytes spilled** |"),
-    ({"shortfall": "it leaves 70 %"}, "**falls short** |"), ({"note": "loop built anew: 3"}, "90.0 %, 168 |")])
-def test_what_differs_is_shown(other: dict[str, Any], cell: str) -> None:
-    text = table(same=(SOUND, {**SOUND, "share": 0.89, "registers": 160}), odd=(SOUND, {**SOUND, **other}))
-    assert "| wide odd | 90.0 %, 168 | " in text and cell in text
-    assert "wide same" not in text
-    assert "wide gone (does not compile)" in table(gone=({"failed": "no"}, {"failed": "no"}), good=(SOUND, SOUND))
 
 

@@ -154,16 +154,6 @@ def outcome(replaced: bool, config: Config | None = None, ratio: float = 1.25) -
 OTHER = replace(SPECIALISED.default, raster=4, split=0)
 
 
-def test_keys_tell_problems_apart() -> None:
-    p = PROBLEM
-    assert tuned.key(p) == "NN-96x80x64-b1-v44"
-    assert tuned.key(replace(p, alpha=2.0, beta=1.0)) == tuned.key(p)
-    others = [replace(p, m=97), replace(p, n=79), replace(p, k=63), replace(p, trans_a=True, lda=96),
-              replace(p, trans_b=True), replace(p, lda=65), replace(p, alignment=(16, 8, 16)),
-              replace(p, batch=Batch((3,), (6144,), (5120,), (7680,), (7680,)))]
-    assert len({tuned.key(q) for q in [p, *others]}) == len(others) + 1
-
-
 def test_an_entry_goes_round(kept: Path) -> None:
     assert tuned.lookup(PROBLEM, GPU.name) is None
     assert choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"

@@ -65,19 +65,6 @@ def test_a_contender_that_is_not_here(here: Path, run: Any) -> None:
                                  "a.json")
     assert code == 0 and "Left out: cublas: cublas runs on a GPU" in complained
     assert list(valid(here / "a.json")["unavailable"]) == ["cublas"]
-    code, said, complained = run("accuracy", *QUICK, "--of", "cublas")
-    assert (code, said) == (2, "") and "nothing to judge: cublas" in complained
-
-
-@pytest.mark.parametrize(("words", "complaint"), [
-    (["--sizes", "16,x"], "'x' is not a size"), (["--ks", "2000000"], r"K = 2000000 must lie in 2\.\.1048576"),
-    (["--against", "mkl"], "unknown contender 'mkl'"), (["--json", "gone/a.json"], "cannot write"),
-    (["--tests", "repeat", "--plot", "a.svg"], "has none; add random or long-k"),
-])
-def test_mistakes(here: Path, run: Any, words: list[str], complaint: str) -> None:
-    code, said, complained = run("accuracy", *words)
-    assert (code, said) == (2, "")
-    assert re.search(complaint, complained) and len(complained.strip().splitlines()) == 1
 
 
 def test_torch_answers_as_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

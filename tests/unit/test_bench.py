@@ -230,15 +230,3 @@ def test_rows_are_written_as_they_come(on_host: Path, run: Any, monkeypatch: pyt
     assert [row["name"] for row in valid(on_host / "bench.json")["rungs"]] == ["16x16x16"]
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    ("--suite nosuch", ["'nosuch'", "square, odd, k1024"]), ("--peers nosuch", ["'nosuch'", "cublas, torch, cupy"]),
-    ("--precision nosuch", ["'nosuch'", "'ieee', 'emulated'"]), ("--prepared", ["add --precision"]),
-    ("--precision tf32x3 --arch sm_75", ["sm_75", "use 'emulated'"]), ("--shape 5x5", ["'5x5'", "NN, NT, TN, TT"]),
-    ("--svg gone/bench.svg", ["cannot write gone/bench.svg"]), ("--svg bench.svg", ["--svg", "leave it out"]),
-])
-def test_mistakes(here: Path, run: Any, words: str, says: list[str]) -> None:
-    code, out, err = run("bench", *words.split())
-    assert (code, out) == (2, "")
-    for text in says:
-        assert text in err
-    assert list(here.iterdir()) == []

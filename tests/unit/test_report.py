@@ -131,14 +131,3 @@ def test_command(here: Path, run: Any, keep: Any) -> None:
     assert "64x64x64" in (here / "page.html").read_text()
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    ("", "has no results/"), ("gone.json", "cannot read gone.json"),
-    ("--readme", "python -m docs.generate"),
-    ("-o gone/page.html", "cannot write gone/page.html"),
-])
-def test_mistakes(here: Path, run: Any, words: str, says: str) -> None:
-    code, said, complained = run("report", *words.split())
-    assert (code, said) == (2, "") and says in complained
-    assert list(here.iterdir()) == []
-
-

@@ -311,14 +311,3 @@ def test_an_end_or_a_failure_leaves_what_was_decided(gpu: Path, run: Any, monkey
     assert len(list((gpu / "cache" / "tuned").rglob("*.json"))) == tuned
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    ("--suite nosuch --dry-run", ["'nosuch'", "models"]), ("--shape 5 --dry-run", ["'5'", "MxNxK"]),
-    ("--shape 5x5x5 --arch sm_90", ["--arch", "--dry-run"]), ("--shape 5x5x5 --arch sm_42 --dry-run", ["'sm_42'"]),
-])
-def test_mistakes(here: Path, run: Any, words: str, says: list[str]) -> None:
-    code, out, err = run("tune", *words.split())
-    assert (code, out) == (2, "")
-    for text in says:
-        assert text in err
-
-

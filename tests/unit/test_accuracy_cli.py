@@ -61,7 +61,7 @@ def test_somebodys_own_gemm(here: Path, run: Any) -> None:
 
 
 def test_a_contender_that_is_not_here(here: Path, run: Any) -> None:
-    code, said, complained = run("accuracy", *QUICK, "--tests", "repeat", "--of", "numpy", "--of", "cublas", "--json",
+    code, _, complained = run("accuracy", *QUICK, "--tests", "repeat", "--of", "numpy", "--of", "cublas", "--json",
                                  "a.json")
     assert code == 0 and "Left out: cublas: cublas runs on a GPU" in complained
     assert list(valid(here / "a.json")["unavailable"]) == ["cublas"]

@@ -58,21 +58,17 @@ def among(length: int, writes: tuple[int, ...], **places: Op) -> Stream:
 LOADS = [
     # A load of one register waits for its bank alone, of more for both banks in one cycle.
     (among(128, EVEN, p64=ONE), 12.3), (among(128, ODD, p64=ONE), 0.8), (among(128, NONE, p64=ONE), 0.0),
-    (among(128, ODD, p64=PAIR), 12.7), (among(128, BOTH, p64=PAIR), 12.0), (among(128, NONE, p64=PAIR), 0.0),
     # Two pairs of an LDS.128 are written in one stall of three cycles.
     (among(128, BOTH, p64=WIDE), 12.0),
     # A free cycle serves from the 14th behind a load on, for 16 cycles; in the next three it shortens the stall.
     (among(64, BOTH, p0=PAIR, p11=HOLE), 24.0), (among(64, BOTH, p0=PAIR, p15=HOLE), 0.0),
-    (among(64, BOTH, p0=PAIR, p27=HOLE), 0.0), (among(64, EVEN, p0=PAIR, p30=HOLE), 10.2),
     (among(64, EVEN, p0=PAIR, p31=HOLE), 18.2), (among(64, EVEN, p0=PAIR, p33=HOLE), 24.1),
     (among(64, EVEN, p0=PAIR, p21=TO_ODD), 24.2), (among(64, EVEN, p0=ONE, p21=TO_ODD), 0.4),
     # One free cycle does not serve an LDS.128, and puts its deadline off.
     (among(64, BOTH, p0=WIDE, p20=HOLE), 24.0), (among(64, BOTH, p0=WIDE, p32=HOLE), 10.0),
     # The next load's own cycle is free: not at 14, for an LDS.128, but at 16.
     (among(128, BOTH, p0=WIDE, p14=WIDE), 24.0), (among(128, BOTH, p0=WIDE, p16=WIDE), 12.1),
-    (among(16, BOTH, p8=PAIR), 0.0), (among(16, BOTH, p8=WIDE), 9.8), (among(8, BOTH, p4=WIDE), 41.7),
     # Written one by one from a long queue, each with a deadline of its own.
-    (among(64, BOTH, **{f"p{number}": WIDE for number in range(8)}), 60.0),
     (among(128, BOTH, **{f"p{number}": WIDE for number in range(8)}), 70.8),
     # Taken each two cycles, an LDS.128 each four.
     ((ONE,), 490.5), ((WIDE,), 1513.0),
@@ -94,8 +90,6 @@ SHARED = [
     (among(4, NONE, p2=PAIR), 1.3), (among(8, NONE, p4=WIDE), 0.3), (among(16, BOTH, p8=PAIR), -1.6),
     # What waits for ports takes places from the others: alone 41.7, 9.8, 12.1.
     (among(8, BOTH, p4=WIDE), 123.0), (among(16, BOTH, p8=WIDE), 34.5), (among(128, BOTH, p0=WIDE, p16=WIDE), 21.1),
-    # Where loads are few, as alone.
-    (among(128, BOTH, p64=PAIR), 12.0), (among(64, BOTH, p0=PAIR, p15=HOLE), 0.0), (among(32, BOTH, p16=WIDE), 29.2),
 ]
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from commands import valid
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
@@ -76,9 +72,3 @@ def test_products_that_are_off_are_told(monkeypatch: pytest.MonkeyPatch) -> None
     assert rows["cholesky", "ieee"]["residual"] > 10 * rows["cholesky", "torch"]["residual"]
 
 
-@pytest.mark.exhaustive
-def test_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "quick.json"
-    monkeypatch.setattr(sys, "argv", ["lab/workload.py", "--quick", "--precision", "ieee", "--json", str(path)])
-    tool.main()
-    assert [row["products"] for row in valid(path)["rungs"]] == ["torch", "ieee"] * 3

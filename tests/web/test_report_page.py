@@ -71,15 +71,6 @@ def test_tables_sort(opened: Any) -> None:
     assert column() == sorted(before, reverse=True) and head.get_attribute("aria-sort") == "descending"
 
 
-def test_a_figure_is_saved_as_svg(opened: Any, tmp_path: Path) -> None:
-    with opened.expect_download() as waited:
-        opened.locator("#roofline .save").click()
-    waited.value.save_as(tmp_path / "a.svg")
-    text = (tmp_path / "a.svg").read_text()
-    assert waited.value.suggested_filename == "roofline.svg"
-    assert text.startswith("<svg xmlns=") and "--ink:" in text and ".chart text" in text and "FP32 peak" in text
-
-
 @pytest.mark.parametrize("opened", [("light", 1100), ("dark", 390)], indirect=True, ids=["light", "dark-390"])
 def test_axe_finds_no_serious_fault(opened: Any, tmp_path: Path) -> None:
     """Of every kind of figure one: axe takes a minute for all rows of all records."""

@@ -30,10 +30,10 @@ def info(json: Annotated[Path | None, typer.Option(help="Write what was found to
                               ("tuning entries", cache.tuned_folder(), "")):
         count, size = cache.usage(place)
         folders.append({"what": what, "folder": place.name, "files": count, "bytes": size})
-        out.print(f"{what}: {place}: {count} files, {size / 1e6:.1f} MB{most}", markup=False, soft_wrap=True)
+        out.print(f"{what}: {place}: {count} files, {size / 1e6:.1f} MB{most}", soft_wrap=True)
     problem = cache.trouble(cache.folder()) if cache.folder().exists() else None
     if problem:
-        out.print(f"not used: {problem}", markup=False, soft_wrap=True)
+        out.print(f"not used: {problem}", soft_wrap=True)
     keep_found(json, folders)
 
 
@@ -42,7 +42,7 @@ def clear(tuned: Annotated[bool, typer.Option("--tuned", help="Tuning entries an
     """Remove every compiled kernel, and with --tuned what was tuned or fitted."""
     cache.clear(tuned)
     places = [cache.folder(), *([cache.tuned_folder()] if tuned else [])]
-    out.print(f"{', '.join(map(str, places))}: cleared", markup=False, soft_wrap=True)
+    out.print(f"{', '.join(map(str, places))}: cleared", soft_wrap=True)
 
 
 @app.command()
@@ -65,7 +65,7 @@ def warm(
 
         kept = in_parallel(compile_one, jobs)
     fresh = sum(compiled.remake is None for compiled in kept)
-    out.print(f"{cache.folder()}: {len(kept)} kernels for {target}, {fresh} of them new", markup=False, soft_wrap=True)
+    out.print(f"{cache.folder()}: {len(kept)} kernels for {target}, {fresh} of them new", soft_wrap=True)
 
 
 def _jobs(arch: str, shape: str | None) -> Sequence[Recipe]:

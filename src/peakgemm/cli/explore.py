@@ -69,7 +69,7 @@ def command(
     able = [one for one in chosen if one.lacks(limits) is None]
     for one in chosen:
         if one not in able:
-            err.print(f"{one.label}: left out, {one.lacks(limits)}", markup=False)
+            err.print(f"{one.label}: left out, {one.lacks(limits)}")
     if not able and not files:
         raise InvalidValue(f"no kernel is left for {arch}; choose another --arch")
     traces: list[dict[str, Any]] = []
@@ -93,12 +93,12 @@ def command(
         _serve(traces, output, port)
         return
     page = write_pages(output or Path("explorer"), traces)
-    out.print(f"{len(traces)} kernel{'s' * (len(traces) != 1)}: page written to {page}", markup=False, soft_wrap=True)
+    out.print(f"{len(traces)} kernel{'s' * (len(traces) != 1)}: page written to {page}", soft_wrap=True)
     wrong = [trace for trace in traces if trace["faults"] or trace["stopped"]]
     for trace in wrong:
         faults = len(trace["faults"])
         said = f"{faults} fault{'s' * (faults != 1)}" + (", stopped" if trace["stopped"] else "")
-        err.print(f"{trace['label']}: {said}; the page says which, and where", markup=False, soft_wrap=True)
+        err.print(f"{trace['label']}: {said}; the page says which, and where", soft_wrap=True)
     if wrong:
         raise typer.Exit(1)
 
@@ -124,7 +124,7 @@ def _serve(traces: list[dict[str, Any]], output: Path | None, port: int) -> None
         except OSError as error:
             raise InvalidValue(f"cannot listen on port {port} ({error.strerror}); pass another --port, or 0") from None
         with server:
-            out.print(f"http://127.0.0.1:{server.server_port}/  (Ctrl-C ends it)", markup=False)
+            out.print(f"http://127.0.0.1:{server.server_port}/  (Ctrl-C ends it)")
             try:
                 server.serve_forever()
             except KeyboardInterrupt:

@@ -83,4 +83,4 @@ def occupancy_command(
         ("blocks that each allows", "left")], rows, "\n".join(reasons))
     if json is not None:
         records.write(json, records.record(None, arch or "sm_90", [{"found": found}]))
-        out.print(f"Figures written to {json}", markup=False)
+        out.print(f"Figures written to {json}")

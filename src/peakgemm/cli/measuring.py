@@ -22,7 +22,7 @@ def measuring(gpu: Gpu | None, arch: str) -> tuple[Gpu | None, Peer | None]:
     try:
         return gpu, find_peer()
     except MissingComponent as error:
-        err.print(f"Not timed: {error}", markup=False)
+        err.print(f"Not timed: {error}")
         return gpu, None
 
 
@@ -42,7 +42,7 @@ def keep(path: Path | None, record: Mapping[str, Any], what: str = "Record writt
     """Write a record where ``--json`` asks for one, and say so."""
     if path is not None:
         records.write(path, record)
-        out.print(f"{what} to {path}", markup=False)
+        out.print(f"{what} to {path}")
 
 
 def keep_found(path: Path | None, facts: list[dict[str, Any]]) -> None:

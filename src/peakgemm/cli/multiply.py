@@ -52,17 +52,17 @@ def command(
             elif not err.is_terminal and monotonic() - reported > _EVERY_S:
                 reported = monotonic()
                 left = (reported - start) * (total - done) / (done - resumed)
-                err.print(f"{100 * done / total:.0f} % of {output.name}, about {left:.0f} s left", markup=False)
+                err.print(f"{100 * done / total:.0f} % of {output.name}, about {left:.0f} s left")
 
         done = multiply_files(a, b, output, c=c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b,
                               precision=precision, devices=devices, overwrite=overwrite, progress=progress)
     m, n = done.shape
     earlier = f", {done.found} more were there" if done.found else ""
     out.print(f"{done.path}: {m} x {n} x {done.inner} in {done.seconds:.1f} s on {done.where}; {done.computed} "
-              f"tiles computed{earlier}", markup=False, soft_wrap=True)
+              f"tiles computed{earlier}", soft_wrap=True)
     if json is not None:
         gpu = device.find()
         row = {"name": "product", "shape": [m, n, done.inner], "precision": precision, "where": done.where,
                "seconds": done.seconds, "computed": done.computed, "found": done.found}
         records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": [row]}]))
-        out.print(f"Written to {json}", markup=False)
+        out.print(f"Written to {json}")

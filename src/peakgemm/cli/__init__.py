@@ -34,20 +34,10 @@ peakgemm --install-completion completes commands and options in your shell."""
 
 app = typer.Typer(name="peakgemm", no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False,
                   rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
-app.command("ladder")(ladder.command)
-app.command("sweep")(sweep.command)
-app.command("bench")(bench.command)
-app.command("tune")(tune.command)
-app.command("accuracy")(accuracy.command)
-app.command("verify")(verify.command)
-app.command("simulate")(simulate.command)
-app.add_typer(inspect.app, name="inspect")
-app.add_typer(sass.app, name="sass")
-app.command("report")(report.command)
-app.command("multiply")(multiply.command)
-app.command("explore")(explore.command)
-app.command("doctor")(doctor.command)
-app.add_typer(cache.app, name="cache")
+for _module in (ladder, sweep, bench, tune, accuracy, verify, simulate, report, multiply, explore, doctor):
+    app.command(_module.__name__.rpartition(".")[2])(_module.command)
+for _group in (inspect, sass, cache):
+    app.add_typer(_group.app, name=_group.__name__.rpartition(".")[2])
 examples.attach(app)
 
 

@@ -52,10 +52,9 @@ def command(
     chosen = [one for word in words if not word.endswith(OF_KERNELS) for one in _rungs(word)]
     if files and (grid is None or block is None):
         raise InvalidValue(f"{files[0]} needs --grid and --block, such as --grid 4x4 --block 256")
-    given = {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro, "--include": include,
-             "--shared": shared}
-    if not files and (unused := [name for name, value in given.items() if value]):
-        raise InvalidValue(f"{', '.join(unused)}: for files only, not for rungs")
+    if not files:
+        parse.only_for("files", {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro,
+                                 "--include": include, "--shared": shared}, "rungs")
     if shape is not None and not chosen:
         raise InvalidValue("--shape: for rungs only; a file's sizes are among its --arg")
     if output is not None and output.suffix != ".html" and output.is_file():

@@ -15,7 +15,8 @@ from ..runtime.architectures import ARCHITECTURES, architecture
 from ..runtime.occupancy import occupancy
 from ..tools.bench import records
 from . import inspect_map, inspect_show, parse
-from .console import out, table
+from .console import table
+from .measuring import keep_found
 
 _DEFAULT = "show"
 
@@ -81,6 +82,4 @@ def occupancy_command(
     table(f"{threads} threads, {registers} registers, {shared} bytes shared", [
         ("arch", "left"), ("blocks/SM", "right"), ("warps", "right"), ("%", "right"), ("limited by", "left"),
         ("blocks that each allows", "left")], rows, "\n".join(reasons))
-    if json is not None:
-        records.write(json, records.record(None, arch or "sm_90", [{"found": found}]))
-        out.print(f"Figures written to {json}")
+    keep_found(json, found, arch or "sm_90")

@@ -13,7 +13,8 @@ from ..errors import InvalidValue
 from ..sass.maps import RegisterMap, derived, naive
 from ..sass.register_reads import rule_of
 from ..tools.bench import records
-from .console import out, table
+from .console import table
+from .measuring import keep_found
 
 _ACROSS = 8  # columns that fit side by side
 _COLOURS = ("cyan", "yellow", "green", "magenta")
@@ -47,12 +48,10 @@ def command(
             ["register:bank", *(cell(shown.b[j]) for j in some)],
             *([cell(shown.a[i], before=f"A{i}  "), *(cell(shown.c[i][j], "!" if (i, j) in late else "") for j in some)]
               for i in range(rows))], _caption(shown, None if plain else before) if last else "")
-    if json is not None:
-        records.write(json, records.record(None, arch, [{"found": [
-            {"map": "naive" if plain else "derived", "tile": [rows, columns], "a": list(shown.a), "b": list(shown.b),
-             "c": [list(row) for row in shown.c], "late": sorted(map(list, late)),
-             "cycles_per_ffma": shown.cycles_per_ffma, "registers": shown.registers}]}]))
-        out.print(f"Map written to {json}")
+    keep_found(json, [{
+        "map": "naive" if plain else "derived", "tile": [rows, columns], "a": list(shown.a), "b": list(shown.b),
+        "c": [list(row) for row in shown.c], "late": sorted(map(list, late)), "cycles_per_ffma": shown.cycles_per_ffma,
+        "registers": shown.registers}], arch)
 
 
 def _caption(shown: RegisterMap, before: RegisterMap | None) -> str:

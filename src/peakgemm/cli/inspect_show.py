@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -21,6 +21,7 @@ from ..tools.inspect.subject import Subject, launched
 from ..tools.inspect.view import View, view
 from . import parse
 from .console import out, table, waiting
+from .measuring import keep
 from .options import Includes, Macros
 
 _LABEL_WIDTH = 22
@@ -78,10 +79,8 @@ def command(
         for shown in (first, second):
             if shown is not None:
                 _listing(shown.subject, shown.listing)
-    if json is not None:
-        found: dict[str, Any] = {"inspect": [one.facts for one in (first, second) if one is not None]}
-        records.write(json, records.record(None, first.subject.arch, [found]))
-        out.print(f"\nFigures written to {json}")
+    facts = [view.facts for view in (first, second) if view is not None]
+    keep(json, records.record(None, first.subject.arch, [{"inspect": facts}]), "\nFigures written")
     if html is not None:
         write_page(html, [one for one in (first, second) if one is not None])
         out.print(f"\nPage written to {html}")

@@ -45,8 +45,8 @@ def keep(path: Path | None, record: Mapping[str, Any], what: str = "Record writt
         out.print(f"{what} to {path}")
 
 
-def keep_found(path: Path | None, facts: list[dict[str, Any]]) -> None:
-    """Write what a command found on this machine where ``--json`` asks for it, and say so."""
+def keep_found(path: Path | None, facts: list[dict[str, Any]], arch: str | None = None) -> None:
+    """Write what a command found, of an architecture or else on this machine, where ``--json`` asks for it."""
     if path is not None:
-        gpu = device.find()
-        keep(path, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": facts}]), "Written")
+        gpu = None if arch else device.find()
+        keep(path, records.record(gpu, arch or (gpu.arch if gpu else "sm_90"), [{"found": facts}]), "Written")

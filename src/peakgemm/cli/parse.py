@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from ctypes import c_float
 from math import isinf
 from typing import NoReturn
@@ -38,6 +39,16 @@ def exclusive(size: str | None, shape: str | None) -> None:
     """Refuse both at once."""
     if size and shape:
         raise InvalidValue(f"--size {size} and --shape {shape} exclude each other; give one")
+
+
+def only_for(what: str, given: Mapping[str, object], words: str = "") -> None:
+    """Refuse options that were given and are for something else.
+
+    Raises:
+        InvalidValue: it names them, and what they are for.
+    """
+    if unused := [name for name, value in given.items() if value]:
+        raise InvalidValue(f"{', '.join(unused)}: for {what} only, not for {words}")
 
 
 def room(needed: int, most: int) -> None:

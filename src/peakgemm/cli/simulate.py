@@ -66,8 +66,8 @@ def command(
         ("a file", file, {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro,
                           "--include": include, "--shared": shared, "--max-seconds": max_seconds}),
     ):
-        if not taken and (unused := [name for name, value in options.items() if value]):
-            raise InvalidValue(f"{', '.join(unused)}: for {what} only, not for {kernel}")
+        if not taken:
+            parse.only_for(what, options, kernel)
     details: dict[str, Any] = {}
     if file:
         report, args = _file(Path(kernel), entry, grid, block, arg or [], macro or [], include or [], shared,

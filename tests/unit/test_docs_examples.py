@@ -7,13 +7,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from command_lines import parsed
 from peakgemm.runtime.device import reason_without_gpu
 from peakgemm.sass import patch
-from peakgemm.tools import simulator
 
 DOCS = (Path(__file__).parents[2] / "docs").resolve()
 # Where the examples of each page run. Those of
@@ -91,16 +89,3 @@ def test_commands_of_the_pages_parse() -> None:
         parsed(re.split(r"  #|   ", line)[0].strip().removeprefix(".venv/bin/"))
 
 
-def test_the_first_kernel_costs_what_the_page_says(tmp_path: Path) -> None:
-    page = DOCS / "first-steps.md"
-    code, = blocks(page, "cuda")
-    said = re.search(r"([\d,]+) wavefronts where (\d+) would do", page.read_text())
-    assert said is not None
-    for text, counted in ((code, int(said[1].replace(",", ""))), (code.replace("[32][32]", "[32][33]"), int(said[2]))):
-        (tmp_path / "mine.cu").write_text(text)
-        a = np.arange(1024, dtype=np.float32).reshape(32, 32)
-        out = np.zeros_like(a)
-        report = simulator.run(tmp_path / "mine.cu", grid=1, block=(32, 32), args=[a, out])
-        assert report.clean and (out == a.T).all()
-        assert report.counters["shared_wavefronts"] == counted
-        assert report.counters["shared_wavefronts_ideal"] == int(said[2])

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import peakgemm
 import record_schema
 from commands import ROOT, fits, here, outside, run, valid
 from peakgemm.errors import CompileFailed

@@ -9,9 +9,7 @@ from lab.registers.streams import ENTRY, LOADED, RZ, Bed, Op, predicted
 from peakgemm.errors import InvalidValue
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.device import Gpu
-from peakgemm.sass.control import Control
 from peakgemm.sass.elf import Cubin
-from peakgemm.sass.listing import nvdisasm, parse
 from peakgemm.sass.program import Program
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 3352.3, 50 << 20, "13.0")
@@ -29,23 +27,6 @@ def test_no_word_of_the_loop_uses_a_register_of_streams(bed: Bed) -> None:
     named = {register.number for word in whole.main if not word.is_ffma for register in word.reads | word.writes
              if register.kind == "R"}
     assert not named.intersection({*bed.even, *bed.odd})
-
-
-def test_words_are_what_nvdisasm_reads(bed: Bed) -> None:
-    quad, (a, b, c) = bed.quads[0], (bed.even[20], bed.odd[20], bed.even[21])
-    stream = (Op(quad, (a, b, c), 5), Op(quad, (RZ, b, RZ), 2), Op(quad, (RZ, b, RZ), 2, "MOV"),
-              Op(quad, (a, b, c), 0, "IADD3"), Op(quad, (a, b, c), 0, "IMAD"), Op(RZ, name="NOP"), Op(quad, name="LDS"),
-              Op(quad, (a, RZ, RZ), name="LDS.128"))
-    patched = bed.patched(stream)
-    lines = [one.text for one in parse(nvdisasm(patched.code, "sm_90", "-c"))]
-    assert [lines[place] for place in bed.places[8:16]] == [
-        f"FFMA R{quad}, R{a}.reuse, R{b}, R{c}.reuse", f"FFMA R{quad}, RZ, R{b}.reuse, RZ", f"MOV R{quad}, R{b}.reuse",
-        f"IADD3 R{quad}, R{a}, R{b}, R{c}", f"IMAD R{quad}, R{a}, R{b}, R{c}", "NOP", f"LDS R{quad}, [0x400]",
-        f"LDS.128 R{quad}, [R{a}+0x400]"]
-    before, after = (Cubin.read(code).words(ENTRY) for code in (bed.compiled.code, patched.code))
-    assert {n for n, (old, new) in enumerate(zip(before, after, strict=True)) if old != new} == {*bed.places}
-    control = Control.decode(after[bed.places[0]])
-    assert (control.stall, control.yield_, control.wait_mask, control.reuse) == (1, 1, 0, 5)
 
 
 @pytest.mark.parametrize(("name", "pattern", "cycles"), NAMED, ids=[name for name, _, _ in NAMED])

@@ -7,8 +7,6 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
-from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from commands import here, run
 from peakgemm.errors import InvalidValue
 from peakgemm.tools.report import load, page
 from peakgemm.tools.report.figures import figures
-from peakgemm.tools.report.svg import Chart, Scale
 
 ROOT = Path(__file__).parents[2]
 H100 = ROOT / "results" / "h100"
@@ -49,7 +46,7 @@ def test_every_figure_is_on_one_page_with_command_and_conditions(published: str)
     assert not re.search(r"""(src|href)=["'](?!#|data:)|url\(|@import|fetch\(""", published) and "{{" not in published
     found = {one.name: one for one in figures(load([H100]))}
     assert {"climb", "speed-squares", "speed-k1024", "roofline", "tiles-sweep", "error-long-k", "facts", "counters",
-            "workload", "ratio-bench-ieee", "ratio-bench-emulated", "ratio-bench-drawn"} <= set(found)
+            "workload", "bill", "ratio-bench-ieee", "ratio-bench-emulated", "ratio-bench-drawn"} <= set(found)
     for name, one in found.items():
         part = published.partition(f'<section id="{name}">')[2].partition("</section>")[0]
         assert one.sources and (one.draw or one.table)
@@ -73,26 +70,6 @@ def test_every_chart_is_whole_xml_within_its_box() -> None:
 def test_words_of_a_record_are_no_markup(keep: Any) -> None:
     text = page(load([keep([{**ROW, "name": "<script>x</script>", "kernel": "&"}])]))
     assert "<script>x" not in text and "&lt;script&gt;x" in text and "&lt;a&amp;b&gt;" in text
-
-
-def test_the_bill_is_shown_where_a_record_holds_one(keep: Any) -> None:
-    bills = [{"number": 14, "kernel": "large tile", "parts": {"ffma": 0.91, "bank_conflicts": None, "ends": 0.09}},
-             {"number": None, "kernel": "wide", "parts": {"ffma": 0.8, "bank_conflicts": 0.2}},
-             {"number": 15, "kernel": "failed", "error": "no loop"}]
-    one, = figures(load([keep(None, bills=bills)]))
-    assert one.name == "bill" and one.table is not None
-    assert [name for name, _ in one.table.columns] == ["kernel", "ffma, %", "ends, %", "bank conflicts, %"]
-    assert [[text for text, _ in row] for row in one.table.rows] == [["14 large tile", "91", "9", "-"],
-                                                                     ["wide", "80", "-", "20"]]
-
-
-def test_results_by_case_are_rows_too(keep: Any) -> None:
-    case = {"test": "long-k", "family": "normal", "rounding_max": 0.1, "draws": 1}
-    rows = [{**case, "shape": [256, 256, k], "results": {"cublas": {"verdict": "pass", "max_error": k / 100},
-                                                        "mine": {"verdict": "fail"}}} for k in (64, 256)]
-    one, = figures(load([keep(rows, against="cublas")]))
-    assert one.draw is not None and "cublas: K 64: 0.64, K 256: 2.56" in one.draw(860).text()
-    assert list(figures(load([keep(rows[:1], against="cublas")]))) == []  # errors at one K have no line
 
 
 @pytest.mark.parametrize(("rows", "changed", "says"), [

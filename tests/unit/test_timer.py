@@ -9,7 +9,6 @@ from typing import ClassVar
 import pytest
 
 from fake_peer import FakePeer, peer
-from peakgemm.tools.bench.sensors import Reading, summary
 from peakgemm.tools.bench.timer import BURST_MS, Comparison, Timer
 
 

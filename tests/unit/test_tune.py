@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 
-from commands import fits, here, run
+from commands import here, run
 from host_peer import GPU, HostBound, HostPeer, HostTimer
 from peakgemm.calls import launch
-from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
-from peakgemm.kernels.emulated.product import PRODUCTS
+from peakgemm.errors import CompileFailed, InvalidValue
 from peakgemm.kernels.emulated.schemes import Scheme
-from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.specialised import SPECIALISED, SpecialisedConfig
 from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.validity import is_valid
@@ -28,12 +26,12 @@ from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.selection import choose as choose_module
 from peakgemm.selection import tuned
-from peakgemm.selection.choose import Candidate, Choice, choose
+from peakgemm.selection.choose import Candidate, choose
 from peakgemm.selection.machine import machine
-from peakgemm.tools.bench.suites import SUITES, cases
+from peakgemm.tools.bench.suites import cases
 from peakgemm.tools.bench.timer import Comparison
 from peakgemm.tools.tune import search, space, store
-from peakgemm.tools.tune.halving import FINALISTS, Outcome, estimate_s, halve, rounds
+from peakgemm.tools.tune.halving import Outcome, halve, rounds
 
 PROBLEM = Problem.contiguous(96, 80, 64)
 

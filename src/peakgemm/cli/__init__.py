@@ -14,7 +14,6 @@ from . import (
     bench,
     cache,
     doctor,
-    examples,
     explore,
     inspect,
     ladder,
@@ -26,6 +25,7 @@ from . import (
     tune,
     verify,
 )
+from .examples import epilog
 from .stdout import guarded
 
 EPILOG = """\b
@@ -35,10 +35,11 @@ peakgemm --install-completion completes commands and options in your shell."""
 app = typer.Typer(name="peakgemm", no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False,
                   rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 for _module in (ladder, sweep, bench, tune, accuracy, verify, simulate, report, multiply, explore, doctor):
-    app.command(_module.__name__.rpartition(".")[2])(_module.command)
+    _name = _module.__name__.rpartition(".")[2]
+    app.command(_name, epilog=epilog(_name))(_module.command)
 for _group in (inspect, sass, cache):
-    app.add_typer(_group.app, name=_group.__name__.rpartition(".")[2])
-examples.attach(app)
+    _name = _group.__name__.rpartition(".")[2]
+    app.add_typer(_group.app, name=_name, epilog=epilog(_name))
 
 
 def _version(asked: bool) -> None:

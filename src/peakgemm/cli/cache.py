@@ -16,12 +16,13 @@ from ..runtime.compile import Compiled, in_parallel
 from ..tools.bench import records
 from . import parse
 from .console import out, progress
+from .examples import epilog
 from .measuring import chosen_for, keep_found
 
 app = typer.Typer(no_args_is_help=True, help="Compiled programs and tuning entries: info, clear, warm.")
 
 
-@app.command()
+@app.command(epilog=epilog("cache info"))
 def info(json: Annotated[Path | None, typer.Option(help="Write what was found to this file.")] = None) -> None:
     """Where the cache lies and how large it is."""
     records.check_writable(json)
@@ -37,7 +38,7 @@ def info(json: Annotated[Path | None, typer.Option(help="Write what was found to
     keep_found(json, folders)
 
 
-@app.command()
+@app.command(epilog=epilog("cache clear"))
 def clear(tuned: Annotated[bool, typer.Option("--tuned", help="Tuning entries and profiles too.")] = False) -> None:
     """Remove every compiled kernel, and with --tuned what was tuned or fitted."""
     cache.clear(tuned)
@@ -45,7 +46,7 @@ def clear(tuned: Annotated[bool, typer.Option("--tuned", help="Tuning entries an
     out.print(f"{', '.join(map(str, places))}: cleared", soft_wrap=True)
 
 
-@app.command()
+@app.command(epilog=epilog("cache warm"))
 def warm(
     arch: Annotated[str | None, typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
     shape: Annotated[str | None, typer.Option(help="Only what MxNxK[,...] would run.  [what the library uses]")] = None,

@@ -50,8 +50,6 @@ def command(
     words = kernel or ["all"]
     files = [Path(word) for word in words if word.endswith(OF_KERNELS)]
     chosen = [one for word in words if not word.endswith(OF_KERNELS) for one in _rungs(word)]
-    if files and (grid is None or block is None):
-        raise InvalidValue(f"{files[0]} needs --grid and --block, such as --grid 4x4 --block 256")
     if not files:
         parse.only_for("files", {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro,
                                  "--include": include, "--shared": shared}, "rungs")
@@ -61,9 +59,7 @@ def command(
         raise InvalidValue(f"{output} is a file; name a folder, or a file that ends in .html")
     if output is not None and not (output.suffix != ".html" and output.is_dir()):  # one, not those above, is made
         records.check_writable(output)
-    for file in files:
-        if not file.is_file():
-            raise InvalidValue(f"{file} is not a file; name a .cu or .ptx file, or a rung such as 12")
+    launches = [(file, *parse.launch(file, grid, block)) for file in files]
     size = parse.shapes(None, shape, 0)[0] if shape is not None else None
     able = [one for one in chosen if one.lacks(limits) is None]
     for one in chosen:
@@ -78,10 +74,9 @@ def command(
             if sass:
                 traces[-1]["sass"] = rung_sass(one, traces[-1], arch, size)
             advance(one.label)
-        for file in files:
+        for file, blocks, threads in launches:
             defined = parse.macros(macro or []) if file.suffix in CUDA else None
-            assert grid is not None and block is not None
-            launch = Launch(file, parse.triple("--grid", grid), parse.triple("--block", block),
+            launch = Launch(file, blocks, threads,
                             [argument(word, number) for number, word in enumerate(arg or [])], entry, shared, arch,
                             defined, include or [] if file.suffix in CUDA else (), max_steps, max_seconds)
             traces.append(own_trace(launch, re.sub(r"[^\w.-]", "_", file.stem), file.name))

@@ -155,16 +155,10 @@ def _call(size: str | None, shape: str | None, alpha: float, beta: float, precis
 
 def _file(path: Path, entry: str | None, grid: str | None, block: str | None, words: list[str], macros: list[str],
           include: list[Path], shared: int, arch: str, limits: dict[str, Any]) -> tuple[Report, list[Any]]:
-    if not path.is_file():
-        raise InvalidValue(f"{path} is not a file; name a .cu or .ptx file, or a rung such as 12")
-    if grid is None or block is None:
-        raise InvalidValue(f"{path} needs --grid and --block, such as --grid 4x4 --block 256")
-    if macros and path.suffix == ".ptx":
-        raise InvalidValue(f"--macro: for a .cu file only, {path} is compiled already")
-    if include and path.suffix == ".ptx":
-        raise InvalidValue(f"--include: for a .cu file only, {path} is compiled already")
+    blocks, threads = parse.launch(path, grid, block)
+    if path.suffix == ".ptx":
+        parse.only_for("a .cu file", {"--macro": macros, "--include": include}, f"{path}, which is compiled already")
     args = [argument(word, number, limits["max_memory"]) for number, word in enumerate(words)]
-    blocks, threads = parse.triple("--grid", grid), parse.triple("--block", block)
     with waiting(f"simulating {path.name}"):
         report = run(path, entry=entry, grid=blocks, block=threads, args=args, shared_bytes=shared, arch=arch,
                      macros=parse.macros(macros), include=include, **limits)

@@ -31,7 +31,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Complete
 
 def test_ladder_shows_rungs_and_keeps_a_record(whole) -> None:
     done, path = whole
-    assert (done.returncode, done.stderr) == (0, "") and fits(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "") and fits(done.stdout) and "\x1b" not in done.stdout  # a pipe
     kernels = rungs("0,3,14,16,18")
     for kernel in kernels:
         # Resources, main loop, simulated; of a patched one, its patch.

@@ -12,12 +12,14 @@ import pytest
 from command_lines import parsed
 from peakgemm.runtime.device import reason_without_gpu
 from peakgemm.sass import patch
+from seldom import exhaustive
 
 DOCS = (Path(__file__).parents[2] / "docs").resolve()
 # Where the examples of each page run. Those of
 # distributed.md are for torchrun's ranks: what they call is in support/distributed_ranks.py.
 RUN_HERE = ("emulation.md", "inspect.md", "simulator.md", "explorer.md", "accuracy.md", "large.md", "reproducible.md",
-            "precisions.md", "jax.md", "arrays.md")
+            "precisions.md", "arrays.md")
+SLOW = ("jax.md",)  # for make test-all
 ON_A_GPU = ("ladder.md", "../README.md")
 ELSEWHERE = ("api.md", "sass.md", "torch.md", "distributed.md")
 
@@ -39,10 +41,10 @@ def run(page: Path, examples: list[str], **names: Any) -> dict[str, Any]:
 
 def test_every_page_with_examples_is_run() -> None:
     found = {path for path in [*DOCS.rglob("*.md"), DOCS.parent / "README.md"] if blocks(path, "python")}
-    assert found == {(DOCS / name).resolve() for name in (*RUN_HERE, *ON_A_GPU, *ELSEWHERE)}
+    assert found == {(DOCS / name).resolve() for name in (*RUN_HERE, *SLOW, *ON_A_GPU, *ELSEWHERE)}
 
 
-@pytest.mark.parametrize("name", RUN_HERE)
+@pytest.mark.parametrize("name", [*RUN_HERE, *map(exhaustive, SLOW)])
 def test_examples_without_a_gpu(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, in a folder with the page's ``.cu`` files; then what they define as tests."""
     page = DOCS / name

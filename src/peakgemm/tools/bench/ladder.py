@@ -106,14 +106,15 @@ def ladder(kernels: Sequence[Kernel], shapes: Sequence[tuple[int, int, int]], ar
             return row
 
         rows = in_parallel(one, jobs)
-        against = AgainstCublas(Case("", *shape), gpu, peer, timer) if gpu and peer and timer else None
-        simulated = gpu is None and shape[0] * shape[1] * shape[2] <= LARGEST
-        for row, (kernel, _, config) in zip(rows, jobs, strict=True):
-            if against is not None:
-                row.update(against.row(rung_product(kernel, config, against.gpu, against.peer)))
-            elif simulated:
+        if gpu is not None and peer is not None and timer is not None:
+            against = AgainstCublas(Case("", *shape), gpu, peer, timer)
+            for row, (kernel, _, config) in zip(rows, jobs, strict=True):
+                row.update(against.row(rung_product(kernel, config, gpu, peer)))
+                tell(f"{kernel.label} measured")
+        elif gpu is None and shape[0] * shape[1] * shape[2] <= LARGEST:
+            for row, (kernel, _, config) in zip(rows, jobs, strict=True):
                 row.update(simulate(kernel, config, arch, shape))
-            tell(f"{kernel.label} {'measured' if against else 'simulated'}")
+                tell(f"{kernel.label} simulated")
         runs.append({"shape": list(shape), "rungs": rows})
     return runs
 

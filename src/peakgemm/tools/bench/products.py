@@ -27,13 +27,12 @@ class AgainstCublas:
 
     def __init__(self, case: Case, gpu: Gpu, peer: Peer, timer: Timer) -> None:
         self.arrays = Arrays(case, gpu, peer)
-        self.gpu, self.peer = gpu, peer
-        self._case, self._timer = case, timer
+        self._case, self._peer, self._timer = case, peer, timer
         self.cublas: list[Work] = [self.by_cublas(*each) for each in self.arrays.sets]
 
     def by_cublas(self, a: Any, b: Any, c: Any) -> Work:
         """cuBLAS's product."""
-        return partial(self.peer.multiply, a, b, c)
+        return partial(self._peer.multiply, a, b, c)
 
     def errors(self, *makes: Make) -> list[float]:
         """Largest componentwise errors of products into a C full of NaN, in eps |A||B|."""
@@ -51,7 +50,7 @@ class AgainstCublas:
 
     def compare(self, works: list[Work], capture: bool = True) -> Comparison:
         """Time products against cuBLAS's, interleaved."""
-        return self._timer.compare(works, self.cublas, capture=capture and self.peer.captures_cublas)
+        return self._timer.compare(works, self.cublas, capture=capture and self._peer.captures_cublas)
 
     def row(self, make: Make) -> Row:
         """Errors and times: all measured fields of a row."""

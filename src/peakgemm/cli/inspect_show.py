@@ -79,8 +79,9 @@ def command(
         for shown in (first, second):
             if shown is not None:
                 _listing(shown.subject, shown.listing)
-    facts = [view.facts for view in (first, second) if view is not None]
-    keep(json, records.record(None, first.subject.arch, [{"inspect": facts}]), "\nFigures written")
+    if json is not None:
+        facts = [one.facts for one in (first, second) if one is not None]
+        keep(json, records.record(None, first.subject.arch, [{"inspect": facts}]), "\nFigures written")
     if html is not None:
         write_page(html, [one for one in (first, second) if one is not None])
         out.print(f"\nPage written to {html}")

@@ -87,6 +87,8 @@ class Devices:
 
         def call(*args: Any) -> int:
             with self.lock:
+                self.astray += [f"{name} takes {x:#x} as an int of 32 bits" for x in args
+                                if isinstance(x, int) and x >> 31]
                 status = self.fail(name)
                 return status or int(body(self, *(_plain(x) for x in args)) or 0)
         return call
@@ -297,22 +299,12 @@ class _Product:
         devices.computing.add(stream)
         devices.belongs("product", stream, a, b, c, *[c0] * (p.beta != 0), *[workspace] * (self.workspace_bytes > 0))
 
-        def at(address: int, rows: int, columns: int, row: int, column: int, batch: tuple[int, ...]) -> Any:
-            shape, steps = (*p.batch.sizes, rows, columns), (*batch, row, column)
-            reach = 1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
+        def at(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+            reach = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
             devices.touch("product", address, 4 * reach)
-            flat = np.ctypeslib.as_array((ctypes.c_float * reach).from_address(address))
-            return np.lib.stride_tricks.as_strided(flat, shape, tuple(4 * step for step in steps))
+            return stand_in.host_array(address, shape, strides)
 
-        def multiply() -> None:
-            left = at(a, p.m, p.k, *((1, p.lda) if p.trans_a else (p.lda, 1)), p.batch.a)
-            right = at(b, p.k, p.n, *((1, p.ldb) if p.trans_b else (p.ldb, 1)), p.batch.b)
-            out = at(c, p.m, p.n, p.ldc, 1, p.batch.c)
-            result = np.float32(p.alpha) * (left @ right)
-            if p.beta != 0:
-                result = result + np.float32(p.beta) * at(c0, p.m, p.n, *(p.c0 or (p.ldc, 1)), p.batch.c0)
-            out[...] = result
-        devices.enqueue(stream, "product", multiply)
+        devices.enqueue(stream, "product", lambda: stand_in.multiply(p, at, a, b, c, c0))
 
 
 def await_that(happens: Callable[[], Any]) -> None:

@@ -14,7 +14,7 @@ import api_cases
 import peakgemm as pg
 from lazy_driver import Devices, each_begins, present
 from peakgemm.calls.host import grid, multi_gpu, products, small_host
-from peakgemm.calls.host.grid import Grid, batch_grid
+from peakgemm.calls.host.grid import batch_grid
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidValue
 from peakgemm.runtime import lanes, transfer

@@ -55,9 +55,7 @@ class Ranks:
 
     def drain(self, stream: int) -> None:
         """Wait for a side stream."""
-        def empty() -> bool:
-            return not self.queues[stream]
-        self.do(0, empty)
+        self.do(0, lambda: not self.queues[stream])
 
     # The driver's calls -------------------------------------------------------------------------------------------
     def write(self, address: int, value: int, stream: int) -> None:
@@ -103,8 +101,7 @@ class Ranks:
 
     # torch's symmetric memory ---------------------------------------------------------------------------------------
     def empty(self, size: int, dtype: Any, device: Any) -> Any:
-        x = torch.empty(size // 4, dtype=torch.float32).fill_(float("nan")).view(torch.uint8)
-        return x
+        return torch.full((size // 4,), float("nan")).view(torch.uint8)
 
     def rendezvous(self, memory: Any, group: Any) -> Any:
         rank = self.here.rank
@@ -157,27 +154,23 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
                 ranks.queues[handle] = deque()
             return Stream(ranks, handle)
 
-        cuda = SimpleNamespace(Stream=stream, current_stream=lambda device=None: Stream(ranks, 0),
-                               current_device=lambda: ranks.here.rank, synchronize=lambda device=None: None,
-                               is_current_stream_capturing=lambda: False)
-        dist = SimpleNamespace(get_world_size=lambda group=None: world, get_rank=lambda group=None: ranks.here.rank,
-                               barrier=lambda group=None: ranks.barrier.wait())
         import torch.distributed._symmetric_memory as symmetric
 
-        monkeypatch.setattr(symmetric, "empty", ranks.empty)
-        monkeypatch.setattr(symmetric, "rendezvous", ranks.rendezvous)
-        for name in ("write", "wait", "copy", "order"):
-            monkeypatch.setattr(signals, name, getattr(ranks, name))
-        monkeypatch.setattr(signals, "mark", lambda stream: None)
-        monkeypatch.setattr(exchange, "require", lambda index: SimpleNamespace(arch="sm_90"))
-        monkeypatch.setattr(all_gather, "compiled", lambda arch: None)
-        monkeypatch.setattr(all_gather, "launcher", ranks.all_gather)
-        monkeypatch.setattr(eager, "current_stream", lambda index: 0)
-        monkeypatch.setattr(exchange, "dist", dist)
-        monkeypatch.setattr(torch.cuda, "Stream", cuda.Stream)
-        for name in ("current_stream", "current_device", "synchronize", "is_current_stream_capturing"):
-            monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
-        monkeypatch.setattr(exchange, "_Watch", lambda *args: SimpleNamespace(
-            check=lambda: None, add=lambda: None))
+        quiet = SimpleNamespace(check=lambda: None, add=lambda: None)
+        for module, stand_ins in (
+                (torch.cuda, {"Stream": stream, "current_stream": lambda device=None: Stream(ranks, 0),
+                              "current_device": lambda: ranks.here.rank, "synchronize": lambda device=None: None,
+                              "is_current_stream_capturing": lambda: False}),
+                (symmetric, {"empty": ranks.empty, "rendezvous": ranks.rendezvous}),
+                (signals, {"mark": lambda stream: None, **{name: getattr(ranks, name) for name in (
+                    "write", "wait", "copy", "order")}}),
+                (all_gather, {"compiled": lambda arch: None, "launcher": ranks.all_gather}),
+                (eager, {"current_stream": lambda index: 0}),
+                (exchange, {"require": lambda index: SimpleNamespace(arch="sm_90"), "_Watch": lambda *args: quiet,
+                            "dist": SimpleNamespace(get_world_size=lambda group=None: world,
+                                                    get_rank=lambda group=None: ranks.here.rank,
+                                                    barrier=lambda group=None: ranks.barrier.wait())})):
+            for name, stand_in in stand_ins.items():
+                monkeypatch.setattr(module, name, stand_in)
         return ranks
     return make

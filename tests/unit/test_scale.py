@@ -17,12 +17,9 @@ from lab.scale import host as scale_host
 from lab.scale import lost as scale_lost
 from lab.scale import scale
 from lab.scale.host_model import Bus, host_us
-from lab.scale.parts import Answer
 from lab.scale.predict import Case, alone, cases, pays_from, predicted, shapes
 from lazy_driver import Devices, present
-from peakgemm.errors import InvalidValue
 from peakgemm.integrations.overlap import Link
-from peakgemm.runtime.device import reason_without_gpu
 
 LINK, BUS = Link(10, 400, 20, 300, 6, 250, 1000), Bus(50, 50, 150)
 
@@ -59,11 +56,10 @@ def test_efficiencies() -> None:
 
 
 def test_host_arrays() -> None:
-    one = fifty(30000, 30000, 30000, "ieee")
-    assert one < host_us(30000, 1, one, BUS) < 1.05 * one               # the products hide the copies
-    assert host_us(30000, 2, one, BUS) == pytest.approx(host_us(30000, 1, one, BUS) / 2, rel=0.05)
-    quick = one / 20
-    assert host_us(30000, 1, quick, BUS) > 2 * 4 * 30000**2 / 50e3      # the bus is what there is
+    size, us = 30000, fifty(30000, 30000, 30000, "ieee")
+    assert us < host_us(size, 1, us, BUS) < 1.05 * us               # the products hide the copies
+    assert host_us(size, 2, us, BUS) == pytest.approx(host_us(size, 1, us, BUS) / 2, rel=0.05)
+    assert host_us(size, 1, us / 20, BUS) > 2 * 4 * size**2 / 50e3  # the bus is what there is
     assert host_us(256, 1, 5, BUS) > BUS.call_us
 
 
@@ -98,17 +94,6 @@ def test_rates(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     assert host_us(256, 1, 5, bus) > bus.call_us
 
 
-def test_links(tmp_path: Path) -> None:
-    link, bus = scale.links("NVIDIA H100 80GB HBM3", None)
-    assert scale.links("another GPU", None) == (link, bus) and link.copy_gbs == 390
-    own = tmp_path / "links.json"
-    own.write_text(json.dumps({"link": link.to_json() | {"copy_gbs": 20}, "bus": bus._asdict()}))
-    assert scale.links("any", own)[0].copy_gbs == 20
-    own.write_text("{}")
-    with pytest.raises(InvalidValue, match=r"is no file of links"):
-        scale.links("any", own)
-
-
 @pytest.mark.parametrize(("codes", "seconds", "says"), [
     (["pass", "import os; assert os.environ['RANK'] == '1'"], 30, None),
     (["import time; time.sleep(60)", "raise SystemExit('it broke')"], 30, "process 1 ended with 1: it broke"),
@@ -129,36 +114,12 @@ def test_a_lost_rank_is_watched(does: str, hung: bool, monkeypatch: pytest.Monke
     assert hung or (found["exits"][0] == 3 and found["said"][0] == "call 5: an error\n" and found["after_s"] < 1)
 
 
-def test_an_answer_keeps_what_was_measured(tmp_path: Path) -> None:
-    answer = Answer(tmp_path / "task.json", 10)
-
-    def broken() -> None:
-        answer.found["half"] = 1
-        raise ValueError("no")
-
-    assert answer.part("good", lambda: None) and not answer.part("bad", broken)
-    assert not answer.part("long", lambda: None, least=1000)
-    found = json.loads((tmp_path / "task.out").read_text())
-    assert found["half"] == 1 and "error" not in found["parts"]["good"]
-    assert found["parts"]["bad"]["error"].startswith("ValueError: no")
-    assert found["parts"]["long"]["error"].startswith("left out")
-
-
-@pytest.mark.skipif(reason_without_gpu() is None, reason="there is a GPU")
-@pytest.mark.parametrize("measure", [lambda: scale.measure_host(1, ["ieee"], [256], 60),
-                                     lambda: scale.measure_ranks(2, ["ieee"], True, 60)])
-def test_what_cannot_be_measured_is_an_error_of_the_record(measure: Any) -> None:
-    assert "ended with 1" in measure()["errors"][0]
-
-
 def test_the_host_process_checks_itself() -> None:
     a, b = scale_host.drawn(70, 1), scale_host.drawn(70, 2)
     assert scale_host.error_of(a, b, a @ b) < 5
     wrong = a @ b
     wrong[-1, -1] = np.nan
     assert scale_host.error_of(a, b, wrong) == np.inf
-    large = scale_host.drawn(2100, 1)
-    assert abs(large).max() < 8 and len(np.unique(large[:, 0])) > 2000
 
 
 def test_the_command(run: Any, here: Path) -> None:
@@ -167,11 +128,11 @@ def test_the_command(run: Any, here: Path) -> None:
     assert "8 x NVIDIA H100" in said and "Overlap pays" in said and "Not timed: " in said
     record = json.loads(Path("scale.json").read_text())
     record_schema.validate(record)
-    found = record["scale"]
-    assert found["gpus"] == 8 and found["prediction"]["times"] == "cost models"
-    assert {row["gpus"] for row in found["prediction"]["host"]} == {1, 8}
-    assert len(found["prediction"]["products"]) > 20
-    code, _, complaint = run("lab.scale", "--links", "gone")
-    assert code == 2 and "is no file of links" in complaint
+    assert record["scale"]["gpus"] == 8 and len(record["scale"]["prediction"]["products"]) > 20
+    assert {row["gpus"] for row in record["scale"]["prediction"]["host"]} == {1, 8}
+    Path("links.json").write_text("{}")
+    for name in ("links.json", "gone"):
+        code, _, complaint = run("lab.scale", "--links", name)
+        assert code == 2 and "is no file of links" in complaint
     code, _, complaint = run("bench", "--suite", "scale")
     assert code == 2 and "python -m lab.scale" in complaint

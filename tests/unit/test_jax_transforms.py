@@ -246,7 +246,7 @@ def verdict(got: Any, want: Any) -> str:
 
 def refusal(call: str, name: str, flag: str) -> type[PeakgemmError] | None:
     """What a cell is refused with, by design."""
-    if name == "export, symbolic" and not any(no in call for no in ("M = 0", "K = 0", "no")):
+    if name == "export, symbolic" and "M = 0" not in call and "K = 0" not in call:
         return InvalidValue  # a kernel is chosen for sizes
     if name == "jit, the others NumPy's" and flag == "jax_disable_jit" and not call.startswith("jax."):
         return InvalidType  # no tracers there: arrays of two libraries
@@ -273,15 +273,12 @@ def test_right_or_refused(flag: str, call: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("flag", ["jax_debug_nans", "jax_debug_infs"])
-@pytest.mark.parametrize(("call", "names"), [
-    ("jax.matmul", ["jit"]), ("matmul", ["none"]),
-    *(exhaustive(call, ["none", "jit", "vmap", "grad", "scan", "jit, operands closed over"])
-      for call in ("jax.matmul", "jax.gemm", "jax.use", "matmul", "gemm"))])
-def test_what_debug_flags_look_for(flag: str, call: str, names: list[str]) -> None:
+@pytest.mark.parametrize(("call", "name"), [("jax.matmul", "jit"), ("matmul", "none"), *(
+    exhaustive(call, name) for call in ("jax.gemm", "jax.use", "gemm") for name in ("none", "vmap", "grad"))])
+def test_what_debug_flags_look_for(flag: str, call: str, name: str) -> None:
     """A NaN or an infinity that a product makes is the error that it is of jnp's."""
     ours, theirs, shapes = CALLS[call]
     large = np.float32(np.inf if flag == "jax_debug_nans" else 3e38)
     operands = [jnp.full(shapes[0], large), *(jnp.full(x, 0.0 if np.isinf(large) else 3.0) for x in shapes[1:])]
-    for name in names:
-        got, want = (outcome(TRANSFORMS[name], f, flag, operands) for f in (ours, theirs))
-        assert isinstance(want, FloatingPointError) and isinstance(got, FloatingPointError), (name, got, want)
+    got, want = (outcome(TRANSFORMS[name], f, flag, operands) for f in (ours, theirs))
+    assert isinstance(want, FloatingPointError) and isinstance(got, FloatingPointError), (got, want)

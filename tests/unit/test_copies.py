@@ -63,7 +63,8 @@ def test_prepared_operands_are(arrays: tuple[Any, Any], how: str) -> None:
 
 def test_what_is_plain_is() -> None:
     for how in COPIES.values():
-        for x in (pg.explain(A, B), pg.precisions()[0], pg.Problem.contiguous(4, 3, 5), pg.Config(64, 64, 8, 8, 8)):
+        for x in (pg.explain(A, B), pg.precisions()[0], pg.Problem.contiguous(4, 3, 5), pg.Config(64, 64, 8, 8, 8),
+                  pg.plan(A, B).explain()):
             assert how(x) == x
         error = how(InvalidType("said"))
         assert type(error) is InvalidType and str(error) == "said"

@@ -20,7 +20,7 @@ from peakgemm.calls import launch, plan, prepared
 from peakgemm.calls.canonical import Canonical
 from peakgemm.calls.host import small_host, worker
 from peakgemm.calls.request import Request
-from peakgemm.errors import LaunchFailed, OutOfMemory
+from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory
 from peakgemm.kernels.emulated import product as emulated
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.ffma.wide import WIDE
@@ -108,6 +108,10 @@ def test_a_workspace(library: FullLibrary, monkeypatch: pytest.MonkeyPatch, choi
     made = plan.Plan(Request(A, B, precision="fp16x3"))
     refused(library, f"a workspace of {wanted:,} bytes for 300 x 200 x 500 by {by} does not fit: {FREE}{remedies} "
             "memory that you have as Plan.execute's workspace=", lambda: made.execute(A, B))
+    if by == "fp16x3":
+        assert made.workspace_bytes == WANTED
+        with pytest.raises(InvalidValue, match=r"there was none; call execute\(\)"):
+            made.last_path()
     own = np.empty(-(-wanted // 4), np.float32)
     assert np.allclose(made.execute(A, B, workspace=own), A @ B, atol=1e-3)
 

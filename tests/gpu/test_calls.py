@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,19 +81,18 @@ def test_jax() -> None:
 
 def test_cuda_array_interface(torch: Any) -> None:
     """An object with nothing but the interface: ``out`` has to be given."""
-    class Bare:
-        def __init__(self, tensor: Any) -> None:
-            self.__cuda_array_interface__ = tensor.__cuda_array_interface__
-            self.shape, self.tensor = tuple(tensor.shape), tensor
+    class Bare(SimpleNamespace):
+        pass
 
     a, b = torch.randn(20, 30, device="cuda"), torch.randn(30, 10, device="cuda")
     out = torch.full((20, 10), float("nan"), device="cuda")
+    bare = [Bare(__cuda_array_interface__=x.__cuda_array_interface__, shape=tuple(x.shape)) for x in (a, b, out)]
     torch.cuda.synchronize()
-    pg.matmul(Bare(a), Bare(b), out=Bare(out))
+    pg.matmul(*bare[:2], out=bare[2])
     torch.cuda.synchronize()
     close(out, a, b)
     with pytest.raises(InvalidType, match="pass out="):
-        pg.matmul(Bare(a), Bare(b))
+        pg.matmul(*bare[:2])
 
 
 @pytest.mark.parametrize("size", [(64, 64), (300, 130), (1024, 1024), (2048, 16)])
@@ -169,17 +169,6 @@ def test_eight_threads(torch: Any) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(8)))
-
-
-def test_plan(torch: Any) -> None:
-    a, b = torch.randn(300, 4000, device="cuda"), torch.randn(4000, 300, device="cuda")
-    plan, out = pg.plan(a, b), torch.empty(300, 300, device="cuda")
-    workspace = torch.empty(max(plan.workspace_bytes, 16), device="cuda", dtype=torch.uint8).view(torch.float32)
-    assert plan.execute(a, b, out=out) is out and torch.equal(out, pg.matmul(a, b))
-    assert torch.equal(out, plan.execute(a, b)) and torch.equal(out, plan.execute(a, b, workspace=workspace))
-    c = torch.randn(300, device="cuda")
-    biased = pg.plan(a, b, c, alpha=2.0, beta=0.5).execute(a, b, c)
-    assert torch.allclose(biased, 2 * (a @ b) + 0.5 * c, rtol=1e-4, atol=1e-2)
 
 
 def test_nan_and_infinity(torch: Any) -> None:

@@ -37,23 +37,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         place._obj.value = value  # what ctypes.byref points to
         return 0
 
-    def push(context: Any) -> int:
-        state.log.append(("push", context.value - 100))
+    def push(context: Any) -> None:
         state.stack.append(context.value - 100)
-        return 0
 
-    def pop(place: Any) -> int:
-        state.log.append(("pop", state.stack.pop()))
-        return 0
-
-    def switch(context: Any) -> int:
+    def switch(context: Any) -> None:
         state.log.append(("set", context.value - 100))
         state.stack[-1:] = [context.value - 100]
-        return 0
-
-    def name(buffer: Any, size: int, index: int) -> int:
-        buffer.value = f"GPU {index}".encode()
-        return 0
 
     def load(place: Any, code: bytes, *options: Any) -> int:
         if code != b"good":
@@ -61,22 +50,16 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         state.loaded[len(state.loaded) + 900] = code
         return put(place, max(state.loaded))
 
-    class Device:
-        def __init__(self, index: int) -> None:
-            self.index = index
-
-        def set_current(self) -> None:
-            state.log.append(("introduced", self.index))
-
     errors = {1: "CUDA_ERROR_INVALID_VALUE", 200: "CUDA_ERROR_INVALID_IMAGE", 500: "CUDA_ERROR_NOT_FOUND",
               700: "CUDA_ERROR_ILLEGAL_ADDRESS"}
     state.calls = SimpleNamespace(
         cuInit=lambda flags: 0, cuDeviceGetCount=lambda place: put(place, 2),
-        cuDriverGetVersion=lambda place: put(place, state.version), cuDeviceGet=put, cuDeviceGetName=name,
+        cuDriverGetVersion=lambda place: put(place, state.version), cuDeviceGet=put,
+        cuDeviceGetName=lambda buffer, size, index: setattr(buffer, "value", f"GPU {index}".encode()),
         cuDeviceGetAttribute=lambda place, kind, index: put(place, (attributes[index] | common)[kind]),
         cuCtxGetDevice=lambda place: put(place, state.stack[-1]) if state.stack else 201,
         cuCtxGetCurrent=lambda place: put(place, 100 + state.stack[-1]) if state.stack else put(place, None),
-        cuCtxSetCurrent=switch, cuCtxPushCurrent_v2=push, cuCtxPopCurrent_v2=pop,
+        cuCtxSetCurrent=switch, cuCtxPushCurrent_v2=push, cuCtxPopCurrent_v2=lambda place: state.stack.pop() * 0,
         cuDevicePrimaryCtxRetain=lambda place, index: put(place, 100 + index),
         cuLibraryLoadData=load, cuLibraryUnload=lambda library: state.unloaded.append(library.value) or 0,
         cuLibraryGetKernel=lambda place, library, entry: put(place, 12345) if entry == b"gemm" else 500,
@@ -85,7 +68,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         cuGetErrorName=lambda status, place: put(place, errors[status].encode()) if status in errors else 1,
         cuGetErrorString=lambda status, place: put(place, b"as told"))
     monkeypatch.setattr(driver, "library", lambda: state.calls)
-    monkeypatch.setattr(cuda.core, "Device", Device)
+    monkeypatch.setattr(cuda.core, "Device", lambda index: SimpleNamespace(
+        set_current=lambda: state.log.append(("introduced", index))))
     caches = (device._count, device._probe, device.primary_context, launch.load)
     for each in caches:
         each.cache_clear()
@@ -105,25 +89,19 @@ def test_a_thread_without_a_context_gets_device_0(machine: SimpleNamespace) -> N
     assert device.find() is None  # the table does not hold sm_42
     with pytest.raises(MissingComponent, match=r"GPU 1: unknown architecture 'sm_42'"):
         device.require()
-
-
-@pytest.mark.parametrize("index", [2, -1])
-def test_a_device_that_is_not_there(machine: SimpleNamespace, index: int) -> None:
-    assert device.find(index) is None
-    with pytest.raises(MissingComponent, match=rf"no GPU {index}: this process sees 2 \(0 to 1\)"):
-        device.require(index)
+    for index in (2, -1):
+        assert device.find(index) is None
+        with pytest.raises(MissingComponent, match=rf"no GPU {index}: this process sees 2 \(0 to 1\)"):
+            device.require(index)
 
 
 def test_activated_gives_the_context_back(machine: SimpleNamespace) -> None:
     machine.stack = [1]
-    with pytest.raises(ZeroDivisionError), device.activated(0):
-        assert device.current() == 0
-        raise ZeroDivisionError
-    assert machine.stack == [1]
-    machine.log.clear()
-    with device.activated(1):
-        assert device.current() == 1
-    assert machine.log == []
+    for index, stack in ((0, [1, 0]), (1, [1])):
+        with pytest.raises(ZeroDivisionError), device.activated(index):
+            assert device.current() == index and machine.stack == stack
+            raise ZeroDivisionError
+        assert machine.stack == [1]
 
 
 def test_a_driver_that_fails(machine: SimpleNamespace) -> None:
@@ -142,11 +120,8 @@ def test_a_driver_that_fails(machine: SimpleNamespace) -> None:
                                            "see: peakgemm doctor")
 
 
+@pytest.mark.skipif(device.reason_without_gpu() is None, reason="there is a GPU")
 def test_no_driver() -> None:
-    reason = device.reason_without_gpu()
-    if reason is None:
-        pytest.skip("there is a GPU")
-    assert reason.startswith("no NVIDIA driver or GPU here (")
     assert (device.count(), device.find(0)) == (0, None)
     with pytest.raises(MissingComponent, match="no NVIDIA driver or GPU here"):
         device.require(0)
@@ -216,7 +191,7 @@ def test_launch_layout(calls: SimpleNamespace, size: int) -> None:
         assert made.values[5:] == [argument, *(bytes(ctypes.c_uint64(x)) * 16 for x in maps)]
 
 
-def test_a_rung_takes_its_parameters_one_by_one(calls: SimpleNamespace) -> None:
+def test_the_parameters_of_a_rung_and_clusters(calls: SimpleNamespace) -> None:
     """A, B, C, eight numbers and two maps; its blocks do not wait for the kernel ahead, so none may start early."""
     problem = Problem(1000, 600, 40, 44, 608, 600, 0.5, 1e-40)
     made, = rung(15).launches(replace(rung(15).default, aligned=True), problem, "sm_90", 132).kernels
@@ -227,11 +202,9 @@ def test_a_rung_takes_its_parameters_one_by_one(calls: SimpleNamespace) -> None:
     assert calls.made[0].values == [HIGH + 16, HIGH + 32, HIGH + 64, 1000, 600, 40, 44, 608, 600, 0.5,
                                     ctypes.c_float(1e-40).value, HIGH + 16, HIGH + 1032]
     assert calls.made[0].attributes == (1, 6, 0)
-
-
-def test_a_launch_says_how_many_blocks_a_cluster_has(calls: SimpleNamespace) -> None:
+    calls.kinds = [ctypes.c_uint64] * 5
     launcher(cluster=8).enqueue(1, 2, 3, 4, 5, 600)
-    assert calls.made[0].attributes == (2, 6, 1) and calls.made[0].cluster == (4, 8, 1, 1)
+    assert calls.made[1].attributes == (2, 6, 1) and calls.made[1].cluster == (4, 8, 1, 1)
 
 
 def test_a_launch_keeps_the_interpreter_where_its_thread_does(calls: SimpleNamespace) -> None:

@@ -160,13 +160,3 @@ def test_a_batch_that_a_prepared_operand_does_not_fit(device: Devices) -> None:
     assert (pg.matmul(a, b) == 5).all()
     with pytest.raises(InvalidValue, match="is prepared in a layout that this batch cannot use"):
         pg.matmul(a, pg.prepare(b))
-
-
-def test_a_batch_in_tiles_without_a_gpu() -> None:
-    """Two matrices that are large for their kind: each is cut in rows and columns."""
-    rng, numbers = np.random.default_rng(5), list[int]()
-    a, b, c = integers(rng, (2, 2100, 6)), integers(rng, (6, 1100)), integers(rng, (2, 2100, 1100))
-    out = np.full((2, 2100, 1100), np.nan, np.float32)
-    multi_gpu.run(Request(a, b, c, out, beta=2.0), [], done=numbers.append)
-    assert (out == a @ b + 2 * c).all()
-    assert len(numbers) == len(set(numbers)) > 2

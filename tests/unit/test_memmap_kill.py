@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import record_schema
 from lab import memmap_kill
@@ -30,18 +29,6 @@ def test_the_check_finds_one_wrong_element() -> None:
     c[333, 444] = 0
     c[:256, :256] = 0
     assert memmap_kill.check(a, b, c)["vector"] > 1
-
-
-@pytest.mark.parametrize(("words", "code", "says"), [
-    (("--kills", "-1"), 2, "--kills -1 is below 0"),
-    (("--gigabytes", "0.001", "--inner", "900000", "--seconds", "10"), 1, "no room for A, B and C with K = 900000"),
-    (("--gigabytes", "0.001", "--kills", "3", "--seconds", "10"), 1, "ended before a kill that was to come, for"),
-])
-def test_what_cannot_be_done_is_said(words: tuple[str, ...], code: int, says: str, tmp_path: Path) -> None:
-    done = subprocess.run([*TOOL, *words], check=False, capture_output=True, text=True,
-                          cwd=tmp_path, env=ENVIRONMENT)
-    assert done.returncode == code and says in done.stderr and "Traceback" not in done.stderr, done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_product_killed_twice(tmp_path: Path) -> None:

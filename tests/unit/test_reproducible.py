@@ -119,15 +119,6 @@ def test_every_choice_is_a_chain(arch: str) -> None:
         assert "one chain" in found.reason
 
 
-@pytest.mark.parametrize(("size", "precision", "handed"), [
-    (1024, "reproducible", False), (1536, "reproducible", True), (3072, "reproducible", True),
-    (2048, "reproducible", False), (16384, "reproducible", True), (3072, "ieee", False)])
-def test_uneven_tiles_hand_their_accumulators_on(size: int, precision: str, handed: bool) -> None:
-    """Where whole tiles leave SMs idle, and not where they do not."""
-    choice = choose(Problem.contiguous(size, size, size), "sm_90", 132, H100, precision)
-    assert bool(choice.config.handed) == handed == ("handed on from block to block" in choice.reason)
-
-
 def test_verify_finds_what_breaks_the_promise() -> None:
     cases = [case for case in reproducible.draw(60, 3) if case.m * case.n * case.k < 200_000 and case.k > 8][:12]
     assert len(cases) == 12 and {case.kind for case in cases} >= {"normal", "tiny"}

@@ -165,27 +165,28 @@ def test_host_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
             assert "777,777 bytes of device memory" in str(caught.value.__cause__)
 
 
-@pytest.mark.parametrize(("name", "modules", "error", "full"), [
-    ("cupy", {"cupy": {"cuda": SimpleNamespace(memory=SimpleNamespace(OutOfMemoryError=Full))}}, Full(1, 2), True),
-    ("cupy", {"cupy": {"cuda": SimpleNamespace(memory=SimpleNamespace(OutOfMemoryError=Full))}}, MemoryError(), False),
-    *(("jax", {"jax": {"__path__": []}, "jax.dlpack": {}}, error, full) for error, full in (
-        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes."), True),
-        (LaunchFailed("8 bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"), True),
-        (LaunchFailed("recording an event: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"), False),
-        (RuntimeError("INTERNAL: RESOURCE_EXHAUSTED"), False), (ValueError("RESOURCE_EXHAUSTED: "), False)))])
-def test_what_a_library_says_where_it_is_full(monkeypatch: pytest.MonkeyPatch, name: str, modules: dict[str, Any],
-                                              error: Exception, full: bool) -> None:
-    """By its adapter, over modules that stand for the library's."""
-    for module, members in modules.items():
-        made = ModuleType(module)
-        made.__dict__.update(members)
-        monkeypatch.setitem(sys.modules, module, made)
-    where = f"peakgemm.arrays.{name}"
+def test_cupys_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its adapter, over a module that stands for CuPy."""
+    cupy, where = ModuleType("cupy"), "peakgemm.arrays.cupy"
+    cupy.__dict__["cuda"] = SimpleNamespace(memory=SimpleNamespace(OutOfMemoryError=Full))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.delitem(sys.modules, where, raising=False)
-    monkeypatch.setattr(sys.modules["peakgemm.arrays"], name, None, raising=False)
-    adapter = getattr(importlib.import_module(where), name.capitalize())()
-    del sys.modules[where]  # it knows stand-ins alone: what was there before comes back at the end
-    assert adapter.out_of_memory(error) == full
+    monkeypatch.setattr(arrays, "cupy", None, raising=False)
+    adapter = importlib.import_module(where).Cupy()
+    del sys.modules[where]  # it knows the stand-in alone: what was there before comes back at the end
+    assert adapter.out_of_memory(Full(1, 2)) and not adapter.out_of_memory(MemoryError())
+
+
+@pytest.mark.parametrize(("error", "full"), [
+    (RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes."), True),
+    (LaunchFailed("8 bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"), True),
+    (LaunchFailed("recording an event: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"), False),
+    (RuntimeError("INTERNAL: RESOURCE_EXHAUSTED"), False), (ValueError("RESOURCE_EXHAUSTED: "), False)])
+def test_jaxs_own_errors(error: Exception, full: bool) -> None:
+    pytest.importorskip("jax", reason="needs jax")
+    from peakgemm.arrays.jax import Jax
+
+    assert Jax().out_of_memory(error) == full
 
 
 def test_torchs_warm_path(library: FullLibrary, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,20 +77,14 @@ def test_a_weight_of_a_batch_has_one_product_for_its_gradient() -> None:
     assert sorted(products(grad, x, w)) == [((18, 4), (5, 4)), ((18, 5), (5, 4)), ((18, 5), (18, 4))]
 
 
-def test_dot_general() -> None:
-    for _ in range(5):
-        batch, left, right, inner = ([int(x) for x in RNG.integers(1, 5, RNG.integers(least, 3))]
-                                     for least in (0, 0, 0, 1))
-        orders = [RNG.permutation(len(batch) + len(own) + len(inner)) for own in (left, right)]
-        operands, places = [], []
-        for own, order in zip((left, right), orders, strict=True):
-            sizes = batch + own + inner
-            operands.append(drawn(*(sizes[i] for i in order)))
-            where = {int(i): at for at, i in enumerate(order)}
-            places.append(([where[len(batch + own) + i] for i in range(len(inner))],
-                           [where[i] for i in range(len(batch))]))
-        numbers = tuple(zip(*places, strict=True))
-        close(pg.jax.dot_general(*operands, numbers), lax.dot_general(*operands, numbers))
+@pytest.mark.parametrize(("a", "b", "numbers"), [
+    ((2, 3, 4), (4, 2, 5), (((2,), (0,)), ((0,), (1,)))), ((2, 3, 4), (3, 2, 6), (((0, 1), (1, 0)), ((), ()))),
+    ((3,), (3,), (((0,), (0,)), ((), ()))), ((4, 2, 3), (2, 4), (((0,), (1,)), ((1,), (0,)))),
+    ((2, 3, 4, 5), (5, 3, 7, 2), (((3,), (0,)), ((1, 0), (1, 3)))),
+    ((2, 4, 3), (5, 3, 6, 4), (((2, 1), (1, 3)), ((), ())))])
+def test_dot_general(a: Any, b: Any, numbers: Any) -> None:
+    x, y = drawn(*a), drawn(*b)
+    close(pg.jax.dot_general(x, y, numbers), lax.dot_general(x, y, numbers))
 
 
 def test_refusals() -> None:

@@ -10,6 +10,7 @@ import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,32 +114,21 @@ class Ranks:
         return SimpleNamespace(get_buffer=lambda other, shape, dtype: mine[other])
 
     def run(self, work: Callable[[int], Any]) -> list[Any]:
-        """``work(rank)`` in a thread for each rank; what they return, or the first error."""
-        found: list[Any] = [None] * self.world
-        errors: list[BaseException] = []
-
-        def one(rank: int) -> None:
+        """``work(rank)`` in a thread for each rank; what they return, or an error."""
+        def each(rank: int) -> Any:
             self.here.rank = rank
             try:
-                found[rank] = work(rank)
-            except BaseException as error:
-                errors.append(error)
+                return work(rank)
+            except BaseException:
                 self.barrier.abort()
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.world)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        return found
+                raise
 
-
-class Stream:
-    """torch's, over `Ranks`."""
-
-    def __init__(self, ranks: Ranks, handle: int) -> None:
-        self._ranks, self.cuda_stream = ranks, handle
+        with ThreadPoolExecutor(self.world) as pool:
+            made = [pool.submit(each, rank) for rank in range(self.world)]
+        errors = [error for future in made if (error := future.exception())]
+        for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+            raise error  # those that only waited for the rank that failed come last
+        return [future.result() for future in made]
 
 
 @pytest.fixture
@@ -148,17 +138,17 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
         ranks = Ranks(world)
         handles = iter(range(1, 1000))
 
-        def stream(*args: Any, **more: Any) -> Stream:
+        def stream(*args: Any, **more: Any) -> Any:
             with ranks.lock:
                 handle = next(handles)
                 ranks.queues[handle] = deque()
-            return Stream(ranks, handle)
+            return SimpleNamespace(cuda_stream=handle)
 
         import torch.distributed._symmetric_memory as symmetric
 
         quiet = SimpleNamespace(check=lambda: None, add=lambda: None)
         for module, stand_ins in (
-                (torch.cuda, {"Stream": stream, "current_stream": lambda device=None: Stream(ranks, 0),
+                (torch.cuda, {"Stream": stream, "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
                               "current_device": lambda: ranks.here.rank, "synchronize": lambda device=None: None,
                               "is_current_stream_capturing": lambda: False}),
                 (symmetric, {"empty": ranks.empty, "rendezvous": ranks.rendezvous}),

@@ -52,22 +52,6 @@ def test_threads_that_come_first_together_share_a_pool(monkeypatch: pytest.Monke
     assert calls.count("cuMemPoolCreate") == 1 and len(set(made)) == 1
 
 
-def test_allocations_do_not_wait_for_memory_that_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    with present(monkeypatch, Devices(1, room=ROOM)) as devices:
-        there, meanwhile = pools.pool(0), list[int]()
-
-        def fail(name: str) -> int:
-            if name == "cuMemPoolTrimTo":
-                other = threading.Thread(target=lambda: meanwhile.append(pools.pool(0)), daemon=True)
-                other.start()
-                other.join(10)
-            return 0
-
-        devices.fail = fail
-        pools.give_back(0)
-        assert meanwhile == [there]
-
-
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("call", ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuDeviceTotalMem_v2"])
 def test_a_call_that_is_refused_is_not_under_way(monkeypatch: pytest.MonkeyPatch, call: str, before: bool) -> None:

@@ -97,11 +97,11 @@ def test_processes_that_fail_or_hang_end_the_others(codes: list[str], seconds: f
 @pytest.mark.parametrize(("does", "hung"), [("print('call 5: an error'); sys.exit(3)", False),
                                             ("time.sleep(60)", True)])
 def test_a_lost_rank_is_watched(does: str, hung: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scale_lost, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(scale_lost, "_PATIENCE_S", 1.0 if hung else 20.0)
     code = f"import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\n{does}"
     found = scale_lost.watched("plain", scale.ranks_of(2), (sys.executable, "-c", code))
     assert found["hung"] is hung and found["exits"][1] == 7
-    assert hung or (found["exits"][0] == 3 and found["said"][0] == "call 5: an error\n" and found["after_s"] < 1)
+    assert hung or (found["exits"][0] == 3 and found["said"][0] == "call 5: an error\n" and found["after_s"] < 20)
 
 
 def test_the_host_process_checks_itself() -> None:

@@ -81,7 +81,7 @@ def test_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
                                            (False, "ieee", "numpy.matmul", "numpy")):
         said, plan = pg.explain(a, b, reproducible=asked), pg.plan(a, b, reproducible=asked)
         assert (plan.execute(a, b) == pg.matmul(a, pg.prepare(b, reproducible=asked), reproducible=asked)).all()
-        assert (said.precision, said.kernel, plan.last_path()) == (precision, kernel, path)
+        assert (said.product, said.precision, said.kernel, plan.last_path()) == ("3 x 2 x 4", precision, kernel, path)
     for call in (pg.matmul, pg.gemm, pg.plan, pg.explain, lambda a, b, **more: pg.prepare(b, **more)):
         for precision in ("emulated", "fp16x3"):
             with pytest.raises(InvalidValue, match=f"precision = '{precision}' with reproducible=True: its guard"):

@@ -146,13 +146,14 @@ WAYS = [
 
 
 def shared(config: Config, layout: str) -> Iterator[Case]:
-    """K that every range has a part of, fewer steps than ranges, one step, and none; more tiles than SMs, or blocks."""
+    """K that every range has a part of, one step, none, and fewer steps than ranges; more tiles than SMs, or blocks."""
     parts = max(config.split, 1) * config.cluster
     yield Case(70, 40, 60, c0="n", values="integers", alpha=2.0, beta=-1.0, config=config)
     yield Case(36, 40, 0, poison="ab", config=config)
     yield Case(35, 39, parts * config.bk + 5, layout, pad=3, shift=1, batch=(2,), config=config)
-    yield Case(33, 34, 2 * config.bk + 1, layout, beta=0.0, poison="c", pad=3, shift=1, config=config)
-    yield Case(33, 34, 3, layout, pad=3, shift=1, config=config)
+    yield Case(33, 34, 3, layout, beta=0.0, poison="c", pad=3, shift=1, config=config)
+    if parts > 2:
+        yield Case(33, 34, 2 * config.bk + 1, layout, pad=3, shift=1, config=config)
 
 
 @products(*chain.from_iterable(map(shared, WAYS, cycle(LAYOUTS))))
@@ -311,7 +312,8 @@ VARIANTS: tuple[tuple[Kernel, Config], ...] = (
     (FUSED, FUSED.default), (STREAMED, STREAMED.default), (STREAMED, streamed(64)),
     (STREAMED, replace(STREAMED.default, trans_c=True)), (FUSED, replace(FUSED.default, trans_c=True)))
 TENSOR = cycle(({}, {"split": 2, "accumulations": 1}, {"alpha": -1.5, "c0": "mn"}, {"split": 0, "accumulations": 2},
-                {"batch": (2,), "still": {"b": (0,)}, "beta": 0.0}, {"split": 3, "accumulations": 4, "sms": 2}))
+                {"m": 70, "batch": (2,), "still": {"b": (0,)}, "beta": 0.0},
+                {"split": 3, "accumulations": 4, "sms": 2}))
 
 
 def tensor(kernel: Kernel, config: Config, layout: str, **changes: Any) -> Case:
@@ -339,18 +341,17 @@ def test_tensor_cores(case: Case) -> None:
 
 def of_rung(kernel: Kernel) -> Iterator[Any]:
     """Awkward sizes, guarded, and multiples of the tile, aligned."""
-    tile = kernel.config_for("sm_90")
-    make = {"kernel": kernel, "config": None}
+    tile, make = kernel.config_for("sm_90"), {"kernel": kernel, "config": None}
     yield Case(131, 67, 45, pad=3, **make)
     yield Case(5, 130, 3, beta=0.0, poison="c", **make)
     yield Case(1, 1, 1, alpha=-0.5, beta=2.0, **make)
-    yield Case(2 * tile.bm, tile.bn, 3 * tile.bk, pad=4, **make)
+    yield Case(tile.bm * min(tile.raster, 2), tile.bn, 3 * tile.bk, pad=4, **make)
     yield Case(130, 4, 70, alpha=0.0, poison="ab", **make)
     yield Case(130, 3, 0, poison="ab", **make)
     if kernel.sm_90a:  # the copy engine's boxes, where it has them, or cp.async; a ring that goes round
-        sizes = ((127, 255, 15), (129, 1, 17), (2, 257, 96), (128, 256, 112), (33, 200, 384))
-        yield from (Case(*each, pad=pad if pad % 2 else 4 - each[0] % 4, values="integers", **make)
-                    for each in sizes for pad in (4, 3))
+        for m, n, k in ((127, 255, 15), (129, 1, 17), (2, 257, 96), (128, 256, 112)):
+            for ld in (0, 3):  # a multiple of four, or not
+                yield Case(m, n, k, pad=-n % 4 + ld, values="integers", **make)
 
 
 OWN_RUNGS = [kernel for kernel in LADDER if not kernel.patched]  # a patched one has the PTX of another

@@ -107,17 +107,13 @@ def multiply(case: Case, seed: int = 0) -> tuple[Any, list[Any]]:
     if config is None:
         config = validity.choose(kernel, kernel.config_for(case.arch), architecture(case.arch), problem)
     left, right = (np.swapaxes(x.values, -1, -2) if turned else x.values for x, turned in ((a, ta), (b, tb)))
-    chain = np.zeros((*case.batch, case.m, case.n), "f4")
-    want, scale = chain.astype(float), chain.astype(float)
+    want = scale = np.zeros((*case.batch, case.m, case.n))
     if case.alpha:
         want = case.alpha * (left.astype(float) @ right.astype(float))
         scale = abs(case.alpha) * (abs(left.astype(float)) @ abs(right.astype(float)))
     if case.beta:
         addend = case.beta * old.values.astype(float)
         want, scale = want + addend, scale + abs(addend)
-    ascending = kernel.is_ascending(config, problem) or (kernel.number >= 0 and not kernel.wgmma)
-    if ascending:
-        replay.multiply(left, right, np.broadcast_to(old.values, chain.shape), case.alpha, case.beta, chain)
     others = [x for x in (a, b, old) if x is not c]
     before, start = [x.flat.copy() for x in others], c.values.copy()
 
@@ -132,7 +128,9 @@ def multiply(case: Case, seed: int = 0) -> tuple[Any, list[Any]]:
     assert not wrong.any(), (
         f"{wrong.sum()} of {wrong.size} results are wrong, {(wrong & (result == start)).sum()} of them not written; "
         f"the first of (batch, row, column) is {tuple(map(int, np.argwhere(wrong)[0]))}, off by {error[wrong][0]:.3g}")
-    if ascending:
+    if kernel.is_ascending(config, problem) or (kernel.number >= 0 and not kernel.wgmma):
+        addend, chain = np.broadcast_to(start if old is c else old.values, want.shape), np.zeros(want.shape, "f4")
+        replay.multiply(left, right, addend, case.alpha, case.beta, chain)
         np.testing.assert_array_equal(result.view("u4"), chain.view("u4"), "other bits than one chain's")
     for operand, flat in zip(others, before, strict=True):
         np.testing.assert_array_equal(operand.flat, flat)

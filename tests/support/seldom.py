@@ -17,19 +17,13 @@ SELDOM = (
     *(f"test_tensor_mma.py::test_code[{arch}-*]" for arch in ("sm_80", "sm_86", "sm_120")),
     *(f"test_tensor_mma.py::test_layouts[{case}]"
       for case in ("bf16x9-*", "tf32x3-False-True", "tf32x3-True-False", "fp16x3-True-*")),
-    "test_api_simulated.py::test_interpreted",
-    *(f"test_order.py::test_random_synchronisations[{n}]" for n in (5, 7, 8, 9, 10, 11)),
     "test_races.py::*[shared.*_atomic_flag]",
     # Compilations and listings of other architectures than sm_80 and sm_90.
     *(f"test_sass_listing.py::*[sm_{n}]" for n in (75, 86, 89, 100, 120)),
-    "test_kernels.py::test_compiles_without_spill[large_tile-sm_80]",
-    *(f"test_kernels.py::test_compiles_without_spill[{name}-sm_75]" for name in ("register_tile", "double_fragments")),
-    "test_kernels.py::test_compiles_without_spill[large_tile-sm_86]",
     "test_arrivals.py::test_specialised_has_its_next_stage_under_way_and_no_more[128x*",
     "test_cli.py::test_ladder_for_turing_leaves_out_what_it_has_no_instructions_for",
     *(f"test_explore.py::test_sass_is_linked_to_the_instructions_that_were_traced[{n}]" for n in (3, 13)),
     # Instruments and tools.
-    "test_templates.py::test_a_kernel_runs_in_all_three[.cuh-*",
     "test_tiles.py::test_calls_that_are_refused_at_random[cuMemAllocFromPoolAsync-719]",
     "test_tensor_mma.py::test_what_is_not_finite_reroutes_its_tile[nan]",
     "test_register_file.py::test_the_record_holds_what_the_model_says[4]",

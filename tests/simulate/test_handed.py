@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from library_case import Case, multiply
-from peakgemm.kernels.ffma.specialised import SpecialisedConfig
+from family_cases import HANDED
+from family_cases import HANDING as TILE
+from library_case import multiply
 from peakgemm.kernels.ffma.tiled import hands_on, schedule
-from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.problem import Batch, Problem
 from peakgemm.tools.simulator import library, run
 from seldom import exhaustive
@@ -20,8 +19,6 @@ from seldom import exhaustive
 pytestmark = pytest.mark.usefixtures("many_lanes")
 
 SEGMENTS = Path(__file__).parents[1] / "support" / "segments.cu"
-TILE = SpecialisedConfig(32, 32, 16, 4, 4, stages=4, raster=4, producers=64, split=0, handed=True)
-WIDE_TILE = replace(WIDE.default, bm=128, bn=256, tm=8, tn=16, stages=4, split=0, handed=True)
 
 
 def segments(problem: Problem, sms: int) -> list[list[tuple[int, ...]]]:
@@ -89,27 +86,6 @@ def test_where_nothing_is_handed_on(m: int, sms: int) -> None:
         (tile, 0, 4, -1) for tile in range(plan.whole)]
 
 
-SHARED = Case(96, 80, 100, "NN", beta=0.0, config=TILE)
-HANDED = [
-    SHARED, Case(90, 75, 37, "TT", beta=-0.5, pad=1, shift=1, values="tiny", config=TILE, sms=8),
-    Case(160, 80, 33, "NT", beta=-0.5, values="wide", config=TILE),
-    Case(96, 64, 48, "TN", beta=0.0, pad=1, shift=1, values="tiny", config=replace(TILE, min_blocks=2), sms=2),
-    Case(40, 64, 64, beta=-0.5, batch=(3,), config=TILE, sms=5),
-    Case(64, 256, 64, beta=0.0, config=replace(TILE, min_blocks=3), sms=5),
-    # Of operands as they are, and repacked ones, whose counters are beside the flags.
-    Case(384, 300, 64, "TN", beta=-0.5, kernel=WIDE, config=WIDE_TILE),
-    exhaustive(Case(384, 300, 64, "NT", beta=-0.5, pad=1, shift=1, values="tiny", kernel=WIDE, config=WIDE_TILE))]
-
-
-@pytest.mark.parametrize("case", HANDED, ids=str)
-def test_bits_are_those_of_one_chain(case: Case) -> None:
-    """And no race: what a block left is ordered before another reads it by fence and flag alone."""
-    kernel, reports = case.kernel, multiply(case)[1]
-    problem = Problem.contiguous(case.m, case.n, case.k)
-    assert kernel.is_ascending(case.config, problem)
-    assert [report.kernel for report in reports] == ["ffma_first_chunk", kernel.entry]  # flags are cleared before
-
-
 def test_flags_of_old_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A workspace full of flags that say that all warps have stored."""
     class Stale:
@@ -121,7 +97,7 @@ def test_flags_of_old_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
             return np.full(count, TILE.threads // 32, kind)
 
     monkeypatch.setattr(library, "np", Stale())
-    multiply(SHARED)
+    multiply(HANDED[0])
 
 
 def test_a_tail_waits_for_all_warps_of_the_head() -> None:

@@ -3,6 +3,7 @@ where a kernel promises them, and what must stay as it is."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,8 +85,8 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], values: str, sign: i
     return sign * abs(normal) * np.float32(2.0**-80) if values == "tiny" else normal
 
 
-def multiply(case: Case, seed: int = 0) -> tuple[Any, list[Any]]:
-    """Run a case and check it; C and the reports.
+def multiply(case: Case, seed: int = 0, run: Callable[..., list[Any]] = run_library) -> tuple[Any, list[Any]]:
+    """Run a case and check it; C and the reports. ``run``: what computes the product, with `run_library`'s arguments.
 
     Kernels that sum by one chain of FMAs must have its bits, those of `peakgemm.replay`.
     """
@@ -117,8 +118,8 @@ def multiply(case: Case, seed: int = 0) -> tuple[Any, list[Any]]:
     others = [x for x in (a, b, old) if x is not c]
     before, start = [x.flat.copy() for x in others], c.values.copy()
 
-    reports = run_library(kernel, config, problem, a.memory, b.memory, c.memory, None if old is c else old.memory,
-                          arch=case.arch, sm_count=case.sms)
+    reports = run(kernel, config, problem, a.memory, b.memory, c.memory, None if old is c else old.memory,
+                  arch=case.arch, sm_count=case.sms)
 
     assert all(report.clean for report in reports), "\n".join(map(str, reports))
     result, terms = c.values.copy(), 1 if kernel.family.scheme else case.k

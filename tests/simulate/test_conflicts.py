@@ -107,14 +107,6 @@ def test_each_sector_of_the_large_operand_is_read_once() -> None:
     assert sum(x.sectors for x in loads) == 256 * 128 * 4 // 32
 
 
-@pytest.mark.parametrize(("n", "ldc", "tile", "stores"), [
-    (128, 128, (32, 64, 4, 4), "st.global.v4"), (128, 130, (32, 64, 4, 4), "st.global.f32"),
-    (126, 126, (8, 8, 2, 2), "st.global.v2"), (127, 127, (8, 8, 2, 2), "st.global.f32")])
-def test_widths_of_stores(n: int, ldc: int, tile: tuple[int, ...], stores: str) -> None:
-    text = compile_for(SMALL, small_tile(8, *tile), Problem(200, n, 8, 8, n, ldc), "sm_90", "ptx").code.decode()
-    assert stores in text and ("st.global.v" in text) == ("v" in stores)
-
-
 @pytest.mark.parametrize(("m", "n", "k", "via_l1"), [
     (200000, 12, 64, "B"), (200000, 12, 16, "AB"), (8, 10**6, 8, "A"), (12, 200000, 64, "A"), (64, 64, 64, "A")])
 def test_what_all_tiles_read_comes_by_way_of_l1(m: int, n: int, k: int, via_l1: str) -> None:

@@ -246,6 +246,7 @@ THIN_PRODUCTS = [
 
 # ---- by tensor cores ---------------------------------------------------------------------------------------
 
+FP16X3 = PRODUCTS["fp16x3"]
 HALVED = {name: half_as_high(scheme) for name, scheme in SCHEMES.items()}
 VARIANTS: tuple[tuple[Kernel, Config], ...] = (
     *((kernel, kernel.default) for kernel in PRODUCTS.values()), *((PRODUCTS[name], HALVED[name]) for name in HALVED),
@@ -271,7 +272,16 @@ TENSOR_PRODUCTS = [
       for variant in VARIANTS for split, times in ((1, 2), (0, 1), (3, 4))),
     *(exhaustive(tensor(*variant, "NN", batch=(2,), still={"b": (0,)})) for variant in VARIANTS),
     *(Case(64, 64, 200, values="integers", kernel=kernel, config=kernel.default)
-      for kernel in (PRODUCTS["fp16x3"], FUSED))]
+      for kernel in (FP16X3, FUSED)),
+    # Rows are read by the 16 bytes in which they lie, some of which are other rows', or by words at either end.
+    *(Case(140, 70, k, "NT", pad=pad, shift=shift, kernel=FP16X3, config=FP16X3.default)
+      for k, pad, shift in ((200, 0, 3), (193, 1, 3))),
+    # Nothing is read before A, whose first lines lie in the 16 bytes where it begins.
+    *(Case(m, 64, k, layout, pad=pad, shift=1, kernel=STREAMED, config=streamed(64))
+      for m, k, pad, layout in (
+          (1, 40, 1, "TN"), (30, 2, 0, "NN"), (30, 1, 0, "NN"), (5, 40, 0, "NN"), (40, 3, 0, "TN"))),
+    # Blocks of a cluster share copies of B; the last one's second block has no rows.
+    exhaustive(Case(300, 131, 449, shift=1, kernel=FP16X3, config=replace(FP16X3.default, cluster=2)))]
 
 
 # ---- the ladder ----------------------------------------------------------------------------------------------

@@ -161,6 +161,15 @@ def scales(orders: tuple[int | None, ...], scale: float, rerouted: int) -> Plant
     return plant
 
 
+def columns_of_several_scales(chunks: int) -> Plant:
+    """In every chunk, or every second one: each column's scale is read, where they share one that alone."""
+    def plant(a: Any, b: Any, own: bool) -> int:
+        scaled = b * np.exp2(np.arange(b.shape[1]) % 7).astype(np.float32)
+        np.copyto(b, scaled, where=np.arange(len(b))[:, None] // 64 % chunks == 0)
+        return 0
+    return plant
+
+
 def few(terms: int, rerouted: int) -> Plant:
     """A row with so many terms, side by side."""
     def plant(a: Any, b: Any, own: bool) -> int:
@@ -215,6 +224,8 @@ GUARDED: dict[str, tuple[tuple[int, int | None, int | None], float, list[Plant],
     "scales of 4": ((64, 64, 256), 16, [
         scales(orders, scale, rerouted) for scale in (1.0, 2.0**45) for orders, rerouted in (
             ((-4, 27, -4, 10), 0), ((0, 31, 0, -31), 1))], {}),
+    "several scales": ((64, 64, 192), 3, [nothing, columns_of_several_scales(1), columns_of_several_scales(2)],
+                       {"accumulations": TWICE}),
     # Rows that lie close together are copied on into the next one: neither its zeros nor its elements count.
     "next row": ((140, 64, 70), 8, [nothing, few(10, 1), few(40, 0), later_infinity], {"apart": 4}),
     # Schemes with FP32's exponents lose bits so far below a row's largest, which is a matter if that meets zeros.
@@ -230,7 +241,8 @@ GUARDED: dict[str, tuple[tuple[int, int | None, int | None], float, list[Plant],
     ("narrow", "values"), ("streamed", "strips"), ("fp16x3", "bits of A"), ("fused", "bits of B"),
     ("streamed", "bits of A"), ("fp16x3", "bits of B"), ("narrow", "scales of 3"),
     ("streamed", "next row"), ("narrow", "next row"), ("fused", "parts of K"), ("fp16x3", "parts of K"),
-    ("tf32x3", "exponents"), exhaustive("bf16x9", "exponents"), exhaustive("fp16x3", "far along K"),
+    ("streamed", "several scales"), exhaustive("narrow", "several scales"), ("tf32x3", "exponents"),
+    exhaustive("bf16x9", "exponents"), exhaustive("fp16x3", "far along K"),
     *(exhaustive(name, f"bits of {x}") for name in ("64 rows", "narrow", "turned", "turned fused") for x in "AB"),
     *(exhaustive(name, f"scales of {count}") for name in ("streamed", "narrow") for count in (2, 3, 4)
       if (name, count) != ("narrow", 3)),
@@ -252,25 +264,6 @@ def test_what_is_rerouted(name: str, group: str) -> None:
     assert rerouted == want
     for (a, b), c in zip(operands, every_c, strict=True):
         within(c, a, b, units)
-
-
-@pytest.mark.parametrize("times", [exhaustive(1), TWICE, exhaustive(FOUR_TIMES)])
-@pytest.mark.parametrize("name", ["streamed", exhaustive("narrow")])
-def test_columns_of_one_scale_are_promoted_by_it(name: str, times: int) -> None:
-    """Where they have several each is read, in any chunk; either may come after the other."""
-    m, n, k = 64, 64, 256
-    a, alike = normal(m, k), normal(k, n, seed=1)
-    several = alike * np.exp2(np.arange(n) % 7).astype(np.float32)
-    kernel, config = VARIANTS[name]
-    loads = []
-    for b in (alike, np.where(np.arange(k)[:, None] // 64 % 2, alike, several), several):
-        c = np.full((m, n), np.nan, np.float32)
-        reports, rerouted = run_counted(kernel, replace(config, accumulations=times), Problem.contiguous(m, n, k), a, b,
-                                        c, sm_count=4)
-        assert all(report.clean for report in reports) and not rerouted.any()
-        within(c, a, b, 3)
-        loads.append(reports[1].counters["shared_loads"])
-    assert loads[0] < loads[1] < loads[2]
 
 
 def panels(plan: Launches, a: Any, b: Any) -> Any:

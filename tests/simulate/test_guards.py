@@ -239,8 +239,8 @@ GUARDED: dict[str, tuple[tuple[int, int | None, int | None], float, list[Plant],
 @pytest.mark.parametrize(("name", "group"), [
     ("fp16x3", "values"), *(exhaustive(name, "values") for name in ("64 rows", "fused", "streamed")),
     ("narrow", "values"), ("streamed", "strips"), ("fp16x3", "bits of A"), ("fused", "bits of B"),
-    ("streamed", "bits of A"), ("fp16x3", "bits of B"), ("narrow", "scales of 3"),
-    ("streamed", "next row"), ("narrow", "next row"), ("fused", "parts of K"), ("fp16x3", "parts of K"),
+    exhaustive("streamed", "bits of A"), exhaustive("fp16x3", "bits of B"), ("narrow", "scales of 3"),
+    exhaustive("streamed", "next row"), ("narrow", "next row"), ("fused", "parts of K"), ("fp16x3", "parts of K"),
     ("streamed", "several scales"), exhaustive("narrow", "several scales"), ("tf32x3", "exponents"),
     exhaustive("bf16x9", "exponents"), exhaustive("fp16x3", "far along K"),
     *(exhaustive(name, f"bits of {x}") for name in ("64 rows", "narrow", "turned", "turned fused") for x in "AB"),
@@ -275,7 +275,7 @@ def panels(plan: Launches, a: Any, b: Any) -> Any:
 
 
 @pytest.mark.parametrize(("apart", "shared", "times"), [
-    (3, True, 1), (4, False, TWICE), exhaustive(3, True, TWICE), exhaustive(9, False, TWICE),
+    (3, True, 1), exhaustive(4, False, TWICE), exhaustive(3, True, TWICE), exhaustive(9, False, TWICE),
     exhaustive(0, True, FOUR_TIMES), (4, False, FOUR_TIMES)])
 def test_columns_that_share_a_scale(apart: int, shared: bool, times: int) -> None:
     """Columns of B 2^``apart`` apart do or do not; sums are right by one factor a row, and by each column's."""
@@ -311,7 +311,7 @@ def test_operands_split_beforehand(layout: str) -> None:
         assert (alone[:want.size] == want).all() and want.any()
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fused", exhaustive("streamed"), exhaustive("narrow")])
+@pytest.mark.parametrize("name", ["fp16x3", *map(exhaustive, ("fused", "streamed", "narrow"))])
 def test_what_is_rerouted_is_added_up_with_compensation(name: str) -> None:
     """Thirty-two products that make 2^110, then sums of 32 of which none changes that by itself: in all 5.6 of its last
     places."""

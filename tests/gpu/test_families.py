@@ -142,24 +142,13 @@ def test_past_two_to_the_31_elements(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("m", "n", "k", "pad", "split"), [
-    (400, 520, 77, 0, 1), (192, 256, 8, 4, 1), (1000, 700, 333, 3, 0), (65, 1, 1030, 0, 4), (3000, 2500, 129, 1, 0),
-    (193, 257, 9, 8, 2), (4096, 4096, 512, 0, 0), (4160, 4099, 300, 1, 1)])
-def test_wide_tiles_are_exact_for_integers(layout: str, m: int, n: int, k: int, pad: int, split: int) -> None:
-    if not WIDE.is_for(device.require().limits):
-        pytest.skip("no wide tiles here")
-    ta, tb = (letter == "T" for letter in layout)
-
-    def window(rows: int, columns: int) -> Any:
-        memory = torch.full((rows, columns + pad), NAN, device="cuda")
-        memory[:, :columns] = torch.randint(-3, 4, (rows, columns), device="cuda")
-        return memory[:, :columns]
-
-    a, b, c = window(*((k, m) if ta else (m, k))), window(*((n, k) if tb else (k, n))), window(m, n)
-    want = 2 * (a.mT if ta else a).double() @ (b.mT if tb else b).double() - c
-    problem = Problem(m, n, k, a.stride(0), b.stride(0), c.stride(0), 2.0, -1.0, trans_a=ta, trans_b=tb)
-    launch(WIDE, replace(WIDE.default, split=split), problem, a, b, c)
-    assert torch.equal(c.double(), want)
+@pytest.mark.parametrize(("m", "n", "k", "pad", "shift", "split"), [
+    (400, 520, 77, 0, 0, 1), (1000, 700, 333, 3, 1, 0), (65, 1, 1030, 0, 2, 4), (3000, 2500, 129, 1, 0, 0),
+    (193, 257, 9, 8, 3, 2), (4096, 4096, 512, 0, 0, 0), (4160, 4099, 300, 1, 0, 1)])
+def test_wide_tiles_are_exact_for_integers(layout: str, m: int, n: int, k: int, pad: int, shift: int,
+                                           split: int) -> None:
+    check(Case(m, n, k, layout, 2.0, -1.0, pad, shift, values="integers", kernel=WIDE, sms=0,
+               config=replace(WIDE.default, split=split)))
 
 
 @pytest.mark.parametrize(("kernel", "m", "n", "k", "reproducible"), [

@@ -36,8 +36,6 @@ Row = tuple[Kernel, tuple[int, int, int]]
 ROWS: tuple[Row, ...] = (
     (SPECIALISED, (45, 39, 21)), (SKINNY, (37, 7, 45)), (SKINNY, (7, 37, 45)), (SMALL, (13, 11, 9)),
     (CHAIN, (37, 7, 45)), (CHAIN, (7, 37, 45)))
-# Bytes a thread, at most, where they are more than some tens: of X by words, four rows a thread and eight columns.
-SPILLS = {("skinny", "sm_100"): 600, ("skinny", "sm_120"): 600}
 
 
 def proposed(kernel: Kernel, problem: Problem, arch: str = "sm_90", sms: int = SMS) -> list[Config]:

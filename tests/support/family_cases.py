@@ -311,9 +311,11 @@ TABLES: dict[str, Iterable[Any]] = {
     "model": [exhaustive(each) for tiling in tilings(SPECIALISED, GPU) for each in past_edges(tiling.config)]}
 
 
-def products() -> Iterator[Any]:
+def products() -> list[Any]:
     """Every product, as a test's parameter."""
+    parameters = []
     for table, cases in TABLES.items():
         for each in cases:
             case, marks = (each, ()) if isinstance(each, Case) else (each.values[0], each.marks)
-            yield pytest.param(case, marks=marks, id=f"{table}: {case}")
+            parameters.append(pytest.param(case, marks=marks, id=f"{table}: {case}"))
+    return parameters

@@ -12,6 +12,7 @@ import pytest
 import family_cases
 from family_cases import ROWS, Row, proposed
 from library_case import Case, multiply
+from peakgemm.errors import InvalidValue
 from peakgemm.kernels.emulated.product import PRODUCTS
 from peakgemm.kernels.emulated.streamed import FUSED, STREAMED
 from peakgemm.kernels.ffma.staged import STAGED
@@ -35,6 +36,11 @@ def test_products(case: Case) -> None:
         assert len(entries) == 1, "a second kernel adds up what a cluster adds up itself"
     if config is not None and config.handed:
         assert entries == ["ffma_first_chunk", case.kernel.entry], "flags are cleared before, and nothing is added up"
+
+
+def test_the_simulator_refuses_what_a_launch_refuses() -> None:
+    with pytest.raises(InvalidValue, match="alpha = 0"):  # C would be left as it is
+        multiply(Case(8, 8, 8, alpha=0.0, kernel=WIDE, config=WIDE.default))
 
 
 def test_every_family_has_a_row() -> None:

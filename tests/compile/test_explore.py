@@ -57,12 +57,8 @@ def test_a_file_of_cuda(here: Path, run) -> None:
     assert data["name"] == "transpose_naive_tile" and "33 words in place of 32" in json.dumps(data)
     assert data["files"][0]["lines"][0].startswith("// Someone's transpose")
     assert data["sass"]["notes"] or data["sass"]["lines"]
-
-
-def test_what_the_checks_find_is_in_the_page(here: Path, run) -> None:
     (here / "beyond.cu").write_text('extern "C" __global__ void f(float* p) { p[threadIdx.x] = 1; }\n')
-    words = ("--grid", "1", "--block", "64", "--arg", "f32:40", "--no-sass", "-o", "p.html")
-    code, _, wrong = run("explore", "beyond.cu", *words)
+    code, _, wrong = run("explore", "beyond.cu", "--grid", "1", "--block", "64", "--arg", "f32:40", "-o", "p.html")
     assert (code, "beyond.cu: 1 fault; the page says which" in wrong) == (1, True)
     assert "outside every array" in (here / "p.html").read_text()
 

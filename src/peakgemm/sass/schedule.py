@@ -167,9 +167,8 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
     """Issue an instruction: what it puts in flight, what it ends."""
     control = word.control
     name = word.queue
-    set_now = [barrier for barrier in (control.write_barrier, control.read_barrier) if barrier != NO_BARRIER]
-    for barrier in set_now:
-        state.set[barrier] = clock
+    state.set.update({barrier: clock for barrier in (control.write_barrier, control.read_barrier)
+                      if barrier != NO_BARRIER})
     writes = word.writes
     for register in writes:
         if word.guard == 7:
@@ -184,12 +183,11 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
             state.issued.setdefault(register, {})[place] = clock
         return
     write = 1 << control.write_barrier if control.write_barrier != NO_BARRIER else 0
-    read = 1 << control.read_barrier if control.read_barrier != NO_BARRIER else 0
     _vouch(state.results, word, name, write)
-    _vouch(state.reads, word, word.reader, write | read)
+    _vouch(state.reads, word, word.reader, control.sets)
     under = word.guard | word.negated << 3 if word.layout.guard_kind == "P" else 7
     result = Flight(name, write, place, guard=under)
-    reading = Flight(word.reader, write | read, place, guard=under)
+    reading = Flight(word.reader, control.sets, place, guard=under)
     for register in writes:
         state.results[register] = state.results.get(register, frozenset()) | {result}
     for register in word.reads:

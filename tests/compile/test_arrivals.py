@@ -100,6 +100,8 @@ def test_specialised_has_its_next_stage_under_way_and_no_more(tile: Config) -> N
     for config in (tile, *chained):
         made = SPECIALISED.recipe(config, problem("NN"), "sm_90")
         assert most(made) <= fragment(made)
+    rung_15 = rung(15).config_for("sm_90")
+    assert max(under_way(of_rung(15))) <= rung_15.tm // 4 + rung_15.tn // 4
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT"])
@@ -108,11 +110,6 @@ def test_chain_has_its_next_stage_under_way_and_no_more(rows: int, layout: str) 
     narrow = problem(layout, m=rows)
     made = CHAIN.recipe(next(iter(chains(narrow, GPU))), narrow, "sm_90")
     assert most(made) <= chain_fragment(made)
-
-
-def test_rung_15_has_its_next_stage_under_way_and_no_more() -> None:
-    config = rung(15).config_for("sm_90")
-    assert max(under_way(of_rung(15))) <= config.tm // 4 + config.tn // 4
 
 
 # Of the schemes' kernels those are scales, in a ring of their own with a slot more than there are stages: a slot is

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -52,9 +51,15 @@ DAMAGE = {
 }
 
 
+@posix
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_entry_is_compiled_anew(cold: Path, programs: SimpleNamespace, said: list[str], damage) -> None:
-    first = scale()
+    before = os.umask(0)
+    try:
+        first = scale()
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o77 for path in (cold, cold / "entries", *files(cold))} == {0}  # private
     damage(*sorted(files(cold), key=lambda file: file.read_bytes().startswith(b"{")))
     assert [scale(), programs.count] == [first, 2]
     assert len(said) == 1 and f"a damaged entry in the compile cache {cold}" in said[0]
@@ -69,17 +74,6 @@ def test_an_entry_that_the_driver_refuses_is_made_again(cold: Path, programs: Si
 
 
 # Folders of others, and disks that do not serve: each call compiles, and the reason is said once
-
-
-@posix
-def test_what_is_made_is_private(cold: Path) -> None:
-    before = os.umask(0)
-    try:
-        scale()
-    finally:
-        os.umask(before)
-    assert {stat.S_IMODE(folder.stat().st_mode) for folder in (cold, cold / "entries")} == {0o700}
-    assert [stat.S_IMODE(file.stat().st_mode) for file in files(cold)] == [0o600, 0o600]
 
 
 def _of_a_stranger(folder: Path, patch: pytest.MonkeyPatch) -> None:

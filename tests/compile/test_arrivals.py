@@ -94,7 +94,8 @@ LARGE_TILES = [tiling.config for tiling in tilings(SPECIALISED, GPU)
                if tiling.config.slices == 1 or tiling.config.tm >= 8]
 
 
-@pytest.mark.parametrize("tile", LARGE_TILES, ids=Config.label)
+@pytest.mark.parametrize("tile", [LARGE_TILES[0], LARGE_TILES[-1], *map(exhaustive, LARGE_TILES[1:-1])],
+                         ids=Config.label)
 def test_specialised_has_its_next_stage_under_way_and_no_more(tile: Config) -> None:
     chained = [handing_on(replace(tile, chunked=False))] if may_hand_on(SPECIALISED, tile) else []
     for config in (tile, *chained):
